@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Finds every library with pkg-config and names everything that is missing in one message.
+# Targets: PkgConfig::LIBUV, PROTOBUF_C, OPENSSL, ZSTD, ISAL, XXHASH, INIH, CMOCKA.
+# PROTOC_C: the protobuf-c compiler. The layer law fences their headers; link them PRIVATE.
+find_package(PkgConfig)
+find_package(Threads REQUIRED)
+if(NOT PKG_CONFIG_FOUND)
+    message(FATAL_ERROR "pkg-config is missing; run tools/install-packages")
+endif()
+
+set(cairn_missing "")
+
+function(cairn_require prefix module package)
+    pkg_check_modules(${prefix} QUIET IMPORTED_TARGET GLOBAL ${module})
+    if(NOT ${prefix}_FOUND)
+        list(APPEND cairn_missing "${module} (package ${package})")
+        set(cairn_missing "${cairn_missing}" PARENT_SCOPE)
+    endif()
+endfunction()
+
+cairn_require(LIBUV libuv libuv1-dev)
+cairn_require(PROTOBUF_C libprotobuf-c libprotobuf-c-dev)
+cairn_require(OPENSSL openssl libssl-dev)
+cairn_require(ZSTD libzstd libzstd-dev)
+cairn_require(ISAL libisal libisal-dev)
+cairn_require(XXHASH libxxhash libxxhash-dev)
+cairn_require(INIH inih libinih-dev)
+if(CAIRN_TESTS)
+    cairn_require(CMOCKA cmocka libcmocka-dev)
+endif()
+find_program(PROTOC_C NAMES protoc-c DOC "protobuf-c compiler")
+if(NOT PROTOC_C)
+    list(APPEND cairn_missing "protoc-c (package protobuf-c-compiler)")
+endif()
+
+if(cairn_missing)
+    list(JOIN cairn_missing "\n    " cairn_missing_text)
+    message(FATAL_ERROR "these are missing:\n    ${cairn_missing_text}\n"
+                        "run tools/install-packages and configure again")
+endif()
