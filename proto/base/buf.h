@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * buf: a growable byte buffer with a required maximum and a sticky error, for control-plane encoders:
+ * write the sequence, check buf_status() once at the end. cur: a bounds-checked reader with a sticky
+ * error, for decoders of outside bytes. All numbers are little-endian.
+ */
+#ifndef CAIRN_BASE_BUF_H
+#define CAIRN_BASE_BUF_H
+
+#include "err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf {
+    uint8_t *data; /* owned; NULL while empty */
+    size_t bytes;  /* written so far */
+    size_t cap, max;
+    int status; /* 0, NO_MEMORY, or TOO_LARGE when max was hit; sticky */
+};
+
+void buf_init(struct buf *buf, size_t max_bytes);
+void buf_fini(struct buf *buf);
+void buf_reset(struct buf *buf); /* empties, keeps the memory, clears the error */
+int MUST_USE buf_status(const struct buf *buf);
+void buf_put(struct buf *buf, size_t bytes, const void *data);
+void buf_put_u8(struct buf *buf, uint8_t value);
+void buf_put_u16(struct buf *buf, uint16_t value);
+void buf_put_u32(struct buf *buf, uint32_t value);
+void buf_put_u64(struct buf *buf, uint64_t value);
+void buf_put_zero(struct buf *buf, size_t bytes);
+void buf_align(struct buf *buf, size_t align); /* zero-pads to a multiple of align */
+void buf_printf(struct buf *buf, const char *fmt, ...) PRINTF(2, 3);
+/* Overwrites bytes written before (back-patching); CHECKs the range. */
+void buf_patch_u32(struct buf *buf, size_t offset, uint32_t value);
+void buf_patch_u64(struct buf *buf, size_t offset, uint64_t value);
+/* Ownership of the bytes moves to the caller (free()); buf is empty afterwards. */
+uint8_t *buf_take(struct buf *buf, size_t *ret_bytes);
+
+struct cur {
+    const uint8_t *data; /* borrowed */
+    size_t bytes, at;
+    int status; /* 0 or FORMAT; sticky: reads after the first failure give 0 */
+};
+
+void cur_init(struct cur *cur, size_t bytes, const void *data);
+uint8_t cur_u8(struct cur *cur);
+uint16_t cur_u16(struct cur *cur);
+uint32_t cur_u32(struct cur *cur);
+uint64_t cur_u64(struct cur *cur);
+const uint8_t *cur_bytes(struct cur *cur,
+                         size_t bytes); /* borrowed from the input; NULL on failure */
+void cur_copy(struct cur *cur, size_t bytes, void *ret); /* zero-fills ret on failure */
+void cur_zeros(struct cur *cur, size_t bytes);           /* fails unless all are zero */
+void cur_seek(struct cur *cur, size_t at);
+size_t cur_left(const struct cur *cur);
+/* FORMAT if anything failed or bytes are left over; 0 otherwise. */
+int MUST_USE cur_finish(const struct cur *cur);
+
+/* Unaligned little-endian access to memory whose bounds were checked. */
+static inline uint32_t load_u32(const void *p)
+{
+    uint32_t v;
+    __builtin_memcpy(&v, p, 4);
+    return v;
+}
+static inline uint64_t load_u64(const void *p)
+{
+    uint64_t v;
+    __builtin_memcpy(&v, p, 8);
+    return v;
+}
+static inline void store_u32(void *p, uint32_t v) { __builtin_memcpy(p, &v, 4); }
+static inline void store_u64(void *p, uint64_t v) { __builtin_memcpy(p, &v, 8); }
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "Cairn's formats are little-endian");
+
+#endif

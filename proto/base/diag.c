@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The text of a failure in a fixed buffer. Invariants: the first failure wins; the text is always
+ * NUL-terminated and, when it had to be cut, cut between UTF-8 characters. Any thread, one at a time.
+ */
+#include "base/diag.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static void diag_printf(struct diag *diag, const char *fmt, va_list args)
+    __attribute__((format(printf, 2, 0)));
+
+/* Takes an incomplete UTF-8 character off the end of a text that was cut. */
+static void diag_trim(char *text)
+{
+    size_t at = strlen(text);
+    size_t tail = 0; /* continuation bytes at the end */
+    while (tail < at && tail < 3 && ((uint8_t)text[at - 1 - tail] & 0xc0) == 0x80) {
+        tail++;
+    }
+    if (tail == at) {
+        return;
+    }
+    uint8_t lead = (uint8_t)text[at - 1 - tail];
+    size_t need = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc0 ? 1 : 0;
+    if (need > tail) {
+        text[at - 1 - tail] = '\0';
+    }
+}
+
+static void diag_printf(struct diag *diag, const char *fmt, va_list args)
+{
+    int length = vsnprintf(diag->text, sizeof(diag->text), fmt, args);
+    if (length < 0) { /* an invalid multibyte string: the code still speaks */
+        diag->text[0] = '\0';
+    } else if ((size_t)length >= sizeof(diag->text)) {
+        diag_trim(diag->text);
+    }
+}
+
+int diag_set(struct diag *diag, int code, const char *fmt, ...)
+{
+    CHECK(code < 0);
+    if (diag != NULL && diag->code == 0) {
+        va_list args;
+        va_start(args, fmt);
+        diag->code = code;
+        diag_printf(diag, fmt, args);
+        va_end(args);
+    }
+    return code;
+}
+
+int diag_errno(struct diag *diag, int errnum, const char *fmt, ...)
+{
+    int code = err_from_errno(errnum);
+    if (diag != NULL && diag->code == 0) {
+        va_list args;
+        va_start(args, fmt);
+        diag->code = code;
+        diag_printf(diag, fmt, args);
+        va_end(args);
+
+        char scratch[128];
+        size_t at = strlen(diag->text);
+        int length = snprintf(diag->text + at, sizeof(diag->text) - at, ": %s",
+                              strerror_r(errnum, scratch, sizeof(scratch)));
+        if (length < 0 || (size_t)length >= sizeof(diag->text) - at) {
+            diag_trim(diag->text);
+        }
+    }
+    return code;
+}
+
+void diag_add(struct diag *diag, const char *fmt, ...)
+{
+    if (diag == NULL || diag->code == 0) {
+        return;
+    }
+    char cause[DIAG_TEXT_MAX];
+    memcpy(cause, diag->text, sizeof(cause));
+
+    va_list args;
+    va_start(args, fmt);
+    diag_printf(diag, fmt, args);
+    va_end(args);
+
+    size_t at = strlen(diag->text);
+    const char *text = cause[0] != '\0' ? cause : err_text(diag->code);
+    int length = snprintf(diag->text + at, sizeof(diag->text) - at, ": %s", text);
+    if (length < 0 || (size_t)length >= sizeof(diag->text) - at) {
+        diag_trim(diag->text);
+    }
+}
+
+void diag_clear(struct diag *diag)
+{
+    if (diag != NULL) {
+        diag->code = 0;
+        diag->text[0] = '\0';
+    }
+}
+
+int diag_copy(struct diag *diag, const struct diag *from)
+{
+    if (diag != NULL && diag->code == 0 && from->code != 0) {
+        *diag = *from;
+    }
+    return from->code;
+}
+
+const char *diag_text(const struct diag *diag, int code)
+{
+    if (diag != NULL && diag->code != 0 && diag->text[0] != '\0') {
+        return diag->text;
+    }
+    return err_text(diag != NULL && diag->code != 0 ? diag->code : code);
+}
