@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * box: a rectangle of a tensor. grid: the cells ("chunks") of a box. split: who of a group writes which
+ * cells. All three are pure functions of shape, dtype, chunk size and list, so every rank and every
+ * version computes the same without talking. Normative text: FORMAT.md.
+ */
+#ifndef CAIRN_FORMAT_BOX_H
+#define CAIRN_FORMAT_BOX_H
+
+#include "ids.h"
+
+struct shape {
+    uint32_t ndim; /* 0: a scalar, one element */
+    int64_t length[LIMIT_NDIM];
+};
+
+struct box {
+    uint32_t ndim;
+    int64_t offset[LIMIT_NDIM];
+    int64_t length[LIMIT_NDIM];
+};
+
+/* Lengths >= 0, element count and bytes fit int64, bits come out as whole bytes. INVALID / TOO_LARGE. */
+int MUST_USE shape_check(const struct shape *shape, uint32_t dtype, uint64_t *ret_bytes, struct diag *diag);
+bool shape_equal(const struct shape *a, const struct shape *b);
+void shape_format(const struct shape *shape, size_t bytes, char *ret); /* "[4096, 512]" */
+struct box box_whole(const struct shape *shape);
+/* Inside shape, same ndim. INVALID names the dimension. */
+int MUST_USE box_check(const struct box *box, const struct shape *shape, struct diag *diag);
+uint64_t box_elements(const struct box *box);
+uint64_t box_bytes(const struct box *box, uint32_t dtype); /* of a checked box */
+bool box_equal(const struct box *a, const struct box *b);
+int box_compare(const struct box *a, const struct box *b); /* by offset, then length */
+/* False where they do not meet (an empty box meets nothing). */
+bool box_intersect(const struct box *a, const struct box *b, struct box *ret);
+void box_format(const struct box *box, size_t bytes, char *ret); /* "[0:128, 64:512]" */
+
+/* Do the boxes tile the shape exactly: no gap, no overlap? COVERAGE names an offending box or the first
+ * hole. boxes are reordered. O(n log n) for slabs; an empty shape is tiled by none or by one empty box. */
+int MUST_USE boxes_tile(const struct shape *shape, size_t count, struct box *boxes, struct diag *diag);
+
+/* The grid of a box: the last dimensions that fit whole into chunk_bytes stay whole; the one before
+ * them is cut into runs of as many rows as fit; all before that one by one. So each cell is contiguous in
+ * its box (row-major) and cells follow each other without a gap. A box without bytes has no cell. */
+struct grid {
+    struct box box;
+    uint32_t dtype;
+    uint32_t cut_dim;     /* the dimension that is cut into runs */
+    uint64_t rows;        /* rows of cut_dim per cell */
+    uint64_t row_bytes;   /* bytes of one row of cut_dim */
+    uint64_t cells_per_outer, cell_count;
+};
+void grid_init(struct grid *grid, const struct box *box, uint32_t dtype, uint64_t chunk_bytes);
+/* Cell idx: its rectangle in tensor coordinates, where it starts in the box's row-major bytes, its bytes
+ * (may be above chunk_bytes only where one row of the last dimension is; see grid_init and FORMAT.md:
+ * such a row is cut by elements). */
+void grid_cell(const struct grid *grid, uint64_t idx, struct box *ret_cell, uint64_t *ret_offset, uint64_t *ret_bytes);
+
+/* Split: items (sorted by name, coordinate, box; equal on every rank of the group) laid end to end; member
+ * m of n writes the cells whose first byte lies in [total*m/n, total*(m+1)/n). Whole cells; imbalance
+ * at most one cell. */
+struct split {
+    uint64_t total_bytes; /* of all items of the group */
+    uint32_t member, members;
+};
+/* True when the cell that starts at byte `start` of the group's sequence is this member's. */
+bool split_is_mine(const struct split *split, uint64_t start);
+
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Identities and the texts that people type for them: run names, checkpoint selectors, URLs, object ids,
+ * and the table of element types. Pure.
+ */
+#ifndef CAIRN_FORMAT_IDS_H
+#define CAIRN_FORMAT_IDS_H
+
+#include "base/diag.h"
+#include "base/limits.h"
+#include "base/scratch.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef CAIRN_H
+enum cairn_dtype {
+    CAIRN_DTYPE_NONE = 0,
+#define CAIRN_DTYPE(name, value, bits, text, st) CAIRN_##name = (value),
+#include "dtype.def"
+#undef CAIRN_DTYPE
+};
+#endif
+
+bool dtype_is_known(uint32_t dtype);
+uint32_t dtype_bits(uint32_t dtype);          /* 0 for an unknown one */
+const char *dtype_name(uint32_t dtype);       /* "bfloat16"; "unknown" */
+const char *dtype_safetensors(uint32_t dtype);/* "BF16"; NULL where safetensors has none */
+uint32_t dtype_parse(const char *name);       /* 0 for an unknown one */
+
+struct token { uint8_t bytes[16]; };           /* an attempt's */
+struct uuid { uint8_t bytes[16]; };            /* a store's, a run's */
+
+struct run_name {
+    char project[LIMIT_RUN_NAME_BYTES + 1];
+    char run[LIMIT_RUN_NAME_BYTES + 1];
+};
+
+/* A checkpoint of a run. Terms start at 1; term 0 means "none". */
+struct ckpt_id {
+    uint64_t term, step;
+};
+
+/* Never reused: writer is 64 random bits per client process, its sequence never restarts. */
+struct object_id {
+    uint64_t term, step, writer;
+    uint32_t rank, sequence;
+};
+
+static inline bool ckpt_id_equal(struct ckpt_id a, struct ckpt_id b) { return a.term == b.term && a.step == b.step; }
+static inline int ckpt_id_compare(struct ckpt_id a, struct ckpt_id b)
+{
+    return a.term != b.term ? (a.term < b.term ? -1 : 1) : a.step != b.step ? (a.step < b.step ? -1 : 1) : 0;
+}
+bool object_id_equal(const struct object_id *a, const struct object_id *b);
+bool token_equal(const struct token *a, const struct token *b);
+
+/* [a-z0-9._-]{1,64}, first of [a-z0-9]. INVALID names the offending character. */
+int MUST_USE run_name_set(const char *project, const char *run, struct run_name *ret, struct diag *diag);
+/* "project/run" */
+int MUST_USE run_name_parse(const char *text, struct run_name *ret, struct diag *diag);
+enum { RUN_NAME_TEXT_MAX = 2 * LIMIT_RUN_NAME_BYTES + 2 };
+void run_name_format(const struct run_name *name, char ret[RUN_NAME_TEXT_MAX]);
+/* Tensor and blob names, coordinates: 1..max bytes of valid UTF-8 without NUL. */
+bool text_is_valid(size_t bytes, const char *text, size_t max_bytes);
+
+/* "latest", "STEP", "STEP@TERM". */
+enum select_kind { SELECT_LATEST, SELECT_STEP, SELECT_EXACT };
+struct selector {
+    enum select_kind kind;
+    struct ckpt_id id; /* SELECT_STEP: term 0, the newest on the lineage with that step */
+};
+int MUST_USE selector_parse(const char *text, struct selector *ret, struct diag *diag);
+
+/* cairn://h1:port,h2:port/project/run (an empty host list means CAIRN_SERVER, given as default_server,
+ * itself "host:port[,host:port]" or "unix:/path"; NULL: none) and cairn+unix:///path?run=project/run.
+ * The run may be left out where allow_no_run. Hosts are split, not resolved: each "host:port" or
+ * "unix:/path" as net_addr_parse takes it. */
+enum { URL_SERVERS_MAX = 16, CAIRN_DEFAULT_PORT = 7421 };
+struct url {
+    size_t server_count;
+    char servers[URL_SERVERS_MAX][272];
+    bool has_run;
+    struct run_name run;
+};
+int MUST_USE url_parse(const char *text, const char *default_server, bool allow_no_run, struct url *ret, struct diag *diag);
+
+#endif
