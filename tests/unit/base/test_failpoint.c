@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: each action happens at its time and place; a setting that cannot be read ends the program.
+ * Method: a child process for each setting, since it is read once.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/failpoint.h"
+
+/* Runs body in a child under the setting; returns the child's wait status (WUNTRACED). */
+static int run_with(const char *setting, int (*body)(void))
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        int null = open("/dev/null", O_WRONLY);
+        dup2(null, STDERR_FILENO);
+        signal(SIGABRT, SIG_DFL);
+        setenv("CAIRN_FAILPOINTS", setting, 1);
+        _exit(body());
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+    if (WIFSTOPPED(status)) {
+        int ended;
+        kill(child, SIGKILL);
+        assert_int_equal(waitpid(child, &ended, 0), child);
+    }
+    return status;
+}
+
+static int expect_error_each_time(void)
+{
+    return !(FAILPOINT("a") == CAIRN_E_IO && FAILPOINT("a") == CAIRN_E_IO && FAILPOINT("b") == 0);
+}
+
+static int expect_error_at_second(void)
+{
+    return !(FAILPOINT("a") == 0 && FAILPOINT("a") == CAIRN_E_NO_SPACE && FAILPOINT("a") == 0);
+}
+
+static int expect_both(void)
+{
+    return !(FAILPOINT("a") == CAIRN_E_IO && FAILPOINT("b") == CAIRN_E_BUSY && FAILPOINT("c") == 0);
+}
+
+static int expect_nothing(void) { return FAILPOINT("a") != 0; }
+
+static int reach_third(void)
+{
+    for (int i = 0; i < 3; i++) {
+        if (FAILPOINT("a") != 0) {
+            return 1;
+        }
+    }
+    return 42;
+}
+
+static int reach_twice(void) { return FAILPOINT("a") == 0 && FAILPOINT("a") == 0 ? 43 : 1; }
+
+static void test_errors(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with("a=error:IO", expect_error_each_time), 0);
+    assert_int_equal(run_with("a=error:NO_SPACE@2", expect_error_at_second), 0);
+    assert_int_equal(run_with("a=error:IO;b=error:BUSY", expect_both), 0);
+    assert_int_equal(run_with("", expect_nothing), 0);
+    assert_int_equal(run_with("other=error:IO", expect_nothing), 0);
+}
+
+static void test_kill_at_its_time(void **state)
+{
+    (void)state;
+    int status = run_with("a=kill@3", reach_third);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGKILL);
+    status = run_with("a=kill@3", reach_twice);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 43);
+}
+
+static void test_stop(void **state)
+{
+    (void)state;
+    int status = run_with("a=stop@2", reach_twice);
+    assert_true(WIFSTOPPED(status));
+    assert_int_equal(WSTOPSIG(status), SIGSTOP);
+}
+
+static void test_bad_settings_end_the_program(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"a",       "=kill",    "a=explode", "a=error:NOPE",
+                                           "a=kill@", "a=kill@x", "a=kill@0",  "a=error:"};
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        int status = run_with(settings[i], expect_nothing);
+        assert_true(WIFSIGNALED(status));
+        assert_int_equal(WTERMSIG(status), SIGABRT);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_kill_at_its_time),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_bad_settings_end_the_program),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

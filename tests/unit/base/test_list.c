@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: the intrusive list keeps its order and survives removal while it is walked. Method: small
+ * lists of items.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/list.h"
+
+struct item {
+    int value;
+    struct list node;
+};
+
+static void test_order_and_pop(void **state)
+{
+    (void)state;
+    struct list head;
+    struct item items[3] = {{.value = 0}, {.value = 1}, {.value = 2}};
+    list_init(&head);
+    assert_true(list_is_empty(&head));
+    assert_null(list_pop(&head));
+    for (size_t i = 0; i < 3; i++) {
+        list_add_tail(&head, &items[i].node);
+    }
+    int next = 0;
+    list_each (node, &head) {
+        assert_int_equal(list_item(node, struct item, node)->value, next++);
+    }
+    assert_int_equal(next, 3);
+    assert_ptr_equal(list_pop(&head), &items[0].node);
+    assert_true(list_is_empty(&items[0].node));
+    list_remove(&items[2].node);
+    list_remove(&items[2].node); /* of a node in no list: no effect */
+    assert_ptr_equal(list_pop(&head), &items[1].node);
+    assert_true(list_is_empty(&head));
+}
+
+static void test_removal_while_walking(void **state)
+{
+    (void)state;
+    struct list head;
+    struct item items[4] = {{.value = 0}, {.value = 1}, {.value = 2}, {.value = 3}};
+    list_init(&head);
+    for (size_t i = 0; i < 4; i++) {
+        list_add_tail(&head, &items[i].node);
+    }
+    int seen = 0;
+    list_each_safe (node, &head) {
+        seen++;
+        if (list_item(node, struct item, node)->value % 2 == 0) {
+            list_remove(node);
+        }
+    }
+    assert_int_equal(seen, 4);
+    assert_ptr_equal(list_pop(&head), &items[1].node);
+    assert_ptr_equal(list_pop(&head), &items[3].node);
+    assert_true(list_is_empty(&head));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order_and_pop),
+        cmocka_unit_test(test_removal_while_walking),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

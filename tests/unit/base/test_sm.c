@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: states change along the table only, runs do not nest, a finished struct is not touched.
+ * Method: a small operation whose completion comes inside or outside the state function.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sm.h"
+#include "support/check_trap.h"
+
+enum { OP_START, OP_WORK, OP_END, OP_LONELY };
+
+struct op {
+    struct sm sm;
+    int started, worked;
+    bool complete_inside, ready, free_at_end;
+};
+
+static struct op *op_of(struct sm *sm) { return container_of(sm, struct op, sm); }
+
+static enum sm_result on_start(struct sm *sm)
+{
+    op_of(sm)->started++;
+    sm_move(sm, OP_WORK);
+    return SM_AGAIN;
+}
+
+static enum sm_result on_work(struct sm *sm)
+{
+    struct op *op = op_of(sm);
+    op->worked++;
+    if (op->ready) {
+        sm_move(sm, OP_END);
+        return SM_AGAIN;
+    }
+    if (op->complete_inside) {
+        op->ready = true;
+        sm_run(sm); /* remembered, not nested */
+        assert_int_equal(op->worked, 1);
+    }
+    return SM_WAIT;
+}
+
+static enum sm_result on_end(struct sm *sm)
+{
+    struct op *op = op_of(sm);
+    if (op->free_at_end) {
+        free(op);
+    }
+    return SM_DONE;
+}
+
+static const struct sm_state table[] = {
+    [OP_START] = {"start", on_start, SM_TO(OP_WORK), 0},
+    [OP_WORK] = {"work", on_work, SM_TO(OP_WORK) | SM_TO(OP_END), 0},
+    [OP_END] = {"end", on_end, 0, SM_FINAL},
+    [OP_LONELY] = {"lonely", NULL, SM_TO(OP_START), 0},
+};
+
+static void test_waits_and_goes_on(void **state)
+{
+    (void)state;
+    struct op op = {0};
+    sm_init(&op.sm, table, OP_START, "op", 1);
+    sm_run(&op.sm);
+    assert_true(sm_is(&op.sm, OP_WORK));
+    assert_string_equal(sm_state_name(&op.sm), "work");
+    sm_run(&op.sm); /* woken for nothing: stays */
+    assert_true(sm_is(&op.sm, OP_WORK));
+    op.ready = true;
+    sm_run(&op.sm);
+    assert_true(sm_is(&op.sm, OP_END));
+    assert_int_equal(op.started, 1);
+    assert_int_equal(op.worked, 3);
+}
+
+static void test_completion_inside_is_not_lost(void **state)
+{
+    (void)state;
+    struct op op = {.complete_inside = true};
+    sm_init(&op.sm, table, OP_START, "op", 2);
+    sm_run(&op.sm);
+    assert_true(sm_is(&op.sm, OP_END));
+    assert_int_equal(op.worked, 2);
+}
+
+/* AddressSanitizer watches that nothing is read after the free. */
+static void test_done_may_free(void **state)
+{
+    (void)state;
+    struct op *op = calloc(1, sizeof(*op));
+    assert_non_null(op);
+    op->free_at_end = true;
+    op->ready = true;
+    sm_init(&op->sm, table, OP_START, "op", 3);
+    sm_run(&op->sm);
+}
+
+static void test_state_without_function_waits(void **state)
+{
+    (void)state;
+    struct op op = {0};
+    sm_init(&op.sm, table, OP_LONELY, "op", 4);
+    sm_run(&op.sm);
+    assert_true(sm_is(&op.sm, OP_LONELY));
+    sm_move(&op.sm, OP_START);
+    sm_run(&op.sm);
+    assert_true(sm_is(&op.sm, OP_WORK));
+}
+
+static void move_outside_table(void *user) { sm_move(user, OP_END); }
+
+static void test_move_outside_the_table_is_a_bug(void **state)
+{
+    (void)state;
+    struct op op = {0};
+    sm_init(&op.sm, table, OP_START, "op", 5);
+    assert_true(check_breaks(move_outside_table, &op.sm));
+    assert_true(sm_is(&op.sm, OP_START));
+}
+
+static void keep_line(void *user, enum log_level level, const char *line, size_t bytes)
+{
+    (void)level;
+    (void)bytes;
+    strncpy(user, line, 255);
+}
+
+static void test_moves_are_traced(void **state)
+{
+    (void)state;
+    char line[256] = "";
+    struct op op = {0};
+    log_setup(LOG_DEBUG, LOG_TEXT);
+    log_set_sink(keep_line, line);
+    sm_init(&op.sm, table, OP_START, "save", 77);
+    sm_move(&op.sm, OP_WORK);
+    log_set_sink(NULL, NULL);
+    log_setup(LOG_INFO, LOG_TEXT);
+    assert_non_null(strstr(line, "op=save id=77 from=start to=work"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_waits_and_goes_on),
+        cmocka_unit_test(test_completion_inside_is_not_lost),
+        cmocka_unit_test(test_done_may_free),
+        cmocka_unit_test(test_state_without_function_waits),
+        cmocka_unit_test(test_move_outside_the_table_is_a_bug),
+        cmocka_unit_test(test_moves_are_traced),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: CRC-32C as in RFC 3720. Method: the RFC's vectors; a bitwise reference over all lengths and
+ * alignments; continuation at every split.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "hash/hash.h"
+
+/* The definition, bit by bit: reflected polynomial 0x82f63b78. */
+static uint32_t reference_crc32c(size_t bytes, const uint8_t *data)
+{
+    uint32_t crc = UINT32_MAX;
+    for (size_t i = 0; i < bytes; i++) {
+        crc ^= data[i];
+        for (int bit = 0; bit < 8; bit++) {
+            crc = (crc >> 1) ^ (UINT32_C(0x82f63b78) & (0u - (crc & 1)));
+        }
+    }
+    return ~crc;
+}
+
+static void test_known_vectors(void **state)
+{
+    (void)state;
+    uint8_t data[32];
+    assert_int_equal(crc32c(0, 9, "123456789"), 0xe3069283);
+    assert_int_equal(crc32c(0, 0, NULL), 0);
+    memset(data, 0, sizeof(data));
+    assert_int_equal(crc32c(0, sizeof(data), data), 0x8a9136aa);
+    memset(data, 0xff, sizeof(data));
+    assert_int_equal(crc32c(0, sizeof(data), data), 0x62a8ab43);
+    for (size_t i = 0; i < sizeof(data); i++) {
+        data[i] = (uint8_t)i;
+    }
+    assert_int_equal(crc32c(0, sizeof(data), data), 0x46dd794e);
+}
+
+static void test_all_lengths_and_alignments(void **state)
+{
+    (void)state;
+    _Alignas(64) uint8_t data[700];
+    for (size_t i = 0; i < sizeof(data); i++) {
+        data[i] = (uint8_t)(i * 131 + i / 7);
+    }
+    for (size_t start = 0; start < 16; start++) {
+        for (size_t bytes = 0; bytes <= 600; bytes++) {
+            assert_int_equal(crc32c(0, bytes, data + start), reference_crc32c(bytes, data + start));
+        }
+    }
+}
+
+static void test_continues_at_any_split(void **state)
+{
+    (void)state;
+    uint8_t data[300];
+    for (size_t i = 0; i < sizeof(data); i++) {
+        data[i] = (uint8_t)(i ^ 0x5a);
+    }
+    uint32_t whole = crc32c(0, sizeof(data), data);
+    for (size_t split = 0; split <= sizeof(data); split++) {
+        uint32_t crc = crc32c(0, split, data);
+        assert_int_equal(crc32c(crc, sizeof(data) - split, data + split), whole);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_known_vectors),
+        cmocka_unit_test(test_all_lengths_and_alignments),
+        cmocka_unit_test(test_continues_at_any_split),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: hex round-trips, and only the one spelling is accepted. Method: all byte values; each
+ * position spoilt; texts too short and too long.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "hash/hash.h"
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    uint8_t data[256], back[256];
+    char hex[513];
+    for (size_t i = 0; i < sizeof(data); i++) {
+        data[i] = (uint8_t)i;
+    }
+    hex_encode(sizeof(data), data, hex);
+    assert_int_equal(strlen(hex), 512);
+    assert_memory_equal(hex, "000102", 6);
+    assert_string_equal(hex + 508, "feff");
+    assert_true(hex_decode(sizeof(back), hex, back));
+    assert_memory_equal(data, back, sizeof(data));
+}
+
+static void test_other_texts_are_refused(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"",
+                                        "0",
+                                        "012",
+                                        "01234",
+                                        "0g12",
+                                        "AB01",
+                                        "01 2",
+                                        "01\xff"
+                                        "2",
+                                        "-101"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        uint8_t ret[2] = {7, 7};
+        assert_false(hex_decode(2, texts[i], ret));
+        assert_int_equal(ret[0], 7);
+        assert_int_equal(ret[1], 7);
+    }
+    uint8_t ret[2];
+    assert_true(hex_decode(2, "0fa9", ret));
+    assert_int_equal(ret[1], 0xa9);
+    assert_true(hex_decode(0, "", ret));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_other_texts_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
