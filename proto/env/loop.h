@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * loop: time, randomness, timers and posted calls of one thread. The libuv form is loop_uv.c; the
+ * simulator (tests/sim) has its own. All callbacks run on the loop's thread, never inside the call
+ * that asked for them. Everything above env that waits goes through here, so it runs in the simulator.
+ */
+#ifndef CAIRN_ENV_LOOP_H
+#define CAIRN_ENV_LOOP_H
+
+#include "base/diag.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct loop;
+
+/* A one-shot timer, embedded in its user. Zero-initialise with timer_init(). Not thread-safe. */
+struct timer {
+    struct loop *loop;
+    void (*cb)(struct timer *timer);
+    uint64_t due_ns;
+    uint64_t order; /* ties in due_ns fire in the order of their start */
+    struct timer *child, *next, *prev; /* the loop's heap (timer.c) */
+    bool active;
+};
+
+/* A call to be made on the loop's thread, embedded in its user; may be queued once at a time.
+ * loop_post() is the one function here that any thread may call. */
+struct post {
+    void (*cb)(struct post *post);
+    struct post *next;
+    bool queued; /* guarded by the loop's lock */
+};
+
+struct loop_ops {
+    uint64_t (*now_ns)(struct loop *loop);  /* monotonic; constant within one callback is allowed */
+    int64_t (*wall_ns)(struct loop *loop);  /* since 1970 UTC; for display and labels only */
+    void (*random)(struct loop *loop, size_t bytes, void *ret);
+    void (*timer_start)(struct loop *loop, struct timer *timer, uint64_t due_ns);
+    void (*timer_stop)(struct loop *loop, struct timer *timer);
+    void (*post)(struct loop *loop, struct post *post);
+};
+
+struct loop {
+    const struct loop_ops *ops;
+};
+
+static inline uint64_t loop_now_ns(struct loop *loop) { return loop->ops->now_ns(loop); }
+static inline uint64_t loop_now_ms(struct loop *loop) { return loop->ops->now_ns(loop) / 1000000; }
+static inline int64_t loop_wall_ns(struct loop *loop) { return loop->ops->wall_ns(loop); }
+static inline void loop_random(struct loop *loop, size_t bytes, void *ret) { loop->ops->random(loop, bytes, ret); }
+/* Queues post->cb; a post that is queued already stays queued once. Any thread. */
+static inline void loop_post(struct loop *loop, struct post *post) { loop->ops->post(loop, post); }
+
+void timer_init(struct timer *timer, struct loop *loop, void (*cb)(struct timer *timer));
+/* (Re)starts: fires once, delay_ms from now (0: at the next turn). */
+void timer_start(struct timer *timer, uint64_t delay_ms);
+void timer_stop(struct timer *timer); /* no effect when inactive */
+static inline bool timer_is_active(const struct timer *timer) { return timer->active; }
+
+/* --- the libuv form ------------------------------------------------------------------------------ */
+
+/* A loop with its own uv_loop_t. run: until loop_uv_stop() (any thread) was called; then returns after
+ * the posted calls queued so far were made. signals: cb on the loop's thread for each of SIGTERM,
+ * SIGINT, SIGHUP (daemon only). */
+int MUST_USE loop_uv_new(struct loop **ret, struct diag *diag);
+void loop_uv_run(struct loop *loop);
+void loop_uv_stop(struct loop *loop);
+int MUST_USE loop_uv_on_signal(struct loop *loop, int signum, void (*cb)(void *user, int signum), void *user, struct diag *diag);
+/* After run returned; frees what libuv holds. The loop's sockets must be closed. Posts that are still
+ * queued are dropped without a call: whoever owns them is gone by now. Accepts NULL. */
+void loop_uv_free(struct loop *loop);
+/* In a forked child: closes the loop's file descriptors without touching the parent's state. */
+void loop_uv_abandon(struct loop *loop);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Addresses as users write them, and back. Invariant: what net_addr_format() prints parses to the same
+ * address. Pure; any thread.
+ */
+#include "net.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+
+static int parse_port(const char *text, uint16_t *ret);
+static int parse_unix(const char *path, struct net_addr *ret, struct diag *diag);
+
+int net_addr_parse(const char *text, uint16_t default_port, struct net_addr *ret, struct diag *diag)
+{
+    struct net_addr addr = {.family = NET_TCP, .port = default_port};
+    const char *host, *end, *port;
+
+    if (strncmp(text, "unix:", 5) == 0) {
+        return parse_unix(text + 5, ret, diag);
+    }
+    host = strncmp(text, "tcp:", 4) == 0 ? text + 4 : text;
+    if (*host == '[') {
+        host++;
+        end = strchr(host, ']');
+        if (!end || (end[1] && end[1] != ':')) {
+            return diag_set(diag, CAIRN_E_INVALID, "address \"%s\": write IPv6 as [::1]:port",
+                            text);
+        }
+        port = end[1] ? end + 2 : NULL;
+    } else {
+        end = host + strcspn(host, ":");
+        port = *end ? end + 1 : NULL;
+        if (port && strchr(port, ':')) {
+            return diag_set(diag, CAIRN_E_INVALID, "address \"%s\": write IPv6 as [::1]:port",
+                            text);
+        }
+    }
+    if ((size_t)(end - host) >= sizeof addr.host) {
+        return diag_set(diag, CAIRN_E_INVALID, "address: host name longer than %zu bytes",
+                        sizeof addr.host - 1);
+    }
+    memcpy(addr.host, host, (size_t)(end - host));
+    if (addr.host[strcspn(addr.host, "/ \t@?[")]) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "address \"%s\": not a host name; use host:port or unix:/path", text);
+    }
+    if (port && parse_port(port, &addr.port)) {
+        return diag_set(diag, CAIRN_E_INVALID, "address \"%s\": port must be 0 to 65535", text);
+    }
+    *ret = addr;
+    return 0;
+}
+
+static int parse_unix(const char *path, struct net_addr *ret, struct diag *diag)
+{
+    enum { UNIX_PATH_MAX_BYTES = 107 }; /* sun_path less its NUL */
+    struct net_addr addr = {.family = NET_UNIX};
+    size_t bytes = strlen(path);
+
+    if (path[0] != '/') {
+        return diag_set(diag, CAIRN_E_INVALID, "address \"unix:%s\": the path must start with /",
+                        path);
+    }
+    if (bytes > UNIX_PATH_MAX_BYTES) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "address \"unix:%s\": a socket's path may have at most %d bytes", path,
+                        UNIX_PATH_MAX_BYTES);
+    }
+    memcpy(addr.host, path, bytes);
+    *ret = addr;
+    return 0;
+}
+
+static int parse_port(const char *text, uint16_t *ret)
+{
+    uint32_t port = 0;
+
+    if (!*text || strlen(text) > 5) {
+        return CAIRN_E_INVALID;
+    }
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9') {
+            return CAIRN_E_INVALID;
+        }
+        port = port * 10 + (uint32_t)(*text - '0');
+    }
+    if (port > UINT16_MAX) {
+        return CAIRN_E_INVALID;
+    }
+    *ret = (uint16_t)port;
+    return 0;
+}
+
+void net_addr_format(const struct net_addr *addr, size_t bytes, char *ret)
+{
+    if (addr->family == NET_UNIX) {
+        snprintf(ret, bytes, "unix:%s", addr->host);
+    } else if (strchr(addr->host, ':')) {
+        snprintf(ret, bytes, "tcp:[%s]:%u", addr->host, addr->port);
+    } else {
+        snprintf(ret, bytes, "tcp:%s:%u", addr->host, addr->port);
+    }
+}
+
+bool net_addr_is_local(const struct net_addr *addr)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+
+    if (addr->family == NET_UNIX || strcmp(addr->host, "localhost") == 0) {
+        return true;
+    }
+    if (inet_pton(AF_INET, addr->host, &v4) == 1) {
+        return (ntohl(v4.s_addr) >> 24) == 127;
+    }
+    if (inet_pton(AF_INET6, addr->host, &v6) == 1) {
+        return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+    }
+    return false;
+}

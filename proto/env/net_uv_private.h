@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the libuv form of net share: poller (one descriptor watched), the socket, the
+ * listener, the resolver. Everything belongs to the loop's thread; only the resolver's helper threads
+ * run beside it (net_resolve.c).
+ */
+#ifndef CAIRN_ENV_NET_UV_PRIVATE_H
+#define CAIRN_ENV_NET_UV_PRIVATE_H
+
+#include "base/list.h"
+#include "loop_uv.h"
+#include "net.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+/* --- one watched descriptor (net_poller.c) -------------------------------------------------------- */
+
+struct poller {
+    uv_poll_t poll;
+    int fd;
+    unsigned events;                                          /* what uv_poll waits for now */
+    void (*cb)(void *owner, unsigned events, bool is_broken); /* is_broken: the poll has stopped */
+    void *owner;                                              /* NULL once closed */
+};
+
+/* Owns fd from then on, also when it fails. */
+int MUST_USE poller_new(struct loop *loop, int fd,
+                        void (*cb)(void *owner, unsigned events, bool is_broken), void *owner,
+                        struct poller **ret, struct diag *diag);
+void poller_set(struct poller *poller, unsigned events);
+/* Closes fd at once; no callback comes any more. Accepts NULL. */
+void poller_close(struct poller *poller);
+/* The same, but the descriptor stays open and is the caller's. */
+int poller_take_fd(struct poller *poller);
+
+/* --- where to connect to -------------------------------------------------------------------------- */
+
+enum { TARGETS_MAX = 8 };
+
+struct target {
+    struct sockaddr_storage addr;
+    socklen_t bytes;
+};
+
+struct targets {
+    struct target item[TARGETS_MAX];
+    size_t count;
+};
+
+/* A literal or a path: no name service. NOT_FOUND (no diag) when the host is a name. */
+int MUST_USE targets_from_literal(const struct net_addr *addr, struct targets *ret);
+/* getaddrinfo; blocks. */
+int MUST_USE targets_from_name(const struct net_addr *addr, bool is_passive, struct targets *ret,
+                               struct diag *diag);
+
+/* --- names (net_resolve.c) ------------------------------------------------------------------------ */
+
+struct resolve;
+
+struct resolver {
+    uv_async_t *wake; /* owned; closed and freed with the resolver */
+    pthread_mutex_t lock;
+    struct list waiting, finished; /* guarded by lock */
+};
+
+int MUST_USE resolver_init(struct resolver *resolver, struct loop *loop, struct diag *diag);
+/* Lookups that still run free themselves when they end. */
+void resolver_fini(struct resolver *resolver);
+/* cb: on the loop's thread, once, unless cancelled; targets are valid only during the call. */
+int MUST_USE resolve_start(struct resolver *resolver, const struct net_addr *addr,
+                           void (*cb)(void *user, int code, const struct targets *targets,
+                                      const struct diag *diag),
+                           void *user, struct resolve **ret);
+void resolve_cancel(struct resolve *resolve);
+
+/* --- sockets -------------------------------------------------------------------------------------- */
+
+struct net_uv {
+    struct net base;
+    uint32_t magic;
+    struct loop *loop;
+    struct resolver resolver;
+    struct list socks, listeners;
+};
+
+enum sock_state { SOCK_RESOLVING, SOCK_CONNECTING, SOCK_OPEN, SOCK_FAILED };
+
+struct connecting {
+    struct net_addr addr;
+    struct targets targets;
+    size_t next; /* the target to try next */
+    struct resolve *resolve;
+    struct diag failure;
+};
+
+struct sock_uv {
+    struct sock base;
+    uint32_t magic;
+    enum sock_state state;
+    struct list link; /* in net_uv.socks */
+    struct poller *poller;
+    struct connecting *connecting; /* NULL when open */
+    struct timer kick;             /* a retry of connect, or the report of a failed one */
+    unsigned wants;
+    const struct sock_handler *handler;
+    void *user;
+};
+
+struct net_uv *net_uv_from(struct net *net);
+struct sock_uv *sock_uv_from(struct sock *sock);
+/* state OPEN; the caller sets poller. NULL: out of memory. */
+struct sock_uv *sock_uv_new(struct net_uv *net);
+void sock_uv_on_poll(void *owner, unsigned events, bool is_broken);
+void sock_uv_watch(struct sock_uv *sock); /* lets the poller wait for what the state needs */
+void net_tune(int fd, int family);
+
+/* --- connect and listen --------------------------------------------------------------------------- */
+
+int MUST_USE net_uv_connect(struct net *net, const struct net_addr *addr, struct sock **ret,
+                            struct diag *diag);
+void net_uv_connect_progress(struct sock_uv *sock);
+void connecting_free(struct connecting *connecting);
+int MUST_USE net_uv_listen(struct net *net, const struct net_addr *addr, unsigned mode,
+                           void (*on_accept)(void *user, struct sock *sock), void *user,
+                           struct listener **ret, struct net_addr *ret_addr, struct diag *diag);
+void net_uv_listener_close(struct listener *listener);
+void net_uv_listeners_abandon(struct net_uv *net);
+
+#endif

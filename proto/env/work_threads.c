@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The threaded form of work: a first-in-first-out queue and a fixed number of threads. Invariant: each
+ * submitted work has its done posted exactly once, also when its run() broke an assertion. submit and
+ * free: the loop's thread; the rest as work.h says.
+ */
+#include "work.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <string.h>
+
+#include "base/check.h"
+
+enum { WORK_MAGIC = 0x776f726b };
+
+struct threads {
+    struct work_pool base;
+    uint32_t magic;
+    struct loop *loop;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct work *first, *last; /* guarded by lock, as is closing */
+    bool closing;
+    void (*broken)(void *user, const char *file, int line, const char *what);
+    void *user;
+    char name[16];
+    unsigned count;
+    pthread_t thread[];
+};
+
+/* Where a broken assertion of this thread jumps to. Check handlers have no user pointer, and each
+ * thread needs its own: hence the one thread-local of env. */
+struct rescue {
+    struct threads *pool;
+    sigjmp_buf env;
+};
+static _Thread_local struct rescue *rescue_of_thread;
+
+static void submit(struct work_pool *pool, struct work *work);
+static const struct work_ops threads_ops = {submit};
+
+static void *thread_main(void *arg);
+static void on_done(struct post *post);
+static void stop_threads(struct threads *pool, unsigned started);
+static void run_work(struct threads *pool, struct work *work);
+static _Noreturn void on_broken(const char *file, int line, const char *what);
+
+static struct threads *from_pool(struct work_pool *base)
+{
+    struct threads *pool = container_of(base, struct threads, base);
+
+    CHECK(pool->magic == WORK_MAGIC);
+    return pool;
+}
+
+int work_threads_new(struct loop *loop, unsigned threads, const char *name, struct work_pool **ret,
+                     struct diag *diag)
+{
+    struct threads *pool = calloc(1, sizeof *pool + threads * sizeof pool->thread[0]);
+    sigset_t all, old;
+    int err = 0;
+
+    CHECK(threads > 0);
+    if (!pool) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "work pool %s: out of memory", name);
+    }
+    pool->base.ops = &threads_ops;
+    pool->magic = WORK_MAGIC;
+    pool->loop = loop;
+    memcpy(pool->name, name, strnlen(name, sizeof pool->name - 1));
+    CHECK(pthread_mutex_init(&pool->lock, NULL) == 0);
+    CHECK(pthread_cond_init(&pool->wake, NULL) == 0);
+    /* Threads inherit the mask: signals belong to the program's main thread. */
+    sigfillset(&all);
+    CHECK(pthread_sigmask(SIG_SETMASK, &all, &old) == 0);
+    for (; pool->count < threads && !err; pool->count += !err) {
+        err = pthread_create(&pool->thread[pool->count], NULL, thread_main, pool);
+    }
+    CHECK(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
+    if (err) {
+        unsigned started = pool->count;
+        stop_threads(pool, started);
+        return diag_errno(diag, err, "work pool %s: thread %u of %u", name, started + 1, threads);
+    }
+    *ret = &pool->base;
+    return 0;
+}
+
+void work_threads_on_broken(struct work_pool *base,
+                            void (*broken)(void *user, const char *file, int line,
+                                           const char *what),
+                            void *user)
+{
+    struct threads *pool = from_pool(base);
+
+    pthread_mutex_lock(&pool->lock);
+    CHECK(!pool->first);
+    pool->broken = broken;
+    pool->user = user;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void work_threads_free(struct work_pool *base)
+{
+    if (base) {
+        struct threads *pool = from_pool(base);
+        stop_threads(pool, pool->count);
+    }
+}
+
+static void submit(struct work_pool *base, struct work *work)
+{
+    struct threads *pool = from_pool(base);
+
+    CHECK(work->run);
+    CHECK(work->done);
+    work->pool = base;
+    work->next = NULL;
+    work->post.cb = on_done;
+    pthread_mutex_lock(&pool->lock);
+    CHECK(!pool->closing);
+    if (pool->first) {
+        pool->last->next = work;
+    } else {
+        pool->first = work;
+    }
+    pool->last = work;
+    pthread_cond_signal(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void on_done(struct post *post)
+{
+    struct work *work = container_of(post, struct work, post);
+
+    work->done(work);
+}
+
+static void *thread_main(void *arg)
+{
+    struct threads *pool = arg;
+
+    err_ignore(pthread_setname_np(pthread_self(), pool->name)); /* only for ps */
+    for (;;) {
+        struct work *work;
+
+        pthread_mutex_lock(&pool->lock);
+        while (!pool->first && !pool->closing) {
+            pthread_cond_wait(&pool->wake, &pool->lock);
+        }
+        work = pool->first;
+        if (work) {
+            pool->first = work->next;
+        }
+        pthread_mutex_unlock(&pool->lock);
+        if (!work) {
+            return NULL; /* closing, and nothing is left */
+        }
+        run_work(pool, work);
+        loop_post(pool->loop, &work->post);
+    }
+}
+
+static void run_work(struct threads *pool, struct work *work)
+{
+    struct rescue rescue = {.pool = pool};
+
+    if (!pool->broken) {
+        work->run(work);
+        return;
+    }
+    rescue_of_thread = &rescue;
+    if (sigsetjmp(rescue.env, 0) == 0) {
+        check_set_handler(on_broken);
+        work->run(work);
+    }
+    check_set_handler(NULL);
+    rescue_of_thread = NULL;
+}
+
+static _Noreturn void on_broken(const char *file, int line, const char *what)
+{
+    struct rescue *rescue = rescue_of_thread;
+
+    rescue->pool->broken(rescue->pool->user, file, line, what);
+    siglongjmp(rescue->env, 1);
+}
+
+static void stop_threads(struct threads *pool, unsigned started)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->closing = true;
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    for (unsigned i = 0; i < started; i++) {
+        CHECK(pthread_join(pool->thread[i], NULL) == 0);
+    }
+    CHECK(!pool->first);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->lock);
+    pool->magic = 0;
+    free(pool);
+}
