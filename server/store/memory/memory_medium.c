@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The medium of a memory store: hash table of things, sorted list of runs. No operation of the store
+ * contract is decided here.
+ */
+#include "memory_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t hash_add(uint64_t hash, const void *data, size_t bytes)
+{
+    const uint8_t *at = data;
+    for (size_t i = 0; i < bytes; i++) {
+        hash = (hash ^ at[i]) * UINT64_C(1099511628211);
+    }
+    return hash;
+}
+
+static uint64_t hash_run(const struct run_name *run)
+{
+    uint64_t hash = hash_add(UINT64_C(14695981039346656037), run->project, strlen(run->project) + 1);
+    return hash_add(hash, run->run, strlen(run->run));
+}
+
+static uint64_t hash_ids(uint64_t hash, const uint64_t ids[4])
+{
+    hash = hash_add(hash, ids, 4 * sizeof(*ids));
+    return (hash ^ (hash >> 29)) % MEMORY_BUCKETS;
+}
+
+int memory_run_compare(const struct run_name *a, const struct run_name *b)
+{
+    int order = strcmp(a->project, b->project);
+    return order != 0 ? order : strcmp(a->run, b->run);
+}
+
+struct memory_thing **memory_find_object(struct memory_medium *medium, const struct run_name *run,
+                                         const struct object_id *id)
+{
+    uint64_t ids[4] = {id->term, id->step, id->writer, (uint64_t)id->rank << 32 | id->sequence};
+    struct memory_thing **link = &medium->things[hash_ids(hash_run(run), ids)];
+    while (*link != NULL) {
+        struct memory_thing *thing = *link;
+        if (thing->is_object && object_id_equal(&thing->object, id) &&
+            memory_run_compare(&thing->run, run) == 0) {
+            break;
+        }
+        link = &thing->next;
+    }
+    return link;
+}
+
+struct memory_thing **memory_find_small(struct memory_medium *medium, const struct store_name *name)
+{
+    uint64_t ids[4] = {name->id.term, name->id.step, name->tag,
+                       (uint64_t)name->kind << 32 | name->number};
+    struct memory_thing **link = &medium->things[hash_ids(hash_run(&name->run), ids)];
+    while (*link != NULL) {
+        const struct store_name *have = &(*link)->name;
+        if (!(*link)->is_object && ckpt_id_equal(have->id, name->id) && have->tag == name->tag &&
+            have->kind == name->kind && have->number == name->number &&
+            memory_run_compare(&have->run, &name->run) == 0) {
+            break;
+        }
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+void memory_drop(struct memory_medium *medium, struct memory_thing **link)
+{
+    struct memory_thing *thing = *link;
+    CHECK(thing != NULL);
+    uint64_t held = thing->sealed ? thing->bytes : thing->bytes_max;
+    CHECK(medium->used >= held);
+    medium->used -= held;
+    *link = thing->next;
+    free(thing->data);
+    free(thing);
+}
+
+bool memory_has_room(const struct memory_medium *medium, uint64_t bytes)
+{
+    return medium->capacity == 0 ||
+           (medium->used <= medium->capacity && bytes <= medium->capacity - medium->used);
+}
+
+struct memory_run **memory_find_run(struct memory_medium *medium, const struct run_name *name)
+{
+    struct memory_run **link = &medium->runs;
+    while (*link != NULL && memory_run_compare(&(*link)->name, name) < 0) {
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+void memory_restart(struct memory_medium *medium)
+{
+    for (size_t i = 0; i < MEMORY_BUCKETS; i++) {
+        struct memory_thing **link = &medium->things[i];
+        while (*link != NULL) {
+            if ((*link)->sealed) {
+                link = &(*link)->next;
+            } else {
+                memory_drop(medium, link);
+            }
+        }
+    }
+}
+
+int memory_medium_new(struct memory_medium **ret)
+{
+    struct memory_medium *medium = calloc(1, sizeof(*medium));
+    if (medium == NULL) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    if (pthread_mutex_init(&medium->lock, NULL) != 0) {
+        free(medium);
+        return CAIRN_E_NO_MEMORY;
+    }
+    *ret = medium;
+    return 0;
+}
+
+void memory_medium_free(struct memory_medium *medium)
+{
+    if (medium == NULL) {
+        return;
+    }
+    CHECK(!medium->in_use);
+    for (size_t i = 0; i < MEMORY_BUCKETS; i++) {
+        while (medium->things[i] != NULL) {
+            memory_drop(medium, &medium->things[i]);
+        }
+    }
+    while (medium->runs != NULL) {
+        struct memory_run *run = medium->runs;
+        medium->runs = run->next;
+        record_free(run->record);
+        free(run);
+    }
+    pthread_mutex_destroy(&medium->lock);
+    free(medium);
+}
+
+void memory_medium_set_capacity(struct memory_medium *medium, uint64_t bytes)
+{
+    pthread_mutex_lock(&medium->lock);
+    medium->capacity = bytes;
+    pthread_mutex_unlock(&medium->lock);
+}

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The memory store: one function per operation, each under the medium's lock on a thread of the pool.
+ * Keeps the contract of store.h word for word; where a real back end could differ, this one is the
+ * plainest reading of it.
+ */
+#include "store_memory.h"
+
+#include "memory_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct memory_store {
+    struct store base;
+    struct loop *loop;
+    struct work_pool *pool;
+    struct memory_medium *medium;
+    bool owns_medium;
+    unsigned pending;
+    struct post close_post;
+    void (*close_done)(void *user);
+    void *close_user;
+};
+
+static struct memory_store *memory_of(struct store *store)
+{
+    return container_of(store, struct memory_store, base);
+}
+
+/* --- objects ------------------------------------------------------------------------------------- */
+
+static int no_object(struct store_req *req)
+{
+    return diag_set(&req->diag, CAIRN_E_NOT_FOUND, "object %u of step %llu, term %llu is not in the store",
+                    req->object.sequence, (unsigned long long)req->object.step,
+                    (unsigned long long)req->object.term);
+}
+
+static int add_thing(struct memory_medium *medium, struct memory_thing **link, uint64_t bytes,
+                     struct diag *diag)
+{
+    if (!memory_has_room(medium, bytes)) {
+        return diag_set(diag, CAIRN_E_NO_SPACE, "memory store: %llu bytes wanted, %llu of %llu in use",
+                        (unsigned long long)bytes, (unsigned long long)medium->used,
+                        (unsigned long long)medium->capacity);
+    }
+    struct memory_thing *thing = calloc(1, sizeof(*thing));
+    if (thing == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "memory store: new entry");
+    }
+    thing->bytes_max = bytes;
+    medium->used += bytes;
+    *link = thing;
+    return 0;
+}
+
+static int do_create(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_thing **link = memory_find_object(medium, &req->run, &req->object);
+    if (*link != NULL) {
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u exists", req->object.sequence,
+                        req->object.rank);
+    }
+    if (req->bytes == 0 || req->bytes > LIMIT_OBJECT_BYTES) {
+        return diag_set(&req->diag, CAIRN_E_INVALID, "object of %llu bytes: allowed are 1 to %d",
+                        (unsigned long long)req->bytes, LIMIT_OBJECT_BYTES);
+    }
+    int rc = add_thing(medium, link, req->bytes, &req->diag);
+    if (rc == 0) {
+        (*link)->is_object = true;
+        (*link)->run = req->run;
+        (*link)->object = req->object;
+    }
+    return rc;
+}
+
+static int do_write(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_thing *thing = *memory_find_object(medium, &req->run, &req->object);
+    if (thing == NULL || thing->sealed) {
+        return no_object(req);
+    }
+    uint64_t end;
+    if (req->offset % LIMIT_ALIGN_BYTES != 0 || req->bytes % LIMIT_ALIGN_BYTES != 0 ||
+        (uintptr_t)req->data % LIMIT_ALIGN_BYTES != 0 || req->bytes == 0 ||
+        !add_u64(req->offset, req->bytes, &end) || end > thing->bytes_max) {
+        return diag_set(&req->diag, CAIRN_E_INVALID,
+                        "write of %llu bytes at %llu: not aligned to %d or beyond the object's %llu",
+                        (unsigned long long)req->bytes, (unsigned long long)req->offset, LIMIT_ALIGN_BYTES,
+                        (unsigned long long)thing->bytes_max);
+    }
+    if (end > thing->bytes) {
+        uint8_t *data = realloc(thing->data, end);
+        if (data == NULL) {
+            thing->voided = true;
+            return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "memory store: object of %llu bytes",
+                            (unsigned long long)end);
+        }
+        memset(data + thing->bytes, 0, end - thing->bytes);
+        thing->data = data;
+        thing->bytes = end;
+    }
+    memcpy(thing->data + req->offset, req->data, req->bytes);
+    return 0;
+}
+
+static int do_seal(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_thing **link = memory_find_object(medium, &req->run, &req->object);
+    if (*link == NULL) {
+        return no_object(req);
+    }
+    if ((*link)->sealed) {
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u is sealed already", req->object.sequence);
+    }
+    if ((*link)->voided) {
+        memory_drop(medium, link);
+        return diag_set(&req->diag, CAIRN_E_IO, "object %u: a write to it failed", req->object.sequence);
+    }
+    struct memory_thing *thing = *link;
+    medium->used -= thing->bytes_max - thing->bytes;
+    thing->sealed = true;
+    return 0;
+}
+
+static int do_abort(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_thing **link = memory_find_object(medium, &req->run, &req->object);
+    if (*link == NULL || (*link)->sealed) {
+        return no_object(req);
+    }
+    memory_drop(medium, link);
+    return 0;
+}
+
+static int do_read(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_thing *thing = *memory_find_object(medium, &req->run, &req->object);
+    if (thing == NULL || !thing->sealed) {
+        return no_object(req);
+    }
+    uint64_t end;
+    if (!add_u64(req->offset, req->bytes, &end) || end > thing->bytes) {
+        return diag_set(&req->diag, CAIRN_E_DAMAGED, "object %u of rank %u has %llu bytes, %llu at %llu wanted",
+                        req->object.sequence, req->object.rank, (unsigned long long)thing->bytes,
+                        (unsigned long long)req->bytes, (unsigned long long)req->offset);
+    }
+    if (req->bytes > 0) {
+        memcpy(req->data, thing->data + req->offset, req->bytes);
+    }
+    return 0;
+}
+
+static int do_stat(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_thing *thing = *memory_find_object(medium, &req->run, &req->object);
+    if (thing == NULL || !thing->sealed) {
+        return no_object(req);
+    }
+    req->ret_bytes = thing->bytes;
+    return 0;
+}
+
+static int do_delete_object(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_thing **link = memory_find_object(medium, &req->run, &req->object);
+    if (*link == NULL || !(*link)->sealed) {
+        return no_object(req);
+    }
+    memory_drop(medium, link);
+    return 0;
+}
+
+static int compare_objects(const void *left, const void *right)
+{
+    const struct object_id *a = left, *b = right;
+    if (a->rank != b->rank) {
+        return a->rank < b->rank ? -1 : 1;
+    }
+    if (a->writer != b->writer) {
+        return a->writer < b->writer ? -1 : 1;
+    }
+    return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
+}
+
+static bool is_listed(const struct memory_thing *thing, const struct store_req *req)
+{
+    return thing->is_object && thing->sealed && thing->object.term == req->id.term &&
+           thing->object.step == req->id.step && memory_run_compare(&thing->run, &req->run) == 0;
+}
+
+static int do_list_objects(struct memory_medium *medium, struct store_req *req)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < MEMORY_BUCKETS; i++) {
+        for (struct memory_thing *thing = medium->things[i]; thing != NULL; thing = thing->next) {
+            count += is_listed(thing, req);
+        }
+    }
+    struct object_id *list = calloc(count + 1, sizeof(*list));
+    if (list == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu objects", count);
+    }
+    size_t at = 0;
+    for (size_t i = 0; i < MEMORY_BUCKETS; i++) {
+        for (struct memory_thing *thing = medium->things[i]; thing != NULL; thing = thing->next) {
+            if (is_listed(thing, req)) {
+                list[at++] = thing->object;
+            }
+        }
+    }
+    qsort(list, count, sizeof(*list), compare_objects);
+    req->ret_objects = list;
+    req->ret_count = count;
+    return 0;
+}
+
+/* --- small things -------------------------------------------------------------------------------- */
+
+static int no_small(struct store_req *req)
+{
+    return diag_set(&req->diag, CAIRN_E_NOT_FOUND, "part, page or manifest %u of step %llu, term %llu is not in the store",
+                    req->name.number, (unsigned long long)req->name.id.step,
+                    (unsigned long long)req->name.id.term);
+}
+
+static int do_publish(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_thing **link = memory_find_small(medium, &req->name);
+    if (*link != NULL) {
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "part, page or manifest %u exists", req->name.number);
+    }
+    uint8_t *data = malloc(req->bytes > 0 ? req->bytes : 1);
+    if (data == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "memory store: %llu bytes",
+                        (unsigned long long)req->bytes);
+    }
+    int rc = add_thing(medium, link, req->bytes, &req->diag);
+    if (rc != 0) {
+        free(data);
+        return rc;
+    }
+    if (req->bytes > 0) {
+        memcpy(data, req->data, req->bytes);
+    }
+    struct memory_thing *thing = *link;
+    thing->sealed = true;
+    thing->run = req->name.run;
+    thing->name = req->name;
+    thing->data = data;
+    thing->bytes = req->bytes;
+    return 0;
+}
+
+static int do_fetch(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_thing *thing = *memory_find_small(medium, &req->name);
+    if (thing == NULL) {
+        return no_small(req);
+    }
+    uint8_t *data = malloc(thing->bytes > 0 ? thing->bytes : 1);
+    if (data == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "memory store: %llu bytes",
+                        (unsigned long long)thing->bytes);
+    }
+    if (thing->bytes > 0) {
+        memcpy(data, thing->data, thing->bytes);
+    }
+    req->ret_data = data;
+    req->ret_bytes = thing->bytes;
+    return 0;
+}
+
+static int do_delete_small(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_thing **link = memory_find_small(medium, &req->name);
+    if (*link == NULL) {
+        return no_small(req);
+    }
+    memory_drop(medium, link);
+    return 0;
+}
+
+/* --- records ------------------------------------------------------------------------------------- */
+
+static int do_list_runs(struct memory_medium *medium, struct store_req *req)
+{
+    size_t count = 0;
+    for (struct memory_run *run = medium->runs; run != NULL; run = run->next) {
+        count++;
+    }
+    struct run_name *list = calloc(count + 1, sizeof(*list));
+    if (list == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu runs", count);
+    }
+    size_t at = 0;
+    for (struct memory_run *run = medium->runs; run != NULL; run = run->next) {
+        list[at++] = run->name;
+    }
+    req->ret_runs = list;
+    req->ret_count = count;
+    return 0;
+}
+
+static int do_record_get(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_run *run = *memory_find_run(medium, &req->run);
+    if (run != NULL && memory_run_compare(&run->name, &req->run) == 0) {
+        return record_clone(run->record, &req->ret_record);
+    }
+    return record_new(&req->ret_record);
+}
+
+static int do_record_update(struct memory_medium *medium, struct store_req *req)
+{
+    struct memory_run **link = memory_find_run(medium, &req->run);
+    struct memory_run *run = *link, *fresh = NULL;
+    if (run == NULL || memory_run_compare(&run->name, &req->run) != 0) {
+        fresh = calloc(1, sizeof(*fresh));
+        if (fresh == NULL || record_new(&fresh->record) != 0) {
+            free(fresh);
+            return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "memory store: new record");
+        }
+        fresh->name = req->run;
+        run = fresh;
+    }
+    int rc = record_apply(run->record, req->update, &req->diag);
+    if (rc == 0) {
+        req->ret_version = record_version(run->record);
+        if (fresh != NULL) {
+            fresh->next = *link;
+            *link = fresh;
+        }
+    } else if (fresh != NULL) {
+        record_free(fresh->record);
+        free(fresh);
+    }
+    return rc;
+}
+
+static int do_usage(struct memory_medium *medium, struct store_req *req)
+{
+    req->ret_usage = (struct store_usage){.total_bytes = medium->capacity};
+    if (medium->capacity > medium->used) {
+        req->ret_usage.free_bytes = medium->capacity - medium->used;
+    }
+    return 0;
+}
+
+/* --- the store ----------------------------------------------------------------------------------- */
+
+static int (*const operations[])(struct memory_medium *medium, struct store_req *req) = {
+    [STORE_CREATE] = do_create,
+    [STORE_WRITE] = do_write,
+    [STORE_SEAL] = do_seal,
+    [STORE_ABORT] = do_abort,
+    [STORE_READ] = do_read,
+    [STORE_STAT] = do_stat,
+    [STORE_LIST_OBJECTS] = do_list_objects,
+    [STORE_DELETE_OBJECT] = do_delete_object,
+    [STORE_PUBLISH] = do_publish,
+    [STORE_FETCH] = do_fetch,
+    [STORE_DELETE_SMALL] = do_delete_small,
+    [STORE_LIST_RUNS] = do_list_runs,
+    [STORE_RECORD_GET] = do_record_get,
+    [STORE_RECORD_UPDATE] = do_record_update,
+    [STORE_USAGE] = do_usage,
+};
+
+static void run_op(struct work *work)
+{
+    struct store_req *req = container_of(work, struct store_req, work);
+    struct memory_medium *medium = memory_of(req->store)->medium;
+    pthread_mutex_lock(&medium->lock);
+    req->status = operations[req->op](medium, req);
+    pthread_mutex_unlock(&medium->lock);
+}
+
+static void op_done(struct work *work)
+{
+    struct store_req *req = container_of(work, struct store_req, work);
+    struct memory_store *store = memory_of(req->store);
+    CHECK(store->pending > 0);
+    store->pending--;
+    req->done(req);
+}
+
+static void memory_submit(struct store *base, struct store_req *req)
+{
+    struct memory_store *store = memory_of(base);
+    CHECK((size_t)req->op < ARRAY_LEN(operations));
+    CHECK(req->done != NULL);
+    store->pending++;
+    req->work = (struct work){.run = run_op, .done = op_done};
+    work_submit(store->pool, &req->work);
+}
+
+static void close_now(struct post *post)
+{
+    struct memory_store *store = container_of(post, struct memory_store, close_post);
+    void (*done)(void *user) = store->close_done;
+    void *user = store->close_user;
+    store->medium->in_use = false;
+    if (store->owns_medium) {
+        memory_medium_free(store->medium);
+    }
+    free(store);
+    if (done != NULL) {
+        done(user);
+    }
+}
+
+static void memory_close(struct store *base, void (*done)(void *user), void *user)
+{
+    struct memory_store *store = memory_of(base);
+    CHECK(store->pending == 0);
+    store->close_done = done;
+    store->close_user = user;
+    store->close_post.cb = close_now;
+    loop_post(store->loop, &store->close_post);
+}
+
+static const struct store_ops memory_ops = {.submit = memory_submit, .close = memory_close};
+
+int store_memory_new(struct loop *loop, struct work_pool *pool, struct memory_medium *medium,
+                     struct store **ret, struct diag *diag)
+{
+    if (medium != NULL && medium->in_use) {
+        return diag_set(diag, CAIRN_E_STORE_LOCKED, "another store has this medium");
+    }
+    struct memory_store *store = calloc(1, sizeof(*store));
+    if (store == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "memory store");
+    }
+    store->owns_medium = medium == NULL;
+    if (medium == NULL && memory_medium_new(&medium) != 0) {
+        free(store);
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "memory store");
+    }
+    if (medium->epoch++ == 0) {
+        loop_random(loop, sizeof(medium->uuid), &medium->uuid);
+    }
+    medium->in_use = true;
+    memory_restart(medium);
+    store->base.ops = &memory_ops;
+    store->loop = loop;
+    store->pool = pool;
+    store->medium = medium;
+    store->base.caps = (struct store_caps){.object_bytes_preferred = MIB(64),
+                                           .align_bytes = LIMIT_ALIGN_BYTES,
+                                           .name = "memory",
+                                           .uuid = medium->uuid,
+                                           .epoch = medium->epoch};
+    *ret = &store->base;
+    return 0;
+}
