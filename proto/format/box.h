@@ -35,9 +35,19 @@ int box_compare(const struct box *a, const struct box *b); /* by offset, then le
 bool box_intersect(const struct box *a, const struct box *b, struct box *ret);
 void box_format(const struct box *box, size_t bytes, char *ret); /* "[0:128, 64:512]" */
 
-/* Do the boxes tile the shape exactly: no gap, no overlap? COVERAGE names an offending box or the first
- * hole. boxes are reordered. O(n log n) for slabs; an empty shape is tiled by none or by one empty box. */
+/* Do the boxes tile the shape exactly: no gap, no overlap? COVERAGE names two boxes that overlap or the
+ * first hole, INVALID a box outside. Empty boxes count for nothing; an empty shape is tiled by none or by
+ * any empty ones. O(n log n). TOO_LARGE beyond 2^26 corners (2 a box of slabs, 4 of tiles, ...). */
 int MUST_USE boxes_tile(const struct shape *shape, size_t count, struct box *boxes, struct diag *diag);
+enum tile_fault_kind { TILE_EXACT, TILE_HOLE, TILE_OVERLAP };
+struct tile_fault {
+    enum tile_fault_kind kind;
+    struct box point;     /* one element: the first, in row-major order, that has no box or several */
+    size_t first, second; /* TILE_OVERLAP: indices of two boxes that hold it */
+};
+/* The same of checked boxes, as an answer and not as an error. NO_MEMORY, TOO_LARGE. */
+int MUST_USE boxes_tile_fault(const struct shape *shape, size_t count, const struct box *boxes,
+                              struct tile_fault *ret, struct diag *diag);
 
 /* The grid of a box: the last dimensions that fit whole into chunk_bytes stay whole; the one before
  * them is cut into runs of as many rows as fit; all before that one by one. So each cell is contiguous in
@@ -50,10 +60,11 @@ struct grid {
     uint64_t row_bytes;   /* bytes of one row of cut_dim */
     uint64_t cells_per_outer, cell_count;
 };
+/* A run's chunk size: a multiple of LIMIT_ALIGN_BYTES from LIMIT_CHUNK_BYTES_MIN to LIMIT_CHUNK_BYTES. */
+bool chunk_bytes_is_valid(uint64_t chunk_bytes);
 void grid_init(struct grid *grid, const struct box *box, uint32_t dtype, uint64_t chunk_bytes);
 /* Cell idx: its rectangle in tensor coordinates, where it starts in the box's row-major bytes, its bytes
- * (may be above chunk_bytes only where one row of the last dimension is; see grid_init and FORMAT.md:
- * such a row is cut by elements). */
+ * (never above chunk_bytes: a row of the last dimension that is larger is cut by elements). */
 void grid_cell(const struct grid *grid, uint64_t idx, struct box *ret_cell, uint64_t *ret_offset, uint64_t *ret_bytes);
 
 /* Split: items (sorted by name, coordinate, box; equal on every rank of the group) laid end to end; member

@@ -30,14 +30,19 @@ struct envelope {
 enum { ENVELOPE_BYTES = 96, OBJECT_TRAILER_BYTES = 128 };
 
 void envelope_encode(const struct envelope *envelope, uint8_t ret[ENVELOPE_BYTES]);
-/* FORMAT: wrong magic, version or header crc; UNSUPPORTED: an encoding or digest this version lacks. */
+/* FORMAT: wrong magic or fields; DAMAGED: header crc; UNSUPPORTED: a version, encoding, digest algorithm or
+ * encryption that this version lacks. */
 int MUST_USE envelope_decode(const uint8_t bytes[ENVELOPE_BYTES], struct envelope *ret, struct diag *diag);
+
+/* The rules that envelopes and parts' chunks share. FORMAT or UNSUPPORTED. */
+int MUST_USE encoding_check(uint8_t encoding, uint32_t stored_bytes, uint32_t plain_bytes, struct diag *diag);
+int MUST_USE digest_check(uint8_t digest_alg, const struct digest *digest, struct diag *diag);
 
 struct object_footer {
     struct object_id id;
     uint64_t data_bytes;      /* where the footer starts: a multiple of LIMIT_ALIGN_BYTES */
     uint32_t envelope_count;
-    struct envelope *envelopes; /* sorted by offset */
+    struct envelope *envelopes; /* sorted by offset; from LIMIT_PACK_PIECE_BYTES stored bytes on, aligned */
 };
 
 /* Bytes of the footer (records, padding, trailer): a multiple of LIMIT_ALIGN_BYTES. */

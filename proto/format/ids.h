@@ -54,6 +54,7 @@ static inline int ckpt_id_compare(struct ckpt_id a, struct ckpt_id b)
     return a.term != b.term ? (a.term < b.term ? -1 : 1) : a.step != b.step ? (a.step < b.step ? -1 : 1) : 0;
 }
 bool object_id_equal(const struct object_id *a, const struct object_id *b);
+int object_id_compare(const struct object_id *a, const struct object_id *b); /* term, step, rank, writer, sequence */
 bool token_equal(const struct token *a, const struct token *b);
 
 /* [a-z0-9._-]{1,64}, first of [a-z0-9]. INVALID names the offending character. */
@@ -64,6 +65,7 @@ enum { RUN_NAME_TEXT_MAX = 2 * LIMIT_RUN_NAME_BYTES + 2 };
 void run_name_format(const struct run_name *name, char ret[RUN_NAME_TEXT_MAX]);
 /* Tensor and blob names, coordinates: 1..max bytes of valid UTF-8 without NUL. */
 bool text_is_valid(size_t bytes, const char *text, size_t max_bytes);
+bool utf8_is_valid(size_t bytes, const void *text); /* any length, NUL allowed */
 
 /* "latest", "STEP", "STEP@TERM". */
 enum select_kind { SELECT_LATEST, SELECT_STEP, SELECT_EXACT };

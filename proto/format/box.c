@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shapes and boxes: checks, comparison, intersection, text. Once shape_check() and box_check() have
+ * passed, no sum or product of lengths, nor a count of bytes, overflows 63 bits. Pure; any thread.
+ */
+#include "box.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int shape_check(const struct shape *shape, uint32_t dtype, uint64_t *ret_bytes, struct diag *diag)
+{
+    if (!dtype_is_known(dtype)) {
+        return diag_set(diag, CAIRN_E_UNSUPPORTED, "dtype %u is not known to this version", dtype);
+    }
+    if (shape->ndim > LIMIT_NDIM) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "%u dimensions; at most %d are allowed", shape->ndim,
+                        LIMIT_NDIM);
+    }
+    /* The product without the zeros must fit too: boxes and rows of an empty tensor are counted. */
+    uint64_t bytes = dtype_bits(dtype) / 8;
+    bool empty = false;
+    for (uint32_t d = 0; d < shape->ndim; d++) {
+        if (shape->length[d] < 0) {
+            return diag_set(diag, CAIRN_E_INVALID, "dimension %u has the negative length %lld", d,
+                            (long long)shape->length[d]);
+        }
+        empty = empty || shape->length[d] == 0;
+        uint64_t length = shape->length[d] == 0 ? 1 : (uint64_t)shape->length[d];
+        if (!mul_u64(bytes, length, &bytes) || bytes > INT64_MAX) {
+            return diag_set(diag, CAIRN_E_TOO_LARGE, "the tensor's bytes do not fit 63 bits");
+        }
+    }
+    *ret_bytes = empty ? 0 : bytes;
+    return 0;
+}
+
+bool shape_equal(const struct shape *a, const struct shape *b)
+{
+    return a->ndim == b->ndim && a->ndim <= LIMIT_NDIM &&
+           memcmp(a->length, b->length, a->ndim * sizeof a->length[0]) == 0;
+}
+
+/* Text that is cut where room ends, never overrun. */
+struct text {
+    char *at;
+    size_t left; /* including the NUL */
+};
+
+static void text_add(struct text *text, const char *before, int64_t value)
+{
+    int n = snprintf(text->at, text->left, "%s%lld", before, (long long)value);
+    size_t step = n < 0 ? 0 : min_u64((uint64_t)n, text->left - 1);
+    text->at += step;
+    text->left -= step;
+}
+
+static void text_end(struct text *text, bool empty)
+{
+    int n = snprintf(text->at, text->left, empty ? "[]" : "]");
+    CHECK(n > 0);
+}
+
+void shape_format(const struct shape *shape, size_t bytes, char *ret)
+{
+    struct text text = {ret, bytes};
+    CHECK(bytes > 0);
+    for (uint32_t d = 0; d < shape->ndim && d < LIMIT_NDIM; d++) {
+        text_add(&text, d == 0 ? "[" : ", ", shape->length[d]);
+    }
+    text_end(&text, shape->ndim == 0);
+}
+
+void box_format(const struct box *box, size_t bytes, char *ret)
+{
+    struct text text = {ret, bytes};
+    CHECK(bytes > 0);
+    for (uint32_t d = 0; d < box->ndim && d < LIMIT_NDIM; d++) {
+        text_add(&text, d == 0 ? "[" : ", ", box->offset[d]);
+        text_add(&text, ":", box->offset[d] + box->length[d]);
+    }
+    text_end(&text, box->ndim == 0);
+}
+
+struct box box_whole(const struct shape *shape)
+{
+    struct box box;
+    CHECK(shape->ndim <= LIMIT_NDIM);
+    memset(&box, 0, sizeof box);
+    box.ndim = shape->ndim;
+    memcpy(box.length, shape->length, shape->ndim * sizeof shape->length[0]);
+    return box;
+}
+
+int box_check(const struct box *box, const struct shape *shape, struct diag *diag)
+{
+    if (box->ndim != shape->ndim || box->ndim > LIMIT_NDIM) {
+        return diag_set(diag, CAIRN_E_INVALID, "the box has %u dimensions, the tensor %u", box->ndim,
+                        shape->ndim);
+    }
+    for (uint32_t d = 0; d < box->ndim; d++) {
+        int64_t offset = box->offset[d], length = box->length[d], whole = shape->length[d];
+        if (offset < 0 || length < 0 || offset > whole || length > whole - offset) {
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the box (offset %lld, length %lld) is outside dimension %u of length %lld",
+                            (long long)offset, (long long)length, d, (long long)whole);
+        }
+    }
+    return 0;
+}
+
+uint64_t box_elements(const struct box *box)
+{
+    uint64_t elements = 1;
+    for (uint32_t d = 0; d < box->ndim; d++) {
+        CHECK(mul_u64(elements, (uint64_t)box->length[d], &elements));
+    }
+    return elements;
+}
+
+uint64_t box_bytes(const struct box *box, uint32_t dtype)
+{
+    uint64_t bytes = 0;
+    CHECK(mul_u64(box_elements(box), dtype_bits(dtype) / 8, &bytes));
+    return bytes;
+}
+
+bool box_equal(const struct box *a, const struct box *b)
+{
+    return a->ndim == b->ndim && box_compare(a, b) == 0;
+}
+
+static int compare_i64(uint32_t count, const int64_t *a, const int64_t *b)
+{
+    for (uint32_t d = 0; d < count; d++) {
+        if (a[d] != b[d]) {
+            return a[d] < b[d] ? -1 : 1;
+        }
+    }
+    return 0;
+}
+
+int box_compare(const struct box *a, const struct box *b)
+{
+    if (a->ndim != b->ndim) {
+        return a->ndim < b->ndim ? -1 : 1;
+    }
+    CHECK(a->ndim <= LIMIT_NDIM);
+    int order = compare_i64(a->ndim, a->offset, b->offset);
+    return order != 0 ? order : compare_i64(a->ndim, a->length, b->length);
+}
+
+bool box_intersect(const struct box *a, const struct box *b, struct box *ret)
+{
+    struct box both;
+    if (a->ndim != b->ndim) {
+        return false;
+    }
+    memset(&both, 0, sizeof both);
+    both.ndim = a->ndim;
+    for (uint32_t d = 0; d < a->ndim; d++) {
+        int64_t a_end = a->offset[d] + a->length[d], b_end = b->offset[d] + b->length[d];
+        int64_t from = a->offset[d] > b->offset[d] ? a->offset[d] : b->offset[d];
+        int64_t end = a_end < b_end ? a_end : b_end;
+        if (end <= from) {
+            return false;
+        }
+        both.offset[d] = from;
+        both.length[d] = end - from;
+    }
+    *ret = both;
+    return true;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * doc: the prologue that parts, manifests, pages and record files share: magic, version, length of the
+ * whole, crc32c of all that follows. Its place never changes, so that any version can tell damage from
+ * a newer version. Bytes: FORMAT.md 1. Pure; for the files of this folder.
+ */
+#ifndef CAIRN_FORMAT_DOC_H
+#define CAIRN_FORMAT_DOC_H
+
+#include "base/buf.h"
+#include "base/diag.h"
+#include "base/scratch.h"
+
+/* Four characters, read as a little-endian number. */
+#define DOC_MAGIC(a, b, c, d)                                                                      \
+    ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
+
+enum { DOC_PROLOGUE_BYTES = 20, DOC_VERSION = 1 };
+
+struct doc_kind {
+    uint32_t magic;
+    const char *what; /* "manifest", for messages */
+    uint64_t bytes_min, bytes_max;
+};
+
+/* Writes the prologue with length and crc still open; returns where the document starts. */
+size_t doc_begin(struct buf *buf, const struct doc_kind *kind);
+/* Fills in the length, and the crc of [20, covered) counted from start (covered 0: up to the end).
+ * A document above its kind's limit sets TOO_LARGE. */
+void doc_end(struct buf *buf, const struct doc_kind *kind, size_t start, size_t covered);
+/* Checks magic, length, crc, version, in this order (TOO_LARGE, FORMAT, DAMAGED, UNSUPPORTED) and leaves
+ * cur behind the prologue. covered as in doc_end(). */
+int MUST_USE doc_open(const struct doc_kind *kind, size_t bytes, const uint8_t *data, size_t covered,
+                      struct cur *ret, struct diag *diag);
+
+/* The error of a broken cursor, or 0. */
+int MUST_USE doc_finish(const struct doc_kind *kind, const struct cur *cur, struct diag *diag);
+int doc_no_memory(const char *what, struct diag *diag);
+
+/* A length-prefixed (u16) text of 1..max bytes of UTF-8 (or 0 where empty_allowed), copied to scratch.
+ * Sets *status to FORMAT or NO_MEMORY and returns "" on failure; does nothing when *status is set. */
+const char *doc_text(struct cur *cur, size_t max, bool empty_allowed, struct scratch *scratch, int *status);
+void doc_put_text(struct buf *buf, const char *text);
+
+#endif

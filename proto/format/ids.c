@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Identities and the texts that people type for them. Every parser refuses what it does not know
+ * completely; nothing is guessed, trimmed or lower-cased. Pure; any thread.
+ */
+#include "ids.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool object_id_equal(const struct object_id *a, const struct object_id *b)
+{
+    return object_id_compare(a, b) == 0;
+}
+
+static int u64_compare(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
+
+int object_id_compare(const struct object_id *a, const struct object_id *b)
+{
+    int order = u64_compare(a->term, b->term);
+    order = order != 0 ? order : u64_compare(a->step, b->step);
+    order = order != 0 ? order : u64_compare(a->rank, b->rank);
+    order = order != 0 ? order : u64_compare(a->writer, b->writer);
+    return order != 0 ? order : u64_compare(a->sequence, b->sequence);
+}
+
+bool token_equal(const struct token *a, const struct token *b)
+{
+    return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
+}
+
+static bool is_lower_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
+
+static bool is_run_name_char(char c)
+{
+    return is_lower_or_digit(c) || c == '.' || c == '_' || c == '-';
+}
+
+/* One of the two halves of a run's name; what says which, for the message. */
+static int run_name_part(const char *what, size_t bytes, const char *text,
+                         char ret[LIMIT_RUN_NAME_BYTES + 1], struct diag *diag)
+{
+    if (bytes == 0) {
+        return diag_set(diag, CAIRN_E_INVALID, "the %s name is empty", what);
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        if (is_run_name_char(text[i])) {
+            continue;
+        }
+        unsigned c = (unsigned char)text[i];
+        if (c > 0x20 && c < 0x7f) {
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the %s name has the character '%c' at position %zu; allowed are a-z 0-9 . _ -",
+                            what, (int)c, i + 1);
+        }
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the %s name has the byte 0x%02x at position %zu; allowed are a-z 0-9 . _ -",
+                        what, c, i + 1);
+    }
+    if (!is_lower_or_digit(text[0])) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the %s name starts with '%c'; the first character must be a letter or digit",
+                        what, text[0]);
+    }
+    if (bytes > LIMIT_RUN_NAME_BYTES) {
+        return diag_set(diag, CAIRN_E_INVALID, "the %s name has %zu characters; at most %d are allowed",
+                        what, bytes, LIMIT_RUN_NAME_BYTES);
+    }
+    memcpy(ret, text, bytes);
+    memset(ret + bytes, 0, LIMIT_RUN_NAME_BYTES + 1 - bytes);
+    return 0;
+}
+
+int run_name_set(const char *project, const char *run, struct run_name *ret, struct diag *diag)
+{
+    struct run_name name;
+    int rc = run_name_part("project", strlen(project), project, name.project, diag);
+    if (rc == 0) {
+        rc = run_name_part("run", strlen(run), run, name.run, diag);
+    }
+    if (rc == 0) {
+        *ret = name;
+    }
+    return rc;
+}
+
+int run_name_parse(const char *text, struct run_name *ret, struct diag *diag)
+{
+    const char *slash = strchr(text, '/');
+    if (slash == NULL) {
+        return diag_set(diag, CAIRN_E_INVALID, "a run is written project/run; there is no '/' in \"%.64s\"",
+                        text);
+    }
+    struct run_name name;
+    int rc = run_name_part("project", (size_t)(slash - text), text, name.project, diag);
+    if (rc == 0) {
+        rc = run_name_part("run", strlen(slash + 1), slash + 1, name.run, diag);
+    }
+    if (rc == 0) {
+        *ret = name;
+    }
+    return rc;
+}
+
+void run_name_format(const struct run_name *name, char ret[RUN_NAME_TEXT_MAX])
+{
+    int n = snprintf(ret, RUN_NAME_TEXT_MAX, "%s/%s", name->project, name->run);
+    CHECK(n > 0 && n < RUN_NAME_TEXT_MAX);
+}
+
+/* Bytes of the well-formed UTF-8 sequence at text, 0 if there is none: no overlong form, no surrogate,
+ * nothing above U+10FFFF. */
+static size_t utf8_sequence(size_t bytes, const uint8_t *text)
+{
+    uint8_t lead = text[0];
+    if (lead < 0x80) {
+        return 1;
+    }
+    size_t need = lead >= 0xc2 && lead <= 0xdf ? 2 : (lead & 0xf0) == 0xe0 ? 3 : lead >= 0xf0 && lead <= 0xf4 ? 4 : 0;
+    if (need == 0 || need > bytes) {
+        return 0;
+    }
+    for (size_t i = 1; i < need; i++) {
+        if ((text[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    bool overlong = (lead == 0xe0 && text[1] < 0xa0) || (lead == 0xf0 && text[1] < 0x90);
+    bool surrogate = lead == 0xed && text[1] > 0x9f;
+    bool beyond = lead == 0xf4 && text[1] > 0x8f;
+    return overlong || surrogate || beyond ? 0 : need;
+}
+
+bool utf8_is_valid(size_t bytes, const void *text)
+{
+    const uint8_t *at = text;
+    for (size_t i = 0; i < bytes;) {
+        size_t step = utf8_sequence(bytes - i, at + i);
+        if (step == 0) {
+            return false;
+        }
+        i += step;
+    }
+    return true;
+}
+
+bool text_is_valid(size_t bytes, const char *text, size_t max_bytes)
+{
+    return bytes > 0 && bytes <= max_bytes && memchr(text, 0, bytes) == NULL &&
+           utf8_is_valid(bytes, text);
+}
+
+/* Decimal digits only: no sign, no space, no leading zero but "0" itself. */
+static bool parse_u64(size_t bytes, const char *text, uint64_t *ret)
+{
+    uint64_t value = 0;
+    if (bytes == 0 || (bytes > 1 && text[0] == '0')) {
+        return false;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] < '0' || text[i] > '9') {
+            return false;
+        }
+        if (!mul_u64(value, 10, &value) || !add_u64(value, (uint64_t)(text[i] - '0'), &value)) {
+            return false;
+        }
+    }
+    *ret = value;
+    return true;
+}
+
+int selector_parse(const char *text, struct selector *ret, struct diag *diag)
+{
+    struct selector selector = {SELECT_LATEST, {0, 0}};
+    if (strcmp(text, "latest") == 0) {
+        *ret = selector;
+        return 0;
+    }
+    const char *at = strchr(text, '@');
+    size_t step_bytes = at != NULL ? (size_t)(at - text) : strlen(text);
+    bool good = parse_u64(step_bytes, text, &selector.id.step);
+    selector.kind = SELECT_STEP;
+    if (good && at != NULL) {
+        selector.kind = SELECT_EXACT;
+        good = parse_u64(strlen(at + 1), at + 1, &selector.id.term) && selector.id.term > 0;
+    }
+    if (!good) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "\"%.64s\" names no checkpoint; write latest, STEP or STEP@TERM (terms start at 1)",
+                        text);
+    }
+    *ret = selector;
+    return 0;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * URLs of runs: cairn://h1:port,h2:port/project/run and cairn+unix:///path?run=project/run. Hosts are
+ * split and get their default port here; they are resolved elsewhere. Nothing is percent-decoded: the
+ * parts that may stand in a URL need no escapes, and a '%' or '@' is refused. Pure; any thread.
+ */
+#include "ids.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int url_add(struct url *url, const char *prefix, size_t bytes, const char *text,
+                   struct diag *diag)
+{
+    if (url->server_count == URL_SERVERS_MAX) {
+        return diag_set(diag, CAIRN_E_INVALID, "more than %d servers are given", URL_SERVERS_MAX);
+    }
+    char *to = url->servers[url->server_count];
+    if (strlen(prefix) + bytes + sizeof ":65535" > sizeof url->servers[0]) {
+        return diag_set(diag, CAIRN_E_INVALID, "the server \"%.40s...\" is too long", text);
+    }
+    int n = snprintf(to, sizeof url->servers[0], "%s%.*s", prefix, (int)bytes, text);
+    CHECK(n > 0 && (size_t)n < sizeof url->servers[0]);
+    url->server_count++;
+    return 0;
+}
+
+static bool is_host_char(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_';
+}
+
+/* Splits "host", "host:port", "[v6]" or "[v6]:port": bytes of the host part, 0 if it is none of them. */
+static size_t host_bytes(size_t bytes, const char *text)
+{
+    size_t i = 0;
+    if (bytes > 0 && text[0] == '[') {
+        for (i = 1; i < bytes && text[i] != ']'; i++) {
+            if (!is_host_char(text[i]) && text[i] != ':') {
+                return 0;
+            }
+        }
+        return i > 1 && i < bytes ? i + 1 : 0;
+    }
+    while (i < bytes && is_host_char(text[i])) {
+        i++;
+    }
+    return i;
+}
+
+static bool port_is_valid(size_t bytes, const char *text)
+{
+    unsigned port = 0;
+    if (bytes == 0 || bytes > 5) {
+        return false;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] < '0' || text[i] > '9') {
+            return false;
+        }
+        port = port * 10 + (unsigned)(text[i] - '0');
+    }
+    return port >= 1 && port <= 65535;
+}
+
+static int url_add_host(struct url *url, size_t bytes, const char *text, struct diag *diag)
+{
+    size_t host = host_bytes(bytes, text);
+    bool has_port = host > 0 && host < bytes && text[host] == ':';
+    bool good = host > 0 && (has_port ? port_is_valid(bytes - host - 1, text + host + 1) : host == bytes);
+    if (!good) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "\"%.*s\" is no server; write host, host:port or [ipv6]:port, with a port of 1 to 65535",
+                        (int)(bytes < 80 ? bytes : 80), text);
+    }
+    int rc = url_add(url, "", bytes, text, diag);
+    if (rc == 0 && !has_port) {
+        char *to = url->servers[url->server_count - 1];
+        size_t at = strlen(to);
+        int n = snprintf(to + at, sizeof url->servers[0] - at, ":%d", CAIRN_DEFAULT_PORT);
+        CHECK(n > 0 && (size_t)n < sizeof url->servers[0] - at);
+    }
+    return rc;
+}
+
+static int url_add_unix(struct url *url, size_t bytes, const char *path, struct diag *diag)
+{
+    if (bytes < 2 || path[0] != '/') {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "a Unix socket is given by its absolute path, as in cairn+unix:///run/cairn.sock");
+    }
+    if (bytes > 107) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the path of the Unix socket has %zu bytes; the system allows 107", bytes);
+    }
+    return url_add(url, "unix:", bytes, path, diag);
+}
+
+/* "h1:port,h2" or, as CAIRN_SERVER only, "unix:/path". */
+static int url_add_list(struct url *url, size_t bytes, const char *text, struct diag *diag)
+{
+    for (size_t from = 0; from <= bytes;) {
+        const char *comma = memchr(text + from, ',', bytes - from);
+        size_t end = comma != NULL ? (size_t)(comma - text) : bytes;
+        int rc = url_add_host(url, end - from, text + from, diag);
+        if (rc != 0) {
+            return rc;
+        }
+        from = end + 1;
+    }
+    return 0;
+}
+
+static int url_add_default(struct url *url, const char *default_server, struct diag *diag)
+{
+    if (default_server == NULL || default_server[0] == '\0') {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the URL names no server and CAIRN_SERVER is not set; write cairn://host:port/project/run");
+    }
+    int rc = strncmp(default_server, "unix:", 5) == 0
+                 ? url_add_unix(url, strlen(default_server + 5), default_server + 5, diag)
+                 : url_add_list(url, strlen(default_server), default_server, diag);
+    if (rc != 0) {
+        diag_add(diag, "CAIRN_SERVER");
+    }
+    return rc;
+}
+
+static int url_set_run(struct url *url, const char *text, bool allow_no_run, struct diag *diag)
+{
+    if (text[0] == '\0') {
+        return allow_no_run ? 0
+                            : diag_set(diag, CAIRN_E_INVALID,
+                                       "the URL names no run; write cairn://host:port/project/run");
+    }
+    url->has_run = true;
+    return run_name_parse(text, &url->run, diag);
+}
+
+static int url_parse_tcp(const char *rest, const char *default_server, bool allow_no_run, struct url *url,
+                         struct diag *diag)
+{
+    size_t hosts = strcspn(rest, "/");
+    int rc = hosts > 0 ? url_add_list(url, hosts, rest, diag)
+                       : url_add_default(url, default_server, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    return url_set_run(url, rest[hosts] == '/' ? rest + hosts + 1 : rest + hosts, allow_no_run, diag);
+}
+
+static int url_parse_unix(const char *rest, bool allow_no_run, struct url *url, struct diag *diag)
+{
+    size_t path = strcspn(rest, "?");
+    int rc = url_add_unix(url, path, rest, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    const char *query = rest + path;
+    if (query[0] == '?') {
+        if (strncmp(query, "?run=", 5) != 0 || query[5] == '\0') {
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "\"%.64s\" is not known here; only ?run=project/run may follow the path", query);
+        }
+        query += 5;
+    }
+    return url_set_run(url, query, allow_no_run, diag);
+}
+
+int url_parse(const char *text, const char *default_server, bool allow_no_run, struct url *ret,
+              struct diag *diag)
+{
+    static const char tcp[] = "cairn://", local[] = "cairn+unix://";
+    struct url url;
+    int rc = 0;
+    memset(&url, 0, sizeof url);
+    for (const char *p = text; *p != '\0'; p++) {
+        if ((unsigned char)*p <= 0x20 || *p == 0x7f || *p == '%' || *p == '@' || *p == '#') {
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the URL has the byte 0x%02x at position %zu; spaces, control characters, %% @ # "
+                            "are not allowed",
+                            (unsigned)(unsigned char)*p, (size_t)(p - text) + 1);
+        }
+    }
+    if (strncmp(text, tcp, sizeof tcp - 1) == 0) {
+        rc = url_parse_tcp(text + sizeof tcp - 1, default_server, allow_no_run, &url, diag);
+    } else if (strncmp(text, local, sizeof local - 1) == 0) {
+        rc = url_parse_unix(text + sizeof local - 1, allow_no_run, &url, diag);
+    } else {
+        rc = diag_set(diag, CAIRN_E_INVALID,
+                      "\"%.64s\" is no Cairn URL; write cairn://host:port/project/run or "
+                      "cairn+unix:///path?run=project/run",
+                      text);
+    }
+    if (rc == 0) {
+        *ret = url;
+    }
+    return rc;
+}
