@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * buf and cur: the writer and the reader of control-plane bytes. Invariants: bytes <= cap <= max for a
- * buf, at <= bytes for a cur; after the first failure a buf no longer changes and a cur gives zeros.
- * Each object belongs to one thread.
+ * buf and cur: the writer and the reader of control-plane bytes. Invariants: bytes <= cap <= max
+ * for a buf, at <= bytes for a cur; after the first failure a buf no longer changes and a cur gives
+ * zeros. Each object belongs to one thread.
  */
 #include "base/buf.h"
 
@@ -154,7 +154,9 @@ void cur_init(struct cur *cur, size_t bytes, const void *data)
     if (bytes > 0) {
         CHECK(data != NULL);
     }
-    *cur = (struct cur){.data = data, .bytes = bytes};
+    /* An empty input may be NULL; what is read from it must not look like a failure. */
+    static const uint8_t nothing[1] = {0};
+    *cur = (struct cur){.data = data != NULL ? data : nothing, .bytes = bytes};
 }
 
 const uint8_t *cur_bytes(struct cur *cur, size_t bytes)
@@ -164,9 +166,7 @@ const uint8_t *cur_bytes(struct cur *cur, size_t bytes)
         cur->status = CAIRN_E_FORMAT;
         return NULL;
     }
-    /* An empty input may be NULL; success must not look like failure. */
-    static const uint8_t nothing[1] = {0};
-    const uint8_t *at = cur->data != NULL ? cur->data + cur->at : nothing;
+    const uint8_t *at = cur->data + cur->at;
     cur->at += bytes;
     return at;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * buf: a growable byte buffer with a required maximum and a sticky error, for control-plane encoders:
- * write the sequence, check buf_status() once at the end. cur: a bounds-checked reader with a sticky
- * error, for decoders of outside bytes. All numbers are little-endian.
+ * buf: a growable byte buffer with a required maximum and a sticky error, for control-plane
+ * encoders: write the sequence, check buf_status() once at the end. cur: a bounds-checked reader
+ * with a sticky error, for decoders of outside bytes. All numbers are little-endian.
  */
 #ifndef CAIRN_BASE_BUF_H
 #define CAIRN_BASE_BUF_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The text of a failure in a fixed buffer. Invariants: the first failure wins; the text is always
- * NUL-terminated and, when it had to be cut, cut between UTF-8 characters. Any thread, one at a time.
+ * NUL-terminated and, when it had to be cut, cut between UTF-8 characters. Any thread, one at a
+ * time.
  */
 #include "base/diag.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Context of a failure: filled where the failure is first seen (what was tried, on which object, with
- * which numbers, and the remedy where there is one). Callers may add one line, never replace.
+ * Context of a failure: filled where the failure is first seen (what was tried, on which object,
+ * with which numbers, and the remedy where there is one). Callers may add one line, never replace.
  * Fixed size, no allocation; a NULL diag is always accepted.
  */
 #ifndef CAIRN_BASE_DIAG_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of errors, built from err.def. Invariant: one row per code, and any int may be asked for
- * (codes from a peer may be unknown). Pure; any thread.
+ * The table of errors, built from err.def. Invariant: one row per code, and any int may be asked
+ * for (codes from a peer may be unknown). Pure; any thread.
  */
 #include "base/err.h"
 

@@ -24,7 +24,8 @@ enum err_retry { ERR_RETRY_NEVER, ERR_RETRY_RETRY, ERR_RETRY_LATER, ERR_RETRY_RE
 #define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
 /* Name without prefix ("NO_SPACE"), text, retry class and exit status of a code; a number that is
- * not in the table gives "UNKNOWN", "unknown error", NEVER and 1. Codes from a peer may be unknown. */
+ * not in the table gives "UNKNOWN", "unknown error", NEVER and 1. Codes from a peer may be unknown.
+ */
 const char *err_name(int code);
 const char *err_text(int code);
 enum err_retry err_retry(int code);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Log lines as text or JSON, built in a fixed buffer on the stack. Invariants: one line is one write,
- * so lines of several threads do not mix; a field that does not fit is left out whole and the line
- * says so ("truncated"), so that a JSON line stays JSON; whatever the bytes of a value, the line is
- * valid UTF-8 without control characters. Any thread.
+ * Log lines as text or JSON, built in a fixed buffer on the stack. Invariants: one line is one
+ * write, so lines of several threads do not mix; a field that does not fit is left out whole and
+ * the line says so ("truncated"), so that a JSON line stays JSON; whatever the bytes of a value,
+ * the line is valid UTF-8 without control characters. Any thread.
  */
 #include "base/log.h"
 
@@ -106,8 +106,8 @@ static void PRINTF(2, 3) line_printf(struct line *line, const char *fmt, ...)
     line_put(line, (size_t)length, text);
 }
 
-/* The length of the UTF-8 character at text, or 0 where there is none: overlong forms, surrogates and
- * what lies above U+10FFFF are none. The text ends with a NUL, which no form accepts. */
+/* The length of the UTF-8 character at text, or 0 where there is none: overlong forms, surrogates
+ * and what lies above U+10FFFF are none. The text ends with a NUL, which no form accepts. */
 static size_t utf8_length(const uint8_t *text)
 {
     uint8_t lead = text[0];

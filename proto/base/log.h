@@ -2,9 +2,9 @@
  *
  * Structured log: a constant message and typed fields; text or one JSON object a line, to a file
  * descriptor (default stderr) or to a callback (libcairn hands lines to the application). Keys:
- * ts level msg component run ckpt term step rank err dur_s bytes ..., units as key suffix. Thread-safe.
- * Code below session, engine and the CLI's commands never logs above debug; it returns a diag.
- * Secrets have no field constructor: they cannot be logged.
+ * ts level msg component run ckpt term step rank err dur_s bytes ..., units as key suffix.
+ * Thread-safe. Code below session, engine and the CLI's commands never logs above debug; it returns
+ * a diag. Secrets have no field constructor: they cannot be logged.
  */
 #ifndef CAIRN_BASE_LOG_H
 #define CAIRN_BASE_LOG_H
@@ -49,12 +49,14 @@ static inline struct log_field ls(const char *key, const char *v)
     return (struct log_field){LOG_K_STR, key, {.str = v}};
 }
 
-/* The sink gets whole lines without newline. Settings are process-wide; set before threads start. */
+/* The sink gets whole lines without newline. Settings are process-wide; set before threads start.
+ */
 typedef void (*log_sink)(void *user, enum log_level level, const char *line, size_t bytes);
 void log_setup(enum log_level least, enum log_format format);
 void log_set_sink(log_sink sink, void *user); /* NULL: stderr, with <N> priority under systemd */
 bool log_enabled(enum log_level level);
-/* fields: array ended by a LOG_K_END. Never fails: a line that cannot be written is counted and dropped. */
+/* fields: array ended by a LOG_K_END. Never fails: a line that cannot be written is counted and
+ * dropped. */
 void log_write(enum log_level level, const char *component, const char *msg,
                const struct log_field *fields);
 uint64_t log_dropped(void);

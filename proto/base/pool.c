@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A fixed set of aligned buffers in one mapping. Invariants: a buffer is either in the free stack or
- * with exactly one user (`taken` tells, so that a double put is caught); nothing is allocated after
- * pool_new(). Under AddressSanitizer a buffer in the stack is poisoned. Owned by one loop.
+ * A fixed set of aligned buffers in one mapping. Invariants: a buffer is either in the free stack
+ * or with exactly one user (`taken` tells, so that a double put is caught); nothing is allocated
+ * after pool_new(). Under AddressSanitizer a buffer in the stack is poisoned. Owned by one loop.
  */
 #include "base/pool.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool: a fixed number of equal, aligned buffers in one anonymous mapping (huge pages where they are
- * to be had), touched once at start. The data plane uses only these: an empty pool is back-pressure,
- * never a malloc. Owned by one loop; not thread-safe (buffers themselves may travel to workers).
+ * pool: a fixed number of equal, aligned buffers in one anonymous mapping (huge pages where they
+ * are to be had), touched once at start. The data plane uses only these: an empty pool is
+ * back-pressure, never a malloc. Owned by one loop; not thread-safe (buffers themselves may travel
+ * to workers).
  */
 #ifndef CAIRN_BASE_POOL_H
 #define CAIRN_BASE_POOL_H

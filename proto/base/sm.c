@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The one loop over state tables. Invariants: a state changes only along its row's `next`; state
- * functions never nest; after SM_DONE the struct is not touched, because its owner may have freed it.
- * Runs on the loop that owns the operation.
+ * functions never nest; after SM_DONE the struct is not touched, because its owner may have freed
+ * it. Runs on the loop that owns the operation.
  */
 #include "base/sm.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * State machines as tables: a state is a named row with a function and the set of states that may
- * follow. sm_run() calls the current state's function until it waits or is done; it is the only loop,
- * and sm_move() the only place where a state changes (checked against the table, traced to the log).
+ * follow. sm_run() calls the current state's function until it waits or is done; it is the only
+ * loop, and sm_move() the only place where a state changes (checked against the table, traced to
+ * the log).
  */
 #ifndef CAIRN_BASE_SM_H
 #define CAIRN_BASE_SM_H
