@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CRC-32C by libisal, which picks the fastest form for the processor by itself. libisal works on the
- * inverted register and on int lengths; both are hidden here. Pure; any thread.
+ * CRC-32C by libisal, which picks the fastest form for the processor by itself. libisal works on
+ * the inverted register and on int lengths; both are hidden here. Pure; any thread.
  */
 #include "hash/hash.h"
 

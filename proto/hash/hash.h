@@ -10,7 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* CRC-32C (Castagnoli), as in iSCSI: crc32c(0, 9, "123456789") == 0xe3069283. Continues from crc. */
+/* CRC-32C (Castagnoli), as in iSCSI: crc32c(0, 9, "123456789") == 0xe3069283. Continues from crc.
+ */
 uint32_t crc32c(uint32_t crc, size_t bytes, const void *data);
 
 /* XXH3-128, seed 0, canonical (big-endian) 16 bytes. */
@@ -40,7 +41,8 @@ void sha256_stream_add(struct sha256_stream *stream, size_t bytes, const void *d
 struct sha256 sha256_stream_digest(struct sha256_stream *stream); /* ends the stream */
 void sha256_stream_free(struct sha256_stream *stream);
 
-/* Lower-case hex with NUL; ret has 2 * bytes + 1. hex_decode: false unless exactly 2 * bytes hex digits. */
+/* Lower-case hex with NUL; ret has 2 * bytes + 1. hex_decode: false unless exactly 2 * bytes hex
+ * digits. */
 void hex_encode(size_t bytes, const void *data, char *ret);
 int hex_decode(size_t bytes, const char *text, void *ret);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes as lower-case hexadecimal digits and back. Names of objects and digests in documents are made
- * of these, so there is one spelling: upper-case digits are refused. Pure; any thread.
+ * Bytes as lower-case hexadecimal digits and back. Names of objects and digests in documents are
+ * made of these, so there is one spelling: upper-case digits are refused. Pure; any thread.
  */
 #include "hash/hash.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SHA-256 by OpenSSL's EVP interface. The library can refuse SHA-256 only when it is broken or out of
- * memory at its first use; that is a broken check, not an error that callers could handle. Any thread;
- * a stream belongs to one thread.
+ * SHA-256 by OpenSSL's EVP interface. The library can refuse SHA-256 only when it is broken or out
+ * of memory at its first use; that is a broken check, not an error that callers could handle. Any
+ * thread; a stream belongs to one thread.
  */
 #include "hash/hash.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * XXH3-128 by libxxhash. On amd64 the library's own dispatcher is used: the plain symbols are built
- * for the oldest processor and reach two thirds of the rate. Results are canonical (big-endian) bytes,
- * the same on every machine. Pure; any thread; a stream belongs to one thread.
+ * for the oldest processor and reach two thirds of the rate. Results are canonical (big-endian)
+ * bytes, the same on every machine. Pure; any thread; a stream belongs to one thread.
  */
 #include "hash/hash.h"
 

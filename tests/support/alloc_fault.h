@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes the n-th allocation (malloc, calloc, realloc, mmap) fail. Reaches calls of code that is linked
- * into the test program, not those inside shared libraries. The usual loop:
+ * Makes the n-th allocation (malloc, calloc, realloc, mmap) fail. Reaches calls of code that is
+ * linked into the test program, not those inside shared libraries. The usual loop:
  *
  *     for (unsigned n = 1;; n++) {
  *         alloc_fault_at(n);

@@ -140,7 +140,8 @@ static void test_words_are_parsed(void **state)
     assert_int_equal(format, LOG_JSON);
 }
 
-/* A pipe in the place of stderr: whole lines, the priority under systemd, and a count of lost lines. */
+/* A pipe in the place of stderr: whole lines, the priority under systemd, and a count of lost
+ * lines. */
 static void test_stderr(void **state)
 {
     (void)state;
