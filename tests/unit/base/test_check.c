@@ -73,6 +73,20 @@ static void test_handler_that_returns_aborts(void **state)
     expect_abort(return_from_handler);
 }
 
+static void break_again(const char *file, int line, const char *what)
+{
+    (void)file;
+    (void)line;
+    CHECK(what == NULL);
+}
+
+/* Not the handler once more, which would go round until the stack ends. */
+static void test_check_broken_in_a_handler_aborts(void **state)
+{
+    (void)state;
+    expect_abort(break_again);
+}
+
 static void test_arithmetic(void **state)
 {
     (void)state;
@@ -98,6 +112,7 @@ int main(void)
         cmocka_unit_test(test_handler_is_called),
         cmocka_unit_test(test_no_handler_aborts),
         cmocka_unit_test(test_handler_that_returns_aborts),
+        cmocka_unit_test(test_check_broken_in_a_handler_aborts),
         cmocka_unit_test(test_arithmetic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
