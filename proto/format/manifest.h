@@ -21,6 +21,7 @@ struct page_ref {
     const char *first_name; /* index pages: name of the first entry; "" for parts pages */
 };
 
+enum { LABEL_BYTES_MAX = 128 }; /* of a tag, and of a metric's name; at least 1, UTF-8 without NUL */
 struct metric { const char *name; double value; };
 
 struct manifest {

@@ -8,6 +8,7 @@
 #define CAIRN_FORMAT_RECORD_H
 
 #include "base/buf.h"
+#include "base/diag.h"
 #include "base/scratch.h"
 
 #include <stdbool.h>
@@ -17,11 +18,13 @@ struct record_value {
     const uint8_t *data;
 };
 
-/* The map owns copies of its keys and values. Keys: ASCII, 1..LIMIT_RECORD_KEY_BYTES, ordered by strcmp. */
+/* The map owns copies of its keys and values. Keys: printable ASCII without space, fewer than
+ * LIMIT_RECORD_KEY_BYTES characters (they fit that with their NUL), ordered by strcmp. */
 struct record;
 int MUST_USE record_new(struct record **ret);
 void record_free(struct record *record);
 int MUST_USE record_clone(const struct record *record, struct record **ret);
+uint64_t record_bytes(const struct record *record); /* of its snapshot */
 uint64_t record_version(const struct record *record); /* updates applied so far; 0: does not exist yet */
 void record_set_version(struct record *record, uint64_t version);
 size_t record_count(const struct record *record);
@@ -47,16 +50,19 @@ struct record_update { /* borrowed pointers */
 };
 
 /* Checks all guards, then makes all changes and raises the version, or changes nothing. CONFLICT names
- * the first guard that failed. */
+ * the first guard that failed; INVALID: a bad key, or one key changed twice; TOO_LARGE: a value, the update
+ * or the record passes its limit; NO_MEMORY. Removing a key that does not exist is no error. */
 int MUST_USE record_apply(struct record *record, const struct record_update *update, struct diag *diag);
 bool record_guards_hold(const struct record *record, const struct record_update *update, struct diag *diag);
 
-/* One update as stored: version (the number that it makes), the changes (guards held when it was written
- * and are not stored), SHA-256 of the update before it, crc. */
+/* One update as stored: version (the number that it makes, from 1 on), the changes sorted by key (guards held
+ * when it was written and are not stored), SHA-256 of the update before it (zeros before the first), crc.
+ * Encoding sets the buffer's status where record_apply() would refuse the changes. Decoded keys and the
+ * array live in scratch, values are borrowed from data. FORMAT, DAMAGED, UNSUPPORTED, TOO_LARGE, NO_MEMORY. */
 void record_update_encode(const struct record_update *update, uint64_t version, const uint8_t previous_sha256[32], struct buf *buf);
 int MUST_USE record_update_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct record_update *ret,
                                   uint64_t *ret_version, uint8_t ret_previous_sha256[32], struct diag *diag);
-/* The whole map at a version. */
+/* The whole map at a version, from 1 on, and the SHA-256 of the update that made it. */
 void record_snapshot_encode(const struct record *record, const uint8_t last_sha256[32], struct buf *buf);
 int MUST_USE record_snapshot_decode(size_t bytes, const uint8_t *data, struct record **ret, uint8_t ret_last_sha256[32], struct diag *diag);
 
