@@ -1,123 +1,202 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commit core: a pure function from (state of a run's record, event) to a guarded update of that record
- * and an answer. No I/O, no clock, no state that the record does not hold. The driver (server/run) applies the
- * update; on CONFLICT it reads the record again and runs the same event again. Safe for any number of
- * drivers on one record. DESIGN: ARCHITECTURE.md "Commit".
+ * The commit core: a pure function from (state of a run's record, event) to a guarded update of
+ * that record and an answer. No I/O, no clock, no state that the record does not hold. The driver
+ * (server/run) applies the update; on CONFLICT it reads the record again and runs the same event
+ * again. Safe for any number of drivers on one record. DESIGN: ARCHITECTURE.md "Commit".
  */
 #ifndef CAIRN_CORE_COMMIT_H
 #define CAIRN_CORE_COMMIT_H
 
 #include "format/entries.h"
 
-/* The record, decoded. All arrays from scratch, sorted by key. */
-struct state_term { uint64_t term; struct entry_term entry; bool entered; /* has a commit */ bool on_lineage; };
-struct state_open { struct ckpt_id id; struct entry_open entry; uint32_t sealed_count; };
-struct state_seal { struct ckpt_id id; uint32_t rank; struct entry_seal entry; };
-struct state_commit { /* one a commit entry in the chain that is not forgotten */
+/* The record, decoded. All arrays and raw values are from the scratch of run_state_load (nothing
+ * points into the record), sorted by key. raw is the value as stored: guards compare with it. */
+struct state_term {
+    uint64_t term;
+    struct entry_term entry;
+    bool entered; /* has a commit, forgotten or not */
+    bool on_lineage;
+};
+struct state_open { /* of a term below the newest one: left behind by a race with a grant; void,
+                       swept later */
+    struct ckpt_id id;
+    struct entry_open entry;
+    uint32_t world_size; /* of its term */
+    uint32_t sealed_count;
+    struct record_value raw;
+};
+struct state_seal {
+    struct ckpt_id id;
+    uint32_t rank;
+    bool orphan; /* of an opening that is gone: counts for nothing, swept later */
+    struct entry_seal entry;
+    struct record_value raw;
+};
+struct state_commit { /* one for each commit entry in the chain, forgotten ones too: look at the
+                         flag */
     struct entry_chain entry;
     enum health health;
     bool on_lineage;
     bool forgotten;
+    const char *health_reason; /* "" while verified */
+    struct record_value health_raw;
 };
-struct state_dead { struct ckpt_id id; struct entry_dead entry; };
-struct state_restore { struct token token; uint32_t ordinal; struct entry_restore entry; };
-struct state_report { struct token token; uint32_t ordinal, rank; struct entry_report entry; };
+struct state_dead {
+    struct ckpt_id id;
+    struct entry_dead entry;
+    struct record_value raw;
+};
+struct state_restore {
+    struct token token;
+    uint32_t ordinal;
+    struct entry_restore entry;
+    struct record_value raw;
+};
+struct state_report {
+    struct token token;
+    uint32_t ordinal, rank;
+    bool orphan; /* of a session that is gone or has moved to another try */
+    struct entry_report entry;
+    struct record_value raw;
+};
 
 struct run_state {
-    bool exists;                 /* has an info entry */
+    bool exists; /* has an info entry */
     struct entry_info info;
     struct entry_head head;
     struct record_value head_raw, info_raw;
-    uint64_t newest_term;        /* 0: none granted */
-    size_t term_count, open_count, seal_count, commit_count, dead_count, restore_count, report_count;
-    struct state_term *terms;
+    uint64_t newest_term;    /* 0: none granted */
+    uint64_t newest_entered; /* newest term with a commit; 0: the run is empty */
+    size_t term_count, open_count, seal_count, commit_count, dead_count, restore_count,
+        report_count;
+    struct state_term *terms; /* terms[i].term == i + 1 */
     struct state_open *opens;
     struct state_seal *seals;
     struct state_commit *commits; /* by seq */
+    struct state_commit **by_id;  /* the same, by (term, step) */
     struct state_dead *deads;
     struct state_restore *restores;
     struct state_report *reports;
 };
 
 /* DAMAGED / FORMAT when an entry or the chain is broken (seq, hashes and head are checked). */
-int MUST_USE run_state_load(const struct record *record, struct scratch *scratch, struct run_state *ret, struct diag *diag);
+int MUST_USE run_state_load(const struct record *record, struct scratch *scratch,
+                            struct run_state *ret, struct diag *diag);
 
-/* The newest good checkpoint on the lineage ("latest"), by (term, step); skips forgotten and damaged ones.
- * below: only those strictly below it (term 0: no bound). NULL when there is none. */
+/* The newest good checkpoint on the lineage ("latest"), by (term, step); skips forgotten and
+ * damaged ones. Suspect ones are taken in their turn: a restore checks every byte and falls back, a
+ * skipped one is lost training. below: only those strictly below it (term 0: no bound). NULL when
+ * there is none. */
 const struct state_commit *state_latest(const struct run_state *state, struct ckpt_id below);
-/* What a selector means: 0, or NOT_FOUND with the nearest steps in diag. SELECT_STEP: newest term on the lineage
- * that has the step; only when none, and exactly one superseded one has it, NOT_FOUND names STEP@TERM. */
-int MUST_USE state_select(const struct run_state *state, const struct selector *selector, const struct state_commit **ret, struct diag *diag);
+/* What a selector means: 0, or NOT_FOUND with the nearest steps in diag. SELECT_STEP: newest term
+ * on the lineage that has the step; only when none, and exactly one superseded one has it,
+ * NOT_FOUND names STEP@TERM. */
+int MUST_USE state_select(const struct run_state *state, const struct selector *selector,
+                          const struct state_commit **ret, struct diag *diag);
+/* NULL when it was never committed, or is forgotten. */
 const struct state_commit *state_commit_find(const struct run_state *state, struct ckpt_id id);
 const struct state_open *state_open_find(const struct run_state *state, struct ckpt_id id);
-/* Appends "rank 1, 3 and 5 of 8"-like text of the ranks without a seal; at most 16 named. */
+/* The term that (token, ordinal) was granted; NULL when none was. */
+const struct state_term *state_term_find(const struct run_state *state, const struct token *token,
+                                         uint32_t ordinal);
+const struct state_restore *state_restore_find(const struct run_state *state,
+                                               const struct token *token, uint32_t ordinal);
+/* Appends "ranks 1, 3 and 5 of 8"-like text of the ranks without a seal to the string in ret; at
+ * most 16 named. */
 void state_missing_ranks(const struct run_state *state, struct ckpt_id id, size_t bytes, char *ret);
+/* The same of the ranks that have not reported on the current try of a restore. */
+void state_missing_reports(const struct run_state *state, const struct state_restore *session,
+                           size_t bytes, char *ret);
 
 enum event_kind {
-    EVENT_CREATE,          /* the run's info entry, if absent */
-    EVENT_OPEN,            /* rank 0 opens a save: grants a term first where needed, all in one update */
-    EVENT_FIND_OPEN,       /* another rank asks for the opening of its step: never updates; AGAIN until rank 0 came */
-    EVENT_SEAL,            /* parts are durable: a batch */
-    EVENT_COMMIT,          /* manifest durable, all sealed, coverage checked by the driver */
-    EVENT_ABORT,           /* explicit, deadline, coverage failure: with code and reason */
-    EVENT_RESTORE_BEGIN,   /* a rank joins a restore session: the first resolves */
-    EVENT_RESTORE_REPORT,  /* a rank reports OK or DAMAGED on its current try */
-    EVENT_HEALTH,          /* scrub or a reader found damage */
+    EVENT_CREATE,    /* the run's info entry, if absent */
+    EVENT_OPEN,      /* rank 0 opens a save: grants a term first where needed, all in one update */
+    EVENT_FIND_OPEN, /* another rank asks for the opening of its step: never updates; AGAIN until
+                        rank 0 came */
+    EVENT_SEAL,      /* parts are durable: a batch */
+    EVENT_COMMIT,    /* manifest durable, all sealed, coverage checked by the driver */
+    EVENT_ABORT,     /* explicit, deadline, coverage failure: with code and reason */
+    EVENT_RESTORE_BEGIN,  /* a rank joins a restore session: the first resolves */
+    EVENT_RESTORE_REPORT, /* a rank reports OK or DAMAGED on the try of `id`. Code 0 and an update:
+                           * written. Without an update: AGAIN while others are awaited (run it
+                           * again when the record has changed); restore_done; restore_failed; or
+                           * another id: the session's current try */
+    EVENT_HEALTH,         /* scrub or a reader found damage */
 };
 
-struct event_seal { uint32_t rank; struct entry_seal entry; };
+struct event_seal {
+    uint32_t rank;
+    struct entry_seal entry;
+};
 
 struct event {
     enum event_kind kind;
     struct token token;
     uint32_t rank, world_size, ordinal; /* ordinal: restores done by this attempt so far */
-    struct ckpt_id id;                  /* OPEN, FIND_OPEN: only step is set; others: whole */
-    struct ckpt_id parent;              /* OPEN: what the attempt restored; term 0: never restored */
-    uint64_t newest_seen;               /* OPEN: the newest term when the attempt joined or restored */
-    uint64_t open_id;                   /* OPEN: random, used when a new opening is made; others: the opening meant */
+    struct ckpt_id
+        id; /* OPEN, FIND_OPEN: only step is set; others: whole; RESTORE_REPORT: the try's */
+    struct ckpt_id parent; /* OPEN: what the attempt restored; term 0: never restored */
+    uint64_t newest_seen; /* OPEN, FIND_OPEN: the newest term when the attempt joined or restored */
+    uint64_t open_id; /* OPEN: random, not 0, used when a new opening is made; others: the opening
+                         meant */
+    uint64_t dead_id; /* FIND_OPEN: an opening of this step that the rank knows to be dead: it waits
+                       * for the next one. 0: none, a dead one is answered ABORTED */
     int64_t wall_ns;
-    struct entry_info info;             /* CREATE, and OPEN and RESTORE_BEGIN of a run that does not exist */
-    struct entry_open open;             /* OPEN: deadline, metadata ... (open_id is set from above) */
+    struct entry_info info; /* CREATE, and OPEN and RESTORE_BEGIN of a run that does not exist */
+    struct entry_open open; /* OPEN: deadline, metadata ... (open_id is set from above) */
     size_t seal_count;
-    const struct event_seal *seals;     /* SEAL */
-    struct entry_chain commit;          /* COMMIT: manifest hash and totals; seq and previous are filled by the core */
-    int code;                           /* ABORT, HEALTH, RESTORE_REPORT: CAIRN_E_*; RESTORE_REPORT: 0 is OK */
-    enum health health;                 /* HEALTH */
+    const struct event_seal *seals; /* SEAL */
+    struct entry_chain
+        commit; /* COMMIT: manifest hash and totals; seq and previous are filled by the core */
+    int code;   /* ABORT, HEALTH, RESTORE_REPORT: CAIRN_E_*; RESTORE_REPORT: 0 is OK */
+    enum health health; /* HEALTH */
     const char *reason;
-    struct selector selector;           /* RESTORE_BEGIN */
-    bool allow_older;                   /* RESTORE_BEGIN */
+    struct selector selector; /* RESTORE_BEGIN */
+    bool allow_older;         /* RESTORE_BEGIN */
 };
 
-enum save_state { SAVE_NONE = 0, SAVE_OPEN = 1, SAVE_COMMITTED = 2, SAVE_ABORTED = 3, SAVE_FORGOTTEN = 4 };
+enum save_state {
+    SAVE_NONE = 0,
+    SAVE_OPEN = 1,
+    SAVE_COMMITTED = 2,
+    SAVE_ABORTED = 3,
+    SAVE_FORGOTTEN = 4
+};
 
 struct verdict {
-    /* 0: go on (apply the update, if it has changes; the answer below holds once it is applied). Otherwise the
-     * answer is this error: FENCED, WORLD_MISMATCH, TOKEN_MISMATCH, EXISTS, ABORTED, AGAIN, NOT_FOUND, CONFLICT ... */
+    /* 0: go on (apply the update, if it has changes; the answer below holds once it is applied).
+     * Otherwise the answer is this error: FENCED, WORLD_MISMATCH, TOKEN_MISMATCH, EXISTS, ABORTED,
+     * AGAIN, NOT_FOUND, CONFLICT ... */
     int code;
     struct diag diag;
-    struct record_update update; /* from scratch; change_count 0: nothing to write */
-    struct ckpt_id id;           /* (term, step) that the answer is about */
-    enum save_state state;       /* OPEN, FIND_OPEN, SEAL, COMMIT, ABORT: where that save stands now */
-    uint64_t open_id;
+    struct record_update
+        update; /* from scratch, and borrowed from the state; change_count 0: nothing to write */
+    struct ckpt_id id;     /* (term, step) that the answer is about */
+    enum save_state state; /* OPEN, FIND_OPEN, SEAL, COMMIT, ABORT: where that save stands now */
+    uint64_t open_id;      /* of that opening; of the committed one where state is SAVE_COMMITTED */
     uint64_t deadline_ms;
-    bool sealed;                 /* OPEN, FIND_OPEN: this rank has sealed already */
-    bool new_term, new_lineage;  /* OPEN: to be said loudly: new_lineage when the run is not empty */
-    bool all_sealed;             /* OPEN, SEAL: every rank has: the driver goes on to commit */
-    uint64_t seq;                /* COMMIT */
+    int dead_code; /* code ABORTED: why, as the abort gave it (MISSING_RANKS, COVERAGE ...) */
+    uint32_t rank; /* SEAL: the rank whose seal was refused, when code is CONFLICT or INVALID */
+    bool sealed;   /* OPEN, FIND_OPEN: this rank has sealed already */
+    bool new_term, new_lineage; /* OPEN: to be said loudly: new_lineage when the run is not empty */
+    bool all_sealed;            /* OPEN, SEAL: every rank has: the driver goes on to commit */
+    uint64_t seq;               /* in the chain, where state is SAVE_COMMITTED */
     /* RESTORE_*: */
-    bool empty;                  /* proven empty run: "no checkpoint" is the answer */
-    bool fell_back;
-    bool restore_done;           /* every rank reported OK on this try */
-    bool restore_failed;         /* with code and text in restore_code, diag */
+    bool empty;     /* proven empty run: "no checkpoint" is the answer (restore_done is set too) */
+    bool fell_back; /* id is older than what was asked for */
+    bool restore_done;   /* every rank reported OK on this try */
+    bool restore_failed; /* with code and text in restore_code, diag */
     int restore_code;
     uint32_t try_count;
     uint64_t newest_term;
 };
 
-void commit_step(const struct run_state *state, const struct event *event, struct scratch *scratch, struct verdict *ret);
+void commit_step(const struct run_state *state, const struct event *event, struct scratch *scratch,
+                 struct verdict *ret);
 
 /* Truth about a save. */
-enum save_state state_status(const struct run_state *state, struct ckpt_id id, struct diag *ret_why);
+enum save_state state_status(const struct run_state *state, struct ckpt_id id,
+                             struct diag *ret_why);
 
 #endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The commit core's entry: one event, one state, one verdict; and the two transitions that need no
+ * file of their own. A verdict that refuses never carries an update. Pure.
+ */
+#include "core/commit.h"
+
+#include "core_private.h"
+
+void commit_step(const struct run_state *state, const struct event *event, struct scratch *scratch,
+                 struct verdict *ret)
+{
+    struct step step = {.state = state, .event = event, .scratch = scratch, .ret = ret};
+    *ret = (struct verdict){.id = event->id, .newest_term = state->newest_term};
+    switch (event->kind) {
+    case EVENT_CREATE:
+        on_create(&step);
+        break;
+    case EVENT_OPEN:
+        on_open(&step);
+        break;
+    case EVENT_FIND_OPEN:
+        on_find_open(&step);
+        break;
+    case EVENT_SEAL:
+        on_seal(&step);
+        break;
+    case EVENT_COMMIT:
+        on_commit(&step);
+        break;
+    case EVENT_ABORT:
+        on_abort(&step);
+        break;
+    case EVENT_RESTORE_BEGIN:
+        on_restore_begin(&step);
+        break;
+    case EVENT_RESTORE_REPORT:
+        on_restore_report(&step);
+        break;
+    case EVENT_HEALTH:
+        on_health(&step);
+        break;
+    }
+    if (ret->code != 0) {
+        ret->update = (struct record_update){0};
+    }
+}
+
+void on_create(struct step *step) { step_create_run(step); }
+
+/* Scrub, a reader or an operator: the only way up again is to say VERIFIED. */
+void on_health(struct step *step)
+{
+    const struct event *event = step->event;
+    const struct state_commit *commit = state_commit_find(step->state, event->id);
+    if (commit == NULL) {
+        step_fail(step, CAIRN_E_NOT_FOUND, "checkpoint %" PRIu64 "@%" PRIu64 " is not in the run",
+                  event->id.step, event->id.term);
+        return;
+    }
+    step_answer_committed(step, commit);
+    if (event->health != HEALTH_VERIFIED) {
+        step_lower_health(step, commit, event->health, event->reason != NULL ? event->reason : "");
+    } else if (commit->health_raw.data != NULL) {
+        char key[ENTRY_KEY_MAX];
+        key_health(commit->entry.seq, key);
+        step_guard_as_read(step, key, commit->health_raw);
+        step_remove(step, key);
+    }
+}

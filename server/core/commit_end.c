@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The two ends of an opening. Commit appends to the chain: from then on the checkpoint is listed,
+ * for good. Abort removes the open entry and leaves the reason. Both are guarded by the open entry
+ * as it was read, so at most one of them wins for an opening, and only the one that won says so.
+ * Pure.
+ */
+#include <stdio.h>
+
+#include "core_private.h"
+
+void on_commit(struct step *step)
+{
+    const struct event *event = step->event;
+    const struct state_open *open = state_open_find(step->state, event->id);
+    if (open == NULL || open->entry.open_id != event->open_id ||
+        open->id.term != step->state->newest_term) {
+        step_answer_not_open(step);
+        return;
+    }
+    step_answer_open(step, open);
+    if (!step->ret->all_sealed) {
+        char missing[160] = "";
+        state_missing_ranks(step->state, open->id, sizeof(missing), missing);
+        step_fail(step, CAIRN_E_MISSING_RANKS,
+                  "step %" PRIu64 " cannot be committed: no part from %s", open->id.step, missing);
+        return;
+    }
+    if (event->commit.manifest_bytes == 0 || event->commit.manifest_bytes > LIMIT_MANIFEST_BYTES) {
+        step_fail(step, CAIRN_E_INVALID, "a commit needs a manifest of 1..%zu bytes, not %" PRIu64,
+                  (size_t)LIMIT_MANIFEST_BYTES, event->commit.manifest_bytes);
+        return;
+    }
+    struct entry_chain entry = event->commit;
+    entry.kind = CHAIN_COMMIT;
+    entry.id = open->id;
+    entry.wall_ns = event->wall_ns;
+    entry.world_size = open->world_size;
+    entry.open_id = open->entry.open_id;
+    step_guard_newest(step);
+    uint64_t seq = step_append(step, &entry);
+    step_end_open(step, open, 0, "");
+    step->ret->state = SAVE_COMMITTED;
+    step->ret->seq = seq;
+}
+
+void on_abort(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    struct verdict *ret = step->ret;
+    const struct state_commit *commit = commit_any(state, event->id);
+    const struct state_open *open = state_open_find(state, event->id);
+    const struct state_dead *dead = dead_find(state, event->id);
+    if (commit != NULL) { /* too late: the truth */
+        step_answer_committed(step, commit);
+        return;
+    }
+    ret->open_id = event->open_id;
+    if (open == NULL || open->entry.open_id != event->open_id) {
+        bool known = open != NULL || dead != NULL ||
+                     (event->id.term != 0 && event->id.term < state->newest_term);
+        ret->state = known ? SAVE_ABORTED : SAVE_NONE;
+        if (dead != NULL && dead->entry.open_id == event->open_id) {
+            err_ignore(diag_set(&ret->diag, dead->entry.code, "%s",
+                                dead->entry.reason)); /* the answer's text */
+        }
+        return;
+    }
+    const char *reason =
+        event->reason != NULL && event->reason[0] != '\0' ? event->reason : "aborted";
+    char fenced[80];
+    int code = event->code != 0 ? event->code : CAIRN_E_CANCELLED;
+    if (open->id.term < state->newest_term) {
+        snprintf(fenced, sizeof(fenced), "fenced: term %" PRIu64 " was granted",
+                 state->newest_term);
+        reason = fenced;
+        code = CAIRN_E_FENCED;
+    }
+    step_end_open(step, open, code, reason);
+    ret->state = SAVE_ABORTED;
+    err_ignore(diag_set(&ret->diag, code, "%s", reason)); /* the answer's text */
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Open: rank 0 begins a save, and takes a term first where its attempt has none since its last
+ * restore; the other ranks find that opening. A grant fences every older term in the same update
+ * (I5): their opens go, with the reason left behind. An opening is guarded by the head too, so that
+ * a step which another driver committed in between is not opened a second time (I3). Pure.
+ */
+#include <stdio.h>
+
+#include "core_private.h"
+
+static bool open_is_valid(struct step *step)
+{
+    const struct event *event = step->event;
+    if (event->rank != 0) {
+        step_fail(step, CAIRN_E_INVALID, "rank %" PRIu32 " cannot open a save: rank 0 does",
+                  event->rank);
+    } else if (event->world_size == 0 || event->world_size > LIMIT_WORLD_SIZE) {
+        step_fail(step, CAIRN_E_INVALID, "a world size of %" PRIu32 " is not in 1..%d",
+                  event->world_size, (int)LIMIT_WORLD_SIZE);
+    } else if (event->open_id == 0) {
+        step_fail(step, CAIRN_E_INVALID, "an opening needs a random id, not 0");
+    } else if (event->open.metadata_bytes > LIMIT_METADATA_BYTES) {
+        step_fail(step, CAIRN_E_TOO_LARGE, "metadata of %" PRIu32 " bytes: at most %d are kept",
+                  event->open.metadata_bytes, (int)LIMIT_METADATA_BYTES);
+    } else if (event->open.tag_count > LIMIT_TAGS || event->open.metric_count > LIMIT_METRICS) {
+        step_fail(step, CAIRN_E_TOO_LARGE,
+                  "%" PRIu32 " tags and %" PRIu32 " metrics: at most %d and %d are kept",
+                  event->open.tag_count, event->open.metric_count, (int)LIMIT_TAGS,
+                  (int)LIMIT_METRICS);
+    }
+    return step->ret->code == 0;
+}
+
+static void fail_fenced(struct step *step, const struct state_term *mine)
+{
+    uint64_t newest = step->state->newest_term;
+    if (mine != NULL) {
+        step_fail(step, CAIRN_E_FENCED,
+                  "term %" PRIu64 " of this attempt is fenced: term %" PRIu64
+                  " was granted since; stop, or restore first",
+                  mine->term, newest);
+    } else {
+        step_fail(step, CAIRN_E_FENCED,
+                  "term %" PRIu64 " was granted since this attempt joined (it saw %" PRIu64
+                  "): another attempt "
+                  "saves to this run; stop, or restore first",
+                  newest, step->event->newest_seen);
+    }
+}
+
+static bool world_agrees(struct step *step, const struct state_term *term)
+{
+    if (term->entry.world_size != step->event->world_size) {
+        step_fail(step, CAIRN_E_WORLD_MISMATCH,
+                  "rank %" PRIu32 " says world size %" PRIu32 ", term %" PRIu64
+                  " was granted for %" PRIu32 "; a new attempt needs a new token",
+                  step->event->rank, step->event->world_size, term->term, term->entry.world_size);
+        return false;
+    }
+    return true;
+}
+
+/* May this attempt take a term now? */
+static bool grant_is_allowed(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    struct ckpt_id parent = event->parent;
+    if (event->newest_seen != state->newest_term) {
+        fail_fenced(step, NULL);
+        return false;
+    }
+    for (size_t i = 0; i < state->term_count; i++) {
+        const struct state_term *term = &state->terms[i];
+        if (term->entry.ordinal > event->ordinal &&
+            token_equal(&term->entry.token, &event->token)) {
+            fail_fenced(step, term); /* a late message from before this attempt's own restore */
+            return false;
+        }
+    }
+    if (parent.term == 0 || state_commit_find(state, parent) != NULL) {
+        return true;
+    }
+    step_fail(step, CAIRN_E_NOT_FOUND,
+              "the parent checkpoint %" PRIu64 "@%" PRIu64 " %s; restore again", parent.step,
+              parent.term,
+              commit_any(state, parent) != NULL ? "was forgotten" : "was never committed");
+    return false;
+}
+
+/* The term entry, and the end of all that is open in older terms. Dead entries of terms that were
+ * fenced already before are of no use to anybody and go. */
+static uint64_t grant(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    uint64_t newest = state->newest_term + 1;
+    char key[ENTRY_KEY_MAX], reason[120];
+    struct buf buf;
+    struct entry_term entry = {.token = event->token,
+                               .ordinal = event->ordinal,
+                               .world_size = event->world_size,
+                               .parent = event->parent,
+                               .newest_seen = event->newest_seen};
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_term_encode(&entry, &buf);
+    key_term(newest, key);
+    step_put(step, key, &buf); /* guarded absent by step_guard_newest */
+    snprintf(reason, sizeof(reason), "fenced: term %" PRIu64 " was granted", newest);
+    for (size_t i = 0; i < state->open_count && step_may_remove(step, 1); i++) {
+        step_end_open(step, &state->opens[i], CAIRN_E_FENCED, reason);
+    }
+    for (size_t i = 0; i < state->dead_count && step_may_remove(step, 1); i++) {
+        const struct state_dead *dead = &state->deads[i];
+        if (dead->id.term < state->newest_term && state_open_find(state, dead->id) == NULL) {
+            key_dead(dead->id, key);
+            step_guard_as_read(step, key, dead->raw);
+            step_remove(step, key);
+        }
+    }
+    step->ret->new_term = true;
+    step->ret->new_lineage = event->parent.term == 0 && state->commit_count > 0;
+    return newest;
+}
+
+static void open_new(struct step *step, struct ckpt_id id, const struct state_dead *dead)
+{
+    const struct event *event = step->event;
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    struct entry_open open = event->open;
+    open.open_id = event->open_id;
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_open_encode(&open, &buf);
+    /* Tags and names come from outside: what could not be read back must not get in. */
+    struct entry_open back;
+    if (buf_status(&buf) == 0 && entry_open_decode((struct record_value){buf.bytes, buf.data},
+                                                   step->scratch, &back, &step->ret->diag) != 0) {
+        step->ret->code = CAIRN_E_INVALID;
+        step->ret->diag.code = CAIRN_E_INVALID;
+        diag_add(&step->ret->diag, "tags or metrics of step %" PRIu64, id.step);
+    }
+    key_open(id, key);
+    step_guard_absent(step, key);
+    step_put(step, key, &buf);
+    key_dead(id, key);
+    step_guard_as_read(step, key, dead != NULL ? dead->raw : (struct record_value){0});
+    if (dead != NULL) {
+        step_remove(step, key);
+    }
+    step->ret->id = id;
+    step->ret->state = SAVE_OPEN;
+    step->ret->open_id = open.open_id;
+    step->ret->deadline_ms = open.deadline_ms;
+}
+
+/* Has this (term, step) a past or a present already? True when that was the answer. */
+static bool open_is_answered(struct step *step, struct ckpt_id id)
+{
+    const struct state_commit *commit = commit_any(step->state, id);
+    const struct state_open *open = state_open_find(step->state, id);
+    const struct state_dead *dead = dead_find(step->state, id);
+    step->ret->id = id;
+    if (commit != NULL) {
+        step_answer_committed(step, commit);
+        if (commit->forgotten) {
+            step_fail(step, CAIRN_E_EXISTS,
+                      "step %" PRIu64 " of term %" PRIu64
+                      " was saved and then forgotten; save another step",
+                      id.step, id.term);
+        }
+        return true;
+    }
+    if (open != NULL) {
+        step_answer_open(step, open);
+        return true;
+    }
+    if (dead != NULL && dead->entry.open_id == step->event->open_id) {
+        step_answer_dead(step, dead);
+        return true;
+    }
+    return false;
+}
+
+static bool base_is_there(struct step *step)
+{
+    struct ckpt_id base = step->event->open.base;
+    if (base.term != 0 && state_commit_find(step->state, base) == NULL) {
+        step_fail(step, CAIRN_E_NOT_FOUND,
+                  "the base checkpoint %" PRIu64 "@%" PRIu64 " is not in the run", base.step,
+                  base.term);
+        return false;
+    }
+    return true;
+}
+
+void on_open(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    if (!open_is_valid(step)) {
+        return;
+    }
+    const struct state_term *term = state_term_find(state, &event->token, event->ordinal);
+    if (term != NULL && term->term != state->newest_term) {
+        fail_fenced(step, term);
+        return;
+    }
+    if (term != NULL && !world_agrees(step, term)) {
+        return;
+    }
+    if (term != NULL && open_is_answered(step, (struct ckpt_id){term->term, event->id.step})) {
+        return;
+    }
+    if ((term == NULL && !grant_is_allowed(step)) || !base_is_there(step)) {
+        return;
+    }
+    step_create_run(step);
+    step_guard_head(step);
+    step_guard_newest(step);
+    uint64_t number = term != NULL ? term->term : grant(step);
+    struct ckpt_id id = {number, event->id.step};
+    open_new(step, id, dead_find(state, id));
+    step_sweep(step);
+    step->ret->newest_term = number;
+}
+
+/* No term for this rank's (token, ordinal): wait for rank 0, or say that it waits in vain. */
+static void find_without_term(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    const struct state_term *last = NULL; /* the last of this token */
+    for (size_t i = 0; i < state->term_count; i++) {
+        if (token_equal(&state->terms[i].entry.token, &event->token)) {
+            last = &state->terms[i];
+        }
+    }
+    if (last != NULL &&
+        (last->term != state->newest_term || last->entry.ordinal > event->ordinal) &&
+        state->newest_term > event->newest_seen) {
+        fail_fenced(step, last);
+        return;
+    }
+    if (last == NULL && state->newest_term > event->newest_seen) {
+        step_fail(step, CAIRN_E_TOKEN_MISMATCH,
+                  "term %" PRIu64 " belongs to an attempt with another token than rank %" PRIu32
+                  "'s: do all ranks "
+                  "have the same CAIRN_ATTEMPT, and does no second job save to this run?",
+                  state->newest_term, event->rank);
+        return;
+    }
+    step_fail(step, CAIRN_E_AGAIN, "rank 0 has not opened step %" PRIu64 " yet", event->id.step);
+}
+
+void on_find_open(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    if (event->rank >= event->world_size) {
+        step_fail(step, CAIRN_E_INVALID, "rank %" PRIu32 " is not below its world size of %" PRIu32,
+                  event->rank, event->world_size);
+        return;
+    }
+    const struct state_term *term = state_term_find(state, &event->token, event->ordinal);
+    if (term == NULL) {
+        find_without_term(step);
+        return;
+    }
+    if (term->term != state->newest_term) {
+        fail_fenced(step, term);
+        return;
+    }
+    if (!world_agrees(step, term)) {
+        return;
+    }
+    struct ckpt_id id = {term->term, event->id.step};
+    if (open_is_answered(step, id)) {
+        return;
+    }
+    const struct state_dead *dead = dead_find(state, id);
+    if (dead != NULL && dead->entry.open_id != event->dead_id) {
+        step_answer_dead(step, dead);
+        return;
+    }
+    step_fail(step, CAIRN_E_AGAIN, "rank 0 has not opened step %" PRIu64 " yet", event->id.step);
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Restore: all ranks of an attempt agree on one checkpoint through a session in the record, keyed
+ * by (token, ordinal). The first resolves the selector, durably, even to "this run is empty"; the
+ * others get the same (I4: never ranks at different steps). Damage that one rank meets moves all to
+ * the next older good ancestor. Reports exist only while a session runs: the update that ends it
+ * takes them along. Pure.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "core_private.h"
+
+/* Sessions of other attempts that are kept, running ones of attempts that died among them. */
+enum { SESSIONS_MAX = 16 };
+
+static void answer_session(struct step *step, const struct entry_restore *entry)
+{
+    struct verdict *ret = step->ret;
+    ret->id = entry->id;
+    ret->try_count = entry->try_count;
+    ret->newest_term = entry->newest_term;
+    ret->fell_back = !ckpt_id_equal(entry->id, entry->first);
+    ret->restore_done = entry->state == RESTORE_OK;
+    ret->restore_failed = entry->state == RESTORE_FAILED;
+    ret->empty = entry->id.term == 0;
+    if (ret->restore_failed) {
+        ret->restore_code = entry->code;
+        err_ignore(diag_set(&ret->diag, entry->code, "%s", entry->reason)); /* the answer's text */
+    }
+}
+
+static void session_put(struct step *step, const struct token *token, uint32_t ordinal,
+                        const struct entry_restore *entry)
+{
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    key_restore(token, ordinal, key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_restore_encode(entry, &buf);
+    step_put(step, key, &buf);
+}
+
+static void session_guard(struct step *step, const struct state_restore *session)
+{
+    char key[ENTRY_KEY_MAX];
+    key_restore(&session->token, session->ordinal, key);
+    step_guard_as_read(step, key, session->raw);
+}
+
+static void remove_reports(struct step *step, const struct state_restore *session)
+{
+    size_t count;
+    const struct state_report *reports = reports_of(step->state, session, &count);
+    for (size_t i = 0; i < count && step_may_remove(step, 1); i++) {
+        char key[ENTRY_KEY_MAX];
+        key_report(&reports[i].token, reports[i].ordinal, reports[i].rank, key);
+        step_guard_as_read(step, key, reports[i].raw);
+        step_remove(step, key);
+    }
+}
+
+static bool world_agrees(struct step *step, const struct entry_restore *entry)
+{
+    if (step->event->world_size != entry->world_size) {
+        step_fail(step, CAIRN_E_WORLD_MISMATCH,
+                  "rank %" PRIu32 " says world size %" PRIu32
+                  ", this attempt's restore was begun with %" PRIu32,
+                  step->event->rank, step->event->world_size, entry->world_size);
+        return false;
+    }
+    return true;
+}
+
+/* A later rank joins. It must not have asked for another checkpoint than the first rank did. */
+static void begin_again(struct step *step, const struct state_restore *session)
+{
+    const struct entry_restore *entry = &session->entry;
+    const struct selector *selector = &step->event->selector;
+    if (!world_agrees(step, entry)) {
+        return;
+    }
+    bool same = selector->kind == SELECT_LATEST || selector->id.step == entry->first.step;
+    if (!same || (selector->kind == SELECT_EXACT && selector->id.term != entry->first.term)) {
+        step_fail(step, CAIRN_E_INVALID,
+                  "rank %" PRIu32 " asks for step %" PRIu64 ", this attempt restores %" PRIu64
+                  "@%" PRIu64 ": all ranks must ask for the same",
+                  step->event->rank, selector->id.step, entry->first.step, entry->first.term);
+        return;
+    }
+    answer_session(step, entry);
+}
+
+/* What the selector means now, good or to be fallen back from at once. False: refused. */
+static bool resolve(struct step *step, struct entry_restore *entry)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    struct verdict *ret = step->ret;
+    const struct state_commit *first = NULL;
+    if (event->selector.kind != SELECT_LATEST) {
+        ret->code = state_select(state, &event->selector, &first, &ret->diag);
+        if (ret->code != 0) {
+            return false;
+        }
+        entry->first = entry->id = first->entry.id;
+        return true; /* asked for by name: tried even when damage is known */
+    }
+    if (state->commit_count == 0) {
+        entry->state = RESTORE_OK;
+        return true;
+    }
+    first = lineage_newest(state);
+    const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
+    if (first == NULL) {
+        step_fail(step, CAIRN_E_NOT_FOUND,
+                  "all checkpoints of the lineage were forgotten; cairn ls shows superseded ones");
+        return false;
+    }
+    if (latest == NULL || (latest != first && !event->allow_older)) {
+        char tried[200];
+        ancestors_damaged(state, first->entry.id, sizeof(tried), tried);
+        if (latest == NULL) {
+            step_fail(
+                step, CAIRN_E_DAMAGED,
+                "all checkpoints of the lineage are damaged: %s; superseded ones may be asked "
+                "for by STEP@TERM",
+                tried);
+        } else {
+            step_fail(step, CAIRN_E_DAMAGED,
+                      "the newest checkpoint %" PRIu64 "@%" PRIu64
+                      " is damaged (%s) and an older one "
+                      "is not allowed; the newest good one is %" PRIu64 "@%" PRIu64,
+                      first->entry.id.step, first->entry.id.term, first->health_reason,
+                      latest->entry.id.step, latest->entry.id.term);
+        }
+        return false;
+    }
+    entry->first = first->entry.id;
+    entry->id = latest->entry.id;
+    return true;
+}
+
+/* Goes first: this attempt's sessions but the last two, then finished ones of others, then those
+ * that began at an old term. 0: stays. */
+static uint64_t session_age(const struct step *step, const struct state_restore *session)
+{
+    if (token_equal(&session->token, &step->event->token)) {
+        return session->ordinal + 1 < step->event->ordinal ? UINT64_MAX : 0;
+    }
+    uint64_t age = step->state->newest_term - session->entry.newest_term + 1;
+    return session->entry.state == RESTORE_RUNNING ? age : age + UINT64_MAX / 2;
+}
+
+/* Keeps the number of sessions bounded: removes the one that goes first, where there are too many;
+ * always this attempt's own old ones. A running one goes only whole, so that it cannot wait for
+ * lost reports. */
+static void sweep_sessions(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct state_restore *victim = NULL;
+    uint64_t age_max = 0;
+    for (size_t i = 0; i < state->restore_count; i++) {
+        uint64_t age = session_age(step, &state->restores[i]);
+        if (age > age_max) {
+            age_max = age;
+            victim = &state->restores[i];
+        }
+    }
+    size_t count;
+    if (victim == NULL || (age_max != UINT64_MAX && state->restore_count < SESSIONS_MAX)) {
+        return;
+    }
+    (void)reports_of(state, victim, &count);
+    if (!step_may_remove(step, count + 1)) {
+        return;
+    }
+    char key[ENTRY_KEY_MAX];
+    session_guard(step, victim);
+    key_restore(&victim->token, victim->ordinal, key);
+    step_remove(step, key);
+    for (size_t i = 0; i < count; i++) {
+        const struct state_report *report = &reports_of(state, victim, &count)[i];
+        if (!report->orphan) { /* orphans go with step_sweep */
+            key_report(&report->token, report->ordinal, report->rank, key);
+            step_guard_as_read(step, key, report->raw);
+            step_remove(step, key);
+        }
+    }
+}
+
+void on_restore_begin(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    if (event->world_size == 0 || event->world_size > LIMIT_WORLD_SIZE ||
+        event->rank >= event->world_size) {
+        step_fail(step, CAIRN_E_INVALID, "rank %" PRIu32 " of %" PRIu32 ": not a rank of 1..%d",
+                  event->rank, event->world_size, (int)LIMIT_WORLD_SIZE);
+        return;
+    }
+    const struct state_restore *session = state_restore_find(state, &event->token, event->ordinal);
+    if (session != NULL) {
+        begin_again(step, session);
+        return;
+    }
+    struct entry_restore entry = {.world_size = event->world_size,
+                                  .allow_older = event->allow_older,
+                                  .newest_term = state->newest_term,
+                                  .try_count = 1,
+                                  .state = RESTORE_RUNNING};
+    if (!resolve(step, &entry)) {
+        return;
+    }
+    char key[ENTRY_KEY_MAX];
+    key_restore(&event->token, event->ordinal, key);
+    step_create_run(step);
+    step_guard_absent(step, key);
+    step_guard_head(step);
+    step_guard_newest(step);
+    const struct state_commit *chosen = commit_any(state, entry.id);
+    if (chosen != NULL) {
+        key_health(chosen->entry.seq, key);
+        step_guard_as_read(step, key, chosen->health_raw);
+    }
+    session_put(step, &event->token, event->ordinal, &entry);
+    sweep_sessions(step);
+    step_sweep(step);
+    answer_session(step, &entry);
+}
+
+static bool is_damage(int code)
+{
+    return code == CAIRN_E_DAMAGED || code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_FORMAT;
+}
+
+/* What is known to be good now: the ancestors of the current one, this try's finding included. */
+static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
+{
+    const struct event *event = step->event;
+    const char *reason =
+        event->reason != NULL && event->reason[0] != '\0' ? event->reason : err_text(event->code);
+    const struct state_commit *older = NULL;
+    char text[512] = "";
+    entry->state = RESTORE_FAILED;
+    entry->code = event->code;
+    if (is_damage(event->code)) {
+        const struct state_commit *commit = commit_any(step->state, entry->id);
+        enum health health =
+            event->code == CAIRN_E_DIGEST_MISMATCH ? HEALTH_SUSPECT : HEALTH_DAMAGED;
+        CHECK(commit != NULL);
+        step_lower_health(step, commit, health, reason);
+        older = entry->allow_older ? ancestor_below(step->state, entry->id) : NULL;
+    }
+    if (older != NULL) {
+        entry->state = RESTORE_RUNNING;
+        entry->code = 0;
+        entry->id = older->entry.id;
+        entry->try_count++;
+    } else if (is_damage(event->code) && entry->allow_older) {
+        char tried[160];
+        ancestors_damaged(step->state, entry->first, sizeof(tried), tried);
+        entry->code = CAIRN_E_DAMAGED;
+        snprintf(text, sizeof(text), "no good checkpoint is left (tried: %s); rank %" PRIu32 ": %s",
+                 tried, event->rank, reason);
+    } else {
+        snprintf(text, sizeof(text), "rank %" PRIu32 ", checkpoint %" PRIu64 "@%" PRIu64 ": %s",
+                 event->rank, entry->id.step, entry->id.term, reason);
+    }
+    reason_set(entry->reason, text);
+}
+
+/* How many ranks have reported OK on the current try, this event's included; ret_mine: this one
+ * before. */
+static uint32_t count_ok(const struct step *step, const struct state_restore *session,
+                         const struct state_report **ret_mine)
+{
+    size_t count;
+    const struct state_report *reports = reports_of(step->state, session, &count);
+    uint32_t ok_count = 0;
+    bool mine = false;
+    for (size_t i = 0; i < count; i++) {
+        bool same = reports[i].rank == step->event->rank;
+        *ret_mine = same ? &reports[i] : *ret_mine;
+        mine = mine || (same && !reports[i].orphan);
+        ok_count += !reports[i].orphan;
+    }
+    return mine ? ok_count : ok_count + 1;
+}
+
+static void report_ok(struct step *step, const struct state_restore *session)
+{
+    const struct event *event = step->event;
+    const struct state_report *mine = NULL;
+    uint32_t ok_count = count_ok(step, session, &mine);
+    struct entry_restore entry = session->entry;
+    char key[ENTRY_KEY_MAX];
+    if (ok_count == entry.world_size) {
+        entry.state = RESTORE_OK;
+        session_guard(step, session);
+        session_put(step, &session->token, session->ordinal, &entry);
+        remove_reports(step, session);
+        answer_session(step, &entry);
+        return;
+    }
+    answer_session(step, &entry);
+    if (mine != NULL && !mine->orphan) {
+        char missing[160] = "";
+        state_missing_reports(step->state, session, sizeof(missing), missing);
+        step_fail(step, CAIRN_E_AGAIN, "the restore waits for %s", missing);
+        return;
+    }
+    struct entry_report report = {.try_count = entry.try_count};
+    struct buf buf;
+    session_guard(step, session);
+    key_report(&event->token, event->ordinal, event->rank, key);
+    step_guard_as_read(step, key, mine != NULL ? mine->raw : (struct record_value){0});
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_report_encode(&report, &buf);
+    step_put(step, key, &buf);
+}
+
+void on_restore_report(struct step *step)
+{
+    const struct event *event = step->event;
+    const struct state_restore *session =
+        state_restore_find(step->state, &event->token, event->ordinal);
+    if (session == NULL) {
+        step_fail(step, CAIRN_E_NOT_FOUND,
+                  "this attempt has no restore number %" PRIu32 "; begin one", event->ordinal);
+        return;
+    }
+    if (!world_agrees(step, &session->entry)) {
+        return;
+    }
+    if (event->rank >= session->entry.world_size) {
+        step_fail(step, CAIRN_E_INVALID, "rank %" PRIu32 " is not below its world size of %" PRIu32,
+                  event->rank, session->entry.world_size);
+        return;
+    }
+    if (session->entry.state != RESTORE_RUNNING || !ckpt_id_equal(event->id, session->entry.id)) {
+        answer_session(
+            step, &session->entry); /* finished, or this rank is behind: where the session is */
+        return;
+    }
+    if (event->code == 0) {
+        report_ok(step, session);
+        return;
+    }
+    struct entry_restore entry = session->entry;
+    session_guard(step, session);
+    fall_back_or_fail(step, &entry);
+    session_put(step, &session->token, session->ordinal, &entry);
+    remove_reports(step, session);
+    answer_session(step, &entry);
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The update of one step under construction: guards and changes in the scratch, and the pieces that
+ * several transitions share. Every removal that is not covered by another guard is guarded by the
+ * value that was read, so a stale copy never removes what it has not seen. Pure.
+ */
+#include <string.h>
+
+#include "core_private.h"
+#include "format/box.h"
+
+static void step_no_memory(struct step *step)
+{
+    step_fail(step, CAIRN_E_NO_MEMORY, "no memory to prepare an update of the run's record");
+}
+
+/* A grown copy of an array of the scratch; NULL when that is exhausted. */
+static void *step_grow(struct step *step, size_t count, size_t *cap, size_t size, const void *old)
+{
+    size_t grown = *cap == 0 ? STEP_GUARDS_MIN : *cap * 2;
+    void *array = scratch_array(step->scratch, grown, size);
+    if (array == NULL) {
+        step_no_memory(step);
+        return NULL;
+    }
+    if (count > 0) {
+        memcpy(array, old, count * size);
+    }
+    *cap = grown;
+    return array;
+}
+
+static struct record_guard *step_guard(struct step *step, const char *key)
+{
+    struct record_update *update = &step->ret->update;
+    if (update->guard_count == step->guard_cap) {
+        void *array = step_grow(step, update->guard_count, &step->guard_cap,
+                                sizeof(*update->guards), update->guards);
+        if (array == NULL) {
+            return NULL;
+        }
+        update->guards = array;
+    }
+    char *copy = scratch_string(step->scratch, strlen(key), key);
+    if (copy == NULL) {
+        step_no_memory(step);
+        return NULL;
+    }
+    struct record_guard *guard = &update->guards[update->guard_count++];
+    *guard = (struct record_guard){.key = copy};
+    return guard;
+}
+
+static struct record_change *step_change(struct step *step, const char *key)
+{
+    struct record_update *update = &step->ret->update;
+    if (update->change_count == step->change_cap) {
+        void *array = step_grow(step, update->change_count, &step->change_cap,
+                                sizeof(*update->changes), update->changes);
+        if (array == NULL) {
+            return NULL;
+        }
+        update->changes = array;
+    }
+    char *copy = scratch_string(step->scratch, strlen(key), key);
+    if (copy == NULL) {
+        step_no_memory(step);
+        return NULL;
+    }
+    struct record_change *change = &update->changes[update->change_count++];
+    *change = (struct record_change){.key = copy};
+    return change;
+}
+
+void step_guard_absent(struct step *step, const char *key)
+{
+    struct record_guard *guard = step_guard(step, key);
+    if (guard != NULL) {
+        guard->absent = true;
+    }
+}
+
+void step_guard_as_read(struct step *step, const char *key, struct record_value raw)
+{
+    struct record_guard *guard = step_guard(step, key);
+    if (guard != NULL) {
+        guard->absent = raw.data == NULL;
+        guard->value = raw;
+    }
+}
+
+void step_put(struct step *step, const char *key, struct buf *buf)
+{
+    int status = buf_status(buf);
+    uint8_t *copy = status == 0 ? scratch_copy(step->scratch, buf->bytes, buf->data) : NULL;
+    size_t bytes = buf->bytes;
+    buf_fini(buf);
+    if (status != 0) {
+        step_fail(step, status, "the entry %s is above %zu bytes", key,
+                  (size_t)LIMIT_RECORD_VALUE_BYTES);
+        return;
+    }
+    if (copy == NULL) {
+        step_no_memory(step);
+        return;
+    }
+    struct record_change *change = step_change(step, key);
+    if (change != NULL) {
+        change->value = (struct record_value){.bytes = bytes, .data = copy};
+    }
+}
+
+void step_remove(struct step *step, const char *key)
+{
+    struct record_change *change = step_change(step, key);
+    if (change != NULL) {
+        change->remove = true;
+        step->removal_count++;
+    }
+}
+
+bool step_may_remove(const struct step *step, size_t count)
+{
+    return count <= STEP_REMOVALS_MAX && step->removal_count <= STEP_REMOVALS_MAX - count;
+}
+
+void step_guard_head(struct step *step)
+{
+    char key[ENTRY_KEY_MAX];
+    key_head(key);
+    step_guard_as_read(step, key, step->state->head_raw);
+}
+
+void step_guard_newest(struct step *step)
+{
+    char key[ENTRY_KEY_MAX];
+    key_term(step->state->newest_term + 1, key);
+    step_guard_absent(step, key);
+}
+
+void step_create_run(struct step *step)
+{
+    if (step->state->exists) {
+        return;
+    }
+    if (!chunk_bytes_is_valid(step->event->info.chunk_bytes)) {
+        step_fail(step, CAIRN_E_INVALID,
+                  "a run's chunk size of %" PRIu64 " bytes: a multiple of %d up to %d",
+                  step->event->info.chunk_bytes, (int)LIMIT_CHUNK_BYTES_MIN,
+                  (int)LIMIT_CHUNK_BYTES);
+        return;
+    }
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    key_info(key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_info_encode(&step->event->info, &buf);
+    step_guard_absent(step, key);
+    step_put(step, key, &buf);
+}
+
+void reason_set(char ret[ENTRY_REASON_BYTES], const char *text)
+{
+    size_t bytes = strnlen(text, ENTRY_REASON_BYTES);
+    if (bytes == ENTRY_REASON_BYTES) {
+        bytes--;
+        while (bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80) {
+            bytes--;
+        }
+    }
+    memset(ret, 0, ENTRY_REASON_BYTES);
+    memcpy(ret, text, bytes);
+}
+
+/* Seals of an open entry that is guarded as read need no guard: while it stands, nobody changes
+ * them. One that comes in between is left over with no opening of its id, and so an orphan. */
+static void step_remove_seals(struct step *step, const struct state_open *open)
+{
+    size_t count;
+    const struct state_seal *seals = seals_of(step->state, open->id, &count);
+    for (size_t i = 0; i < count && step_may_remove(step, 1); i++) {
+        char key[ENTRY_KEY_MAX];
+        key_seal(seals[i].id, seals[i].rank, key);
+        if (seals[i].orphan) {
+            step_guard_as_read(step, key, seals[i].raw);
+        }
+        step_remove(step, key);
+    }
+}
+
+void step_end_open(struct step *step, const struct state_open *open, int code, const char *reason)
+{
+    char key[ENTRY_KEY_MAX];
+    key_open(open->id, key);
+    step_guard_as_read(step, key, open->raw);
+    step_remove(step, key);
+    step_remove_seals(step, open);
+    if (code == 0) {
+        return;
+    }
+    struct entry_dead dead = {.open_id = open->entry.open_id, .code = code};
+    reason_set(dead.reason, reason);
+    struct buf buf;
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_dead_encode(&dead, &buf);
+    key_dead(open->id, key);
+    step_put(step, key, &buf);
+}
+
+void step_sweep(struct step *step)
+{
+    const struct run_state *state = step->state;
+    char key[ENTRY_KEY_MAX];
+    for (size_t i = 0; i < state->seal_count && step_may_remove(step, 1); i++) {
+        const struct state_seal *seal = &state->seals[i];
+        /* An orphan of an id that is open is overwritten by that rank's seal, or goes with the
+         * opening. */
+        if (seal->orphan && state_open_find(state, seal->id) == NULL) {
+            key_seal(seal->id, seal->rank, key);
+            step_guard_as_read(step, key, seal->raw);
+            step_remove(step, key);
+        }
+    }
+    for (size_t i = 0; i < state->report_count && step_may_remove(step, 1); i++) {
+        const struct state_report *report = &state->reports[i];
+        if (report->orphan) {
+            key_report(&report->token, report->ordinal, report->rank, key);
+            step_guard_as_read(step, key, report->raw);
+            step_remove(step, key);
+        }
+    }
+}
+
+uint64_t step_append(struct step *step, struct entry_chain *entry)
+{
+    const struct run_state *state = step->state;
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    entry->seq = state->head.seq + 1;
+    entry->previous = state->head.sha256; /* zero while the chain is empty */
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_chain_encode(entry, &buf);
+    struct entry_head head = {.seq = entry->seq};
+    if (buf_status(&buf) == 0) {
+        head.sha256 = sha256(buf.bytes, buf.data);
+    }
+    key_chain(entry->seq, key);
+    step_guard_head(step);
+    step_guard_absent(step, key);
+    step_put(step, key, &buf);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_head_encode(&head, &buf);
+    key_head(key);
+    step_put(step, key, &buf);
+    return entry->seq;
+}
+
+void step_lower_health(struct step *step, const struct state_commit *commit, enum health health,
+                       const char *reason)
+{
+    if (health <= commit->health) {
+        return;
+    }
+    struct entry_health entry = {.health = health};
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    reason_set(entry.reason, reason);
+    key_health(commit->entry.seq, key);
+    step_guard_as_read(step, key, commit->health_raw);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_health_encode(&entry, &buf);
+    step_put(step, key, &buf);
+}
+
+void step_answer_committed(struct step *step, const struct state_commit *commit)
+{
+    struct verdict *ret = step->ret;
+    ret->id = commit->entry.id;
+    ret->seq = commit->entry.seq;
+    ret->open_id = commit->entry.open_id;
+    ret->state = commit->forgotten ? SAVE_FORGOTTEN : SAVE_COMMITTED;
+}
+
+void step_answer_open(struct step *step, const struct state_open *open)
+{
+    struct verdict *ret = step->ret;
+    size_t count;
+    const struct state_seal *seals = seals_of(step->state, open->id, &count);
+    ret->id = open->id;
+    ret->state = SAVE_OPEN;
+    ret->open_id = open->entry.open_id;
+    ret->deadline_ms = open->entry.deadline_ms;
+    ret->all_sealed = open->sealed_count == open->world_size;
+    for (size_t i = 0; i < count; i++) {
+        ret->sealed = ret->sealed || (seals[i].rank == step->event->rank && !seals[i].orphan);
+    }
+}
+
+void step_answer_dead(struct step *step, const struct state_dead *dead)
+{
+    step->ret->state = SAVE_ABORTED;
+    step->ret->open_id = dead->entry.open_id;
+    step->ret->dead_code = dead->entry.code;
+    step_fail(step, CAIRN_E_ABORTED, "%s", dead->entry.reason);
+}
+
+void step_answer_not_open(struct step *step)
+{
+    const struct event *event = step->event;
+    struct ckpt_id id = event->id;
+    const struct state_commit *commit = commit_any(step->state, id);
+    const struct state_dead *dead = dead_find(step->state, id);
+    if (commit != NULL) {
+        step_answer_committed(step, commit);
+        if (commit->entry.open_id != event->open_id) {
+            step_fail(step, CAIRN_E_EXISTS,
+                      "step %" PRIu64 " of term %" PRIu64 " was saved by another opening", id.step,
+                      id.term);
+        }
+        return;
+    }
+    step->ret->state = SAVE_ABORTED;
+    step->ret->open_id = event->open_id;
+    if (id.term < step->state->newest_term) {
+        step_fail(step, CAIRN_E_FENCED,
+                  "term %" PRIu64 " is fenced: term %" PRIu64 " was granted since", id.term,
+                  step->state->newest_term);
+    } else if (dead != NULL && dead->entry.open_id == event->open_id) {
+        step_answer_dead(step, dead);
+    } else if (term_of(step->state, id.term) == NULL) {
+        step->ret->state = SAVE_NONE;
+        step_fail(step, CAIRN_E_NOT_FOUND, "term %" PRIu64 " was never granted", id.term);
+    } else {
+        step_fail(step, CAIRN_E_ABORTED,
+                  "this opening of step %" PRIu64 " of term %" PRIu64 " was aborted; save again",
+                  id.step, id.term);
+    }
+}

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Questions to a decoded record: which terms lead to the newest one that has a commit (the
+ * lineage), what `latest` and the other selectors mean, what is open, who is missing, where a save
+ * stands. A term enters the lineage at its first commit, so a grant alone moves nothing. Pure.
+ */
+#include "core/commit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "core_private.h"
+
+/* Index in by_id of the first commit at or above id. */
+static size_t by_id_bound(const struct run_state *state, struct ckpt_id id)
+{
+    size_t low = 0, high = state->commit_count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (ckpt_id_compare(state->by_id[mid]->entry.id, id) < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
+const struct state_term *term_of(const struct run_state *state, uint64_t term)
+{
+    return term >= 1 && term <= state->term_count ? &state->terms[term - 1] : NULL;
+}
+
+struct state_commit *commit_any(const struct run_state *state, struct ckpt_id id)
+{
+    size_t at = by_id_bound(state, id);
+    return at < state->commit_count && ckpt_id_equal(state->by_id[at]->entry.id, id)
+               ? state->by_id[at]
+               : NULL;
+}
+
+const struct state_commit *state_commit_find(const struct run_state *state, struct ckpt_id id)
+{
+    const struct state_commit *commit = commit_any(state, id);
+    return commit != NULL && !commit->forgotten ? commit : NULL;
+}
+
+const struct state_open *state_open_find(const struct run_state *state, struct ckpt_id id)
+{
+    for (size_t i = 0; i < state->open_count; i++) { /* a handful at most are in flight */
+        if (ckpt_id_equal(state->opens[i].id, id)) {
+            return &state->opens[i];
+        }
+    }
+    return NULL;
+}
+
+const struct state_dead *dead_find(const struct run_state *state, struct ckpt_id id)
+{
+    size_t low = 0, high = state->dead_count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (ckpt_id_compare(state->deads[mid].id, id) < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low < state->dead_count && ckpt_id_equal(state->deads[low].id, id) ? &state->deads[low]
+                                                                              : NULL;
+}
+
+const struct state_seal *seals_of(const struct run_state *state, struct ckpt_id id,
+                                  size_t *ret_count)
+{
+    size_t low = 0, high = state->seal_count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (ckpt_id_compare(state->seals[mid].id, id) < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    size_t end = low;
+    while (end < state->seal_count && ckpt_id_equal(state->seals[end].id, id)) {
+        end++;
+    }
+    *ret_count = end - low;
+    return &state->seals[low];
+}
+
+const struct state_term *state_term_find(const struct run_state *state, const struct token *token,
+                                         uint32_t ordinal)
+{
+    for (size_t i = state->term_count; i-- > 0;) { /* almost always one of the newest */
+        const struct state_term *term = &state->terms[i];
+        if (term->entry.ordinal == ordinal && token_equal(&term->entry.token, token)) {
+            return term;
+        }
+    }
+    return NULL;
+}
+
+static int restore_compare(const struct token *a, uint32_t a_ordinal, const struct token *b,
+                           uint32_t b_ordinal)
+{
+    int order = memcmp(a->bytes, b->bytes, sizeof(a->bytes));
+    return order != 0 ? order : a_ordinal < b_ordinal ? -1 : a_ordinal > b_ordinal;
+}
+
+const struct state_restore *state_restore_find(const struct run_state *state,
+                                               const struct token *token, uint32_t ordinal)
+{
+    size_t low = 0, high = state->restore_count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        const struct state_restore *session = &state->restores[mid];
+        int order = restore_compare(&session->token, session->ordinal, token, ordinal);
+        if (order == 0) {
+            return session;
+        }
+        if (order < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return NULL;
+}
+
+const struct state_report *reports_of(const struct run_state *state,
+                                      const struct state_restore *session, size_t *ret_count)
+{
+    size_t low = 0, high = state->report_count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        const struct state_report *report = &state->reports[mid];
+        if (restore_compare(&report->token, report->ordinal, &session->token, session->ordinal) <
+            0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    size_t end = low;
+    while (end < state->report_count &&
+           restore_compare(&state->reports[end].token, state->reports[end].ordinal, &session->token,
+                           session->ordinal) == 0) {
+        end++;
+    }
+    *ret_count = end - low;
+    return &state->reports[low];
+}
+
+/* From the newest entered term along the parents: all of that term, and of each term before only
+ * what its successor's parent had behind it. Parents are older terms, checked when loaded, so this
+ * ends. */
+void lineage_mark(struct run_state *state)
+{
+    uint64_t term = state->newest_entered;
+    uint64_t step_max = UINT64_MAX;
+    while (term != 0) {
+        struct state_term *on = &state->terms[term - 1];
+        on->on_lineage = true;
+        for (size_t i = by_id_bound(state, (struct ckpt_id){term, 0}); i < state->commit_count;
+             i++) {
+            struct ckpt_id id = state->by_id[i]->entry.id;
+            if (id.term != term || id.step > step_max) {
+                break;
+            }
+            state->by_id[i]->on_lineage = true;
+        }
+        CHECK(on->entry.parent.term < term);
+        term = on->entry.parent.term;
+        step_max = on->entry.parent.step;
+    }
+}
+
+static bool is_good(const struct state_commit *commit)
+{
+    return !commit->forgotten && commit->health != HEALTH_DAMAGED;
+}
+
+const struct state_commit *state_latest(const struct run_state *state, struct ckpt_id below)
+{
+    for (size_t i = state->commit_count; i-- > 0;) {
+        const struct state_commit *commit = state->by_id[i];
+        bool in_bound = below.term == 0 || ckpt_id_compare(commit->entry.id, below) < 0;
+        if (in_bound && commit->on_lineage && is_good(commit)) {
+            return commit;
+        }
+    }
+    return NULL;
+}
+
+const struct state_commit *lineage_newest(const struct run_state *state)
+{
+    for (size_t i = state->commit_count; i-- > 0;) {
+        if (state->by_id[i]->on_lineage && !state->by_id[i]->forgotten) {
+            return state->by_id[i];
+        }
+    }
+    return NULL;
+}
+
+/* The commit next below `from` among its ancestors, good or not; NULL at the root. */
+static const struct state_commit *ancestor_next(const struct run_state *state, struct ckpt_id from)
+{
+    while (from.term != 0) {
+        size_t at = by_id_bound(state, from);
+        if (at > 0 && state->by_id[at - 1]->entry.id.term == from.term) {
+            return state->by_id[at - 1];
+        }
+        from = term_of(state, from.term)->entry.parent;
+        if (from.term != 0) { /* the parent itself is an ancestor, and always in the chain */
+            return commit_any(state, from);
+        }
+    }
+    return NULL;
+}
+
+const struct state_commit *ancestor_below(const struct run_state *state, struct ckpt_id from)
+{
+    const struct state_commit *commit = ancestor_next(state, from);
+    while (commit != NULL && !is_good(commit)) {
+        commit = ancestor_next(state, commit->entry.id);
+    }
+    return commit;
+}
+
+void ancestors_damaged(const struct run_state *state, struct ckpt_id from, size_t bytes, char *ret)
+{
+    size_t used = 0, count = 0;
+    ret[0] = '\0';
+    for (const struct state_commit *commit = commit_any(state, from); commit != NULL;
+         commit = ancestor_next(state, commit->entry.id)) {
+        if (commit->forgotten) {
+            continue;
+        }
+        if (++count > 8 || used + 48 > bytes) {
+            snprintf(ret + used, bytes - used, ", ...");
+            return;
+        }
+        used +=
+            (size_t)snprintf(ret + used, bytes - used, "%s%" PRIu64 "@%" PRIu64,
+                             count > 1 ? ", " : "", commit->entry.id.step, commit->entry.id.term);
+    }
+}
+
+/* Names where a step is to be had although it is not on the lineage, or which steps are near it. */
+static int step_not_found(const struct run_state *state, uint64_t step, struct diag *diag)
+{
+    const struct state_commit *below = NULL, *above = NULL, *superseded = NULL;
+    size_t superseded_count = 0;
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct state_commit *commit = state->by_id[i];
+        uint64_t other = commit->entry.id.step;
+        if (commit->forgotten) {
+            continue;
+        }
+        if (!commit->on_lineage) {
+            superseded_count += other == step;
+            superseded = other == step ? commit : superseded;
+        } else if (other < step && (below == NULL || other > below->entry.id.step)) {
+            below = commit;
+        } else if (other > step && (above == NULL || other < above->entry.id.step)) {
+            above = commit;
+        }
+    }
+    if (superseded_count > 0) {
+        return diag_set(
+            diag, CAIRN_E_NOT_FOUND,
+            "step %" PRIu64 " is not on the newest lineage; a superseded branch%s: ask for %" PRIu64
+            "@%" PRIu64,
+            step, superseded_count > 1 ? " has it (several do, the newest is given)" : " has it",
+            step, superseded->entry.id.term);
+    }
+    if (below == NULL && above == NULL) {
+        return diag_set(diag, CAIRN_E_NOT_FOUND,
+                        "step %" PRIu64 " was not saved: the run has no checkpoint", step);
+    }
+    char text[80];
+    const struct state_commit *first = below != NULL ? below : above;
+    int used = snprintf(text, sizeof(text), "%" PRIu64, first->entry.id.step);
+    if (below != NULL && above != NULL) {
+        snprintf(text + used, sizeof(text) - (size_t)used, " and %" PRIu64, above->entry.id.step);
+    }
+    return diag_set(diag, CAIRN_E_NOT_FOUND, "step %" PRIu64 " was not saved; the nearest: %s",
+                    step, text);
+}
+
+int state_select(const struct run_state *state, const struct selector *selector,
+                 const struct state_commit **ret, struct diag *diag)
+{
+    const struct state_commit *found = NULL;
+    struct ckpt_id id = selector->id;
+    switch (selector->kind) {
+    case SELECT_LATEST:
+        found = state_latest(state, (struct ckpt_id){0, 0});
+        if (found == NULL) {
+            return diag_set(diag, CAIRN_E_NOT_FOUND, "the run has no checkpoint%s",
+                            state->commit_count == 0 ? ""
+                                                     : " that is neither damaged nor forgotten");
+        }
+        break;
+    case SELECT_STEP:
+        for (size_t i = state->commit_count; found == NULL && i-- > 0;) {
+            const struct state_commit *commit = state->by_id[i];
+            found = commit->entry.id.step == id.step && commit->on_lineage && !commit->forgotten
+                        ? commit
+                        : NULL;
+        }
+        if (found == NULL) {
+            return step_not_found(state, id.step, diag);
+        }
+        break;
+    case SELECT_EXACT:
+        found = commit_any(state, id);
+        if (found == NULL || found->forgotten) {
+            return diag_set(diag, CAIRN_E_NOT_FOUND, "checkpoint %" PRIu64 "@%" PRIu64 " %s",
+                            id.step, id.term,
+                            found == NULL ? "was never committed" : "was forgotten");
+        }
+        break;
+    }
+    *ret = found;
+    return 0;
+}
+
+/* "ranks 1, 3 and 5 of 8" from a map of who is there. */
+enum { RANKS_NAMED_MAX = 16 };
+
+struct rank_list {
+    size_t bytes, used;
+    char *text;
+    uint32_t missing, last;
+};
+
+static void rank_list_text(struct rank_list *list, const char *text)
+{
+    while (*text != '\0' && list->used + 1 < list->bytes) {
+        list->text[list->used++] = *text++;
+    }
+    list->text[list->used] = '\0';
+}
+
+static void rank_list_number(struct rank_list *list, const char *before, uint32_t number)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%" PRIu32, number);
+    rank_list_text(list, before);
+    rank_list_text(list, text);
+}
+
+/* A missing one is written when the next is known, so that the last gets its "and". */
+static void rank_list_add(struct rank_list *list, uint32_t rank)
+{
+    list->missing++;
+    if (list->missing > 1 && list->missing <= RANKS_NAMED_MAX) {
+        rank_list_number(list, list->missing == 2 ? "" : ", ", list->last);
+    }
+    if (list->missing <= RANKS_NAMED_MAX) {
+        list->last = rank;
+    }
+}
+
+static void rank_list_end(struct rank_list *list, uint32_t world_size)
+{
+    if (list->missing == 0) {
+        rank_list_text(list, "none");
+    } else {
+        bool cut = list->missing > RANKS_NAMED_MAX;
+        rank_list_number(list, list->missing == 1 ? "" : cut ? ", " : " and ", list->last);
+        if (cut) {
+            rank_list_number(list, " and ", list->missing - RANKS_NAMED_MAX);
+            rank_list_text(list, " others");
+        }
+    }
+    rank_list_number(list, " of ", world_size);
+}
+
+static bool rank_list_init(struct rank_list *list, size_t bytes, char *ret)
+{
+    *list = (struct rank_list){.bytes = bytes, .used = strnlen(ret, bytes), .text = ret};
+    return list->used + 1 < bytes;
+}
+
+void state_missing_ranks(const struct run_state *state, struct ckpt_id id, size_t bytes, char *ret)
+{
+    struct rank_list list;
+    const struct state_open *open = state_open_find(state, id);
+    if (open == NULL || !rank_list_init(&list, bytes, ret)) {
+        return;
+    }
+    size_t count, at = 0;
+    const struct state_seal *seals = seals_of(state, id, &count);
+    rank_list_text(&list, open->world_size - open->sealed_count == 1 ? "rank " : "ranks ");
+    for (uint32_t rank = 0; rank < open->world_size; rank++) {
+        while (at < count && seals[at].rank < rank) {
+            at++;
+        }
+        if (at >= count || seals[at].rank != rank || seals[at].orphan) {
+            rank_list_add(&list, rank);
+        }
+    }
+    rank_list_end(&list, open->world_size);
+}
+
+void state_missing_reports(const struct run_state *state, const struct state_restore *session,
+                           size_t bytes, char *ret)
+{
+    struct rank_list list;
+    if (!rank_list_init(&list, bytes, ret)) {
+        return;
+    }
+    size_t count, at = 0;
+    const struct state_report *reports = reports_of(state, session, &count);
+    rank_list_text(&list, "ranks ");
+    for (uint32_t rank = 0; rank < session->entry.world_size; rank++) {
+        while (at < count && reports[at].rank < rank) {
+            at++;
+        }
+        if (at >= count || reports[at].rank != rank || reports[at].orphan) {
+            rank_list_add(&list, rank);
+        }
+    }
+    rank_list_end(&list, session->entry.world_size);
+}
+
+enum save_state state_status(const struct run_state *state, struct ckpt_id id, struct diag *ret_why)
+{
+    const struct state_commit *commit = commit_any(state, id);
+    if (commit != NULL) {
+        return commit->forgotten ? SAVE_FORGOTTEN : SAVE_COMMITTED;
+    }
+    const struct state_open *open = state_open_find(state, id);
+    if (open != NULL && id.term == state->newest_term) {
+        return SAVE_OPEN;
+    }
+    const struct state_dead *dead = dead_find(state, id);
+    if (dead != NULL) {
+        err_ignore(diag_set(ret_why, dead->entry.code, "%s",
+                            dead->entry.reason)); /* the reason is the answer */
+        return SAVE_ABORTED;
+    }
+    if (open != NULL) { /* opened in a race with a grant: it can never commit */
+        err_ignore(diag_set(ret_why, CAIRN_E_FENCED, "term %" PRIu64 " was granted since",
+                            state->newest_term));
+        return SAVE_ABORTED;
+    }
+    return SAVE_NONE;
+}

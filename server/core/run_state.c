@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Decodes a run's record and checks that it hangs together: the chain of permanent entries by
+ * number and hash up to the head, terms without a hole, every entry's term known. A record that
+ * fails here is damaged and is believed in nothing (I2, I4); what a race may leave behind (seals of
+ * an opening that is gone, opens of a fenced term) is no damage, is marked, and counts for nothing.
+ * Pure.
+ */
+#include "core/commit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "core_private.h"
+
+struct mark { /* a chain entry that is about a commit */
+    uint32_t kind;
+    uint64_t seq;
+    struct ckpt_id id;
+};
+
+struct health_mark {
+    uint64_t seq;
+    struct entry_health entry;
+    struct record_value raw;
+};
+
+struct loader {
+    struct scratch *scratch;
+    struct diag *diag;
+    struct run_state state;
+    bool has_head;
+    uint64_t chain_seq;
+    struct sha256 chain_sha256; /* of the chain entry before */
+    size_t mark_count, health_count;
+    struct mark *marks;
+    struct health_mark *healths;
+};
+
+static int load_count(struct loader *loader, const struct record *record);
+static int load_entry(struct loader *loader, const char *key, struct record_value value);
+static int check_chain(struct loader *loader);
+static int check_terms(struct loader *loader);
+static int check_commits(struct loader *loader);
+static int check_saves(struct loader *loader);
+static int check_restores(struct loader *loader);
+
+int run_state_load(const struct record *record, struct scratch *scratch, struct run_state *ret,
+                   struct diag *diag)
+{
+    struct loader loader = {.scratch = scratch, .diag = diag};
+    int status = load_count(&loader, record);
+    size_t count = record_count(record);
+    for (size_t i = 0; status == 0 && i < count; i++) {
+        struct record_value value;
+        const char *key = record_at(record, i, &value);
+        status = load_entry(&loader, key, value);
+        if (status != 0) {
+            diag_add(diag, "the run's record, entry \"%s\"", key);
+        }
+    }
+    if (status == 0) {
+        status = check_chain(&loader);
+    }
+    if (status == 0) {
+        status = check_commits(&loader);
+    }
+    if (status == 0) {
+        status = check_terms(&loader);
+    }
+    if (status == 0) {
+        status = check_saves(&loader);
+    }
+    if (status == 0) {
+        status = check_restores(&loader);
+    }
+    if (status != 0) {
+        return status;
+    }
+    lineage_mark(&loader.state);
+    *ret = loader.state;
+    return 0;
+}
+
+static int damaged(struct loader *loader, const char *what, uint64_t number)
+{
+    return diag_set(loader->diag, CAIRN_E_DAMAGED, "the run's record: %s (%" PRIu64 ")", what,
+                    number);
+}
+
+static int no_memory(struct loader *loader)
+{
+    return diag_set(loader->diag, CAIRN_E_NO_MEMORY, "no memory to decode the run's record");
+}
+
+/* Room for all entries of a kind, and for one more, so that none is NULL. */
+static int load_count(struct loader *loader, const struct record *record)
+{
+    size_t counts[ENTRY_UNKNOWN + 1] = {0};
+    size_t count = record_count(record);
+    for (size_t i = 0; i < count; i++) {
+        struct record_value value;
+        struct entry_key key;
+        const char *text = record_at(record, i, &value);
+        int status = entry_key_parse(text, &key, loader->diag);
+        if (status != 0) {
+            return status;
+        }
+        counts[key.kind]++;
+    }
+    struct run_state *state = &loader->state;
+    struct scratch *scratch = loader->scratch;
+    state->terms = scratch_array(scratch, counts[ENTRY_TERM] + 1, sizeof(*state->terms));
+    state->opens = scratch_array(scratch, counts[ENTRY_OPEN] + 1, sizeof(*state->opens));
+    state->seals = scratch_array(scratch, counts[ENTRY_SEAL] + 1, sizeof(*state->seals));
+    state->commits = scratch_array(scratch, counts[ENTRY_CHAIN] + 1, sizeof(*state->commits));
+    state->by_id = scratch_array(scratch, counts[ENTRY_CHAIN] + 1, sizeof(*state->by_id));
+    state->deads = scratch_array(scratch, counts[ENTRY_DEAD] + 1, sizeof(*state->deads));
+    state->restores = scratch_array(scratch, counts[ENTRY_RESTORE] + 1, sizeof(*state->restores));
+    state->reports = scratch_array(scratch, counts[ENTRY_REPORT] + 1, sizeof(*state->reports));
+    loader->marks = scratch_array(scratch, counts[ENTRY_CHAIN] + 1, sizeof(*loader->marks));
+    loader->healths = scratch_array(scratch, counts[ENTRY_HEALTH] + 1, sizeof(*loader->healths));
+    bool whole = state->terms != NULL && state->opens != NULL && state->seals != NULL &&
+                 state->commits != NULL && state->by_id != NULL && state->deads != NULL &&
+                 state->restores != NULL && state->reports != NULL && loader->marks != NULL &&
+                 loader->healths != NULL;
+    return whole ? 0 : no_memory(loader);
+}
+
+/* A copy in the scratch: the state outlives the next update of the record. */
+static int copy_raw(struct loader *loader, struct record_value value, struct record_value *ret)
+{
+    uint8_t *data = scratch_copy(loader->scratch, value.bytes, value.data);
+    if (data == NULL) {
+        return no_memory(loader);
+    }
+    *ret = (struct record_value){.bytes = value.bytes, .data = data};
+    return 0;
+}
+
+/* Numbers, hashes and head: a chain entry that was changed, lost, added or moved is found here. */
+static int load_chain(struct loader *loader, const struct entry_key *key, struct record_value value)
+{
+    struct entry_chain entry;
+    int status = entry_chain_decode(value, loader->scratch, &entry, loader->diag);
+    if (status != 0) {
+        return status;
+    }
+    if (entry.seq != key->seq || entry.seq != loader->chain_seq + 1) {
+        return damaged(loader, "the chain has a hole or a misplaced entry at",
+                       loader->chain_seq + 1);
+    }
+    if (memcmp(&entry.previous, &loader->chain_sha256, sizeof(entry.previous)) != 0) {
+        return damaged(loader,
+                       "the chain is broken: the hash of the entry before does not match at",
+                       entry.seq);
+    }
+    loader->chain_seq = entry.seq;
+    loader->chain_sha256 = sha256(value.bytes, value.data);
+    struct run_state *state = &loader->state;
+    if (entry.kind == CHAIN_COMMIT) {
+        state->commits[state->commit_count++] =
+            (struct state_commit){.entry = entry, .health_reason = ""};
+    } else {
+        loader->marks[loader->mark_count++] =
+            (struct mark){.kind = entry.kind, .seq = entry.seq, .id = entry.id};
+    }
+    return 0;
+}
+
+static int load_head_or_info(struct loader *loader, bool head, struct record_value value)
+{
+    struct run_state *state = &loader->state;
+    int status;
+    if (head) {
+        loader->has_head = true;
+        status = entry_head_decode(value, loader->scratch, &state->head, loader->diag);
+    } else {
+        state->exists = true;
+        status = entry_info_decode(value, loader->scratch, &state->info, loader->diag);
+    }
+    return status != 0 ? status
+                       : copy_raw(loader, value, head ? &state->head_raw : &state->info_raw);
+}
+
+static int load_save_entry(struct loader *loader, const struct entry_key *key,
+                           struct record_value value)
+{
+    struct run_state *state = &loader->state;
+    struct scratch *scratch = loader->scratch;
+    struct diag *diag = loader->diag;
+    int status;
+    struct record_value raw;
+    status = copy_raw(loader, value, &raw);
+    if (status != 0) {
+        return status;
+    }
+    if (key->kind == ENTRY_OPEN) {
+        struct state_open *open = &state->opens[state->open_count++];
+        *open = (struct state_open){.id = key->id, .raw = raw};
+        return entry_open_decode(value, scratch, &open->entry, diag);
+    }
+    if (key->kind == ENTRY_SEAL) {
+        struct state_seal *seal = &state->seals[state->seal_count++];
+        *seal = (struct state_seal){.id = key->id, .rank = key->rank, .orphan = true, .raw = raw};
+        return entry_seal_decode(value, scratch, &seal->entry, diag);
+    }
+    CHECK(key->kind == ENTRY_DEAD);
+    struct state_dead *dead = &state->deads[state->dead_count++];
+    *dead = (struct state_dead){.id = key->id, .raw = raw};
+    return entry_dead_decode(value, scratch, &dead->entry, diag);
+}
+
+static int load_other_entry(struct loader *loader, const struct entry_key *key,
+                            struct record_value value)
+{
+    struct run_state *state = &loader->state;
+    struct scratch *scratch = loader->scratch;
+    struct diag *diag = loader->diag;
+    struct record_value raw;
+    int status = copy_raw(loader, value, &raw);
+    if (status != 0) {
+        return status;
+    }
+    if (key->kind == ENTRY_TERM) {
+        struct state_term *term = &state->terms[state->term_count++];
+        *term = (struct state_term){.term = key->id.term};
+        return entry_term_decode(value, scratch, &term->entry, diag);
+    }
+    if (key->kind == ENTRY_HEALTH) {
+        struct health_mark *health = &loader->healths[loader->health_count++];
+        *health = (struct health_mark){.seq = key->seq, .raw = raw};
+        return entry_health_decode(value, scratch, &health->entry, diag);
+    }
+    if (key->kind == ENTRY_RESTORE) {
+        struct state_restore *restore = &state->restores[state->restore_count++];
+        *restore = (struct state_restore){.token = key->token, .ordinal = key->ordinal, .raw = raw};
+        return entry_restore_decode(value, scratch, &restore->entry, diag);
+    }
+    CHECK(key->kind == ENTRY_REPORT);
+    struct state_report *report = &state->reports[state->report_count++];
+    *report = (struct state_report){.token = key->token,
+                                    .ordinal = key->ordinal,
+                                    .rank = key->rank,
+                                    .orphan = true,
+                                    .raw = raw};
+    return entry_report_decode(value, scratch, &report->entry, diag);
+}
+
+static int load_entry(struct loader *loader, const char *key_text, struct record_value value)
+{
+    struct entry_key key;
+    int status = entry_key_parse(key_text, &key, loader->diag);
+    if (status != 0) {
+        return status;
+    }
+    switch (key.kind) {
+    case ENTRY_INFO:
+    case ENTRY_HEAD:
+        return load_head_or_info(loader, key.kind == ENTRY_HEAD, value);
+    case ENTRY_CHAIN:
+        return load_chain(loader, &key, value);
+    case ENTRY_OPEN:
+    case ENTRY_SEAL:
+    case ENTRY_DEAD:
+        return load_save_entry(loader, &key, value);
+    case ENTRY_TERM:
+    case ENTRY_HEALTH:
+    case ENTRY_RESTORE:
+    case ENTRY_REPORT:
+        return load_other_entry(loader, &key, value);
+    case ENTRY_UNKNOWN:
+        return 0; /* a newer version's: kept, not touched */
+    }
+    UNREACHABLE();
+}
+
+static int check_chain(struct loader *loader)
+{
+    struct run_state *state = &loader->state;
+    if (!loader->has_head) {
+        return loader->chain_seq == 0
+                   ? 0
+                   : damaged(loader, "the chain has no head; entries", loader->chain_seq);
+    }
+    if (state->head.seq != loader->chain_seq) {
+        return damaged(loader, "entries at the end of the chain are missing or too many; head at",
+                       state->head.seq);
+    }
+    if (memcmp(&state->head.sha256, &loader->chain_sha256, sizeof(struct sha256)) != 0) {
+        return damaged(loader, "the newest chain entry does not match the head's hash at",
+                       state->head.seq);
+    }
+    return 0;
+}
+
+static int compare_by_id(const void *a, const void *b)
+{
+    const struct state_commit *const *left = a, *const *right = b;
+    return ckpt_id_compare((*left)->entry.id, (*right)->entry.id);
+}
+
+static int apply_mark(struct loader *loader, const struct mark *mark)
+{
+    struct state_commit *commit = commit_any(&loader->state, mark->id);
+    if (commit == NULL || commit->entry.seq > mark->seq) {
+        return damaged(loader, "a chain entry is about a checkpoint that was never committed, at",
+                       mark->seq);
+    }
+    bool forgets = mark->kind == CHAIN_FORGET;
+    if (commit->forgotten == forgets) {
+        return damaged(loader, "a chain entry forgets twice, or brings back what is there, at",
+                       mark->seq);
+    }
+    if (mark->kind != CHAIN_RECLAIM) {
+        commit->forgotten = forgets;
+    }
+    return 0;
+}
+
+static struct state_commit *commit_by_seq(struct run_state *state, uint64_t seq)
+{
+    size_t low = 0, high = state->commit_count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (state->commits[mid].entry.seq < seq) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low < state->commit_count && state->commits[low].entry.seq == seq ? &state->commits[low]
+                                                                             : NULL;
+}
+
+static int check_commits(struct loader *loader)
+{
+    struct run_state *state = &loader->state;
+    for (size_t i = 0; i < state->commit_count; i++) {
+        state->by_id[i] = &state->commits[i];
+    }
+    qsort(state->by_id, state->commit_count, sizeof(struct state_commit *), compare_by_id);
+    for (size_t i = 1; i < state->commit_count; i++) {
+        if (ckpt_id_equal(state->by_id[i - 1]->entry.id, state->by_id[i]->entry.id)) {
+            return damaged(loader, "a checkpoint is committed twice, at",
+                           state->by_id[i]->entry.seq);
+        }
+    }
+    for (size_t i = 0; i < loader->mark_count; i++) {
+        int status = apply_mark(loader, &loader->marks[i]);
+        if (status != 0) {
+            return status;
+        }
+    }
+    for (size_t i = 0; i < loader->health_count; i++) {
+        const struct health_mark *health = &loader->healths[i];
+        struct state_commit *commit = commit_by_seq(state, health->seq);
+        if (commit == NULL || health->entry.health > HEALTH_DAMAGED) {
+            return damaged(loader, "a health entry is about nothing, at", health->seq);
+        }
+        commit->health = (enum health)health->entry.health;
+        commit->health_raw = health->raw;
+        commit->health_reason = health->entry.reason;
+    }
+    return 0;
+}
+
+static int check_terms(struct loader *loader)
+{
+    struct run_state *state = &loader->state;
+    for (size_t i = 0; i < state->term_count; i++) {
+        const struct state_term *term = &state->terms[i];
+        const struct entry_term *entry = &term->entry;
+        if (term->term != i + 1) {
+            return damaged(loader, "a term is missing", i + 1);
+        }
+        if (entry->world_size == 0 || entry->world_size > LIMIT_WORLD_SIZE ||
+            entry->newest_seen + 1 != term->term) {
+            return damaged(loader, "a term's entry contradicts itself", term->term);
+        }
+        if (entry->parent.term != 0 &&
+            (entry->parent.term >= term->term || commit_any(state, entry->parent) == NULL)) {
+            return damaged(loader, "a term's parent was never committed; term", term->term);
+        }
+    }
+    state->newest_term = state->term_count;
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct entry_chain *commit = &state->commits[i].entry;
+        const struct state_term *term = term_of(state, commit->id.term);
+        if (term == NULL || term->entry.world_size != commit->world_size) {
+            return damaged(loader, "a commit does not fit its term, at", commit->seq);
+        }
+        state->terms[commit->id.term - 1].entered = true;
+        state->newest_entered = max_u64(state->newest_entered, commit->id.term);
+    }
+    if (!state->exists && (state->term_count > 0 || state->restore_count > 0)) {
+        return damaged(loader, "the run's info is missing; terms", state->term_count);
+    }
+    return 0;
+}
+
+static int check_saves(struct loader *loader)
+{
+    struct run_state *state = &loader->state;
+    for (size_t i = 0; i < state->open_count; i++) {
+        struct state_open *open = &state->opens[i];
+        const struct state_term *term = term_of(state, open->id.term);
+        if (term == NULL || commit_any(state, open->id) != NULL) {
+            return damaged(loader, "an open entry of an unknown term or of a committed step",
+                           open->id.step);
+        }
+        open->world_size = term->entry.world_size;
+    }
+    size_t at = 0;
+    for (size_t i = 0; i < state->seal_count; i++) { /* both are in key order */
+        struct state_seal *seal = &state->seals[i];
+        while (at < state->open_count && ckpt_id_compare(state->opens[at].id, seal->id) < 0) {
+            at++;
+        }
+        struct state_open *open = at < state->open_count ? &state->opens[at] : NULL;
+        if (open == NULL || !ckpt_id_equal(open->id, seal->id) ||
+            open->entry.open_id != seal->entry.open_id) {
+            continue;
+        }
+        if (seal->rank >= open->world_size) {
+            return damaged(loader, "a seal of a rank beyond the world size", seal->rank);
+        }
+        seal->orphan = false;
+        open->sealed_count++;
+    }
+    return 0;
+}
+
+static int check_restores(struct loader *loader)
+{
+    struct run_state *state = &loader->state;
+    for (size_t i = 0; i < state->restore_count; i++) {
+        const struct entry_restore *entry = &state->restores[i].entry;
+        bool empty = entry->id.term == 0;
+        if (entry->world_size == 0 || entry->world_size > LIMIT_WORLD_SIZE ||
+            entry->state < RESTORE_RUNNING || entry->state > RESTORE_FAILED ||
+            entry->newest_term > state->newest_term ||
+            (empty ? entry->state != RESTORE_OK : commit_any(state, entry->id) == NULL)) {
+            return damaged(loader, "a restore session contradicts itself; ordinal",
+                           state->restores[i].ordinal);
+        }
+    }
+    for (size_t i = 0; i < state->report_count; i++) {
+        struct state_report *report = &state->reports[i];
+        const struct state_restore *session =
+            state_restore_find(state, &report->token, report->ordinal);
+        report->orphan = session == NULL || session->entry.state != RESTORE_RUNNING ||
+                         report->rank >= session->entry.world_size ||
+                         report->entry.try_count != session->entry.try_count;
+    }
+    return 0;
+}
