@@ -159,14 +159,14 @@ def check_words(report, path, code, comments):
 
 
 def check_includes(report, root, path, code_lines):
-    """Own header first, and a guard around headers."""
+    """Own header first (or the folder's private one, which includes it), a guard around headers."""
     if path.suffix == ".h":
         guard = re.sub(r"\W", "_", path.stem).upper() + "_H"
         if not any(re.match(rf"#ifndef \w*{guard}$", line) for line in code_lines):
             report.say(path, 1, f"no include guard that ends in {guard}")
     elif (root / path).with_suffix(".h").is_file():
         first = next((line for line in code_lines if line.startswith("#include")), "")
-        if not re.search(rf'[</"]{re.escape(path.stem)}\.h[">]', first):
+        if not re.search(rf'[</"]({re.escape(path.stem)}|\w+_private)\.h[">]', first):
             report.say(path, 1, f"its own header, {path.stem}.h, is not the first include")
 
 
