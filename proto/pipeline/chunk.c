@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sealing and opening of chunks. Nothing of a chunk's plain bytes is believed before the digest agrees; the
+ * crc comes first because it tells damage on the way from a wrong chunk. Pure; any thread.
+ */
+#include "chunk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "codec.h"
+#include "hash/hash.h"
+
+void chunk_seal_raw(size_t bytes, const void *plain, uint8_t element_bytes, struct envelope *ret)
+{
+    CHECK(bytes > 0);
+    CHECK(bytes <= LIMIT_CHUNK_BYTES);
+    struct envelope envelope = {
+        .stored_bytes = (uint32_t)bytes,
+        .plain_bytes = (uint32_t)bytes,
+        .encoding = ENCODING_RAW,
+        .digest_alg = DIGEST_XXH3_128,
+        .element_bytes = element_bytes,
+    };
+    int rc = digest_make_with_crc(envelope.digest_alg, bytes, plain, &envelope.digest,
+                                  &envelope.stored_crc);
+    CHECK(rc == 0); /* the algorithm is ours */
+    *ret = envelope;
+}
+
+static int check_lengths(const struct envelope *envelope, struct diag *diag)
+{
+    if (envelope->stored_bytes == 0 || envelope->plain_bytes == 0 ||
+        envelope->plain_bytes > LIMIT_CHUNK_BYTES || envelope->stored_bytes > LIMIT_CHUNK_BYTES) {
+        return diag_set(diag, CAIRN_E_FORMAT, "a chunk of %u stored and %u plain bytes cannot be",
+                        envelope->stored_bytes, envelope->plain_bytes);
+    }
+    if (envelope->key_id != 0) {
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "the chunk is encrypted (key %u): this version cannot read it",
+                        envelope->key_id);
+    }
+    if (envelope->encoding == ENCODING_RAW && envelope->stored_bytes != envelope->plain_bytes) {
+        return diag_set(diag, CAIRN_E_FORMAT, "a raw chunk of %u stored but %u plain bytes",
+                        envelope->stored_bytes, envelope->plain_bytes);
+    }
+    return 0;
+}
+
+static int check_crc(const struct envelope *envelope, uint32_t crc, struct diag *diag)
+{
+    if (crc == envelope->stored_crc) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_DIGEST_MISMATCH,
+                    "crc32c of %u stored bytes is %08x, not %08x: they were changed after sealing",
+                    envelope->stored_bytes, crc, envelope->stored_crc);
+}
+
+static int check_digest(const struct envelope *envelope, const struct digest *digest,
+                        struct diag *diag)
+{
+    char got[DIGEST_TEXT_MAX], wanted[DIGEST_TEXT_MAX];
+    if (digest_equal(digest, &envelope->digest)) {
+        return 0;
+    }
+    digest_format(envelope->digest_alg, digest, got);
+    digest_format(envelope->digest_alg, &envelope->digest, wanted);
+    return diag_set(diag, CAIRN_E_DIGEST_MISMATCH,
+                    "digest of %u plain bytes is %s, not %s: these are other bytes",
+                    envelope->plain_bytes, got, wanted);
+}
+
+static int verify_raw(const struct envelope *envelope, const void *stored, struct diag *diag)
+{
+    struct digest digest;
+    uint32_t crc;
+    int rc = digest_make_with_crc(envelope->digest_alg, envelope->stored_bytes, stored, &digest, &crc);
+    if (rc != 0) {
+        return diag_set(diag, rc, "digest algorithm %u is not known to this version",
+                        envelope->digest_alg);
+    }
+    rc = check_crc(envelope, crc, diag);
+    return rc != 0 ? rc : check_digest(envelope, &digest, diag);
+}
+
+static int verify_encoded(const struct envelope *envelope, const void *stored, void *plain,
+                          struct diag *diag)
+{
+    struct digest digest;
+    int rc = check_crc(envelope, crc32c(0, envelope->stored_bytes, stored), diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (envelope->encoding != ENCODING_ZSTD) {
+        return diag_set(diag, CAIRN_E_UNSUPPORTED, "encoding %u is not known to this version",
+                        envelope->encoding);
+    }
+    rc = zstd_decode(envelope->stored_bytes, stored, envelope->plain_bytes, plain, diag);
+    if (rc == 0) {
+        rc = digest_make(envelope->digest_alg, envelope->plain_bytes, plain, &digest, diag);
+    }
+    return rc != 0 ? rc : check_digest(envelope, &digest, diag);
+}
+
+int chunk_verify(const struct envelope *envelope, const void *stored, struct diag *diag)
+{
+    int rc = check_lengths(envelope, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (envelope->encoding == ENCODING_RAW) {
+        return verify_raw(envelope, stored, diag);
+    }
+    void *plain = malloc(envelope->plain_bytes);
+    if (!plain) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to decode a chunk of %u bytes",
+                        envelope->plain_bytes);
+    }
+    rc = verify_encoded(envelope, stored, plain, diag);
+    free(plain);
+    return rc;
+}
+
+int chunk_open(const struct envelope *envelope, const void *stored, size_t plain_cap, void *plain,
+               struct diag *diag)
+{
+    int rc = check_lengths(envelope, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    CHECK(plain_cap >= envelope->plain_bytes);
+    if (envelope->encoding != ENCODING_RAW) {
+        return verify_encoded(envelope, stored, plain, diag);
+    }
+    rc = verify_raw(envelope, stored, diag);
+    if (rc == 0) {
+        memcpy(plain, stored, envelope->plain_bytes);
+    }
+    return rc;
+}

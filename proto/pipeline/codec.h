@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * codec: one chunk as one zstd frame (zstd.c). Sizes are never taken from the frame on trust: the caller says how
+ * many plain bytes there must be, and the frame has to agree before anything is decoded. Pure; any thread.
+ */
+#ifndef CAIRN_PIPELINE_CODEC_H
+#define CAIRN_PIPELINE_CODEC_H
+
+#include "base/diag.h"
+
+#include <stddef.h>
+
+enum {
+    CODEC_RATIO_MAX = 1000,     /* plain bytes per stored byte; more is refused as a bomb */
+    CODEC_WINDOW_LOG_MAX = 23,  /* 8 MiB */
+};
+
+/* Encodes into at most cap bytes. TOO_LARGE: it does not fit, or would break CODEC_RATIO_MAX (store it raw). */
+int MUST_USE zstd_encode(int level, size_t bytes, const void *plain, size_t cap, void *ret_stored,
+                         size_t *ret_bytes);
+/* Exactly one frame of exactly plain_bytes, without dictionary. FORMAT says what is wrong. */
+int MUST_USE zstd_decode(size_t bytes, const void *stored, size_t plain_bytes, void *ret_plain,
+                         struct diag *diag);
+
+#endif
