@@ -133,5 +133,7 @@ void msg_encode(const struct msg *msg, struct buf *buf);
 /* Checks everything a message alone can show (lengths, UTF-8, names, enum values, counts). UNSUPPORTED: an unknown
  * type. PROTOCOL / INVALID name the field. Memory: scratch, and protobuf's own within a byte budget. */
 int MUST_USE msg_decode(uint32_t type, size_t bytes, const uint8_t *data, struct scratch *scratch, struct msg *ret, struct diag *diag);
+/* What the message says about its payload (length, envelopes in order and inside) against the frame's. PROTOCOL. */
+int MUST_USE msg_check_payload(const struct msg *msg, uint32_t payload_bytes, struct diag *diag);
 
 #endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Dispatch of the message codecs, and the memory budget of decoding. Invariant: unpacking a message
+ * of n bytes takes at most 16 n + 64 KiB, whatever the bytes are: protobuf-c itself has no limits.
+ * Pure; any thread.
+ */
+#include "codec_private.h"
+
+enum { BUDGET_FACTOR = 16, BUDGET_BASE_BYTES = 64 << 10, ENCODE_SCRATCH_BYTES = 64 << 20 };
+
+/* Families hold types 1-19, 20-39, 40-59 and 60-79. */
+enum { FAMILY_TYPES = 20 };
+
+static const struct msg_family *const FAMILIES[] = {
+    &msg_family_session,
+    &msg_family_save,
+    &msg_family_list,
+    &msg_family_restore,
+};
+
+static const struct msg_codec *codec_of(uint32_t type)
+{
+    if (type / FAMILY_TYPES >= ARRAY_LEN(FAMILIES)) {
+        return NULL;
+    }
+    const struct msg_family *family = FAMILIES[type / FAMILY_TYPES];
+    for (size_t i = 0; i < family->count; i++) {
+        if ((uint32_t)family->codecs[i].type == type) {
+            return &family->codecs[i];
+        }
+    }
+    return NULL;
+}
+
+const char *msg_name(uint32_t type)
+{
+    const struct msg_codec *codec = codec_of(type);
+    return codec != NULL ? codec->name : NULL;
+}
+
+bool msg_has_payload(uint32_t type)
+{
+    const struct msg_codec *codec = codec_of(type);
+    return codec != NULL && codec->has_payload;
+}
+
+void msg_encode(const struct msg *msg, struct buf *buf)
+{
+    const struct msg_codec *codec = codec_of((uint32_t)msg->type);
+    CHECK(codec != NULL);
+    struct scratch scratch;
+    scratch_init(&scratch, ENCODE_SCRATCH_BYTES);
+    struct enc enc = {.buf = buf, .scratch = &scratch, .status = buf_status(buf)};
+    codec->encode(&enc, msg);
+    scratch_fini(&scratch);
+    if (enc.status != 0) {
+        buf->status = enc.status;
+    }
+}
+
+/* protobuf-c's allocator: a scratch whose maximum is the budget; everything goes at once. */
+struct budget {
+    struct scratch scratch;
+    bool exhausted;
+};
+
+static void *budget_alloc(void *user, size_t bytes)
+{
+    struct budget *budget = user;
+    void *memory = scratch_alloc(&budget->scratch, bytes);
+    if (memory == NULL) {
+        budget->exhausted = true;
+    }
+    return memory;
+}
+
+static void budget_free(void *user, void *memory)
+{
+    (void)user;
+    (void)memory;
+}
+
+int msg_decode(uint32_t type, size_t bytes, const uint8_t *data, struct scratch *scratch,
+               struct msg *ret, struct diag *diag)
+{
+    const struct msg_codec *codec = codec_of(type);
+    if (codec == NULL) {
+        return diag_set(diag, CAIRN_E_UNSUPPORTED, "message type %u is not known to this version",
+                        type);
+    }
+    if (bytes > LIMIT_MESSAGE_BYTES) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "%s has %zu bytes; the limit is %d", codec->name,
+                        bytes, LIMIT_MESSAGE_BYTES);
+    }
+    struct budget budget = {.exhausted = false};
+    scratch_init(&budget.scratch, BUDGET_FACTOR * bytes + BUDGET_BASE_BYTES);
+    ProtobufCAllocator allocator = {budget_alloc, budget_free, &budget};
+    static const uint8_t nothing[1];
+    const ProtobufCMessage *message =
+        protobuf_c_message_unpack(codec->descriptor, &allocator, bytes, bytes > 0 ? data : nothing);
+    int status;
+    if (message != NULL) {
+        struct dec dec = {.name = codec->name, .scratch = scratch, .diag = diag};
+        struct msg msg = {.type = codec->type};
+        codec->decode(&dec, message, &msg);
+        status = dec.status;
+        if (status == 0) {
+            *ret = msg;
+        }
+    } else if (budget.exhausted) {
+        status = diag_set(diag, CAIRN_E_TOO_LARGE,
+                          "%s of %zu bytes would take more than %zu bytes of memory to decode",
+                          codec->name, bytes, budget.scratch.max);
+    } else {
+        status = diag_set(diag, CAIRN_E_PROTOCOL, "%s is not a well-formed message", codec->name);
+    }
+    scratch_fini(&budget.scratch);
+    return status;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * negotiate: which protocol version and which features a connection uses, from what both ends said
+ * in HELLO. Rules for changes: PROTOCOL.md 8. Pure.
+ */
+#ifndef CAIRN_WIRE_NEGOTIATE_H
+#define CAIRN_WIRE_NEGOTIATE_H
+
+#include "msg.h"
+
+/* Feature bits that this version knows; a bit is named in PROTOCOL.md 8 before it is used. */
+enum { WIRE_FEATURES_KNOWN = 0 };
+
+/* Server side: the newest version that both ends speak, and the features of both. VERSION says
+ * which end is old. */
+int MUST_USE wire_negotiate(const struct msg_hello *hello, uint32_t *ret_version,
+                            uint64_t *ret_features, struct diag *diag);
+/* Client side: did the server choose something that we offered? VERSION / PROTOCOL. */
+int MUST_USE wire_check_welcome(const struct msg_hello *sent, const struct msg_welcome *welcome,
+                                struct diag *diag);
+
+#endif
