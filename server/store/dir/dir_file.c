@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Directories and whole files of the store: open, make, publish, read, remove. Invariant: a name other
+ * than a temporary's is only ever made by a no-replace rename of a file that was fsynced, and nothing is
+ * overwritten. Small things are written buffered: their lengths are odd, they are read back soon (a
+ * restore plan, verify), and after the fsync a buffered file is as durable as a direct one. Objects are
+ * direct (dir_object.c); no file is ever written both ways (L17).
+ */
+#include "dir_private.h"
+
+#include "base/check.h"
+#include "base/failpoint.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- directories ----------------------------------------------------------------------------------- */
+
+int dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret, struct diag *diag)
+{
+    CHECK(strlen(path) < DIR_PATH_MAX);
+    vfs_fd fd = store->root;
+    if (path[0] != 0) {
+        int rc = store->vfs->ops->open(store->vfs, store->root, path, VFS_READ | VFS_DIRECTORY, &fd, diag);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    ret->fd = fd;
+    strcpy(ret->path, path);
+    return 0;
+}
+
+void dir_at_close(struct dir_store *store, struct dir_at *at)
+{
+    if (at->fd != -1 && at->fd != store->root) {
+        err_ignore(store->vfs->ops->close(store->vfs, at->fd, NULL)); /* nothing was written through it */
+    }
+    at->fd = -1;
+}
+
+/* Makes the last component of path; those above it are there and durable. */
+static int make_one(struct dir_store *store, const char *path, struct diag *diag)
+{
+    char parent[DIR_PATH_MAX];
+    strcpy(parent, path);
+    char *slash = strrchr(parent, '/');
+    const char *name = slash != NULL ? path + (slash - parent) + 1 : path;
+    *(slash != NULL ? slash : parent) = 0;
+    struct dir_at at;
+    int rc = dir_check_broken(store, parent, diag);
+    rc = rc ? rc : dir_at_open(store, parent, &at, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    struct diag mkdir_diag = DIAG_INIT;
+    rc = store->vfs->ops->mkdir(store->vfs, at.fd, name, &mkdir_diag);
+    if (rc == CAIRN_E_EXISTS) {
+        rc = 0; /* an earlier start may have made it without syncing: sync either way (L8, L11) */
+    }
+    if (rc != 0) {
+        diag_copy(diag, &mkdir_diag);
+    }
+    rc = rc ? rc : dir_sync_now(store, &at, diag);
+    dir_at_close(store, &at);
+    if (rc == 0) {
+        dir_learn(store, path, DIR_IS_DURABLE);
+    }
+    return rc;
+}
+
+int dir_make(struct dir_store *store, const char *path, struct diag *diag)
+{
+    char prefix[DIR_PATH_MAX];
+    if (dir_knows(store, path, DIR_IS_DURABLE)) {
+        return 0;
+    }
+    for (size_t i = 0;; i++) {
+        if (path[i] == '/' || path[i] == 0) {
+            memcpy(prefix, path, i);
+            prefix[i] = 0;
+            int rc = dir_knows(store, prefix, DIR_IS_DURABLE) ? 0 : make_one(store, prefix, diag);
+            if (rc != 0 || path[i] == 0) {
+                return rc;
+            }
+        }
+    }
+}
+
+pthread_mutex_t *dir_make_lock(struct dir_store *store, const struct run_name *run)
+{
+    return &store->make_locks[dir_hash_run(run) % DIR_MAKE_LOCKS];
+}
+
+/* --- files ------------------------------------------------------------------------------------------- */
+
+void dir_temp_name(struct dir_store *store, char ret[DIR_NAME_MAX])
+{
+    uint64_t random;
+    store->vfs->ops->random(store->vfs, sizeof(random), &random);
+    snprintf(ret, DIR_NAME_MAX, ".tmp-%016llx-%016llx", (unsigned long long)store->base.caps.epoch,
+             (unsigned long long)random);
+}
+
+int dir_stat_file(struct dir_store *store, const struct dir_at *at, const char *name, struct vfs_stat *ret,
+                  struct diag *diag)
+{
+    struct vfs_stat stat;
+    int rc = store->vfs->ops->stat(store->vfs, at->fd, name, &stat, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (stat.kind != VFS_FILE) {
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "%s/%s/%s is not a regular file: something else was put in its place; remove it",
+                        store->path, at->path, name);
+    }
+    *ret = stat;
+    return 0;
+}
+
+int dir_fsync_file(struct dir_store *store, vfs_fd fd, struct diag *diag)
+{
+    int rc = FAILPOINT("dir.fsync");
+    if (rc != 0) {
+        diag_set(diag, rc, "fsync: fail point dir.fsync");
+    }
+    rc = rc ? rc : store->vfs->ops->fsync(store->vfs, fd, diag);
+    if (rc != 0) {
+        atomic_fetch_add(&store->sync_failures, 1);
+    }
+    return rc;
+}
+
+int dir_rename_durably(struct dir_store *store, const struct dir_at *at, const char *temp, const char *name,
+                       struct diag *diag)
+{
+    struct vfs *vfs = store->vfs;
+    struct vfs_stat stat;
+    struct diag why = DIAG_INIT;
+    int rc = FAILPOINT("dir.rename");
+    rc = rc ? rc : vfs->ops->rename(vfs, at->fd, temp, at->fd, name, &why); /* L7 */
+    if (rc == 0) {
+        rc = dir_sync_now(store, at, &why); /* L8 */
+        return rc == 0 ? 0
+                       : diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s/%s is there, but may not outlive a power cut: %s",
+                                  at->path, name, diag_text(&why, rc));
+    }
+    if (rc != CAIRN_E_EXISTS && rc != CAIRN_E_NO_SPACE && vfs->ops->stat(vfs, at->fd, temp, &stat, NULL) != 0) {
+        return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s/%s may be there or not: %s", at->path, name,
+                        diag_text(&why, rc));
+    }
+    err_ignore(vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* else the next start removes it */
+    return diag_set(diag, rc, "%s/%s: %s", at->path, name, diag_text(&why, rc));
+}
+
+int dir_take_back(struct dir_store *store, const struct dir_at *at, const char *name, struct diag *diag)
+{
+    if (dir_check_broken(store, at->path, NULL) == 0 ||
+        store->vfs->ops->unlink(store->vfs, at->fd, name, false, NULL) != 0) {
+        return CAIRN_E_OUTCOME_UNKNOWN;
+    }
+    diag_clear(diag);
+    return diag_set(diag, CAIRN_E_IO, "%s/%s: the fsync of its directory failed, so it was taken back", at->path,
+                    name);
+}
+
+/* Writes and closes a temporary; the caller removes it when this fails. */
+static int write_temp(struct dir_store *store, vfs_fd fd, struct record_value value, struct diag *diag)
+{
+    struct vfs *vfs = store->vfs;
+    int rc = value.bytes > 0 ? vfs->ops->pwrite(vfs, fd, 0, value.bytes, value.data, diag) : 0; /* L3 */
+    if (rc == 0) {
+        err_ignore(vfs->ops->chmod(vfs, fd, 0440, NULL)); /* L27: best effort */
+    }
+    rc = rc ? rc : dir_fsync_file(store, fd, diag); /* L4 */
+    int close_rc = vfs->ops->close(vfs, fd, rc ? NULL : diag);
+    return rc ? rc : close_rc;
+}
+
+int dir_publish(struct dir_store *store, const struct dir_at *at, const char *name, struct record_value value,
+                struct diag *diag)
+{
+    struct vfs *vfs = store->vfs;
+    char temp[DIR_NAME_MAX];
+    vfs_fd fd;
+    dir_temp_name(store, temp);
+    int rc = dir_check_broken(store, at->path, diag);
+    rc = rc ? rc : vfs->ops->open(vfs, at->fd, temp, VFS_WRITE | VFS_CREATE_EXCL, &fd, diag); /* L1 */
+    if (rc != 0) {
+        return rc;
+    }
+    rc = write_temp(store, fd, value, diag);
+    if (rc != 0) {
+        err_ignore(vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* else the next start removes it */
+        diag_add(diag, "%s/%s", at->path, name);
+        return rc;
+    }
+    return dir_rename_durably(store, at, temp, name, diag);
+}
+
+/* One attempt with a fresh descriptor. */
+static int read_once(struct dir_store *store, const struct dir_at *at, const char *name, struct dir_bytes *ret,
+                     struct diag *diag)
+{
+    struct vfs *vfs = store->vfs;
+    struct vfs_stat stat;
+    vfs_fd fd;
+    size_t got = 0;
+    int rc = dir_stat_file(store, at, name, &stat, diag);
+    rc = rc ? rc : vfs->ops->open(vfs, at->fd, name, VFS_READ, &fd, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (stat.bytes > ret->bytes_max) {
+        rc = diag_set(diag, CAIRN_E_TOO_LARGE, "%s/%s has %llu bytes, %llu are allowed", at->path, name,
+                      (unsigned long long)stat.bytes, (unsigned long long)ret->bytes_max);
+    }
+    uint8_t *data = rc == 0 ? malloc(stat.bytes > 0 ? stat.bytes : 1) : NULL;
+    if (rc == 0 && data == NULL) {
+        rc = diag_set(diag, CAIRN_E_NO_MEMORY, "%s/%s: %llu bytes", at->path, name,
+                      (unsigned long long)stat.bytes);
+    }
+    rc = rc ? rc : vfs->ops->pread(vfs, fd, 0, stat.bytes, data, &got, diag);
+    if (rc == 0 && got != stat.bytes) {
+        rc = diag_set(diag, CAIRN_E_DAMAGED, "%s/%s: %zu bytes of %llu", at->path, name, got,
+                      (unsigned long long)stat.bytes);
+    }
+    err_ignore(vfs->ops->close(vfs, fd, NULL)); /* was only read */
+    if (rc != 0) {
+        free(data);
+        return rc;
+    }
+    ret->data = data;
+    ret->bytes = stat.bytes;
+    return 0;
+}
+
+int dir_read_file(struct dir_store *store, const struct dir_at *at, const char *name, struct dir_bytes *ret,
+                  struct diag *diag)
+{
+    int rc = read_once(store, at, name, ret, NULL);
+    if (rc != 0 && rc != CAIRN_E_NOT_FOUND) {
+        rc = read_once(store, at, name, ret, diag); /* L22: once more, then it is an error */
+    } else if (rc != 0) {
+        diag_set(diag, rc, "%s/%s is not there", at->path, name);
+    }
+    return rc;
+}
+
+int dir_remove(struct dir_store *store, const struct run_name *run, const char *path, const char *name,
+               struct diag *diag)
+{
+    struct vfs *vfs = store->vfs;
+    struct dir_at at;
+    int rc = dir_at_open(store, path, &at, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    rc = vfs->ops->unlink(vfs, at.fd, name, false, diag);
+    rc = rc ? rc : dir_sync_now(store, &at, diag);
+    dir_at_close(store, &at);
+    if (rc == 0) {
+        pthread_mutex_t *lock = dir_make_lock(store, run);
+        pthread_mutex_lock(lock);
+        /* Most often it is not empty; an empty one that a crash brings back is removed by a later start. */
+        if (vfs->ops->unlink(vfs, store->root, path, true, NULL) == 0) {
+            dir_forget(store, path);
+        }
+        pthread_mutex_unlock(lock);
+    }
+    return rc;
+}
+
+/* --- health ------------------------------------------------------------------------------------------ */
+
+void dir_note(struct dir_store *store, const char *fmt, ...)
+{
+    va_list args;
+    pthread_mutex_lock(&store->lock);
+    if (store->health_count++ == 0) {
+        va_start(args, fmt);
+        vsnprintf(store->health, sizeof(store->health), fmt, args);
+        va_end(args);
+    }
+    pthread_mutex_unlock(&store->lock);
+}
+
+void dir_quarantine(struct dir_store *store, const struct dir_at *at, const char *name)
+{
+    struct dir_at to;
+    char flat[DIR_PATH_MAX + DIR_NAME_MAX];
+    if (store->read_only || dir_at_open(store, "quarantine", &to, NULL) != 0) {
+        return; /* it stays where it is, and is noted */
+    }
+    snprintf(flat, sizeof(flat), "%s/%s", at->path, name);
+    for (char *c = flat; *c != 0; c++) {
+        *c = *c == '/' ? '+' : *c; /* no other name has a plus in it */
+    }
+    /* Not essential, so not made to be: a crash may bring the file back to its old place, where the next
+     * load finds it again. */
+    err_ignore(store->vfs->ops->rename(store->vfs, at->fd, name, to.fd, flat, NULL));
+    dir_at_close(store, &to);
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A record as a folder of numbered updates: the guarded update, and the snapshots that compact it.
+ * Invariant: update n+1 is published only when update n is durable, under a number that nobody else can
+ * take (the rename does not replace), and holds the SHA-256 of update n. The decoded form in memory is a
+ * cache of what is durable; whenever that is not sure it is dropped.
+ */
+#include "dir_private.h"
+
+#include "base/check.h"
+#include "base/failpoint.h"
+
+#include <string.h>
+
+void dir_record_init(struct dir_record *rec, const char *path)
+{
+    *rec = (struct dir_record){.record = NULL};
+    CHECK(strlen(path) < DIR_PATH_MAX);
+    strcpy(rec->path, path);
+}
+
+void dir_record_fini(struct dir_record *rec)
+{
+    record_free(rec->record);
+    rec->record = NULL;
+}
+
+/* Removes what two snapshots make unnecessary: older snapshots, and updates up to the older one (L14:
+ * only after the newer is durable). A leftover of a crash goes with the next snapshot. */
+static void prune(struct dir_store *store, const struct dir_record *rec, const struct dir_at *at)
+{
+    uint64_t oldest = rec->snapshots[1];
+    struct dir_versions have = {0};
+    char name[DIR_NAME_MAX];
+    if (oldest == 0 || dir_versions_list(store, at, &have, NULL) != 0) {
+        return; /* tried again after the next snapshot */
+    }
+    for (size_t i = 0; i < have.snapshot_count && have.snapshots[i] < oldest; i++) {
+        dir_name_version(have.snapshots[i], true, name);
+        err_ignore(store->vfs->ops->unlink(store->vfs, at->fd, name, false, NULL));
+    }
+    for (size_t i = 0; i < have.update_count && have.updates[i] <= oldest; i++) {
+        dir_name_version(have.updates[i], false, name);
+        err_ignore(store->vfs->ops->unlink(store->vfs, at->fd, name, false, NULL));
+    }
+    dir_versions_fini(&have);
+}
+
+/* The update that came before is durable whatever becomes of the snapshot: a failure is noted, and the
+ * next update tries again. */
+static void write_snapshot(struct dir_store *store, struct dir_record *rec, const struct dir_at *at)
+{
+    uint64_t version = record_version(rec->record);
+    struct diag diag = DIAG_INIT;
+    char name[DIR_NAME_MAX];
+    struct buf buf;
+    buf_init(&buf, LIMIT_RECORD_BYTES);
+    record_snapshot_encode(rec->record, rec->last.bytes, &buf);
+    dir_name_version(version, true, name);
+    int rc = buf_status(&buf);
+    rc = rc ? rc : FAILPOINT("dir.snapshot");
+    struct record_value value = {.bytes = buf.bytes, .data = buf.data};
+    rc = rc ? rc : dir_publish(store, at, name, value, &diag);
+    buf_fini(&buf);
+    if (rc == CAIRN_E_NO_SPACE) {
+        return; /* the disk is full: that is said elsewhere, and heals */
+    }
+    if (rc != 0) {
+        dir_note(store, "no snapshot of %s at version %llu: %s", rec->path, (unsigned long long)version,
+                 err_name(rc));
+        return;
+    }
+    rec->snapshots[1] = rec->snapshots[0];
+    rec->snapshots[0] = version;
+    prune(store, rec, at);
+}
+
+/* The decoded form is ahead of what is durable: forget it. */
+static void drop_cache(struct dir_record *rec)
+{
+    record_free(rec->record);
+    rec->record = NULL;
+}
+
+static int publish_update(struct dir_store *store, struct dir_record *rec, const struct record_update *update,
+                          const struct dir_at *at, struct diag *diag)
+{
+    uint64_t version = record_version(rec->record);
+    char name[DIR_NAME_MAX];
+    struct buf buf;
+    buf_init(&buf, LIMIT_RECORD_UPDATE_BYTES);
+    record_update_encode(update, version, rec->last.bytes, &buf);
+    int rc = buf_status(&buf);
+    if (rc != 0) {
+        rc = diag_set(diag, rc, "update %llu of %s", (unsigned long long)version, rec->path);
+    }
+    dir_name_version(version, false, name);
+    struct record_value value = {.bytes = buf.bytes, .data = buf.data};
+    rc = rc ? rc : FAILPOINT("dir.record");
+    rc = rc ? rc : dir_publish(store, at, name, value, diag);
+    if (rc == 0) {
+        rec->last = sha256(buf.bytes, buf.data);
+    } else if (rc == CAIRN_E_OUTCOME_UNKNOWN) {
+        rec->is_stuck = true;
+        rec->version_max = version - 1;
+    } else if (rc == CAIRN_E_EXISTS) {
+        rc = CAIRN_E_CONFLICT;
+        if (diag != NULL) {
+            diag_clear(diag);
+            diag_set(diag, rc, "update %llu of %s was written by somebody else: is a second daemon on this store?",
+                     (unsigned long long)version, rec->path);
+        }
+    }
+    buf_fini(&buf);
+    return rc;
+}
+
+int dir_record_update(struct dir_store *store, struct dir_record *rec, const struct record_update *update,
+                      uint64_t *ret_version, struct diag *diag)
+{
+    struct dir_at at;
+    int rc = rec->record != NULL ? 0 : dir_record_load(store, rec, diag);
+    if (rc == 0 && rec->is_stuck) {
+        rc = diag_set(diag, CAIRN_E_READ_ONLY,
+                      "%s: whether its last update is durable is unknown since a failed fsync; check the "
+                      "disk and restart the daemon", rec->path);
+    }
+    rc = rc ? rc : dir_at_open(store, rec->path, &at, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    rc = record_apply(rec->record, update, diag);
+    if (rc == 0) {
+        rc = publish_update(store, rec, update, &at, diag);
+        if (rc != 0) {
+            drop_cache(rec);
+        } else {
+            *ret_version = record_version(rec->record);
+            if (*ret_version - rec->snapshots[0] >= store->snapshot_every) {
+                write_snapshot(store, rec, &at);
+            }
+        }
+    }
+    dir_at_close(store, &at);
+    return rc;
+}
+
+int dir_record_exists(struct dir_store *store, const char *path, bool *ret, struct diag *diag)
+{
+    struct dir_at at;
+    struct dir_versions have = {0};
+    struct diag open_diag = DIAG_INIT;
+    int rc = dir_at_open(store, path, &at, &open_diag);
+    if (rc == CAIRN_E_NOT_FOUND) {
+        *ret = false;
+        return 0;
+    }
+    if (rc != 0) {
+        diag_copy(diag, &open_diag);
+        return rc;
+    }
+    rc = dir_versions_list(store, &at, &have, diag);
+    dir_at_close(store, &at);
+    if (rc == 0) {
+        *ret = have.update_count + have.snapshot_count > 0;
+        dir_versions_fini(&have);
+    }
+    return rc;
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a start removes: temporaries of this and older epochs, and directories of checkpoints that are
+ * empty. Only removes, in any order, so it may be killed and begun again at any point (L21). Runs once,
+ * under the store's lock, before the first operation.
+ */
+#include "dir_private.h"
+
+#include "base/failpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int open_and_list(struct dir_store *store, const char *path, struct dir_at *ret_at,
+                         struct dir_entries *ret, struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    int rc = dir_at_open(store, path, ret_at, &why);
+    if (rc == CAIRN_E_NOT_FOUND) {
+        return rc; /* that is no failure to the callers here */
+    }
+    if (rc != 0) {
+        return diag_copy(diag, &why);
+    }
+    rc = dir_entries_list(store, ret_at, ret, diag);
+    if (rc != 0) {
+        dir_at_close(store, ret_at);
+    }
+    return rc;
+}
+
+/* Removes the temporaries of one directory; *ret_left: entries that stay. */
+static int sweep_folder(struct dir_store *store, const char *path, size_t *ret_left, struct diag *diag)
+{
+    struct dir_at at;
+    struct dir_entries entries = {0};
+    uint64_t epoch;
+    size_t left = 0;
+    int rc = open_and_list(store, path, &at, &entries, diag);
+    if (rc == CAIRN_E_NOT_FOUND) {
+        *ret_left = 1;
+        return 0;
+    }
+    for (size_t i = 0; rc == 0 && i < entries.count; i++) {
+        const struct dir_entry *entry = &entries.entries[i];
+        if (entry->kind != VFS_FILE || !dir_name_is_temp(entry->name, &epoch)) {
+            left++;
+        } else if (epoch > store->base.caps.epoch) {
+            left++;
+            dir_note(store, "temporary of a newer epoch: %.60s/%.40s", path, entry->name);
+        } else {
+            rc = FAILPOINT("dir.sweep");
+            rc = rc ? rc : store->vfs->ops->unlink(store->vfs, at.fd, entry->name, false, diag);
+        }
+    }
+    dir_entries_fini(&entries);
+    dir_at_close(store, &at);
+    *ret_left = left;
+    return rc ? diag_set(diag, rc, "sweep of %s", path) : 0;
+}
+
+/* runs/p/r/objects or runs/p/r/checkpoints: a directory for each checkpoint. */
+static int sweep_checkpoints(struct dir_store *store, const char *path, struct diag *diag)
+{
+    char inner[DIR_PATH_MAX + 260];
+    struct dir_at at;
+    struct dir_entries entries = {0};
+    size_t left = 0;
+    int rc = open_and_list(store, path, &at, &entries, diag);
+    if (rc == CAIRN_E_NOT_FOUND) {
+        return 0;
+    }
+    for (size_t i = 0; rc == 0 && i < entries.count; i++) {
+        int n = snprintf(inner, sizeof(inner), "%s/%s", path, entries.entries[i].name);
+        if (entries.entries[i].kind != VFS_DIR || n >= DIR_PATH_MAX) {
+            continue; /* not one of ours */
+        }
+        rc = sweep_folder(store, inner, &left, diag);
+        if (rc == 0 && left == 0) {
+            err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, entries.entries[i].name, true, NULL)); /* tidiness */
+        }
+    }
+    dir_entries_fini(&entries);
+    dir_at_close(store, &at);
+    return rc;
+}
+
+static int sweep_run(struct dir_store *store, const struct run_name *run, struct diag *diag)
+{
+    char path[DIR_PATH_MAX];
+    size_t left;
+    dir_path_record(run, path);
+    int rc = sweep_folder(store, path, &left, diag);
+    snprintf(path, sizeof(path), "runs/%s/%s/objects", run->project, run->run);
+    rc = rc ? rc : sweep_checkpoints(store, path, diag);
+    snprintf(path, sizeof(path), "runs/%s/%s/checkpoints", run->project, run->run);
+    return rc ? rc : sweep_checkpoints(store, path, diag);
+}
+
+static int sweep_project(struct dir_store *store, const char *project, struct diag *diag)
+{
+    char path[DIR_PATH_MAX];
+    struct dir_at at;
+    struct dir_entries runs = {0};
+    struct run_name name;
+    snprintf(path, sizeof(path), "runs/%s", project);
+    int rc = open_and_list(store, path, &at, &runs, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    dir_at_close(store, &at);
+    for (size_t i = 0; rc == 0 && i < runs.count; i++) {
+        if (runs.entries[i].kind == VFS_DIR && run_name_set(project, runs.entries[i].name, &name, NULL) == 0) {
+            rc = sweep_run(store, &name, diag);
+        }
+    }
+    dir_entries_fini(&runs);
+    return rc;
+}
+
+int dir_sweep(struct dir_store *store, struct diag *diag)
+{
+    struct dir_at at;
+    struct dir_entries projects = {0};
+    struct run_name name;
+    size_t left;
+    int rc = sweep_folder(store, "store", &left, diag);
+    rc = rc ? rc : open_and_list(store, "runs", &at, &projects, diag);
+    if (rc != 0) {
+        return rc == CAIRN_E_NOT_FOUND ? 0 : rc;
+    }
+    dir_at_close(store, &at);
+    for (size_t i = 0; rc == 0 && i < projects.count; i++) {
+        const struct dir_entry *entry = &projects.entries[i];
+        if (entry->kind == VFS_DIR && run_name_set(entry->name, "x", &name, NULL) == 0) {
+            rc = sweep_project(store, entry->name, diag);
+        }
+    }
+    dir_entries_fini(&projects);
+    return rc;
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The directory store as a store: hands operations to the work pool, refuses changes where it is
+ * read-only, counts failed fsyncs on the loop's thread, opens and closes.
+ */
+#include "store_dir.h"
+
+#include "dir_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct operation {
+    int (*run)(struct dir_store *store, struct store_req *req);
+    bool is_change;
+};
+
+static const struct operation operations[] = {
+    [STORE_CREATE] = {dir_op_create, true},
+    [STORE_WRITE] = {dir_op_write, true},
+    [STORE_SEAL] = {dir_op_seal, true},
+    [STORE_ABORT] = {dir_op_abort, false}, /* never makes anything worse */
+    [STORE_READ] = {dir_op_read, false},
+    [STORE_STAT] = {dir_op_stat, false},
+    [STORE_LIST_OBJECTS] = {dir_op_list_objects, false},
+    [STORE_DELETE_OBJECT] = {dir_op_delete_object, true},
+    [STORE_PUBLISH] = {dir_op_publish, true},
+    [STORE_FETCH] = {dir_op_fetch, false},
+    [STORE_DELETE_SMALL] = {dir_op_delete_small, true},
+    [STORE_LIST_RUNS] = {dir_op_list_runs, false},
+    [STORE_RECORD_GET] = {dir_op_record_get, false},
+    [STORE_RECORD_UPDATE] = {dir_op_record_update, true},
+    [STORE_USAGE] = {dir_op_usage, false},
+};
+
+static int check_writable(struct dir_store *store, struct diag *diag)
+{
+    if (store->read_only) {
+        return diag_set(diag, CAIRN_E_READ_ONLY, "the store %s is open for reading only", store->path);
+    }
+    if (atomic_load(&store->is_degraded)) {
+        return diag_set(diag, CAIRN_E_READ_ONLY,
+                        "the store %s is read-only since fsync failed %d times; check the disk and restart the daemon",
+                        store->path, DIR_SYNC_FAILURES_MAX);
+    }
+    return 0;
+}
+
+static void run_op(struct work *work)
+{
+    struct store_req *req = container_of(work, struct store_req, work);
+    struct dir_store *store = dir_of(req->store);
+    const struct operation *operation = &operations[req->op];
+    int rc = operation->is_change ? check_writable(store, &req->diag) : 0;
+    req->status = rc ? rc : operation->run(store, req);
+}
+
+/* L5: failures within the last minutes; too many, and nothing more is written. */
+static void count_failures(struct dir_store *store)
+{
+    unsigned failures = atomic_exchange(&store->sync_failures, 0);
+    uint64_t now_ms = failures > 0 ? loop_now_ms(store->loop) : 0;
+    for (unsigned i = 0; i < failures; i++) {
+        store->failure_ms[store->failure_count++ % DIR_SYNC_FAILURES_MAX] = now_ms;
+        if (store->failure_count < DIR_SYNC_FAILURES_MAX) {
+            continue;
+        }
+        uint64_t oldest_ms = store->failure_ms[store->failure_count % DIR_SYNC_FAILURES_MAX];
+        if (now_ms - oldest_ms <= DIR_SYNC_FAILURES_MS) {
+            atomic_store(&store->is_degraded, true);
+        }
+    }
+}
+
+static void op_done(struct work *work)
+{
+    struct store_req *req = container_of(work, struct store_req, work);
+    struct dir_store *store = dir_of(req->store);
+    CHECK(store->pending > 0);
+    store->pending--;
+    count_failures(store);
+    req->done(req);
+}
+
+static void dir_submit(struct store *base, struct store_req *req)
+{
+    struct dir_store *store = dir_of(base);
+    CHECK((size_t)req->op < ARRAY_LEN(operations));
+    CHECK(req->done != NULL);
+    store->pending++;
+    req->work = (struct work){.run = run_op, .done = op_done};
+    work_submit(store->pool, &req->work);
+}
+
+/* --- open, close ----------------------------------------------------------------------------------- */
+
+static void free_store(struct dir_store *store)
+{
+    dir_abort_all(store);
+    dir_free_runs(store);
+    dir_record_fini(&store->store_record);
+    if (store->lock_fd != -1) {
+        err_ignore(store->vfs->ops->close(store->vfs, store->lock_fd, NULL)); /* the lock ends here */
+    }
+    if (store->root != -1) {
+        err_ignore(store->vfs->ops->close(store->vfs, store->root, NULL)); /* a directory */
+    }
+    dir_sync_fini(&store->sync);
+    for (size_t i = 0; i < DIR_MAKE_LOCKS; i++) {
+        pthread_mutex_destroy(&store->make_locks[i]);
+    }
+    pthread_mutex_destroy(&store->admit_lock);
+    pthread_mutex_destroy(&store->lock);
+    free(store->path);
+    free(store);
+}
+
+/* Closing removes the temporaries of what was not sealed: file work, so on the pool. */
+static void run_close(struct work *work)
+{
+    struct dir_store *store = container_of(work, struct dir_store, close_work);
+    dir_abort_all(store);
+}
+
+static void close_now(struct work *work)
+{
+    struct dir_store *store = container_of(work, struct dir_store, close_work);
+    void (*done)(void *user) = store->close_done;
+    void *user = store->close_user;
+    free_store(store);
+    if (done != NULL) {
+        done(user);
+    }
+}
+
+static void dir_close(struct store *base, void (*done)(void *user), void *user)
+{
+    struct dir_store *store = dir_of(base);
+    CHECK(store->pending == 0);
+    store->close_done = done;
+    store->close_user = user;
+    store->close_work = (struct work){.run = run_close, .done = close_now};
+    work_submit(store->pool, &store->close_work);
+}
+
+static const struct store_ops dir_ops = {.submit = dir_submit, .close = dir_close};
+
+static struct dir_store *alloc_store(const char *path)
+{
+    struct dir_store *store = calloc(1, sizeof(*store));
+    if (store == NULL) {
+        return NULL;
+    }
+    store->path = strdup(path);
+    if (store->path == NULL || dir_sync_init(&store->sync) != 0) {
+        free(store->path);
+        free(store);
+        return NULL;
+    }
+    /* Default mutexes are plain memory on Linux: these do not fail. */
+    CHECK(pthread_mutex_init(&store->lock, NULL) == 0);
+    CHECK(pthread_mutex_init(&store->admit_lock, NULL) == 0);
+    for (size_t i = 0; i < DIR_MAKE_LOCKS; i++) {
+        CHECK(pthread_mutex_init(&store->make_locks[i], NULL) == 0);
+    }
+    store->root = store->lock_fd = -1;
+    dir_record_init(&store->store_record, "store");
+    return store;
+}
+
+int store_dir_new(struct loop *loop, struct work_pool *pool, struct vfs *vfs, const char *path,
+                  const struct store_dir_options *options, struct store **ret, struct diag *diag)
+{
+    struct dir_store *store = alloc_store(path);
+    if (store == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "open store %s", path);
+    }
+    store->base.ops = &dir_ops;
+    store->loop = loop;
+    store->pool = pool;
+    store->vfs = vfs;
+    store->read_only = store->is_shared = options->read_only;
+    store->reserve_bytes = options->reserve_bytes;
+    store->snapshot_every = options->snapshot_every > 0 ? options->snapshot_every : 64;
+    store->base.caps = (struct store_caps){.object_bytes_preferred = MIB(64),
+                                           .align_bytes = LIMIT_ALIGN_BYTES,
+                                           .name = "dir"};
+    int rc = dir_start(store, options, diag);
+    if (rc != 0) {
+        free_store(store);
+        return rc;
+    }
+    store->base.caps.read_only = store->read_only;
+    *ret = &store->base;
+    return 0;
+}
