@@ -8,6 +8,7 @@
 #define CAIRN_ENV_LOOP_H
 
 #include "base/diag.h"
+#include "base/list.h"
 
 #include <stdbool.h>
 #include <stddef.h>
