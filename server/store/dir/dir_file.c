@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Directories and whole files of the store: open, make, publish, read, remove. Invariant: a name other
- * than a temporary's is only ever made by a no-replace rename of a file that was fsynced, and nothing is
- * overwritten. Small things are written buffered: their lengths are odd, they are read back soon (a
- * restore plan, verify), and after the fsync a buffered file is as durable as a direct one. Objects are
- * direct (dir_object.c); no file is ever written both ways (L17).
+ * Directories and whole files of the store: open, make, publish, read, remove. Invariant: a name
+ * other than a temporary's is only ever made by a no-replace rename of a file that was fsynced, and
+ * nothing is overwritten. Small things are written buffered: their lengths are odd, they are read
+ * back soon (a restore plan, verify), and after the fsync a buffered file is as durable as a direct
+ * one. Objects are direct (dir_object.c); no file is ever written both ways (L17).
  */
 #include "dir_private.h"
 
@@ -16,27 +16,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- directories ----------------------------------------------------------------------------------- */
+/* --- directories
+ * ----------------------------------------------------------------------------------- */
 
 int dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret, struct diag *diag)
 {
-    CHECK(strlen(path) < DIR_PATH_MAX);
     vfs_fd fd = store->root;
     if (path[0] != 0) {
-        int rc = store->vfs->ops->open(store->vfs, store->root, path, VFS_READ | VFS_DIRECTORY, &fd, diag);
+        int rc = store->vfs->ops->open(store->vfs, store->root, path, VFS_READ | VFS_DIRECTORY, &fd,
+                                       diag);
         if (rc != 0) {
             return rc;
         }
     }
     ret->fd = fd;
-    strcpy(ret->path, path);
+    dir_path_copy(path, ret->path);
     return 0;
 }
 
 void dir_at_close(struct dir_store *store, struct dir_at *at)
 {
     if (at->fd != -1 && at->fd != store->root) {
-        err_ignore(store->vfs->ops->close(store->vfs, at->fd, NULL)); /* nothing was written through it */
+        err_ignore(
+            store->vfs->ops->close(store->vfs, at->fd, NULL)); /* nothing was written through it */
     }
     at->fd = -1;
 }
@@ -45,7 +47,7 @@ void dir_at_close(struct dir_store *store, struct dir_at *at)
 static int make_one(struct dir_store *store, const char *path, struct diag *diag)
 {
     char parent[DIR_PATH_MAX];
-    strcpy(parent, path);
+    dir_path_copy(path, parent);
     char *slash = strrchr(parent, '/');
     const char *name = slash != NULL ? path + (slash - parent) + 1 : path;
     *(slash != NULL ? slash : parent) = 0;
@@ -94,7 +96,8 @@ pthread_mutex_t *dir_make_lock(struct dir_store *store, const struct run_name *r
     return &store->make_locks[dir_hash_run(run) % DIR_MAKE_LOCKS];
 }
 
-/* --- files ------------------------------------------------------------------------------------------- */
+/* --- files
+ * ------------------------------------------------------------------------------------------- */
 
 void dir_temp_name(struct dir_store *store, char ret[DIR_NAME_MAX])
 {
@@ -104,8 +107,8 @@ void dir_temp_name(struct dir_store *store, char ret[DIR_NAME_MAX])
              (unsigned long long)random);
 }
 
-int dir_stat_file(struct dir_store *store, const struct dir_at *at, const char *name, struct vfs_stat *ret,
-                  struct diag *diag)
+int dir_stat_file(struct dir_store *store, const struct dir_at *at, const char *name,
+                  struct vfs_stat *ret, struct diag *diag)
 {
     struct vfs_stat stat;
     int rc = store->vfs->ops->stat(store->vfs, at->fd, name, &stat, diag);
@@ -113,9 +116,10 @@ int dir_stat_file(struct dir_store *store, const struct dir_at *at, const char *
         return rc;
     }
     if (stat.kind != VFS_FILE) {
-        return diag_set(diag, CAIRN_E_DAMAGED,
-                        "%s/%s/%s is not a regular file: something else was put in its place; remove it",
-                        store->path, at->path, name);
+        return diag_set(
+            diag, CAIRN_E_DAMAGED,
+            "%s/%s/%s is not a regular file: something else was put in its place; remove it",
+            store->path, at->path, name);
     }
     *ret = stat;
     return 0;
@@ -134,8 +138,8 @@ int dir_fsync_file(struct dir_store *store, vfs_fd fd, struct diag *diag)
     return rc;
 }
 
-int dir_rename_durably(struct dir_store *store, const struct dir_at *at, const char *temp, const char *name,
-                       struct diag *diag)
+int dir_rename_durably(struct dir_store *store, const struct dir_at *at, const char *temp,
+                       const char *name, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
     struct vfs_stat stat;
@@ -145,33 +149,40 @@ int dir_rename_durably(struct dir_store *store, const struct dir_at *at, const c
     if (rc == 0) {
         rc = dir_sync_now(store, at, &why); /* L8 */
         return rc == 0 ? 0
-                       : diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s/%s is there, but may not outlive a power cut: %s",
-                                  at->path, name, diag_text(&why, rc));
+                       : diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN,
+                                  "%s/%s is there, but may not outlive a power cut: %s", at->path,
+                                  name, diag_text(&why, rc));
     }
-    if (rc != CAIRN_E_EXISTS && rc != CAIRN_E_NO_SPACE && vfs->ops->stat(vfs, at->fd, temp, &stat, NULL) != 0) {
-        return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s/%s may be there or not: %s", at->path, name,
-                        diag_text(&why, rc));
+    if (rc != CAIRN_E_EXISTS && rc != CAIRN_E_NO_SPACE &&
+        vfs->ops->stat(vfs, at->fd, temp, &stat, NULL) != 0) {
+        return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s/%s may be there or not: %s", at->path,
+                        name, diag_text(&why, rc));
     }
-    err_ignore(vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* else the next start removes it */
+    err_ignore(
+        vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* else the next start removes it */
     return diag_set(diag, rc, "%s/%s: %s", at->path, name, diag_text(&why, rc));
 }
 
-int dir_take_back(struct dir_store *store, const struct dir_at *at, const char *name, struct diag *diag)
+int dir_take_back(struct dir_store *store, const struct dir_at *at, const char *name,
+                  struct diag *diag)
 {
     if (dir_check_broken(store, at->path, NULL) == 0 ||
         store->vfs->ops->unlink(store->vfs, at->fd, name, false, NULL) != 0) {
         return CAIRN_E_OUTCOME_UNKNOWN;
     }
     diag_clear(diag);
-    return diag_set(diag, CAIRN_E_IO, "%s/%s: the fsync of its directory failed, so it was taken back", at->path,
+    return diag_set(diag, CAIRN_E_IO,
+                    "%s/%s: the fsync of its directory failed, so it was taken back", at->path,
                     name);
 }
 
 /* Writes and closes a temporary; the caller removes it when this fails. */
-static int write_temp(struct dir_store *store, vfs_fd fd, struct record_value value, struct diag *diag)
+static int write_temp(struct dir_store *store, vfs_fd fd, struct record_value value,
+                      struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
-    int rc = value.bytes > 0 ? vfs->ops->pwrite(vfs, fd, 0, value.bytes, value.data, diag) : 0; /* L3 */
+    int rc =
+        value.bytes > 0 ? vfs->ops->pwrite(vfs, fd, 0, value.bytes, value.data, diag) : 0; /* L3 */
     if (rc == 0) {
         err_ignore(vfs->ops->chmod(vfs, fd, 0440, NULL)); /* L27: best effort */
     }
@@ -180,21 +191,23 @@ static int write_temp(struct dir_store *store, vfs_fd fd, struct record_value va
     return rc ? rc : close_rc;
 }
 
-int dir_publish(struct dir_store *store, const struct dir_at *at, const char *name, struct record_value value,
-                struct diag *diag)
+int dir_publish(struct dir_store *store, const struct dir_at *at, const char *name,
+                struct record_value value, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
     char temp[DIR_NAME_MAX];
     vfs_fd fd;
     dir_temp_name(store, temp);
     int rc = dir_check_broken(store, at->path, diag);
-    rc = rc ? rc : vfs->ops->open(vfs, at->fd, temp, VFS_WRITE | VFS_CREATE_EXCL, &fd, diag); /* L1 */
+    rc = rc ? rc
+            : vfs->ops->open(vfs, at->fd, temp, VFS_WRITE | VFS_CREATE_EXCL, &fd, diag); /* L1 */
     if (rc != 0) {
         return rc;
     }
     rc = write_temp(store, fd, value, diag);
     if (rc != 0) {
-        err_ignore(vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* else the next start removes it */
+        err_ignore(
+            vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* else the next start removes it */
         diag_add(diag, "%s/%s", at->path, name);
         return rc;
     }
@@ -202,8 +215,8 @@ int dir_publish(struct dir_store *store, const struct dir_at *at, const char *na
 }
 
 /* One attempt with a fresh descriptor. */
-static int read_once(struct dir_store *store, const struct dir_at *at, const char *name, struct dir_bytes *ret,
-                     struct diag *diag)
+static int read_once(struct dir_store *store, const struct dir_at *at, const char *name,
+                     struct dir_bytes *ret, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
     struct vfs_stat stat;
@@ -215,8 +228,8 @@ static int read_once(struct dir_store *store, const struct dir_at *at, const cha
         return rc;
     }
     if (stat.bytes > ret->bytes_max) {
-        rc = diag_set(diag, CAIRN_E_TOO_LARGE, "%s/%s has %llu bytes, %llu are allowed", at->path, name,
-                      (unsigned long long)stat.bytes, (unsigned long long)ret->bytes_max);
+        rc = diag_set(diag, CAIRN_E_TOO_LARGE, "%s/%s has %llu bytes, %llu are allowed", at->path,
+                      name, (unsigned long long)stat.bytes, (unsigned long long)ret->bytes_max);
     }
     uint8_t *data = rc == 0 ? malloc(stat.bytes > 0 ? stat.bytes : 1) : NULL;
     if (rc == 0 && data == NULL) {
@@ -238,8 +251,8 @@ static int read_once(struct dir_store *store, const struct dir_at *at, const cha
     return 0;
 }
 
-int dir_read_file(struct dir_store *store, const struct dir_at *at, const char *name, struct dir_bytes *ret,
-                  struct diag *diag)
+int dir_read_file(struct dir_store *store, const struct dir_at *at, const char *name,
+                  struct dir_bytes *ret, struct diag *diag)
 {
     int rc = read_once(store, at, name, ret, NULL);
     if (rc != 0 && rc != CAIRN_E_NOT_FOUND) {
@@ -250,8 +263,8 @@ int dir_read_file(struct dir_store *store, const struct dir_at *at, const char *
     return rc;
 }
 
-int dir_remove(struct dir_store *store, const struct run_name *run, const char *path, const char *name,
-               struct diag *diag)
+int dir_remove(struct dir_store *store, const struct run_name *run, const char *path,
+               const char *name, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
     struct dir_at at;
@@ -265,7 +278,8 @@ int dir_remove(struct dir_store *store, const struct run_name *run, const char *
     if (rc == 0) {
         pthread_mutex_t *lock = dir_make_lock(store, run);
         pthread_mutex_lock(lock);
-        /* Most often it is not empty; an empty one that a crash brings back is removed by a later start. */
+        /* Most often it is not empty; an empty one that a crash brings back is removed by a later
+         * start. */
         if (vfs->ops->unlink(vfs, store->root, path, true, NULL) == 0) {
             dir_forget(store, path);
         }
@@ -274,7 +288,8 @@ int dir_remove(struct dir_store *store, const struct run_name *run, const char *
     return rc;
 }
 
-/* --- health ------------------------------------------------------------------------------------------ */
+/* --- health
+ * ------------------------------------------------------------------------------------------ */
 
 void dir_note(struct dir_store *store, const char *fmt, ...)
 {
@@ -299,8 +314,8 @@ void dir_quarantine(struct dir_store *store, const struct dir_at *at, const char
     for (char *c = flat; *c != 0; c++) {
         *c = *c == '/' ? '+' : *c; /* no other name has a plus in it */
     }
-    /* Not essential, so not made to be: a crash may bring the file back to its old place, where the next
-     * load finds it again. */
+    /* Not essential, so not made to be: a crash may bring the file back to its old place, where the
+     * next load finds it again. */
     err_ignore(store->vfs->ops->rename(store->vfs, at->fd, name, to.fd, flat, NULL));
     dir_at_close(store, &to);
 }

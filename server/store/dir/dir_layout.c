@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of files and directories, made and parsed. Lower case only, at most 80 bytes, one way to write
- * each (D24): a name that would not be made again as it is, is not ours.
+ * Names of files and directories, made and parsed. Lower case only, at most 80 bytes, one way to
+ * write each (D24): a name that would not be made again as it is, is not ours.
  */
 #include "dir_private.h"
 
@@ -21,8 +21,8 @@ void dir_path_record(const struct run_name *run, char ret[DIR_PATH_MAX])
 
 void dir_path_objects(const struct run_name *run, struct ckpt_id id, char ret[DIR_PATH_MAX])
 {
-    int n = snprintf(ret, DIR_PATH_MAX, "runs/%s/%s/objects/%llu-%llu", run->project, run->run, (ull)id.term,
-                     (ull)id.step);
+    int n = snprintf(ret, DIR_PATH_MAX, "runs/%s/%s/objects/%llu-%llu", run->project, run->run,
+                     (ull)id.term, (ull)id.step);
     CHECK(n > 0 && n < DIR_PATH_MAX);
 }
 
@@ -102,6 +102,13 @@ bool dir_name_is_temp(const char *name, uint64_t *ret_epoch)
     }
     *ret_epoch = epoch;
     return true;
+}
+
+void dir_path_copy(const char *path, char ret[DIR_PATH_MAX])
+{
+    size_t bytes = strlen(path) + 1;
+    CHECK(bytes <= DIR_PATH_MAX);
+    memcpy(ret, path, bytes);
 }
 
 uint64_t dir_hash(const char *text)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Unsealed objects: create, write, seal, abort. Invariant: the final name appears only after every byte
- * is durable, and an object whose write or fsync failed never gets it (L5). One descriptor from the
- * first write to the fsync (L6); writes of one object may run in parallel on it.
+ * Unsealed objects: create, write, seal, abort. Invariant: the final name appears only after every
+ * byte is durable, and an object whose write or fsync failed never gets it (L5). One descriptor
+ * from the first write to the fsync (L6); writes of one object may run in parallel on it.
  */
 #include "dir_private.h"
 
@@ -25,21 +25,25 @@ struct dir_open {
     int void_code; /* a write failed: what with */
 };
 
-/* --- the table (store->lock held) -------------------------------------------------------------------- */
+/* --- the table (store->lock held)
+ * -------------------------------------------------------------------- */
 
 static struct dir_open **find_open(struct dir_store *store, const struct run_name *run,
                                    const struct object_id *id)
 {
-    uint64_t hash = dir_hash_run(run) ^ id->writer ^ (uint64_t)id->sequence * UINT64_C(0x9e3779b97f4a7c15) ^
-                    id->step << 20 ^ id->rank;
+    uint64_t hash = dir_hash_run(run) ^ id->writer ^
+                    (uint64_t)id->sequence * UINT64_C(0x9e3779b97f4a7c15) ^ id->step << 20 ^
+                    id->rank;
     struct dir_open **link = &store->opens[(hash ^ hash >> 32) % DIR_OPEN_BUCKETS];
-    while (*link != NULL && !(object_id_equal(&(*link)->id, id) && dir_run_equal(&(*link)->run, run))) {
+    while (*link != NULL &&
+           !(object_id_equal(&(*link)->id, id) && dir_run_equal(&(*link)->run, run))) {
         link = &(*link)->next;
     }
     return link;
 }
 
-bool dir_object_is_open(struct dir_store *store, const struct run_name *run, const struct object_id *id)
+bool dir_object_is_open(struct dir_store *store, const struct run_name *run,
+                        const struct object_id *id)
 {
     pthread_mutex_lock(&store->lock);
     bool is_open = *find_open(store, run, id) != NULL;
@@ -51,8 +55,9 @@ static int no_object(struct store_req *req)
 {
     char name[DIR_NAME_MAX];
     dir_name_object(&req->object, name);
-    return diag_set(&req->diag, CAIRN_E_NOT_FOUND, "object %s of step %llu, term %llu is not being written",
-                    name, (unsigned long long)req->object.step, (unsigned long long)req->object.term);
+    return diag_set(&req->diag, CAIRN_E_NOT_FOUND,
+                    "object %s of step %llu, term %llu is not being written", name,
+                    (unsigned long long)req->object.step, (unsigned long long)req->object.term);
 }
 
 /* Closes and removes what is left of the temporary. Nobody else has the object any more. */
@@ -65,7 +70,8 @@ static void discard(struct dir_store *store, struct dir_open *open)
         struct ckpt_id id = {open->id.term, open->id.step};
         dir_path_objects(&open->run, id, path);
         if (dir_at_open(store, path, &at, NULL) == 0) {
-            err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, open->temp, false, NULL)); /* else the next start */
+            err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, open->temp, false,
+                                               NULL)); /* else the next start */
             dir_at_close(store, &at);
         }
     }
@@ -86,18 +92,21 @@ static void forget_open(struct dir_store *store, struct dir_open *open)
     }
 }
 
-/* --- create ------------------------------------------------------------------------------------------ */
+/* --- create
+ * ------------------------------------------------------------------------------------------ */
 
-/* L19: room for what is promised, beyond the reserve; L2: taken at once, so that a full disk refuses an
- * object before its first byte. */
+/* L19: room for what is promised, beyond the reserve; L2: taken at once, so that a full disk
+ * refuses an object before its first byte. */
 static int take_space(struct dir_store *store, vfs_fd fd, uint64_t bytes, struct diag *diag)
 {
     struct vfs_space space;
     pthread_mutex_lock(&store->admit_lock);
     int rc = store->vfs->ops->space(store->vfs, store->root, &space, diag);
-    if (rc == 0 && (space.free_bytes < store->reserve_bytes || space.free_bytes - store->reserve_bytes < bytes)) {
+    if (rc == 0 && (space.free_bytes < store->reserve_bytes ||
+                    space.free_bytes - store->reserve_bytes < bytes)) {
         rc = diag_set(diag, CAIRN_E_NO_SPACE,
-                      "%s: an object of %llu bytes does not fit into %llu free bytes, of which %llu are kept in "
+                      "%s: an object of %llu bytes does not fit into %llu free bytes, of which "
+                      "%llu are kept in "
                       "reserve; forget checkpoints and run gc, or make room on the disk",
                       store->path, (unsigned long long)bytes, (unsigned long long)space.free_bytes,
                       (unsigned long long)store->reserve_bytes);
@@ -107,7 +116,8 @@ static int take_space(struct dir_store *store, vfs_fd fd, uint64_t bytes, struct
     return rc;
 }
 
-static int make_file(struct dir_store *store, struct dir_open *open, const char *path, struct diag *diag)
+static int make_file(struct dir_store *store, struct dir_open *open, const char *path,
+                     struct diag *diag)
 {
     struct dir_at at;
     struct vfs_stat stat;
@@ -160,8 +170,8 @@ int dir_op_create(struct dir_store *store, struct store_req *req)
     pthread_mutex_unlock(&store->lock);
     if (exists) {
         free(open);
-        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u is being written", req->object.sequence,
-                        req->object.rank);
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u is being written",
+                        req->object.sequence, req->object.rank);
     }
     dir_path_objects(&req->run, id, path);
     pthread_mutex_lock(dir_make_lock(store, &req->run));
@@ -174,26 +184,29 @@ int dir_op_create(struct dir_store *store, struct store_req *req)
     return rc;
 }
 
-/* --- write ------------------------------------------------------------------------------------------- */
+/* --- write
+ * ------------------------------------------------------------------------------------------- */
 
 static int check_range(const struct dir_open *open, struct store_req *req)
 {
     uint64_t end;
-    if (req->offset % LIMIT_ALIGN_BYTES == 0 && req->bytes % LIMIT_ALIGN_BYTES == 0 && req->bytes > 0 &&
-        (uintptr_t)req->data % LIMIT_ALIGN_BYTES == 0 && add_u64(req->offset, req->bytes, &end) &&
-        end <= open->bytes_max && !open->is_sealing) {
+    if (req->offset % LIMIT_ALIGN_BYTES == 0 && req->bytes % LIMIT_ALIGN_BYTES == 0 &&
+        req->bytes > 0 && (uintptr_t)req->data % LIMIT_ALIGN_BYTES == 0 &&
+        add_u64(req->offset, req->bytes, &end) && end <= open->bytes_max && !open->is_sealing) {
         return 0;
     }
     return diag_set(&req->diag, CAIRN_E_INVALID,
-                    "write of %llu bytes at %llu: not aligned to %d, beyond the object's %llu, or after its seal",
-                    (unsigned long long)req->bytes, (unsigned long long)req->offset, LIMIT_ALIGN_BYTES,
-                    (unsigned long long)open->bytes_max);
+                    "write of %llu bytes at %llu: not aligned to %d, beyond the object's %llu, or "
+                    "after its seal",
+                    (unsigned long long)req->bytes, (unsigned long long)req->offset,
+                    LIMIT_ALIGN_BYTES, (unsigned long long)open->bytes_max);
 }
 
 static int say_void(const struct dir_open *open, struct store_req *req)
 {
-    return diag_set(&req->diag, open->void_code, "object %u of rank %u: an earlier write of it failed",
-                    open->id.sequence, open->id.rank);
+    return diag_set(&req->diag, open->void_code,
+                    "object %u of rank %u: an earlier write of it failed", open->id.sequence,
+                    open->id.rank);
 }
 
 int dir_op_write(struct dir_store *store, struct store_req *req)
@@ -211,7 +224,9 @@ int dir_op_write(struct dir_store *store, struct store_req *req)
         return rc;
     }
     rc = FAILPOINT("dir.write");
-    rc = rc ? rc : store->vfs->ops->pwrite(store->vfs, open->fd, req->offset, req->bytes, req->data, &req->diag);
+    rc = rc ? rc
+            : store->vfs->ops->pwrite(store->vfs, open->fd, req->offset, req->bytes, req->data,
+                                      &req->diag);
     pthread_mutex_lock(&store->lock);
     open->end = max_u64(open->end, req->offset + req->bytes);
     if (rc != 0 && open->void_code == 0) {
@@ -225,7 +240,8 @@ int dir_op_write(struct dir_store *store, struct store_req *req)
     return rc;
 }
 
-/* --- seal, abort ------------------------------------------------------------------------------------- */
+/* --- seal, abort
+ * ------------------------------------------------------------------------------------- */
 
 /* Everything up to the durable temporary. Afterwards open->fd is closed whatever happened. */
 static int finish_file(struct dir_store *store, struct dir_open *open, struct diag *diag)
@@ -233,7 +249,8 @@ static int finish_file(struct dir_store *store, struct dir_open *open, struct di
     struct vfs *vfs = store->vfs;
     int rc = 0;
     if (open->end < open->bytes_max) {
-        rc = vfs->ops->truncate(vfs, open->fd, open->end, diag); /* gives back what was preallocated */
+        rc = vfs->ops->truncate(vfs, open->fd, open->end,
+                                diag); /* gives back what was preallocated */
     }
     if (rc == 0) {
         err_ignore(vfs->ops->chmod(vfs, open->fd, 0440, NULL)); /* L27: best effort */
@@ -257,7 +274,8 @@ static int seal_open(struct dir_store *store, struct dir_open *open, struct diag
         return rc ? rc : at_rc; /* the directory is gone, and the temporary with it (D20) */
     }
     if (rc != 0) {
-        err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, open->temp, false, NULL)); /* else the next start */
+        err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, open->temp, false,
+                                           NULL)); /* else the next start */
         diag_add(diag, "object %s/%s", path, name);
     } else {
         rc = dir_rename_durably(store, &at, open->temp, name, diag);
@@ -280,11 +298,13 @@ int dir_op_seal(struct dir_store *store, struct store_req *req)
     pthread_mutex_unlock(&store->lock);
     if (open == NULL) {
         int rc = dir_op_stat(store, req);
-        return rc == 0 ? diag_set(&req->diag, CAIRN_E_EXISTS, "object %u is sealed already", req->object.sequence)
+        return rc == 0 ? diag_set(&req->diag, CAIRN_E_EXISTS, "object %u is sealed already",
+                                  req->object.sequence)
                        : rc;
     }
     if (is_busy) {
-        return diag_set(&req->diag, CAIRN_E_INVALID, "object %u: writes are in flight", req->object.sequence);
+        return diag_set(&req->diag, CAIRN_E_INVALID, "object %u: writes are in flight",
+                        req->object.sequence);
     }
     int rc = open->void_code != 0 ? say_void(open, req) : seal_open(store, open, &req->diag);
     forget_open(store, open); /* only now is it seen */
@@ -307,7 +327,8 @@ int dir_op_abort(struct dir_store *store, struct store_req *req)
         return no_object(req);
     }
     if (is_busy) {
-        return diag_set(&req->diag, CAIRN_E_BUSY, "object %u is being created or sealed", req->object.sequence);
+        return diag_set(&req->diag, CAIRN_E_BUSY, "object %u is being created or sealed",
+                        req->object.sequence);
     }
     if (is_last) {
         discard(store, open);

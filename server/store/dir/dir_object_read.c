@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sealed objects: read, stat, list, delete. Invariant: exactly the bytes asked for or an error. Reads are
- * direct: the pages of a checkpoint would only push the trainer's own out of the cache, and what is
- * checked is then the disk (L17, L23). Unaligned ranges go through an aligned buffer.
+ * Sealed objects: read, stat, list, delete. Invariant: exactly the bytes asked for or an error.
+ * Reads are direct: the pages of a checkpoint would only push the trainer's own out of the cache,
+ * and what is checked is then the disk (L17, L23). Unaligned ranges go through an aligned buffer.
  */
 #include "dir_private.h"
 
@@ -49,9 +49,11 @@ static int find_place(struct dir_store *store, struct store_req *req, struct pla
     return rc == 0 ? 0 : diag_copy(&req->diag, &why);
 }
 
-/* --- read -------------------------------------------------------------------------------------------- */
+/* --- read
+ * -------------------------------------------------------------------------------------------- */
 
-static int read_exactly(struct dir_store *store, vfs_fd fd, uint64_t offset, size_t bytes, void *data)
+static int read_exactly(struct dir_store *store, vfs_fd fd, uint64_t offset, size_t bytes,
+                        void *data)
 {
     size_t got = 0;
     int rc = store->vfs->ops->pread(store->vfs, fd, offset, bytes, data, &got, NULL);
@@ -82,12 +84,14 @@ static int read_bounced(struct dir_store *store, vfs_fd fd, const struct store_r
     return rc;
 }
 
-static int read_once(struct dir_store *store, const struct place *place, const struct store_req *req,
-                     struct diag *diag)
+static int read_once(struct dir_store *store, const struct place *place,
+                     const struct store_req *req, struct diag *diag)
 {
     vfs_fd fd;
     int rc = FAILPOINT("dir.read");
-    rc = rc ? rc : store->vfs->ops->open(store->vfs, place->at.fd, place->name, VFS_READ | VFS_DIRECT, &fd, diag);
+    rc = rc ? rc
+            : store->vfs->ops->open(store->vfs, place->at.fd, place->name, VFS_READ | VFS_DIRECT,
+                                    &fd, diag);
     if (rc != 0) {
         return rc;
     }
@@ -110,15 +114,18 @@ int dir_op_read(struct dir_store *store, struct store_req *req)
         return rc;
     }
     if (!add_u64(req->offset, req->bytes, &end) || end > place.stat.bytes) {
-        rc = diag_set(&req->diag, CAIRN_E_DAMAGED, "object %s/%s has %llu bytes, %llu at %llu are wanted",
-                      place.at.path, place.name, (unsigned long long)place.stat.bytes,
+        rc = diag_set(&req->diag, CAIRN_E_DAMAGED,
+                      "object %s/%s has %llu bytes, %llu at %llu are wanted", place.at.path,
+                      place.name, (unsigned long long)place.stat.bytes,
                       (unsigned long long)req->bytes, (unsigned long long)req->offset);
     } else if (req->bytes > 0) {
         rc = read_once(store, &place, req, NULL);
-        rc = rc == CAIRN_E_IO ? read_once(store, &place, req, NULL) : rc; /* L22: once more, afresh */
+        rc = rc == CAIRN_E_IO ? read_once(store, &place, req, NULL)
+                              : rc; /* L22: once more, afresh */
         if (rc != 0) {
-            diag_set(&req->diag, rc, "read %llu bytes at %llu of object %s/%s: %s", (unsigned long long)req->bytes,
-                     (unsigned long long)req->offset, place.at.path, place.name, err_text(rc));
+            diag_set(&req->diag, rc, "read %llu bytes at %llu of object %s/%s: %s",
+                     (unsigned long long)req->bytes, (unsigned long long)req->offset, place.at.path,
+                     place.name, err_text(rc));
         }
     }
     dir_at_close(store, &place.at);
@@ -140,7 +147,8 @@ int dir_op_stat(struct dir_store *store, struct store_req *req)
     return rc;
 }
 
-/* --- list, delete ------------------------------------------------------------------------------------ */
+/* --- list, delete
+ * ------------------------------------------------------------------------------------ */
 
 static int compare_objects(const void *left, const void *right)
 {
@@ -155,7 +163,8 @@ static int compare_objects(const void *left, const void *right)
 }
 
 /* The entries that are sealed objects, into req. */
-static int pick_objects(struct dir_store *store, struct store_req *req, const struct dir_entries *entries)
+static int pick_objects(struct dir_store *store, struct store_req *req,
+                        const struct dir_entries *entries)
 {
     struct object_id *list = calloc(entries->count + 1, sizeof(*list));
     if (list == NULL) {
@@ -164,12 +173,14 @@ static int pick_objects(struct dir_store *store, struct store_req *req, const st
     size_t count = 0;
     for (size_t i = 0; i < entries->count; i++) {
         struct object_id id = {.term = req->id.term, .step = req->id.step};
-        if (!dir_parse_object(entries->entries[i].name, &id) || dir_object_is_open(store, &req->run, &id)) {
+        if (!dir_parse_object(entries->entries[i].name, &id) ||
+            dir_object_is_open(store, &req->run, &id)) {
             continue;
         }
         if (entries->entries[i].kind != VFS_FILE) {
             free(list);
-            return diag_set(&req->diag, CAIRN_E_DAMAGED, "%s of step %llu is not a regular file; remove it",
+            return diag_set(&req->diag, CAIRN_E_DAMAGED,
+                            "%s of step %llu is not a regular file; remove it",
                             entries->entries[i].name, (unsigned long long)req->id.step);
         }
         list[count++] = id;

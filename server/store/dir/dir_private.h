@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the directory store share. All functions but those of store_dir.c run on threads of
- * the work pool (or of whoever opens the store) and block. Numbers L1 to L28 are the rules of
- * server/store/README.md.
+ * What the files of the directory store share. All functions but those of store_dir.c run on
+ * threads of the work pool (or of whoever opens the store) and block. Numbers L1 to L28 are the
+ * rules of server/store/README.md.
  *
  * Locks, outermost first: dir_run.lock, make_locks, admit_lock, then lock or sync.lock (leaves).
  */
@@ -29,10 +29,10 @@ enum {
 };
 
 /* Feature bits that this version understands. */
-#define DIR_COMPAT_KNOWN UINT64_C(0)
+#define DIR_COMPAT_KNOWN    UINT64_C(0)
 #define DIR_RO_COMPAT_KNOWN UINT64_C(0)
-#define DIR_INCOMPAT_KNOWN UINT64_C(0)
-#define DIR_FORMAT_VERSION UINT64_C(1)
+#define DIR_INCOMPAT_KNOWN  UINT64_C(0)
+#define DIR_FORMAT_VERSION  UINT64_C(1)
 
 /* An open directory of the store; path is relative to the store's root ("" for the root). */
 struct dir_at {
@@ -70,8 +70,8 @@ struct dir_record {
     struct record *record; /* NULL: not loaded */
     struct sha256 last;    /* of the newest update; zero before the first */
     uint64_t snapshots[2]; /* versions of the newest valid one and of the one before it; 0: none */
-    bool is_stuck;         /* whether the newest update is durable is unknown: none is accepted after it */
-    uint64_t version_max;  /* is_stuck: the newest version known to be durable */
+    bool is_stuck; /* whether the newest update is durable is unknown: none is accepted after it */
+    uint64_t version_max; /* is_stuck: the newest version known to be durable */
 };
 
 struct dir_run {
@@ -92,10 +92,10 @@ struct dir_store {
     vfs_fd root, lock_fd;
     uint64_t reserve_bytes;
     unsigned snapshot_every;
-    bool read_only; /* as opened, or by an unknown ro-compat feature */
-    bool is_shared; /* opened read-only without a lock: a daemon may write meanwhile */
-    atomic_bool is_degraded;        /* read-only since fsync failed too often */
-    atomic_uint sync_failures;      /* not counted yet by the loop's thread */
+    bool read_only;            /* as opened, or by an unknown ro-compat feature */
+    bool is_shared;            /* opened read-only without a lock: a daemon may write meanwhile */
+    atomic_bool is_degraded;   /* read-only since fsync failed too often */
+    atomic_uint sync_failures; /* not counted yet by the loop's thread */
     struct dir_record store_record; /* after the start: nobody's */
 
     pthread_mutex_t lock; /* guards opens, runs, health */
@@ -103,7 +103,8 @@ struct dir_store {
     struct dir_run *runs[DIR_RUN_BUCKETS];
     char health[96];
     unsigned health_count;
-    pthread_mutex_t make_locks[DIR_MAKE_LOCKS]; /* by run: a directory is not removed while a file is made in it */
+    pthread_mutex_t make_locks[DIR_MAKE_LOCKS]; /* by run: a directory is not removed while a file
+                                                   is made in it */
     pthread_mutex_t admit_lock;                 /* between looking at free space and taking it */
     struct dir_sync sync;
 
@@ -116,9 +117,13 @@ struct dir_store {
     void *close_user;
 };
 
-static inline struct dir_store *dir_of(struct store *store) { return container_of(store, struct dir_store, base); }
+static inline struct dir_store *dir_of(struct store *store)
+{
+    return container_of(store, struct dir_store, base);
+}
 
-/* --- dir_layout.c: names --------------------------------------------------------------------------- */
+/* --- dir_layout.c: names
+ * --------------------------------------------------------------------------- */
 void dir_path_record(const struct run_name *run, char ret[DIR_PATH_MAX]);
 void dir_path_objects(const struct run_name *run, struct ckpt_id id, char ret[DIR_PATH_MAX]);
 void dir_path_checkpoint(const struct run_name *run, struct ckpt_id id, char ret[DIR_PATH_MAX]);
@@ -129,26 +134,31 @@ void dir_name_small(const struct store_name *name, char ret[DIR_NAME_MAX]);
 void dir_name_version(uint64_t version, bool is_snapshot, char ret[DIR_NAME_MAX]);
 bool dir_parse_version(const char *name, uint64_t *ret_version, bool *ret_is_snapshot);
 bool dir_name_is_temp(const char *name, uint64_t *ret_epoch);
+/* A path that is known to fit. */
+void dir_path_copy(const char *path, char ret[DIR_PATH_MAX]);
 uint64_t dir_hash(const char *text);
 uint64_t dir_hash_run(const struct run_name *run);
 bool dir_run_equal(const struct run_name *a, const struct run_name *b);
 
-/* --- dir_sync.c: durability of directories ----------------------------------------------------------- */
+/* --- dir_sync.c: durability of directories
+ * ----------------------------------------------------------- */
 int MUST_USE dir_sync_init(struct dir_sync *sync);
 void dir_sync_fini(struct dir_sync *sync);
 bool dir_knows(struct dir_store *store, const char *path, enum dir_fact fact);
 void dir_learn(struct dir_store *store, const char *path, enum dir_fact fact);
 void dir_forget(struct dir_store *store, const char *path);
-/* One fsync serves all callers that wait for the same directory (L9). After a failure the directory is
- * broken for this incarnation (L5). */
+/* One fsync serves all callers that wait for the same directory (L9). After a failure the directory
+ * is broken for this incarnation (L5). */
 int MUST_USE dir_sync_now(struct dir_store *store, const struct dir_at *at, struct diag *diag);
 /* Makes what an earlier incarnation left in the directory durable, once (L11). */
 int MUST_USE dir_sync_once(struct dir_store *store, const struct dir_at *at, struct diag *diag);
 /* READ_ONLY when an fsync of it failed. */
 int MUST_USE dir_check_broken(struct dir_store *store, const char *path, struct diag *diag);
 
-/* --- dir_file.c: directories and whole files --------------------------------------------------------- */
-int MUST_USE dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret, struct diag *diag);
+/* --- dir_file.c: directories and whole files
+ * --------------------------------------------------------- */
+int MUST_USE dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret,
+                         struct diag *diag);
 void dir_at_close(struct dir_store *store, struct dir_at *at);
 /* Makes path and what is missing above it, durably (L8). The make lock of its run must be held. */
 int MUST_USE dir_make(struct dir_store *store, const char *path, struct diag *diag);
@@ -158,13 +168,16 @@ int MUST_USE dir_stat_file(struct dir_store *store, const struct dir_at *at, con
                            struct vfs_stat *ret, struct diag *diag);
 /* fsync of a file, counted when it fails (L5). */
 int MUST_USE dir_fsync_file(struct dir_store *store, vfs_fd fd, struct diag *diag);
-/* Renames temp to name without replacing, and makes that durable. EXISTS; OUTCOME_UNKNOWN when the name
- * is there but not known to be durable, or the rename itself cannot be judged. temp is gone unless so. */
+/* Renames temp to name without replacing, and makes that durable. EXISTS; OUTCOME_UNKNOWN when the
+ * name is there but not known to be durable, or the rename itself cannot be judged. temp is gone
+ * unless so. */
 int MUST_USE dir_rename_durably(struct dir_store *store, const struct dir_at *at, const char *temp,
                                 const char *name, struct diag *diag);
-/* After OUTCOME_UNKNOWN by a failed directory fsync: takes the name back, of which nobody was told; IO
- * then. OUTCOME_UNKNOWN where that is not possible. Not for records, whose numbers are guards. */
-int MUST_USE dir_take_back(struct dir_store *store, const struct dir_at *at, const char *name, struct diag *diag);
+/* After OUTCOME_UNKNOWN by a failed directory fsync: takes the name back, of which nobody was told;
+ * IO then. OUTCOME_UNKNOWN where that is not possible. Not for records, whose numbers are guards.
+ */
+int MUST_USE dir_take_back(struct dir_store *store, const struct dir_at *at, const char *name,
+                           struct diag *diag);
 /* A whole small file: temporary, fsync, rename, directory fsync. Errors as above. */
 int MUST_USE dir_publish(struct dir_store *store, const struct dir_at *at, const char *name,
                          struct record_value value, struct diag *diag);
@@ -183,25 +196,30 @@ void dir_note(struct dir_store *store, const char *fmt, ...) PRINTF(2, 3);
 /* Moves a file that nothing needs, but that should not be as it is, to quarantine/ (L21). */
 void dir_quarantine(struct dir_store *store, const struct dir_at *at, const char *name);
 
-/* --- dir_record.c, dir_record_load.c ----------------------------------------------------------------- */
+/* --- dir_record.c, dir_record_load.c
+ * ----------------------------------------------------------------- */
 void dir_record_init(struct dir_record *rec, const char *path);
 void dir_record_fini(struct dir_record *rec);
-/* Fills rec->record from the folder. An absent or empty folder is version 0. DAMAGED names the file. */
+/* Fills rec->record from the folder. An absent or empty folder is version 0. DAMAGED names the
+ * file. */
 int MUST_USE dir_record_load(struct dir_store *store, struct dir_record *rec, struct diag *diag);
 /* The guarded update, durable when 0. The folder must exist. */
 int MUST_USE dir_record_update(struct dir_store *store, struct dir_record *rec,
-                               const struct record_update *update, uint64_t *ret_version, struct diag *diag);
+                               const struct record_update *update, uint64_t *ret_version,
+                               struct diag *diag);
 /* Are there updates or snapshots in the folder? */
-int MUST_USE dir_record_exists(struct dir_store *store, const char *path, bool *ret, struct diag *diag);
+int MUST_USE dir_record_exists(struct dir_store *store, const char *path, bool *ret,
+                               struct diag *diag);
 struct dir_versions {
     size_t update_count, snapshot_count, cap[2];
     uint64_t *updates, *snapshots; /* sorted */
 };
-int MUST_USE dir_versions_list(struct dir_store *store, const struct dir_at *at, struct dir_versions *ret,
-                               struct diag *diag);
+int MUST_USE dir_versions_list(struct dir_store *store, const struct dir_at *at,
+                               struct dir_versions *ret, struct diag *diag);
 void dir_versions_fini(struct dir_versions *versions);
 
-/* --- the operations ---------------------------------------------------------------------------------- */
+/* --- the operations
+ * ---------------------------------------------------------------------------------- */
 int MUST_USE dir_op_create(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_write(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_seal(struct dir_store *store, struct store_req *req);
@@ -218,12 +236,15 @@ int MUST_USE dir_op_record_get(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_record_update(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);
 /* Is this object being written? Then its file, if there is one, is not to be seen. */
-bool dir_object_is_open(struct dir_store *store, const struct run_name *run, const struct object_id *id);
+bool dir_object_is_open(struct dir_store *store, const struct run_name *run,
+                        const struct object_id *id);
 void dir_abort_all(struct dir_store *store);
 void dir_free_runs(struct dir_store *store);
 
-/* --- dir_start.c, dir_sweep.c, dir_entries.c -------------------------------------------------------------------------- */
-int MUST_USE dir_start(struct dir_store *store, const struct store_dir_options *options, struct diag *diag);
+/* --- dir_start.c, dir_sweep.c, dir_entries.c
+ * -------------------------------------------------------------------------- */
+int MUST_USE dir_start(struct dir_store *store, const struct store_dir_options *options,
+                       struct diag *diag);
 /* Removes temporaries of this and older epochs; the lock is held, so nobody is writing them. */
 int MUST_USE dir_sweep(struct dir_store *store, struct diag *diag);
 
@@ -235,8 +256,8 @@ struct dir_entries {
     size_t count, cap;
     struct dir_entry *entries;
 };
-int MUST_USE dir_entries_list(struct dir_store *store, const struct dir_at *at, struct dir_entries *ret,
-                              struct diag *diag);
+int MUST_USE dir_entries_list(struct dir_store *store, const struct dir_at *at,
+                              struct dir_entries *ret, struct diag *diag);
 void dir_entries_fini(struct dir_entries *entries);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A record as a folder of numbered updates: the guarded update, and the snapshots that compact it.
- * Invariant: update n+1 is published only when update n is durable, under a number that nobody else can
- * take (the rename does not replace), and holds the SHA-256 of update n. The decoded form in memory is a
- * cache of what is durable; whenever that is not sure it is dropped.
+ * Invariant: update n+1 is published only when update n is durable, under a number that nobody else
+ * can take (the rename does not replace), and holds the SHA-256 of update n. The decoded form in
+ * memory is a cache of what is durable; whenever that is not sure it is dropped.
  */
 #include "dir_private.h"
 
@@ -15,8 +15,7 @@
 void dir_record_init(struct dir_record *rec, const char *path)
 {
     *rec = (struct dir_record){.record = NULL};
-    CHECK(strlen(path) < DIR_PATH_MAX);
-    strcpy(rec->path, path);
+    dir_path_copy(path, rec->path);
 }
 
 void dir_record_fini(struct dir_record *rec)
@@ -25,8 +24,8 @@ void dir_record_fini(struct dir_record *rec)
     rec->record = NULL;
 }
 
-/* Removes what two snapshots make unnecessary: older snapshots, and updates up to the older one (L14:
- * only after the newer is durable). A leftover of a crash goes with the next snapshot. */
+/* Removes what two snapshots make unnecessary: older snapshots, and updates up to the older one
+ * (L14: only after the newer is durable). A leftover of a crash goes with the next snapshot. */
 static void prune(struct dir_store *store, const struct dir_record *rec, const struct dir_at *at)
 {
     uint64_t oldest = rec->snapshots[1];
@@ -46,8 +45,8 @@ static void prune(struct dir_store *store, const struct dir_record *rec, const s
     dir_versions_fini(&have);
 }
 
-/* The update that came before is durable whatever becomes of the snapshot: a failure is noted, and the
- * next update tries again. */
+/* The update that came before is durable whatever becomes of the snapshot: a failure is noted, and
+ * the next update tries again. */
 static void write_snapshot(struct dir_store *store, struct dir_record *rec, const struct dir_at *at)
 {
     uint64_t version = record_version(rec->record);
@@ -66,8 +65,8 @@ static void write_snapshot(struct dir_store *store, struct dir_record *rec, cons
         return; /* the disk is full: that is said elsewhere, and heals */
     }
     if (rc != 0) {
-        dir_note(store, "no snapshot of %s at version %llu: %s", rec->path, (unsigned long long)version,
-                 err_name(rc));
+        dir_note(store, "no snapshot of %s at version %llu: %s", rec->path,
+                 (unsigned long long)version, err_name(rc));
         return;
     }
     rec->snapshots[1] = rec->snapshots[0];
@@ -82,8 +81,9 @@ static void drop_cache(struct dir_record *rec)
     rec->record = NULL;
 }
 
-static int publish_update(struct dir_store *store, struct dir_record *rec, const struct record_update *update,
-                          const struct dir_at *at, struct diag *diag)
+static int publish_update(struct dir_store *store, struct dir_record *rec,
+                          const struct record_update *update, const struct dir_at *at,
+                          struct diag *diag)
 {
     uint64_t version = record_version(rec->record);
     char name[DIR_NAME_MAX];
@@ -107,23 +107,27 @@ static int publish_update(struct dir_store *store, struct dir_record *rec, const
         rc = CAIRN_E_CONFLICT;
         if (diag != NULL) {
             diag_clear(diag);
-            diag_set(diag, rc, "update %llu of %s was written by somebody else: is a second daemon on this store?",
-                     (unsigned long long)version, rec->path);
+            diag_set(
+                diag, rc,
+                "update %llu of %s was written by somebody else: is a second daemon on this store?",
+                (unsigned long long)version, rec->path);
         }
     }
     buf_fini(&buf);
     return rc;
 }
 
-int dir_record_update(struct dir_store *store, struct dir_record *rec, const struct record_update *update,
-                      uint64_t *ret_version, struct diag *diag)
+int dir_record_update(struct dir_store *store, struct dir_record *rec,
+                      const struct record_update *update, uint64_t *ret_version, struct diag *diag)
 {
     struct dir_at at;
     int rc = rec->record != NULL ? 0 : dir_record_load(store, rec, diag);
     if (rc == 0 && rec->is_stuck) {
-        rc = diag_set(diag, CAIRN_E_READ_ONLY,
-                      "%s: whether its last update is durable is unknown since a failed fsync; check the "
-                      "disk and restart the daemon", rec->path);
+        rc = diag_set(
+            diag, CAIRN_E_READ_ONLY,
+            "%s: whether its last update is durable is unknown since a failed fsync; check the "
+            "disk and restart the daemon",
+            rec->path);
     }
     rc = rc ? rc : dir_at_open(store, rec->path, &at, diag);
     if (rc != 0) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading a record: the newest snapshot that is whole, and every update after it, each checked by its
- * crc, its number and the SHA-256 of the one before. Invariant: what is returned is the record as it was
- * durable, or DAMAGED with the file's name; nothing is ever cut off. Damage that a newer snapshot covers
- * is noted in the store's health and moved to quarantine.
+ * Reading a record: the newest snapshot that is whole, and every update after it, each checked by
+ * its crc, its number and the SHA-256 of the one before. Invariant: what is returned is the record
+ * as it was durable, or DAMAGED with the file's name; nothing is ever cut off. Damage that a newer
+ * snapshot covers is noted in the store's health and moved to quarantine.
  */
 #include "dir_private.h"
 
@@ -15,7 +15,8 @@
 
 enum { LOAD_TRIES = 8 };
 
-/* --- the folder -------------------------------------------------------------------------------------- */
+/* --- the folder
+ * -------------------------------------------------------------------------------------- */
 
 static int add_version(struct dir_versions *versions, bool is_snapshot, uint64_t version)
 {
@@ -40,7 +41,9 @@ static int on_entry(void *user, const char *name, enum vfs_kind kind)
     uint64_t version;
     bool is_snapshot;
     (void)kind; /* what is not a file is found out when it is read */
-    return dir_parse_version(name, &version, &is_snapshot) ? add_version(versions, is_snapshot, version) : 0;
+    return dir_parse_version(name, &version, &is_snapshot)
+               ? add_version(versions, is_snapshot, version)
+               : 0;
 }
 
 static int compare_u64(const void *left, const void *right)
@@ -77,11 +80,12 @@ void dir_versions_fini(struct dir_versions *versions)
 
 static bool has_update(const struct dir_versions *have, uint64_t version)
 {
-    return have->update_count > 0 &&
-           bsearch(&version, have->updates, have->update_count, sizeof(version), compare_u64) != NULL;
+    return have->update_count > 0 && bsearch(&version, have->updates, have->update_count,
+                                             sizeof(version), compare_u64) != NULL;
 }
 
-/* --- single files ------------------------------------------------------------------------------------ */
+/* --- single files
+ * ------------------------------------------------------------------------------------ */
 
 /* The state of one load. */
 struct load {
@@ -94,19 +98,22 @@ struct load {
     uint64_t newest; /* the version to be reached */
 };
 
-static int say_damaged(struct load *load, const char *name, int code, const char *what, struct diag *diag)
+static int say_damaged(struct load *load, const char *name, int code, const char *what,
+                       struct diag *diag)
 {
     if (code == CAIRN_E_FORMAT || code == CAIRN_E_TOO_LARGE) {
         code = CAIRN_E_DAMAGED;
     }
-    return diag_set(diag, code, "record file %s/%s/%s: %s%s", load->store->path, load->at.path, name, what,
-                    code == CAIRN_E_DAMAGED ? "; it was written whole, so the disk or somebody changed it: restore "
-                                              "it from a copy of the store"
-                                            : "");
+    return diag_set(diag, code, "record file %s/%s/%s: %s%s", load->store->path, load->at.path,
+                    name, what,
+                    code == CAIRN_E_DAMAGED
+                        ? "; it was written whole, so the disk or somebody changed it: restore "
+                          "it from a copy of the store"
+                        : "");
 }
 
-static int read_snapshot(struct load *load, uint64_t version, struct record **ret, struct sha256 *ret_last,
-                         struct diag *diag)
+static int read_snapshot(struct load *load, uint64_t version, struct record **ret,
+                         struct sha256 *ret_last, struct diag *diag)
 {
     struct dir_bytes file = {.bytes_max = LIMIT_RECORD_BYTES};
     struct diag why = DIAG_INIT;
@@ -131,10 +138,10 @@ static int read_snapshot(struct load *load, uint64_t version, struct record **re
     return 0;
 }
 
-/* Reads update `version`, which must follow the one with the hash *last; applies it to record unless that
- * is NULL, and sets *last to its own hash. */
-static int read_update(struct load *load, uint64_t version, struct record *record, struct sha256 *last,
-                       struct diag *diag)
+/* Reads update `version`, which must follow the one with the hash *last; applies it to record
+ * unless that is NULL, and sets *last to its own hash. */
+static int read_update(struct load *load, uint64_t version, struct record *record,
+                       struct sha256 *last, struct diag *diag)
 {
     struct dir_bytes file = {.bytes_max = LIMIT_RECORD_UPDATE_BYTES};
     struct diag why = DIAG_INIT;
@@ -144,14 +151,17 @@ static int read_update(struct load *load, uint64_t version, struct record *recor
     uint64_t number = 0;
     char name[DIR_NAME_MAX];
     dir_name_version(version, false, name);
-    int rc = has_update(&load->have, version) ? dir_read_file(load->store, &load->at, name, &file, &why)
-             : load->store->is_shared         ? diag_set(&why, CAIRN_E_NOT_FOUND, "%s is missing", name)
-                                              : diag_set(&why, CAIRN_E_DAMAGED, "it is missing");
+    int rc = has_update(&load->have, version)
+                 ? dir_read_file(load->store, &load->at, name, &file, &why)
+             : load->store->is_shared ? diag_set(&why, CAIRN_E_NOT_FOUND, "%s is missing", name)
+                                      : diag_set(&why, CAIRN_E_DAMAGED, "it is missing");
     if (rc == CAIRN_E_NOT_FOUND) {
         return diag_copy(diag, &why);
     }
     scratch_init(&scratch, KIB(64) + file.bytes * 8);
-    rc = rc ? rc : record_update_decode(file.bytes, file.data, &scratch, &update, &number, previous.bytes, &why);
+    rc = rc ? rc
+            : record_update_decode(file.bytes, file.data, &scratch, &update, &number,
+                                   previous.bytes, &why);
     if (rc == 0 && number != version) {
         rc = diag_set(&why, CAIRN_E_DAMAGED, "it holds update %llu", (unsigned long long)number);
     }
@@ -170,7 +180,8 @@ static int read_update(struct load *load, uint64_t version, struct record *recor
     return rc == 0 ? 0 : say_damaged(load, name, rc, diag_text(&why, rc), diag);
 }
 
-/* --- the whole --------------------------------------------------------------------------------------- */
+/* --- the whole
+ * --------------------------------------------------------------------------------------- */
 
 static void note_covered(struct load *load, uint64_t version, bool is_snapshot)
 {
@@ -180,9 +191,9 @@ static void note_covered(struct load *load, uint64_t version, bool is_snapshot)
     dir_quarantine(load->store, &load->at, name);
 }
 
-/* The newest whole snapshot not above version_max, else the empty record. A damaged one is passed over:
- * the updates since an older one are kept for this, and if they do not reach up to it, read_update() says
- * which is missing. */
+/* The newest whole snapshot not above version_max, else the empty record. A damaged one is passed
+ * over: the updates since an older one are kept for this, and if they do not reach up to it,
+ * read_update() says which is missing. */
 static int take_snapshot(struct load *load, uint64_t version_max, struct diag *diag)
 {
     for (size_t i = load->have.snapshot_count; i-- > 0;) {
@@ -199,11 +210,13 @@ static int take_snapshot(struct load *load, uint64_t version_max, struct diag *d
             return read_snapshot(load, version, &load->record, &load->last, diag);
         }
     }
-    return record_new(&load->record) == 0 ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "record %s", load->at.path);
+    return record_new(&load->record) == 0
+               ? 0
+               : diag_set(diag, CAIRN_E_NO_MEMORY, "record %s", load->at.path);
 }
 
-/* The record is whole. What lies before its snapshot is what saves it when the snapshot goes bad: look at
- * that too, once, and say what is wrong with it. */
+/* The record is whole. What lies before its snapshot is what saves it when the snapshot goes bad:
+ * look at that too, once, and say what is wrong with it. */
 static void check_covered(struct load *load)
 {
     struct record *older = NULL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations on small things (manifests, pages, parts), on the records of runs, and on the store as a
- * whole. Decoded records are kept under a lock per run; a store opened beside a daemon keeps none.
+ * Operations on small things (manifests, pages, parts), on the records of runs, and on the store as
+ * a whole. Decoded records are kept under a lock per run; a store opened beside a daemon keeps
+ * none.
  */
 #include "dir_private.h"
 
@@ -11,9 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- small things ------------------------------------------------------------------------------------ */
+/* --- small things
+ * ------------------------------------------------------------------------------------ */
 
-static int publish_here(struct dir_store *store, const struct dir_at *at, const char *name, struct store_req *req)
+static int publish_here(struct dir_store *store, const struct dir_at *at, const char *name,
+                        struct store_req *req)
 {
     struct record_value value = {.bytes = req->bytes, .data = req->data};
     int rc = dir_publish(store, at, name, value, &req->diag);
@@ -22,7 +25,8 @@ static int publish_here(struct dir_store *store, const struct dir_at *at, const 
     }
     if (rc == CAIRN_E_EXISTS) {
         struct diag why = DIAG_INIT;
-        int sync_rc = dir_sync_now(store, at, &why); /* L11: the caller may find it equal, and build on it */
+        int sync_rc =
+            dir_sync_now(store, at, &why); /* L11: the caller may find it equal, and build on it */
         if (sync_rc != 0) {
             diag_clear(&req->diag);
             return diag_copy(&req->diag, &why);
@@ -82,9 +86,11 @@ int dir_op_delete_small(struct dir_store *store, struct store_req *req)
     return dir_remove(store, &req->name.run, path, name, &req->diag);
 }
 
-/* --- records ----------------------------------------------------------------------------------------- */
+/* --- records
+ * ----------------------------------------------------------------------------------------- */
 
-/* The run's entry in the table, made when it is asked for first; it stays until the store is closed. */
+/* The run's entry in the table, made when it is asked for first; it stays until the store is
+ * closed. */
 static struct dir_run *find_run(struct dir_store *store, const struct run_name *name)
 {
     pthread_mutex_lock(&store->lock);
@@ -142,7 +148,8 @@ int dir_op_record_get(struct dir_store *store, struct store_req *req)
     }
     struct dir_run *run = find_run(store, &req->run);
     if (run == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project, req->run.run);
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project,
+                        req->run.run);
     }
     pthread_mutex_lock(&run->lock);
     int rc = run->record.record != NULL ? 0 : dir_record_load(store, &run->record, &req->diag);
@@ -155,19 +162,22 @@ int dir_op_record_update(struct dir_store *store, struct store_req *req)
 {
     struct dir_run *run = find_run(store, &req->run);
     if (run == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project, req->run.run);
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project,
+                        req->run.run);
     }
     pthread_mutex_lock(&run->lock);
     pthread_mutex_t *lock = dir_make_lock(store, &req->run);
     pthread_mutex_lock(lock);
     int rc = dir_make(store, run->record.path, &req->diag);
     pthread_mutex_unlock(lock);
-    rc = rc ? rc : dir_record_update(store, &run->record, req->update, &req->ret_version, &req->diag);
+    rc = rc ? rc
+            : dir_record_update(store, &run->record, req->update, &req->ret_version, &req->diag);
     pthread_mutex_unlock(&run->lock);
     return rc;
 }
 
-/* --- all runs ---------------------------------------------------------------------------------------- */
+/* --- all runs
+ * ---------------------------------------------------------------------------------------- */
 
 struct run_list {
     size_t count, cap;
@@ -189,7 +199,8 @@ static int add_run(struct run_list *list, const struct run_name *name)
     return 0;
 }
 
-static int list_project(struct dir_store *store, const char *project, struct run_list *list, struct diag *diag)
+static int list_project(struct dir_store *store, const char *project, struct run_list *list,
+                        struct diag *diag)
 {
     char path[DIR_PATH_MAX];
     struct dir_at at;
@@ -264,10 +275,12 @@ int dir_op_usage(struct dir_store *store, struct store_req *req)
     }
     pthread_mutex_lock(&store->lock);
     if (is_degraded) {
-        snprintf(usage->detail, sizeof(usage->detail), "read-only: fsync failed %d times; check the disk, restart",
+        snprintf(usage->detail, sizeof(usage->detail),
+                 "read-only: fsync failed %d times; check the disk, restart",
                  DIR_SYNC_FAILURES_MAX);
     } else if (store->health_count > 1) {
-        snprintf(usage->detail, sizeof(usage->detail), "(%u notes) %.70s", store->health_count, store->health);
+        snprintf(usage->detail, sizeof(usage->detail), "(%u notes) %.70s", store->health_count,
+                 store->health);
     } else {
         snprintf(usage->detail, sizeof(usage->detail), "%s", store->health);
     }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening a store (L21): file system, lock, store record, new epoch, sweep. Each step may be the last
- * before a kill, and the next start does it again: the store record is published like any record, and
- * everything before it leaves an empty store. Runs on the thread that opens the store, before any other.
+ * Opening a store (L21): file system, lock, store record, new epoch, sweep. Each step may be the
+ * last before a kill, and the next start does it again: the store record is published like any
+ * record, and everything before it leaves an empty store. Runs on the thread that opens the store,
+ * before any other.
  *
  * The store record (folder store/): uuid 16 bytes; format, epoch, compat, ro-compat, incompat u64.
  */
@@ -14,7 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- the directory and its file system ----------------------------------------------------------------- */
+/* --- the directory and its file system
+ * ----------------------------------------------------------------- */
 
 static int open_root(struct dir_store *store, bool create, struct diag *diag)
 {
@@ -25,7 +27,8 @@ static int open_root(struct dir_store *store, bool create, struct diag *diag)
         return rc ? diag_copy(diag, &why) : 0;
     }
     if (!create) {
-        return diag_set(diag, CAIRN_E_NO_STORE, "%s is not there; make a store with cairnd --init", store->path);
+        return diag_set(diag, CAIRN_E_NO_STORE, "%s is not there; make a store with cairnd --init",
+                        store->path);
     }
     char parent[4096];
     int n = snprintf(parent, sizeof(parent), "%s", store->path);
@@ -48,13 +51,15 @@ static int open_root(struct dir_store *store, bool create, struct diag *diag)
     }
     rc = vfs->ops->mkdir(vfs, fd, name, diag);
     rc = rc ? rc : vfs->ops->fsync(vfs, fd, diag); /* L8 */
-    err_ignore(vfs->ops->close(vfs, fd, NULL)); /* a directory */
+    err_ignore(vfs->ops->close(vfs, fd, NULL));    /* a directory */
     return rc ? rc : vfs->ops->open_root(vfs, store->path, &store->root, diag);
 }
 
-static int check_file_system(struct dir_store *store, const struct store_dir_options *options, struct diag *diag)
+static int check_file_system(struct dir_store *store, const struct store_dir_options *options,
+                             struct diag *diag)
 {
-    static const char *const tried[] = {"ext4", "xfs", "btrfs", "sim"}; /* L26; sim: the simulator's */
+    static const char *const tried[] = {"ext4", "xfs", "btrfs",
+                                        "sim"}; /* L26; sim: the simulator's */
     struct vfs_space space;
     int rc = store->vfs->ops->space(store->vfs, store->root, &space, diag);
     if (rc != 0) {
@@ -62,13 +67,16 @@ static int check_file_system(struct dir_store *store, const struct store_dir_opt
     }
     if (space.is_network && !options->read_only && !options->force_fs) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "%s is on the network file system %s, where a second daemon on another host could not be "
-                        "kept out: use a local disk, or say --single-writer", store->path, space.fs_type);
+                        "%s is on the network file system %s, where a second daemon on another "
+                        "host could not be "
+                        "kept out: use a local disk, or say --single-writer",
+                        store->path, space.fs_type);
     }
     if (strcmp(space.fs_type, "tmpfs") == 0 && !options->force_fs && !options->read_only) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "%s is on tmpfs, which is gone after a power cut: use a disk, or force it for a test",
-                        store->path);
+        return diag_set(
+            diag, CAIRN_E_UNSUPPORTED,
+            "%s is on tmpfs, which is gone after a power cut: use a disk, or force it for a test",
+            store->path);
     }
     for (size_t i = 0; i < ARRAY_LEN(tried); i++) {
         if (strcmp(space.fs_type, tried[i]) == 0) {
@@ -84,8 +92,9 @@ static int check_owner(struct dir_store *store, struct diag *diag)
     struct vfs_stat stat;
     int rc = store->vfs->ops->fstat(store->vfs, store->root, &stat, diag);
     if (rc == 0 && (stat.mode & 0002) != 0) { /* D19: said, never repaired behind anybody's back */
-        rc = diag_set(diag, CAIRN_E_DENIED, "%s may be written by everybody (mode %04o): chmod o-w it",
-                      store->path, stat.mode & 07777u);
+        rc = diag_set(diag, CAIRN_E_DENIED,
+                      "%s may be written by everybody (mode %04o): chmod o-w it", store->path,
+                      stat.mode & 07777u);
     }
     return rc;
 }
@@ -104,7 +113,8 @@ static int check_empty(struct dir_store *store, struct diag *diag)
             is_ours |= strcmp(entries.entries[i].name, ours[k]) == 0;
         }
         if (!is_ours) {
-            rc = diag_set(diag, CAIRN_E_NOT_EMPTY, "%s is not empty (%s): a new store needs a directory of its own",
+            rc = diag_set(diag, CAIRN_E_NOT_EMPTY,
+                          "%s is not empty (%s): a new store needs a directory of its own",
                           store->path, entries.entries[i].name);
         }
     }
@@ -115,19 +125,22 @@ static int check_empty(struct dir_store *store, struct diag *diag)
 static int take_lock(struct dir_store *store, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
-    int rc = vfs->ops->open(vfs, store->root, "lock", VFS_READ | VFS_WRITE | VFS_CREATE, &store->lock_fd, diag);
+    int rc = vfs->ops->open(vfs, store->root, "lock", VFS_READ | VFS_WRITE | VFS_CREATE,
+                            &store->lock_fd, diag);
     if (rc != 0) {
         return rc;
     }
     struct diag why = DIAG_INIT;
     rc = vfs->ops->lock(vfs, store->lock_fd, &why);
     if (rc == CAIRN_E_BUSY) {
-        return diag_set(diag, CAIRN_E_STORE_LOCKED, "another daemon has the store %s; stop it first", store->path);
+        return diag_set(diag, CAIRN_E_STORE_LOCKED,
+                        "another daemon has the store %s; stop it first", store->path);
     }
     return rc ? diag_copy(diag, &why) : 0;
 }
 
-/* --- the store record ---------------------------------------------------------------------------------- */
+/* --- the store record
+ * ---------------------------------------------------------------------------------- */
 
 static int get_u64(const struct record *record, const char *key, uint64_t *ret, struct diag *diag)
 {
@@ -151,7 +164,8 @@ static int write_record(struct dir_store *store, const uint64_t numbers[5], cons
         changes[i] = (struct record_change){.key = keys[i], .value = {8, bytes[i]}};
     }
     changes[5] = (struct record_change){.key = "uuid", .value = {sizeof(uuid->bytes), uuid->bytes}};
-    struct record_update update = {.guard_count = 1, .guards = &guard, .change_count = 6, .changes = changes};
+    struct record_update update = {
+        .guard_count = 1, .guards = &guard, .change_count = 6, .changes = changes};
     uint64_t version;
     return dir_record_update(store, &store->store_record, &update, &version, diag);
 }
@@ -183,13 +197,17 @@ static int check_features(struct dir_store *store, struct diag *diag)
     }
     if (format != DIR_FORMAT_VERSION || (incompat & ~DIR_INCOMPAT_KNOWN) != 0) {
         return diag_set(diag, CAIRN_E_STORE_FEATURES,
-                        "the store %s has format %llu and features %#llx; this version knows format %llu and %#llx: "
-                        "use a newer Cairn", store->path, (unsigned long long)format, (unsigned long long)incompat,
-                        (unsigned long long)DIR_FORMAT_VERSION, (unsigned long long)DIR_INCOMPAT_KNOWN);
+                        "the store %s has format %llu and features %#llx; this version knows "
+                        "format %llu and %#llx: "
+                        "use a newer Cairn",
+                        store->path, (unsigned long long)format, (unsigned long long)incompat,
+                        (unsigned long long)DIR_FORMAT_VERSION,
+                        (unsigned long long)DIR_INCOMPAT_KNOWN);
     }
     if ((ro_compat & ~DIR_RO_COMPAT_KNOWN) != 0) {
         store->read_only = true;
-        dir_note(store, "read-only: features %#llx need a newer Cairn to write", (unsigned long long)ro_compat);
+        dir_note(store, "read-only: features %#llx need a newer Cairn to write",
+                 (unsigned long long)ro_compat);
     }
     return 0;
 }
@@ -197,7 +215,8 @@ static int check_features(struct dir_store *store, struct diag *diag)
 static int check_identity(struct dir_store *store, const struct uuid *expected, struct diag *diag)
 {
     struct record_value value;
-    if (!record_get(store->store_record.record, "uuid", &value) || value.bytes != sizeof(struct uuid)) {
+    if (!record_get(store->store_record.record, "uuid", &value) ||
+        value.bytes != sizeof(struct uuid)) {
         return diag_set(diag, CAIRN_E_FORMAT, "the store record has no proper \"uuid\"");
     }
     memcpy(&store->base.caps.uuid, value.data, sizeof(struct uuid));
@@ -205,7 +224,8 @@ static int check_identity(struct dir_store *store, const struct uuid *expected, 
         char have[33], want[33];
         hex_encode(sizeof(*expected), value.data, have);
         hex_encode(sizeof(*expected), expected, want);
-        return diag_set(diag, CAIRN_E_STORE_MISMATCH, "%s holds store %s; expected was %s: is the right disk mounted?",
+        return diag_set(diag, CAIRN_E_STORE_MISMATCH,
+                        "%s holds store %s; expected was %s: is the right disk mounted?",
                         store->path, have, want);
     }
     return 0;
@@ -225,18 +245,21 @@ static int raise_epoch(struct dir_store *store, struct diag *diag)
     store->base.caps.epoch = epoch + 1;
     struct record_guard guard = {.key = "epoch", .value = {8, old_bytes}};
     struct record_change change = {.key = "epoch", .value = {8, new_bytes}};
-    struct record_update update = {.guard_count = 1, .guards = &guard, .change_count = 1, .changes = &change};
+    struct record_update update = {
+        .guard_count = 1, .guards = &guard, .change_count = 1, .changes = &change};
     return dir_record_update(store, &store->store_record, &update, &version, diag);
 }
 
-/* --- the order of things --------------------------------------------------------------------------------- */
+/* --- the order of things
+ * --------------------------------------------------------------------------------- */
 
 static int find_or_make(struct dir_store *store, bool create, struct diag *diag)
 {
     bool exists;
     int rc = dir_record_exists(store, "store", &exists, diag);
     if (rc == 0 && !exists && !create) {
-        return diag_set(diag, CAIRN_E_NO_STORE, "%s holds no Cairn store; make one with cairnd --init", store->path);
+        return diag_set(diag, CAIRN_E_NO_STORE,
+                        "%s holds no Cairn store; make one with cairnd --init", store->path);
     }
     if (rc == 0 && !exists) {
         rc = check_empty(store, diag);

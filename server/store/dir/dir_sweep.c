@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a start removes: temporaries of this and older epochs, and directories of checkpoints that are
- * empty. Only removes, in any order, so it may be killed and begun again at any point (L21). Runs once,
- * under the store's lock, before the first operation.
+ * What a start removes: temporaries of this and older epochs, and directories of checkpoints that
+ * are empty. Only removes, in any order, so it may be killed and begun again at any point (L21).
+ * Runs once, under the store's lock, before the first operation.
  */
 #include "dir_private.h"
 
@@ -30,7 +30,8 @@ static int open_and_list(struct dir_store *store, const char *path, struct dir_a
 }
 
 /* Removes the temporaries of one directory; *ret_left: entries that stay. */
-static int sweep_folder(struct dir_store *store, const char *path, size_t *ret_left, struct diag *diag)
+static int sweep_folder(struct dir_store *store, const char *path, size_t *ret_left,
+                        struct diag *diag)
 {
     struct dir_at at;
     struct dir_entries entries = {0};
@@ -77,7 +78,8 @@ static int sweep_checkpoints(struct dir_store *store, const char *path, struct d
         }
         rc = sweep_folder(store, inner, &left, diag);
         if (rc == 0 && left == 0) {
-            err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, entries.entries[i].name, true, NULL)); /* tidiness */
+            err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, entries.entries[i].name, true,
+                                               NULL)); /* tidiness */
         }
     }
     dir_entries_fini(&entries);
@@ -110,7 +112,8 @@ static int sweep_project(struct dir_store *store, const char *project, struct di
     }
     dir_at_close(store, &at);
     for (size_t i = 0; rc == 0 && i < runs.count; i++) {
-        if (runs.entries[i].kind == VFS_DIR && run_name_set(project, runs.entries[i].name, &name, NULL) == 0) {
+        if (runs.entries[i].kind == VFS_DIR &&
+            run_name_set(project, runs.entries[i].name, &name, NULL) == 0) {
             rc = sweep_run(store, &name, diag);
         }
     }

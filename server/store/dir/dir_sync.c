@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Durability of directories: what is known of them in this incarnation, and fsyncs shared by all who
- * wait for the same one. Invariant: 0 means that every name which was in the directory before the call
- * is durable. A directory whose fsync failed is never trusted again before a restart.
+ * Durability of directories: what is known of them in this incarnation, and fsyncs shared by all
+ * who wait for the same one. Invariant: 0 means that every name which was in the directory before
+ * the call is durable. A directory whose fsync failed is never trusted again before a restart.
  */
 #include "dir_private.h"
 
@@ -52,7 +52,8 @@ void dir_sync_fini(struct dir_sync *sync)
     pthread_mutex_destroy(&sync->lock);
 }
 
-/* --- what is known --------------------------------------------------------------------------------- */
+/* --- what is known
+ * --------------------------------------------------------------------------------- */
 
 /* A slot holds one path: a collision forgets, which costs one fsync more and is never wrong. */
 static struct dir_known *slot_of(struct dir_sync *sync, const char *path)
@@ -72,10 +73,9 @@ bool dir_knows(struct dir_store *store, const char *path, enum dir_fact fact)
 static void learn_locked(struct dir_sync *sync, const char *path, enum dir_fact fact)
 {
     struct dir_known *slot = slot_of(sync, path);
-    CHECK(strlen(path) < DIR_PATH_MAX);
     if (slot->facts == 0 || strcmp(slot->path, path) != 0) {
         slot->facts = 0;
-        strcpy(slot->path, path);
+        dir_path_copy(path, slot->path);
     }
     slot->facts |= fact;
 }
@@ -102,7 +102,8 @@ void dir_forget(struct dir_store *store, const char *path)
     pthread_mutex_unlock(&store->sync.lock);
 }
 
-/* --- broken directories ------------------------------------------------------------------------------ */
+/* --- broken directories
+ * ------------------------------------------------------------------------------ */
 
 static bool is_broken(const struct dir_sync *sync, const char *path)
 {
@@ -116,9 +117,11 @@ static bool is_broken(const struct dir_sync *sync, const char *path)
 
 static int say_broken(const char *path, struct diag *diag)
 {
-    return diag_set(diag, CAIRN_E_READ_ONLY,
-                    "directory %s: an fsync of it failed, so nothing new is trusted to it; check the disk "
-                    "and restart the daemon", path[0] != 0 ? path : ".");
+    return diag_set(
+        diag, CAIRN_E_READ_ONLY,
+        "directory %s: an fsync of it failed, so nothing new is trusted to it; check the disk "
+        "and restart the daemon",
+        path[0] != 0 ? path : ".");
 }
 
 int dir_check_broken(struct dir_store *store, const char *path, struct diag *diag)
@@ -136,13 +139,14 @@ static void add_broken(struct dir_store *store, const char *path)
         atomic_store(&store->is_degraded, true); /* cannot remember which: then all of them */
         return;
     }
-    strcpy(broken->path, path);
+    dir_path_copy(path, broken->path);
     broken->next = store->sync.broken;
     store->sync.broken = broken;
     forget_locked(&store->sync, path);
 }
 
-/* --- shared fsyncs ----------------------------------------------------------------------------------- */
+/* --- shared fsyncs
+ * ----------------------------------------------------------------------------------- */
 
 static struct dir_syncer **find_syncer(struct dir_sync *sync, const char *path)
 {
@@ -154,7 +158,8 @@ static struct dir_syncer **find_syncer(struct dir_sync *sync, const char *path)
 }
 
 /* Runs one fsync for everybody who waits now. The lock is held on entry and on return. */
-static void sync_for_all(struct dir_store *store, struct dir_syncer *syncer, const struct dir_at *at)
+static void sync_for_all(struct dir_store *store, struct dir_syncer *syncer,
+                         const struct dir_at *at)
 {
     struct dir_sync *sync = &store->sync;
     struct diag diag = DIAG_INIT;
@@ -206,7 +211,7 @@ int dir_sync_now(struct dir_store *store, const struct dir_at *at, struct diag *
 {
     struct dir_sync *sync = &store->sync;
     struct sync_waiter waiter = {0};
-    strcpy(waiter.path, at->path);
+    dir_path_copy(at->path, waiter.path);
     pthread_mutex_lock(&sync->lock);
     if (is_broken(sync, at->path)) {
         pthread_mutex_unlock(&sync->lock);
@@ -234,8 +239,8 @@ int dir_sync_now(struct dir_store *store, const struct dir_at *at, struct diag *
     leave(sync, syncer, &waiter);
     pthread_mutex_unlock(&sync->lock);
     if (waiter.status != 0) {
-        diag_set(diag, waiter.status, "fsync of directory %s: %s", at->path[0] != 0 ? at->path : ".",
-                 diag_text(&waiter.diag, waiter.status));
+        diag_set(diag, waiter.status, "fsync of directory %s: %s",
+                 at->path[0] != 0 ? at->path : ".", diag_text(&waiter.diag, waiter.status));
     }
     return waiter.status;
 }

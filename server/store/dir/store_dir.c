@@ -38,11 +38,13 @@ static const struct operation operations[] = {
 static int check_writable(struct dir_store *store, struct diag *diag)
 {
     if (store->read_only) {
-        return diag_set(diag, CAIRN_E_READ_ONLY, "the store %s is open for reading only", store->path);
+        return diag_set(diag, CAIRN_E_READ_ONLY, "the store %s is open for reading only",
+                        store->path);
     }
     if (atomic_load(&store->is_degraded)) {
         return diag_set(diag, CAIRN_E_READ_ONLY,
-                        "the store %s is read-only since fsync failed %d times; check the disk and restart the daemon",
+                        "the store %s is read-only since fsync failed %d times; check the disk and "
+                        "restart the daemon",
                         store->path, DIR_SYNC_FAILURES_MAX);
     }
     return 0;
@@ -94,7 +96,8 @@ static void dir_submit(struct store *base, struct store_req *req)
     work_submit(store->pool, &req->work);
 }
 
-/* --- open, close ----------------------------------------------------------------------------------- */
+/* --- open, close
+ * ----------------------------------------------------------------------------------- */
 
 static void free_store(struct dir_store *store)
 {
@@ -102,7 +105,8 @@ static void free_store(struct dir_store *store)
     dir_free_runs(store);
     dir_record_fini(&store->store_record);
     if (store->lock_fd != -1) {
-        err_ignore(store->vfs->ops->close(store->vfs, store->lock_fd, NULL)); /* the lock ends here */
+        err_ignore(
+            store->vfs->ops->close(store->vfs, store->lock_fd, NULL)); /* the lock ends here */
     }
     if (store->root != -1) {
         err_ignore(store->vfs->ops->close(store->vfs, store->root, NULL)); /* a directory */
@@ -170,23 +174,21 @@ static struct dir_store *alloc_store(const char *path)
     return store;
 }
 
-int store_dir_new(struct loop *loop, struct work_pool *pool, struct vfs *vfs, const char *path,
-                  const struct store_dir_options *options, struct store **ret, struct diag *diag)
+int store_dir_new(const struct store_dir_options *options, struct store **ret, struct diag *diag)
 {
-    struct dir_store *store = alloc_store(path);
+    struct dir_store *store = alloc_store(options->path);
     if (store == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "open store %s", path);
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "open store %s", options->path);
     }
     store->base.ops = &dir_ops;
-    store->loop = loop;
-    store->pool = pool;
-    store->vfs = vfs;
+    store->loop = options->loop;
+    store->pool = options->pool;
+    store->vfs = options->vfs;
     store->read_only = store->is_shared = options->read_only;
     store->reserve_bytes = options->reserve_bytes;
     store->snapshot_every = options->snapshot_every > 0 ? options->snapshot_every : 64;
-    store->base.caps = (struct store_caps){.object_bytes_preferred = MIB(64),
-                                           .align_bytes = LIMIT_ALIGN_BYTES,
-                                           .name = "dir"};
+    store->base.caps = (struct store_caps){
+        .object_bytes_preferred = MIB(64), .align_bytes = LIMIT_ALIGN_BYTES, .name = "dir"};
     int rc = dir_start(store, options, diag);
     if (rc != 0) {
         free_store(store);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The medium of a memory store: hash table of things, sorted list of runs. No operation of the store
- * contract is decided here.
+ * The medium of a memory store: hash table of things, sorted list of runs. No operation of the
+ * store contract is decided here.
  */
 #include "memory_private.h"
 
@@ -21,7 +21,8 @@ static uint64_t hash_add(uint64_t hash, const void *data, size_t bytes)
 
 static uint64_t hash_run(const struct run_name *run)
 {
-    uint64_t hash = hash_add(UINT64_C(14695981039346656037), run->project, strlen(run->project) + 1);
+    uint64_t hash =
+        hash_add(UINT64_C(14695981039346656037), run->project, strlen(run->project) + 1);
     return hash_add(hash, run->run, strlen(run->run));
 }
 

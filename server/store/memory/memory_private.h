@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What memory_medium.c and store_memory.c share: the tables of a medium. All of it is guarded by the
- * medium's lock; operations hold it from beginning to end, so each is atomic.
+ * What memory_medium.c and store_memory.c share: the tables of a medium. All of it is guarded by
+ * the medium's lock; operations hold it from beginning to end, so each is atomic.
  */
 #ifndef CAIRN_STORE_MEMORY_PRIVATE_H
 #define CAIRN_STORE_MEMORY_PRIVATE_H
@@ -43,7 +43,8 @@ int memory_run_compare(const struct run_name *a, const struct run_name *b);
 /* Pointers to the link that holds the thing, or to the NULL where it would be added. */
 struct memory_thing **memory_find_object(struct memory_medium *medium, const struct run_name *run,
                                          const struct object_id *id);
-struct memory_thing **memory_find_small(struct memory_medium *medium, const struct store_name *name);
+struct memory_thing **memory_find_small(struct memory_medium *medium,
+                                        const struct store_name *name);
 /* Unlinks and frees *link, gives its bytes back to the capacity. */
 void memory_drop(struct memory_medium *medium, struct memory_thing **link);
 bool memory_has_room(const struct memory_medium *medium, uint64_t bytes);

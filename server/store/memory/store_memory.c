@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory store: one function per operation, each under the medium's lock on a thread of the pool.
- * Keeps the contract of store.h word for word; where a real back end could differ, this one is the
- * plainest reading of it.
+ * The memory store: one function per operation, each under the medium's lock on a thread of the
+ * pool. Keeps the contract of store.h word for word; where a real back end could differ, this one
+ * is the plainest reading of it.
  */
 #include "store_memory.h"
 
@@ -30,20 +30,22 @@ static struct memory_store *memory_of(struct store *store)
     return container_of(store, struct memory_store, base);
 }
 
-/* --- objects ------------------------------------------------------------------------------------- */
+/* --- objects -------------------------------------------------------------------------------------
+ */
 
 static int no_object(struct store_req *req)
 {
-    return diag_set(&req->diag, CAIRN_E_NOT_FOUND, "object %u of step %llu, term %llu is not in the store",
-                    req->object.sequence, (unsigned long long)req->object.step,
-                    (unsigned long long)req->object.term);
+    return diag_set(&req->diag, CAIRN_E_NOT_FOUND,
+                    "object %u of step %llu, term %llu is not in the store", req->object.sequence,
+                    (unsigned long long)req->object.step, (unsigned long long)req->object.term);
 }
 
 static int add_thing(struct memory_medium *medium, struct memory_thing **link, uint64_t bytes,
                      struct diag *diag)
 {
     if (!memory_has_room(medium, bytes)) {
-        return diag_set(diag, CAIRN_E_NO_SPACE, "memory store: %llu bytes wanted, %llu of %llu in use",
+        return diag_set(diag, CAIRN_E_NO_SPACE,
+                        "memory store: %llu bytes wanted, %llu of %llu in use",
                         (unsigned long long)bytes, (unsigned long long)medium->used,
                         (unsigned long long)medium->capacity);
     }
@@ -61,8 +63,8 @@ static int do_create(struct memory_medium *medium, struct store_req *req)
 {
     struct memory_thing **link = memory_find_object(medium, &req->run, &req->object);
     if (*link != NULL) {
-        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u exists", req->object.sequence,
-                        req->object.rank);
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u exists",
+                        req->object.sequence, req->object.rank);
     }
     if (req->bytes == 0 || req->bytes > LIMIT_OBJECT_BYTES) {
         return diag_set(&req->diag, CAIRN_E_INVALID, "object of %llu bytes: allowed are 1 to %d",
@@ -87,10 +89,11 @@ static int do_write(struct memory_medium *medium, struct store_req *req)
     if (req->offset % LIMIT_ALIGN_BYTES != 0 || req->bytes % LIMIT_ALIGN_BYTES != 0 ||
         (uintptr_t)req->data % LIMIT_ALIGN_BYTES != 0 || req->bytes == 0 ||
         !add_u64(req->offset, req->bytes, &end) || end > thing->bytes_max) {
-        return diag_set(&req->diag, CAIRN_E_INVALID,
-                        "write of %llu bytes at %llu: not aligned to %d or beyond the object's %llu",
-                        (unsigned long long)req->bytes, (unsigned long long)req->offset, LIMIT_ALIGN_BYTES,
-                        (unsigned long long)thing->bytes_max);
+        return diag_set(
+            &req->diag, CAIRN_E_INVALID,
+            "write of %llu bytes at %llu: not aligned to %d or beyond the object's %llu",
+            (unsigned long long)req->bytes, (unsigned long long)req->offset, LIMIT_ALIGN_BYTES,
+            (unsigned long long)thing->bytes_max);
     }
     if (end > thing->bytes) {
         uint8_t *data = realloc(thing->data, end);
@@ -114,11 +117,13 @@ static int do_seal(struct memory_medium *medium, struct store_req *req)
         return no_object(req);
     }
     if ((*link)->sealed) {
-        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u is sealed already", req->object.sequence);
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u is sealed already",
+                        req->object.sequence);
     }
     if ((*link)->voided) {
         memory_drop(medium, link);
-        return diag_set(&req->diag, CAIRN_E_IO, "object %u: a write to it failed", req->object.sequence);
+        return diag_set(&req->diag, CAIRN_E_IO, "object %u: a write to it failed",
+                        req->object.sequence);
     }
     struct memory_thing *thing = *link;
     medium->used -= thing->bytes_max - thing->bytes;
@@ -144,7 +149,8 @@ static int do_read(struct memory_medium *medium, struct store_req *req)
     }
     uint64_t end;
     if (!add_u64(req->offset, req->bytes, &end) || end > thing->bytes) {
-        return diag_set(&req->diag, CAIRN_E_DAMAGED, "object %u of rank %u has %llu bytes, %llu at %llu wanted",
+        return diag_set(&req->diag, CAIRN_E_DAMAGED,
+                        "object %u of rank %u has %llu bytes, %llu at %llu wanted",
                         req->object.sequence, req->object.rank, (unsigned long long)thing->bytes,
                         (unsigned long long)req->bytes, (unsigned long long)req->offset);
     }
@@ -218,11 +224,13 @@ static int do_list_objects(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
-/* --- small things -------------------------------------------------------------------------------- */
+/* --- small things --------------------------------------------------------------------------------
+ */
 
 static int no_small(struct store_req *req)
 {
-    return diag_set(&req->diag, CAIRN_E_NOT_FOUND, "part, page or manifest %u of step %llu, term %llu is not in the store",
+    return diag_set(&req->diag, CAIRN_E_NOT_FOUND,
+                    "part, page or manifest %u of step %llu, term %llu is not in the store",
                     req->name.number, (unsigned long long)req->name.id.step,
                     (unsigned long long)req->name.id.term);
 }
@@ -231,7 +239,8 @@ static int do_publish(struct memory_medium *medium, struct store_req *req)
 {
     struct memory_thing **link = memory_find_small(medium, &req->name);
     if (*link != NULL) {
-        return diag_set(&req->diag, CAIRN_E_EXISTS, "part, page or manifest %u exists", req->name.number);
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "part, page or manifest %u exists",
+                        req->name.number);
     }
     uint8_t *data = malloc(req->bytes > 0 ? req->bytes : 1);
     if (data == NULL) {
@@ -284,7 +293,8 @@ static int do_delete_small(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
-/* --- records ------------------------------------------------------------------------------------- */
+/* --- records -------------------------------------------------------------------------------------
+ */
 
 static int do_list_runs(struct memory_medium *medium, struct store_req *req)
 {
@@ -350,7 +360,8 @@ static int do_usage(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
-/* --- the store ----------------------------------------------------------------------------------- */
+/* --- the store -----------------------------------------------------------------------------------
+ */
 
 static int (*const operations[])(struct memory_medium *medium, struct store_req *req) = {
     [STORE_CREATE] = do_create,

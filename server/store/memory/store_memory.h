@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store_memory: the store contract in memory, for tests, for the simulator and as the measure of what
- * the contract means. What is sealed, published and recorded lives in a medium, which may outlive the
- * store: opening it again is a restart. Operations run on a work pool, as those of any store.
+ * store_memory: the store contract in memory, for tests, for the simulator and as the measure of
+ * what the contract means. What is sealed, published and recorded lives in a medium, which may
+ * outlive the store: opening it again is a restart. Operations run on a work pool, as those of any
+ * store.
  */
 #ifndef CAIRN_STORE_MEMORY_H
 #define CAIRN_STORE_MEMORY_H
@@ -19,7 +20,7 @@ void memory_medium_set_capacity(struct memory_medium *medium, uint64_t bytes);
 
 /* medium NULL: the store owns one and its contents end with it. One store at a time on a medium:
  * STORE_LOCKED. */
-int MUST_USE store_memory_new(struct loop *loop, struct work_pool *pool, struct memory_medium *medium,
-                              struct store **ret, struct diag *diag);
+int MUST_USE store_memory_new(struct loop *loop, struct work_pool *pool,
+                              struct memory_medium *medium, struct store **ret, struct diag *diag);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Faults by rule, for tests: the k-th operation of a kind fails, is delayed, held, answered with an
- * unknown outcome after it was done, or answered with an unknown outcome and done later. A late one is
- * copied whole, because its caller's memory is gone by then.
+ * unknown outcome after it was done, or answered with an unknown outcome and done later. A late one
+ * is copied whole, because its caller's memory is gone by then.
  */
 #include "store_wrap.h"
 
@@ -47,7 +47,8 @@ static struct fault_store *fault_of(const struct store *base)
     return container_of(base, struct fault_store, wrap.base);
 }
 
-/* --- late operations ----------------------------------------------------------------------------- */
+/* --- late operations -----------------------------------------------------------------------------
+ */
 
 static void late_free(struct late_op *late)
 {
@@ -117,8 +118,13 @@ static void keep_for_later(struct fault_store *store, const struct store_req *re
     struct late_op *late = calloc(1, sizeof(*late));
     CHECK(late != NULL);
     late->store = store;
-    late->req = (struct store_req){.op = req->op, .done = late_done, .run = req->run, .object = req->object,
-                                   .id = req->id, .name = req->name, .offset = req->offset,
+    late->req = (struct store_req){.op = req->op,
+                                   .done = late_done,
+                                   .run = req->run,
+                                   .object = req->object,
+                                   .id = req->id,
+                                   .name = req->name,
+                                   .offset = req->offset,
                                    .bytes = req->bytes};
     if (req->data != NULL && req->bytes > 0) {
         late->data = aligned_alloc(LIMIT_ALIGN_BYTES, round_up_u64(req->bytes, LIMIT_ALIGN_BYTES));
@@ -135,7 +141,8 @@ static void keep_for_later(struct fault_store *store, const struct store_req *re
     list_add_tail(&store->late, &late->link);
 }
 
-/* --- rules --------------------------------------------------------------------------------------- */
+/* --- rules ---------------------------------------------------------------------------------------
+ */
 
 static bool find_rule(struct fault_store *store, enum store_op op, struct store_fault_rule *ret)
 {
@@ -173,7 +180,8 @@ static void fault_done(struct store_req *req)
         return;
     }
     if (fault->has_fault && fault->kind == FAULT_LOST && req->status == 0) {
-        req->status = diag_set(&req->diag, CAIRN_E_OUTCOME_UNKNOWN, "the answer was lost (injected)");
+        req->status =
+            diag_set(&req->diag, CAIRN_E_OUTCOME_UNKNOWN, "the answer was lost (injected)");
     }
     wrap_answer(&fault->frame);
 }
@@ -197,7 +205,8 @@ static void fault_submit(struct store *base, struct store_req *req)
     timer_init(&fault->timer, store->wrap.loop, delay_over);
     switch (rule.kind) {
     case FAULT_FAIL:
-        err_ignore(diag_set(&req->diag, rule.code, "injected fault")); /* the code is the answer's */
+        err_ignore(
+            diag_set(&req->diag, rule.code, "injected fault")); /* the code is the answer's */
         wrap_answer_later(&fault->frame, rule.code);
         break;
     case FAULT_HOLD:
@@ -216,7 +225,8 @@ static void fault_submit(struct store *base, struct store_req *req)
     }
 }
 
-/* --- the store ----------------------------------------------------------------------------------- */
+/* --- the store -----------------------------------------------------------------------------------
+ */
 
 static const struct store_ops fault_ops = {.submit = fault_submit, .close = wrap_close};
 
@@ -243,10 +253,7 @@ int store_fault_add(struct store *base, const struct store_fault_rule *rule)
     return 0;
 }
 
-void store_fault_clear(struct store *base)
-{
-    fault_of(base)->rule_count = 0;
-}
+void store_fault_clear(struct store *base) { fault_of(base)->rule_count = 0; }
 
 size_t store_fault_release(struct store *base)
 {
@@ -264,7 +271,4 @@ size_t store_fault_release(struct store *base)
     return count;
 }
 
-uint64_t store_fault_seen(const struct store *base)
-{
-    return fault_of(base)->seen;
-}
+uint64_t store_fault_seen(const struct store *base) { return fault_of(base)->seen; }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * At most max operations at once in the inner store; the others wait in order of arrival, within their
- * deadlines.
+ * At most max operations at once in the inner store; the others wait in order of arrival, within
+ * their deadlines.
  */
 #include "store_wrap.h"
 
@@ -20,7 +20,7 @@ struct limit_store {
 struct limit_frame {
     struct wrap_frame frame;
     struct list link;
-    struct timer timer; /* the deadline while it waits */
+    struct timer timer;   /* the deadline while it waits */
     uint64_t deadline_ms; /* what the caller gave; the inner store gets what is left of it */
     uint64_t begin_ms;
 };
@@ -30,7 +30,8 @@ static void start(struct limit_store *store, struct limit_frame *limit)
     uint64_t spent_ms = loop_now_ms(store->wrap.loop) - limit->begin_ms;
     timer_stop(&limit->timer);
     if (limit->deadline_ms != 0) {
-        limit->frame.req->deadline_ms = max_u64(1, limit->deadline_ms - min_u64(spent_ms, limit->deadline_ms));
+        limit->frame.req->deadline_ms =
+            max_u64(1, limit->deadline_ms - min_u64(spent_ms, limit->deadline_ms));
     }
     store->running++;
     wrap_forward(&limit->frame);
@@ -55,9 +56,10 @@ static void deadline_passed(struct timer *timer)
     struct limit_frame *limit = container_of(timer, struct limit_frame, timer);
     struct store_req *req = limit->frame.req;
     list_remove(&limit->link);
-    req->status = diag_set(&req->diag, CAIRN_E_TIMED_OUT,
-                           "the store was busy with other operations for %llu ms; this one was not started",
-                           (unsigned long long)limit->deadline_ms);
+    req->status =
+        diag_set(&req->diag, CAIRN_E_TIMED_OUT,
+                 "the store was busy with other operations for %llu ms; this one was not started",
+                 (unsigned long long)limit->deadline_ms);
     wrap_answer(&limit->frame);
 }
 

@@ -24,7 +24,8 @@ struct retry_frame {
 
 static bool is_worth_repeating(int status)
 {
-    return status != CAIRN_E_CONFLICT && status != CAIRN_E_ABORTED && err_retry(status) == ERR_RETRY_RETRY;
+    return status != CAIRN_E_CONFLICT && status != CAIRN_E_ABORTED &&
+           err_retry(status) == ERR_RETRY_RETRY;
 }
 
 static void try_again(struct timer *timer)
@@ -71,8 +72,8 @@ static void retry_submit(struct store *base, struct store_req *req)
 
 static const struct store_ops retry_ops = {.submit = retry_submit, .close = wrap_close};
 
-int store_retry_new(struct loop *loop, struct store *inner, const struct store_retry_options *options,
-                    struct store **ret)
+int store_retry_new(struct loop *loop, struct store *inner,
+                    const struct store_retry_options *options, struct store **ret)
 {
     if (options->tries == 0 || options->pause_ms > UINT32_MAX) {
         return CAIRN_E_INVALID;

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store_wrap: decorators. Each is a store in front of another one, owns it (closing the decorator closes
- * the inner store) and shows its caps. They may be stacked in any order; a request passes through all of
- * them by one pushed frame each. One loop's thread only.
+ * store_wrap: decorators. Each is a store in front of another one, owns it (closing the decorator
+ * closes the inner store) and shows its caps. They may be stacked in any order; a request passes
+ * through all of them by one pushed frame each. One loop's thread only.
  */
 #ifndef CAIRN_STORE_WRAP_H
 #define CAIRN_STORE_WRAP_H
 
 #include "store/store.h"
 
-/* Repeats an operation that ended in an error of class RETRY, at most tries times in all, with a growing,
- * jittered pause that starts at pause_ms, never past the request's deadline. CONFLICT and ABORTED are
- * answers, not faults, and go up at once; so does OUTCOME_UNKNOWN, whose repetition only the caller can
- * judge. */
+/* Repeats an operation that ended in an error of class RETRY, at most tries times in all, with a
+ * growing, jittered pause that starts at pause_ms, never past the request's deadline. CONFLICT and
+ * ABORTED are answers, not faults, and go up at once; so does OUTCOME_UNKNOWN, whose repetition
+ * only the caller can judge. */
 struct store_retry_options {
     unsigned tries;
     uint64_t pause_ms;
 };
-int MUST_USE store_retry_new(struct loop *loop, struct store *inner, const struct store_retry_options *options,
-                             struct store **ret);
+int MUST_USE store_retry_new(struct loop *loop, struct store *inner,
+                             const struct store_retry_options *options, struct store **ret);
 
-/* Lets at most max operations run at once; the others wait in order. A request whose deadline passes
- * while it waits ends with TIMED_OUT and is never started. */
-int MUST_USE store_limit_new(struct loop *loop, struct store *inner, unsigned max, struct store **ret);
+/* Lets at most max operations run at once; the others wait in order. A request whose deadline
+ * passes while it waits ends with TIMED_OUT and is never started. */
+int MUST_USE store_limit_new(struct loop *loop, struct store *inner, unsigned max,
+                             struct store **ret);
 
 /* Faults on demand, for tests. */
 enum store_fault_kind {
@@ -42,10 +43,11 @@ struct store_fault_rule {
     uint64_t delay_ms;
 };
 int MUST_USE store_fault_new(struct loop *loop, struct store *inner, struct store **ret);
-/* At most 16 rules at once; the first that matches acts. Rules end when they have hit count times. */
+/* At most 16 rules at once; the first that matches acts. Rules end when they have hit count times.
+ */
 int MUST_USE store_fault_add(struct store *store, const struct store_fault_rule *rule);
-void store_fault_clear(struct store *store);         /* drops rules, not held operations */
-size_t store_fault_release(struct store *store);     /* how many held or late ones were let go */
+void store_fault_clear(struct store *store);          /* drops rules, not held operations */
+size_t store_fault_release(struct store *store);      /* how many held or late ones were let go */
 uint64_t store_fault_seen(const struct store *store); /* operations submitted so far */
 
 #endif

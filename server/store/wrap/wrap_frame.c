@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames of decorators, and the closing that they share: the inner store is closed first, the decorator
- * freed after it.
+ * Frames of decorators, and the closing that they share: the inner store is closed first, the
+ * decorator freed after it.
  */
 #include "wrap_frame.h"
 
@@ -40,10 +40,7 @@ void *wrap_push(struct wrap_store *store, struct store_req *req, size_t frame_by
     return frame;
 }
 
-void wrap_forward(struct wrap_frame *frame)
-{
-    store_submit(frame->store->inner, frame->req);
-}
+void wrap_forward(struct wrap_frame *frame) { store_submit(frame->store->inner, frame->req); }
 
 void wrap_answer(struct wrap_frame *frame)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wrap_frame: what every decorator does with a request on its way down and up: it pushes a frame that
- * remembers who is above, and pops it before the answer goes on. Frames of stacked decorators nest.
+ * wrap_frame: what every decorator does with a request on its way down and up: it pushes a frame
+ * that remembers who is above, and pops it before the answer goes on. Frames of stacked decorators
+ * nest.
  */
 #ifndef CAIRN_STORE_WRAP_FRAME_H
 #define CAIRN_STORE_WRAP_FRAME_H
@@ -32,8 +33,8 @@ void wrap_store_init(struct wrap_store *store, struct loop *loop, struct store *
                      const struct store_ops *ops);
 /* The close of every decorator: the inner store first, then the decorator is freed. */
 void wrap_close(struct store *base, void (*done)(void *user), void *user);
-/* A zeroed frame of frame_bytes, pushed on req; done: this decorator's callback. NULL when memory is
- * exhausted; then the request has been answered NO_MEMORY (later, on the loop). */
+/* A zeroed frame of frame_bytes, pushed on req; done: this decorator's callback. NULL when memory
+ * is exhausted; then the request has been answered NO_MEMORY (later, on the loop). */
 void *wrap_push(struct wrap_store *store, struct store_req *req, size_t frame_bytes,
                 void (*done)(struct store_req *req));
 /* Sends the request to the inner store, with a clean status. */
