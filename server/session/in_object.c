@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One object from its first payload to its name in the store:
+ *
+ *   creating -> writing -> footer -> sealing -> (durable, freed)
+ *       \________\__________\_________\-> failed -> aborting -> (freed)
+ *
+ * Each payload: verify pool (crc and digest of every chunk) -> store write. Writes of one object run side by side; the
+ * footer waits for all of them. Invariant: an object is sealed only when every chunk in it was verified.
+ */
+#include "session/ingest_private.h"
+
+#include "pipeline/chunk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct in_write {
+    struct list link;
+    struct in_object *object;
+    struct work work;
+    struct store_req req;
+    uint8_t *payload;
+    uint64_t offset;
+    uint32_t payload_bytes, envelope_count;
+    int status;
+    struct diag diag;
+    struct envelope envelopes[]; /* offsets relative to the payload, ascending */
+};
+
+static void advance(struct in_object *object);
+
+struct in_object *in_object_new(struct writer *writer, const struct object_id *id)
+{
+    struct in_object *object = calloc(1, sizeof(*object));
+    if (!object) {
+        return NULL;
+    }
+    object->writer = writer;
+    object->id = *id;
+    list_init(&object->link);
+    list_init(&object->ready);
+    return object;
+}
+
+static void free_object(struct in_object *object)
+{
+    struct writer *writer = object->writer;
+    list_remove(&object->link);
+    free(object->envelopes);
+    free(object->footer);
+    free(object);
+    writer_unref(writer);
+}
+
+static void submit(struct in_object *object, enum store_op op, void (*done)(struct store_req *))
+{
+    struct writer *writer = object->writer;
+    object->req = (struct store_req){.op = op, .done = done, .run = writer->run, .object = object->id};
+    object->req.bytes = op == STORE_CREATE ? writer->ingest->store->caps.object_bytes_preferred : 0;
+    object->busy = true;
+    store_submit(writer->ingest->store, &object->req);
+}
+
+/* --- failure -------------------------------------------------------------------------------------- */
+
+static void on_aborted(struct store_req *req)
+{
+    /* A failed abort leaves a temporary that the next start removes. */
+    free_object(container_of(req, struct in_object, req));
+}
+
+static void fail(struct in_object *object, int code, const char *text)
+{
+    struct writer *writer = object->writer;
+    if (object->state == IN_FAILED || object->state == IN_ABORTING) {
+        return;
+    }
+    object->state = IN_FAILED;
+    if (writer->user) {
+        writer->events.on_failed(writer->user, object->stream, &object->id, code, text);
+    }
+}
+
+void in_object_drop(struct in_object *object)
+{
+    if (object->state == IN_SEALING) {
+        return; /* cannot be stopped any more; it becomes durable and is found again by writer_have */
+    }
+    if (object->state != IN_ABORTING) {
+        object->state = IN_FAILED;
+    }
+    advance(object);
+}
+
+/* --- one payload ---------------------------------------------------------------------------------- */
+
+static bool is_zero(const uint8_t *data, size_t bytes)
+{
+    return bytes == 0 || (data[0] == 0 && memcmp(data, data + 1, bytes - 1) == 0);
+}
+
+static void verify_run(struct work *work)
+{
+    struct in_write *write = container_of(work, struct in_write, work);
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < write->envelope_count && write->status == 0; i++) {
+        const struct envelope *envelope = &write->envelopes[i];
+        if (!is_zero(write->payload + at, envelope->offset - at)) {
+            write->status = diag_set(&write->diag, CAIRN_E_DIGEST_MISMATCH, "padding in front of a chunk is not zero");
+            return;
+        }
+        write->status = chunk_verify(envelope, write->payload + envelope->offset, &write->diag);
+        at = envelope->offset + envelope->stored_bytes;
+    }
+    uint64_t padded = round_up_u64(write->payload_bytes, LIMIT_ALIGN_BYTES);
+    memset(write->payload + write->payload_bytes, 0, padded - write->payload_bytes);
+}
+
+static void write_finish(struct in_write *write, int status, const struct diag *diag)
+{
+    struct in_object *object = write->object;
+    credit_put(object->writer->ingest->credit, write->payload);
+    free(write);
+    object->pending--;
+    if (status != 0) {
+        fail(object, status, diag_text(diag, status));
+    }
+    advance(object);
+}
+
+static void on_written(struct store_req *req)
+{
+    struct in_write *write = container_of(req, struct in_write, req);
+    struct diag diag = req->diag;
+    write_finish(write, req->status, &diag);
+}
+
+static void write_submit(struct in_write *write)
+{
+    struct in_object *object = write->object;
+    write->req = (struct store_req){.op = STORE_WRITE,
+                                    .done = on_written,
+                                    .run = object->writer->run,
+                                    .object = object->id,
+                                    .offset = write->offset,
+                                    .bytes = round_up_u64(write->payload_bytes, LIMIT_ALIGN_BYTES),
+                                    .data = write->payload};
+    store_submit(object->writer->ingest->store, &write->req);
+}
+
+static void verify_done(struct work *work)
+{
+    struct in_write *write = container_of(work, struct in_write, work);
+    struct in_object *object = write->object;
+    if (write->status != 0 || object->state == IN_FAILED) {
+        struct diag diag = write->diag;
+        write_finish(write, write->status, &diag);
+    } else if (!object->created) {
+        list_add_tail(&object->ready, &write->link);
+    } else {
+        write_submit(write);
+    }
+}
+
+/* Envelopes inside the payload, ascending, without overlap, starting at its first byte and ending at its last. */
+static int check_envelopes(const struct msg_data *data, uint32_t payload_bytes, struct diag *diag)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < data->envelope_count; i++) {
+        const struct envelope *envelope = &data->envelopes[i];
+        if (envelope->offset < at || envelope->offset + envelope->stored_bytes > payload_bytes) {
+            return diag_set(diag, CAIRN_E_PROTOCOL, "chunk %u at %llu overlaps or leaves the payload of %u bytes", i,
+                            (unsigned long long)envelope->offset, payload_bytes);
+        }
+        at = envelope->offset + envelope->stored_bytes;
+    }
+    if (data->envelope_count == 0 || data->envelopes[0].offset != 0 || at != payload_bytes) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the chunks do not fill the payload of %u bytes", payload_bytes);
+    }
+    return 0;
+}
+
+static int keep_envelopes(struct in_object *object, const struct msg_data *data, struct diag *diag)
+{
+    uint32_t needed = object->envelope_count + data->envelope_count;
+    if (needed > LIMIT_OBJECT_ENVELOPES) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d chunks in an object", LIMIT_OBJECT_ENVELOPES);
+    }
+    if (needed > object->envelope_cap) {
+        uint32_t cap = needed < 16 ? 16 : needed * 2;
+        struct envelope *grown = realloc(object->envelopes, cap * sizeof(*grown));
+        if (!grown) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the headers of an object");
+        }
+        object->envelopes = grown;
+        object->envelope_cap = cap;
+    }
+    for (uint32_t i = 0; i < data->envelope_count; i++) {
+        object->envelopes[object->envelope_count] = data->envelopes[i];
+        object->envelopes[object->envelope_count++].offset += data->offset;
+    }
+    return 0;
+}
+
+static int check_place(const struct in_object *object, const struct msg_data *data, uint32_t payload_bytes, struct diag *diag)
+{
+    if (object->ended || data->offset != object->next_offset) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "object %u: payload at %llu where %llu was due", object->id.sequence,
+                        (unsigned long long)data->offset, (unsigned long long)object->next_offset);
+    }
+    if (data->offset + payload_bytes + object_footer_bytes(LIMIT_OBJECT_ENVELOPES) > LIMIT_OBJECT_BYTES) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "object %u grows beyond its limit", object->id.sequence);
+    }
+    return check_envelopes(data, payload_bytes, diag);
+}
+
+static void on_created(struct store_req *req)
+{
+    struct in_object *object = container_of(req, struct in_object, req);
+    object->busy = false;
+    object->created = true;
+    if (req->status != 0) {
+        fail(object, req->status, diag_text(&req->diag, req->status));
+        object->created = false;
+    } else if (object->state == IN_CREATING) {
+        object->state = IN_WRITING;
+    }
+    struct list *node;
+    object->pending++; /* keeps the object while the writes go out */
+    while ((node = list_pop(&object->ready))) {
+        struct in_write *write = list_item(node, struct in_write, link);
+        if (object->state == IN_WRITING) {
+            write_submit(write);
+        } else {
+            struct diag diag = DIAG_INIT;
+            write_finish(write, 0, &diag);
+        }
+    }
+    object->pending--;
+    advance(object);
+}
+
+int in_object_data(struct in_object *object, const struct msg_data *data, uint32_t payload_bytes, uint8_t *payload,
+                   struct diag *diag)
+{
+    struct ingest *ingest = object->writer->ingest;
+    struct in_write *write = NULL;
+    int status = check_place(object, data, payload_bytes, diag);
+    if (status == 0) {
+        status = keep_envelopes(object, data, diag);
+    }
+    if (status == 0) {
+        write = malloc(sizeof(*write) + data->envelope_count * sizeof(write->envelopes[0]));
+        status = write ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a write");
+    }
+    if (status != 0) {
+        credit_put(ingest->credit, payload);
+        return status;
+    }
+    bool first = object->next_offset == 0;
+    *write = (struct in_write){.object = object, .payload = payload, .offset = data->offset, .payload_bytes = payload_bytes};
+    list_init(&write->link);
+    write->envelope_count = data->envelope_count;
+    memcpy(write->envelopes, data->envelopes, data->envelope_count * sizeof(write->envelopes[0]));
+    write->work = (struct work){.run = verify_run, .done = verify_done};
+    object->next_offset = round_up_u64(data->offset + payload_bytes, LIMIT_ALIGN_BYTES);
+    object->pending++;
+    ingest->bytes_in += payload_bytes;
+    if (first) {
+        submit(object, STORE_CREATE, on_created);
+    }
+    work_submit(ingest->pool, &write->work);
+    return 0;
+}
+
+/* --- the end -------------------------------------------------------------------------------------- */
+
+static void on_sealed(struct store_req *req)
+{
+    struct in_object *object = container_of(req, struct in_object, req);
+    struct writer *writer = object->writer;
+    int status = req->status;
+    object->busy = false;
+    if (status == 0) {
+        status = writer_add_durable(writer, object->id.sequence, object->envelope_count, object->envelopes);
+        object->envelopes = NULL;
+    }
+    if (status != 0) {
+        /* OUTCOME_UNKNOWN too: the client sends the chunks again under a new sequence; gc finds the other. */
+        object->state = IN_WRITING;
+        fail(object, status, diag_text(&req->diag, status));
+        advance(object);
+        return;
+    }
+    if (writer->user) {
+        writer->events.on_durable(writer->user, object->stream, &object->id);
+    }
+    free_object(object);
+}
+
+static void on_footer(struct store_req *req)
+{
+    struct in_object *object = container_of(req, struct in_object, req);
+    object->busy = false;
+    if (req->status != 0) {
+        fail(object, req->status, diag_text(&req->diag, req->status));
+    }
+    if (object->state == IN_FAILED) {
+        advance(object);
+        return;
+    }
+    object->state = IN_SEALING;
+    submit(object, STORE_SEAL, on_sealed);
+}
+
+static void write_footer(struct in_object *object)
+{
+    struct writer *writer = object->writer;
+    struct object_footer footer = {.id = object->id,
+                                   .data_bytes = object->next_offset,
+                                   .envelope_count = object->envelope_count,
+                                   .envelopes = object->envelopes};
+    uint64_t bytes = object_footer_bytes(footer.envelope_count);
+    struct buf buf;
+    buf_init(&buf, bytes);
+    object_footer_encode(&footer, &buf);
+    object->footer = aligned_alloc(POOL_ALIGN, bytes);
+    if (buf_status(&buf) != 0 || !object->footer) {
+        buf_fini(&buf);
+        fail(object, CAIRN_E_NO_MEMORY, "no memory for an object's footer");
+        advance(object);
+        return;
+    }
+    memcpy(object->footer, buf.data, bytes);
+    buf_fini(&buf);
+    object->state = IN_FOOTER;
+    object->busy = true;
+    object->req = (struct store_req){.op = STORE_WRITE,
+                                     .done = on_footer,
+                                     .run = writer->run,
+                                     .object = object->id,
+                                     .offset = object->next_offset,
+                                     .bytes = bytes,
+                                     .data = object->footer};
+    store_submit(writer->ingest->store, &object->req);
+}
+
+/* The one place that decides what an object does next. */
+static void advance(struct in_object *object)
+{
+    if (object->pending > 0 || object->busy) {
+        return;
+    }
+    if (object->state == IN_FAILED) {
+        if (object->created) {
+            object->state = IN_ABORTING;
+            submit(object, STORE_ABORT, on_aborted);
+        } else {
+            free_object(object);
+        }
+    } else if (object->state == IN_WRITING && object->ended) {
+        write_footer(object);
+    }
+}
+
+void in_object_end(struct in_object *object)
+{
+    object->ended = true;
+    advance(object);
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writers: who sends objects for which opening, what of it is durable, and the check of a part against it.
+ */
+#include "session/ingest_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int ingest_new(struct store *store, struct work_pool *verify_pool, struct credit *credit, struct ingest **ret)
+{
+    struct ingest *ingest = calloc(1, sizeof(*ingest));
+    if (!ingest) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    *ingest = (struct ingest){.store = store, .pool = verify_pool, .credit = credit};
+    list_init(&ingest->writers);
+    *ret = ingest;
+    return 0;
+}
+
+void ingest_free(struct ingest *ingest)
+{
+    if (ingest) {
+        CHECK(ingest->pending == 0);
+        free(ingest);
+    }
+}
+
+uint64_t ingest_bytes_in(const struct ingest *ingest) { return ingest->bytes_in; }
+
+/* --- life of a writer ------------------------------------------------------------------------------ */
+
+void writer_ref(struct writer *writer) { writer->refs++; }
+
+void writer_unref(struct writer *writer)
+{
+    CHECK(writer->refs > 0);
+    if (--writer->refs > 0) {
+        return;
+    }
+    struct ingest *ingest = writer->ingest;
+    list_remove(&writer->link);
+    for (size_t i = 0; i < writer->durable_count; i++) {
+        free(writer->durables[i].envelopes);
+    }
+    free(writer->durables);
+    free(writer);
+    ingest->pending--;
+    if (ingest->pending == 0 && ingest->idle) {
+        void (*idle)(void *) = ingest->idle;
+        ingest->idle = NULL;
+        idle(ingest->idle_user);
+    }
+}
+
+/* The save ended: the watch's reference goes; whoever else holds one lets the writer live until then. */
+static void end_writer(struct writer *writer)
+{
+    if (!writer->over) {
+        writer->over = true;
+        writer_unref(writer);
+    }
+}
+
+static void on_outcome(struct run_watch *watch, enum save_state state, int code, const char *why, uint64_t seq)
+{
+    (void)state, (void)code, (void)why, (void)seq;
+    struct writer *writer = container_of(watch, struct writer, watch);
+    writer->watching = false;
+    end_writer(writer);
+}
+
+void ingest_close(struct ingest *ingest, void (*idle)(void *user), void *user)
+{
+    ingest->idle = idle;
+    ingest->idle_user = user;
+    ingest->pending++;
+    list_each_safe(node, &ingest->writers) {
+        struct writer *writer = list_item(node, struct writer, link);
+        if (writer->watching) {
+            run_unwatch(&writer->watch);
+            writer->watching = false;
+            end_writer(writer);
+        }
+    }
+    if (--ingest->pending == 0) {
+        ingest->idle = NULL;
+        idle(user);
+    }
+}
+
+static struct writer *find_writer(struct ingest *ingest, const struct writer_key *key)
+{
+    list_each(node, &ingest->writers) {
+        struct writer *writer = list_item(node, struct writer, link);
+        if (!writer->over && writer->key.run == key->run && ckpt_id_equal(writer->key.id, key->id) &&
+            writer->key.open_id == key->open_id && writer->key.writer == key->writer && writer->key.rank == key->rank) {
+            return writer;
+        }
+    }
+    return NULL;
+}
+
+int ingest_attach(struct ingest *ingest, const struct writer_key *key, const struct writer_events *events, void *user,
+                  struct writer **ret)
+{
+    struct writer *writer = find_writer(ingest, key);
+    if (!writer) {
+        writer = calloc(1, sizeof(*writer));
+        if (!writer) {
+            return CAIRN_E_NO_MEMORY;
+        }
+        *writer = (struct writer){.ingest = ingest, .key = *key, .run = *run_name_of(key->run), .refs = 1};
+        list_init(&writer->objects);
+        list_init(&writer->haves);
+        list_add_tail(&ingest->writers, &writer->link);
+        ingest->pending++;
+        writer->watch = (struct run_watch){.id = key->id, .open_id = key->open_id, .done = on_outcome};
+        writer->watching = true;
+        run_watch(key->run, &writer->watch);
+    }
+    writer->events = *events;
+    writer->user = user;
+    writer_ref(writer);
+    *ret = writer;
+    return 0;
+}
+
+void writer_detach(struct writer *writer, void *user)
+{
+    if (user && writer->user == user) {
+        writer->user = NULL;
+        while (list_pop(&writer->haves)) {
+        }
+        list_each_safe(node, &writer->objects) { in_object_drop(list_item(node, struct in_object, link)); }
+    }
+    writer_unref(writer);
+}
+
+struct writer *writer_hold(struct writer *writer)
+{
+    writer_ref(writer);
+    return writer;
+}
+
+bool writer_is_over(const struct writer *writer) { return writer->over; }
+
+/* --- objects ---------------------------------------------------------------------------------------- */
+
+static struct in_object *find_object(struct writer *writer, uint32_t sequence)
+{
+    list_each(node, &writer->objects) {
+        struct in_object *object = list_item(node, struct in_object, link);
+        if (object->id.sequence == sequence) {
+            return object;
+        }
+    }
+    return NULL;
+}
+
+static int check_id(const struct writer *writer, const struct object_id *id, struct diag *diag)
+{
+    if (id->term != writer->key.id.term || id->step != writer->key.id.step || id->rank != writer->key.rank ||
+        id->writer != writer->key.writer) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "an object of term %llu step %llu rank %u is not this session's",
+                        (unsigned long long)id->term, (unsigned long long)id->step, id->rank);
+    }
+    return 0;
+}
+
+int writer_data(struct writer *writer, uint32_t stream, const struct msg_data *data, uint32_t payload_bytes,
+                uint8_t *payload, struct diag *diag)
+{
+    int status = check_id(writer, &data->object, diag);
+    struct in_object *object = status == 0 ? find_object(writer, data->object.sequence) : NULL;
+    if (status == 0 && !object) {
+        if (data->object.sequence < writer->next_sequence) {
+            /* Frames of an object that has failed here meanwhile: the client learns of it from the ERROR. */
+            credit_put(writer->ingest->credit, payload);
+            return 0;
+        }
+        object = in_object_new(writer, &data->object);
+        if (object) {
+            writer_ref(writer);
+            list_add_tail(&writer->objects, &object->link);
+            writer->next_sequence = data->object.sequence + 1;
+        } else {
+            status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an object");
+        }
+    }
+    if (status != 0) {
+        credit_put(writer->ingest->credit, payload);
+        return status;
+    }
+    object->stream = stream;
+    return in_object_data(object, data, payload_bytes, payload, diag);
+}
+
+int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_end *end, struct diag *diag)
+{
+    int status = check_id(writer, &end->object, diag);
+    if (status != 0) {
+        return status;
+    }
+    struct in_object *object = find_object(writer, end->object.sequence);
+    if (!object) {
+        return end->object.sequence < writer->next_sequence
+                   ? 0
+                   : diag_set(diag, CAIRN_E_PROTOCOL, "the end of an object without payload");
+    }
+    if (object->ended || end->data_bytes != object->next_offset || end->envelope_count != object->envelope_count) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "object %u ends at %llu with %u chunks, received %llu with %u",
+                        end->object.sequence, (unsigned long long)end->data_bytes, end->envelope_count,
+                        (unsigned long long)object->next_offset, object->envelope_count);
+    }
+    object->stream = stream;
+    in_object_end(object);
+    return 0;
+}
+
+/* --- what is durable ---------------------------------------------------------------------------------- */
+
+static size_t durable_position(const struct writer *writer, uint32_t sequence)
+{
+    size_t low = 0, high = writer->durable_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (writer->durables[middle].sequence < sequence) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static const struct durable *find_durable(const struct writer *writer, uint32_t sequence)
+{
+    size_t at = durable_position(writer, sequence);
+    return at < writer->durable_count && writer->durables[at].sequence == sequence ? &writer->durables[at] : NULL;
+}
+
+int writer_add_durable(struct writer *writer, uint32_t sequence, uint32_t count, struct envelope *take_envelopes)
+{
+    if (find_durable(writer, sequence)) {
+        free(take_envelopes);
+        return 0;
+    }
+    if (writer->durable_count == writer->durable_cap) {
+        size_t cap = writer->durable_cap == 0 ? 16 : writer->durable_cap * 2;
+        struct durable *grown = realloc(writer->durables, cap * sizeof(*grown));
+        if (!grown) {
+            free(take_envelopes);
+            return CAIRN_E_NO_MEMORY;
+        }
+        writer->durables = grown;
+        writer->durable_cap = cap;
+    }
+    size_t at = durable_position(writer, sequence);
+    memmove(&writer->durables[at + 1], &writer->durables[at], (writer->durable_count - at) * sizeof(struct durable));
+    writer->durables[at] = (struct durable){.sequence = sequence, .envelope_count = count, .envelopes = take_envelopes};
+    writer->durable_count++;
+    if (sequence >= writer->next_sequence) {
+        writer->next_sequence = sequence + 1;
+    }
+    return 0;
+}
+
+static const struct envelope *find_envelope(const struct durable *durable, uint64_t offset)
+{
+    uint32_t low = 0, high = durable->envelope_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (durable->envelopes[middle].offset < offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < durable->envelope_count && durable->envelopes[low].offset == offset ? &durable->envelopes[low] : NULL;
+}
+
+static bool chunk_matches(const struct part_chunk *chunk, const struct envelope *envelope)
+{
+    return envelope && envelope->stored_bytes == chunk->stored_bytes && envelope->plain_bytes == chunk->plain_bytes &&
+           envelope->stored_crc == chunk->stored_crc && envelope->encoding == chunk->encoding &&
+           envelope->digest_alg == chunk->digest_alg &&
+           memcmp(&envelope->digest, &chunk->digest, sizeof(chunk->digest)) == 0;
+}
+
+int writer_check_part(const struct writer *writer, const struct part *part, struct diag *diag)
+{
+    const struct writer_key *key = &writer->key;
+    if (!ckpt_id_equal(part->id, key->id) || part->rank != key->rank || part->writer != key->writer) {
+        return diag_set(diag, CAIRN_E_INVALID, "the part says term %llu step %llu rank %u, the session is another",
+                        (unsigned long long)part->id.term, (unsigned long long)part->id.step, part->rank);
+    }
+    for (uint32_t i = 0; i < part->chunk_count; i++) {
+        const struct part_chunk *chunk = &part->chunks[i];
+        const struct object_id *id = &part->objects[chunk->object].id;
+        struct diag ignored;
+        const struct durable *durable = check_id(writer, id, &ignored) == 0 ? find_durable(writer, id->sequence) : NULL;
+        if (!durable || !chunk_matches(chunk, find_envelope(durable, chunk->offset))) {
+            return diag_set(diag, CAIRN_E_INVALID, "rank %u: chunk %u refers to object %u at %llu, which %s", key->rank, i,
+                            id->sequence, (unsigned long long)chunk->offset,
+                            durable ? "holds another chunk there" : "is not durable");
+        }
+    }
+    return 0;
+}

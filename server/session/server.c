@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The server's life: options, the drain on stop, and the end when no session, request or writer is left.
+ */
+#include "session/session_private.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+
+static void on_ingest_idle(void *user);
+
+static void on_stopped(struct post *post)
+{
+    struct server *server = container_of(post, struct server, stopped_post);
+    void (*stopped)(void *) = server->stopped;
+    server->stopped = NULL;
+    if (stopped) {
+        stopped(server->stopped_user);
+    }
+}
+
+void server_check_stopped(struct server *server)
+{
+    if (server->closing && server->ingest_idle && server->session_count == 0 && server->request_count == 0) {
+        loop_post(server->options.loop, &server->stopped_post);
+    }
+}
+
+static void close_all(struct server *server)
+{
+    if (server->closing) {
+        return;
+    }
+    server->closing = true;
+    timer_stop(&server->grace);
+    list_each_safe(node, &server->sessions)
+    {
+        struct session *session = list_item(node, struct session, link);
+        conn_send_error(session->conn, 0, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
+        session_close(session, true);
+    }
+    ingest_close(server->ingest, on_ingest_idle, server);
+}
+
+static void on_ingest_idle(void *user)
+{
+    struct server *server = user;
+    server->ingest_idle = true;
+    server_check_stopped(server);
+}
+
+static bool has_saves(const struct server *server)
+{
+    list_each(node, &server->sessions)
+    {
+        struct session *session = list_item(node, struct session, link);
+        session_reap_saves(session);
+        if (!list_is_empty(&session->saves)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum { GRACE_STEP_MS = 50 };
+
+/* The grace: over when no session has an open save, or when its time is. */
+static void on_grace(struct timer *timer)
+{
+    struct server *server = container_of(timer, struct server, grace);
+    if (!has_saves(server) || loop_now_ms(server->options.loop) >= server->grace_until_ms) {
+        close_all(server);
+    } else {
+        timer_start(timer, GRACE_STEP_MS);
+    }
+}
+
+int server_new(const struct server_options *options, struct server **ret, struct diag *diag)
+{
+    struct server *server = calloc(1, sizeof(*server));
+    if (!server) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the server");
+    }
+    server->options = *options;
+    list_init(&server->sessions);
+    server->stopped_post.cb = on_stopped;
+    timer_init(&server->grace, options->loop, on_grace);
+    int status = credit_init(&server->credit, options->buffer_bytes_total, diag);
+    if (status != 0) {
+        free(server);
+        return status;
+    }
+    status = ingest_new(catalog_store(options->catalog), options->verify_pool, &server->credit, &server->ingest);
+    if (status != 0) {
+        credit_fini(&server->credit);
+        free(server);
+        return diag_set(diag, status, "no memory for the server");
+    }
+    *ret = server;
+    return 0;
+}
+
+void server_stop(struct server *server, uint64_t grace_ms, void (*done)(void *user), void *user)
+{
+    server->stopped = done;
+    server->stopped_user = user;
+    server->stopping = true;
+    server->grace_until_ms = loop_now_ms(server->options.loop) + grace_ms;
+    timer_start(&server->grace, 0);
+}
+
+void server_session_gone(struct server *server) { server_check_stopped(server); }
+
+void server_free(struct server *server)
+{
+    if (server) {
+        CHECK(server->session_count == 0 && server->request_count == 0);
+        ingest_free(server->ingest);
+        credit_fini(&server->credit);
+        free(server);
+    }
+}
+
+void server_stats(const struct server *server, struct server_stats *ret)
+{
+    *ret = (struct server_stats){.sessions = server->session_count,
+                                 .buffers_free = pool_free_count(server->credit.pool),
+                                 .buffers_total = pool_count(server->credit.pool),
+                                 .bytes_in = ingest_bytes_in(server->ingest),
+                                 .bytes_out = server->bytes_out};
+    list_each(node, &server->sessions)
+    {
+        const struct session *session = list_item(node, struct session, link);
+        ret->saves_open += list_is_empty(&session->saves) ? 0 : 1;
+    }
+}

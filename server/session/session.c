@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One connection: its life, the table of what may be asked when, and its requests. A session keeps nothing that a
+ * client could not rebuild on another connection: what counts is in the run's record and in the store.
+ */
+#include "session/session_private.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { REQUEST_SCRATCH_MAX = 16 << 20, REQUESTS_PER_SESSION_MAX = 256 };
+
+/* --- requests ----------------------------------------------------------------------------------------- */
+
+static int copy_msg(const struct msg *msg, struct scratch *scratch, struct msg *ret)
+{
+    struct buf buf;
+    buf_init(&buf, LIMIT_MESSAGE_BYTES);
+    msg_encode(msg, &buf);
+    int status = buf_status(&buf);
+    if (status == 0) {
+        status = msg_decode(msg->type, buf.bytes, buf.data, scratch, ret, NULL);
+    }
+    buf_fini(&buf);
+    return status;
+}
+
+struct request *request_new(struct session *session, uint32_t stream, const struct msg *msg)
+{
+    struct request *request = calloc(1, sizeof(*request));
+    if (!request) {
+        conn_send_error(session->conn, stream, CAIRN_E_NO_MEMORY, "the server has no memory for a request");
+        return NULL;
+    }
+    *request = (struct request){.session = session, .server = session->server, .stream = stream};
+    scratch_init(&request->scratch, REQUEST_SCRATCH_MAX);
+    int status = copy_msg(msg, &request->scratch, &request->msg);
+    if (status != 0) {
+        scratch_fini(&request->scratch);
+        free(request);
+        conn_send_error(session->conn, stream, status, "the server has no memory for a request");
+        return NULL;
+    }
+    list_init(&request->link);
+    list_add_tail(&session->requests, &request->link);
+    session->server->request_count++;
+    return request;
+}
+
+void request_free(struct request *request)
+{
+    struct server *server = request->server;
+    list_remove(&request->link);
+    scratch_fini(&request->scratch);
+    free(request);
+    server->request_count--;
+    server_check_stopped(server);
+}
+
+void request_orphan(struct request *request)
+{
+    list_remove(&request->link);
+    request->session = NULL;
+}
+
+void request_reply(struct request *request, const struct msg *reply)
+{
+    if (request->session) {
+        conn_send_always(request->session->conn, request->stream, reply);
+    }
+}
+
+void request_error(struct request *request, int code, const struct diag *diag)
+{
+    if (request->session) {
+        conn_send_error(request->session->conn, request->stream, code, diag_text(diag, code));
+    }
+}
+
+/* --- what may be asked when --------------------------------------------------------------------------- */
+
+typedef int (*handler)(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag);
+
+static const struct rule {
+    enum msg_type type;
+    enum session_state least;
+    bool rank_only;
+    handler handle;
+} rules[] = {
+    {MSG_HELLO, SESSION_NEW, false, session_on_hello},
+    {MSG_JOIN, SESSION_GREETED, false, session_on_join},
+    {MSG_RUNS, SESSION_GREETED, false, session_on_runs},
+    {MSG_STATUS, SESSION_JOINED, false, session_on_status},
+    {MSG_LIST, SESSION_JOINED, false, session_on_list},
+    {MSG_RESTORE, SESSION_JOINED, false, session_on_restore},
+    {MSG_FETCH, SESSION_JOINED, false, session_on_fetch},
+    {MSG_PLAN, SESSION_JOINED, false, session_on_plan},
+    {MSG_READ, SESSION_JOINED, false, session_on_read},
+    {MSG_REPORT, SESSION_JOINED, true, session_on_report},
+    {MSG_OPEN, SESSION_JOINED, true, session_on_open},
+    {MSG_WANT, SESSION_JOINED, true, session_on_want},
+    {MSG_OBJECT_END, SESSION_JOINED, true, session_on_object_end},
+    {MSG_HAVE, SESSION_JOINED, true, session_on_have},
+    {MSG_SEAL, SESSION_JOINED, true, session_on_seal},
+    {MSG_WAIT, SESSION_JOINED, true, session_on_wait},
+    {MSG_ABORT, SESSION_JOINED, true, session_on_abort},
+    {MSG_DATA, SESSION_JOINED, true, NULL},
+    {MSG_PART, SESSION_JOINED, true, NULL},
+};
+
+static const struct rule *find_rule(enum msg_type type)
+{
+    for (size_t i = 0; i < ARRAY_LEN(rules); i++) {
+        if (rules[i].type == type) {
+            return &rules[i];
+        }
+    }
+    return NULL;
+}
+
+static int check_rule(const struct session *session, const struct rule *rule, const struct msg *msg, struct diag *diag)
+{
+    if (!rule) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s is not for a server", msg_name(msg->type));
+    }
+    if (session->state < rule->least) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s before %s", msg_name(msg->type),
+                        session->state == SESSION_NEW ? "HELLO" : "JOIN");
+    }
+    if (rule->rank_only && session->viewer) {
+        return diag_set(diag, CAIRN_E_DENIED, "%s from a viewer, who may only list and read", msg_name(msg->type));
+    }
+    return 0;
+}
+
+static bool has_too_many(const struct session *session)
+{
+    unsigned count = 0;
+    list_each(node, &session->requests) { count++; }
+    return count >= REQUESTS_PER_SESSION_MAX;
+}
+
+static int on_message(void *user, const struct frame *frame, const struct msg *msg, void **ret_payload, struct diag *diag)
+{
+    struct session *session = user;
+    const struct rule *rule = find_rule(msg->type);
+    if (msg->type == MSG_BYE) {
+        return diag_set(diag, CAIRN_E_ENDED, "the client said goodbye");
+    }
+    int status = check_rule(session, rule, msg, diag);
+    if (status != 0) {
+        return status;
+    }
+    if ((frame->payload_bytes > 0) != msg_has_payload(msg->type)) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u payload bytes", msg_name(msg->type), frame->payload_bytes);
+    }
+    if (msg->type == MSG_DATA) {
+        return session_data_buffer(session, frame, msg, ret_payload, diag);
+    }
+    if (msg->type == MSG_PART) {
+        return session_part_buffer(session, frame, msg, ret_payload, diag);
+    }
+    if (has_too_many(session)) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "more than %d requests at once", REQUESTS_PER_SESSION_MAX);
+    }
+    return rule->handle(session, frame->stream, msg, diag);
+}
+
+static int on_payload(void *user, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag)
+{
+    struct session *session = user;
+    if (msg->type == MSG_DATA) {
+        session->receiving = NULL;
+        return session_data(session, frame, msg, payload, diag);
+    }
+    return session_part(session, frame, msg, diag);
+}
+
+/* --- life ----------------------------------------------------------------------------------------------- */
+
+void session_log(const struct session *session, int level, const char *text, const char *err)
+{
+    char name[RUN_NAME_TEXT_MAX] = "";
+    if (session->run) {
+        run_name_format(run_name_of(session->run), name);
+    }
+    bool rank = session->state == SESSION_JOINED && !session->viewer;
+    LOG((enum log_level)level, "session", text, ls("run", session->run ? name : NULL),
+        li("rank", rank ? (int64_t)session->join.rank : -1), lu("session", session->id), ls("peer", session->peer),
+        ls("err", err));
+}
+
+static void session_end(struct session *session)
+{
+    struct server *server = session->server;
+    timer_stop(&session->login);
+    timer_stop(&session->idle);
+    if (session->receiving) {
+        credit_put(&server->credit, session->receiving);
+        session->receiving = NULL;
+    }
+    list_each_safe(node, &session->requests)
+    {
+        struct request *request = list_item(node, struct request, link);
+        request->cancel(request);
+    }
+    CHECK(list_is_empty(&session->requests));
+    session_drop_saves(session);
+    credit_user_fini(&session->credit);
+    list_remove(&session->link);
+    server->session_count--;
+    free(session);
+    server_session_gone(server);
+}
+
+void session_close(struct session *session, bool flush)
+{
+    conn_close(session->conn, flush);
+    session_end(session);
+}
+
+static void on_close(void *user, int status, const struct diag *diag)
+{
+    struct session *session = user;
+    bool orderly = status == CAIRN_E_ENDED;
+    session_log(session, orderly ? LOG_DEBUG : LOG_WARN, "connection closed", orderly ? NULL : diag_text(diag, status));
+    session_close(session, true);
+}
+
+static void on_login_timeout(struct timer *timer)
+{
+    struct session *session = container_of(timer, struct session, login);
+    session_log(session, LOG_WARN, "no login in time", NULL);
+    conn_send_error(session->conn, 0, CAIRN_E_TIMED_OUT, "no login in time");
+    session_close(session, true);
+}
+
+/* Granted buffers are the whole server's memory: who holds some and sends nothing loses the connection (and resumes). */
+static void on_idle_check(struct timer *timer)
+{
+    struct session *session = container_of(timer, struct session, idle);
+    bool stuck = session->credit.held_count > 0 && session->data_frames == session->data_frames_at_idle;
+    session->data_frames_at_idle = session->data_frames;
+    if (stuck) {
+        session_log(session, LOG_WARN, "granted buffers were not used in time", NULL);
+        conn_send_error(session->conn, 0, CAIRN_E_TIMED_OUT, "granted buffers were not used in time");
+        session_close(session, true);
+        return;
+    }
+    timer_start(timer, session->server->options.grant_idle_ms);
+}
+
+static void on_grant(struct credit_user *user, uint32_t buffers)
+{
+    struct session *session = container_of(user, struct session, credit);
+    struct msg msg = {.type = MSG_GRANT, .u.grant = {.buffers = buffers}};
+    conn_send_always(session->conn, 0, &msg);
+}
+
+static const struct conn_handler conn_events = {.on_message = on_message, .on_payload = on_payload, .on_close = on_close};
+
+static struct session *session_new(struct server *server)
+{
+    static const struct msg_join nobody;
+    struct session *session = calloc(1, sizeof(*session));
+    if (!session) {
+        return NULL;
+    }
+    session->server = server;
+    session->join = nobody;
+    list_init(&session->link);
+    list_init(&session->saves);
+    list_init(&session->requests);
+    timer_init(&session->login, server->options.loop, on_login_timeout);
+    timer_init(&session->idle, server->options.loop, on_idle_check);
+    loop_random(server->options.loop, sizeof(session->id), &session->id);
+    return session;
+}
+
+void server_accept(struct server *server, struct stream *stream)
+{
+    struct conn_options options = {.message_max = LIMIT_MESSAGE_BEFORE_LOGIN_BYTES,
+                                   .payload_max = 0,
+                                   .first_message_ms = server->options.login_ms,
+                                   .queue_high_bytes = MIB(4),
+                                   .queue_low_bytes = MIB(1)};
+    bool full = server->closing || server->session_count >= server->options.sessions_max;
+    struct session *session = full ? NULL : session_new(server);
+    if (!session) {
+        LOG(LOG_WARN, "session", "connection refused", lu("sessions", server->session_count));
+        stream->ops->close(stream);
+        return;
+    }
+    struct diag diag = DIAG_INIT;
+    if (conn_new(server->options.loop, stream, &options, &conn_events, session, &session->conn, &diag) != 0) {
+        LOG(LOG_WARN, "session", "connection refused", ls("err", diag.text));
+        free(session);
+        return;
+    }
+    conn_peer_name(session->conn, sizeof(session->peer), session->peer);
+    credit_user_init(&session->credit, &server->credit, on_grant);
+    list_add_tail(&server->sessions, &session->link);
+    server->session_count++;
+    timer_start(&session->login, server->options.login_ms);
+    timer_start(&session->idle, server->options.grant_idle_ms);
+}

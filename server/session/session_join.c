@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * HELLO and JOIN: versions, which run, which rank of which attempt. One live process per (token, rank): a second one
+ * is refused while the first one's heartbeat lives; the same writer coming again replaces its own old connection.
+ */
+#include "session/session_private.h"
+
+#include "base/log.h"
+#include "wire/negotiate.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int session_on_hello(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    const struct server_options *options = &session->server->options;
+    struct msg reply = {.type = MSG_WELCOME};
+    struct msg_welcome *welcome = &reply.u.welcome;
+    if (session->state != SESSION_NEW) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "a second HELLO");
+    }
+    int status = wire_negotiate(&msg->u.hello, &welcome->version, &welcome->features, diag);
+    if (status != 0) {
+        return status;
+    }
+    session->state = SESSION_GREETED;
+    welcome->store_uuid = catalog_store(options->catalog)->caps.uuid;
+    welcome->heartbeat_ms = options->heartbeat_ms;
+    welcome->dead_after_ms = options->dead_after_ms;
+    welcome->payload_max = LIMIT_CHUNK_BYTES;
+    welcome->message_max = LIMIT_MESSAGE_BYTES;
+    welcome->agent = options->agent;
+    conn_set_heartbeat(session->conn, options->heartbeat_ms, options->dead_after_ms);
+    return conn_send(session->conn, stream, &reply);
+}
+
+/* --- who else is there -------------------------------------------------------------------------------- */
+
+static bool is_same_attempt(const struct session *a, const struct session *b)
+{
+    return a != b && a->state == SESSION_JOINED && !a->viewer && a->run == b->run &&
+           token_equal(&a->join.token, &b->join.token);
+}
+
+/* The older connection of the same writer, if any, in *ret_old. */
+static int check_ranks(struct session *session, struct session **ret_old, struct diag *diag)
+{
+    const struct msg_join *join = &session->join;
+    list_each(node, &session->server->sessions)
+    {
+        struct session *other = list_item(node, struct session, link);
+        if (!is_same_attempt(other, session)) {
+            continue;
+        }
+        if (other->join.world_size != join->world_size) {
+            return diag_set(diag, CAIRN_E_WORLD_MISMATCH,
+                            "rank %u says a world of %u, rank %u of the same attempt says %u: start all ranks with one world size",
+                            join->rank, join->world_size, other->join.rank, other->join.world_size);
+        }
+        if (other->join.rank == join->rank && other->join.writer != join->writer) {
+            return diag_set(diag, CAIRN_E_DUPLICATE_RANK,
+                            "rank %u of this attempt is connected already (%s): give every process its own rank, or wait "
+                            "until the other one has ended",
+                            join->rank, other->peer);
+        }
+        if (other->join.rank == join->rank) {
+            *ret_old = other;
+        }
+    }
+    return 0;
+}
+
+static int check_record(const struct session *session, const struct run_state *state, struct diag *diag)
+{
+    const struct msg_join *join = &session->join;
+    for (size_t i = 0; i < state->term_count; i++) {
+        const struct entry_term *term = &state->terms[i].entry;
+        if (token_equal(&term->token, &join->token) && term->world_size != join->world_size) {
+            return diag_set(diag, CAIRN_E_WORLD_MISMATCH,
+                            "rank %u says a world of %u, but term %llu of this attempt was granted for %u: a new world size "
+                            "needs a new attempt token",
+                            join->rank, join->world_size, (unsigned long long)state->terms[i].term, term->world_size);
+        }
+    }
+    return 0;
+}
+
+/* --- JOIN ------------------------------------------------------------------------------------------------ */
+
+static void joined(struct request *request, const struct run_state *state)
+{
+    struct session *session = request->session;
+    struct catalog *catalog = session->server->options.catalog;
+    const struct state_commit *latest = state_latest(state, (struct ckpt_id){0});
+    struct msg reply = {.type = MSG_JOINED};
+    struct msg_joined *msg = &reply.u.joined;
+    msg->exists = state->exists;
+    msg->run_uuid = state->info.run_uuid;
+    msg->chunk_bytes = state->exists ? state->info.chunk_bytes : catalog_options_of(catalog)->chunk_bytes;
+    msg->newest_term = state->newest_term;
+    msg->latest = latest ? latest->entry.id : (struct ckpt_id){0};
+    msg->object_bytes = catalog_store(catalog)->caps.object_bytes_preferred;
+    session->state = SESSION_JOINED;
+    timer_stop(&session->login);
+    conn_set_limits(session->conn, LIMIT_MESSAGE_BYTES, session->viewer ? 0 : LIMIT_CHUNK_BYTES);
+    session_log(session, LOG_DEBUG, session->viewer ? "viewer joined" : "rank joined", NULL);
+    request_reply(request, &reply);
+}
+
+static void on_snapshot(struct run_snapshot_req *req)
+{
+    struct request *request = container_of(req, struct request, u.snapshot);
+    struct session *session = request->session;
+    struct session *old = NULL;
+    struct diag diag = req->diag;
+    int status = req->status;
+    session->joining = false;
+    if (status == 0 && !session->viewer) {
+        status = check_record(session, req->state, &diag);
+    }
+    if (status == 0 && !session->viewer) {
+        status = check_ranks(session, &old, &diag);
+    }
+    if (old) {
+        session_log(old, LOG_INFO, "connection replaced by a newer one of the same process", NULL);
+        session_close(old, false);
+    }
+    if (status == 0) {
+        joined(request, req->state);
+    } else {
+        session_log(session, LOG_WARN, "join refused", diag_text(&diag, status));
+        request_error(request, status, &diag);
+    }
+    request_free(request);
+}
+
+static void cancel_snapshot(struct request *request)
+{
+    run_snapshot_cancel(&request->u.snapshot);
+    request_free(request);
+}
+
+int session_on_join(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    const struct msg_join *join = &msg->u.join;
+    if (session->state == SESSION_JOINED || session->joining) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "a second JOIN");
+    }
+    if (!join->viewer && (join->world_size == 0 || join->world_size > LIMIT_WORLD_SIZE || join->rank >= join->world_size)) {
+        return diag_set(diag, CAIRN_E_INVALID, "rank %u of a world of %u", join->rank, join->world_size);
+    }
+    struct request *request = request_new(session, stream, msg);
+    if (!request) {
+        return 0;
+    }
+    session->join = *join;
+    session->join.label = NULL;
+    session->viewer = join->viewer;
+    session->joining = true;
+    session->run = catalog_run(session->server->options.catalog, &join->run);
+    if (!session->run) {
+        request_error(request, CAIRN_E_NO_MEMORY, NULL);
+        request_free(request);
+        session->joining = false;
+        return 0;
+    }
+    request->cancel = cancel_snapshot;
+    request->u.snapshot = (struct run_snapshot_req){.done = on_snapshot};
+    run_snapshot(session->run, &request->u.snapshot);
+    return 0;
+}

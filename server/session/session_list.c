@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * STATUS, LIST and RUNS: what the record says, for clients and people.
+ */
+#include "session/session_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LIST_ENTRIES_MAX = 500, RUNS_MAX = 4096 };
+
+static void cancel_snapshot(struct request *request)
+{
+    run_snapshot_cancel(&request->u.snapshot);
+    request_free(request);
+}
+
+static void on_list(struct run_snapshot_req *req)
+{
+    struct request *request = container_of(req, struct request, u.snapshot);
+    const struct msg_list *list = &request->msg.u.list;
+    struct msg reply = {.type = MSG_LIST_REPLY};
+    uint32_t limit = list->limit == 0 ? LIST_ENTRIES_MAX : (uint32_t)min_u64(list->limit, LIST_ENTRIES_MAX);
+    int status = req->status;
+    if (status == 0) {
+        status = run_info_list(req->state, list->before_seq, limit, &request->scratch, &reply.u.list_reply);
+    }
+    if (status == 0) {
+        request_reply(request, &reply);
+    } else {
+        request_error(request, status, &req->diag);
+    }
+    request_free(request);
+}
+
+static void on_status(struct run_snapshot_req *req)
+{
+    struct request *request = container_of(req, struct request, u.snapshot);
+    struct msg reply = {.type = MSG_STATUS_REPLY};
+    int status = req->status;
+    if (status == 0) {
+        status = run_info_find(req->state, request->msg.u.status.id, &request->scratch, &reply.u.status_reply.info);
+    }
+    if (status == 0) {
+        request_reply(request, &reply);
+    } else {
+        request_error(request, status, &req->diag);
+    }
+    request_free(request);
+}
+
+static int take_snapshot(struct session *session, uint32_t stream, const struct msg *msg,
+                         void (*done)(struct run_snapshot_req *))
+{
+    struct request *request = request_new(session, stream, msg);
+    if (request) {
+        request->cancel = cancel_snapshot;
+        request->u.snapshot = (struct run_snapshot_req){.done = done};
+        run_snapshot(session->run, &request->u.snapshot);
+    }
+    return 0;
+}
+
+int session_on_list(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)diag;
+    return take_snapshot(session, stream, msg, on_list);
+}
+
+int session_on_status(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)diag;
+    return take_snapshot(session, stream, msg, on_status);
+}
+
+int session_on_runs(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    const char *project = msg->u.runs.project;
+    struct run_name *names = NULL;
+    size_t count = 0, kept = 0;
+    int status = catalog_names(session->server->options.catalog, &names, &count);
+    if (status != 0) {
+        return diag_set(diag, status, "no memory for the list of runs");
+    }
+    for (size_t i = 0; i < count && kept < RUNS_MAX; i++) {
+        if (!project || project[0] == '\0' || strcmp(project, names[i].project) == 0) {
+            names[kept++] = names[i];
+        }
+    }
+    struct msg reply = {.type = MSG_RUNS_REPLY, .u.runs_reply = {.count = (uint32_t)kept, .names = names}};
+    timer_stop(&session->login);
+    conn_send_always(session->conn, stream, &reply);
+    free(names);
+    return 0;
+}

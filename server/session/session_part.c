@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * PART and SEAL: receive a rank's part, check it (hash, structure, every chunk against what was verified here), publish
+ * it, then put the seal into the record. The check runs on a worker: a part may hold a hundred thousand chunks.
+ */
+#include "session/session_private.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PART_SCRATCH_FACTOR = 4 };
+
+static int start_part(struct session_save *save, const struct msg_part *part, struct diag *diag)
+{
+    struct server *server = save->session->server;
+    session_free_part(save);
+    if (part->total_bytes == 0 || part->total_bytes > LIMIT_PART_BYTES) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "a part of %llu bytes", (unsigned long long)part->total_bytes);
+    }
+    if (server->part_bytes_used + part->total_bytes > server->options.part_bytes_total) {
+        return diag_set(diag, CAIRN_E_BUSY,
+                        "parts of %llu bytes are being received: try again, or raise part_memory in the configuration",
+                        (unsigned long long)server->part_bytes_used);
+    }
+    save->part = malloc(part->total_bytes);
+    if (!save->part) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a part of %llu bytes", (unsigned long long)part->total_bytes);
+    }
+    save->part_bytes = part->total_bytes;
+    save->part_at = 0;
+    server->part_bytes_used += part->total_bytes;
+    return 0;
+}
+
+int session_part_buffer(struct session *session, const struct frame *frame, const struct msg *msg, void **ret,
+                        struct diag *diag)
+{
+    const struct msg_part *part = &msg->u.part;
+    struct session_save *save = session_find_save(session, part->id);
+    if (!save || save->open_id != part->open_id) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "a part for a save that this session has not opened");
+    }
+    int status = part->offset == 0 ? start_part(save, part, diag) : 0;
+    if (status != 0) {
+        return status;
+    }
+    if (!save->part || part->total_bytes != save->part_bytes || part->offset != save->part_at ||
+        frame->payload_bytes > save->part_bytes - save->part_at) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "a part's bytes at %llu where %llu were due",
+                        (unsigned long long)part->offset, (unsigned long long)save->part_at);
+    }
+    *ret = save->part + save->part_at;
+    return 0;
+}
+
+int session_part(struct session *session, const struct frame *frame, const struct msg *msg, struct diag *diag)
+{
+    struct session_save *save = session_find_save(session, msg->u.part.id);
+    if (!save || !save->part) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "a part's bytes without its beginning");
+    }
+    save->part_at += frame->payload_bytes;
+    return 0;
+}
+
+/* --- SEAL ------------------------------------------------------------------------------------------------- */
+
+static void seal_free(struct request *request)
+{
+    struct server *server = request->server;
+    if (request->u.seal.data) {
+        server->part_bytes_used -= request->msg.u.seal.part_bytes;
+        free(request->u.seal.data);
+    }
+    scratch_fini(&request->u.seal.scratch);
+    if (request->u.seal.writer) {
+        writer_detach(request->u.seal.writer, NULL);
+    }
+    request_free(request);
+}
+
+static void seal_fail(struct request *request, int code, const struct diag *diag)
+{
+    if (request->session) {
+        session_log(request->session, LOG_WARN, "part refused", diag_text(diag, code));
+    }
+    request_error(request, code, diag);
+    seal_free(request);
+}
+
+static void on_sealed(struct run_req *req)
+{
+    struct request *request = container_of(req, struct request, u.seal.run);
+    request->u.seal.running = false;
+    if (req->status != 0) {
+        struct diag diag = req->diag;
+        seal_fail(request, req->status, &diag);
+        return;
+    }
+    struct msg reply = {.type = MSG_SEALED, .u.sealed = {.id = request->msg.u.seal.id}};
+    request_reply(request, &reply);
+    seal_free(request);
+}
+
+static void submit_seal(struct request *request)
+{
+    const struct msg_seal *seal = &request->msg.u.seal;
+    const struct msg_join *join = &request->session->join;
+    struct run_req *run = &request->u.seal.run;
+    request->u.seal.seal = (struct event_seal){.rank = join->rank,
+                                               .entry = {.open_id = seal->open_id,
+                                                         .writer = join->writer,
+                                                         .part_bytes = seal->part_bytes,
+                                                         .part_sha256 = seal->part_sha256}};
+    *run = (struct run_req){.done = on_sealed};
+    run->event = (struct event){.kind = EVENT_SEAL,
+                                .token = join->token,
+                                .rank = join->rank,
+                                .world_size = join->world_size,
+                                .id = seal->id,
+                                .open_id = seal->open_id,
+                                .seal_count = 1,
+                                .seals = &request->u.seal.seal};
+    run_submit(request->session->run, run);
+}
+
+static struct store_name part_name(const struct request *request)
+{
+    const struct msg_seal *seal = &request->msg.u.seal;
+    return (struct store_name){.run = request->u.seal.store.name.run,
+                               .id = seal->id,
+                               .kind = STORE_PART,
+                               .number = request->u.seal.part.rank,
+                               .tag = seal->open_id};
+}
+
+static void published(struct request *request)
+{
+    request->u.seal.running = false;
+    if (!request->session) {
+        seal_free(request);
+        return;
+    }
+    struct store_name name = part_name(request);
+    run_cache_part(request->session->run, &name, request->msg.u.seal.part_bytes, request->u.seal.data);
+    request->u.seal.running = true;
+    submit_seal(request);
+}
+
+/* A part published before a lost connection is there already: the same bytes are success, others are a conflict. */
+static void on_compared(struct store_req *req)
+{
+    struct request *request = container_of(req, struct request, u.seal.store);
+    const struct msg_seal *seal = &request->msg.u.seal;
+    struct diag diag = req->diag;
+    int status = req->status;
+    if (status == 0) {
+        struct sha256 sha = sha256(req->ret_bytes, req->ret_data);
+        if (memcmp(&sha, &seal->part_sha256, sizeof(sha)) != 0) {
+            status = diag_set(&diag, CAIRN_E_CONFLICT, "another part of this rank is stored for the same opening");
+        }
+        free(req->ret_data);
+    }
+    if (status == 0) {
+        published(request);
+    } else {
+        request->u.seal.running = false;
+        seal_fail(request, status, &diag);
+    }
+}
+
+static void on_published(struct store_req *req)
+{
+    struct request *request = container_of(req, struct request, u.seal.store);
+    if (req->status == 0) {
+        published(request);
+        return;
+    }
+    if (req->status == CAIRN_E_EXISTS || req->status == CAIRN_E_OUTCOME_UNKNOWN) {
+        struct store_name name = req->name;
+        *req = (struct store_req){.op = STORE_FETCH, .done = on_compared, .name = name};
+        store_submit(catalog_store(request->server->options.catalog), req);
+        return;
+    }
+    struct diag diag = req->diag;
+    request->u.seal.running = false;
+    seal_fail(request, req->status, &diag);
+}
+
+/* On a worker: hash and structure; the comparison with verified chunks is the loop's (its tables are there). */
+static void check_run(struct work *work)
+{
+    struct request *request = container_of(work, struct request, u.seal.work);
+    const struct msg_seal *seal = &request->msg.u.seal;
+    struct sha256 sha = sha256(seal->part_bytes, request->u.seal.data);
+    if (memcmp(&sha, &seal->part_sha256, sizeof(sha)) != 0) {
+        request->u.seal.status = diag_set(&request->u.seal.diag, CAIRN_E_DIGEST_MISMATCH, "the part's SHA-256 does not match");
+        return;
+    }
+    request->u.seal.status = part_decode(seal->part_bytes, request->u.seal.data, &request->u.seal.scratch,
+                                         &request->u.seal.part, &request->u.seal.diag);
+}
+
+static void check_done(struct work *work)
+{
+    struct request *request = container_of(work, struct request, u.seal.work);
+    struct session *session = request->session;
+    int status = request->u.seal.status;
+    request->u.seal.running = false;
+    if (!session) {
+        seal_free(request);
+        return;
+    }
+    if (status == 0) {
+        status = writer_check_part(request->u.seal.writer, &request->u.seal.part, &request->u.seal.diag);
+    }
+    if (status == 0 && request->u.seal.part.world_size != session->join.world_size) {
+        status = diag_set(&request->u.seal.diag, CAIRN_E_INVALID, "the part says a world of %u",
+                          request->u.seal.part.world_size);
+    }
+    if (status != 0) {
+        seal_fail(request, status, &request->u.seal.diag);
+        return;
+    }
+    request->u.seal.store = (struct store_req){.op = STORE_PUBLISH,
+                                               .done = on_published,
+                                               .name = {.run = *run_name_of(session->run)},
+                                               .bytes = request->msg.u.seal.part_bytes,
+                                               .data = request->u.seal.data};
+    request->u.seal.store.name = part_name(request);
+    request->u.seal.running = true;
+    store_submit(catalog_store(session->server->options.catalog), &request->u.seal.store);
+}
+
+static void cancel_seal(struct request *request)
+{
+    if (!request->u.seal.running) {
+        seal_free(request);
+    } else if (request->u.seal.run.submitted) {
+        run_cancel(&request->u.seal.run);
+        seal_free(request);
+    } else {
+        request_orphan(request);
+    }
+}
+
+/* Moves the part's bytes from the save to the request, and holds the writer for as long as the request lives. */
+static int take_part(struct request *request, struct session_save *save, struct diag *diag)
+{
+    const struct msg_seal *seal = &request->msg.u.seal;
+    if (!save->part || save->part_at != save->part_bytes || seal->part_bytes != save->part_bytes) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "SEAL before the whole part: %llu of %llu bytes",
+                        (unsigned long long)save->part_at, (unsigned long long)seal->part_bytes);
+    }
+    request->u.seal.data = save->part;
+    save->part = NULL;
+    scratch_init(&request->u.seal.scratch, save->part_bytes * PART_SCRATCH_FACTOR + KIB(64));
+    request->u.seal.writer = writer_hold(save->writer);
+    return 0;
+}
+
+int session_on_seal(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    const struct msg_seal *seal = &msg->u.seal;
+    struct session_save *save = session_find_save(session, seal->id);
+    if (!save || save->open_id != seal->open_id) {
+        conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save is not open");
+        return 0;
+    }
+    struct request *request = request_new(session, stream, msg);
+    if (!request) {
+        return 0;
+    }
+    scratch_init(&request->u.seal.scratch, KIB(4));
+    request->cancel = cancel_seal;
+    int status = take_part(request, save, diag);
+    if (status != 0) {
+        seal_free(request);
+        return status;
+    }
+    request->u.seal.running = true;
+    request->u.seal.work = (struct work){.run = check_run, .done = check_done};
+    work_submit(session->server->options.verify_pool, &request->u.seal.work);
+    return 0;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of a session share: the session itself, the saves that it takes part in, and the requests that
+ * wait for the driver, the store or a worker. A request outlives its session only as an orphan (session NULL) that
+ * frees itself when its completion comes.
+ */
+#ifndef CAIRN_SESSION_SESSION_PRIVATE_H
+#define CAIRN_SESSION_SESSION_PRIVATE_H
+
+#include "net/conn.h"
+#include "run/run_fetch.h"
+#include "run/run_info.h"
+#include "run/run_plan.h"
+#include "session/credit.h"
+#include "session/ingest.h"
+#include "session/server.h"
+
+struct server {
+    struct server_options options;
+    struct credit credit;
+    struct ingest *ingest;
+    struct list sessions;
+    uint32_t session_count, request_count; /* requests: orphans included */
+    uint64_t part_bytes_used, bytes_out;
+    bool stopping, closing, ingest_idle;
+    uint64_t grace_until_ms;
+    struct timer grace;
+    struct post stopped_post;
+    void (*stopped)(void *user);
+    void *stopped_user;
+};
+
+enum session_state { SESSION_NEW, SESSION_GREETED, SESSION_JOINED };
+
+struct session_save { /* a save that this session's rank takes part in */
+    struct list link;
+    struct session *session;
+    struct ckpt_id id;
+    uint64_t open_id;
+    struct writer *writer;
+    uint8_t *part; /* being received; NULL before */
+    uint64_t part_bytes, part_at;
+};
+
+struct session {
+    struct list link;
+    uint64_t id; /* for logs */
+    struct server *server;
+    struct conn *conn;
+    enum session_state state;
+    bool joining, viewer;
+    struct msg_join join; /* no pointers: label is dropped */
+    struct run *run;
+    struct credit_user credit;
+    void *receiving; /* the payload buffer that conn writes into, when it is credit's */
+    struct list saves, requests;
+    struct timer login, idle;
+    uint64_t data_frames, data_frames_at_idle;
+    char peer[96];
+};
+
+struct request {
+    struct list link;
+    struct session *session; /* NULL: orphan */
+    struct server *server;
+    uint32_t stream;
+    struct msg msg;         /* a deep copy, in scratch */
+    struct scratch scratch;
+    void (*cancel)(struct request *request); /* the session goes; true to its name it makes the completion impossible
+                                              * and frees, or leaves an orphan */
+    union {
+        struct run_req run;
+        struct run_snapshot_req snapshot;
+        struct run_watch watch;
+        struct fetch_req fetch;
+        struct plan_req plan;
+        struct writer_have have;
+        struct { struct credit_read credit; struct store_req store; struct conn_out out; void *buffer; } read;
+        struct { struct work work; struct store_req store; struct run_req run; struct part part; struct scratch scratch;
+                 struct writer *writer; uint8_t *data; struct event_seal seal; struct diag diag; int status; bool running; } seal;
+    } u;
+    struct run_snapshot_req info; /* a second step after run */
+    struct run_req step;
+    struct verdict verdict;
+    bool running, sending;  /* READ: store or socket have the buffer; FETCH, PLAN: a piece is with the socket */
+    uint64_t piece_at;
+    uint8_t *piece_memory;  /* PLAN: the encoded records */
+    struct conn_out outs[1];
+};
+
+/* session.c */
+/* Deep-copies msg. NULL: out of memory (an ERROR was sent). */
+struct request *request_new(struct session *session, uint32_t stream, const struct msg *msg);
+void request_free(struct request *request);
+void request_reply(struct request *request, const struct msg *reply); /* no effect for an orphan */
+void request_error(struct request *request, int code, const struct diag *diag);
+/* Makes the request an orphan: what completes later must call request_free. */
+void request_orphan(struct request *request);
+void session_close(struct session *session, bool flush);
+void session_log(const struct session *session, int level, const char *msg, const char *err);
+struct session_save *session_find_save(struct session *session, struct ckpt_id id);
+void session_drop_saves(struct session *session);
+void session_free_part(struct session_save *save);
+/* Frees saves that are over. */
+void session_reap_saves(struct session *session);
+
+/* One handler a request; non-zero closes the connection with that error. */
+#define HANDLER(name)                                                                              \
+    int MUST_USE session_on_##name(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+HANDLER(hello);
+HANDLER(join);
+HANDLER(open);
+HANDLER(want);
+HANDLER(object_end);
+HANDLER(have);
+HANDLER(seal);
+HANDLER(wait);
+HANDLER(abort);
+HANDLER(status);
+HANDLER(list);
+HANDLER(runs);
+HANDLER(restore);
+HANDLER(report);
+HANDLER(fetch);
+HANDLER(plan);
+HANDLER(read);
+#undef HANDLER
+
+/* DATA and PART: where the payload goes, and what to do with it. */
+int MUST_USE session_data_buffer(struct session *session, const struct frame *frame, const struct msg *msg, void **ret, struct diag *diag);
+int MUST_USE session_data(struct session *session, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag);
+int MUST_USE session_part_buffer(struct session *session, const struct frame *frame, const struct msg *msg, void **ret, struct diag *diag);
+int MUST_USE session_part(struct session *session, const struct frame *frame, const struct msg *msg, struct diag *diag);
+
+/* server.c */
+void server_session_gone(struct server *server);
+void server_check_stopped(struct server *server);
+
+#endif

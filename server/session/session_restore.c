@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Restore: RESTORE and REPORT are the group's session in the run's record (a viewer only resolves a selector); FETCH,
+ * PLAN and READ are the bytes. Reads take their buffers from the same budget and rotation as saves.
+ */
+#include "session/session_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- which checkpoint --------------------------------------------------------------------------------------- */
+
+static void reply_resolved(struct request *request, const struct run_state *state)
+{
+    const struct verdict *verdict = &request->verdict;
+    struct msg reply = {.type = MSG_RESOLVED};
+    struct msg_resolved *resolved = &reply.u.resolved;
+    *resolved = (struct msg_resolved){.empty = verdict->empty,
+                                      .fell_back = verdict->fell_back,
+                                      .id = verdict->id,
+                                      .try_count = verdict->try_count,
+                                      .newest_term = verdict->newest_term};
+    int status = run_info_find(state, verdict->id, &request->scratch, &resolved->info);
+    if (status == 0) {
+        request_reply(request, &reply);
+    } else {
+        request_error(request, status, NULL);
+    }
+}
+
+static void reply_verdict(struct request *request, const struct run_state *state)
+{
+    const struct verdict *verdict = &request->verdict;
+    struct msg reply = {.type = MSG_VERDICT};
+    struct msg_verdict *msg = &reply.u.verdict;
+    *msg = (struct msg_verdict){.done = verdict->restore_done && !verdict->restore_failed,
+                                .fell_back = verdict->fell_back,
+                                .code = verdict->restore_failed ? verdict->restore_code : 0,
+                                .text = verdict->restore_failed ? verdict->diag.text : "",
+                                .id = verdict->id,
+                                .try_count = verdict->try_count,
+                                .newest_term = verdict->newest_term};
+    int status = run_info_find(state, verdict->id, &request->scratch, &msg->info);
+    if (status == 0) {
+        request_reply(request, &reply);
+    } else {
+        request_error(request, status, NULL);
+    }
+}
+
+static void on_info(struct run_snapshot_req *req)
+{
+    struct request *request = container_of(req, struct request, info);
+    if (req->status != 0) {
+        request_error(request, req->status, &req->diag);
+    } else if (request->msg.type == MSG_RESTORE) {
+        reply_resolved(request, req->state);
+    } else {
+        reply_verdict(request, req->state);
+    }
+    request_free(request);
+}
+
+static void add_info(struct request *request)
+{
+    request->info = (struct run_snapshot_req){.done = on_info};
+    run_snapshot(request->session->run, &request->info);
+}
+
+static void cancel_steps(struct request *request)
+{
+    run_cancel(&request->step);
+    run_snapshot_cancel(&request->info);
+    run_snapshot_cancel(&request->u.snapshot);
+    request_free(request);
+}
+
+static void on_begun(struct run_req *req)
+{
+    struct request *request = container_of(req, struct request, step);
+    if (req->status != 0) {
+        request_error(request, req->status, &req->diag);
+        request_free(request);
+        return;
+    }
+    request->verdict = req->verdict;
+    if (req->verdict.restore_failed) {
+        request_error(request, req->verdict.restore_code, &req->verdict.diag);
+        request_free(request);
+        return;
+    }
+    add_info(request);
+}
+
+/* A viewer's selector: no session, nothing is written. */
+static void on_viewed(struct run_snapshot_req *req)
+{
+    struct request *request = container_of(req, struct request, u.snapshot);
+    const struct state_commit *commit = NULL;
+    struct diag diag = req->diag;
+    int status = req->status;
+    if (status == 0 && request->msg.u.restore.selector.kind == SELECT_LATEST) {
+        commit = state_latest(req->state, (struct ckpt_id){0});
+        request->verdict.empty = req->state->commit_count == 0;
+        if (!commit && !request->verdict.empty) {
+            status = diag_set(&diag, CAIRN_E_DAMAGED, "every checkpoint on the lineage is damaged or forgotten");
+        }
+    } else if (status == 0) {
+        status = state_select(req->state, &request->msg.u.restore.selector, &commit, &diag);
+    }
+    if (status != 0) {
+        request_error(request, status, &diag);
+    } else {
+        request->verdict.id = commit ? commit->entry.id : (struct ckpt_id){0};
+        request->verdict.newest_term = req->state->newest_term;
+        reply_resolved(request, req->state);
+    }
+    request_free(request);
+}
+
+int session_on_restore(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)diag;
+    struct request *request = request_new(session, stream, msg);
+    if (!request) {
+        return 0;
+    }
+    const struct msg_restore *restore = &request->msg.u.restore;
+    request->cancel = cancel_steps;
+    if (session->viewer) {
+        request->u.snapshot = (struct run_snapshot_req){.done = on_viewed};
+        run_snapshot(session->run, &request->u.snapshot);
+        return 0;
+    }
+    request->step = (struct run_req){.done = on_begun, .wait_ms = restore->wait_ms};
+    request->step.event = (struct event){.kind = EVENT_RESTORE_BEGIN,
+                                         .token = session->join.token,
+                                         .rank = session->join.rank,
+                                         .world_size = session->join.world_size,
+                                         .ordinal = restore->ordinal,
+                                         .selector = restore->selector,
+                                         .allow_older = restore->allow_older};
+    run_submit(session->run, &request->step);
+    return 0;
+}
+
+/* --- REPORT --------------------------------------------------------------------------------------------------- */
+
+static void on_reported(struct run_req *req)
+{
+    struct request *request = container_of(req, struct request, step);
+    if (req->status != 0) {
+        request_error(request, req->status, &req->diag);
+        request_free(request);
+        return;
+    }
+    request->verdict = req->verdict;
+    add_info(request);
+}
+
+/* Which checkpoint the reported try was about: the record knows, the message only counts. */
+static void on_report_try(struct run_snapshot_req *req)
+{
+    struct request *request = container_of(req, struct request, u.snapshot);
+    struct session *session = request->session;
+    const struct msg_report *report = &request->msg.u.report;
+    const struct state_restore *restore =
+        req->status == 0 ? state_restore_find(req->state, &session->join.token, report->ordinal) : NULL;
+    if (!restore) {
+        struct diag diag = req->diag;
+        int status = req->status != 0 ? req->status : diag_set(&diag, CAIRN_E_NOT_FOUND, "no such restore is going on");
+        request_error(request, status, &diag);
+        request_free(request);
+        return;
+    }
+    bool current = restore->entry.try_count == report->try_count;
+    request->step = (struct run_req){.done = on_reported, .wait_ms = report->wait_ms};
+    request->step.event = (struct event){.kind = EVENT_RESTORE_REPORT,
+                                         .token = session->join.token,
+                                         .rank = session->join.rank,
+                                         .world_size = session->join.world_size,
+                                         .ordinal = report->ordinal,
+                                         .id = current ? restore->entry.id : (struct ckpt_id){0},
+                                         .code = report->code,
+                                         .reason = report->reason};
+    run_submit(session->run, &request->step);
+}
+
+int session_on_report(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)diag;
+    struct request *request = request_new(session, stream, msg);
+    if (request) {
+        request->cancel = cancel_steps;
+        request->u.snapshot = (struct run_snapshot_req){.done = on_report_try};
+        run_snapshot(session->run, &request->u.snapshot);
+    }
+    return 0;
+}
+
+/* --- FETCH ---------------------------------------------------------------------------------------------------- */
+
+enum { PIECE_BYTES = 1 << 20 };
+
+/* A reply whose bytes go out in several frames, one at a time. */
+static void send_piece(struct request *request);
+
+static const uint8_t *piece_data(const struct request *request, uint64_t *ret_total)
+{
+    if (request->msg.type == MSG_FETCH) {
+        *ret_total = request->u.fetch.bytes;
+        return request->u.fetch.data;
+    }
+    *ret_total = request->u.plan.read_count * PLAN_READ_BYTES;
+    return request->piece_memory;
+}
+
+static void pieces_free(struct request *request)
+{
+    if (request->msg.type == MSG_FETCH) {
+        run_fetch_release(&request->u.fetch);
+    } else {
+        free(request->u.plan.reads);
+        free(request->piece_memory);
+    }
+    request_free(request);
+}
+
+static void piece_sent(struct conn_out *out, int status)
+{
+    struct request *request = container_of(out, struct request, outs[0]);
+    uint64_t total;
+    (void)piece_data(request, &total);
+    request->sending = false;
+    if (status != 0 || !request->session || request->piece_at >= total) {
+        pieces_free(request);
+        return;
+    }
+    send_piece(request);
+}
+
+static void send_piece(struct request *request)
+{
+    uint64_t total;
+    const uint8_t *data = piece_data(request, &total);
+    uint64_t bytes = min_u64(PIECE_BYTES, total - request->piece_at);
+    struct msg reply = {.type = MSG_BYTES, .u.bytes = {.offset = request->piece_at, .total_bytes = total}};
+    if (request->msg.type == MSG_PLAN) {
+        reply = (struct msg){.type = MSG_PLAN_REPLY};
+        reply.u.plan_reply = (struct msg_plan_reply){.record_count = (uint32_t)(bytes / PLAN_READ_BYTES),
+                                                     .last = request->piece_at + bytes == total};
+    }
+    struct conn_out *out = &request->outs[0];
+    *out = (struct conn_out){.iov_count = 1, .done = piece_sent};
+    out->iov[0] = (struct iovec){.iov_base = (void *)(uintptr_t)(data + request->piece_at), .iov_len = bytes};
+    request->piece_at += bytes;
+    request->sending = true;
+    request->server->bytes_out += bytes;
+    conn_send_payload(request->session->conn, request->stream, &reply, out);
+}
+
+static void cancel_pieces(struct request *request)
+{
+    if (request->sending) {
+        request_orphan(request); /* piece_sent comes with CLOSED */
+        return;
+    }
+    if (request->msg.type == MSG_PLAN) {
+        run_plan_cancel(&request->u.plan);
+    }
+    pieces_free(request);
+}
+
+static void on_fetched(struct fetch_req *req)
+{
+    struct request *request = container_of(req, struct request, u.fetch);
+    if (req->status != 0) {
+        request_error(request, req->status, &req->diag);
+        pieces_free(request);
+        return;
+    }
+    send_piece(request);
+}
+
+int session_on_fetch(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)diag;
+    struct request *request = request_new(session, stream, msg);
+    if (request) {
+        const struct msg_fetch *fetch = &msg->u.fetch;
+        request->cancel = cancel_pieces;
+        request->u.fetch = (struct fetch_req){
+            .id = fetch->id, .kind = (enum store_kind)fetch->kind, .number = fetch->number, .done = on_fetched};
+        run_fetch(session->run, &request->u.fetch);
+    }
+    return 0;
+}
+
+/* --- PLAN ------------------------------------------------------------------------------------------------------- */
+
+static void on_planned(struct plan_req *req)
+{
+    struct request *request = container_of(req, struct request, u.plan);
+    int status = req->status;
+    if (status == 0) {
+        request->piece_memory = malloc(req->read_count * PLAN_READ_BYTES + 1);
+        status = request->piece_memory ? 0 : CAIRN_E_NO_MEMORY;
+    }
+    if (status != 0) {
+        request_error(request, status, &req->diag);
+        pieces_free(request);
+        return;
+    }
+    for (size_t i = 0; i < req->read_count; i++) {
+        plan_read_encode(&req->reads[i], request->piece_memory + i * PLAN_READ_BYTES);
+    }
+    send_piece(request);
+}
+
+int session_on_plan(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)diag;
+    struct request *request = request_new(session, stream, msg);
+    if (request) {
+        const struct msg_plan *plan = &request->msg.u.plan;
+        request->cancel = cancel_pieces;
+        request->u.plan =
+            (struct plan_req){.id = plan->id, .want_count = plan->want_count, .wants = plan->wants, .done = on_planned};
+        run_plan(session->run, &request->u.plan);
+    }
+    return 0;
+}
+
+/* --- READ -------------------------------------------------------------------------------------------------------- */
+
+static void read_free(struct request *request)
+{
+    if (request->u.read.buffer) {
+        credit_put(&request->server->credit, request->u.read.buffer);
+    }
+    request_free(request);
+}
+
+static void read_sent(struct conn_out *out, int status)
+{
+    (void)status; /* a lost connection: the client asks again on the next one */
+    read_free(container_of(out, struct request, u.read.out));
+}
+
+static void on_read(struct store_req *req)
+{
+    struct request *request = container_of(req, struct request, u.read.store);
+    const struct msg_read *read = &request->msg.u.read;
+    request->running = false;
+    if (req->status != 0 || !request->session) {
+        request_error(request, req->status, &req->diag);
+        read_free(request);
+        return;
+    }
+    struct msg reply = {.type = MSG_READ_REPLY, .u.read_reply = {.bytes = read->bytes}};
+    struct conn_out *out = &request->u.read.out;
+    *out = (struct conn_out){.iov_count = 1, .done = read_sent};
+    out->iov[0] = (struct iovec){.iov_base = request->u.read.buffer, .iov_len = read->bytes};
+    request->running = true;
+    request->server->bytes_out += read->bytes;
+    conn_send_payload(request->session->conn, request->stream, &reply, out);
+}
+
+static void on_buffer(struct credit_read *credit, void *buffer)
+{
+    struct request *request = container_of(credit, struct request, u.read.credit);
+    const struct msg_read *read = &request->msg.u.read;
+    request->u.read.buffer = buffer;
+    request->running = true;
+    request->u.read.store = (struct store_req){.op = STORE_READ,
+                                               .done = on_read,
+                                               .run = *run_name_of(request->session->run),
+                                               .object = read->object,
+                                               .offset = read->offset,
+                                               .bytes = read->bytes,
+                                               .data = buffer};
+    store_submit(catalog_store(request->server->options.catalog), &request->u.read.store);
+}
+
+static void cancel_read(struct request *request)
+{
+    if (request->running) {
+        request_orphan(request);
+        return;
+    }
+    list_remove(&request->u.read.credit.link);
+    read_free(request);
+}
+
+int session_on_read(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    const struct msg_read *read = &msg->u.read;
+    if (read->bytes == 0 || read->bytes > LIMIT_CHUNK_BYTES) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "READ of %u bytes", read->bytes);
+    }
+    struct request *request = request_new(session, stream, msg);
+    if (request) {
+        request->cancel = cancel_read;
+        list_init(&request->u.read.credit.link);
+        credit_read(&session->credit, &request->u.read.credit, on_buffer);
+    }
+    return 0;
+}

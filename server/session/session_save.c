@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A rank's side of a save: OPEN, credit, payloads, objects, WAIT, ABORT. What decides is the commit core; what
+ * stores is ingest; here frames become their calls.
+ */
+#include "session/session_private.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct session_save *session_find_save(struct session *session, struct ckpt_id id)
+{
+    list_each(node, &session->saves)
+    {
+        struct session_save *save = list_item(node, struct session_save, link);
+        if (ckpt_id_equal(save->id, id)) {
+            return save;
+        }
+    }
+    return NULL;
+}
+
+void session_free_part(struct session_save *save)
+{
+    if (save->part) {
+        save->session->server->part_bytes_used -= save->part_bytes;
+        free(save->part);
+        save->part = NULL;
+    }
+}
+
+static void drop_save(struct session_save *save)
+{
+    list_remove(&save->link);
+    session_free_part(save);
+    writer_detach(save->writer, save);
+    free(save);
+}
+
+void session_drop_saves(struct session *session)
+{
+    list_each_safe(node, &session->saves) { drop_save(list_item(node, struct session_save, link)); }
+}
+
+void session_reap_saves(struct session *session)
+{
+    list_each_safe(node, &session->saves)
+    {
+        struct session_save *save = list_item(node, struct session_save, link);
+        if (writer_is_over(save->writer)) {
+            drop_save(save);
+        }
+    }
+}
+
+/* --- objects' futures -------------------------------------------------------------------------------------- */
+
+static void on_durable(void *user, uint32_t stream, const struct object_id *id)
+{
+    struct session_save *save = user;
+    struct msg msg = {.type = MSG_OBJECT_DURABLE, .u.object_durable = {.object = *id}};
+    conn_send_always(save->session->conn, stream, &msg);
+}
+
+static void on_failed(void *user, uint32_t stream, const struct object_id *id, int code, const char *text)
+{
+    struct session_save *save = user;
+    LOG(LOG_WARN, "session", "object refused", lu("term", id->term), lu("step", id->step), lu("rank", id->rank),
+        lu("sequence", id->sequence), ls("err", text));
+    conn_send_error(save->session->conn, stream, code, text);
+}
+
+static const struct writer_events writer_events = {.on_durable = on_durable, .on_failed = on_failed};
+
+/* --- OPEN ---------------------------------------------------------------------------------------------------- */
+
+static int add_save(struct session *session, struct ckpt_id id, uint64_t open_id)
+{
+    struct session_save *save = session_find_save(session, id);
+    if (save && save->open_id == open_id) {
+        return 0;
+    }
+    if (save) {
+        drop_save(save);
+    }
+    struct writer_key key = {
+        .run = session->run, .id = id, .open_id = open_id, .writer = session->join.writer, .rank = session->join.rank};
+    save = calloc(1, sizeof(*save));
+    if (!save) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    *save = (struct session_save){.session = session, .id = id, .open_id = open_id};
+    list_init(&save->link);
+    int status = ingest_attach(session->server->ingest, &key, &writer_events, save, &save->writer);
+    if (status != 0) {
+        free(save);
+        return status;
+    }
+    list_add_tail(&session->saves, &save->link);
+    return 0;
+}
+
+static void on_open_info(struct run_snapshot_req *req)
+{
+    struct request *request = container_of(req, struct request, info);
+    const struct verdict *verdict = &request->verdict;
+    int status = req->status;
+    if (status == 0 && verdict->state == SAVE_OPEN) {
+        status = add_save(request->session, verdict->id, verdict->open_id);
+    }
+    if (status != 0) {
+        request_error(request, status, &req->diag);
+        request_free(request);
+        return;
+    }
+    struct msg reply = {.type = MSG_OPENED};
+    reply.u.opened = (struct msg_opened){.id = verdict->id,
+                                         .open_id = verdict->open_id,
+                                         .state = verdict->state,
+                                         .sealed = verdict->sealed,
+                                         .new_term = verdict->new_term,
+                                         .new_lineage = verdict->new_lineage,
+                                         .seq = verdict->seq,
+                                         .deadline_ms = verdict->deadline_ms,
+                                         .chunk_bytes = req->state->info.chunk_bytes,
+                                         .run_uuid = req->state->info.run_uuid};
+    request_reply(request, &reply);
+    request_free(request);
+}
+
+static void cancel_open(struct request *request)
+{
+    run_cancel(&request->u.run);
+    run_snapshot_cancel(&request->info);
+    request_free(request);
+}
+
+static void log_opened(const struct request *request, const struct verdict *verdict)
+{
+    char name[RUN_NAME_TEXT_MAX];
+    run_name_format(run_name_of(request->session->run), name);
+    if (verdict->new_lineage) {
+        LOG(LOG_WARN, "session", "a new lineage starts beside existing checkpoints: this attempt restored none of them",
+            ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step));
+    }
+    LOG(LOG_INFO, "session", verdict->new_term ? "save opened, new term" : "save opened", ls("run", name),
+        lu("term", verdict->id.term), lu("step", verdict->id.step));
+}
+
+static void on_opened(struct run_req *req)
+{
+    struct request *request = container_of(req, struct request, u.run);
+    if (req->status != 0) {
+        session_log(request->session, LOG_WARN, "save not opened", diag_text(&req->diag, req->status));
+        request_error(request, req->status, &req->diag);
+        request_free(request);
+        return;
+    }
+    if (request->session->join.rank == 0) {
+        log_opened(request, &req->verdict);
+    }
+    request->verdict = req->verdict;
+    request->info = (struct run_snapshot_req){.done = on_open_info};
+    run_snapshot(request->session->run, &request->info);
+}
+
+/* Tags and metrics as the open entry wants them. */
+static int fill_open(struct request *request, struct entry_open *open)
+{
+    const struct msg_open *msg = &request->msg.u.open;
+    open->deadline_ms = msg->deadline_ms;
+    open->metadata_bytes = msg->metadata_bytes;
+    open->metadata = msg->metadata;
+    open->tag_count = msg->tag_count;
+    open->tags = msg->tags;
+    open->metric_count = msg->metric_count;
+    open->metric_names = scratch_array(&request->scratch, msg->metric_count + 1, sizeof(*open->metric_names));
+    open->metric_values = scratch_array(&request->scratch, msg->metric_count + 1, sizeof(*open->metric_values));
+    if (!open->metric_names || !open->metric_values) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < msg->metric_count; i++) {
+        open->metric_names[i] = msg->metrics[i].name;
+        open->metric_values[i] = msg->metrics[i].value;
+    }
+    return 0;
+}
+
+int session_on_open(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)diag;
+    const struct msg_join *join = &session->join;
+    struct request *request = request_new(session, stream, msg);
+    if (!request) {
+        return 0;
+    }
+    if (session->server->stopping) {
+        request_error(request, CAIRN_E_SHUTTING_DOWN, NULL);
+        request_free(request);
+        return 0;
+    }
+    session_reap_saves(session);
+    const struct msg_open *open = &request->msg.u.open;
+    struct run_req *run = &request->u.run;
+    *run = (struct run_req){.done = on_opened, .wait_ms = open->wait_ms};
+    run->event = (struct event){.kind = join->rank == 0 ? EVENT_OPEN : EVENT_FIND_OPEN,
+                                .token = join->token,
+                                .rank = join->rank,
+                                .world_size = join->world_size,
+                                .ordinal = open->ordinal,
+                                .id = {.step = open->step},
+                                .parent = open->parent,
+                                .newest_seen = open->newest_seen,
+                                .open_id = open->open_id};
+    if (fill_open(request, &run->event.open) != 0) {
+        request_error(request, CAIRN_E_NO_MEMORY, NULL);
+        request_free(request);
+        return 0;
+    }
+    request->cancel = cancel_open;
+    run_submit(session->run, run);
+    return 0;
+}
+
+/* --- payloads -------------------------------------------------------------------------------------------------- */
+
+int session_on_want(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)stream, (void)diag;
+    credit_want(&session->credit, msg->u.want.buffers);
+    return 0;
+}
+
+int session_data_buffer(struct session *session, const struct frame *frame, const struct msg *msg, void **ret,
+                        struct diag *diag)
+{
+    (void)msg;
+    if (frame->payload_bytes > LIMIT_CHUNK_BYTES) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "a payload of %u bytes", frame->payload_bytes);
+    }
+    session->receiving = credit_use(&session->credit);
+    if (!session->receiving) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "a payload without a grant");
+    }
+    *ret = session->receiving;
+    return 0;
+}
+
+int session_data(struct session *session, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag)
+{
+    const struct msg_data *data = &msg->u.data;
+    session->data_frames++;
+    struct session_save *save = session_find_save(session, (struct ckpt_id){data->object.term, data->object.step});
+    if (!save || writer_is_over(save->writer)) {
+        /* The save ended while this was on its way; WAIT's OUTCOME says how. */
+        credit_put(&session->server->credit, payload);
+        return 0;
+    }
+    return writer_data(save->writer, frame->stream, data, frame->payload_bytes, payload, diag);
+}
+
+int session_on_object_end(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    const struct msg_object_end *end = &msg->u.object_end;
+    struct session_save *save = session_find_save(session, (struct ckpt_id){end->object.term, end->object.step});
+    if (!save || writer_is_over(save->writer)) {
+        conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save has ended");
+        return 0;
+    }
+    return writer_end(save->writer, stream, end, diag);
+}
+
+/* --- HAVE --------------------------------------------------------------------------------------------------------- */
+
+static void on_have(struct writer_have *have, int status, const struct diag *diag, size_t count, const uint32_t *sequences)
+{
+    struct request *request = container_of(have, struct request, u.have);
+    uint32_t *copy = status == 0 ? scratch_array(&request->scratch, count + 1, sizeof(*copy)) : NULL;
+    if (!copy) {
+        request_error(request, status != 0 ? status : CAIRN_E_NO_MEMORY, diag);
+    } else {
+        memcpy(copy, sequences, count * sizeof(*copy));
+        struct msg reply = {.type = MSG_HELD, .u.held = {.count = (uint32_t)count, .sequences = copy}};
+        request_reply(request, &reply);
+    }
+    request_free(request);
+}
+
+static void cancel_have(struct request *request)
+{
+    list_remove(&request->u.have.link);
+    request_free(request);
+}
+
+int session_on_have(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)diag;
+    struct session_save *save = session_find_save(session, msg->u.have.id);
+    if (!save || writer_is_over(save->writer)) {
+        conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save is not open");
+        return 0;
+    }
+    struct request *request = request_new(session, stream, msg);
+    if (request) {
+        request->cancel = cancel_have;
+        request->u.have = (struct writer_have){.done = on_have};
+        writer_have(save->writer, &request->u.have);
+    }
+    return 0;
+}
+
+/* --- WAIT and ABORT -------------------------------------------------------------------------------------------------- */
+
+static void reply_outcome(struct request *request, struct ckpt_id id, enum save_state state, int code, const char *why,
+                          uint64_t seq)
+{
+    struct msg reply = {.type = MSG_OUTCOME};
+    uint64_t open_id = request->msg.type == MSG_WAIT ? request->msg.u.wait.open_id : request->msg.u.abort.open_id;
+    reply.u.outcome = (struct msg_outcome){
+        .id = id, .open_id = open_id, .state = state, .code = code, .text = why ? why : "", .seq = seq};
+    request_reply(request, &reply);
+}
+
+static void on_outcome(struct run_watch *watch, enum save_state state, int code, const char *why, uint64_t seq)
+{
+    struct request *request = container_of(watch, struct request, u.watch);
+    reply_outcome(request, watch->id, state, code, why, seq);
+    request_free(request);
+}
+
+static void cancel_wait(struct request *request)
+{
+    run_unwatch(&request->u.watch);
+    request_free(request);
+}
+
+int session_on_wait(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)diag;
+    struct request *request = request_new(session, stream, msg);
+    if (request) {
+        const struct msg_wait *wait = &msg->u.wait;
+        request->cancel = cancel_wait;
+        request->u.watch = (struct run_watch){.id = wait->id, .open_id = wait->open_id, .done = on_outcome};
+        run_watch(session->run, &request->u.watch);
+    }
+    return 0;
+}
+
+static void on_aborted(struct run_req *req)
+{
+    struct request *request = container_of(req, struct request, u.run);
+    const struct verdict *verdict = &req->verdict;
+    if (req->status != 0 && req->status != CAIRN_E_ABORTED) {
+        request_error(request, req->status, &req->diag);
+    } else {
+        int code = verdict->dead_code != 0 ? verdict->dead_code : request->msg.u.abort.code;
+        bool committed = verdict->state == SAVE_COMMITTED;
+        reply_outcome(request, verdict->id, verdict->state, committed ? 0 : code,
+                      req->status == 0 ? request->msg.u.abort.reason : req->diag.text, verdict->seq);
+    }
+    request_free(request);
+}
+
+static void cancel_run(struct request *request)
+{
+    run_cancel(&request->u.run);
+    request_free(request);
+}
+
+int session_on_abort(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+{
+    (void)diag;
+    struct request *request = request_new(session, stream, msg);
+    if (!request) {
+        return 0;
+    }
+    const struct msg_abort *abort = &request->msg.u.abort;
+    struct run_req *run = &request->u.run;
+    *run = (struct run_req){.done = on_aborted};
+    run->event = (struct event){.kind = EVENT_ABORT,
+                                .token = session->join.token,
+                                .rank = session->join.rank,
+                                .world_size = session->join.world_size,
+                                .id = abort->id,
+                                .open_id = abort->open_id,
+                                .code = abort->code != 0 ? abort->code : CAIRN_E_ABORTED,
+                                .reason = abort->reason};
+    request->cancel = cancel_run;
+    run_submit(session->run, run);
+    return 0;
+}
