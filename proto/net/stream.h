@@ -12,6 +12,7 @@ struct stream;
 
 struct stream_ops {
     int (*try_readv)(struct stream *s, const struct iovec *iov, size_t count, size_t *ret_bytes, struct diag *diag);
+    /* count 0: 0 once all bytes taken so far are with the socket, AGAIN while the layer still holds some. */
     int (*try_writev)(struct stream *s, const struct iovec *iov, size_t count, size_t *ret_bytes, struct diag *diag);
     /* May call handler at once-later (next loop turn) when the layer holds bytes that the socket does not show. */
     void (*want)(struct stream *s, unsigned events, const struct sock_handler *handler, void *user);

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The inside of a conn, shared by conn.c (life), conn_read.c and conn_write.c.
+ */
+#ifndef CAIRN_NET_CONN_PRIVATE_H
+#define CAIRN_NET_CONN_PRIVATE_H
+
+#include "base/check.h"
+#include "base/list.h"
+#include "net/conn.h"
+
+enum {
+    CONN_MAGIC = 0x434f4e4e,
+    CONN_WAKEUP_BYTES = 1 << 20, /* read, and written, in one wake-up */
+    CONN_AHEAD_BYTES = 4096,     /* read behind a payload: the next header and message, mostly */
+    CONN_FLUSH_MS = 1000,
+    CONN_AUTO_BYTES_MAX = 64 << 10, /* of PONGs and the like that the peer does not read */
+};
+
+/* OPEN -> FAILING (an ERROR is being sent) -> OVER (on_close was called) -> CLOSING (conn_close was
+ * called, freed by the next kick, after a flush where one was asked for). Any may go straight to
+ * OVER or CLOSING. */
+enum conn_phase { CONN_OPEN, CONN_FAILING, CONN_OVER, CONN_CLOSING };
+
+enum read_phase { READ_HEADER, READ_MESSAGE, READ_BUFFER_WAIT, READ_PAYLOAD };
+
+struct conn_reader {
+    enum read_phase phase;
+    bool paused;
+    bool resumed; /* what was read ahead must be looked at, though the socket may be silent */
+    uint8_t *at;  /* where the next bytes belong, and how many of them are missing */
+    size_t left;
+    uint64_t next_sequence;
+    struct frame frame;
+    uint8_t header[FRAME_HEADER_BYTES];
+    uint8_t *message;
+    void *payload;
+    struct msg msg;
+    struct scratch scratch; /* of msg */
+    uint8_t ahead[CONN_AHEAD_BYTES];
+    size_t ahead_at, ahead_end;
+    uint64_t last_byte_ms;
+    uint64_t alive_ms; /* last byte, or when we began to read again */
+};
+
+struct conn_item { /* one queued message */
+    struct list link;
+    struct conn_out *out; /* NULL: no payload */
+    struct frame frame;
+    bool started;   /* has its sequence; may no longer be dropped */
+    bool automatic; /* PONG and the like */
+    size_t at, total_bytes;
+    uint8_t bytes[]; /* header and message */
+};
+
+struct conn_writer {
+    struct list queue; /* struct conn_item */
+    struct list lost;  /* conn_outs that will not be sent */
+    size_t queued_bytes, automatic_bytes;
+    uint64_t next_sequence;
+    bool blocked; /* the last try said AGAIN */
+    bool was_high;
+};
+
+struct conn {
+    uint32_t magic;
+    enum conn_phase phase;
+    struct loop *loop;
+    struct stream *stream;
+    struct conn_options options;
+    const struct conn_handler *handler;
+    void *user;
+    struct post kick;
+    struct timer first, beat, flush;
+    bool busy; /* inside our own callbacks: what is queued now is written at their end */
+    bool flush_on_close, linger, flush_expired;
+    int status; /* FAILING: what on_close will say; OPEN: a failure inside a call, told by the next
+                   kick */
+    struct diag diag;
+    struct conn_reader in;
+    struct conn_writer out;
+};
+
+/* conn.c. over: reports the end (not from inside a user's call). fail: sends ERROR first. */
+void conn_over(struct conn *conn, int status, const struct diag *diag);
+void conn_fail(struct conn *conn, uint32_t stream, int status, const struct diag *diag);
+void conn_kick(struct conn *conn);
+
+/* conn_read.c */
+void conn_reader_init(struct conn *conn);
+void conn_reader_fini(struct conn *conn);
+bool conn_may_read(const struct conn *conn);
+void conn_read_run(struct conn *conn);
+/* Throws away what comes. AGAIN: *ret_bytes came and no more is there now; otherwise the end. */
+int conn_read_discard(struct conn *conn, size_t *ret_bytes);
+
+/* conn_write.c */
+int conn_queue(struct conn *conn, uint32_t stream, const struct msg *msg, struct conn_out *out);
+void conn_queue_automatic(struct conn *conn, uint32_t stream, const struct msg *msg);
+/* 0: all queued is with the stream, or the rest waits for SOCK_WRITE; otherwise the connection's
+ * failure. */
+int conn_write_run(struct conn *conn, struct diag *diag);
+/* Takes what has not begun to be sent out of the queue, or everything. Their outs become lost. */
+void conn_drop_queue(struct conn *conn, bool started_too);
+/* Calls done for all lost outs. */
+void conn_tell_lost(struct conn *conn, int status);
+
+#endif

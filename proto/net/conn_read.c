@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The receiving side of a conn: header, message, payload, one after the other. Invariants: a length
+ * is checked before memory is taken for it; payload bytes go straight into the user's buffer,
+ * except for the few that were read ahead together with their header. The loop's thread.
+ */
+#include "conn_private.h"
+
+#include <string.h>
+
+enum { SCRATCH_FACTOR = 32, SCRATCH_BASE_BYTES = 64 << 10 };
+
+static void expect(struct conn_reader *in, enum read_phase phase, void *at, size_t bytes);
+static void step(struct conn *conn);
+static int header_done(struct conn *conn, struct diag *diag);
+static int message_done(struct conn *conn, struct diag *diag);
+static int deliver(struct conn *conn, struct diag *diag);
+static int payload_done(struct conn *conn, struct diag *diag);
+static void frame_done(struct conn *conn);
+static void ended(struct conn *conn, int status, const struct diag *diag);
+
+void conn_reader_init(struct conn *conn)
+{
+    conn->in.next_sequence = 1;
+    conn->in.last_byte_ms = conn->in.alive_ms = loop_now_ms(conn->loop);
+    scratch_init(&conn->in.scratch, 0);
+    expect(&conn->in, READ_HEADER, conn->in.header, FRAME_HEADER_BYTES);
+}
+
+void conn_reader_fini(struct conn *conn)
+{
+    scratch_fini(&conn->in.scratch);
+    free(conn->in.message);
+    conn->in.message = NULL;
+}
+
+bool conn_may_read(const struct conn *conn)
+{
+    return conn->phase == CONN_OPEN && conn->status == 0 && !conn->in.paused &&
+           conn->in.phase != READ_BUFFER_WAIT;
+}
+
+void conn_pause(struct conn *conn) { conn->in.paused = true; }
+
+void conn_resume(struct conn *conn)
+{
+    if (conn->in.paused) {
+        conn->in.paused = false;
+        conn->in.resumed = true;
+        conn->in.alive_ms = loop_now_ms(conn->loop);
+        conn_kick(conn);
+    }
+}
+
+void conn_payload_buffer(struct conn *conn, void *buffer)
+{
+    CHECK(buffer != NULL);
+    if (conn->phase != CONN_OPEN) {
+        return; /* on_close is on its way, or was made; the buffer stays the user's */
+    }
+    CHECK(conn->in.payload == NULL);
+    conn->in.payload = buffer;
+    if (conn->in.phase == READ_BUFFER_WAIT) {
+        conn->in.resumed = true;
+        conn->in.alive_ms = loop_now_ms(conn->loop);
+        expect(&conn->in, READ_PAYLOAD, buffer, conn->in.frame.payload_bytes);
+        conn_kick(conn);
+    }
+}
+
+static void expect(struct conn_reader *in, enum read_phase phase, void *at, size_t bytes)
+{
+    in->phase = phase;
+    in->at = at;
+    in->left = bytes;
+}
+
+static void came(struct conn *conn, size_t bytes)
+{
+    struct conn_reader *in = &conn->in;
+    size_t wanted = bytes < in->left ? bytes : in->left;
+    in->at += wanted;
+    in->left -= wanted;
+    in->ahead_at = 0;
+    in->ahead_end = bytes - wanted;
+    in->last_byte_ms = in->alive_ms = loop_now_ms(conn->loop);
+}
+
+void conn_read_run(struct conn *conn)
+{
+    struct conn_reader *in = &conn->in;
+    size_t budget = CONN_WAKEUP_BYTES;
+    in->resumed = false;
+    while (conn_may_read(conn)) {
+        if (in->left == 0) {
+            step(conn);
+            continue;
+        }
+        size_t ahead = in->ahead_end - in->ahead_at;
+        if (ahead > 0) {
+            size_t bytes = ahead < in->left ? ahead : in->left;
+            memcpy(in->at, in->ahead + in->ahead_at, bytes);
+            in->ahead_at += bytes;
+            in->at += bytes;
+            in->left -= bytes;
+            continue;
+        }
+        if (budget == 0) {
+            return; /* the rest at the next wake-up: the socket is still readable */
+        }
+        struct iovec iov[2] = {{in->at, in->left}, {in->ahead, sizeof(in->ahead)}};
+        struct diag diag = DIAG_INIT;
+        size_t bytes = 0;
+        int status = conn->stream->ops->try_readv(conn->stream, iov, 2, &bytes, &diag);
+        if (status == CAIRN_E_AGAIN) {
+            return;
+        }
+        if (status != 0) {
+            ended(conn, status, &diag);
+            return;
+        }
+        CHECK(bytes > 0 && bytes <= in->left + sizeof(in->ahead));
+        came(conn, bytes);
+        budget -= bytes < budget ? bytes : budget;
+    }
+}
+
+int conn_read_discard(struct conn *conn, size_t *ret_bytes)
+{
+    size_t total = 0;
+    while (total < CONN_WAKEUP_BYTES) {
+        struct iovec iov = {conn->in.ahead, sizeof(conn->in.ahead)};
+        size_t bytes = 0;
+        int status = conn->stream->ops->try_readv(conn->stream, &iov, 1, &bytes, NULL);
+        if (status != 0) {
+            *ret_bytes = total;
+            return status;
+        }
+        total += bytes;
+    }
+    *ret_bytes = total;
+    return CAIRN_E_AGAIN;
+}
+
+/* The orderly end comes between frames, nowhere else. */
+static void ended(struct conn *conn, int status, const struct diag *diag)
+{
+    struct conn_reader *in = &conn->in;
+    struct diag own = DIAG_INIT;
+    if (status != CAIRN_E_ENDED) {
+        conn_over(conn, status, diag);
+    } else if (in->phase == READ_HEADER && in->left == FRAME_HEADER_BYTES) {
+        conn_over(conn, diag_set(&own, CAIRN_E_ENDED, "the peer closed the connection"), &own);
+    } else {
+        conn_over(conn,
+                  diag_set(&own, CAIRN_E_CONNECTION_LOST,
+                           "the peer closed the connection in the middle of a frame"),
+                  &own);
+    }
+}
+
+/* What was expected is complete. */
+static void step(struct conn *conn)
+{
+    struct diag diag = DIAG_INIT;
+    uint32_t stream = 0;
+    int status = 0;
+    switch (conn->in.phase) {
+    case READ_HEADER:
+        status = header_done(conn, &diag);
+        break;
+    case READ_MESSAGE:
+        stream = conn->in.frame.stream;
+        status = message_done(conn, &diag);
+        break;
+    case READ_PAYLOAD:
+        stream = conn->in.frame.stream;
+        status = payload_done(conn, &diag);
+        break;
+    case READ_BUFFER_WAIT:
+        UNREACHABLE();
+    }
+    if (status != 0) {
+        conn_fail(conn, stream, status, &diag);
+    }
+}
+
+static int header_done(struct conn *conn, struct diag *diag)
+{
+    struct conn_reader *in = &conn->in;
+    int status = frame_decode(in->header, conn->options.message_max, conn->options.payload_max,
+                              &in->frame, diag);
+    if (status != 0) {
+        return status;
+    }
+    if (in->frame.sequence != in->next_sequence) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "frame %llu came where %llu was due",
+                        (unsigned long long)in->frame.sequence,
+                        (unsigned long long)in->next_sequence);
+    }
+    in->next_sequence++;
+    in->message = malloc(in->frame.message_bytes > 0 ? in->frame.message_bytes : 1);
+    if (in->message == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a message of %u bytes",
+                        in->frame.message_bytes);
+    }
+    expect(in, READ_MESSAGE, in->message, in->frame.message_bytes);
+    return 0;
+}
+
+/* A type from the future: whoever asked gets an answer, and the connection lives on. */
+static int unknown_message(struct conn *conn, struct diag *diag)
+{
+    const struct frame *frame = &conn->in.frame;
+    struct diag why = DIAG_INIT;
+    int status =
+        diag_set(&why, CAIRN_E_UNSUPPORTED,
+                 "message type %u is not known to this version; upgrade this end", frame->type);
+    if (frame->payload_bytes > 0) {
+        return diag_copy(diag, &why);
+    }
+    if (frame->stream != 0) {
+        struct msg msg = {.type = MSG_ERROR, .u.error = {.code = status, .text = why.text}};
+        conn_queue_automatic(conn, frame->stream, &msg);
+    }
+    frame_done(conn);
+    return 0;
+}
+
+static int message_done(struct conn *conn, struct diag *diag)
+{
+    struct conn_reader *in = &conn->in;
+    int status = frame_check(in->header, &in->frame, in->message, diag);
+    if (status != 0) {
+        return status;
+    }
+    if (msg_name(in->frame.type) == NULL) {
+        return unknown_message(conn, diag);
+    }
+    scratch_init(&in->scratch,
+                 SCRATCH_FACTOR * (size_t)in->frame.message_bytes + SCRATCH_BASE_BYTES);
+    status = msg_decode(in->frame.type, in->frame.message_bytes, in->message, &in->scratch,
+                        &in->msg, diag);
+    if (status == 0) {
+        status = msg_check_payload(&in->msg, in->frame.payload_bytes, diag);
+    }
+    /* Decoded messages stand in the scratch. */
+    free(in->message);
+    in->message = NULL;
+    if (status != 0) {
+        return status;
+    }
+    if (in->msg.type == MSG_PING) {
+        struct msg pong = {.type = MSG_PONG};
+        conn_queue_automatic(conn, in->frame.stream, &pong);
+        frame_done(conn);
+        return 0;
+    }
+    if (in->msg.type == MSG_PONG) {
+        frame_done(conn);
+        return 0;
+    }
+    return deliver(conn, diag);
+}
+
+static int deliver(struct conn *conn, struct diag *diag)
+{
+    struct conn_reader *in = &conn->in;
+    void *buffer = NULL;
+    timer_stop(&conn->first);
+    int status = conn->handler->on_message(conn->user, &in->frame, &in->msg, &buffer, diag);
+    if (status != 0 || conn->phase != CONN_OPEN) {
+        return status;
+    }
+    if (in->frame.payload_bytes == 0) {
+        frame_done(conn);
+        return 0;
+    }
+    if (in->payload == NULL) {
+        in->payload = buffer;
+    }
+    if (in->payload == NULL) {
+        expect(in, READ_BUFFER_WAIT, NULL, 0);
+    } else {
+        expect(in, READ_PAYLOAD, in->payload, in->frame.payload_bytes);
+    }
+    return 0;
+}
+
+static int payload_done(struct conn *conn, struct diag *diag)
+{
+    struct conn_reader *in = &conn->in;
+    void *payload = in->payload;
+    in->payload = NULL;
+    int status = conn->handler->on_payload(conn->user, &in->frame, &in->msg, payload, diag);
+    if (status == 0 && conn->phase == CONN_OPEN) {
+        frame_done(conn);
+    }
+    return status;
+}
+
+static void frame_done(struct conn *conn)
+{
+    struct conn_reader *in = &conn->in;
+    CHECK(in->payload == NULL);
+    scratch_fini(&in->scratch);
+    free(in->message);
+    in->message = NULL;
+    expect(in, READ_HEADER, in->header, FRAME_HEADER_BYTES);
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sending side of a conn: a queue of encoded messages with borrowed payloads, written with one
+ * writev for many. Invariants: a frame gets its sequence when it begins to be sent, so that what
+ * was dropped before leaves no gap; every conn_out gets done exactly once, never inside the call
+ * that queued it. The loop's thread.
+ */
+#include "conn_private.h"
+
+#include <string.h>
+
+enum { IOV_MAX_COUNT = 64 };
+
+static struct conn_item *first_item(struct conn *conn)
+{
+    return list_is_empty(&conn->out.queue)
+               ? NULL
+               : list_item(conn->out.queue.next, struct conn_item, link);
+}
+
+static size_t item_own_bytes(const struct conn_item *item)
+{
+    return FRAME_HEADER_BYTES + (size_t)item->frame.message_bytes;
+}
+
+/* A failure inside a user's call: told by on_close, at the next kick. */
+static void fail_later(struct conn *conn, int status, const char *what)
+{
+    if (conn->phase == CONN_OPEN && conn->status == 0) {
+        conn->status = diag_set(&conn->diag, status, "%s", what);
+        loop_post(conn->loop, &conn->kick);
+    }
+}
+
+int conn_queue(struct conn *conn, uint32_t stream, const struct msg *msg, struct conn_out *out)
+{
+    struct buf buf;
+    buf_init(&buf, LIMIT_MESSAGE_BYTES);
+    msg_encode(msg, &buf);
+    int status = buf_status(&buf);
+    uint64_t payload = 0;
+    for (size_t i = 0; out != NULL && i < out->iov_count; i++) {
+        payload += out->iov[i].iov_len;
+    }
+    CHECK(payload <= UINT32_MAX);
+    CHECK(out == NULL || msg_has_payload((uint32_t)msg->type));
+    struct conn_item *item = NULL;
+    if (status == 0) {
+        item = malloc(sizeof(*item) + FRAME_HEADER_BYTES + buf.bytes);
+        status = item != NULL ? 0 : CAIRN_E_NO_MEMORY;
+    }
+    if (status == 0) {
+        *item = (struct conn_item){.out = out,
+                                   .frame = {.type = (uint16_t)msg->type,
+                                             .stream = stream,
+                                             .message_bytes = (uint32_t)buf.bytes,
+                                             .payload_bytes = (uint32_t)payload},
+                                   .total_bytes = FRAME_HEADER_BYTES + buf.bytes + (size_t)payload};
+        if (buf.bytes > 0) {
+            memcpy(item->bytes + FRAME_HEADER_BYTES, buf.data, buf.bytes);
+        }
+        list_add_tail(&conn->out.queue, &item->link);
+        conn->out.queued_bytes += item_own_bytes(item);
+        conn->out.was_high =
+            conn->out.was_high || conn->out.queued_bytes >= conn->options.queue_high_bytes;
+        conn_kick(conn);
+    }
+    buf_fini(&buf);
+    return status;
+}
+
+void conn_queue_automatic(struct conn *conn, uint32_t stream, const struct msg *msg)
+{
+    if (conn->out.automatic_bytes > CONN_AUTO_BYTES_MAX) {
+        fail_later(conn, CAIRN_E_PROTOCOL, "the peer asks for answers faster than it reads them");
+        return;
+    }
+    if (conn_queue(conn, stream, msg, NULL) != 0) {
+        fail_later(conn, CAIRN_E_NO_MEMORY, "no memory for an answer");
+        return;
+    }
+    struct conn_item *item = list_item(conn->out.queue.prev, struct conn_item, link);
+    item->automatic = true;
+    conn->out.automatic_bytes += item_own_bytes(item);
+}
+
+int conn_send(struct conn *conn, uint32_t stream, const struct msg *msg)
+{
+    CHECK(conn->magic == CONN_MAGIC);
+    if (conn->phase != CONN_OPEN) {
+        return CAIRN_E_CLOSED;
+    }
+    if (conn->out.queued_bytes >= conn->options.queue_high_bytes) {
+        conn->out.was_high = true;
+        return CAIRN_E_BUSY;
+    }
+    return conn_queue(conn, stream, msg, NULL);
+}
+
+void conn_send_always(struct conn *conn, uint32_t stream, const struct msg *msg)
+{
+    CHECK(conn->magic == CONN_MAGIC);
+    if (conn->phase != CONN_OPEN) {
+        return;
+    }
+    int status = conn_queue(conn, stream, msg, NULL);
+    if (status != 0) {
+        fail_later(conn, status, "a message could not be encoded");
+    }
+}
+
+void conn_send_payload(struct conn *conn, uint32_t stream, const struct msg *msg,
+                       struct conn_out *out)
+{
+    CHECK(conn->magic == CONN_MAGIC);
+    CHECK(out->iov_count <= ARRAY_LEN(out->iov));
+    CHECK(out->done != NULL);
+    list_init(&out->link);
+    int status = conn->phase == CONN_OPEN ? conn_queue(conn, stream, msg, out) : CAIRN_E_CLOSED;
+    if (status != 0) {
+        list_add_tail(&conn->out.lost, &out->link);
+        fail_later(conn, status, "a message could not be encoded");
+        loop_post(conn->loop, &conn->kick);
+    }
+}
+
+static void item_remove(struct conn *conn, struct conn_item *item)
+{
+    list_remove(&item->link);
+    conn->out.queued_bytes -= item_own_bytes(item);
+    if (item->automatic) {
+        conn->out.automatic_bytes -= item_own_bytes(item);
+    }
+    free(item);
+}
+
+void conn_drop_queue(struct conn *conn, bool started_too)
+{
+    list_each_safe (node, &conn->out.queue) {
+        struct conn_item *item = list_item(node, struct conn_item, link);
+        if (item->started && !started_too) {
+            continue;
+        }
+        if (item->out != NULL) {
+            list_add_tail(&conn->out.lost, &item->out->link);
+        }
+        item_remove(conn, item);
+    }
+}
+
+void conn_tell_lost(struct conn *conn, int status)
+{
+    struct list *node;
+    while ((node = list_pop(&conn->out.lost)) != NULL) {
+        struct conn_out *out = list_item(node, struct conn_out, link);
+        out->done(out, status);
+    }
+}
+
+static void add_iov(struct iovec *iov, size_t *count, size_t *skip, void *data, size_t bytes)
+{
+    if (*skip >= bytes) {
+        *skip -= bytes;
+        return;
+    }
+    iov[*count] = (struct iovec){(char *)data + *skip, bytes - *skip};
+    *skip = 0;
+    (*count)++;
+}
+
+/* What comes next, over frame borders, up to one wake-up's bytes. */
+static size_t gather(struct conn *conn, struct iovec iov[IOV_MAX_COUNT])
+{
+    size_t count = 0, bytes = 0;
+    list_each (node, &conn->out.queue) {
+        struct conn_item *item = list_item(node, struct conn_item, link);
+        size_t payloads = item->out != NULL ? item->out->iov_count : 0;
+        if (count + 1 + payloads > IOV_MAX_COUNT || bytes >= CONN_WAKEUP_BYTES) {
+            break;
+        }
+        if (!item->started) {
+            item->started = true;
+            item->frame.sequence = conn->out.next_sequence++;
+            frame_encode(&item->frame, item->bytes + FRAME_HEADER_BYTES, item->bytes);
+        }
+        size_t skip = item->at;
+        add_iov(iov, &count, &skip, item->bytes, item_own_bytes(item));
+        for (size_t i = 0; i < payloads; i++) {
+            add_iov(iov, &count, &skip, item->out->iov[i].iov_base, item->out->iov[i].iov_len);
+        }
+        bytes += item->total_bytes - item->at;
+    }
+    return count;
+}
+
+/* Takes what was written off the queue. done() may close the conn; the struct stays until a later
+ * kick. */
+static void advance(struct conn *conn, size_t bytes)
+{
+    while (bytes > 0) {
+        struct conn_item *item = first_item(conn);
+        CHECK(item != NULL);
+        size_t rest = item->total_bytes - item->at;
+        if (bytes < rest) {
+            item->at += bytes;
+            return;
+        }
+        bytes -= rest;
+        struct conn_out *out = item->out;
+        item_remove(conn, item);
+        if (out != NULL) {
+            out->done(out, 0);
+        }
+    }
+}
+
+int conn_write_run(struct conn *conn, struct diag *diag)
+{
+    enum conn_phase phase = conn->phase;
+    size_t budget = CONN_WAKEUP_BYTES;
+    while (!conn->out.blocked && budget > 0 && conn->phase == phase && first_item(conn) != NULL) {
+        struct iovec iov[IOV_MAX_COUNT];
+        size_t count = gather(conn, iov);
+        size_t bytes = 0;
+        int status = conn->stream->ops->try_writev(conn->stream, iov, count, &bytes, diag);
+        if (status == CAIRN_E_AGAIN) {
+            conn->out.blocked = true;
+            break;
+        }
+        if (status != 0) {
+            return status;
+        }
+        budget -= bytes < budget ? bytes : budget;
+        advance(conn, bytes);
+    }
+    if (conn->phase == CONN_OPEN && conn->out.was_high &&
+        conn->out.queued_bytes <= conn->options.queue_low_bytes) {
+        conn->out.was_high = false;
+        if (conn->handler->on_drained != NULL) {
+            conn->handler->on_drained(conn->user);
+        }
+    }
+    return 0;
+}
