@@ -21,6 +21,12 @@ size_t doc_begin(struct buf *buf, const struct doc_kind *kind)
     return start;
 }
 
+/* Of all bytes but its own four. */
+static uint32_t doc_crc(size_t bytes, const uint8_t *data)
+{
+    return crc32c(crc32c(0, 16, data), bytes - DOC_PROLOGUE_BYTES, data + DOC_PROLOGUE_BYTES);
+}
+
 void doc_end(struct buf *buf, const struct doc_kind *kind, size_t start, size_t covered)
 {
     if (buf_status(buf) != 0) {
@@ -35,8 +41,7 @@ void doc_end(struct buf *buf, const struct doc_kind *kind, size_t start, size_t 
     size_t end = covered != 0 ? covered : bytes;
     CHECK(end <= bytes);
     buf_patch_u64(buf, start + 8, bytes);
-    buf_patch_u32(buf, start + 16,
-                  crc32c(0, end - DOC_PROLOGUE_BYTES, buf->data + start + DOC_PROLOGUE_BYTES));
+    buf_patch_u32(buf, start + 16, doc_crc(end, buf->data + start));
 }
 
 int doc_open(const struct doc_kind *kind, size_t bytes, const uint8_t *data, size_t covered,
@@ -65,7 +70,7 @@ int doc_open(const struct doc_kind *kind, size_t bytes, const uint8_t *data, siz
     }
     size_t end = covered != 0 ? covered : bytes;
     CHECK(end >= DOC_PROLOGUE_BYTES && end <= bytes);
-    uint32_t found = crc32c(0, end - DOC_PROLOGUE_BYTES, data + DOC_PROLOGUE_BYTES);
+    uint32_t found = doc_crc(end, data);
     if (found != crc) {
         return diag_set(diag, CAIRN_E_DAMAGED, "the %s is damaged: crc32c %08x, stored %08x", kind->what,
                         found, crc);
@@ -85,6 +90,17 @@ int doc_finish(const struct doc_kind *kind, const struct cur *cur, struct diag *
                         kind->what, cur->at);
     }
     return 0;
+}
+
+int doc_as_format(int code, struct diag *diag)
+{
+    if (code != CAIRN_E_INVALID) {
+        return code;
+    }
+    if (diag != NULL && diag->code == CAIRN_E_INVALID) {
+        diag->code = CAIRN_E_FORMAT;
+    }
+    return CAIRN_E_FORMAT;
 }
 
 int doc_no_memory(const char *what, struct diag *diag)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * doc: the prologue that parts, manifests, pages and record files share: magic, version, length of the
- * whole, crc32c of all that follows. Its place never changes, so that any version can tell damage from
+ * whole, crc32c of all bytes but its own four. Its place never changes, so that any version can tell damage from
  * a newer version. Bytes: FORMAT.md 1. Pure; for the files of this folder.
  */
 #ifndef CAIRN_FORMAT_DOC_H
@@ -25,7 +25,7 @@ struct doc_kind {
 
 /* Writes the prologue with length and crc still open; returns where the document starts. */
 size_t doc_begin(struct buf *buf, const struct doc_kind *kind);
-/* Fills in the length, and the crc of [20, covered) counted from start (covered 0: up to the end).
+/* Fills in the length, and the crc of the first `covered` bytes (0: all) but its own four.
  * A document above its kind's limit sets TOO_LARGE. */
 void doc_end(struct buf *buf, const struct doc_kind *kind, size_t start, size_t covered);
 /* Checks magic, length, crc, version, in this order (TOO_LARGE, FORMAT, DAMAGED, UNSUPPORTED) and leaves
@@ -35,6 +35,8 @@ int MUST_USE doc_open(const struct doc_kind *kind, size_t bytes, const uint8_t *
 
 /* The error of a broken cursor, or 0. */
 int MUST_USE doc_finish(const struct doc_kind *kind, const struct cur *cur, struct diag *diag);
+/* A check of arguments that failed on stored bytes: INVALID becomes FORMAT, in diag too. */
+int doc_as_format(int code, struct diag *diag);
 int doc_no_memory(const char *what, struct diag *diag);
 
 /* A length-prefixed (u16) text of 1..max bytes of UTF-8 (or 0 where empty_allowed), copied to scratch.

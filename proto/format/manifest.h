@@ -12,6 +12,7 @@
 #include "part.h"
 
 enum page_kind { PAGE_PARTS = 1, PAGE_INDEX = 2 };
+enum { PAGE_HEADER_BYTES = 32, MANIFEST_PAGE_REF_BYTES = 54 };
 
 struct page_ref {
     uint32_t kind, level; /* level 0: entries; others are for growth and UNSUPPORTED now */
@@ -41,7 +42,9 @@ struct manifest {
     struct page_ref *pages; /* parts pages first, then index pages, each in order */
 };
 
+/* TOO_LARGE in buf beyond LIMIT_MANIFEST_BYTES or a list's limit. */
 void manifest_encode(const struct manifest *manifest, struct buf *buf);
+/* All pointers are from scratch. FORMAT, DAMAGED, UNSUPPORTED, TOO_LARGE, NO_MEMORY. */
 int MUST_USE manifest_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct manifest *ret, struct diag *diag);
 
 struct part_ref { /* entry of a parts page, by rank */
@@ -62,7 +65,7 @@ struct index_entry { /* sorted by (name, coordinate, kind); one a tensor or blob
     struct shape shape;    /* tensors */
     uint32_t blob_kind;    /* blobs */
     uint64_t plain_bytes;
-    uint32_t rank_count;   /* ranks whose parts hold chunks of it, ascending */
+    uint32_t rank_count;   /* ranks whose parts hold chunks of it, ascending; none if it has no bytes */
     uint32_t *ranks;
 };
 
@@ -72,7 +75,20 @@ struct page {
     struct index_entry *index;  /* PAGE_INDEX */
 };
 
+/* How many entries from `first` on fit into one page of LIMIT_PAGE_BYTES (at least one: entries are small). */
+uint32_t page_fit(const struct page *page, uint32_t first);
+/* By name, coordinate, kind. */
+int index_compare(const struct index_entry *a, const struct index_entry *b);
+/* NULL where there is none. */
+const struct index_entry *index_find(const struct page *page, const char *name, const char *coordinate,
+                                     enum index_kind kind);
+/* The whole index of a checkpoint from its parts, which have passed parts_check_coverage(): as one page
+ * (kind and level set), to be cut with page_fit(). Names are the parts'. NO_MEMORY. */
+int MUST_USE index_build(size_t count, const struct part *parts, struct scratch *scratch, struct page *ret,
+                         struct diag *diag);
+
 void page_encode(const struct page *page, struct buf *buf);
+/* All pointers are from scratch. Errors as above. */
 int MUST_USE page_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct page *ret, struct diag *diag);
 
 #endif

@@ -65,10 +65,22 @@ struct part {
     struct part_chunk *chunks;
 };
 
+/* bytes_used of every object, from the chunks. */
+void part_count_objects(struct part *part);
+/* NULL where there is none. Of a decoded part or one sorted like it; O(log n). */
+const struct part_tensor *part_find_tensor(const struct part *part, const char *name, const char *coordinate);
+const struct part_blob *part_find_blob(const struct part *part, const char *name, const char *coordinate);
+/* Orders names, then coordinates, as parts and pages are sorted: by bytes. */
+int part_name_compare(const char *name_a, const char *coordinate_a, const char *name_b, const char *coordinate_b);
+/* Chunks of a blob; plain bytes of one of them. */
+uint64_t blob_chunk_count(uint64_t plain_bytes, uint64_t chunk_bytes);
+uint64_t blob_chunk_bytes(uint64_t plain_bytes, uint64_t chunk_bytes, uint64_t idx);
+
+/* The struct must be sorted as stated above; TOO_LARGE in buf beyond LIMIT_PART_BYTES. */
 void part_encode(const struct part *part, struct buf *buf);
 /* Decodes and checks structure: crc of every page, sorted order, indices in range, cells inside their
- * grids, plain_bytes equal to the cell's, names valid. What only the server knows (do the objects exist,
- * was this envelope verified) is the caller's. FORMAT, DAMAGED, UNSUPPORTED, TOO_LARGE. */
+ * grids, plain_bytes equal to the cell's, names valid, objects named once and used, bytes_used right. What only the server knows (do the objects exist,
+ * was this envelope verified) is the caller's. FORMAT, DAMAGED, UNSUPPORTED, TOO_LARGE, NO_MEMORY. */
 int MUST_USE part_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct part *ret, struct diag *diag);
 
 /* Coverage of a checkpoint from all its parts (parts[i].rank == i, count == world size):
@@ -76,5 +88,23 @@ int MUST_USE part_decode(size_t bytes, const uint8_t *data, struct scratch *scra
  * the distinct boxes of a tensor tile its shape; local ones whole and once per coordinate; blobs once, whole.
  * COVERAGE (or SHAPE_MISMATCH, DTYPE_MISMATCH) names tensor, box and ranks. */
 int MUST_USE parts_check_coverage(size_t count, const struct part *parts, struct scratch *scratch, struct diag *diag);
+
+/* Walks the tensors, or the blobs, of many sorted parts at once, in order of (name, coordinate): each group
+ * lists who has that one. O(log parts) a member. */
+struct part_member { uint32_t part, idx; }; /* index into parts; index of the tensor or blob in it */
+struct part_group {
+    const char *name, *coordinate;
+    size_t member_count;
+    const struct part_member *members; /* by part, ascending; borrowed until the next call */
+};
+struct parts_walk {
+    size_t part_count, heap_count;
+    const struct part *parts;
+    bool blobs;
+    struct part_member *heap, *members; /* from the scratch */
+};
+int MUST_USE parts_walk_init(struct parts_walk *walk, size_t count, const struct part *parts, bool blobs,
+                             struct scratch *scratch);
+bool parts_walk_next(struct parts_walk *walk, struct part_group *ret);
 
 #endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The root of a checkpoint as bytes: identity, counts, user metadata, and the hashes of its pages. At
+ * most 64 KiB, so that listing reads one small file a checkpoint. Pure; any thread.
+ */
+#include "manifest.h"
+
+#include "base/check.h"
+#include "doc.h"
+
+#include <string.h>
+
+enum { MANIFEST_HEADER_BYTES = 200 };
+
+static const struct doc_kind manifest_kind = {DOC_MAGIC('C', 'R', 'N', 'M'), "manifest",
+                                              MANIFEST_HEADER_BYTES, LIMIT_MANIFEST_BYTES};
+
+static void put_header(const struct manifest *manifest, struct buf *buf)
+{
+    size_t project = strlen(manifest->run.project), run = strlen(manifest->run.run);
+    CHECK(project > 0 && project <= LIMIT_RUN_NAME_BYTES);
+    CHECK(run > 0 && run <= LIMIT_RUN_NAME_BYTES);
+    buf_put_u32(buf, manifest->world_size);
+    buf_put(buf, sizeof manifest->store_uuid.bytes, manifest->store_uuid.bytes);
+    buf_put(buf, sizeof manifest->run_uuid.bytes, manifest->run_uuid.bytes);
+    buf_put_u64(buf, manifest->id.term);
+    buf_put_u64(buf, manifest->id.step);
+    buf_put_u64(buf, manifest->parent.term);
+    buf_put_u64(buf, manifest->parent.step);
+    buf_put(buf, sizeof manifest->token.bytes, manifest->token.bytes);
+    buf_put_u64(buf, manifest->chunk_bytes);
+    buf_put_u64(buf, (uint64_t)manifest->created_wall_ns);
+    buf_put_u64(buf, manifest->tensor_count);
+    buf_put_u64(buf, manifest->blob_count);
+    buf_put_u64(buf, manifest->box_count);
+    buf_put_u64(buf, manifest->chunk_count);
+    buf_put_u64(buf, manifest->object_count);
+    buf_put_u64(buf, manifest->plain_bytes);
+    buf_put_u64(buf, manifest->stored_bytes);
+    buf_put_u32(buf, manifest->metadata_bytes);
+    buf_put_u32(buf, manifest->tag_count);
+    buf_put_u32(buf, manifest->metric_count);
+    buf_put_u32(buf, manifest->page_count);
+    buf_put_u8(buf, (uint8_t)project);
+    buf_put_u8(buf, (uint8_t)run);
+    buf_put_zero(buf, 6);
+    buf_put(buf, project, manifest->run.project);
+    buf_put(buf, run, manifest->run.run);
+}
+
+void manifest_encode(const struct manifest *manifest, struct buf *buf)
+{
+    if (manifest->metadata_bytes > LIMIT_METADATA_BYTES || manifest->tag_count > LIMIT_TAGS ||
+        manifest->metric_count > LIMIT_METRICS) {
+        buf->status = buf->status != 0 ? buf->status : CAIRN_E_TOO_LARGE;
+        return;
+    }
+    size_t start = doc_begin(buf, &manifest_kind);
+    put_header(manifest, buf);
+    if (manifest->metadata_bytes > 0) {
+        buf_put(buf, manifest->metadata_bytes, manifest->metadata);
+    }
+    for (uint32_t i = 0; i < manifest->tag_count; i++) {
+        doc_put_text(buf, manifest->tags[i]);
+    }
+    for (uint32_t i = 0; i < manifest->metric_count; i++) {
+        uint64_t bits = 0;
+        memcpy(&bits, &manifest->metrics[i].value, sizeof bits);
+        doc_put_text(buf, manifest->metrics[i].name);
+        buf_put_u64(buf, bits);
+    }
+    for (uint32_t i = 0; i < manifest->page_count; i++) {
+        const struct page_ref *page = &manifest->pages[i];
+        buf_put_u32(buf, page->kind);
+        buf_put_u32(buf, page->level);
+        buf_put_u32(buf, page->entry_count);
+        buf_put_u64(buf, page->bytes);
+        buf_put(buf, sizeof page->sha256.bytes, page->sha256.bytes);
+        doc_put_text(buf, page->first_name);
+    }
+    doc_end(buf, &manifest_kind, start, 0);
+}
+
+/* The fixed fields and the two names. 0, FORMAT; the diag is the caller's. */
+static int take_header(struct cur *cur, struct manifest *ret)
+{
+    ret->world_size = cur_u32(cur);
+    cur_copy(cur, sizeof ret->store_uuid.bytes, ret->store_uuid.bytes);
+    cur_copy(cur, sizeof ret->run_uuid.bytes, ret->run_uuid.bytes);
+    ret->id.term = cur_u64(cur);
+    ret->id.step = cur_u64(cur);
+    ret->parent.term = cur_u64(cur);
+    ret->parent.step = cur_u64(cur);
+    cur_copy(cur, sizeof ret->token.bytes, ret->token.bytes);
+    ret->chunk_bytes = cur_u64(cur);
+    ret->created_wall_ns = (int64_t)cur_u64(cur);
+    ret->tensor_count = cur_u64(cur);
+    ret->blob_count = cur_u64(cur);
+    ret->box_count = cur_u64(cur);
+    ret->chunk_count = cur_u64(cur);
+    ret->object_count = cur_u64(cur);
+    ret->plain_bytes = cur_u64(cur);
+    ret->stored_bytes = cur_u64(cur);
+    ret->metadata_bytes = cur_u32(cur);
+    ret->tag_count = cur_u32(cur);
+    ret->metric_count = cur_u32(cur);
+    ret->page_count = cur_u32(cur);
+    char project[256] = {0}, run[256] = {0};
+    size_t project_bytes = cur_u8(cur), run_bytes = cur_u8(cur);
+    cur_zeros(cur, 6);
+    cur_copy(cur, project_bytes, project);
+    cur_copy(cur, run_bytes, run);
+    bool good = cur->status == 0 && ret->id.term > 0 && ret->world_size > 0 &&
+                ret->world_size <= LIMIT_WORLD_SIZE && chunk_bytes_is_valid(ret->chunk_bytes) &&
+                strlen(project) == project_bytes && strlen(run) == run_bytes &&
+                ret->metadata_bytes <= LIMIT_METADATA_BYTES && ret->tag_count <= LIMIT_TAGS &&
+                ret->metric_count <= LIMIT_METRICS &&
+                ret->page_count <= LIMIT_MANIFEST_BYTES / MANIFEST_PAGE_REF_BYTES;
+    return good && run_name_set(project, run, &ret->run, NULL) == 0 ? 0 : CAIRN_E_FORMAT;
+}
+
+/* The reference idx, which must not come before the one ahead of it. */
+static int take_page_ref(struct cur *cur, struct scratch *scratch, uint32_t idx, struct page_ref *page,
+                         struct diag *diag)
+{
+    int status = 0;
+    page->kind = cur_u32(cur);
+    page->level = cur_u32(cur);
+    page->entry_count = cur_u32(cur);
+    page->bytes = cur_u64(cur);
+    cur_copy(cur, sizeof page->sha256.bytes, page->sha256.bytes);
+    page->first_name = doc_text(cur, LIMIT_NAME_BYTES, true, scratch, &status);
+    if (status == CAIRN_E_NO_MEMORY) {
+        return doc_no_memory("manifest", diag);
+    }
+    if (status == 0 && cur->status == 0 && page->level != 0) {
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "the manifest has pages of level %u; this program reads level 0", page->level);
+    }
+    bool index = page->kind == PAGE_INDEX;
+    bool good = status == 0 && cur->status == 0 && (index || page->kind == PAGE_PARTS) &&
+                index == (page->first_name[0] != '\0') && page->entry_count > 0 &&
+                page->bytes >= PAGE_HEADER_BYTES && page->bytes <= LIMIT_PAGE_BYTES;
+    if (good && idx > 0) {
+        good = page[-1].kind < page->kind ||
+               (page[-1].kind == page->kind && (!index || strcmp(page[-1].first_name, page->first_name) <= 0));
+    }
+    return good ? 0 : diag_set(diag, CAIRN_E_FORMAT, "the manifest's reference to page %u is broken", idx);
+}
+
+/* Everything behind the header. */
+static int take_lists(struct cur *cur, struct scratch *scratch, struct manifest *ret, struct diag *diag)
+{
+    int status = 0;
+    const uint8_t *metadata = cur_bytes(cur, ret->metadata_bytes);
+    if (cur->status != 0) {
+        return diag_set(diag, CAIRN_E_FORMAT, "the manifest ends in its metadata");
+    }
+    ret->metadata = ret->metadata_bytes == 0 ? NULL : scratch_copy(scratch, ret->metadata_bytes, metadata);
+    ret->tags = scratch_array(scratch, ret->tag_count + 1u, sizeof *ret->tags);
+    ret->metrics = scratch_array(scratch, ret->metric_count + 1u, sizeof *ret->metrics);
+    ret->pages = scratch_array(scratch, ret->page_count + 1u, sizeof *ret->pages);
+    if ((ret->metadata == NULL && ret->metadata_bytes > 0) || ret->tags == NULL || ret->metrics == NULL ||
+        ret->pages == NULL) {
+        return doc_no_memory("manifest", diag);
+    }
+    for (uint32_t i = 0; i < ret->tag_count && status == 0; i++) {
+        ret->tags[i] = doc_text(cur, LABEL_BYTES_MAX, false, scratch, &status);
+    }
+    for (uint32_t i = 0; i < ret->metric_count && status == 0; i++) {
+        ret->metrics[i].name = doc_text(cur, LABEL_BYTES_MAX, false, scratch, &status);
+        uint64_t bits = cur_u64(cur);
+        memcpy(&ret->metrics[i].value, &bits, sizeof bits);
+    }
+    if (status == CAIRN_E_NO_MEMORY) {
+        return doc_no_memory("manifest", diag);
+    }
+    if (status != 0 || cur->status != 0) {
+        return diag_set(diag, CAIRN_E_FORMAT, "the manifest's tags or metrics are broken");
+    }
+    for (uint32_t i = 0; i < ret->page_count; i++) {
+        int rc = take_page_ref(cur, scratch, i, &ret->pages[i], diag);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return doc_finish(&manifest_kind, cur, diag);
+}
+
+int manifest_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct manifest *ret,
+                    struct diag *diag)
+{
+    struct manifest manifest;
+    struct cur cur;
+    memset(&manifest, 0, sizeof manifest);
+    int rc = doc_open(&manifest_kind, bytes, data, 0, &cur, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (take_header(&cur, &manifest) != 0) {
+        return diag_set(diag, CAIRN_E_FORMAT, "the manifest's header is broken");
+    }
+    rc = take_lists(&cur, scratch, &manifest, diag);
+    if (rc == 0) {
+        *ret = manifest;
+    }
+    return rc;
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pages under a manifest: the table of parts by rank, the index of tensors and blobs by name. Ranks of
+ * an index entry are stored as runs, so that "all 16384 ranks" is eight bytes. Pure; any thread.
+ */
+#include "manifest.h"
+
+#include "base/check.h"
+#include "doc.h"
+
+#include <string.h>
+
+static const struct doc_kind page_kind = {DOC_MAGIC('C', 'R', 'N', 'G'), "page", PAGE_HEADER_BYTES,
+                                          LIMIT_PAGE_BYTES};
+enum { PART_REF_BYTES = 80, INDEX_FIXED_BYTES = 40 };
+
+static void put_part_ref(const struct part_ref *part, struct buf *buf)
+{
+    buf_put_u32(buf, part->rank);
+    buf_put_u32(buf, part->tensor_count);
+    buf_put_u32(buf, part->chunk_count);
+    buf_put_u32(buf, 0);
+    buf_put_u64(buf, part->writer);
+    buf_put_u64(buf, part->bytes);
+    buf_put(buf, sizeof part->sha256.bytes, part->sha256.bytes);
+    buf_put_u64(buf, part->plain_bytes);
+    buf_put_u64(buf, part->stored_bytes);
+}
+
+/* How many consecutive ranks start at idx. */
+static uint32_t run_length(const struct index_entry *entry, uint32_t idx)
+{
+    uint32_t end = idx + 1;
+    while (end < entry->rank_count && entry->ranks[end] == entry->ranks[end - 1] + 1) {
+        end++;
+    }
+    return end - idx;
+}
+
+static uint32_t run_count(const struct index_entry *entry)
+{
+    uint32_t runs = 0;
+    for (uint32_t i = 0; i < entry->rank_count; i += run_length(entry, i)) {
+        runs++;
+    }
+    return runs;
+}
+
+static uint64_t index_entry_bytes(const struct index_entry *entry)
+{
+    return INDEX_FIXED_BYTES + strlen(entry->name) + strlen(entry->coordinate) +
+           8 * (uint64_t)entry->shape.ndim + 8 * (uint64_t)run_count(entry);
+}
+
+static void put_index_entry(const struct index_entry *entry, struct buf *buf)
+{
+    size_t name = strlen(entry->name), coordinate = strlen(entry->coordinate);
+    CHECK(name > 0 && name <= LIMIT_NAME_BYTES);
+    CHECK(coordinate <= LIMIT_COORDINATE_BYTES);
+    buf_put_u32(buf, entry->kind);
+    buf_put_u32(buf, entry->placement);
+    buf_put_u32(buf, entry->dtype);
+    buf_put_u32(buf, entry->blob_kind);
+    buf_put_u64(buf, entry->plain_bytes);
+    buf_put_u16(buf, (uint16_t)name);
+    buf_put_u16(buf, (uint16_t)coordinate);
+    buf_put_u32(buf, entry->shape.ndim);
+    buf_put_u32(buf, entry->rank_count);
+    buf_put_u32(buf, run_count(entry));
+    buf_put(buf, name, entry->name);
+    buf_put(buf, coordinate, entry->coordinate);
+    for (uint32_t d = 0; d < entry->shape.ndim; d++) {
+        buf_put_u64(buf, (uint64_t)entry->shape.length[d]);
+    }
+    for (uint32_t i = 0; i < entry->rank_count; i += run_length(entry, i)) {
+        buf_put_u32(buf, entry->ranks[i]);
+        buf_put_u32(buf, run_length(entry, i));
+    }
+}
+
+void page_encode(const struct page *page, struct buf *buf)
+{
+    CHECK(page->kind == PAGE_PARTS || page->kind == PAGE_INDEX);
+    size_t start = doc_begin(buf, &page_kind);
+    buf_put_u32(buf, page->kind);
+    buf_put_u32(buf, page->level);
+    buf_put_u32(buf, page->entry_count);
+    for (uint32_t i = 0; i < page->entry_count; i++) {
+        if (page->kind == PAGE_PARTS) {
+            put_part_ref(&page->parts[i], buf);
+        } else {
+            put_index_entry(&page->index[i], buf);
+        }
+    }
+    doc_end(buf, &page_kind, start, 0);
+}
+
+uint32_t page_fit(const struct page *page, uint32_t first)
+{
+    uint64_t bytes = PAGE_HEADER_BYTES;
+    uint32_t count = 0;
+    while (first + count < page->entry_count) {
+        bytes += page->kind == PAGE_PARTS ? PART_REF_BYTES : index_entry_bytes(&page->index[first + count]);
+        if (bytes > LIMIT_PAGE_BYTES) {
+            break;
+        }
+        count++;
+    }
+    return count;
+}
+
+static bool take_part_ref(struct cur *cur, uint32_t idx, struct part_ref *part)
+{
+    part->rank = cur_u32(cur);
+    part->tensor_count = cur_u32(cur);
+    part->chunk_count = cur_u32(cur);
+    cur_zeros(cur, 4);
+    part->writer = cur_u64(cur);
+    part->bytes = cur_u64(cur);
+    cur_copy(cur, sizeof part->sha256.bytes, part->sha256.bytes);
+    part->plain_bytes = cur_u64(cur);
+    part->stored_bytes = cur_u64(cur);
+    return cur->status == 0 && part->rank < LIMIT_WORLD_SIZE && part->bytes > 0 &&
+           part->bytes <= LIMIT_PART_BYTES && (idx == 0 || part[-1].rank < part->rank);
+}
+
+/* Runs ascend, do not touch (touching ones would be one run), and add up to rank_count. */
+static int take_ranks(struct cur *cur, uint32_t runs, struct scratch *scratch, struct index_entry *entry)
+{
+    const uint8_t *from = cur_bytes(cur, (size_t)runs * 8);
+    uint32_t count = 0;
+    uint64_t next = 0;
+    if (cur->status != 0 || entry->rank_count > LIMIT_WORLD_SIZE || runs > entry->rank_count) {
+        return CAIRN_E_FORMAT;
+    }
+    entry->ranks = scratch_array(scratch, (size_t)entry->rank_count + 1, sizeof *entry->ranks);
+    if (entry->ranks == NULL) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    for (uint32_t r = 0; r < runs; r++) {
+        uint32_t first = load_u32(from + (size_t)8 * r), length = load_u32(from + (size_t)8 * r + 4);
+        if (length == 0 || length > entry->rank_count - count || first >= LIMIT_WORLD_SIZE ||
+            length > LIMIT_WORLD_SIZE - first || (r > 0 && first <= next)) {
+            return CAIRN_E_FORMAT;
+        }
+        for (uint32_t i = 0; i < length; i++) {
+            entry->ranks[count++] = first + i;
+        }
+        next = (uint64_t)first + length;
+    }
+    return count == entry->rank_count ? 0 : CAIRN_E_FORMAT;
+}
+
+/* Name and coordinate of the lengths read before. */
+static int take_names(struct cur *cur, size_t name_bytes, size_t coordinate_bytes, struct scratch *scratch,
+                      struct index_entry *entry)
+{
+    const char *name = (const char *)cur_bytes(cur, name_bytes);
+    const char *coordinate = (const char *)cur_bytes(cur, coordinate_bytes);
+    if (cur->status != 0 || !text_is_valid(name_bytes, name, LIMIT_NAME_BYTES) ||
+        (coordinate_bytes > 0 && !text_is_valid(coordinate_bytes, coordinate, LIMIT_COORDINATE_BYTES))) {
+        return CAIRN_E_FORMAT;
+    }
+    entry->name = scratch_string(scratch, name_bytes, name);
+    entry->coordinate = coordinate_bytes == 0 ? "" : scratch_string(scratch, coordinate_bytes, coordinate);
+    return entry->name == NULL || entry->coordinate == NULL ? CAIRN_E_NO_MEMORY : 0;
+}
+
+/* What the fields say about each other. UNSUPPORTED for what a newer version may have written. */
+static int check_index_entry(const struct index_entry *entry, struct diag *diag)
+{
+    uint64_t bytes = entry->plain_bytes;
+    bool good = entry->placement >= PLACEMENT_REPLICATED && entry->placement <= PLACEMENT_LOCAL &&
+                (entry->placement == PLACEMENT_LOCAL) == (entry->coordinate[0] != '\0') &&
+                (entry->rank_count == 0) == (entry->plain_bytes == 0);
+    if (entry->kind == INDEX_TENSOR) {
+        int rc = shape_check(&entry->shape, entry->dtype, &bytes, diag);
+        if (rc != 0) {
+            diag_add(diag, "tensor \"%.200s\"", entry->name);
+            return doc_as_format(rc, diag);
+        }
+        good = good && entry->blob_kind == 0 && bytes == entry->plain_bytes;
+    } else if (entry->kind == INDEX_BLOB) {
+        good = good && entry->dtype == 0 && entry->shape.ndim == 0 && entry->plain_bytes <= INT64_MAX;
+        if (entry->blob_kind != BLOB_BYTES && entry->blob_kind != BLOB_TREE) {
+            return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                            "blob \"%.200s\" has the kind %u, which is not known to this version", entry->name,
+                            entry->blob_kind);
+        }
+    } else {
+        return diag_set(diag, CAIRN_E_UNSUPPORTED, "\"%.200s\" is of kind %u, which is not known to this version",
+                        entry->name, entry->kind);
+    }
+    return good ? 0
+                : diag_set(diag, CAIRN_E_FORMAT, "the index's entry \"%.200s\" contradicts itself", entry->name);
+}
+
+static int take_index_entry(struct cur *cur, struct scratch *scratch, uint32_t idx, struct index_entry *entry,
+                            struct diag *diag)
+{
+    entry->kind = cur_u32(cur);
+    entry->placement = cur_u32(cur);
+    entry->dtype = cur_u32(cur);
+    entry->blob_kind = cur_u32(cur);
+    entry->plain_bytes = cur_u64(cur);
+    size_t name_bytes = cur_u16(cur), coordinate_bytes = cur_u16(cur);
+    entry->shape.ndim = cur_u32(cur);
+    entry->rank_count = cur_u32(cur);
+    uint32_t runs = cur_u32(cur);
+    int rc = entry->shape.ndim > LIMIT_NDIM ? CAIRN_E_FORMAT
+                                            : take_names(cur, name_bytes, coordinate_bytes, scratch, entry);
+    for (uint32_t d = 0; d < entry->shape.ndim && rc == 0; d++) {
+        entry->shape.length[d] = (int64_t)cur_u64(cur);
+    }
+    rc = rc != 0 ? rc : take_ranks(cur, runs, scratch, entry);
+    if (rc != 0) {
+        return rc == CAIRN_E_NO_MEMORY
+                   ? doc_no_memory("index page", diag)
+                   : diag_set(diag, CAIRN_E_FORMAT, "the index's entry %u is broken", idx);
+    }
+    if (idx > 0 && index_compare(&entry[-1], entry) >= 0) {
+        return diag_set(diag, CAIRN_E_FORMAT, "the index's entry %u, \"%.200s\", is out of order", idx,
+                        entry->name);
+    }
+    return check_index_entry(entry, diag);
+}
+
+static int take_entries(struct cur *cur, struct scratch *scratch, struct page *page, struct diag *diag)
+{
+    bool index = page->kind == PAGE_INDEX;
+    size_t count = page->entry_count;
+    if (count > cur_left(cur) / (index ? INDEX_FIXED_BYTES : PART_REF_BYTES)) {
+        return diag_set(diag, CAIRN_E_FORMAT, "the page is too short for its %zu entries", count);
+    }
+    void *entries = index ? (void *)(page->index = scratch_array(scratch, count + 1, sizeof *page->index))
+                          : (void *)(page->parts = scratch_array(scratch, count + 1, sizeof *page->parts));
+    if (entries == NULL) {
+        return doc_no_memory("page", diag);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        int rc = 0;
+        if (index) {
+            rc = take_index_entry(cur, scratch, i, &page->index[i], diag);
+        } else if (!take_part_ref(cur, i, &page->parts[i])) {
+            rc = diag_set(diag, CAIRN_E_FORMAT, "entry %u of the table of parts is broken", i);
+        }
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return doc_finish(&page_kind, cur, diag);
+}
+
+int page_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct page *ret, struct diag *diag)
+{
+    struct page page;
+    struct cur cur;
+    memset(&page, 0, sizeof page);
+    int rc = doc_open(&page_kind, bytes, data, 0, &cur, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    page.kind = cur_u32(&cur);
+    page.level = cur_u32(&cur);
+    page.entry_count = cur_u32(&cur);
+    if ((page.kind != PAGE_PARTS && page.kind != PAGE_INDEX) || page.level != 0) {
+        return diag_set(diag, CAIRN_E_UNSUPPORTED, "a page of kind %u and level %u is not known to this version",
+                        page.kind, page.level);
+    }
+    rc = take_entries(&cur, scratch, &page, diag);
+    if (rc == 0) {
+        *ret = page;
+    }
+    return rc;
+}

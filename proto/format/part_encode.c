@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A part as bytes: header, sections of fixed-width records, dimensions, strings, a crc for each 64 KiB.
+ * The writer's struct is our own, so that broken order is a CHECK and only size an error. Pure; any thread.
+ */
+#include "part_layout.h"
+
+#include "base/check.h"
+#include "hash/hash.h"
+
+#include <string.h>
+
+const struct doc_kind part_kind = {DOC_MAGIC('C', 'R', 'N', 'P'), "part", PART_HEADER_BYTES + 8,
+                                   LIMIT_PART_BYTES};
+
+void part_layout_init(struct part_layout *layout, const struct part *part, uint64_t dim_count,
+                      uint64_t string_bytes)
+{
+    CHECK(dim_count <= LIMIT_PART_BYTES);
+    CHECK(string_bytes <= LIMIT_PART_BYTES);
+    layout->objects = PART_HEADER_BYTES;
+    layout->tensors = layout->objects + (uint64_t)part->object_count * PART_OBJECT_BYTES;
+    layout->boxes = layout->tensors + (uint64_t)part->tensor_count * PART_TENSOR_BYTES;
+    layout->blobs = layout->boxes + (uint64_t)part->box_count * PART_BOX_BYTES;
+    layout->chunks = layout->blobs + (uint64_t)part->blob_count * PART_BLOB_BYTES;
+    layout->dims = layout->chunks + (uint64_t)part->chunk_count * PART_CHUNK_BYTES;
+    layout->strings = layout->dims + dim_count * 8;
+    layout->crcs = round_up_u64(layout->strings + string_bytes, 8);
+    layout->page_count = (layout->crcs + PART_PAGE_BYTES - 1) / PART_PAGE_BYTES;
+    layout->bytes = layout->crcs + 4 * layout->page_count + 4;
+}
+
+static void put_header(const struct part *part, uint64_t dim_count, uint64_t string_bytes, struct buf *buf)
+{
+    buf_put_u32(buf, PART_PAGE_BYTES);
+    buf_put(buf, sizeof part->run_uuid.bytes, part->run_uuid.bytes);
+    buf_put_u64(buf, part->id.term);
+    buf_put_u64(buf, part->id.step);
+    buf_put_u64(buf, part->writer);
+    buf_put_u64(buf, part->chunk_bytes);
+    buf_put_u32(buf, part->rank);
+    buf_put_u32(buf, part->world_size);
+    buf_put_u32(buf, part->object_count);
+    buf_put_u32(buf, part->tensor_count);
+    buf_put_u32(buf, part->box_count);
+    buf_put_u32(buf, part->blob_count);
+    buf_put_u32(buf, part->chunk_count);
+    buf_put_u32(buf, 0);
+    buf_put_u64(buf, dim_count);
+    buf_put_u64(buf, string_bytes);
+    buf_put_zero(buf, PART_HEADER_BYTES - 120);
+}
+
+static void put_objects(const struct part *part, struct buf *buf)
+{
+    for (uint32_t i = 0; i < part->object_count; i++) {
+        const struct part_object *object = &part->objects[i];
+        buf_put_u64(buf, object->id.term);
+        buf_put_u64(buf, object->id.step);
+        buf_put_u64(buf, object->id.writer);
+        buf_put_u32(buf, object->id.rank);
+        buf_put_u32(buf, object->id.sequence);
+        buf_put_u64(buf, object->bytes_used);
+    }
+}
+
+/* Where the next name and the next dimensions go: in order, without a gap. */
+struct pools {
+    uint64_t dim_count, string_bytes;
+};
+
+static void put_names(struct pools *pools, const char *name, const char *coordinate, struct buf *buf)
+{
+    size_t name_bytes = strlen(name), coordinate_bytes = strlen(coordinate);
+    CHECK(name_bytes > 0 && name_bytes <= LIMIT_NAME_BYTES);
+    CHECK(coordinate_bytes <= LIMIT_COORDINATE_BYTES);
+    buf_put_u32(buf, (uint32_t)pools->string_bytes);
+    buf_put_u16(buf, (uint16_t)name_bytes);
+    buf_put_u16(buf, (uint16_t)coordinate_bytes);
+    pools->string_bytes += name_bytes + coordinate_bytes;
+}
+
+static void put_records(const struct part *part, struct buf *buf)
+{
+    struct pools pools = {0, 0};
+    for (uint32_t i = 0; i < part->tensor_count; i++) {
+        const struct part_tensor *tensor = &part->tensors[i];
+        put_names(&pools, tensor->name, tensor->coordinate, buf);
+        buf_put_u32(buf, tensor->dtype);
+        buf_put_u32(buf, tensor->placement);
+        buf_put_u32(buf, tensor->shape.ndim);
+        buf_put_u32(buf, 0);
+        buf_put_u64(buf, pools.dim_count);
+        buf_put_u32(buf, tensor->box_first);
+        buf_put_u32(buf, tensor->box_count);
+        pools.dim_count += tensor->shape.ndim;
+    }
+    for (uint32_t i = 0; i < part->box_count; i++) {
+        const struct part_box *box = &part->boxes[i];
+        buf_put_u32(buf, box->tensor);
+        buf_put_u32(buf, box->chunk_first);
+        buf_put_u32(buf, box->chunk_count);
+        buf_put_u32(buf, 0);
+        buf_put_u64(buf, pools.dim_count);
+        pools.dim_count += 2 * (uint64_t)box->box.ndim;
+    }
+    for (uint32_t i = 0; i < part->blob_count; i++) {
+        const struct part_blob *blob = &part->blobs[i];
+        put_names(&pools, blob->name, blob->coordinate, buf);
+        buf_put_u32(buf, blob->kind);
+        buf_put_u32(buf, blob->placement);
+        buf_put_u64(buf, blob->plain_bytes);
+        buf_put_u32(buf, blob->chunk_first);
+        buf_put_u32(buf, blob->chunk_count);
+    }
+}
+
+static void put_chunks(const struct part *part, struct buf *buf)
+{
+    for (uint32_t i = 0; i < part->chunk_count; i++) {
+        const struct part_chunk *chunk = &part->chunks[i];
+        buf_put_u32(buf, chunk->object);
+        buf_put_u32(buf, chunk->cell);
+        buf_put_u64(buf, chunk->offset);
+        buf_put_u32(buf, chunk->stored_bytes);
+        buf_put_u32(buf, chunk->plain_bytes);
+        buf_put_u32(buf, chunk->stored_crc);
+        buf_put_u8(buf, chunk->encoding);
+        buf_put_u8(buf, chunk->digest_alg);
+        buf_put_u16(buf, 0);
+        buf_put(buf, sizeof chunk->digest.bytes, chunk->digest.bytes);
+    }
+}
+
+static void put_dims(uint32_t count, const int64_t *dims, struct buf *buf)
+{
+    CHECK(count <= LIMIT_NDIM);
+    for (uint32_t d = 0; d < count; d++) {
+        buf_put_u64(buf, (uint64_t)dims[d]);
+    }
+}
+
+static void put_pools(const struct part *part, struct buf *buf)
+{
+    for (uint32_t i = 0; i < part->tensor_count; i++) {
+        put_dims(part->tensors[i].shape.ndim, part->tensors[i].shape.length, buf);
+    }
+    for (uint32_t i = 0; i < part->box_count; i++) {
+        put_dims(part->boxes[i].box.ndim, part->boxes[i].box.offset, buf);
+        put_dims(part->boxes[i].box.ndim, part->boxes[i].box.length, buf);
+    }
+    for (uint32_t i = 0; i < part->tensor_count; i++) {
+        buf_put(buf, strlen(part->tensors[i].name), part->tensors[i].name);
+        buf_put(buf, strlen(part->tensors[i].coordinate), part->tensors[i].coordinate);
+    }
+    for (uint32_t i = 0; i < part->blob_count; i++) {
+        buf_put(buf, strlen(part->blobs[i].name), part->blobs[i].name);
+        buf_put(buf, strlen(part->blobs[i].coordinate), part->blobs[i].coordinate);
+    }
+}
+
+static void part_measure(const struct part *part, struct pools *ret)
+{
+    *ret = (struct pools){0, 0};
+    for (uint32_t i = 0; i < part->tensor_count; i++) {
+        ret->dim_count += part->tensors[i].shape.ndim;
+        ret->string_bytes += strlen(part->tensors[i].name) + strlen(part->tensors[i].coordinate);
+    }
+    for (uint32_t i = 0; i < part->box_count; i++) {
+        ret->dim_count += 2 * (uint64_t)part->boxes[i].box.ndim;
+    }
+    for (uint32_t i = 0; i < part->blob_count; i++) {
+        ret->string_bytes += strlen(part->blobs[i].name) + strlen(part->blobs[i].coordinate);
+    }
+}
+
+static void put_crcs(const struct part_layout *layout, size_t start, struct buf *buf)
+{
+    size_t table = buf->bytes;
+    for (uint64_t page = 0; page < layout->page_count && buf_status(buf) == 0; page++) {
+        uint64_t from = page * PART_PAGE_BYTES;
+        size_t bytes = (size_t)min_u64(PART_PAGE_BYTES, layout->crcs - from);
+        buf_put_u32(buf, crc32c(0, bytes, buf->data + start + from));
+    }
+    if (buf_status(buf) == 0) {
+        buf_put_u32(buf, crc32c(0, buf->bytes - table, buf->data + table));
+    }
+}
+
+void part_encode(const struct part *part, struct buf *buf)
+{
+    struct pools pools;
+    struct part_layout layout;
+    part_measure(part, &pools);
+    if (pools.dim_count > LIMIT_PART_BYTES / 8 || pools.string_bytes > LIMIT_PART_BYTES) {
+        buf->status = buf->status != 0 ? buf->status : CAIRN_E_TOO_LARGE;
+        return;
+    }
+    part_layout_init(&layout, part, pools.dim_count, pools.string_bytes);
+    size_t start = doc_begin(buf, &part_kind);
+    put_header(part, pools.dim_count, pools.string_bytes, buf);
+    put_objects(part, buf);
+    put_records(part, buf);
+    put_chunks(part, buf);
+    put_pools(part, buf);
+    if (buf_status(buf) != 0) {
+        return;
+    }
+    buf_put_zero(buf, (size_t)layout.crcs - (buf->bytes - start));
+    /* The header's length and crc come before the pages' crcs, which cover them. */
+    buf_put_zero(buf, (size_t)(4 * layout.page_count + 4));
+    doc_end(buf, &part_kind, start, PART_HEADER_BYTES);
+    if (buf_status(buf) != 0) {
+        return;
+    }
+    CHECK(buf->bytes - start == layout.bytes);
+    buf->bytes = start + (size_t)layout.crcs;
+    put_crcs(&layout, start, buf);
+}
