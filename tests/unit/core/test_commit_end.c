@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Seal, commit, abort: one content a rank, one end an opening, the truth afterwards.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core_fixture.h"
+
+static const struct actor both = {.token = 1, .world_size = 2};
+
+static int setup(void **ret)
+{
+    static struct core_fixture fixture;
+    core_fixture_init(&fixture);
+    assert_int_equal(core_open(&fixture, &both, 10, 77), 0);
+    *ret = &fixture;
+    return 0;
+}
+
+static int teardown(void **ret)
+{
+    core_fixture_fini(*ret);
+    return 0;
+}
+
+/* Goal (I3): the same seal again changes nothing; another content of the same rank is refused. */
+static void seal_once(void **ret)
+{
+    struct core_fixture *f = *ret;
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
+    assert_true(f->verdict.sealed);
+    assert_false(f->verdict.all_sealed);
+    uint64_t version = record_version(f->record);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
+    assert_int_equal(record_version(f->record), version);
+    struct event_seal other = seal_of(1, 12345);
+    struct event event = {
+        .kind = EVENT_SEAL, .id = {1, 10}, .open_id = 77, .seal_count = 1, .seals = &other};
+    assert_int_equal(core_run(f, &event), CAIRN_E_CONFLICT);
+    assert_int_equal(f->verdict.rank, 1);
+    struct actor second = {.token = 1, .rank = 1, .world_size = 2};
+    assert_int_equal(core_find(f, &second, 10), 0);
+    assert_true(f->verdict.sealed);
+}
+
+/* Goal: a batch is all or nothing, repeats inside are fine, contradictions are not. */
+static void seal_batch(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event_seal seals[3] = {seal_of(0, 77), seal_of(1, 77), seal_of(1, 5)};
+    struct event event = {
+        .kind = EVENT_SEAL, .id = {1, 10}, .open_id = 77, .seal_count = 3, .seals = seals};
+    assert_int_equal(core_run(f, &event), CAIRN_E_CONFLICT);
+    assert_int_equal(f->state.seal_count, 0);
+    seals[2].rank = 2;
+    assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
+    assert_int_equal(f->verdict.rank, 2);
+    seals[2] = seals[1];
+    assert_int_equal(core_run(f, &event), 0);
+    assert_true(f->verdict.all_sealed);
+    assert_int_equal(f->state.seal_count, 2);
+    seals[0].entry.part_bytes = 0;
+    assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
+}
+
+/* Goal: two drivers that seal the same rank with different contents: one wins. */
+static void stale_seals_conflict(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event_seal other = seal_of(1, 12345);
+    struct event event = {
+        .kind = EVENT_SEAL, .id = {1, 10}, .open_id = 77, .seal_count = 1, .seals = &other};
+    struct stale stale;
+    stale_init(&stale, f, &event);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &event), CAIRN_E_CONFLICT);
+}
+
+/* Goal: a commit needs all ranks and names those that are missing. */
+static void commit_needs_all_ranks(void **ret)
+{
+    struct core_fixture *f = *ret;
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
+    assert_int_equal(core_commit(f, ID(1, 10), 77), CAIRN_E_MISSING_RANKS);
+    assert_non_null(strstr(f->verdict.diag.text, "rank 1 of 2"));
+    assert_int_equal(f->state.commit_count, 0);
+    assert_null(state_latest(&f->state, ID(0, 0)));
+}
+
+/* Goal: a commit appends to the chain, takes the opening and its seals along, and may be repeated.
+ */
+static void commit_is_idempotent(void **ret)
+{
+    struct core_fixture *f = *ret;
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
+    assert_int_equal(core_commit(f, ID(1, 10), 77), 0);
+    assert_int_equal(f->verdict.seq, 1);
+    assert_int_equal(f->state.open_count + f->state.seal_count + f->state.dead_count, 0);
+    uint64_t version = record_version(f->record);
+    assert_int_equal(core_commit(f, ID(1, 10), 77), 0);
+    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
+    assert_int_equal(f->verdict.seq, 1);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
+    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
+    assert_int_equal(core_commit(f, ID(1, 10), 78), CAIRN_E_EXISTS);
+    assert_int_equal(core_abort(f, ID(1, 10), 77), 0);
+    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
+    assert_int_equal(record_version(f->record), version);
+    assert_int_equal(state_status(&f->state, ID(1, 10), NULL), SAVE_COMMITTED);
+}
+
+/* Goal: the chain is numbered without holes, and each entry holds the hash of the one before. */
+static void chain_grows(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor alone = {.token = 2, .world_size = 1, .newest_seen = 1};
+    for (uint64_t step = 1; step <= 5; step++) {
+        core_save(f, &alone, step);
+        assert_int_equal(f->verdict.seq, step);
+    }
+    assert_int_equal(f->state.head.seq, 5);
+    struct record_value value;
+    char key[ENTRY_KEY_MAX];
+    key_chain(4, key);
+    assert_true(record_get(f->record, key, &value));
+    struct sha256 hash = sha256(value.bytes, value.data);
+    assert_memory_equal(&hash, &f->state.commits[4].entry.previous, sizeof(hash));
+}
+
+/* Goal: an abort ends the opening, says why, and may be repeated; a commit afterwards is refused.
+ */
+static void abort_is_the_end(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct diag why = DIAG_INIT;
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
+    assert_int_equal(core_abort(f, ID(1, 10), 77), 0);
+    assert_int_equal(f->verdict.state, SAVE_ABORTED);
+    assert_int_equal(f->state.open_count + f->state.seal_count, 0);
+    assert_int_equal(core_abort(f, ID(1, 10), 77), 0);
+    assert_int_equal(f->verdict.state, SAVE_ABORTED);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), CAIRN_E_ABORTED);
+    assert_int_equal(f->verdict.dead_code, CAIRN_E_MISSING_RANKS);
+    assert_int_equal(core_commit(f, ID(1, 10), 77), CAIRN_E_ABORTED);
+    assert_int_equal(state_status(&f->state, ID(1, 10), &why), SAVE_ABORTED);
+    assert_int_equal(why.code, CAIRN_E_MISSING_RANKS);
+    assert_non_null(strstr(why.text, "rank 1 did not come"));
+    assert_int_equal(core_abort(f, ID(1, 99), 77), 0);
+    assert_int_equal(f->verdict.state, SAVE_NONE);
+    assert_int_equal(core_seal(f, ID(9, 10), 77, 1), CAIRN_E_NOT_FOUND);
+}
+
+/* Goal: of a commit and an abort decided on the same copy exactly one wins, and the loser then
+ * hears the truth. */
+static void commit_and_abort_race(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event commit = commit_event(ID(1, 10), 77), abort = abort_event(ID(1, 10), 77);
+    struct stale stale;
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
+    stale_init(&stale, f, &commit);
+    assert_int_equal(core_run(f, &abort), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &commit), CAIRN_E_ABORTED);
+
+    assert_int_equal(core_open(f, &both, 11, 78), 0);
+    assert_int_equal(core_seal(f, ID(1, 11), 78, 0), 0);
+    assert_int_equal(core_seal(f, ID(1, 11), 78, 1), 0);
+    abort = abort_event(ID(1, 11), 78);
+    stale_init(&stale, f, &abort);
+    assert_int_equal(core_commit(f, ID(1, 11), 78), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &abort), 0);
+    assert_int_equal(f->verdict.state, SAVE_COMMITTED);
+}
+
+/* Goal (I5): a commit that was decided before a grant does not land after it. */
+static void commit_and_grant_race(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor next = {.token = 2, .world_size = 1, .newest_seen = 1};
+    struct event commit = commit_event(ID(1, 10), 77);
+    struct stale stale;
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
+    stale_init(&stale, f, &commit);
+    assert_int_equal(core_open(f, &next, 1, 5), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &commit), CAIRN_E_FENCED);
+}
+
+/* Goal: a seal that lands between an abort's look and its write is left over, counts for nothing in
+ * the next opening, and is gone when that has ended. */
+static void left_over_seal_counts_for_nothing(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event abort = abort_event(ID(1, 10), 77);
+    struct stale stale;
+    stale_init(&stale, f, &abort);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
+    assert_int_equal(stale_apply(&stale, f), 0);
+    assert_int_equal(f->state.seal_count, 1);
+    assert_true(f->state.seals[0].orphan);
+    assert_int_equal(core_open(f, &both, 10, 78), 0);
+    assert_int_equal(core_seal(f, ID(1, 10), 78, 0), 0);
+    assert_false(f->verdict.all_sealed);
+    assert_int_equal(core_commit(f, ID(1, 10), 78), CAIRN_E_MISSING_RANKS);
+    assert_int_equal(core_seal(f, ID(1, 10), 78, 1), 0);
+    assert_true(f->verdict.all_sealed);
+    assert_int_equal(core_commit(f, ID(1, 10), 78), 0);
+    assert_int_equal(f->state.seal_count, 0);
+}
+
+/* Goal: an opening of a fenced term that slipped in beside the grant is void, and an abort clears
+ * it. */
+static void opening_beside_a_grant_is_void(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor next = {.token = 2, .world_size = 1, .newest_seen = 1};
+    struct event grant = open_event(&next, 1, 5);
+    struct stale stale;
+    stale_init(&stale, f, &grant);
+    assert_int_equal(core_open(f, &both, 20, 78), 0); /* the grant did not see this one */
+    assert_int_equal(stale_apply(&stale, f), 0);
+    struct diag why = DIAG_INIT;
+    assert_non_null(state_open_find(&f->state, ID(1, 20)));
+    assert_int_equal(state_status(&f->state, ID(1, 20), &why), SAVE_ABORTED);
+    assert_int_equal(why.code, CAIRN_E_FENCED);
+    assert_int_equal(core_seal(f, ID(1, 20), 78, 0), CAIRN_E_FENCED);
+    assert_int_equal(core_commit(f, ID(1, 20), 78), CAIRN_E_FENCED);
+    assert_int_equal(core_abort(f, ID(1, 20), 78), 0);
+    assert_null(state_open_find(&f->state, ID(1, 20)));
+    assert_int_equal(state_status(&f->state, ID(1, 20), NULL), SAVE_ABORTED);
+}
+
+/* Goal: a manifest size that could not be read back is refused before it is written. */
+static void commit_checks_the_manifest(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event commit = commit_event(ID(1, 10), 77);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 0), 0);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
+    commit.commit.manifest_bytes = 0;
+    assert_int_equal(core_run(f, &commit), CAIRN_E_INVALID);
+    commit.commit.manifest_bytes = LIMIT_MANIFEST_BYTES + 1;
+    assert_int_equal(core_run(f, &commit), CAIRN_E_INVALID);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(seal_once),
+        TEST(seal_batch),
+        TEST(stale_seals_conflict),
+        TEST(commit_needs_all_ranks),
+        TEST(commit_is_idempotent),
+        TEST(chain_grows),
+        TEST(abort_is_the_end),
+        TEST(commit_and_abort_race),
+        TEST(commit_and_grant_race),
+        TEST(left_over_seal_counts_for_nothing),
+        TEST(opening_beside_a_grant_is_void),
+        TEST(commit_checks_the_manifest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
