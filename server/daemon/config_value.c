@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Numbers with units. A number without a unit is bytes, but never a duration: "10" could be anything.
+ */
+#include "daemon/config_value.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct unit {
+    const char *name;
+    uint64_t factor;
+};
+
+static const struct unit byte_units[] = {
+    {"GiB", UINT64_C(1) << 30}, {"MiB", UINT64_C(1) << 20}, {"KiB", UINT64_C(1) << 10}, {"TiB", UINT64_C(1) << 40}, {"", 1}};
+static const struct unit time_units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+
+/* Digits, then one of the units. False otherwise, or on overflow. */
+static bool parse(const char *text, const struct unit *units, size_t count, uint64_t *ret)
+{
+    char *end;
+    if (text[0] < '0' || text[0] > '9') {
+        return false;
+    }
+    errno = 0;
+    uint64_t number = strtoull(text, &end, 10);
+    if (errno != 0) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(end, units[i].name) == 0) {
+            return mul_u64(number, units[i].factor, ret);
+        }
+    }
+    return false;
+}
+
+int value_bytes(const char *text, uint64_t *ret, struct diag *diag)
+{
+    return parse(text, byte_units, ARRAY_LEN(byte_units), ret)
+               ? 0
+               : diag_set(diag, CAIRN_E_CONFIG, "'%s' is not a size: write for instance 4096, 64KiB, 128MiB, 1GiB", text);
+}
+
+int value_duration_ms(const char *text, uint64_t *ret, struct diag *diag)
+{
+    return parse(text, time_units, ARRAY_LEN(time_units), ret)
+               ? 0
+               : diag_set(diag, CAIRN_E_CONFIG, "'%s' is not a duration: write for instance 250ms, 10s, 5m, 1h", text);
+}
+
+int value_count(const char *text, uint64_t *ret, struct diag *diag)
+{
+    static const struct unit one[] = {{"", 1}};
+    if (!parse(text, one, 1, ret) || *ret == 0 || *ret > 1000000) {
+        return diag_set(diag, CAIRN_E_CONFIG, "'%s' is not a count from 1 to 1000000", text);
+    }
+    return 0;
+}
+
+int value_bool(const char *text, bool *ret, struct diag *diag)
+{
+    if (strcmp(text, "yes") == 0 || strcmp(text, "true") == 0) {
+        *ret = true;
+    } else if (strcmp(text, "no") == 0 || strcmp(text, "false") == 0) {
+        *ret = false;
+    } else {
+        return diag_set(diag, CAIRN_E_CONFIG, "'%s' is neither yes nor no", text);
+    }
+    return 0;
+}
+
+int value_text(const char *text, size_t bytes, char *ret, struct diag *diag)
+{
+    size_t length = strlen(text);
+    if (length >= bytes) {
+        return diag_set(diag, CAIRN_E_CONFIG, "a value of %zu bytes: at most %zu", length, bytes - 1);
+    }
+    memcpy(ret, text, length + 1);
+    return 0;
+}
+
+static void format(uint64_t value, const struct unit *units, size_t count, struct unit least, char *ret, size_t bytes)
+{
+    struct unit best = least;
+    for (size_t i = 0; i < count; i++) {
+        if (units[i].factor > best.factor && value > 0 && value % units[i].factor == 0) {
+            best = units[i];
+        }
+    }
+    snprintf(ret, bytes, "%" PRIu64 "%s", value / best.factor, best.name);
+}
+
+void value_format_bytes(uint64_t value, size_t bytes, char *ret)
+{
+    format(value, byte_units, ARRAY_LEN(byte_units), (struct unit){"", 1}, ret, bytes);
+}
+
+void value_format_duration(uint64_t value_ms, size_t bytes, char *ret)
+{
+    format(value_ms, time_units, ARRAY_LEN(time_units), (struct unit){"ms", 1}, ret, bytes);
+}

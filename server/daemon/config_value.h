@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Values of the configuration from their texts, with units. CONFIG says what was expected.
+ */
+#ifndef CAIRN_DAEMON_CONFIG_VALUE_H
+#define CAIRN_DAEMON_CONFIG_VALUE_H
+
+#include "base/diag.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+int MUST_USE value_bytes(const char *text, uint64_t *ret, struct diag *diag);
+int MUST_USE value_duration_ms(const char *text, uint64_t *ret, struct diag *diag);
+int MUST_USE value_count(const char *text, uint64_t *ret, struct diag *diag);
+int MUST_USE value_bool(const char *text, bool *ret, struct diag *diag);
+int MUST_USE value_text(const char *text, size_t bytes, char *ret, struct diag *diag);
+/* The other way: "128MiB", "10s". */
+void value_format_bytes(uint64_t value, size_t bytes, char *ret);
+void value_format_duration(uint64_t value_ms, size_t bytes, char *ret);
+
+#endif

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon's parts from bottom to top, started in that order and ended in the other. Main thread, blocking; after
+ * loop_uv_run everything happens in callbacks until the last of them stops the loop.
+ */
+#include "daemon/daemon.h"
+
+#include "base/log.h"
+#include "daemon/listeners.h"
+#include "env/vfs.h"
+#include "hash/hash.h"
+#include "session/server.h"
+#include "store/dir/store_dir.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+struct daemon {
+    const struct config *config;
+    struct loop *loop;
+    struct net *net;
+    struct work_pool *store_pool, *verify_pool;
+    struct store *store;
+    struct catalog *catalog;
+    struct server *server;
+    struct listeners *listeners;
+    bool stopping, hurried;
+    int status;
+    struct diag diag;
+};
+
+/* --- the end, from top to bottom ------------------------------------------------------------------------------ */
+
+static void on_store_closed(void *user)
+{
+    struct daemon *daemon = user;
+    daemon->store = NULL;
+    loop_uv_stop(daemon->loop);
+}
+
+static void on_catalog_closed(void *user)
+{
+    struct daemon *daemon = user;
+    daemon->catalog = NULL;
+    store_close(daemon->store, on_store_closed, daemon);
+}
+
+static void on_server_stopped(void *user)
+{
+    struct daemon *daemon = user;
+    server_free(daemon->server);
+    daemon->server = NULL;
+    catalog_close(daemon->catalog, on_catalog_closed, daemon);
+}
+
+static void stop(struct daemon *daemon, uint64_t grace_ms)
+{
+    daemon->stopping = true;
+    listeners_free(daemon->listeners);
+    daemon->listeners = NULL;
+    if (daemon->server) {
+        server_stop(daemon->server, grace_ms, on_server_stopped, daemon);
+    } else {
+        catalog_close(daemon->catalog, on_catalog_closed, daemon);
+    }
+}
+
+static void on_signal(void *user, int signum)
+{
+    struct daemon *daemon = user;
+    if (daemon->stopping && !daemon->hurried && daemon->server) {
+        daemon->hurried = true;
+        LOG(LOG_WARN, "daemon", "second signal: open saves are cut off", li("signal", signum));
+        server_stop(daemon->server, 0, on_server_stopped, daemon);
+        return;
+    }
+    if (!daemon->stopping) {
+        LOG(LOG_INFO, "daemon", "stopping", li("signal", signum), lf("grace_s", (double)daemon->config->grace_ms / 1000.0));
+        stop(daemon, daemon->config->grace_ms);
+    }
+}
+
+/* --- readiness --------------------------------------------------------------------------------------------------- */
+
+/* systemd's Type=notify, without its library: one datagram to $NOTIFY_SOCKET. */
+static void notify_ready(void)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    static const char text[] = "READY=1";
+    if (!path || (path[0] != '/' && path[0] != '@') || strlen(path) >= sizeof(addr.sun_path)) {
+        return;
+    }
+    memcpy(addr.sun_path, path, strlen(path));
+    if (path[0] == '@') {
+        addr.sun_path[0] = '\0';
+    }
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return;
+    }
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+    if (sendto(fd, text, sizeof(text) - 1, MSG_NOSIGNAL, (struct sockaddr *)&addr, length) < 0) {
+        LOG(LOG_WARN, "daemon", "the service manager could not be told", ls("err", strerror(errno)));
+    }
+    close(fd);
+}
+
+/* --- the beginning, from bottom to top ------------------------------------------------------------------------------ */
+
+static int start_server(struct daemon *daemon)
+{
+    const struct config *config = daemon->config;
+    struct server_options options = {.loop = daemon->loop,
+                                     .catalog = daemon->catalog,
+                                     .verify_pool = daemon->verify_pool,
+                                     .buffer_bytes_total = config->buffer_bytes,
+                                     .sessions_max = (uint32_t)config->sessions_max,
+                                     .heartbeat_ms = (uint32_t)config->heartbeat_ms,
+                                     .dead_after_ms = (uint32_t)config->dead_after_ms,
+                                     .login_ms = (uint32_t)config->login_ms,
+                                     .grant_idle_ms = (uint32_t)config->grant_idle_ms,
+                                     .part_bytes_total = config->part_bytes,
+                                     .agent = "cairnd " CAIRN_VERSION};
+    int status = server_new(&options, &daemon->server, &daemon->diag);
+    if (status != 0) {
+        return status;
+    }
+    return listeners_new(daemon->loop, daemon->net, config, daemon->server, &daemon->listeners, &daemon->diag);
+}
+
+static void on_catalog_ready(void *user, int status, const struct diag *diag)
+{
+    struct daemon *daemon = user;
+    if (daemon->stopping) {
+        return;
+    }
+    if (status != 0) {
+        err_ignore(diag_copy(&daemon->diag, diag)); /* returned as the daemon's status */
+    } else {
+        status = start_server(daemon);
+    }
+    daemon->status = status;
+    if (status != 0) {
+        stop(daemon, 0);
+        return;
+    }
+    char uuid[33];
+    hex_encode(sizeof(daemon->store->caps.uuid), &daemon->store->caps.uuid, uuid);
+    LOG(LOG_INFO, "daemon", "ready", ls("store", daemon->config->store_url), ls("store_uuid", uuid),
+        lu("epoch", daemon->store->caps.epoch), ls("version", CAIRN_VERSION));
+    notify_ready();
+}
+
+static int open_store(struct daemon *daemon)
+{
+    const struct config *config = daemon->config;
+    struct uuid uuid;
+    bool expected = config->store_uuid[0] != '\0' && hex_decode(sizeof(uuid), config->store_uuid, &uuid);
+    struct store_dir_options options = {.loop = daemon->loop,
+                                        .pool = daemon->store_pool,
+                                        .vfs = vfs_posix(),
+                                        .path = config->store_url + strlen("dir:"),
+                                        .create = config->store_create,
+                                        .force_fs = config->store_force,
+                                        .expected_uuid = expected ? &uuid : NULL,
+                                        .reserve_bytes = config->store_reserve};
+    return store_dir_new(&options, &daemon->store, &daemon->diag);
+}
+
+static int open_catalog(struct daemon *daemon)
+{
+    const struct config *config = daemon->config;
+    struct catalog_options options = {.chunk_bytes = config->chunk_bytes,
+                                      .restore_drain_ms = config->drain_ms,
+                                      .deadline_ms_max = config->deadline_max_ms,
+                                      .pool = daemon->verify_pool,
+                                      .cache_bytes = config->cache_bytes};
+    return catalog_new(daemon->loop, daemon->store, &options, on_catalog_ready, daemon, &daemon->catalog);
+}
+
+static int start(struct daemon *daemon)
+{
+    static const int signals[] = {SIGTERM, SIGINT};
+    const struct config *config = daemon->config;
+    int status = loop_uv_new(&daemon->loop, &daemon->diag);
+    for (size_t i = 0; status == 0 && i < sizeof(signals) / sizeof(signals[0]); i++) {
+        status = loop_uv_on_signal(daemon->loop, signals[i], on_signal, daemon, &daemon->diag);
+    }
+    if (status == 0) {
+        status = net_uv_new(daemon->loop, &daemon->net, &daemon->diag);
+    }
+    if (status == 0) {
+        status = work_threads_new(daemon->loop, (unsigned)config->store_threads, "cairn-store", &daemon->store_pool, &daemon->diag);
+    }
+    if (status == 0) {
+        status = work_threads_new(daemon->loop, (unsigned)config->verify_threads, "cairn-verify", &daemon->verify_pool,
+                                  &daemon->diag);
+    }
+    if (status == 0) {
+        status = open_store(daemon);
+    }
+    if (status == 0) {
+        status = open_catalog(daemon);
+    }
+    return status;
+}
+
+static void finish(struct daemon *daemon)
+{
+    if (daemon->store) {
+        /* Only after a start that failed above the store: nothing is in flight. */
+        store_close(daemon->store, on_store_closed, daemon);
+        loop_uv_run(daemon->loop);
+    }
+    work_threads_free(daemon->verify_pool);
+    work_threads_free(daemon->store_pool);
+    net_uv_free(daemon->net);
+    if (daemon->loop) {
+        loop_uv_free(daemon->loop);
+    }
+}
+
+int daemon_run(const struct config *config, struct diag *diag)
+{
+    struct daemon daemon = {.config = config};
+    if (prctl(PR_SET_DUMPABLE, 0) != 0) {
+        LOG(LOG_WARN, "daemon", "core dumps could not be switched off", ls("err", strerror(errno)));
+    }
+    int status = start(&daemon);
+    if (status == 0) {
+        loop_uv_run(daemon.loop);
+        status = daemon.status;
+    }
+    finish(&daemon);
+    if (status != 0) {
+        return diag_set(diag, status, "%s", diag_text(&daemon.diag, status));
+    }
+    LOG(LOG_INFO, "daemon", "stopped in order");
+    return 0;
+}

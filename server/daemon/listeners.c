@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Binding and accepting. See listeners.h.
+ */
+#include "daemon/listeners.h"
+
+#include "base/log.h"
+#include "env/net.h"
+#include "format/ids.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LISTENERS_MAX = 16 };
+
+struct listeners;
+
+struct place {
+    struct listeners *listeners;
+    struct listener *listener;
+    struct net_addr addr;
+    bool tls;
+};
+
+struct listeners {
+    struct loop *loop;
+    struct net *net;
+    struct server *server;
+    struct tls_context *tls;
+    size_t count;
+    struct place places[LISTENERS_MAX];
+};
+
+static void on_accept(void *user, struct sock *sock)
+{
+    struct place *place = user;
+    struct listeners *listeners = place->listeners;
+    struct stream *stream = NULL;
+    struct diag diag = DIAG_INIT;
+    int status = stream_plain_new(sock, &stream, &diag);
+    if (status == 0 && place->tls) {
+        status = stream_tls_new(listeners->loop, listeners->tls, stream, NULL, &stream, &diag);
+    }
+    if (status != 0) {
+        LOG(LOG_WARN, "listen", "connection refused", ls("err", diag_text(&diag, status)));
+        return;
+    }
+    server_accept(listeners->server, stream);
+}
+
+static int add_place(struct listeners *listeners, const struct net_addr *addr, unsigned mode, struct diag *diag)
+{
+    char text[320];
+    if (listeners->count == LISTENERS_MAX) {
+        return diag_set(diag, CAIRN_E_CONFIG, "[listen]: more than %d addresses", LISTENERS_MAX);
+    }
+    struct place *place = &listeners->places[listeners->count];
+    *place = (struct place){.listeners = listeners, .tls = addr->family == NET_TCP && listeners->tls != NULL};
+    int status = listeners->net->ops->listen(listeners->net, addr, mode, on_accept, place, &place->listener, &place->addr, diag);
+    if (status != 0) {
+        return status;
+    }
+    listeners->count++;
+    net_addr_format(&place->addr, sizeof(text), text);
+    LOG(LOG_INFO, "listen", "listening", ls("addr", text), ls("tls", place->tls ? "yes" : "no"));
+    return 0;
+}
+
+static int add_tcp(struct listeners *listeners, const struct config *config, const char *text, struct diag *diag)
+{
+    struct net_addr addr;
+    int status = net_addr_parse(text, CAIRN_DEFAULT_PORT, &addr, diag);
+    if (status != 0) {
+        diag_add(diag, "[listen] tcp");
+        return status;
+    }
+    if (addr.family != NET_TCP) {
+        return diag_set(diag, CAIRN_E_CONFIG, "[listen] tcp: '%s' is no TCP address", text);
+    }
+    if (!listeners->tls && !net_addr_is_local(&addr) && !config->listen_plaintext) {
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[listen] tcp: %s is reachable from the network and there is no TLS: set [tls] cert, key and ca, or say "
+                        "plaintext-on-network = yes",
+                        text);
+    }
+    return add_place(listeners, &addr, 0, diag);
+}
+
+static int add_all(struct listeners *listeners, const struct config *config, struct diag *diag)
+{
+    int status = 0;
+    if (config->listen_unix[0] != '\0') {
+        struct net_addr addr = {.family = NET_UNIX};
+        if (strlen(config->listen_unix) >= sizeof(addr.host)) {
+            return diag_set(diag, CAIRN_E_CONFIG, "[listen] unix: the path is too long");
+        }
+        memcpy(addr.host, config->listen_unix, strlen(config->listen_unix) + 1);
+        status = add_place(listeners, &addr, (unsigned)strtoul(config->listen_unix_mode, NULL, 8), diag);
+    }
+    char copy[CONFIG_TEXT_MAX];
+    memcpy(copy, config->listen_tcp, sizeof(copy));
+    char *save = NULL;
+    for (char *text = strtok_r(copy, ", ", &save); status == 0 && text; text = strtok_r(NULL, ", ", &save)) {
+        status = add_tcp(listeners, config, text, diag);
+    }
+    return status;
+}
+
+int listeners_new(struct loop *loop, struct net *net, const struct config *config, struct server *server,
+                  struct listeners **ret, struct diag *diag)
+{
+    struct listeners *listeners = calloc(1, sizeof(*listeners));
+    if (!listeners) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for listeners");
+    }
+    *listeners = (struct listeners){.loop = loop, .net = net, .server = server};
+    int status = 0;
+    if (config->tls_cert[0] != '\0') {
+        struct tls_options tls = {.cert_file = config->tls_cert,
+                                  .key_file = config->tls_key,
+                                  .ca_file = config->tls_ca,
+                                  .server = true,
+                                  .require_peer = true};
+        status = tls_context_new(&tls, &listeners->tls, diag);
+    }
+    if (status == 0) {
+        status = add_all(listeners, config, diag);
+    }
+    if (status != 0) {
+        listeners_free(listeners);
+        return status;
+    }
+    *ret = listeners;
+    return 0;
+}
+
+void listeners_free(struct listeners *listeners)
+{
+    if (!listeners) {
+        return;
+    }
+    for (size_t i = 0; i < listeners->count; i++) {
+        listener_close(listeners->places[i].listener);
+    }
+    tls_context_free(listeners->tls);
+    free(listeners);
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * listeners: the sockets of the configuration, each stacked as it must be (TLS on TCP where certificates are set), and
+ * the rule that plaintext never leaves the host unless told otherwise in so many words.
+ */
+#ifndef CAIRN_DAEMON_LISTENERS_H
+#define CAIRN_DAEMON_LISTENERS_H
+
+#include "daemon/config.h"
+#include "session/server.h"
+
+struct listeners;
+
+/* Binds everything or nothing. BUSY: the address is in use; CONFIG: plaintext on the network; AUTH: certificates. */
+int MUST_USE listeners_new(struct loop *loop, struct net *net, const struct config *config, struct server *server,
+                           struct listeners **ret, struct diag *diag);
+/* Stops accepting and removes the Unix socket. Accepts NULL. */
+void listeners_free(struct listeners *listeners);
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairnd: command line, configuration, log; then daemon_run. Exit statuses are the error table's.
+ */
+#include "base/log.h"
+#include "daemon/daemon.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum action { ACTION_RUN, ACTION_CHECK, ACTION_PRINT, ACTION_HELP, ACTION_VERSION };
+
+struct arguments {
+    enum action action;
+    const char *file;
+};
+
+static void usage(FILE *out)
+{
+    fprintf(out, "usage: cairnd [--config FILE] [--SECTION-KEY VALUE ...]\n"
+                 "       cairnd --config FILE --check-config | --print-config\n\n"
+                 "The checkpoint server. Values come from the file, then from flags.\n\n"
+                 "  --config FILE                  read this file first\n"
+                 "  --check-config                 check file and flags, then end: 0 is good, 2 names the mistake\n"
+                 "  --print-config                 print the effective configuration as a file, then end\n"
+                 "  --help, --version\n\n"
+                 "Keys, as flags (in the file: [section] key = value):\n");
+    config_usage(out);
+    fprintf(out, "\nA first run:  cairnd --store-url dir:/srv/cairn --store-create yes --listen-tcp 127.0.0.1:7421\n");
+}
+
+static int take_flag(struct config *config, struct arguments *arguments, int argc, char **argv, int *io_at, struct diag *diag)
+{
+    const char *flag = argv[*io_at];
+    if (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0) {
+        arguments->action = ACTION_HELP;
+        return 0;
+    }
+    if (strcmp(flag, "--version") == 0) {
+        arguments->action = ACTION_VERSION;
+        return 0;
+    }
+    if (strcmp(flag, "--check-config") == 0 || strcmp(flag, "--print-config") == 0) {
+        arguments->action = flag[2] == 'c' ? ACTION_CHECK : ACTION_PRINT;
+        return 0;
+    }
+    if (strncmp(flag, "--", 2) != 0) {
+        return diag_set(diag, CAIRN_E_CONFIG, "'%s' is no option; see cairnd --help", flag);
+    }
+    if (*io_at + 1 == argc) {
+        return diag_set(diag, CAIRN_E_CONFIG, "%s wants a value", flag);
+    }
+    const char *value = argv[++*io_at];
+    if (strcmp(flag, "--config") == 0) {
+        return 0; /* read before the flags */
+    }
+    return config_set(config, flag + 2, value, diag);
+}
+
+static const char *config_file(int argc, char **argv)
+{
+    for (int i = 1; i + 1 < argc; i++) {
+        if (strcmp(argv[i], "--config") == 0) {
+            return argv[i + 1];
+        }
+    }
+    return getenv("CAIRN_CONFIG");
+}
+
+static int parse(struct config *config, struct arguments *arguments, int argc, char **argv, struct diag *diag)
+{
+    config_defaults(config);
+    arguments->file = config_file(argc, argv);
+    int status = arguments->file ? config_read(config, arguments->file, diag) : 0;
+    for (int i = 1; status == 0 && i < argc; i++) {
+        status = take_flag(config, arguments, argc, argv, &i, diag);
+    }
+    if (status == 0 && (arguments->action == ACTION_RUN || arguments->action == ACTION_CHECK)) {
+        status = config_check(config, diag);
+    }
+    return status;
+}
+
+static int fail(int status, const struct diag *diag)
+{
+    fprintf(stderr, "cairnd: %s: %s\n", err_name(status), diag_text(diag, status));
+    return err_exit_status(status);
+}
+
+static void start_log(const struct config *config)
+{
+    enum log_level level = LOG_INFO;
+    enum log_format format = LOG_TEXT;
+    err_ignore(log_parse_level(config->log_level, &level));    /* config_check has seen both words */
+    err_ignore(log_parse_format(config->log_format, &format));
+    log_setup(level, format);
+}
+
+int main(int argc, char **argv)
+{
+    static struct config config;
+    struct arguments arguments = {.action = ACTION_RUN};
+    struct diag diag = DIAG_INIT;
+    signal(SIGPIPE, SIG_IGN);
+    int status = parse(&config, &arguments, argc, argv, &diag);
+    if (status != 0) {
+        return fail(status, &diag);
+    }
+    switch (arguments.action) {
+    case ACTION_HELP: usage(stdout); return 0;
+    case ACTION_VERSION: printf("cairnd %s\n", CAIRN_VERSION); return 0;
+    case ACTION_PRINT: config_print(&config, stdout); return 0;
+    case ACTION_CHECK: printf("the configuration is good\n"); return 0;
+    case ACTION_RUN: break;
+    }
+    start_log(&config);
+    status = daemon_run(&config, &diag);
+    return status == 0 ? 0 : fail(status, &diag);
+}
