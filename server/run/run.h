@@ -65,7 +65,7 @@ struct run_req {
     struct list link;
     struct timer timer;
     struct run *run;
-    bool submitted, waiting, expired, drained, alone;
+    bool submitted, waiting, expired, alone;
     unsigned tries;
 };
 void run_submit(struct run *run, struct run_req *req);

@@ -27,7 +27,7 @@ struct plan_req {
     struct plan_op *op;      /* the planner's */
 };
 
-enum { PLAN_READS_MAX = 8 << 20 };
+enum { PLAN_READS_MAX = 1 << 20 };
 
 void run_plan(struct run *run, struct plan_req *req);
 void run_plan_cancel(struct plan_req *req); /* no callback afterwards; wants may go at once; safe when idle (zeroed) */

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The catalogue: all runs of a store, found at start by STORE_LIST_RUNS, or named later by those who join.
+ * Invariant: runs[] is sorted by name and only grows. Nothing is freed before `pending` is zero. Loop's thread.
+ */
+#include "run_private.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void on_listed(struct store_req *req);
+static void on_post(struct post *post);
+static void sweep(struct catalog *catalog);
+
+int catalog_new(struct loop *loop, struct store *store, const struct catalog_options *options,
+                void (*ready)(void *user, int status, const struct diag *diag), void *user, struct catalog **ret)
+{
+    struct catalog *catalog;
+
+    CHECK(options->pool);
+    CHECK(ready);
+    catalog = calloc(1, sizeof *catalog);
+    if (!catalog) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    catalog->loop = loop;
+    catalog->store = store;
+    catalog->options = *options;
+    if (catalog->options.chunk_bytes == 0) {
+        catalog->options.chunk_bytes = LIMIT_CHUNK_BYTES;
+    }
+    if (catalog->options.page_bytes == 0) {
+        catalog->options.page_bytes = MIB(3);
+    }
+    docs_init(&catalog->docs, options->cache_bytes ? options->cache_bytes : MIB(64),
+              options->upload_bytes ? options->upload_bytes : MIB(64));
+    catalog->ready = ready;
+    catalog->ready_user = user;
+    catalog->post.cb = on_post;
+    catalog->req = (struct store_req){.op = STORE_LIST_RUNS, .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_listed};
+    *ret = catalog;
+    catalog_hold(catalog);
+    store_submit(store, &catalog->req);
+    return 0;
+}
+
+struct store *catalog_store(struct catalog *catalog) { return catalog->store; }
+
+const struct catalog_options *catalog_options_of(const struct catalog *catalog) { return &catalog->options; }
+
+static int name_compare(const struct run_name *a, const struct run_name *b)
+{
+    int order = strcmp(a->project, b->project);
+    return order ? order : strcmp(a->run, b->run);
+}
+
+/* Where the name is, or would be. */
+static size_t lower_bound(const struct catalog *catalog, const struct run_name *name)
+{
+    size_t low = 0, high = catalog->run_count;
+
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (name_compare(&catalog->runs[mid]->name, name) < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
+/* NULL: out of memory. */
+static struct run *run_find_or_add(struct catalog *catalog, const struct run_name *name)
+{
+    size_t at = lower_bound(catalog, name);
+    struct run *run = NULL;
+
+    if (at < catalog->run_count && name_compare(&catalog->runs[at]->name, name) == 0) {
+        return catalog->runs[at];
+    }
+    if (catalog->run_count == catalog->run_cap) {
+        size_t cap = catalog->run_cap ? catalog->run_cap * 2 : 16;
+        struct run **runs = realloc(catalog->runs, cap * sizeof(struct run *));
+        if (!runs) {
+            return NULL;
+        }
+        catalog->runs = runs;
+        catalog->run_cap = cap;
+    }
+    if (run_new(catalog, name, &run) != 0) {
+        return NULL;
+    }
+    memmove(&catalog->runs[at + 1], &catalog->runs[at], (catalog->run_count - at) * sizeof(struct run *));
+    catalog->runs[at] = run;
+    catalog->run_count++;
+    return run;
+}
+
+struct run *catalog_run(struct catalog *catalog, const struct run_name *name)
+{
+    struct run *run = run_find_or_add(catalog, name);
+
+    CHECK(run); /* a kilobyte that is not there: the daemon cannot go on */
+    return run;
+}
+
+int catalog_names(struct catalog *catalog, struct run_name **ret, size_t *ret_count)
+{
+    struct run_name *names = calloc(catalog->run_count ? catalog->run_count : 1, sizeof *names);
+    size_t count = 0;
+
+    if (!names) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    for (size_t i = 0; i < catalog->run_count; i++) {
+        if (catalog->runs[i]->held) {
+            names[count++] = catalog->runs[i]->name;
+        }
+    }
+    *ret = names;
+    *ret_count = count;
+    return 0;
+}
+
+static void on_listed(struct store_req *req)
+{
+    struct catalog *catalog = container_of(req, struct catalog, req);
+    int status = req->status;
+
+    for (size_t i = 0; status == 0 && i < req->ret_count; i++) {
+        struct run *run = run_find_or_add(catalog, &req->ret_runs[i]);
+        if (run) {
+            run->held = true;
+        } else {
+            status = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "out of memory with %zu runs listed", i);
+        }
+    }
+    if (status == 0) {
+        catalog->sweep_names = req->ret_runs;
+        catalog->sweep_count = req->ret_count;
+    } else {
+        free(req->ret_runs);
+        diag_add(&req->diag, "list the runs of the store");
+    }
+    req->ret_runs = NULL;
+    catalog->ready(catalog->ready_user, status, status ? &req->diag : NULL);
+    if (status == 0) {
+        sweep(catalog);
+    }
+    catalog_drop(catalog);
+}
+
+/* Start-up reads the records one after another, so that what a crash left sealed is finished and deadlines run
+ * although nobody asks for the run. */
+static void sweep(struct catalog *catalog)
+{
+    struct run *run;
+
+    if (catalog->closing || catalog->sweep_next == catalog->sweep_count) {
+        return;
+    }
+    run = run_find_or_add(catalog, &catalog->sweep_names[catalog->sweep_next++]);
+    CHECK(run); /* it is there since on_listed */
+    run->sweeping = true;
+    run->want_load = true;
+    run_kick(run);
+}
+
+void catalog_swept(struct catalog *catalog) { sweep(catalog); }
+
+void catalog_hold(struct catalog *catalog)
+{
+    CHECK(!catalog->freeing);
+    catalog->pending++;
+}
+
+void catalog_drop(struct catalog *catalog)
+{
+    CHECK(catalog->pending > 0);
+    catalog->pending--;
+    if (catalog->closing && catalog->pending == 0 && !catalog->freeing) {
+        catalog->freeing = true;
+        loop_post(catalog->loop, &catalog->post);
+    }
+}
+
+void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user)
+{
+    CHECK(!catalog->closing);
+    catalog->closing = true;
+    catalog->closed = done;
+    catalog->closed_user = user;
+    catalog_hold(catalog);
+    for (size_t i = 0; i < catalog->run_count; i++) {
+        run_kick(catalog->runs[i]); /* the driver sees closing, and answers what waits */
+    }
+    catalog_drop(catalog);
+}
+
+static void on_post(struct post *post)
+{
+    struct catalog *catalog = container_of(post, struct catalog, post);
+    void (*closed)(void *user) = catalog->closed;
+    void *user = catalog->closed_user;
+
+    for (size_t i = 0; i < catalog->run_count; i++) {
+        run_free(catalog->runs[i]);
+    }
+    docs_fini(&catalog->docs);
+    free(catalog->runs);
+    free(catalog->sweep_names);
+    free(catalog);
+    closed(user);
+}
+
+void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT_MAX])
+{
+    char name[RUN_NAME_TEXT_MAX];
+
+    run_name_format(run, name);
+    snprintf(ret, CKPT_TEXT_MAX, "checkpoint %" PRIu64 "@%" PRIu64 " of %s", id.step, id.term, name);
+}

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cache of verified manifests, pages and parts. Invariant: a doc that is `ready` has matched its key's
+ * SHA-256 and its own structure; a failed one leaves the table before anybody is told. Loop's thread, but for
+ * work_verify.
+ */
+#include "docs.h"
+
+#include "base/check.h"
+#include "run_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct upload {
+    struct list link;
+    struct store_name name;
+    size_t bytes;
+    uint8_t *data;
+};
+
+static void doc_fetch(struct doc *doc);
+static void on_fetched(struct store_req *req);
+static void work_verify(struct work *work);
+static void on_verified(struct work *work);
+static void on_posted(struct post *post);
+
+void docs_init(struct docs *docs, uint64_t bytes_max, uint64_t upload_bytes_max)
+{
+    memset(docs, 0, sizeof *docs);
+    for (size_t i = 0; i < DOC_BUCKETS; i++) {
+        list_init(&docs->buckets[i]);
+    }
+    list_init(&docs->lru);
+    list_init(&docs->uploads);
+    docs->bytes_max = bytes_max;
+    docs->upload_bytes_max = upload_bytes_max;
+}
+
+static bool name_equal(const struct store_name *a, const struct store_name *b)
+{
+    return a->kind == b->kind && a->number == b->number && a->tag == b->tag && ckpt_id_equal(a->id, b->id) &&
+           strcmp(a->run.project, b->run.project) == 0 && strcmp(a->run.run, b->run.run) == 0;
+}
+
+static bool key_equal(const struct doc_key *a, const struct doc_key *b)
+{
+    return a->bytes == b->bytes && memcmp(&a->sha256, &b->sha256, sizeof a->sha256) == 0 && name_equal(&a->name, &b->name);
+}
+
+static void upload_free(struct docs *docs, struct upload *upload)
+{
+    list_remove(&upload->link);
+    docs->upload_bytes -= upload->bytes;
+    free(upload->data);
+    free(upload);
+}
+
+static void doc_free(struct docs *docs, struct doc *doc)
+{
+    CHECK(doc->refs == 0);
+    CHECK(list_is_empty(&doc->waiters));
+    list_remove(&doc->bucket);
+    list_remove(&doc->lru);
+    docs->bytes -= doc->cost;
+    scratch_fini(&doc->scratch);
+    free(doc->data);
+    free(doc);
+}
+
+void docs_fini(struct docs *docs)
+{
+    while (!list_is_empty(&docs->lru)) {
+        doc_free(docs, list_item(docs->lru.next, struct doc, lru));
+    }
+    while (!list_is_empty(&docs->uploads)) {
+        upload_free(docs, list_item(docs->uploads.next, struct upload, link));
+    }
+}
+
+void docs_add_upload(struct docs *docs, const struct store_name *name, size_t bytes, const void *data)
+{
+    struct upload *upload;
+
+    if (bytes > docs->upload_bytes_max) {
+        return;
+    }
+    list_each_safe (node, &docs->uploads) { /* sent again: the newer bytes are the ones that were published */
+        struct upload *old = list_item(node, struct upload, link);
+        if (name_equal(&old->name, name)) {
+            upload_free(docs, old);
+        }
+    }
+    while (docs->upload_bytes + bytes > docs->upload_bytes_max) { /* the oldest is of a save that never finished */
+        upload_free(docs, list_item(docs->uploads.next, struct upload, link));
+    }
+    upload = calloc(1, sizeof *upload);
+    if (!upload || !(upload->data = malloc(bytes ? bytes : 1))) {
+        free(upload); /* only a hint: the bytes are read back */
+        return;
+    }
+    memcpy(upload->data, data, bytes);
+    upload->name = *name;
+    upload->bytes = bytes;
+    docs->upload_bytes += bytes;
+    list_add_tail(&docs->uploads, &upload->link);
+}
+
+/* Takes the uploaded bytes of that name; NULL when there are none. */
+static uint8_t *upload_take(struct docs *docs, const struct doc_key *key)
+{
+    list_each (node, &docs->uploads) {
+        struct upload *upload = list_item(node, struct upload, link);
+        if (upload->bytes == key->bytes && name_equal(&upload->name, &key->name)) {
+            uint8_t *data = upload->data;
+            upload->data = NULL;
+            upload_free(docs, upload);
+            return data;
+        }
+    }
+    return NULL;
+}
+
+static void evict(struct docs *docs)
+{
+    list_each_safe (node, &docs->lru) {
+        struct doc *doc = list_item(node, struct doc, lru);
+        if (docs->bytes <= docs->bytes_max) {
+            return;
+        }
+        if (doc->refs == 0 && doc->ready && list_is_empty(&doc->waiters) && !doc->posted) {
+            doc_free(docs, doc);
+        }
+    }
+}
+
+static struct doc *doc_find(struct docs *docs, const struct doc_key *key)
+{
+    struct list *bucket = &docs->buckets[key->sha256.bytes[0] % DOC_BUCKETS];
+
+    list_each (node, bucket) {
+        struct doc *doc = list_item(node, struct doc, bucket);
+        if (key_equal(&doc->key, key)) {
+            return doc;
+        }
+    }
+    return NULL;
+}
+
+static void doc_post(struct doc *doc)
+{
+    if (!doc->posted) {
+        doc->posted = true;
+        catalog_hold(doc->catalog);
+        loop_post(doc->catalog->loop, &doc->post);
+    }
+}
+
+/* Decoded structs are a few times as large as their records (names, fixed arrays of dimensions). */
+static size_t doc_scratch_bytes(const struct doc_key *key)
+{
+    return (size_t)key->bytes * 16 + KIB(64);
+}
+
+static struct doc *doc_new(struct catalog *catalog, const struct doc_key *key)
+{
+    struct doc *doc = calloc(1, sizeof *doc);
+
+    CHECK(doc); /* a few hundred bytes; the sizes that come from outside are checked where they are used */
+    doc->catalog = catalog;
+    doc->key = *key;
+    doc->post.cb = on_posted;
+    doc->work.run = work_verify;
+    doc->work.done = on_verified;
+    list_init(&doc->waiters);
+    list_init(&doc->bucket);
+    list_init(&doc->lru);
+    scratch_init(&doc->scratch, doc_scratch_bytes(key));
+    list_add_tail(&catalog->docs.buckets[key->sha256.bytes[0] % DOC_BUCKETS], &doc->bucket);
+    list_add_tail(&catalog->docs.lru, &doc->lru);
+    return doc;
+}
+
+static uint64_t kind_bytes_max(enum store_kind kind)
+{
+    return kind == STORE_MANIFEST ? LIMIT_MANIFEST_BYTES : kind == STORE_PAGE ? LIMIT_PAGE_BYTES : LIMIT_PART_BYTES;
+}
+
+static void doc_load(struct doc *doc)
+{
+    struct catalog *catalog = doc->catalog;
+    char text[256];
+
+    if (doc->key.bytes > kind_bytes_max(doc->key.name.kind)) {
+        doc_name_text(&doc->key.name, sizeof text, text);
+        doc->status = diag_set(&doc->diag, CAIRN_E_TOO_LARGE, "%s: %llu bytes are above the limit", text,
+                               (unsigned long long)doc->key.bytes);
+        doc_post(doc);
+        return;
+    }
+    catalog_hold(catalog);
+    doc->data = upload_take(&catalog->docs, &doc->key);
+    if (doc->data) {
+        doc->uploaded = true;
+        work_submit(catalog->options.pool, &doc->work);
+        return;
+    }
+    doc_fetch(doc);
+}
+
+static void doc_fetch(struct doc *doc)
+{
+    struct catalog *catalog = doc->catalog;
+
+    doc->req = (struct store_req){.op = STORE_FETCH, .name = doc->key.name, .run = doc->key.name.run,
+                                  .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_fetched};
+    store_submit(catalog->store, &doc->req);
+}
+
+void docs_get(struct catalog *catalog, struct doc_req *req)
+{
+    struct doc *doc = doc_find(&catalog->docs, &req->key);
+
+    CHECK(!req->pending);
+    CHECK(!req->doc);
+    req->status = 0;
+    diag_clear(&req->diag);
+    req->pending = true;
+    if (!doc) {
+        doc = doc_new(catalog, &req->key);
+        list_add_tail(&doc->waiters, &req->link);
+        req->doc = doc;
+        doc_load(doc);
+        return;
+    }
+    list_remove(&doc->lru);
+    list_add_tail(&catalog->docs.lru, &doc->lru);
+    list_add_tail(&doc->waiters, &req->link);
+    req->doc = doc;
+    if (doc->ready) {
+        doc_post(doc);
+    }
+}
+
+void doc_release(struct doc_req *req)
+{
+    struct doc *doc = req->doc;
+
+    if (!doc) {
+        return;
+    }
+    req->doc = NULL;
+    if (req->pending) {
+        req->pending = false;
+        list_remove(&req->link);
+        return; /* the load goes on and fills the cache */
+    }
+    CHECK(doc->refs > 0);
+    doc->refs--;
+    evict(&doc->catalog->docs);
+}
+
+static void on_fetched(struct store_req *req)
+{
+    struct doc *doc = container_of(req, struct doc, req);
+    char text[256];
+
+    doc_name_text(&doc->key.name, sizeof text, text);
+    if (req->status == CAIRN_E_NOT_FOUND) {
+        doc->status = diag_set(&doc->diag, CAIRN_E_DAMAGED, "%s is missing from the store", text);
+    } else if (req->status) {
+        doc->status = req->status;
+        diag_copy(&doc->diag, &req->diag);
+        diag_add(&doc->diag, "read %s", text);
+    } else {
+        doc->data = req->ret_data;
+        req->ret_data = NULL;
+        if (req->ret_bytes != doc->key.bytes) {
+            doc->status = diag_set(&doc->diag, CAIRN_E_DAMAGED, "%s is damaged: %llu bytes instead of %llu", text,
+                                   (unsigned long long)req->ret_bytes, (unsigned long long)doc->key.bytes);
+        }
+    }
+    if (doc->status) {
+        doc_post(doc);
+        catalog_drop(doc->catalog);
+    } else {
+        work_submit(doc->catalog->options.pool, &doc->work);
+    }
+}
+
+/* On a pool thread. */
+static void work_verify(struct work *work)
+{
+    struct doc *doc = container_of(work, struct doc, work);
+    size_t bytes = (size_t)doc->key.bytes;
+    struct sha256 sha = sha256(bytes, doc->data);
+    char text[256], have[17], want[17];
+
+    doc_name_text(&doc->key.name, sizeof text, text);
+    if (memcmp(&sha, &doc->key.sha256, sizeof sha) != 0) {
+        hex_encode(8, sha.bytes, have);
+        hex_encode(8, doc->key.sha256.bytes, want);
+        doc->status = diag_set(&doc->diag, CAIRN_E_DAMAGED, "%s is damaged: its SHA-256 is %s… instead of %s…", text, have, want);
+        return;
+    }
+    switch (doc->key.name.kind) {
+    case STORE_MANIFEST:
+        doc->status = manifest_decode(bytes, doc->data, &doc->scratch, &doc->manifest, &doc->diag);
+        break;
+    case STORE_PAGE:
+        doc->status = page_decode(bytes, doc->data, &doc->scratch, &doc->page, &doc->diag);
+        break;
+    case STORE_PART:
+        doc->status = part_decode(bytes, doc->data, &doc->scratch, &doc->part, &doc->diag);
+        break;
+    }
+    if (doc->status) {
+        diag_add(&doc->diag, "%s", text);
+    }
+}
+
+static void doc_deliver(struct doc *doc)
+{
+    struct catalog *catalog = doc->catalog;
+    struct list *node;
+
+    if (!doc->ready) { /* first delivery: into the cache, or out of the table */
+        if (doc->status == 0) {
+            doc->ready = true;
+            doc->cost = (size_t)doc->key.bytes + doc->scratch.used + sizeof *doc;
+            catalog->docs.bytes += doc->cost;
+        } else {
+            list_remove(&doc->bucket);
+        }
+    }
+    doc->refs++; /* callbacks may release */
+    while ((node = list_pop(&doc->waiters))) {
+        struct doc_req *req = list_item(node, struct doc_req, link);
+        req->pending = false;
+        req->status = doc->status;
+        if (doc->status) {
+            diag_copy(&req->diag, &doc->diag);
+            req->doc = NULL;
+        } else {
+            doc->refs++;
+        }
+        req->done(req);
+    }
+    doc->refs--;
+    if (!doc->ready) {
+        doc_free(&catalog->docs, doc);
+    }
+    evict(&catalog->docs);
+}
+
+static void on_verified(struct work *work)
+{
+    struct doc *doc = container_of(work, struct doc, work);
+    struct catalog *catalog = doc->catalog;
+
+    if (doc->status && doc->uploaded) { /* the hint was wrong; what counts is what the store holds */
+        doc->uploaded = false;
+        doc->status = 0;
+        diag_clear(&doc->diag);
+        free(doc->data);
+        doc->data = NULL;
+        scratch_fini(&doc->scratch);
+        scratch_init(&doc->scratch, doc_scratch_bytes(&doc->key));
+        doc_fetch(doc);
+        return;
+    }
+    doc_deliver(doc);
+    catalog_drop(catalog);
+}
+
+static void on_posted(struct post *post)
+{
+    struct doc *doc = container_of(post, struct doc, post);
+    struct catalog *catalog = doc->catalog;
+
+    doc->posted = false;
+    doc_deliver(doc);
+    catalog_drop(catalog);
+}
+
+void doc_name_text(const struct store_name *name, size_t bytes, char *ret)
+{
+    char ckpt[CKPT_TEXT_MAX];
+
+    ckpt_text(&name->run, name->id, ckpt);
+    switch (name->kind) {
+    case STORE_MANIFEST:
+        snprintf(ret, bytes, "the manifest of %s", ckpt);
+        return;
+    case STORE_PART:
+        snprintf(ret, bytes, "part %u of %s", name->number, ckpt);
+        return;
+    case STORE_PAGE:
+        snprintf(ret, bytes, "page %u of %s", name->number, ckpt);
+        return;
+    }
+    snprintf(ret, bytes, "something of %s", ckpt);
+}

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Wanted boxes against stored ones. Invariant: coverage was checked when the checkpoint was committed (distinct boxes
+ * tile a tensor, each cell is stored once), so each wanted element is met exactly once; intersect_end counts
+ * that it was. Pure.
+ */
+#include "intersect.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int want_order(const void *a, const void *b, void *user)
+{
+    const struct plan_want *wants = user;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    int order = strcmp(wants[x].name, wants[y].name);
+    return order ? order : (x > y) - (x < y);
+}
+
+int intersect_init(struct intersect *sect, uint32_t want_count, const struct plan_want *wants)
+{
+    memset(sect, 0, sizeof *sect);
+    sect->want_count = want_count;
+    sect->wants = wants;
+    sect->items = calloc(want_count + (size_t)1, sizeof *sect->items);
+    sect->by_name = calloc(want_count + (size_t)1, sizeof *sect->by_name);
+    if (!sect->items || !sect->by_name) {
+        return CAIRN_E_NO_MEMORY; /* the caller calls fini in any case */
+    }
+    for (uint32_t i = 0; i < want_count; i++) {
+        sect->items[i].want = &wants[i];
+        sect->by_name[i] = i;
+    }
+    qsort_r(sect->by_name, want_count, sizeof *sect->by_name, want_order, (void *)(uintptr_t)wants);
+    return 0;
+}
+
+void intersect_fini(struct intersect *sect)
+{
+    free(sect->items);
+    free(sect->by_name);
+    free(sect->reads);
+    memset(sect, 0, sizeof *sect);
+}
+
+/* The first position in by_name whose name is >= name. */
+static uint32_t name_lower_bound(const struct intersect *sect, const char *name)
+{
+    uint32_t low = 0, high = sect->want_count;
+
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (strcmp(sect->wants[sect->by_name[mid]].name, name) < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
+bool intersect_has_name_between(const struct intersect *sect, const char *first, const char *last)
+{
+    uint32_t at = name_lower_bound(sect, first);
+    return at < sect->want_count && (!last || strcmp(sect->wants[sect->by_name[at]].name, last) <= 0);
+}
+
+/* "'layer.weight'", with the coordinate where there is one. */
+static void want_text(const struct plan_want *want, size_t bytes, char *ret)
+{
+    snprintf(ret, bytes, "%s '%.160s'%s%s", want->is_blob ? "blob" : "tensor", want->name, *want->coordinate ? " of " : "", want->coordinate);
+}
+
+static int want_check(const struct plan_want *want, const struct index_entry *entry, struct diag *diag)
+{
+    char text[384], stored[160], wanted[160];
+    int status;
+
+    if (want->is_blob) {
+        return 0;
+    }
+    want_text(want, sizeof text, text);
+    if (want->dtype != entry->dtype) {
+        return diag_set(diag, CAIRN_E_DTYPE_MISMATCH, "%s is stored as %s, wanted as %s", text, dtype_name(entry->dtype), dtype_name(want->dtype));
+    }
+    if (!shape_equal(&want->shape, &entry->shape)) {
+        shape_format(&entry->shape, sizeof stored, stored);
+        shape_format(&want->shape, sizeof wanted, wanted);
+        return diag_set(diag, CAIRN_E_SHAPE_MISMATCH, "%s is stored with shape %s, wanted with %s", text, stored, wanted);
+    }
+    status = box_check(&want->box, &entry->shape, diag);
+    if (status) {
+        diag_add(diag, "%s: wanted box", text);
+    }
+    return status;
+}
+
+int intersect_page(struct intersect *sect, const struct page *page, struct diag *diag)
+{
+    const struct index_entry *last;
+    uint32_t at;
+
+    if (page->kind != PAGE_INDEX || page->entry_count == 0) {
+        return diag_set(diag, CAIRN_E_FORMAT, "the manifest names a page as index that is none");
+    }
+    last = &page->index[page->entry_count - 1];
+    for (at = name_lower_bound(sect, page->index[0].name); at < sect->want_count; at++) {
+        struct sect_want *item = &sect->items[sect->by_name[at]];
+        const struct plan_want *want = item->want;
+        int status;
+
+        if (strcmp(want->name, last->name) > 0) {
+            break;
+        }
+        if (item->entry) {
+            continue;
+        }
+        item->entry = index_find(page, want->name, want->coordinate, want->is_blob ? INDEX_BLOB : INDEX_TENSOR);
+        status = item->entry ? want_check(want, item->entry, diag) : 0;
+        if (status) {
+            return status;
+        }
+    }
+    return 0;
+}
+
+int intersect_check_found(const struct intersect *sect, struct diag *diag)
+{
+    const struct plan_want *first = NULL;
+    uint32_t missing = 0;
+    char text[384];
+
+    for (uint32_t i = 0; i < sect->want_count; i++) {
+        if (!sect->items[i].entry) {
+            first = first ? first : sect->items[i].want;
+            missing++;
+        }
+    }
+    if (!first) {
+        return 0;
+    }
+    want_text(first, sizeof text, text);
+    if (missing > 1) {
+        return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint holds no %s, nor %" PRIu32 " others that are wanted", text, missing - 1);
+    }
+    return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint holds no %s", text);
+}
+
+/* Nothing is read for a want without elements. */
+static bool want_is_empty(const struct sect_want *item)
+{
+    return item->want->is_blob ? item->entry->plain_bytes == 0 : box_elements(&item->want->box) == 0;
+}
+
+void intersect_ranks(const struct intersect *sect, uint32_t world_size, uint8_t *ret)
+{
+    for (uint32_t i = 0; i < sect->want_count; i++) {
+        const struct sect_want *item = &sect->items[i];
+        for (uint32_t k = 0; !want_is_empty(item) && k < item->entry->rank_count; k++) {
+            if (item->entry->ranks[k] < world_size) {
+                ret[item->entry->ranks[k]] = 1;
+            }
+        }
+    }
+}
+
+static bool entry_has_rank(const struct index_entry *entry, uint32_t rank)
+{
+    uint32_t low = 0, high = entry->rank_count;
+
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (entry->ranks[mid] < rank) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low < entry->rank_count && entry->ranks[low] == rank;
+}
+
+static struct plan_read *read_add(struct intersect *sect, uint32_t want, const struct part *part, const struct part_chunk *chunk,
+                                  struct diag *diag)
+{
+    struct plan_read *read;
+
+    if (sect->read_count == PLAN_READS_MAX) {
+        diag_set(diag, CAIRN_E_TOO_LARGE, "the plan has more than %d chunks; ask for fewer tensors at once", PLAN_READS_MAX);
+        return NULL;
+    }
+    if (sect->read_count == sect->read_cap) {
+        size_t cap = sect->read_cap ? sect->read_cap * 2 : 64;
+        struct plan_read *reads = realloc(sect->reads, cap * sizeof *reads);
+        if (!reads) {
+            diag_set(diag, CAIRN_E_NO_MEMORY, "out of memory with %zu chunks planned", sect->read_count);
+            return NULL;
+        }
+        sect->reads = reads;
+        sect->read_cap = cap;
+    }
+    read = &sect->reads[sect->read_count++];
+    *read = (struct plan_read){.want = want, .object = part->objects[chunk->object].id, .offset = chunk->offset,
+                               .stored_bytes = chunk->stored_bytes, .plain_bytes = chunk->plain_bytes, .stored_crc = chunk->stored_crc,
+                               .encoding = chunk->encoding, .digest_alg = chunk->digest_alg, .digest = chunk->digest};
+    return read;
+}
+
+static int tensor_reads(struct intersect *sect, uint32_t idx, const struct part *part, const struct part_tensor *tensor, struct diag *diag)
+{
+    struct sect_want *item = &sect->items[idx];
+
+    for (uint32_t b = 0; b < tensor->box_count; b++) {
+        const struct part_box *box = &part->boxes[tensor->box_first + b];
+        struct box common, cell;
+        struct grid grid;
+
+        if (box->chunk_count == 0 || !box_intersect(&box->box, &item->want->box, &common)) {
+            continue;
+        }
+        grid_init(&grid, &box->box, tensor->dtype, sect->chunk_bytes);
+        for (uint32_t c = 0; c < box->chunk_count; c++) {
+            const struct part_chunk *chunk = &part->chunks[box->chunk_first + c];
+            uint64_t offset, bytes;
+            struct plan_read *read;
+
+            grid_cell(&grid, chunk->cell, &cell, &offset, &bytes);
+            if (!box_intersect(&cell, &item->want->box, &common)) {
+                continue;
+            }
+            read = read_add(sect, idx, part, chunk, diag);
+            if (!read) {
+                return sect->read_count == PLAN_READS_MAX ? CAIRN_E_TOO_LARGE : CAIRN_E_NO_MEMORY;
+            }
+            read->cell = cell;
+            item->covered += box_elements(&common);
+        }
+    }
+    return 0;
+}
+
+static int blob_reads(struct intersect *sect, uint32_t idx, const struct part *part, const struct part_blob *blob, struct diag *diag)
+{
+    for (uint32_t c = 0; c < blob->chunk_count; c++) {
+        const struct part_chunk *chunk = &part->chunks[blob->chunk_first + c];
+        struct plan_read *read = read_add(sect, idx, part, chunk, diag);
+
+        if (!read) {
+            return sect->read_count == PLAN_READS_MAX ? CAIRN_E_TOO_LARGE : CAIRN_E_NO_MEMORY;
+        }
+        read->blob_offset = chunk->cell * sect->chunk_bytes;
+        sect->items[idx].covered += chunk->plain_bytes;
+    }
+    return 0;
+}
+
+int intersect_part(struct intersect *sect, const struct part *part, struct diag *diag)
+{
+    int status = 0;
+
+    if (part->chunk_bytes != sect->chunk_bytes) {
+        return diag_set(diag, CAIRN_E_DAMAGED, "part %" PRIu32 " has chunks of %" PRIu64 " bytes, its manifest of %" PRIu64, part->rank,
+                        part->chunk_bytes, sect->chunk_bytes);
+    }
+    for (uint32_t i = 0; status == 0 && i < sect->want_count; i++) {
+        const struct sect_want *item = &sect->items[i];
+        const struct plan_want *want = item->want;
+
+        if (want_is_empty(item) || !entry_has_rank(item->entry, part->rank)) {
+            continue;
+        }
+        if (want->is_blob) {
+            const struct part_blob *blob = part_find_blob(part, want->name, want->coordinate);
+            status = blob ? blob_reads(sect, i, part, blob, diag) : 0;
+        } else {
+            const struct part_tensor *tensor = part_find_tensor(part, want->name, want->coordinate);
+            status = tensor ? tensor_reads(sect, i, part, tensor, diag) : 0;
+        }
+    }
+    return status; /* what was not there is missing from the count in intersect_end */
+}
+
+static int read_order(const void *a, const void *b)
+{
+    const struct plan_read *x = a, *y = b;
+    int order = object_id_compare(&x->object, &y->object);
+
+    if (order) {
+        return order;
+    }
+    if (x->offset != y->offset) {
+        return x->offset < y->offset ? -1 : 1;
+    }
+    return (x->want > y->want) - (x->want < y->want);
+}
+
+int intersect_end(struct intersect *sect, struct diag *diag)
+{
+    char text[384];
+
+    for (uint32_t i = 0; i < sect->want_count; i++) {
+        const struct sect_want *item = &sect->items[i];
+        uint64_t needed = item->want->is_blob ? item->entry->plain_bytes : box_elements(&item->want->box);
+
+        if (item->covered != needed) {
+            want_text(item->want, sizeof text, text);
+            return diag_set(diag, CAIRN_E_DAMAGED, "%s: the parts hold %" PRIu64 " of %" PRIu64 " wanted %s", text, item->covered, needed,
+                            item->want->is_blob ? "bytes" : "elements");
+        }
+    }
+    if (sect->read_count) {
+        qsort(sect->reads, sect->read_count, sizeof *sect->reads, read_order);
+    }
+    return 0;
+}
+
+struct plan_read *intersect_take(struct intersect *sect, size_t *ret_count)
+{
+    struct plan_read *reads = sect->reads;
+
+    *ret_count = sect->read_count;
+    sect->reads = NULL;
+    sect->read_count = sect->read_cap = 0;
+    return reads;
+}

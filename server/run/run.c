@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver of a run. One turn: read the record if the copy is not fresh, tell who waits, then take events
+ * from the queue, one at a time (or all queued seals of one save), through commit_step() and, where that says
+ * so, one guarded update to the store.
+ *
+ *      queue --> current --step--> answer
+ *        ^         |  ^ \--undecided--> waiting --(state changed | timer)--> queue
+ *        |         |  +--- CONFLICT, OUTCOME_UNKNOWN: read the record again, same event again
+ *        |         +-- RECORD_UPDATE (waits for the store) --> applied to the own copy --> answer
+ *
+ * Invariants: one load or update at a time is at the store (busy). An answer is given only from a state that the
+ * store confirmed. After any failed update the copy is not trusted: it is read again. Loop's thread.
+ */
+#include "run_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void on_post(struct post *post);
+static void on_retry(struct timer *timer);
+static void on_poll(struct timer *timer);
+static void on_loaded(struct store_req *req);
+static void on_updated(struct store_req *req);
+static void turn(struct run *run);
+static void step(struct run *run);
+static void conclude(struct run *run, const struct verdict *verdict);
+static void fail_list(struct list *list, int status, const struct diag *diag);
+static void fail_current(struct run *run, int status, const struct diag *diag);
+static void fail_all(struct run *run, int status, const struct diag *diag);
+
+int run_new(struct catalog *catalog, const struct run_name *name, struct run **ret)
+{
+    struct run *run = calloc(1, sizeof *run);
+
+    if (!run) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    run->catalog = catalog;
+    run->name = *name;
+    run->post.cb = on_post;
+    timer_init(&run->retry, catalog->loop, on_retry);
+    timer_init(&run->poll, catalog->loop, on_poll);
+    list_init(&run->queue);
+    list_init(&run->current);
+    list_init(&run->waiting);
+    list_init(&run->tracks);
+    list_init(&run->watches);
+    list_init(&run->snapshots);
+    scratch_init(&run->scratch, 0);
+    scratch_init(&run->step_scratch, 0);
+    *ret = run;
+    return 0;
+}
+
+void run_free(struct run *run)
+{
+    CHECK(!run->busy);
+    CHECK(!run->posted);
+    CHECK(list_is_empty(&run->tracks));
+    timer_stop(&run->retry);
+    timer_stop(&run->poll);
+    record_free(run->record);
+    scratch_fini(&run->scratch);
+    scratch_fini(&run->step_scratch);
+    free(run);
+}
+
+const struct run_name *run_name_of(const struct run *run) { return &run->name; }
+
+void run_kick(struct run *run)
+{
+    if (!run->posted) {
+        run->posted = true;
+        catalog_hold(run->catalog);
+        loop_post(run->catalog->loop, &run->post);
+    }
+}
+
+static void on_post(struct post *post)
+{
+    struct run *run = container_of(post, struct run, post);
+
+    run->posted = false;
+    if (run->catalog->closing && !run->busy) {
+        run_shut(run);
+    } else {
+        turn(run);
+    }
+    catalog_drop(run->catalog);
+}
+
+static void on_retry(struct timer *timer)
+{
+    struct run *run = container_of(timer, struct run, retry);
+
+    run->want_load = true;
+    run->wake = true;
+    run_kick(run);
+}
+
+static void on_poll(struct timer *timer)
+{
+    struct run *run = container_of(timer, struct run, poll);
+
+    run->loaded = run->loaded && run->busy; /* an update on its way reads its own outcome */
+    run->want_load = true;
+    run_kick(run);
+}
+
+/* --- what users ask for ---------------------------------------------------------------------------- */
+
+/* What the caller left to the driver. Filled once, so that a second try of the event says the same. */
+static void event_complete(struct run *run, struct event *event)
+{
+    const struct catalog_options *options = &run->catalog->options;
+    struct loop *loop = run->catalog->loop;
+    bool may_create = event->kind == EVENT_CREATE || event->kind == EVENT_OPEN || event->kind == EVENT_RESTORE_BEGIN;
+
+    if (event->wall_ns == 0) {
+        event->wall_ns = loop_wall_ns(loop);
+    }
+    if (may_create && event->info.chunk_bytes == 0) {
+        loop_random(loop, sizeof event->info.run_uuid, &event->info.run_uuid);
+        event->info.chunk_bytes = options->chunk_bytes;
+        event->info.created_wall_ns = event->wall_ns;
+    }
+    if (event->kind == EVENT_OPEN && options->deadline_ms_max != 0) {
+        uint64_t asked = event->open.deadline_ms ? event->open.deadline_ms : UINT64_MAX;
+        event->open.deadline_ms = min_u64(asked, options->deadline_ms_max);
+    }
+}
+
+void run_submit(struct run *run, struct run_req *req)
+{
+    CHECK(!req->submitted);
+    CHECK(req->done);
+    event_complete(run, &req->event);
+    timer_init(&req->timer, run->catalog->loop, NULL);
+    req->run = run;
+    req->status = 0;
+    diag_clear(&req->diag);
+    req->waiting = req->expired = req->alone = false;
+    req->tries = 0;
+    req->submitted = true;
+    list_add_tail(&run->queue, &req->link);
+    run_kick(run);
+}
+
+void run_cancel(struct run_req *req)
+{
+    if (req->submitted) {
+        req->submitted = req->waiting = false;
+        timer_stop(&req->timer);
+        list_remove(&req->link);
+    }
+}
+
+void req_answer(struct run_req *req, int status)
+{
+    run_cancel(req);
+    req->status = status;
+    if (status) {
+        diag_set(&req->diag, status, "%s", err_text(status));
+    }
+    req->done(req);
+}
+
+void run_snapshot(struct run *run, struct run_snapshot_req *req)
+{
+    req->run = run;
+    req->status = 0;
+    req->state = NULL;
+    diag_clear(&req->diag);
+    list_add_tail(&run->snapshots, &req->link);
+    run_kick(run);
+}
+
+void run_snapshot_cancel(struct run_snapshot_req *req)
+{
+    if (req->run) {
+        list_remove(&req->link);
+        req->run = NULL;
+    }
+}
+
+void run_watch(struct run *run, struct run_watch *watch)
+{
+    watch->run = run;
+    list_add_tail(&run->watches, &watch->link);
+    run->tell = true;
+    run_kick(run);
+}
+
+void run_unwatch(struct run_watch *watch)
+{
+    if (watch->run) {
+        list_remove(&watch->link);
+        watch->run = NULL;
+    }
+}
+
+void run_cache_part(struct run *run, const struct store_name *name, size_t bytes, const void *data)
+{
+    docs_add_upload(&run->catalog->docs, name, bytes, data);
+}
+
+/* --- the record ------------------------------------------------------------------------------------ */
+
+static void load(struct run *run)
+{
+    run->busy = true;
+    run->req = (struct store_req){.op = STORE_RECORD_GET, .run = run->name, .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_loaded};
+    catalog_hold(run->catalog);
+    store_submit(run->catalog->store, &run->req);
+}
+
+/* Decodes the record anew; what the old state pointed to is gone. */
+static int state_rebuild(struct run *run, struct diag *diag)
+{
+    int status;
+
+    scratch_fini(&run->scratch);
+    scratch_init(&run->scratch, (size_t)LIMIT_RECORD_BYTES * 4);
+    memset(&run->state, 0, sizeof run->state);
+    status = run_state_load(run->record, &run->scratch, &run->state, diag);
+    if (status) {
+        char name[RUN_NAME_TEXT_MAX];
+        run_name_format(&run->name, name);
+        diag_add(diag, "the record of run %s", name);
+    }
+    run->loaded = status == 0;
+    run->wake = run->tell = true;
+    return status;
+}
+
+static void on_loaded(struct store_req *req)
+{
+    struct run *run = container_of(req, struct run, req);
+    struct catalog *catalog = run->catalog;
+    int status = req->status;
+
+    run->busy = false;
+    run->want_load = false;
+    if (status == 0) {
+        record_free(run->record);
+        run->record = req->ret_record;
+        run->held = run->held || record_version(run->record) > 0;
+        status = state_rebuild(run, &req->diag);
+    }
+    if (status) {
+        if (err_retry(status) != ERR_RETRY_NEVER && !catalog->closing) {
+            timer_start(&run->retry, RUN_RETRY_MS); /* opens must not be forgotten because one read failed */
+        }
+        fail_all(run, status, &req->diag);
+    }
+    if (run->sweeping) {
+        run->sweeping = false;
+        catalog_swept(catalog);
+    }
+    run_kick(run);
+    catalog_drop(catalog);
+}
+
+static void apply(struct run *run)
+{
+    run->busy = true;
+    run->req = (struct store_req){.op = STORE_RECORD_UPDATE, .run = run->name, .update = &run->verdict.update,
+                                  .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_updated};
+    catalog_hold(run->catalog);
+    store_submit(run->catalog->store, &run->req);
+}
+
+/* The store has made the update: so does the own copy. Where that does not work out the copy goes. */
+static void apply_own(struct run *run, uint64_t version)
+{
+    struct diag diag = DIAG_INIT;
+
+    run->held = true;
+    if (record_apply(run->record, &run->verdict.update, &diag) != 0 || record_version(run->record) != version ||
+        state_rebuild(run, &diag) != 0) {
+        run->loaded = false;
+        run->wake = run->tell = true;
+    }
+}
+
+/* The outcome is not known, or somebody else was faster: the record is read again and the event run again. */
+static void try_again(struct run *run, int status, const struct diag *diag)
+{
+    struct list given_up;
+
+    run->loaded = false;
+    list_init(&given_up);
+    list_each_safe (node, &run->current) {
+        struct run_req *req = list_item(node, struct run_req, link);
+        if (++req->tries >= RUN_TRIES_MAX) {
+            list_remove(&req->link);
+            list_add_tail(&given_up, &req->link);
+        }
+    }
+    fail_list(&given_up, status, diag);
+}
+
+static void on_updated(struct store_req *req)
+{
+    struct run *run = container_of(req, struct run, req);
+    struct catalog *catalog = run->catalog;
+
+    run->busy = false;
+    switch (req->status) {
+    case 0:
+        apply_own(run, req->ret_version);
+        conclude(run, &run->verdict);
+        break;
+    case CAIRN_E_CONFLICT:
+    case CAIRN_E_OUTCOME_UNKNOWN:
+    case CAIRN_E_TIMED_OUT:
+        try_again(run, req->status, &req->diag);
+        break;
+    default:
+        run->loaded = false;
+        fail_current(run, req->status, &req->diag);
+    }
+    run_kick(run);
+    catalog_drop(catalog);
+}
+
+/* --- one turn -------------------------------------------------------------------------------------- */
+
+static bool has_work(const struct run *run)
+{
+    return run->want_load || run->wake || (run->tell && !list_is_empty(&run->watches)) || !list_is_empty(&run->queue) ||
+           !list_is_empty(&run->current) || !list_is_empty(&run->snapshots);
+}
+
+static void poll_arm(struct run *run)
+{
+    bool waits = !list_is_empty(&run->waiting) || !list_is_empty(&run->tracks) || !list_is_empty(&run->watches);
+
+    if (run->catalog->options.poll_ms != 0 && waits && !timer_is_active(&run->poll)) {
+        timer_start(&run->poll, run->catalog->options.poll_ms);
+    }
+}
+
+/* Takes the next event; with a seal all seals of the same save that are in the queue. */
+static void take(struct run *run)
+{
+    struct run_req *first = list_item(list_pop(&run->queue), struct run_req, link);
+    size_t seals = first->event.seal_count;
+
+    list_add_tail(&run->current, &first->link);
+    if (first->event.kind != EVENT_SEAL || first->alone) {
+        return;
+    }
+    list_each_safe (node, &run->queue) {
+        struct run_req *req = list_item(node, struct run_req, link);
+        const struct event *event = &req->event;
+
+        if (event->kind == EVENT_SEAL && !req->alone && event->open_id == first->event.open_id &&
+            ckpt_id_equal(event->id, first->event.id) && token_equal(&event->token, &first->event.token) &&
+            event->world_size == first->event.world_size && seals + event->seal_count <= RUN_SEALS_MAX) {
+            seals += event->seal_count;
+            list_remove(&req->link);
+            list_add_tail(&run->current, &req->link);
+        }
+    }
+}
+
+static void turn(struct run *run)
+{
+    if (run->busy || !has_work(run)) {
+        return;
+    }
+    if (!run->loaded) {
+        load(run);
+        return;
+    }
+    run->want_load = false;
+    if (run->wake) {
+        run->wake = false;
+        wait_wake(run);
+        tracks_sync(run);
+    }
+    if (run->tell) {
+        run->tell = false;
+        watches_tell(run);
+    }
+    snapshots_tell(run, 0, NULL);
+    for (unsigned n = 0; n < RUN_TURN_MAX && run->loaded && !run->busy; n++) {
+        if (list_is_empty(&run->current)) {
+            if (list_is_empty(&run->queue)) {
+                break;
+            }
+            take(run);
+        }
+        step(run);
+    }
+    if (!run->busy && has_work(run)) {
+        run_kick(run);
+    }
+    poll_arm(run);
+}
+
+/* All seals of the batch in one event. */
+static int merge_seals(struct run *run, struct event *event)
+{
+    struct event_seal *seals;
+    size_t count = 0, at = 0;
+
+    list_each (node, &run->current) {
+        count += list_item(node, struct run_req, link)->event.seal_count;
+    }
+    seals = scratch_array(&run->step_scratch, count ? count : 1, sizeof *seals);
+    if (!seals) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    list_each (node, &run->current) {
+        const struct event *one = &list_item(node, struct run_req, link)->event;
+        for (size_t i = 0; i < one->seal_count; i++) {
+            seals[at++] = one->seals[i];
+        }
+    }
+    event->seals = seals;
+    event->seal_count = count;
+    return 0;
+}
+
+static void step(struct run *run)
+{
+    struct run_req *head = list_item(run->current.next, struct run_req, link);
+    struct event event = head->event;
+
+    if (wait_drain_is_needed(run, head)) {
+        list_remove(&head->link);
+        wait_begin(run, head, run->catalog->options.restore_drain_ms);
+        return;
+    }
+    scratch_fini(&run->step_scratch);
+    scratch_init(&run->step_scratch, (size_t)LIMIT_RECORD_UPDATE_BYTES * 8);
+    memset(&run->verdict, 0, sizeof run->verdict);
+    if (event.kind == EVENT_SEAL && merge_seals(run, &event) != 0) {
+        fail_current(run, CAIRN_E_NO_MEMORY, NULL);
+        return;
+    }
+    commit_step(&run->state, &event, &run->step_scratch, &run->verdict);
+    if (run->verdict.code == 0 && run->verdict.update.change_count > 0) {
+        apply(run);
+    } else {
+        conclude(run, &run->verdict);
+    }
+}
+
+/* Gives the verdict to each of the current requests: an answer, or a wait. A refused batch of seals is taken apart,
+ * so that one rank's fault is not the others'. */
+static void conclude(struct run *run, const struct verdict *verdict)
+{
+    struct verdict plain = *verdict;
+    bool apart = verdict->code != 0 && run->current.next != run->current.prev;
+    struct list *node;
+
+    memset(&plain.update, 0, sizeof plain.update);
+    while ((node = list_pop(&run->current))) {
+        struct run_req *req = list_item(node, struct run_req, link);
+        if (apart) {
+            req->alone = true;
+            list_add_tail(&run->queue, &req->link);
+            continue;
+        }
+        req->verdict = plain;
+        diag_clear(&req->diag);
+        if (!wait_is_needed(req, verdict)) {
+            diag_copy(&req->diag, &plain.diag);
+            req_answer(req, plain.code);
+        } else if (req->expired || req->wait_ms == 0) {
+            wait_give_up(run, req);
+        } else {
+            wait_begin(run, req, req->wait_ms);
+        }
+    }
+}
+
+/* --- failing --------------------------------------------------------------------------------------- */
+
+static void fail_list(struct list *list, int status, const struct diag *diag)
+{
+    struct list mine;
+    struct list *node;
+
+    list_init(&mine); /* a callback may submit again: that is not failed in the same breath */
+    while ((node = list_pop(list))) {
+        list_add_tail(&mine, node);
+    }
+    while (!list_is_empty(&mine)) {
+        struct run_req *req = list_item(mine.next, struct run_req, link);
+        diag_clear(&req->diag);
+        if (diag) {
+            diag_copy(&req->diag, diag);
+        }
+        req_answer(req, status);
+    }
+}
+
+static void fail_current(struct run *run, int status, const struct diag *diag) { fail_list(&run->current, status, diag); }
+
+static void fail_all(struct run *run, int status, const struct diag *diag)
+{
+    fail_list(&run->current, status, diag);
+    fail_list(&run->queue, status, diag);
+    fail_list(&run->waiting, status, diag);
+    snapshots_tell(run, status, diag);
+    watches_fail(run, status, diag);
+    run->wake = run->tell = false;
+}
+
+void run_shut(struct run *run)
+{
+    struct diag diag = DIAG_INIT;
+
+    diag_set(&diag, CAIRN_E_SHUTTING_DOWN, "the server is stopping; try again, or at another server of the same store");
+    timer_stop(&run->retry);
+    timer_stop(&run->poll);
+    tracks_free(run);
+    fail_all(run, CAIRN_E_SHUTTING_DOWN, &diag);
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Walks the chain of hashes from the record to the thing that is asked for: commit entry, manifest, parts page,
+ * part. Each step is a doc that was checked against the step before it. Loop's thread.
+ *
+ *   record --> manifest --+--> (manifest itself)
+ *                         +--> page n
+ *                         +--> parts page of the rank --> part
+ */
+#include "run_fetch.h"
+
+#include "base/check.h"
+#include "run_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct fetch_op {
+    struct fetch_req *req; /* NULL: cancelled in a callback's way */
+    struct run *run;
+    struct run_snapshot_req snapshot;
+    uint64_t tag; /* open_id of the commit */
+    struct doc_req manifest, page, part;
+};
+
+static void on_state(struct run_snapshot_req *req);
+static void on_manifest(struct doc_req *req);
+static void on_page(struct doc_req *req);
+static void on_part(struct doc_req *req);
+
+void run_fetch(struct run *run, struct fetch_req *req)
+{
+    struct fetch_op *op = calloc(1, sizeof *op);
+
+    CHECK(op); /* as large as a few cache lines */
+    req->status = 0;
+    diag_clear(&req->diag);
+    req->data = NULL;
+    req->bytes = 0;
+    req->manifest = NULL;
+    req->page = NULL;
+    req->part = NULL;
+    req->doc = NULL;
+    req->op = op;
+    op->req = req;
+    op->run = run;
+    op->snapshot.done = on_state;
+    catalog_hold(run->catalog);
+    run_snapshot(run, &op->snapshot);
+}
+
+static void op_free(struct fetch_op *op)
+{
+    struct catalog *catalog = op->run->catalog;
+
+    op->req->op = NULL;
+    run_snapshot_cancel(&op->snapshot);
+    doc_release(&op->manifest);
+    doc_release(&op->page);
+    doc_release(&op->part);
+    free(op);
+    catalog_drop(catalog);
+}
+
+void run_fetch_release(struct fetch_req *req)
+{
+    if (req->op) {
+        op_free(req->op);
+    }
+    if (req->doc) {
+        struct doc_req ref = {.doc = req->doc};
+        req->doc = NULL;
+        doc_release(&ref);
+    }
+    req->data = NULL;
+    req->manifest = NULL;
+    req->page = NULL;
+    req->part = NULL;
+}
+
+static void fail(struct fetch_op *op, int status, const struct diag *diag)
+{
+    struct fetch_req *req = op->req;
+
+    req->status = status;
+    diag_copy(&req->diag, diag);
+    op_free(op);
+    req->done(req);
+}
+
+static void succeed(struct fetch_op *op, struct doc_req *ref)
+{
+    struct fetch_req *req = op->req;
+    struct doc *doc = ref->doc;
+
+    ref->doc = NULL; /* the reference goes to the request */
+    req->doc = doc;
+    req->data = doc->data;
+    req->bytes = (size_t)doc->key.bytes;
+    switch (doc->key.name.kind) {
+    case STORE_MANIFEST:
+        req->manifest = &doc->manifest;
+        break;
+    case STORE_PAGE:
+        req->page = &doc->page;
+        break;
+    case STORE_PART:
+        req->part = &doc->part;
+        break;
+    }
+    op_free(op);
+    req->done(req);
+}
+
+static void get(struct fetch_op *op, struct doc_req *req, enum store_kind kind, uint32_t number)
+{
+    req->key.name = (struct store_name){.run = op->run->name, .id = op->req->id, .kind = kind, .number = number, .tag = op->tag};
+    docs_get(op->run->catalog, req);
+}
+
+static void on_state(struct run_snapshot_req *req)
+{
+    struct fetch_op *op = container_of(req, struct fetch_op, snapshot);
+    const struct state_commit *commit;
+    struct diag diag = DIAG_INIT;
+    char text[CKPT_TEXT_MAX];
+
+    if (req->status) {
+        fail(op, req->status, &req->diag);
+        return;
+    }
+    commit = state_commit_find(req->state, op->req->id);
+    if (!commit) {
+        ckpt_text(&op->run->name, op->req->id, text);
+        diag_set(&diag, CAIRN_E_NOT_FOUND, "there is no %s: it was not committed, or was forgotten", text);
+        fail(op, CAIRN_E_NOT_FOUND, &diag);
+        return;
+    }
+    op->tag = commit->entry.open_id;
+    op->manifest.done = on_manifest;
+    op->manifest.key.sha256 = commit->entry.manifest_sha256;
+    op->manifest.key.bytes = commit->entry.manifest_bytes;
+    get(op, &op->manifest, STORE_MANIFEST, 0);
+}
+
+static void fail_not_found(struct fetch_op *op, const char *what, uint32_t number)
+{
+    struct diag diag = DIAG_INIT;
+    char text[CKPT_TEXT_MAX];
+
+    ckpt_text(&op->run->name, op->req->id, text);
+    diag_set(&diag, CAIRN_E_NOT_FOUND, "%s has no %s %u", text, what, number);
+    fail(op, CAIRN_E_NOT_FOUND, &diag);
+}
+
+static void get_page(struct fetch_op *op, uint32_t number)
+{
+    const struct page_ref *ref = &op->manifest.doc->manifest.pages[number];
+
+    op->page.done = on_page;
+    op->page.key.sha256 = ref->sha256;
+    op->page.key.bytes = ref->bytes;
+    get(op, &op->page, STORE_PAGE, number);
+}
+
+static void on_manifest(struct doc_req *req)
+{
+    struct fetch_op *op = container_of(req, struct fetch_op, manifest);
+    const struct manifest *manifest;
+    uint64_t before = 0;
+
+    if (req->status) {
+        fail(op, req->status, &req->diag);
+        return;
+    }
+    manifest = &req->doc->manifest;
+    switch (op->req->kind) {
+    case STORE_MANIFEST:
+        succeed(op, req);
+        return;
+    case STORE_PAGE:
+        if (op->req->number < manifest->page_count) {
+            get_page(op, op->req->number);
+        } else {
+            fail_not_found(op, "page", op->req->number);
+        }
+        return;
+    case STORE_PART:
+        for (uint32_t i = 0; i < manifest->page_count; i++) {
+            if (manifest->pages[i].kind == PAGE_PARTS && op->req->number < before + manifest->pages[i].entry_count) {
+                get_page(op, i);
+                return;
+            }
+            before += manifest->pages[i].kind == PAGE_PARTS ? manifest->pages[i].entry_count : 0;
+        }
+        fail_not_found(op, "part of rank", op->req->number);
+        return;
+    }
+    fail_not_found(op, "file of kind", op->req->kind);
+}
+
+static void on_page(struct doc_req *req)
+{
+    struct fetch_op *op = container_of(req, struct fetch_op, page);
+    const struct page *page;
+
+    if (req->status) {
+        fail(op, req->status, &req->diag);
+        return;
+    }
+    if (op->req->kind == STORE_PAGE) {
+        succeed(op, req);
+        return;
+    }
+    page = &req->doc->page;
+    for (uint32_t i = 0; i < page->entry_count && page->kind == PAGE_PARTS; i++) {
+        const struct part_ref *ref = &page->parts[i];
+        if (ref->rank == op->req->number) {
+            op->part.done = on_part;
+            op->part.key.sha256 = ref->sha256;
+            op->part.key.bytes = ref->bytes;
+            get(op, &op->part, STORE_PART, ref->rank);
+            return;
+        }
+    }
+    fail_not_found(op, "part of rank", op->req->number);
+}
+
+static void on_part(struct doc_req *req)
+{
+    struct fetch_op *op = container_of(req, struct fetch_op, part);
+
+    if (req->status) {
+        fail(op, req->status, &req->diag);
+    } else {
+        succeed(op, req);
+    }
+}

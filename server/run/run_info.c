@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists and status from the decoded record. Invariant: only what the record holds is said; the size of a save that is
+ * still open is not known and is 0. Pure.
+ */
+#include "run_info.h"
+
+#include <string.h>
+
+enum { MISSING_TEXT_BYTES = 256 };
+
+static int no_memory(void) { return CAIRN_E_NO_MEMORY; }
+
+static struct ckpt_id parent_of(const struct run_state *state, uint64_t term)
+{
+    bool known = term >= 1 && term <= state->term_count;
+    return known ? state->terms[term - 1].entry.parent : (struct ckpt_id){0, 0};
+}
+
+static struct ckpt_info commit_info(const struct run_state *state, const struct state_commit *commit, const struct state_commit *latest)
+{
+    const struct entry_chain *entry = &commit->entry;
+
+    return (struct ckpt_info){
+        .id = entry->id, .parent = parent_of(state, entry->id.term), .seq = entry->seq, .plain_bytes = entry->plain_bytes,
+        .stored_bytes = entry->stored_bytes, .manifest_bytes = entry->manifest_bytes, .manifest_sha256 = entry->manifest_sha256,
+        .wall_ns = entry->wall_ns, .world_size = entry->world_size, .state = commit->forgotten ? CKPT_FORGOTTEN : CKPT_COMMITTED,
+        .health = commit->health, .sealed_count = entry->world_size, .on_lineage = commit->on_lineage, .is_latest = commit == latest,
+        .text = ""};
+}
+
+static int open_info(const struct run_state *state, const struct state_open *open, struct scratch *scratch, struct ckpt_info *ret)
+{
+    char missing[MISSING_TEXT_BYTES] = "";
+
+    if (open->sealed_count < open->world_size) {
+        state_missing_ranks(state, open->id, sizeof missing, missing);
+    }
+    *ret = (struct ckpt_info){.id = open->id, .parent = parent_of(state, open->id.term), .world_size = open->world_size,
+                              .state = CKPT_OPEN, .sealed_count = open->sealed_count,
+                              .text = scratch_string(scratch, strlen(missing), missing)};
+    return ret->text ? 0 : no_memory();
+}
+
+int run_info_list(const struct run_state *state, uint64_t before_seq, uint32_t limit, struct scratch *scratch, struct msg_list_reply *ret)
+{
+    const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
+    size_t most = (before_seq ? 0 : state->open_count) + state->commit_count;
+    struct msg_list_reply reply = {0};
+    size_t left = state->commit_count;
+
+    most = limit && limit < most ? limit : most;
+    reply.entries = scratch_array(scratch, most ? most : 1, sizeof *reply.entries);
+    if (!reply.entries) {
+        return no_memory();
+    }
+    for (size_t i = before_seq ? 0 : state->open_count; i > 0; i--) {
+        int status;
+        if (reply.count == most) {
+            reply.more = true;
+            break;
+        }
+        status = open_info(state, &state->opens[i - 1], scratch, &reply.entries[reply.count]);
+        if (status) {
+            return status;
+        }
+        reply.count++;
+    }
+    for (; left > 0; left--) {
+        const struct state_commit *commit = &state->commits[left - 1];
+        if (commit->forgotten || (before_seq && commit->entry.seq >= before_seq)) {
+            continue;
+        }
+        if (reply.count == most) {
+            reply.more = true;
+            break;
+        }
+        reply.entries[reply.count++] = commit_info(state, commit, latest);
+    }
+    *ret = reply;
+    return 0;
+}
+
+int run_info_find(const struct run_state *state, struct ckpt_id id, struct scratch *scratch, struct ckpt_info *ret)
+{
+    const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
+    const struct state_open *open = state_open_find(state, id);
+    struct diag why = DIAG_INIT;
+    enum save_state save = state_status(state, id, &why);
+    struct ckpt_info info = {.id = id, .parent = parent_of(state, id.term)};
+
+    for (size_t i = 0; i < state->commit_count; i++) {
+        if (ckpt_id_equal(state->commits[i].entry.id, id)) {
+            *ret = commit_info(state, &state->commits[i], latest);
+            return 0;
+        }
+    }
+    if (open && save == SAVE_OPEN) {
+        return open_info(state, open, scratch, ret);
+    }
+    info.state = save == SAVE_ABORTED ? CKPT_ABORTED : save == SAVE_OPEN ? CKPT_OPEN : CKPT_NONE;
+    info.text = scratch_string(scratch, strlen(why.text), why.text);
+    if (!info.text) {
+        return no_memory();
+    }
+    *ret = info;
+    return 0;
+}

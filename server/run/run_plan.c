@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Planning a restore. One operation walks: manifest, index pages that the wants' names fall into, then
+ * one after another the parts that hold chunks of wanted things; the intersection of boxes runs in the pool.
+ *
+ *   MANIFEST --> PAGES (one by one) --> PARTS (one by one: fetch, intersect in the pool) --> done
+ *
+ * Invariant: an answer of 0 covers each wanted box exactly once: the elements are counted. Loop's thread, but for
+ * work_*.
+ */
+#include "run_plan.h"
+
+#include "base/check.h"
+#include "intersect.h"
+#include "run_fetch.h"
+#include "run_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct plan_op {
+    struct plan_req *req; /* NULL: cancelled */
+    struct run *run;
+    struct ckpt_id id;
+    struct scratch scratch; /* of the copied wants */
+    struct intersect sect;
+    struct fetch_req manifest, part;
+    struct plan_page *pages; /* of the manifest; those that are needed are filled */
+    uint32_t page_next;
+    uint8_t *ranks; /* which parts are needed */
+    uint32_t rank_next;
+    struct work work;
+    bool working;
+    int status;
+    struct diag diag;
+};
+
+struct plan_page {
+    struct fetch_req req;
+    struct plan_op *op;
+};
+
+static void on_manifest(struct fetch_req *req);
+static void on_page(struct fetch_req *req);
+static void on_part(struct fetch_req *req);
+static void work_intersect(struct work *work);
+static void on_intersected(struct work *work);
+static void work_sort(struct work *work);
+static void on_sorted(struct work *work);
+static void next_page(struct plan_op *op);
+static void next_part(struct plan_op *op);
+
+/* The wants are copied, so that a cancelled plan needs nothing of its caller. */
+static int wants_copy(struct plan_op *op, const struct plan_req *req)
+{
+    struct plan_want *wants = scratch_array(&op->scratch, req->want_count + (size_t)1, sizeof *wants);
+
+    if (!wants) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < req->want_count; i++) {
+        const char *coordinate = req->wants[i].coordinate ? req->wants[i].coordinate : "";
+        wants[i] = req->wants[i];
+        wants[i].name = scratch_string(&op->scratch, strlen(wants[i].name), wants[i].name);
+        wants[i].coordinate = scratch_string(&op->scratch, strlen(coordinate), coordinate);
+        if (!wants[i].name || !wants[i].coordinate) {
+            return CAIRN_E_NO_MEMORY;
+        }
+    }
+    return intersect_init(&op->sect, req->want_count, wants);
+}
+
+void run_plan(struct run *run, struct plan_req *req)
+{
+    struct plan_op *op = calloc(1, sizeof *op);
+
+    CHECK(op);
+    req->status = 0;
+    diag_clear(&req->diag);
+    req->read_count = 0;
+    req->reads = NULL;
+    req->op = op;
+    op->req = req;
+    op->run = run;
+    op->id = req->id;
+    scratch_init(&op->scratch, MIB(256));
+    catalog_hold(run->catalog);
+    op->status = wants_copy(op, req);
+    op->manifest.id = req->id;
+    op->manifest.kind = STORE_MANIFEST;
+    op->manifest.done = on_manifest;
+    run_fetch(run, &op->manifest);
+}
+
+/* Frees, unless the pool still works for it. */
+static void op_end(struct plan_op *op)
+{
+    struct catalog *catalog = op->run->catalog;
+
+    if (op->req) {
+        op->req->op = NULL;
+        op->req = NULL;
+    }
+    if (op->working) {
+        return;
+    }
+    for (uint32_t i = 0; op->pages && i < op->manifest.manifest->page_count; i++) {
+        run_fetch_release(&op->pages[i].req);
+    }
+    run_fetch_release(&op->part);
+    run_fetch_release(&op->manifest);
+    intersect_fini(&op->sect);
+    scratch_fini(&op->scratch);
+    free(op->pages);
+    free(op->ranks);
+    free(op);
+    catalog_drop(catalog);
+}
+
+void run_plan_cancel(struct plan_req *req)
+{
+    if (req->op) {
+        op_end(req->op);
+    }
+}
+
+static void answer(struct plan_op *op, int status, const struct diag *diag)
+{
+    struct plan_req *req = op->req;
+    char text[CKPT_TEXT_MAX];
+
+    req->status = status;
+    if (status) {
+        ckpt_text(&op->run->name, op->id, text);
+        diag_copy(&req->diag, diag);
+        diag_set(&req->diag, status, "%s: %s", text, err_text(status));
+        if (status != CAIRN_E_DAMAGED && status != CAIRN_E_NOT_FOUND) {
+            diag_add(&req->diag, "%s", text);
+        }
+    } else {
+        req->reads = intersect_take(&op->sect, &req->read_count);
+    }
+    op_end(op);
+    req->done(req);
+}
+
+static void on_manifest(struct fetch_req *req)
+{
+    struct plan_op *op = container_of(req, struct plan_op, manifest);
+    const struct manifest *manifest = req->manifest;
+
+    if (req->status || op->status) {
+        int status = req->status ? req->status : op->status;
+        answer(op, status, &req->diag);
+        return;
+    }
+    op->pages = calloc(manifest->page_count + (size_t)1, sizeof *op->pages);
+    op->ranks = calloc(manifest->world_size + (size_t)1, 1);
+    if (!op->pages || !op->ranks) {
+        answer(op, CAIRN_E_NO_MEMORY, &op->diag);
+        return;
+    }
+    op->sect.chunk_bytes = manifest->chunk_bytes;
+    next_page(op);
+}
+
+/* Does any want fall between the first name of this page and that of the next? A name may go on from one page to
+ * the next, with another coordinate. */
+static bool page_is_needed(const struct plan_op *op, uint32_t number)
+{
+    const struct manifest *manifest = op->manifest.manifest;
+    const struct page_ref *ref = &manifest->pages[number];
+    bool last = number + 1 == manifest->page_count;
+
+    if (ref->kind != PAGE_INDEX) {
+        return false;
+    }
+    return intersect_has_name_between(&op->sect, ref->first_name, last ? NULL : manifest->pages[number + 1].first_name);
+}
+
+static void next_page(struct plan_op *op)
+{
+    const struct manifest *manifest = op->manifest.manifest;
+
+    while (op->page_next < manifest->page_count && !page_is_needed(op, op->page_next)) {
+        op->page_next++;
+    }
+    if (op->page_next < manifest->page_count) {
+        struct plan_page *page = &op->pages[op->page_next];
+        page->op = op;
+        page->req.id = op->id;
+        page->req.kind = STORE_PAGE;
+        page->req.number = op->page_next++;
+        page->req.done = on_page;
+        run_fetch(op->run, &page->req);
+        return;
+    }
+    op->status = intersect_check_found(&op->sect, &op->diag);
+    if (op->status) {
+        answer(op, op->status, &op->diag);
+        return;
+    }
+    intersect_ranks(&op->sect, manifest->world_size, op->ranks);
+    next_part(op);
+}
+
+static void on_page(struct fetch_req *req)
+{
+    struct plan_op *op = container_of(req, struct plan_page, req)->op;
+
+    if (req->status == 0) {
+        op->status = intersect_page(&op->sect, req->page, &op->diag);
+    }
+    if (req->status || op->status) {
+        answer(op, req->status ? req->status : op->status, req->status ? &req->diag : &op->diag);
+        return;
+    }
+    next_page(op);
+}
+
+/* The next part, or, when there is none, the last work: to sort. */
+static void next_part(struct plan_op *op)
+{
+    uint32_t world = op->manifest.manifest->world_size;
+
+    run_fetch_release(&op->part);
+    while (op->rank_next < world && !op->ranks[op->rank_next]) {
+        op->rank_next++;
+    }
+    if (op->rank_next == world) {
+        op->working = true;
+        op->work = (struct work){.run = work_sort, .done = on_sorted};
+        work_submit(op->run->catalog->options.pool, &op->work);
+        return;
+    }
+    op->part = (struct fetch_req){.id = op->id, .kind = STORE_PART, .number = op->rank_next++, .done = on_part};
+    run_fetch(op->run, &op->part);
+}
+
+static void on_part(struct fetch_req *req)
+{
+    struct plan_op *op = container_of(req, struct plan_op, part);
+
+    if (req->status) {
+        answer(op, req->status, &req->diag);
+        return;
+    }
+    op->working = true;
+    op->work = (struct work){.run = work_intersect, .done = on_intersected};
+    work_submit(op->run->catalog->options.pool, &op->work);
+}
+
+/* On a pool thread. */
+static void work_intersect(struct work *work)
+{
+    struct plan_op *op = container_of(work, struct plan_op, work);
+
+    op->status = intersect_part(&op->sect, op->part.part, &op->diag);
+}
+
+/* True when the operation is over: cancelled, or failed in the pool. */
+static bool work_is_last(struct plan_op *op)
+{
+    op->working = false;
+    if (!op->req) {
+        op_end(op);
+        return true;
+    }
+    if (op->status) {
+        answer(op, op->status, &op->diag);
+        return true;
+    }
+    return false;
+}
+
+static void on_intersected(struct work *work)
+{
+    struct plan_op *op = container_of(work, struct plan_op, work);
+
+    if (!work_is_last(op)) {
+        next_part(op);
+    }
+}
+
+/* On a pool thread. */
+static void work_sort(struct work *work)
+{
+    struct plan_op *op = container_of(work, struct plan_op, work);
+
+    op->status = intersect_end(&op->sect, &op->diag);
+}
+
+static void on_sorted(struct work *work)
+{
+    struct plan_op *op = container_of(work, struct plan_op, work);
+
+    if (!work_is_last(op)) {
+        answer(op, 0, NULL);
+    }
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Open saves: for each open entry of the record one track, which holds its deadline and, once all ranks have
+ * sealed, its finish. Invariant: after tracks_sync the tracks are the open entries, so a save that was
+ * committed, aborted or fenced by anybody takes its timer and its finish along. Loop's thread.
+ */
+#include "run_private.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void on_deadline(struct timer *timer);
+static void on_aborted(struct run_req *req);
+
+const struct state_term *term_at(const struct run_state *state, uint64_t term)
+{
+    return term >= 1 && term <= state->term_count ? &state->terms[term - 1] : NULL;
+}
+
+bool open_is_sealed(const struct run_state *state, const struct state_open *open)
+{
+    return open->id.term == state->newest_term && open->world_size != 0 && open->sealed_count == open->world_size;
+}
+
+static struct open_track *track_find(struct run *run, const struct state_open *open)
+{
+    list_each (node, &run->tracks) {
+        struct open_track *track = list_item(node, struct open_track, link);
+        if (track->open_id == open->entry.open_id && ckpt_id_equal(track->id, open->id)) {
+            return track;
+        }
+    }
+    return NULL;
+}
+
+static struct open_track *track_new(struct run *run, const struct state_open *open)
+{
+    struct open_track *track = calloc(1, sizeof *track);
+    uint64_t most_ms = run->catalog->options.deadline_ms_max;
+    uint64_t deadline_ms = open->entry.deadline_ms ? open->entry.deadline_ms : UINT64_MAX;
+
+    if (!track) {
+        return NULL;
+    }
+    track->run = run;
+    track->id = open->id;
+    track->open_id = open->entry.open_id;
+    timer_init(&track->timer, run->catalog->loop, on_deadline);
+    timer_start(&track->timer, min_u64(deadline_ms, most_ms ? most_ms : UINT64_MAX));
+    list_add_tail(&run->tracks, &track->link);
+    return track;
+}
+
+static void track_free(struct open_track *track)
+{
+    if (track->finish) {
+        finish_cancel(track->finish);
+    }
+    run_cancel(&track->abort);
+    timer_stop(&track->timer);
+    list_remove(&track->link);
+    free(track);
+}
+
+void tracks_sync(struct run *run)
+{
+    const struct run_state *state = &run->state;
+    bool short_of_memory = false;
+
+    list_each (node, &run->tracks) {
+        list_item(node, struct open_track, link)->seen = false;
+    }
+    for (size_t i = 0; i < state->open_count; i++) {
+        const struct state_open *open = &state->opens[i];
+        struct open_track *track = track_find(run, open);
+
+        if (!track) {
+            track = track_new(run, open);
+        }
+        if (!track) {
+            short_of_memory = true;
+            continue;
+        }
+        track->seen = true;
+        if (open_is_sealed(state, open) && !track->finish && !track->failed && !track->abort.submitted) {
+            track->finish = finish_start(track, open);
+            short_of_memory = short_of_memory || !track->finish;
+        }
+    }
+    list_each_safe (node, &run->tracks) {
+        struct open_track *track = list_item(node, struct open_track, link);
+        if (!track->seen) {
+            track_free(track);
+        }
+    }
+    if (short_of_memory) {
+        timer_start(&run->retry, RUN_RETRY_MS);
+    }
+}
+
+void tracks_free(struct run *run)
+{
+    while (!list_is_empty(&run->tracks)) {
+        track_free(list_item(run->tracks.next, struct open_track, link));
+    }
+}
+
+/* The save's time is over: try to abort it. Whether that wins against a commit is the record's to say. */
+static void on_deadline(struct timer *timer)
+{
+    struct open_track *track = container_of(timer, struct open_track, timer);
+    struct run *run = track->run;
+    const struct state_open *open = run->loaded ? state_open_find(&run->state, track->id) : NULL;
+    const struct state_term *term = run->loaded ? term_at(&run->state, track->id.term) : NULL;
+    char missing[192] = "";
+
+    if (track->abort.submitted) {
+        return;
+    }
+    if (!open || !term) { /* an update is on its way, or the record could not be read just now */
+        timer_start(&track->timer, RUN_RETRY_MS);
+        run->want_load = true;
+        run_kick(run);
+        return;
+    }
+    track->abort.event = (struct event){.kind = EVENT_ABORT, .token = term->entry.token, .world_size = term->entry.world_size,
+                                        .id = track->id, .open_id = track->open_id, .reason = track->reason};
+    if (open->sealed_count == open->world_size) {
+        track->abort.event.code = CAIRN_E_TIMED_OUT;
+        snprintf(track->reason, sizeof track->reason, "all ranks sealed, but the deadline of %" PRIu64 " ms passed before the commit",
+                 open->entry.deadline_ms);
+    } else {
+        track->abort.event.code = CAIRN_E_MISSING_RANKS;
+        state_missing_ranks(&run->state, track->id, sizeof missing, missing);
+        snprintf(track->reason, sizeof track->reason, "not sealed before the deadline of %" PRIu64 " ms: %s", open->entry.deadline_ms,
+                 missing);
+    }
+    track->abort.done = on_aborted;
+    run_submit(run, &track->abort);
+}
+
+static void on_aborted(struct run_req *req)
+{
+    struct open_track *track = container_of(req, struct open_track, abort);
+
+    /* When it won, or was too late, the entry is gone and the next sync frees the track. When the store failed,
+     * the entry is still there: again. */
+    if (!track->run->catalog->closing) {
+        timer_start(&track->timer, RUN_RETRY_MS);
+    }
+}

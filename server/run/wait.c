@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who waits for what: events that have no answer yet, watches, snapshots. Invariant: a waiting request is
+ * stepped again after every change of the state and when its time is over, never answered from here without
+ * the core having looked. Loop's thread.
+ */
+#include "run_private.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)
+{
+    switch (req->event.kind) {
+    case EVENT_FIND_OPEN:
+        return verdict->code == CAIRN_E_AGAIN;
+    case EVENT_RESTORE_REPORT:
+        return verdict->code == CAIRN_E_AGAIN ||
+               (verdict->code == 0 && !verdict->restore_done && !verdict->restore_failed && ckpt_id_equal(verdict->id, req->event.id));
+    case EVENT_CREATE:
+    case EVENT_OPEN:
+    case EVENT_SEAL:
+    case EVENT_COMMIT:
+    case EVENT_ABORT:
+    case EVENT_RESTORE_BEGIN:
+    case EVENT_HEALTH:
+        return false;
+    }
+    return false;
+}
+
+/* The first rank of a restore of `latest` waits for a save of which every rank has sealed: the step before the crash
+ * is worth some seconds. The others of the session get what the first one got. */
+bool wait_drain_is_needed(const struct run *run, const struct run_req *req)
+{
+    const struct run_state *state = &run->state;
+    const struct event *event = &req->event;
+
+    if (event->kind != EVENT_RESTORE_BEGIN || event->selector.kind != SELECT_LATEST || req->expired ||
+        run->catalog->options.restore_drain_ms == 0) {
+        return false;
+    }
+    if (state_restore_find(state, &event->token, event->ordinal)) {
+        return false;
+    }
+    for (size_t i = 0; i < state->open_count; i++) {
+        if (open_is_sealed(state, &state->opens[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void on_time(struct timer *timer)
+{
+    struct run_req *req = container_of(timer, struct run_req, timer);
+    struct run *run = req->run;
+
+    req->expired = true;
+    if (req->waiting) {
+        req->waiting = false;
+        list_remove(&req->link);
+        list_add_tail(&run->queue, &req->link);
+        run_kick(run);
+    }
+}
+
+void wait_begin(struct run *run, struct run_req *req, uint64_t wait_ms)
+{
+    req->waiting = true;
+    list_add_tail(&run->waiting, &req->link);
+    req->timer.cb = on_time;
+    if (!timer_is_active(&req->timer)) {
+        timer_start(&req->timer, wait_ms);
+    }
+}
+
+void wait_wake(struct run *run)
+{
+    struct list *node;
+
+    while ((node = list_pop(&run->waiting))) {
+        struct run_req *req = list_item(node, struct run_req, link);
+        req->waiting = false;
+        list_add_tail(&run->queue, &req->link);
+    }
+}
+
+void wait_give_up(const struct run *run, struct run_req *req)
+{
+    const struct event *event = &req->event;
+    const struct state_restore *session;
+    char name[RUN_NAME_TEXT_MAX], missing[256] = "";
+
+    run_name_format(&run->name, name);
+    if (event->kind == EVENT_FIND_OPEN) {
+        diag_set(&req->diag, CAIRN_E_MISSING_RANKS, "rank 0 did not open the save of step %" PRIu64 " of %s within %" PRIu64 " ms; "
+                 "is it alive, and at the same step?", event->id.step, name, req->wait_ms);
+    } else {
+        session = state_restore_find(&run->state, &event->token, event->ordinal);
+        if (session) {
+            state_missing_reports(&run->state, session, sizeof missing, missing);
+        }
+        diag_set(&req->diag, CAIRN_E_MISSING_RANKS, "restore of step %" PRIu64 " of %s: no report from %s within %" PRIu64
+                 " ms; the state in memory is not to be used", event->id.step, name, missing, req->wait_ms);
+    }
+    req->verdict.code = CAIRN_E_MISSING_RANKS;
+    req_answer(req, CAIRN_E_MISSING_RANKS);
+}
+
+/* What a watch is told; false while the save is open. */
+static bool watch_outcome(const struct run_state *state, const struct run_watch *watch, enum save_state *ret, int *ret_code,
+                          const char **ret_why, uint64_t *ret_seq)
+{
+    const struct state_open *open = state_open_find(state, watch->id);
+
+    *ret_seq = 0;
+    if (open && open->entry.open_id == watch->open_id) {
+        return false;
+    }
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
+        if (ckpt_id_equal(commit->entry.id, watch->id) && commit->entry.open_id == watch->open_id) {
+            *ret = SAVE_COMMITTED;
+            *ret_code = 0;
+            *ret_why = "";
+            *ret_seq = commit->entry.seq;
+            return true;
+        }
+    }
+    for (size_t i = 0; i < state->dead_count; i++) {
+        const struct state_dead *dead = &state->deads[i];
+        if (ckpt_id_equal(dead->id, watch->id) && dead->entry.open_id == watch->open_id) {
+            *ret = SAVE_ABORTED;
+            *ret_code = dead->entry.code ? dead->entry.code : CAIRN_E_ABORTED;
+            *ret_why = dead->entry.reason;
+            return true;
+        }
+    }
+    if (open || state_commit_find(state, watch->id) || state->newest_term > watch->id.term) {
+        *ret = SAVE_ABORTED; /* an opening of the same step, or a newer term, came after this one */
+        *ret_code = state->newest_term > watch->id.term ? CAIRN_E_FENCED : CAIRN_E_ABORTED;
+        *ret_why = "another opening of the step came after this one";
+        return true;
+    }
+    *ret = SAVE_NONE;
+    *ret_code = CAIRN_E_NOT_FOUND;
+    *ret_why = "no such save is known";
+    return true;
+}
+
+void watches_tell(struct run *run)
+{
+    struct list mine;
+    struct list *node;
+
+    list_init(&mine); /* a callback may watch again, and unwatch others */
+    while ((node = list_pop(&run->watches))) {
+        list_add_tail(&mine, node);
+    }
+    while ((node = list_pop(&mine))) {
+        struct run_watch *watch = list_item(node, struct run_watch, link);
+        enum save_state save = SAVE_NONE;
+        int code = 0;
+        const char *why = "";
+        uint64_t seq = 0;
+
+        if (watch_outcome(&run->state, watch, &save, &code, &why, &seq)) {
+            watch->run = NULL;
+            watch->done(watch, save, code, why, seq);
+        } else {
+            list_add_tail(&run->watches, &watch->link);
+        }
+    }
+}
+
+void watches_fail(struct run *run, int code, const struct diag *diag)
+{
+    struct list mine;
+    struct list *node;
+
+    list_init(&mine);
+    while ((node = list_pop(&run->watches))) {
+        list_add_tail(&mine, node);
+    }
+    while ((node = list_pop(&mine))) {
+        struct run_watch *watch = list_item(node, struct run_watch, link);
+        watch->run = NULL;
+        watch->done(watch, SAVE_OPEN, code, diag_text(diag, code), 0);
+    }
+}
+
+void snapshots_tell(struct run *run, int status, const struct diag *diag)
+{
+    struct list mine;
+    struct list *node;
+
+    list_init(&mine);
+    while ((node = list_pop(&run->snapshots))) {
+        list_add_tail(&mine, node);
+    }
+    while ((node = list_pop(&mine))) {
+        struct run_snapshot_req *req = list_item(node, struct run_snapshot_req, link);
+        req->run = NULL;
+        req->status = status;
+        req->state = status ? NULL : &run->state;
+        if (status && diag) {
+            diag_copy(&req->diag, diag);
+        }
+        req->done(req);
+        req = NULL;
+    }
+}
