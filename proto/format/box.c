@@ -5,10 +5,10 @@
  */
 #include "box.h"
 
-#include "base/check.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "base/check.h"
 
 int shape_check(const struct shape *shape, uint32_t dtype, uint64_t *ret_bytes, struct diag *diag)
 {
@@ -16,8 +16,8 @@ int shape_check(const struct shape *shape, uint32_t dtype, uint64_t *ret_bytes, 
         return diag_set(diag, CAIRN_E_UNSUPPORTED, "dtype %u is not known to this version", dtype);
     }
     if (shape->ndim > LIMIT_NDIM) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "%u dimensions; at most %d are allowed", shape->ndim,
-                        LIMIT_NDIM);
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "%u dimensions; at most %d are allowed",
+                        shape->ndim, LIMIT_NDIM);
     }
     /* The product without the zeros must fit too: boxes and rows of an empty tensor are counted. */
     uint64_t bytes = dtype_bits(dtype) / 8;
@@ -97,15 +97,16 @@ struct box box_whole(const struct shape *shape)
 int box_check(const struct box *box, const struct shape *shape, struct diag *diag)
 {
     if (box->ndim != shape->ndim || box->ndim > LIMIT_NDIM) {
-        return diag_set(diag, CAIRN_E_INVALID, "the box has %u dimensions, the tensor %u", box->ndim,
-                        shape->ndim);
+        return diag_set(diag, CAIRN_E_INVALID, "the box has %u dimensions, the tensor %u",
+                        box->ndim, shape->ndim);
     }
     for (uint32_t d = 0; d < box->ndim; d++) {
         int64_t offset = box->offset[d], length = box->length[d], whole = shape->length[d];
         if (offset < 0 || length < 0 || offset > whole || length > whole - offset) {
-            return diag_set(diag, CAIRN_E_INVALID,
-                            "the box (offset %lld, length %lld) is outside dimension %u of length %lld",
-                            (long long)offset, (long long)length, d, (long long)whole);
+            return diag_set(
+                diag, CAIRN_E_INVALID,
+                "the box (offset %lld, length %lld) is outside dimension %u of length %lld",
+                (long long)offset, (long long)length, d, (long long)whole);
         }
     }
     return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * box: a rectangle of a tensor. grid: the cells ("chunks") of a box. split: who of a group writes which
- * cells. All three are pure functions of shape, dtype, chunk size and list, so every rank and every
- * version computes the same without talking. Normative text: FORMAT.md.
+ * box: a rectangle of a tensor. grid: the cells ("chunks") of a box. split: who of a group writes
+ * which cells. All three are pure functions of shape, dtype, chunk size and list, so every rank and
+ * every version computes the same without talking. Normative text: FORMAT.md.
  */
 #ifndef CAIRN_FORMAT_BOX_H
 #define CAIRN_FORMAT_BOX_H
@@ -20,8 +20,10 @@ struct box {
     int64_t length[LIMIT_NDIM];
 };
 
-/* Lengths >= 0, element count and bytes fit int64, bits come out as whole bytes. INVALID / TOO_LARGE. */
-int MUST_USE shape_check(const struct shape *shape, uint32_t dtype, uint64_t *ret_bytes, struct diag *diag);
+/* Lengths >= 0, element count and bytes fit int64, bits come out as whole bytes. INVALID /
+ * TOO_LARGE. */
+int MUST_USE shape_check(const struct shape *shape, uint32_t dtype, uint64_t *ret_bytes,
+                         struct diag *diag);
 bool shape_equal(const struct shape *a, const struct shape *b);
 void shape_format(const struct shape *shape, size_t bytes, char *ret); /* "[4096, 512]" */
 struct box box_whole(const struct shape *shape);
@@ -35,14 +37,16 @@ int box_compare(const struct box *a, const struct box *b); /* by offset, then le
 bool box_intersect(const struct box *a, const struct box *b, struct box *ret);
 void box_format(const struct box *box, size_t bytes, char *ret); /* "[0:128, 64:512]" */
 
-/* Do the boxes tile the shape exactly: no gap, no overlap? COVERAGE names two boxes that overlap or the
- * first hole, INVALID a box outside. Empty boxes count for nothing; an empty shape is tiled by none or by
- * any empty ones. O(n log n). TOO_LARGE beyond 2^26 corners (2 a box of slabs, 4 of tiles, ...). */
-int MUST_USE boxes_tile(const struct shape *shape, size_t count, struct box *boxes, struct diag *diag);
+/* Do the boxes tile the shape exactly: no gap, no overlap? COVERAGE names two boxes that overlap or
+ * the first hole, INVALID a box outside. Empty boxes count for nothing; an empty shape is tiled by
+ * none or by any empty ones. O(n log n). TOO_LARGE beyond 2^26 corners (2 a box of slabs, 4 of
+ * tiles, ...). */
+int MUST_USE boxes_tile(const struct shape *shape, size_t count, struct box *boxes,
+                        struct diag *diag);
 enum tile_fault_kind { TILE_EXACT, TILE_HOLE, TILE_OVERLAP };
 struct tile_fault {
     enum tile_fault_kind kind;
-    struct box point;     /* one element: the first, in row-major order, that has no box or several */
+    struct box point; /* one element: the first, in row-major order, that has no box or several */
     size_t first, second; /* TILE_OVERLAP: indices of two boxes that hold it */
 };
 /* The same of checked boxes, as an answer and not as an error. NO_MEMORY, TOO_LARGE. */
@@ -50,26 +54,30 @@ int MUST_USE boxes_tile_fault(const struct shape *shape, size_t count, const str
                               struct tile_fault *ret, struct diag *diag);
 
 /* The grid of a box: the last dimensions that fit whole into chunk_bytes stay whole; the one before
- * them is cut into runs of as many rows as fit; all before that one by one. So each cell is contiguous in
- * its box (row-major) and cells follow each other without a gap. A box without bytes has no cell. */
+ * them is cut into runs of as many rows as fit; all before that one by one. So each cell is
+ * contiguous in its box (row-major) and cells follow each other without a gap. A box without bytes
+ * has no cell. */
 struct grid {
     struct box box;
     uint32_t dtype;
-    uint32_t cut_dim;     /* the dimension that is cut into runs */
-    uint64_t rows;        /* rows of cut_dim per cell */
-    uint64_t row_bytes;   /* bytes of one row of cut_dim */
+    uint32_t cut_dim;   /* the dimension that is cut into runs */
+    uint64_t rows;      /* rows of cut_dim per cell */
+    uint64_t row_bytes; /* bytes of one row of cut_dim */
     uint64_t cells_per_outer, cell_count;
 };
-/* A run's chunk size: a multiple of LIMIT_ALIGN_BYTES from LIMIT_CHUNK_BYTES_MIN to LIMIT_CHUNK_BYTES. */
+/* A run's chunk size: a multiple of LIMIT_ALIGN_BYTES from LIMIT_CHUNK_BYTES_MIN to
+ * LIMIT_CHUNK_BYTES. */
 bool chunk_bytes_is_valid(uint64_t chunk_bytes);
 void grid_init(struct grid *grid, const struct box *box, uint32_t dtype, uint64_t chunk_bytes);
-/* Cell idx: its rectangle in tensor coordinates, where it starts in the box's row-major bytes, its bytes
- * (never above chunk_bytes: a row of the last dimension that is larger is cut by elements). */
-void grid_cell(const struct grid *grid, uint64_t idx, struct box *ret_cell, uint64_t *ret_offset, uint64_t *ret_bytes);
+/* Cell idx: its rectangle in tensor coordinates, where it starts in the box's row-major bytes, its
+ * bytes (never above chunk_bytes: a row of the last dimension that is larger is cut by
+ * elements). */
+void grid_cell(const struct grid *grid, uint64_t idx, struct box *ret_cell, uint64_t *ret_offset,
+               uint64_t *ret_bytes);
 
-/* Split: items (sorted by name, coordinate, box; equal on every rank of the group) laid end to end; member
- * m of n writes the cells whose first byte lies in [total*m/n, total*(m+1)/n). Whole cells; imbalance
- * at most one cell. */
+/* Split: items (sorted by name, coordinate, box; equal on every rank of the group) laid end to end;
+ * member m of n writes the cells whose first byte lies in [total*m/n, total*(m+1)/n). Whole cells;
+ * imbalance at most one cell. */
 struct split {
     uint64_t total_bytes; /* of all items of the group */
     uint32_t member, members;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Coverage of a checkpoint: what all parts together hold is every element once. Boxes that several ranks
- * hold alike (replicas) are one box, whose cells all of them together must have written exactly once; the
- * different boxes of a tensor must tile its shape. Every error names the tensor and the ranks. Pure.
+ * Coverage of a checkpoint: what all parts together hold is every element once. Boxes that several
+ * ranks hold alike (replicas) are one box, whose cells all of them together must have written
+ * exactly once; the different boxes of a tensor must tile its shape. Every error names the tensor
+ * and the ranks. Pure.
  */
 #include "part.h"
-
-#include "base/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/check.h"
 
 struct held_box { /* a box as one rank holds it */
     const struct part_box *box;
@@ -72,7 +73,10 @@ static const struct part_blob *blob_of(const struct coverage *cov, size_t member
     return &cov->parts[m.part].blobs[m.idx];
 }
 
-static uint32_t rank_of(const struct coverage *cov, size_t member) { return cov->group.members[member].part; }
+static uint32_t rank_of(const struct coverage *cov, size_t member)
+{
+    return cov->group.members[member].part;
+}
 
 /* A local thing belongs to one rank. */
 static int check_local(const struct coverage *cov, bool blob, uint32_t placement)
@@ -82,9 +86,10 @@ static int check_local(const struct coverage *cov, bool blob, uint32_t placement
         return 0;
     }
     name_text(cov, blob, sizeof name, name);
-    return diag_set(cov->diag, CAIRN_E_COVERAGE,
-                    "%s is local, but ranks %u and %u both bring it; give each rank its own coordinate", name,
-                    rank_of(cov, 0), rank_of(cov, 1));
+    return diag_set(
+        cov->diag, CAIRN_E_COVERAGE,
+        "%s is local, but ranks %u and %u both bring it; give each rank its own coordinate", name,
+        rank_of(cov, 0), rank_of(cov, 1));
 }
 
 static int check_tensor_alike(const struct coverage *cov)
@@ -95,18 +100,20 @@ static int check_tensor_alike(const struct coverage *cov)
     for (size_t i = 1; i < cov->group.member_count; i++) {
         const struct part_tensor *other = tensor_of(cov, i);
         if (other->dtype != first->dtype) {
-            return diag_set(cov->diag, CAIRN_E_DTYPE_MISMATCH, "%s is %s on rank %u and %s on rank %u", name,
-                            dtype_name(first->dtype), rank_of(cov, 0), dtype_name(other->dtype),
-                            rank_of(cov, i));
+            return diag_set(cov->diag, CAIRN_E_DTYPE_MISMATCH,
+                            "%s is %s on rank %u and %s on rank %u", name, dtype_name(first->dtype),
+                            rank_of(cov, 0), dtype_name(other->dtype), rank_of(cov, i));
         }
         if (!shape_equal(&other->shape, &first->shape)) {
             shape_format(&first->shape, sizeof a, a);
             shape_format(&other->shape, sizeof b, b);
-            return diag_set(cov->diag, CAIRN_E_SHAPE_MISMATCH, "%s has the shape %s on rank %u and %s on rank %u",
-                            name, a, rank_of(cov, 0), b, rank_of(cov, i));
+            return diag_set(cov->diag, CAIRN_E_SHAPE_MISMATCH,
+                            "%s has the shape %s on rank %u and %s on rank %u", name, a,
+                            rank_of(cov, 0), b, rank_of(cov, i));
         }
         if (other->placement != first->placement) {
-            return diag_set(cov->diag, CAIRN_E_COVERAGE, "%s has placement %u on rank %u and %u on rank %u", name,
+            return diag_set(cov->diag, CAIRN_E_COVERAGE,
+                            "%s has placement %u on rank %u and %u on rank %u", name,
                             first->placement, rank_of(cov, 0), other->placement, rank_of(cov, i));
         }
     }
@@ -122,8 +129,8 @@ static int written_compare(const void *a, const void *b)
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* written[0, count): are they the cells 0 .. cell_count-1, once each? what: of what, for the message;
- * holder: a rank that could have written. */
+/* written[0, count): are they the cells 0 .. cell_count-1, once each? what: of what, for the
+ * message; holder: a rank that could have written. */
 static int check_written(struct coverage *cov, size_t count, uint64_t cell_count, const char *what,
                          uint32_t holder)
 {
@@ -137,19 +144,21 @@ static int check_written(struct coverage *cov, size_t count, uint64_t cell_count
     }
     for (size_t i = 0; i < count; i++) {
         if (i > 0 && written[i].cell == written[i - 1].cell) {
-            return diag_set(cov->diag, CAIRN_E_COVERAGE, "%s: cell %u of %llu was written by rank %u and rank %u",
-                            what, written[i].cell, (unsigned long long)cell_count, written[i - 1].rank,
+            return diag_set(cov->diag, CAIRN_E_COVERAGE,
+                            "%s: cell %u of %llu was written by rank %u and rank %u", what,
+                            written[i].cell, (unsigned long long)cell_count, written[i - 1].rank,
                             written[i].rank);
         }
         if (written[i].cell != i) {
             return diag_set(cov->diag, CAIRN_E_COVERAGE,
-                            "%s: cell %zu of %llu was written by no rank (rank %u holds it)", what, i,
-                            (unsigned long long)cell_count, holder);
+                            "%s: cell %zu of %llu was written by no rank (rank %u holds it)", what,
+                            i, (unsigned long long)cell_count, holder);
         }
     }
     if (count != cell_count) {
-        return diag_set(cov->diag, CAIRN_E_COVERAGE, "%s: cell %zu of %llu was written by no rank (rank %u holds it)",
-                        what, count, (unsigned long long)cell_count, holder);
+        return diag_set(cov->diag, CAIRN_E_COVERAGE,
+                        "%s: cell %zu of %llu was written by no rank (rank %u holds it)", what,
+                        count, (unsigned long long)cell_count, holder);
     }
     return 0;
 }
@@ -230,13 +239,15 @@ static int report_fault(const struct coverage *cov, const struct tile_fault *fau
     box_format(&fault->point, sizeof point, point);
     if (fault->kind == TILE_HOLE) {
         size_t last = cov->group.member_count - 1;
-        return diag_set(cov->diag, CAIRN_E_COVERAGE,
-                        "%s: no rank brings the element %s (%zu ranks from %u to %u have boxes of it)", name,
-                        point, last + 1, rank_of(cov, 0), rank_of(cov, last));
+        return diag_set(
+            cov->diag, CAIRN_E_COVERAGE,
+            "%s: no rank brings the element %s (%zu ranks from %u to %u have boxes of it)", name,
+            point, last + 1, rank_of(cov, 0), rank_of(cov, last));
     }
     box_format(&cov->distinct[fault->first], sizeof a, a);
     box_format(&cov->distinct[fault->second], sizeof b, b);
-    return diag_set(cov->diag, CAIRN_E_COVERAGE, "%s: box %s of rank %u overlaps box %s of rank %u at %s", name, a,
+    return diag_set(cov->diag, CAIRN_E_COVERAGE,
+                    "%s: box %s of rank %u overlaps box %s of rank %u at %s", name, a,
                     cov->distinct_rank[fault->first], b, cov->distinct_rank[fault->second], point);
 }
 
@@ -248,7 +259,9 @@ static int grow_distinct(struct coverage *cov, size_t need)
     cov->distinct = boxes;
     rc = rc != 0 ? rc : grow(need, &cov->distinct_cap, sizeof *cov->distinct_rank, &ranks);
     cov->distinct_rank = ranks;
-    return rc == 0 ? 0 : diag_set(cov->diag, rc, "checking the coverage of \"%.160s\"", cov->group.name);
+    return rc == 0
+               ? 0
+               : diag_set(cov->diag, rc, "checking the coverage of \"%.160s\"", cov->group.name);
 }
 
 static int check_tensor(struct coverage *cov)
@@ -267,7 +280,8 @@ static int check_tensor(struct coverage *cov)
         cov->distinct_rank[distinct++] = cov->held[from].rank;
         rc = check_box(cov, tensor, from, to);
     }
-    rc = rc != 0 ? rc : boxes_tile_fault(&tensor->shape, distinct, cov->distinct, &fault, cov->diag);
+    rc =
+        rc != 0 ? rc : boxes_tile_fault(&tensor->shape, distinct, cov->distinct, &fault, cov->diag);
     if (rc == 0 && fault.kind != TILE_EXACT) {
         rc = report_fault(cov, &fault);
     }
@@ -284,21 +298,24 @@ static int check_blob(struct coverage *cov)
         const struct part_blob *other = blob_of(cov, i);
         if (other->kind != first->kind || other->plain_bytes != first->plain_bytes ||
             other->placement != first->placement) {
-            return diag_set(cov->diag, CAIRN_E_COVERAGE,
-                            "%s differs: kind %u, placement %u, %llu bytes on rank %u; kind %u, placement %u, "
-                            "%llu bytes on rank %u",
-                            name, first->kind, first->placement, (unsigned long long)first->plain_bytes,
-                            rank_of(cov, 0), other->kind, other->placement,
-                            (unsigned long long)other->plain_bytes, rank_of(cov, i));
+            return diag_set(
+                cov->diag, CAIRN_E_COVERAGE,
+                "%s differs: kind %u, placement %u, %llu bytes on rank %u; kind %u, placement %u, "
+                "%llu bytes on rank %u",
+                name, first->kind, first->placement, (unsigned long long)first->plain_bytes,
+                rank_of(cov, 0), other->kind, other->placement,
+                (unsigned long long)other->plain_bytes, rank_of(cov, i));
         }
-        int rc = add_written(cov, &count, &cov->parts[rank_of(cov, i)], other->chunk_first, other->chunk_count);
+        int rc = add_written(cov, &count, &cov->parts[rank_of(cov, i)], other->chunk_first,
+                             other->chunk_count);
         if (rc != 0) {
             return rc;
         }
     }
     int rc = check_local(cov, true, first->placement);
     return rc != 0 ? rc
-                   : check_written(cov, count, blob_chunk_count(first->plain_bytes, cov->parts[0].chunk_bytes),
+                   : check_written(cov, count,
+                                   blob_chunk_count(first->plain_bytes, cov->parts[0].chunk_bytes),
                                    name, rank_of(cov, 0));
 }
 
@@ -309,20 +326,23 @@ static int check_headers(size_t count, const struct part *parts, struct diag *di
         const struct part *part = &parts[i];
         if (part->rank != i || part->world_size != count) {
             return diag_set(diag, CAIRN_E_COVERAGE,
-                            "part %zu of %zu says it is of rank %u in a world of %u ranks", i, count,
-                            part->rank, part->world_size);
+                            "part %zu of %zu says it is of rank %u in a world of %u ranks", i,
+                            count, part->rank, part->world_size);
         }
         if (!ckpt_id_equal(part->id, parts[0].id) ||
             memcmp(&part->run_uuid, &parts[0].run_uuid, sizeof part->run_uuid) != 0 ||
             part->chunk_bytes != parts[0].chunk_bytes) {
             return diag_set(diag, CAIRN_E_COVERAGE,
-                            "the parts of rank 0 and rank %zu are of different runs, checkpoints or chunk sizes", i);
+                            "the parts of rank 0 and rank %zu are of different runs, checkpoints "
+                            "or chunk sizes",
+                            i);
         }
     }
     return 0;
 }
 
-int parts_check_coverage(size_t count, const struct part *parts, struct scratch *scratch, struct diag *diag)
+int parts_check_coverage(size_t count, const struct part *parts, struct scratch *scratch,
+                         struct diag *diag)
 {
     struct coverage cov;
     struct parts_walk walk;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The shared prologue: see doc.h. The crc is checked before the version, so that a flipped bit in the
- * version is damage and not "a newer Cairn wrote this". Pure; any thread.
+ * The shared prologue: see doc.h. The crc is checked before the version, so that a flipped bit in
+ * the version is damage and not "a newer Cairn wrote this". Pure; any thread.
  */
 #include "doc.h"
+
+#include <string.h>
 
 #include "base/check.h"
 #include "hash/hash.h"
 #include "ids.h"
-
-#include <string.h>
 
 size_t doc_begin(struct buf *buf, const struct doc_kind *kind)
 {
@@ -27,7 +27,7 @@ static uint32_t doc_crc(size_t bytes, const uint8_t *data)
     return crc32c(crc32c(0, 16, data), bytes - DOC_PROLOGUE_BYTES, data + DOC_PROLOGUE_BYTES);
 }
 
-void doc_end(struct buf *buf, const struct doc_kind *kind, size_t start, size_t covered)
+void doc_end(struct buf *buf, const struct doc_kind *kind, size_t start)
 {
     if (buf_status(buf) != 0) {
         return;
@@ -38,14 +38,14 @@ void doc_end(struct buf *buf, const struct doc_kind *kind, size_t start, size_t 
         buf->status = CAIRN_E_TOO_LARGE;
         return;
     }
-    size_t end = covered != 0 ? covered : bytes;
+    size_t end = kind->covered != 0 ? kind->covered : bytes;
     CHECK(end <= bytes);
     buf_patch_u64(buf, start + 8, bytes);
     buf_patch_u32(buf, start + 16, doc_crc(end, buf->data + start));
 }
 
-int doc_open(const struct doc_kind *kind, size_t bytes, const uint8_t *data, size_t covered,
-             struct cur *ret, struct diag *diag)
+int doc_open(const struct doc_kind *kind, size_t bytes, const uint8_t *data, struct cur *ret,
+             struct diag *diag)
 {
     struct cur cur;
     if (bytes > kind->bytes_max) {
@@ -53,31 +53,32 @@ int doc_open(const struct doc_kind *kind, size_t bytes, const uint8_t *data, siz
                         kind->what, bytes, (unsigned long long)kind->bytes_max);
     }
     if (bytes < kind->bytes_min) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the %s has %zu bytes; the shortest has %llu", kind->what,
-                        bytes, (unsigned long long)kind->bytes_min);
+        return diag_set(diag, CAIRN_E_FORMAT, "the %s has %zu bytes; the shortest has %llu",
+                        kind->what, bytes, (unsigned long long)kind->bytes_min);
     }
     cur_init(&cur, bytes, data);
     uint32_t magic = cur_u32(&cur), version = cur_u32(&cur);
     uint64_t length = cur_u64(&cur);
     uint32_t crc = cur_u32(&cur);
     if (magic != kind->magic) {
-        return diag_set(diag, CAIRN_E_FORMAT, "this is no %s: it begins with %08x, not %08x", kind->what,
-                        magic, kind->magic);
+        return diag_set(diag, CAIRN_E_FORMAT, "this is no %s: it begins with %08x, not %08x",
+                        kind->what, magic, kind->magic);
     }
     if (length != bytes) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the %s has %zu bytes, its header says %llu", kind->what,
-                        bytes, (unsigned long long)length);
+        return diag_set(diag, CAIRN_E_FORMAT, "the %s has %zu bytes, its header says %llu",
+                        kind->what, bytes, (unsigned long long)length);
     }
-    size_t end = covered != 0 ? covered : bytes;
+    size_t end = kind->covered != 0 ? kind->covered : bytes;
     CHECK(end >= DOC_PROLOGUE_BYTES && end <= bytes);
     uint32_t found = doc_crc(end, data);
     if (found != crc) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "the %s is damaged: crc32c %08x, stored %08x", kind->what,
-                        found, crc);
+        return diag_set(diag, CAIRN_E_DAMAGED, "the %s is damaged: crc32c %08x, stored %08x",
+                        kind->what, found, crc);
     }
     if (version != DOC_VERSION) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "the %s has version %u; this program reads version %d",
-                        kind->what, version, DOC_VERSION);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "the %s has version %u; this program reads version %d", kind->what, version,
+                        DOC_VERSION);
     }
     *ret = cur;
     return 0;
@@ -86,8 +87,9 @@ int doc_open(const struct doc_kind *kind, size_t bytes, const uint8_t *data, siz
 int doc_finish(const struct doc_kind *kind, const struct cur *cur, struct diag *diag)
 {
     if (cur_finish(cur) != 0) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the %s ends early or has bytes left over at offset %zu",
-                        kind->what, cur->at);
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the %s ends early or has bytes left over at offset %zu", kind->what,
+                        cur->at);
     }
     return 0;
 }
@@ -105,18 +107,20 @@ int doc_as_format(int code, struct diag *diag)
 
 int doc_no_memory(const char *what, struct diag *diag)
 {
-    return diag_set(diag, CAIRN_E_NO_MEMORY, "decoding the %s needs more memory than its reader allows",
-                    what);
+    return diag_set(diag, CAIRN_E_NO_MEMORY,
+                    "decoding the %s needs more memory than its reader allows", what);
 }
 
-const char *doc_text(struct cur *cur, size_t max, bool empty_allowed, struct scratch *scratch, int *status)
+const char *doc_text(struct cur *cur, size_t max, bool empty_allowed, struct scratch *scratch,
+                     int *status)
 {
     size_t bytes = cur_u16(cur);
     const uint8_t *text = cur_bytes(cur, bytes);
     if (*status != 0) {
         return "";
     }
-    if (cur->status != 0 || !((bytes == 0 && empty_allowed) || text_is_valid(bytes, (const char *)text, max))) {
+    if (cur->status != 0 ||
+        !((bytes == 0 && empty_allowed) || text_is_valid(bytes, (const char *)text, max))) {
         *status = CAIRN_E_FORMAT;
         return "";
     }

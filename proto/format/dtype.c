@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The element types: lookups in the one table, dtype.def. Values are stored and sent, so that an unknown
- * one is normal input from a newer version and never an assertion. Pure; any thread.
+ * The element types: lookups in the one table, dtype.def. Values are stored and sent, so that an
+ * unknown one is normal input from a newer version and never an assertion. Pure; any thread.
  */
 #include "ids.h"
 
-#include "base/check.h"
-
 #include <string.h>
+
+#include "base/check.h"
 
 struct dtype_row {
     uint32_t bits;

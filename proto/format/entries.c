@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values of a run's record: one encoder and one decoder a kind. A value begins with a version byte, has
- * no checksum of its own (the update and the snapshot that hold it have), and is read to its last byte.
- * Pure; any thread.
+ * Keys and values of a run's record. Numbers in keys have a fixed width, so that the order of keys
+ * is the order of numbers; a key of a family that this version does not know is kept and not
+ * touched. Values: one encoder and one decoder a kind. A value begins with a version byte, has no
+ * checksum of its own (the update and the snapshot that hold it have), and is read to its last
+ * byte. Pure; any thread.
  */
 #include "entries.h"
 
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
 #include "box.h"
 #include "doc.h"
 #include "manifest.h"
-
-#include <string.h>
 
 enum { ENTRY_VERSION = 1 };
 
@@ -28,7 +34,8 @@ static struct ckpt_id take_id(struct cur *cur)
 
 static int64_t take_i64(struct cur *cur) { return (int64_t)cur_u64(cur); }
 
-/* A reason is text for people in a fixed array: it is cut at the array's end, and at a bad sequence. */
+/* A reason is text for people in a fixed array: it is cut at the array's end, and at a bad
+ * sequence. */
 static void put_reason(struct buf *buf, const char reason[ENTRY_REASON_BYTES])
 {
     size_t bytes = strnlen(reason, ENTRY_REASON_BYTES - 1);
@@ -63,8 +70,9 @@ static int entry_open_value(const char *what, struct record_value value, struct 
     cur_init(ret, value.bytes, value.data);
     uint8_t version = cur_u8(ret);
     if (version != ENTRY_VERSION) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "the %s entry has version %u; this program reads %d",
-                        what, version, ENTRY_VERSION);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "the %s entry has version %u; this program reads %d", what, version,
+                        ENTRY_VERSION);
     }
     return 0;
 }
@@ -73,8 +81,8 @@ static int entry_open_value(const char *what, struct record_value value, struct 
 static int entry_finish(const char *what, const struct cur *cur, bool good, struct diag *diag)
 {
     if (cur_finish(cur) != 0) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the %s entry is broken at offset %zu of %zu", what, cur->at,
-                        cur->bytes);
+        return diag_set(diag, CAIRN_E_FORMAT, "the %s entry is broken at offset %zu of %zu", what,
+                        cur->at, cur->bytes);
     }
     return good ? 0 : diag_set(diag, CAIRN_E_FORMAT, "the %s entry contradicts itself", what);
 }
@@ -156,7 +164,8 @@ static int take_term(struct cur *cur, struct entry_term *entry, struct diag *dia
     entry->world_size = cur_u32(cur);
     entry->parent = take_id(cur);
     entry->newest_seen = cur_u64(cur);
-    return entry_finish("term", cur, entry->world_size > 0 && entry->world_size <= LIMIT_WORLD_SIZE, diag);
+    return entry_finish("term", cur, entry->world_size > 0 && entry->world_size <= LIMIT_WORLD_SIZE,
+                        diag);
 }
 
 int entry_term_decode(struct record_value value, struct scratch *scratch, struct entry_term *ret,
@@ -189,7 +198,8 @@ static int take_seal(struct cur *cur, struct entry_seal *entry, struct diag *dia
     entry->writer = cur_u64(cur);
     entry->part_bytes = cur_u64(cur);
     cur_copy(cur, sizeof entry->part_sha256.bytes, entry->part_sha256.bytes);
-    return entry_finish("seal", cur, entry->part_bytes > 0 && entry->part_bytes <= LIMIT_PART_BYTES, diag);
+    return entry_finish("seal", cur, entry->part_bytes > 0 && entry->part_bytes <= LIMIT_PART_BYTES,
+                        diag);
 }
 
 int entry_seal_decode(struct record_value value, struct scratch *scratch, struct entry_seal *ret,
@@ -252,8 +262,8 @@ static int take_health(struct cur *cur, struct entry_health *entry, struct diag 
     return entry_finish("health", cur, entry->health <= HEALTH_DAMAGED, diag);
 }
 
-int entry_health_decode(struct record_value value, struct scratch *scratch, struct entry_health *ret,
-                        struct diag *diag)
+int entry_health_decode(struct record_value value, struct scratch *scratch,
+                        struct entry_health *ret, struct diag *diag)
 {
     struct entry_health entry;
     struct cur cur;
@@ -294,12 +304,13 @@ static int take_restore(struct cur *cur, struct entry_restore *entry, struct dia
     take_reason(cur, entry->reason);
     return entry_finish("restore", cur,
                         entry->state >= RESTORE_RUNNING && entry->state <= RESTORE_FAILED &&
-                            entry->allow_older <= 1 &&
-                            entry->world_size > 0 && entry->world_size <= LIMIT_WORLD_SIZE, diag);
+                            entry->allow_older <= 1 && entry->world_size > 0 &&
+                            entry->world_size <= LIMIT_WORLD_SIZE,
+                        diag);
 }
 
-int entry_restore_decode(struct record_value value, struct scratch *scratch, struct entry_restore *ret,
-                         struct diag *diag)
+int entry_restore_decode(struct record_value value, struct scratch *scratch,
+                         struct entry_restore *ret, struct diag *diag)
 {
     struct entry_restore entry;
     struct cur cur;
@@ -329,8 +340,8 @@ static int take_report(struct cur *cur, struct entry_report *entry, struct diag 
     return entry_finish("report", cur, true, diag);
 }
 
-int entry_report_decode(struct record_value value, struct scratch *scratch, struct entry_report *ret,
-                        struct diag *diag)
+int entry_report_decode(struct record_value value, struct scratch *scratch,
+                        struct entry_report *ret, struct diag *diag)
 {
     struct entry_report entry;
     struct cur cur;
@@ -370,8 +381,8 @@ static int take_chain(struct cur *cur, struct entry_chain *entry, struct diag *d
     entry->id = take_id(cur);
     entry->wall_ns = take_i64(cur);
     if (cur->status == 0 && (entry->kind < CHAIN_COMMIT || entry->kind > CHAIN_RECLAIM)) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "a chain entry of kind %u is not known to this version",
-                        entry->kind);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "a chain entry of kind %u is not known to this version", entry->kind);
     }
     bool good = entry->seq > 0 && entry->id.term > 0;
     if (entry->kind == CHAIN_COMMIT) {
@@ -436,8 +447,10 @@ static int take_open_lists(struct cur *cur, struct scratch *scratch, struct entr
     int status = 0;
     const uint8_t *metadata = cur_bytes(cur, entry->metadata_bytes);
     entry->tags = scratch_array(scratch, entry->tag_count + 1u, sizeof *entry->tags);
-    entry->metric_names = scratch_array(scratch, entry->metric_count + 1u, sizeof *entry->metric_names);
-    entry->metric_values = scratch_array(scratch, entry->metric_count + 1u, sizeof *entry->metric_values);
+    entry->metric_names =
+        scratch_array(scratch, entry->metric_count + 1u, sizeof *entry->metric_names);
+    entry->metric_values =
+        scratch_array(scratch, entry->metric_count + 1u, sizeof *entry->metric_values);
     if (entry->tags == NULL || entry->metric_names == NULL || entry->metric_values == NULL) {
         return CAIRN_E_NO_MEMORY;
     }
@@ -456,7 +469,8 @@ static int take_open_lists(struct cur *cur, struct scratch *scratch, struct entr
     return status;
 }
 
-static int take_open(struct cur *cur, struct scratch *scratch, struct entry_open *entry, struct diag *diag)
+static int take_open(struct cur *cur, struct scratch *scratch, struct entry_open *entry,
+                     struct diag *diag)
 {
     entry->open_id = cur_u64(cur);
     entry->deadline_ms = cur_u64(cur);
@@ -464,16 +478,19 @@ static int take_open(struct cur *cur, struct scratch *scratch, struct entry_open
     entry->metadata_bytes = cur_u32(cur);
     entry->tag_count = cur_u32(cur);
     entry->metric_count = cur_u32(cur);
-    if (cur->status == 0 && (entry->metadata_bytes > LIMIT_METADATA_BYTES || entry->tag_count > LIMIT_TAGS ||
-                             entry->metric_count > LIMIT_METRICS)) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "the open entry has more metadata, tags or metrics than allowed");
+    if (cur->status == 0 &&
+        (entry->metadata_bytes > LIMIT_METADATA_BYTES || entry->tag_count > LIMIT_TAGS ||
+         entry->metric_count > LIMIT_METRICS)) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "the open entry has more metadata, tags or metrics than allowed");
     }
     int status = cur->status != 0 ? cur->status : take_open_lists(cur, scratch, entry);
     if (status == CAIRN_E_NO_MEMORY) {
         return doc_no_memory("open entry", diag);
     }
-    return status != 0 ? diag_set(diag, CAIRN_E_FORMAT, "the open entry is broken at offset %zu", cur->at)
-                       : entry_finish("open", cur, true, diag);
+    return status != 0
+               ? diag_set(diag, CAIRN_E_FORMAT, "the open entry is broken at offset %zu", cur->at)
+               : entry_finish("open", cur, true, diag);
 }
 
 int entry_open_decode(struct record_value value, struct scratch *scratch, struct entry_open *ret,
@@ -488,4 +505,184 @@ int entry_open_decode(struct record_value value, struct scratch *scratch, struct
         *ret = entry;
     }
     return rc;
+}
+
+static void key_printf(char ret[ENTRY_KEY_MAX], const char *fmt, ...) PRINTF(2, 3);
+
+static void key_printf(char ret[ENTRY_KEY_MAX], const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(ret, ENTRY_KEY_MAX, fmt, args);
+    va_end(args);
+    CHECK(n > 0 && n < ENTRY_KEY_MAX);
+}
+
+void key_info(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "info"); }
+void key_head(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "head"); }
+void key_chain(uint64_t seq, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "chain/%016" PRIx64, seq); }
+void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "term/%016" PRIx64, term); }
+void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "health/%016" PRIx64, seq);
+}
+
+void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "open/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
+}
+
+void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "seal/%016" PRIx64 "/%016" PRIx64 "/%08" PRIx32, id.term, id.step, rank);
+}
+
+void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "dead/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
+}
+
+void key_restore(const struct token *token, uint32_t ordinal, char ret[ENTRY_KEY_MAX])
+{
+    char hex[2 * sizeof token->bytes + 1];
+    hex_encode(sizeof token->bytes, token->bytes, hex);
+    key_printf(ret, "restore/%s/%08" PRIx32, hex, ordinal);
+}
+
+void key_report(const struct token *token, uint32_t ordinal, uint32_t rank, char ret[ENTRY_KEY_MAX])
+{
+    char hex[2 * sizeof token->bytes + 1];
+    hex_encode(sizeof token->bytes, token->bytes, hex);
+    key_printf(ret, "restore/%s/%08" PRIx32 "/%08" PRIx32, hex, ordinal, rank);
+}
+
+static bool key_slash(const char **at)
+{
+    bool found = **at == '/';
+    *at += found;
+    return found;
+}
+
+/* Exactly `digits` (at most 16) lower-case hex digits; *at moves behind them. */
+static bool key_hex(const char **at, size_t digits, uint64_t *ret)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < digits; i++, (*at)++) {
+        char c = **at;
+        if (c >= '0' && c <= '9') {
+            value = value << 4 | (uint64_t)(c - '0');
+        } else if (c >= 'a' && c <= 'f') {
+            value = value << 4 | (uint64_t)(c - 'a' + 10);
+        } else {
+            return false;
+        }
+    }
+    *ret = value;
+    return true;
+}
+
+static bool key_u64(const char **at, uint64_t *ret)
+{
+    return key_slash(at) && key_hex(at, 16, ret);
+}
+
+static bool key_u32(const char **at, uint32_t *ret)
+{
+    uint64_t value = 0;
+    if (!key_slash(at) || !key_hex(at, 8, &value)) {
+        return false;
+    }
+    *ret = (uint32_t)value;
+    return true;
+}
+
+static bool key_id(const char **at, struct ckpt_id *ret)
+{
+    return key_u64(at, &ret->term) && key_u64(at, &ret->step) && ret->term > 0;
+}
+
+static bool key_token(const char **at, struct token *ret)
+{
+    if (!key_slash(at)) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof ret->bytes; i++) {
+        uint64_t byte = 0;
+        if (!key_hex(at, 2, &byte)) {
+            return false;
+        }
+        ret->bytes[i] = (uint8_t)byte;
+    }
+    return true;
+}
+
+struct key_family {
+    const char *name;
+    enum entry_kind kind;
+};
+
+static const struct key_family key_families[] = {
+    {"info", ENTRY_INFO}, {"head", ENTRY_HEAD},     {"chain", ENTRY_CHAIN},
+    {"term", ENTRY_TERM}, {"open", ENTRY_OPEN},     {"seal", ENTRY_SEAL},
+    {"dead", ENTRY_DEAD}, {"health", ENTRY_HEALTH}, {"restore", ENTRY_RESTORE},
+};
+
+static enum entry_kind key_family_of(size_t bytes, const char *key)
+{
+    for (size_t i = 0; i < ARRAY_LEN(key_families); i++) {
+        if (strlen(key_families[i].name) == bytes &&
+            memcmp(key_families[i].name, key, bytes) == 0) {
+            return key_families[i].kind;
+        }
+    }
+    return ENTRY_UNKNOWN;
+}
+
+/* What stands behind the family's name; *at ends at the key's end if all is well. */
+static bool key_rest(struct entry_key *key, const char **at)
+{
+    switch (key->kind) {
+    case ENTRY_INFO:
+    case ENTRY_HEAD:
+        return true;
+    case ENTRY_CHAIN:
+    case ENTRY_HEALTH:
+        return key_u64(at, &key->seq) && key->seq > 0;
+    case ENTRY_TERM:
+        return key_u64(at, &key->id.term) && key->id.term > 0;
+    case ENTRY_OPEN:
+    case ENTRY_DEAD:
+        return key_id(at, &key->id);
+    case ENTRY_SEAL:
+        return key_id(at, &key->id) && key_u32(at, &key->rank);
+    case ENTRY_RESTORE:
+        if (!key_token(at, &key->token) || !key_u32(at, &key->ordinal)) {
+            return false;
+        }
+        if (**at == '\0') {
+            return true;
+        }
+        key->kind = ENTRY_REPORT;
+        return key_u32(at, &key->rank);
+    case ENTRY_REPORT:
+    case ENTRY_UNKNOWN:
+        break;
+    }
+    UNREACHABLE();
+}
+
+int entry_key_parse(const char *key, struct entry_key *ret, struct diag *diag)
+{
+    struct entry_key parsed;
+    size_t family_bytes = strcspn(key, "/");
+    const char *at = key + family_bytes;
+    memset(&parsed, 0, sizeof parsed);
+    parsed.kind = key_family_of(family_bytes, key);
+    if (parsed.kind != ENTRY_UNKNOWN && (!key_rest(&parsed, &at) || *at != '\0')) {
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the record's key \"%.130s\" is broken at position %zu", key,
+                        (size_t)(at - key) + 1);
+    }
+    *ret = parsed;
+    return 0;
 }

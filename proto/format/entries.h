@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * entries: what the keys of a run's record mean: keys and values of info, terms, opens, seals, the chain
- * (commit, forget ... entries), dead saves, health, restore sessions. Each value starts with a version byte.
- * Bytes: FORMAT.md 9. Pure.
+ * entries: what the keys of a run's record mean: keys and values of info, terms, opens, seals, the
+ * chain (commit, forget ... entries), dead saves, health, restore sessions. Each value starts with
+ * a version byte. Bytes: FORMAT.md 9. Pure.
  *
  *   info                                 the run: uuid, chunk size, when created
  *   head                                 newest chain sequence and the hash of that entry
- *   chain/<seq>                          permanent, chained by hash: commit, forget, undelete, reclaim
- *   term/<term>                          token, ordinal, world size, parent
+ *   chain/<seq>                          permanent, chained by hash: commit, forget, undelete,
+ * reclaim term/<term>                          token, ordinal, world size, parent
  *   open/<term>/<step>                   a save in progress
  *   seal/<term>/<step>/<rank>            a rank's part is durable
- *   dead/<term>/<step>                   the last save of this step in this term was aborted, and why
- *   health/<seq>                         suspect or damaged, set by restores and scrub
+ *   dead/<term>/<step>                   the last save of this step in this term was aborted, and
+ * why health/<seq>                         suspect or damaged, set by restores and scrub
  *   restore/<token>/<ordinal>            a restore session; .../<rank>: that rank's report on a try
- *   (numbers are 16 or, ranks and ordinals, 8 lower-case hex digits, so that key order is number order)
+ *   (numbers are 16 or, ranks and ordinals, 8 lower-case hex digits, so that key order is number
+ * order)
  */
 #ifndef CAIRN_FORMAT_ENTRIES_H
 #define CAIRN_FORMAT_ENTRIES_H
@@ -24,21 +25,29 @@
 
 enum { ENTRY_KEY_MAX = LIMIT_RECORD_KEY_BYTES, ENTRY_REASON_BYTES = 256 };
 
-struct entry_info { struct uuid run_uuid; uint64_t chunk_bytes; int64_t created_wall_ns; };
-struct entry_head { uint64_t seq; struct sha256 sha256; }; /* seq 0: nothing yet */
+struct entry_info {
+    struct uuid run_uuid;
+    uint64_t chunk_bytes;
+    int64_t created_wall_ns;
+};
+struct entry_head {
+    uint64_t seq;
+    struct sha256 sha256;
+}; /* seq 0: nothing yet */
 
 struct entry_term {
     struct token token;
-    uint32_t ordinal;      /* how many restores the attempt had done: (token, ordinal) is granted one term */
+    uint32_t
+        ordinal; /* how many restores the attempt had done: (token, ordinal) is granted one term */
     uint32_t world_size;
     struct ckpt_id parent; /* term 0: a lineage of its own */
     uint64_t newest_seen;  /* the newest term when the attempt joined or restored */
 };
 
 struct entry_open {
-    uint64_t open_id;      /* random: tells this opening of (term, step) from an earlier aborted one */
-    uint64_t deadline_ms;  /* a duration: counted by each daemon on its own monotonic clock */
-    struct ckpt_id base;   /* incremental base with a claim on it; term 0: none */
+    uint64_t open_id; /* random: tells this opening of (term, step) from an earlier aborted one */
+    uint64_t deadline_ms; /* a duration: counted by each daemon on its own monotonic clock */
+    struct ckpt_id base;  /* incremental base with a claim on it; term 0: none */
     uint32_t metadata_bytes, tag_count, metric_count;
     const uint8_t *metadata;
     const char **tags;
@@ -58,7 +67,7 @@ struct entry_chain {
     uint64_t seq;
     struct sha256 previous; /* hash of the encoded entry before it; zero for the first */
     struct ckpt_id id;
-    int64_t wall_ns;        /* display only */
+    int64_t wall_ns; /* display only */
     /* CHAIN_COMMIT */
     struct sha256 manifest_sha256;
     uint64_t manifest_bytes, plain_bytes, stored_bytes;
@@ -73,21 +82,28 @@ struct entry_dead {
 };
 
 enum health { HEALTH_VERIFIED = 0, HEALTH_SUSPECT = 1, HEALTH_DAMAGED = 2 };
-struct entry_health { uint32_t health; char reason[ENTRY_REASON_BYTES]; };
+struct entry_health {
+    uint32_t health;
+    char reason[ENTRY_REASON_BYTES];
+};
 
 struct entry_restore {
     uint32_t world_size;
     uint32_t allow_older;
-    uint64_t newest_term;  /* at the time it was resolved */
-    uint32_t try_count;    /* raised when the session moves to an older checkpoint */
-    uint32_t state;        /* enum restore_state */
-    struct ckpt_id id;     /* of the current try */
-    struct ckpt_id first;  /* what was resolved at first */
-    int32_t code;          /* RESTORE_FAILED: why */
+    uint64_t newest_term; /* at the time it was resolved */
+    uint32_t try_count;   /* raised when the session moves to an older checkpoint */
+    uint32_t state;       /* enum restore_state */
+    struct ckpt_id id;    /* of the current try */
+    struct ckpt_id first; /* what was resolved at first */
+    int32_t code;         /* RESTORE_FAILED: why */
     char reason[ENTRY_REASON_BYTES];
 };
 enum restore_state { RESTORE_RUNNING = 1, RESTORE_OK = 2, RESTORE_FAILED = 3 };
-struct entry_report { uint32_t try_count; int32_t code; char reason[ENTRY_REASON_BYTES]; }; /* code 0: OK */
+struct entry_report {
+    uint32_t try_count;
+    int32_t code;
+    char reason[ENTRY_REASON_BYTES];
+}; /* code 0: OK */
 
 void key_info(char ret[ENTRY_KEY_MAX]);
 void key_head(char ret[ENTRY_KEY_MAX]);
@@ -98,24 +114,38 @@ void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX]);
 void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
 void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_restore(const struct token *token, uint32_t ordinal, char ret[ENTRY_KEY_MAX]);
-void key_report(const struct token *token, uint32_t ordinal, uint32_t rank, char ret[ENTRY_KEY_MAX]);
+void key_report(const struct token *token, uint32_t ordinal, uint32_t rank,
+                char ret[ENTRY_KEY_MAX]);
 
-enum entry_kind { ENTRY_INFO = 1, ENTRY_HEAD, ENTRY_CHAIN, ENTRY_TERM, ENTRY_OPEN, ENTRY_SEAL, ENTRY_DEAD, ENTRY_HEALTH,
-                  ENTRY_RESTORE, ENTRY_REPORT, ENTRY_UNKNOWN };
+enum entry_kind {
+    ENTRY_INFO = 1,
+    ENTRY_HEAD,
+    ENTRY_CHAIN,
+    ENTRY_TERM,
+    ENTRY_OPEN,
+    ENTRY_SEAL,
+    ENTRY_DEAD,
+    ENTRY_HEALTH,
+    ENTRY_RESTORE,
+    ENTRY_REPORT,
+    ENTRY_UNKNOWN
+};
 struct entry_key { /* a parsed key */
     enum entry_kind kind;
-    struct ckpt_id id;   /* term for ENTRY_TERM */
+    struct ckpt_id id; /* term for ENTRY_TERM */
     uint64_t seq;
     uint32_t rank, ordinal;
     struct token token;
 };
-/* Unknown keys give ENTRY_UNKNOWN (a newer version's; kept, not touched). FORMAT for a broken known one. */
+/* Unknown keys give ENTRY_UNKNOWN (a newer version's; kept, not touched). FORMAT for a broken known
+ * one. */
 int MUST_USE entry_key_parse(const char *key, struct entry_key *ret, struct diag *diag);
 
 /* One encode and one decode a kind; decoded pointers are from scratch. */
-#define ENTRY_CODEC(name)                                                                          \
-    void entry_##name##_encode(const struct entry_##name *entry, struct buf *buf);                 \
-    int MUST_USE entry_##name##_decode(struct record_value value, struct scratch *scratch, struct entry_##name *ret, struct diag *diag);
+#define ENTRY_CODEC(name)                                                                  \
+    void entry_##name##_encode(const struct entry_##name *entry, struct buf *buf);         \
+    int MUST_USE entry_##name##_decode(struct record_value value, struct scratch *scratch, \
+                                       struct entry_##name *ret, struct diag *diag);
 ENTRY_CODEC(info)
 ENTRY_CODEC(head)
 ENTRY_CODEC(chain)

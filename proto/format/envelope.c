@@ -5,11 +5,11 @@
  */
 #include "envelope.h"
 
+#include <string.h>
+
 #include "base/check.h"
 #include "doc.h"
 #include "hash/hash.h"
-
-#include <string.h>
 
 enum { ENVELOPE_VERSION = 1 };
 #define ENVELOPE_MAGIC DOC_MAGIC('C', 'R', 'N', 'E')
@@ -50,11 +50,12 @@ static bool all_zero(size_t bytes, const uint8_t *data)
 int digest_check(uint8_t digest_alg, const struct digest *digest, struct diag *diag)
 {
     if (digest_alg != DIGEST_XXH3_128 && digest_alg != DIGEST_SHA256) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "digest algorithm %u is not known to this version",
-                        digest_alg);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "digest algorithm %u is not known to this version", digest_alg);
     }
     if (digest_alg == DIGEST_XXH3_128 && !all_zero(16, digest->bytes + 16)) {
-        return diag_set(diag, CAIRN_E_FORMAT, "a digest of 16 bytes is followed by bytes that are not zero");
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "a digest of 16 bytes is followed by bytes that are not zero");
     }
     return 0;
 }
@@ -62,11 +63,12 @@ int digest_check(uint8_t digest_alg, const struct digest *digest, struct diag *d
 int encoding_check(uint8_t encoding, uint32_t stored_bytes, uint32_t plain_bytes, struct diag *diag)
 {
     if (encoding > ENCODING_PLANES_ZSTD) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "encoding %u is not known to this version", encoding);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED, "encoding %u is not known to this version",
+                        encoding);
     }
     if (plain_bytes == 0 || plain_bytes > LIMIT_CHUNK_BYTES) {
-        return diag_set(diag, CAIRN_E_FORMAT, "a chunk of %u plain bytes; 1 to %d are allowed", plain_bytes,
-                        LIMIT_CHUNK_BYTES);
+        return diag_set(diag, CAIRN_E_FORMAT, "a chunk of %u plain bytes; 1 to %d are allowed",
+                        plain_bytes, LIMIT_CHUNK_BYTES);
     }
     if (stored_bytes == 0 || stored_bytes > LIMIT_CHUNK_BYTES) {
         return diag_set(diag, CAIRN_E_FORMAT, "a chunk of %u stored bytes; 1 to %d are allowed",
@@ -81,7 +83,8 @@ int encoding_check(uint8_t encoding, uint32_t stored_bytes, uint32_t plain_bytes
 
 static int envelope_check(const struct envelope *envelope, struct diag *diag)
 {
-    int rc = encoding_check(envelope->encoding, envelope->stored_bytes, envelope->plain_bytes, diag);
+    int rc =
+        encoding_check(envelope->encoding, envelope->stored_bytes, envelope->plain_bytes, diag);
     if (rc != 0) {
         return rc;
     }
@@ -90,15 +93,18 @@ static int envelope_check(const struct envelope *envelope, struct diag *diag)
         return rc;
     }
     if (envelope->key_id != 0) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "a chunk is encrypted (key %u); this version cannot read it",
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "a chunk is encrypted (key %u); this version cannot read it",
                         envelope->key_id);
     }
-    if (!all_zero(sizeof envelope->nonce, envelope->nonce) || !all_zero(sizeof envelope->tag, envelope->tag)) {
+    if (!all_zero(sizeof envelope->nonce, envelope->nonce) ||
+        !all_zero(sizeof envelope->tag, envelope->tag)) {
         return diag_set(diag, CAIRN_E_FORMAT, "a chunk that is not encrypted has a nonce or tag");
     }
     uint8_t width = envelope->element_bytes;
     if (width != 1 && width != 2 && width != 4 && width != 8 && width != 16) {
-        return diag_set(diag, CAIRN_E_FORMAT, "elements of %u bytes; 1, 2, 4, 8 and 16 are known", width);
+        return diag_set(diag, CAIRN_E_FORMAT, "elements of %u bytes; 1, 2, 4, 8 and 16 are known",
+                        width);
     }
     return 0;
 }
@@ -107,16 +113,19 @@ int envelope_decode(const uint8_t bytes[ENVELOPE_BYTES], struct envelope *ret, s
 {
     struct envelope envelope;
     if (load_u32(bytes) != ENVELOPE_MAGIC) {
-        return diag_set(diag, CAIRN_E_FORMAT, "this is no chunk header: it begins with %08x", load_u32(bytes));
+        return diag_set(diag, CAIRN_E_FORMAT, "this is no chunk header: it begins with %08x",
+                        load_u32(bytes));
     }
     uint32_t crc = crc32c(0, 92, bytes);
     if (crc != load_u32(bytes + 92)) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "a chunk header is damaged: crc32c %08x, stored %08x", crc,
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "a chunk header is damaged: crc32c %08x, stored %08x", crc,
                         load_u32(bytes + 92));
     }
     if (bytes[4] != ENVELOPE_VERSION) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "a chunk header has version %u; this program reads %d",
-                        bytes[4], ENVELOPE_VERSION);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "a chunk header has version %u; this program reads %d", bytes[4],
+                        ENVELOPE_VERSION);
     }
     memset(&envelope, 0, sizeof envelope);
     envelope.encoding = bytes[5];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * envelope: the header of a stored chunk. object footer: the headers of all chunks of an object, behind
- * the data, with crc and trailer. Bytes: FORMAT.md 3 and 4. Pure.
+ * envelope: the header of a stored chunk. object footer: the headers of all chunks of an object,
+ * behind the data, with crc and trailer. Bytes: FORMAT.md 3 and 4. Pure.
  */
 #ifndef CAIRN_FORMAT_ENVELOPE_H
 #define CAIRN_FORMAT_ENVELOPE_H
@@ -17,43 +17,49 @@ struct digest {
 };
 
 struct envelope {
-    uint64_t offset;       /* of the stored bytes in their object (or in a frame's payload, see msg.h) */
+    uint64_t offset; /* of the stored bytes in their object (or in a frame's payload, see msg.h) */
     uint32_t stored_bytes; /* > 0 */
     uint32_t plain_bytes;  /* > 0, <= LIMIT_CHUNK_BYTES */
     uint32_t stored_crc;   /* crc32c of the stored bytes */
     uint32_t key_id;       /* 0: not encrypted */
     uint8_t encoding, digest_alg, element_bytes, reserved;
-    struct digest digest;  /* of the plain bytes */
+    struct digest digest; /* of the plain bytes */
     uint8_t nonce[12], tag[16];
 };
 
 enum { ENVELOPE_BYTES = 96, OBJECT_TRAILER_BYTES = 128 };
 
 void envelope_encode(const struct envelope *envelope, uint8_t ret[ENVELOPE_BYTES]);
-/* FORMAT: wrong magic or fields; DAMAGED: header crc; UNSUPPORTED: a version, encoding, digest algorithm or
- * encryption that this version lacks. */
-int MUST_USE envelope_decode(const uint8_t bytes[ENVELOPE_BYTES], struct envelope *ret, struct diag *diag);
+/* FORMAT: wrong magic or fields; DAMAGED: header crc; UNSUPPORTED: a version, encoding, digest
+ * algorithm or encryption that this version lacks. */
+int MUST_USE envelope_decode(const uint8_t bytes[ENVELOPE_BYTES], struct envelope *ret,
+                             struct diag *diag);
 
 /* The rules that envelopes and parts' chunks share. FORMAT or UNSUPPORTED. */
-int MUST_USE encoding_check(uint8_t encoding, uint32_t stored_bytes, uint32_t plain_bytes, struct diag *diag);
+int MUST_USE encoding_check(uint8_t encoding, uint32_t stored_bytes, uint32_t plain_bytes,
+                            struct diag *diag);
 int MUST_USE digest_check(uint8_t digest_alg, const struct digest *digest, struct diag *diag);
 
 struct object_footer {
     struct object_id id;
-    uint64_t data_bytes;      /* where the footer starts: a multiple of LIMIT_ALIGN_BYTES */
+    uint64_t data_bytes; /* where the footer starts: a multiple of LIMIT_ALIGN_BYTES */
     uint32_t envelope_count;
-    struct envelope *envelopes; /* sorted by offset; from LIMIT_PACK_PIECE_BYTES stored bytes on, aligned */
+    struct envelope
+        *envelopes; /* sorted by offset; from LIMIT_PACK_PIECE_BYTES stored bytes on, aligned */
 };
 
 /* Bytes of the footer (records, padding, trailer): a multiple of LIMIT_ALIGN_BYTES. */
 uint64_t object_footer_bytes(uint32_t envelope_count);
 /* Appends exactly object_footer_bytes() to buf. */
 void object_footer_encode(const struct object_footer *footer, struct buf *buf);
-/* From an object's last OBJECT_TRAILER_BYTES: where the footer starts and how long it is. DAMAGED / FORMAT. */
+/* From an object's last OBJECT_TRAILER_BYTES: where the footer starts and how long it is. DAMAGED /
+ * FORMAT. */
 int MUST_USE object_trailer_decode(const uint8_t bytes[OBJECT_TRAILER_BYTES], uint64_t object_bytes,
-                                   uint64_t *ret_footer_offset, uint64_t *ret_footer_bytes, struct diag *diag);
+                                   uint64_t *ret_footer_offset, uint64_t *ret_footer_bytes,
+                                   struct diag *diag);
 /* The whole footer. envelopes from scratch. Checks crc, order, bounds, overlap. */
-int MUST_USE object_footer_decode(size_t bytes, const uint8_t *data, uint64_t object_bytes, struct scratch *scratch,
-                                  struct object_footer *ret, struct diag *diag);
+int MUST_USE object_footer_decode(size_t bytes, const uint8_t *data, uint64_t object_bytes,
+                                  struct scratch *scratch, struct object_footer *ret,
+                                  struct diag *diag);
 
 #endif

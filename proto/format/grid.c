@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The grid of a box: a function of its lengths, the dtype and the chunk size only, never of the world
- * size. Cells are contiguous in the box's row-major bytes and follow each other without a gap, so that
- * a cell's index, offset and rectangle follow from each other in O(dimensions). Pure; any thread.
+ * The grid of a box: a function of its lengths, the dtype and the chunk size only, never of the
+ * world size. Cells are contiguous in the box's row-major bytes and follow each other without a
+ * gap, so that a cell's index, offset and rectangle follow from each other in O(dimensions). The
+ * split: the items of a group laid end to end are divided into equal runs of bytes, and a cell
+ * belongs to the run in which its first byte lies; every member computes the same answer alone.
+ * Pure; any thread.
  */
 #include "box.h"
 
-#include "base/check.h"
-
 #include <string.h>
+
+#include "base/check.h"
 
 bool chunk_bytes_is_valid(uint64_t chunk_bytes)
 {
@@ -72,4 +75,20 @@ void grid_cell(const struct grid *grid, uint64_t idx, struct box *ret_cell, uint
         }
     }
     *ret_cell = cell;
+}
+
+/* floor(total * m / n) without overflow. */
+static uint64_t split_bound(const struct split *split, uint32_t m)
+{
+    __extension__ unsigned __int128 product = split->total_bytes;
+    return (uint64_t)(product * m / split->members);
+}
+
+bool split_is_mine(const struct split *split, uint64_t start)
+{
+    CHECK(split->members > 0);
+    CHECK(split->member < split->members);
+    CHECK(start < split->total_bytes);
+    return start >= split_bound(split, split->member) &&
+           start < split_bound(split, split->member + 1);
 }

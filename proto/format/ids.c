@@ -5,10 +5,10 @@
  */
 #include "ids.h"
 
-#include "base/check.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "base/check.h"
 
 bool object_id_equal(const struct object_id *a, const struct object_id *b)
 {
@@ -51,22 +51,26 @@ static int run_name_part(const char *what, size_t bytes, const char *text,
         }
         unsigned c = (unsigned char)text[i];
         if (c > 0x20 && c < 0x7f) {
-            return diag_set(diag, CAIRN_E_INVALID,
-                            "the %s name has the character '%c' at position %zu; allowed are a-z 0-9 . _ -",
-                            what, (int)c, i + 1);
+            return diag_set(
+                diag, CAIRN_E_INVALID,
+                "the %s name has the character '%c' at position %zu; allowed are a-z 0-9 . _ -",
+                what, (int)c, i + 1);
         }
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "the %s name has the byte 0x%02x at position %zu; allowed are a-z 0-9 . _ -",
-                        what, c, i + 1);
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "the %s name has the byte 0x%02x at position %zu; allowed are a-z 0-9 . _ -", what, c,
+            i + 1);
     }
     if (!is_lower_or_digit(text[0])) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "the %s name starts with '%c'; the first character must be a letter or digit",
-                        what, text[0]);
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "the %s name starts with '%c'; the first character must be a letter or digit", what,
+            text[0]);
     }
     if (bytes > LIMIT_RUN_NAME_BYTES) {
-        return diag_set(diag, CAIRN_E_INVALID, "the %s name has %zu characters; at most %d are allowed",
-                        what, bytes, LIMIT_RUN_NAME_BYTES);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the %s name has %zu characters; at most %d are allowed", what, bytes,
+                        LIMIT_RUN_NAME_BYTES);
     }
     memcpy(ret, text, bytes);
     memset(ret + bytes, 0, LIMIT_RUN_NAME_BYTES + 1 - bytes);
@@ -90,8 +94,8 @@ int run_name_parse(const char *text, struct run_name *ret, struct diag *diag)
 {
     const char *slash = strchr(text, '/');
     if (slash == NULL) {
-        return diag_set(diag, CAIRN_E_INVALID, "a run is written project/run; there is no '/' in \"%.64s\"",
-                        text);
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "a run is written project/run; there is no '/' in \"%.64s\"", text);
     }
     struct run_name name;
     int rc = run_name_part("project", (size_t)(slash - text), text, name.project, diag);
@@ -110,15 +114,18 @@ void run_name_format(const struct run_name *name, char ret[RUN_NAME_TEXT_MAX])
     CHECK(n > 0 && n < RUN_NAME_TEXT_MAX);
 }
 
-/* Bytes of the well-formed UTF-8 sequence at text, 0 if there is none: no overlong form, no surrogate,
- * nothing above U+10FFFF. */
+/* Bytes of the well-formed UTF-8 sequence at text, 0 if there is none: no overlong form, no
+ * surrogate, nothing above U+10FFFF. */
 static size_t utf8_sequence(size_t bytes, const uint8_t *text)
 {
     uint8_t lead = text[0];
     if (lead < 0x80) {
         return 1;
     }
-    size_t need = lead >= 0xc2 && lead <= 0xdf ? 2 : (lead & 0xf0) == 0xe0 ? 3 : lead >= 0xf0 && lead <= 0xf4 ? 4 : 0;
+    size_t need = lead >= 0xc2 && lead <= 0xdf   ? 2
+                  : (lead & 0xf0) == 0xe0        ? 3
+                  : lead >= 0xf0 && lead <= 0xf4 ? 4
+                                                 : 0;
     if (need == 0 || need > bytes) {
         return 0;
     }
@@ -187,9 +194,10 @@ int selector_parse(const char *text, struct selector *ret, struct diag *diag)
         good = parse_u64(strlen(at + 1), at + 1, &selector.id.term) && selector.id.term > 0;
     }
     if (!good) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "\"%.64s\" names no checkpoint; write latest, STEP or STEP@TERM (terms start at 1)",
-                        text);
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "\"%.64s\" names no checkpoint; write latest, STEP or STEP@TERM (terms start at 1)",
+            text);
     }
     *ret = selector;
     return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Identities and the texts that people type for them: run names, checkpoint selectors, URLs, object ids,
- * and the table of element types. Pure.
+ * Identities and the texts that people type for them: run names, checkpoint selectors, URLs, object
+ * ids, and the table of element types. Pure.
  */
 #ifndef CAIRN_FORMAT_IDS_H
 #define CAIRN_FORMAT_IDS_H
@@ -24,13 +24,17 @@ enum cairn_dtype {
 #endif
 
 bool dtype_is_known(uint32_t dtype);
-uint32_t dtype_bits(uint32_t dtype);          /* 0 for an unknown one */
-const char *dtype_name(uint32_t dtype);       /* "bfloat16"; "unknown" */
-const char *dtype_safetensors(uint32_t dtype);/* "BF16"; NULL where safetensors has none */
-uint32_t dtype_parse(const char *name);       /* 0 for an unknown one */
+uint32_t dtype_bits(uint32_t dtype);           /* 0 for an unknown one */
+const char *dtype_name(uint32_t dtype);        /* "bfloat16"; "unknown" */
+const char *dtype_safetensors(uint32_t dtype); /* "BF16"; NULL where safetensors has none */
+uint32_t dtype_parse(const char *name);        /* 0 for an unknown one */
 
-struct token { uint8_t bytes[16]; };           /* an attempt's */
-struct uuid { uint8_t bytes[16]; };            /* a store's, a run's */
+struct token {
+    uint8_t bytes[16];
+}; /* an attempt's */
+struct uuid {
+    uint8_t bytes[16];
+}; /* a store's, a run's */
 
 struct run_name {
     char project[LIMIT_RUN_NAME_BYTES + 1];
@@ -48,17 +52,24 @@ struct object_id {
     uint32_t rank, sequence;
 };
 
-static inline bool ckpt_id_equal(struct ckpt_id a, struct ckpt_id b) { return a.term == b.term && a.step == b.step; }
+static inline bool ckpt_id_equal(struct ckpt_id a, struct ckpt_id b)
+{
+    return a.term == b.term && a.step == b.step;
+}
 static inline int ckpt_id_compare(struct ckpt_id a, struct ckpt_id b)
 {
-    return a.term != b.term ? (a.term < b.term ? -1 : 1) : a.step != b.step ? (a.step < b.step ? -1 : 1) : 0;
+    return a.term != b.term   ? (a.term < b.term ? -1 : 1)
+           : a.step != b.step ? (a.step < b.step ? -1 : 1)
+                              : 0;
 }
 bool object_id_equal(const struct object_id *a, const struct object_id *b);
-int object_id_compare(const struct object_id *a, const struct object_id *b); /* term, step, rank, writer, sequence */
+int object_id_compare(const struct object_id *a,
+                      const struct object_id *b); /* term, step, rank, writer, sequence */
 bool token_equal(const struct token *a, const struct token *b);
 
 /* [a-z0-9._-]{1,64}, first of [a-z0-9]. INVALID names the offending character. */
-int MUST_USE run_name_set(const char *project, const char *run, struct run_name *ret, struct diag *diag);
+int MUST_USE run_name_set(const char *project, const char *run, struct run_name *ret,
+                          struct diag *diag);
 /* "project/run" */
 int MUST_USE run_name_parse(const char *text, struct run_name *ret, struct diag *diag);
 enum { RUN_NAME_TEXT_MAX = 2 * LIMIT_RUN_NAME_BYTES + 2 };
@@ -75,10 +86,10 @@ struct selector {
 };
 int MUST_USE selector_parse(const char *text, struct selector *ret, struct diag *diag);
 
-/* cairn://h1:port,h2:port/project/run (an empty host list means CAIRN_SERVER, given as default_server,
- * itself "host:port[,host:port]" or "unix:/path"; NULL: none) and cairn+unix:///path?run=project/run.
- * The run may be left out where allow_no_run. Hosts are split, not resolved: each "host:port" or
- * "unix:/path" as net_addr_parse takes it. */
+/* cairn://h1:port,h2:port/project/run (an empty host list means CAIRN_SERVER, given as
+ * default_server, itself "host:port[,host:port]" or "unix:/path"; NULL: none) and
+ * cairn+unix:///path?run=project/run. The run may be left out where allow_no_run. Hosts are split,
+ * not resolved: each "host:port" or "unix:/path" as net_addr_parse takes it. */
 enum { URL_SERVERS_MAX = 16, CAIRN_DEFAULT_PORT = 7421 };
 struct url {
     size_t server_count;
@@ -86,6 +97,7 @@ struct url {
     bool has_run;
     struct run_name run;
 };
-int MUST_USE url_parse(const char *text, const char *default_server, bool allow_no_run, struct url *ret, struct diag *diag);
+int MUST_USE url_parse(const char *text, const char *default_server, bool allow_no_run,
+                       struct url *ret, struct diag *diag);
 
 #endif

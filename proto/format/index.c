@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The index of a checkpoint: found by name in a page, and built from all its parts. Pure; any thread.
+ * The index of a checkpoint: found by name in a page, and built from all its parts. Pure; any
+ * thread.
  */
 #include "manifest.h"
 
-#include "base/check.h"
-
 #include <string.h>
+
+#include "base/check.h"
 
 int index_compare(const struct index_entry *a, const struct index_entry *b)
 {
@@ -14,8 +15,8 @@ int index_compare(const struct index_entry *a, const struct index_entry *b)
     return order != 0 ? order : a->kind < b->kind ? -1 : a->kind > b->kind;
 }
 
-const struct index_entry *index_find(const struct page *page, const char *name, const char *coordinate,
-                                     enum index_kind kind)
+const struct index_entry *index_find(const struct page *page, const char *name,
+                                     const char *coordinate, enum index_kind kind)
 {
     struct index_entry wanted = {.name = name, .coordinate = coordinate, .kind = kind};
     uint32_t from = 0, to = page->kind == PAGE_INDEX ? page->entry_count : 0;
@@ -38,7 +39,8 @@ struct both_walk {
     bool has[2];
 };
 
-static int both_init(struct both_walk *both, size_t count, const struct part *parts, struct scratch *scratch)
+static int both_init(struct both_walk *both, size_t count, const struct part *parts,
+                     struct scratch *scratch)
 {
     for (int b = 0; b < 2; b++) {
         int rc = parts_walk_init(&both->walk[b], count, parts, b == 1, scratch);
@@ -57,7 +59,9 @@ static int both_next(const struct both_walk *both)
         return both->has[0] ? 0 : both->has[1] ? 1 : -1;
     }
     const struct part_group *tensor = &both->group[0], *blob = &both->group[1];
-    return part_name_compare(tensor->name, tensor->coordinate, blob->name, blob->coordinate) <= 0 ? 0 : 1;
+    return part_name_compare(tensor->name, tensor->coordinate, blob->name, blob->coordinate) <= 0
+               ? 0
+               : 1;
 }
 
 static bool member_has_chunks(const struct part *part, uint32_t idx, bool blob)
@@ -124,7 +128,8 @@ int index_build(size_t count, const struct part *parts, struct scratch *scratch,
         }
         uint32_t at = 0;
         for (int which = both_next(&both); which >= 0; which = both_next(&both), at++) {
-            if (pass == 1 && !entry_from_group(parts, &both.group[which], which == 1, scratch, &page.index[at])) {
+            if (pass == 1 && !entry_from_group(parts, &both.group[which], which == 1, scratch,
+                                               &page.index[at])) {
                 return diag_set(diag, CAIRN_E_NO_MEMORY, "building the index of %zu parts", count);
             }
             both.has[which] = parts_walk_next(&both.walk[which], &both.group[which]);

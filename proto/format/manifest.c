@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The root of a checkpoint as bytes: identity, counts, user metadata, and the hashes of its pages. At
- * most 64 KiB, so that listing reads one small file a checkpoint. Pure; any thread.
+ * The root of a checkpoint as bytes: identity, counts, user metadata, and the hashes of its pages.
+ * At most 64 KiB, so that listing reads one small file a checkpoint. Pure; any thread.
  */
 #include "manifest.h"
+
+#include <string.h>
 
 #include "base/check.h"
 #include "doc.h"
 
-#include <string.h>
-
 enum { MANIFEST_HEADER_BYTES = 200 };
 
 static const struct doc_kind manifest_kind = {DOC_MAGIC('C', 'R', 'N', 'M'), "manifest",
-                                              MANIFEST_HEADER_BYTES, LIMIT_MANIFEST_BYTES};
+                                              MANIFEST_HEADER_BYTES, LIMIT_MANIFEST_BYTES, 0};
 
 static void put_header(const struct manifest *manifest, struct buf *buf)
 {
@@ -78,7 +78,7 @@ void manifest_encode(const struct manifest *manifest, struct buf *buf)
         buf_put(buf, sizeof page->sha256.bytes, page->sha256.bytes);
         doc_put_text(buf, page->first_name);
     }
-    doc_end(buf, &manifest_kind, start, 0);
+    doc_end(buf, &manifest_kind, start);
 }
 
 /* The fixed fields and the two names. 0, FORMAT; the diag is the caller's. */
@@ -120,8 +120,8 @@ static int take_header(struct cur *cur, struct manifest *ret)
 }
 
 /* The reference idx, which must not come before the one ahead of it. */
-static int take_page_ref(struct cur *cur, struct scratch *scratch, uint32_t idx, struct page_ref *page,
-                         struct diag *diag)
+static int take_page_ref(struct cur *cur, struct scratch *scratch, uint32_t idx,
+                         struct page_ref *page, struct diag *diag)
 {
     int status = 0;
     page->kind = cur_u32(cur);
@@ -135,7 +135,8 @@ static int take_page_ref(struct cur *cur, struct scratch *scratch, uint32_t idx,
     }
     if (status == 0 && cur->status == 0 && page->level != 0) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "the manifest has pages of level %u; this program reads level 0", page->level);
+                        "the manifest has pages of level %u; this program reads level 0",
+                        page->level);
     }
     bool index = page->kind == PAGE_INDEX;
     bool good = status == 0 && cur->status == 0 && (index || page->kind == PAGE_PARTS) &&
@@ -143,25 +144,30 @@ static int take_page_ref(struct cur *cur, struct scratch *scratch, uint32_t idx,
                 page->bytes >= PAGE_HEADER_BYTES && page->bytes <= LIMIT_PAGE_BYTES;
     if (good && idx > 0) {
         good = page[-1].kind < page->kind ||
-               (page[-1].kind == page->kind && (!index || strcmp(page[-1].first_name, page->first_name) <= 0));
+               (page[-1].kind == page->kind &&
+                (!index || strcmp(page[-1].first_name, page->first_name) <= 0));
     }
-    return good ? 0 : diag_set(diag, CAIRN_E_FORMAT, "the manifest's reference to page %u is broken", idx);
+    return good ? 0
+                : diag_set(diag, CAIRN_E_FORMAT, "the manifest's reference to page %u is broken",
+                           idx);
 }
 
 /* Everything behind the header. */
-static int take_lists(struct cur *cur, struct scratch *scratch, struct manifest *ret, struct diag *diag)
+static int take_lists(struct cur *cur, struct scratch *scratch, struct manifest *ret,
+                      struct diag *diag)
 {
     int status = 0;
     const uint8_t *metadata = cur_bytes(cur, ret->metadata_bytes);
     if (cur->status != 0) {
         return diag_set(diag, CAIRN_E_FORMAT, "the manifest ends in its metadata");
     }
-    ret->metadata = ret->metadata_bytes == 0 ? NULL : scratch_copy(scratch, ret->metadata_bytes, metadata);
+    ret->metadata =
+        ret->metadata_bytes == 0 ? NULL : scratch_copy(scratch, ret->metadata_bytes, metadata);
     ret->tags = scratch_array(scratch, ret->tag_count + 1u, sizeof *ret->tags);
     ret->metrics = scratch_array(scratch, ret->metric_count + 1u, sizeof *ret->metrics);
     ret->pages = scratch_array(scratch, ret->page_count + 1u, sizeof *ret->pages);
-    if ((ret->metadata == NULL && ret->metadata_bytes > 0) || ret->tags == NULL || ret->metrics == NULL ||
-        ret->pages == NULL) {
+    if ((ret->metadata == NULL && ret->metadata_bytes > 0) || ret->tags == NULL ||
+        ret->metrics == NULL || ret->pages == NULL) {
         return doc_no_memory("manifest", diag);
     }
     for (uint32_t i = 0; i < ret->tag_count && status == 0; i++) {
@@ -187,13 +193,13 @@ static int take_lists(struct cur *cur, struct scratch *scratch, struct manifest 
     return doc_finish(&manifest_kind, cur, diag);
 }
 
-int manifest_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct manifest *ret,
-                    struct diag *diag)
+int manifest_decode(size_t bytes, const uint8_t *data, struct scratch *scratch,
+                    struct manifest *ret, struct diag *diag)
 {
     struct manifest manifest;
     struct cur cur;
     memset(&manifest, 0, sizeof manifest);
-    int rc = doc_open(&manifest_kind, bytes, data, 0, &cur, diag);
+    int rc = doc_open(&manifest_kind, bytes, data, &cur, diag);
     if (rc != 0) {
         return rc;
     }

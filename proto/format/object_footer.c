@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The footer of an object: the headers of its chunks in order, zero padding, a trailer in the last 128
- * bytes. An object without a valid footer is never referenced. Pure; any thread.
+ * The footer of an object: the headers of its chunks in order, zero padding, a trailer in the last
+ * 128 bytes. An object without a valid footer is never referenced. Pure; any thread.
  */
 #include "envelope.h"
+
+#include <string.h>
 
 #include "base/check.h"
 #include "doc.h"
 #include "hash/hash.h"
-
-#include <string.h>
 
 #define TRAILER_MAGIC DOC_MAGIC('C', 'R', 'N', 'O')
 enum { TRAILER_VERSION = 1 };
@@ -71,12 +71,14 @@ static int trailer_decode(const uint8_t *bytes, uint64_t object_bytes, struct tr
     }
     uint32_t crc = crc32c(0, 124, bytes);
     if (crc != load_u32(bytes + 124)) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "the object's trailer is damaged: crc32c %08x, stored %08x",
-                        crc, load_u32(bytes + 124));
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "the object's trailer is damaged: crc32c %08x, stored %08x", crc,
+                        load_u32(bytes + 124));
     }
     if (load_u32(bytes + 4) != TRAILER_VERSION) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "the object has version %u; this program reads %d",
-                        load_u32(bytes + 4), TRAILER_VERSION);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "the object has version %u; this program reads %d", load_u32(bytes + 4),
+                        TRAILER_VERSION);
     }
     memset(ret, 0, sizeof *ret);
     cur_init(&cur, 124 - 8, bytes + 8);
@@ -105,7 +107,8 @@ static int trailer_decode(const uint8_t *bytes, uint64_t object_bytes, struct tr
 }
 
 int object_trailer_decode(const uint8_t bytes[OBJECT_TRAILER_BYTES], uint64_t object_bytes,
-                          uint64_t *ret_footer_offset, uint64_t *ret_footer_bytes, struct diag *diag)
+                          uint64_t *ret_footer_offset, uint64_t *ret_footer_bytes,
+                          struct diag *diag)
 {
     struct trailer trailer;
     int rc = trailer_decode(bytes, object_bytes, &trailer, diag);
@@ -152,13 +155,14 @@ int object_footer_decode(size_t bytes, const uint8_t *data, uint64_t object_byte
         return rc;
     }
     if (trailer.footer_bytes != bytes) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the footer has %zu bytes, its trailer says %llu", bytes,
-                        (unsigned long long)trailer.footer_bytes);
+        return diag_set(diag, CAIRN_E_FORMAT, "the footer has %zu bytes, its trailer says %llu",
+                        bytes, (unsigned long long)trailer.footer_bytes);
     }
     uint32_t crc = crc32c(0, before, data);
     if (crc != trailer.footer_crc) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "the object's footer is damaged: crc32c %08x, stored %08x",
-                        crc, trailer.footer_crc);
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "the object's footer is damaged: crc32c %08x, stored %08x", crc,
+                        trailer.footer_crc);
     }
     struct envelope *envelopes = scratch_array(scratch, trailer.envelope_count, sizeof *envelopes);
     if (envelopes == NULL && trailer.envelope_count > 0) {
@@ -167,14 +171,16 @@ int object_footer_decode(size_t bytes, const uint8_t *data, uint64_t object_byte
     uint64_t end = 0;
     size_t used = (size_t)trailer.envelope_count * ENVELOPE_BYTES;
     for (uint32_t i = 0; i < trailer.envelope_count && rc == 0; i++) {
-        rc = footer_envelope(data + (size_t)i * ENVELOPE_BYTES, &trailer, &end, &envelopes[i], diag);
+        rc =
+            footer_envelope(data + (size_t)i * ENVELOPE_BYTES, &trailer, &end, &envelopes[i], diag);
     }
     if (rc != 0) {
         return rc;
     }
     for (size_t i = used; i < before; i++) {
         if (data[i] != 0) {
-            return diag_set(diag, CAIRN_E_FORMAT, "the footer's padding is not zero at byte %zu", i);
+            return diag_set(diag, CAIRN_E_FORMAT, "the footer's padding is not zero at byte %zu",
+                            i);
         }
     }
     ret->id = trailer.id;

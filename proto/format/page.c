@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pages under a manifest: the table of parts by rank, the index of tensors and blobs by name. Ranks of
- * an index entry are stored as runs, so that "all 16384 ranks" is eight bytes. Pure; any thread.
+ * The pages under a manifest: the table of parts by rank, the index of tensors and blobs by name.
+ * Ranks of an index entry are stored as runs, so that "all 16384 ranks" is eight bytes. Pure; any
+ * thread.
  */
 #include "manifest.h"
+
+#include <string.h>
 
 #include "base/check.h"
 #include "doc.h"
 
-#include <string.h>
-
 static const struct doc_kind page_kind = {DOC_MAGIC('C', 'R', 'N', 'G'), "page", PAGE_HEADER_BYTES,
-                                          LIMIT_PAGE_BYTES};
+                                          LIMIT_PAGE_BYTES, 0};
 enum { PART_REF_BYTES = 80, INDEX_FIXED_BYTES = 40 };
 
 static void put_part_ref(const struct part_ref *part, struct buf *buf)
@@ -92,7 +93,7 @@ void page_encode(const struct page *page, struct buf *buf)
             put_index_entry(&page->index[i], buf);
         }
     }
-    doc_end(buf, &page_kind, start, 0);
+    doc_end(buf, &page_kind, start);
 }
 
 uint32_t page_fit(const struct page *page, uint32_t first)
@@ -100,7 +101,8 @@ uint32_t page_fit(const struct page *page, uint32_t first)
     uint64_t bytes = PAGE_HEADER_BYTES;
     uint32_t count = 0;
     while (first + count < page->entry_count) {
-        bytes += page->kind == PAGE_PARTS ? PART_REF_BYTES : index_entry_bytes(&page->index[first + count]);
+        bytes += page->kind == PAGE_PARTS ? PART_REF_BYTES
+                                          : index_entry_bytes(&page->index[first + count]);
         if (bytes > LIMIT_PAGE_BYTES) {
             break;
         }
@@ -125,7 +127,8 @@ static bool take_part_ref(struct cur *cur, uint32_t idx, struct part_ref *part)
 }
 
 /* Runs ascend, do not touch (touching ones would be one run), and add up to rank_count. */
-static int take_ranks(struct cur *cur, uint32_t runs, struct scratch *scratch, struct index_entry *entry)
+static int take_ranks(struct cur *cur, uint32_t runs, struct scratch *scratch,
+                      struct index_entry *entry)
 {
     const uint8_t *from = cur_bytes(cur, (size_t)runs * 8);
     uint32_t count = 0;
@@ -138,7 +141,8 @@ static int take_ranks(struct cur *cur, uint32_t runs, struct scratch *scratch, s
         return CAIRN_E_NO_MEMORY;
     }
     for (uint32_t r = 0; r < runs; r++) {
-        uint32_t first = load_u32(from + (size_t)8 * r), length = load_u32(from + (size_t)8 * r + 4);
+        uint32_t first = load_u32(from + (size_t)8 * r),
+                 length = load_u32(from + (size_t)8 * r + 4);
         if (length == 0 || length > entry->rank_count - count || first >= LIMIT_WORLD_SIZE ||
             length > LIMIT_WORLD_SIZE - first || (r > 0 && first <= next)) {
             return CAIRN_E_FORMAT;
@@ -152,17 +156,19 @@ static int take_ranks(struct cur *cur, uint32_t runs, struct scratch *scratch, s
 }
 
 /* Name and coordinate of the lengths read before. */
-static int take_names(struct cur *cur, size_t name_bytes, size_t coordinate_bytes, struct scratch *scratch,
-                      struct index_entry *entry)
+static int take_names(struct cur *cur, size_t name_bytes, size_t coordinate_bytes,
+                      struct scratch *scratch, struct index_entry *entry)
 {
     const char *name = (const char *)cur_bytes(cur, name_bytes);
     const char *coordinate = (const char *)cur_bytes(cur, coordinate_bytes);
     if (cur->status != 0 || !text_is_valid(name_bytes, name, LIMIT_NAME_BYTES) ||
-        (coordinate_bytes > 0 && !text_is_valid(coordinate_bytes, coordinate, LIMIT_COORDINATE_BYTES))) {
+        (coordinate_bytes > 0 &&
+         !text_is_valid(coordinate_bytes, coordinate, LIMIT_COORDINATE_BYTES))) {
         return CAIRN_E_FORMAT;
     }
     entry->name = scratch_string(scratch, name_bytes, name);
-    entry->coordinate = coordinate_bytes == 0 ? "" : scratch_string(scratch, coordinate_bytes, coordinate);
+    entry->coordinate =
+        coordinate_bytes == 0 ? "" : scratch_string(scratch, coordinate_bytes, coordinate);
     return entry->name == NULL || entry->coordinate == NULL ? CAIRN_E_NO_MEMORY : 0;
 }
 
@@ -181,22 +187,25 @@ static int check_index_entry(const struct index_entry *entry, struct diag *diag)
         }
         good = good && entry->blob_kind == 0 && bytes == entry->plain_bytes;
     } else if (entry->kind == INDEX_BLOB) {
-        good = good && entry->dtype == 0 && entry->shape.ndim == 0 && entry->plain_bytes <= INT64_MAX;
+        good =
+            good && entry->dtype == 0 && entry->shape.ndim == 0 && entry->plain_bytes <= INT64_MAX;
         if (entry->blob_kind != BLOB_BYTES && entry->blob_kind != BLOB_TREE) {
             return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                            "blob \"%.200s\" has the kind %u, which is not known to this version", entry->name,
-                            entry->blob_kind);
+                            "blob \"%.200s\" has the kind %u, which is not known to this version",
+                            entry->name, entry->blob_kind);
         }
     } else {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "\"%.200s\" is of kind %u, which is not known to this version",
-                        entry->name, entry->kind);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "\"%.200s\" is of kind %u, which is not known to this version", entry->name,
+                        entry->kind);
     }
     return good ? 0
-                : diag_set(diag, CAIRN_E_FORMAT, "the index's entry \"%.200s\" contradicts itself", entry->name);
+                : diag_set(diag, CAIRN_E_FORMAT, "the index's entry \"%.200s\" contradicts itself",
+                           entry->name);
 }
 
-static int take_index_entry(struct cur *cur, struct scratch *scratch, uint32_t idx, struct index_entry *entry,
-                            struct diag *diag)
+static int take_index_entry(struct cur *cur, struct scratch *scratch, uint32_t idx,
+                            struct index_entry *entry, struct diag *diag)
 {
     entry->kind = cur_u32(cur);
     entry->placement = cur_u32(cur);
@@ -207,8 +216,9 @@ static int take_index_entry(struct cur *cur, struct scratch *scratch, uint32_t i
     entry->shape.ndim = cur_u32(cur);
     entry->rank_count = cur_u32(cur);
     uint32_t runs = cur_u32(cur);
-    int rc = entry->shape.ndim > LIMIT_NDIM ? CAIRN_E_FORMAT
-                                            : take_names(cur, name_bytes, coordinate_bytes, scratch, entry);
+    int rc = entry->shape.ndim > LIMIT_NDIM
+                 ? CAIRN_E_FORMAT
+                 : take_names(cur, name_bytes, coordinate_bytes, scratch, entry);
     for (uint32_t d = 0; d < entry->shape.ndim && rc == 0; d++) {
         entry->shape.length[d] = (int64_t)cur_u64(cur);
     }
@@ -219,21 +229,23 @@ static int take_index_entry(struct cur *cur, struct scratch *scratch, uint32_t i
                    : diag_set(diag, CAIRN_E_FORMAT, "the index's entry %u is broken", idx);
     }
     if (idx > 0 && index_compare(&entry[-1], entry) >= 0) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the index's entry %u, \"%.200s\", is out of order", idx,
-                        entry->name);
+        return diag_set(diag, CAIRN_E_FORMAT, "the index's entry %u, \"%.200s\", is out of order",
+                        idx, entry->name);
     }
     return check_index_entry(entry, diag);
 }
 
-static int take_entries(struct cur *cur, struct scratch *scratch, struct page *page, struct diag *diag)
+static int take_entries(struct cur *cur, struct scratch *scratch, struct page *page,
+                        struct diag *diag)
 {
     bool index = page->kind == PAGE_INDEX;
     size_t count = page->entry_count;
     if (count > cur_left(cur) / (index ? INDEX_FIXED_BYTES : PART_REF_BYTES)) {
         return diag_set(diag, CAIRN_E_FORMAT, "the page is too short for its %zu entries", count);
     }
-    void *entries = index ? (void *)(page->index = scratch_array(scratch, count + 1, sizeof *page->index))
-                          : (void *)(page->parts = scratch_array(scratch, count + 1, sizeof *page->parts));
+    void *entries =
+        index ? (void *)(page->index = scratch_array(scratch, count + 1, sizeof *page->index))
+              : (void *)(page->parts = scratch_array(scratch, count + 1, sizeof *page->parts));
     if (entries == NULL) {
         return doc_no_memory("page", diag);
     }
@@ -251,12 +263,13 @@ static int take_entries(struct cur *cur, struct scratch *scratch, struct page *p
     return doc_finish(&page_kind, cur, diag);
 }
 
-int page_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct page *ret, struct diag *diag)
+int page_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct page *ret,
+                struct diag *diag)
 {
     struct page page;
     struct cur cur;
     memset(&page, 0, sizeof page);
-    int rc = doc_open(&page_kind, bytes, data, 0, &cur, diag);
+    int rc = doc_open(&page_kind, bytes, data, &cur, diag);
     if (rc != 0) {
         return rc;
     }
@@ -264,8 +277,9 @@ int page_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, stru
     page.level = cur_u32(&cur);
     page.entry_count = cur_u32(&cur);
     if ((page.kind != PAGE_PARTS && page.kind != PAGE_INDEX) || page.level != 0) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "a page of kind %u and level %u is not known to this version",
-                        page.kind, page.level);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "a page of kind %u and level %u is not known to this version", page.kind,
+                        page.level);
     }
     rc = take_entries(&cur, scratch, &page, diag);
     if (rc == 0) {

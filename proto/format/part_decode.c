@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A part from outside bytes. The checksums are checked first, then the counts against the length, then
- * every record in one pass: each section's references must run on from the record before, so that there
- * is one encoding of a part, no overlap, nothing unreferenced, and the work is linear. Pure; any thread.
+ * A part from outside bytes. The checksums are checked first, then the counts against the length,
+ * then every record in one pass: each section's references must run on from the record before, so
+ * that there is one encoding of a part, no overlap, nothing unreferenced, and the work is linear.
+ * Pure; any thread.
  */
 #include "part_layout.h"
 
-#include "base/check.h"
-#include "hash/hash.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/check.h"
+#include "hash/hash.h"
 
 struct decoder {
     const uint8_t *data;
     struct scratch *scratch;
     struct part_layout layout;
     struct part part;
-    uint64_t dim_count, string_bytes;             /* of the whole part */
-    uint64_t dim_next, string_next;               /* how far records have referred so far */
+    uint64_t dim_count, string_bytes; /* of the whole part */
+    uint64_t dim_next, string_next;   /* how far records have referred so far */
     uint32_t box_next, chunk_next;
     uint64_t *used; /* stored bytes referred to, by object */
     struct diag *diag;
@@ -60,8 +61,8 @@ static int take_header(struct decoder *decoder, size_t bytes, struct cur *cur)
     part_layout_init(&decoder->layout, part, decoder->dim_count, decoder->string_bytes);
     if (decoder->layout.bytes != bytes) {
         return diag_set(decoder->diag, CAIRN_E_FORMAT,
-                        "the part of rank %u has %zu bytes, its counts make %llu", part->rank, bytes,
-                        (unsigned long long)decoder->layout.bytes);
+                        "the part of rank %u has %zu bytes, its counts make %llu", part->rank,
+                        bytes, (unsigned long long)decoder->layout.bytes);
     }
     return 0;
 }
@@ -73,15 +74,17 @@ static int check_crcs(const struct decoder *decoder)
     size_t table_bytes = (size_t)(4 * layout->page_count);
     if (crc32c(0, table_bytes, table) != load_u32(table + table_bytes)) {
         return diag_set(decoder->diag, CAIRN_E_DAMAGED,
-                        "the part of rank %u is damaged in its table of checksums", decoder->part.rank);
+                        "the part of rank %u is damaged in its table of checksums",
+                        decoder->part.rank);
     }
     for (uint64_t page = 0; page < layout->page_count; page++) {
         uint64_t from = page * PART_PAGE_BYTES;
         size_t bytes = (size_t)min_u64(PART_PAGE_BYTES, layout->crcs - from);
         if (crc32c(0, bytes, decoder->data + from) != load_u32(table + 4 * page)) {
             return diag_set(decoder->diag, CAIRN_E_DAMAGED,
-                            "the part of rank %u is damaged in bytes %llu to %llu", decoder->part.rank,
-                            (unsigned long long)from, (unsigned long long)(from + bytes - 1));
+                            "the part of rank %u is damaged in bytes %llu to %llu",
+                            decoder->part.rank, (unsigned long long)from,
+                            (unsigned long long)(from + bytes - 1));
         }
     }
     for (uint64_t at = layout->strings + decoder->string_bytes; at < layout->crcs; at++) {
@@ -102,8 +105,8 @@ static int allocate(struct decoder *decoder)
     part->blobs = scratch_array(scratch, (size_t)part->blob_count + 1, sizeof *part->blobs);
     part->chunks = scratch_array(scratch, (size_t)part->chunk_count + 1, sizeof *part->chunks);
     decoder->used = scratch_array(scratch, (size_t)part->object_count + 1, sizeof *decoder->used);
-    if (part->objects == NULL || part->tensors == NULL || part->boxes == NULL || part->blobs == NULL ||
-        part->chunks == NULL || decoder->used == NULL) {
+    if (part->objects == NULL || part->tensors == NULL || part->boxes == NULL ||
+        part->blobs == NULL || part->chunks == NULL || decoder->used == NULL) {
         return doc_no_memory("part", decoder->diag);
     }
     return 0;
@@ -123,8 +126,8 @@ static bool take_dims(struct decoder *decoder, uint64_t first, uint32_t count, i
     return true;
 }
 
-/* Name and coordinate of the record at cur, if their bytes are the next ones and valid; *ret_status is
- * FORMAT or NO_MEMORY otherwise. A local thing has a coordinate, others have none. */
+/* Name and coordinate of the record at cur, if their bytes are the next ones and valid; *ret_status
+ * is FORMAT or NO_MEMORY otherwise. A local thing has a coordinate, others have none. */
 static int take_names(struct decoder *decoder, struct cur *cur, const char **ret_name,
                       const char **ret_coordinate)
 {
@@ -137,7 +140,8 @@ static int take_names(struct decoder *decoder, struct cur *cur, const char **ret
     const char *name = (const char *)decoder->data + decoder->layout.strings + first;
     const char *coordinate = name + name_bytes;
     if (!text_is_valid(name_bytes, name, LIMIT_NAME_BYTES) ||
-        (coordinate_bytes > 0 && !text_is_valid(coordinate_bytes, coordinate, LIMIT_COORDINATE_BYTES))) {
+        (coordinate_bytes > 0 &&
+         !text_is_valid(coordinate_bytes, coordinate, LIMIT_COORDINATE_BYTES))) {
         return CAIRN_E_FORMAT;
     }
     decoder->string_next += name_bytes + coordinate_bytes;
@@ -183,7 +187,8 @@ static int take_tensor(struct decoder *decoder, uint32_t idx, struct cur *cur)
     tensor->box_count = cur_u32(cur);
     if (cur->status != 0 || tensor->shape.ndim > LIMIT_NDIM ||
         !take_dims(decoder, dims, tensor->shape.ndim, tensor->shape.length) ||
-        !placement_fits(tensor->placement, tensor->coordinate) || tensor->box_first != decoder->box_next ||
+        !placement_fits(tensor->placement, tensor->coordinate) ||
+        tensor->box_first != decoder->box_next ||
         tensor->box_count > decoder->part.box_count - decoder->box_next) {
         return broken(decoder, "a tensor's record is broken", idx);
     }
@@ -255,8 +260,8 @@ static int take_blob(struct decoder *decoder, uint32_t idx, struct cur *cur)
     blob->chunk_count = cur_u32(cur);
     if (blob->kind != BLOB_BYTES && blob->kind != BLOB_TREE) {
         return diag_set(decoder->diag, CAIRN_E_UNSUPPORTED,
-                        "blob \"%.200s\" has the kind %u, which is not known to this version", blob->name,
-                        blob->kind);
+                        "blob \"%.200s\" has the kind %u, which is not known to this version",
+                        blob->name, blob->kind);
     }
     if (!placement_fits(blob->placement, blob->coordinate) || blob->plain_bytes > INT64_MAX ||
         !take_chunk_run(decoder, blob->chunk_first, blob->chunk_count)) {
@@ -282,7 +287,8 @@ static int take_chunk(struct decoder *decoder, uint32_t idx, struct cur *cur)
     chunk->digest_alg = cur_u8(cur);
     cur_zeros(cur, 2);
     cur_copy(cur, sizeof chunk->digest.bytes, chunk->digest.bytes);
-    int rc = encoding_check(chunk->encoding, chunk->stored_bytes, chunk->plain_bytes, decoder->diag);
+    int rc =
+        encoding_check(chunk->encoding, chunk->stored_bytes, chunk->plain_bytes, decoder->diag);
     rc = rc != 0 ? rc : digest_check(chunk->digest_alg, &chunk->digest, decoder->diag);
     if (rc != 0) {
         return rc;
@@ -350,7 +356,8 @@ static int check_cells(const struct decoder *decoder)
             }
             grid_cell(&grid, chunk->cell, &cell, &offset, &bytes);
             if (chunk->plain_bytes != bytes) {
-                return broken(decoder, "a chunk has not the bytes of its cell", box->chunk_first + i);
+                return broken(decoder, "a chunk has not the bytes of its cell",
+                              box->chunk_first + i);
             }
         }
     }
@@ -362,8 +369,10 @@ static int check_cells(const struct decoder *decoder)
             if (chunk->cell >= count || (i > 0 && chunk[-1].cell >= chunk->cell)) {
                 return broken(decoder, "a blob's chunks are out of order or outside", b);
             }
-            if (chunk->plain_bytes != blob_chunk_bytes(blob->plain_bytes, part->chunk_bytes, chunk->cell)) {
-                return broken(decoder, "a chunk has not the bytes of its piece", blob->chunk_first + i);
+            if (chunk->plain_bytes !=
+                blob_chunk_bytes(blob->plain_bytes, part->chunk_bytes, chunk->cell)) {
+                return broken(decoder, "a chunk has not the bytes of its piece",
+                              blob->chunk_first + i);
             }
         }
     }
@@ -393,7 +402,8 @@ static int check_objects(struct decoder *decoder)
     qsort(order, part->object_count, sizeof(*order), object_order);
     for (uint32_t i = 1; i < part->object_count; i++) {
         if (object_id_equal(&order[i - 1]->id, &order[i]->id)) {
-            return broken(decoder, "an object is named twice", (uint64_t)(order[i] - part->objects));
+            return broken(decoder, "an object is named twice",
+                          (uint64_t)(order[i] - part->objects));
         }
     }
     return 0;
@@ -408,7 +418,7 @@ int part_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, stru
     decoder.data = data;
     decoder.scratch = scratch;
     decoder.diag = diag;
-    int rc = doc_open(&part_kind, bytes, data, PART_HEADER_BYTES, &cur, diag);
+    int rc = doc_open(&part_kind, bytes, data, &cur, diag);
     rc = rc != 0 ? rc : take_header(&decoder, bytes, &cur);
     rc = rc != 0 ? rc : check_crcs(&decoder);
     rc = rc != 0 ? rc : allocate(&decoder);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A part as bytes: header, sections of fixed-width records, dimensions, strings, a crc for each 64 KiB.
- * The writer's struct is our own, so that broken order is a CHECK and only size an error. Pure; any thread.
+ * A part as bytes: header, sections of fixed-width records, dimensions, strings, a crc for each 64
+ * KiB. The writer's struct is our own, so that broken order is a CHECK and only size an error.
+ * Pure; any thread.
  */
 #include "part_layout.h"
+
+#include <string.h>
 
 #include "base/check.h"
 #include "hash/hash.h"
 
-#include <string.h>
-
 const struct doc_kind part_kind = {DOC_MAGIC('C', 'R', 'N', 'P'), "part", PART_HEADER_BYTES + 8,
-                                   LIMIT_PART_BYTES};
+                                   LIMIT_PART_BYTES, PART_HEADER_BYTES};
 
 void part_layout_init(struct part_layout *layout, const struct part *part, uint64_t dim_count,
                       uint64_t string_bytes)
@@ -30,7 +31,8 @@ void part_layout_init(struct part_layout *layout, const struct part *part, uint6
     layout->bytes = layout->crcs + 4 * layout->page_count + 4;
 }
 
-static void put_header(const struct part *part, uint64_t dim_count, uint64_t string_bytes, struct buf *buf)
+static void put_header(const struct part *part, uint64_t dim_count, uint64_t string_bytes,
+                       struct buf *buf)
 {
     buf_put_u32(buf, PART_PAGE_BYTES);
     buf_put(buf, sizeof part->run_uuid.bytes, part->run_uuid.bytes);
@@ -69,7 +71,8 @@ struct pools {
     uint64_t dim_count, string_bytes;
 };
 
-static void put_names(struct pools *pools, const char *name, const char *coordinate, struct buf *buf)
+static void put_names(struct pools *pools, const char *name, const char *coordinate,
+                      struct buf *buf)
 {
     size_t name_bytes = strlen(name), coordinate_bytes = strlen(coordinate);
     CHECK(name_bytes > 0 && name_bytes <= LIMIT_NAME_BYTES);
@@ -209,7 +212,7 @@ void part_encode(const struct part *part, struct buf *buf)
     buf_put_zero(buf, (size_t)layout.crcs - (buf->bytes - start));
     /* The header's length and crc come before the pages' crcs, which cover them. */
     buf_put_zero(buf, (size_t)(4 * layout.page_count + 4));
-    doc_end(buf, &part_kind, start, PART_HEADER_BYTES);
+    doc_end(buf, &part_kind, start);
     if (buf_status(buf) != 0) {
         return;
     }

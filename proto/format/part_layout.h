@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the sections of a stored part lie: a function of the counts in its header, so that no offset is
- * stored that could contradict them. For part_encode.c and part_decode.c. Bytes: FORMAT.md 5.
+ * Where the sections of a stored part lie: a function of the counts in its header, so that no
+ * offset is stored that could contradict them. For part_encode.c and part_decode.c. Bytes:
+ * FORMAT.md 5.
  */
 #ifndef CAIRN_FORMAT_PART_LAYOUT_H
 #define CAIRN_FORMAT_PART_LAYOUT_H

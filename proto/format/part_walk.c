@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking into parts: by name in one, and by name through many at once (a merge of sorted lists with a
- * heap, so that a checkpoint of many ranks is read in O(n log ranks)). Pure; any thread.
+ * Looking into parts: by name in one, and by name through many at once (a merge of sorted lists
+ * with a heap, so that a checkpoint of many ranks is read in O(n log ranks)). Pure; any thread.
  */
 #include "part.h"
 
-#include "base/check.h"
-
 #include <string.h>
+
+#include "base/check.h"
 
 int part_name_compare(const char *name_a, const char *coordinate_a, const char *name_b,
                       const char *coordinate_b)
@@ -44,7 +44,8 @@ const struct part_tensor *part_find_tensor(const struct part *part, const char *
     return NULL;
 }
 
-const struct part_blob *part_find_blob(const struct part *part, const char *name, const char *coordinate)
+const struct part_blob *part_find_blob(const struct part *part, const char *name,
+                                       const char *coordinate)
 {
     uint32_t from = 0, to = part->blob_count;
     while (from < to) {
@@ -71,8 +72,8 @@ uint64_t blob_chunk_bytes(uint64_t plain_bytes, uint64_t chunk_bytes, uint64_t i
     return min_u64(chunk_bytes, plain_bytes - idx * chunk_bytes);
 }
 
-static void member_name(const struct parts_walk *walk, struct part_member member, const char **ret_name,
-                        const char **ret_coordinate)
+static void member_name(const struct parts_walk *walk, struct part_member member,
+                        const char **ret_name, const char **ret_coordinate)
 {
     const struct part *part = &walk->parts[member.part];
     *ret_name = walk->blobs ? part->blobs[member.idx].name : part->tensors[member.idx].name;

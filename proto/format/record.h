@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * record: a small ordered map of keys to bytes with one operation, the atomic guarded update. The entry
- * in a run's record is the commit. This file has the map and the update (pure, used by every store) and
- * the encoding of an update and of a snapshot (used by the directory store). Bytes: FORMAT.md 8.
+ * record: a small ordered map of keys to bytes with one operation, the atomic guarded update. The
+ * entry in a run's record is the commit. This file has the map and the update (pure, used by every
+ * store) and the encoding of an update and of a snapshot (used by the directory store). Bytes:
+ * FORMAT.md 8.
  */
 #ifndef CAIRN_FORMAT_RECORD_H
 #define CAIRN_FORMAT_RECORD_H
@@ -25,17 +26,21 @@ int MUST_USE record_new(struct record **ret);
 void record_free(struct record *record);
 int MUST_USE record_clone(const struct record *record, struct record **ret);
 uint64_t record_bytes(const struct record *record); /* of its snapshot */
-uint64_t record_version(const struct record *record); /* updates applied so far; 0: does not exist yet */
+uint64_t record_version(
+    const struct record *record); /* updates applied so far; 0: does not exist yet */
 void record_set_version(struct record *record, uint64_t version);
 size_t record_count(const struct record *record);
-bool record_get(const struct record *record, const char *key, struct record_value *ret); /* borrowed until the next apply */
-/* The first entry with a key >= key and the given prefix (may be ""); then idx+1 is the next of record_at. */
+bool record_get(const struct record *record, const char *key,
+                struct record_value *ret); /* borrowed until the next apply */
+/* The first entry with a key >= key and the given prefix (may be ""); then idx+1 is the next of
+ * record_at. */
 size_t record_lower_bound(const struct record *record, const char *key);
-const char *record_at(const struct record *record, size_t idx, struct record_value *ret); /* NULL past the end */
+const char *record_at(const struct record *record, size_t idx,
+                      struct record_value *ret); /* NULL past the end */
 
 struct record_guard {
     const char *key;
-    bool absent;                /* must not exist; otherwise must equal value */
+    bool absent; /* must not exist; otherwise must equal value */
     struct record_value value;
 };
 struct record_change {
@@ -49,21 +54,29 @@ struct record_update { /* borrowed pointers */
     struct record_change *changes;
 };
 
-/* Checks all guards, then makes all changes and raises the version, or changes nothing. CONFLICT names
- * the first guard that failed; INVALID: a bad key, or one key changed twice; TOO_LARGE: a value, the update
- * or the record passes its limit; NO_MEMORY. Removing a key that does not exist is no error. */
-int MUST_USE record_apply(struct record *record, const struct record_update *update, struct diag *diag);
-bool record_guards_hold(const struct record *record, const struct record_update *update, struct diag *diag);
+/* Checks all guards, then makes all changes and raises the version, or changes nothing. CONFLICT
+ * names the first guard that failed; INVALID: a bad key, or one key changed twice; TOO_LARGE: a
+ * value, the update or the record passes its limit; NO_MEMORY. Removing a key that does not exist
+ * is no error. */
+int MUST_USE record_apply(struct record *record, const struct record_update *update,
+                          struct diag *diag);
+bool record_guards_hold(const struct record *record, const struct record_update *update,
+                        struct diag *diag);
 
-/* One update as stored: version (the number that it makes, from 1 on), the changes sorted by key (guards held
- * when it was written and are not stored), SHA-256 of the update before it (zeros before the first), crc.
- * Encoding sets the buffer's status where record_apply() would refuse the changes. Decoded keys and the
- * array live in scratch, values are borrowed from data. FORMAT, DAMAGED, UNSUPPORTED, TOO_LARGE, NO_MEMORY. */
-void record_update_encode(const struct record_update *update, uint64_t version, const uint8_t previous_sha256[32], struct buf *buf);
-int MUST_USE record_update_decode(size_t bytes, const uint8_t *data, struct scratch *scratch, struct record_update *ret,
-                                  uint64_t *ret_version, uint8_t ret_previous_sha256[32], struct diag *diag);
+/* One update as stored: version (the number that it makes, from 1 on), the changes sorted by key
+ * (guards held when it was written and are not stored), SHA-256 of the update before it (zeros
+ * before the first), crc. Encoding sets the buffer's status where record_apply() would refuse the
+ * changes. Decoded keys and the array live in scratch, values are borrowed from data. FORMAT,
+ * DAMAGED, UNSUPPORTED, TOO_LARGE, NO_MEMORY. */
+void record_update_encode(const struct record_update *update, uint64_t version,
+                          const uint8_t previous_sha256[32], struct buf *buf);
+int MUST_USE record_update_decode(size_t bytes, const uint8_t *data, struct scratch *scratch,
+                                  struct record_update *ret, uint64_t *ret_version,
+                                  uint8_t ret_previous_sha256[32], struct diag *diag);
 /* The whole map at a version, from 1 on, and the SHA-256 of the update that made it. */
-void record_snapshot_encode(const struct record *record, const uint8_t last_sha256[32], struct buf *buf);
-int MUST_USE record_snapshot_decode(size_t bytes, const uint8_t *data, struct record **ret, uint8_t ret_last_sha256[32], struct diag *diag);
+void record_snapshot_encode(const struct record *record, const uint8_t last_sha256[32],
+                            struct buf *buf);
+int MUST_USE record_snapshot_decode(size_t bytes, const uint8_t *data, struct record **ret,
+                                    uint8_t ret_last_sha256[32], struct diag *diag);
 
 #endif

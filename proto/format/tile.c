@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Do boxes tile a shape exactly? Decided by corners: the function "how many boxes cover this point" is
- * determined by the signed sum of the boxes' corners (+ for an even number of upper sides, - for an odd
- * one), so the boxes tile the shape exactly when, with the shape's own corners subtracted, the sum is zero
- * at every point. Sorting the corners decides it in O(n log n) for any arrangement. At the first point (in
- * row-major order) that is not zero, the sum is the number of boxes there minus one: a hole or an overlap. Only dimensions that some box does not span whole take part, so slabs have two
- * corners each. Pure; any thread.
+ * Do boxes tile a shape exactly? Decided by corners: the function "how many boxes cover this point"
+ * is determined by the signed sum of the boxes' corners (+ for an even number of upper sides, - for
+ * an odd one), so the boxes tile the shape exactly when, with the shape's own corners subtracted,
+ * the sum is zero at every point. Sorting the corners decides it in O(n log n) for any arrangement.
+ * At the first point (in row-major order) that is not zero, the sum is the number of boxes there
+ * minus one: a hole or an overlap. Only dimensions that some box does not span whole take part, so
+ * slabs have two corners each. Pure; any thread.
  */
 #include "box.h"
-
-#include "base/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE_CORNERS_MAX = 1 << 26 }; /* 512 MiB of corners: far above 65536 ranks in three dimensions */
+#include "base/check.h"
+
+enum {
+    TILE_CORNERS_MAX = 1 << 26
+}; /* 512 MiB of corners: far above 65536 ranks in three dimensions */
 
 struct tiling {
     const struct box *boxes;
@@ -24,8 +27,12 @@ struct tiling {
     uint32_t dim[LIMIT_NDIM]; /* the dimensions that take part, ascending */
 };
 
-/* A corner: the box's index (count: the whole shape), and a bit for each taking part: the upper side. */
-static uint64_t corner_make(size_t box, uint32_t mask) { return (uint64_t)box << LIMIT_NDIM | mask; }
+/* A corner: the box's index (count: the whole shape), and a bit for each taking part: the upper
+ * side. */
+static uint64_t corner_make(size_t box, uint32_t mask)
+{
+    return (uint64_t)box << LIMIT_NDIM | mask;
+}
 
 static int64_t corner_at(const struct tiling *tiling, uint64_t corner, uint32_t i)
 {
@@ -132,8 +139,8 @@ int boxes_tile_fault(const struct shape *shape, size_t count, const struct box *
     }
     if (!mul_u64((uint64_t)count + 1, UINT64_C(1) << tiling.dims, &corner_max) ||
         corner_max > TILE_CORNERS_MAX) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "%zu boxes cut in %u dimensions are too many to check",
-                        count, tiling.dims);
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "%zu boxes cut in %u dimensions are too many to check", count, tiling.dims);
     }
     uint64_t *corners = malloc((size_t)corner_max * sizeof *corners);
     if (corners == NULL) {
@@ -174,6 +181,6 @@ int boxes_tile(const struct shape *shape, size_t count, struct box *boxes, struc
     }
     box_format(&boxes[fault.first], sizeof first, first);
     box_format(&boxes[fault.second], sizeof second, second);
-    return diag_set(diag, CAIRN_E_COVERAGE, "boxes %s and %s overlap at the element %s", first, second,
-                    text);
+    return diag_set(diag, CAIRN_E_COVERAGE, "boxes %s and %s overlap at the element %s", first,
+                    second, text);
 }

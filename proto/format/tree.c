@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The typed tree read: one loop over a flat array of nodes with a stack of fixed depth, never recursion.
- * tree_check() accepts exactly what the format allows; the iterator walks only what was checked.
- * Pure; any thread.
+ * The typed tree read and written: one loop over a flat array of nodes with a stack of fixed depth,
+ * never recursion. tree_check() accepts exactly what the format allows; the iterator walks only
+ * what was checked. Child counts are the builder's caller's promise: tree_end() checks the whole,
+ * so that a broken promise is an error there and not in a reader years later. Pure; any thread.
  */
 #include "tree.h"
+
+#include <string.h>
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -12,15 +15,14 @@
 #include "hash/hash.h"
 #include "ids.h"
 
-#include <string.h>
-
-_Static_assert(sizeof((struct tree_iter *)0)->open / sizeof(uint32_t) == LIMIT_TREE_DEPTH, "one per level");
+_Static_assert(sizeof((struct tree_iter *)0)->open / sizeof(uint32_t) == LIMIT_TREE_DEPTH,
+               "one per level");
 
 /* A container that is being read. */
 struct level {
     enum tree_kind kind;
-    uint32_t left;  /* children still to come */
-    bool is_key;    /* it is (inside) a dict's key: only tuples and plain scalars may stand here */
+    uint32_t left; /* children still to come */
+    bool is_key;   /* it is (inside) a dict's key: only tuples and plain scalars may stand here */
 };
 
 struct checker {
@@ -33,8 +35,8 @@ struct checker {
 
 static int bad(const struct checker *checker, const char *what)
 {
-    return diag_set(checker->diag, CAIRN_E_FORMAT, "the tree's node %u (offset %zu): %s", checker->node,
-                    checker->cur.at, what);
+    return diag_set(checker->diag, CAIRN_E_FORMAT, "the tree's node %u (offset %zu): %s",
+                    checker->node, checker->cur.at, what);
 }
 
 static bool int_is_minimal(uint32_t bytes, const uint8_t *data)
@@ -71,7 +73,8 @@ static bool form_is_valid(const struct tree_node *node)
     case TREE_DICT:
         return node->bytes == 0 && node->child_count % 2 == 0;
     case TREE_TAGGED:
-        return node->child_count == 1 && text_is_valid(node->bytes, (const char *)node->data, TREE_TAG_BYTES_MAX);
+        return node->child_count == 1 &&
+               text_is_valid(node->bytes, (const char *)node->data, TREE_TAG_BYTES_MAX);
     }
     return false;
 }
@@ -146,22 +149,26 @@ int tree_check(size_t bytes, const uint8_t *data, struct diag *diag)
     checker.diag = diag;
     struct cur *cur = &checker.cur;
     cur_init(cur, bytes, data);
-    uint32_t magic = cur_u32(cur), version = cur_u32(cur), nodes = cur_u32(cur), length = cur_u32(cur);
+    uint32_t magic = cur_u32(cur), version = cur_u32(cur), nodes = cur_u32(cur),
+             length = cur_u32(cur);
     uint32_t crc = cur_u32(cur);
     if (cur->status != 0 || magic != TREE_MAGIC) {
         return diag_set(diag, CAIRN_E_FORMAT, "this is no typed tree");
     }
     if (version != TREE_VERSION) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "the typed tree has version %u; this program reads %d", version,
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "the typed tree has version %u; this program reads %d", version,
                         TREE_VERSION);
     }
     if (length != cur_left(cur) || nodes == 0 || nodes > length / TREE_NODE_BYTES) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the typed tree's header says %u nodes in %u bytes; there are %zu bytes",
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the typed tree's header says %u nodes in %u bytes; there are %zu bytes",
                         nodes, length, cur_left(cur));
     }
     uint32_t found = crc32c(0, length, data + TREE_HEADER_BYTES);
     if (found != crc) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "the typed tree is damaged: crc32c %08x, stored %08x", found, crc);
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "the typed tree is damaged: crc32c %08x, stored %08x", found, crc);
     }
     for (checker.node = 0; checker.node < nodes; checker.node++) {
         if (checker.node > 0 && checker.depth == 0) {
@@ -173,7 +180,8 @@ int tree_check(size_t bytes, const uint8_t *data, struct diag *diag)
         }
     }
     if (checker.depth != 0 || cur_finish(cur) != 0) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the typed tree ends before all children came, or has bytes left over");
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the typed tree ends before all children came, or has bytes left over");
     }
     return 0;
 }
@@ -215,4 +223,73 @@ bool tree_next(struct tree_iter *iter, struct tree_node *ret)
     }
     *ret = node;
     return true;
+}
+
+void tree_begin(struct tree_builder *builder, struct buf *buf)
+{
+    *builder = (struct tree_builder){buf, buf->bytes, 0};
+    buf_put_u32(buf, TREE_MAGIC);
+    buf_put_u32(buf, TREE_VERSION);
+    buf_put_zero(buf, TREE_HEADER_BYTES - 8);
+}
+
+void tree_put(struct tree_builder *builder, enum tree_kind kind, uint32_t child_count, size_t bytes,
+              const void *data)
+{
+    struct buf *buf = builder->buf;
+    if (bytes > UINT32_MAX) {
+        buf->status = buf->status != 0 ? buf->status : CAIRN_E_TOO_LARGE;
+        return;
+    }
+    buf_put_u8(buf, (uint8_t)kind);
+    buf_put_zero(buf, 3);
+    buf_put_u32(buf, child_count);
+    buf_put_u32(buf, (uint32_t)bytes);
+    if (bytes > 0) {
+        buf_put(buf, bytes, data);
+    }
+    builder->nodes++;
+}
+
+void tree_put_int(struct tree_builder *builder, int64_t value)
+{
+    uint8_t data[8];
+    size_t bytes = 8;
+    store_u64(data, (uint64_t)value);
+    /* Drop top bytes that only repeat the sign. */
+    while (bytes > 1 && data[bytes - 1] == ((data[bytes - 2] & 0x80) != 0 ? 0xff : 0x00)) {
+        bytes--;
+    }
+    tree_put(builder, TREE_INT, 0, bytes, data);
+}
+
+void tree_put_float(struct tree_builder *builder, double value)
+{
+    tree_put(builder, TREE_FLOAT, 0, sizeof value, &value);
+}
+
+void tree_put_str(struct tree_builder *builder, const char *text)
+{
+    tree_put(builder, TREE_STR, 0, strlen(text), text);
+}
+
+void tree_end(struct tree_builder *builder)
+{
+    struct buf *buf = builder->buf;
+    if (buf_status(buf) != 0) {
+        return;
+    }
+    size_t body = buf->bytes - builder->start - TREE_HEADER_BYTES;
+    if (body > UINT32_MAX) {
+        buf->status = CAIRN_E_TOO_LARGE;
+        return;
+    }
+    buf_patch_u32(buf, builder->start + 8, builder->nodes);
+    buf_patch_u32(buf, builder->start + 12, (uint32_t)body);
+    buf_patch_u32(buf, builder->start + 16,
+                  crc32c(0, body, buf->data + builder->start + TREE_HEADER_BYTES));
+    int rc = tree_check(buf->bytes - builder->start, buf->data + builder->start, NULL);
+    if (rc != 0) {
+        buf->status = CAIRN_E_INVALID;
+    }
 }

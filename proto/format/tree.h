@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tree: non-tensor state as a flat preorder array of nodes (kind, flags, child count, bytes); never code.
- * Depth <= LIMIT_TREE_DEPTH, checked by a loop. Bytes: FORMAT.md 10. Pure.
+ * tree: non-tensor state as a flat preorder array of nodes (kind, flags, child count, bytes); never
+ * code. Depth <= LIMIT_TREE_DEPTH, checked by a loop. Bytes: FORMAT.md 10. Pure.
  *
- * Header: magic "CRNT", u32 version, u32 node count, u32 bytes of all that follows, u32 crc32c of all that follows.
- * Node: u8 kind, u8 reserved[3], u32 child count, u32 payload bytes, then the payload, unpadded.
- * Payloads: int: two's complement little-endian, minimal length (0 is one byte, 127 one, 128 two, -128 one);
- * float: 8 bytes of bits; complex: 16;
- * str: UTF-8; list, tuple: children; dict: children are key, value, key, value ... in order (child count even), keys of
- * kind int, str, bool, float, null or tuple of such; tagged: payload is the tag's name ("OrderedDict", "Counter", "set",
- * "torch.dtype", "torch.Size", "torch.device", "numpy.scalar", "ref", or a registered type's), one child.
+ * Header: magic "CRNT", u32 version, u32 node count, u32 bytes of all that follows, u32 crc32c of
+ * all that follows. Node: u8 kind, u8 reserved[3], u32 child count, u32 payload bytes, then the
+ * payload, unpadded. Payloads: int: two's complement little-endian, minimal length (0 is one byte,
+ * 127 one, 128 two, -128 one); float: 8 bytes of bits; complex: 16; str: UTF-8; list, tuple:
+ * children; dict: children are key, value, key, value ... in order (child count even), keys of kind
+ * int, str, bool, float, null or tuple of such; tagged: payload is the tag's name ("OrderedDict",
+ * "Counter", "set", "torch.dtype", "torch.Size", "torch.device", "numpy.scalar", "ref", or a
+ * registered type's), one child.
  */
 #ifndef CAIRN_FORMAT_TREE_H
 #define CAIRN_FORMAT_TREE_H
@@ -20,8 +21,18 @@
 #include <stdbool.h>
 
 enum tree_kind {
-    TREE_NULL = 0, TREE_FALSE = 1, TREE_TRUE = 2, TREE_INT = 3, TREE_FLOAT = 4, TREE_COMPLEX = 5, TREE_STR = 6,
-    TREE_BYTES = 7, TREE_LIST = 8, TREE_TUPLE = 9, TREE_DICT = 10, TREE_TAGGED = 11,
+    TREE_NULL = 0,
+    TREE_FALSE = 1,
+    TREE_TRUE = 2,
+    TREE_INT = 3,
+    TREE_FLOAT = 4,
+    TREE_COMPLEX = 5,
+    TREE_STR = 6,
+    TREE_BYTES = 7,
+    TREE_LIST = 8,
+    TREE_TUPLE = 9,
+    TREE_DICT = 10,
+    TREE_TAGGED = 11,
 };
 
 enum { TREE_VERSION = 1, TREE_HEADER_BYTES = 20, TREE_NODE_BYTES = 12, TREE_TAG_BYTES_MAX = 128 };
@@ -42,23 +53,30 @@ struct tree_iter {
     int status;
 };
 
-/* Checks everything: header, crc, depth, counts, payload forms, dict keys. FORMAT says where; DAMAGED,
- * UNSUPPORTED. That a dict's keys differ is its writer's duty. */
+/* Checks everything: header, crc, depth, counts, payload forms, dict keys. FORMAT says where;
+ * DAMAGED, UNSUPPORTED. That a dict's keys differ is its writer's duty. */
 int MUST_USE tree_check(size_t bytes, const uint8_t *data, struct diag *diag);
 /* Walks a tree that passed tree_check() in preorder; false at the end. */
 void tree_iter_init(struct tree_iter *iter, size_t bytes, const uint8_t *data);
 bool tree_next(struct tree_iter *iter, struct tree_node *ret);
-/* JSON for people and `cairn restore`: ints beyond 2^53 and non-finite floats as strings under {"$int": ...},
- * {"$float": ...}; bytes as {"$bytes": base64}; tuples {"$tuple": []}; tagged {"$tag": name, "value": ...}; dicts with
- * keys that are not all strings, or begin with '$', {"$dict": [[key, value], ...]}; complex {"$complex": [re, im]}.
- * indent: spaces a level, 0 for one line. Checks the tree first; errors as above, NO_MEMORY, and buf's. */
-int MUST_USE tree_to_json(size_t bytes, const uint8_t *data, unsigned indent, struct buf *buf, struct diag *diag);
+/* JSON for people and `cairn restore`: ints beyond 2^53 and non-finite floats as strings under
+ * {"$int": ...}, {"$float": ...}; bytes as {"$bytes": base64}; tuples {"$tuple": []}; tagged
+ * {"$tag": name, "value": ...}; dicts with keys that are not all strings, or begin with '$',
+ * {"$dict": [[key, value], ...]}; complex {"$complex": [re, im]}. indent: spaces a level, 0 for one
+ * line. Checks the tree first; errors as above, NO_MEMORY, and buf's. */
+int MUST_USE tree_to_json(size_t bytes, const uint8_t *data, unsigned indent, struct buf *buf,
+                          struct diag *diag);
 
-/* Builder for C programs (the example trainer, tests): preorder calls, sticky errors in buf; INVALID when
- * tree_end() finds child counts or payloads broken. */
-struct tree_builder { struct buf *buf; size_t start; uint32_t nodes; };
+/* Builder for C programs (the example trainer, tests): preorder calls, sticky errors in buf;
+ * INVALID when tree_end() finds child counts or payloads broken. */
+struct tree_builder {
+    struct buf *buf;
+    size_t start;
+    uint32_t nodes;
+};
 void tree_begin(struct tree_builder *builder, struct buf *buf);
-void tree_put(struct tree_builder *builder, enum tree_kind kind, uint32_t child_count, size_t bytes, const void *data);
+void tree_put(struct tree_builder *builder, enum tree_kind kind, uint32_t child_count, size_t bytes,
+              const void *data);
 void tree_put_int(struct tree_builder *builder, int64_t value);
 void tree_put_float(struct tree_builder *builder, double value);
 void tree_put_str(struct tree_builder *builder, const char *text);

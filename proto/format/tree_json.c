@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The typed tree as JSON, for people and for `cairn restore`. One loop with a stack of fixed depth; what
- * JSON cannot say stands under keys that begin with '$'. Output is linear in the input. Pure; any thread.
+ * The typed tree as JSON, for people and for `cairn restore`. One loop with a stack of fixed depth;
+ * what JSON cannot say stands under keys that begin with '$'. Output is linear in the input. Pure;
+ * any thread.
  */
 #include "tree.h"
-
-#include "base/check.h"
-#include "base/limits.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/check.h"
+#include "base/limits.h"
 
 enum json_mode { JSON_LIST, JSON_TUPLE, JSON_OBJECT, JSON_PAIRS, JSON_TAGGED };
 
@@ -62,7 +63,8 @@ static void put_base64(struct buf *buf, size_t bytes, const uint8_t *data)
         uint32_t group = (uint32_t)data[i] << 16;
         group |= have > 1 ? (uint32_t)data[i + 1] << 8 : 0;
         group |= have > 2 ? (uint32_t)data[i + 2] : 0;
-        char out[4] = {digits[group >> 18], digits[group >> 12 & 63], digits[group >> 6 & 63], digits[group & 63]};
+        char out[4] = {digits[group >> 18], digits[group >> 12 & 63], digits[group >> 6 & 63],
+                       digits[group & 63]};
         for (size_t k = have + 1; k < 4; k++) {
             out[k] = '=';
         }
@@ -70,7 +72,8 @@ static void put_base64(struct buf *buf, size_t bytes, const uint8_t *data)
     }
 }
 
-/* Byte i of the magnitude of a two's complement number; low: index of its lowest byte that is not zero. */
+/* Byte i of the magnitude of a two's complement number; low: index of its lowest byte that is not
+ * zero. */
 static uint8_t magnitude_byte(const struct tree_node *node, uint32_t low, uint32_t i)
 {
     bool negative = (node->data[node->bytes - 1] & 0x80) != 0;
@@ -165,7 +168,9 @@ static void put_float(struct buf *buf, const uint8_t *data)
         put_finite(buf, value);
         return;
     }
-    put_text(buf, isnan(value) ? "{\"$float\": \"nan\"}" : value > 0 ? "{\"$float\": \"inf\"}" : "{\"$float\": \"-inf\"}");
+    put_text(buf, isnan(value) ? "{\"$float\": \"nan\"}"
+                  : value > 0  ? "{\"$float\": \"inf\"}"
+                               : "{\"$float\": \"-inf\"}");
 }
 
 static void put_line(struct json *json, uint32_t depth)
@@ -208,10 +213,13 @@ static void put_before(struct json *json)
 }
 
 static const char *const json_open[] = {
-    [JSON_LIST] = "[", [JSON_TUPLE] = "{\"$tuple\": [", [JSON_OBJECT] = "{", [JSON_PAIRS] = "{\"$dict\": [", [JSON_TAGGED] = "",
+    [JSON_LIST] = "[",   [JSON_TUPLE] = "{\"$tuple\": [",
+    [JSON_OBJECT] = "{", [JSON_PAIRS] = "{\"$dict\": [",
+    [JSON_TAGGED] = "",
 };
 static const char *const json_close[] = {
-    [JSON_LIST] = "]", [JSON_TUPLE] = "]}", [JSON_OBJECT] = "}", [JSON_PAIRS] = "]}", [JSON_TAGGED] = "}",
+    [JSON_LIST] = "]",   [JSON_TUPLE] = "]}", [JSON_OBJECT] = "}",
+    [JSON_PAIRS] = "]}", [JSON_TAGGED] = "}",
 };
 
 /* A child of the innermost container is complete; so may be the container, and so on. */
@@ -299,7 +307,8 @@ static void put_node(struct json *json, const struct tree_node *node, bool pairs
     put_after(json);
 }
 
-/* Marks the dicts that cannot be a JSON object: a key is no string, or could be taken for one of ours. */
+/* Marks the dicts that cannot be a JSON object: a key is no string, or could be taken for one of
+ * ours. */
 static void mark_pairs(size_t bytes, const uint8_t *data, uint8_t *pairs)
 {
     struct tree_iter iter;
@@ -330,7 +339,8 @@ static void mark_pairs(size_t bytes, const uint8_t *data, uint8_t *pairs)
     }
 }
 
-int tree_to_json(size_t bytes, const uint8_t *data, unsigned indent, struct buf *buf, struct diag *diag)
+int tree_to_json(size_t bytes, const uint8_t *data, unsigned indent, struct buf *buf,
+                 struct diag *diag)
 {
     struct json json;
     struct tree_iter iter;
@@ -345,7 +355,8 @@ int tree_to_json(size_t bytes, const uint8_t *data, unsigned indent, struct buf 
     tree_iter_init(&iter, bytes, data);
     json.pairs = calloc(iter.nodes_left / 8 + 1u, 1);
     if (json.pairs == NULL) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "writing a tree of %u nodes as JSON", iter.nodes_left);
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "writing a tree of %u nodes as JSON",
+                        iter.nodes_left);
     }
     mark_pairs(bytes, data, json.pairs);
     for (uint32_t i = 0; tree_next(&iter, &node) && buf_status(buf) == 0; i++) {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * URLs of runs: cairn://h1:port,h2:port/project/run and cairn+unix:///path?run=project/run. Hosts are
- * split and get their default port here; they are resolved elsewhere. Nothing is percent-decoded: the
- * parts that may stand in a URL need no escapes, and a '%' or '@' is refused. Pure; any thread.
+ * URLs of runs: cairn://h1:port,h2:port/project/run and cairn+unix:///path?run=project/run. Hosts
+ * are split and get their default port here; they are resolved elsewhere. Nothing is
+ * percent-decoded: the parts that may stand in a URL need no escapes, and a '%' or '@' is refused.
+ * Pure; any thread.
  */
 #include "ids.h"
 
-#include "base/check.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "base/check.h"
 
 static int url_add(struct url *url, const char *prefix, size_t bytes, const char *text,
                    struct diag *diag)
@@ -33,7 +34,8 @@ static bool is_host_char(char c)
            c == '-' || c == '_';
 }
 
-/* Splits "host", "host:port", "[v6]" or "[v6]:port": bytes of the host part, 0 if it is none of them. */
+/* Splits "host", "host:port", "[v6]" or "[v6]:port": bytes of the host part, 0 if it is none of
+ * them. */
 static size_t host_bytes(size_t bytes, const char *text)
 {
     size_t i = 0;
@@ -70,10 +72,12 @@ static int url_add_host(struct url *url, size_t bytes, const char *text, struct 
 {
     size_t host = host_bytes(bytes, text);
     bool has_port = host > 0 && host < bytes && text[host] == ':';
-    bool good = host > 0 && (has_port ? port_is_valid(bytes - host - 1, text + host + 1) : host == bytes);
+    bool good =
+        host > 0 && (has_port ? port_is_valid(bytes - host - 1, text + host + 1) : host == bytes);
     if (!good) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "\"%.*s\" is no server; write host, host:port or [ipv6]:port, with a port of 1 to 65535",
+                        "\"%.*s\" is no server; write host, host:port or [ipv6]:port, with a port "
+                        "of 1 to 65535",
                         (int)(bytes < 80 ? bytes : 80), text);
     }
     int rc = url_add(url, "", bytes, text, diag);
@@ -89,8 +93,9 @@ static int url_add_host(struct url *url, size_t bytes, const char *text, struct 
 static int url_add_unix(struct url *url, size_t bytes, const char *path, struct diag *diag)
 {
     if (bytes < 2 || path[0] != '/') {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "a Unix socket is given by its absolute path, as in cairn+unix:///run/cairn.sock");
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "a Unix socket is given by its absolute path, as in cairn+unix:///run/cairn.sock");
     }
     if (bytes > 107) {
         return diag_set(diag, CAIRN_E_INVALID,
@@ -118,7 +123,8 @@ static int url_add_default(struct url *url, const char *default_server, struct d
 {
     if (default_server == NULL || default_server[0] == '\0') {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "the URL names no server and CAIRN_SERVER is not set; write cairn://host:port/project/run");
+                        "the URL names no server and CAIRN_SERVER is not set; write "
+                        "cairn://host:port/project/run");
     }
     int rc = strncmp(default_server, "unix:", 5) == 0
                  ? url_add_unix(url, strlen(default_server + 5), default_server + 5, diag)
@@ -140,8 +146,8 @@ static int url_set_run(struct url *url, const char *text, bool allow_no_run, str
     return run_name_parse(text, &url->run, diag);
 }
 
-static int url_parse_tcp(const char *rest, const char *default_server, bool allow_no_run, struct url *url,
-                         struct diag *diag)
+static int url_parse_tcp(const char *rest, const char *default_server, bool allow_no_run,
+                         struct url *url, struct diag *diag)
 {
     size_t hosts = strcspn(rest, "/");
     int rc = hosts > 0 ? url_add_list(url, hosts, rest, diag)
@@ -149,7 +155,8 @@ static int url_parse_tcp(const char *rest, const char *default_server, bool allo
     if (rc != 0) {
         return rc;
     }
-    return url_set_run(url, rest[hosts] == '/' ? rest + hosts + 1 : rest + hosts, allow_no_run, diag);
+    return url_set_run(url, rest[hosts] == '/' ? rest + hosts + 1 : rest + hosts, allow_no_run,
+                       diag);
 }
 
 static int url_parse_unix(const char *rest, bool allow_no_run, struct url *url, struct diag *diag)
@@ -162,8 +169,9 @@ static int url_parse_unix(const char *rest, bool allow_no_run, struct url *url, 
     const char *query = rest + path;
     if (query[0] == '?') {
         if (strncmp(query, "?run=", 5) != 0 || query[5] == '\0') {
-            return diag_set(diag, CAIRN_E_INVALID,
-                            "\"%.64s\" is not known here; only ?run=project/run may follow the path", query);
+            return diag_set(
+                diag, CAIRN_E_INVALID,
+                "\"%.64s\" is not known here; only ?run=project/run may follow the path", query);
         }
         query += 5;
     }
@@ -179,10 +187,11 @@ int url_parse(const char *text, const char *default_server, bool allow_no_run, s
     memset(&url, 0, sizeof url);
     for (const char *p = text; *p != '\0'; p++) {
         if ((unsigned char)*p <= 0x20 || *p == 0x7f || *p == '%' || *p == '@' || *p == '#') {
-            return diag_set(diag, CAIRN_E_INVALID,
-                            "the URL has the byte 0x%02x at position %zu; spaces, control characters, %% @ # "
-                            "are not allowed",
-                            (unsigned)(unsigned char)*p, (size_t)(p - text) + 1);
+            return diag_set(
+                diag, CAIRN_E_INVALID,
+                "the URL has the byte 0x%02x at position %zu; spaces, control characters, %% @ # "
+                "are not allowed",
+                (unsigned)(unsigned char)*p, (size_t)(p - text) + 1);
         }
     }
     if (strncmp(text, tcp, sizeof tcp - 1) == 0) {
