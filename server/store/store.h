@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store: where objects, parts, pages, manifests and records live. One request struct for all operations,
- * submitted on the loop's thread, done later on the same thread, never inside submit: so decorators (retry,
- * limit, fault) see every operation alike, and a back end is one function. Back ends: dir, memory; later
- * rados. The contract is executable: tests/store/conformance.c.
+ * store: where objects, parts, pages, manifests and records live. One request struct for all
+ * operations, submitted on the loop's thread, done later on the same thread, never inside submit:
+ * so decorators (retry, limit, fault) see every operation alike, and a back end is one function.
+ * Back ends: dir, memory; later rados. The contract is executable: tests/store/conformance.c.
  *
  * What every back end promises
  *  - SEAL, PUBLISH and RECORD_UPDATE answer 0 only when the thing is durable (data and name).
  *  - Unsealed objects are never seen by READ, STAT or LIST, and go away with ABORT or a restart.
- *  - PUBLISH never replaces: EXISTS when the name is taken (by equal bytes of the same length too; the caller
- *    compares what it finds). A sealed object is immutable; a second CREATE of its id is EXISTS.
+ *  - PUBLISH never replaces: EXISTS when the name is taken (by equal bytes of the same length too;
+ * the caller compares what it finds). A sealed object is immutable; a second CREATE of its id is
+ * EXISTS.
  *  - RECORD_UPDATE is atomic: all changes when all guards hold, else CONFLICT and nothing.
- *  - OUTCOME_UNKNOWN: the operation may have happened or may happen later; resolved only by a guarded update
- *    that makes the late one impossible, or (publish, seal) by reading back.
- *  - READ gives exactly the bytes asked for or an error (DAMAGED when the file is shorter than it should be);
- *    it does not check contents: whoever asked knows the crc.
+ *  - OUTCOME_UNKNOWN: the operation may have happened or may happen later; resolved only by a
+ * guarded update that makes the late one impossible, or (publish, seal) by reading back.
+ *  - READ gives exactly the bytes asked for or an error (DAMAGED when the file is shorter than it
+ * should be); it does not check contents: whoever asked knows the crc.
  */
 #ifndef CAIRN_STORE_STORE_H
 #define CAIRN_STORE_STORE_H
@@ -25,69 +26,76 @@
 
 enum store_kind { STORE_MANIFEST = 1, STORE_PART = 2, STORE_PAGE = 3 }; /* small published things */
 
-/* Names a small published thing of a checkpoint. Its bytes are known by hash from the record, so a retry that
- * finds other bytes under the name (an aborted opening of the same step) publishes under another tag. */
+/* Names a small published thing of a checkpoint. Its bytes are known by hash from the record, so a
+ * retry that finds other bytes under the name (an aborted opening of the same step) publishes under
+ * another tag. */
 struct store_name {
     struct run_name run;
     struct ckpt_id id;
     enum store_kind kind;
-    uint32_t number;   /* rank of a part, number of a page; 0 for the manifest */
-    uint64_t tag;      /* the open_id of the save: keeps reopened saves of one step apart */
+    uint32_t number; /* rank of a part, number of a page; 0 for the manifest */
+    uint64_t tag;    /* the open_id of the save: keeps reopened saves of one step apart */
 };
 
 enum store_op {
-    STORE_CREATE,        /* object: start writing (bytes_max: preallocated; NO_SPACE before any byte) */
-    STORE_WRITE,         /* object: aligned bytes at an aligned offset; several may be in flight */
-    STORE_SEAL,          /* object: all writes are done; make it durable and visible */
-    STORE_ABORT,         /* object: drop an unsealed one */
-    STORE_READ,          /* object: a range */
-    STORE_STAT,          /* object: its bytes */
+    STORE_CREATE, /* object: start writing (bytes_max: preallocated; NO_SPACE before any byte) */
+    STORE_WRITE,  /* object: aligned bytes at an aligned offset; several may be in flight */
+    STORE_SEAL,   /* object: all writes are done; make it durable and visible */
+    STORE_ABORT,  /* object: drop an unsealed one */
+    STORE_READ,   /* object: a range */
+    STORE_STAT,   /* object: its bytes */
     STORE_LIST_OBJECTS,  /* objects of one checkpoint (run, ckpt) */
     STORE_DELETE_OBJECT, /* for gc */
     STORE_PUBLISH,       /* small thing: whole, durable, no replace */
     STORE_FETCH,         /* small thing: whole */
     STORE_DELETE_SMALL,  /* for gc */
     STORE_LIST_RUNS,     /* names of all runs that have a record, sorted */
-    STORE_RECORD_GET,    /* the record of a run: a fresh map (version 0 and empty when there is none) */
+    STORE_RECORD_GET, /* the record of a run: a fresh map (version 0 and empty when there is none)
+                       */
     STORE_RECORD_UPDATE, /* the guarded update; ret_version on success */
     STORE_USAGE,
 };
 
-struct store_usage { uint64_t total_bytes, free_bytes; bool read_only; char detail[96]; };
+struct store_usage {
+    uint64_t total_bytes, free_bytes;
+    bool read_only;
+    char detail[96];
+};
 
 struct store_req;
 struct store;
 
 struct store_req {
     enum store_op op;
-    uint64_t deadline_ms;                 /* from submit; 0: none. A back end that cannot cancel answers late */
-    void (*done)(struct store_req *req);  /* on the loop; req is the caller's again */
-    int status;                           /* result: 0 or CAIRN_E_* */
+    uint64_t deadline_ms; /* from submit; 0: none. A back end that cannot cancel answers late */
+    void (*done)(struct store_req *req); /* on the loop; req is the caller's again */
+    int status;                          /* result: 0 or CAIRN_E_* */
     struct diag diag;
 
-    struct run_name run;                  /* all but LIST_RUNS and USAGE */
-    struct object_id object;              /* object operations */
-    struct ckpt_id id;                    /* LIST_OBJECTS */
-    struct store_name name;               /* small things (name.run is used, not run) */
-    uint64_t offset;                      /* WRITE, READ */
-    uint64_t bytes;                       /* CREATE: bytes_max; WRITE, READ, PUBLISH: length */
-    void *data;                           /* WRITE, PUBLISH: borrowed until done; READ: filled. WRITE's and an
-                                           * O_DIRECT READ's memory is aligned to LIMIT_ALIGN_BYTES. READ
-                                           * takes any offset and length; aligned ones avoid a copy */
-    const struct record_update *update;   /* RECORD_UPDATE: borrowed until done */
+    struct run_name run;     /* all but LIST_RUNS and USAGE */
+    struct object_id object; /* object operations */
+    struct ckpt_id id;       /* LIST_OBJECTS */
+    struct store_name name;  /* small things (name.run is used, not run) */
+    uint64_t offset;         /* WRITE, READ */
+    uint64_t bytes;          /* CREATE: bytes_max; WRITE, READ, PUBLISH: length */
+    void *data;              /* WRITE, PUBLISH: borrowed until done; READ: filled. WRITE's and an
+                              * O_DIRECT READ's memory is aligned to LIMIT_ALIGN_BYTES. READ
+                              * takes any offset and length; aligned ones avoid a copy */
+    const struct record_update *update; /* RECORD_UPDATE: borrowed until done */
 
-    uint8_t *ret_data;                    /* FETCH: malloc'ed, the caller frees */
-    uint64_t ret_bytes;                   /* FETCH, STAT */
-    struct record *ret_record;            /* RECORD_GET: the caller frees */
-    uint64_t ret_version;                 /* RECORD_UPDATE */
-    struct run_name *ret_runs;            /* LIST_RUNS: malloc'ed array */
-    struct object_id *ret_objects;        /* LIST_OBJECTS: malloc'ed array, sorted by (rank, writer, sequence) */
+    uint8_t *ret_data;         /* FETCH: malloc'ed, the caller frees */
+    uint64_t ret_bytes;        /* FETCH, STAT */
+    struct record *ret_record; /* RECORD_GET: the caller frees */
+    uint64_t ret_version;      /* RECORD_UPDATE */
+    struct run_name *ret_runs; /* LIST_RUNS: malloc'ed array */
+    struct object_id
+        *ret_objects; /* LIST_OBJECTS: malloc'ed array, sorted by (rank, writer, sequence) */
     size_t ret_count;
     struct store_usage ret_usage;
 
-    struct work work;                     /* the back end's */
+    struct work work; /* the back end's */
     struct store *store;
-    void *wrap;                           /* the decorator's */
+    void *wrap; /* the decorator's */
 };
 
 struct store_caps {
@@ -102,7 +110,8 @@ struct store_caps {
 
 struct store_ops {
     void (*submit)(struct store *store, struct store_req *req);
-    void (*close)(struct store *store, void (*done)(void *user), void *user); /* all requests must be done; frees */
+    void (*close)(struct store *store, void (*done)(void *user),
+                  void *user); /* all requests must be done; frees */
 };
 
 struct store {
@@ -117,6 +126,9 @@ static inline void store_submit(struct store *store, struct store_req *req)
     diag_clear(&req->diag);
     store->ops->submit(store, req);
 }
-static inline void store_close(struct store *store, void (*done)(void *user), void *user) { store->ops->close(store, done, user); }
+static inline void store_close(struct store *store, void (*done)(void *user), void *user)
+{
+    store->ops->close(store, done, user);
+}
 
 #endif

@@ -263,8 +263,8 @@ int dir_read_file(struct dir_store *store, const struct dir_at *at, const char *
     return rc;
 }
 
-int dir_remove(struct dir_store *store, const struct run_name *run, const char *path,
-               const char *name, struct diag *diag)
+int dir_remove_file(struct dir_store *store, const struct run_name *run, const char *path,
+                    const char *name, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
     struct dir_at at;

@@ -221,5 +221,5 @@ int dir_op_delete_object(struct dir_store *store, struct store_req *req)
         return rc;
     }
     dir_at_close(store, &place.at);
-    return dir_remove(store, &req->run, place.at.path, place.name, &req->diag);
+    return dir_remove_file(store, &req->run, place.at.path, place.name, &req->diag);
 }

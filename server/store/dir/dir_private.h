@@ -188,8 +188,8 @@ struct dir_bytes {
 int MUST_USE dir_read_file(struct dir_store *store, const struct dir_at *at, const char *name,
                            struct dir_bytes *ret, struct diag *diag);
 /* Removes a file and, when it was the last one, the directory. */
-int MUST_USE dir_remove(struct dir_store *store, const struct run_name *run, const char *path,
-                        const char *name, struct diag *diag);
+int MUST_USE dir_remove_file(struct dir_store *store, const struct run_name *run, const char *path,
+                             const char *name, struct diag *diag);
 pthread_mutex_t *dir_make_lock(struct dir_store *store, const struct run_name *run);
 /* Adds a line to the store's health, shown by USAGE. */
 void dir_note(struct dir_store *store, const char *fmt, ...) PRINTF(2, 3);

@@ -83,7 +83,7 @@ int dir_op_delete_small(struct dir_store *store, struct store_req *req)
     char path[DIR_PATH_MAX], name[DIR_NAME_MAX];
     dir_path_checkpoint(&req->name.run, req->name.id, path);
     dir_name_small(&req->name, name);
-    return dir_remove(store, &req->name.run, path, name, &req->diag);
+    return dir_remove_file(store, &req->name.run, path, name, &req->diag);
 }
 
 /* --- records
@@ -199,7 +199,7 @@ static int add_run(struct run_list *list, const struct run_name *name)
     return 0;
 }
 
-static int list_project(struct dir_store *store, const char *project, struct run_list *list,
+static int list_project(struct dir_store *store, const struct run_name *of, struct run_list *list,
                         struct diag *diag)
 {
     char path[DIR_PATH_MAX];
@@ -207,7 +207,7 @@ static int list_project(struct dir_store *store, const char *project, struct run
     struct dir_entries entries = {0};
     struct run_name name;
     bool exists;
-    snprintf(path, sizeof(path), "runs/%s", project);
+    snprintf(path, sizeof(path), "runs/%s", of->project);
     int rc = dir_at_open(store, path, &at, diag);
     if (rc != 0) {
         return rc;
@@ -216,7 +216,7 @@ static int list_project(struct dir_store *store, const char *project, struct run
     dir_at_close(store, &at);
     for (size_t i = 0; rc == 0 && i < entries.count; i++) {
         if (entries.entries[i].kind != VFS_DIR ||
-            run_name_set(project, entries.entries[i].name, &name, NULL) != 0) {
+            run_name_set(of->project, entries.entries[i].name, &name, NULL) != 0) {
             continue; /* not one of ours */
         }
         dir_path_record(&name, path);
@@ -246,7 +246,7 @@ int dir_op_list_runs(struct dir_store *store, struct store_req *req)
     for (size_t i = 0; rc == 0 && i < projects.count; i++) {
         const char *project = projects.entries[i].name;
         if (projects.entries[i].kind == VFS_DIR && run_name_set(project, "x", &name, NULL) == 0) {
-            rc = list_project(store, project, &list, &why);
+            rc = list_project(store, &name, &list, &why);
         }
     }
     dir_entries_fini(&projects);

@@ -99,13 +99,13 @@ static int sweep_run(struct dir_store *store, const struct run_name *run, struct
     return rc ? rc : sweep_checkpoints(store, path, diag);
 }
 
-static int sweep_project(struct dir_store *store, const char *project, struct diag *diag)
+static int sweep_project(struct dir_store *store, const struct run_name *of, struct diag *diag)
 {
     char path[DIR_PATH_MAX];
     struct dir_at at;
     struct dir_entries runs = {0};
     struct run_name name;
-    snprintf(path, sizeof(path), "runs/%s", project);
+    snprintf(path, sizeof(path), "runs/%s", of->project);
     int rc = open_and_list(store, path, &at, &runs, diag);
     if (rc != 0) {
         return rc;
@@ -113,7 +113,7 @@ static int sweep_project(struct dir_store *store, const char *project, struct di
     dir_at_close(store, &at);
     for (size_t i = 0; rc == 0 && i < runs.count; i++) {
         if (runs.entries[i].kind == VFS_DIR &&
-            run_name_set(project, runs.entries[i].name, &name, NULL) == 0) {
+            run_name_set(of->project, runs.entries[i].name, &name, NULL) == 0) {
             rc = sweep_run(store, &name, diag);
         }
     }
@@ -136,7 +136,7 @@ int dir_sweep(struct dir_store *store, struct diag *diag)
     for (size_t i = 0; rc == 0 && i < projects.count; i++) {
         const struct dir_entry *entry = &projects.entries[i];
         if (entry->kind == VFS_DIR && run_name_set(entry->name, "x", &name, NULL) == 0) {
-            rc = sweep_project(store, entry->name, diag);
+            rc = sweep_project(store, &name, diag);
         }
     }
     dir_entries_fini(&projects);

@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The store contract as tests: each point that store.h promises, for every kind of store.
+ *     test_store_conformance KIND [DIRECTORY]
+ * KIND: memory, dir (in a new directory of DIRECTORY), dir-sim, retry, limit (memory behind a
+ * decorator).
+ */
+#include "store_bed.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum bed_kind kind_under_test;
+static const char *parent_directory = "";
+
+static int setup(void **state)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+    assert_non_null(bed);
+    bed_init(bed, kind_under_test, parent_directory, 1);
+    bed_open_ok(bed);
+    *state = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    bed_fini(*state);
+    free(*state);
+    return 0;
+}
+
+/* --- objects
+ * ------------------------------------------------------------------------------------------- */
+
+/* Goal: what is not sealed is seen by nobody. */
+static void unsealed_objects_are_invisible(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    uint64_t bytes;
+    uint8_t *data = bed_bytes(4096, 0);
+    assert_int_equal(bed_create(bed, id, 8192), 0);
+    assert_int_equal(bed_write(bed, id, 0, 4096, 1), 0);
+    assert_int_equal(bed_stat(bed, id, &bytes), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_read(bed, id, 0, 4096, data), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_delete(bed, id), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_count_objects(bed, 5), 0);
+    assert_int_equal(bed_seal(bed, id), 0);
+    assert_int_equal(bed_check_object(bed, id, 4096, 1), 0);
+    assert_int_equal(bed_count_objects(bed, 5), 1);
+    free(data);
+}
+
+/* Goal: an id is used once, before and after its seal. */
+static void a_second_create_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    assert_int_equal(bed_create(bed, id, 4096), 0);
+    assert_int_equal(bed_create(bed, id, 4096), CAIRN_E_EXISTS);
+    assert_int_equal(bed_write(bed, id, 0, 4096, 1), 0);
+    assert_int_equal(bed_seal(bed, id), 0);
+    assert_int_equal(bed_create(bed, id, 4096), CAIRN_E_EXISTS);
+    assert_int_equal(bed_seal(bed, id), CAIRN_E_EXISTS);
+    assert_int_equal(bed_write(bed, id, 0, 4096, 2), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_check_object(bed, id, 4096, 1), 0);
+}
+
+/* Goal: sealed objects outlive a restart, unsealed ones do not, and leave nothing. */
+static void a_seal_outlives_a_restart(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id sealed = bed_object(5, 0, 1), open = bed_object(5, 1, 1);
+    uint64_t bytes;
+    assert_int_equal(bed_put_object(bed, sealed, 65536, 1), 0);
+    assert_int_equal(bed_create(bed, open, 8192), 0);
+    assert_int_equal(bed_write(bed, open, 0, 4096, 2), 0);
+    bed_reopen(bed);
+    assert_int_equal(bed_check_object(bed, sealed, 65536, 1), 0);
+    assert_int_equal(bed_stat(bed, open, &bytes), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_seal(bed, open), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_create(bed, open, 4096), 0);
+    assert_int_equal(bed_abort(bed, open), 0);
+}
+
+/* Goal: writes in any order come out in place, and a hole reads as zeros. */
+static void writes_may_come_in_any_order(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    uint8_t *first = bed_bytes(4096, 1), *third = bed_bytes(8192, 3), *data = bed_bytes(16384, 9);
+    assert_int_equal(bed_create(bed, id, MIB(1)), 0);
+    assert_int_equal(bed_write(bed, id, 8192, 8192, 3), 0);
+    assert_int_equal(bed_write(bed, id, 0, 4096, 1), 0);
+    assert_int_equal(bed_seal(bed, id), 0);
+    assert_int_equal(bed_read(bed, id, 0, 16384, data), 0);
+    assert_memory_equal(data, first, 4096);
+    for (size_t i = 4096; i < 8192; i++) {
+        assert_int_equal(data[i], 0);
+    }
+    assert_memory_equal(data + 8192, third, 8192);
+    free(first);
+    free(third);
+    free(data);
+}
+
+/* Goal: READ gives exactly the range, at any offset and length. */
+static void reads_take_any_range(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    enum { BYTES = 700 << 10 };
+    static const struct {
+        uint64_t offset;
+        size_t bytes;
+    } ranges[] = {{0, BYTES},       {0, 1},        {4095, 2},           {4096, 4096},   {1, 4096},
+                  {BYTES - 1, 1},   {0, 0},        {BYTES, 0},          {5, BYTES - 5}, {262143, 3},
+                  {262144, 262144}, {100, 262144}, {BYTES - 4096, 4096}};
+    uint8_t *expected = bed_bytes(BYTES, 1);
+    assert_int_equal(bed_put_object(bed, id, BYTES, 1), 0);
+    for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
+        uint8_t *data = malloc(ranges[i].bytes + 1);
+        assert_non_null(data);
+        data[ranges[i].bytes] = 0x5a;
+        assert_int_equal(bed_read(bed, id, ranges[i].offset, ranges[i].bytes, data), 0);
+        assert_memory_equal(data, expected + ranges[i].offset, ranges[i].bytes);
+        assert_int_equal(data[ranges[i].bytes], 0x5a);
+        free(data);
+    }
+    free(expected);
+}
+
+/* Goal: a range that the object does not have is DAMAGED, never short or zeros. */
+static void reads_beyond_the_end_are_refused(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    uint8_t *data = bed_bytes(16384, 9);
+    assert_int_equal(bed_put_object(bed, id, 8192, 1), 0);
+    assert_int_equal(bed_read(bed, id, 8192, 1, data), CAIRN_E_DAMAGED);
+    assert_int_equal(bed_read(bed, id, 4096, 8192, data), CAIRN_E_DAMAGED);
+    assert_int_equal(bed_read(bed, id, UINT64_MAX - 10, 4096, data), CAIRN_E_DAMAGED);
+    assert_int_equal(bed_read(bed, bed_object(5, 0, 2), 0, 1, data), CAIRN_E_NOT_FOUND);
+    free(data);
+}
+
+/* Goal: writes that are not aligned or exceed the announced size are refused; the object stays
+ * good. */
+static void bad_writes_are_refused(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    assert_int_equal(bed_create(bed, id, 0), CAIRN_E_INVALID);
+    assert_int_equal(bed_create(bed, id, (uint64_t)LIMIT_OBJECT_BYTES + 1), CAIRN_E_INVALID);
+    assert_int_equal(bed_create(bed, id, 8192), 0);
+    assert_int_equal(bed_write(bed, id, 1, 4096, 1), CAIRN_E_INVALID);
+    assert_int_equal(bed_write(bed, id, 0, 100, 1), CAIRN_E_INVALID);
+    assert_int_equal(bed_write(bed, id, 8192, 4096, 1), CAIRN_E_INVALID);
+    assert_int_equal(bed_write(bed, id, UINT64_MAX - 4095, 4096, 1), CAIRN_E_INVALID);
+    assert_int_equal(bed_write(bed, bed_object(5, 0, 2), 0, 4096, 1), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_write(bed, id, 0, 4096, 1), 0);
+    assert_int_equal(bed_seal(bed, id), 0);
+    assert_int_equal(bed_check_object(bed, id, 4096, 1), 0);
+}
+
+/* Goal: ABORT drops what is unsealed, and only that. */
+static void abort_drops_only_unsealed(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    assert_int_equal(bed_abort(bed, id), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_create(bed, id, 4096), 0);
+    assert_int_equal(bed_abort(bed, id), 0);
+    assert_int_equal(bed_seal(bed, id), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_put_object(bed, id, 4096, 1), 0);
+    assert_int_equal(bed_abort(bed, id), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_check_object(bed, id, 4096, 1), 0);
+}
+
+/* Goal: LIST is sorted by (rank, writer, sequence) and holds one checkpoint's objects alone. */
+static void lists_are_sorted(void **state)
+{
+    struct bed *bed = *state;
+    static const struct object_id ids[] = {
+        {1, 5, 7, 10, 0}, {1, 5, 9, 2, 0},          {1, 5, 7, 2, 11}, {1, 5, 7, 2, 9},
+        {1, 5, 0, 0, 0},  {1, 5, UINT64_MAX, 2, 0}, {2, 5, 7, 2, 9},  {1, 6, 7, 2, 9},
+    };
+    static const size_t order[] = {4, 3, 2, 1, 5, 0};
+    for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
+        assert_int_equal(bed_put_object(bed, ids[i], 4096, (unsigned)i), 0);
+    }
+    struct store_req req = {.op = STORE_LIST_OBJECTS, .run = bed_run(), .id = {1, 5}};
+    assert_int_equal(bed_do(bed, &req), 0);
+    assert_int_equal(req.ret_count, ARRAY_LEN(order));
+    for (size_t i = 0; i < req.ret_count; i++) {
+        assert_true(object_id_equal(&req.ret_objects[i], &ids[order[i]]));
+    }
+    free(req.ret_objects);
+    assert_int_equal(bed_count_objects(bed, 77), 0);
+}
+
+static void deleted_objects_are_gone(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1), other = bed_object(5, 0, 2);
+    assert_int_equal(bed_put_object(bed, id, 4096, 1), 0);
+    assert_int_equal(bed_put_object(bed, other, 4096, 2), 0);
+    assert_int_equal(bed_delete(bed, id), 0);
+    assert_int_equal(bed_delete(bed, id), CAIRN_E_NOT_FOUND);
+    bed_reopen(bed);
+    assert_int_equal(bed_count_objects(bed, 5), 1);
+    assert_int_equal(bed_delete(bed, other), 0);
+    assert_int_equal(bed_count_objects(bed, 5), 0);
+    /* and the checkpoint's place can be used again */
+    assert_int_equal(bed_put_object(bed, bed_object(5, 0, 3), 4096, 3), 0);
+    assert_int_equal(bed_check_object(bed, bed_object(5, 0, 3), 4096, 3), 0);
+}
+
+/* Goal: several writes of an object in flight at once. */
+static void writes_may_be_parallel(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    enum { COUNT = 16, BYTES = 64 << 10 };
+    static struct store_req reqs[COUNT];
+    assert_int_equal(bed_create(bed, id, COUNT * BYTES), 0);
+    uint8_t *all = bed_bytes(COUNT * BYTES, 1);
+    for (size_t i = 0; i < COUNT; i++) {
+        reqs[i] = (struct store_req){.op = STORE_WRITE, .run = bed_run(), .object = id};
+        reqs[i].offset = i * BYTES;
+        reqs[i].bytes = BYTES;
+        reqs[i].data = all + i * BYTES;
+    }
+    bed_do_all(bed, COUNT, reqs);
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_int_equal(reqs[i].status, 0);
+    }
+    free(all);
+    assert_int_equal(bed_seal(bed, id), 0);
+    assert_int_equal(bed_check_object(bed, id, COUNT * BYTES, 1), 0);
+}
+
+/* --- small things
+ * -------------------------------------------------------------------------------------- */
+
+static void publishing_never_replaces(void **state)
+{
+    struct bed *bed = *state;
+    struct store_name name = bed_name(5, STORE_PART, 3, 0xfeed);
+    assert_int_equal(bed_check_small(bed, name, 1000, 1), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_publish(bed, name, 1000, 1), 0);
+    assert_int_equal(bed_publish(bed, name, 1000, 2), CAIRN_E_EXISTS);
+    assert_int_equal(bed_publish(bed, name, 1000, 1), CAIRN_E_EXISTS);
+    assert_int_equal(bed_check_small(bed, name, 1000, 1), 0);
+    bed_reopen(bed);
+    assert_int_equal(bed_check_small(bed, name, 1000, 1), 0);
+    assert_int_equal(bed_publish(bed, name, 1000, 2), CAIRN_E_EXISTS);
+}
+
+/* Goal: kind, number and tag each tell names apart; any length is kept. */
+static void small_things_are_told_apart(void **state)
+{
+    struct bed *bed = *state;
+    const struct store_name names[] = {
+        bed_name(5, STORE_MANIFEST, 0, 1), bed_name(5, STORE_MANIFEST, 0, 2),
+        bed_name(5, STORE_PART, 1, 1),     bed_name(5, STORE_PART, 11, 1),
+        bed_name(5, STORE_PAGE, 1, 1),     bed_name(6, STORE_PAGE, 1, 1),
+    };
+    static const size_t bytes[] = {1, 4095, 4096, 4097, 0, 300000};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        assert_int_equal(bed_publish(bed, names[i], bytes[i], (unsigned)i), 0);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        assert_int_equal(bed_check_small(bed, names[i], bytes[i], (unsigned)i), 0);
+    }
+    assert_int_equal(bed_delete_small(bed, names[0]), 0);
+    assert_int_equal(bed_delete_small(bed, names[0]), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_check_small(bed, names[0], 1, 0), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_check_small(bed, names[1], 4095, 1), 0);
+    assert_int_equal(bed_publish(bed, names[0], 7, 9), 0);
+}
+
+/* --- records
+ * ------------------------------------------------------------------------------------------- */
+
+static void an_absent_record_is_empty(void **state)
+{
+    struct bed *bed = *state;
+    struct record *record;
+    assert_int_equal(bed_record(bed, &record), 0);
+    assert_int_equal(record_version(record), 0);
+    assert_int_equal(record_count(record), 0);
+    record_free(record);
+    struct store_req req = {.op = STORE_LIST_RUNS};
+    assert_int_equal(bed_do(bed, &req), 0);
+    assert_int_equal(req.ret_count, 0); /* looking made nothing */
+    free(req.ret_runs);
+}
+
+static void guards_decide(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t version = 0;
+    struct bed_change add = {"k", "one", true, NULL}, wrong = {"k", "two", true, "zero"};
+    struct bed_change right = {"k", "two", true, "one"}, drop = {"k", NULL, true, "two"};
+    assert_int_equal(bed_update(bed, &add, &version), 0);
+    assert_int_equal(version, 1);
+    assert_int_equal(bed_update(bed, &add, &version), CAIRN_E_CONFLICT);
+    assert_int_equal(bed_update(bed, &wrong, &version), CAIRN_E_CONFLICT);
+    assert_true(bed_has(bed, "k", "one"));
+    assert_int_equal(bed_version(bed), 1);
+    assert_int_equal(bed_update(bed, &right, &version), 0);
+    assert_int_equal(version, 2);
+    bed_reopen(bed);
+    assert_true(bed_has(bed, "k", "two"));
+    assert_int_equal(bed_update(bed, &drop, &version), 0);
+    assert_int_equal(version, 3);
+    assert_true(bed_has(bed, "k", NULL));
+}
+
+/* Goal: all changes or none, decided by all guards. */
+static void updates_are_atomic(void **state)
+{
+    struct bed *bed = *state;
+    const uint8_t one[] = "1", two[] = "2";
+    struct record_change changes[] = {{"a", false, {1, one}}, {"b", false, {1, one}}};
+    struct record_guard guards[] = {{"a", true, {0, NULL}}, {"c", false, {1, two}}};
+    struct record_update update = {2, 2, guards, changes};
+    struct store_req req = {.op = STORE_RECORD_UPDATE, .run = bed_run(), .update = &update};
+    assert_int_equal(bed_do(bed, &req), CAIRN_E_CONFLICT);
+    assert_int_equal(bed_version(bed), 0);
+    update.guard_count = 1;
+    assert_int_equal(bed_do(bed, &req), 0);
+    assert_int_equal(req.ret_version, 1);
+    assert_true(bed_has(bed, "a", "1"));
+    assert_true(bed_has(bed, "b", "1"));
+}
+
+/* Goal: an update that is no proper one changes nothing, now and after a restart. */
+static void improper_updates_change_nothing(void **state)
+{
+    struct bed *bed = *state;
+    struct bed_change good = {"k", "v", false, NULL}, no_key = {"", "v", false, NULL};
+    assert_int_equal(bed_update(bed, &good, NULL), 0);
+    assert_int_equal(bed_update(bed, &no_key, NULL), CAIRN_E_INVALID);
+    uint8_t *huge = calloc(1, LIMIT_RECORD_VALUE_BYTES + 1);
+    assert_non_null(huge);
+    struct record_change change = {"k", false, {LIMIT_RECORD_VALUE_BYTES + 1, huge}};
+    struct record_update update = {0, 1, NULL, &change};
+    struct store_req req = {.op = STORE_RECORD_UPDATE, .run = bed_run(), .update = &update};
+    assert_int_equal(bed_do(bed, &req), CAIRN_E_TOO_LARGE);
+    free(huge);
+    assert_true(bed_has(bed, "k", "v"));
+    bed_reopen(bed);
+    assert_true(bed_has(bed, "k", "v"));
+    assert_int_equal(bed_version(bed), 1);
+}
+
+/* Goal: versions go up by one, across snapshots and restarts; every state is what was written. */
+static void versions_count_updates(void **state)
+{
+    struct bed *bed = *state;
+    char key[16], value[16];
+    bed->snapshot_every = 4;
+    bed_reopen(bed);
+    for (unsigned i = 1; i <= 50; i++) {
+        uint64_t version = 0;
+        snprintf(key, sizeof(key), "k%u", i % 7);
+        snprintf(value, sizeof(value), "%u", i);
+        struct bed_change change = {key, value, false, NULL};
+        assert_int_equal(bed_update(bed, &change, &version), 0);
+        assert_int_equal(version, i);
+        if (i % 5 == 0) {
+            bed_reopen(bed);
+        }
+        assert_int_equal(bed_version(bed), i);
+        assert_true(bed_has(bed, key, value));
+    }
+    for (unsigned i = 44; i <= 50; i++) {
+        snprintf(key, sizeof(key), "k%u", i % 7);
+        snprintf(value, sizeof(value), "%u", i);
+        assert_true(bed_has(bed, key, value));
+    }
+}
+
+/* Goal: a record of 10,000 entries is no trouble: 200 updates of it in seconds. */
+static void large_records_work(void **state)
+{
+    struct bed *bed = *state;
+    enum { ENTRIES = 10000, BATCH = 50 };
+    static char keys[BATCH][32];
+    struct record_change changes[BATCH];
+    uint64_t begin_ns = loop_now_ns(bed->loop);
+    for (unsigned i = 0; i < ENTRIES; i += BATCH) {
+        for (unsigned k = 0; k < BATCH; k++) {
+            snprintf(keys[k], sizeof(keys[k]), "seal/%08u", (i + k) * 7919 % ENTRIES);
+            changes[k] = (struct record_change){keys[k], false, {31, (const uint8_t *)keys[k]}};
+        }
+        struct record_update update = {0, BATCH, NULL, changes};
+        struct store_req req = {.op = STORE_RECORD_UPDATE, .run = bed_run(), .update = &update};
+        assert_int_equal(bed_do(bed, &req), 0);
+    }
+    bed_reopen(bed);
+    struct record *record;
+    assert_int_equal(bed_record(bed, &record), 0);
+    assert_int_equal(record_count(record), ENTRIES);
+    record_free(record);
+    uint64_t ms = (loop_now_ns(bed->loop) - begin_ns) / 1000000;
+    print_message("10,000 entries in 200 updates and a restart: %llu ms\n", (unsigned long long)ms);
+    assert_true(ms < 20000);
+}
+
+static void runs_are_listed_sorted(void **state)
+{
+    struct bed *bed = *state;
+    static const char *const names[] = {"b/x", "a/z", "a/y", "a-b/c", "a/y0"};
+    static const char *const sorted[] = {"a/y", "a/y0", "a/z", "a-b/c", "b/x"};
+    const uint8_t one[] = "1";
+    struct record_change change = {"k", false, {1, one}};
+    struct record_update update = {0, 1, NULL, &change};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        struct store_req req = {.op = STORE_RECORD_UPDATE, .update = &update};
+        assert_int_equal(run_name_parse(names[i], &req.run, NULL), 0);
+        assert_int_equal(bed_do(bed, &req), 0);
+    }
+    bed_reopen(bed);
+    struct store_req req = {.op = STORE_LIST_RUNS};
+    assert_int_equal(bed_do(bed, &req), 0);
+    assert_int_equal(req.ret_count, ARRAY_LEN(sorted));
+    for (size_t i = 0; i < req.ret_count; i++) {
+        char text[RUN_NAME_TEXT_MAX];
+        run_name_format(&req.ret_runs[i], text);
+        assert_string_equal(text, sorted[i]);
+    }
+    free(req.ret_runs);
+}
+
+/* --- the store
+ * ------------------------------------------------------------------------------------------- */
+
+static void each_start_has_a_new_epoch(void **state)
+{
+    struct bed *bed = *state;
+    struct store_caps before = bed->store->caps;
+    bed_reopen(bed);
+    assert_true(bed->store->caps.epoch > before.epoch);
+    assert_memory_equal(&bed->store->caps.uuid, &before.uuid, sizeof(before.uuid));
+    assert_int_equal(before.align_bytes, LIMIT_ALIGN_BYTES);
+    struct store_req req = {.op = STORE_USAGE};
+    assert_int_equal(bed_do(bed, &req), 0);
+    assert_false(req.ret_usage.read_only);
+}
+
+/* Goal: a store opened for reading shows what is there and refuses every change. */
+static void read_only_refuses_changes(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    struct store_name name = bed_name(5, STORE_PART, 0, 1);
+    struct bed_change change = {"k", "v", false, NULL};
+    struct diag diag = DIAG_INIT;
+    if (bed->kind != BED_DIR && bed->kind != BED_DIR_SIM) {
+        skip(); /* memory has no such form */
+    }
+    assert_int_equal(bed_put_object(bed, id, 8192, 1), 0);
+    assert_int_equal(bed_publish(bed, name, 100, 2), 0);
+    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    bed_close(bed);
+    assert_int_equal(bed_open(bed, false, true, &diag), 0);
+    assert_true(bed->store->caps.read_only);
+    assert_int_equal(bed_create(bed, bed_object(5, 0, 2), 4096), CAIRN_E_READ_ONLY);
+    assert_int_equal(bed_delete(bed, id), CAIRN_E_READ_ONLY);
+    assert_int_equal(bed_publish(bed, bed_name(5, STORE_PART, 1, 1), 10, 1), CAIRN_E_READ_ONLY);
+    assert_int_equal(bed_delete_small(bed, name), CAIRN_E_READ_ONLY);
+    assert_int_equal(bed_update(bed, &change, NULL), CAIRN_E_READ_ONLY);
+    assert_int_equal(bed_check_object(bed, id, 8192, 1), 0);
+    assert_int_equal(bed_check_small(bed, name, 100, 2), 0);
+    assert_true(bed_has(bed, "k", "v"));
+    assert_int_equal(bed_count_objects(bed, 5), 1);
+}
+
+#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        POINT(unsealed_objects_are_invisible),
+        POINT(a_second_create_is_refused),
+        POINT(a_seal_outlives_a_restart),
+        POINT(writes_may_come_in_any_order),
+        POINT(writes_may_be_parallel),
+        POINT(reads_take_any_range),
+        POINT(reads_beyond_the_end_are_refused),
+        POINT(bad_writes_are_refused),
+        POINT(abort_drops_only_unsealed),
+        POINT(lists_are_sorted),
+        POINT(deleted_objects_are_gone),
+        POINT(publishing_never_replaces),
+        POINT(small_things_are_told_apart),
+        POINT(an_absent_record_is_empty),
+        POINT(guards_decide),
+        POINT(updates_are_atomic),
+        POINT(improper_updates_change_nothing),
+        POINT(versions_count_updates),
+        POINT(large_records_work),
+        POINT(runs_are_listed_sorted),
+        POINT(each_start_has_a_new_epoch),
+        POINT(read_only_refuses_changes),
+    };
+    if (argc < 2) {
+        fprintf(stderr, "usage: %s memory|dir|dir-sim|retry|limit [directory]\n", argv[0]);
+        return 2;
+    }
+    kind_under_test = bed_kind_parse(argv[1]);
+    parent_directory = argc > 2 ? argv[2] : "";
+    return cmocka_run_group_tests_name(argv[1], tests, NULL, NULL);
+}
