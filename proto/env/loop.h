@@ -2,7 +2,8 @@
  *
  * loop: time, randomness, timers and posted calls of one thread. The libuv form is loop_uv.c; the
  * simulator (tests/sim) has its own. All callbacks run on the loop's thread, never inside the call
- * that asked for them. Everything above env that waits goes through here, so it runs in the simulator.
+ * that asked for them. Everything above env that waits goes through here, so it runs in the
+ * simulator.
  */
 #ifndef CAIRN_ENV_LOOP_H
 #define CAIRN_ENV_LOOP_H
@@ -21,7 +22,7 @@ struct timer {
     struct loop *loop;
     void (*cb)(struct timer *timer);
     uint64_t due_ns;
-    uint64_t order; /* ties in due_ns fire in the order of their start */
+    uint64_t order;                    /* ties in due_ns fire in the order of their start */
     struct timer *child, *next, *prev; /* the loop's heap (timer.c) */
     bool active;
 };
@@ -35,8 +36,8 @@ struct post {
 };
 
 struct loop_ops {
-    uint64_t (*now_ns)(struct loop *loop);  /* monotonic; constant within one callback is allowed */
-    int64_t (*wall_ns)(struct loop *loop);  /* since 1970 UTC; for display and labels only */
+    uint64_t (*now_ns)(struct loop *loop); /* monotonic; constant within one callback is allowed */
+    int64_t (*wall_ns)(struct loop *loop); /* since 1970 UTC; for display and labels only */
     void (*random)(struct loop *loop, size_t bytes, void *ret);
     void (*timer_start)(struct loop *loop, struct timer *timer, uint64_t due_ns);
     void (*timer_stop)(struct loop *loop, struct timer *timer);
@@ -50,7 +51,10 @@ struct loop {
 static inline uint64_t loop_now_ns(struct loop *loop) { return loop->ops->now_ns(loop); }
 static inline uint64_t loop_now_ms(struct loop *loop) { return loop->ops->now_ns(loop) / 1000000; }
 static inline int64_t loop_wall_ns(struct loop *loop) { return loop->ops->wall_ns(loop); }
-static inline void loop_random(struct loop *loop, size_t bytes, void *ret) { loop->ops->random(loop, bytes, ret); }
+static inline void loop_random(struct loop *loop, size_t bytes, void *ret)
+{
+    loop->ops->random(loop, bytes, ret);
+}
 /* Queues post->cb; a post that is queued already stays queued once. Any thread. */
 static inline void loop_post(struct loop *loop, struct post *post) { loop->ops->post(loop, post); }
 
@@ -60,17 +64,19 @@ void timer_start(struct timer *timer, uint64_t delay_ms);
 void timer_stop(struct timer *timer); /* no effect when inactive */
 static inline bool timer_is_active(const struct timer *timer) { return timer->active; }
 
-/* --- the libuv form ------------------------------------------------------------------------------ */
+/* --- the libuv form ------------------------------------------------------------------------------
+ */
 
-/* A loop with its own uv_loop_t. run: until loop_uv_stop() (any thread) was called; then returns after
- * the posted calls queued so far were made. signals: cb on the loop's thread for each of SIGTERM,
- * SIGINT, SIGHUP (daemon only). */
+/* A loop with its own uv_loop_t. run: until loop_uv_stop() (any thread) was called; then returns
+ * after the posted calls queued so far were made. signals: cb on the loop's thread for each of
+ * SIGTERM, SIGINT, SIGHUP (daemon only). */
 int MUST_USE loop_uv_new(struct loop **ret, struct diag *diag);
 void loop_uv_run(struct loop *loop);
 void loop_uv_stop(struct loop *loop);
-int MUST_USE loop_uv_on_signal(struct loop *loop, int signum, void (*cb)(void *user, int signum), void *user, struct diag *diag);
-/* After run returned; frees what libuv holds. The loop's sockets must be closed. Posts that are still
- * queued are dropped without a call: whoever owns them is gone by now. Accepts NULL. */
+int MUST_USE loop_uv_on_signal(struct loop *loop, int signum, void (*cb)(void *user, int signum),
+                               void *user, struct diag *diag);
+/* After run returned; frees what libuv holds. The loop's sockets must be closed. Posts that are
+ * still queued are dropped without a call: whoever owns them is gone by now. Accepts NULL. */
 void loop_uv_free(struct loop *loop);
 /* In a forked child: closes the loop's file descriptors without touching the parent's state. */
 void loop_uv_abandon(struct loop *loop);

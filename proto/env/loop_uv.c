@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The libuv form of loop: one uv_loop_t, one uv_timer that is armed for the earliest timer of the heap,
- * one uv_async that drains a queue of posts. Invariant: a post is in the queue at most once, and every
- * queued post is called before loop_uv_run() returns. All on the loop's thread but loop_post() and
- * loop_uv_stop(), which any thread may call.
+ * The libuv form of loop: one uv_loop_t, one uv_timer that is armed for the earliest timer of the
+ * heap, one uv_async that drains a queue of posts. Invariant: a post is in the queue at most once,
+ * and every queued post is called before loop_uv_run() returns. All on the loop's thread but
+ * loop_post() and loop_uv_stop(), which any thread may call.
  */
 #include "loop_uv.h"
 
@@ -155,8 +155,10 @@ void loop_uv_free(struct loop *loop)
     free(uv);
 }
 
-/* libuv has no call for this: uv_loop_fork() makes the loop usable again, which is not wanted here, and
- * uv_loop_close() would take the descriptors out of the epoll set that is shared with the parent. */
+/* libuv has no call for this: uv_loop_fork() makes the loop usable again, which is not wanted here,
+ * and uv_loop_close() would take the descriptors out of the epoll set that is shared with the
+ * parent.
+ * */
 void loop_uv_abandon(struct loop *loop)
 {
     uv_loop_t *uv = loop_uv_handle(loop);
@@ -202,7 +204,7 @@ static void random_bytes(struct loop *loop, size_t bytes, void *ret)
     }
 }
 
-/* --- timers -------------------------------------------------------------------------------------- */
+/* --- timers ---------------------------------------------------------------------------------- */
 
 static void arm(struct loop_uv *uv)
 {
@@ -239,7 +241,8 @@ static void on_timer(uv_timer_t *handle)
     struct timer *timer;
 
     uv->armed_ns = UINT64_MAX;
-    /* Timers that a callback starts wait for the next turn (order >= end), or they could starve I/O. */
+    /* Timers that a callback starts wait for the next turn (order >= end), or they could starve
+     * I/O. */
     while ((timer = timer_heap_first(&uv->timers)) && timer->due_ns <= now && timer->order < end) {
         timer_heap_remove(&uv->timers, timer);
         timer->cb(timer);
@@ -247,7 +250,7 @@ static void on_timer(uv_timer_t *handle)
     arm(uv);
 }
 
-/* --- posts --------------------------------------------------------------------------------------- */
+/* --- posts ----------------------------------------------------------------------------------- */
 
 static void queue_post(struct loop *loop, struct post *post)
 {
@@ -275,8 +278,8 @@ static void queue_post(struct loop *loop, struct post *post)
     pthread_mutex_unlock(&uv->lock);
 }
 
-/* Calls what is queued now; posts that come meanwhile wait for the next turn. A post may be freed or
- * queued again by its own callback, so nothing of it is read after the call. */
+/* Calls what is queued now; posts that come meanwhile wait for the next turn. A post may be freed
+ * or queued again by its own callback, so nothing of it is read after the call. */
 static void drain_posts(struct loop_uv *uv)
 {
     struct post *post, *next;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * net: byte-stream sockets without callbacks per byte: try to read or write now, say what to wait for,
- * be told when it is ready. net_uv.c is TCP and Unix sockets over uv_poll with our own recvmsg and
- * sendmsg; the simulator has an in-memory one. One loop's thread only.
+ * net: byte-stream sockets without callbacks per byte: try to read or write now, say what to wait
+ * for, be told when it is ready. net_uv.c is TCP and Unix sockets over uv_poll with our own recvmsg
+ * and sendmsg; the simulator has an in-memory one. One loop's thread only.
  */
 #ifndef CAIRN_ENV_NET_H
 #define CAIRN_ENV_NET_H
@@ -33,20 +33,26 @@ struct sock_handler {
 
 struct net_ops {
     /* Starts to connect. Names are resolved on a helper thread. */
-    int (*connect)(struct net *net, const struct net_addr *addr, struct sock **ret, struct diag *diag);
+    int (*connect)(struct net *net, const struct net_addr *addr, struct sock **ret,
+                   struct diag *diag);
     /* on_accept owns the socket that it gets. ret_addr (may be NULL): the bound address, real port.
-     * A Unix path left by a dead daemon is replaced; one in use is BUSY. Mode 0600 unless mode says. */
+     * A Unix path left by a dead daemon is replaced; one in use is BUSY. Mode 0600 unless mode
+     * says. */
     int (*listen)(struct net *net, const struct net_addr *addr, unsigned mode,
-                  void (*on_accept)(void *user, struct sock *sock), void *user, struct listener **ret,
-                  struct net_addr *ret_addr, struct diag *diag);
+                  void (*on_accept)(void *user, struct sock *sock), void *user,
+                  struct listener **ret, struct net_addr *ret_addr, struct diag *diag);
     void (*listener_close)(struct listener *listener);
     /* 0 and *ret_bytes > 0; AGAIN; ENDED (orderly end); CONNECTION_LOST or UNREACHABLE with diag.
      * At most 1 MiB a call. */
-    int (*try_readv)(struct sock *sock, const struct iovec *iov, size_t count, size_t *ret_bytes, struct diag *diag);
-    int (*try_writev)(struct sock *sock, const struct iovec *iov, size_t count, size_t *ret_bytes, struct diag *diag);
+    int (*try_readv)(struct sock *sock, const struct iovec *iov, size_t count, size_t *ret_bytes,
+                     struct diag *diag);
+    int (*try_writev)(struct sock *sock, const struct iovec *iov, size_t count, size_t *ret_bytes,
+                      struct diag *diag);
     /* What to wait for; stays in force until the next call (level-triggered); 0: nothing. */
-    void (*want)(struct sock *sock, unsigned events, const struct sock_handler *handler, void *user);
-    /* Closes at once; no callback after it; the struct is freed later by net itself. Accepts NULL. */
+    void (*want)(struct sock *sock, unsigned events, const struct sock_handler *handler,
+                 void *user);
+    /* Closes at once; no callback after it; the struct is freed later by net itself. Accepts NULL.
+     */
     void (*close)(struct sock *sock);
     /* Who is at the other end, for logs: "tcp 127.0.0.1:5123", "unix pid 71 uid 0". */
     void (*peer_name)(struct sock *sock, size_t bytes, char *ret);
@@ -63,23 +69,54 @@ struct listener {
     struct net *net;
 };
 
-static inline int MUST_USE sock_try_readv(struct sock *s, const struct iovec *iov, size_t n, size_t *ret, struct diag *d) { return s->net->ops->try_readv(s, iov, n, ret, d); }
-static inline int MUST_USE sock_try_writev(struct sock *s, const struct iovec *iov, size_t n, size_t *ret, struct diag *d) { return s->net->ops->try_writev(s, iov, n, ret, d); }
-static inline void sock_want(struct sock *s, unsigned events, const struct sock_handler *h, void *user) { s->net->ops->want(s, events, h, user); }
-static inline void sock_close(struct sock *s) { if (s) { s->net->ops->close(s); } }
-static inline void listener_close(struct listener *l) { if (l) { l->net->ops->listener_close(l); } }
+static inline int MUST_USE sock_try_readv(struct sock *s, const struct iovec *iov, size_t n,
+                                          size_t *ret, struct diag *d)
+{
+    return s->net->ops->try_readv(s, iov, n, ret, d);
+}
+static inline int MUST_USE sock_try_writev(struct sock *s, const struct iovec *iov, size_t n,
+                                           size_t *ret, struct diag *d)
+{
+    return s->net->ops->try_writev(s, iov, n, ret, d);
+}
+static inline void sock_want(struct sock *s, unsigned events, const struct sock_handler *h,
+                             void *user)
+{
+    s->net->ops->want(s, events, h, user);
+}
+static inline void sock_close(struct sock *s)
+{
+    if (s) {
+        s->net->ops->close(s);
+    }
+}
+static inline void listener_close(struct listener *l)
+{
+    if (l) {
+        l->net->ops->listener_close(l);
+    }
+}
 
-static inline int MUST_USE net_connect(struct net *net, const struct net_addr *addr, struct sock **ret, struct diag *d) { return net->ops->connect(net, addr, ret, d); }
-static inline void sock_peer_name(struct sock *s, size_t bytes, char *ret) { s->net->ops->peer_name(s, bytes, ret); }
+static inline int MUST_USE net_connect(struct net *net, const struct net_addr *addr,
+                                       struct sock **ret, struct diag *d)
+{
+    return net->ops->connect(net, addr, ret, d);
+}
+static inline void sock_peer_name(struct sock *s, size_t bytes, char *ret)
+{
+    s->net->ops->peer_name(s, bytes, ret);
+}
 static inline bool sock_is_loopback(struct sock *s) { return s->net->ops->is_loopback(s); }
 
 /* "tcp:host:port", "host:port", "[::1]:port", "unix:/path"; INVALID with the reason. */
-int MUST_USE net_addr_parse(const char *text, uint16_t default_port, struct net_addr *ret, struct diag *diag);
+int MUST_USE net_addr_parse(const char *text, uint16_t default_port, struct net_addr *ret,
+                            struct diag *diag);
 void net_addr_format(const struct net_addr *addr, size_t bytes, char *ret);
 /* True for 127.0.0.0/8, ::1, "localhost" and every Unix path. */
 bool net_addr_is_local(const struct net_addr *addr);
 
-/* --- the libuv form; loop must be a loop_uv ------------------------------------------------------ */
+/* --- the libuv form; loop must be a loop_uv ------------------------------------------------------
+ */
 int MUST_USE net_uv_new(struct loop *loop, struct net **ret, struct diag *diag);
 void net_uv_free(struct net *net); /* sockets and listeners must be closed */
 /* Hands a connection to another loop's net: detach frees the sock and gives its descriptor (an

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Addresses as users write them, and back. Invariant: what net_addr_format() prints parses to the same
- * address. Pure; any thread.
+ * Addresses as users write them, and back. Invariant: what net_addr_format() prints parses to the
+ * same address. Pure; any thread.
  */
 #include "net.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Connecting: names to addresses (on a helper thread), then one address after the other until one
- * answers. Invariant: whatever goes wrong is kept and told by the first try_readv or try_writev, never
- * from inside connect, so that callers have one place where connections fail. The loop's thread.
+ * answers. Invariant: whatever goes wrong is kept and told by the first try_readv or try_writev,
+ * never from inside connect, so that callers have one place where connections fail. The loop's
+ * thread.
  */
 #include "net_uv_private.h"
 
@@ -124,7 +125,8 @@ static void connect_next(struct sock_uv *sock)
         fail(sock, err);
         return;
     }
-    if (poller_new(loop, fd, sock_uv_on_poll, sock, &sock->poller, &connecting->failure)) {
+    if (poller_new(loop, fd, (struct poller_owner){sock_uv_on_poll, sock}, &sock->poller,
+                   &connecting->failure)) {
         fail(sock, 0);
         return;
     }

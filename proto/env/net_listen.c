@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Listening. Invariants: accept never spins (a reserve descriptor is given up to take and close the
- * connection when the process has none left; if that fails too, listening pauses), and a Unix path is
- * removed only when it is a socket on which nobody answers. Runs on the loop's thread.
+ * connection when the process has none left; if that fails too, listening pauses), and a Unix path
+ * is removed only when it is a socket on which nobody answers. Runs on the loop's thread.
  */
 #include "net_uv_private.h"
 
@@ -59,7 +59,8 @@ int net_uv_listen(struct net *base, const struct net_addr *addr, unsigned mode,
         close(fd);
         return diag_set(diag, CAIRN_E_NO_MEMORY, "listen: out of memory");
     }
-    rc = poller_new(net->loop, fd, on_listener_poll, listener, &listener->poller, diag);
+    rc = poller_new(net->loop, fd, (struct poller_owner){on_listener_poll, listener},
+                    &listener->poller, diag);
     if (rc) {
         free(listener);
         return rc;
@@ -135,9 +136,10 @@ void net_uv_listeners_abandon(struct net_uv *net)
     }
 }
 
-/* --- opening ------------------------------------------------------------------------------------- */
+/* --- opening --------------------------------------------------------------------------------- */
 
-/* An empty host is every interface. Names are looked up here, blocking: this is the start of a daemon. */
+/* An empty host is every interface. Names are looked up here, blocking: this is the start of a
+ * daemon. */
 static int listen_targets(const struct net_addr *addr, struct targets *ret, struct diag *diag)
 {
     struct net_addr any = *addr;
@@ -258,12 +260,12 @@ static void bound_address(int fd, const struct net_addr *addr, struct net_addr *
     }
 }
 
-/* --- accepting ----------------------------------------------------------------------------------- */
+/* --- accepting ------------------------------------------------------------------------------- */
 
 enum accepted { ACCEPTED, ACCEPT_LATER, ACCEPT_NONE };
 
-/* No descriptor left: takes the connection with the reserve and closes it, so that the peer learns of
- * it and the listening socket is not ready for ever. */
+/* No descriptor left: takes the connection with the reserve and closes it, so that the peer learns
+ * of it and the listening socket is not ready for ever. */
 static enum accepted refuse_one(struct listener_uv *listener)
 {
     int fd;
@@ -296,7 +298,8 @@ static enum accepted accept_one(struct listener_uv *listener)
         case ENOBUFS:
             return ACCEPT_LATER;
         default:
-            return ACCEPTED; /* this one is gone (ECONNABORTED and the network's errors); the next */
+            return ACCEPTED; /* this one is gone (ECONNABORTED and the network's errors); the next
+                              */
         }
     }
     net_tune(fd, listener->is_unix ? AF_UNIX : AF_INET);

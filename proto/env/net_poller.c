@@ -12,8 +12,8 @@ static void on_poll(uv_poll_t *handle, int status, int events);
 
 static void on_closed(uv_handle_t *handle) { free(handle->data); }
 
-int poller_new(struct loop *loop, int fd, void (*cb)(void *owner, unsigned events, bool is_broken),
-               void *owner, struct poller **ret, struct diag *diag)
+int poller_new(struct loop *loop, int fd, struct poller_owner on, struct poller **ret,
+               struct diag *diag)
 {
     struct poller *poller = calloc(1, sizeof *poller);
     int status;
@@ -31,8 +31,7 @@ int poller_new(struct loop *loop, int fd, void (*cb)(void *owner, unsigned event
     }
     poller->poll.data = poller;
     poller->fd = fd;
-    poller->cb = cb;
-    poller->owner = owner;
+    poller->on = on;
     *ret = poller;
     return 0;
 }
@@ -53,7 +52,7 @@ int poller_take_fd(struct poller *poller)
 {
     int fd = poller->fd;
 
-    poller->owner = NULL;
+    poller->on.owner = NULL;
     poller->fd = -1;
     uv_close((uv_handle_t *)&poller->poll, on_closed); /* takes fd out of the epoll set at once */
     return fd;
@@ -76,5 +75,5 @@ static void on_poll(uv_poll_t *handle, int status, int events)
         ready = poller->events; /* libuv stopped watching; the next try tells what is wrong */
         poller->events = 0;
     }
-    poller->cb(poller->owner, ready, status != 0);
+    poller->on.cb(poller->on.owner, ready, status != 0);
 }

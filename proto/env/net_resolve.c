@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names to addresses. getaddrinfo blocks for as long as a broken name server likes, so each lookup has
- * a thread of its own that is never waited for. Invariant: a lookup is owned by the loop's thread until
- * it is orphaned (cancelled, or its net is gone), and by its thread from then on.
+ * Names to addresses. getaddrinfo blocks for as long as a broken name server likes, so each lookup
+ * has a thread of its own that is never waited for. Invariant: a lookup is owned by the loop's
+ * thread until it is orphaned (cancelled, or its net is gone), and by its thread from then on.
  */
 #include "net_uv_private.h"
 
@@ -178,7 +178,7 @@ static void on_wake(uv_async_t *handle)
     }
 }
 
-/* --- addresses ----------------------------------------------------------------------------------- */
+/* --- addresses ------------------------------------------------------------------------------- */
 
 int targets_from_literal(const struct net_addr *addr, struct targets *ret)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The libuv form of net: TCP and Unix sockets, read and written with our own non-blocking recvmsg and
- * sendmsg (libuv's streams cannot pass a memfd, and would copy), uv_poll only says when. Invariants:
- * no callback inside a call, none after close; at most 1 MiB a call, so that one busy socket does not
- * starve the others of its loop. The loop's thread.
+ * The libuv form of net: TCP and Unix sockets, read and written with our own non-blocking recvmsg
+ * and sendmsg (libuv's streams cannot pass a memfd, and would copy), uv_poll only says when.
+ * Invariants: no callback inside a call, none after close; at most 1 MiB a call, so that one busy
+ * socket does not starve the others of its loop. The loop's thread.
  */
 #include "net_uv_private.h"
 
@@ -92,7 +92,8 @@ void net_uv_free(struct net *base)
     free(net);
 }
 
-/* Only descriptors: the handles and the memory are the parent's, of which this process has a copy. */
+/* Only descriptors: the handles and the memory are the parent's, of which this process has a copy.
+ */
 void net_uv_abandon(struct net *base)
 {
     struct net_uv *net = net_uv_from(base);
@@ -107,7 +108,7 @@ void net_uv_abandon(struct net *base)
     net_uv_listeners_abandon(net);
 }
 
-/* --- sockets ------------------------------------------------------------------------------------- */
+/* --- sockets --------------------------------------------------------------------------------- */
 
 struct sock_uv *sock_uv_new(struct net_uv *net)
 {
@@ -133,7 +134,8 @@ int net_uv_adopt(struct net *base, int fd, struct sock **ret, struct diag *diag)
         close(fd);
         return diag_set(diag, CAIRN_E_NO_MEMORY, "connection: out of memory");
     }
-    rc = poller_new(net->loop, fd, sock_uv_on_poll, sock, &sock->poller, diag);
+    rc = poller_new(net->loop, fd, (struct poller_owner){sock_uv_on_poll, sock}, &sock->poller,
+                    diag);
     if (rc) {
         close_sock(&sock->base);
         return rc;
@@ -218,7 +220,7 @@ static void on_kick(struct timer *timer)
     }
 }
 
-/* --- reading and writing ------------------------------------------------------------------------- */
+/* --- reading and writing --------------------------------------------------------------------- */
 
 /* Fits a caller's vector to IOV_COUNT_MAX entries and 1 MiB. */
 static size_t clip(const struct iovec *iov, size_t count, struct iovec *ret_iov)
@@ -299,7 +301,7 @@ static int try_writev(struct sock *base, const struct iovec *iov, size_t count, 
     return 0;
 }
 
-/* --- the other end ------------------------------------------------------------------------------- */
+/* --- the other end --------------------------------------------------------------------------- */
 
 static bool get_peer(struct sock_uv *sock, struct sockaddr_storage *ret)
 {
@@ -356,8 +358,8 @@ static bool is_loopback(struct sock *base)
     return peer.ss_family == AF_UNIX;
 }
 
-/* Best effort: a connection works, only slower, where the kernel refuses. TCP buffers tune themselves;
- * Unix ones do not, and 4 MiB were measured to be worth a quarter of the rate. */
+/* Best effort: a connection works, only slower, where the kernel refuses. TCP buffers tune
+ * themselves; Unix ones do not, and 4 MiB were measured to be worth a quarter of the rate. */
 void net_tune(int fd, int family)
 {
     int one = 1, bytes = UNIX_BUFFER_BYTES;

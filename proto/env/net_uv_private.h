@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the files of the libuv form of net share: poller (one descriptor watched), the socket, the
- * listener, the resolver. Everything belongs to the loop's thread; only the resolver's helper threads
- * run beside it (net_resolve.c).
+ * listener, the resolver. Everything belongs to the loop's thread; only the resolver's helper
+ * threads run beside it (net_resolve.c).
  */
 #ifndef CAIRN_ENV_NET_UV_PRIVATE_H
 #define CAIRN_ENV_NET_UV_PRIVATE_H
@@ -15,27 +15,33 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-/* --- one watched descriptor (net_poller.c) -------------------------------------------------------- */
+/* --- one watched descriptor (net_poller.c)
+ * -------------------------------------------------------- */
+
+/* What a poller calls. is_broken: the poll has stopped. */
+struct poller_owner {
+    void (*cb)(void *owner, unsigned events, bool is_broken);
+    void *owner; /* NULL once closed */
+};
 
 struct poller {
     uv_poll_t poll;
     int fd;
-    unsigned events;                                          /* what uv_poll waits for now */
-    void (*cb)(void *owner, unsigned events, bool is_broken); /* is_broken: the poll has stopped */
-    void *owner;                                              /* NULL once closed */
+    unsigned events; /* what uv_poll waits for now */
+    struct poller_owner on;
 };
 
 /* Owns fd from then on, also when it fails. */
-int MUST_USE poller_new(struct loop *loop, int fd,
-                        void (*cb)(void *owner, unsigned events, bool is_broken), void *owner,
-                        struct poller **ret, struct diag *diag);
+int MUST_USE poller_new(struct loop *loop, int fd, struct poller_owner on, struct poller **ret,
+                        struct diag *diag);
 void poller_set(struct poller *poller, unsigned events);
 /* Closes fd at once; no callback comes any more. Accepts NULL. */
 void poller_close(struct poller *poller);
 /* The same, but the descriptor stays open and is the caller's. */
 int poller_take_fd(struct poller *poller);
 
-/* --- where to connect to -------------------------------------------------------------------------- */
+/* --- where to connect to
+ * -------------------------------------------------------------------------- */
 
 enum { TARGETS_MAX = 8 };
 
@@ -55,7 +61,8 @@ int MUST_USE targets_from_literal(const struct net_addr *addr, struct targets *r
 int MUST_USE targets_from_name(const struct net_addr *addr, bool is_passive, struct targets *ret,
                                struct diag *diag);
 
-/* --- names (net_resolve.c) ------------------------------------------------------------------------ */
+/* --- names (net_resolve.c)
+ * ------------------------------------------------------------------------ */
 
 struct resolve;
 
@@ -75,7 +82,8 @@ int MUST_USE resolve_start(struct resolver *resolver, const struct net_addr *add
                            void *user, struct resolve **ret);
 void resolve_cancel(struct resolve *resolve);
 
-/* --- sockets -------------------------------------------------------------------------------------- */
+/* --- sockets
+ * -------------------------------------------------------------------------------------- */
 
 struct net_uv {
     struct net base;
@@ -116,7 +124,8 @@ void sock_uv_on_poll(void *owner, unsigned events, bool is_broken);
 void sock_uv_watch(struct sock_uv *sock); /* lets the poller wait for what the state needs */
 void net_tune(int fd, int family);
 
-/* --- connect and listen --------------------------------------------------------------------------- */
+/* --- connect and listen
+ * --------------------------------------------------------------------------- */
 
 int MUST_USE net_uv_connect(struct net *net, const struct net_addr *addr, struct sock **ret,
                             struct diag *diag);

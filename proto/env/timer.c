@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Timers and their heap. Invariant: the root is the least by (due_ns, order), so timers that are due at
- * the same instant fire in the order in which they were started, in every form of loop. Runs on the
- * loop's thread.
+ * Timers and their heap. Invariant: the root is the least by (due_ns, order), so timers that are
+ * due at the same instant fire in the order in which they were started, in every form of loop. Runs
+ * on the loop's thread.
  */
 #include "timer.h"
 
@@ -91,7 +91,8 @@ static struct timer *meld(struct timer *a, struct timer *b)
     return a;
 }
 
-/* The usual two passes: meld neighbours from left to right, then all of those from right to left. */
+/* The usual two passes: meld neighbours from left to right, then all of those from right to left.
+ */
 static struct timer *merge_children(struct timer *first)
 {
     struct timer *pairs = NULL, *root = NULL;

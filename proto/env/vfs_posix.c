@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The real file system: thin wrappers of the system calls that the directory store's rules name, with
- * errno turned into codes and texts once. Invariant: success means that the kernel said so for every
- * byte; nothing is retried but EINTR, short transfers, and O_DIRECT where it is not to be had. Any
- * thread; a descriptor's calls may run in parallel.
+ * The real file system: thin wrappers of the system calls that the directory store's rules name,
+ * with errno turned into codes and texts once. Invariant: success means that the kernel said so for
+ * every byte; nothing is retried but EINTR, short transfers, and O_DIRECT where it is not to be
+ * had. Any thread; a descriptor's calls may run in parallel.
  */
 #include "vfs.h"
 
@@ -64,8 +64,8 @@ static int open_at(struct vfs *vfs, vfs_fd dir, const char *name, unsigned flags
                               : diag_errno(diag, errno, "%s %s",
                                            flags & VFS_CREATE_EXCL ? "create" : "open", name);
     }
-    /* Set afterwards: some file systems create the file and then fail an open with O_DIRECT. Where it
-     * is refused the file is buffered, and vfs_is_direct says so. */
+    /* Set afterwards: some file systems create the file and then fail an open with O_DIRECT. Where
+     * it is refused the file is buffered, and vfs_is_direct says so. */
     if (flags & VFS_DIRECT) {
         int old = fcntl(fd, F_GETFL);
         err_ignore(old < 0 ? old : fcntl(fd, F_SETFL, old | O_DIRECT));
@@ -84,7 +84,7 @@ static int close_fd(struct vfs *vfs, vfs_fd fd, struct diag *diag)
     return 0;
 }
 
-/* --- data ---------------------------------------------------------------------------------------- */
+/* --- data ------------------------------------------------------------------------------------ */
 
 static bool is_direct(struct vfs *vfs, vfs_fd fd)
 {
@@ -94,7 +94,8 @@ static bool is_direct(struct vfs *vfs, vfs_fd fd)
     return flags >= 0 && flags & O_DIRECT;
 }
 
-/* EINVAL from a direct transfer: this file system wants another alignment. True when it was direct. */
+/* EINVAL from a direct transfer: this file system wants another alignment. True when it was direct.
+ */
 static bool drop_direct(vfs_fd fd)
 {
     int flags = fcntl(fd, F_GETFL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The real file system's calls about names: directories, rename, links, listing, free space. Invariant:
- * no name ever leaves the directory that it is relative to, and no rename replaces a file. Any thread.
+ * The real file system's calls about names: directories, rename, links, listing, free space.
+ * Invariant: no name ever leaves the directory that it is relative to, and no rename replaces a
+ * file. Any thread.
  */
 #include "vfs_posix_private.h"
 
@@ -100,9 +101,11 @@ int vfs_posix_mkdir(struct vfs *vfs, vfs_fd dir, const char *name, struct diag *
     return mkdirat(dir, name, 0700) ? diag_errno(diag, errno, "make directory %s", name) : 0;
 }
 
-/* For file systems without RENAME_NOREPLACE. link() refuses an existing target as well; a crash between
- * the two leaves both names on one file, which is what an unfinished publish looks like anyway.
- * Directories cannot be linked: they are looked for first, and at worst an empty one is replaced. */
+/* For file systems without RENAME_NOREPLACE. link() refuses an existing target as well; a crash
+ * between the two leaves both names on one file, which is what an unfinished publish looks like
+ * anyway. Directories cannot be linked: they are looked for first, and at worst an empty one is
+ * replaced.
+ * */
 static int rename_by_link(vfs_fd from_dir, const char *from, vfs_fd to_dir, const char *to,
                           struct diag *diag)
 {
@@ -161,7 +164,7 @@ int vfs_posix_unlink(struct vfs *vfs, vfs_fd dir, const char *name, bool is_dir,
                : 0;
 }
 
-/* --- listing ------------------------------------------------------------------------------------- */
+/* --- listing --------------------------------------------------------------------------------- */
 
 static enum vfs_kind kind_of(int dir, const struct dirent *entry)
 {
@@ -215,7 +218,7 @@ int vfs_posix_list(struct vfs *vfs, vfs_fd dir,
     return rc;
 }
 
-/* --- space --------------------------------------------------------------------------------------- */
+/* --- space ----------------------------------------------------------------------------------- */
 
 static const struct {
     uint32_t magic;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the two files of the real vfs share: the calls about names (vfs_posix_dir.c) that the table in
- * vfs_posix.c lists.
+ * What the two files of the real vfs share: the calls about names (vfs_posix_dir.c) that the table
+ * in vfs_posix.c lists.
  */
 #ifndef CAIRN_ENV_VFS_POSIX_PRIVATE_H
 #define CAIRN_ENV_VFS_POSIX_PRIVATE_H
@@ -20,7 +20,8 @@ static inline int MUST_USE vfs_posix_fail_point(const char *name, struct diag *d
 }
 /* INVALID for an empty or absolute name and for one with "..". */
 int MUST_USE vfs_posix_check_name(const char *name, struct diag *diag);
-/* openat that follows no link in any component where the kernel can (Linux 5.6); an errno as openat. */
+/* openat that follows no link in any component where the kernel can (Linux 5.6); an errno as
+ * openat. */
 int vfs_posix_openat(vfs_fd dir, const char *name, int flags, mode_t mode);
 
 int MUST_USE vfs_posix_fstat(struct vfs *vfs, vfs_fd fd, struct vfs_stat *ret, struct diag *diag);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * work: blocking or heavy calls on a pool's threads, completion on the loop. The simulator runs `run`
- * inline and delivers `done` at a seeded virtual time.
+ * work: blocking or heavy calls on a pool's threads, completion on the loop. The simulator runs
+ * `run` inline and delivers `done` at a seeded virtual time.
  */
 #ifndef CAIRN_ENV_WORK_H
 #define CAIRN_ENV_WORK_H
@@ -28,15 +28,20 @@ struct work_pool {
     const struct work_ops *ops;
 };
 
-static inline void work_submit(struct work_pool *pool, struct work *work) { pool->ops->submit(pool, work); }
+static inline void work_submit(struct work_pool *pool, struct work *work)
+{
+    pool->ops->submit(pool, work);
+}
 
 /* A pool of threads (name: at most 15 bytes, shown by ps). Signals are blocked on its threads. */
-int MUST_USE work_threads_new(struct loop *loop, unsigned threads, const char *name, struct work_pool **ret, struct diag *diag);
-/* What a broken CHECK on one of the pool's threads does instead of abort: broken(user, ...) is called on
- * that thread, the rest of that run() is skipped, and its done is delivered as always; broken must
- * leave a mark that done looks at. Before the first submit. */
+int MUST_USE work_threads_new(struct loop *loop, unsigned threads, const char *name,
+                              struct work_pool **ret, struct diag *diag);
+/* What a broken CHECK on one of the pool's threads does instead of abort: broken(user, ...) is
+ * called on that thread, the rest of that run() is skipped, and its done is delivered as always;
+ * broken must leave a mark that done looks at. Before the first submit. */
 void work_threads_on_broken(struct work_pool *pool,
-                            void (*broken)(void *user, const char *file, int line, const char *what),
+                            void (*broken)(void *user, const char *file, int line,
+                                           const char *what),
                             void *user);
 /* Waits for running and queued work; their `done` posts are left on the loop. Accepts NULL. */
 void work_threads_free(struct work_pool *pool);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threaded form of work: a first-in-first-out queue and a fixed number of threads. Invariant: each
- * submitted work has its done posted exactly once, also when its run() broke an assertion. submit and
- * free: the loop's thread; the rest as work.h says.
+ * The threaded form of work: a first-in-first-out queue and a fixed number of threads. Invariant:
+ * each submitted work has its done posted exactly once, also when its run() broke an assertion.
+ * submit and free: the loop's thread; the rest as work.h says.
  */
 #include "work.h"
 

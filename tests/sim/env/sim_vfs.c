@@ -89,30 +89,38 @@ static int check_name(const char *name, struct diag *diag)
     return 0;
 }
 
-/* enter() and the parent of name. */
-static int find(struct vfs *vfs, vfs_fd dir, const char *what, const char *name,
-                struct inode **ret_dir, const char **ret_name, struct diag *diag)
+static int missing(const char *what, const char *name, struct diag *diag)
 {
-    int rc = enter(vfs, what, diag);
+    return diag_set(diag, CAIRN_E_NOT_FOUND, "%s %s: no such file or directory", what, name);
+}
 
-    rc = rc ? rc : check_name(name, diag);
+struct place {
+    struct inode *dir;
+    const char *name; /* the last component */
+};
+
+/* The directory and the component that name leads to. */
+static int find(struct vfs *vfs, vfs_fd at, const char *name, struct place *ret, struct diag *diag)
+{
+    int rc = check_name(name, diag);
+
     if (rc) {
         return rc;
     }
-    *ret_dir = disk_parent(get_dir(vfs, dir), name, ret_name);
-    return *ret_dir
-               ? 0
-               : diag_set(diag, CAIRN_E_NOT_FOUND, "%s %s: no such file or directory", what, name);
+    ret->dir = disk_parent(get_dir(vfs, at), name, &ret->name);
+    return ret->dir ? 0 : missing("find", name, diag);
+}
+
+static struct inode *inode_at(const struct place *place)
+{
+    bool is_self = strcmp(place->name, ".") == 0;
+
+    return is_self ? place->dir : dir_find(place->dir, strlen(place->name), place->name);
 }
 
 static int exists(const char *what, const char *name, struct diag *diag)
 {
     return diag_set(diag, CAIRN_E_EXISTS, "%s %s: file exists", what, name);
-}
-
-static int missing(const char *what, const char *name, struct diag *diag)
-{
-    return diag_set(diag, CAIRN_E_NOT_FOUND, "%s %s: no such file or directory", what, name);
 }
 
 /* --- descriptors ---------------------------------------------------------------------------------
@@ -138,14 +146,15 @@ static int open_at(struct vfs *vfs, vfs_fd at, const char *name, unsigned flags,
                    struct diag *diag)
 {
     struct sim_disk *disk = host_of(vfs)->disk;
-    struct inode *dir, *inode;
-    const char *last;
-    int rc = find(vfs, at, "open", name, &dir, &last, diag);
+    struct place place;
+    struct inode *inode;
+    int rc = enter(vfs, "open", diag);
 
+    rc = rc ? rc : find(vfs, at, name, &place, diag);
     if (rc) {
         return rc;
     }
-    inode = strcmp(last, ".") == 0 ? dir : dir_find(dir, strlen(last), last);
+    inode = inode_at(&place);
     if (inode && flags & VFS_CREATE_EXCL) {
         return exists("create", name, diag);
     }
@@ -160,7 +169,7 @@ static int open_at(struct vfs *vfs, vfs_fd at, const char *name, unsigned flags,
     }
     if (!inode) {
         inode = inode_new(disk, VFS_FILE);
-        dir_add(disk, dir, last, inode);
+        dir_add(disk, place.dir, place.name, inode);
     }
     *ret = new_fd(vfs, inode, flags);
     return 0;
@@ -381,14 +390,15 @@ static int fstat_fd(struct vfs *vfs, vfs_fd fd, struct vfs_stat *ret, struct dia
 static int stat_at(struct vfs *vfs, vfs_fd at, const char *name, struct vfs_stat *ret,
                    struct diag *diag)
 {
-    struct inode *dir, *inode;
-    const char *last;
-    int rc = find(vfs, at, "stat", name, &dir, &last, diag);
+    struct place place;
+    struct inode *inode;
+    int rc = enter(vfs, "stat", diag);
 
+    rc = rc ? rc : find(vfs, at, name, &place, diag);
     if (rc) {
         return rc;
     }
-    inode = dir_find(dir, strlen(last), last);
+    inode = inode_at(&place);
     if (!inode) {
         return missing("stat", name, diag);
     }
@@ -399,52 +409,52 @@ static int stat_at(struct vfs *vfs, vfs_fd at, const char *name, struct vfs_stat
 static int make_dir(struct vfs *vfs, vfs_fd at, const char *name, struct diag *diag)
 {
     struct sim_disk *disk = host_of(vfs)->disk;
-    struct inode *dir;
-    const char *last;
-    int rc = find(vfs, at, "make directory", name, &dir, &last, diag);
+    struct place place;
+    int rc = enter(vfs, "make directory", diag);
 
+    rc = rc ? rc : find(vfs, at, name, &place, diag);
     if (rc) {
         return rc;
     }
-    if (dir_find(dir, strlen(last), last)) {
+    if (inode_at(&place)) {
         return exists("make directory", name, diag);
     }
-    dir_add(disk, dir, last, inode_new(disk, VFS_DIR));
+    dir_add(disk, place.dir, place.name, inode_new(disk, VFS_DIR));
     return 0;
 }
 
 static int rename_at(struct vfs *vfs, vfs_fd from_at, const char *from, vfs_fd to_at,
                      const char *to, struct diag *diag)
 {
-    struct inode *from_dir, *to_dir;
-    const char *from_last, *to_last;
-    int rc = find(vfs, from_at, "rename", from, &from_dir, &from_last, diag);
+    struct place old, new;
+    int rc = enter(vfs, "rename", diag);
 
-    rc = rc ? rc : check_name(to, diag);
+    rc = rc ? rc : find(vfs, from_at, from, &old, diag);
+    rc = rc ? rc : find(vfs, to_at, to, &new, diag);
     if (rc) {
         return rc;
     }
-    to_dir = disk_parent(get_dir(vfs, to_at), to, &to_last);
-    if (!to_dir || !dir_find(from_dir, strlen(from_last), from_last)) {
-        return missing("rename", to_dir ? from : to, diag);
+    if (!inode_at(&old)) {
+        return missing("rename", from, diag);
     }
-    if (dir_find(to_dir, strlen(to_last), to_last)) {
+    if (inode_at(&new)) {
         return exists("rename", to, diag);
     }
-    dir_rename(host_of(vfs)->disk, from_dir, from_last, to_dir, to_last);
+    dir_rename(host_of(vfs)->disk, old.dir, old.name, new.dir, new.name);
     return 0;
 }
 
 static int unlink_at(struct vfs *vfs, vfs_fd at, const char *name, bool is_dir, struct diag *diag)
 {
-    struct inode *dir, *inode;
-    const char *last;
-    int rc = find(vfs, at, "remove", name, &dir, &last, diag);
+    struct place place;
+    struct inode *inode;
+    int rc = enter(vfs, "remove", diag);
 
+    rc = rc ? rc : find(vfs, at, name, &place, diag);
     if (rc) {
         return rc;
     }
-    inode = dir_find(dir, strlen(last), last);
+    inode = inode_at(&place);
     if (!inode) {
         return missing("remove", name, diag);
     }
@@ -455,7 +465,7 @@ static int unlink_at(struct vfs *vfs, vfs_fd at, const char *name, bool is_dir, 
     if (inode->entries.count) {
         return diag_set(diag, CAIRN_E_NOT_EMPTY, "remove %s: directory not empty", name);
     }
-    dir_remove(host_of(vfs)->disk, dir, last);
+    dir_remove(host_of(vfs)->disk, place.dir, place.name);
     return 0;
 }
 

@@ -4,6 +4,7 @@
  */
 #include "env_fixture.h"
 
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,14 @@ int env_setup(void **state)
     return 0;
 }
 
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *walk)
+{
+    (void)st;
+    (void)type;
+    (void)walk;
+    return remove(path);
+}
+
 int env_teardown(void **state)
 {
     struct env *env = *state;
@@ -65,12 +74,10 @@ int env_teardown(void **state)
         assert_int_equal(sim_open_works(env->host), 0);
         sim_free(env->sim);
     } else {
-        char command[128];
         work_threads_free(env->pool);
         net_uv_free(env->net);
         loop_uv_free(env->loop);
-        snprintf(command, sizeof command, "rm -rf %s", env->path);
-        assert_int_equal(system(command), 0);
+        assert_int_equal(nftw(env->path, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
     }
     free(env);
     return 0;

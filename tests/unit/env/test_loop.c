@@ -6,7 +6,6 @@
  */
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
 
 #include "env_fixture.h"
 
@@ -39,17 +38,23 @@ static void on_item(struct timer *timer)
     }
 }
 
+static uint64_t next_delay(uint64_t *seed)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (*seed >> 33) % 20;
+}
+
 static void test_timers_fire_in_order(void **state)
 {
     struct env *env = *state;
+    uint64_t seed = 7;
 
     left = TIMERS;
     last_due = last_order = 0;
-    srand(7);
     for (size_t i = 0; i < TIMERS; i++) {
         items[i] = (struct item){.env = env};
         timer_init(&items[i].timer, env->loop, on_item);
-        timer_start(&items[i].timer, (uint64_t)rand() % 20);
+        timer_start(&items[i].timer, next_delay(&seed));
     }
     for (size_t i = 0; i < TIMERS; i += 3) { /* a third is stopped, half of that started again */
         timer_stop(&items[i].timer);
@@ -57,7 +62,7 @@ static void test_timers_fire_in_order(void **state)
         left--;
         if (i % 2) {
             items[i].is_stopped = false;
-            timer_start(&items[i].timer, (uint64_t)rand() % 20);
+            timer_start(&items[i].timer, next_delay(&seed));
             left++;
         }
     }
