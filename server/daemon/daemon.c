@@ -178,12 +178,14 @@ static int open_store(struct daemon *daemon)
 static int open_catalog(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
-    struct catalog_options options = {.chunk_bytes = config->chunk_bytes,
+    struct catalog_options options = {.ready = on_catalog_ready,
+                                      .user = daemon,
+                                      .chunk_bytes = config->chunk_bytes,
                                       .restore_drain_ms = config->drain_ms,
                                       .deadline_ms_max = config->deadline_max_ms,
                                       .pool = daemon->verify_pool,
                                       .cache_bytes = config->cache_bytes};
-    return catalog_new(daemon->loop, daemon->store, &options, on_catalog_ready, daemon, &daemon->catalog);
+    return catalog_new(daemon->loop, daemon->store, &options, &daemon->catalog);
 }
 
 static int start(struct daemon *daemon)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages and manifest of a checkpoint. Invariant: the result is a function of the parts, of what the record
- * holds of the save, and of one wall time; so a second daemon, or the same one after a crash, makes the same
- * bytes and recognises what is published already. Pure; any thread.
+ * Pages and manifest of a checkpoint. Invariant: the result is a function of the parts, of what the
+ * record holds of the save, and of one wall time; so a second daemon, or the same one after a
+ * crash, makes the same bytes and recognises what is published already. Pure; any thread.
  */
 #include "build.h"
 
@@ -15,8 +15,10 @@
 enum { BUILD_SCRATCH_MAX = 1 << 30, PART_REF_BYTES = 128, INDEX_ENTRY_BYTES = 256 };
 
 static int parts_check_identity(const struct build_input *input, struct diag *diag);
-static int build_parts_pages(const struct build_input *input, struct build *build, struct diag *diag);
-static int build_index_pages(const struct build_input *input, struct build *build, struct diag *diag);
+static int build_parts_pages(const struct build_input *input, struct build *build,
+                             struct diag *diag);
+static int build_index_pages(const struct build_input *input, struct build *build,
+                             struct diag *diag);
 static int count_objects(const struct build_input *input, struct build *build, struct diag *diag);
 
 static int no_memory(struct diag *diag)
@@ -50,12 +52,21 @@ int build_checkpoint(const struct build_input *input, struct build *ret, struct 
     if (status) {
         return status;
     }
-    *manifest = (struct manifest){
-        .store_uuid = input->store_uuid, .run_uuid = input->run_uuid, .run = input->run, .id = input->id,
-        .parent = input->parent, .token = input->token, .world_size = input->world_size,
-        .chunk_bytes = input->chunk_bytes, .metadata_bytes = open->metadata_bytes, .metadata = open->metadata,
-        .tag_count = open->tag_count, .tags = open->tags, .metric_count = open->metric_count};
-    manifest->metrics = scratch_array(&ret->scratch, open->metric_count ? open->metric_count : 1, sizeof(struct metric));
+    *manifest = (struct manifest){.store_uuid = input->store_uuid,
+                                  .run_uuid = input->run_uuid,
+                                  .run = input->run,
+                                  .id = input->id,
+                                  .parent = input->parent,
+                                  .token = input->token,
+                                  .world_size = input->world_size,
+                                  .chunk_bytes = input->chunk_bytes,
+                                  .metadata_bytes = open->metadata_bytes,
+                                  .metadata = open->metadata,
+                                  .tag_count = open->tag_count,
+                                  .tags = open->tags,
+                                  .metric_count = open->metric_count};
+    manifest->metrics = scratch_array(&ret->scratch, open->metric_count ? open->metric_count : 1,
+                                      sizeof(struct metric));
     if (!manifest->metrics) {
         return no_memory(diag);
     }
@@ -81,8 +92,10 @@ int build_manifest_at(struct build *build, int64_t created_wall_ns, struct diag 
     manifest_encode(&build->manifest, &build->bytes);
     status = buf_status(&build->bytes);
     if (status) {
-        return diag_set(diag, status, "the manifest does not fit into %d bytes (%u pages, %u bytes of metadata)", LIMIT_MANIFEST_BYTES,
-                        build->manifest.page_count, build->manifest.metadata_bytes);
+        return diag_set(diag, status,
+                        "the manifest does not fit into %d bytes (%u pages, %u bytes of metadata)",
+                        LIMIT_MANIFEST_BYTES, build->manifest.page_count,
+                        build->manifest.metadata_bytes);
     }
     return 0;
 }
@@ -92,26 +105,36 @@ static int parts_check_identity(const struct build_input *input, struct diag *di
     for (uint32_t rank = 0; rank < input->world_size; rank++) {
         const struct part *part = &input->parts[rank];
 
-        if (part->rank != rank || part->world_size != input->world_size || !ckpt_id_equal(part->id, input->id)) {
-            return diag_set(diag, CAIRN_E_INVALID, "the part that rank %u sealed says rank %u of %u, %" PRIu64 "@%" PRIu64
-                            "; the save is %" PRIu64 "@%" PRIu64 " of %u ranks", rank, part->rank, part->world_size, part->id.step,
-                            part->id.term, input->id.step, input->id.term, input->world_size);
+        if (part->rank != rank || part->world_size != input->world_size ||
+            !ckpt_id_equal(part->id, input->id)) {
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the part that rank %u sealed says rank %u of %u, %" PRIu64 "@%" PRIu64
+                            "; the save is %" PRIu64 "@%" PRIu64 " of %u ranks",
+                            rank, part->rank, part->world_size, part->id.step, part->id.term,
+                            input->id.step, input->id.term, input->world_size);
         }
         if (part->writer != input->seals[rank].writer) {
-            return diag_set(diag, CAIRN_E_INVALID, "the part of rank %u was made by writer %016" PRIx64 ", sealed by %016" PRIx64,
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the part of rank %u was made by writer %016" PRIx64
+                            ", sealed by %016" PRIx64,
                             rank, part->writer, input->seals[rank].writer);
         }
-        if (part->chunk_bytes != input->chunk_bytes || memcmp(&part->run_uuid, &input->run_uuid, sizeof part->run_uuid) != 0) {
-            return diag_set(diag, CAIRN_E_INVALID, "the part of rank %u is of another run, or of chunks of %" PRIu64 " bytes instead of %" PRIu64,
+        if (part->chunk_bytes != input->chunk_bytes ||
+            memcmp(&part->run_uuid, &input->run_uuid, sizeof part->run_uuid) != 0) {
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "the part of rank %u is of another run, or of chunks of %" PRIu64
+                            " bytes instead of %" PRIu64,
                             rank, part->chunk_bytes, input->chunk_bytes);
         }
     }
     return 0;
 }
 
-/* --- pages ----------------------------------------------------------------------------------------- */
+/* --- pages
+ * ----------------------------------------------------------------------------------------- */
 
-static int page_add(struct build *build, const struct page *page, const char *first_name, struct diag *diag)
+static int page_add(struct build *build, const struct page *page, const char *first_name,
+                    struct diag *diag)
 {
     struct manifest *manifest = &build->manifest;
     struct build_page *built;
@@ -119,7 +142,8 @@ static int page_add(struct build *build, const struct page *page, const char *fi
     struct buf buf;
     size_t cap = manifest->page_count;
 
-    if ((cap & (cap + 1)) == 0) { /* 0, 1, 3, 7 ...: room for as many again; old arrays stay in the scratch */
+    if ((cap & (cap + 1)) ==
+        0) { /* 0, 1, 3, 7 ...: room for as many again; old arrays stay in the scratch */
         size_t next = cap * 2 + 1;
         struct page_ref *refs = scratch_array(&build->scratch, next, sizeof *refs);
         struct build_page *pages = scratch_array(&build->scratch, next, sizeof *pages);
@@ -138,13 +162,18 @@ static int page_add(struct build *build, const struct page *page, const char *fi
     if (buf_status(&buf)) {
         int status = buf_status(&buf);
         buf_fini(&buf);
-        return diag_set(diag, status, "a page of %u entries does not fit into %d bytes", page->entry_count, LIMIT_PAGE_BYTES);
+        return diag_set(diag, status, "a page of %u entries does not fit into %d bytes",
+                        page->entry_count, LIMIT_PAGE_BYTES);
     }
     built = &build->pages[build->page_count];
     ref = &manifest->pages[manifest->page_count];
     built->data = buf_take(&buf, &built->bytes);
-    *ref = (struct page_ref){.kind = page->kind, .level = 0, .entry_count = page->entry_count, .bytes = built->bytes,
-                             .sha256 = sha256(built->bytes, built->data), .first_name = first_name};
+    *ref = (struct page_ref){.kind = page->kind,
+                             .level = 0,
+                             .entry_count = page->entry_count,
+                             .bytes = built->bytes,
+                             .sha256 = sha256(built->bytes, built->data),
+                             .first_name = first_name};
     build->page_count++;
     manifest->page_count++;
     return 0;
@@ -154,8 +183,12 @@ static struct part_ref part_ref_of(const struct build_input *input, uint32_t ran
 {
     const struct part *part = &input->parts[rank];
     const struct entry_seal *seal = &input->seals[rank];
-    struct part_ref ref = {.rank = rank, .writer = seal->writer, .bytes = seal->part_bytes, .sha256 = seal->part_sha256,
-                           .tensor_count = part->tensor_count, .chunk_count = part->chunk_count};
+    struct part_ref ref = {.rank = rank,
+                           .writer = seal->writer,
+                           .bytes = seal->part_bytes,
+                           .sha256 = seal->part_sha256,
+                           .tensor_count = part->tensor_count,
+                           .chunk_count = part->chunk_count};
 
     for (uint32_t i = 0; i < part->chunk_count; i++) {
         ref.plain_bytes += part->chunks[i].plain_bytes;
@@ -164,7 +197,8 @@ static struct part_ref part_ref_of(const struct build_input *input, uint32_t ran
     return ref;
 }
 
-static int build_parts_pages(const struct build_input *input, struct build *build, struct diag *diag)
+static int build_parts_pages(const struct build_input *input, struct build *build,
+                             struct diag *diag)
 {
     struct manifest *manifest = &build->manifest;
     uint32_t most = (uint32_t)max_u64(1, input->page_bytes / PART_REF_BYTES);
@@ -181,7 +215,9 @@ static int build_parts_pages(const struct build_input *input, struct build *buil
         manifest->stored_bytes += refs[rank].stored_bytes;
     }
     for (uint32_t first = 0; first < input->world_size; first += most) {
-        struct page page = {.kind = PAGE_PARTS, .entry_count = (uint32_t)min_u64(most, input->world_size - first), .parts = refs + first};
+        struct page page = {.kind = PAGE_PARTS,
+                            .entry_count = (uint32_t)min_u64(most, input->world_size - first),
+                            .parts = refs + first};
         int status = page_add(build, &page, "", diag);
         if (status) {
             return status;
@@ -219,7 +255,8 @@ static int count_objects(const struct build_input *input, struct build *build, s
     return 0;
 }
 
-/* --- the index ------------------------------------------------------------------------------------- */
+/* --- the index
+ * ------------------------------------------------------------------------------------- */
 
 /* Entries from `first` on for one page: about page_bytes, and never more than fit. */
 static uint32_t index_cut(const struct page *whole, uint32_t first, uint64_t page_bytes)
@@ -229,7 +266,8 @@ static uint32_t index_cut(const struct page *whole, uint32_t first, uint64_t pag
 
     while (first + count < whole->entry_count && count < most) {
         const struct index_entry *entry = &whole->index[first + count];
-        bytes += INDEX_ENTRY_BYTES + strlen(entry->name) + strlen(entry->coordinate) + 4 * (uint64_t)entry->rank_count;
+        bytes += INDEX_ENTRY_BYTES + strlen(entry->name) + strlen(entry->coordinate) +
+                 4 * (uint64_t)entry->rank_count;
         if (count > 0 && bytes > page_bytes) {
             break;
         }
@@ -238,7 +276,8 @@ static uint32_t index_cut(const struct page *whole, uint32_t first, uint64_t pag
     return count;
 }
 
-static int build_index_pages(const struct build_input *input, struct build *build, struct diag *diag)
+static int build_index_pages(const struct build_input *input, struct build *build,
+                             struct diag *diag)
 {
     struct manifest *manifest = &build->manifest;
     struct page whole;
@@ -250,7 +289,9 @@ static int build_index_pages(const struct build_input *input, struct build *buil
         manifest->blob_count += !is_tensor;
     }
     for (uint32_t first = 0; status == 0 && first < whole.entry_count;) {
-        struct page page = {.kind = PAGE_INDEX, .entry_count = index_cut(&whole, first, input->page_bytes), .index = whole.index + first};
+        struct page page = {.kind = PAGE_INDEX,
+                            .entry_count = index_cut(&whole, first, input->page_bytes),
+                            .index = whole.index + first};
         CHECK(page.entry_count > 0);
         status = page_add(build, &page, page.index[0].name, diag);
         first += page.entry_count;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * build: from all parts of a save to its pages and manifest: checks that the parts are this save's and
- * cover it, then lays out the parts table and the index. Pure and heavy: runs on a pool thread.
+ * build: from all parts of a save to its pages and manifest: checks that the parts are this save's
+ * and cover it, then lays out the parts table and the index. Pure and heavy: runs on a pool thread.
  */
 #ifndef CAIRN_RUN_BUILD_H
 #define CAIRN_RUN_BUILD_H
@@ -35,10 +35,12 @@ struct build {
     struct buf bytes;         /* the encoded manifest */
 };
 
-/* COVERAGE, SHAPE_MISMATCH, DTYPE_MISMATCH name the tensor; INVALID: a part is not this save's; TOO_LARGE. ret is to be
- * ended by build_fini() in any case. */
-int MUST_USE build_checkpoint(const struct build_input *input, struct build *ret, struct diag *diag);
-/* Encodes the manifest again, as made at another wall time: the only thing that may differ between two tries. */
+/* COVERAGE, SHAPE_MISMATCH, DTYPE_MISMATCH name the tensor; INVALID: a part is not this save's;
+ * TOO_LARGE. ret is to be ended by build_fini() in any case. */
+int MUST_USE build_checkpoint(const struct build_input *input, struct build *ret,
+                              struct diag *diag);
+/* Encodes the manifest again, as made at another wall time: the only thing that may differ between
+ * two tries. */
 int MUST_USE build_manifest_at(struct build *build, int64_t created_wall_ns, struct diag *diag);
 void build_fini(struct build *build);
 

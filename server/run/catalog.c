@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The catalogue: all runs of a store, found at start by STORE_LIST_RUNS, or named later by those who join.
- * Invariant: runs[] is sorted by name and only grows. Nothing is freed before `pending` is zero. Loop's thread.
+ * The catalogue: all runs of a store, found at start by STORE_LIST_RUNS, or named later by those
+ * who join. Invariant: runs[] is sorted by name and only grows. Nothing is freed before `pending`
+ * is zero. Loop's thread.
  */
 #include "run_private.h"
 
@@ -17,12 +18,12 @@ static void on_post(struct post *post);
 static void sweep(struct catalog *catalog);
 
 int catalog_new(struct loop *loop, struct store *store, const struct catalog_options *options,
-                void (*ready)(void *user, int status, const struct diag *diag), void *user, struct catalog **ret)
+                struct catalog **ret)
 {
     struct catalog *catalog;
 
     CHECK(options->pool);
-    CHECK(ready);
+    CHECK(options->ready);
     catalog = calloc(1, sizeof *catalog);
     if (!catalog) {
         return CAIRN_E_NO_MEMORY;
@@ -38,10 +39,9 @@ int catalog_new(struct loop *loop, struct store *store, const struct catalog_opt
     }
     docs_init(&catalog->docs, options->cache_bytes ? options->cache_bytes : MIB(64),
               options->upload_bytes ? options->upload_bytes : MIB(64));
-    catalog->ready = ready;
-    catalog->ready_user = user;
     catalog->post.cb = on_post;
-    catalog->req = (struct store_req){.op = STORE_LIST_RUNS, .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_listed};
+    catalog->req = (struct store_req){
+        .op = STORE_LIST_RUNS, .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_listed};
     *ret = catalog;
     catalog_hold(catalog);
     store_submit(store, &catalog->req);
@@ -50,7 +50,10 @@ int catalog_new(struct loop *loop, struct store *store, const struct catalog_opt
 
 struct store *catalog_store(struct catalog *catalog) { return catalog->store; }
 
-const struct catalog_options *catalog_options_of(const struct catalog *catalog) { return &catalog->options; }
+const struct catalog_options *catalog_options_of(const struct catalog *catalog)
+{
+    return &catalog->options;
+}
 
 static int name_compare(const struct run_name *a, const struct run_name *b)
 {
@@ -95,7 +98,8 @@ static struct run *run_find_or_add(struct catalog *catalog, const struct run_nam
     if (run_new(catalog, name, &run) != 0) {
         return NULL;
     }
-    memmove(&catalog->runs[at + 1], &catalog->runs[at], (catalog->run_count - at) * sizeof(struct run *));
+    memmove(&catalog->runs[at + 1], &catalog->runs[at],
+            (catalog->run_count - at) * sizeof(struct run *));
     catalog->runs[at] = run;
     catalog->run_count++;
     return run;
@@ -137,7 +141,8 @@ static void on_listed(struct store_req *req)
         if (run) {
             run->held = true;
         } else {
-            status = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "out of memory with %zu runs listed", i);
+            status =
+                diag_set(&req->diag, CAIRN_E_NO_MEMORY, "out of memory with %zu runs listed", i);
         }
     }
     if (status == 0) {
@@ -148,15 +153,15 @@ static void on_listed(struct store_req *req)
         diag_add(&req->diag, "list the runs of the store");
     }
     req->ret_runs = NULL;
-    catalog->ready(catalog->ready_user, status, status ? &req->diag : NULL);
+    catalog->options.ready(catalog->options.user, status, status ? &req->diag : NULL);
     if (status == 0) {
         sweep(catalog);
     }
     catalog_drop(catalog);
 }
 
-/* Start-up reads the records one after another, so that what a crash left sealed is finished and deadlines run
- * although nobody asks for the run. */
+/* Start-up reads the records one after another, so that what a crash left sealed is finished and
+ * deadlines run although nobody asks for the run. */
 static void sweep(struct catalog *catalog)
 {
     struct run *run;
@@ -223,5 +228,6 @@ void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT
     char name[RUN_NAME_TEXT_MAX];
 
     run_name_format(run, name);
-    snprintf(ret, CKPT_TEXT_MAX, "checkpoint %" PRIu64 "@%" PRIu64 " of %s", id.step, id.term, name);
+    snprintf(ret, CKPT_TEXT_MAX, "checkpoint %" PRIu64 "@%" PRIu64 " of %s", id.step, id.term,
+             name);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cache of verified manifests, pages and parts. Invariant: a doc that is `ready` has matched its key's
- * SHA-256 and its own structure; a failed one leaves the table before anybody is told. Loop's thread, but for
- * work_verify.
+ * The cache of verified manifests, pages and parts. Invariant: a doc that is `ready` has matched
+ * its key's SHA-256 and its own structure; a failed one leaves the table before anybody is told.
+ * Loop's thread, but for work_verify.
  */
 #include "docs.h"
 
@@ -40,13 +40,15 @@ void docs_init(struct docs *docs, uint64_t bytes_max, uint64_t upload_bytes_max)
 
 static bool name_equal(const struct store_name *a, const struct store_name *b)
 {
-    return a->kind == b->kind && a->number == b->number && a->tag == b->tag && ckpt_id_equal(a->id, b->id) &&
-           strcmp(a->run.project, b->run.project) == 0 && strcmp(a->run.run, b->run.run) == 0;
+    return a->kind == b->kind && a->number == b->number && a->tag == b->tag &&
+           ckpt_id_equal(a->id, b->id) && strcmp(a->run.project, b->run.project) == 0 &&
+           strcmp(a->run.run, b->run.run) == 0;
 }
 
 static bool key_equal(const struct doc_key *a, const struct doc_key *b)
 {
-    return a->bytes == b->bytes && memcmp(&a->sha256, &b->sha256, sizeof a->sha256) == 0 && name_equal(&a->name, &b->name);
+    return a->bytes == b->bytes && memcmp(&a->sha256, &b->sha256, sizeof a->sha256) == 0 &&
+           name_equal(&a->name, &b->name);
 }
 
 static void upload_free(struct docs *docs, struct upload *upload)
@@ -79,20 +81,23 @@ void docs_fini(struct docs *docs)
     }
 }
 
-void docs_add_upload(struct docs *docs, const struct store_name *name, size_t bytes, const void *data)
+void docs_add_upload(struct docs *docs, const struct store_name *name, size_t bytes,
+                     const void *data)
 {
     struct upload *upload;
 
     if (bytes > docs->upload_bytes_max) {
         return;
     }
-    list_each_safe (node, &docs->uploads) { /* sent again: the newer bytes are the ones that were published */
+    list_each_safe (
+        node, &docs->uploads) { /* sent again: the newer bytes are the ones that were published */
         struct upload *old = list_item(node, struct upload, link);
         if (name_equal(&old->name, name)) {
             upload_free(docs, old);
         }
     }
-    while (docs->upload_bytes + bytes > docs->upload_bytes_max) { /* the oldest is of a save that never finished */
+    while (docs->upload_bytes + bytes >
+           docs->upload_bytes_max) { /* the oldest is of a save that never finished */
         upload_free(docs, list_item(docs->uploads.next, struct upload, link));
     }
     upload = calloc(1, sizeof *upload);
@@ -167,7 +172,8 @@ static struct doc *doc_new(struct catalog *catalog, const struct doc_key *key)
 {
     struct doc *doc = calloc(1, sizeof *doc);
 
-    CHECK(doc); /* a few hundred bytes; the sizes that come from outside are checked where they are used */
+    CHECK(doc); /* a few hundred bytes; the sizes that come from outside are checked where they are
+                   used */
     doc->catalog = catalog;
     doc->key = *key;
     doc->post.cb = on_posted;
@@ -184,7 +190,9 @@ static struct doc *doc_new(struct catalog *catalog, const struct doc_key *key)
 
 static uint64_t kind_bytes_max(enum store_kind kind)
 {
-    return kind == STORE_MANIFEST ? LIMIT_MANIFEST_BYTES : kind == STORE_PAGE ? LIMIT_PAGE_BYTES : LIMIT_PART_BYTES;
+    return kind == STORE_MANIFEST ? LIMIT_MANIFEST_BYTES
+           : kind == STORE_PAGE   ? LIMIT_PAGE_BYTES
+                                  : LIMIT_PART_BYTES;
 }
 
 static void doc_load(struct doc *doc)
@@ -194,8 +202,8 @@ static void doc_load(struct doc *doc)
 
     if (doc->key.bytes > kind_bytes_max(doc->key.name.kind)) {
         doc_name_text(&doc->key.name, sizeof text, text);
-        doc->status = diag_set(&doc->diag, CAIRN_E_TOO_LARGE, "%s: %llu bytes are above the limit", text,
-                               (unsigned long long)doc->key.bytes);
+        doc->status = diag_set(&doc->diag, CAIRN_E_TOO_LARGE, "%s: %llu bytes are above the limit",
+                               text, (unsigned long long)doc->key.bytes);
         doc_post(doc);
         return;
     }
@@ -213,8 +221,11 @@ static void doc_fetch(struct doc *doc)
 {
     struct catalog *catalog = doc->catalog;
 
-    doc->req = (struct store_req){.op = STORE_FETCH, .name = doc->key.name, .run = doc->key.name.run,
-                                  .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_fetched};
+    doc->req = (struct store_req){.op = STORE_FETCH,
+                                  .name = doc->key.name,
+                                  .run = doc->key.name.run,
+                                  .deadline_ms = RUN_STORE_DEADLINE_MS,
+                                  .done = on_fetched};
     store_submit(catalog->store, &doc->req);
 }
 
@@ -277,8 +288,9 @@ static void on_fetched(struct store_req *req)
         doc->data = req->ret_data;
         req->ret_data = NULL;
         if (req->ret_bytes != doc->key.bytes) {
-            doc->status = diag_set(&doc->diag, CAIRN_E_DAMAGED, "%s is damaged: %llu bytes instead of %llu", text,
-                                   (unsigned long long)req->ret_bytes, (unsigned long long)doc->key.bytes);
+            doc->status = diag_set(
+                &doc->diag, CAIRN_E_DAMAGED, "%s is damaged: %llu bytes instead of %llu", text,
+                (unsigned long long)req->ret_bytes, (unsigned long long)doc->key.bytes);
         }
     }
     if (doc->status) {
@@ -301,7 +313,9 @@ static void work_verify(struct work *work)
     if (memcmp(&sha, &doc->key.sha256, sizeof sha) != 0) {
         hex_encode(8, sha.bytes, have);
         hex_encode(8, doc->key.sha256.bytes, want);
-        doc->status = diag_set(&doc->diag, CAIRN_E_DAMAGED, "%s is damaged: its SHA-256 is %s… instead of %s…", text, have, want);
+        doc->status =
+            diag_set(&doc->diag, CAIRN_E_DAMAGED,
+                     "%s is damaged: its SHA-256 is %s… instead of %s…", text, have, want);
         return;
     }
     switch (doc->key.name.kind) {
@@ -359,7 +373,8 @@ static void on_verified(struct work *work)
     struct doc *doc = container_of(work, struct doc, work);
     struct catalog *catalog = doc->catalog;
 
-    if (doc->status && doc->uploaded) { /* the hint was wrong; what counts is what the store holds */
+    if (doc->status &&
+        doc->uploaded) { /* the hint was wrong; what counts is what the store holds */
         doc->uploaded = false;
         doc->status = 0;
         diag_clear(&doc->diag);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * docs: manifests, pages and parts, read from the store, checked against the SHA-256 that the caller
- * knows from the level above, decoded, kept by an LRU within a byte budget while nobody uses them. One read
- * serves all who ask at the same time. Hashing and decoding run in the work pool; all else on the loop.
+ * docs: manifests, pages and parts, read from the store, checked against the SHA-256 that the
+ * caller knows from the level above, decoded, kept by an LRU within a byte budget while nobody uses
+ * them. One read serves all who ask at the same time. Hashing and decoding run in the work pool;
+ * all else on the loop.
  */
 #ifndef CAIRN_RUN_DOCS_H
 #define CAIRN_RUN_DOCS_H
@@ -21,7 +22,7 @@ struct doc_key {
 
 struct doc {
     struct list bucket, lru;
-    struct list waiters;   /* doc_req */
+    struct list waiters; /* doc_req */
     struct catalog *catalog;
     struct doc_key key;
     unsigned refs;
@@ -42,9 +43,9 @@ struct doc {
 struct doc_req {
     struct doc_key key;
     void (*done)(struct doc_req *req); /* once, never inside docs_get() */
-    int status;                        /* DAMAGED: missing, of other length or contents; FORMAT; the store's errors */
+    int status; /* DAMAGED: missing, of other length or contents; FORMAT; the store's errors */
     struct diag diag;
-    struct doc *doc;                   /* referenced until doc_release() */
+    struct doc *doc; /* referenced until doc_release() */
     struct list link;
     bool pending;
 };
@@ -62,7 +63,8 @@ void docs_fini(struct docs *docs); /* nothing may be loading or referenced */
 void docs_get(struct catalog *catalog, struct doc_req *req);
 /* Cancels what is pending, lets go of the doc. Safe when idle (zeroed). */
 void doc_release(struct doc_req *req);
-void docs_add_upload(struct docs *docs, const struct store_name *name, size_t bytes, const void *data);
+void docs_add_upload(struct docs *docs, const struct store_name *name, size_t bytes,
+                     const void *data);
 /* "part 1 of checkpoint 20@1 of project/run" */
 void doc_name_text(const struct store_name *name, size_t bytes, char *ret);
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finishing a save of which every rank has sealed: read the parts back (or take the bytes just uploaded),
- * check coverage, publish pages and then the manifest, and let the commit core decide.
+ * Finishing a save of which every rank has sealed: read the parts back (or take the bytes just
+ * uploaded), check coverage, publish pages and then the manifest, and let the commit core decide.
  *
  *   PARTS --> BUILD --> PAGES --> MANIFEST --> COMMIT --> DONE
  *     |         |         |      (EXISTS: compare)  |       ^
  *     +---------+---------+---------+---------------+--> ABORT
  *   All states but DONE wait: for the store, for the pool, or for the driver.
  *
- * Invariant: the commit event is sent only after all pages and the manifest are durable under the hashes that
- * it carries. What was cancelled meanwhile (the track is gone) has no further effect. Loop's thread.
+ * Invariant: the commit event is sent only after all pages and the manifest are durable under the
+ * hashes that it carries. What was cancelled meanwhile (the track is gone) has no further effect.
+ * Loop's thread.
  */
 #include "run_private.h"
 
@@ -76,7 +77,8 @@ static const struct sm_state finish_states[] = {
     [FIN_PARTS] = {"parts", on_parts, SM_TO(FIN_BUILD) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
     [FIN_BUILD] = {"build", on_build, SM_TO(FIN_PAGES) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
     [FIN_PAGES] = {"pages", on_pages, SM_TO(FIN_MANIFEST) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
-    [FIN_MANIFEST] = {"manifest", on_manifest, SM_TO(FIN_COMMIT) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
+    [FIN_MANIFEST] = {"manifest", on_manifest,
+                      SM_TO(FIN_COMMIT) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
     [FIN_COMMIT] = {"commit", on_commit, SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
     [FIN_ABORT] = {"abort", on_abort, SM_TO(FIN_DONE), 0},
     [FIN_DONE] = {"done", on_done, 0, SM_FINAL},
@@ -84,7 +86,8 @@ static const struct sm_state finish_states[] = {
 
 static struct finish *finish_of(struct sm *sm) { return container_of(sm, struct finish, sm); }
 
-/* --- start: a copy of all that is needed, because the state changes under way ---------------------- */
+/* --- start: a copy of all that is needed, because the state changes under way
+ * ---------------------- */
 
 static int copy_open(struct finish *finish, const struct entry_open *from)
 {
@@ -97,7 +100,8 @@ static int copy_open(struct finish *finish, const struct entry_open *from)
     if (!tags || !names) {
         return CAIRN_E_NO_MEMORY;
     }
-    to->metadata = scratch_copy(scratch, from->metadata_bytes, from->metadata_bytes ? (const void *)from->metadata : "");
+    to->metadata = scratch_copy(scratch, from->metadata_bytes,
+                                from->metadata_bytes ? (const void *)from->metadata : "");
     to->metric_values = scratch_array(scratch, from->metric_count + 1, sizeof *to->metric_values);
     if (!to->metadata || !to->metric_values) {
         return CAIRN_E_NO_MEMORY;
@@ -130,7 +134,8 @@ static int copy_state(struct finish *finish, const struct state_open *open)
     finish->seals = scratch_array(&finish->scratch, open->world_size, sizeof *finish->seals);
     finish->parts = calloc(open->world_size, sizeof *finish->parts);
     finish->fetches = calloc(open->world_size, sizeof *finish->fetches);
-    if (!finish->seals || !finish->parts || !finish->fetches || copy_open(finish, &open->entry) != 0) {
+    if (!finish->seals || !finish->parts || !finish->fetches ||
+        copy_open(finish, &open->entry) != 0) {
         return CAIRN_E_NO_MEMORY;
     }
     for (size_t i = 0; i < state->seal_count; i++) {
@@ -140,12 +145,19 @@ static int copy_state(struct finish *finish, const struct state_open *open)
             finish->seals[seal->rank] = seal->entry;
         }
     }
-    *input = (struct build_input){
-        .store_uuid = finish->catalog->store->caps.uuid, .run_uuid = state->info.run_uuid, .run = finish->run->name,
-        .id = open->id, .parent = term->entry.parent, .token = term->entry.token, .world_size = open->world_size,
-        .chunk_bytes = state->info.chunk_bytes, .page_bytes = finish->catalog->options.page_bytes,
-        .created_wall_ns = loop_wall_ns(finish->catalog->loop), .open = &finish->open, .seals = finish->seals,
-        .parts = finish->parts};
+    *input = (struct build_input){.store_uuid = finish->catalog->store->caps.uuid,
+                                  .run_uuid = state->info.run_uuid,
+                                  .run = finish->run->name,
+                                  .id = open->id,
+                                  .parent = term->entry.parent,
+                                  .token = term->entry.token,
+                                  .world_size = open->world_size,
+                                  .chunk_bytes = state->info.chunk_bytes,
+                                  .page_bytes = finish->catalog->options.page_bytes,
+                                  .created_wall_ns = loop_wall_ns(finish->catalog->loop),
+                                  .open = &finish->open,
+                                  .seals = finish->seals,
+                                  .parts = finish->parts};
     return 0;
 }
 
@@ -236,7 +248,8 @@ static void finish_fail(struct finish *finish, int status, const struct diag *di
     }
 }
 
-/* --- parts ----------------------------------------------------------------------------------------- */
+/* --- parts
+ * ----------------------------------------------------------------------------------------- */
 
 static void on_part(struct doc_req *req)
 {
@@ -260,15 +273,20 @@ static enum sm_result on_parts(struct sm *sm)
     struct finish *finish = finish_of(sm);
     const struct build_input *input = &finish->input;
 
-    while (finish->status == 0 && finish->next < input->world_size && finish->inflight < FINISH_PARALLEL) {
+    while (finish->status == 0 && finish->next < input->world_size &&
+           finish->inflight < FINISH_PARALLEL) {
         uint32_t rank = finish->next++;
         struct fin_part *fetch = &finish->fetches[rank];
 
         fetch->finish = finish;
         fetch->req.done = on_part;
-        fetch->req.key = (struct doc_key){
-            .name = {.run = input->run, .id = input->id, .kind = STORE_PART, .number = rank, .tag = finish->seals[rank].open_id},
-            .sha256 = finish->seals[rank].part_sha256, .bytes = finish->seals[rank].part_bytes};
+        fetch->req.key = (struct doc_key){.name = {.run = input->run,
+                                                   .id = input->id,
+                                                   .kind = STORE_PART,
+                                                   .number = rank,
+                                                   .tag = finish->seals[rank].open_id},
+                                          .sha256 = finish->seals[rank].part_sha256,
+                                          .bytes = finish->seals[rank].part_bytes};
         finish->inflight++;
         docs_get(finish->catalog, &fetch->req);
     }
@@ -279,7 +297,8 @@ static enum sm_result on_parts(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* --- build ----------------------------------------------------------------------------------------- */
+/* --- build
+ * ----------------------------------------------------------------------------------------- */
 
 /* On a pool thread. */
 static void work_build(struct work *work)
@@ -313,7 +332,8 @@ static enum sm_result on_build(struct sm *sm)
         return SM_WAIT;
     }
     finish->next = 0;
-    finish->puts = calloc(finish->build.page_count ? finish->build.page_count : 1, sizeof *finish->puts);
+    finish->puts =
+        calloc(finish->build.page_count ? finish->build.page_count : 1, sizeof *finish->puts);
     if (!finish->puts && finish->status == 0) {
         finish->status = diag_set(&finish->diag, CAIRN_E_NO_MEMORY, "out of memory for the pages");
     }
@@ -321,7 +341,8 @@ static enum sm_result on_build(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* --- publish --------------------------------------------------------------------------------------- */
+/* --- publish
+ * --------------------------------------------------------------------------------------- */
 
 static void on_put(struct store_req *req);
 
@@ -333,24 +354,30 @@ static void put_submit(struct fin_put *put, enum store_op op)
     req->run = req->name.run;
     req->deadline_ms = RUN_STORE_DEADLINE_MS;
     req->done = on_put;
-    req->data = op == STORE_PUBLISH ? (void *)(uintptr_t)put->data : NULL; /* only read by PUBLISH */
+    req->data =
+        op == STORE_PUBLISH ? (void *)(uintptr_t)put->data : NULL; /* only read by PUBLISH */
     req->bytes = op == STORE_PUBLISH ? put->bytes : 0;
     req->ret_data = NULL;
     put->finish->inflight++;
     store_submit(put->finish->catalog->store, req);
 }
 
-static void put_start(struct finish *finish, struct fin_put *put, enum store_kind kind, uint32_t number)
+static void put_start(struct finish *finish, struct fin_put *put, enum store_kind kind,
+                      uint32_t number)
 {
     put->finish = finish;
     put->is_manifest = kind == STORE_MANIFEST;
-    put->req.name = (struct store_name){.run = finish->input.run, .id = finish->input.id, .kind = kind, .number = number,
+    put->req.name = (struct store_name){.run = finish->input.run,
+                                        .id = finish->input.id,
+                                        .kind = kind,
+                                        .number = number,
                                         .tag = finish->open.open_id};
     put_submit(put, STORE_PUBLISH);
 }
 
-/* There is a manifest of this opening already: of an earlier try that died before the commit, or of another daemon that
- * is at it now. They differ at most in their wall time; then the published one is the manifest. */
+/* There is a manifest of this opening already: of an earlier try that died before the commit, or of
+ * another daemon that is at it now. They differ at most in their wall time; then the published one
+ * is the manifest. */
 static bool manifest_adopt(struct fin_put *put)
 {
     struct finish *finish = put->finish;
@@ -359,14 +386,16 @@ static bool manifest_adopt(struct fin_put *put)
     bool same = false;
 
     scratch_init(&scratch, MIB(4));
-    if (manifest_decode((size_t)put->req.ret_bytes, put->req.ret_data, &scratch, &found, NULL) == 0) {
+    if (manifest_decode((size_t)put->req.ret_bytes, put->req.ret_data, &scratch, &found, NULL) ==
+        0) {
         int64_t mine = finish->build.manifest.created_wall_ns;
         int status = build_manifest_at(&finish->build, found.created_wall_ns, NULL);
 
         same = status == 0 && finish->build.bytes.bytes == put->req.ret_bytes &&
                memcmp(finish->build.bytes.data, put->req.ret_data, finish->build.bytes.bytes) == 0;
         if (!same) {
-            err_ignore(build_manifest_at(&finish->build, mine, NULL)); /* it was encoded once; the save fails anyway */
+            err_ignore(build_manifest_at(&finish->build, mine,
+                                         NULL)); /* it was encoded once; the save fails anyway */
         }
     }
     scratch_fini(&scratch);
@@ -401,7 +430,8 @@ static void on_put(struct store_req *req)
     if (finish->track && finish->status == 0) {
         if (req->status == CAIRN_E_EXISTS && req->op == STORE_PUBLISH) {
             put_submit(put, STORE_FETCH);
-        } else if ((transient || req->status == CAIRN_E_NOT_FOUND) && ++put->tries < FINISH_TRIES_MAX) {
+        } else if ((transient || req->status == CAIRN_E_NOT_FOUND) &&
+                   ++put->tries < FINISH_TRIES_MAX) {
             put_submit(put, STORE_PUBLISH); /* never replaces, so again is safe */
         } else if (req->status) {
             doc_name_text(&req->name, sizeof text, text);
@@ -424,7 +454,8 @@ static enum sm_result on_pages(struct sm *sm)
 {
     struct finish *finish = finish_of(sm);
 
-    while (finish->status == 0 && finish->next < finish->build.page_count && finish->inflight < FINISH_PARALLEL) {
+    while (finish->status == 0 && finish->next < finish->build.page_count &&
+           finish->inflight < FINISH_PARALLEL) {
         uint32_t number = finish->next++;
         struct fin_put *put = &finish->puts[number];
 
@@ -458,7 +489,8 @@ static enum sm_result on_manifest(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* --- the record ------------------------------------------------------------------------------------ */
+/* --- the record
+ * ------------------------------------------------------------------------------------ */
 
 static void on_event(struct run_req *req)
 {
@@ -471,14 +503,22 @@ static void event_submit(struct finish *finish, enum event_kind kind)
 {
     const struct build_input *input = &finish->input;
 
-    finish->event.event = (struct event){.kind = kind, .token = input->token, .world_size = input->world_size, .id = input->id,
+    finish->event.event = (struct event){.kind = kind,
+                                         .token = input->token,
+                                         .world_size = input->world_size,
+                                         .id = input->id,
                                          .open_id = finish->open.open_id};
     finish->event.done = on_event;
     if (kind == EVENT_COMMIT) {
         finish->event.event.commit = (struct entry_chain){
-            .kind = CHAIN_COMMIT, .id = input->id, .manifest_sha256 = sha256(finish->build.bytes.bytes, finish->build.bytes.data),
-            .manifest_bytes = finish->build.bytes.bytes, .plain_bytes = finish->build.manifest.plain_bytes,
-            .stored_bytes = finish->build.manifest.stored_bytes, .world_size = input->world_size, .open_id = finish->open.open_id};
+            .kind = CHAIN_COMMIT,
+            .id = input->id,
+            .manifest_sha256 = sha256(finish->build.bytes.bytes, finish->build.bytes.data),
+            .manifest_bytes = finish->build.bytes.bytes,
+            .plain_bytes = finish->build.manifest.plain_bytes,
+            .stored_bytes = finish->build.manifest.stored_bytes,
+            .world_size = input->world_size,
+            .open_id = finish->open.open_id};
     } else {
         finish->event.event.code = finish->status;
         finish->event.event.reason = finish->reason;
@@ -486,8 +526,9 @@ static void event_submit(struct finish *finish, enum event_kind kind)
     run_submit(finish->run, &finish->event);
 }
 
-/* Only the record says how it ended; where the commit was refused (fenced, aborted by a deadline) the sync of the
- * tracks has seen that already. A store that fails is a reason to abort: the outcome stays guarded. */
+/* Only the record says how it ended; where the commit was refused (fenced, aborted by a deadline)
+ * the sync of the tracks has seen that already. A store that fails is a reason to abort: the
+ * outcome stays guarded. */
 static enum sm_result on_commit(struct sm *sm)
 {
     struct finish *finish = finish_of(sm);
@@ -518,7 +559,8 @@ static enum sm_result on_abort(struct sm *sm)
     }
     if (!finish->aborting) {
         finish->aborting = true;
-        snprintf(finish->reason, sizeof finish->reason, "%.*s", (int)sizeof finish->reason - 1, diag_text(&finish->diag, finish->status));
+        snprintf(finish->reason, sizeof finish->reason, "%.*s", (int)sizeof finish->reason - 1,
+                 diag_text(&finish->diag, finish->status));
         event_submit(finish, EVENT_ABORT);
     }
     if (finish->event.submitted) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Wanted boxes against stored ones. Invariant: coverage was checked when the checkpoint was committed (distinct boxes
- * tile a tensor, each cell is stored once), so each wanted element is met exactly once; intersect_end counts
- * that it was. Pure.
+ * Wanted boxes against stored ones. Invariant: coverage was checked when the checkpoint was
+ * committed (distinct boxes tile a tensor, each cell is stored once), so each wanted element is met
+ * exactly once; intersect_end counts that it was. Pure.
  */
 #include "intersect.h"
 
@@ -66,16 +66,19 @@ static uint32_t name_lower_bound(const struct intersect *sect, const char *name)
 bool intersect_has_name_between(const struct intersect *sect, const char *first, const char *last)
 {
     uint32_t at = name_lower_bound(sect, first);
-    return at < sect->want_count && (!last || strcmp(sect->wants[sect->by_name[at]].name, last) <= 0);
+    return at < sect->want_count &&
+           (!last || strcmp(sect->wants[sect->by_name[at]].name, last) <= 0);
 }
 
 /* "'layer.weight'", with the coordinate where there is one. */
 static void want_text(const struct plan_want *want, size_t bytes, char *ret)
 {
-    snprintf(ret, bytes, "%s '%.160s'%s%s", want->is_blob ? "blob" : "tensor", want->name, *want->coordinate ? " of " : "", want->coordinate);
+    snprintf(ret, bytes, "%s '%.160s'%s%s", want->is_blob ? "blob" : "tensor", want->name,
+             *want->coordinate ? " of " : "", want->coordinate);
 }
 
-static int want_check(const struct plan_want *want, const struct index_entry *entry, struct diag *diag)
+static int want_check(const struct plan_want *want, const struct index_entry *entry,
+                      struct diag *diag)
 {
     char text[384], stored[160], wanted[160];
     int status;
@@ -85,12 +88,14 @@ static int want_check(const struct plan_want *want, const struct index_entry *en
     }
     want_text(want, sizeof text, text);
     if (want->dtype != entry->dtype) {
-        return diag_set(diag, CAIRN_E_DTYPE_MISMATCH, "%s is stored as %s, wanted as %s", text, dtype_name(entry->dtype), dtype_name(want->dtype));
+        return diag_set(diag, CAIRN_E_DTYPE_MISMATCH, "%s is stored as %s, wanted as %s", text,
+                        dtype_name(entry->dtype), dtype_name(want->dtype));
     }
     if (!shape_equal(&want->shape, &entry->shape)) {
         shape_format(&entry->shape, sizeof stored, stored);
         shape_format(&want->shape, sizeof wanted, wanted);
-        return diag_set(diag, CAIRN_E_SHAPE_MISMATCH, "%s is stored with shape %s, wanted with %s", text, stored, wanted);
+        return diag_set(diag, CAIRN_E_SHAPE_MISMATCH, "%s is stored with shape %s, wanted with %s",
+                        text, stored, wanted);
     }
     status = box_check(&want->box, &entry->shape, diag);
     if (status) {
@@ -119,7 +124,8 @@ int intersect_page(struct intersect *sect, const struct page *page, struct diag 
         if (item->entry) {
             continue;
         }
-        item->entry = index_find(page, want->name, want->coordinate, want->is_blob ? INDEX_BLOB : INDEX_TENSOR);
+        item->entry = index_find(page, want->name, want->coordinate,
+                                 want->is_blob ? INDEX_BLOB : INDEX_TENSOR);
         status = item->entry ? want_check(want, item->entry, diag) : 0;
         if (status) {
             return status;
@@ -145,7 +151,9 @@ int intersect_check_found(const struct intersect *sect, struct diag *diag)
     }
     want_text(first, sizeof text, text);
     if (missing > 1) {
-        return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint holds no %s, nor %" PRIu32 " others that are wanted", text, missing - 1);
+        return diag_set(diag, CAIRN_E_MISSING_TENSOR,
+                        "the checkpoint holds no %s, nor %" PRIu32 " others that are wanted", text,
+                        missing - 1);
     }
     return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint holds no %s", text);
 }
@@ -153,7 +161,8 @@ int intersect_check_found(const struct intersect *sect, struct diag *diag)
 /* Nothing is read for a want without elements. */
 static bool want_is_empty(const struct sect_want *item)
 {
-    return item->want->is_blob ? item->entry->plain_bytes == 0 : box_elements(&item->want->box) == 0;
+    return item->want->is_blob ? item->entry->plain_bytes == 0
+                               : box_elements(&item->want->box) == 0;
 }
 
 void intersect_ranks(const struct intersect *sect, uint32_t world_size, uint8_t *ret)
@@ -183,33 +192,42 @@ static bool entry_has_rank(const struct index_entry *entry, uint32_t rank)
     return low < entry->rank_count && entry->ranks[low] == rank;
 }
 
-static struct plan_read *read_add(struct intersect *sect, uint32_t want, const struct part *part, const struct part_chunk *chunk,
-                                  struct diag *diag)
+static struct plan_read *read_add(struct intersect *sect, uint32_t want, const struct part *part,
+                                  const struct part_chunk *chunk, struct diag *diag)
 {
     struct plan_read *read;
 
     if (sect->read_count == PLAN_READS_MAX) {
-        diag_set(diag, CAIRN_E_TOO_LARGE, "the plan has more than %d chunks; ask for fewer tensors at once", PLAN_READS_MAX);
+        diag_set(diag, CAIRN_E_TOO_LARGE,
+                 "the plan has more than %d chunks; ask for fewer tensors at once", PLAN_READS_MAX);
         return NULL;
     }
     if (sect->read_count == sect->read_cap) {
         size_t cap = sect->read_cap ? sect->read_cap * 2 : 64;
         struct plan_read *reads = realloc(sect->reads, cap * sizeof *reads);
         if (!reads) {
-            diag_set(diag, CAIRN_E_NO_MEMORY, "out of memory with %zu chunks planned", sect->read_count);
+            diag_set(diag, CAIRN_E_NO_MEMORY, "out of memory with %zu chunks planned",
+                     sect->read_count);
             return NULL;
         }
         sect->reads = reads;
         sect->read_cap = cap;
     }
     read = &sect->reads[sect->read_count++];
-    *read = (struct plan_read){.want = want, .object = part->objects[chunk->object].id, .offset = chunk->offset,
-                               .stored_bytes = chunk->stored_bytes, .plain_bytes = chunk->plain_bytes, .stored_crc = chunk->stored_crc,
-                               .encoding = chunk->encoding, .digest_alg = chunk->digest_alg, .digest = chunk->digest};
+    *read = (struct plan_read){.want = want,
+                               .object = part->objects[chunk->object].id,
+                               .offset = chunk->offset,
+                               .stored_bytes = chunk->stored_bytes,
+                               .plain_bytes = chunk->plain_bytes,
+                               .stored_crc = chunk->stored_crc,
+                               .encoding = chunk->encoding,
+                               .digest_alg = chunk->digest_alg,
+                               .digest = chunk->digest};
     return read;
 }
 
-static int tensor_reads(struct intersect *sect, uint32_t idx, const struct part *part, const struct part_tensor *tensor, struct diag *diag)
+static int tensor_reads(struct intersect *sect, uint32_t idx, const struct part *part,
+                        const struct part_tensor *tensor, struct diag *diag)
 {
     struct sect_want *item = &sect->items[idx];
 
@@ -242,7 +260,8 @@ static int tensor_reads(struct intersect *sect, uint32_t idx, const struct part 
     return 0;
 }
 
-static int blob_reads(struct intersect *sect, uint32_t idx, const struct part *part, const struct part_blob *blob, struct diag *diag)
+static int blob_reads(struct intersect *sect, uint32_t idx, const struct part *part,
+                      const struct part_blob *blob, struct diag *diag)
 {
     for (uint32_t c = 0; c < blob->chunk_count; c++) {
         const struct part_chunk *chunk = &part->chunks[blob->chunk_first + c];
@@ -262,8 +281,10 @@ int intersect_part(struct intersect *sect, const struct part *part, struct diag 
     int status = 0;
 
     if (part->chunk_bytes != sect->chunk_bytes) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "part %" PRIu32 " has chunks of %" PRIu64 " bytes, its manifest of %" PRIu64, part->rank,
-                        part->chunk_bytes, sect->chunk_bytes);
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "part %" PRIu32 " has chunks of %" PRIu64
+                        " bytes, its manifest of %" PRIu64,
+                        part->rank, part->chunk_bytes, sect->chunk_bytes);
     }
     for (uint32_t i = 0; status == 0 && i < sect->want_count; i++) {
         const struct sect_want *item = &sect->items[i];
@@ -303,12 +324,14 @@ int intersect_end(struct intersect *sect, struct diag *diag)
 
     for (uint32_t i = 0; i < sect->want_count; i++) {
         const struct sect_want *item = &sect->items[i];
-        uint64_t needed = item->want->is_blob ? item->entry->plain_bytes : box_elements(&item->want->box);
+        uint64_t needed =
+            item->want->is_blob ? item->entry->plain_bytes : box_elements(&item->want->box);
 
         if (item->covered != needed) {
             want_text(item->want, sizeof text, text);
-            return diag_set(diag, CAIRN_E_DAMAGED, "%s: the parts hold %" PRIu64 " of %" PRIu64 " wanted %s", text, item->covered, needed,
-                            item->want->is_blob ? "bytes" : "elements");
+            return diag_set(diag, CAIRN_E_DAMAGED,
+                            "%s: the parts hold %" PRIu64 " of %" PRIu64 " wanted %s", text,
+                            item->covered, needed, item->want->is_blob ? "bytes" : "elements");
         }
     }
     if (sect->read_count) {

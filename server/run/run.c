@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver of a run. One turn: read the record if the copy is not fresh, tell who waits, then take events
- * from the queue, one at a time (or all queued seals of one save), through commit_step() and, where that says
- * so, one guarded update to the store.
+ * The driver of a run. One turn: read the record if the copy is not fresh, tell who waits, then
+ * take events from the queue, one at a time (or all queued seals of one save), through
+ * commit_step() and, where that says so, one guarded update to the store.
  *
  *      queue --> current --step--> answer
  *        ^         |  ^ \--undecided--> waiting --(state changed | timer)--> queue
  *        |         |  +--- CONFLICT, OUTCOME_UNKNOWN: read the record again, same event again
  *        |         +-- RECORD_UPDATE (waits for the store) --> applied to the own copy --> answer
  *
- * Invariants: one load or update at a time is at the store (busy). An answer is given only from a state that the
- * store confirmed. After any failed update the copy is not trusted: it is read again. Loop's thread.
+ * Invariants: one load or update at a time is at the store (busy). An answer is given only from a
+ * state that the store confirmed. After any failed update the copy is not trusted: it is read
+ * again. Loop's thread.
  */
 #include "run_private.h"
 
@@ -110,14 +111,17 @@ static void on_poll(struct timer *timer)
     run_kick(run);
 }
 
-/* --- what users ask for ---------------------------------------------------------------------------- */
+/* --- what users ask for
+ * ---------------------------------------------------------------------------- */
 
-/* What the caller left to the driver. Filled once, so that a second try of the event says the same. */
+/* What the caller left to the driver. Filled once, so that a second try of the event says the same.
+ */
 static void event_complete(struct run *run, struct event *event)
 {
     const struct catalog_options *options = &run->catalog->options;
     struct loop *loop = run->catalog->loop;
-    bool may_create = event->kind == EVENT_CREATE || event->kind == EVENT_OPEN || event->kind == EVENT_RESTORE_BEGIN;
+    bool may_create = event->kind == EVENT_CREATE || event->kind == EVENT_OPEN ||
+                      event->kind == EVENT_RESTORE_BEGIN;
 
     if (event->wall_ns == 0) {
         event->wall_ns = loop_wall_ns(loop);
@@ -207,12 +211,16 @@ void run_cache_part(struct run *run, const struct store_name *name, size_t bytes
     docs_add_upload(&run->catalog->docs, name, bytes, data);
 }
 
-/* --- the record ------------------------------------------------------------------------------------ */
+/* --- the record
+ * ------------------------------------------------------------------------------------ */
 
 static void load(struct run *run)
 {
     run->busy = true;
-    run->req = (struct store_req){.op = STORE_RECORD_GET, .run = run->name, .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_loaded};
+    run->req = (struct store_req){.op = STORE_RECORD_GET,
+                                  .run = run->name,
+                                  .deadline_ms = RUN_STORE_DEADLINE_MS,
+                                  .done = on_loaded};
     catalog_hold(run->catalog);
     store_submit(run->catalog->store, &run->req);
 }
@@ -252,7 +260,8 @@ static void on_loaded(struct store_req *req)
     }
     if (status) {
         if (err_retry(status) != ERR_RETRY_NEVER && !catalog->closing) {
-            timer_start(&run->retry, RUN_RETRY_MS); /* opens must not be forgotten because one read failed */
+            timer_start(&run->retry,
+                        RUN_RETRY_MS); /* opens must not be forgotten because one read failed */
         }
         fail_all(run, status, &req->diag);
     }
@@ -267,26 +276,31 @@ static void on_loaded(struct store_req *req)
 static void apply(struct run *run)
 {
     run->busy = true;
-    run->req = (struct store_req){.op = STORE_RECORD_UPDATE, .run = run->name, .update = &run->verdict.update,
-                                  .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_updated};
+    run->req = (struct store_req){.op = STORE_RECORD_UPDATE,
+                                  .run = run->name,
+                                  .update = &run->verdict.update,
+                                  .deadline_ms = RUN_STORE_DEADLINE_MS,
+                                  .done = on_updated};
     catalog_hold(run->catalog);
     store_submit(run->catalog->store, &run->req);
 }
 
-/* The store has made the update: so does the own copy. Where that does not work out the copy goes. */
+/* The store has made the update: so does the own copy. Where that does not work out the copy goes.
+ */
 static void apply_own(struct run *run, uint64_t version)
 {
     struct diag diag = DIAG_INIT;
 
     run->held = true;
-    if (record_apply(run->record, &run->verdict.update, &diag) != 0 || record_version(run->record) != version ||
-        state_rebuild(run, &diag) != 0) {
+    if (record_apply(run->record, &run->verdict.update, &diag) != 0 ||
+        record_version(run->record) != version || state_rebuild(run, &diag) != 0) {
         run->loaded = false;
         run->wake = run->tell = true;
     }
 }
 
-/* The outcome is not known, or somebody else was faster: the record is read again and the event run again. */
+/* The outcome is not known, or somebody else was faster: the record is read again and the event run
+ * again. */
 static void try_again(struct run *run, int status, const struct diag *diag)
 {
     struct list given_up;
@@ -327,17 +341,20 @@ static void on_updated(struct store_req *req)
     catalog_drop(catalog);
 }
 
-/* --- one turn -------------------------------------------------------------------------------------- */
+/* --- one turn
+ * -------------------------------------------------------------------------------------- */
 
 static bool has_work(const struct run *run)
 {
-    return run->want_load || run->wake || (run->tell && !list_is_empty(&run->watches)) || !list_is_empty(&run->queue) ||
-           !list_is_empty(&run->current) || !list_is_empty(&run->snapshots);
+    return run->want_load || run->wake || (run->tell && !list_is_empty(&run->watches)) ||
+           !list_is_empty(&run->queue) || !list_is_empty(&run->current) ||
+           !list_is_empty(&run->snapshots);
 }
 
 static void poll_arm(struct run *run)
 {
-    bool waits = !list_is_empty(&run->waiting) || !list_is_empty(&run->tracks) || !list_is_empty(&run->watches);
+    bool waits = !list_is_empty(&run->waiting) || !list_is_empty(&run->tracks) ||
+                 !list_is_empty(&run->watches);
 
     if (run->catalog->options.poll_ms != 0 && waits && !timer_is_active(&run->poll)) {
         timer_start(&run->poll, run->catalog->options.poll_ms);
@@ -359,8 +376,10 @@ static void take(struct run *run)
         const struct event *event = &req->event;
 
         if (event->kind == EVENT_SEAL && !req->alone && event->open_id == first->event.open_id &&
-            ckpt_id_equal(event->id, first->event.id) && token_equal(&event->token, &first->event.token) &&
-            event->world_size == first->event.world_size && seals + event->seal_count <= RUN_SEALS_MAX) {
+            ckpt_id_equal(event->id, first->event.id) &&
+            token_equal(&event->token, &first->event.token) &&
+            event->world_size == first->event.world_size &&
+            seals + event->seal_count <= RUN_SEALS_MAX) {
             seals += event->seal_count;
             list_remove(&req->link);
             list_add_tail(&run->current, &req->link);
@@ -452,8 +471,8 @@ static void step(struct run *run)
     }
 }
 
-/* Gives the verdict to each of the current requests: an answer, or a wait. A refused batch of seals is taken apart,
- * so that one rank's fault is not the others'. */
+/* Gives the verdict to each of the current requests: an answer, or a wait. A refused batch of seals
+ * is taken apart, so that one rank's fault is not the others'. */
 static void conclude(struct run *run, const struct verdict *verdict)
 {
     struct verdict plain = *verdict;
@@ -481,7 +500,8 @@ static void conclude(struct run *run, const struct verdict *verdict)
     }
 }
 
-/* --- failing --------------------------------------------------------------------------------------- */
+/* --- failing
+ * --------------------------------------------------------------------------------------- */
 
 static void fail_list(struct list *list, int status, const struct diag *diag)
 {
@@ -502,7 +522,10 @@ static void fail_list(struct list *list, int status, const struct diag *diag)
     }
 }
 
-static void fail_current(struct run *run, int status, const struct diag *diag) { fail_list(&run->current, status, diag); }
+static void fail_current(struct run *run, int status, const struct diag *diag)
+{
+    fail_list(&run->current, status, diag);
+}
 
 static void fail_all(struct run *run, int status, const struct diag *diag)
 {
@@ -518,7 +541,8 @@ void run_shut(struct run *run)
 {
     struct diag diag = DIAG_INIT;
 
-    diag_set(&diag, CAIRN_E_SHUTTING_DOWN, "the server is stopping; try again, or at another server of the same store");
+    diag_set(&diag, CAIRN_E_SHUTTING_DOWN,
+             "the server is stopping; try again, or at another server of the same store");
     timer_stop(&run->retry);
     timer_stop(&run->poll);
     tracks_free(run);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run: the driver of one run: keeps a copy of its record, feeds events to the commit core one batch at a time,
- * applies the updates to the store, builds pages and manifest, keeps the deadlines, tells those who watch.
- * catalog: all runs of a store. Requests are embedded in the caller's struct; callbacks come on the loop's
- * thread, never inside the call. Nothing here that the record does not hold survives a restart, or has to.
- * Beside this header: run_fetch.h (verified manifests, pages, parts), run_plan.h (what to read for a
- * restore), run_info.h (lists and status).
+ * run: the driver of one run: keeps a copy of its record, feeds events to the commit core one batch
+ * at a time, applies the updates to the store, builds pages and manifest, keeps the deadlines,
+ * tells those who watch. catalog: all runs of a store. Requests are embedded in the caller's
+ * struct; callbacks come on the loop's thread, never inside the call. Nothing here that the record
+ * does not hold survives a restart, or has to. Beside this header: run_fetch.h (verified manifests,
+ * pages, parts), run_plan.h (what to read for a restore), run_info.h (lists and status).
  */
 #ifndef CAIRN_RUN_RUN_H
 #define CAIRN_RUN_RUN_H
@@ -20,45 +20,54 @@ struct catalog;
 struct run;
 
 struct catalog_options {
-    uint64_t chunk_bytes;       /* of new runs; 0: LIMIT_CHUNK_BYTES */
-    uint64_t restore_drain_ms;  /* DESIGN's "drain": how long `latest` waits for a save of which all ranks sealed */
-    uint64_t deadline_ms_max;   /* a save's deadline is cut to this; 0: not cut */
-    struct work_pool *pool;     /* decoding, hashing, coverage, planning; required, outlives the catalogue */
-    uint64_t cache_bytes;       /* verified manifests, pages and parts kept for the next reader; 0: 64 MiB */
-    uint64_t upload_bytes;      /* bytes of uploaded parts kept for the finish (run_cache_part); 0: 64 MiB */
-    uint64_t page_bytes;        /* about how large a page becomes; 0: 3 MiB. Tests use small ones */
-    uint64_t poll_ms;           /* the record is read again so often while something waits for another daemon; 0: never,
-                                 * for a store that has one daemon */
+    uint64_t chunk_bytes;      /* of new runs; 0: LIMIT_CHUNK_BYTES */
+    uint64_t restore_drain_ms; /* DESIGN's "drain": how long `latest` waits for a save of which all
+                                  ranks sealed */
+    uint64_t deadline_ms_max;  /* a save's deadline is cut to this; 0: not cut */
+    void (*ready)(void *user, int status,
+                  const struct diag *diag); /* required; see catalog_new() */
+    void *user;
+    struct work_pool
+        *pool; /* decoding, hashing, coverage, planning; required, outlives the catalogue */
+    uint64_t
+        cache_bytes; /* verified manifests, pages and parts kept for the next reader; 0: 64 MiB */
+    uint64_t
+        upload_bytes; /* bytes of uploaded parts kept for the finish (run_cache_part); 0: 64 MiB */
+    uint64_t page_bytes; /* about how large a page becomes; 0: 3 MiB. Tests use small ones */
+    uint64_t poll_ms; /* the record is read again so often while something waits for another daemon;
+                       * 0: never, for a store that has one daemon */
 };
 
-/* Loads the list of runs; then reads their records in the background, so that saves that a crash left fully sealed
- * are finished and the others' deadlines run. ready: once, 0 or why not (then close it). *ret is set at once. */
-int MUST_USE catalog_new(struct loop *loop, struct store *store, const struct catalog_options *options,
-                         void (*ready)(void *user, int status, const struct diag *diag), void *user, struct catalog **ret);
+/* Loads the list of runs; then reads their records in the background, so that saves that a crash
+ * left fully sealed are finished and the others' deadlines run. ready: once, 0 or why not (then
+ * close it). *ret is set at once. */
+int MUST_USE catalog_new(struct loop *loop, struct store *store,
+                         const struct catalog_options *options, struct catalog **ret);
 /* Fails what waits with SHUTTING_DOWN, waits for what the store still does, frees. */
 void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user);
 struct store *catalog_store(struct catalog *catalog);
 const struct catalog_options *catalog_options_of(const struct catalog *catalog);
 
-/* The driver of a run; created empty in memory when the store has none (nothing is written by looking). Lives as
- * long as the catalogue. */
+/* The driver of a run; created empty in memory when the store has none (nothing is written by
+ * looking). Lives as long as the catalogue. */
 struct run *catalog_run(struct catalog *catalog, const struct run_name *name);
 /* Sorted names of the runs that the store holds; *ret is malloc'ed. */
 int MUST_USE catalog_names(struct catalog *catalog, struct run_name **ret, size_t *ret_count);
 const struct run_name *run_name_of(const struct run *run);
 
-/* One event through the core. The verdict's pointers are not to be used in the callback (scratch is gone);
- * its plain fields and diag are. The driver fills what is zero: info (CREATE, OPEN, RESTORE_BEGIN), wall_ns.
- * The driver answers when there is something to say; wait_ms bounds the wait:
- *   FIND_OPEN       until rank 0 has opened the step; then MISSING_RANKS naming rank 0
- *   RESTORE_REPORT  until the session is decided: restore_done, restore_failed, or moved on (verdict.id is
- *                   another than event.id); then MISSING_RANKS naming the ranks that have not reported
- *   RESTORE_BEGIN   of `latest` waits by itself, at most restore_drain_ms, for a save that is all sealed */
+/* One event through the core. The verdict's pointers are not to be used in the callback (scratch is
+ * gone); its plain fields and diag are. The driver fills what is zero: info (CREATE, OPEN,
+ * RESTORE_BEGIN), wall_ns. The driver answers when there is something to say; wait_ms bounds the
+ * wait: FIND_OPEN       until rank 0 has opened the step; then MISSING_RANKS naming rank 0
+ *   RESTORE_REPORT  until the session is decided: restore_done, restore_failed, or moved on
+ * (verdict.id is another than event.id); then MISSING_RANKS naming the ranks that have not reported
+ *   RESTORE_BEGIN   of `latest` waits by itself, at most restore_drain_ms, for a save that is all
+ * sealed */
 struct run_req {
-    struct event event;       /* pointers in it are borrowed until done */
+    struct event event; /* pointers in it are borrowed until done */
     uint64_t wait_ms;
     void (*done)(struct run_req *req);
-    int status;               /* the verdict's code, or the store's error */
+    int status; /* the verdict's code, or the store's error */
     struct diag diag;
     struct verdict verdict;
     /* the driver's: */
@@ -69,23 +78,26 @@ struct run_req {
     unsigned tries;
 };
 void run_submit(struct run *run, struct run_req *req);
-/* No callback afterwards; safe when idle (a zeroed one too). An update that is on its way to the store goes on,
- * without an answer and without a second try. */
+/* No callback afterwards; safe when idle (a zeroed one too). An update that is on its way to the
+ * store goes on, without an answer and without a second try. */
 void run_cancel(struct run_req *req);
 
-/* A watch on a save: told once when it is committed or aborted (code and why say the cause). A save that
- * never was: SAVE_NONE with NOT_FOUND; a record that cannot be read: SAVE_OPEN with that error. */
+/* A watch on a save: told once when it is committed or aborted (code and why say the cause). A save
+ * that never was: SAVE_NONE with NOT_FOUND; a record that cannot be read: SAVE_OPEN with that
+ * error. */
 struct run_watch {
     struct ckpt_id id;
     uint64_t open_id;
-    void (*done)(struct run_watch *watch, enum save_state state, int code, const char *why, uint64_t seq);
+    void (*done)(struct run_watch *watch, enum save_state state, int code, const char *why,
+                 uint64_t seq);
     struct list link;
     struct run *run;
 };
 void run_watch(struct run *run, struct run_watch *watch);
 void run_unwatch(struct run_watch *watch); /* safe when idle */
 
-/* The current, decoded state for listing and joining. Asynchronous because the record may have to be read first. */
+/* The current, decoded state for listing and joining. Asynchronous because the record may have to
+ * be read first. */
 struct run_snapshot_req {
     void (*done)(struct run_snapshot_req *req);
     int status;
@@ -97,8 +109,9 @@ struct run_snapshot_req {
 void run_snapshot(struct run *run, struct run_snapshot_req *req);
 void run_snapshot_cancel(struct run_snapshot_req *req); /* safe when idle */
 
-/* A hint: these are the bytes of a part that was just published, so that finishing the save need not read them
- * back. Copied when the budget allows, else ignored; checked against the seal's SHA-256 like any others. */
+/* A hint: these are the bytes of a part that was just published, so that finishing the save need
+ * not read them back. Copied when the budget allows, else ignored; checked against the seal's
+ * SHA-256 like any others. */
 void run_cache_part(struct run *run, const struct store_name *name, size_t bytes, const void *data);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks the chain of hashes from the record to the thing that is asked for: commit entry, manifest, parts page,
- * part. Each step is a doc that was checked against the step before it. Loop's thread.
+ * Walks the chain of hashes from the record to the thing that is asked for: commit entry, manifest,
+ * parts page, part. Each step is a doc that was checked against the step before it. Loop's thread.
  *
  *   record --> manifest --+--> (manifest itself)
  *                         +--> page n
@@ -114,7 +114,8 @@ static void succeed(struct fetch_op *op, struct doc_req *ref)
 
 static void get(struct fetch_op *op, struct doc_req *req, enum store_kind kind, uint32_t number)
 {
-    req->key.name = (struct store_name){.run = op->run->name, .id = op->req->id, .kind = kind, .number = number, .tag = op->tag};
+    req->key.name = (struct store_name){
+        .run = op->run->name, .id = op->req->id, .kind = kind, .number = number, .tag = op->tag};
     docs_get(op->run->catalog, req);
 }
 
@@ -132,7 +133,8 @@ static void on_state(struct run_snapshot_req *req)
     commit = state_commit_find(req->state, op->req->id);
     if (!commit) {
         ckpt_text(&op->run->name, op->req->id, text);
-        diag_set(&diag, CAIRN_E_NOT_FOUND, "there is no %s: it was not committed, or was forgotten", text);
+        diag_set(&diag, CAIRN_E_NOT_FOUND, "there is no %s: it was not committed, or was forgotten",
+                 text);
         fail(op, CAIRN_E_NOT_FOUND, &diag);
         return;
     }
@@ -187,7 +189,8 @@ static void on_manifest(struct doc_req *req)
         return;
     case STORE_PART:
         for (uint32_t i = 0; i < manifest->page_count; i++) {
-            if (manifest->pages[i].kind == PAGE_PARTS && op->req->number < before + manifest->pages[i].entry_count) {
+            if (manifest->pages[i].kind == PAGE_PARTS &&
+                op->req->number < before + manifest->pages[i].entry_count) {
                 get_page(op, i);
                 return;
             }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists and status from the decoded record. Invariant: only what the record holds is said; the size of a save that is
- * still open is not known and is 0. Pure.
+ * Lists and status from the decoded record. Invariant: only what the record holds is said; the size
+ * of a save that is still open is not known and is 0. Pure.
  */
 #include "run_info.h"
 
@@ -17,32 +17,48 @@ static struct ckpt_id parent_of(const struct run_state *state, uint64_t term)
     return known ? state->terms[term - 1].entry.parent : (struct ckpt_id){0, 0};
 }
 
-static struct ckpt_info commit_info(const struct run_state *state, const struct state_commit *commit, const struct state_commit *latest)
+static struct ckpt_info commit_info(const struct run_state *state,
+                                    const struct state_commit *commit,
+                                    const struct state_commit *latest)
 {
     const struct entry_chain *entry = &commit->entry;
 
-    return (struct ckpt_info){
-        .id = entry->id, .parent = parent_of(state, entry->id.term), .seq = entry->seq, .plain_bytes = entry->plain_bytes,
-        .stored_bytes = entry->stored_bytes, .manifest_bytes = entry->manifest_bytes, .manifest_sha256 = entry->manifest_sha256,
-        .wall_ns = entry->wall_ns, .world_size = entry->world_size, .state = commit->forgotten ? CKPT_FORGOTTEN : CKPT_COMMITTED,
-        .health = commit->health, .sealed_count = entry->world_size, .on_lineage = commit->on_lineage, .is_latest = commit == latest,
-        .text = ""};
+    return (struct ckpt_info){.id = entry->id,
+                              .parent = parent_of(state, entry->id.term),
+                              .seq = entry->seq,
+                              .plain_bytes = entry->plain_bytes,
+                              .stored_bytes = entry->stored_bytes,
+                              .manifest_bytes = entry->manifest_bytes,
+                              .manifest_sha256 = entry->manifest_sha256,
+                              .wall_ns = entry->wall_ns,
+                              .world_size = entry->world_size,
+                              .state = commit->forgotten ? CKPT_FORGOTTEN : CKPT_COMMITTED,
+                              .health = commit->health,
+                              .sealed_count = entry->world_size,
+                              .on_lineage = commit->on_lineage,
+                              .is_latest = commit == latest,
+                              .text = ""};
 }
 
-static int open_info(const struct run_state *state, const struct state_open *open, struct scratch *scratch, struct ckpt_info *ret)
+static int open_info(const struct run_state *state, const struct state_open *open,
+                     struct scratch *scratch, struct ckpt_info *ret)
 {
     char missing[MISSING_TEXT_BYTES] = "";
 
     if (open->sealed_count < open->world_size) {
         state_missing_ranks(state, open->id, sizeof missing, missing);
     }
-    *ret = (struct ckpt_info){.id = open->id, .parent = parent_of(state, open->id.term), .world_size = open->world_size,
-                              .state = CKPT_OPEN, .sealed_count = open->sealed_count,
+    *ret = (struct ckpt_info){.id = open->id,
+                              .parent = parent_of(state, open->id.term),
+                              .world_size = open->world_size,
+                              .state = CKPT_OPEN,
+                              .sealed_count = open->sealed_count,
                               .text = scratch_string(scratch, strlen(missing), missing)};
     return ret->text ? 0 : no_memory();
 }
 
-int run_info_list(const struct run_state *state, uint64_t before_seq, uint32_t limit, struct scratch *scratch, struct msg_list_reply *ret)
+int run_info_list(const struct run_state *state, uint64_t before_seq, uint32_t limit,
+                  struct scratch *scratch, struct msg_list_reply *ret)
 {
     const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
     size_t most = (before_seq ? 0 : state->open_count) + state->commit_count;
@@ -81,7 +97,8 @@ int run_info_list(const struct run_state *state, uint64_t before_seq, uint32_t l
     return 0;
 }
 
-int run_info_find(const struct run_state *state, struct ckpt_id id, struct scratch *scratch, struct ckpt_info *ret)
+int run_info_find(const struct run_state *state, struct ckpt_id id, struct scratch *scratch,
+                  struct ckpt_info *ret)
 {
     const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
     const struct state_open *open = state_open_find(state, id);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Planning a restore. One operation walks: manifest, index pages that the wants' names fall into, then
- * one after another the parts that hold chunks of wanted things; the intersection of boxes runs in the pool.
+ * Planning a restore. One operation walks: manifest, index pages that the wants' names fall into,
+ * then one after another the parts that hold chunks of wanted things; the intersection of boxes
+ * runs in the pool.
  *
  *   MANIFEST --> PAGES (one by one) --> PARTS (one by one: fetch, intersect in the pool) --> done
  *
- * Invariant: an answer of 0 covers each wanted box exactly once: the elements are counted. Loop's thread, but for
- * work_*.
+ * Invariant: an answer of 0 covers each wanted box exactly once: the elements are counted. Loop's
+ * thread, but for work_*.
  */
 #include "run_plan.h"
 
@@ -53,7 +54,8 @@ static void next_part(struct plan_op *op);
 /* The wants are copied, so that a cancelled plan needs nothing of its caller. */
 static int wants_copy(struct plan_op *op, const struct plan_req *req)
 {
-    struct plan_want *wants = scratch_array(&op->scratch, req->want_count + (size_t)1, sizeof *wants);
+    struct plan_want *wants =
+        scratch_array(&op->scratch, req->want_count + (size_t)1, sizeof *wants);
 
     if (!wants) {
         return CAIRN_E_NO_MEMORY;
@@ -164,8 +166,8 @@ static void on_manifest(struct fetch_req *req)
     next_page(op);
 }
 
-/* Does any want fall between the first name of this page and that of the next? A name may go on from one page to
- * the next, with another coordinate. */
+/* Does any want fall between the first name of this page and that of the next? A name may go on
+ * from one page to the next, with another coordinate. */
 static bool page_is_needed(const struct plan_op *op, uint32_t number)
 {
     const struct manifest *manifest = op->manifest.manifest;
@@ -175,7 +177,8 @@ static bool page_is_needed(const struct plan_op *op, uint32_t number)
     if (ref->kind != PAGE_INDEX) {
         return false;
     }
-    return intersect_has_name_between(&op->sect, ref->first_name, last ? NULL : manifest->pages[number + 1].first_name);
+    return intersect_has_name_between(&op->sect, ref->first_name,
+                                      last ? NULL : manifest->pages[number + 1].first_name);
 }
 
 static void next_page(struct plan_op *op)
@@ -233,7 +236,8 @@ static void next_part(struct plan_op *op)
         work_submit(op->run->catalog->options.pool, &op->work);
         return;
     }
-    op->part = (struct fetch_req){.id = op->id, .kind = STORE_PART, .number = op->rank_next++, .done = on_part};
+    op->part = (struct fetch_req){
+        .id = op->id, .kind = STORE_PART, .number = op->rank_next++, .done = on_part};
     run_fetch(op->run, &op->part);
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of this folder share: the structs of catalogue and run, and the calls between them.
- * Everything lives on the loop's thread. Invariant: catalog.pending counts each store operation, work item,
- * post and operation that will come back; the catalogue is freed only when it is closing and that is zero.
+ * What the files of this folder share: the structs of catalogue and run, and the calls between
+ * them. Everything lives on the loop's thread. Invariant: catalog.pending counts each store
+ * operation, work item, post and operation that will come back; the catalogue is freed only when it
+ * is closing and that is zero.
  */
 #ifndef CAIRN_RUN_RUN_PRIVATE_H
 #define CAIRN_RUN_RUN_PRIVATE_H
@@ -11,11 +12,11 @@
 #include "run.h"
 
 enum {
-    RUN_TRIES_MAX = 32,              /* of one event against conflicts and unknown outcomes */
-    RUN_SEALS_MAX = 1024,            /* in one update */
-    RUN_TURN_MAX = 256,              /* events in one turn of the loop */
-    RUN_RETRY_MS = 1000,             /* after a store error, for what the driver does on its own account */
-    RUN_STORE_DEADLINE_MS = 60000,   /* of one store operation */
+    RUN_TRIES_MAX = 32,   /* of one event against conflicts and unknown outcomes */
+    RUN_SEALS_MAX = 1024, /* in one update */
+    RUN_TURN_MAX = 256,   /* events in one turn of the loop */
+    RUN_RETRY_MS = 1000,  /* after a store error, for what the driver does on its own account */
+    RUN_STORE_DEADLINE_MS = 60000, /* of one store operation */
 };
 
 struct finish;
@@ -26,34 +27,35 @@ struct open_track {
     struct run *run;
     struct ckpt_id id;
     uint64_t open_id;
-    struct timer timer;     /* the deadline; after it, the next try to abort */
-    struct run_req abort;   /* EVENT_ABORT of the deadline */
+    struct timer timer;   /* the deadline; after it, the next try to abort */
+    struct run_req abort; /* EVENT_ABORT of the deadline */
     char reason[ENTRY_REASON_BYTES];
-    struct finish *finish;  /* while it is being built */
-    bool failed;            /* the finish could neither commit nor abort: left to the deadline */
-    bool seen;              /* used by tracks_sync */
+    struct finish *finish; /* while it is being built */
+    bool failed;           /* the finish could neither commit nor abort: left to the deadline */
+    bool seen;             /* used by tracks_sync */
 };
 
 struct run {
     struct catalog *catalog;
     struct run_name name;
-    struct record *record;       /* NULL until it was read */
-    struct scratch scratch;      /* of state */
-    struct run_state state;      /* decoded from record, whenever loaded */
-    bool loaded;                 /* record and state are as the store's, as far as known */
-    bool busy;                   /* a load or an update is at the store */
+    struct record *record;  /* NULL until it was read */
+    struct scratch scratch; /* of state */
+    struct run_state state; /* decoded from record, whenever loaded */
+    bool loaded;            /* record and state are as the store's, as far as known */
+    bool busy;              /* a load or an update is at the store */
     bool posted;
-    bool wake;                   /* the state may have changed: waiters are to be stepped again */
-    bool tell;                   /* watches are to be looked at */
-    bool want_load;              /* load even when nobody asks (start-up, poll) */
-    bool sweeping;               /* the catalogue's start-up waits for this load */
-    bool held;                   /* the store has a record of it */
+    bool wake;      /* the state may have changed: waiters are to be stepped again */
+    bool tell;      /* watches are to be looked at */
+    bool want_load; /* load even when nobody asks (start-up, poll) */
+    bool sweeping;  /* the catalogue's start-up waits for this load */
+    bool held;      /* the store has a record of it */
     struct post post;
     struct timer retry, poll;
     struct store_req req;
     struct scratch step_scratch; /* of the step in progress: verdict, and what it points to */
     struct verdict verdict;
-    struct list queue, current, waiting; /* run_req: to be stepped; being stepped; for something to happen */
+    struct list queue, current,
+        waiting; /* run_req: to be stepped; being stepped; for something to happen */
     struct list tracks, watches, snapshots;
 };
 
@@ -70,8 +72,6 @@ struct catalog {
     bool closing, freeing;
     struct run_name *sweep_names; /* what STORE_LIST_RUNS gave */
     size_t sweep_count;
-    void (*ready)(void *user, int status, const struct diag *diag);
-    void *ready_user;
     void (*closed)(void *user);
     void *closed_user;
 };
@@ -79,7 +79,8 @@ struct catalog {
 /* catalog.c */
 void catalog_hold(struct catalog *catalog);
 void catalog_drop(struct catalog *catalog);
-void catalog_swept(struct catalog *catalog); /* the run that start-up waited for was read, or could not be */
+void catalog_swept(
+    struct catalog *catalog); /* the run that start-up waited for was read, or could not be */
 
 /* run.c */
 int MUST_USE run_new(struct catalog *catalog, const struct run_name *name, struct run **ret);
@@ -93,7 +94,8 @@ bool wait_is_needed(const struct run_req *req, const struct verdict *verdict);
 bool wait_drain_is_needed(const struct run *run, const struct run_req *req); /* only looks */
 void wait_begin(struct run *run, struct run_req *req, uint64_t wait_ms);
 void wait_wake(struct run *run);
-void wait_give_up(const struct run *run, struct run_req *req); /* answers MISSING_RANKS, naming them */
+void wait_give_up(const struct run *run,
+                  struct run_req *req); /* answers MISSING_RANKS, naming them */
 void watches_tell(struct run *run);
 void watches_fail(struct run *run, int code, const struct diag *diag);
 void snapshots_tell(struct run *run, int status, const struct diag *diag);
@@ -103,12 +105,15 @@ void tracks_sync(struct run *run);
 void tracks_free(struct run *run);
 /* Every rank has sealed, and no newer term has fenced it. */
 bool open_is_sealed(const struct run_state *state, const struct state_open *open);
-const struct state_term *term_at(const struct run_state *state, uint64_t term); /* NULL: no such term */
+const struct state_term *term_at(const struct run_state *state,
+                                 uint64_t term); /* NULL: no such term */
 
 /* finish.c */
-/* Starts to finish a fully sealed save. NULL: out of memory. Ends by itself, and says so in track->finish. */
+/* Starts to finish a fully sealed save. NULL: out of memory. Ends by itself, and says so in
+ * track->finish. */
 struct finish *finish_start(struct open_track *track, const struct state_open *open);
-void finish_cancel(struct finish *finish); /* the track goes; what is in flight ends without effect */
+void finish_cancel(
+    struct finish *finish); /* the track goes; what is in flight ends without effect */
 
 /* "checkpoint 20@1 of project/run", for texts */
 enum { CKPT_TEXT_MAX = RUN_NAME_TEXT_MAX + 64 };

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Open saves: for each open entry of the record one track, which holds its deadline and, once all ranks have
- * sealed, its finish. Invariant: after tracks_sync the tracks are the open entries, so a save that was
- * committed, aborted or fenced by anybody takes its timer and its finish along. Loop's thread.
+ * Open saves: for each open entry of the record one track, which holds its deadline and, once all
+ * ranks have sealed, its finish. Invariant: after tracks_sync the tracks are the open entries, so a
+ * save that was committed, aborted or fenced by anybody takes its timer and its finish along.
+ * Loop's thread.
  */
 #include "run_private.h"
 
@@ -23,7 +24,8 @@ const struct state_term *term_at(const struct run_state *state, uint64_t term)
 
 bool open_is_sealed(const struct run_state *state, const struct state_open *open)
 {
-    return open->id.term == state->newest_term && open->world_size != 0 && open->sealed_count == open->world_size;
+    return open->id.term == state->newest_term && open->world_size != 0 &&
+           open->sealed_count == open->world_size;
 }
 
 static struct open_track *track_find(struct run *run, const struct state_open *open)
@@ -86,7 +88,8 @@ void tracks_sync(struct run *run)
             continue;
         }
         track->seen = true;
-        if (open_is_sealed(state, open) && !track->finish && !track->failed && !track->abort.submitted) {
+        if (open_is_sealed(state, open) && !track->finish && !track->failed &&
+            !track->abort.submitted) {
             track->finish = finish_start(track, open);
             short_of_memory = short_of_memory || !track->finish;
         }
@@ -109,7 +112,8 @@ void tracks_free(struct run *run)
     }
 }
 
-/* The save's time is over: try to abort it. Whether that wins against a commit is the record's to say. */
+/* The save's time is over: try to abort it. Whether that wins against a commit is the record's to
+ * say. */
 static void on_deadline(struct timer *timer)
 {
     struct open_track *track = container_of(timer, struct open_track, timer);
@@ -127,16 +131,22 @@ static void on_deadline(struct timer *timer)
         run_kick(run);
         return;
     }
-    track->abort.event = (struct event){.kind = EVENT_ABORT, .token = term->entry.token, .world_size = term->entry.world_size,
-                                        .id = track->id, .open_id = track->open_id, .reason = track->reason};
+    track->abort.event = (struct event){.kind = EVENT_ABORT,
+                                        .token = term->entry.token,
+                                        .world_size = term->entry.world_size,
+                                        .id = track->id,
+                                        .open_id = track->open_id,
+                                        .reason = track->reason};
     if (open->sealed_count == open->world_size) {
         track->abort.event.code = CAIRN_E_TIMED_OUT;
-        snprintf(track->reason, sizeof track->reason, "all ranks sealed, but the deadline of %" PRIu64 " ms passed before the commit",
+        snprintf(track->reason, sizeof track->reason,
+                 "all ranks sealed, but the deadline of %" PRIu64 " ms passed before the commit",
                  open->entry.deadline_ms);
     } else {
         track->abort.event.code = CAIRN_E_MISSING_RANKS;
         state_missing_ranks(&run->state, track->id, sizeof missing, missing);
-        snprintf(track->reason, sizeof track->reason, "not sealed before the deadline of %" PRIu64 " ms: %s", open->entry.deadline_ms,
+        snprintf(track->reason, sizeof track->reason,
+                 "not sealed before the deadline of %" PRIu64 " ms: %s", open->entry.deadline_ms,
                  missing);
     }
     track->abort.done = on_aborted;
@@ -147,8 +157,8 @@ static void on_aborted(struct run_req *req)
 {
     struct open_track *track = container_of(req, struct open_track, abort);
 
-    /* When it won, or was too late, the entry is gone and the next sync frees the track. When the store failed,
-     * the entry is still there: again. */
+    /* When it won, or was too late, the entry is gone and the next sync frees the track. When the
+     * store failed, the entry is still there: again. */
     if (!track->run->catalog->closing) {
         timer_start(&track->timer, RUN_RETRY_MS);
     }

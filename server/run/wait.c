@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who waits for what: events that have no answer yet, watches, snapshots. Invariant: a waiting request is
- * stepped again after every change of the state and when its time is over, never answered from here without
- * the core having looked. Loop's thread.
+ * Who waits for what: events that have no answer yet, watches, snapshots. Invariant: a waiting
+ * request is stepped again after every change of the state and when its time is over, never
+ * answered from here without the core having looked. Loop's thread.
  */
 #include "run_private.h"
 
@@ -20,7 +20,8 @@ bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)
         return verdict->code == CAIRN_E_AGAIN;
     case EVENT_RESTORE_REPORT:
         return verdict->code == CAIRN_E_AGAIN ||
-               (verdict->code == 0 && !verdict->restore_done && !verdict->restore_failed && ckpt_id_equal(verdict->id, req->event.id));
+               (verdict->code == 0 && !verdict->restore_done && !verdict->restore_failed &&
+                ckpt_id_equal(verdict->id, req->event.id));
     case EVENT_CREATE:
     case EVENT_OPEN:
     case EVENT_SEAL:
@@ -33,15 +34,15 @@ bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)
     return false;
 }
 
-/* The first rank of a restore of `latest` waits for a save of which every rank has sealed: the step before the crash
- * is worth some seconds. The others of the session get what the first one got. */
+/* The first rank of a restore of `latest` waits for a save of which every rank has sealed: the step
+ * before the crash is worth some seconds. The others of the session get what the first one got. */
 bool wait_drain_is_needed(const struct run *run, const struct run_req *req)
 {
     const struct run_state *state = &run->state;
     const struct event *event = &req->event;
 
-    if (event->kind != EVENT_RESTORE_BEGIN || event->selector.kind != SELECT_LATEST || req->expired ||
-        run->catalog->options.restore_drain_ms == 0) {
+    if (event->kind != EVENT_RESTORE_BEGIN || event->selector.kind != SELECT_LATEST ||
+        req->expired || run->catalog->options.restore_drain_ms == 0) {
         return false;
     }
     if (state_restore_find(state, &event->token, event->ordinal)) {
@@ -98,58 +99,66 @@ void wait_give_up(const struct run *run, struct run_req *req)
 
     run_name_format(&run->name, name);
     if (event->kind == EVENT_FIND_OPEN) {
-        diag_set(&req->diag, CAIRN_E_MISSING_RANKS, "rank 0 did not open the save of step %" PRIu64 " of %s within %" PRIu64 " ms; "
-                 "is it alive, and at the same step?", event->id.step, name, req->wait_ms);
+        diag_set(&req->diag, CAIRN_E_MISSING_RANKS,
+                 "rank 0 did not open the save of step %" PRIu64 " of %s within %" PRIu64 " ms; "
+                 "is it alive, and at the same step?",
+                 event->id.step, name, req->wait_ms);
     } else {
         session = state_restore_find(&run->state, &event->token, event->ordinal);
         if (session) {
             state_missing_reports(&run->state, session, sizeof missing, missing);
         }
-        diag_set(&req->diag, CAIRN_E_MISSING_RANKS, "restore of step %" PRIu64 " of %s: no report from %s within %" PRIu64
-                 " ms; the state in memory is not to be used", event->id.step, name, missing, req->wait_ms);
+        diag_set(&req->diag, CAIRN_E_MISSING_RANKS,
+                 "restore of step %" PRIu64 " of %s: no report from %s within %" PRIu64
+                 " ms; the state in memory is not to be used",
+                 event->id.step, name, missing, req->wait_ms);
     }
     req->verdict.code = CAIRN_E_MISSING_RANKS;
     req_answer(req, CAIRN_E_MISSING_RANKS);
 }
 
-/* What a watch is told; false while the save is open. */
-static bool watch_outcome(const struct run_state *state, const struct run_watch *watch, enum save_state *ret, int *ret_code,
-                          const char **ret_why, uint64_t *ret_seq)
+/* What a watch is told. */
+struct outcome {
+    enum save_state state;
+    int code;
+    const char *why;
+    uint64_t seq;
+};
+
+/* False while the save is open. */
+static bool watch_outcome(const struct run_state *state, const struct run_watch *watch,
+                          struct outcome *ret)
 {
     const struct state_open *open = state_open_find(state, watch->id);
+    bool is_fenced = state->newest_term > watch->id.term;
 
-    *ret_seq = 0;
     if (open && open->entry.open_id == watch->open_id) {
         return false;
     }
     for (size_t i = 0; i < state->commit_count; i++) {
         const struct state_commit *commit = &state->commits[i];
         if (ckpt_id_equal(commit->entry.id, watch->id) && commit->entry.open_id == watch->open_id) {
-            *ret = SAVE_COMMITTED;
-            *ret_code = 0;
-            *ret_why = "";
-            *ret_seq = commit->entry.seq;
+            *ret = (struct outcome){SAVE_COMMITTED, 0, "", commit->entry.seq};
             return true;
         }
     }
     for (size_t i = 0; i < state->dead_count; i++) {
         const struct state_dead *dead = &state->deads[i];
         if (ckpt_id_equal(dead->id, watch->id) && dead->entry.open_id == watch->open_id) {
-            *ret = SAVE_ABORTED;
-            *ret_code = dead->entry.code ? dead->entry.code : CAIRN_E_ABORTED;
-            *ret_why = dead->entry.reason;
+            int code = dead->entry.code ? dead->entry.code : CAIRN_E_ABORTED;
+            *ret = (struct outcome){SAVE_ABORTED, code, dead->entry.reason, 0};
             return true;
         }
     }
-    if (open || state_commit_find(state, watch->id) || state->newest_term > watch->id.term) {
-        *ret = SAVE_ABORTED; /* an opening of the same step, or a newer term, came after this one */
-        *ret_code = state->newest_term > watch->id.term ? CAIRN_E_FENCED : CAIRN_E_ABORTED;
-        *ret_why = "another opening of the step came after this one";
-        return true;
+    if (is_fenced) {
+        *ret = (struct outcome){SAVE_ABORTED, CAIRN_E_FENCED,
+                                "a newer term of this run was granted", 0};
+    } else if (open || state_commit_find(state, watch->id)) {
+        *ret = (struct outcome){SAVE_ABORTED, CAIRN_E_ABORTED,
+                                "another opening of the step came after this one", 0};
+    } else {
+        *ret = (struct outcome){SAVE_NONE, CAIRN_E_NOT_FOUND, "no such save is known", 0};
     }
-    *ret = SAVE_NONE;
-    *ret_code = CAIRN_E_NOT_FOUND;
-    *ret_why = "no such save is known";
     return true;
 }
 
@@ -164,14 +173,11 @@ void watches_tell(struct run *run)
     }
     while ((node = list_pop(&mine))) {
         struct run_watch *watch = list_item(node, struct run_watch, link);
-        enum save_state save = SAVE_NONE;
-        int code = 0;
-        const char *why = "";
-        uint64_t seq = 0;
+        struct outcome outcome;
 
-        if (watch_outcome(&run->state, watch, &save, &code, &why, &seq)) {
+        if (watch_outcome(&run->state, watch, &outcome)) {
             watch->run = NULL;
-            watch->done(watch, save, code, why, seq);
+            watch->done(watch, outcome.state, outcome.code, outcome.why, outcome.seq);
         } else {
             list_add_tail(&run->watches, &watch->link);
         }
@@ -212,6 +218,5 @@ void snapshots_tell(struct run *run, int status, const struct diag *diag)
             diag_copy(&req->diag, diag);
         }
         req->done(req);
-        req = NULL;
     }
 }
