@@ -172,6 +172,10 @@ struct verdict {
     struct diag diag;
     struct record_update
         update; /* from scratch, and borrowed from the state; change_count 0: nothing to write */
+    /* Without an update: the answer rests on what is permanent, and holds whatever the record has
+     * become since it was read. A driver whose copy may be behind (more than one daemon) gives no
+     * answer that is neither written nor proven before it has read the record again. */
+    bool proven;
     struct ckpt_id id;     /* (term, step) that the answer is about */
     enum save_state state; /* OPEN, FIND_OPEN, SEAL, COMMIT, ABORT: where that save stands now */
     uint64_t open_id;      /* of that opening; of the committed one where state is SAVE_COMMITTED */

@@ -61,7 +61,9 @@ void on_abort(struct step *step)
         bool known = open != NULL || dead != NULL ||
                      (event->id.term != 0 && event->id.term < state->newest_term);
         ret->state = known ? SAVE_ABORTED : SAVE_NONE;
+        ret->proven = event->id.term != 0 && event->id.term < state->newest_term;
         if (dead != NULL && dead->entry.open_id == event->open_id) {
+            ret->proven = true;
             err_ignore(diag_set(&ret->diag, dead->entry.code, "%s",
                                 dead->entry.reason)); /* the answer's text */
         }

@@ -35,6 +35,7 @@ static bool open_is_valid(struct step *step)
 static void fail_fenced(struct step *step, const struct state_term *mine)
 {
     uint64_t newest = step->state->newest_term;
+    step->ret->proven = mine != NULL || newest > step->event->newest_seen;
     if (mine != NULL) {
         step_fail(step, CAIRN_E_FENCED,
                   "term %" PRIu64 " of this attempt is fenced: term %" PRIu64

@@ -25,6 +25,7 @@ static void answer_session(struct step *step, const struct entry_restore *entry)
     ret->restore_done = entry->state == RESTORE_OK;
     ret->restore_failed = entry->state == RESTORE_FAILED;
     ret->empty = entry->id.term == 0;
+    ret->proven = entry->state != RESTORE_RUNNING;
     if (ret->restore_failed) {
         ret->restore_code = entry->code;
         err_ignore(diag_set(&ret->diag, entry->code, "%s", entry->reason)); /* the answer's text */

@@ -258,15 +258,15 @@ uint64_t step_append(struct step *step, struct entry_chain *entry)
 void step_lower_health(struct step *step, const struct state_commit *commit, enum health health,
                        const char *reason)
 {
-    if (health <= commit->health) {
-        return;
-    }
     struct entry_health entry = {.health = health};
     char key[ENTRY_KEY_MAX];
     struct buf buf;
     reason_set(entry.reason, reason);
     key_health(commit->entry.seq, key);
-    step_guard_as_read(step, key, commit->health_raw);
+    step_guard_as_read(step, key, commit->health_raw); /* also where it is low enough already */
+    if (health <= commit->health) {
+        return;
+    }
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_health_encode(&entry, &buf);
     step_put(step, key, &buf);
@@ -277,6 +277,7 @@ void step_answer_committed(struct step *step, const struct state_commit *commit)
     struct verdict *ret = step->ret;
     ret->id = commit->entry.id;
     ret->seq = commit->entry.seq;
+    ret->proven = true;
     ret->open_id = commit->entry.open_id;
     ret->state = commit->forgotten ? SAVE_FORGOTTEN : SAVE_COMMITTED;
 }
@@ -301,6 +302,7 @@ void step_answer_dead(struct step *step, const struct state_dead *dead)
     step->ret->state = SAVE_ABORTED;
     step->ret->open_id = dead->entry.open_id;
     step->ret->dead_code = dead->entry.code;
+    step->ret->proven = true;
     step_fail(step, CAIRN_E_ABORTED, "%s", dead->entry.reason);
 }
 
@@ -322,6 +324,7 @@ void step_answer_not_open(struct step *step)
     step->ret->state = SAVE_ABORTED;
     step->ret->open_id = event->open_id;
     if (id.term < step->state->newest_term) {
+        step->ret->proven = true;
         step_fail(step, CAIRN_E_FENCED,
                   "term %" PRIu64 " is fenced: term %" PRIu64 " was granted since", id.term,
                   step->state->newest_term);

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See core_model.h. The rules are those of ARCHITECTURE.md, not those of the core's guards.
+ */
+#include "core_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+void model_init(struct model *model)
+{
+    memset(model, 0, sizeof(*model));
+    model->next_open_id = 1;
+}
+
+uint64_t model_new_open_id(struct model *model) { return model->next_open_id++; }
+
+void model_learn_opening(struct model_attempt *attempt, struct ckpt_id id, uint64_t open_id)
+{
+    for (size_t i = 0; i < attempt->opening_count; i++) {
+        if (attempt->openings[i].open_id == open_id) {
+            return;
+        }
+    }
+    attempt->openings[attempt->opening_count++] =
+        (struct model_opening){.id = id, .open_id = open_id};
+}
+
+static struct model_opening *opening_of(struct model *model, uint64_t open_id)
+{
+    for (size_t i = 0; i < model->opening_count; i++) {
+        if (model->openings[i].open_id == open_id) {
+            return &model->openings[i];
+        }
+    }
+    return NULL;
+}
+
+static struct model_commit *commit_of(struct model *model, struct ckpt_id id)
+{
+    for (size_t i = 0; i < model->commit_count; i++) {
+        if (ckpt_id_equal(model->commits[i].id, id)) {
+            return &model->commits[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- lineage, the slow way ---- */
+
+static bool is_ancestor(const struct model *model, struct ckpt_id id, struct ckpt_id of)
+{
+    while (of.term != 0) {
+        if (id.term == of.term) {
+            return id.step <= of.step;
+        }
+        of = model->terms[of.term - 1].parent;
+    }
+    return false;
+}
+
+static bool on_lineage(const struct model *model, struct ckpt_id id)
+{
+    uint64_t newest = 0;
+    for (size_t i = 0; i < model->commit_count; i++) {
+        newest = model->commits[i].id.term > newest ? model->commits[i].id.term : newest;
+    }
+    return is_ancestor(model, id, (struct ckpt_id){newest, UINT64_MAX});
+}
+
+struct ckpt_id model_latest(const struct model *model)
+{
+    struct ckpt_id latest = {0, 0};
+    for (size_t i = 0; i < model->commit_count; i++) {
+        const struct model_commit *commit = &model->commits[i];
+        if (commit->health != HEALTH_DAMAGED && on_lineage(model, commit->id) &&
+            ckpt_id_compare(commit->id, latest) > 0) {
+            latest = commit->id;
+        }
+    }
+    return latest;
+}
+
+/* ---- what was applied ---- */
+
+static void applied_open(struct model *model, const struct event *event,
+                         const struct verdict *verdict)
+{
+    if (verdict->new_term) {
+        assert_int_equal(event->newest_seen,
+                         model->term_count); /* a stalled one cannot fence its successor */
+        assert_int_equal(verdict->id.term, model->term_count + 1);
+        assert_true(event->parent.term == 0 || commit_of(model, event->parent) != NULL);
+        assert_int_equal(verdict->new_lineage, event->parent.term == 0 && model->commit_count > 0);
+        assert_true(model->term_count < MODEL_TERMS_MAX);
+        model->terms[model->term_count++] = (struct model_term){.token = event->token.bytes[0],
+                                                                .ordinal = event->ordinal,
+                                                                .world_size = event->world_size,
+                                                                .parent = event->parent};
+        for (size_t i = 0; i < model->opening_count; i++) {
+            if (model->openings[i].end == MODEL_OPEN) {
+                model->openings[i].end = MODEL_FENCED;
+                model->totals.fenced++;
+            }
+        }
+    }
+    assert_int_equal(verdict->id.term, model->term_count); /* I5 */
+    const struct model_term *term = &model->terms[verdict->id.term - 1];
+    assert_true(term->token == event->token.bytes[0] && term->ordinal == event->ordinal);
+    assert_int_equal(term->world_size, event->world_size);
+    assert_null(commit_of(model, verdict->id));
+    assert_null(opening_of(model, verdict->open_id));
+    for (size_t i = 0; i < model->opening_count; i++) { /* one opening of a step at a time */
+        assert_false(ckpt_id_equal(model->openings[i].id, verdict->id) &&
+                     model->openings[i].end == MODEL_OPEN);
+    }
+    assert_true(model->opening_count < MODEL_OPENINGS_MAX);
+    model->openings[model->opening_count++] = (struct model_opening){
+        .id = verdict->id, .open_id = verdict->open_id, .world_size = event->world_size};
+}
+
+static void applied_seal(struct model *model, const struct event *event)
+{
+    struct model_opening *opening = opening_of(model, event->open_id);
+    assert_non_null(opening);
+    assert_int_equal(opening->end, MODEL_OPEN); /* I5 */
+    for (size_t i = 0; i < event->seal_count; i++) {
+        uint32_t rank = event->seals[i].rank;
+        uint8_t content = event->seals[i].entry.part_sha256.bytes[0];
+        assert_true(rank < opening->world_size);
+        assert_true(!opening->sealed[rank] || opening->content[rank] == content); /* I3 */
+        opening->sealed[rank] = true;
+        opening->content[rank] = content;
+    }
+}
+
+static void applied_commit(struct model *model, const struct event *event,
+                           const struct verdict *verdict)
+{
+    struct model_opening *opening = opening_of(model, event->open_id);
+    assert_non_null(opening);
+    assert_int_equal(opening->end, MODEL_OPEN); /* of commit and abort one wins */
+    assert_false(opening->told_dead);
+    assert_int_equal(opening->id.term, model->term_count); /* I5 */
+    assert_true(ckpt_id_equal(opening->id, event->id));
+    assert_null(commit_of(model, opening->id)); /* I3 */
+    for (uint32_t rank = 0; rank < opening->world_size; rank++) {
+        assert_true(opening->sealed[rank]); /* I2 */
+    }
+    opening->end = MODEL_COMMITTED;
+    model->commits[model->commit_count++] =
+        (struct model_commit){.id = opening->id, .open_id = opening->open_id};
+    assert_int_equal(verdict->seq, model->commit_count);
+    model->totals.commits++;
+}
+
+static void applied_abort(struct model *model, const struct event *event,
+                          const struct verdict *verdict)
+{
+    struct model_opening *opening = opening_of(model, event->open_id);
+    assert_non_null(opening);
+    assert_true(opening->end == MODEL_OPEN || opening->end == MODEL_FENCED);
+    assert_int_equal(verdict->state, SAVE_ABORTED);
+    model->totals.aborts += opening->end == MODEL_OPEN;
+    opening->end = opening->end == MODEL_OPEN ? MODEL_ABORTED : opening->end;
+}
+
+static void lower(struct model *model, struct ckpt_id id, enum health health)
+{
+    struct model_commit *commit = commit_of(model, id);
+    assert_non_null(commit);
+    commit->health = health > commit->health ? health : commit->health;
+}
+
+void model_applied(struct model *model, const struct event *event, const struct verdict *verdict)
+{
+    switch (event->kind) {
+    case EVENT_OPEN:
+        applied_open(model, event, verdict);
+        break;
+    case EVENT_SEAL:
+        applied_seal(model, event);
+        break;
+    case EVENT_COMMIT:
+        applied_commit(model, event, verdict);
+        break;
+    case EVENT_ABORT:
+        applied_abort(model, event, verdict);
+        break;
+    case EVENT_HEALTH:
+        if (event->health == HEALTH_VERIFIED) {
+            commit_of(model, event->id)->health = HEALTH_VERIFIED;
+        } else {
+            lower(model, event->id, event->health);
+        }
+        break;
+    case EVENT_RESTORE_REPORT:
+        if (event->code == CAIRN_E_DAMAGED || event->code == CAIRN_E_DIGEST_MISMATCH) {
+            lower(model, event->id,
+                  event->code == CAIRN_E_DAMAGED ? HEALTH_DAMAGED : HEALTH_SUSPECT);
+        }
+        break;
+    case EVENT_CREATE:
+    case EVENT_RESTORE_BEGIN:
+        break;
+    case EVENT_FIND_OPEN:
+        fail_msg("finding an opening writes");
+    }
+}
+
+/* ---- what was answered ---- */
+
+/* I4: a try of a session is one checkpoint, whoever asks; later tries are older; done is when all
+ * said OK to it. */
+static void answered_restore(struct model *model, const struct event *event,
+                             const struct verdict *verdict)
+{
+    struct model_try *found = NULL;
+    for (size_t i = 0; i < model->try_count; i++) {
+        struct model_try *try = &model->tries[i];
+        if (try->token != event->token.bytes[0] || try->ordinal != event->ordinal) {
+            continue;
+        }
+        if (try->try_count == verdict->try_count) {
+            assert_true(ckpt_id_equal(try->id, verdict->id));
+            found = try;
+        } else {
+            assert_int_equal(
+                try->try_count<verdict->try_count, ckpt_id_compare(try->id, verdict->id)> 0);
+            assert_true(try->try_count > verdict->try_count || !try->done);
+        }
+    }
+    assert_true(verdict->id.term == 0 || commit_of(model, verdict->id) != NULL); /* I2 */
+    if (found == NULL) {
+        assert_true(model->try_count < MODEL_SESSIONS_MAX);
+        found = &model->tries[model->try_count++];
+        *found = (struct model_try){.token = event->token.bytes[0],
+                                    .ordinal = event->ordinal,
+                                    .try_count = verdict->try_count,
+                                    .id = verdict->id};
+        model->totals.fell_back += verdict->try_count > 1;
+    }
+    if (event->kind == EVENT_RESTORE_REPORT && event->code == 0 &&
+        ckpt_id_equal(event->id, verdict->id)) {
+        found->ok[event->rank] = true;
+    }
+    model->totals.restores_failed += verdict->restore_failed;
+    if (verdict->restore_done && !verdict->empty) {
+        for (uint32_t rank = 0; rank < event->world_size; rank++) {
+            assert_true(found->ok[rank]);
+        }
+        model->totals.restores_done += !found->done;
+        found->done = true;
+    }
+}
+
+void model_answered(struct model *model, const struct event *event, const struct verdict *verdict)
+{
+    if (verdict->state == SAVE_COMMITTED &&
+        event->kind != EVENT_HEALTH) { /* true for ever, also when stale */
+        const struct model_commit *commit = commit_of(model, verdict->id);
+        assert_non_null(commit);
+        assert_int_equal(commit->open_id, verdict->open_id);
+        assert_int_equal(commit - model->commits + 1, verdict->seq);
+    }
+    if (event->kind == EVENT_SEAL || event->kind == EVENT_COMMIT || event->kind == EVENT_ABORT) {
+        struct model_opening *opening = opening_of(model, event->open_id);
+        bool dead = verdict->code == CAIRN_E_ABORTED || verdict->code == CAIRN_E_FENCED ||
+                    (verdict->code == 0 && verdict->state == SAVE_ABORTED);
+        if (opening != NULL && dead) {
+            assert_int_not_equal(opening->end, MODEL_COMMITTED);
+            opening->told_dead = true;
+        }
+    }
+    bool restore = event->kind == EVENT_RESTORE_BEGIN || event->kind == EVENT_RESTORE_REPORT;
+    if (restore && (verdict->code == 0 || verdict->code == CAIRN_E_AGAIN)) {
+        answered_restore(model, event, verdict);
+    }
+}
+
+/* ---- what the record says ---- */
+
+static void compare_commits(const struct model *model, const struct run_state *state)
+{
+    assert_int_equal(state->commit_count, model->commit_count);
+    for (size_t i = 0; i < model->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
+        const struct model_commit *want = &model->commits[i];
+        uint64_t content;
+        memcpy(&content, commit->entry.manifest_sha256.bytes, sizeof(content));
+        assert_true(ckpt_id_equal(commit->entry.id, want->id));
+        assert_int_equal(commit->entry.seq, i + 1);
+        assert_int_equal(commit->entry.open_id, want->open_id);
+        assert_int_equal(content, want->open_id);
+        assert_int_equal(commit->health, want->health);
+        assert_int_equal(commit->on_lineage, on_lineage(model, want->id));
+        assert_int_equal(state_status(state, want->id, NULL), SAVE_COMMITTED);
+    }
+    const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
+    struct ckpt_id want = model_latest(model);
+    assert_true(latest == NULL ? want.term == 0 : ckpt_id_equal(latest->entry.id, want));
+}
+
+void model_compare(const struct model *model, const struct run_state *state)
+{
+    size_t live_count = 0, stale_count = 0;
+    compare_commits(model, state);
+    assert_int_equal(state->newest_term, model->term_count);
+    for (size_t i = 0; i < state->open_count; i++) {
+        stale_count += state->opens[i].id.term != state->newest_term;
+    }
+    for (size_t i = 0; i < model->opening_count; i++) {
+        const struct model_opening *opening = &model->openings[i];
+        if (opening->end != MODEL_OPEN) {
+            continue;
+        }
+        const struct state_open *open = state_open_find(state, opening->id);
+        assert_non_null(open);
+        assert_int_equal(open->entry.open_id, opening->open_id);
+        uint32_t sealed_count = 0;
+        for (uint32_t rank = 0; rank < opening->world_size; rank++) {
+            sealed_count += opening->sealed[rank];
+        }
+        assert_int_equal(open->sealed_count, sealed_count);
+        assert_int_equal(state_status(state, opening->id, NULL), SAVE_OPEN);
+        live_count++;
+    }
+    assert_int_equal(live_count + stale_count, state->open_count);
+    for (size_t i = 0; i < state->dead_count; i++) {
+        assert_null(state_open_find(state, state->deads[i].id));
+    }
+}
+
+void model_add_totals(const struct model *model, struct model_totals *totals)
+{
+    totals->commits += model->totals.commits;
+    totals->aborts += model->totals.aborts;
+    totals->fenced += model->totals.fenced;
+    totals->restores_done += model->totals.restores_done;
+    totals->fell_back += model->totals.fell_back;
+    totals->restores_failed += model->totals.restores_failed;
+}

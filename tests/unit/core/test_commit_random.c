@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Random event orders. Goal: I2 (nothing uncommitted is listed), I3 (one content a term and step),
+ * I4 (ranks of a restore at one checkpoint), I5 (nothing of a fenced term takes effect), the chain,
+ * idempotence. Method: some drivers hold copies of one record that go stale; each event is decided
+ * on such a copy and applied to the true record, on CONFLICT read again and decided again. A naive
+ * model is told only what was applied, judges it by its own rules, and is compared with the record
+ * after each. Every seed is printed when it fails; CAIRN_SEED=n runs one seed, CAIRN_SEEDS=n as
+ * many.
+ */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core_model.h"
+
+enum { SEED_COUNT = 8000, EVENT_COUNT = 80, DRIVER_COUNT = 3, VERSION_MAX = 256 };
+
+struct sim {
+    uint64_t seed, random;
+    struct record *record;
+    size_t version_count; /* versions[i]: the state after i updates */
+    struct version {
+        struct scratch scratch;
+        struct run_state state;
+    } versions[VERSION_MAX];
+    size_t at[DRIVER_COUNT]; /* which version each driver has */
+    struct model model;
+    unsigned conflict_count;
+};
+
+static struct sim sim; /* large; one test at a time */
+
+static uint64_t draw(uint64_t below)
+{
+    sim.random += UINT64_C(0x9e3779b97f4a7c15); /* splitmix64 */
+    uint64_t z = sim.random;
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (z ^ (z >> 31)) % below;
+}
+
+static bool chance(unsigned percent) { return draw(100) < percent; }
+
+static const struct run_state *truth(void) { return &sim.versions[sim.version_count - 1].state; }
+
+static void push_version(void)
+{
+    struct diag diag = DIAG_INIT;
+    assert_true(sim.version_count < VERSION_MAX);
+    struct version *version = &sim.versions[sim.version_count++];
+    scratch_init(&version->scratch, MIB(4));
+    int status = run_state_load(sim.record, &version->scratch, &version->state, &diag);
+    if (status != 0) {
+        fail_msg("the record cannot be loaded: %s", diag_text(&diag, status));
+    }
+}
+
+/* The same event on the state that its update made: no change, the same answer. */
+static void check_idempotence(const struct event *event, const struct verdict *verdict)
+{
+    struct scratch scratch;
+    struct verdict again;
+    scratch_init(&scratch, MIB(1));
+    commit_step(truth(), event, &scratch, &again);
+    bool report = event->kind == EVENT_RESTORE_REPORT;
+    if (again.update.change_count != 0 && !(report && again.restore_done)) {
+        fail_msg("event %d is not idempotent", (int)event->kind);
+    }
+    if (!report) {
+        assert_int_equal(again.code, 0);
+        assert_int_equal(again.state, verdict->state);
+        assert_int_equal(again.open_id, verdict->open_id);
+        assert_int_equal(again.seq, verdict->seq);
+        assert_true(again.all_sealed || event->kind != EVENT_SEAL || !verdict->all_sealed);
+        assert_true(ckpt_id_equal(again.id, verdict->id));
+    }
+    scratch_fini(&scratch);
+}
+
+/* Decides on the driver's copy, applies, and on conflict goes on with a fresh copy. The final
+ * verdict. */
+static struct verdict submit(const struct event *event)
+{
+    size_t driver = draw(DRIVER_COUNT);
+    if (chance(50)) {
+        sim.at[driver] = sim.version_count - 1;
+    }
+    struct verdict verdict;
+    for (unsigned round = 0;; round++) {
+        struct scratch scratch;
+        scratch_init(&scratch, MIB(1));
+        commit_step(&sim.versions[sim.at[driver]].state, event, &scratch, &verdict);
+        int status = 0;
+        if (verdict.update.change_count > 0) {
+            assert_int_equal(verdict.code, 0);
+            status = record_apply(sim.record, &verdict.update, NULL);
+        }
+        bool applied = verdict.update.change_count > 0 && status == 0;
+        verdict.update = (struct record_update){0};
+        scratch_fini(&scratch);
+        if (status == CAIRN_E_CONFLICT) {
+            assert_int_equal(round, 0); /* a fresh copy cannot conflict: nothing runs beside it */
+            sim.conflict_count++;
+            sim.at[driver] = sim.version_count - 1;
+            continue;
+        }
+        assert_int_equal(status, 0);
+        if (!applied && !verdict.proven && sim.at[driver] != sim.version_count - 1) {
+            sim.at[driver] =
+                sim.version_count - 1; /* the rule for answers of a copy that is behind */
+            continue;
+        }
+        if (applied) {
+            push_version();
+            model_applied(&sim.model, event, &verdict);
+            model_compare(&sim.model, truth());
+            check_idempotence(event, &verdict);
+            if (chance(60)) {
+                sim.at[driver] = sim.version_count - 1;
+            }
+        }
+        model_answered(&sim.model, event, &verdict);
+        return verdict;
+    }
+}
+
+/* ---- who acts ---- */
+
+static struct event actor_event(enum event_kind kind, const struct model_attempt *attempt)
+{
+    struct event event = {.kind = kind,
+                          .world_size = attempt->world_size,
+                          .ordinal = attempt->ordinal,
+                          .parent = attempt->parent,
+                          .newest_seen = attempt->newest_seen,
+                          .rank = (uint32_t)draw(attempt->world_size),
+                          .info = {.chunk_bytes = LIMIT_CHUNK_BYTES}};
+    memset(event.token.bytes, (int)attempt->token, sizeof(event.token.bytes));
+    if (chance(3)) {
+        event.world_size++; /* a rank that was started wrongly */
+    }
+    return event;
+}
+
+static void act_open(struct model_attempt *attempt)
+{
+    struct event event = actor_event(EVENT_OPEN, attempt);
+    event.rank = 0;
+    event.id.step = 1 + draw(5);
+    event.open.deadline_ms = 1000;
+    if (attempt->opening_count > attempt->opening_first && chance(25)) { /* a repeated message */
+        event.id.step = attempt->openings[attempt->opening_count - 1].id.step;
+        event.open_id = attempt->openings[attempt->opening_count - 1].open_id;
+    } else {
+        event.open_id = model_new_open_id(&sim.model);
+    }
+    struct verdict verdict = submit(&event);
+    if (verdict.code == 0 && verdict.state == SAVE_OPEN) {
+        model_learn_opening(attempt, verdict.id, verdict.open_id);
+    }
+}
+
+static void act_find(struct model_attempt *attempt)
+{
+    struct event event = actor_event(EVENT_FIND_OPEN, attempt);
+    event.id.step = 1 + draw(5);
+    struct verdict verdict = submit(&event);
+    if (verdict.code == 0 && verdict.state == SAVE_OPEN) {
+        model_learn_opening(attempt, verdict.id, verdict.open_id);
+    }
+}
+
+static void act_seal(struct model_attempt *attempt)
+{
+    if (attempt->opening_count == 0) {
+        return;
+    }
+    size_t back = draw(attempt->opening_count < 3 ? attempt->opening_count : 3);
+    struct model_opening *opening = &attempt->openings[attempt->opening_count - 1 - back];
+    struct event event = actor_event(EVENT_SEAL, attempt);
+    struct event_seal seals[MODEL_WORLD_MAX + 1];
+    bool all = chance(40);
+    for (uint32_t rank = 0; rank < attempt->world_size; rank++) {
+        if (all || rank == event.rank) {
+            struct event_seal *seal = &seals[event.seal_count++];
+            *seal = (struct event_seal){.rank = rank,
+                                        .entry = {.writer = attempt->token, .part_bytes = 9}};
+            seal->entry.part_sha256.bytes[0] = chance(4) ? 1 : 0; /* now and then another content */
+        }
+    }
+    event.seals = seals;
+    event.id = opening->id;
+    event.open_id = chance(4) ? opening->open_id + 1000 : opening->open_id;
+    struct verdict verdict = submit(&event);
+    if (verdict.all_sealed && chance(70)) { /* as the driver does */
+        struct event commit = {.kind = EVENT_COMMIT, .id = event.id, .open_id = event.open_id};
+        commit.commit.manifest_bytes = 1;
+        memcpy(commit.commit.manifest_sha256.bytes, &event.open_id, sizeof(event.open_id));
+        submit(&commit);
+    }
+}
+
+static void act_end(struct model_attempt *attempt, bool commit)
+{
+    if (attempt->opening_count == 0) {
+        return;
+    }
+    struct model_opening *opening = &attempt->openings[draw(attempt->opening_count)];
+    struct event event = {.kind = commit ? EVENT_COMMIT : EVENT_ABORT,
+                          .id = opening->id,
+                          .open_id = opening->open_id,
+                          .code = CAIRN_E_TIMED_OUT,
+                          .reason = "deadline"};
+    event.commit.manifest_bytes = 1;
+    memcpy(event.commit.manifest_sha256.bytes, &opening->open_id, sizeof(opening->open_id));
+    submit(&event);
+}
+
+static void act_begin(struct model_attempt *attempt)
+{
+    if (sim.model.commit_count == 0 && chance(70)) {
+        return; /* empty runs are not all that there is */
+    }
+    struct event event = actor_event(EVENT_RESTORE_BEGIN, attempt);
+    event.ordinal =
+        attempt->ordinal + 1; /* the sessions are numbered from 1, the term of no restore is 0 */
+    event.allow_older = attempt->token % 3 != 0;
+    if (chance(20) && sim.model.commit_count > 0) {
+        event.selector.kind = chance(50) ? SELECT_STEP : SELECT_EXACT;
+        event.selector.id = sim.model.commits[draw(sim.model.commit_count)].id;
+    }
+    struct verdict verdict = submit(&event);
+    if (verdict.code == 0 && event.world_size == attempt->world_size) {
+        attempt->at[event.rank] = verdict.id;
+        attempt->restoring = true;
+    }
+}
+
+static void act_report(struct model_attempt *attempt)
+{
+    if (!attempt->restoring) {
+        return;
+    }
+    struct event event = actor_event(EVENT_RESTORE_REPORT, attempt);
+    event.ordinal = attempt->ordinal + 1;
+    if (event.rank >= attempt->world_size || attempt->at[event.rank].term == 0) {
+        return;
+    }
+    event.id = attempt->at[event.rank];
+    event.code = !chance(20)  ? 0
+                 : chance(80) ? CAIRN_E_DAMAGED
+                 : chance(50) ? CAIRN_E_DIGEST_MISMATCH
+                              : CAIRN_E_SHAPE_MISMATCH;
+    struct verdict verdict = submit(&event);
+    if (event.world_size != attempt->world_size ||
+        (verdict.code != 0 && verdict.code != CAIRN_E_AGAIN)) {
+        return;
+    }
+    attempt->at[event.rank] = verdict.id;
+    if (verdict.restore_done || verdict.restore_failed) {
+        attempt->restoring = false;
+        attempt->ordinal++;
+        attempt->opening_first = attempt->opening_count;
+        memset(attempt->at, 0, sizeof(attempt->at));
+    }
+    if (verdict.restore_done) {
+        attempt->parent = verdict.id;
+        attempt->newest_seen = verdict.newest_term;
+    }
+}
+
+static void act_health(void)
+{
+    if (sim.model.commit_count == 0) {
+        return;
+    }
+    struct event event = {.kind = EVENT_HEALTH,
+                          .id = sim.model.commits[draw(sim.model.commit_count)].id,
+                          .health = (enum health)draw(3),
+                          .reason = "scrub"};
+    submit(&event);
+}
+
+static struct model_attempt *choose_attempt(void)
+{
+    struct model *model = &sim.model;
+    if (model->attempt_count == 0 || (model->attempt_count < MODEL_ATTEMPTS_MAX && chance(8))) {
+        struct model_attempt *attempt = &model->attempts[model->attempt_count++];
+        *attempt = (struct model_attempt){.token = model->attempt_count,
+                                          .world_size = 1 + (uint32_t)draw(MODEL_WORLD_MAX)};
+        attempt->newest_seen = sim.versions[sim.at[draw(DRIVER_COUNT)]].state.newest_term;
+        return attempt;
+    }
+    /* Mostly the newest; old ones are zombies that still send. */
+    return &model->attempts[chance(65) ? model->attempt_count - 1 : draw(model->attempt_count)];
+}
+
+static void act(void)
+{
+    struct model_attempt *attempt = choose_attempt();
+    uint64_t what = attempt->restoring && chance(40) ? 84 + draw(13) : draw(100);
+    if (what < 22) {
+        act_open(attempt);
+    } else if (what < 32) {
+        act_find(attempt);
+    } else if (what < 62) {
+        act_seal(attempt);
+    } else if (what < 69) {
+        act_end(attempt, true);
+    } else if (what < 75) {
+        act_end(attempt, false);
+    } else if (what < 84) {
+        act_begin(attempt);
+    } else if (what < 97) {
+        act_report(attempt);
+    } else {
+        act_health();
+    }
+}
+
+/* I7: when all is quiet, a new attempt restores what the model says, and saves. */
+static void finish(void)
+{
+    for (size_t i = 0; i < DRIVER_COUNT; i++) {
+        sim.at[i] = sim.version_count - 1;
+    }
+    struct event event = {.kind = EVENT_OPEN,
+                          .world_size = 1,
+                          .newest_seen = truth()->newest_term,
+                          .open_id = 999999};
+    memset(event.token.bytes, 0xee, sizeof(event.token.bytes));
+    event.id.step = 100;
+    event.info.chunk_bytes = LIMIT_CHUNK_BYTES;
+    event.parent = model_latest(&sim.model);
+    struct verdict verdict = submit(&event);
+    assert_int_equal(verdict.code, 0);
+    struct event_seal seal = {.entry = {.part_bytes = 1}};
+    struct event more = {
+        .kind = EVENT_SEAL, .id = verdict.id, .open_id = 999999, .seal_count = 1, .seals = &seal};
+    assert_true(submit(&more).all_sealed);
+    more.kind = EVENT_COMMIT;
+    more.commit.manifest_bytes = 1;
+    memcpy(more.commit.manifest_sha256.bytes, &more.open_id, sizeof(more.open_id));
+    assert_int_equal(submit(&more).state, SAVE_COMMITTED);
+    assert_true(ckpt_id_equal(state_latest(truth(), (struct ckpt_id){0, 0})->entry.id, verdict.id));
+}
+
+static void run_seed(uint64_t seed)
+{
+    sim.seed = sim.random = seed;
+    sim.version_count = 0;
+    memset(sim.at, 0, sizeof(sim.at));
+    model_init(&sim.model);
+    assert_int_equal(record_new(&sim.record), 0);
+    push_version();
+    for (unsigned i = 0; i < EVENT_COUNT; i++) {
+        act();
+    }
+    finish();
+    for (size_t i = 0; i < sim.version_count; i++) {
+        scratch_fini(&sim.versions[i].scratch);
+    }
+    record_free(sim.record);
+}
+
+static void report_seed(void)
+{
+    fprintf(stderr, "random event orders: to replay, CAIRN_SEED=%" PRIu64 " and this test\n",
+            sim.seed);
+}
+
+static void random_event_orders(void **ret)
+{
+    (void)ret;
+    const char *one = getenv("CAIRN_SEED"), *many = getenv("CAIRN_SEEDS");
+    uint64_t first = one != NULL ? strtoull(one, NULL, 10) : 1;
+    uint64_t count = one != NULL ? 1 : many != NULL ? strtoull(many, NULL, 10) : SEED_COUNT;
+    struct model_totals totals = {0};
+    unsigned conflict_count = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        sim.conflict_count = 0;
+        run_seed(first + i);
+        model_add_totals(&sim.model, &totals);
+        conflict_count += sim.conflict_count;
+    }
+    sim.seed = 0;
+    printf("seeds %" PRIu64 "..%" PRIu64
+           ": %u commits, %u aborts, %u fenced, %u conflicts, %u restores done, "
+           "%u fallen back, %u failed\n",
+           first, first + count - 1, totals.commits, totals.aborts, totals.fenced, conflict_count,
+           totals.restores_done, totals.fell_back, totals.restores_failed);
+    if (count >= 1000) { /* the orders reach what they are for */
+        assert_true(totals.commits > 2 * count && totals.aborts > count / 3 &&
+                    totals.fenced > count / 3);
+        assert_true(conflict_count > count && totals.restores_done > count / 5);
+        assert_true(totals.fell_back > count / 20 && totals.restores_failed > count / 50);
+    }
+}
+
+static int after(void **ret)
+{
+    (void)ret;
+    if (sim.seed != 0) {
+        report_seed();
+    }
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(random_event_orders, after)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
