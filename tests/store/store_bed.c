@@ -101,7 +101,7 @@ static int open_inner(struct bed *bed, bool create, bool read_only, struct diag 
                                         .vfs = bed->vfs,
                                         .path = bed->path,
                                         .create = create,
-                                        .force_fs = true,
+                                        .force_fs = !bed->is_not_forced,
                                         .read_only = read_only,
                                         .expected_uuid = bed->expected_uuid,
                                         .reserve_bytes = bed->reserve_bytes,

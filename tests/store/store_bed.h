@@ -39,6 +39,7 @@ struct bed {
     uint64_t reserve_bytes; /* options of the next open */
     unsigned snapshot_every;
     const struct uuid *expected_uuid;
+    bool is_not_forced; /* without force_fs */
 };
 
 /* "memory", "dir", "dir-sim", "retry", "limit". */

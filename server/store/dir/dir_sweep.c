@@ -42,6 +42,9 @@ static int sweep_folder(struct dir_store *store, const char *path, size_t *ret_l
         *ret_left = 1;
         return 0;
     }
+    if (rc != 0) {
+        return rc;
+    }
     for (size_t i = 0; rc == 0 && i < entries.count; i++) {
         const struct dir_entry *entry = &entries.entries[i];
         if (entry->kind != VFS_FILE || !dir_name_is_temp(entry->name, &epoch)) {
@@ -68,8 +71,8 @@ static int sweep_checkpoints(struct dir_store *store, const char *path, struct d
     struct dir_entries entries = {0};
     size_t left = 0;
     int rc = open_and_list(store, path, &at, &entries, diag);
-    if (rc == CAIRN_E_NOT_FOUND) {
-        return 0;
+    if (rc != 0) {
+        return rc == CAIRN_E_NOT_FOUND ? 0 : rc;
     }
     for (size_t i = 0; rc == 0 && i < entries.count; i++) {
         int n = snprintf(inner, sizeof(inner), "%s/%s", path, entries.entries[i].name);

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Power cuts (D01, L1 to L8, L10, L14, L21): the process dies before each of its file calls in
+ * turn, and the machine loses what was not synced, all of it or a random part. Afterwards the store
+ * opens, also when the opening is itself killed twice, and everything acknowledged is there.
+ */
+#include "store_scenario.h"
+
+#include <stdlib.h>
+
+enum { CALLS_MAX = 3000, START_CALLS_MAX = 200 };
+
+/* Opens after a crash, dying at the given call of the first and of the second attempt (0: not). */
+static void recover(struct bed *bed, uint64_t first, uint64_t second, bool lose_all)
+{
+    uint64_t calls[] = {first, second};
+    struct diag diag = DIAG_INIT;
+    for (size_t i = 0; i < 2; i++) {
+        if (calls[i] == 0) {
+            continue;
+        }
+        sim_kill_at_vfs_call(bed->host, calls[i]);
+        diag_clear(&diag);
+        int rc = bed_open(bed, true, false, &diag);
+        sim_kill_at_vfs_call(bed->host, 0);
+        assert_true(rc == 0 || sim_is_dead(bed->host)); /* only the kill may stop it */
+        bed_crash(bed, lose_all);
+    }
+    bed_open_ok(bed);
+}
+
+/* One life with a death at `call`; false when the scenario was over before. */
+static bool live_and_die(uint64_t call, uint64_t seed, bool lose_all)
+{
+    struct bed bed;
+    struct scenario scenario = {0};
+    bed_init(&bed, BED_DIR_SIM, "", seed);
+    sim_kill_at_vfs_call(bed.host, call);
+    scenario_run(&bed, &scenario);
+    bool died = sim_is_dead(bed.host);
+    if (!died) {
+        assert_int_equal(scenario.worst, 0);
+        assert_int_equal(scenario.version, SCENARIO_UPDATES);
+    }
+    bed_crash(&bed, lose_all);
+    uint64_t first = sim_below(bed.sim, 3) == 0 ? 0 : 1 + sim_below(bed.sim, 60);
+    recover(&bed, first, first == 0 ? 0 : sim_below(bed.sim, 60), lose_all);
+    scenario_check(&bed, &scenario);
+    bed_reopen(&bed);
+    scenario_check(&bed, &scenario);
+    bed_fini(&bed);
+    return died;
+}
+
+static void every_call_losing_everything(void **state)
+{
+    (void)state;
+    uint64_t call = 1;
+    while (call < CALLS_MAX && live_and_die(call, call, true)) {
+        call++;
+    }
+    print_message("%llu calls\n", (unsigned long long)call);
+    assert_true(call > 200 && call < CALLS_MAX);
+}
+
+static void every_call_losing_a_part(void **state)
+{
+    (void)state;
+    for (uint64_t round = 0; round < 3; round++) {
+        uint64_t call = 1;
+        while (call < CALLS_MAX && live_and_die(call, round * 10007 + call, false)) {
+            call++;
+        }
+        assert_true(call < CALLS_MAX);
+    }
+}
+
+/* Goal: a dirty store opens after its opening was killed at every call, and that of the second
+ * attempt at every call. Method: the scenario dies in the middle, with temporaries about. */
+static void every_pair_of_calls_of_the_start(void **state)
+{
+    (void)state;
+    uint64_t calls = 0;
+    for (uint64_t first = 1; first < START_CALLS_MAX; first++) {
+        bool died = false;
+        for (uint64_t second = 1; second < START_CALLS_MAX; second += 1 + first % 7) {
+            struct bed bed;
+            struct scenario scenario = {0};
+            bed_init(&bed, BED_DIR_SIM, "", 1);
+            sim_kill_at_vfs_call(bed.host, 230);
+            scenario_run(&bed, &scenario);
+            assert_true(sim_is_dead(bed.host));
+            bed_crash(&bed, false);
+            sim_kill_at_vfs_call(bed.host, first);
+            struct diag diag = DIAG_INIT;
+            died = bed_open(&bed, true, false, &diag) != 0;
+            sim_kill_at_vfs_call(bed.host, 0);
+            bed_crash(&bed, false);
+            sim_kill_at_vfs_call(bed.host, second);
+            diag_clear(&diag);
+            bool died_again = bed_open(&bed, true, false, &diag) != 0;
+            sim_kill_at_vfs_call(bed.host, 0);
+            bed_crash(&bed, false);
+            bed_open_ok(&bed);
+            scenario_check(&bed, &scenario);
+            bed_fini(&bed);
+            if (!died_again) {
+                break;
+            }
+        }
+        if (!died) {
+            calls = first;
+            break;
+        }
+    }
+    print_message("%llu calls of a start\n", (unsigned long long)calls);
+    assert_true(calls > 20);
+}
+
+/* Goal: nothing is left behind: after a start no temporary exists (L21, I8). */
+static void count_temps(void *user, const char *path, uint64_t bytes)
+{
+    (void)bytes;
+    for (const char *at = path; *at != 0; at++) {
+        if (at[0] == '/' && at[1] == '.') {
+            ++*(unsigned *)user;
+        }
+    }
+}
+
+static void a_start_removes_temporaries(void **state)
+{
+    (void)state;
+    struct bed bed;
+    unsigned temps = 0, seen = 0;
+    for (uint64_t call = 100; call < 300; call += 3) {
+        struct scenario scenario = {0};
+        bed_init(&bed, BED_DIR_SIM, "", call);
+        sim_kill_at_vfs_call(bed.host, call);
+        scenario_run(&bed, &scenario);
+        bed_crash(&bed, false);
+        sim_disk_each_file(bed.disk, count_temps, &seen);
+        bed_open_ok(&bed);
+        sim_disk_each_file(bed.disk, count_temps, &temps);
+        assert_int_equal(temps, 0);
+        bed_fini(&bed);
+    }
+    assert_true(seen > 0); /* there were some to remove */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_call_losing_everything),
+        cmocka_unit_test(every_call_losing_a_part),
+        cmocka_unit_test(every_pair_of_calls_of_the_start),
+        cmocka_unit_test(a_start_removes_temporaries),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
