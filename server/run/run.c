@@ -27,6 +27,7 @@ static void on_loaded(struct store_req *req);
 static void on_updated(struct store_req *req);
 static void turn(struct run *run);
 static void step(struct run *run);
+static bool is_stale(const struct run *run, uint64_t op);
 static void conclude(struct run *run, const struct verdict *verdict);
 static void fail_list(struct list *list, int status, const struct diag *diag);
 static void fail_current(struct run *run, int status, const struct diag *diag);
@@ -148,6 +149,7 @@ void run_submit(struct run *run, struct run_req *req)
     diag_clear(&req->diag);
     req->waiting = req->expired = req->alone = false;
     req->tries = 0;
+    req->op = run->ops_started;
     req->submitted = true;
     list_add_tail(&run->queue, &req->link);
     run_kick(run);
@@ -178,6 +180,7 @@ void run_snapshot(struct run *run, struct run_snapshot_req *req)
     req->status = 0;
     req->state = NULL;
     diag_clear(&req->diag);
+    run->look_op = run->ops_started;
     list_add_tail(&run->snapshots, &req->link);
     run_kick(run);
 }
@@ -194,6 +197,7 @@ void run_watch(struct run *run, struct run_watch *watch)
 {
     watch->run = run;
     list_add_tail(&run->watches, &watch->link);
+    run->look_op = run->ops_started;
     run->tell = true;
     run_kick(run);
 }
@@ -217,6 +221,7 @@ void run_cache_part(struct run *run, const struct store_name *name, size_t bytes
 static void load(struct run *run)
 {
     run->busy = true;
+    run->ops_started++;
     run->req = (struct store_req){.op = STORE_RECORD_GET,
                                   .run = run->name,
                                   .deadline_ms = RUN_STORE_DEADLINE_MS,
@@ -255,6 +260,7 @@ static void on_loaded(struct store_req *req)
     if (status == 0) {
         record_free(run->record);
         run->record = req->ret_record;
+        run->copy_op = run->ops_started;
         run->held = run->held || record_version(run->record) > 0;
         status = state_rebuild(run, &req->diag);
     }
@@ -276,6 +282,7 @@ static void on_loaded(struct store_req *req)
 static void apply(struct run *run)
 {
     run->busy = true;
+    run->ops_started++;
     run->req = (struct store_req){.op = STORE_RECORD_UPDATE,
                                   .run = run->name,
                                   .update = &run->verdict.update,
@@ -297,6 +304,7 @@ static void apply_own(struct run *run, uint64_t version)
         run->loaded = false;
         run->wake = run->tell = true;
     }
+    run->copy_op = run->ops_started;
 }
 
 /* The outcome is not known, or somebody else was faster: the record is read again and the event run
@@ -392,7 +400,8 @@ static void turn(struct run *run)
     if (run->busy || !has_work(run)) {
         return;
     }
-    if (!run->loaded) {
+    bool looks = !list_is_empty(&run->snapshots) || (run->tell && !list_is_empty(&run->watches));
+    if (!run->loaded || (looks && is_stale(run, run->look_op))) {
         load(run);
         return;
     }
@@ -446,6 +455,22 @@ static int merge_seals(struct run *run, struct event *event)
     return 0;
 }
 
+/* May another daemon have changed the record since operation number op? */
+static bool is_stale(const struct run *run, uint64_t op)
+{
+    return run->catalog->options.poll_ms != 0 && run->copy_op <= op;
+}
+
+static uint64_t current_op(const struct run *run)
+{
+    uint64_t op = 0;
+
+    list_each (node, &run->current) {
+        op = max_u64(op, list_item(node, struct run_req, link)->op);
+    }
+    return op;
+}
+
 static void step(struct run *run)
 {
     struct run_req *head = list_item(run->current.next, struct run_req, link);
@@ -466,6 +491,8 @@ static void step(struct run *run)
     commit_step(&run->state, &event, &run->step_scratch, &run->verdict);
     if (run->verdict.code == 0 && run->verdict.update.change_count > 0) {
         apply(run);
+    } else if (!run->verdict.proven && is_stale(run, current_op(run))) {
+        run->loaded = false; /* current stays: the same event once more, on a fresh copy */
     } else {
         conclude(run, &run->verdict);
     }

@@ -76,6 +76,7 @@ struct run_req {
     struct run *run;
     bool submitted, waiting, expired, alone;
     unsigned tries;
+    uint64_t op;
 };
 void run_submit(struct run *run, struct run_req *req);
 /* No callback afterwards; safe when idle (a zeroed one too). An update that is on its way to the

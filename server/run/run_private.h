@@ -49,6 +49,10 @@ struct run {
     bool want_load; /* load even when nobody asks (start-up, poll) */
     bool sweeping;  /* the catalogue's start-up waits for this load */
     bool held;      /* the store has a record of it */
+    /* Operations at the store, counted at their start: the one that gave the copy, and the last one
+     * when somebody last asked to look. With several daemons on a store an answer that is not
+     * proven comes only from a copy that is younger than the question. */
+    uint64_t ops_started, copy_op, look_op;
     struct post post;
     struct timer retry, poll;
     struct store_req req;

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The fixture of the tests of server/run: see run_rig.h.
+ */
+#include "run_rig.h"
+
+#include "base/check.h"
+#include "store/memory/memory_private.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static bool is_set(void *user) { return *(const bool *)user; }
+
+void rig_until(struct rig *rig, const bool *flag)
+{
+    assert_true(sim_run_until(rig->sim, is_set, (void *)(uintptr_t)flag, 3600 * 1000));
+}
+
+static void on_flag(void *user) { *(bool *)user = true; }
+
+static void on_ready(void *user, int status, const struct diag *diag)
+{
+    struct rig *rig = user;
+
+    (void)diag;
+    rig->ready = true;
+    rig->ready_status = status;
+}
+
+void rig_init(struct rig *rig)
+{
+    struct store *memory = NULL;
+
+    memset(rig, 0, sizeof *rig);
+    rig->sim = sim_new(7);
+    rig->host = sim_host_new(rig->sim, "server", NULL);
+    assert_int_equal(memory_medium_new(&rig->medium), 0);
+    assert_int_equal(
+        store_memory_new(sim_loop(rig->host), sim_pool(rig->host), rig->medium, &memory, NULL), 0);
+    assert_int_equal(store_fault_new(sim_loop(rig->host), memory, &rig->store), 0);
+    assert_int_equal(run_name_set("lab", "gpt", &rig->name, NULL), 0);
+    memset(&rig->token, 0x5a, sizeof rig->token);
+    rig->options = (struct catalog_options){.chunk_bytes = RIG_CHUNK,
+                                            .restore_drain_ms = 10000,
+                                            .deadline_ms_max = 600000,
+                                            .pool = sim_pool(rig->host),
+                                            .ready = on_ready,
+                                            .user = rig};
+}
+
+struct catalog *rig_catalog_new(struct rig *rig)
+{
+    struct catalog *catalog = NULL;
+
+    rig->ready = false;
+    assert_int_equal(catalog_new(sim_loop(rig->host), rig->store, &rig->options, &catalog), 0);
+    rig_until(rig, &rig->ready);
+    assert_int_equal(rig->ready_status, 0);
+    return catalog;
+}
+
+void rig_catalog_close(struct rig *rig, struct catalog *catalog)
+{
+    bool closed = false;
+
+    catalog_close(catalog, on_flag, &closed);
+    rig_until(rig, &closed);
+}
+
+void rig_start(struct rig *rig)
+{
+    rig->catalog = rig_catalog_new(rig);
+    rig->run = catalog_run(rig->catalog, &rig->name);
+}
+
+void rig_stop(struct rig *rig)
+{
+    rig_catalog_close(rig, rig->catalog);
+    rig->catalog = NULL;
+    rig->run = NULL;
+}
+
+void rig_fini(struct rig *rig)
+{
+    bool closed = false;
+
+    if (rig->catalog) {
+        rig_stop(rig);
+    }
+    store_close(rig->store, on_flag, &closed);
+    rig_until(rig, &closed);
+    memory_medium_free(rig->medium);
+    assert_int_equal(sim_open_works(rig->host), 0);
+    sim_free(rig->sim);
+}
+
+/* --- waiting for one thing ----------------------------------------------------------------------
+ */
+
+struct store_call {
+    struct store_req *req;
+    bool done;
+};
+
+static void on_store(struct store_req *req) { ((struct store_call *)req->wrap)->done = true; }
+
+void rig_store(struct rig *rig, struct store_req *req)
+{
+    struct store_call call = {.req = req};
+
+    req->done = on_store;
+    req->wrap = &call;
+    store_submit(rig->store, req);
+    rig_until(rig, &call.done);
+}
+
+struct event_call {
+    struct run_req req;
+    bool done;
+};
+
+static void on_event(struct run_req *req)
+{
+    container_of(req, struct event_call, req)->done = true;
+}
+
+int rig_event(struct rig *rig, struct run *run, const struct event *event, struct verdict *ret)
+{
+    struct event_call call = {.req = {.event = *event, .done = on_event, .wait_ms = 5000}};
+
+    run_submit(run, &call.req);
+    assert_false(call.done);
+    rig_until(rig, &call.done);
+    if (ret) {
+        *ret = call.req.verdict;
+        ret->diag = call.req.diag;
+    }
+    return call.req.status;
+}
+
+/* --- saving --------------------------------------------------------------------------------------
+ */
+
+struct event rig_open_event(struct rig *rig, uint64_t step, uint32_t world, uint64_t open_id)
+{
+    return (struct event){.kind = EVENT_OPEN,
+                          .token = rig->token,
+                          .world_size = world,
+                          .id = {0, step},
+                          .open_id = open_id,
+                          .open = {.deadline_ms = 60000}};
+}
+
+int rig_open(struct rig *rig, uint64_t step, uint32_t world, uint64_t open_id, struct ckpt_id *ret)
+{
+    struct event event = rig_open_event(rig, step, world, open_id);
+    struct verdict verdict;
+    int status = rig_event(rig, rig->run, &event, &verdict);
+
+    *ret = verdict.id;
+    return status;
+}
+
+struct part_maker {
+    struct part part;
+    struct part_object object;
+    struct part_tensor tensors[RIG_PIECES_MAX];
+    struct part_box boxes[RIG_PIECES_MAX];
+    struct part_blob blobs[RIG_PIECES_MAX];
+    struct part_chunk chunks[4096];
+    uint64_t offset;
+};
+
+static void add_chunk(struct part_maker *maker, uint32_t cell, uint64_t bytes)
+{
+    struct part *part = &maker->part;
+    struct part_chunk *chunk = &maker->chunks[part->chunk_count];
+
+    CHECK(part->chunk_count < ARRAY_LEN(maker->chunks));
+    *chunk = (struct part_chunk){.cell = cell,
+                                 .offset = maker->offset,
+                                 .stored_bytes = (uint32_t)bytes,
+                                 .plain_bytes = (uint32_t)bytes,
+                                 .stored_crc = part->chunk_count,
+                                 .encoding = ENCODING_RAW,
+                                 .digest_alg = DIGEST_XXH3_128};
+    chunk->digest.bytes[0] = (uint8_t)part->chunk_count;
+    maker->offset += round_up_u64(bytes, LIMIT_ALIGN_BYTES);
+    maker->object.bytes_used += bytes;
+    part->object_count = 1;
+    part->chunk_count++;
+}
+
+static void add_tensor(struct part_maker *maker, const struct piece *piece)
+{
+    struct part *part = &maker->part;
+    struct part_tensor *last = part->tensor_count ? &maker->tensors[part->tensor_count - 1] : NULL;
+    struct part_box *box = &maker->boxes[part->box_count];
+    struct grid grid;
+
+    if (!last || strcmp(last->name, piece->name) != 0 ||
+        strcmp(last->coordinate, piece->coordinate) != 0) {
+        last = &maker->tensors[part->tensor_count++];
+        *last = (struct part_tensor){.name = piece->name,
+                                     .coordinate = piece->coordinate,
+                                     .dtype = piece->dtype,
+                                     .placement = piece->placement,
+                                     .shape = piece->shape,
+                                     .box_first = part->box_count};
+    }
+    last->box_count++;
+    *box = (struct part_box){
+        .tensor = part->tensor_count - 1, .box = piece->box, .chunk_first = part->chunk_count};
+    part->box_count++;
+    grid_init(&grid, &piece->box, piece->dtype, RIG_CHUNK);
+    for (uint64_t cell = 0; cell < grid.cell_count; cell++) {
+        struct box unused;
+        uint64_t offset, bytes;
+        if (cell % piece->of == piece->member) {
+            grid_cell(&grid, cell, &unused, &offset, &bytes);
+            add_chunk(maker, (uint32_t)cell, bytes);
+            box->chunk_count++;
+        }
+    }
+}
+
+static void add_blob(struct part_maker *maker, const struct piece *piece)
+{
+    struct part *part = &maker->part;
+    struct part_blob *blob = &maker->blobs[part->blob_count++];
+
+    *blob = (struct part_blob){.name = piece->name,
+                               .coordinate = piece->coordinate,
+                               .kind = BLOB_BYTES,
+                               .placement = piece->placement,
+                               .plain_bytes = piece->bytes,
+                               .chunk_first = part->chunk_count};
+    for (uint64_t at = 0; at < piece->bytes; at += RIG_CHUNK) {
+        add_chunk(maker, blob->chunk_count, min_u64(RIG_CHUNK, piece->bytes - at));
+        blob->chunk_count++;
+    }
+}
+
+static void on_snapshot_uuid(struct run_snapshot_req *req)
+{
+    if (req->status == 0) {
+        memcpy(req->diag.text, &req->state->info.run_uuid, sizeof(struct uuid));
+    }
+    req->diag.code = 1; /* done */
+}
+
+/* The run's uuid, as ranks learn it when they join. */
+static struct uuid run_uuid(struct rig *rig, struct run *run)
+{
+    struct run_snapshot_req req = {.done = on_snapshot_uuid};
+    struct uuid uuid;
+
+    run_snapshot(run, &req);
+    while (req.diag.code != 1) {
+        assert_true(sim_step(rig->sim));
+    }
+    assert_int_equal(req.status, 0);
+    memcpy(&uuid, req.diag.text, sizeof uuid);
+    return uuid;
+}
+
+static void make_part(struct part_maker *maker, struct rig *rig, const struct rig_seal *seal,
+                      const struct rank_list *list)
+{
+    struct part *part = &maker->part;
+    uint64_t writer = 1000 + seal->rank;
+
+    (void)rig;
+    part->id = seal->id;
+    part->rank = seal->rank;
+    part->world_size = seal->world;
+    part->writer = writer;
+    part->chunk_bytes = RIG_CHUNK;
+    part->objects = &maker->object;
+    part->tensors = maker->tensors;
+    part->boxes = maker->boxes;
+    part->blobs = maker->blobs;
+    part->chunks = maker->chunks;
+    maker->object.id = (struct object_id){seal->id.term, seal->id.step, writer, seal->rank, 0};
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->pieces[i].is_blob) {
+            add_blob(maker, &list->pieces[i]);
+        } else {
+            add_tensor(maker, &list->pieces[i]);
+        }
+    }
+}
+
+int rig_seal(struct rig *rig, struct run *run, const struct rig_seal *seal,
+             const struct rank_list *list)
+{
+    struct part_maker *maker = calloc(1, sizeof *maker);
+    struct store_name name = {.run = rig->name,
+                              .id = seal->id,
+                              .kind = STORE_PART,
+                              .number = seal->rank,
+                              .tag = seal->open_id};
+    struct event_seal one = {.rank = seal->rank};
+    struct event event = {.kind = EVENT_SEAL,
+                          .token = rig->token,
+                          .rank = seal->rank,
+                          .world_size = seal->world,
+                          .id = seal->id,
+                          .open_id = seal->open_id,
+                          .seal_count = 1,
+                          .seals = &one};
+    struct store_req req;
+    struct buf buf;
+    int status;
+
+    assert_non_null(maker);
+    maker->part.run_uuid = run_uuid(rig, run);
+    make_part(maker, rig, seal, list);
+    buf_init(&buf, LIMIT_PART_BYTES);
+    part_encode(&maker->part, &buf);
+    assert_int_equal(buf_status(&buf), 0);
+    req =
+        (struct store_req){.op = STORE_PUBLISH, .name = name, .data = buf.data, .bytes = buf.bytes};
+    rig_store(rig, &req);
+    assert_true(req.status == 0 || req.status == CAIRN_E_EXISTS);
+    if (seal->rank % 2 == 0) { /* every second one is read back by the finish */
+        run_cache_part(run, &name, buf.bytes, buf.data);
+    }
+    one.entry = (struct entry_seal){.open_id = seal->open_id,
+                                    .writer = maker->part.writer,
+                                    .part_bytes = buf.bytes,
+                                    .part_sha256 = sha256(buf.bytes, buf.data)};
+    status = rig_event(rig, run, &event, NULL);
+    buf_fini(&buf);
+    free(maker);
+    return status;
+}
+
+static void on_outcome(struct run_watch *watch, enum save_state state, int code, const char *why,
+                       uint64_t seq)
+{
+    struct rig_outcome *outcome = container_of(watch, struct rig_outcome, watch);
+
+    assert_false(outcome->done);
+    outcome->done = true;
+    outcome->state = state;
+    outcome->code = code;
+    outcome->seq = seq;
+    strncpy(outcome->why, why, sizeof outcome->why - 1);
+}
+
+void rig_watch(struct run *run, struct ckpt_id id, uint64_t open_id, struct rig_outcome *ret)
+{
+    *ret = (struct rig_outcome){.watch = {.id = id, .open_id = open_id, .done = on_outcome}};
+    run_watch(run, &ret->watch);
+}
+
+struct rig_outcome rig_outcome(struct rig *rig, struct ckpt_id id, uint64_t open_id)
+{
+    struct rig_outcome outcome;
+
+    rig_watch(rig->run, id, open_id, &outcome);
+    rig_until(rig, &outcome.done);
+    return outcome;
+}
+
+struct ckpt_id rig_save(struct rig *rig, uint64_t step, uint32_t world,
+                        const struct rank_list *lists)
+{
+    struct ckpt_id id;
+    uint64_t open_id = 7000 + step;
+    struct rig_outcome outcome;
+
+    assert_int_equal(rig_open(rig, step, world, open_id, &id), 0);
+    for (uint32_t rank = 0; rank < world; rank++) {
+        struct rig_seal seal = {id, open_id, rank, world};
+        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
+    }
+    outcome = rig_outcome(rig, id, open_id);
+    if (outcome.state != SAVE_COMMITTED) {
+        print_error("%s\n", outcome.why);
+    }
+    assert_int_equal(outcome.state, SAVE_COMMITTED);
+    return id;
+}
+
+/* --- pieces --------------------------------------------------------------------------------------
+ */
+
+struct shape rig_shape(uint32_t ndim, int64_t a, int64_t b, int64_t c)
+{
+    return (struct shape){.ndim = ndim, .length = {a, b, c}};
+}
+
+struct box rig_box(const struct shape *shape, const int64_t *offset, const int64_t *length)
+{
+    struct box box = {.ndim = shape->ndim};
+
+    for (uint32_t i = 0; i < shape->ndim; i++) {
+        box.offset[i] = offset[i];
+        box.length[i] = length[i];
+    }
+    return box;
+}
+
+struct piece rig_whole(const char *name, uint32_t dtype, struct shape shape, uint32_t of,
+                       uint32_t member)
+{
+    return (struct piece){.name = name,
+                          .coordinate = "",
+                          .dtype = dtype,
+                          .placement = PLACEMENT_REPLICATED,
+                          .of = of,
+                          .member = member,
+                          .shape = shape,
+                          .box = box_whole(&shape)};
+}
+
+struct piece rig_slab(const char *name, struct shape shape, int64_t offset, int64_t length)
+{
+    struct piece piece = rig_whole(name, CAIRN_F32, shape, 1, 0);
+
+    piece.placement = PLACEMENT_SHARDED;
+    piece.box.offset[0] = offset;
+    piece.box.length[0] = length;
+    return piece;
+}
+
+struct piece rig_blob(const char *name, uint64_t bytes)
+{
+    return (struct piece){.name = name,
+                          .coordinate = "",
+                          .is_blob = true,
+                          .placement = PLACEMENT_REPLICATED,
+                          .bytes = bytes};
+}
+
+void rig_two_ranks(struct rank_list lists[2])
+{
+    struct shape weight = rig_shape(2, 64, 96, 0), bias = rig_shape(1, 5000, 0, 0);
+
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        lists[rank] = (struct rank_list){.count = 2};
+        lists[rank].pieces[0] = rig_slab("a.weight", weight, 32 * (int64_t)rank, 32);
+        lists[rank].pieces[1] = rig_whole("b.bias", CAIRN_F32, bias, 2, rank);
+    }
+    lists[0].pieces[2] = rig_blob("state", 9000);
+    lists[0].count = 3;
+}
+
+void rig_flip(struct rig *rig, const struct store_name *name, size_t at)
+{
+    struct memory_thing **link = memory_find_small(rig->medium, name);
+
+    assert_non_null(*link);
+    assert_true(at < (*link)->bytes);
+    (*link)->data[at] ^= 1;
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Saves through the driver: from opening to commit, and every way in which one ends otherwise.
+ */
+#include "run_rig.h"
+
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int setup(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+
+    rig_init(rig);
+    rig_start(rig);
+    *state = rig;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    rig_fini(*state);
+    free(*state);
+    return 0;
+}
+
+/* Two ranks open, seal and are told of the commit; the run is listed afterwards. */
+static void test_two_ranks_commit(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct run_name *names = NULL;
+    struct rig_outcome outcome;
+    size_t count = 99;
+
+    assert_int_equal(catalog_names(rig->catalog, &names, &count), 0);
+    assert_int_equal(count, 0); /* looking at a run does not make it */
+    free(names);
+    rig_two_ranks(lists);
+    assert_int_equal(rig_save(rig, 10, 2, lists).term, 1);
+    assert_int_equal(rig_save(rig, 20, 2, lists).term, 1);
+    outcome = rig_outcome(rig, (struct ckpt_id){1, 20}, 7020);
+    assert_int_equal(outcome.seq, 2);
+    assert_int_equal(catalog_names(rig->catalog, &names, &count), 0);
+    assert_int_equal(count, 1);
+    assert_string_equal(names[0].run, "gpt");
+    free(names);
+    outcome = rig_outcome(rig, (struct ckpt_id){1, 30}, 7030);
+    assert_int_equal(outcome.state, SAVE_NONE);
+    assert_int_equal(outcome.code, CAIRN_E_NOT_FOUND);
+}
+
+struct waiter {
+    struct run_req req;
+    bool done;
+};
+
+static void on_waiter(struct run_req *req) { container_of(req, struct waiter, req)->done = true; }
+
+static void find_open(struct rig *rig, struct waiter *waiter, uint64_t wait_ms)
+{
+    *waiter = (struct waiter){.req = {.event = {.kind = EVENT_FIND_OPEN,
+                                                .token = rig->token,
+                                                .rank = 1,
+                                                .world_size = 2,
+                                                .id = {0, 10}},
+                                      .wait_ms = wait_ms,
+                                      .done = on_waiter}};
+    run_submit(rig->run, &waiter->req);
+}
+
+/* A rank that comes first waits for rank 0, and then knows the opening. */
+static void test_rank_waits_for_rank_0(void **state)
+{
+    struct rig *rig = *state;
+    struct waiter waiter;
+    struct ckpt_id id;
+
+    find_open(rig, &waiter, 5000);
+    sim_run_for(rig->sim, 1000);
+    assert_false(waiter.done);
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+    rig_until(rig, &waiter.done);
+    assert_int_equal(waiter.req.status, 0);
+    assert_true(ckpt_id_equal(waiter.req.verdict.id, id));
+    assert_int_equal(waiter.req.verdict.open_id, 42);
+}
+
+/* When rank 0 never comes the answer names it; without a wait it comes at once. */
+static void test_missing_rank_0_is_named(void **state)
+{
+    struct rig *rig = *state;
+    struct waiter waiter;
+
+    find_open(rig, &waiter, 5000);
+    rig_until(rig, &waiter.done);
+    assert_int_equal(waiter.req.status, CAIRN_E_MISSING_RANKS);
+    assert_non_null(strstr(waiter.req.diag.text, "rank 0"));
+    assert_true(sim_now_ns(rig->sim) >= UINT64_C(5000) * 1000000);
+    find_open(rig, &waiter, 0);
+    sim_run_for(rig->sim, 100);
+    assert_true(waiter.done);
+}
+
+/* A cancelled wait has no callback, whatever happens later. */
+static void test_cancelled_wait_is_silent(void **state)
+{
+    struct rig *rig = *state;
+    struct waiter waiter;
+    struct ckpt_id id;
+
+    find_open(rig, &waiter, 5000);
+    sim_run_for(rig->sim, 100);
+    run_cancel(&waiter.req);
+    run_cancel(&waiter.req);
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+    sim_run_for(rig->sim, 10000);
+    assert_false(waiter.done);
+}
+
+/* A rank that never seals: the deadline aborts the save, names the rank, and leaves older
+ * checkpoints. */
+static void test_deadline_names_the_missing_rank(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct rig_outcome outcome;
+    struct ckpt_id id;
+
+    rig_two_ranks(lists);
+    rig_save(rig, 10, 2, lists);
+    assert_int_equal(rig_open(rig, 20, 2, 43, &id), 0);
+    struct rig_seal seal = {id, 43, 0, 2};
+    assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[0]), 0);
+    uint64_t from_ns = sim_now_ns(rig->sim);
+    outcome = rig_outcome(rig, id, 43);
+    assert_int_equal(outcome.state, SAVE_ABORTED);
+    assert_int_equal(outcome.code, CAIRN_E_MISSING_RANKS);
+    assert_non_null(strstr(outcome.why, "rank 1"));
+    assert_in_range(sim_now_ns(rig->sim) - from_ns, UINT64_C(59000000000), UINT64_C(61000000000));
+    outcome = rig_outcome(rig, (struct ckpt_id){1, 10}, 7010);
+    assert_int_equal(outcome.state, SAVE_COMMITTED);
+    assert_int_equal(rig_open(rig, 20, 2, 44, &id), 0); /* the step may be tried again */
+}
+
+/* Parts that leave a hole: the save is aborted, with the tensor's name. */
+static void test_coverage_failure_aborts(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct rig_outcome outcome;
+    struct ckpt_id id;
+
+    rig_two_ranks(lists);
+    lists[1].pieces[0].box.length[0] = 31;
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct rig_seal seal = {id, 42, rank, 2};
+        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
+    }
+    outcome = rig_outcome(rig, id, 42);
+    assert_int_equal(outcome.state, SAVE_ABORTED);
+    assert_int_equal(outcome.code, CAIRN_E_COVERAGE);
+    assert_non_null(strstr(outcome.why, "a.weight"));
+}
+
+/* Two drivers on one store, each sealing one rank: both finish, exactly one commit is made. */
+static void test_two_drivers_commit_once(void **state)
+{
+    struct rig *rig = *state;
+    struct catalog *other;
+    struct rank_list lists[2];
+    struct rig_outcome outcomes[2];
+    struct ckpt_id id;
+
+    rig_stop(rig);
+    rig->options.poll_ms = 50;
+    rig_start(rig);
+    other = rig_catalog_new(rig);
+    rig_two_ranks(lists);
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+    struct rig_seal seals[2] = {{id, 42, 0, 2}, {id, 42, 1, 2}};
+    struct run *runs[2] = {rig->run, catalog_run(other, &rig->name)};
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(rig_seal(rig, runs[i], &seals[i], &lists[i]), 0);
+        rig_watch(runs[i], id, 42, &outcomes[i]);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        rig_until(rig, &outcomes[i].done);
+        assert_int_equal(outcomes[i].state, SAVE_COMMITTED);
+        assert_int_equal(outcomes[i].seq, 1);
+    }
+    sim_run_for(rig->sim, 1000);
+    rig_catalog_close(rig, other);
+}
+
+/* Everybody sealed, then the daemon died: the next one finishes the save without being asked. */
+static void test_restart_finishes_a_sealed_save(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct ckpt_id id;
+    struct store_fault_rule hold = {.kind = FAULT_FAIL,
+                                    .op = STORE_PUBLISH,
+                                    .skip = 2,
+                                    .count = 100,
+                                    .code = CAIRN_E_SHUTTING_DOWN};
+
+    rig_two_ranks(lists);
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+    assert_int_equal(store_fault_add(rig->store, &hold), 0);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct rig_seal seal = {id, 42, rank, 2};
+        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
+    }
+    rig_stop(rig);
+    store_fault_clear(rig->store);
+    rig->catalog = rig_catalog_new(rig);
+    sim_run_for(rig->sim, 5000);
+    rig->run = catalog_run(rig->catalog, &rig->name);
+    struct rig_outcome outcome = rig_outcome(rig, id, 42);
+    assert_int_equal(outcome.state, SAVE_COMMITTED);
+}
+
+/* The daemon died between manifest and commit; the next one, at another wall time, takes the
+ * manifest that is there. */
+static void test_restart_adopts_the_manifest(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct ckpt_id id;
+    struct store_fault_rule fail = {.kind = FAULT_FAIL,
+                                    .op = STORE_RECORD_UPDATE,
+                                    .count = 100,
+                                    .skip = 2,
+                                    .code = CAIRN_E_SHUTTING_DOWN};
+
+    rig_two_ranks(lists);
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+    assert_int_equal(store_fault_add(rig->store, &fail), 0);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct rig_seal seal = {id, 42, rank, 2};
+        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
+    }
+    sim_run_for(rig->sim, 5000);
+    struct store_req req = {
+        .op = STORE_FETCH, .name = {.run = rig->name, .id = id, .kind = STORE_MANIFEST, .tag = 42}};
+    rig_store(rig, &req);
+    assert_int_equal(req.status, 0);
+    free(req.ret_data);
+    rig_stop(rig);
+    store_fault_clear(rig->store);
+    rig_start(rig);
+    struct rig_outcome outcome = rig_outcome(rig, id, 42);
+    assert_int_equal(outcome.state, SAVE_COMMITTED);
+}
+
+/* Every update is lost on its way back once: each event is run again and nothing happens twice. */
+static void test_unknown_outcomes_are_resolved(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+
+    rig_two_ranks(lists);
+    for (unsigned skip = 0; skip < 5; skip++) {
+        struct store_fault_rule lost = {
+            .kind = FAULT_LOST, .op = STORE_RECORD_UPDATE, .skip = skip};
+        uint64_t step = 10 + skip;
+        assert_int_equal(store_fault_add(rig->store, &lost), 0);
+        rig_save(rig, step, 2, lists);
+        assert_int_equal(rig_outcome(rig, (struct ckpt_id){1, step}, 7000 + step).seq, skip + 1);
+        store_fault_clear(rig->store);
+    }
+}
+
+/* A store that is full when pages are published: the save ends with that code, the next one is not
+ * harmed. */
+static void test_no_space_aborts(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct rig_outcome outcome;
+    struct ckpt_id id;
+    struct store_fault_rule full = {
+        .kind = FAULT_FAIL, .op = STORE_PUBLISH, .skip = 2, .code = CAIRN_E_NO_SPACE};
+
+    rig_two_ranks(lists);
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+    assert_int_equal(store_fault_add(rig->store, &full), 0);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct rig_seal seal = {id, 42, rank, 2};
+        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
+    }
+    outcome = rig_outcome(rig, id, 42);
+    assert_int_equal(outcome.state, SAVE_ABORTED);
+    assert_int_equal(outcome.code, CAIRN_E_NO_SPACE);
+    rig_save(rig, 20, 2, lists);
+}
+
+/* Seals of all ranks in one turn make one update; one that contradicts an earlier one fails alone.
+ */
+static void test_seals_are_batched_and_taken_apart(void **state)
+{
+    struct rig *rig = *state;
+    struct ckpt_id id;
+    struct event_seal seals[4];
+    struct waiter waiters[4];
+    uint64_t before;
+
+    assert_int_equal(rig_open(rig, 10, 8, 42, &id), 0);
+    before = store_fault_seen(rig->store);
+    for (uint32_t i = 0; i < 4; i++) {
+        seals[i] = (struct event_seal){.rank = i < 3 ? i : 2,
+                                       .entry = {.open_id = 42, .writer = i, .part_bytes = 100}};
+        waiters[i] = (struct waiter){.req = {.event = {.kind = EVENT_SEAL,
+                                                       .token = rig->token,
+                                                       .rank = seals[i].rank,
+                                                       .world_size = 8,
+                                                       .id = id,
+                                                       .open_id = 42,
+                                                       .seal_count = 1,
+                                                       .seals = &seals[i]},
+                                             .done = on_waiter}};
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        run_submit(rig->run, &waiters[i].req);
+    }
+    rig_until(rig, &waiters[2].done);
+    assert_int_equal(store_fault_seen(rig->store) - before, 1);
+    waiters[0].done = false;
+    run_submit(rig->run, &waiters[0].req);
+    run_submit(rig->run, &waiters[3].req); /* rank 2 again, by another writer */
+    rig_until(rig, &waiters[0].done);
+    rig_until(rig, &waiters[3].done);
+    assert_int_equal(waiters[0].req.status, 0);
+    assert_int_equal(waiters[3].req.status, CAIRN_E_CONFLICT);
+    assert_non_null(strstr(waiters[3].req.diag.text, "rank 2"));
+}
+
+/* Closing answers what waits with SHUTTING_DOWN. */
+static void test_close_fails_what_waits(void **state)
+{
+    struct rig *rig = *state;
+    struct waiter waiter;
+    struct rig_outcome outcome;
+    struct ckpt_id id;
+
+    assert_int_equal(rig_open(rig, 20, 2, 42, &id), 0);
+    rig_watch(rig->run, id, 42, &outcome);
+    find_open(rig, &waiter, 5000);
+    sim_run_for(rig->sim, 100);
+    rig_stop(rig);
+    assert_true(waiter.done);
+    assert_int_equal(waiter.req.status, CAIRN_E_SHUTTING_DOWN);
+    assert_true(outcome.done);
+    assert_int_equal(outcome.code, CAIRN_E_SHUTTING_DOWN);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_two_ranks_commit, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_rank_waits_for_rank_0, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_missing_rank_0_is_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cancelled_wait_is_silent, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_deadline_names_the_missing_rank, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_coverage_failure_aborts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_two_drivers_commit_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_restart_finishes_a_sealed_save, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_restart_adopts_the_manifest, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_unknown_outcomes_are_resolved, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_space_aborts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_seals_are_batched_and_taken_apart, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_close_fails_what_waits, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
