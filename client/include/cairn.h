@@ -2,33 +2,38 @@
  *
  * cairn.h - save and restore the state of a distributed training job.
  *
- * One handle (cairn_t) is one rank of one attempt: one start of the job's group of ranks. A save takes a
- * snapshot of the registered tensors and blobs into the handle's staging memory (the arena), streams it to the
- * server in the background, and ends when the checkpoint of all ranks is committed: complete, verified and on
- * stable storage. A restore gives back exactly what was saved, to all ranks the same step, or a named error.
+ * One handle (cairn_t) is one rank of one attempt: one start of the job's group of ranks. A save
+ * takes a snapshot of the registered tensors and blobs into the handle's staging memory (the
+ * arena), streams it to the server in the background, and ends when the checkpoint of all ranks is
+ * committed: complete, verified and on stable storage. A restore gives back exactly what was saved,
+ * to all ranks the same step, or a named error. (client/examples/minimal.c is this, whole.)
  *
- *     cairn_t *c;
- *     struct cairn_error err;
  *     struct cairn_options options = CAIRN_OPTIONS_INIT;
- *     options.rank = 0, options.world_size = 1, options.attempt = token;      // 32 hex digits, same on all ranks
+ *     options.rank = rank, options.world_size = n;
+ *     options.attempt = token;                    // drawn by rank 0, the same on all ranks
  *     cairn_open("cairn://127.0.0.1:7421/demo/run1", &options, &c, &err);
  *     cairn_set_tensors(c, tensors, count, &err);
- *     cairn_save(c, step, NULL, &op, &err);            // returns when copied: the tensors may change again
- *     cairn_op_wait(op, CAIRN_DONE, 60000, &err);      // or poll, or cairn_op_notify()
+ *     cairn_save(c, step, NULL, &op, &err);       // returns when copied: the tensors may change
+ *     cairn_op_wait(op, CAIRN_DONE, 60000, &err); // or poll, or cairn_op_notify()
  *     cairn_op_free(op);
  *     cairn_close(c, 60000, &err);
  *
  * Rules
- *  - Every function that returns int gives 0 or one CAIRN_E_* code; *err (may be NULL) then says what was tried, on
- *    what, and what to do. Results are written only on success.
- *  - Every call may be made from any thread, but for cairn_close and the frees, which must be the last of their handle.
- *  - Structs that begin with `size` only grow: fill them with their CAIRN_*_INIT, then set what you need; 0 means default.
- *    In arrays of such structs, element [0].size is the distance between elements.
- *  - Strings are UTF-8. Arguments are copied before the call returns, but for tensor data: borrowed until CAIRN_STAGED
- *    (save) or CAIRN_DONE (restore).
- *  - Deadlines are milliseconds from the call; 0 polls; CAIRN_FOREVER waits without end.
- *  - After fork() the child's handles are dead (CAIRN_E_FORKED) and cost nothing; the parent's go on.
- *  - A bug in Cairn never ends your process: the handle goes dead and every call answers CAIRN_E_INTERNAL.
+ *  - Every function that returns int gives 0 or one CAIRN_E_* code; *err (may be NULL) then says
+ * what was tried, on what, and what to do. Results are written only on success.
+ *  - Every call may be made from any thread, but for cairn_close and the frees, which must be the
+ * last of their handle.
+ *  - Structs that begin with `size` only grow: fill them with their CAIRN_*_INIT, then set what you
+ *    need; 0 means default. In arrays of such structs, element [0].size is the distance between
+ *    elements. A NULL pointer to options means all defaults.
+ *  - Strings are UTF-8. Arguments are copied before the call returns, but for tensor data: borrowed
+ *    until CAIRN_STAGED (save) or CAIRN_DONE (restore).
+ *  - Deadlines are milliseconds from the call; 0 polls in waits and stands for the default
+ * elsewhere; CAIRN_FOREVER waits without end.
+ *  - After fork() the child's handles and ops are dead (CAIRN_E_FORKED) and cost nothing; the
+ * parent's go on. A child may open handles of its own.
+ *  - A bug in Cairn never ends your process: the handle goes dead, everything in flight ends with
+ *    CAIRN_E_INTERNAL, and so does every later call. Close it; another one may be opened.
  *
  * C99 and C++. Link with `pkg-config --cflags --libs cairn`.
  */
@@ -43,7 +48,7 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define CAIRN_API __attribute__((visibility("default")))
+#define CAIRN_API      __attribute__((visibility("default")))
 #define CAIRN_MUST_USE __attribute__((warn_unused_result))
 #else
 #define CAIRN_API
@@ -52,7 +57,7 @@ extern "C" {
 
 #define CAIRN_VERSION "0.1.0"
 
-/* --- errors --------------------------------------------------------------------------------------- */
+/* --- errors ---------------------------------------------------------------------------------- */
 
 enum cairn_err {
     CAIRN_OK = 0,
@@ -111,28 +116,46 @@ struct cairn_error {
     char text[508]; /* what was tried, on what, with which numbers, and the remedy */
 };
 
-/* "NO_SPACE", "no space left in the store" and whether to retry: 0 never, 1 the same call, 2 after a change,
- * 3 ask cairn_status() first. Static strings; unknown codes give "UNKNOWN". */
+/* "NO_SPACE", "no space left in the store" and whether to retry: 0 never, 1 the same call, 2 after
+ * a change, 3 ask cairn_status() first. Static strings; unknown codes give "UNKNOWN". */
 CAIRN_API const char *cairn_err_name(int code);
 CAIRN_API const char *cairn_strerror(int code);
 CAIRN_API int cairn_err_retry(int code);
 CAIRN_API const char *cairn_version(void);
 
-/* --- element types ------------------------------------------------------------------------------- */
+/* --- element types --------------------------------------------------------------------------- */
 
 enum cairn_dtype {
     CAIRN_DTYPE_NONE = 0,
-    CAIRN_BOOL = 1, CAIRN_U8 = 2, CAIRN_I8 = 3, CAIRN_U16 = 4, CAIRN_I16 = 5, CAIRN_U32 = 6, CAIRN_I32 = 7, CAIRN_U64 = 8,
-    CAIRN_I64 = 9, CAIRN_F16 = 10, CAIRN_BF16 = 11, CAIRN_F32 = 12, CAIRN_F64 = 13, CAIRN_C32 = 14, CAIRN_C64 = 15, CAIRN_C128 = 16,
-    CAIRN_F8_E4M3FN = 17, CAIRN_F8_E5M2 = 18, CAIRN_F8_E4M3FNUZ = 19, CAIRN_F8_E5M2FNUZ = 20, CAIRN_F8_E8M0FNU = 21,
+    CAIRN_BOOL = 1,
+    CAIRN_U8 = 2,
+    CAIRN_I8 = 3,
+    CAIRN_U16 = 4,
+    CAIRN_I16 = 5,
+    CAIRN_U32 = 6,
+    CAIRN_I32 = 7,
+    CAIRN_U64 = 8,
+    CAIRN_I64 = 9,
+    CAIRN_F16 = 10,
+    CAIRN_BF16 = 11,
+    CAIRN_F32 = 12,
+    CAIRN_F64 = 13,
+    CAIRN_C32 = 14,
+    CAIRN_C64 = 15,
+    CAIRN_C128 = 16,
+    CAIRN_F8_E4M3FN = 17,
+    CAIRN_F8_E5M2 = 18,
+    CAIRN_F8_E4M3FNUZ = 19,
+    CAIRN_F8_E5M2FNUZ = 20,
+    CAIRN_F8_E8M0FNU = 21,
     CAIRN_F4_E2M1FN_X2 = 22
 };
 CAIRN_API const char *cairn_dtype_name(int dtype); /* "bfloat16"; "unknown" */
 CAIRN_API int cairn_dtype_bits(int dtype);         /* 0: unknown */
 
-/* --- opening -------------------------------------------------------------------------------------- */
+/* --- opening --------------------------------------------------------------------------------- */
 
-#define CAIRN_LATEST UINT64_MAX /* restore options' step */
+#define CAIRN_LATEST  UINT64_MAX /* restore options' step */
 #define CAIRN_FOREVER INT64_MAX
 
 typedef struct cairn cairn_t;
@@ -141,41 +164,50 @@ typedef struct cairn_list cairn_list_t;
 
 struct cairn_options {
     size_t size;
-    int32_t rank, world_size;   /* 0 <= rank < world_size; world_size 0: 1 */
-    const char *attempt;        /* attempt token, 32 hex digits: drawn once by rank 0 (cairn_new_attempt) and given to all
-                                 * ranks; NULL: CAIRN_ATTEMPT, or, for a world of one, a fresh one */
-    int read_only;              /* list, status and restore only; needs no rank and takes part in no group */
-    uint64_t arena_bytes;       /* staging memory at most; 0: what the rank writes */
-    int32_t threads;            /* copy and digest; 0: cores, at most 4 */
-    int64_t io_deadline_ms;     /* of list, status and other small requests, and of silence; 0: 30,000 */
-    int64_t save_deadline_ms;   /* default deadline of a save; 0: 600,000 */
+    int32_t rank, world_size; /* 0 <= rank < world_size; world_size 0: 1 */
+    /* Attempt token, 32 hex digits: drawn once by rank 0 (cairn_new_attempt) and given to all
+     * ranks; NULL: CAIRN_ATTEMPT, or, for a world of one, a fresh one. */
+    const char *attempt;
+    int read_only;            /* list, status, restore; has no rank and is in no group */
+    uint64_t arena_bytes;     /* staging memory at most; 0: what the rank writes */
+    int32_t threads;          /* copy and digest; 0: cores, at most 4 */
+    int64_t io_deadline_ms;   /* of opening and of small requests; 0: 30,000 */
+    int64_t save_deadline_ms; /* default deadline of a save; 0: 600,000 */
     const char *cert_file, *key_file, *ca_file; /* PEM; TLS is used when ca_file is set */
-    const char *label;          /* shown in logs: host, job id; no identity */
+    const char *label;                          /* shown in logs: host, job id; no identity */
     void (*log)(void *user, int level, const char *line); /* NULL: warnings and errors to stderr */
     void *log_user;
 };
-#define CAIRN_OPTIONS_INIT {sizeof(struct cairn_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define CAIRN_OPTIONS_INIT                                                     \
+    {                                                                          \
+        sizeof(struct cairn_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+    }
 
 /* Draws a token: 32 hex digits and NUL. */
 CAIRN_API int CAIRN_MUST_USE cairn_new_attempt(char ret_token[33]);
 
-/* url: cairn://h1:port,h2:port/project/run (no host: CAIRN_SERVER) or cairn+unix:///path?run=project/run. Returns when the
- * server has answered (within io_deadline_ms); afterwards the handle reconnects by itself. UNREACHABLE, AUTH,
- * VERSION, DUPLICATE_RANK, WORLD_MISMATCH, INVALID, NO_MEMORY. */
-CAIRN_API int CAIRN_MUST_USE cairn_open(const char *url, const struct cairn_options *options, cairn_t **ret, struct cairn_error *err);
-/* Waits for saves in flight until the deadline, then aborts them (their futures say so). Always frees the handle; the
- * result tells whether everything in flight became durable. Ops must still be freed, before or after. */
+/* url: cairn://h1:port,h2:port/project/run (no host: CAIRN_SERVER, itself host:port[,...] or
+ * unix:/path) or cairn+unix:///path?run=project/run. Returns when the server has answered (within
+ * io_deadline_ms); afterwards the handle reconnects by itself. UNREACHABLE, AUTH, VERSION,
+ * DUPLICATE_RANK, WORLD_MISMATCH, INVALID, NO_MEMORY. */
+CAIRN_API int CAIRN_MUST_USE cairn_open(const char *url, const struct cairn_options *options,
+                                        cairn_t **ret, struct cairn_error *err);
+/* Waits for what is in flight until the deadline, then aborts it (the futures say so; 2 s more at
+ * most). Always frees the handle; the result tells whether every save in flight became durable. Ops
+ * must still be freed, before or after. From a callback: INVALID, and nothing is closed. NULL is
+ * fine. */
 CAIRN_API int cairn_close(cairn_t *cairn, int64_t deadline_ms, struct cairn_error *err);
 
-/* --- what is saved ------------------------------------------------------------------------------- */
+/* --- what is saved --------------------------------------------------------------------------- */
 
 enum cairn_placement {
-    CAIRN_REPLICATED = 1, /* the same on every rank of the group; written once, split over the group */
+    CAIRN_REPLICATED = 1, /* the same on every rank of the group, which splits the writing */
     CAIRN_SHARDED = 2,    /* boxes that belong to this rank (and to its group, where it has one) */
-    CAIRN_LOCAL = 3       /* belongs to a logical coordinate ("dp=3"); never merged: RNG, data loader */
+    CAIRN_LOCAL = 3       /* of a logical coordinate ("dp=3"), never merged: RNG, data loader */
 };
 
-/* A rectangle of a tensor and where it lies in memory. stride in elements per dimension, NULL: row-major and contiguous. */
+/* A rectangle of a tensor and where it lies in memory. stride in elements per dimension, NULL:
+ * row-major and contiguous. */
 struct cairn_box {
     const int64_t *offset, *length, *stride;
     void *data;
@@ -184,19 +216,23 @@ struct cairn_box {
 struct cairn_tensor {
     size_t size;
     const char *name;
-    int dtype;               /* enum cairn_dtype */
-    uint32_t ndim;           /* at most 8; 0: a scalar */
-    const int64_t *shape;    /* global */
+    int dtype;            /* enum cairn_dtype */
+    uint32_t ndim;        /* at most 8; 0: a scalar */
+    const int64_t *shape; /* global */
     const struct cairn_box *boxes;
-    size_t box_count;        /* what this rank holds; 0: the whole tensor, row-major, at `data` */
-    void *data;              /* used when box_count is 0 */
-    const int32_t *group;    /* ranks that hold the same boxes, ascending, this one among them; NULL: for
-                              * REPLICATED all ranks, otherwise only this one */
+    size_t box_count; /* what this rank holds; 0: the whole tensor, row-major, at `data` */
+    void *data;       /* used when box_count is 0 */
+    /* Ranks that hold the same boxes, ascending, this one among them; NULL: for REPLICATED all
+     * ranks, otherwise only this one. */
+    const int32_t *group;
     uint32_t group_count;
-    int placement;           /* enum cairn_placement; 0: REPLICATED */
-    const char *coordinate;  /* LOCAL: known by (name, coordinate); NULL: "rank=<rank>" */
+    int placement;          /* enum cairn_placement; 0: REPLICATED */
+    const char *coordinate; /* LOCAL: known by (name, coordinate); NULL: "rank=<rank>" */
 };
-#define CAIRN_TENSOR_INIT {sizeof(struct cairn_tensor), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define CAIRN_TENSOR_INIT                                            \
+    {                                                                \
+        sizeof(struct cairn_tensor), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+    }
 
 enum cairn_blob_kind { CAIRN_BYTES = 1, CAIRN_TREE = 2 };
 
@@ -206,91 +242,140 @@ struct cairn_blob {
     const char *name;
     int kind, placement; /* 0: CAIRN_BYTES, CAIRN_REPLICATED */
     const char *coordinate;
-    const void *data;    /* copied by cairn_set_blobs */
+    const void *data; /* copied by cairn_set_blobs */
     size_t data_bytes;
 };
-#define CAIRN_BLOB_INIT {sizeof(struct cairn_blob), 0, 0, 0, 0, 0, 0}
+#define CAIRN_BLOB_INIT                             \
+    {                                               \
+        sizeof(struct cairn_blob), 0, 0, 0, 0, 0, 0 \
+    }
 
-/* The whole set; replaces the one before. Names, shapes, pointers are copied; the data is not touched until a save or
- * restore. BUSY while an operation borrows the present set. INVALID names the tensor. */
-CAIRN_API int CAIRN_MUST_USE cairn_set_tensors(cairn_t *cairn, const struct cairn_tensor *tensors, size_t count, struct cairn_error *err);
-CAIRN_API int CAIRN_MUST_USE cairn_set_blobs(cairn_t *cairn, const struct cairn_blob *blobs, size_t count, struct cairn_error *err);
+/* The whole set; replaces the one before. Names, shapes, pointers are copied; the data is not
+ * touched until a save or restore. BUSY while an operation borrows the present set. INVALID names
+ * the tensor. */
+CAIRN_API int CAIRN_MUST_USE cairn_set_tensors(cairn_t *cairn, const struct cairn_tensor *tensors,
+                                               size_t count, struct cairn_error *err);
+CAIRN_API int CAIRN_MUST_USE cairn_set_blobs(cairn_t *cairn, const struct cairn_blob *blobs,
+                                             size_t count, struct cairn_error *err);
 
-/* --- save and restore ---------------------------------------------------------------------------- */
+/* --- save and restore ------------------------------------------------------------------------ */
 
 enum cairn_stage {
     CAIRN_STAGED = 1, /* save: copied, the tensors may change */
     CAIRN_DONE = 2    /* save: committed by all ranks, durable; restore: verified by all ranks */
 };
 
-struct cairn_metric { const char *name; double value; };
+struct cairn_metric {
+    const char *name;
+    double value;
+};
 
 struct cairn_save_options {
     size_t size;
-    int64_t deadline_ms;          /* until durable; 0: the handle's. Passed: the save is aborted, naming who is missing */
-    const char *const *tags;      /* rank 0's count, as do metrics and metadata */
+    /* Until durable; 0: the handle's. When it passes, the save is aborted, naming who is missing.
+     */
+    int64_t deadline_ms;
+    const char *const *tags; /* rank 0's count, as do metrics and metadata */
     size_t tag_count;
     const struct cairn_metric *metrics;
     size_t metric_count;
-    const void *metadata;         /* opaque, <= 16 KiB */
+    const void *metadata; /* opaque, <= 16 KiB */
     size_t metadata_bytes;
 };
-#define CAIRN_SAVE_OPTIONS_INIT {sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0}
+#define CAIRN_SAVE_OPTIONS_INIT                                \
+    {                                                          \
+        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0 \
+    }
 
-/* Every rank calls it with the same step. Returns when the state is copied into the arena (CAIRN_STAGED); the rest goes on
- * in the background. Several saves may be in flight as far as the arena reaches; beyond that the call waits for
- * room within the deadline. ARENA_TOO_SMALL, TIMED_OUT, BUSY (a restore runs), FENCED and other earlier failures. */
-CAIRN_API int CAIRN_MUST_USE cairn_save(cairn_t *cairn, uint64_t step, const struct cairn_save_options *options, cairn_op_t **ret, struct cairn_error *err);
+/* Every rank calls it with the same step. Returns when the state is copied into the arena
+ * (CAIRN_STAGED); the rest goes on in the background. Several saves may be in flight as far as the
+ * arena reaches; beyond that the call waits for room within the deadline. ARENA_TOO_SMALL,
+ * TIMED_OUT, BUSY (a restore runs), FENCED and other earlier failures. */
+CAIRN_API int CAIRN_MUST_USE cairn_save(cairn_t *cairn, uint64_t step,
+                                        const struct cairn_save_options *options, cairn_op_t **ret,
+                                        struct cairn_error *err);
 
 struct cairn_restore_options {
     size_t size;
-    uint64_t step;        /* CAIRN_LATEST (the INIT's value) or a step */
-    uint64_t term;        /* 0: the newest on the lineage that has the step */
-    int allow_older;      /* when damaged: all ranks fall back to the next older good one. -1: yes for latest only (default) */
-    int strict;           /* 1 (default): a registered tensor that the checkpoint lacks is MISSING_TENSOR; 0: it is left as it is
-                           * and listed by cairn_op_missing */
-    int64_t deadline_ms;  /* 0: 600,000 */
+    uint64_t step; /* CAIRN_LATEST (the INIT's value) or a step */
+    uint64_t term; /* 0: the newest on the lineage that has the step */
+    /* When it is damaged, all ranks fall back to the next older good one. -1 (default): for latest.
+     */
+    int allow_older;
+    /* 1 (default): a registered tensor that the checkpoint lacks is MISSING_TENSOR; 0: it is left
+     * as it is and named by cairn_op_missing. */
+    int strict;
+    int64_t deadline_ms; /* 0: 600,000 */
 };
-#define CAIRN_RESTORE_OPTIONS_INIT {sizeof(struct cairn_restore_options), CAIRN_LATEST, 0, -1, 1, 0}
+#define CAIRN_RESTORE_OPTIONS_INIT                                      \
+    {                                                                   \
+        sizeof(struct cairn_restore_options), CAIRN_LATEST, 0, -1, 1, 0 \
+    }
 
-/* Fills the registered tensors. Every rank calls it. DONE with 0: every rank verified the same checkpoint. NOT_FOUND for a run
- * that is proven empty. After any other failure the tensors' contents are unusable, and the error says so. */
-CAIRN_API int CAIRN_MUST_USE cairn_restore(cairn_t *cairn, const struct cairn_restore_options *options, cairn_op_t **ret, struct cairn_error *err);
+/* Fills the registered tensors. Every rank calls it. DONE with 0: every rank verified the same
+ * checkpoint. NOT_FOUND for a run that is proven empty. After any other failure the tensors'
+ * contents are unusable, and the error says so. */
+CAIRN_API int CAIRN_MUST_USE cairn_restore(cairn_t *cairn,
+                                           const struct cairn_restore_options *options,
+                                           cairn_op_t **ret, struct cairn_error *err);
 
-/* 0 (reached), CAIRN_E_AGAIN (deadline; the operation goes on), or the operation's final error. Repeatable, any thread. */
-CAIRN_API int CAIRN_MUST_USE cairn_op_wait(cairn_op_t *op, enum cairn_stage stage, int64_t deadline_ms, struct cairn_error *err);
-/* cb once on Cairn's thread when the stage is reached or the op failed (code); it may only poll and free. drop(user) exactly
- * once, after cb, also when this call fails. */
-CAIRN_API int CAIRN_MUST_USE cairn_op_notify(cairn_op_t *op, enum cairn_stage stage, void (*cb)(void *user, int code), void *user, void (*drop)(void *user));
+/* 0 (reached), CAIRN_E_AGAIN (deadline; the operation goes on), or the operation's final error.
+ * Repeatable, any thread. */
+CAIRN_API int CAIRN_MUST_USE cairn_op_wait(cairn_op_t *op, enum cairn_stage stage,
+                                           int64_t deadline_ms, struct cairn_error *err);
+/* cb once when the stage is reached or the op failed (code): on Cairn's thread, or, where that is
+ * so already, at once on this one. It may only poll and free. drop (may be NULL) exactly once,
+ * after cb, also when this call fails. */
+CAIRN_API int CAIRN_MUST_USE cairn_op_notify(cairn_op_t *op, enum cairn_stage stage,
+                                             void (*cb)(void *user, int code), void *user,
+                                             void (*drop)(void *user));
 
-struct cairn_progress { size_t size; uint64_t total_bytes, staged_bytes, sent_bytes, durable_bytes; };
-#define CAIRN_PROGRESS_INIT {sizeof(struct cairn_progress), 0, 0, 0, 0}
+struct cairn_progress {
+    size_t size;
+    uint64_t total_bytes, staged_bytes, sent_bytes, durable_bytes;
+};
+#define CAIRN_PROGRESS_INIT                       \
+    {                                             \
+        sizeof(struct cairn_progress), 0, 0, 0, 0 \
+    }
 CAIRN_API void cairn_op_progress(const cairn_op_t *op, struct cairn_progress *io);
 
 struct cairn_result {
     size_t size;
     uint64_t term, step;
-    int fell_back;         /* restore: an older one than asked for, because newer ones are damaged */
-    int new_lineage;       /* save: started beside existing checkpoints that were not restored */
+    int fell_back;   /* restore: an older one, because newer ones are damaged */
+    int new_lineage; /* save: began beside existing checkpoints that were not restored */
     uint64_t plain_bytes, stored_bytes; /* this rank's */
-    uint64_t blocked_ns;   /* how long the call itself took */
+    uint64_t blocked_ns;                /* how long the call itself took */
 };
-#define CAIRN_RESULT_INIT {sizeof(struct cairn_result), 0, 0, 0, 0, 0, 0, 0}
+#define CAIRN_RESULT_INIT                                \
+    {                                                    \
+        sizeof(struct cairn_result), 0, 0, 0, 0, 0, 0, 0 \
+    }
 /* Of a finished op: 0 and *io, or its error. AGAIN before. */
-CAIRN_API int CAIRN_MUST_USE cairn_op_result(cairn_op_t *op, struct cairn_result *io, struct cairn_error *err);
-/* Restored blobs, valid until the op is freed. coordinate NULL: "" (or this rank's for LOCAL). NOT_FOUND. */
-CAIRN_API int CAIRN_MUST_USE cairn_op_blob(cairn_op_t *op, const char *name, const char *coordinate, const void **ret, size_t *ret_bytes);
-/* Restore: the checkpoint's metadata; names registered but not stored (missing) or stored but not registered (unexpected);
- * NULL past the end. Valid until the op is freed. */
+CAIRN_API int CAIRN_MUST_USE cairn_op_result(cairn_op_t *op, struct cairn_result *io,
+                                             struct cairn_error *err);
+/* Restored blobs, valid until the op is freed. coordinate NULL: "" (or this rank's for LOCAL).
+ * NOT_FOUND. */
+CAIRN_API int CAIRN_MUST_USE cairn_op_blob(cairn_op_t *op, const char *name, const char *coordinate,
+                                           const void **ret, size_t *ret_bytes);
+/* Restore: the checkpoint's metadata; names registered but not stored (missing) or stored but not
+ * registered (unexpected); NULL past the end. Valid until the op is freed. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_metadata(cairn_op_t *op, const void **ret, size_t *ret_bytes);
 CAIRN_API const char *cairn_op_missing(cairn_op_t *op, size_t idx);
 CAIRN_API const char *cairn_op_unexpected(cairn_op_t *op, size_t idx);
 CAIRN_API void cairn_op_abort(cairn_op_t *op); /* asks; DONE still fires, with the truth */
 CAIRN_API void cairn_op_free(cairn_op_t *op);  /* drops the handle, never the work; NULL is fine */
 
-/* --- what is there -------------------------------------------------------------------------------- */
+/* --- what is there --------------------------------------------------------------------------- */
 
-enum cairn_state { CAIRN_NONE = 0, CAIRN_OPEN = 1, CAIRN_COMMITTED = 2, CAIRN_ABORTED = 3, CAIRN_FORGOTTEN = 4 };
+enum cairn_state {
+    CAIRN_NONE = 0,
+    CAIRN_OPEN = 1,
+    CAIRN_COMMITTED = 2,
+    CAIRN_ABORTED = 3,
+    CAIRN_FORGOTTEN = 4
+};
 enum cairn_health { CAIRN_VERIFIED = 0, CAIRN_SUSPECT = 1, CAIRN_DAMAGED = 2 };
 
 struct cairn_checkpoint {
@@ -299,18 +384,23 @@ struct cairn_checkpoint {
     uint64_t parent_term, parent_step; /* term 0: none */
     int64_t commit_time_ns;            /* since 1970 UTC; display only */
     int32_t world_size;
-    int state, health;                 /* enum cairn_state, enum cairn_health */
-    int superseded, latest;            /* off the lineage; what restore(latest) would take */
+    int state, health;      /* enum cairn_state, enum cairn_health */
+    int superseded, latest; /* off the lineage; what restore(latest) would take */
 };
-#define CAIRN_CHECKPOINT_INIT {sizeof(struct cairn_checkpoint), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define CAIRN_CHECKPOINT_INIT                                                  \
+    {                                                                          \
+        sizeof(struct cairn_checkpoint), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+    }
 
-/* Committed checkpoints of the run, newest first. */
-CAIRN_API int CAIRN_MUST_USE cairn_list(cairn_t *cairn, int64_t deadline_ms, cairn_list_t **ret, struct cairn_error *err);
+/* Committed checkpoints of the run, newest first; none for a run that does not exist yet. */
+CAIRN_API int CAIRN_MUST_USE cairn_list(cairn_t *cairn, int64_t deadline_ms, cairn_list_t **ret,
+                                        struct cairn_error *err);
 CAIRN_API size_t cairn_list_count(const cairn_list_t *list);
 CAIRN_API void cairn_list_get(const cairn_list_t *list, size_t idx, struct cairn_checkpoint *io);
 CAIRN_API void cairn_list_free(cairn_list_t *list);
 /* io->term and io->step say which; the truth about it, also after a lost answer. */
-CAIRN_API int CAIRN_MUST_USE cairn_status(cairn_t *cairn, int64_t deadline_ms, struct cairn_checkpoint *io, struct cairn_error *err);
+CAIRN_API int CAIRN_MUST_USE cairn_status(cairn_t *cairn, int64_t deadline_ms,
+                                          struct cairn_checkpoint *io, struct cairn_error *err);
 
 #ifdef __cplusplus
 }

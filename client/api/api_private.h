@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the blocking shell share: the handle, its ops, the guard around every call.
+ * Threads: the handle's loop thread runs the engine; callers' threads post to it and wait on
+ * condition variables. Lock order: handle, then op; neither is held across a call into the engine,
+ * a callback of the user, or a CHECK.
+ */
+#ifndef CAIRN_API_API_PRIVATE_H
+#define CAIRN_API_API_PRIVATE_H
+
+#include "cairn.h"
+
+#include "base/check.h"
+#include "base/list.h"
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+
+enum {
+    API_THREADS_MAX = 64,
+    API_THREADS_DEFAULT = 4,
+    API_IO_DEADLINE_MS = 30000,
+    API_SAVE_DEADLINE_MS = 600000,
+    API_CLOSE_GRACE_MS = 2000, /* for the answers to the aborts that cairn_close sends */
+};
+
+/* --- the handle (handle.c, close.c)
+ * --------------------------------------------------------------- */
+
+struct cairn {
+    struct list fork_link; /* in fork.c's list, from before the thread starts until all is closed */
+    unsigned generation;   /* of the process that opened it */
+    bool viewer;
+    uint64_t io_deadline_ms, save_deadline_ms;
+    void (*log)(void *user, int level, const char *line);
+    void *log_user;
+
+    struct engine_options engine_options; /* the engine borrows from it */
+    char *label;
+    struct loop *loop;
+    struct net *net;
+    struct work_pool *pool;
+    struct tls_context *tls;
+    struct arena *arena;
+    struct engine *engine; /* loop's thread */
+    pthread_t thread;
+    bool has_thread;
+    struct post close_post, break_post;
+
+    /* A broken CHECK: `claimed` is set by the first thread that met one, `dead` once the text is
+     * there. */
+    atomic_flag claimed;
+    atomic_int dead;
+    char broken[256];
+
+    pthread_mutex_t set_lock; /* one registration at a time */
+    pthread_mutex_t lock;     /* guards all below; cond tells of every change */
+    pthread_cond_t cond;
+    bool is_ready, is_closing, is_buried;
+    int ready_status;
+    struct diag ready_diag;
+    struct registered *set;    /* never NULL; stays as it is while borrow_count > 0 */
+    unsigned borrow_count;     /* saves that are not staged, restores that are not done */
+    unsigned restore_count;    /* restores that are not done */
+    struct list ops;           /* not done; each holds a reference for the loop */
+    struct diag fenced;        /* a save was fenced: later ones are, too */
+    struct diag close_failure; /* the first save that failed since cairn_close was called */
+};
+
+/* May this call use the handle? INVALID (NULL), FORKED, INTERNAL (dead). */
+int MUST_USE handle_check(const struct cairn *cairn, struct diag *diag);
+/* The same, and INVALID on the handle's own thread, where waiting would never end. */
+int MUST_USE handle_check_may_block(const struct cairn *cairn, struct diag *diag);
+int handle_dead_diag(const struct cairn *cairn, struct diag *diag);
+/* Ends the engine and the thread, frees everything. A dead handle keeps its memory (fork.c's list
+ * has it): whatever broke may still be referred to. */
+void handle_teardown(struct cairn *cairn);
+
+/* --- broken CHECKs (guard.c)
+ * ---------------------------------------------------------------------- */
+
+/* Runs fn(call, diag) so that a broken CHECK in it marks the handle dead (may be NULL: none yet)
+ * and gives INTERNAL. Fills *err, returns its code. */
+int guard_call(struct cairn *cairn, int (*fn)(void *call, struct diag *diag), void *call,
+               struct cairn_error *err);
+/* The same on the handle's own thread: false when fn did not come to its end. */
+bool guard_thread(struct cairn *cairn, void (*fn)(struct cairn *cairn));
+/* A pool thread's broken CHECK (work_threads_on_broken). */
+void guard_on_worker(void *cairn, const char *file, int line, const char *what);
+/* The handle whose thread this is; NULL on callers' threads. */
+struct cairn *guard_own_thread(void);
+/* On the handle's thread: leaves it, because the handle is dead. */
+void guard_on_break_post(struct post *post);
+
+/* --- fork (fork.c)
+ * -------------------------------------------------------------------------------- */
+
+/* Counts the forks between the first process and this one. */
+unsigned fork_generation(void);
+int MUST_USE fork_add(struct cairn *cairn, struct diag *diag);
+void fork_remove(struct cairn *cairn);
+
+/* --- ops (op.c, save_op.c, restore_op.c)
+ * ----------------------------------------------------------- */
+
+struct cairn_op {
+    atomic_uint refs; /* the user's, the loop's until done, one for a posted abort */
+    unsigned generation;
+    bool is_save;
+    struct cairn *cairn;    /* valid until done */
+    struct list link;       /* in cairn->ops; handle's lock */
+    bool borrows;           /* counted in borrow_count; handle's lock */
+    struct registered *set; /* a reference */
+    struct scratch scratch; /* copies of the arguments */
+    struct post start, abort;
+    uint64_t blocked_ns;
+
+    pthread_mutex_t lock; /* guards all below; cond tells of every change */
+    pthread_cond_t cond;
+    bool staged, done, abort_asked, abort_posted;
+    int status; /* once done */
+    struct diag diag;
+    struct list notifies;
+
+    union {
+        struct engine_save save;
+        struct engine_restore restore;
+    } u;
+};
+
+/* One reference, the caller's; not in the handle's list yet. */
+int MUST_USE op_new(struct cairn *cairn, bool is_save, struct cairn_op **ret, struct diag *diag);
+struct cairn_op *op_ref(struct cairn_op *op);
+void op_unref(struct cairn_op *op);
+/* Enters the handle's list with the loop's reference and the present set, and posts `start`.
+ * CLOSED, BUSY, INTERNAL, FENCED. */
+int MUST_USE op_start(struct cairn_op *op, void (*start)(struct post *post), struct diag *diag);
+/* Handle's thread: staged, done. op_finish gives back the loop's reference. */
+void op_stage(struct cairn_op *op);
+void op_finish(struct cairn_op *op, int status, const struct diag *diag);
+/* Waits for the stage; AGAIN when the time has passed. */
+int MUST_USE op_wait(struct cairn_op *op, enum cairn_stage stage, int64_t deadline_ms,
+                     struct diag *diag);
+void op_abort(struct cairn_op *op);
+
+/* --- small parts (errors.c, args.c)
+ * ---------------------------------------------------------------- */
+
+/* Returns code. */
+int error_fill(struct cairn_error *err, int code, const struct diag *diag);
+/* What the user can do about a failure of cairn_open, or NULL. */
+const char *error_remedy(int code);
+
+/* Copies a caller's struct that begins with its size over *ret, which holds the defaults and
+ * `bytes` in its size; NULL leaves them. INVALID, UNSUPPORTED (fields that this version does not
+ * know are in use). */
+int MUST_USE args_copy(const char *what, size_t bytes, const void *from, void *ret,
+                       struct diag *diag);
+/* Writes as much of a result as the caller's struct has room for, but for its size. */
+void args_give(size_t bytes, const void *from, void *io);
+/* 0 or negative: the default; capped so that sums cannot overflow. */
+uint64_t args_deadline_ms(int64_t deadline_ms, uint64_t default_ms);
+/* Now plus a deadline on CLOCK_MONOTONIC. */
+struct timespec args_due(int64_t deadline_ms);
+uint64_t args_now_ns(void);
+int MUST_USE args_lock_init(pthread_mutex_t *lock, pthread_cond_t *cond, struct diag *diag);
+
+#endif

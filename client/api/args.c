@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Arguments: structs that grow, deadlines, locks that wait on the monotonic clock. Pure but for the
+ * clock; any thread.
+ */
+#include "api_private.h"
+
+#include <string.h>
+#include <time.h>
+
+/* Ten years: nobody waits longer, and its nanoseconds fit. */
+#define DEADLINE_MS_MAX (INT64_C(10) * 366 * 24 * 3600 * 1000)
+
+int args_copy(const char *what, size_t bytes, const void *from, void *ret, struct diag *diag)
+{
+    size_t given;
+    if (from == NULL) {
+        return 0;
+    }
+    memcpy(&given, from, sizeof given);
+    if (given < bytes) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "%s.size is %zu, it must be %zu: start from %s's INIT macro of cairn.h",
+                        what, given, bytes, what);
+    }
+    for (size_t i = bytes; i < given; i++) {
+        if (((const uint8_t *)from)[i] != 0) {
+            return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                            "%s has a field set (at byte %zu) that libcairn %s does not know: "
+                            "upgrade the library",
+                            what, i, CAIRN_VERSION);
+        }
+    }
+    memcpy(ret, from, bytes);
+    return 0;
+}
+
+void args_give(size_t bytes, const void *from, void *io)
+{
+    size_t room;
+    memcpy(&room, io, sizeof room);
+    if (room > bytes) {
+        room = bytes;
+    }
+    if (room > sizeof room) {
+        memcpy((uint8_t *)io + sizeof(size_t), (const uint8_t *)from + sizeof(size_t),
+               room - sizeof(size_t));
+    }
+}
+
+uint64_t args_deadline_ms(int64_t deadline_ms, uint64_t default_ms)
+{
+    if (deadline_ms <= 0) {
+        return default_ms;
+    }
+    return (uint64_t)(deadline_ms < DEADLINE_MS_MAX ? deadline_ms : DEADLINE_MS_MAX);
+}
+
+uint64_t args_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+struct timespec args_due(int64_t deadline_ms)
+{
+    uint64_t due_ns = args_now_ns() + args_deadline_ms(deadline_ms, 0) * 1000000;
+    return (struct timespec){.tv_sec = (time_t)(due_ns / 1000000000),
+                             .tv_nsec = (long)(due_ns % 1000000000)};
+}
+
+int args_lock_init(pthread_mutex_t *lock, pthread_cond_t *cond, struct diag *diag)
+{
+    pthread_condattr_t attr;
+    int errnum = pthread_mutex_init(lock, NULL);
+    if (errnum != 0) {
+        return diag_errno(diag, errnum, "create a lock");
+    }
+    errnum = pthread_condattr_init(&attr);
+    if (errnum == 0) {
+        CHECK(pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
+        errnum = pthread_cond_init(cond, &attr);
+        pthread_condattr_destroy(&attr);
+    }
+    if (errnum != 0) {
+        pthread_mutex_destroy(lock);
+        return diag_errno(diag, errnum, "create a condition variable");
+    }
+    return 0;
+}

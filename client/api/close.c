@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Closing: wait for what is in flight, abort what is left and hear the truth about it, end the
+ * thread, free. Never takes longer than the deadline, the grace and the end of the copies that run.
+ * The caller's thread, the last call of the handle.
+ */
+#include "api_private.h"
+
+#include <stdlib.h>
+
+void handle_teardown(struct cairn *cairn)
+{
+    if (cairn == NULL) {
+        return;
+    }
+    if (cairn->has_thread) {
+        loop_post(cairn->loop, &cairn->close_post);
+        CHECK(pthread_join(cairn->thread, NULL) == 0);
+        if (atomic_load(&cairn->dead) != 0) {
+            return;
+        }
+    }
+    fork_remove(cairn);
+    work_threads_free(cairn->pool);
+    net_uv_free(cairn->net);
+    struct loop *loop = cairn->loop;
+    cairn->loop = NULL; /* guard_call posts to it no more */
+    loop_uv_free(loop);
+    arena_free(cairn->arena);
+    tls_context_free(cairn->tls);
+    registered_unref(cairn->set);
+    pthread_mutex_destroy(&cairn->set_lock);
+    pthread_mutex_destroy(&cairn->lock);
+    pthread_cond_destroy(&cairn->cond);
+    free(cairn->label);
+    free(cairn);
+}
+
+/* With the lock held: waits until nothing is in flight. */
+static void drain(struct cairn *cairn, int64_t deadline_ms)
+{
+    struct timespec due = args_due(deadline_ms);
+    int errnum = 0;
+    while (!list_is_empty(&cairn->ops) && errnum == 0) {
+        errnum = deadline_ms == CAIRN_FOREVER
+                     ? pthread_cond_wait(&cairn->cond, &cairn->lock)
+                     : pthread_cond_timedwait(&cairn->cond, &cairn->lock, &due);
+    }
+}
+
+struct close_call {
+    struct cairn *cairn;
+    int64_t deadline_ms;
+};
+
+static int close_handle(void *arg, struct diag *diag)
+{
+    const struct close_call *call = arg;
+    struct cairn *cairn = call->cairn;
+    int rc = handle_check_may_block(cairn, diag);
+    if (rc != 0 && rc != CAIRN_E_INTERNAL) {
+        return rc; /* of a child after fork, or from a callback: nothing of it may be touched */
+    }
+    pthread_mutex_lock(&cairn->lock);
+    cairn->is_closing = true;
+    drain(cairn, call->deadline_ms);
+    if (!list_is_empty(&cairn->ops)) {
+        list_each (node, &cairn->ops) {
+            op_abort(list_item(node, struct cairn_op, link));
+        }
+        drain(cairn, API_CLOSE_GRACE_MS);
+    }
+    pthread_mutex_unlock(&cairn->lock);
+
+    /* Aborts that nobody answered end with CLOSED in here; then close_failure is complete. */
+    struct loop *loop = cairn->loop;
+    CHECK(loop != NULL);
+    loop_post(loop, &cairn->close_post);
+    CHECK(pthread_join(cairn->thread, NULL) == 0);
+    cairn->has_thread = false;
+    if (atomic_load(&cairn->dead) != 0) {
+        return rc != 0 ? rc : handle_dead_diag(cairn, diag); /* its memory stays: handle_teardown */
+    }
+    if (cairn->close_failure.code != 0) {
+        rc = diag_copy(diag, &cairn->close_failure);
+        diag_add(diag, "not everything in flight became durable");
+    }
+    handle_teardown(cairn);
+    return rc;
+}
+
+int cairn_close(cairn_t *cairn, int64_t deadline_ms, struct cairn_error *err)
+{
+    struct close_call call = {cairn, deadline_ms};
+    if (cairn == NULL) {
+        return error_fill(err, 0, NULL);
+    }
+    /* Without the handle: it is gone when the guard would look at it. */
+    return guard_call(NULL, close_handle, &call, err);
+}

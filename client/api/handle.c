@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The handle: options to engine options, the parts that an engine needs, the thread that runs it,
+ * and what happens when that thread breaks a CHECK: the workers end first, because they read and
+ * write the user's tensors, then every future says INTERNAL. cairn_open: any thread; loop_main and
+ * bury: the handle's.
+ */
+#include "api_private.h"
+
+#include "base/log.h"
+#include "hash/hash.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+int cairn_new_attempt(char ret_token[33])
+{
+    struct token token;
+    ssize_t got;
+    if (ret_token == NULL) {
+        return CAIRN_E_INVALID;
+    }
+    do {
+        got = getrandom(&token, sizeof token, 0);
+    } while (got < 0 && errno == EINTR);
+    if (got != (ssize_t)sizeof token) {
+        return CAIRN_E_INTERNAL;
+    }
+    hex_encode(sizeof token, &token, ret_token);
+    return 0;
+}
+
+/* --- checks of every call
+ * ------------------------------------------------------------------------- */
+
+int handle_dead_diag(const struct cairn *cairn, struct diag *diag)
+{
+    return diag_set(diag, CAIRN_E_INTERNAL,
+                    "a broken assertion in Cairn (%s): this handle is dead; close it, open another "
+                    "one to go on "
+                    "saving, and please report it",
+                    cairn->broken);
+}
+
+int handle_check(const struct cairn *cairn, struct diag *diag)
+{
+    if (cairn == NULL) {
+        return diag_set(diag, CAIRN_E_INVALID, "the handle is NULL");
+    }
+    if (cairn->generation != fork_generation()) {
+        return diag_set(diag, CAIRN_E_FORKED,
+                        "this handle was opened before fork() and belongs to the parent process: "
+                        "use it there, or "
+                        "open another one here");
+    }
+    return atomic_load(&cairn->dead) != 0 ? handle_dead_diag(cairn, diag) : 0;
+}
+
+int handle_check_may_block(const struct cairn *cairn, struct diag *diag)
+{
+    int rc = handle_check(cairn, diag);
+    if (rc == 0 && guard_own_thread() == cairn) {
+        rc = diag_set(diag, CAIRN_E_INVALID,
+                      "called from a callback on Cairn's own thread, which may only poll and free: "
+                      "hand over to a "
+                      "thread of yours");
+    }
+    return rc;
+}
+
+/* --- log
+ * ------------------------------------------------------------------------------------------ */
+
+/* One sink for the process; the line goes to the handle whose thread wrote it. */
+static void log_route(void *user, enum log_level level, const char *line, size_t bytes)
+{
+    const struct cairn *cairn = guard_own_thread();
+    (void)user;
+    if (cairn != NULL && cairn->log != NULL) {
+        cairn->log(cairn->log_user, (int)level, line);
+    } else if (level >= LOG_WARN) {
+        fprintf(stderr, "%.*s\n", (int)bytes, line);
+    }
+}
+
+static void log_once(void) { log_set_sink(log_route, NULL); }
+
+/* --- options
+ * -------------------------------------------------------------------------------------- */
+
+static int parse_attempt(const struct cairn_options *options, struct token *ret, struct diag *diag)
+{
+    const char *text = options->attempt, *where = "options.attempt";
+    char fresh[33];
+    if (text == NULL) {
+        text = getenv("CAIRN_ATTEMPT");
+        where = "CAIRN_ATTEMPT";
+    }
+    if (text == NULL && options->world_size > 1) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "no attempt token: rank 0 draws one with cairn_new_attempt() and gives it "
+                        "to all %d ranks "
+                        "(options.attempt or CAIRN_ATTEMPT)",
+                        options->world_size);
+    }
+    if (text == NULL) {
+        if (cairn_new_attempt(fresh) != 0) {
+            return diag_set(diag, CAIRN_E_INTERNAL, "the system gives no random numbers");
+        }
+        text = fresh;
+    }
+    if (strlen(text) != 2 * sizeof *ret || !hex_decode(sizeof *ret, text, ret)) {
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "%s is no attempt token: 32 hex digits are expected, as cairn_new_attempt() draws them",
+            where);
+    }
+    return 0;
+}
+
+static int check_options(const struct cairn_options *options, struct diag *diag)
+{
+    if (options->world_size < 1 || options->world_size > LIMIT_WORLD_SIZE) {
+        return diag_set(diag, CAIRN_E_INVALID, "options.world_size is %d; 1 to %d are possible",
+                        options->world_size, LIMIT_WORLD_SIZE);
+    }
+    if (options->rank < 0 || options->rank >= options->world_size) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.rank is %d; with a world_size of %d it is 0 to %d", options->rank,
+                        options->world_size, options->world_size - 1);
+    }
+    if (options->threads < 0 || options->threads > API_THREADS_MAX) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.threads is %d; 0 (automatic) to %d are possible", options->threads,
+                        API_THREADS_MAX);
+    }
+    if (options->io_deadline_ms < 0 || options->save_deadline_ms < 0) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "a deadline in the options is negative; 0 is the default");
+    }
+    if ((options->cert_file == NULL) != (options->key_file == NULL)) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.cert_file and options.key_file go together");
+    }
+    if (options->cert_file != NULL && options->ca_file == NULL) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.cert_file is set without ca_file: TLS is used when ca_file names "
+                        "the authority "
+                        "that the server's certificate comes from");
+    }
+    return 0;
+}
+
+static unsigned thread_count(int32_t wanted)
+{
+    cpu_set_t cpus;
+    unsigned count = 1;
+    if (wanted > 0) {
+        return (unsigned)wanted;
+    }
+    if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) {
+        count = (unsigned)CPU_COUNT(&cpus);
+    }
+    return count < API_THREADS_DEFAULT ? count : API_THREADS_DEFAULT;
+}
+
+static int set_identity(struct cairn *cairn, const char *url, const struct cairn_options *options,
+                        struct diag *diag)
+{
+    struct engine_options *engine = &cairn->engine_options;
+    int rc = check_options(options, diag);
+    rc = rc != 0 ? rc : url_parse(url, getenv("CAIRN_SERVER"), false, &engine->url, diag);
+    if (rc == 0 && !options->read_only) {
+        rc = parse_attempt(options, &engine->token, diag);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    cairn->viewer = options->read_only != 0;
+    cairn->io_deadline_ms = args_deadline_ms(options->io_deadline_ms, API_IO_DEADLINE_MS);
+    cairn->save_deadline_ms = args_deadline_ms(options->save_deadline_ms, API_SAVE_DEADLINE_MS);
+    cairn->log = options->log;
+    cairn->log_user = options->log_user;
+    engine->viewer = cairn->viewer;
+    engine->rank = cairn->viewer ? 0 : (uint32_t)options->rank;
+    engine->world_size = cairn->viewer ? 1 : (uint32_t)options->world_size;
+    engine->io_deadline_ms = cairn->io_deadline_ms;
+    if (options->label != NULL) {
+        cairn->label = strndup(options->label, LIMIT_COORDINATE_BYTES);
+        if (cairn->label == NULL) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the label");
+        }
+    }
+    engine->label = cairn->label;
+    return registered_new(engine->rank, engine->world_size, 0, NULL, 0, NULL, &cairn->set, diag);
+}
+
+/* --- the handle's thread
+ * -------------------------------------------------------------------------- */
+
+static void on_ready(void *user, int status, const struct diag *diag)
+{
+    struct cairn *cairn = user;
+    pthread_mutex_lock(&cairn->lock);
+    cairn->is_ready = true;
+    cairn->ready_status = status;
+    if (status != 0) {
+        cairn->ready_diag = *diag;
+    }
+    pthread_cond_broadcast(&cairn->cond);
+    pthread_mutex_unlock(&cairn->lock);
+}
+
+static void loop_main(struct cairn *cairn)
+{
+    struct diag diag = DIAG_INIT;
+    int rc = engine_new(&cairn->engine_options, on_ready, cairn, &cairn->engine, &diag);
+    if (rc != 0) {
+        on_ready(cairn, rc, &diag);
+    }
+    loop_uv_run(cairn->loop);
+}
+
+static void bury_pool(struct cairn *cairn)
+{
+    struct work_pool *pool = cairn->pool;
+    cairn->pool = NULL;
+    work_threads_free(pool);
+}
+
+static void bury_net(struct cairn *cairn)
+{
+    /* The server sees the end of the connection. The loop stays: name look-ups that still run wake
+     * it. */
+    net_uv_abandon(cairn->net);
+    LOG(LOG_ERROR, "api", "the handle is dead", ls("broken", cairn->broken));
+}
+
+static void bury_ops(struct cairn *cairn)
+{
+    struct diag diag = DIAG_INIT;
+    int rc = handle_dead_diag(cairn, &diag);
+    for (;;) {
+        pthread_mutex_lock(&cairn->lock);
+        struct list *node = cairn->ops.next;
+        cairn->is_buried = node == &cairn->ops;
+        pthread_cond_broadcast(&cairn->cond);
+        pthread_mutex_unlock(&cairn->lock);
+        if (node == &cairn->ops) {
+            return;
+        }
+        op_finish(list_item(node, struct cairn_op, link), rc, &diag);
+    }
+}
+
+static void *thread_main(void *arg)
+{
+    struct cairn *cairn = arg;
+    static void (*const burial[])(struct cairn * cairn) = {bury_pool, bury_net, bury_ops};
+
+    err_ignore(pthread_setname_np(pthread_self(), "cairn-loop")); /* only for ps */
+    if (!guard_thread(cairn, loop_main)) {
+        /* Each on its own: what breaks in one must not keep the futures from ending. */
+        for (size_t i = 0; i < ARRAY_LEN(burial); i++) {
+            err_ignore(guard_thread(cairn, burial[i]));
+        }
+    }
+    return NULL;
+}
+
+/* --- opening
+ * -------------------------------------------------------------------------------------- */
+
+static void on_closed(void *user)
+{
+    struct cairn *cairn = user;
+    cairn->engine = NULL;
+    loop_uv_stop(cairn->loop);
+}
+
+static void on_close_post(struct post *post)
+{
+    struct cairn *cairn = container_of(post, struct cairn, close_post);
+    if (cairn->engine != NULL) {
+        engine_close(cairn->engine, on_closed, cairn);
+    } else {
+        loop_uv_stop(cairn->loop);
+    }
+}
+
+static int make_tls(struct cairn *cairn, const struct cairn_options *options, struct diag *diag)
+{
+    struct tls_options tls = {.cert_file = options->cert_file,
+                              .key_file = options->key_file,
+                              .ca_file = options->ca_file};
+    return options->ca_file != NULL ? tls_context_new(&tls, &cairn->tls, diag) : 0;
+}
+
+static int make_parts(struct cairn *cairn, const struct cairn_options *options, struct diag *diag)
+{
+    struct engine_options *engine = &cairn->engine_options;
+    int rc = make_tls(cairn, options, diag);
+    rc = rc != 0 ? rc : loop_uv_new(&cairn->loop, diag);
+    rc = rc != 0 ? rc : net_uv_new(cairn->loop, &cairn->net, diag);
+    if (rc == 0 && !cairn->viewer) {
+        rc = arena_new(options->arena_bytes, &cairn->arena, diag);
+    }
+    if (rc == 0) {
+        rc = work_threads_new(cairn->loop, thread_count(options->threads), "cairn-work",
+                              &cairn->pool, diag);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    work_threads_on_broken(cairn->pool, guard_on_worker, cairn);
+    engine->loop = cairn->loop;
+    engine->net = cairn->net;
+    engine->pool = cairn->pool;
+    engine->tls = cairn->tls;
+    engine->arena = cairn->arena;
+    loop_random(cairn->loop, sizeof engine->writer, &engine->writer);
+    return 0;
+}
+
+static int start_thread(struct cairn *cairn, struct diag *diag)
+{
+    sigset_t all, old;
+    int rc = fork_add(cairn, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    sigfillset(&all); /* signals belong to the program's own threads */
+    CHECK(pthread_sigmask(SIG_SETMASK, &all, &old) == 0);
+    int errnum = pthread_create(&cairn->thread, NULL, thread_main, cairn);
+    CHECK(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
+    if (errnum != 0) {
+        return diag_errno(diag, errnum, "start a thread");
+    }
+    cairn->has_thread = true;
+    return 0;
+}
+
+static int wait_ready(struct cairn *cairn, struct diag *diag)
+{
+    pthread_mutex_lock(&cairn->lock);
+    while (!cairn->is_ready && !cairn->is_buried) {
+        pthread_cond_wait(&cairn->cond, &cairn->lock);
+    }
+    int rc = cairn->is_ready ? cairn->ready_status : CAIRN_E_INTERNAL;
+    pthread_mutex_unlock(&cairn->lock);
+    if (rc != 0 && !cairn->is_ready) {
+        return handle_dead_diag(cairn, diag);
+    }
+    return rc != 0 ? diag_copy(diag, &cairn->ready_diag) : 0;
+}
+
+static int handle_new(struct cairn **ret, struct diag *diag)
+{
+    struct cairn *cairn = calloc(1, sizeof *cairn);
+    if (cairn == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a handle");
+    }
+    int rc = args_lock_init(&cairn->lock, &cairn->cond, diag);
+    if (rc == 0 && pthread_mutex_init(&cairn->set_lock, NULL) != 0) {
+        pthread_mutex_destroy(&cairn->lock);
+        pthread_cond_destroy(&cairn->cond);
+        rc = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a lock");
+    }
+    if (rc != 0) {
+        free(cairn);
+        return rc;
+    }
+    atomic_flag_clear(&cairn->claimed);
+    list_init(&cairn->ops);
+    list_init(&cairn->fork_link);
+    cairn->generation = fork_generation();
+    cairn->close_post.cb = on_close_post;
+    cairn->break_post.cb = guard_on_break_post;
+    *ret = cairn;
+    return 0;
+}
+
+struct open_call {
+    const char *url;
+    const struct cairn_options *options;
+    struct cairn **ret;
+};
+
+static int open_handle(void *arg, struct diag *diag)
+{
+    const struct open_call *call = arg;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct cairn_options options = CAIRN_OPTIONS_INIT;
+    struct cairn *cairn = NULL;
+
+    if (call->url == NULL || call->ret == NULL) {
+        return diag_set(diag, CAIRN_E_INVALID, "%s is NULL", call->url == NULL ? "url" : "ret");
+    }
+    int rc = args_copy("cairn_options", sizeof options, call->options, &options, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    options.world_size = options.world_size != 0 ? options.world_size : 1;
+    CHECK(pthread_once(&once, log_once) == 0);
+    rc = handle_new(&cairn, diag);
+    rc = rc != 0 ? rc : set_identity(cairn, call->url, &options, diag);
+    rc = rc != 0 ? rc : make_parts(cairn, &options, diag);
+    rc = rc != 0 ? rc : start_thread(cairn, diag);
+    rc = rc != 0 ? rc : wait_ready(cairn, diag);
+    if (rc != 0) {
+        handle_teardown(cairn);
+        return rc;
+    }
+    *call->ret = cairn;
+    return 0;
+}
+
+static int open_and_explain(void *arg, struct diag *diag)
+{
+    const struct open_call *call = arg;
+    struct diag first = DIAG_INIT;
+    int rc = open_handle(arg, &first);
+    if (rc == 0) {
+        return 0;
+    }
+    const char *remedy = error_remedy(rc);
+    return diag_set(diag, rc, "open \"%.100s\": %s%s%s", call->url != NULL ? call->url : "",
+                    diag_text(&first, rc), remedy != NULL ? "; " : "",
+                    remedy != NULL ? remedy : "");
+}
+
+int cairn_open(const char *url, const struct cairn_options *options, cairn_t **ret,
+               struct cairn_error *err)
+{
+    struct open_call call = {url, options, ret};
+    return guard_call(NULL, open_and_explain, &call, err);
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A save or restore as its user sees it: a reference-counted pair of futures. The user's reference,
+ * the loop's until it is done, and one for an abort on its way keep it; it outlives its handle.
+ * Invariants: staged before done, each once; a callback once, its drop once after it. Any thread,
+ * but for op_stage and op_finish (the handle's).
+ */
+#include "api_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct notify {
+    struct list link;
+    enum cairn_stage stage;
+    void (*cb)(void *user, int code);
+    void *user;
+    void (*drop)(void *user);
+};
+
+static void on_abort_post(struct post *post);
+
+int op_new(struct cairn *cairn, bool is_save, struct cairn_op **ret, struct diag *diag)
+{
+    struct cairn_op *op = calloc(1, sizeof *op);
+    if (op == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an operation");
+    }
+    int rc = args_lock_init(&op->lock, &op->cond, diag);
+    if (rc != 0) {
+        free(op);
+        return rc;
+    }
+    atomic_init(&op->refs, 1);
+    op->generation = cairn->generation;
+    op->is_save = is_save;
+    op->cairn = cairn;
+    op->abort.cb = on_abort_post;
+    list_init(&op->link);
+    list_init(&op->notifies);
+    scratch_init(&op->scratch, MIB(1));
+    *ret = op;
+    return 0;
+}
+
+struct cairn_op *op_ref(struct cairn_op *op)
+{
+    atomic_fetch_add(&op->refs, 1);
+    return op;
+}
+
+void op_unref(struct cairn_op *op)
+{
+    if (op == NULL || atomic_fetch_sub(&op->refs, 1) != 1) {
+        return;
+    }
+    if (!op->is_save && op->done) {
+        engine_restore_fini(&op->u.restore);
+    }
+    registered_unref(op->set);
+    scratch_fini(&op->scratch);
+    pthread_mutex_destroy(&op->lock);
+    pthread_cond_destroy(&op->cond);
+    free(op);
+}
+
+/* --- its life
+ * ------------------------------------------------------------------------------------- */
+
+/* With the handle's lock held. */
+static int admit(struct cairn_op *op, struct diag *diag)
+{
+    struct cairn *cairn = op->cairn;
+    if (cairn->is_buried) {
+        return handle_dead_diag(cairn, diag);
+    }
+    if (cairn->is_closing) {
+        return diag_set(diag, CAIRN_E_CLOSED, "the handle is being closed");
+    }
+    if (op->is_save && cairn->fenced.code != 0) {
+        return diag_copy(diag, &cairn->fenced);
+    }
+    if (cairn->restore_count > 0) {
+        return diag_set(diag, CAIRN_E_BUSY,
+                        "a restore is running, it fills the registered tensors: wait for it");
+    }
+    if (!op->is_save && cairn->borrow_count > 0) {
+        return diag_set(diag, CAIRN_E_BUSY,
+                        "a save is copying the registered tensors: restore when it is staged");
+    }
+    cairn->borrow_count++;
+    cairn->restore_count += op->is_save ? 0 : 1;
+    op->borrows = true;
+    return 0;
+}
+
+static void return_loan(struct cairn_op *op)
+{
+    if (op->borrows) {
+        op->borrows = false;
+        op->cairn->borrow_count--;
+        op->cairn->restore_count -= op->is_save ? 0 : 1;
+    }
+}
+
+int op_start(struct cairn_op *op, void (*start)(struct post *post), struct diag *diag)
+{
+    struct cairn *cairn = op->cairn;
+    pthread_mutex_lock(&cairn->lock);
+    int rc = admit(op, diag);
+    if (rc == 0) {
+        list_add_tail(&cairn->ops, &op->link);
+        op_ref(op);
+        op->start.cb = start;
+    }
+    pthread_mutex_unlock(&cairn->lock);
+    if (rc == 0) {
+        op->set = registered_ref(cairn->set); /* borrowed: nobody replaces it now */
+        loop_post(cairn->loop, &op->start);
+    }
+    return rc;
+}
+
+/* Takes the callbacks whose time has come out of the op and makes them, without a lock. */
+static void fire(struct cairn_op *op, bool all, int code)
+{
+    struct list ready;
+    list_init(&ready);
+    pthread_mutex_lock(&op->lock);
+    list_each_safe (node, &op->notifies) {
+        if (all || list_item(node, struct notify, link)->stage == CAIRN_STAGED) {
+            list_remove(node);
+            list_add_tail(&ready, node);
+        }
+    }
+    pthread_mutex_unlock(&op->lock);
+    for (struct list *node = list_pop(&ready); node != NULL; node = list_pop(&ready)) {
+        struct notify *notify = list_item(node, struct notify, link);
+        notify->cb(notify->user, code);
+        if (notify->drop != NULL) {
+            notify->drop(notify->user);
+        }
+        free(notify);
+    }
+}
+
+void op_stage(struct cairn_op *op)
+{
+    pthread_mutex_lock(&op->cairn->lock);
+    return_loan(op);
+    pthread_mutex_unlock(&op->cairn->lock);
+    pthread_mutex_lock(&op->lock);
+    op->staged = true;
+    pthread_cond_broadcast(&op->cond);
+    pthread_mutex_unlock(&op->lock);
+    fire(op, false, 0);
+}
+
+void op_finish(struct cairn_op *op, int status, const struct diag *diag)
+{
+    struct cairn *cairn = op->cairn;
+    pthread_mutex_lock(&op->lock);
+    op->done = true;
+    op->status = status;
+    if (status != 0) {
+        op->diag = *diag;
+        op->diag.code = status;
+    }
+    bool abort_lost =
+        op->abort_posted && atomic_load(&cairn->dead) != 0; /* that post never comes */
+    pthread_cond_broadcast(&op->cond);
+    pthread_mutex_unlock(&op->lock);
+
+    pthread_mutex_lock(&cairn->lock);
+    list_remove(&op->link);
+    return_loan(op);
+    if (op->is_save && status == CAIRN_E_FENCED) {
+        cairn->fenced = op->diag;
+    } else if (!op->is_save && status == 0) {
+        diag_clear(&cairn->fenced); /* the attempt has seen the newest term now */
+    }
+    if (cairn->is_closing && op->is_save && status != 0 && cairn->close_failure.code == 0) {
+        cairn->close_failure = op->diag;
+    }
+    pthread_cond_broadcast(&cairn->cond);
+    pthread_mutex_unlock(&cairn->lock);
+    fire(op, true, status);
+    if (abort_lost) {
+        op_unref(op);
+    }
+    op_unref(op);
+}
+
+/* --- the futures
+ * ---------------------------------------------------------------------------------- */
+
+static int op_check(const struct cairn_op *op, struct diag *diag)
+{
+    if (op == NULL) {
+        return diag_set(diag, CAIRN_E_INVALID, "the operation is NULL");
+    }
+    if (op->generation != fork_generation()) {
+        return diag_set(diag, CAIRN_E_FORKED, "this operation belongs to the parent process");
+    }
+    return 0;
+}
+
+/* With the lock held. */
+static bool has_reached(const struct cairn_op *op, enum cairn_stage stage)
+{
+    return op->done || (op->staged && stage == CAIRN_STAGED);
+}
+
+static int outcome(const struct cairn_op *op, enum cairn_stage stage, struct diag *diag)
+{
+    if (!has_reached(op, stage)) {
+        return diag_set(diag, CAIRN_E_AGAIN, "the operation goes on");
+    }
+    return (op->staged && stage == CAIRN_STAGED) || op->status == 0 ? 0
+                                                                    : diag_copy(diag, &op->diag);
+}
+
+int op_wait(struct cairn_op *op, enum cairn_stage stage, int64_t deadline_ms, struct diag *diag)
+{
+    struct timespec due = args_due(deadline_ms);
+    int errnum = 0;
+    pthread_mutex_lock(&op->lock);
+    while (!has_reached(op, stage) && errnum == 0 && deadline_ms > 0) {
+        errnum = deadline_ms == CAIRN_FOREVER ? pthread_cond_wait(&op->cond, &op->lock)
+                                              : pthread_cond_timedwait(&op->cond, &op->lock, &due);
+    }
+    int rc = outcome(op, stage, diag);
+    pthread_mutex_unlock(&op->lock);
+    return rc;
+}
+
+static bool is_stage(enum cairn_stage stage)
+{
+    return stage == CAIRN_STAGED || stage == CAIRN_DONE;
+}
+
+int cairn_op_wait(cairn_op_t *op, enum cairn_stage stage, int64_t deadline_ms,
+                  struct cairn_error *err)
+{
+    struct diag diag = DIAG_INIT;
+    int rc = op_check(op, &diag);
+    if (rc == 0 && !is_stage(stage)) {
+        rc = diag_set(&diag, CAIRN_E_INVALID,
+                      "stage is %d; CAIRN_STAGED and CAIRN_DONE are possible", (int)stage);
+    }
+    if (rc == 0) {
+        /* On Cairn's own thread the wait would keep away what it waits for. */
+        rc = op_wait(op, stage, guard_own_thread() != NULL ? 0 : deadline_ms, &diag);
+    }
+    return error_fill(err, rc, &diag);
+}
+
+int cairn_op_notify(cairn_op_t *op, enum cairn_stage stage, void (*cb)(void *user, int code),
+                    void *user, void (*drop)(void *user))
+{
+    struct notify *notify = NULL;
+    bool reached = false;
+    int code = 0, rc = op_check(op, NULL);
+    if (rc == 0 && (cb == NULL || !is_stage(stage))) {
+        rc = CAIRN_E_INVALID;
+    }
+    if (rc == 0) {
+        notify = malloc(sizeof *notify);
+        rc = notify != NULL ? 0 : CAIRN_E_NO_MEMORY;
+    }
+    if (rc == 0) {
+        *notify = (struct notify){.stage = stage, .cb = cb, .user = user, .drop = drop};
+        pthread_mutex_lock(&op->lock);
+        reached = has_reached(op, stage);
+        if (reached) {
+            code = outcome(op, stage, NULL);
+        } else {
+            list_add_tail(&op->notifies, &notify->link);
+        }
+        pthread_mutex_unlock(&op->lock);
+    }
+    if (reached) {
+        free(notify);
+        cb(user, code);
+    }
+    if ((reached || rc != 0) && drop != NULL) {
+        drop(user);
+    }
+    return rc;
+}
+
+/* --- abort
+ * ---------------------------------------------------------------------------------------- */
+
+static void on_abort_post(struct post *post)
+{
+    struct cairn_op *op = container_of(post, struct cairn_op, abort);
+    pthread_mutex_lock(&op->lock);
+    bool done = op->done;
+    op->abort_posted = false;
+    pthread_mutex_unlock(&op->lock);
+    if (!done && op->is_save) {
+        engine_save_abort(&op->u.save);
+    } else if (!done) {
+        engine_restore_abort(&op->u.restore);
+    }
+    op_unref(op);
+}
+
+void op_abort(struct cairn_op *op)
+{
+    pthread_mutex_lock(&op->lock);
+    if (!op->done && !op->abort_asked) {
+        op->abort_asked = op->abort_posted = true;
+        op_ref(op);
+        loop_post(op->cairn->loop, &op->abort); /* not done: the handle is there */
+    }
+    pthread_mutex_unlock(&op->lock);
+}
+
+void cairn_op_abort(cairn_op_t *op)
+{
+    if (op_check(op, NULL) == 0) {
+        op_abort(op);
+    }
+}
+
+void cairn_op_free(cairn_op_t *op)
+{
+    if (op_check(op, NULL) == 0) { /* a child's copy costs nothing */
+        op_unref(op);
+    }
+}

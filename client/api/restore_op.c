@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn_restore: posts the restore to the handle's thread and returns at once; the registered
+ * tensors are borrowed until it is done. on_done and start: the handle's thread; the rest: the
+ * caller's.
+ */
+#include "api_private.h"
+
+#include "base/failpoint.h"
+#include "base/log.h"
+
+static void on_done(struct engine_restore *restore, int status)
+{
+    struct cairn_op *op = container_of(restore, struct cairn_op, u.restore);
+    if (status == 0 && restore->fell_back) {
+        LOG(LOG_WARN, "api", "newer checkpoints are damaged: an older one was restored",
+            lu("term", restore->id.term), lu("step", restore->id.step));
+    }
+    op_finish(op, status, &restore->diag);
+}
+
+static void start(struct post *post)
+{
+    struct cairn_op *op = container_of(post, struct cairn_op, start);
+    CHECK(FAILPOINT("api.start") == 0);
+    op->u.restore.set = op->set;
+    engine_restore_start(op->cairn->engine, &op->u.restore);
+}
+
+struct restore_call {
+    struct cairn *cairn;
+    const struct cairn_restore_options *options;
+    struct cairn_op **ret;
+};
+
+static int check_options(const struct cairn_restore_options *options, struct diag *diag)
+{
+    if (options->deadline_ms < 0) {
+        return diag_set(diag, CAIRN_E_INVALID, "options.deadline_ms is negative; 0 is the default");
+    }
+    if (options->step == CAIRN_LATEST && options->term != 0) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.term is %llu without a step: the latest checkpoint is one of the "
+                        "lineage, whatever "
+                        "its term",
+                        (unsigned long long)options->term);
+    }
+    return 0;
+}
+
+static struct selector make_selector(const struct cairn_restore_options *options)
+{
+    struct selector selector = {.kind = SELECT_LATEST};
+    if (options->step != CAIRN_LATEST) {
+        selector.kind = options->term != 0 ? SELECT_EXACT : SELECT_STEP;
+        selector.id = (struct ckpt_id){.term = options->term, .step = options->step};
+    }
+    return selector;
+}
+
+static int run(void *arg, struct diag *diag)
+{
+    const struct restore_call *call = arg;
+    struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
+    uint64_t begin_ns = args_now_ns();
+    struct cairn_op *op = NULL;
+    int rc = handle_check(call->cairn, diag);
+    if (rc == 0 && call->ret == NULL) {
+        rc = diag_set(diag, CAIRN_E_INVALID, "ret is NULL");
+    }
+    rc = rc != 0
+             ? rc
+             : args_copy("cairn_restore_options", sizeof options, call->options, &options, diag);
+    rc = rc != 0 ? rc : check_options(&options, diag);
+    rc = rc != 0 ? rc : op_new(call->cairn, false, &op, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    struct engine_restore *restore = &op->u.restore;
+    restore->selector = make_selector(&options);
+    restore->allow_older = options.allow_older < 0 ? restore->selector.kind == SELECT_LATEST
+                                                   : options.allow_older != 0;
+    restore->strict = options.strict != 0;
+    restore->deadline_ms = args_deadline_ms(options.deadline_ms, API_SAVE_DEADLINE_MS);
+    restore->on_done = on_done;
+    CHECK(FAILPOINT("api.call") == 0);
+    op->blocked_ns = args_now_ns() - begin_ns; /* before the loop may finish it */
+    rc = op_start(op, start, diag);
+    if (rc != 0) {
+        op_unref(op);
+        return rc;
+    }
+    *call->ret = op;
+    return 0;
+}
+
+int cairn_restore(cairn_t *cairn, const struct cairn_restore_options *options, cairn_op_t **ret,
+                  struct cairn_error *err)
+{
+    struct restore_call call = {cairn, options, ret};
+    return guard_call(cairn, run, &call, err);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn_save: copies the arguments, posts the save to the handle's thread, and returns when the
+ * state is staged. A save that fails before that is the call's own failure. on_* and start: the
+ * handle's thread; the rest: the caller's.
+ */
+#include "api_private.h"
+
+#include "base/failpoint.h"
+#include "base/log.h"
+
+#include <string.h>
+
+static void on_staged(struct engine_save *save, int status)
+{
+    if (status == 0) {
+        op_stage(container_of(save, struct cairn_op, u.save));
+    }
+}
+
+static void on_done(struct engine_save *save, int status)
+{
+    struct cairn_op *op = container_of(save, struct cairn_op, u.save);
+    if (status == 0 && save->new_lineage) {
+        LOG(LOG_WARN, "api",
+            "this run has checkpoints that were not restored: a new lineage begins beside them",
+            lu("term", save->id.term), lu("step", save->id.step));
+    }
+    op_finish(op, status, &save->diag);
+}
+
+static void start(struct post *post)
+{
+    struct cairn_op *op = container_of(post, struct cairn_op, start);
+    CHECK(FAILPOINT("api.start") == 0);
+    op->u.save.set = op->set;
+    engine_save_start(op->cairn->engine, &op->u.save);
+}
+
+/* --- arguments
+ * ------------------------------------------------------------------------------------ */
+
+static int bad_label(const char *what, size_t idx, const char *text, struct diag *diag)
+{
+    if (text != NULL && text_is_valid(strlen(text), text, LABEL_BYTES_MAX)) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_INVALID, "%s %zu: 1 to %d bytes of UTF-8 are allowed", what, idx,
+                    LABEL_BYTES_MAX);
+}
+
+static int check_counts(const struct cairn_save_options *options, struct diag *diag)
+{
+    if (options->tag_count > LIMIT_TAGS || options->metric_count > LIMIT_METRICS) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "%zu tags and %zu metrics; %d and %d are allowed",
+                        options->tag_count, options->metric_count, LIMIT_TAGS, LIMIT_METRICS);
+    }
+    if (options->metadata_bytes > LIMIT_METADATA_BYTES) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "the metadata has %zu bytes, %d are allowed: put more into a blob",
+                        options->metadata_bytes, LIMIT_METADATA_BYTES);
+    }
+    if ((options->tag_count > 0 && options->tags == NULL) ||
+        (options->metric_count > 0 && options->metrics == NULL) ||
+        (options->metadata_bytes > 0 && options->metadata == NULL)) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "tags, metrics or metadata is NULL, but its count is not 0");
+    }
+    return 0;
+}
+
+static int copy_options(const struct cairn_save_options *options, struct scratch *scratch,
+                        struct engine_save *save, struct diag *diag)
+{
+    int rc = check_counts(options, diag);
+    save->tags = scratch_array(scratch, options->tag_count + 1, sizeof *save->tags);
+    save->metrics = scratch_array(scratch, options->metric_count + 1, sizeof *save->metrics);
+    bool fits = save->tags != NULL && save->metrics != NULL;
+    for (size_t i = 0; rc == 0 && fits && i < options->tag_count; i++) {
+        rc = bad_label("tag", i, options->tags[i], diag);
+        save->tags[i] =
+            rc == 0 ? scratch_string(scratch, strlen(options->tags[i]), options->tags[i]) : NULL;
+        fits = rc != 0 || save->tags[i] != NULL;
+    }
+    for (size_t i = 0; rc == 0 && fits && i < options->metric_count; i++) {
+        const struct cairn_metric *metric = &options->metrics[i];
+        rc = bad_label("the name of metric", i, metric->name, diag);
+        save->metrics[i].value = metric->value;
+        save->metrics[i].name =
+            rc == 0 ? scratch_string(scratch, strlen(metric->name), metric->name) : NULL;
+        fits = rc != 0 || save->metrics[i].name != NULL;
+    }
+    if (rc == 0 && fits && options->metadata_bytes > 0) {
+        save->metadata = scratch_copy(scratch, options->metadata_bytes, options->metadata);
+        fits = save->metadata != NULL;
+    }
+    save->tag_count = (uint32_t)options->tag_count;
+    save->metric_count = (uint32_t)options->metric_count;
+    save->metadata_bytes = (uint32_t)options->metadata_bytes;
+    return rc == 0 && !fits ? diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the save's options")
+                            : rc;
+}
+
+/* --- the call
+ * ------------------------------------------------------------------------------------- */
+
+struct save_call {
+    struct cairn *cairn;
+    uint64_t step;
+    const struct cairn_save_options *options;
+    struct cairn_op **ret;
+};
+
+static int check_call(const struct save_call *call, struct diag *diag)
+{
+    int rc = handle_check_may_block(call->cairn, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (call->ret == NULL) {
+        return diag_set(diag, CAIRN_E_INVALID, "ret is NULL");
+    }
+    if (call->cairn->viewer) {
+        return diag_set(diag, CAIRN_E_READ_ONLY,
+                        "the handle was opened with read_only: it cannot save");
+    }
+    if (call->step == CAIRN_LATEST) {
+        return diag_set(diag, CAIRN_E_INVALID, "CAIRN_LATEST is no step that can be saved");
+    }
+    return 0;
+}
+
+static int make_op(const struct save_call *call, struct cairn_op **ret, struct diag *diag)
+{
+    struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
+    struct cairn_op *op = NULL;
+    int rc = args_copy("cairn_save_options", sizeof options, call->options, &options, diag);
+    if (rc == 0 && options.deadline_ms < 0) {
+        rc = diag_set(diag, CAIRN_E_INVALID, "options.deadline_ms is negative; 0 is the default");
+    }
+    rc = rc != 0 ? rc : op_new(call->cairn, true, &op, diag);
+    rc = rc != 0 ? rc : copy_options(&options, &op->scratch, &op->u.save, diag);
+    if (rc != 0) {
+        op_unref(op);
+        return rc;
+    }
+    op->u.save.step = call->step;
+    op->u.save.deadline_ms = args_deadline_ms(options.deadline_ms, call->cairn->save_deadline_ms);
+    op->u.save.on_staged = on_staged;
+    op->u.save.on_done = on_done;
+    *ret = op;
+    return 0;
+}
+
+static int run(void *arg, struct diag *diag)
+{
+    const struct save_call *call = arg;
+    uint64_t begin_ns = args_now_ns();
+    struct cairn_op *op = NULL;
+    int rc = check_call(call, diag);
+    rc = rc != 0 ? rc : make_op(call, &op, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    CHECK(FAILPOINT("api.call") == 0);
+    rc = op_start(op, start, diag);
+    if (rc == 0) {
+        rc = op_wait(op, CAIRN_STAGED, CAIRN_FOREVER,
+                     diag); /* the engine keeps the save's own deadline */
+    }
+    if (rc != 0) {
+        diag_add(diag, "save step %llu", (unsigned long long)call->step);
+        op_unref(op);
+        return rc;
+    }
+    op->blocked_ns = args_now_ns() - begin_ns;
+    *call->ret = op;
+    return 0;
+}
+
+int cairn_save(cairn_t *cairn, uint64_t step, const struct cairn_save_options *options,
+               cairn_op_t **ret, struct cairn_error *err)
+{
+    struct save_call call = {cairn, step, options, ret};
+    return guard_call(cairn, run, &call, err);
+}
