@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: keys of a run record are read back, ordered as their numbers, and refused when broken;
+ * values keep their fields, their limits, and tell a newer version apart. Method: tables and fixed
+ * structs.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "fixtures.h"
+
+static void assert_parses(const char *key, enum entry_kind kind, struct entry_key *ret)
+{
+    struct diag diag = DIAG_INIT;
+    if (entry_key_parse(key, ret, &diag) != 0 || ret->kind != kind) {
+        fail_msg("\"%s\": kind %d (%s)", key, (int)ret->kind, diag.text);
+    }
+}
+
+static void test_keys_are_read_back(void **state)
+{
+    struct token token = fixture_token();
+    struct ckpt_id id = {UINT64_C(0x123456789abcdef0), 500};
+    struct entry_key key;
+    char text[ENTRY_KEY_MAX];
+    (void)state;
+    key_info(text);
+    assert_parses(text, ENTRY_INFO, &key);
+    key_head(text);
+    assert_parses(text, ENTRY_HEAD, &key);
+    key_chain(77, text);
+    assert_string_equal(text, "chain/000000000000004d");
+    assert_parses(text, ENTRY_CHAIN, &key);
+    assert_int_equal(key.seq, 77);
+    key_term(3, text);
+    assert_parses(text, ENTRY_TERM, &key);
+    assert_int_equal(key.id.term, 3);
+    key_open(id, text);
+    assert_parses(text, ENTRY_OPEN, &key);
+    assert_true(ckpt_id_equal(key.id, id));
+    key_seal(id, 65535, text);
+    assert_string_equal(text, "seal/123456789abcdef0/00000000000001f4/0000ffff");
+    assert_parses(text, ENTRY_SEAL, &key);
+    assert_int_equal(key.rank, 65535);
+    key_dead(id, text);
+    assert_parses(text, ENTRY_DEAD, &key);
+    key_health(9, text);
+    assert_parses(text, ENTRY_HEALTH, &key);
+    key_restore(&token, 4, text);
+    assert_parses(text, ENTRY_RESTORE, &key);
+    assert_true(token_equal(&key.token, &token));
+    assert_int_equal(key.ordinal, 4);
+    key_report(&token, 4, 5, text);
+    assert_string_equal(text, "restore/a0a1a2a3a4a5a6a7a8a9aaabacadaeaf/00000004/00000005");
+    assert_parses(text, ENTRY_REPORT, &key);
+    assert_true(token_equal(&key.token, &token) && key.ordinal == 4 && key.rank == 5);
+}
+
+static void test_unknown_families_are_kept_and_broken_keys_refused(void **state)
+{
+    static const char *const unknown[] = {"pin/1", "annotation/000", "informal",
+                                          "zzz",   "Info",           "terms/0000000000000001"};
+    static const char *const broken[] = {"info/x",
+                                         "head/",
+                                         "chain",
+                                         "chain/",
+                                         "chain/1",
+                                         "chain/000000000000000G",
+                                         "chain/000000000000000A",
+                                         "chain/0000000000000000",
+                                         "term/0000000000000000",
+                                         "term/00000000000000011",
+                                         "open/0000000000000001",
+                                         "open/0000000000000001/",
+                                         "open/0000000000000001/0000000000000002/",
+                                         "seal/0000000000000001/0000000000000002",
+                                         "seal/0000000000000001/0000000000000002/0000000",
+                                         "health/x",
+                                         "restore/a0",
+                                         "restore/a0a1a2a3a4a5a6a7a8a9aaabacadaeaf",
+                                         "restore/a0a1a2a3a4a5a6a7a8a9aaabacadaeaf/00000004/",
+                                         "restore/A0a1a2a3a4a5a6a7a8a9aaabacadaeaf/00000004"};
+    struct entry_key key;
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(unknown); i++) {
+        assert_parses(unknown[i], ENTRY_UNKNOWN, &key);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(broken); i++) {
+        struct diag diag = DIAG_INIT;
+        if (entry_key_parse(broken[i], &key, &diag) != CAIRN_E_FORMAT) {
+            fail_msg("\"%s\" was taken", broken[i]);
+        }
+        assert_non_null(strstr(diag.text, broken[i]));
+    }
+}
+
+static void test_key_order_is_number_order(void **state)
+{
+    struct prng prng = prng_init("keys", 8);
+    (void)state;
+    for (unsigned i = 0; i < 2000; i++) {
+        struct ckpt_id a = {1 + prng_next(&prng) % 1000, prng_next(&prng)},
+                       b = {1 + prng_next(&prng) % 1000, prng_next(&prng)};
+        char x[ENTRY_KEY_MAX], y[ENTRY_KEY_MAX];
+        key_open(a, x);
+        key_open(b, y);
+        assert_true((strcmp(x, y) < 0) == (ckpt_id_compare(a, b) < 0));
+    }
+}
+
+static void test_an_open_entry_is_read_back(void **state)
+{
+    const char *tags[] = {"x"}, *names[] = {"loss", "acc"};
+    double values[] = {1.5, -0.0};
+    struct entry_open entry = {1, 2, {3, 4}, 3, 1, 2, (const uint8_t *)"a\0b", tags, names, values},
+                      again;
+    struct buf buf;
+    struct scratch scratch;
+    (void)state;
+    buf_init(&buf, MIB(1));
+    scratch_init(&scratch, MIB(1));
+    entry_open_encode(&entry, &buf);
+    assert_int_equal(buf_status(&buf), 0);
+    struct record_value value = {buf.bytes, buf.data};
+    assert_int_equal(entry_open_decode(value, &scratch, &again, NULL), 0);
+    buf_reset(&buf); /* decoded pointers are the scratch's, not the input's */
+    buf_put_zero(&buf, 40);
+    assert_true(again.open_id == 1 && again.deadline_ms == 2 && again.base.term == 3 &&
+                again.base.step == 4);
+    assert_memory_equal(again.metadata, "a\0b", 3);
+    assert_string_equal(again.tags[0], "x");
+    assert_string_equal(again.metric_names[1], "acc");
+    assert_memory_equal(again.metric_values, values, sizeof values);
+    entry.tag_count = LIMIT_TAGS + 1;
+    buf_reset(&buf);
+    entry_open_encode(&entry, &buf);
+    assert_int_equal(buf_status(&buf), CAIRN_E_TOO_LARGE);
+    buf_fini(&buf);
+    scratch_fini(&scratch);
+}
+
+static void test_reasons_are_cut_at_a_whole_character(void **state)
+{
+    struct entry_dead entry = {.open_id = 1, .code = CAIRN_E_ABORTED}, again;
+    struct buf buf;
+    struct scratch scratch;
+    (void)state;
+    memset(entry.reason, 'a', sizeof entry.reason);
+    memcpy(entry.reason + ENTRY_REASON_BYTES - 3, "\xe2\x82\xac",
+           3); /* its third byte is beyond the end */
+    buf_init(&buf, MIB(1));
+    scratch_init(&scratch, MIB(1));
+    entry_dead_encode(&entry, &buf);
+    struct record_value value = {buf.bytes, buf.data};
+    assert_int_equal(entry_dead_decode(value, &scratch, &again, NULL), 0);
+    assert_int_equal(strlen(again.reason), ENTRY_REASON_BYTES - 3);
+    assert_int_equal(again.code, CAIRN_E_ABORTED);
+    buf_fini(&buf);
+    scratch_fini(&scratch);
+}
+
+static void test_newer_versions_and_kinds_are_unsupported(void **state)
+{
+    struct entry_chain entry = {.kind = CHAIN_FORGET, .seq = 1, .id = {1, 1}}, again;
+    struct buf buf;
+    struct scratch scratch;
+    struct diag diag = DIAG_INIT;
+    (void)state;
+    buf_init(&buf, MIB(1));
+    scratch_init(&scratch, MIB(1));
+    entry_chain_encode(&entry, &buf);
+    struct record_value value = {buf.bytes, buf.data};
+    assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), 0);
+    buf.data[1] = 9;
+    assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), CAIRN_E_UNSUPPORTED);
+    buf.data[0] = 2;
+    assert_int_equal(entry_chain_decode(value, &scratch, &again, &diag), CAIRN_E_UNSUPPORTED);
+    assert_non_null(strstr(diag.text, "version 2"));
+    value.bytes = 0;
+    assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), CAIRN_E_FORMAT);
+    buf_fini(&buf);
+    scratch_fini(&scratch);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keys_are_read_back),
+        cmocka_unit_test(test_unknown_families_are_kept_and_broken_keys_refused),
+        cmocka_unit_test(test_key_order_is_number_order),
+        cmocka_unit_test(test_an_open_entry_is_read_back),
+        cmocka_unit_test(test_reasons_are_cut_at_a_whole_character),
+        cmocka_unit_test(test_newer_versions_and_kinds_are_unsupported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: bytes that were ever written stay readable, and the same struct gives the same bytes.
+ * Method: the files of tests/golden/v1 against the fixtures, both ways. A failure here means that
+ * old checkpoints break: raise the format's version instead of changing a file.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fixtures.h"
+
+static struct buf golden_bytes(const char *name)
+{
+    char path[512];
+    struct buf buf;
+    uint8_t block[4096];
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/%s.bin", CAIRN_GOLDEN, name);
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        fail_msg("%s is missing: run make_golden for a new fixture", path);
+    }
+    buf_init(&buf, MIB(8));
+    while ((n = fread(block, 1, sizeof block, file)) > 0) {
+        buf_put(&buf, n, block);
+    }
+    assert_int_equal(ferror(file), 0);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(buf_status(&buf), 0);
+    return buf;
+}
+
+static void assert_same(const char *name, const struct buf *a, const struct buf *b)
+{
+    if (a->bytes != b->bytes) {
+        fail_msg("%s: %zu bytes, not %zu", name, a->bytes, b->bytes);
+    }
+    for (size_t i = 0; i < a->bytes; i++) {
+        if (a->data[i] != b->data[i]) {
+            fail_msg("%s: byte %zu is %02x, not %02x", name, i, a->data[i], b->data[i]);
+        }
+    }
+}
+
+static void test_fixtures_encode_to_the_golden_files(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < fixture_count; i++) {
+        struct buf golden = golden_bytes(fixtures[i].name), now = fixture_bytes(&fixtures[i]);
+        assert_same(fixtures[i].name, &now, &golden);
+        buf_fini(&golden);
+        buf_fini(&now);
+    }
+}
+
+static void test_golden_files_decode_and_encode_to_themselves(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < fixture_count; i++) {
+        struct buf golden = golden_bytes(fixtures[i].name), again;
+        struct scratch scratch;
+        struct diag diag = DIAG_INIT;
+        buf_init(&again, MIB(8));
+        scratch_init(&scratch, MIB(8));
+        int rc = fixtures[i].recode(golden.bytes, golden.data, &scratch, &again, &diag);
+        if (rc != 0) {
+            fail_msg("%s: %s", fixtures[i].name, diag_text(&diag, rc));
+        }
+        assert_same(fixtures[i].name, &again, &golden);
+        scratch_fini(&scratch);
+        buf_fini(&again);
+        buf_fini(&golden);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fixtures_encode_to_the_golden_files),
+        cmocka_unit_test(test_golden_files_decode_and_encode_to_themselves),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
