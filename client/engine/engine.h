@@ -48,7 +48,7 @@ const struct msg_joined *engine_joined(const struct engine *engine); /* of the n
 /* --- save: embedded in the caller's op; all inputs borrowed until on_done ---------------------------------- */
 struct engine_save {
     uint64_t step, deadline_ms;
-    struct registered *set;              /* a reference is held until on_staged */
+    struct registered *set;              /* a reference is held until on_done; the tensors' memory is read until on_staged */
     uint32_t metadata_bytes; const uint8_t *metadata;
     uint32_t tag_count; const char **tags;
     uint32_t metric_count; struct metric *metrics;

@@ -10,6 +10,8 @@
 #include "format/part.h"
 #include "hash/hash.h"
 
+#include <stdatomic.h>
+
 struct registered_box {
     struct box box;
     bool contiguous;              /* row-major without holes: stride is then not used */

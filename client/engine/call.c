@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One request and its reply, asked again on every new connection until the deadline. Replies in several frames (BYTES,
+ * PLAN_REPLY) are put together; the struct of the reply is copied by encoding and decoding it, which needs no
+ * knowledge of the message. Loop's thread.
+ *
+ *   WAIT_LINK --> ASKED --> DONE        a lost connection, or a refusal for the moment: back to WAIT_LINK
+ */
+#include "engine/engine_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CALL_WAIT_LINK, CALL_ASKED, CALL_DONE };
+enum { CALL_SCRATCH_MAX = 64 << 20, CALL_RETRY_MS = 200, CALL_PLAN_BYTES_MAX = 1 << 30 };
+
+static enum sm_result on_wait_link(struct sm *sm);
+
+static const struct sm_state call_table[] = {
+    [CALL_WAIT_LINK] = {"wait_link", on_wait_link, SM_TO(CALL_ASKED) | SM_TO(CALL_DONE), 0},
+    [CALL_ASKED] = {"asked", NULL, SM_TO(CALL_WAIT_LINK) | SM_TO(CALL_DONE), 0},
+    [CALL_DONE] = {"done", NULL, 0, SM_FINAL},
+};
+
+struct call {
+    struct list link; /* engine->calls */
+    struct sm sm;
+    struct engine *engine;
+    struct engine_call *user;
+    struct request request;
+    struct timer deadline, retry;
+    struct post post;
+    uint8_t *data; /* a payload that grows; the user's at the end */
+    uint64_t at, total;
+    int status;
+    struct diag why; /* the last refusal for the moment */
+};
+
+struct call *call_of_link(struct list *node) { return list_item(node, struct call, link); }
+
+static void on_delivered(struct post *post)
+{
+    struct call *call = container_of(post, struct call, post);
+    struct engine *engine = call->engine;
+    struct engine_call *user = call->user;
+    int status = call->status;
+    list_remove(&call->link);
+    free(call->data);
+    free(call);
+    user->impl = NULL;
+    user->done(user, status);
+    engine_op_gone(engine);
+}
+
+static void finish(struct call *call, int status, const struct diag *diag)
+{
+    if (sm_is(&call->sm, CALL_DONE)) {
+        return;
+    }
+    sm_move(&call->sm, CALL_DONE);
+    timer_stop(&call->deadline);
+    timer_stop(&call->retry);
+    call->status = status;
+    if (status == 0) {
+        diag_clear(&call->user->diag);
+        if (call->data) {
+            call->user->payload = call->data;
+            call->data = NULL;
+        }
+        call->user->payload_bytes = (size_t)call->at;
+    } else {
+        diag_set(&call->user->diag, status, "%s", diag_text(diag, status));
+    }
+    loop_post(call->engine->options.loop, &call->post);
+    link_forget(&call->engine->link, &call->request);
+}
+
+void call_fail(struct call *call, int status, const struct diag *diag) { finish(call, status, diag); }
+
+static void ask_later(struct call *call, uint64_t delay_ms)
+{
+    if (sm_is(&call->sm, CALL_DONE)) {
+        return;
+    }
+    free(call->data);
+    call->data = NULL;
+    call->at = call->total = 0;
+    sm_move(&call->sm, CALL_WAIT_LINK);
+    timer_start(&call->retry, delay_ms);
+}
+
+static enum sm_result on_wait_link(struct sm *sm)
+{
+    struct call *call = container_of(sm, struct call, sm);
+    if (!link_is_up(&call->engine->link) || timer_is_active(&call->retry)) {
+        return SM_WAIT;
+    }
+    sm_move(&call->sm, CALL_ASKED);
+    link_ask(&call->engine->link, &call->request, &call->user->request);
+    return SM_WAIT;
+}
+
+void call_on_up(struct call *call)
+{
+    if (sm_is(&call->sm, CALL_WAIT_LINK)) {
+        sm_run(&call->sm);
+    }
+}
+
+static void on_retry(struct timer *timer)
+{
+    struct call *call = container_of(timer, struct call, retry);
+    sm_run(&call->sm);
+}
+
+static void on_deadline(struct timer *timer)
+{
+    struct call *call = container_of(timer, struct call, deadline);
+    const struct link *link = &call->engine->link;
+    struct diag diag = DIAG_INIT;
+    const char *name = msg_name(call->user->request.type);
+    if (!link_is_up(link)) {
+        diag_set(&diag, CAIRN_E_UNREACHABLE, "%s: no connection before the deadline; last: %s", name,
+                 link->diag.code != 0 ? link->diag.text : "still connecting");
+        finish(call, CAIRN_E_UNREACHABLE, &diag);
+        return;
+    }
+    diag_set(&diag, CAIRN_E_TIMED_OUT, "%s: no answer before the deadline%s%s", name, call->why.code != 0 ? "; last: " : "",
+             call->why.text);
+    finish(call, CAIRN_E_TIMED_OUT, &diag);
+}
+
+/* --- replies -------------------------------------------------------------------------------------- */
+
+static void on_lost(struct request *request)
+{
+    struct call *call = container_of(request, struct call, request);
+    ask_later(call, 0);
+}
+
+static int copy_reply(struct call *call, const struct msg *msg, struct diag *diag)
+{
+    struct buf buf;
+    buf_init(&buf, LIMIT_MESSAGE_BYTES);
+    msg_encode(msg, &buf);
+    int rc = buf_status(&buf);
+    if (rc == 0) {
+        rc = msg_decode(msg->type, buf.bytes, buf.data, &call->user->scratch, &call->user->reply, diag);
+    }
+    buf_fini(&buf);
+    return rc;
+}
+
+static void on_error(struct call *call, const struct msg_error *error)
+{
+    struct diag diag = DIAG_INIT;
+    int code = error->code < 0 ? error->code : CAIRN_E_PROTOCOL;
+    diag_set(&diag, code, "%s", error->text && error->text[0] ? error->text : err_text(code));
+    if (code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN) {
+        call->why = diag;
+        ask_later(call, CALL_RETRY_MS);
+        return;
+    }
+    finish(call, code, &diag);
+}
+
+/* Makes room for `bytes` more behind what is there. */
+static int grow(struct call *call, uint64_t total, struct diag *diag)
+{
+    struct engine_call *user = call->user;
+    if (user->payload && !call->data) {
+        return total <= user->payload_max ? 0
+                                          : diag_set(diag, CAIRN_E_TOO_LARGE, "a reply of %llu bytes for a buffer of %zu",
+                                                     (unsigned long long)total, user->payload_max);
+    }
+    uint8_t *data = realloc(call->data, total > 0 ? total : 1);
+    if (!data) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a reply of %llu bytes", (unsigned long long)total);
+    }
+    call->data = data;
+    return 0;
+}
+
+/* How long the payload will be as far as this frame tells; PROTOCOL where it contradicts itself. */
+static int total_of(const struct call *call, const struct frame *frame, const struct msg *msg, uint64_t *ret, struct diag *diag)
+{
+    uint64_t total = call->at + frame->payload_bytes, limit = LIMIT_PART_BYTES;
+    bool fits = true;
+    if (msg->type == MSG_BYTES) {
+        total = msg->u.bytes.total_bytes;
+        fits = msg->u.bytes.offset == call->at && call->at + frame->payload_bytes <= total &&
+               (call->at == 0 || total == call->total);
+    } else if (msg->type == MSG_PLAN_REPLY) {
+        limit = CALL_PLAN_BYTES_MAX;
+        fits = (uint64_t)msg->u.plan_reply.record_count * PLAN_READ_BYTES == frame->payload_bytes;
+    } else if (msg->type == MSG_READ_REPLY) {
+        fits = msg->u.read_reply.bytes == frame->payload_bytes;
+    }
+    if (!fits || total > limit) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s at %llu of %llu bytes does not fit what came before",
+                        msg_name(msg->type), (unsigned long long)call->at, (unsigned long long)total);
+    }
+    *ret = total;
+    return 0;
+}
+
+static bool is_last(const struct call *call, const struct msg *msg)
+{
+    if (msg->type == MSG_BYTES) {
+        return call->at == call->total;
+    }
+    return msg->type != MSG_PLAN_REPLY || msg->u.plan_reply.last;
+}
+
+static int frame_done(struct call *call, const struct msg *msg, struct diag *diag)
+{
+    if (!is_last(call, msg)) {
+        return 0;
+    }
+    int rc = copy_reply(call, msg, diag);
+    if (rc == 0) {
+        finish(call, 0, NULL);
+    } else {
+        finish(call, rc, diag);
+    }
+    return 0;
+}
+
+static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg, void **ret_payload,
+                    struct diag *diag)
+{
+    struct call *call = container_of(request, struct call, request);
+    if (msg->type == MSG_ERROR) {
+        on_error(call, &msg->u.error);
+        return 0;
+    }
+    uint64_t total;
+    int rc = total_of(call, frame, msg, &total, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    call->total = total;
+    if (frame->payload_bytes == 0) {
+        return frame_done(call, msg, diag);
+    }
+    rc = grow(call, total, diag);
+    if (rc == 0) {
+        uint8_t *base = call->data ? call->data : call->user->payload;
+        *ret_payload = base + call->at;
+    }
+    return rc;
+}
+
+static int on_payload(struct request *request, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag)
+{
+    struct call *call = container_of(request, struct call, request);
+    (void)payload;
+    call->at += frame->payload_bytes;
+    return frame_done(call, msg, diag);
+}
+
+static const struct request_ops call_request_ops = {.on_reply = on_reply, .on_payload = on_payload, .on_lost = on_lost};
+
+/* --- the user's side ------------------------------------------------------------------------------ */
+
+void engine_call_start(struct engine *engine, struct engine_call *user)
+{
+    struct call *call = calloc(1, sizeof *call);
+    CHECK(engine->magic == ENGINE_MAGIC);
+    CHECK(call != NULL);
+    *call = (struct call){.engine = engine, .user = user, .request = {.ops = &call_request_ops}, .post = {.cb = on_delivered}};
+    user->impl = call;
+    user->payload_bytes = 0;
+    diag_clear(&user->diag);
+    memset(&user->reply, 0, sizeof user->reply);
+    scratch_init(&user->scratch, CALL_SCRATCH_MAX);
+    timer_init(&call->deadline, engine->options.loop, on_deadline);
+    timer_init(&call->retry, engine->options.loop, on_retry);
+    sm_init(&call->sm, call_table, CALL_WAIT_LINK, "call", ++engine->op_count);
+    list_add_tail(&engine->calls, &call->link);
+    struct diag diag = DIAG_INIT;
+    int refused = engine_refuses(engine, &diag);
+    if (refused != 0) {
+        finish(call, refused, &diag);
+        return;
+    }
+    timer_start(&call->deadline, engine_cut_deadline(user->deadline_ms != 0 ? user->deadline_ms : engine->options.io_deadline_ms));
+    sm_run(&call->sm);
+}
+
+void engine_call_cancel(struct engine_call *user)
+{
+    struct diag diag = DIAG_INIT;
+    if (user->impl) {
+        diag_set(&diag, CAIRN_E_CANCELLED, "%s was cancelled", msg_name(user->request.type));
+        finish(user->impl, CAIRN_E_CANCELLED, &diag);
+    }
+}
+
+void engine_call_fini(struct engine_call *user)
+{
+    CHECK(!user->impl);
+    scratch_fini(&user->scratch);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine: owns the link and the lists of operations, tells them when the connection comes and goes, divides credit
+ * among saves, and ends everything on close. Decides nothing about a save or restore itself. Loop's thread.
+ */
+#include "engine/engine_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void on_ready_post(struct post *post)
+{
+    struct engine *engine = container_of(post, struct engine, ready_post);
+    CHECK(engine->magic == ENGINE_MAGIC);
+    if (!engine->closing) {
+        engine->ready(engine->ready_user, engine->ready_diag.code, &engine->ready_diag);
+    }
+}
+
+static void tell_ready(struct engine *engine)
+{
+    if (!engine->ready_told) {
+        engine->ready_told = true;
+        loop_post(engine->options.loop, &engine->ready_post);
+    }
+}
+
+int engine_new(const struct engine_options *options, void (*ready)(void *user, int status, const struct diag *diag), void *user,
+               struct engine **ret, struct diag *diag)
+{
+    struct engine *engine = calloc(1, sizeof *engine);
+    char *label = engine ? strdup(options->label ? options->label : "") : NULL;
+    if (!label) {
+        free(engine);
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a client");
+    }
+    engine->magic = ENGINE_MAGIC;
+    engine->options = *options;
+    engine->options.label = label;
+    if (engine->options.io_deadline_ms == 0) {
+        engine->options.io_deadline_ms = 30000;
+    }
+    if (engine->options.reconnect_ms_min == 0) {
+        engine->options.reconnect_ms_min = 50;
+    }
+    if (engine->options.reconnect_ms_max == 0) {
+        engine->options.reconnect_ms_max = 5000;
+    }
+    engine->ready = ready;
+    engine->ready_user = user;
+    engine->ready_post.cb = on_ready_post;
+    list_init(&engine->saves);
+    list_init(&engine->restores);
+    list_init(&engine->calls);
+    link_init(&engine->link, engine);
+    link_start(&engine->link);
+    *ret = engine;
+    return 0;
+}
+
+bool engine_is_connected(const struct engine *engine) { return link_is_up(&engine->link); }
+const struct msg_joined *engine_joined(const struct engine *engine) { return &engine->link.joined; }
+
+uint64_t engine_cut_deadline(uint64_t deadline_ms) { return min_u64(deadline_ms, UINT64_C(365) * 24 * 3600 * 1000); }
+
+uint64_t engine_ms_left(const struct engine *engine, uint64_t end_ms)
+{
+    uint64_t now_ms = loop_now_ms(engine->options.loop);
+    return end_ms > now_ms ? end_ms - now_ms : 0;
+}
+
+int engine_refuses(const struct engine *engine, struct diag *diag)
+{
+    if (engine->closing) {
+        return diag_set(diag, CAIRN_E_CLOSED, "the handle is being closed");
+    }
+    return engine->link.status != 0 ? diag_copy(diag, &engine->link.diag) : 0;
+}
+
+/* --- what the link tells -------------------------------------------------------------------------- */
+
+void engine_on_up(struct engine *engine)
+{
+    if (!engine->ready_told) {
+        engine->newest_seen = engine->link.joined.newest_term;
+    }
+    tell_ready(engine);
+    list_each(node, &engine->calls) { call_on_up(call_of_link(node)); }
+    list_each(node, &engine->restores) { restore_on_up(restore_of_link(node)); }
+    list_each(node, &engine->saves) { save_on_up(save_of_link(node)); }
+    engine_wake_stagers(engine);
+}
+
+void engine_on_down(struct engine *engine)
+{
+    list_each(node, &engine->saves) { save_on_down(save_of_link(node)); }
+}
+
+static void fail_all(struct engine *engine, int status, const struct diag *diag)
+{
+    /* Failing takes nothing off the lists: that is done when the callbacks are delivered. */
+    list_each(node, &engine->restores) { restore_fail(restore_of_link(node), status, diag); }
+    list_each(node, &engine->saves) { save_fail(save_of_link(node), status, diag); }
+    list_each(node, &engine->calls) { call_fail(call_of_link(node), status, diag); }
+}
+
+void engine_on_final(struct engine *engine, int status, const struct diag *diag)
+{
+    engine->ready_diag = *diag;
+    engine->ready_diag.code = status;
+    tell_ready(engine);
+    fail_all(engine, status, diag);
+}
+
+void engine_on_granted(struct engine *engine) { engine_pump(engine); }
+
+/* --- credit --------------------------------------------------------------------------------------- */
+
+static void ask_for_credit(struct engine *engine)
+{
+    struct link *link = &engine->link;
+    uint64_t unsent = 0;
+    list_each(node, &engine->saves) { unsent += save_unsent(save_of_link(node)); }
+    uint32_t target = (uint32_t)min_u64(unsent, ENGINE_WINDOW);
+    uint32_t have = link->credits + link->credits_asked;
+    /* In lots, not one by one: a WANT for each payload would be as many messages again. */
+    if (have < target && (have <= ENGINE_WINDOW / 2 || target == unsent)) {
+        struct msg want = {.type = MSG_WANT, .u.want = {.buffers = target - have}};
+        link->credits_asked += target - have;
+        link_send(link, NULL, &want);
+    }
+}
+
+void engine_pump(struct engine *engine)
+{
+    if (engine->pumping || engine->closing || !link_is_up(&engine->link)) {
+        return;
+    }
+    engine->pumping = true;
+    list_each(node, &engine->saves) { save_pump(save_of_link(node)); }
+    if (link_is_up(&engine->link)) {
+        ask_for_credit(engine);
+    }
+    engine->pumping = false;
+}
+
+/* First come, first staged: a large save is not starved by small ones behind it. */
+void engine_wake_stagers(struct engine *engine)
+{
+    list_each(node, &engine->saves) {
+        struct save *save = save_of_link(node);
+        if (save_is_staging(save)) {
+            save_wake(save);
+            if (save_is_staging(save)) {
+                return;
+            }
+        }
+    }
+}
+
+/* --- close ---------------------------------------------------------------------------------------- */
+
+static void on_closed_post(struct post *post)
+{
+    struct engine *engine = container_of(post, struct engine, closed_post);
+    void (*closed)(void *user) = engine->closed;
+    void *user = engine->closed_user;
+    CHECK(engine->magic == ENGINE_MAGIC);
+    engine->magic = 0;
+    free((char *)(uintptr_t)engine->options.label);
+    free(engine);
+    closed(user);
+}
+
+void engine_op_gone(struct engine *engine)
+{
+    if (engine->closing && list_is_empty(&engine->saves) && list_is_empty(&engine->restores) && list_is_empty(&engine->calls)) {
+        loop_post(engine->options.loop, &engine->closed_post);
+    }
+}
+
+void engine_close(struct engine *engine, void (*done)(void *user), void *user)
+{
+    struct diag diag = DIAG_INIT;
+    CHECK(engine->magic == ENGINE_MAGIC);
+    CHECK(!engine->closing);
+    engine->closing = true;
+    engine->closed = done;
+    engine->closed_user = user;
+    engine->closed_post.cb = on_closed_post;
+    diag_set(&diag, CAIRN_E_CLOSED, "the handle was closed while this was going on");
+    fail_all(engine, CAIRN_E_CLOSED, &diag);
+    link_stop(&engine->link);
+    engine_op_gone(engine);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the engine share: the engine itself, and how its operations hear of the link. An operation is alive
+ * from its start until its last callback was delivered; callbacks are delivered from a post, never from inside.
+ */
+#ifndef CAIRN_ENGINE_PRIVATE_H
+#define CAIRN_ENGINE_PRIVATE_H
+
+#include "engine/engine.h"
+#include "engine/link.h"
+
+enum { ENGINE_MAGIC = 0x43454e47, ENGINE_WINDOW = 16 /* granted payload buffers that we hold or ask for */ };
+
+struct engine {
+    uint32_t magic;
+    struct engine_options options; /* label copied */
+    struct link link;
+    struct list saves, restores, calls;
+    uint64_t op_count; /* for traces */
+    void (*ready)(void *user, int status, const struct diag *diag);
+    void *ready_user;
+    bool ready_told, closing;
+    struct post ready_post, closed_post;
+    struct diag ready_diag;
+    void (*closed)(void *user);
+    void *closed_user;
+    /* what this attempt is */
+    uint32_t restores_begun;  /* the ordinal of the newest restore */
+    uint32_t restores_done;   /* the ordinal of the newest one that ended well: goes into OPEN */
+    uint64_t newest_seen;     /* newest term at the first JOIN, or at the last restore */
+    struct ckpt_id parent;
+    uint32_t next_sequence;   /* of this writer's objects: never restarts */
+    struct { uint64_t step, open_id; } dead; /* the last opening that is known to be aborted */
+    bool pumping;
+};
+
+/* engine.c: called by the link */
+void engine_on_up(struct engine *engine);
+void engine_on_down(struct engine *engine);
+void engine_on_final(struct engine *engine, int status, const struct diag *diag);
+void engine_on_granted(struct engine *engine);
+/* engine.c: called by operations */
+void engine_pump(struct engine *engine);       /* sends what credit allows, asks for more */
+void engine_wake_stagers(struct engine *engine); /* the arena or the turn came free */
+void engine_op_gone(struct engine *engine);    /* after an operation left its list */
+/* The reason that ops are refused at once: closing, or a final failure of the link. 0: none. */
+int engine_refuses(const struct engine *engine, struct diag *diag);
+/* Deadlines beyond a year are a year, so that sums of times cannot overflow. */
+uint64_t engine_cut_deadline(uint64_t deadline_ms);
+uint64_t engine_ms_left(const struct engine *engine, uint64_t end_ms);
+
+/* save.c */
+struct save;
+void save_on_up(struct save *save);
+void save_on_down(struct save *save);
+void save_fail(struct save *save, int status, const struct diag *diag);
+void save_wake(struct save *save);
+bool save_is_staging(const struct save *save); /* has not left the queue for the arena */
+struct save *save_of_link(struct list *node);
+/* save_stream.c */
+void save_pump(struct save *save);
+uint64_t save_unsent(const struct save *save); /* payloads that it could use credit for */
+
+/* restore.c */
+struct restore;
+struct restore *restore_of_link(struct list *node);
+void restore_on_up(struct restore *restore);
+void restore_fail(struct restore *restore, int status, const struct diag *diag);
+
+/* call.c */
+struct call;
+struct call *call_of_link(struct list *node);
+void call_on_up(struct call *call);
+void call_fail(struct call *call, int status, const struct diag *diag);
+
+#endif

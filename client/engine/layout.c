@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two passes over the registered list with one walk function: the first counts (and sums up the groups' bytes), the
+ * second notes the pieces that are this rank's. Then pieces are laid out: whole ones first, each a payload of its own, in
+ * the order of the part, so that a restore reads sequentially; small ones packed behind them. Pure; any thread.
+ */
+#include "engine/layout.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+#define LAYOUT_BYTES_MAX ((size_t)4 << 30)
+enum {
+    LAYOUT_PACK_PIECES_MAX = 1024,   /* keeps the message of a DATA frame small */
+    LAYOUT_OBJECT_PIECES_MAX = 16384,
+    LAYOUT_OBJECT_BYTES = 64 << 20,
+    LAYOUT_GROUPS_MAX = 4096,
+};
+
+struct group {
+    const uint32_t *ranks; /* interned by registered: the pointer is the identity */
+    uint32_t count, member;
+    uint64_t total_bytes, at;
+};
+
+struct walk {
+    const struct registered *set;
+    uint64_t chunk_bytes;
+    struct layout *layout;
+    struct layout_piece *found; /* NULL in the counting pass */
+    struct group *groups;
+    uint32_t group_count, group_last;
+    struct diag *diag;
+};
+
+static int no_memory(struct diag *diag)
+{
+    return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the layout of a save");
+}
+
+bool layout_writes_blob(const struct registered *set, const struct registered_blob *blob)
+{
+    return blob->placement != PLACEMENT_REPLICATED || set->rank == 0;
+}
+
+/* --- who writes what ------------------------------------------------------------------------------ */
+
+static int find_group(struct walk *walk, const struct registered_tensor *tensor, struct group **ret)
+{
+    for (uint32_t n = 0; n < walk->group_count; n++) {
+        uint32_t i = (walk->group_last + n) % walk->group_count;
+        if (walk->groups[i].ranks == tensor->group) {
+            walk->group_last = i;
+            *ret = &walk->groups[i];
+            return 0;
+        }
+    }
+    if (walk->group_count == LAYOUT_GROUPS_MAX) {
+        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "tensors of more than %d different groups", LAYOUT_GROUPS_MAX);
+    }
+    struct group *group = &walk->groups[walk->group_count];
+    *group = (struct group){.ranks = tensor->group, .count = tensor->group_count, .member = tensor->group_member};
+    walk->group_last = walk->group_count++;
+    *ret = group;
+    return 0;
+}
+
+static int sum_groups(struct walk *walk)
+{
+    for (size_t t = 0; t < walk->set->tensor_count; t++) {
+        const struct registered_tensor *tensor = &walk->set->tensors[t];
+        struct group *group;
+        int rc = find_group(walk, tensor, &group);
+        for (size_t b = 0; b < tensor->box_count && rc == 0; b++) {
+            uint64_t bytes = box_bytes(&tensor->boxes[b].box, tensor->dtype);
+            if (!add_u64(group->total_bytes, bytes, &group->total_bytes)) {
+                rc = diag_set(walk->diag, CAIRN_E_TOO_LARGE, "tensors of more than 2^64 bytes");
+            }
+        }
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+static int add_piece(struct walk *walk, const struct layout_piece *piece)
+{
+    struct layout *layout = walk->layout;
+    if (layout->piece_count == UINT32_MAX / 2) {
+        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "a save of more than %u chunks by one rank", UINT32_MAX / 2);
+    }
+    if (walk->found) {
+        walk->found[layout->piece_count] = *piece;
+    }
+    layout->piece_count++;
+    layout->plain_bytes += piece->bytes;
+    return 0;
+}
+
+static int walk_box(struct walk *walk, uint32_t tensor_idx, uint32_t box_idx, struct group *group)
+{
+    const struct registered_tensor *tensor = &walk->set->tensors[tensor_idx];
+    const struct box *box = &tensor->boxes[box_idx].box;
+    struct split split = {group->total_bytes, group->member, group->count};
+    struct grid grid;
+    int rc = 0;
+    grid_init(&grid, box, tensor->dtype, walk->chunk_bytes);
+    if (grid.cell_count > UINT32_MAX) {
+        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "tensor '%s' has more than 2^32 chunks", tensor->name);
+    }
+    for (uint64_t cell = 0; cell < grid.cell_count && rc == 0; cell++) {
+        struct layout_piece piece = {.tensor = tensor_idx, .box = box_idx, .cell = (uint32_t)cell};
+        struct box rectangle;
+        uint64_t bytes;
+        grid_cell(&grid, cell, &rectangle, &piece.source, &bytes);
+        CHECK(bytes <= walk->chunk_bytes);
+        piece.bytes = (uint32_t)bytes;
+        if (split_is_mine(&split, group->at + piece.source)) {
+            rc = add_piece(walk, &piece);
+        }
+    }
+    group->at += box_bytes(box, tensor->dtype);
+    return rc;
+}
+
+static int walk_blob(struct walk *walk, uint32_t idx)
+{
+    const struct registered_blob *blob = &walk->set->blobs[idx];
+    uint64_t count = blob->bytes / walk->chunk_bytes + (blob->bytes % walk->chunk_bytes != 0);
+    int rc = 0;
+    if (!layout_writes_blob(walk->set, blob)) {
+        return 0;
+    }
+    if (count > UINT32_MAX) {
+        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "blob '%s' has more than 2^32 chunks", blob->name);
+    }
+    for (uint64_t i = 0; i < count && rc == 0; i++) {
+        uint64_t at = i * walk->chunk_bytes;
+        struct layout_piece piece = {.tensor = LAYOUT_BLOB | idx, .cell = (uint32_t)i, .source = at,
+                                     .bytes = (uint32_t)min_u64(walk->chunk_bytes, blob->bytes - at)};
+        rc = add_piece(walk, &piece);
+    }
+    return rc;
+}
+
+static int walk_all(struct walk *walk)
+{
+    int rc = 0;
+    walk->layout->piece_count = 0;
+    walk->layout->plain_bytes = 0;
+    for (uint32_t i = 0; i < walk->group_count; i++) {
+        walk->groups[i].at = 0;
+    }
+    for (uint32_t t = 0; t < walk->set->tensor_count && rc == 0; t++) {
+        struct group *group;
+        rc = find_group(walk, &walk->set->tensors[t], &group);
+        for (uint32_t b = 0; b < walk->set->tensors[t].box_count && rc == 0; b++) {
+            rc = walk_box(walk, t, b, group);
+        }
+    }
+    for (uint32_t i = 0; i < walk->set->blob_count && rc == 0; i++) {
+        rc = walk_blob(walk, i);
+    }
+    return rc;
+}
+
+/* --- where it lies -------------------------------------------------------------------------------- */
+
+struct placer {
+    struct layout *layout;
+    const struct layout_options *options;
+    uint64_t object_bytes;
+    uint32_t piece_at;
+};
+
+/* Starts a payload behind the last one, in a new object when the present one would grow too long. */
+static struct layout_payload *new_payload(struct placer *placer, uint32_t bytes_expected)
+{
+    struct layout *layout = placer->layout;
+    struct layout_object *object = layout->object_count > 0 ? &layout->objects[layout->object_count - 1] : NULL;
+    if (!object || object->data_bytes + bytes_expected > placer->object_bytes ||
+        object->piece_count >= LAYOUT_OBJECT_PIECES_MAX) {
+        object = &layout->objects[layout->object_count++];
+        *object = (struct layout_object){.at = layout->extent_bytes, .payload_first = layout->payload_count};
+    }
+    struct layout_payload *payload = &layout->payloads[layout->payload_count++];
+    *payload = (struct layout_payload){.at = layout->extent_bytes, .piece_first = placer->piece_at,
+                                       .object = layout->object_count - 1};
+    object->payload_count++;
+    return payload;
+}
+
+static void put_piece(struct placer *placer, struct layout_payload *payload, const struct layout_piece *piece,
+                      uint32_t part_idx)
+{
+    struct layout *layout = placer->layout;
+    struct layout_piece *to = &layout->pieces[placer->piece_at];
+    *to = *piece;
+    to->payload = (uint32_t)(payload - layout->payloads);
+    to->at = payload->bytes;
+    layout->by_part[part_idx] = placer->piece_at++;
+    payload->bytes += piece->bytes;
+    payload->piece_count++;
+    layout->objects[payload->object].piece_count++;
+}
+
+static void end_payload(struct placer *placer, const struct layout_payload *payload)
+{
+    struct layout *layout = placer->layout;
+    struct layout_object *object = &layout->objects[payload->object];
+    layout->extent_bytes = round_up_u64(payload->at + payload->bytes, LIMIT_ALIGN_BYTES);
+    object->data_bytes = layout->extent_bytes - object->at;
+}
+
+static void place_all(struct placer *placer, const struct layout_piece *found)
+{
+    struct layout *layout = placer->layout;
+    struct layout_payload *pack = NULL;
+    for (uint32_t i = 0; i < layout->piece_count; i++) {
+        if (found[i].bytes >= LIMIT_PACK_PIECE_BYTES) {
+            struct layout_payload *payload = new_payload(placer, found[i].bytes);
+            put_piece(placer, payload, &found[i], i);
+            end_payload(placer, payload);
+        }
+    }
+    for (uint32_t i = 0; i < layout->piece_count; i++) {
+        if (found[i].bytes >= LIMIT_PACK_PIECE_BYTES) {
+            continue;
+        }
+        if (pack && (pack->bytes + found[i].bytes > placer->options->payload_bytes ||
+                     pack->piece_count == LAYOUT_PACK_PIECES_MAX)) {
+            end_payload(placer, pack);
+            pack = NULL;
+        }
+        if (!pack) {
+            pack = new_payload(placer, placer->options->payload_bytes);
+        }
+        put_piece(placer, pack, &found[i], i);
+    }
+    if (pack) {
+        end_payload(placer, pack);
+    }
+}
+
+static int allocate(struct walk *walk)
+{
+    struct layout *layout = walk->layout;
+    size_t count = layout->piece_count;
+    walk->found = scratch_array(&layout->scratch, count + 1, sizeof *walk->found);
+    layout->pieces = scratch_array(&layout->scratch, count + 1, sizeof *layout->pieces);
+    layout->by_part = scratch_array(&layout->scratch, count + 1, sizeof *layout->by_part);
+    layout->payloads = scratch_array(&layout->scratch, count + 1, sizeof *layout->payloads);
+    layout->objects = scratch_array(&layout->scratch, count + 1, sizeof *layout->objects);
+    return walk->found && layout->pieces && layout->by_part && layout->payloads && layout->objects
+               ? 0
+               : no_memory(walk->diag);
+}
+
+int layout_init(struct layout *layout, const struct registered *set, const struct layout_options *options, struct diag *diag)
+{
+    struct walk walk = {.set = set, .chunk_bytes = options->chunk_bytes, .layout = layout, .diag = diag};
+    uint64_t object_bytes = options->object_bytes > 0 ? options->object_bytes : LAYOUT_OBJECT_BYTES;
+    memset(layout, 0, sizeof *layout);
+    scratch_init(&layout->scratch, LAYOUT_BYTES_MAX);
+    CHECK(options->payload_bytes >= options->chunk_bytes);
+    walk.groups = scratch_array(&layout->scratch, LAYOUT_GROUPS_MAX, sizeof *walk.groups);
+    int rc = walk.groups ? sum_groups(&walk) : no_memory(diag);
+    rc = rc != 0 ? rc : walk_all(&walk);
+    rc = rc != 0 ? rc : allocate(&walk);
+    rc = rc != 0 ? rc : walk_all(&walk);
+    if (rc != 0) {
+        layout_fini(layout);
+        return rc;
+    }
+    struct placer placer = {.layout = layout, .options = options,
+                            .object_bytes = min_u64(object_bytes, LIMIT_OBJECT_BYTES / 2)};
+    place_all(&placer, walk.found);
+    return 0;
+}
+
+void layout_fini(struct layout *layout)
+{
+    scratch_fini(&layout->scratch);
+    memset(layout, 0, sizeof *layout);
+}

@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of the connection. Loop's thread.
+ *
+ *   DIAL ---> HELLO ---> JOIN ---> UP
+ *    ^          |          |        |          (a viewer without a run skips JOIN)
+ *    |          +----------+--------+ lost or refused, and it may get better
+ *    +-- BACKOFF <---------+
+ *   any --> FINAL   refused for good (AUTH, VERSION, DUPLICATE_RANK ...), or the first connect took too long
+ *   any --> STOPPED by link_stop
+ *
+ * Waits: HELLO and JOIN for their replies, at most LINK_ATTEMPT_MS; BACKOFF for its timer; UP for the end.
+ */
+#include "engine/link.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/engine_private.h"
+#include "wire/negotiate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINK_DIAL, LINK_HELLO, LINK_JOIN, LINK_UP, LINK_BACKOFF, LINK_FINAL, LINK_STOPPED };
+enum { LINK_ATTEMPT_MS = 10000, LINK_STREAM_HELLO = 1, LINK_STREAM_JOIN = 2 };
+
+static enum sm_result on_dial(struct sm *sm);
+static enum sm_result on_backoff(struct sm *sm);
+static enum sm_result on_final(struct sm *sm);
+
+#define LINK_FAIL (SM_TO(LINK_BACKOFF) | SM_TO(LINK_FINAL) | SM_TO(LINK_STOPPED))
+static const struct sm_state link_table[] = {
+    [LINK_DIAL] = {"dial", on_dial, SM_TO(LINK_HELLO) | LINK_FAIL, 0},
+    [LINK_HELLO] = {"hello", NULL, SM_TO(LINK_JOIN) | SM_TO(LINK_UP) | LINK_FAIL, 0},
+    [LINK_JOIN] = {"join", NULL, SM_TO(LINK_UP) | LINK_FAIL, 0},
+    [LINK_UP] = {"up", NULL, LINK_FAIL, 0},
+    [LINK_BACKOFF] = {"backoff", on_backoff, SM_TO(LINK_DIAL) | SM_TO(LINK_STOPPED), 0},
+    [LINK_FINAL] = {"final", on_final, SM_TO(LINK_STOPPED), 0},
+    [LINK_STOPPED] = {"stopped", NULL, 0, SM_FINAL},
+};
+
+static const struct conn_handler link_conn_handler;
+
+/* --- life ----------------------------------------------------------------------------------------- */
+
+static void on_timer(struct timer *timer);
+
+void link_init(struct link *link, struct engine *engine)
+{
+    link->engine = engine;
+    for (unsigned i = 0; i < LINK_BUCKETS; i++) {
+        list_init(&link->buckets[i]);
+    }
+    timer_init(&link->timer, engine->options.loop, on_timer);
+    sm_init(&link->sm, link_table, LINK_DIAL, "link", engine->options.rank);
+}
+
+void link_start(struct link *link)
+{
+    link->began_ms = loop_now_ms(link->engine->options.loop);
+    /* Not all clients of a restarted server begin with the same address. */
+    uint64_t draw;
+    loop_random(link->engine->options.loop, sizeof draw, &draw);
+    size_t count = link->engine->options.url.server_count;
+    link->server_idx = count > 0 ? (size_t)(draw % count) : 0;
+    timer_start(&link->timer, 0);
+}
+
+static void drop_requests(struct link *link)
+{
+    struct list lost;
+    list_init(&lost);
+    for (unsigned i = 0; i < LINK_BUCKETS; i++) {
+        struct list *node;
+        while ((node = list_pop(&link->buckets[i])) != NULL) {
+            list_add_tail(&lost, node);
+        }
+    }
+    struct list *node;
+    while ((node = list_pop(&lost)) != NULL) {
+        struct request *request = list_item(node, struct request, link);
+        request->stream = 0;
+        request->receiving = false;
+        request->ops->on_lost(request);
+    }
+}
+
+static void drop_conn(struct link *link, bool flush)
+{
+    bool was_up = sm_is(&link->sm, LINK_UP);
+    timer_stop(&link->timer);
+    if (link->conn) {
+        conn_close(link->conn, flush);
+        link->conn = NULL;
+    }
+    link->receiving = NULL;
+    link->credits = link->credits_asked = 0;
+    if (was_up) {
+        drop_requests(link);
+    }
+}
+
+void link_stop(struct link *link)
+{
+    if (link->stopped) {
+        return;
+    }
+    link->stopped = true;
+    if (link->conn && sm_is(&link->sm, LINK_UP)) {
+        struct msg bye = {.type = MSG_BYE};
+        conn_send_always(link->conn, 0, &bye);
+    }
+    drop_conn(link, true);
+    sm_move(&link->sm, LINK_STOPPED);
+    free(link->trash);
+    link->trash = NULL;
+}
+
+bool link_is_up(const struct link *link) { return sm_is(&link->sm, LINK_UP); }
+
+/* Refusals that another try, or another server, cannot change. */
+static bool is_final(int status)
+{
+    static const int codes[] = {CAIRN_E_AUTH, CAIRN_E_DENIED, CAIRN_E_VERSION, CAIRN_E_DUPLICATE_RANK,
+                                CAIRN_E_WORLD_MISMATCH, CAIRN_E_TOKEN_MISMATCH, CAIRN_E_FENCED, CAIRN_E_INVALID,
+                                CAIRN_E_UNSUPPORTED, CAIRN_E_CONFIG, CAIRN_E_STORE_MISMATCH};
+    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
+        if (codes[i] == status) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint32_t draw_backoff(struct link *link)
+{
+    const struct engine_options *options = &link->engine->options;
+    uint32_t draw;
+    loop_random(options->loop, sizeof draw, &draw);
+    link->backoff_ms = link->backoff_ms == 0 ? options->reconnect_ms_min
+                                             : (uint32_t)min_u64((uint64_t)link->backoff_ms * 2, options->reconnect_ms_max);
+    return link->backoff_ms / 2 + draw % (link->backoff_ms / 2 + 1);
+}
+
+/* The connection, or the attempt at one, is over. */
+static void link_failed(struct link *link, int status, const struct diag *diag)
+{
+    struct engine *engine = link->engine;
+    bool was_up = link_is_up(link);
+    if (link->stopped || link->status != 0) {
+        return;
+    }
+    /* ENDED means the server stopped in order; for who waits here it is a lost connection like others. */
+    int code = status == CAIRN_E_ENDED || status == CAIRN_E_CLOSED ? CAIRN_E_CONNECTION_LOST : status;
+    diag_clear(&link->diag);
+    diag_set(&link->diag, code, "%s", diag_text(diag, code));
+    LOG(was_up ? LOG_WARN : LOG_DEBUG, "link", was_up ? "connection lost" : "connect failed",
+        lu("rank", engine->options.rank), ls("err", link->diag.text));
+    drop_conn(link, false);
+    uint64_t waited_ms = loop_now_ms(engine->options.loop) - link->began_ms;
+    bool late = !link->joined_once && waited_ms >= engine->options.io_deadline_ms;
+    if (is_final(code) || late) {
+        link->status = code;
+        sm_move(&link->sm, LINK_FINAL);
+    } else {
+        link->server_idx++;
+        sm_move(&link->sm, LINK_BACKOFF);
+    }
+    if (was_up) {
+        engine_on_down(engine);
+    }
+    sm_run(&link->sm);
+}
+
+void link_reset(struct link *link, int status, const char *why)
+{
+    struct diag diag = DIAG_INIT;
+    if (link->conn) {
+        diag_set(&diag, status, "%s", why);
+        link_failed(link, status, &diag);
+    }
+}
+
+/* Until the first JOIN, nothing waits beyond the caller's deadline. */
+static uint64_t cut_wait(const struct link *link, uint64_t ms)
+{
+    const struct engine_options *options = &link->engine->options;
+    return link->joined_once ? ms : min_u64(ms, engine_ms_left(link->engine, link->began_ms + options->io_deadline_ms));
+}
+
+static enum sm_result on_backoff(struct sm *sm)
+{
+    struct link *link = container_of(sm, struct link, sm);
+    if (!timer_is_active(&link->timer)) {
+        timer_start(&link->timer, cut_wait(link, draw_backoff(link)));
+    }
+    return SM_WAIT;
+}
+
+static enum sm_result on_final(struct sm *sm)
+{
+    struct link *link = container_of(sm, struct link, sm);
+    if (!link->answered) {
+        link->answered = true;
+        engine_on_final(link->engine, link->status, &link->diag);
+    }
+    return SM_WAIT;
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct link *link = container_of(timer, struct link, timer);
+    struct diag diag = DIAG_INIT;
+    if (sm_is(&link->sm, LINK_BACKOFF)) {
+        sm_move(&link->sm, LINK_DIAL);
+        sm_run(&link->sm);
+    } else if (sm_is(&link->sm, LINK_DIAL)) {
+        sm_run(&link->sm);
+    } else {
+        const struct url *url = &link->engine->options.url;
+        diag_set(&diag, CAIRN_E_UNREACHABLE, "no answer from %s in time: is cairnd running there?",
+                 url->server_count > 0 ? url->servers[link->server_idx % url->server_count] : "the server");
+        link_failed(link, CAIRN_E_UNREACHABLE, &diag);
+    }
+}
+
+/* --- connecting ----------------------------------------------------------------------------------- */
+
+static int dial_sock(struct link *link, struct net_addr *ret_addr, struct sock **ret, struct diag *diag)
+{
+    const struct engine_options *options = &link->engine->options;
+    if (options->dial) {
+        *ret_addr = (struct net_addr){.family = NET_UNIX};
+        return options->dial(options->dial_user, ret, diag);
+    }
+    if (options->url.server_count == 0) {
+        return diag_set(diag, CAIRN_E_INVALID, "no server is named: give host:port in the URL, or set CAIRN_SERVER");
+    }
+    const char *server = options->url.servers[link->server_idx % options->url.server_count];
+    int rc = net_addr_parse(server, CAIRN_DEFAULT_PORT, ret_addr, diag);
+    return rc != 0 ? rc : net_connect(options->net, ret_addr, ret, diag);
+}
+
+static int dial_stream(struct link *link, struct stream **ret, struct diag *diag)
+{
+    const struct engine_options *options = &link->engine->options;
+    struct net_addr addr;
+    struct sock *sock;
+    struct stream *plain;
+    int rc = dial_sock(link, &addr, &sock, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    rc = stream_plain_new(sock, &plain, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (!options->tls || addr.family == NET_UNIX) {
+        *ret = plain;
+        return 0;
+    }
+    return stream_tls_new(options->loop, options->tls, plain, addr.host, ret, diag);
+}
+
+static int dial_conn(struct link *link, struct diag *diag)
+{
+    struct stream *stream;
+    struct conn_options options = {.message_max = LIMIT_MESSAGE_BYTES, .payload_max = LIMIT_CHUNK_BYTES,
+                                   .queue_high_bytes = MIB(4), .queue_low_bytes = MIB(1)};
+    int rc = dial_stream(link, &stream, diag);
+    return rc != 0 ? rc : conn_new(link->engine->options.loop, stream, &options, &link_conn_handler, link, &link->conn, diag);
+}
+
+static enum sm_result on_dial(struct sm *sm)
+{
+    struct link *link = container_of(sm, struct link, sm);
+    struct diag diag = DIAG_INIT;
+    int rc = dial_conn(link, &diag);
+    if (rc != 0) {
+        link_failed(link, rc, &diag);
+        return SM_WAIT;
+    }
+    struct msg hello = {.type = MSG_HELLO,
+                        .u.hello = {.version_min = WIRE_VERSION_MIN, .version_max = WIRE_VERSION_MAX,
+                                    .features = WIRE_FEATURES_KNOWN, .agent = "libcairn " CAIRN_VERSION}};
+    conn_send_always(link->conn, LINK_STREAM_HELLO, &hello);
+    link->next_stream = LINK_STREAM_JOIN + 1;
+    timer_start(&link->timer, cut_wait(link, LINK_ATTEMPT_MS));
+    sm_move(&link->sm, LINK_HELLO);
+    return SM_WAIT;
+}
+
+static void link_now_up(struct link *link)
+{
+    timer_stop(&link->timer);
+    link->backoff_ms = 0;
+    link->joined_once = true;
+    sm_move(&link->sm, LINK_UP);
+    engine_on_up(link->engine);
+}
+
+static int on_welcome(struct link *link, const struct msg_welcome *welcome, struct diag *diag)
+{
+    const struct engine_options *options = &link->engine->options;
+    struct msg_hello hello = {.version_min = WIRE_VERSION_MIN, .version_max = WIRE_VERSION_MAX, .features = WIRE_FEATURES_KNOWN};
+    int rc = wire_check_welcome(&hello, welcome, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (link->joined_once && memcmp(&link->welcome.store_uuid, &welcome->store_uuid, sizeof welcome->store_uuid) != 0) {
+        return diag_set(diag, CAIRN_E_STORE_MISMATCH, "the server at this address now serves another store");
+    }
+    link->welcome = *welcome;
+    link->welcome.agent = NULL;
+    conn_set_heartbeat(link->conn, welcome->heartbeat_ms, welcome->dead_after_ms);
+    if (!options->url.has_run) {
+        link_now_up(link);
+        return 0;
+    }
+    struct msg join = {.type = MSG_JOIN,
+                       .u.join = {.run = options->url.run, .viewer = options->viewer, .token = options->token, .rank = options->rank,
+                                  .world_size = options->world_size, .writer = options->writer,
+                                  .label = options->label ? options->label : ""}};
+    conn_send_always(link->conn, LINK_STREAM_JOIN, &join);
+    sm_move(&link->sm, LINK_JOIN);
+    return 0;
+}
+
+static int on_joined(struct link *link, const struct msg_joined *joined, struct diag *diag)
+{
+    uint64_t chunk = joined->chunk_bytes;
+    if (chunk < LIMIT_CHUNK_BYTES_MIN || chunk > LIMIT_CHUNK_BYTES || chunk % LIMIT_ALIGN_BYTES != 0 ||
+        link->welcome.payload_max < chunk) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the server says chunks of %llu bytes and payloads of at most %u",
+                        (unsigned long long)chunk, link->welcome.payload_max);
+    }
+    link->joined = *joined;
+    link_now_up(link);
+    return 0;
+}
+
+/* --- messages ------------------------------------------------------------------------------------- */
+
+static struct list *bucket_of(struct link *link, uint32_t stream) { return &link->buckets[stream % LINK_BUCKETS]; }
+
+static struct request *find_request(struct link *link, uint32_t stream)
+{
+    if (stream == 0) {
+        return NULL;
+    }
+    list_each(node, bucket_of(link, stream)) {
+        struct request *request = list_item(node, struct request, link);
+        if (request->stream == stream) {
+            return request;
+        }
+    }
+    return NULL;
+}
+
+static void unlink_request(struct link *link, struct request *request)
+{
+    if (request->stream != 0) {
+        list_remove(&request->link);
+        request->stream = 0;
+    }
+    if (link->receiving == request) {
+        link->receiving = NULL;
+    }
+}
+
+static int on_grant(struct link *link, const struct msg_grant *grant, struct diag *diag)
+{
+    if (grant->buffers > link->credits_asked) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%u buffers granted, %u asked for", grant->buffers, link->credits_asked);
+    }
+    link->credits_asked -= grant->buffers;
+    link->credits += grant->buffers;
+    engine_on_granted(link->engine);
+    return 0;
+}
+
+/* A reply that nobody waits for: of a request that was given up. */
+static int discard(struct link *link, const struct frame *frame, void **ret_payload, struct diag *diag)
+{
+    if (frame->payload_bytes > 0) {
+        link->trash = link->trash ? link->trash : malloc(LIMIT_CHUNK_BYTES);
+        if (!link->trash) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to drop a late reply");
+        }
+        *ret_payload = link->trash;
+    }
+    return 0;
+}
+
+static int on_reply(struct link *link, const struct frame *frame, const struct msg *msg, void **ret_payload, struct diag *diag)
+{
+    struct request *request = find_request(link, frame->stream);
+    if (!request) {
+        return discard(link, frame, ret_payload, diag);
+    }
+    if (frame->payload_bytes > 0 && (msg->type == MSG_ERROR || !request->ops->on_payload)) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with a payload", msg_name(msg->type));
+    }
+    if (msg->type == MSG_ERROR) {
+        unlink_request(link, request);
+    }
+    int rc = request->ops->on_reply(request, frame, msg, ret_payload, diag);
+    if (rc == 0 && frame->payload_bytes > 0) {
+        CHECK(*ret_payload != NULL);
+        link->receiving = request;
+        request->receiving = true;
+    }
+    return rc;
+}
+
+static int on_error(struct link *link, const struct frame *frame, const struct msg_error *error, struct diag *diag)
+{
+    /* Login was refused, or the server says why it is about to close the connection. */
+    (void)frame;
+    (void)link;
+    int code = error->code < 0 && err_is_known(error->code) ? error->code : CAIRN_E_PROTOCOL;
+    return diag_set(diag, code, "%s", error->text && error->text[0] ? error->text : err_text(code));
+}
+
+static int link_on_message(void *user, const struct frame *frame, const struct msg *msg, void **ret_payload, struct diag *diag)
+{
+    struct link *link = user;
+    bool login = sm_is(&link->sm, LINK_HELLO) || sm_is(&link->sm, LINK_JOIN);
+    if (msg->type == MSG_ERROR && (login || frame->stream == 0)) {
+        int code = on_error(link, frame, &msg->u.error, diag);
+        link_failed(link, code, diag); /* not conn's failure: there is no need to tell the server */
+        return 0;
+    }
+    if (msg->type == MSG_BYE) {
+        link_reset(link, CAIRN_E_CONNECTION_LOST, "the server said goodbye");
+        return 0;
+    }
+    if (sm_is(&link->sm, LINK_HELLO) && msg->type == MSG_WELCOME) {
+        return on_welcome(link, &msg->u.welcome, diag);
+    }
+    if (sm_is(&link->sm, LINK_JOIN) && msg->type == MSG_JOINED) {
+        return on_joined(link, &msg->u.joined, diag);
+    }
+    if (login) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s during login", msg_name(msg->type));
+    }
+    if (msg->type == MSG_GRANT) {
+        return on_grant(link, &msg->u.grant, diag);
+    }
+    return on_reply(link, frame, msg, ret_payload, diag);
+}
+
+static int link_on_payload(void *user, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag)
+{
+    struct link *link = user;
+    struct request *request = link->receiving;
+    link->receiving = NULL;
+    if (!request) {
+        return 0; /* into the trash */
+    }
+    request->receiving = false;
+    return request->ops->on_payload(request, frame, msg, payload, diag);
+}
+
+static void link_on_close(void *user, int status, const struct diag *diag)
+{
+    struct link *link = user;
+    link_failed(link, status, diag);
+}
+
+static const struct conn_handler link_conn_handler = {
+    .on_message = link_on_message, .on_payload = link_on_payload, .on_close = link_on_close};
+
+/* --- requests ------------------------------------------------------------------------------------- */
+
+void link_add(struct link *link, struct request *request)
+{
+    CHECK(link_is_up(link));
+    CHECK(request->stream == 0);
+    request->stream = link->next_stream++;
+    request->receiving = false;
+    list_init(&request->link);
+    list_add_tail(bucket_of(link, request->stream), &request->link);
+}
+
+void link_ask(struct link *link, struct request *request, const struct msg *msg)
+{
+    link_add(link, request);
+    conn_send_always(link->conn, request->stream, msg);
+}
+
+void link_send(struct link *link, const struct request *request, const struct msg *msg)
+{
+    CHECK(link_is_up(link));
+    conn_send_always(link->conn, request ? request->stream : 0, msg);
+}
+
+void link_send_payload(struct link *link, const struct request *request, const struct msg *msg, struct conn_out *out)
+{
+    CHECK(link_is_up(link));
+    conn_send_payload(link->conn, request->stream, msg, out);
+}
+
+void link_forget(struct link *link, struct request *request)
+{
+    bool receiving = request->receiving;
+    request->receiving = false;
+    unlink_request(link, request);
+    if (receiving) {
+        link_reset(link, CAIRN_E_CONNECTION_LOST, "an operation ended in the middle of a reply");
+    }
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies and checks what a rank registered. Everything that a later stage takes for granted (names valid and
+ * sorted, boxes inside, groups sorted with this rank in them, memory that does not overlap itself) is decided here, by
+ * name. Equal groups share one array, so that grouping by split is a comparison of pointers. Any thread.
+ */
+#include "engine/registered.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define REGISTERED_BYTES_MAX ((size_t)4 << 30)
+
+struct builder {
+    struct registered *set;
+    struct diag *diag;
+    const uint32_t *last_group; /* as interned */
+    uint32_t last_group_count;
+    struct group_node { struct group_node *next; uint32_t count; const uint32_t *ranks; } *groups;
+};
+
+static int no_memory(const struct builder *builder)
+{
+    return diag_set(builder->diag, CAIRN_E_NO_MEMORY, "no memory for the list of what is registered");
+}
+
+/* --- texts ---------------------------------------------------------------------------------------- */
+
+static int copy_key(const struct builder *builder, const char *what, const char **name,
+                    const char **coordinate, uint32_t placement)
+{
+    if (!*name || !text_is_valid(strlen(*name), *name, LIMIT_NAME_BYTES)) {
+        return diag_set(builder->diag, CAIRN_E_INVALID, "%s name '%.64s': 1 to %d bytes of UTF-8 are allowed",
+                        what, *name ? *name : "(NULL)", LIMIT_NAME_BYTES);
+    }
+    const char *place = *coordinate ? *coordinate : "";
+    if (placement < PLACEMENT_REPLICATED || placement > PLACEMENT_LOCAL) {
+        return diag_set(builder->diag, CAIRN_E_INVALID, "%s '%s': placement %u is none of 1, 2, 3", what, *name,
+                        placement);
+    }
+    if (placement == PLACEMENT_LOCAL && !text_is_valid(strlen(place), place, LIMIT_COORDINATE_BYTES)) {
+        return diag_set(builder->diag, CAIRN_E_INVALID,
+                        "%s '%s' is local: it needs a coordinate of 1 to %d bytes of UTF-8, such as dp=3", what,
+                        *name, LIMIT_COORDINATE_BYTES);
+    }
+    if (placement != PLACEMENT_LOCAL && place[0] != '\0') {
+        return diag_set(builder->diag, CAIRN_E_INVALID, "%s '%s' has the coordinate '%.64s' but is not local", what,
+                        *name, place);
+    }
+    *name = scratch_string(&builder->set->scratch, strlen(*name), *name);
+    *coordinate = scratch_string(&builder->set->scratch, strlen(place), place);
+    return *name && *coordinate ? 0 : no_memory(builder);
+}
+
+/* --- groups --------------------------------------------------------------------------------------- */
+
+static int check_group(const struct builder *builder, const struct registered_tensor *tensor)
+{
+    const struct registered *set = builder->set;
+    bool found = false;
+    for (uint32_t i = 0; i < tensor->group_count; i++) {
+        if (tensor->group[i] >= set->world_size || (i > 0 && tensor->group[i] <= tensor->group[i - 1])) {
+            return diag_set(builder->diag, CAIRN_E_INVALID,
+                            "tensor '%s': its group must be ascending ranks below %u; number %u is %u",
+                            tensor->name, set->world_size, i, tensor->group[i]);
+        }
+        found = found || tensor->group[i] == set->rank;
+    }
+    if (!found) {
+        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': its group lacks this rank, %u", tensor->name,
+                        set->rank);
+    }
+    return 0;
+}
+
+static bool group_is(const uint32_t *ranks, uint32_t count, const struct registered_tensor *tensor)
+{
+    return count == tensor->group_count && ranks &&
+           (ranks == tensor->group || memcmp(ranks, tensor->group, count * sizeof *ranks) == 0);
+}
+
+static uint32_t *intern(struct builder *builder, const struct registered_tensor *tensor)
+{
+    if (group_is(builder->last_group, builder->last_group_count, tensor)) {
+        return (uint32_t *)(uintptr_t)builder->last_group;
+    }
+    for (const struct group_node *node = builder->groups; node; node = node->next) {
+        if (group_is(node->ranks, node->count, tensor)) {
+            return (uint32_t *)(uintptr_t)node->ranks;
+        }
+    }
+    struct scratch *scratch = &builder->set->scratch;
+    struct group_node *node = scratch_alloc(scratch, sizeof *node);
+    uint32_t *ranks = scratch_copy(scratch, tensor->group_count * sizeof *ranks, tensor->group);
+    if (!node || !ranks) {
+        return NULL;
+    }
+    *node = (struct group_node){.next = builder->groups, .count = tensor->group_count, .ranks = ranks};
+    builder->groups = node;
+    return ranks;
+}
+
+static int copy_group(struct builder *builder, struct registered_tensor *tensor)
+{
+    if (tensor->group_count == 0 || !tensor->group) {
+        tensor->group = &builder->set->rank; /* only this one */
+        tensor->group_count = 1;
+    }
+    int rc = check_group(builder, tensor);
+    if (rc != 0) {
+        return rc;
+    }
+    uint32_t *ranks = intern(builder, tensor);
+    if (!ranks) {
+        return no_memory(builder);
+    }
+    builder->last_group = ranks;
+    builder->last_group_count = tensor->group_count;
+    tensor->group = ranks;
+    tensor->group_member = 0;
+    while (ranks[tensor->group_member] != builder->set->rank) {
+        tensor->group_member++;
+    }
+    return 0;
+}
+
+/* --- boxes ---------------------------------------------------------------------------------------- */
+
+static int64_t magnitude(int64_t n) { return n < 0 ? -n : n; }
+
+/* Elements must not share memory: sorted by distance, each stride steps over all that the smaller ones reach.
+ * Also normalises: memory without holes in row-major order is "contiguous". */
+static int check_strides(const struct builder *builder, const char *name, struct registered_box *box)
+{
+    uint32_t order[LIMIT_NDIM], count = 0;
+    int64_t reach = 0, packed = 1;
+    bool contiguous = true;
+    for (uint32_t d = box->box.ndim; d-- > 0;) {
+        int64_t length = box->box.length[d], stride = box->stride[d];
+        if (stride == INT64_MIN || magnitude(stride) > (INT64_MAX >> 8) / (length > 0 ? length : 1)) {
+            return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': stride %lld of dimension %u is too large",
+                            name, (long long)stride, d);
+        }
+        contiguous = contiguous && (length == 1 || stride == packed);
+        packed *= length;
+        if (length > 1) {
+            uint32_t at = count++;
+            while (at > 0 && magnitude(box->stride[order[at - 1]]) > magnitude(stride)) {
+                order[at] = order[at - 1];
+                at--;
+            }
+            order[at] = d;
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        int64_t stride = magnitude(box->stride[order[i]]);
+        if (stride <= reach) {
+            return diag_set(builder->diag, CAIRN_E_INVALID,
+                            "tensor '%s': elements share memory (stride %lld of dimension %u); save a copy of it",
+                            name, (long long)box->stride[order[i]], order[i]);
+        }
+        reach += stride * (box->box.length[order[i]] - 1);
+    }
+    box->contiguous = contiguous;
+    return 0;
+}
+
+static int check_memory(const struct builder *builder, const struct registered_tensor *tensor,
+                        struct registered_box *box)
+{
+    char text[160];
+    if (box_elements(&box->box) == 0) {
+        box->contiguous = true;
+        return 0;
+    }
+    if (!box->data) {
+        box_format(&box->box, sizeof text, text);
+        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': the data of box %s is NULL", tensor->name, text);
+    }
+    return box->contiguous ? 0 : check_strides(builder, tensor->name, box);
+}
+
+static int compare_boxes(const void *a, const void *b)
+{
+    return box_compare(&((const struct registered_box *)a)->box, &((const struct registered_box *)b)->box);
+}
+
+static int copy_boxes(const struct builder *builder, struct registered_tensor *tensor)
+{
+    char text[160];
+    if (tensor->box_count == 0 || !tensor->boxes) {
+        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' has no box", tensor->name);
+    }
+    struct registered_box *boxes =
+        scratch_array(&builder->set->scratch, tensor->box_count, sizeof *boxes);
+    if (!boxes) {
+        return no_memory(builder);
+    }
+    memcpy(boxes, tensor->boxes, tensor->box_count * sizeof *boxes);
+    tensor->boxes = boxes;
+    for (size_t i = 0; i < tensor->box_count; i++) {
+        int rc = box_check(&boxes[i].box, &tensor->shape, builder->diag);
+        rc = rc != 0 ? rc : check_memory(builder, tensor, &boxes[i]);
+        if (rc != 0) {
+            diag_add(builder->diag, "tensor '%s', box %zu", tensor->name, i);
+            return rc;
+        }
+    }
+    qsort(boxes, tensor->box_count, sizeof *boxes, compare_boxes);
+    for (size_t i = 1; i < tensor->box_count; i++) {
+        if (box_equal(&boxes[i - 1].box, &boxes[i].box)) {
+            box_format(&boxes[i].box, sizeof text, text);
+            return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' has box %s twice", tensor->name, text);
+        }
+    }
+    return 0;
+}
+
+/* --- tensors and blobs ---------------------------------------------------------------------------- */
+
+static int copy_tensor(struct builder *builder, struct registered_tensor *tensor)
+{
+    uint64_t bytes;
+    int rc = copy_key(builder, "tensor", &tensor->name, &tensor->coordinate, tensor->placement);
+    if (rc != 0) {
+        return rc;
+    }
+    if (!dtype_is_known(tensor->dtype)) {
+        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': dtype %u is unknown", tensor->name, tensor->dtype);
+    }
+    rc = shape_check(&tensor->shape, tensor->dtype, &bytes, builder->diag);
+    if (rc != 0) {
+        diag_add(builder->diag, "tensor '%s'", tensor->name);
+        return rc;
+    }
+    rc = copy_boxes(builder, tensor);
+    return rc != 0 ? rc : copy_group(builder, tensor);
+}
+
+static int copy_blob(const struct builder *builder, struct registered_blob *blob)
+{
+    int rc = copy_key(builder, "blob", &blob->name, &blob->coordinate, blob->placement);
+    if (rc != 0) {
+        return rc;
+    }
+    if (blob->kind != BLOB_BYTES && blob->kind != BLOB_TREE) {
+        return diag_set(builder->diag, CAIRN_E_INVALID, "blob '%s': kind %u is neither bytes nor tree", blob->name, blob->kind);
+    }
+    if (blob->bytes > 0 && !blob->data) {
+        return diag_set(builder->diag, CAIRN_E_INVALID, "blob '%s': %zu bytes at NULL", blob->name, blob->bytes);
+    }
+    blob->data = scratch_copy(&builder->set->scratch, blob->bytes > 0 ? blob->bytes : 1, blob->bytes > 0 ? blob->data : (const uint8_t *)"");
+    return blob->data ? 0 : no_memory(builder);
+}
+
+static int compare_key(const char *a_name, const char *a_coordinate, const char *b_name, const char *b_coordinate)
+{
+    int order = strcmp(a_name, b_name);
+    return order != 0 ? order : strcmp(a_coordinate, b_coordinate);
+}
+
+static int compare_tensors(const void *a, const void *b)
+{
+    const struct registered_tensor *x = a, *y = b;
+    return compare_key(x->name, x->coordinate, y->name, y->coordinate);
+}
+
+static int compare_blobs(const void *a, const void *b)
+{
+    const struct registered_blob *x = a, *y = b;
+    return compare_key(x->name, x->coordinate, y->name, y->coordinate);
+}
+
+static int copy_all(struct builder *builder, const struct registered_tensor *tensors, const struct registered_blob *blobs)
+{
+    struct registered *set = builder->set;
+    set->tensors = scratch_array(&set->scratch, set->tensor_count + 1, sizeof *set->tensors);
+    set->blobs = scratch_array(&set->scratch, set->blob_count + 1, sizeof *set->blobs);
+    if (!set->tensors || !set->blobs) {
+        return no_memory(builder);
+    }
+    int rc = 0;
+    for (size_t i = 0; i < set->tensor_count && rc == 0; i++) {
+        set->tensors[i] = tensors[i];
+        rc = copy_tensor(builder, &set->tensors[i]);
+    }
+    for (size_t i = 0; i < set->blob_count && rc == 0; i++) {
+        set->blobs[i] = blobs[i];
+        rc = copy_blob(builder, &set->blobs[i]);
+    }
+    return rc;
+}
+
+static int sort_all(const struct builder *builder)
+{
+    struct registered *set = builder->set;
+    qsort(set->tensors, set->tensor_count, sizeof *set->tensors, compare_tensors);
+    qsort(set->blobs, set->blob_count, sizeof *set->blobs, compare_blobs);
+    for (size_t i = 1; i < set->tensor_count; i++) {
+        if (compare_tensors(&set->tensors[i - 1], &set->tensors[i]) == 0) {
+            return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' is registered twice", set->tensors[i].name);
+        }
+    }
+    for (size_t i = 1; i < set->blob_count; i++) {
+        if (compare_blobs(&set->blobs[i - 1], &set->blobs[i]) == 0) {
+            return diag_set(builder->diag, CAIRN_E_INVALID, "blob '%s' is registered twice", set->blobs[i].name);
+        }
+    }
+    return 0;
+}
+
+/* What all ranks must have alike: the tensors that every rank of the world holds. */
+static int hash_list(const struct builder *builder)
+{
+    struct registered *set = builder->set;
+    struct xxh3_stream *stream = xxh3_stream_new();
+    if (!stream) {
+        return no_memory(builder);
+    }
+    xxh3_stream_reset(stream);
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        const struct registered_tensor *tensor = &set->tensors[i];
+        if (tensor->group_count != set->world_size || tensor->placement == PLACEMENT_LOCAL) {
+            continue;
+        }
+        uint32_t head[3] = {tensor->dtype, tensor->placement, tensor->shape.ndim};
+        xxh3_stream_add(stream, strlen(tensor->name) + 1, tensor->name);
+        xxh3_stream_add(stream, sizeof head, head);
+        xxh3_stream_add(stream, tensor->shape.ndim * sizeof tensor->shape.length[0], tensor->shape.length);
+        for (size_t b = 0; b < tensor->box_count; b++) {
+            const struct box *box = &tensor->boxes[b].box;
+            xxh3_stream_add(stream, box->ndim * sizeof box->offset[0], box->offset);
+            xxh3_stream_add(stream, box->ndim * sizeof box->length[0], box->length);
+        }
+    }
+    set->list_hash = xxh3_stream_digest(stream);
+    xxh3_stream_free(stream);
+    return 0;
+}
+
+int registered_new(uint32_t rank, uint32_t world_size, size_t tensor_count, const struct registered_tensor *tensors,
+                   size_t blob_count, const struct registered_blob *blobs, struct registered **ret, struct diag *diag)
+{
+    if (world_size == 0 || world_size > LIMIT_WORLD_SIZE || rank >= world_size) {
+        return diag_set(diag, CAIRN_E_INVALID, "rank %u of a world of %u", rank, world_size);
+    }
+    struct registered *set = calloc(1, sizeof *set);
+    struct builder builder = {.set = set, .diag = diag};
+    if (!set) {
+        return no_memory(&builder);
+    }
+    atomic_init(&set->refs, 1);
+    scratch_init(&set->scratch, REGISTERED_BYTES_MAX);
+    set->rank = rank;
+    set->world_size = world_size;
+    set->tensor_count = tensor_count;
+    set->blob_count = blob_count;
+    int rc = copy_all(&builder, tensors, blobs);
+    rc = rc != 0 ? rc : sort_all(&builder);
+    rc = rc != 0 ? rc : hash_list(&builder);
+    if (rc != 0) {
+        registered_unref(set);
+        return rc;
+    }
+    *ret = set;
+    return 0;
+}
+
+struct registered *registered_ref(struct registered *set)
+{
+    uint32_t before = atomic_fetch_add(&set->refs, 1);
+    CHECK(before > 0);
+    return set;
+}
+
+void registered_unref(struct registered *set)
+{
+    if (set && atomic_fetch_sub(&set->refs, 1) == 1) {
+        scratch_fini(&set->scratch);
+        free(set);
+    }
+}

@@ -1,0 +1,632 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A restore, from the question which checkpoint to the verdict of all ranks. All ranks get the same (term, step) from the
+ * server; each verifies what it needs and reports; only "all verified the same one" is success, a damaged one moves
+ * everybody to an older one, or fails everybody. Loop's thread.
+ *
+ *   RESOLVE -> MANIFEST -> PAGES -> PLAN -> READ -> REPORT -> DRAIN -> END
+ *                ^                                    |  a verdict for another checkpoint
+ *                +------------------------------------+
+ *   MANIFEST .. READ --this rank cannot--> SETTLE -> REPORT    (SETTLE: until no worker touches memory)
+ *   any --deadline, abort, final refusal--> DRAIN
+ *
+ * Waits: each state for its call (call.c sees to reconnects and deadline), READ for its slots, SETTLE and DRAIN for
+ * workers.
+ */
+#include "engine/restore_private.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RS_RESOLVE, RS_MANIFEST, RS_PAGES, RS_PLAN, RS_READ, RS_SETTLE, RS_REPORT, RS_DRAIN, RS_END };
+#define RESTORE_SCRATCH_MAX ((size_t)8 << 30)
+enum { RESTORE_SLACK_MS_MAX = 500 };
+
+static enum sm_result on_resolve(struct sm *sm);
+static enum sm_result on_manifest(struct sm *sm);
+static enum sm_result on_pages(struct sm *sm);
+static enum sm_result on_plan(struct sm *sm);
+static enum sm_result on_read(struct sm *sm);
+static enum sm_result on_settle(struct sm *sm);
+static enum sm_result on_report(struct sm *sm);
+static enum sm_result on_drain(struct sm *sm);
+static enum sm_result on_end(struct sm *sm);
+
+#define RS_STOP (SM_TO(RS_SETTLE) | SM_TO(RS_DRAIN))
+static const struct sm_state restore_table[] = {
+    [RS_RESOLVE] = {"resolve", on_resolve, SM_TO(RS_MANIFEST) | SM_TO(RS_DRAIN), 0},
+    [RS_MANIFEST] = {"manifest", on_manifest, SM_TO(RS_PAGES) | RS_STOP, 0},
+    [RS_PAGES] = {"pages", on_pages, SM_TO(RS_PAGES) | SM_TO(RS_PLAN) | RS_STOP, 0},
+    [RS_PLAN] = {"plan", on_plan, SM_TO(RS_PLAN) | SM_TO(RS_READ) | RS_STOP, 0},
+    [RS_READ] = {"read", on_read, SM_TO(RS_REPORT) | RS_STOP, 0},
+    [RS_SETTLE] = {"settle", on_settle, SM_TO(RS_REPORT) | SM_TO(RS_DRAIN), 0},
+    [RS_REPORT] = {"report", on_report, SM_TO(RS_MANIFEST) | SM_TO(RS_DRAIN), 0},
+    [RS_DRAIN] = {"drain", on_drain, SM_TO(RS_END), 0},
+    [RS_END] = {"end", on_end, 0, SM_FINAL},
+};
+
+struct restore *restore_of_link(struct list *node) { return list_item(node, struct restore, link); }
+static struct restore *restore_of_sm(struct sm *sm) { return container_of(sm, struct restore, sm); }
+
+bool restore_is_reading(const struct restore *restore) { return sm_is(&restore->sm, RS_READ) && restore->report_code == 0; }
+void restore_wake(struct restore *restore) { sm_run(&restore->sm); }
+
+void restore_on_up(struct restore *restore)
+{
+    if (restore_is_reading(restore)) {
+        restore_read_pump(restore);
+    }
+}
+
+/* --- calls ---------------------------------------------------------------------------------------- */
+
+static void end_call(struct restore *restore)
+{
+    if (restore->asked) {
+        CHECK(restore->come);
+        free(restore->call.payload);
+        engine_call_fini(&restore->call);
+    }
+    memset(&restore->call, 0, sizeof restore->call);
+    restore->asked = restore->come = false;
+}
+
+static void move(struct restore *restore, unsigned state)
+{
+    if (!restore->asked || restore->come) {
+        end_call(restore);
+    }
+    sm_move(&restore->sm, state);
+}
+
+static void on_call_done(struct engine_call *call, int status)
+{
+    struct restore *restore = container_of(call, struct restore, call);
+    restore->come = true;
+    restore->call_status = status;
+    restore_wake(restore);
+}
+
+static enum sm_result ask(struct restore *restore, const struct msg *msg)
+{
+    restore->asked = true;
+    restore->call = (struct engine_call){.request = *msg, .done = on_call_done,
+                                         .deadline_ms = max_u64(1, engine_ms_left(restore->engine, restore->end_ms))};
+    engine_call_start(restore->engine, &restore->call);
+    return SM_WAIT;
+}
+
+/* --- ends ----------------------------------------------------------------------------------------- */
+
+/* Ends the whole, from outside or for good: nothing is waited for but workers. */
+void restore_fail(struct restore *restore, int status, const struct diag *diag)
+{
+    if (restore->status != 0 || sm_is(&restore->sm, RS_DRAIN) || sm_is(&restore->sm, RS_END)) {
+        return;
+    }
+    restore->status = status;
+    diag_clear(&restore->user->diag);
+    diag_set(&restore->user->diag, status, "%s", diag_text(diag, status));
+    if (restore->asked && !restore->come) {
+        engine_call_cancel(&restore->call);
+    }
+    restore_wake(restore);
+}
+
+void restore_cannot(struct restore *restore, int code, const struct diag *diag)
+{
+    if (restore->report_code != 0 || restore->status != 0) {
+        return;
+    }
+    restore->report_code = code;
+    diag_clear(&restore->report_diag);
+    diag_set(&restore->report_diag, code, "%s", diag_text(diag, code));
+    restore_wake(restore);
+}
+
+/* Looked at first in all states between RESOLVE and REPORT. True: it was moved. */
+static bool is_interrupted(struct restore *restore)
+{
+    if (restore->status != 0) {
+        move(restore, RS_DRAIN);
+        return true;
+    }
+    if (restore->report_code != 0) {
+        move(restore, RS_SETTLE);
+        return true;
+    }
+    return false;
+}
+
+/* A FETCH or PLAN that failed: what is damage, and what ends the restore for other reasons. */
+static enum sm_result call_failed(struct restore *restore, const char *what)
+{
+    int status = restore->call_status;
+    struct diag diag = restore->call.diag;
+    diag_add(&diag, "%s of step %llu@%llu", what, (unsigned long long)restore->user->id.step,
+             (unsigned long long)restore->user->id.term);
+    if (status == CAIRN_E_CONNECTION_LOST || status == CAIRN_E_UNREACHABLE || status == CAIRN_E_TIMED_OUT ||
+        status == CAIRN_E_CLOSED || status == CAIRN_E_CANCELLED || restore->engine->link.status != 0) {
+        restore_fail(restore, status, &diag);
+    } else {
+        bool damage = status == CAIRN_E_NOT_FOUND || status == CAIRN_E_FORMAT || status == CAIRN_E_IO;
+        restore_cannot(restore, damage ? CAIRN_E_DAMAGED : status, &diag);
+    }
+    return SM_AGAIN; /* is_interrupted moves */
+}
+
+/* --- which one ------------------------------------------------------------------------------------ */
+
+static uint64_t server_wait_ms(const struct restore *restore)
+{
+    uint64_t left_ms = engine_ms_left(restore->engine, restore->end_ms);
+    return left_ms - min_u64(left_ms / 10, RESTORE_SLACK_MS_MAX);
+}
+
+static void begin_try(struct restore *restore, struct ckpt_id id, uint32_t try_count, const struct ckpt_info *info)
+{
+    restore->user->id = id;
+    restore->try_count = try_count;
+    restore->user->info = *info;
+    restore->user->info.text = NULL; /* borrowed from a reply that goes */
+    restore->report_code = 0;
+    diag_clear(&restore->report_diag);
+}
+
+static void resolved(struct restore *restore)
+{
+    const struct msg_resolved reply = restore->call.reply.u.resolved;
+    struct engine *engine = restore->engine;
+    struct diag diag = DIAG_INIT;
+    if (!engine->options.viewer) {
+        engine->restores_begun = restore->ordinal;
+        engine->newest_seen = reply.newest_term;
+    }
+    if (reply.empty) {
+        restore->user->empty = true;
+        engine->restores_done = restore->ordinal;
+        engine->parent = (struct ckpt_id){0};
+        diag_set(&diag, CAIRN_E_NOT_FOUND, "the run has no checkpoint yet");
+        restore_fail(restore, CAIRN_E_NOT_FOUND, &diag);
+        move(restore, RS_DRAIN);
+        return;
+    }
+    restore->user->fell_back = reply.fell_back;
+    begin_try(restore, reply.id, reply.try_count, &reply.info);
+    move(restore, RS_MANIFEST);
+}
+
+static enum sm_result on_resolve(struct sm *sm)
+{
+    struct restore *restore = restore_of_sm(sm);
+    if (restore->status != 0) {
+        move(restore, RS_DRAIN);
+        return SM_AGAIN;
+    }
+    if (!restore->asked) {
+        struct msg msg = {.type = MSG_RESTORE,
+                          .u.restore = {.ordinal = restore->ordinal, .selector = restore->user->selector,
+                                        .allow_older = restore->user->allow_older, .wait_ms = server_wait_ms(restore)}};
+        return ask(restore, &msg);
+    }
+    if (!restore->come) {
+        return SM_WAIT;
+    }
+    if (restore->call_status != 0 || restore->call.reply.type != MSG_RESOLVED) {
+        struct diag diag = restore->call.diag;
+        int status = restore->call_status != 0 ? restore->call_status
+                                               : diag_set(&diag, CAIRN_E_PROTOCOL, "RESTORE was answered by %s",
+                                                          msg_name(restore->call.reply.type));
+        restore_fail(restore, status, &diag);
+        return SM_AGAIN;
+    }
+    resolved(restore);
+    return SM_AGAIN;
+}
+
+/* --- metadata ------------------------------------------------------------------------------------- */
+
+static int check_sha256(const struct restore *restore, uint64_t bytes, const struct sha256 *wanted, const char *what, struct diag *diag)
+{
+    struct sha256 sha = sha256(restore->call.payload_bytes, restore->call.payload);
+    if (restore->call.payload_bytes == bytes && memcmp(&sha, wanted, sizeof sha) == 0) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_DAMAGED, "the %s of step %llu@%llu has %zu bytes and another SHA-256 than was committed (%llu bytes)",
+                    what, (unsigned long long)restore->user->id.step, (unsigned long long)restore->user->id.term,
+                    restore->call.payload_bytes, (unsigned long long)bytes);
+}
+
+static enum sm_result ask_fetch(struct restore *restore, uint32_t kind, uint32_t number)
+{
+    struct msg msg = {.type = MSG_FETCH, .u.fetch = {.id = restore->user->id, .kind = kind, .number = number}};
+    return ask(restore, &msg);
+}
+
+enum { FETCH_MANIFEST = 1, FETCH_PAGE = 3 };
+
+static int take_manifest(struct restore *restore, struct diag *diag)
+{
+    struct engine_restore *user = restore->user;
+    int rc = check_sha256(restore, user->info.manifest_bytes, &user->info.manifest_sha256, "manifest", diag);
+    rc = rc != 0 ? rc : manifest_decode(restore->call.payload_bytes, restore->call.payload, &user->scratch, &user->manifest, diag);
+    if (rc == 0 && !ckpt_id_equal(user->manifest.id, user->id)) {
+        rc = diag_set(diag, CAIRN_E_DAMAGED, "the manifest is of step %llu@%llu", (unsigned long long)user->manifest.id.step,
+                      (unsigned long long)user->manifest.id.term);
+    }
+    uint64_t count = rc == 0 ? user->manifest.tensor_count + user->manifest.blob_count : 0;
+    if (rc == 0) {
+        restore->index = (struct index){.cap = (size_t)count};
+        restore->index.entries = scratch_array(&user->scratch, (size_t)count + 1, sizeof *restore->index.entries);
+        rc = restore->index.entries ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an index of %llu names", (unsigned long long)count);
+    }
+    restore->page_at = 0;
+    return rc;
+}
+
+static enum sm_result on_manifest(struct sm *sm)
+{
+    struct restore *restore = restore_of_sm(sm);
+    struct diag diag = DIAG_INIT;
+    if (is_interrupted(restore)) {
+        return SM_AGAIN;
+    }
+    if (!restore->asked) {
+        return ask_fetch(restore, FETCH_MANIFEST, 0);
+    }
+    if (!restore->come) {
+        return SM_WAIT;
+    }
+    if (restore->call_status != 0) {
+        return call_failed(restore, "manifest");
+    }
+    int rc = take_manifest(restore, &diag);
+    if (rc != 0) {
+        restore_cannot(restore, rc, &diag);
+        return SM_AGAIN;
+    }
+    move(restore, RS_PAGES);
+    return SM_AGAIN;
+}
+
+static int take_page(struct restore *restore, struct diag *diag)
+{
+    struct engine_restore *user = restore->user;
+    const struct page_ref *ref = &user->manifest.pages[restore->page_at];
+    struct page page;
+    int rc = check_sha256(restore, ref->bytes, &ref->sha256, "index page", diag);
+    rc = rc != 0 ? rc : page_decode(restore->call.payload_bytes, restore->call.payload, &user->scratch, &page, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (page.kind != PAGE_INDEX || page.level != 0 || restore->index.count + page.entry_count > restore->index.cap) {
+        return diag_set(diag, page.level != 0 ? CAIRN_E_UNSUPPORTED : CAIRN_E_DAMAGED,
+                        "index page %u is of kind %u, level %u, with %u entries", restore->page_at, page.kind, page.level,
+                        page.entry_count);
+    }
+    memcpy(restore->index.entries + restore->index.count, page.index, page.entry_count * sizeof *page.index);
+    restore->index.count += page.entry_count;
+    return 0;
+}
+
+static bool skip_to_index_page(struct restore *restore)
+{
+    const struct manifest *manifest = &restore->user->manifest;
+    while (restore->page_at < manifest->page_count && manifest->pages[restore->page_at].kind != PAGE_INDEX) {
+        restore->page_at++;
+    }
+    return restore->page_at < manifest->page_count;
+}
+
+static enum sm_result pages_end(struct restore *restore)
+{
+    struct diag diag = DIAG_INIT;
+    int rc = restore->index.count == restore->index.cap
+                 ? 0
+                 : diag_set(&diag, CAIRN_E_DAMAGED, "the index has %zu names, the manifest says %zu", restore->index.count, restore->index.cap);
+    rc = rc != 0 ? rc : restore_check(restore, &diag);
+    rc = rc != 0 ? rc : restore_make_wants(restore, &diag);
+    if (rc != 0) {
+        restore_cannot(restore, rc, &diag);
+        return SM_AGAIN;
+    }
+    move(restore, RS_PLAN);
+    return SM_AGAIN;
+}
+
+static enum sm_result on_pages(struct sm *sm)
+{
+    struct restore *restore = restore_of_sm(sm);
+    struct diag diag = DIAG_INIT;
+    if (is_interrupted(restore)) {
+        return SM_AGAIN;
+    }
+    if (!restore->asked) {
+        return skip_to_index_page(restore) ? ask_fetch(restore, FETCH_PAGE, restore->page_at) : pages_end(restore);
+    }
+    if (!restore->come) {
+        return SM_WAIT;
+    }
+    if (restore->call_status != 0) {
+        return call_failed(restore, "index page");
+    }
+    int rc = take_page(restore, &diag);
+    if (rc != 0) {
+        restore_cannot(restore, rc, &diag);
+        return SM_AGAIN;
+    }
+    restore->page_at++;
+    move(restore, RS_PAGES);
+    return SM_AGAIN;
+}
+
+/* --- data ----------------------------------------------------------------------------------------- */
+
+static enum sm_result plan_end(struct restore *restore)
+{
+    struct diag diag = DIAG_INIT;
+    int rc = restore_end_plan(restore, &diag);
+    if (rc != 0) {
+        restore_cannot(restore, rc, &diag);
+        return SM_AGAIN;
+    }
+    move(restore, RS_READ);
+    restore_read_start(restore);
+    return SM_AGAIN;
+}
+
+static enum sm_result on_plan(struct sm *sm)
+{
+    struct restore *restore = restore_of_sm(sm);
+    struct diag diag = DIAG_INIT;
+    if (is_interrupted(restore)) {
+        return SM_AGAIN;
+    }
+    if (!restore->asked) {
+        struct msg msg = {.type = MSG_PLAN};
+        return restore_next_plan(restore, &msg.u.plan) ? ask(restore, &msg) : plan_end(restore);
+    }
+    if (!restore->come) {
+        return SM_WAIT;
+    }
+    if (restore->call_status != 0) {
+        return call_failed(restore, "plan");
+    }
+    int rc = restore_take_plan(restore, restore->call.payload_bytes, restore->call.payload, &diag);
+    if (rc != 0) {
+        restore_cannot(restore, rc, &diag);
+        return SM_AGAIN;
+    }
+    move(restore, RS_PLAN);
+    return SM_AGAIN;
+}
+
+static enum sm_result on_read(struct sm *sm)
+{
+    struct restore *restore = restore_of_sm(sm);
+    if (is_interrupted(restore)) {
+        return SM_AGAIN;
+    }
+    if (!restore_read_is_done(restore)) {
+        return SM_WAIT;
+    }
+    move(restore, RS_REPORT);
+    return SM_AGAIN;
+}
+
+/* --- together ------------------------------------------------------------------------------------- */
+
+static enum sm_result on_settle(struct sm *sm)
+{
+    struct restore *restore = restore_of_sm(sm);
+    restore_read_stop(restore);
+    if (restore->slots_busy > 0 || (restore->asked && !restore->come)) {
+        return SM_WAIT;
+    }
+    move(restore, restore->status != 0 ? RS_DRAIN : RS_REPORT);
+    return SM_AGAIN;
+}
+
+static void succeed(struct restore *restore)
+{
+    struct engine *engine = restore->engine;
+    if (!engine->options.viewer) {
+        engine->restores_done = restore->ordinal;
+        engine->parent = restore->user->id;
+    }
+    move(restore, RS_DRAIN);
+}
+
+static enum sm_result fail_by_report(struct restore *restore, const char *said)
+{
+    struct diag diag = DIAG_INIT;
+    if (restore->report_code != 0) {
+        restore_fail(restore, restore->report_code, &restore->report_diag);
+    } else {
+        diag_set(&diag, restore->call_status, "%s", said);
+        restore_fail(restore, restore->call_status, &diag);
+    }
+    diag_add(&restore->user->diag, "the restored state is not usable");
+    move(restore, RS_DRAIN);
+    return SM_AGAIN;
+}
+
+static enum sm_result verdict(struct restore *restore)
+{
+    const struct msg_verdict reply = restore->call.reply.u.verdict;
+    restore->engine->newest_seen = reply.newest_term;
+    if (reply.code != 0) {
+        char text[DIAG_TEXT_MAX];
+        snprintf(text, sizeof text, "%.400s", reply.text && reply.text[0] ? reply.text : err_text(reply.code));
+        restore->call_status = reply.code < 0 ? reply.code : CAIRN_E_PROTOCOL;
+        if (restore->report_code != 0 && restore->report_code != CAIRN_E_DAMAGED) {
+            return fail_by_report(restore, text);
+        }
+        restore->report_code = 0; /* what the server says about damage names all that was tried */
+        return fail_by_report(restore, text);
+    }
+    restore->user->fell_back = reply.fell_back;
+    if (reply.done && restore->report_code == 0 && ckpt_id_equal(reply.id, restore->user->id)) {
+        succeed(restore);
+        return SM_AGAIN;
+    }
+    if (reply.done || (ckpt_id_equal(reply.id, restore->user->id) && reply.try_count == restore->try_count)) {
+        restore->call_status = CAIRN_E_PROTOCOL;
+        return fail_by_report(restore, "the server's verdict contradicts this rank's report");
+    }
+    LOG(LOG_WARN, "restore", "checkpoint is damaged, falling back to an older one", lu("step", restore->user->id.step),
+        lu("term", restore->user->id.term), lu("older_step", reply.id.step), lu("rank", restore->engine->options.rank),
+        ls("err", restore->report_code != 0 ? restore->report_diag.text : "found by another rank"));
+    begin_try(restore, reply.id, reply.try_count, &reply.info);
+    move(restore, RS_MANIFEST);
+    return SM_AGAIN;
+}
+
+static enum sm_result on_report(struct sm *sm)
+{
+    struct restore *restore = restore_of_sm(sm);
+    if (restore->status != 0) {
+        move(restore, RS_DRAIN);
+        return SM_AGAIN;
+    }
+    if (restore->engine->options.viewer) {
+        if (restore->report_code != 0) {
+            return fail_by_report(restore, "");
+        }
+        succeed(restore);
+        return SM_AGAIN;
+    }
+    if (!restore->asked) {
+        struct msg msg = {.type = MSG_REPORT,
+                          .u.report = {.ordinal = restore->ordinal, .try_count = restore->try_count, .code = restore->report_code,
+                                       .reason = restore->report_code != 0 ? restore->report_diag.text : "",
+                                       .wait_ms = server_wait_ms(restore)}};
+        return ask(restore, &msg);
+    }
+    if (!restore->come) {
+        return SM_WAIT;
+    }
+    if (restore->call_status != 0) {
+        return fail_by_report(restore, restore->call.diag.text);
+    }
+    if (restore->call.reply.type != MSG_VERDICT) {
+        restore->call_status = CAIRN_E_PROTOCOL;
+        return fail_by_report(restore, "REPORT was not answered by VERDICT");
+    }
+    return verdict(restore);
+}
+
+/* --- the end -------------------------------------------------------------------------------------- */
+
+static enum sm_result on_drain(struct sm *sm)
+{
+    struct restore *restore = restore_of_sm(sm);
+    timer_stop(&restore->timer);
+    restore_read_stop(restore);
+    if (restore->slots_busy > 0 || (restore->asked && !restore->come)) {
+        return SM_WAIT;
+    }
+    move(restore, RS_END);
+    return SM_AGAIN;
+}
+
+static enum sm_result on_end(struct sm *sm)
+{
+    struct restore *restore = restore_of_sm(sm);
+    if (!restore->tell_done) {
+        restore->tell_done = true;
+        loop_post(restore->engine->options.loop, &restore->post);
+    }
+    return SM_WAIT;
+}
+
+static void on_deliver(struct post *post)
+{
+    struct restore *restore = container_of(post, struct restore, post);
+    struct engine *engine = restore->engine;
+    struct engine_restore *user = restore->user;
+    int status = restore->status;
+    list_remove(&restore->link);
+    restore_read_fini(restore);
+    registered_unref(restore->set);
+    free(restore);
+    user->impl = NULL;
+    user->on_done(user, status);
+    engine_op_gone(engine);
+}
+
+/* The others wait for this rank's report: they are told that it will not come, as far as that is possible now. */
+static void tell_others(struct restore *restore, int code, const char *why)
+{
+    struct link *link = &restore->engine->link;
+    bool joined = restore->engine->restores_begun == restore->ordinal && restore->try_count != 0;
+    if (joined && link_is_up(link) && !restore->engine->options.viewer) {
+        struct request nobody = {.ops = NULL};
+        struct msg msg = {.type = MSG_REPORT,
+                          .u.report = {.ordinal = restore->ordinal, .try_count = restore->try_count, .code = code, .reason = why}};
+        nobody.stream = link->next_stream++; /* its reply is dropped */
+        link_send(link, &nobody, &msg);
+    }
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct restore *restore = container_of(timer, struct restore, timer);
+    const struct link *link = &restore->engine->link;
+    struct diag diag = DIAG_INIT;
+    diag_set(&diag, CAIRN_E_TIMED_OUT, "the restore was not done within %llu ms (in state %s)%s%s: the state is not usable",
+             (unsigned long long)restore->user->deadline_ms, sm_state_name(&restore->sm),
+             link_is_up(link) ? "" : "; no connection: ", link_is_up(link) ? "" : diag_text(&link->diag, link->diag.code));
+    tell_others(restore, CAIRN_E_TIMED_OUT, diag.text);
+    restore_fail(restore, CAIRN_E_TIMED_OUT, &diag);
+}
+
+/* --- the user's side ------------------------------------------------------------------------------ */
+
+void engine_restore_start(struct engine *engine, struct engine_restore *user)
+{
+    struct restore *restore = calloc(1, sizeof *restore);
+    struct diag diag = DIAG_INIT;
+    CHECK(engine->magic == ENGINE_MAGIC);
+    CHECK(restore != NULL);
+    restore->engine = engine;
+    restore->user = user;
+    restore->set = registered_ref(user->set);
+    restore->post.cb = on_deliver;
+    restore->end_ms = loop_now_ms(engine->options.loop) + engine_cut_deadline(user->deadline_ms);
+    restore->ordinal = engine->restores_begun + 1;
+    timer_init(&restore->timer, engine->options.loop, on_timer);
+    sm_init(&restore->sm, restore_table, RS_RESOLVE, "restore", ++engine->op_count);
+    user->impl = restore;
+    user->empty = user->fell_back = false;
+    diag_clear(&user->diag);
+    scratch_init(&user->scratch, RESTORE_SCRATCH_MAX);
+    list_add_tail(&engine->restores, &restore->link);
+    int refused = engine_refuses(engine, &diag);
+    if (refused != 0) {
+        restore_fail(restore, refused, &diag);
+        return;
+    }
+    timer_start(&restore->timer, engine_cut_deadline(user->deadline_ms));
+    restore_wake(restore);
+}
+
+void engine_restore_abort(struct engine_restore *user)
+{
+    struct diag diag = DIAG_INIT;
+    if (user->impl) {
+        diag_set(&diag, CAIRN_E_CANCELLED, "the restore was aborted by its caller: the state is not usable");
+        tell_others(user->impl, CAIRN_E_CANCELLED, diag.text);
+        restore_fail(user->impl, CAIRN_E_CANCELLED, &diag);
+    }
+}
+
+void engine_restore_fini(struct engine_restore *user)
+{
+    CHECK(!user->impl);
+    scratch_fini(&user->scratch);
+}

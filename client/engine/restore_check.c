@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is registered against what is stored: dtypes and shapes must be equal, missing names are an error (strict) or a
+ * list, with the names that are nearest to each missing one in the text. Pure.
+ */
+#include "engine/restore_private.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { NEAR_NAME_MAX = 256, NEAR_SCAN_MAX = 20000 };
+
+static int compare_entry(const struct index_entry *entry, const char *name, const char *coordinate, uint32_t kind)
+{
+    int order = strcmp(entry->name, name);
+    order = order != 0 ? order : strcmp(entry->coordinate, coordinate);
+    return order != 0 ? order : (entry->kind < kind ? -1 : entry->kind > kind);
+}
+
+const struct index_entry *restore_index_find(const struct index *index, const char *name, const char *coordinate, uint32_t kind)
+{
+    size_t low = 0, high = index->count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int order = compare_entry(&index->entries[mid], name, coordinate, kind);
+        if (order == 0) {
+            return &index->entries[mid];
+        }
+        if (order < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return NULL;
+}
+
+/* --- close matches -------------------------------------------------------------------------------- */
+
+/* Edit distance of two short names; above NEAR_NAME_MAX bytes they count as far apart. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[NEAR_NAME_MAX + 1], a_len = strlen(a), b_len = strlen(b);
+    if (a_len > NEAR_NAME_MAX || b_len > NEAR_NAME_MAX) {
+        return SIZE_MAX;
+    }
+    for (size_t j = 0; j <= b_len; j++) {
+        row[j] = j;
+    }
+    for (size_t i = 1; i <= a_len; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b_len; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            size_t shorter = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+            diagonal = row[j];
+            row[j] = change < shorter ? change : shorter;
+        }
+    }
+    return row[b_len];
+}
+
+/* ": stored are 'a.weight', 'b.weight'" of at most two that are near; "" when none is. */
+static void near_names(const struct index *index, const char *name, size_t bytes, char *ret)
+{
+    const char *best[2] = {NULL, NULL};
+    size_t best_distance[2] = {SIZE_MAX, SIZE_MAX}, far = strlen(name) / 3 + 2;
+    ret[0] = '\0';
+    for (size_t i = 0; i < index->count && i < NEAR_SCAN_MAX; i++) {
+        const struct index_entry *entry = &index->entries[i];
+        size_t d = entry->kind == INDEX_TENSOR ? distance(name, entry->name) : SIZE_MAX;
+        if (d < best_distance[0]) {
+            best[1] = best[0], best_distance[1] = best_distance[0];
+            best[0] = entry->name, best_distance[0] = d;
+        } else if (d < best_distance[1]) {
+            best[1] = entry->name, best_distance[1] = d;
+        }
+    }
+    if (best_distance[1] <= far) {
+        snprintf(ret, bytes, "; near are '%.100s' and '%.100s'", best[0], best[1]);
+    } else if (best_distance[0] <= far) {
+        snprintf(ret, bytes, "; near is '%.100s'", best[0]);
+    }
+}
+
+/* --- tensors -------------------------------------------------------------------------------------- */
+
+static int check_tensor(const struct registered_tensor *tensor, const struct index_entry *entry, struct diag *diag)
+{
+    char stored[160], wanted[160];
+    if (entry->dtype != tensor->dtype) {
+        return diag_set(diag, CAIRN_E_DTYPE_MISMATCH, "tensor '%s' is stored as %s and registered as %s", tensor->name,
+                        dtype_name(entry->dtype), dtype_name(tensor->dtype));
+    }
+    if (!shape_equal(&entry->shape, &tensor->shape)) {
+        shape_format(&entry->shape, sizeof stored, stored);
+        shape_format(&tensor->shape, sizeof wanted, wanted);
+        return diag_set(diag, CAIRN_E_SHAPE_MISMATCH, "tensor '%s' is stored with shape %s and registered with %s",
+                        tensor->name, stored, wanted);
+    }
+    return 0;
+}
+
+static int add_missing(struct restore *restore, const struct registered_tensor *tensor, struct diag *diag)
+{
+    char near[256];
+    if (restore->user->strict) {
+        near_names(&restore->index, tensor->name, sizeof near, near);
+        return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint has no tensor '%s'%s%s%s%s", tensor->name,
+                        tensor->coordinate[0] ? " at '" : "", tensor->coordinate, tensor->coordinate[0] ? "'" : "", near);
+    }
+    restore->user->missing[restore->user->missing_count++] = tensor->name;
+    return 0;
+}
+
+static bool is_registered(const struct registered *set, const struct index_entry *entry)
+{
+    size_t low = 0, high = set->tensor_count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int order = strcmp(set->tensors[mid].name, entry->name);
+        order = order != 0 ? order : strcmp(set->tensors[mid].coordinate, entry->coordinate);
+        if (order == 0) {
+            return true;
+        }
+        if (order < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return false;
+}
+
+static bool is_own_coordinate(const struct registered *set, const char *coordinate)
+{
+    char own[32];
+    snprintf(own, sizeof own, "rank=%u", set->rank);
+    if (strcmp(coordinate, own) == 0) {
+        return true;
+    }
+    for (size_t i = 0; i < set->blob_count; i++) {
+        if (set->blobs[i].placement == PLACEMENT_LOCAL && strcmp(set->blobs[i].coordinate, coordinate) == 0) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        if (set->tensors[i].placement == PLACEMENT_LOCAL && strcmp(set->tensors[i].coordinate, coordinate) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool restore_takes_blob(const struct registered *set, const struct index_entry *entry)
+{
+    if (entry->kind != INDEX_BLOB) {
+        return false;
+    }
+    if (entry->placement == PLACEMENT_LOCAL) {
+        return is_own_coordinate(set, entry->coordinate);
+    }
+    if (entry->placement == PLACEMENT_REPLICATED) {
+        return true;
+    }
+    for (size_t i = 0; i < set->blob_count; i++) { /* another rank's: only by name */
+        if (strcmp(set->blobs[i].name, entry->name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int restore_check(struct restore *restore, struct diag *diag)
+{
+    struct engine_restore *user = restore->user;
+    const struct registered *set = restore->set;
+    user->missing_count = user->unexpected_count = 0;
+    user->missing = scratch_array(&user->scratch, set->tensor_count + 1, sizeof *user->missing);
+    user->unexpected = scratch_array(&user->scratch, restore->index.count + 1, sizeof *user->unexpected);
+    if (!user->missing || !user->unexpected) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the lists of missing and unexpected names");
+    }
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        const struct registered_tensor *tensor = &set->tensors[i];
+        const struct index_entry *entry = restore_index_find(&restore->index, tensor->name, tensor->coordinate, INDEX_TENSOR);
+        int rc = entry ? check_tensor(tensor, entry, diag) : add_missing(restore, tensor, diag);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    for (size_t i = 0; i < restore->index.count; i++) {
+        const struct index_entry *entry = &restore->index.entries[i];
+        bool foreign = entry->placement == PLACEMENT_LOCAL && !is_own_coordinate(set, entry->coordinate);
+        if (entry->kind == INDEX_TENSOR && !foreign && !is_registered(set, entry)) {
+            user->unexpected[user->unexpected_count++] = entry->name;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * READs, a bounded number at a time: bytes arrive where they belong, or in a slot's buffer; a worker then checks crc and
+ * digest of every chunk and scatters. A mismatch is read again a few times (it may have happened on the way), then it is
+ * damage. Loop's thread; on_slot_run on workers.
+ */
+#include "engine/restore_private.h"
+
+#include "base/check.h"
+#include "engine/strided.h"
+#include "pipeline/chunk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct request_ops slot_request_ops;
+
+/* --- worker --------------------------------------------------------------------------------------- */
+
+static void scatter(const struct want *want, const struct plan_read *read, const uint8_t *plain)
+{
+    struct box part;
+    uint32_t element_bytes;
+    if (!want->tensor) {
+        memcpy(want->blob->data + read->blob_offset, plain, read->plain_bytes);
+        return;
+    }
+    bool meets = restore_part_of(want, read, &part);
+    CHECK(meets);
+    element_bytes = dtype_bits(want->tensor->dtype) / 8;
+    struct strided_copy copy = {.to_box = &want->box->box, .from_box = &read->cell, .part = &part,
+                                .to = strided_registered(want->box, element_bytes),
+                                .from = strided_packed((void *)(uintptr_t)plain, &read->cell, element_bytes),
+                                .element_bytes = element_bytes};
+    strided_copy(&copy);
+}
+
+static int open_record(const struct read_slot *slot, const struct plan_read *read, const uint8_t *stored, struct diag *diag)
+{
+    const struct want *want = &slot->restore->wants[read->want];
+    struct envelope envelope = {.stored_bytes = read->stored_bytes, .plain_bytes = read->plain_bytes,
+                                .stored_crc = read->stored_crc, .encoding = read->encoding,
+                                .digest_alg = read->digest_alg, .digest = read->digest};
+    const uint8_t *plain = stored;
+    int rc;
+    if (read->encoding == ENCODING_RAW) {
+        rc = chunk_verify(&envelope, stored, diag);
+    } else {
+        rc = chunk_open(&envelope, stored, LIMIT_CHUNK_BYTES, slot->plain, diag);
+        plain = slot->plain;
+    }
+    if (rc != 0) {
+        diag_add(diag, "'%s' in object %llu@%llu rank %u sequence %u at %llu", want->tensor ? want->tensor->name : want->blob->name,
+                 (unsigned long long)read->object.step, (unsigned long long)read->object.term, read->object.rank,
+                 read->object.sequence, (unsigned long long)read->offset);
+        return rc;
+    }
+    if (!slot->restore->groups[slot->group].place) {
+        scatter(want, read, plain);
+    }
+    return 0;
+}
+
+static void on_slot_run(struct work *work)
+{
+    struct read_slot *slot = container_of(work, struct read_slot, work);
+    const struct read_group *group = &slot->restore->groups[slot->group];
+    const uint8_t *data = group->place ? group->place : slot->buffer;
+    slot->status = 0;
+    for (uint32_t i = 0; i < group->count && slot->status == 0; i++) {
+        const struct plan_read *read = &slot->restore->records[group->first + i];
+        slot->status = open_record(slot, read, data + (read->offset - group->offset), &slot->diag);
+    }
+}
+
+/* --- results -------------------------------------------------------------------------------------- */
+
+static void free_slot(struct read_slot *slot)
+{
+    slot->busy = false;
+    slot->restore->slots_busy--;
+}
+
+static void read_again(struct restore *restore, uint32_t group)
+{
+    CHECK(restore->redo_count < RESTORE_SLOTS);
+    restore->redo[restore->redo_count++] = group;
+}
+
+static uint64_t group_plain_bytes(const struct restore *restore, const struct read_group *group)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < group->count; i++) {
+        const struct plan_read *read = &restore->records[group->first + i];
+        const struct want *want = &restore->wants[read->want];
+        struct box part;
+        if (!want->tensor) {
+            bytes += read->plain_bytes;
+        } else if (restore_part_of(want, read, &part)) {
+            bytes += box_bytes(&part, want->tensor->dtype);
+        }
+    }
+    return bytes;
+}
+
+static bool is_mismatch(int status) { return status == CAIRN_E_DIGEST_MISMATCH || status == CAIRN_E_FORMAT; }
+
+static void slot_ended(struct read_slot *slot)
+{
+    struct restore *restore = slot->restore;
+    struct read_group *group = &restore->groups[slot->group];
+    int status = slot->status;
+    free_slot(slot);
+    if (!restore_is_reading(restore)) {
+        restore_wake(restore); /* it waits for its slots */
+        return;
+    }
+    if (status == 0) {
+        atomic_fetch_add(&restore->user->done_bytes, group_plain_bytes(restore, group));
+    } else if (is_mismatch(status) && group->tries + 1 < RESTORE_TRIES) {
+        group->tries++;
+        read_again(restore, slot->group);
+    } else {
+        bool ours = is_mismatch(status) && group->tries < RESTORE_TRIES; /* read and found wrong each time */
+        restore_cannot(restore, ours ? CAIRN_E_DAMAGED : status, &slot->diag);
+        return;
+    }
+    restore_read_pump(restore);
+    restore_wake(restore);
+}
+
+static void on_slot_done(struct work *work)
+{
+    struct read_slot *slot = container_of(work, struct read_slot, work);
+    slot->working = false;
+    slot_ended(slot);
+}
+
+/* --- replies -------------------------------------------------------------------------------------- */
+
+/* What the store says about a chunk that the record promises: all of it is damage of this checkpoint. */
+static int damage_code(int code)
+{
+    switch (code) {
+    case CAIRN_E_NOT_FOUND:
+    case CAIRN_E_FORMAT:
+    case CAIRN_E_DIGEST_MISMATCH:
+        return CAIRN_E_DAMAGED;
+    case CAIRN_E_IO: /* may be the disk's or the host's fault: falls back, but counts as suspect only */
+        return CAIRN_E_DIGEST_MISMATCH;
+    default:
+        return code;
+    }
+}
+
+static void on_error(struct read_slot *slot, const struct msg_error *error)
+{
+    struct restore *restore = slot->restore;
+    struct read_group *group = &restore->groups[slot->group];
+    const struct plan_read *read = &restore->records[group->first];
+    int code = error->code < 0 ? error->code : CAIRN_E_PROTOCOL;
+    if (code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN) {
+        free_slot(slot);
+        read_again(restore, slot->group);
+        link_reset(&restore->engine->link, CAIRN_E_CONNECTION_LOST, "the server cannot serve reads at the moment");
+        return;
+    }
+    group->tries = RESTORE_TRIES; /* the server has looked: reading again is its business */
+    slot->status = damage_code(code);
+    diag_clear(&slot->diag);
+    diag_set(&slot->diag, slot->status, "object %llu@%llu rank %u sequence %u: %s", (unsigned long long)read->object.step,
+             (unsigned long long)read->object.term, read->object.rank, read->object.sequence,
+             error->text && error->text[0] ? error->text : err_text(code));
+    slot_ended(slot);
+}
+
+static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg, void **ret_payload, struct diag *diag)
+{
+    struct read_slot *slot = container_of(request, struct read_slot, request);
+    const struct read_group *group = &slot->restore->groups[slot->group];
+    if (msg->type == MSG_ERROR) {
+        on_error(slot, &msg->u.error);
+        return 0;
+    }
+    if (msg->type != MSG_READ_REPLY || frame->payload_bytes != group->bytes) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u bytes for a READ of %u", msg_name(msg->type), frame->payload_bytes,
+                        group->bytes);
+    }
+    *ret_payload = group->place ? group->place : slot->buffer;
+    return 0;
+}
+
+static int on_payload(struct request *request, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag)
+{
+    struct read_slot *slot = container_of(request, struct read_slot, request);
+    (void)frame;
+    (void)msg;
+    (void)payload;
+    (void)diag;
+    link_forget(&slot->restore->engine->link, request);
+    diag_clear(&slot->diag);
+    slot->working = true;
+    work_submit(slot->restore->engine->options.pool, &slot->work);
+    return 0;
+}
+
+static void on_lost(struct request *request)
+{
+    struct read_slot *slot = container_of(request, struct read_slot, request);
+    struct restore *restore = slot->restore;
+    free_slot(slot);
+    if (restore_is_reading(restore)) {
+        read_again(restore, slot->group);
+    } else {
+        restore_wake(restore);
+    }
+}
+
+static const struct request_ops slot_request_ops = {.on_reply = on_reply, .on_payload = on_payload, .on_lost = on_lost};
+
+/* --- asking --------------------------------------------------------------------------------------- */
+
+static bool next_group(struct restore *restore, uint32_t *ret)
+{
+    if (restore->redo_count > 0) {
+        *ret = restore->redo[--restore->redo_count];
+        return true;
+    }
+    if (restore->group_at < restore->group_count) {
+        *ret = (uint32_t)restore->group_at++;
+        return true;
+    }
+    return false;
+}
+
+static bool prepare_buffers(struct restore *restore, struct read_slot *slot, uint32_t group)
+{
+    bool encoded = false;
+    for (uint32_t i = 0; i < restore->groups[group].count; i++) {
+        encoded = encoded || restore->records[restore->groups[group].first + i].encoding != ENCODING_RAW;
+    }
+    if (!restore->groups[group].place && !slot->buffer) {
+        slot->buffer = malloc(LIMIT_CHUNK_BYTES);
+    }
+    if (encoded && !slot->plain) {
+        slot->plain = malloc(LIMIT_CHUNK_BYTES);
+    }
+    return (restore->groups[group].place || slot->buffer) && (!encoded || slot->plain);
+}
+
+static bool ask(struct restore *restore, struct read_slot *slot, uint32_t group)
+{
+    const struct read_group *what = &restore->groups[group];
+    struct diag diag = DIAG_INIT;
+    if (!prepare_buffers(restore, slot, group)) {
+        diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for a read buffer");
+        restore_cannot(restore, CAIRN_E_NO_MEMORY, &diag);
+        return false;
+    }
+    struct msg read = {.type = MSG_READ,
+                       .u.read = {.object = restore->records[what->first].object, .offset = what->offset, .bytes = what->bytes}};
+    slot->group = group;
+    slot->busy = true;
+    restore->slots_busy++;
+    link_ask(&restore->engine->link, &slot->request, &read);
+    return true;
+}
+
+void restore_read_pump(struct restore *restore)
+{
+    for (unsigned i = 0; i < RESTORE_SLOTS && restore_is_reading(restore) && link_is_up(&restore->engine->link); i++) {
+        struct read_slot *slot = &restore->slots[i];
+        uint32_t group;
+        if (!slot->busy && (!next_group(restore, &group) || !ask(restore, slot, group))) {
+            return;
+        }
+    }
+}
+
+void restore_read_start(struct restore *restore)
+{
+    for (unsigned i = 0; i < RESTORE_SLOTS; i++) {
+        struct read_slot *slot = &restore->slots[i];
+        CHECK(!slot->busy);
+        slot->restore = restore;
+        slot->request.ops = &slot_request_ops;
+        slot->work = (struct work){.run = on_slot_run, .done = on_slot_done};
+    }
+    restore_read_pump(restore);
+}
+
+bool restore_read_is_done(const struct restore *restore)
+{
+    return restore->slots_busy == 0 && restore->redo_count == 0 && restore->group_at == restore->group_count;
+}
+
+void restore_read_stop(struct restore *restore)
+{
+    restore->redo_count = 0;
+    restore->group_at = restore->group_count;
+    for (unsigned i = 0; i < RESTORE_SLOTS; i++) {
+        struct read_slot *slot = &restore->slots[i];
+        /* Forgetting one that is being received drops the connection, and with it (on_lost) the others. */
+        if (slot->busy && !slot->working) {
+            free_slot(slot);
+            link_forget(&restore->engine->link, &slot->request);
+        }
+    }
+}
+
+void restore_read_fini(struct restore *restore)
+{
+    for (unsigned i = 0; i < RESTORE_SLOTS; i++) {
+        free(restore->slots[i].buffer);
+        free(restore->slots[i].plain);
+    }
+    free(restore->groups);
+    free(restore->records);
+}
