@@ -50,6 +50,7 @@ static void session_guard(struct step *step, const struct state_restore *session
     step_guard_as_read(step, key, session->raw);
 }
 
+/* Of a session that is guarded as read and ends its try: whatever is there is over with it. */
 static void remove_reports(struct step *step, const struct state_restore *session)
 {
     size_t count;
@@ -57,7 +58,6 @@ static void remove_reports(struct step *step, const struct state_restore *sessio
     for (size_t i = 0; i < count && step_may_remove(step, 1); i++) {
         char key[ENTRY_KEY_MAX];
         key_report(&reports[i].token, reports[i].ordinal, reports[i].rank, key);
-        step_guard_as_read(step, key, reports[i].raw);
         step_remove(step, key);
     }
 }
@@ -185,8 +185,23 @@ static void sweep_sessions(struct step *step)
         const struct state_report *report = &reports_of(state, victim, &count)[i];
         if (!report->orphan) { /* orphans go with step_sweep */
             key_report(&report->token, report->ordinal, report->rank, key);
-            step_guard_as_read(step, key, report->raw);
             step_remove(step, key);
+        }
+    }
+}
+
+/* The health of the chosen one, and of the newer ones that were skipped for theirs. */
+static void guard_choice(struct step *step, const struct entry_restore *entry)
+{
+    const struct run_state *state = step->state;
+    for (size_t i = state->commit_count; i-- > 0;) {
+        const struct state_commit *commit = state->by_id[i];
+        bool skipped = ckpt_id_compare(commit->entry.id, entry->id) > 0 &&
+                       ckpt_id_compare(commit->entry.id, entry->first) <= 0 && commit->on_lineage;
+        if (skipped || ckpt_id_equal(commit->entry.id, entry->id)) {
+            char key[ENTRY_KEY_MAX];
+            key_health(commit->entry.seq, key);
+            step_guard_as_read(step, key, commit->health_raw);
         }
     }
 }
@@ -220,11 +235,7 @@ void on_restore_begin(struct step *step)
     step_guard_absent(step, key);
     step_guard_head(step);
     step_guard_newest(step);
-    const struct state_commit *chosen = commit_any(state, entry.id);
-    if (chosen != NULL) {
-        key_health(chosen->entry.seq, key);
-        step_guard_as_read(step, key, chosen->health_raw);
-    }
+    guard_choice(step, &entry);
     session_put(step, &event->token, event->ordinal, &entry);
     sweep_sessions(step);
     step_sweep(step);
@@ -314,9 +325,8 @@ static void report_ok(struct step *step, const struct state_restore *session)
     }
     struct entry_report report = {.try_count = entry.try_count};
     struct buf buf;
-    session_guard(step, session);
+    session_guard(step, session); /* a report that stands is an older try's, or the same */
     key_report(&event->token, event->ordinal, event->rank, key);
-    step_guard_as_read(step, key, mine != NULL ? mine->raw : (struct record_value){0});
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_report_encode(&report, &buf);
     step_put(step, key, &buf);

@@ -172,8 +172,9 @@ void reason_set(char ret[ENTRY_REASON_BYTES], const char *text)
     memcpy(ret, text, bytes);
 }
 
-/* Seals of an open entry that is guarded as read need no guard: while it stands, nobody changes
- * them. One that comes in between is left over with no opening of its id, and so an orphan. */
+/* Seals of an open entry that is guarded as read need no guard: while it stands, only its own
+ * are written there. One that comes in between is left over with no opening of its id, and so an
+ * orphan. */
 static void step_remove_seals(struct step *step, const struct state_open *open)
 {
     size_t count;
@@ -181,9 +182,6 @@ static void step_remove_seals(struct step *step, const struct state_open *open)
     for (size_t i = 0; i < count && step_may_remove(step, 1); i++) {
         char key[ENTRY_KEY_MAX];
         key_seal(seals[i].id, seals[i].rank, key);
-        if (seals[i].orphan) {
-            step_guard_as_read(step, key, seals[i].raw);
-        }
         step_remove(step, key);
     }
 }

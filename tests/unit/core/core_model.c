@@ -203,8 +203,14 @@ void model_applied(struct model *model, const struct event *event, const struct 
                   event->code == CAIRN_E_DAMAGED ? HEALTH_DAMAGED : HEALTH_SUSPECT);
         }
         break;
+    case EVENT_RESTORE_BEGIN: /* resolved as of now, not as of some older copy */
+        assert_int_equal(verdict->newest_term, model->term_count);
+        assert_int_equal(verdict->empty, model->commit_count == 0);
+        if (event->selector.kind == SELECT_LATEST) {
+            assert_true(ckpt_id_equal(verdict->id, model_latest(model)));
+        }
+        break;
     case EVENT_CREATE:
-    case EVENT_RESTORE_BEGIN:
         break;
     case EVENT_FIND_OPEN:
         fail_msg("finding an opening writes");

@@ -241,6 +241,56 @@ static void opening_beside_a_grant_is_void(void **ret)
     assert_int_equal(state_status(&f->state, ID(1, 20), NULL), SAVE_ABORTED);
 }
 
+/* Goal (I5): a seal and a commit of such an opening, decided before the grant, do not land after
+ * it. */
+static void commit_beside_a_grant(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor next = {.token = 2, .world_size = 1, .newest_seen = 1};
+    struct event grant = open_event(&next, 1, 5);
+    struct stale stale_grant, stale_seal, stale_commit;
+    stale_init(&stale_grant, f, &grant);
+    assert_int_equal(core_open(f, &both, 20, 78), 0);
+    assert_int_equal(core_open(f, &both, 30, 79), 0);
+    struct event_seal one = seal_of(0, 79);
+    struct event seal = {
+        .kind = EVENT_SEAL, .id = {1, 30}, .open_id = 79, .seal_count = 1, .seals = &one};
+    struct event commit = commit_event(ID(1, 20), 78);
+    assert_int_equal(core_seal(f, ID(1, 20), 78, 0), 0);
+    assert_int_equal(core_seal(f, ID(1, 20), 78, 1), 0);
+    stale_init(&stale_seal, f, &seal);
+    stale_init(&stale_commit, f, &commit);
+    assert_int_equal(stale_apply(&stale_grant, f), 0);
+    assert_int_equal(stale_apply(&stale_seal, f), CAIRN_E_CONFLICT);
+    assert_int_equal(stale_apply(&stale_commit, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &commit), CAIRN_E_FENCED);
+    assert_int_equal(f->state.commit_count, 0);
+}
+
+/* Goal: a left-over seal is swept by a later opening; one that was overwritten by a good seal since
+ * it was seen is not. */
+static void sweeping_left_over_seals(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event abort = abort_event(ID(1, 10), 77);
+    struct event open = open_event(&both, 30, 90);
+    struct stale stale;
+    stale_init(&stale, f, &abort);
+    assert_int_equal(core_seal(f, ID(1, 10), 77, 1), 0);
+    assert_int_equal(stale_apply(&stale, f), 0);
+    stale_init(&stale, f, &open);
+    assert_int_equal(core_open(f, &both, 10, 78), 0);
+    assert_int_equal(core_seal(f, ID(1, 10), 78, 1), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    abort = abort_event(ID(1, 10), 78);
+    stale_init(&stale, f, &abort);
+    assert_int_equal(core_seal(f, ID(1, 10), 78, 0), 0);
+    assert_int_equal(stale_apply(&stale, f), 0);
+    assert_int_equal(f->state.seal_count, 1);
+    assert_int_equal(core_run(f, &open), 0);
+    assert_int_equal(f->state.seal_count, 0);
+}
+
 /* Goal: a manifest size that could not be read back is refused before it is written. */
 static void commit_checks_the_manifest(void **ret)
 {
@@ -270,6 +320,8 @@ int main(void)
         TEST(commit_and_grant_race),
         TEST(left_over_seal_counts_for_nothing),
         TEST(opening_beside_a_grant_is_void),
+        TEST(commit_beside_a_grant),
+        TEST(sweeping_left_over_seals),
         TEST(commit_checks_the_manifest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

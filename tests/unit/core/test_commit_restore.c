@@ -177,9 +177,15 @@ static void stale_ok_does_not_count(void **ret)
     assert_int_equal(stale_apply(&stale, f), 0);
     assert_ckpt(f->state.restores[0].entry.id, 1, 10);
     assert_true(f->state.report_count == 1 && f->state.reports[0].orphan);
-    assert_int_equal(core_report(f, &r1, ID(1, 10), 0), 0);
-    assert_false(f->verdict.restore_done);
+    struct actor next = {.token = 6, .world_size = 1};
+    struct event begin = event_of(EVENT_RESTORE_BEGIN, &next); /* would sweep it */
+    begin.allow_older = true;
+    stale_init(&stale, f, &begin);
     assert_int_equal(core_report(f, &r0, ID(1, 10), 0), 0);
+    assert_false(f->verdict.restore_done);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_false(f->state.reports[0].orphan);
+    assert_int_equal(core_report(f, &r1, ID(1, 10), 0), 0);
     assert_true(f->verdict.restore_done);
     assert_int_equal(f->state.report_count, 0);
 }
@@ -282,6 +288,54 @@ static void sessions_stay_bounded(void **ret)
     assert_int_equal(own_count, 2);
 }
 
+/* Goal: left-over reports go with a later session. */
+static void left_over_reports_are_swept(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event damage = event_of(EVENT_RESTORE_REPORT, &r1);
+    struct stale stale;
+    damage.id = ID(1, 30);
+    damage.code = CAIRN_E_DAMAGED;
+    assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
+    stale_init(&stale, f, &damage);
+    assert_int_equal(core_report(f, &r0, ID(1, 30), 0), 0);
+    assert_int_equal(stale_apply(&stale, f), 0);
+    assert_int_equal(f->state.report_count, 1);
+    struct actor next = {.token = 6, .world_size = 1};
+    assert_int_equal(core_begin(f, &next, LATEST, true), 0);
+    assert_int_equal(f->state.report_count, 0);
+}
+
+/* Goal: a session that went on since it was seen is not swept. */
+static void living_session_is_not_swept(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor actor = {.world_size = 1};
+    for (actor.token = 10; actor.token < 26; actor.token++) {
+        assert_int_equal(core_begin(f, &actor, LATEST, true), 0);
+    }
+    struct event begin = event_of(EVENT_RESTORE_BEGIN, &actor);
+    struct stale stale;
+    stale_init(&stale, f, &begin);
+    actor.token = 10;
+    assert_int_equal(core_report(f, &actor, ID(1, 30), 0), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &begin), 0);
+    assert_int_equal(f->state.restore_count, 16);
+}
+
+/* Goal: what was healthy on an old copy does not wipe out damage that was found since. */
+static void stale_health_conflicts(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event heal = {.kind = EVENT_HEALTH, .id = {1, 30}, .health = HEALTH_VERIFIED};
+    struct stale stale;
+    assert_int_equal(core_health(f, ID(1, 30), HEALTH_SUSPECT), 0);
+    stale_init(&stale, f, &heal);
+    assert_int_equal(core_health(f, ID(1, 30), HEALTH_DAMAGED), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+}
+
 /* Goal: two first ranks on two drivers resolve one session, not two. */
 static void one_resolves(void **ret)
 {
@@ -318,6 +372,9 @@ int main(void)
         TEST(none_left),
         TEST(suspect_is_taken_in_turn),
         TEST(sessions_stay_bounded),
+        TEST(left_over_reports_are_swept),
+        TEST(living_session_is_not_swept),
+        TEST(stale_health_conflicts),
         TEST(one_resolves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
