@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists and status: order, pages, what is said of open, aborted and unknown saves, and the time for
+ * 10,000.
+ */
+#include "run_rig.h"
+
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static int setup(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+
+    rig_init(rig);
+    *state = rig;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    rig_fini(*state);
+    free(*state);
+    return 0;
+}
+
+struct listing {
+    struct run_snapshot_req req;
+    uint64_t before_seq;
+    uint32_t limit;
+    struct ckpt_id id; /* term 0: list */
+    struct scratch scratch;
+    struct msg_list_reply reply;
+    struct ckpt_info info;
+    bool done;
+};
+
+static void on_snapshot(struct run_snapshot_req *req)
+{
+    struct listing *listing = container_of(req, struct listing, req);
+
+    assert_int_equal(req->status, 0);
+    listing->done = true;
+    if (listing->id.term) {
+        assert_int_equal(run_info_find(req->state, listing->id, &listing->scratch, &listing->info),
+                         0);
+    } else {
+        assert_int_equal(run_info_list(req->state, listing->before_seq, listing->limit,
+                                       &listing->scratch, &listing->reply),
+                         0);
+    }
+}
+
+static void look(struct rig *rig, struct listing *listing)
+{
+    listing->done = false;
+    listing->req.done = on_snapshot;
+    scratch_init(&listing->scratch, MIB(64));
+    run_snapshot(rig->run, &listing->req);
+    rig_until(rig, &listing->done);
+}
+
+/* Open ones lead, then the newest; a page ends where it is told to and the next goes on behind it.
+ */
+static void test_order_and_pages(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct listing listing = {.limit = 2};
+    struct ckpt_id open;
+
+    rig_start(rig);
+    rig_two_ranks(lists);
+    for (uint64_t step = 10; step <= 40; step += 10) {
+        rig_save(rig, step, 2, lists);
+    }
+    assert_int_equal(rig_open(rig, 50, 2, 42, &open), 0);
+    struct rig_seal seal = {open, 42, 0, 2};
+    assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[0]), 0);
+    look(rig, &listing);
+    assert_int_equal(listing.reply.count, 2);
+    assert_true(listing.reply.more);
+    assert_int_equal(listing.reply.entries[0].state, CKPT_OPEN);
+    assert_int_equal(listing.reply.entries[0].sealed_count, 1);
+    assert_non_null(strstr(listing.reply.entries[0].text, "rank 1"));
+    assert_int_equal(listing.reply.entries[1].id.step, 40);
+    assert_true(listing.reply.entries[1].is_latest);
+    assert_true(listing.reply.entries[1].on_lineage);
+    assert_true(listing.reply.entries[1].plain_bytes > 0);
+    scratch_fini(&listing.scratch);
+    listing.before_seq = 4;
+    listing.limit = 10;
+    look(rig, &listing);
+    assert_int_equal(listing.reply.count, 3);
+    assert_false(listing.reply.more);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(listing.reply.entries[i].id.step, 30 - 10 * i);
+        assert_false(listing.reply.entries[i].is_latest);
+    }
+    scratch_fini(&listing.scratch);
+}
+
+/* Status tells committed, open, aborted with its reason, and unknown apart. */
+static void test_status_is_the_truth(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct listing listing = {.id = {1, 10}};
+    struct ckpt_id id;
+
+    rig_start(rig);
+    rig_two_ranks(lists);
+    rig_save(rig, 10, 2, lists);
+    look(rig, &listing);
+    assert_int_equal(listing.info.state, CKPT_COMMITTED);
+    assert_int_equal(listing.info.seq, 1);
+    scratch_fini(&listing.scratch);
+    assert_int_equal(rig_open(rig, 20, 2, 42, &id), 0);
+    listing.id = id;
+    look(rig, &listing);
+    assert_int_equal(listing.info.state, CKPT_OPEN);
+    scratch_fini(&listing.scratch);
+    assert_int_equal(rig_outcome(rig, id, 42).state, SAVE_ABORTED);
+    look(rig, &listing);
+    assert_int_equal(listing.info.state, CKPT_ABORTED);
+    assert_non_null(strstr(listing.info.text, "deadline"));
+    scratch_fini(&listing.scratch);
+    listing.id.step = 99;
+    look(rig, &listing);
+    assert_int_equal(listing.info.state, CKPT_NONE);
+    scratch_fini(&listing.scratch);
+}
+
+/* Puts one key into the run's record, straight into the store. */
+struct filler {
+    struct rig *rig;
+    struct scratch scratch;
+    struct record_change changes[1024];
+    size_t count;
+};
+
+static void filler_flush(struct filler *filler)
+{
+    struct record_update update = {.change_count = filler->count, .changes = filler->changes};
+    struct store_req req = {.op = STORE_RECORD_UPDATE, .run = filler->rig->name, .update = &update};
+
+    rig_store(filler->rig, &req);
+    assert_int_equal(req.status, 0);
+    filler->count = 0;
+    scratch_fini(&filler->scratch);
+    scratch_init(&filler->scratch, MIB(16));
+}
+
+static void filler_put(struct filler *filler, const char *key, struct buf *buf)
+{
+    struct record_change *change = &filler->changes[filler->count++];
+
+    change->remove = false;
+    change->key = scratch_string(&filler->scratch, strlen(key), key);
+    change->value =
+        (struct record_value){buf->bytes, scratch_copy(&filler->scratch, buf->bytes, buf->data)};
+    buf_fini(buf);
+    buf_init(buf, LIMIT_RECORD_VALUE_BYTES);
+    if (filler->count == ARRAY_LEN(filler->changes)) {
+        filler_flush(filler);
+    }
+}
+
+static void fill(struct rig *rig, uint64_t commits)
+{
+    struct filler *filler = calloc(1, sizeof *filler);
+    struct entry_info info = {.run_uuid = {{1}}, .chunk_bytes = RIG_CHUNK, .created_wall_ns = 1};
+    struct entry_term term = {.token = rig->token, .world_size = 2};
+    struct entry_head head = {.seq = 0};
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+
+    filler->rig = rig;
+    scratch_init(&filler->scratch, MIB(16));
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    key_info(key);
+    entry_info_encode(&info, &buf);
+    filler_put(filler, key, &buf);
+    key_term(1, key);
+    entry_term_encode(&term, &buf);
+    filler_put(filler, key, &buf);
+    for (uint64_t seq = 1; seq <= commits; seq++) {
+        struct entry_chain chain = {.kind = CHAIN_COMMIT,
+                                    .seq = seq,
+                                    .previous = head.sha256,
+                                    .id = {1, seq},
+                                    .wall_ns = 1,
+                                    .manifest_bytes = 100,
+                                    .plain_bytes = 1,
+                                    .stored_bytes = 1,
+                                    .world_size = 2,
+                                    .open_id = seq};
+        key_chain(seq, key);
+        entry_chain_encode(&chain, &buf);
+        head = (struct entry_head){seq, sha256(buf.bytes, buf.data)};
+        filler_put(filler, key, &buf);
+    }
+    key_head(key);
+    entry_head_encode(&head, &buf);
+    filler_put(filler, key, &buf);
+    filler_flush(filler);
+    scratch_fini(&filler->scratch);
+    buf_fini(&buf);
+    free(filler);
+}
+
+/* From a cold start: 10,000 checkpoints are loaded, checked and listed in less than a second. */
+static void test_ten_thousand_in_a_second(void **state)
+{
+    struct rig *rig = *state;
+    struct listing listing = {.limit = 0};
+    struct timespec from, to;
+
+    fill(rig, 10000);
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    rig_start(rig);
+    look(rig, &listing);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    assert_int_equal(listing.reply.count, 10000);
+    assert_int_equal(listing.reply.entries[0].id.step, 10000);
+    assert_true(listing.reply.entries[0].is_latest);
+    scratch_fini(&listing.scratch);
+    double seconds = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9;
+    print_message("10,000 checkpoints: %.3f s\n", seconds);
+    assert_true(seconds < 1.0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_order_and_pages, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_status_is_the_truth, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ten_thousand_in_a_second, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans against a naive model that marks elements one by one, errors that name the tensor, and
+ * damage that names the file.
+ */
+#include "run_rig.h"
+
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int setup(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+
+    rig_init(rig);
+    rig->options.page_bytes = 600; /* two or three tensors a page */
+    rig_start(rig);
+    *state = rig;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    rig_fini(*state);
+    free(*state);
+    return 0;
+}
+
+struct plan_call {
+    struct plan_req req;
+    bool done;
+};
+
+static void on_plan(struct plan_req *req) { container_of(req, struct plan_call, req)->done = true; }
+
+/* reads are the caller's; NULL when status is not 0. */
+static void plan(struct rig *rig, struct ckpt_id id, uint32_t count, const struct plan_want *wants,
+                 struct plan_call *ret)
+{
+    *ret =
+        (struct plan_call){.req = {.id = id, .want_count = count, .wants = wants, .done = on_plan}};
+    run_plan(rig->run, &ret->req);
+    assert_false(ret->done);
+    rig_until(rig, &ret->done);
+}
+
+static struct plan_want want_box(const char *name, struct shape shape, struct box box)
+{
+    return (struct plan_want){
+        .name = name, .coordinate = "", .dtype = CAIRN_F32, .shape = shape, .box = box};
+}
+
+/* Each element of the wanted box must lie in exactly one of the cells. Up to three dimensions. */
+static void check_model(const struct plan_call *call, uint32_t want)
+{
+    const struct box *box = &call->req.wants[want].box;
+    uint64_t total = box_elements(box);
+    uint8_t *marks = calloc(total ? total : 1, 1);
+    int64_t n[3] = {1, 1, 1}, at[3];
+
+    for (uint32_t d = 0; d < box->ndim; d++) {
+        n[d] = box->length[d];
+    }
+    for (size_t i = 0; i < call->req.read_count; i++) {
+        const struct plan_read *read = &call->req.reads[i];
+        uint64_t idx = 0;
+        for (at[0] = 0; read->want == want && at[0] < n[0]; at[0]++) {
+            for (at[1] = 0; at[1] < n[1]; at[1]++) {
+                for (at[2] = 0; at[2] < n[2]; at[2]++, idx++) {
+                    bool in = true;
+                    for (uint32_t d = 0; d < box->ndim; d++) {
+                        int64_t x = box->offset[d] + at[d];
+                        in = in && x >= read->cell.offset[d] &&
+                             x < read->cell.offset[d] + read->cell.length[d];
+                    }
+                    marks[idx] = (uint8_t)(marks[idx] + in);
+                }
+            }
+        }
+    }
+    for (uint64_t i = 0; i < total; i++) {
+        assert_int_equal(marks[i], 1);
+    }
+    free(marks);
+}
+
+static void check_sorted(const struct plan_call *call)
+{
+    for (size_t i = 1; i < call->req.read_count; i++) {
+        const struct plan_read *a = &call->req.reads[i - 1], *b = &call->req.reads[i];
+        int order = object_id_compare(&a->object, &b->object);
+        assert_true(order < 0 || (order == 0 && a->offset <= b->offset));
+    }
+}
+
+/* The layout that was saved: every chunk once, and of the replicated tensor from both ranks. */
+static void test_same_layout(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct plan_call call;
+    struct plan_want wants[3];
+
+    rig_two_ranks(lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    const struct piece *a = &lists[1].pieces[0], *b = &lists[1].pieces[1];
+    wants[0] = (struct plan_want){.is_blob = true, .name = "state", .coordinate = ""};
+    wants[1] = want_box(b->name, b->shape, b->box);
+    wants[2] = want_box(a->name, a->shape, a->box);
+    plan(rig, id, 3, wants, &call);
+    assert_int_equal(call.req.status, 0);
+    check_model(&call, 1);
+    check_model(&call, 2);
+    check_sorted(&call);
+    uint64_t blob_bytes = 0, ranks = 0;
+    for (size_t i = 0; i < call.req.read_count; i++) {
+        const struct plan_read *read = &call.req.reads[i];
+        if (read->want == 0) {
+            assert_int_equal(read->blob_offset, blob_bytes);
+            blob_bytes += read->plain_bytes;
+        }
+        ranks |= read->want == 1 ? UINT64_C(1) << read->object.rank : 0;
+    }
+    assert_int_equal(blob_bytes, 9000);
+    assert_int_equal(ranks, 3);
+    free(call.req.reads);
+}
+
+/* Eight ranks saved tiles of several tensors; random boxes are wanted. */
+static void test_resharded_boxes_match_the_model(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[8];
+    struct shape flat = rig_shape(1, 30011, 0, 0), cube = rig_shape(3, 16, 24, 20),
+                 wide = rig_shape(2, 6, 3000, 0);
+
+    for (uint32_t rank = 0; rank < 8; rank++) {
+        struct piece *p = lists[rank].pieces;
+        int64_t x = rank % 2, y = rank / 2 % 2, z = rank / 4;
+        lists[rank].count = 3;
+        p[0] = rig_slab("cube", cube, 0, 16);
+        p[0].box =
+            rig_box(&cube, (const int64_t[]){x * 8, y * 12, z * 10}, (const int64_t[]){8, 12, 10});
+        p[1] = rig_slab("flat", flat, rank * INT64_C(4000), rank == 7 ? 30011 - 28000 : 4000);
+        p[2] = rig_whole("wide", CAIRN_F32, wide, 8, rank);
+    }
+    struct ckpt_id id = rig_save(rig, 10, 8, lists);
+    struct shape shapes[3] = {cube, flat, wide};
+    const char *names[3] = {"cube", "flat", "wide"};
+    for (int round = 0; round < 60; round++) {
+        struct plan_want wants[4];
+        struct plan_call call;
+        for (int i = 0; i < 4; i++) {
+            const struct shape *shape = &shapes[sim_below(rig->sim, 3)];
+            struct box box = {.ndim = shape->ndim};
+            for (uint32_t d = 0; d < shape->ndim; d++) {
+                box.offset[d] = (int64_t)sim_below(rig->sim, (uint64_t)shape->length[d]);
+                box.length[d] =
+                    (int64_t)sim_below(rig->sim, (uint64_t)(shape->length[d] - box.offset[d]) + 1);
+            }
+            wants[i] = want_box(names[shape - shapes], *shape, box);
+        }
+        plan(rig, id, 4, wants, &call);
+        assert_int_equal(call.req.status, 0);
+        for (uint32_t i = 0; i < 4; i++) {
+            check_model(&call, i);
+        }
+        check_sorted(&call);
+        free(call.req.reads);
+    }
+}
+
+/* Wrong wants get errors that name the tensor, what is stored and what was wanted. */
+static void test_mismatches_are_named(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct plan_call call;
+
+    rig_two_ranks(lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    struct shape weight = lists[0].pieces[0].shape, other = rig_shape(2, 64, 97, 0);
+    struct plan_want want = want_box("a.weight", weight, box_whole(&weight));
+
+    want.name = "a.weights";
+    plan(rig, id, 1, &want, &call);
+    assert_int_equal(call.req.status, CAIRN_E_MISSING_TENSOR);
+    assert_non_null(strstr(call.req.diag.text, "'a.weights'"));
+    want.name = "a.weight";
+    want.dtype = CAIRN_BF16;
+    plan(rig, id, 1, &want, &call);
+    assert_int_equal(call.req.status, CAIRN_E_DTYPE_MISMATCH);
+    assert_non_null(strstr(call.req.diag.text, "float32"));
+    assert_non_null(strstr(call.req.diag.text, "bfloat16"));
+    want.dtype = CAIRN_F32;
+    want.shape = other;
+    plan(rig, id, 1, &want, &call);
+    assert_int_equal(call.req.status, CAIRN_E_SHAPE_MISMATCH);
+    assert_non_null(strstr(call.req.diag.text, "[64, 96]"));
+    assert_non_null(strstr(call.req.diag.text, "[64, 97]"));
+    want.shape = weight;
+    want.box.length[0] = 65;
+    plan(rig, id, 1, &want, &call);
+    assert_int_equal(call.req.status, CAIRN_E_INVALID);
+    want.is_blob = true;
+    plan(rig, id, 1, &want, &call);
+    assert_int_equal(call.req.status, CAIRN_E_MISSING_TENSOR);
+    plan(rig, (struct ckpt_id){1, 11}, 1, &want, &call);
+    assert_int_equal(call.req.status, CAIRN_E_NOT_FOUND);
+    assert_null(call.req.reads);
+}
+
+/* A cancelled plan is silent at every moment of its way, and leaves nothing behind. */
+static void test_cancel_at_any_moment(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct plan_call call = {.done = false};
+
+    rig_two_ranks(lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    for (unsigned steps = 0; !call.done; steps++) {
+        struct plan_want want =
+            want_box("b.bias", lists[0].pieces[1].shape, lists[0].pieces[1].box);
+        call =
+            (struct plan_call){.req = {.id = id, .want_count = 1, .wants = &want, .done = on_plan}};
+        rig_stop(rig); /* with a cold cache the way is long */
+        rig_start(rig);
+        sim_run_for(rig->sim, 100);
+        run_plan(rig->run, &call.req);
+        for (unsigned i = 0; i < steps && !call.done; i++) {
+            assert_true(sim_step(rig->sim));
+        }
+        run_plan_cancel(&call.req);
+        bool done = call.done;
+        sim_run_for(rig->sim, 1000);
+        assert_int_equal(call.done, done);
+        assert_true(steps < 500);
+    }
+    assert_int_equal(call.req.status, 0);
+    free(call.req.reads);
+}
+
+struct fetch_call {
+    struct fetch_req req;
+    bool done;
+};
+
+static void on_fetch(struct fetch_req *req)
+{
+    container_of(req, struct fetch_call, req)->done = true;
+}
+
+static void fetch(struct rig *rig, const struct store_name *name, struct fetch_call *ret)
+{
+    *ret = (struct fetch_call){
+        .req = {.id = name->id, .kind = name->kind, .number = name->number, .done = on_fetch}};
+    run_fetch(rig->run, &ret->req);
+    rig_until(rig, &ret->done);
+}
+
+/* Every byte of manifest, pages and parts, flipped one at a time: DAMAGED, with the file's name;
+ * and the plan that needs it says the same. Whole, they are handed out. */
+static void test_any_flipped_byte_is_damage(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    static const struct {
+        enum store_kind kind;
+        uint32_t number;
+        const char *text;
+    } files[] = {{STORE_MANIFEST, 0, "the manifest of checkpoint 10@1 of lab/gpt"},
+                 {STORE_PAGE, 0, "page 0 of checkpoint 10@1 of lab/gpt"},
+                 {STORE_PAGE, 1, "page 1 of checkpoint 10@1 of lab/gpt"},
+                 {STORE_PART, 1, "part 1 of checkpoint 10@1 of lab/gpt"}};
+
+    rig_two_ranks(lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    struct piece *bias = &lists[0].pieces[1];
+    struct plan_want want = want_box("a.weight", lists[1].pieces[0].shape, lists[1].pieces[0].box);
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        struct store_name name = {.run = rig->name,
+                                  .id = id,
+                                  .kind = files[i].kind,
+                                  .number = files[i].number,
+                                  .tag = 7010};
+        struct fetch_call call;
+        struct plan_call planned;
+        fetch(rig, &name, &call);
+        assert_int_equal(call.req.status, 0);
+        size_t bytes = call.req.bytes;
+        run_fetch_release(&call.req);
+        for (size_t at = 0; at < bytes; at += files[i].kind == STORE_PART ? 97 : 13) {
+            rig_flip(rig, &name, at);
+            rig_stop(rig);
+            rig_start(rig);
+            fetch(rig, &name, &call);
+            assert_int_equal(call.req.status, CAIRN_E_DAMAGED);
+            assert_non_null(strstr(call.req.diag.text, files[i].text));
+            run_fetch_release(&call.req);
+            plan(rig, id, 1, &want, &planned);
+            assert_int_equal(planned.req.status, CAIRN_E_DAMAGED);
+            assert_non_null(strstr(planned.req.diag.text, files[i].text));
+            rig_flip(rig, &name, at);
+        }
+        fetch(rig, &name, &call); /* a failed one is not remembered */
+        assert_int_equal(call.req.status, 0);
+        run_fetch_release(&call.req);
+    }
+    want = want_box(bias->name, bias->shape, bias->box);
+    struct plan_call call;
+    plan(rig, id, 1, &want, &call);
+    assert_int_equal(call.req.status, 0);
+    free(call.req.reads);
+}
+
+/* A file that is gone is damage too; a number that never was is NOT_FOUND. */
+static void test_missing_files(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct fetch_call call;
+
+    rig_two_ranks(lists);
+    struct store_name name = {.run = rig->name,
+                              .id = rig_save(rig, 10, 2, lists),
+                              .kind = STORE_PART,
+                              .number = 2,
+                              .tag = 7010};
+    fetch(rig, &name, &call);
+    assert_int_equal(call.req.status, CAIRN_E_NOT_FOUND);
+    name.kind = STORE_PAGE;
+    name.number = 99;
+    fetch(rig, &name, &call);
+    assert_int_equal(call.req.status, CAIRN_E_NOT_FOUND);
+    name.kind = STORE_PART;
+    name.number = 1;
+    struct store_req req = {.op = STORE_DELETE_SMALL, .name = name};
+    rig_store(rig, &req);
+    assert_int_equal(req.status, 0);
+    rig_stop(rig);
+    rig_start(rig);
+    fetch(rig, &name, &call);
+    assert_int_equal(call.req.status, CAIRN_E_DAMAGED);
+    assert_non_null(strstr(call.req.diag.text, "missing"));
+}
+
+/* Many readers of one file at the same time: the store is asked once; a tiny cache still serves. */
+static void test_one_read_serves_all(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct fetch_call calls[20];
+
+    rig_two_ranks(lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    rig_stop(rig);
+    rig->options.cache_bytes = 1;
+    rig_start(rig);
+    sim_run_for(rig->sim, 1000);
+    uint64_t before = store_fault_seen(rig->store);
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+        calls[i] = (struct fetch_call){
+            .req = {.id = id, .kind = STORE_PART, .number = 1, .done = on_fetch}};
+        run_fetch(rig->run, &calls[i].req);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+        rig_until(rig, &calls[i].done);
+        assert_int_equal(calls[i].req.status, 0);
+        assert_non_null(calls[i].req.part);
+    }
+    assert_int_equal(store_fault_seen(rig->store) - before, 3); /* manifest, parts page, part */
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+        run_fetch_release(&calls[i].req);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_same_layout, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_resharded_boxes_match_the_model, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_mismatches_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cancel_at_any_moment, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_any_flipped_byte_is_damage, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_missing_files, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_one_read_serves_all, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

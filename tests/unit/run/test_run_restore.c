@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Restore sessions through the driver: all ranks end at the same checkpoint, or all know who is
+ * missing.
+ */
+#include "run_rig.h"
+
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int setup(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+
+    rig_init(rig);
+    rig_start(rig);
+    *state = rig;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    rig_fini(*state);
+    free(*state);
+    return 0;
+}
+
+struct call {
+    struct run_req req;
+    bool done;
+};
+
+static void on_call(struct run_req *req) { container_of(req, struct call, req)->done = true; }
+
+static void begin(struct rig *rig, uint32_t rank, struct call *ret)
+{
+    *ret = (struct call){.req = {.event = {.kind = EVENT_RESTORE_BEGIN,
+                                           .token = {{9}},
+                                           .rank = rank,
+                                           .world_size = 2,
+                                           .selector = {.kind = SELECT_LATEST},
+                                           .allow_older = true},
+                                 .wait_ms = 5000,
+                                 .done = on_call}};
+    run_submit(rig->run, &ret->req);
+}
+
+static void report(struct rig *rig, uint32_t rank, struct ckpt_id id, int code, struct call *ret)
+{
+    *ret = (struct call){.req = {.event = {.kind = EVENT_RESTORE_REPORT,
+                                           .token = {{9}},
+                                           .rank = rank,
+                                           .world_size = 2,
+                                           .id = id,
+                                           .code = code,
+                                           .reason = "digest of w differs"},
+                                 .wait_ms = 5000,
+                                 .done = on_call}};
+    run_submit(rig->run, &ret->req);
+}
+
+static void begin_all(struct rig *rig, struct ckpt_id expected)
+{
+    struct call call;
+
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        begin(rig, rank, &call);
+        rig_until(rig, &call.done);
+        assert_int_equal(call.req.status, 0);
+        assert_true(ckpt_id_equal(call.req.verdict.id, expected));
+    }
+}
+
+/* A rank that reported waits until the other one did. */
+static void test_report_waits_for_the_others(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct call calls[2];
+
+    rig_two_ranks(lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    begin_all(rig, id);
+    report(rig, 0, id, 0, &calls[0]);
+    sim_run_for(rig->sim, 2000);
+    assert_false(calls[0].done);
+    report(rig, 1, id, 0, &calls[1]);
+    for (int i = 0; i < 2; i++) {
+        rig_until(rig, &calls[i].done);
+        assert_int_equal(calls[i].req.status, 0);
+        assert_true(calls[i].req.verdict.restore_done);
+    }
+}
+
+/* A rank that never reports is named to those who wait. */
+static void test_missing_report_is_named(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct call call;
+
+    rig_two_ranks(lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    begin_all(rig, id);
+    report(rig, 0, id, 0, &call);
+    rig_until(rig, &call.done);
+    assert_int_equal(call.req.status, CAIRN_E_MISSING_RANKS);
+    assert_non_null(strstr(call.req.diag.text, "ranks 1 of 2"));
+}
+
+/* One rank meets damage: all move to the older checkpoint and finish there. */
+static void test_damage_moves_all_to_the_older_one(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct call calls[2];
+
+    rig_two_ranks(lists);
+    struct ckpt_id old = rig_save(rig, 10, 2, lists), new = rig_save(rig, 20, 2, lists);
+    begin_all(rig, new);
+    report(rig, 0, new, 0, &calls[0]);
+    sim_run_for(rig->sim, 500);
+    report(rig, 1, new, CAIRN_E_DAMAGED, &calls[1]);
+    for (int i = 0; i < 2; i++) {
+        rig_until(rig, &calls[i].done);
+        assert_int_equal(calls[i].req.status, 0);
+        assert_true(ckpt_id_equal(calls[i].req.verdict.id, old));
+        assert_true(calls[i].req.verdict.fell_back);
+        assert_false(calls[i].req.verdict.restore_done);
+    }
+    report(rig, 0, old, 0, &calls[0]);
+    report(rig, 1, old, 0, &calls[1]);
+    for (int i = 0; i < 2; i++) {
+        rig_until(rig, &calls[i].done);
+        assert_true(calls[i].req.verdict.restore_done);
+    }
+}
+
+/* `latest` waits for a save that is all sealed but not committed yet; and not for ever. */
+static void test_latest_waits_for_a_sealed_save(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct call call;
+    struct ckpt_id id;
+    struct store_fault_rule hold = {
+        .kind = FAULT_HOLD, .op = STORE_PUBLISH, .skip = 2, .count = 100};
+
+    rig_two_ranks(lists);
+    struct ckpt_id old = rig_save(rig, 10, 2, lists);
+    for (uint64_t step = 20; step <= 30; step += 10) {
+        assert_int_equal(store_fault_add(rig->store, &hold), 0);
+        assert_int_equal(rig_open(rig, step, 2, 40 + step, &id), 0);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            struct rig_seal seal = {id, 40 + step, rank, 2};
+            assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
+        }
+        begin(rig, 0, &call);
+        call.req.event.ordinal = (uint32_t)step;
+        sim_run_for(rig->sim, 3000);
+        assert_false(call.done);
+        if (step == 20) { /* the store is stuck: the older one is the answer */
+            rig_until(rig, &call.done);
+            assert_true(ckpt_id_equal(call.req.verdict.id, old));
+        }
+        store_fault_clear(rig->store);
+        store_fault_release(rig->store);
+        rig_until(rig, &call.done);
+        assert_int_equal(call.req.status, 0);
+        assert_int_equal(rig_outcome(rig, id, 40 + step).state, SAVE_COMMITTED);
+    }
+    assert_true(ckpt_id_equal(call.req.verdict.id, id));
+}
+
+/* A run without checkpoints is proven empty, for all ranks. */
+static void test_empty_run(void **state)
+{
+    struct rig *rig = *state;
+    struct call call;
+
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        begin(rig, rank, &call);
+        rig_until(rig, &call.done);
+        assert_int_equal(call.req.status, 0);
+        assert_true(call.req.verdict.empty);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_report_waits_for_the_others, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_missing_report_is_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damage_moves_all_to_the_older_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_latest_waits_for_a_sealed_save, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_empty_run, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
