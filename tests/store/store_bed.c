@@ -337,10 +337,12 @@ int bed_check_object(struct bed *bed, struct object_id id, size_t bytes, unsigne
 {
     uint64_t have;
     int rc = bed_stat(bed, id, &have);
-    if (rc != 0) {
+    if (rc != 0 && rc != CAIRN_E_READ_ONLY) {
         return rc;
     }
-    assert_int_equal(have, bytes);
+    /* READ_ONLY: an fsync of its directory failed, so the store vouches for nothing new in it; what is
+     * there can be read all the same. */
+    assert_true(rc != 0 || have == bytes);
     uint8_t *expected = bed_bytes(bytes, seed), *data = bed_bytes(bytes, seed + 1);
     rc = bed_read(bed, id, 0, bytes, data);
     if (rc == 0) {

@@ -279,6 +279,22 @@ static int load_folder(struct load *load, const struct dir_record *rec, struct d
     return 0;
 }
 
+/* L11: what is about to be believed is made durable first. Where that fails the record can still be
+ * read, for restores, but nothing is added to it. */
+static int sync_or_stick(struct dir_store *store, struct dir_record *rec, const struct dir_at *at,
+                         struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    int rc = dir_sync_once(store, at, &why);
+    if (rc != 0 && dir_check_broken(store, at->path, NULL) != 0) {
+        rec->is_stuck = true;
+        rec->version_max = UINT64_MAX;
+        dir_note(store, "fsync failed, not writable: %s", at->path);
+        return 0;
+    }
+    return rc == 0 ? 0 : diag_copy(diag, &why);
+}
+
 static int load_once(struct dir_store *store, struct dir_record *rec, struct diag *diag)
 {
     struct load load = {.store = store, .at = {.fd = -1}};
@@ -292,7 +308,7 @@ static int load_once(struct dir_store *store, struct dir_record *rec, struct dia
     } else if (rc != 0) {
         return diag_copy(diag, &why);
     } else {
-        rc = rec->is_stuck ? 0 : dir_sync_once(store, &load.at, diag); /* L11 */
+        rc = rec->is_stuck ? 0 : sync_or_stick(store, rec, &load.at, diag);
         rc = rc ? rc : load_folder(&load, rec, diag);
         dir_at_close(store, &load.at);
     }

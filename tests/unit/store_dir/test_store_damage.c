@@ -1,1 +1,280 @@
-int main(void) { return 0; }
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Damaged and missing files of a record (D11 to D18, L15, L16): every byte flipped, every length
+ * cut, every file removed. Nothing is cut off silently; what a snapshot covers is healed and noted.
+ *     test_store_damage DIRECTORY
+ */
+#include "store/store_bed.h"
+
+#include "base/check.h"
+#include "format/record.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *parent_directory = "";
+
+struct file {
+    char path[700];
+    size_t bytes;
+    uint8_t data[4096];
+};
+
+static void slurp(struct bed *bed, const char *name, struct file *ret)
+{
+    snprintf(ret->path, sizeof(ret->path), "%s/runs/p/r/record/%s", bed->path, name);
+    FILE *file = fopen(ret->path, "rb");
+    assert_non_null(file);
+    ret->bytes = fread(ret->data, 1, sizeof(ret->data), file);
+    assert_true(ret->bytes > 0 && ret->bytes < sizeof(ret->data));
+    fclose(file);
+}
+
+static void spill(const struct file *file, const uint8_t *data, size_t bytes)
+{
+    unlink(file->path);
+    FILE *out = fopen(file->path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(data, 1, bytes, out), bytes);
+    fclose(out);
+}
+
+static bool is_there(struct bed *bed, const char *name)
+{
+    char path[700];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s/%s", bed->path, name);
+    return stat(path, &st) == 0;
+}
+
+/* A store with `updates` updates of p/r, snapshots every 4; closed. */
+static void fill(struct bed *bed, unsigned updates)
+{
+    char value[16];
+    bed_init(bed, BED_DIR, parent_directory, 1);
+    bed->snapshot_every = 4;
+    bed_open_ok(bed);
+    for (unsigned i = 1; i <= updates; i++) {
+        snprintf(value, sizeof(value), "%u", i);
+        struct bed_change change = {"key", value, false, NULL};
+        assert_int_equal(bed_update(bed, &change, NULL), 0);
+    }
+    bed_close(bed);
+}
+
+static void open_read_only(struct bed *bed)
+{
+    struct diag diag = DIAG_INIT;
+    assert_int_equal(bed_open(bed, false, true, &diag), 0);
+}
+
+/* DAMAGED, and the file's name in the text. */
+static void expect_damaged(struct bed *bed, const char *name)
+{
+    struct store_req req = {.op = STORE_RECORD_GET, .run = bed_run()};
+    assert_int_equal(bed_do(bed, &req), CAIRN_E_DAMAGED);
+    if (strstr(req.diag.text, name) == NULL) {
+        fail_msg("\"%s\" does not name %s", req.diag.text, name);
+    }
+}
+
+static void every_flip_and_cut(struct bed *bed, const char *name,
+                               void (*expect)(struct bed *, const char *))
+{
+    struct file file;
+    uint8_t changed[4096];
+    slurp(bed, name, &file);
+    for (size_t i = 0; i < file.bytes; i++) {
+        memcpy(changed, file.data, file.bytes);
+        changed[i] ^= (uint8_t)(1u << i % 8);
+        spill(&file, changed, file.bytes);
+        expect(bed, name);
+        spill(&file, file.data, i); /* cut to i bytes */
+        expect(bed, name);
+    }
+    memcpy(changed, file.data, file.bytes);
+    changed[file.bytes] = 0;
+    spill(&file, changed, file.bytes + 1); /* one byte too many */
+    expect(bed, name);
+    spill(&file, file.data, file.bytes);
+}
+
+static void expect_version_11(struct bed *bed, const char *name)
+{
+    (void)name;
+    assert_int_equal(bed_version(bed), 11);
+    assert_true(bed_has(bed, "key", "11"));
+}
+
+/* Goal: the newest update and one in the middle: damage is never taken for a torn tail. */
+static void every_byte_of_an_update(void **state)
+{
+    (void)state;
+    struct bed bed;
+    fill(&bed, 11); /* snapshots at 4 and 8 */
+    open_read_only(&bed);
+    every_flip_and_cut(&bed, "000000000000000b.update", expect_damaged);
+    every_flip_and_cut(&bed, "0000000000000009.update", expect_damaged);
+    expect_version_11(&bed, "");
+    bed_fini(&bed);
+}
+
+/* Goal: a damaged newest snapshot costs nothing: the older one and the updates since carry the
+ * record. */
+static void every_byte_of_a_snapshot(void **state)
+{
+    (void)state;
+    struct bed bed;
+    fill(&bed, 11);
+    open_read_only(&bed);
+    every_flip_and_cut(&bed, "0000000000000008.snapshot", expect_version_11);
+    bed_fini(&bed);
+}
+
+static void a_missing_update_is_named(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct file file;
+    fill(&bed, 11);
+    slurp(&bed, "000000000000000a.update", &file);
+    assert_int_equal(unlink(file.path), 0);
+    bed_open_ok(&bed);
+    expect_damaged(&bed, "000000000000000a.update");
+    bed_close(&bed);
+    spill(&file, file.data, file.bytes);
+    bed_open_ok(&bed);
+    expect_version_11(&bed, "");
+    bed_fini(&bed);
+}
+
+/* Goal (D15, D16): a file with another's content, or an old one's, is whole and yet refused. */
+static void a_misplaced_update_is_refused(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct file nine, ten;
+    fill(&bed, 11);
+    slurp(&bed, "0000000000000009.update", &nine);
+    slurp(&bed, "000000000000000a.update", &ten);
+    spill(&ten, nine.data, nine.bytes);
+    bed_open_ok(&bed);
+    expect_damaged(&bed, "000000000000000a.update");
+    bed_close(&bed);
+    /* A proper update of the right number that does not follow the one before it. */
+    const uint8_t previous[32] = {1};
+    struct record_change change = {"key", false, {2, (const uint8_t *)"10"}};
+    struct record_update update = {0, 1, NULL, &change};
+    struct buf buf;
+    buf_init(&buf, 4096);
+    record_update_encode(&update, 10, previous, &buf);
+    assert_int_equal(buf_status(&buf), 0);
+    spill(&ten, buf.data, buf.bytes);
+    buf_fini(&buf);
+    bed_open_ok(&bed);
+    expect_damaged(&bed, "000000000000000a.update");
+    bed_fini(&bed);
+}
+
+static void expect_note(struct bed *bed, const char *what)
+{
+    struct store_req req = {.op = STORE_USAGE};
+    assert_int_equal(bed_do(bed, &req), 0);
+    if (strstr(req.ret_usage.detail, what) == NULL) {
+        fail_msg("\"%s\" does not speak of %s", req.ret_usage.detail, what);
+    }
+}
+
+/* Goal: covered damage goes to quarantine and is noted; the record goes on, also past the next
+ * snapshots. */
+static void covered_damage_is_quarantined(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"0000000000000008.snapshot", "0000000000000004.snapshot",
+                                        "0000000000000006.update"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        struct bed bed;
+        struct file file;
+        char moved[128], value[16];
+        fill(&bed, 11);
+        slurp(&bed, names[i], &file);
+        file.data[40] ^= 1;
+        spill(&file, file.data, file.bytes);
+        bed_open_ok(&bed);
+        expect_version_11(&bed, "");
+        expect_note(&bed, "covered damage");
+        snprintf(moved, sizeof(moved), "quarantine/runs+p+r+record+%s", names[i]);
+        assert_true(is_there(&bed, moved));
+        for (unsigned v = 12; v <= 30; v++) {
+            snprintf(value, sizeof(value), "%u", v);
+            struct bed_change change = {"key", value, false, NULL};
+            assert_int_equal(bed_update(&bed, &change, NULL), 0);
+            if (v % 3 == 0) {
+                bed_reopen(&bed);
+            }
+        }
+        assert_int_equal(bed_version(&bed), 30);
+        assert_true(is_there(&bed, moved));
+        bed_fini(&bed);
+    }
+}
+
+/* Goal: without a snapshot that covers it, damage stops the record and moves nothing. */
+static void uncovered_damage_stays_in_place(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct file newer, older;
+    struct bed_change change = {"key", "12", false, NULL};
+    fill(&bed, 11);
+    slurp(&bed, "0000000000000008.snapshot", &newer);
+    slurp(&bed, "0000000000000004.snapshot", &older);
+    newer.data[40] ^= 1;
+    older.data[40] ^= 1;
+    spill(&newer, newer.data, newer.bytes);
+    spill(&older, older.data, older.bytes);
+    bed_open_ok(&bed);
+    expect_damaged(&bed, "0000000000000001.update");
+    assert_int_equal(bed_update(&bed, &change, NULL), CAIRN_E_DAMAGED);
+    bed_close(&bed);
+    assert_true(is_there(&bed, "runs/p/r/record/0000000000000008.snapshot"));
+    newer.data[40] ^= 1;
+    spill(&newer, newer.data, newer.bytes);
+    bed_open_ok(&bed);
+    expect_version_11(&bed, "");
+    bed_fini(&bed);
+}
+
+/* Goal: two snapshots and the updates since the older one stay, no more. */
+static void old_updates_are_compacted(void **state)
+{
+    (void)state;
+    struct bed bed;
+    fill(&bed, 23); /* snapshots at 16 and 20 */
+    assert_false(is_there(&bed, "runs/p/r/record/000000000000000c.snapshot"));
+    assert_true(is_there(&bed, "runs/p/r/record/0000000000000010.snapshot"));
+    assert_true(is_there(&bed, "runs/p/r/record/0000000000000014.snapshot"));
+    assert_false(is_there(&bed, "runs/p/r/record/0000000000000010.update"));
+    assert_true(is_there(&bed, "runs/p/r/record/0000000000000011.update"));
+    assert_true(is_there(&bed, "runs/p/r/record/0000000000000017.update"));
+    bed_fini(&bed);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_byte_of_an_update),
+        cmocka_unit_test(every_byte_of_a_snapshot),
+        cmocka_unit_test(a_missing_update_is_named),
+        cmocka_unit_test(a_misplaced_update_is_refused),
+        cmocka_unit_test(covered_damage_is_quarantined),
+        cmocka_unit_test(uncovered_damage_stays_in_place),
+        cmocka_unit_test(old_updates_are_compacted),
+    };
+    parent_directory = argc > 1 ? argv[1] : "";
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,1 +1,210 @@
-int main(void) { return 0; }
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A full disk (D06, D07, L2, L18, L19) on a real, small ext4 in a loop device: blocks and inodes
+ * run out at each step in turn. Needs root; without it the test says so and is skipped.
+ *     test_store_full DIRECTORY
+ */
+#include "store/store_bed.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char image[600], mounted[600];
+static bool is_mounted;
+
+static bool PRINTF(1, 2) command(const char *format, ...)
+{
+    char line[2000];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    return system(line) == 0;
+}
+
+static bool make_disk(const char *directory, const char *mkfs_options)
+{
+    mkdir(directory, 0700);
+    snprintf(image, sizeof(image), "%s/full-%ld.img", directory, (long)getpid());
+    snprintf(mounted, sizeof(mounted), "%s/full-%ld", directory, (long)getpid());
+    if (geteuid() != 0 || !command("truncate -s 24M '%s'", image)) {
+        return false;
+    }
+    mkdir(mounted, 0700);
+    is_mounted = command("mkfs.ext4 -q -F -m 0 %s '%s'", mkfs_options, image) &&
+                 command("mount -o loop '%s' '%s' 2>/dev/null", image, mounted);
+    return is_mounted;
+}
+
+static void drop_disk(void)
+{
+    assert_true(command("umount '%s'", mounted));
+    is_mounted = false;
+    rmdir(mounted);
+    unlink(image);
+}
+
+/* After a failed test, whose store is still open. */
+static int clean_up(void **state)
+{
+    (void)state;
+    if (is_mounted) {
+        is_mounted = false;
+        return command("umount -l '%s'", mounted) ? rmdir(mounted) | unlink(image) : -1;
+    }
+    return 0;
+}
+
+static const char *parent_directory = "";
+
+/* A store on the small disk. */
+static bool begin(struct bed *bed, const char *mkfs_options)
+{
+    if (!make_disk(parent_directory, mkfs_options)) {
+        rmdir(mounted);
+        unlink(image);
+        print_message(
+            "no loop-mounted disk here (needs root, mkfs.ext4, a loop device): skipped\n");
+        return false;
+    }
+    bed_init(bed, BED_DIR, mounted, 1);
+    bed->snapshot_every = 4;
+    bed_open_ok(bed);
+    return true;
+}
+
+static void end(struct bed *bed)
+{
+    bed_fini(bed);
+    drop_disk();
+}
+
+/* Takes all free bytes but `left`. */
+static void fill_disk(off_t left)
+{
+    char path[700];
+    static char block[65536];
+    snprintf(path, sizeof(path), "%s/ballast", mounted);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    assert_true(fd >= 0);
+    size_t step = sizeof(block);
+    while (step >= 512) {
+        if (write(fd, block, step) < (ssize_t)step) {
+            step /= 2;
+        }
+    }
+    struct stat st;
+    assert_int_equal(fsync(fd), 0);
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_int_equal(ftruncate(fd, st.st_size > left ? st.st_size - left : 0), 0);
+    assert_int_equal(fsync(fd), 0);
+    close(fd);
+}
+
+static void expect_done_or_full(int rc)
+{
+    if (rc != 0 && rc != CAIRN_E_NO_SPACE) {
+        fail_msg("%s", err_name(rc));
+    }
+}
+
+static void blocks_run_out_at_each_step(void **state)
+{
+    (void)state;
+    struct bed bed;
+    unsigned full = 0, done = 0;
+    char value[16], was[16] = "";
+    if (!begin(&bed, "")) {
+        skip();
+    }
+    assert_int_equal(bed_put_object(&bed, bed_object(1, 0, 1), 65536, 1), 0);
+    assert_int_equal(bed_publish(&bed, bed_name(1, STORE_PART, 0, 1), 9000, 1), 0);
+    for (uint32_t i = 0; i < 48; i++) {
+        fill_disk((off_t)i * 4096);
+        int rcs[3] = {bed_put_object(&bed, bed_object(2 + i, 0, 1), 65536, 2),
+                      bed_publish(&bed, bed_name(2 + i, STORE_PART, 0, 1), 9000, 2), 0};
+        snprintf(value, sizeof(value), "%u", i);
+        struct bed_change change = {"k", value, true, was[0] != 0 ? was : NULL};
+        rcs[2] = bed_update(&bed, &change, NULL);
+        if (rcs[2] == 0) {
+            memcpy(was, value, sizeof(was));
+        }
+        for (size_t k = 0; k < 3; k++) {
+            expect_done_or_full(rcs[k]);
+            full += rcs[k] != 0;
+            done += rcs[k] == 0;
+        }
+        assert_true(bed_has(&bed, "k", was[0] != 0 ? was : NULL));
+        assert_int_equal(bed_check_object(&bed, bed_object(1, 0, 1), 65536, 1), 0);
+        assert_int_equal(bed_check_small(&bed, bed_name(1, STORE_PART, 0, 1), 9000, 1), 0);
+        assert_int_equal(bed_check_object(&bed, bed_object(2 + i, 0, 1), 65536, 2),
+                         rcs[0] == 0 ? 0 : CAIRN_E_NOT_FOUND);
+        if (rcs[0] == 0) { /* deleting needs no space */
+            assert_int_equal(bed_delete(&bed, bed_object(2 + i, 0, 1)), 0);
+        }
+    }
+    print_message("%u steps refused, %u done\n", full, done);
+    assert_true(full > 5 && done > 5);
+    end(&bed);
+}
+
+static void inodes_run_out(void **state)
+{
+    (void)state;
+    struct bed bed;
+    uint32_t made = 0;
+    if (!begin(&bed, "-N 64")) {
+        skip();
+    }
+    assert_int_equal(bed_put_object(&bed, bed_object(1, 0, 1), 4096, 1), 0);
+    int rc = 0;
+    while (rc == 0 && made < 200) {
+        rc = bed_publish(&bed, bed_name(1, STORE_PART, made, 1), 100, made);
+        made += rc == 0;
+    }
+    assert_int_equal(rc, CAIRN_E_NO_SPACE);
+    assert_int_equal(bed_create(&bed, bed_object(1, 0, 2), 4096), CAIRN_E_NO_SPACE);
+    assert_int_equal(bed_create(&bed, bed_object(9, 0, 2), 4096), CAIRN_E_NO_SPACE); /* mkdir */
+    for (uint32_t i = 0; i < made; i++) {
+        assert_int_equal(bed_check_small(&bed, bed_name(1, STORE_PART, i, 1), 100, i), 0);
+    }
+    assert_int_equal(bed_delete_small(&bed, bed_name(1, STORE_PART, 0, 1)), 0);
+    assert_int_equal(bed_publish(&bed, bed_name(1, STORE_PART, 0, 2), 100, 1), 0);
+    end(&bed);
+}
+
+/* Goal (L19): the reserve is refused to objects, not to what finishes a save. */
+static void the_reserve_is_kept(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct bed_change change = {"k", "v", false, NULL};
+    if (!begin(&bed, "")) {
+        skip();
+    }
+    bed.reserve_bytes = UINT64_C(1) << 40;
+    bed_reopen(&bed);
+    assert_int_equal(bed_create(&bed, bed_object(1, 0, 1), 4096), CAIRN_E_NO_SPACE);
+    assert_int_equal(bed_publish(&bed, bed_name(1, STORE_PART, 0, 1), 9000, 1), 0);
+    assert_int_equal(bed_update(&bed, &change, NULL), 0);
+    bed.reserve_bytes = 1 << 20;
+    bed_reopen(&bed);
+    assert_int_equal(bed_create(&bed, bed_object(1, 0, 1), 100 << 20), CAIRN_E_NO_SPACE);
+    assert_int_equal(bed_put_object(&bed, bed_object(1, 0, 1), 4096, 1), 0);
+    end(&bed);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(blocks_run_out_at_each_step, clean_up),
+        cmocka_unit_test_teardown(inodes_run_out, clean_up),
+        cmocka_unit_test_teardown(the_reserve_is_kept, clean_up),
+    };
+    parent_directory = argc > 1 ? argv[1] : "/tmp";
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,1 +1,371 @@
-int main(void) { return 0; }
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening a store (L21, D19, D20, D23): locks, identity, features, planted files, read-only beside
+ * a daemon, what a start removes and what it leaves. test_store_start DIRECTORY
+ */
+#include "store/store_bed.h"
+
+#include "base/check.h"
+#include "hash/hash.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+static const char *parent_directory = "";
+
+static int setup(void **state)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+    assert_non_null(bed);
+    bed_init(bed, BED_DIR, parent_directory, 1);
+    *state = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    bed_fini(*state);
+    free(*state);
+    return 0;
+}
+
+static void path_in(struct bed *bed, const char *name, char ret[700])
+{
+    snprintf(ret, 700, "%s/%s", bed->path, name);
+}
+
+static void write_file(struct bed *bed, const char *name, const void *data, size_t bytes)
+{
+    char path[700];
+    path_in(bed, name, path);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    fclose(file);
+}
+
+static bool is_there(struct bed *bed, const char *name)
+{
+    char path[700];
+    struct stat st;
+    path_in(bed, name, path);
+    return lstat(path, &st) == 0;
+}
+
+static void expect_refused(struct bed *bed, bool create, bool read_only, int code)
+{
+    struct diag diag = DIAG_INIT;
+    int rc = bed_open(bed, create, read_only, &diag);
+    if (rc != code) {
+        fail_msg("%s instead of %s: %s", err_name(rc), err_name(code), diag.text);
+    }
+    assert_true(diag.text[0] != 0);
+    assert_int_equal(diag.code, code);
+}
+
+static void no_store_is_said(void **state)
+{
+    struct bed *bed = *state;
+    expect_refused(bed, false, false, CAIRN_E_NO_STORE);
+    expect_refused(bed, false, true, CAIRN_E_NO_STORE);
+    assert_false(is_there(bed, "lock")); /* looking left nothing */
+    char path[sizeof(bed->path)];
+    memcpy(path, bed->path, sizeof(path));
+    strncat(bed->path, "/deeper", sizeof(bed->path) - strlen(bed->path) - 1);
+    expect_refused(bed, false, false, CAIRN_E_NO_STORE);
+    bed_open_ok(bed); /* made where there was no directory */
+    bed_close(bed);
+    memcpy(bed->path, path, sizeof(path));
+}
+
+static void a_directory_in_use_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    write_file(bed, "thesis.tex", "x", 1);
+    expect_refused(bed, true, false, CAIRN_E_NOT_EMPTY);
+    assert_false(is_there(bed, "lock"));
+}
+
+static void a_second_daemon_is_refused(void **state)
+{
+    struct bed *bed = *state, second = *bed;
+    bed_open_ok(bed);
+    expect_refused(&second, true, false, CAIRN_E_STORE_LOCKED);
+    bed_close(bed);
+    bed_open_ok(&second);
+    bed_close(&second);
+}
+
+static void another_store_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    bed_open_ok(bed);
+    struct uuid uuid = bed->store->caps.uuid, other = uuid;
+    other.bytes[3] ^= 1;
+    bed_close(bed);
+    bed->expected_uuid = &other;
+    expect_refused(bed, false, false, CAIRN_E_STORE_MISMATCH);
+    bed->expected_uuid = &uuid;
+    bed_open_ok(bed);
+}
+
+/* Adds an update to the store record by hand, as a newer version would: sets key to bits. */
+static void set_feature(struct bed *bed, const char *key, uint64_t bits)
+{
+    uint8_t file[4096], value[8];
+    char name[64], path[700];
+    uint64_t version = 1;
+    for (;; version++) {
+        snprintf(name, sizeof(name), "store/%016llx.update", (unsigned long long)version + 1);
+        if (!is_there(bed, name)) {
+            break;
+        }
+    }
+    snprintf(name, sizeof(name), "store/%016llx.update", (unsigned long long)version);
+    path_in(bed, name, path);
+    FILE *in = fopen(path, "rb");
+    assert_non_null(in);
+    size_t bytes = fread(file, 1, sizeof(file), in);
+    fclose(in);
+    struct sha256 last = sha256(bytes, file);
+    store_u64(value, bits);
+    struct record_change change = {key, false, {8, value}};
+    struct record_update update = {0, 1, NULL, &change};
+    struct buf buf;
+    buf_init(&buf, sizeof(file));
+    record_update_encode(&update, version + 1, last.bytes, &buf);
+    assert_int_equal(buf_status(&buf), 0);
+    snprintf(name, sizeof(name), "store/%016llx.update", (unsigned long long)version + 1);
+    write_file(bed, name, buf.data, buf.bytes);
+    buf_fini(&buf);
+}
+
+static void unknown_features_are_heeded(void **state)
+{
+    struct bed *bed = *state;
+    struct bed_change change = {"k", "v", false, NULL};
+    bed_open_ok(bed);
+    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    bed_close(bed);
+    set_feature(bed, "compat", 1u << 5); /* may be ignored */
+    bed_open_ok(bed);
+    assert_false(bed->store->caps.read_only);
+    bed_close(bed);
+    set_feature(bed, "ro-compat", 1u << 5); /* may be read */
+    bed_open_ok(bed);
+    assert_true(bed->store->caps.read_only);
+    assert_int_equal(bed_update(bed, &change, NULL), CAIRN_E_READ_ONLY);
+    assert_true(bed_has(bed, "k", "v"));
+    bed_close(bed);
+    set_feature(bed, "incompat", 1u << 5); /* may not be touched */
+    expect_refused(bed, false, false, CAIRN_E_STORE_FEATURES);
+    expect_refused(bed, false, true, CAIRN_E_STORE_FEATURES);
+}
+
+static void a_damaged_store_record_is_named(void **state)
+{
+    struct bed *bed = *state;
+    bed_open_ok(bed);
+    bed_close(bed);
+    write_file(bed, "store/0000000000000009.update", "garbage", 7);
+    expect_refused(bed, true, false, CAIRN_E_DAMAGED);
+}
+
+/* Goal (D23): links and pipes in the store's way are refused, and nothing behind a link is touched.
+ */
+static void planted_links_are_refused(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    struct bed_change change = {"k", "v", false, NULL};
+    char path[700], outside[700];
+    uint64_t bytes;
+    bed_open_ok(bed);
+    assert_int_equal(bed_put_object(bed, id, 4096, 1), 0);
+    path_in(bed, "outside", outside);
+    assert_int_equal(mkdir(outside, 0700), 0);
+
+    path_in(bed, "runs/p/r/objects/1-5/0-0000000000000abc-1", path);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("/etc/passwd", path), 0);
+    uint8_t *data = bed_bytes(4096, 0);
+    assert_int_equal(bed_stat(bed, id, &bytes), CAIRN_E_DAMAGED);
+    assert_int_equal(bed_read(bed, id, 0, 4096, data), CAIRN_E_DAMAGED);
+    free(data);
+    struct store_req list = {.op = STORE_LIST_OBJECTS, .run = bed_run(), .id = {1, 5}};
+    assert_int_equal(bed_do(bed, &list), CAIRN_E_DAMAGED);
+    assert_int_equal(bed_create(bed, id, 4096), CAIRN_E_EXISTS); /* not through it either */
+
+    path_in(bed, "runs/p/r/checkpoints", path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    path_in(bed, "runs/p/r/checkpoints/1-6", path);
+    assert_int_equal(symlink(outside, path), 0);
+    assert_int_not_equal(bed_publish(bed, bed_name(6, STORE_PART, 0, 1), 10, 1), 0);
+    path_in(bed, "runs/q", path);
+    assert_int_equal(symlink(outside, path), 0);
+    struct store_req update = {.op = STORE_LIST_RUNS};
+    assert_int_equal(bed_do(bed, &update), 0);
+    free(update.ret_runs);
+
+    path_in(bed, "runs/p/r/checkpoints/1-7", path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    path_in(bed, "runs/p/r/checkpoints/1-7/part-0-0000000000000001", path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(bed_check_small(bed, bed_name(7, STORE_PART, 0, 1), 1, 1), CAIRN_E_DAMAGED);
+
+    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    path_in(bed, "runs/p/r/record/0000000000000002.update", path);
+    assert_int_equal(symlink("/etc/passwd", path), 0);
+    bed_reopen(bed);
+    struct store_req get = {.op = STORE_RECORD_GET, .run = bed_run()};
+    assert_int_equal(bed_do(bed, &get), CAIRN_E_DAMAGED);
+    path_in(bed, "outside/part-0-0000000000000001", path);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+static void a_link_for_a_lock_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    char path[700];
+    bed_open_ok(bed);
+    bed_close(bed);
+    path_in(bed, "lock", path);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("/tmp", path), 0);
+    expect_refused(bed, false, false, CAIRN_E_IO);
+}
+
+/* Goal (D19): a store that everybody may write is refused, not repaired. */
+static void a_store_open_to_all_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    struct stat st;
+    bed_open_ok(bed);
+    bed_close(bed);
+    assert_int_equal(chmod(bed->path, 0777), 0);
+    expect_refused(bed, false, false, CAIRN_E_DENIED);
+    assert_int_equal(stat(bed->path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0777);
+}
+
+/* Goal (D20): directories that vanish are an error, and are not made anew behind the operator's
+ * back. */
+static void a_vanished_directory_is_an_error(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    char from[700], to[700];
+    bed_open_ok(bed);
+    assert_int_equal(bed_create(bed, id, 8192), 0);
+    assert_int_equal(bed_write(bed, id, 0, 8192, 1), 0);
+    path_in(bed, "runs", from);
+    path_in(bed, "elsewhere", to);
+    assert_int_equal(rename(from, to), 0);
+    assert_int_not_equal(bed_seal(bed, id), 0);
+    assert_int_not_equal(bed_create(bed, bed_object(5, 0, 2), 4096), 0);
+    assert_false(is_there(bed, "runs"));
+}
+
+static void temporaries_of_older_epochs_go(void **state)
+{
+    struct bed *bed = *state;
+    bed_open_ok(bed);
+    assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 4096, 1), 0);
+    assert_int_equal(bed_publish(bed, bed_name(5, STORE_PART, 0, 1), 10, 1), 0);
+    bed_close(bed);
+    static const char *const old[] = {"store", "runs/p/r/objects/1-5", "runs/p/r/checkpoints/1-5"};
+    char name[200];
+    for (size_t i = 0; i < ARRAY_LEN(old); i++) {
+        snprintf(name, sizeof(name), "%s/.tmp-0000000000000001-00000000000000aa", old[i]);
+        write_file(bed, name, "x", 1);
+    }
+    write_file(bed, "runs/p/r/objects/1-5/.tmp-00000000000000ff-00000000000000aa", "x", 1);
+    bed_open_ok(bed);
+    for (size_t i = 0; i < ARRAY_LEN(old); i++) {
+        snprintf(name, sizeof(name), "%s/.tmp-0000000000000001-00000000000000aa", old[i]);
+        assert_false(is_there(bed, name));
+    }
+    /* of a newer epoch: somebody else is at work here; it is left and noted */
+    assert_true(is_there(bed, "runs/p/r/objects/1-5/.tmp-00000000000000ff-00000000000000aa"));
+    struct store_req req = {.op = STORE_USAGE};
+    assert_int_equal(bed_do(bed, &req), 0);
+    assert_non_null(strstr(req.ret_usage.detail, "newer epoch"));
+    assert_int_equal(bed_check_object(bed, bed_object(5, 0, 1), 4096, 1), 0);
+    assert_int_equal(bed_count_objects(bed, 5), 1);
+}
+
+/* Goal: beside a daemon a reader needs no lock, changes nothing, and follows the record as it is
+ * compacted. */
+static void a_reader_follows_a_daemon(void **state)
+{
+    struct bed *bed = *state, reader = *bed;
+    struct diag diag = DIAG_INIT;
+    char value[16];
+    bed->snapshot_every = 3;
+    bed_open_ok(bed);
+    assert_int_equal(bed_open(&reader, false, true, &diag), 0);
+    assert_int_equal(reader.store->caps.epoch, bed->store->caps.epoch);
+    assert_memory_equal(&reader.store->caps.uuid, &bed->store->caps.uuid, 16);
+    assert_int_equal(bed_create(bed, bed_object(5, 0, 1), 8192), 0);
+    assert_int_equal(bed_count_objects(&reader, 5), 0);
+    for (unsigned i = 1; i <= 20; i++) {
+        snprintf(value, sizeof(value), "%u", i);
+        struct bed_change change = {"k", value, false, NULL};
+        assert_int_equal(bed_update(bed, &change, NULL), 0);
+        assert_true(bed_has(&reader, "k", value));
+        assert_int_equal(bed_version(&reader), i);
+    }
+    assert_int_equal(bed_write(bed, bed_object(5, 0, 1), 0, 4096, 1), 0);
+    assert_int_equal(bed_seal(bed, bed_object(5, 0, 1)), 0);
+    assert_int_equal(bed_check_object(&reader, bed_object(5, 0, 1), 4096, 1), 0);
+    bed_close(&reader);
+}
+
+static void tmpfs_is_refused_unless_forced(void **state)
+{
+    struct bed *bed = *state;
+    struct statfs fs;
+    char path[sizeof(bed->path)];
+    if (statfs("/dev/shm", &fs) != 0 || fs.f_type != 0x01021994 || access("/dev/shm", W_OK) != 0) {
+        print_message("no tmpfs at /dev/shm\n");
+        skip();
+    }
+    memcpy(path, bed->path, sizeof(path));
+    snprintf(bed->path, sizeof(bed->path), "/dev/shm/cairn-XXXXXX");
+    assert_non_null(mkdtemp(bed->path));
+    bed->is_not_forced = true;
+    struct diag diag = DIAG_INIT;
+    int rc = bed_open(bed, true, false, &diag);
+    bool was_untouched = rmdir(bed->path) == 0;
+    memcpy(bed->path, path, sizeof(path));
+    assert_int_equal(rc, CAIRN_E_UNSUPPORTED);
+    assert_true(was_untouched);
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(no_store_is_said),
+        CASE(a_directory_in_use_is_refused),
+        CASE(a_second_daemon_is_refused),
+        CASE(another_store_is_refused),
+        CASE(unknown_features_are_heeded),
+        CASE(a_damaged_store_record_is_named),
+        CASE(planted_links_are_refused),
+        CASE(a_link_for_a_lock_is_refused),
+        CASE(a_store_open_to_all_is_refused),
+        CASE(a_vanished_directory_is_an_error),
+        CASE(temporaries_of_older_epochs_go),
+        CASE(a_reader_follows_a_daemon),
+        CASE(tmpfs_is_refused_unless_forced),
+    };
+    parent_directory = argc > 1 ? argv[1] : "";
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,1 +1,303 @@
-int main(void) { return 0; }
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The decorators: what retry repeats and what not, limit's bound, order and deadline, and each kind
+ * of fault. Method: in the simulated world, on a memory store.
+ */
+#include "store/store_bed.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A memory store behind a fault decorator, in the simulator. */
+struct stack {
+    struct sim *sim;
+    struct loop *loop;
+    struct store *fault, *top;
+    unsigned done;
+};
+
+static struct stack *stack_of_test;
+
+static void begin(struct stack *stack)
+{
+    struct store *memory;
+    struct diag diag = DIAG_INIT;
+    *stack = (struct stack){.sim = sim_new(7)};
+    struct sim_host *host = sim_host_new(stack->sim, "server", NULL);
+    stack->loop = sim_loop(host);
+    assert_int_equal(store_memory_new(stack->loop, sim_pool(host), NULL, &memory, &diag), 0);
+    assert_int_equal(store_fault_new(stack->loop, memory, &stack->fault), 0);
+    stack->top = stack->fault;
+    stack_of_test = stack;
+}
+
+static void on_closed(void *user) { *(bool *)user = true; }
+
+static bool is_true(void *user) { return *(bool *)user; }
+
+static void end(struct stack *stack)
+{
+    bool is_closed = false;
+    store_close(stack->top, on_closed, &is_closed);
+    assert_true(sim_run_until(stack->sim, is_true, &is_closed, 1000));
+    sim_free(stack->sim);
+}
+
+static void on_done(struct store_req *req)
+{
+    (void)req;
+    stack_of_test->done++;
+}
+
+static struct store_req publish_req(uint32_t number)
+{
+    static char text[] = "some bytes";
+    return (struct store_req){.op = STORE_PUBLISH,
+                              .name = bed_name(5, STORE_PART, number, 1),
+                              .data = text,
+                              .bytes = sizeof(text),
+                              .done = on_done};
+}
+
+static void run(struct stack *stack, struct store_req *req)
+{
+    unsigned before = stack->done;
+    store_submit(stack->top, req);
+    assert_int_equal(stack->done, before); /* never inside submit */
+    sim_run_for(stack->sim, 100000);
+    assert_int_equal(stack->done, before + 1);
+}
+
+static int fetch(struct stack *stack, uint32_t number)
+{
+    struct store_req req = {
+        .op = STORE_FETCH, .name = bed_name(5, STORE_PART, number, 1), .done = on_done};
+    run(stack, &req);
+    free(req.ret_data);
+    return req.status;
+}
+
+static void add_retry(struct stack *stack, unsigned tries)
+{
+    struct store_retry_options options = {.tries = tries, .pause_ms = 10};
+    assert_int_equal(store_retry_new(stack->loop, stack->fault, &options, &stack->top), 0);
+}
+
+static void inject(struct stack *stack, int code, unsigned count)
+{
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .any_op = true, .code = code, .count = count};
+    assert_int_equal(store_fault_add(stack->fault, &rule), 0);
+}
+
+static void retry_repeats_what_may_pass(void **state)
+{
+    (void)state;
+    struct stack stack;
+    begin(&stack);
+    add_retry(&stack, 3);
+    struct store_req req = publish_req(1);
+    inject(&stack, CAIRN_E_TIMED_OUT, 2);
+    run(&stack, &req);
+    assert_int_equal(req.status, 0);
+    assert_int_equal(req.diag.code, 0); /* nothing of the first tries is left in it */
+    assert_int_equal(store_fault_seen(stack.fault), 3);
+    inject(&stack, CAIRN_E_UNREACHABLE, 3);
+    req = publish_req(2);
+    run(&stack, &req);
+    assert_int_equal(req.status, CAIRN_E_UNREACHABLE); /* bounded */
+    assert_int_equal(store_fault_seen(stack.fault), 6);
+    end(&stack);
+}
+
+static void retry_leaves_answers_alone(void **state)
+{
+    (void)state;
+    static const int codes[] = {CAIRN_E_CONFLICT, CAIRN_E_NO_SPACE,        CAIRN_E_IO,
+                                CAIRN_E_EXISTS,   CAIRN_E_OUTCOME_UNKNOWN, CAIRN_E_DAMAGED};
+    struct stack stack;
+    begin(&stack);
+    add_retry(&stack, 5);
+    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
+        struct store_req req = publish_req(1);
+        uint64_t before = store_fault_seen(stack.fault);
+        inject(&stack, codes[i], 1);
+        run(&stack, &req);
+        assert_int_equal(req.status, codes[i]);
+        assert_int_equal(store_fault_seen(stack.fault), before + 1);
+    }
+    end(&stack);
+}
+
+static void retry_keeps_the_deadline(void **state)
+{
+    (void)state;
+    struct stack stack;
+    begin(&stack);
+    add_retry(&stack, 1000);
+    struct store_req req = publish_req(1);
+    req.deadline_ms = 100;
+    uint64_t begin_ms = loop_now_ms(stack.loop);
+    inject(&stack, CAIRN_E_TIMED_OUT, 1000);
+    store_submit(stack.top, &req);
+    while (stack.done == 0) {
+        assert_true(sim_step(stack.sim));
+    }
+    assert_int_equal(req.status, CAIRN_E_TIMED_OUT);
+    assert_true(loop_now_ms(stack.loop) - begin_ms <= 100);
+    assert_true(store_fault_seen(stack.fault) > 2);
+    store_fault_clear(stack.fault);
+    end(&stack);
+}
+
+static void limit_bounds_and_keeps_order(void **state)
+{
+    (void)state;
+    enum { COUNT = 6 };
+    struct stack stack;
+    struct store_req reqs[COUNT];
+    begin(&stack);
+    assert_int_equal(store_limit_new(stack.loop, stack.fault, 2, &stack.top), 0);
+    struct store_fault_rule hold = {.kind = FAULT_HOLD, .any_op = true, .count = COUNT};
+    assert_int_equal(store_fault_add(stack.fault, &hold), 0);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        reqs[i] = publish_req(i);
+        store_submit(stack.top, &reqs[i]);
+    }
+    for (unsigned round = 0; round < COUNT / 2; round++) {
+        sim_run_for(stack.sim, 1000);
+        assert_int_equal(stack.done, round * 2);
+        assert_int_equal(store_fault_seen(stack.fault), round * 2 + 2);
+        assert_int_equal(store_fault_release(stack.fault), 2);
+    }
+    sim_run_for(stack.sim, 1000);
+    assert_int_equal(stack.done, COUNT);
+    end(&stack);
+}
+
+static void limit_gives_up_at_the_deadline(void **state)
+{
+    (void)state;
+    struct stack stack;
+    begin(&stack);
+    assert_int_equal(store_limit_new(stack.loop, stack.fault, 1, &stack.top), 0);
+    struct store_fault_rule hold = {.kind = FAULT_HOLD, .any_op = true};
+    assert_int_equal(store_fault_add(stack.fault, &hold), 0);
+    struct store_req first = publish_req(1), second = publish_req(2), third = publish_req(3);
+    second.deadline_ms = 50;
+    third.deadline_ms = 100000;
+    store_submit(stack.top, &first);
+    store_submit(stack.top, &second);
+    store_submit(stack.top, &third);
+    sim_run_for(stack.sim, 200);
+    assert_int_equal(stack.done, 1);
+    assert_int_equal(second.status, CAIRN_E_TIMED_OUT);
+    assert_int_equal(store_fault_release(stack.fault), 1);
+    sim_run_for(stack.sim, 200);
+    assert_int_equal(stack.done, 3);
+    assert_int_equal(first.status, 0);
+    assert_int_equal(third.status, 0);
+    assert_int_equal(third.deadline_ms, 100000);           /* the caller's again */
+    assert_int_equal(fetch(&stack, 2), CAIRN_E_NOT_FOUND); /* it was never started */
+    end(&stack);
+}
+
+static void lost_and_late_answers(void **state)
+{
+    (void)state;
+    struct stack stack;
+    begin(&stack);
+    struct store_fault_rule lost = {.kind = FAULT_LOST, .op = STORE_PUBLISH};
+    struct store_fault_rule late = {.kind = FAULT_LATE, .op = STORE_PUBLISH, .skip = 1};
+    assert_int_equal(store_fault_add(stack.fault, &lost), 0);
+    assert_int_equal(store_fault_add(stack.fault, &late), 0);
+    struct store_req req = publish_req(1);
+    run(&stack, &req);
+    assert_int_equal(req.status, CAIRN_E_OUTCOME_UNKNOWN);
+    assert_int_equal(fetch(&stack, 1), 0); /* it happened */
+    req = publish_req(9);
+    run(&stack, &req); /* the late rule lets one pass */
+    char *text = strdup("some bytes");
+    req = publish_req(2);
+    req.data = text;
+    run(&stack, &req);
+    memset(text, 'x', strlen(text)); /* the caller's memory is the caller's again */
+    free(text);
+    assert_int_equal(req.status, CAIRN_E_OUTCOME_UNKNOWN);
+    assert_int_equal(fetch(&stack, 2), CAIRN_E_NOT_FOUND); /* not yet */
+    assert_int_equal(store_fault_release(stack.fault), 1);
+    sim_run_for(stack.sim, 1000);
+    struct store_req check = {
+        .op = STORE_FETCH, .name = bed_name(5, STORE_PART, 2, 1), .done = on_done};
+    run(&stack, &check);
+    assert_int_equal(check.status, 0);
+    assert_string_equal((char *)check.ret_data, "some bytes");
+    free(check.ret_data);
+    end(&stack);
+}
+
+/* Goal: a guarded update makes a late one impossible: the contract's way out of an unknown outcome.
+ */
+static void a_guard_stops_a_late_update(void **state)
+{
+    (void)state;
+    struct stack stack;
+    begin(&stack);
+    const uint8_t one[] = "1", two[] = "2";
+    struct record_guard guard = {.key = "k", .absent = true};
+    struct record_change change = {"k", false, {1, one}};
+    struct record_update update = {1, 1, &guard, &change};
+    struct store_fault_rule late = {.kind = FAULT_LATE, .op = STORE_RECORD_UPDATE};
+    assert_int_equal(store_fault_add(stack.fault, &late), 0);
+    struct store_req req = {
+        .op = STORE_RECORD_UPDATE, .run = bed_run(), .update = &update, .done = on_done};
+    run(&stack, &req);
+    assert_int_equal(req.status, CAIRN_E_OUTCOME_UNKNOWN);
+    change.value.data = two;
+    run(&stack, &req);
+    assert_int_equal(req.status, 0);
+    assert_int_equal(store_fault_release(stack.fault), 1);
+    sim_run_for(stack.sim, 1000);
+    struct store_req get = {.op = STORE_RECORD_GET, .run = bed_run(), .done = on_done};
+    run(&stack, &get);
+    struct record_value value;
+    assert_true(record_get(get.ret_record, "k", &value));
+    assert_int_equal(value.data[0], '2');
+    assert_int_equal(record_version(get.ret_record), 1);
+    record_free(get.ret_record);
+    end(&stack);
+}
+
+static void delayed_answers_come_later(void **state)
+{
+    (void)state;
+    struct stack stack;
+    begin(&stack);
+    struct store_fault_rule delay = {.kind = FAULT_DELAY, .any_op = true, .delay_ms = 5000};
+    assert_int_equal(store_fault_add(stack.fault, &delay), 0);
+    struct store_req req = publish_req(1);
+    store_submit(stack.top, &req);
+    sim_run_for(stack.sim, 4900);
+    assert_int_equal(stack.done, 0);
+    sim_run_for(stack.sim, 1000);
+    assert_int_equal(stack.done, 1);
+    assert_int_equal(req.status, 0);
+    end(&stack);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(retry_repeats_what_may_pass),
+        cmocka_unit_test(retry_leaves_answers_alone),
+        cmocka_unit_test(retry_keeps_the_deadline),
+        cmocka_unit_test(limit_bounds_and_keeps_order),
+        cmocka_unit_test(limit_gives_up_at_the_deadline),
+        cmocka_unit_test(lost_and_late_answers),
+        cmocka_unit_test(a_guard_stops_a_late_update),
+        cmocka_unit_test(delayed_answers_come_later),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
