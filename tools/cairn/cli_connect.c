@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the command line to a viewer's connection on the right run, and the two questions that every command asks:
+ * which checkpoint, and which are there.
+ */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* RUN is "project/run" or a whole URL; the server is --server, the URL's, or CAIRN_SERVER. */
+static int understand_run(struct cli *cli, struct diag *diag)
+{
+    const char *text = cli->run_text;
+    const char *server = cli->source.url ? cli->source.url : getenv("CAIRN_SERVER");
+    if (text && strstr(text, "://")) {
+        struct url url;
+        int status = url_parse(text, server, true, &url, diag);
+        if (status != 0) {
+            return status;
+        }
+        cli->source.url = text;
+        cli->run = url.run;
+        cli->has_run = url.has_run;
+        return 0;
+    }
+    if (text) {
+        int status = run_name_parse(text, &cli->run, diag);
+        if (status != 0) {
+            return status;
+        }
+        cli->has_run = true;
+    }
+    if (cli->source.store) {
+        return 0;
+    }
+    if (!server) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "which server? Say --server HOST:PORT (or unix:/path), set CAIRN_SERVER, or read a store with --store dir:/path");
+    }
+    if (strstr(server, "://")) {
+        cli->source.url = server;
+    } else if (strncmp(server, "unix:", 5) == 0) {
+        snprintf(cli->url_text, sizeof(cli->url_text), "cairn+unix://%s", server + 5);
+        cli->source.url = cli->url_text;
+    } else {
+        snprintf(cli->url_text, sizeof(cli->url_text), "cairn://%s/", server);
+        cli->source.url = cli->url_text;
+    }
+    return 0;
+}
+
+/* With exactly one run there is no question which one is meant. */
+static int only_run(struct cli *cli, struct diag *diag)
+{
+    struct run_name *names = NULL;
+    size_t count = 0;
+    int status = source_runs(cli->connection, &names, &count, diag);
+    if (status == 0 && count == 1) {
+        cli->run = names[0];
+        cli->has_run = true;
+    } else if (status == 0) {
+        status = count == 0 ? diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run here yet")
+                            : diag_set(diag, CAIRN_E_INVALID, "which of the %zu runs? `cairn ls` names them", count);
+    }
+    free(names);
+    return status;
+}
+
+int cli_connect(struct cli *cli, bool needs_run, struct diag *diag)
+{
+    int status = understand_run(cli, diag);
+    if (status == 0) {
+        status = source_new(&cli->source, &cli->connection, diag);
+    }
+    if (status == 0) {
+        status = source_use(cli->connection, cli->has_run ? &cli->run : NULL, diag);
+    }
+    if (status != 0 || cli->has_run || !needs_run) {
+        return status;
+    }
+    status = only_run(cli, diag);
+    return status != 0 ? status : source_use(cli->connection, &cli->run, diag);
+}
+
+int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch *scratch, struct ckpt_info *ret, struct diag *diag)
+{
+    struct source_request request = {.call.request = {.type = MSG_RESTORE, .u.restore = {.selector = *selector}}};
+    int status = source_call(cli->connection, &request, diag);
+    const struct msg_resolved *resolved = &request.call.reply.u.resolved;
+    if (status == 0 && resolved->empty) {
+        char name[RUN_NAME_TEXT_MAX];
+        run_name_format(&cli->run, name);
+        status = diag_set(diag, CAIRN_E_NOT_FOUND, "%s has no checkpoint", name);
+    }
+    if (status == 0) {
+        *ret = resolved->info;
+        ret->text = scratch_string(scratch, ret->text ? strlen(ret->text) : 0, ret->text ? ret->text : "");
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
+struct listing {
+    struct ckpt_info *items;
+    size_t count, cap;
+};
+
+static int keep_page(struct listing *listing, const struct msg_list_reply *reply, struct scratch *scratch, struct diag *diag)
+{
+    if (listing->count + reply->count > listing->cap) {
+        size_t cap = (listing->count + reply->count) * 2;
+        struct ckpt_info *grown = realloc(listing->items, cap * sizeof(*grown));
+        if (!grown) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
+        }
+        listing->items = grown;
+        listing->cap = cap;
+    }
+    for (uint32_t i = 0; i < reply->count; i++) {
+        struct ckpt_info *info = &listing->items[listing->count++];
+        *info = reply->entries[i];
+        info->text = scratch_string(scratch, info->text ? strlen(info->text) : 0, info->text ? info->text : "");
+    }
+    return 0;
+}
+
+int cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count, struct ckpt_info **ret, struct diag *diag)
+{
+    struct listing listing = {0};
+    uint64_t before = 0;
+    bool more = true;
+    int status = 0;
+    while (status == 0 && more) {
+        struct source_request request = {.call.request = {.type = MSG_LIST, .u.list = {.before_seq = before}}};
+        status = source_call(cli->connection, &request, diag);
+        if (status == 0) {
+            const struct msg_list_reply *reply = &request.call.reply.u.list_reply;
+            status = keep_page(&listing, reply, scratch, diag);
+            more = reply->more && reply->count > 0 && (cli->limit == 0 || listing.count < cli->limit);
+            before = reply->count > 0 ? reply->entries[reply->count - 1].seq : 0;
+            more = more && before > 0;
+        }
+        engine_call_fini(&request.call);
+    }
+    if (status == 0) {
+        *ret = scratch_copy(scratch, (listing.count + 1) * sizeof(**ret), listing.items ? listing.items : &(struct ckpt_info){0});
+        *ret_count = listing.count;
+        status = *ret ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
+    }
+    free(listing.items);
+    return status;
+}

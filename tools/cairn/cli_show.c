@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How things are shown: sizes, times, names, tables, the progress line.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+bool cli_stdout_is_terminal(void) { return isatty(STDOUT_FILENO) == 1; }
+
+void format_bytes(uint64_t bytes, size_t size, char *ret)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t unit = 0;
+    double value = (double)bytes;
+    while (value >= 1024.0 && unit + 1 < ARRAY_LEN(units)) {
+        value /= 1024.0;
+        unit++;
+    }
+    snprintf(ret, size, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+}
+
+void format_time(int64_t wall_ns, size_t size, char *ret)
+{
+    time_t seconds = (time_t)(wall_ns / 1000000000);
+    struct tm tm;
+    if (wall_ns == 0 || !gmtime_r(&seconds, &tm) || strftime(ret, size, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0) {
+        snprintf(ret, size, "-");
+    }
+}
+
+void format_ckpt(struct ckpt_id id, size_t size, char *ret) { snprintf(ret, size, "%" PRIu64 "@%" PRIu64, id.step, id.term); }
+
+const char *state_name(uint32_t state)
+{
+    static const char *const names[] = {"none", "open", "committed", "aborted", "forgotten"};
+    return state < ARRAY_LEN(names) ? names[state] : "unknown";
+}
+
+const char *health_name(uint32_t health)
+{
+    static const char *const names[] = {"verified", "suspect", "damaged"};
+    return health < ARRAY_LEN(names) ? names[health] : "unknown";
+}
+
+const char *placement_name(uint32_t placement)
+{
+    static const char *const names[] = {"", "replicated", "sharded", "local"};
+    return placement < ARRAY_LEN(names) ? names[placement] : "unknown";
+}
+
+/* --- tables ---------------------------------------------------------------------------------------------------------- */
+
+struct table {
+    size_t columns, rows, cap;
+    char **cells; /* rows * columns; row 0: titles */
+};
+
+struct table *table_new(size_t columns, const char *const *titles)
+{
+    struct table *table = calloc(1, sizeof(*table));
+    if (table) {
+        table->columns = columns;
+        table_row(table, titles);
+    }
+    return table;
+}
+
+void table_row(struct table *table, const char *const *cells)
+{
+    if (table->rows == table->cap) {
+        size_t cap = table->cap == 0 ? 32 : table->cap * 2;
+        char **grown = realloc(table->cells, cap * table->columns * sizeof(*grown));
+        if (!grown) {
+            return; /* a row less on the screen; results for programs are the JSON */
+        }
+        table->cells = grown;
+        table->cap = cap;
+    }
+    for (size_t i = 0; i < table->columns; i++) {
+        table->cells[table->rows * table->columns + i] = strdup(cells[i] ? cells[i] : "");
+    }
+    table->rows++;
+}
+
+static const char *cell(const struct table *table, size_t row, size_t column)
+{
+    const char *text = table->cells[row * table->columns + column];
+    return text ? (row == 0 && text[0] == '>' ? text + 1 : text) : "";
+}
+
+/* Characters, not bytes: continuation bytes of UTF-8 take no place. */
+static size_t width_of(const char *text)
+{
+    size_t width = 0;
+    for (; *text; text++) {
+        width += ((unsigned char)*text & 0xc0) != 0x80;
+    }
+    return width;
+}
+
+static void print_cell(const struct table *table, size_t row, size_t column, size_t width, FILE *out)
+{
+    const char *text = cell(table, row, column);
+    int padding = (int)(width - width_of(text));
+    bool right = table->cells[column] && table->cells[column][0] == '>';
+    bool last = column + 1 == table->columns;
+    fprintf(out, "%*s%s%*s%s", right ? padding : 0, "", text, right || last ? 0 : padding, "", last ? "\n" : "  ");
+}
+
+void table_print(struct table *table, FILE *out)
+{
+    if (table->rows == 0) {
+        return;
+    }
+    size_t *widths = calloc(table->columns, sizeof(*widths));
+    for (size_t row = 0; widths && row < table->rows; row++) {
+        for (size_t column = 0; column < table->columns; column++) {
+            size_t width = width_of(cell(table, row, column));
+            widths[column] = width > widths[column] ? width : widths[column];
+        }
+    }
+    for (size_t row = 0; widths && row < table->rows; row++) {
+        for (size_t column = 0; column < table->columns; column++) {
+            print_cell(table, row, column, widths[column], out);
+        }
+    }
+    free(widths);
+}
+
+void table_free(struct table *table)
+{
+    if (table) {
+        for (size_t i = 0; i < table->rows * table->columns; i++) {
+            free(table->cells[i]);
+        }
+        free(table->cells);
+        free(table);
+    }
+}
+
+/* --- progress ------------------------------------------------------------------------------------------------------------ */
+
+enum { PROGRESS_EVERY_MS = 100, BAR_WIDTH = 30 };
+
+void progress_start(struct progress *progress, struct cli *cli, const char *what, uint64_t total)
+{
+    const char *term = getenv("TERM");
+    bool dumb = !term || term[0] == '\0' || strcmp(term, "dumb") == 0;
+    *progress = (struct progress){.what = what, .total = total, .loop = source_loop(cli->connection)};
+    progress->active = !cli->quiet && !cli->json && !dumb && isatty(STDERR_FILENO) == 1;
+}
+
+static void draw(const struct progress *progress)
+{
+    char done[32], total[32], bar[BAR_WIDTH + 1];
+    uint64_t filled = progress->total == 0 ? BAR_WIDTH : min_u64(progress->done * BAR_WIDTH / progress->total, BAR_WIDTH);
+    memset(bar, '.', BAR_WIDTH);
+    memset(bar, '#', filled);
+    bar[BAR_WIDTH] = '\0';
+    format_bytes(progress->done, sizeof(done), done);
+    format_bytes(progress->total, sizeof(total), total);
+    fprintf(stderr, "\r\033[K%s [%s] %s of %s", progress->what, bar, done, total);
+}
+
+void progress_set(struct progress *progress, uint64_t done)
+{
+    progress->done = done;
+    if (progress->active && loop_now_ms(progress->loop) - progress->shown_ms >= PROGRESS_EVERY_MS) {
+        progress->shown_ms = loop_now_ms(progress->loop);
+        draw(progress);
+    }
+}
+
+void progress_end(struct progress *progress)
+{
+    if (progress->active) {
+        fprintf(stderr, "\r\033[K");
+    }
+    progress->active = false;
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn restore: a checkpoint as files: model.safetensors (what belongs to the run), local-<coordinate>.safetensors, trees as
+ * JSON, other blobs as they are, and checkpoint.json, which says what is what. Damage: the next older good one.
+ */
+#include "cli.h"
+#include "documents.h"
+#include "safetensors.h"
+#include "target.h"
+#include "writeout.h"
+
+#include "format/tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILES_MAX_TRIES = 1000, FILE_NAME_MAX = 240 };
+
+struct restoring {
+    struct cli *cli;
+    struct documents *documents;
+    struct target target;
+    struct sink *sinks;
+    char (*files)[FILE_NAME_MAX]; /* of each sink */
+    size_t count;
+    char id[48];
+};
+
+/* --- files ------------------------------------------------------------------------------------------------------------- */
+
+/* Two names may become the same file name: the second gets a number. */
+static int create_file(struct restoring *restoring, const char *wish, const char *suffix, char ret_name[FILE_NAME_MAX], int *ret_fd, struct diag *diag)
+{
+    char clean[180];
+    target_name(wish, sizeof(clean), clean);
+    int status = CAIRN_E_EXISTS;
+    for (unsigned i = 1; status == CAIRN_E_EXISTS && i < FILES_MAX_TRIES; i++) {
+        struct diag why = DIAG_INIT;
+        if (i == 1) {
+            snprintf(ret_name, FILE_NAME_MAX, "%s%s", clean, suffix);
+        } else {
+            snprintf(ret_name, FILE_NAME_MAX, "%s-%u%s", clean, i, suffix);
+        }
+        status = target_create(&restoring->target, ret_name, ret_fd, &why);
+        if (status != 0 && status != CAIRN_E_EXISTS) {
+            return diag_copy(diag, &why);
+        }
+    }
+    return status;
+}
+
+static int write_whole(struct restoring *restoring, const char *wish, const char *suffix, size_t bytes, const void *data,
+                       char ret_name[FILE_NAME_MAX], struct diag *diag)
+{
+    int fd;
+    int status = create_file(restoring, wish, suffix, ret_name, &fd, diag);
+    if (status != 0) {
+        return status;
+    }
+    status = target_write(fd, 0, bytes, data, ret_name, diag);
+    int closed = target_close(fd, ret_name, diag);
+    return status != 0 ? status : closed;
+}
+
+/* --- one safetensors file: all tensors of a coordinate ------------------------------------------------------------------- */
+
+static int write_group(struct restoring *restoring, const char *coordinate, struct diag *diag)
+{
+    struct sink *sinks = calloc(restoring->count + 1, sizeof(*sinks));
+    struct safetensor *tensors = calloc(restoring->count + 1, sizeof(*tensors));
+    struct buf header;
+    char name[FILE_NAME_MAX], wish[LIMIT_COORDINATE_BYTES + 16];
+    size_t count = 0;
+    uint64_t data_bytes = 0;
+    int fd = -1;
+    buf_init(&header, MIB(128));
+    int status = sinks && tensors ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    for (size_t i = 0; status == 0 && i < restoring->count; i++) {
+        const struct index_entry *entry = restoring->sinks[i].entry;
+        if (entry->kind == INDEX_TENSOR && strcmp(entry->coordinate, coordinate) == 0) {
+            tensors[count++].entry = entry;
+        }
+    }
+    snprintf(wish, sizeof(wish), "%s%s", coordinate[0] ? "local-" : "model", coordinate);
+    status = status != 0 ? status : safetensors_layout(count, tensors, restoring->id, &header, &data_bytes, diag);
+    status = status != 0 ? status : create_file(restoring, wish, ".safetensors", name, &fd, diag);
+    status = status != 0 ? status : target_write(fd, 0, header.bytes, header.data, name, diag);
+    for (size_t i = 0; status == 0 && i < count; i++) {
+        sinks[i] = (struct sink){.entry = tensors[i].entry, .fd = fd, .base = header.bytes + tensors[i].offset};
+        memcpy(restoring->files[tensors[i].entry - restoring->documents->index], name, sizeof(name));
+    }
+    status = status != 0 ? status : writeout(restoring->cli, &restoring->documents->info, count, sinks, diag);
+    if (fd >= 0) {
+        int closed = target_close(fd, name, diag);
+        status = status != 0 ? status : closed;
+    }
+    buf_fini(&header);
+    free(tensors);
+    free(sinks);
+    return status;
+}
+
+static int write_tensors(struct restoring *restoring, struct diag *diag)
+{
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < restoring->count; i++) {
+        const struct index_entry *entry = restoring->sinks[i].entry;
+        if (entry->kind == INDEX_TENSOR && restoring->files[i][0] == '\0') {
+            status = write_group(restoring, entry->coordinate, diag);
+        }
+    }
+    return status;
+}
+
+/* --- blobs ------------------------------------------------------------------------------------------------------------------- */
+
+static int write_tree(struct restoring *restoring, size_t i, const char *wish, const uint8_t *data, struct diag *diag)
+{
+    const struct index_entry *entry = restoring->sinks[i].entry;
+    struct buf text;
+    buf_init(&text, (size_t)1 << 30);
+    int status = tree_check(entry->plain_bytes, data, diag);
+    status = status != 0 ? status : tree_to_json(entry->plain_bytes, data, 2, &text, diag);
+    status = status != 0 ? status : write_whole(restoring, wish, ".json", text.bytes, text.data, restoring->files[i], diag);
+    buf_fini(&text);
+    return status;
+}
+
+static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
+{
+    const struct index_entry *entry = restoring->sinks[i].entry;
+    struct sink sink = {.entry = entry, .fd = -1, .memory = malloc(entry->plain_bytes + 1)};
+    char wish[400];
+    if (!sink.memory) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %s of %llu bytes", entry->name, (unsigned long long)entry->plain_bytes);
+    }
+    snprintf(wish, sizeof(wish), "%.150s%s%.100s", entry->name, entry->coordinate[0] ? "-" : "", entry->coordinate);
+    int status = entry->plain_bytes > 0 ? writeout(restoring->cli, &restoring->documents->info, 1, &sink, diag) : 0;
+    if (status == 0 && entry->blob_kind == BLOB_TREE) {
+        status = write_tree(restoring, i, wish, sink.memory, diag);
+    } else if (status == 0) {
+        status = write_whole(restoring, wish, ".bin", entry->plain_bytes, sink.memory, restoring->files[i], diag);
+    }
+    if (status != CAIRN_E_CANCELLED) {
+        free(sink.memory);
+    }
+    return status;
+}
+
+/* --- checkpoint.json ----------------------------------------------------------------------------------------------------------- */
+
+static int write_summary(struct restoring *restoring, struct diag *diag)
+{
+    struct json json;
+    char name[RUN_NAME_TEXT_MAX], file[FILE_NAME_MAX];
+    run_name_format(&restoring->cli->run, name);
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_str(&json, "run", name);
+    json_info(&json, "checkpoint", &restoring->documents->info);
+    json_open(&json, "entries", '[');
+    for (size_t i = 0; i < restoring->count; i++) {
+        const struct index_entry *entry = restoring->sinks[i].entry;
+        json_open(&json, NULL, '{');
+        json_str(&json, "name", entry->name);
+        json_str(&json, "coordinate", entry->coordinate[0] ? entry->coordinate : NULL);
+        json_str(&json, "file", restoring->files[i]);
+        json_close(&json, '}');
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    int status = buf_status(&json.buf);
+    status = status != 0 ? status : write_whole(restoring, "checkpoint", ".json", json.buf.bytes, json.buf.data, file, diag);
+    json_fini(&json);
+    return status;
+}
+
+/* --- one try --------------------------------------------------------------------------------------------------------------------- */
+
+static int write_files(struct restoring *restoring, struct diag *diag)
+{
+    int status = write_tensors(restoring, diag);
+    for (size_t i = 0; status == 0 && i < restoring->count; i++) {
+        if (restoring->sinks[i].entry->kind == INDEX_BLOB) {
+            status = write_blob(restoring, i, diag);
+        }
+    }
+    return status != 0 ? status : write_summary(restoring, diag);
+}
+
+static int restore_documents(struct cli *cli, struct documents *documents, struct diag *diag)
+{
+    struct restoring restoring = {.cli = cli, .documents = documents, .count = documents->index_count};
+    format_ckpt(documents->info.id, sizeof(restoring.id), restoring.id);
+    restoring.sinks = calloc(restoring.count + 1, sizeof(*restoring.sinks));
+    restoring.files = calloc(restoring.count + 1, sizeof(*restoring.files));
+    int status = restoring.sinks && restoring.files ? target_begin(cli->to, &restoring.target, diag)
+                                                    : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    if (status == 0) {
+        for (size_t i = 0; i < restoring.count; i++) {
+            restoring.sinks[i].entry = &documents->index[i];
+        }
+        status = write_files(&restoring, diag);
+        status = status != 0 ? status : target_commit(&restoring.target, diag);
+        if (status != 0) {
+            target_abort(&restoring.target);
+        }
+    }
+    free(restoring.sinks);
+    free(restoring.files);
+    return status;
+}
+
+static int restore_one(struct cli *cli, const struct ckpt_info *info, struct diag *diag)
+{
+    struct documents documents;
+    int status = documents_load(cli, info, &documents, diag);
+    if (status == 0) {
+        status = restore_documents(cli, &documents, diag);
+    }
+    if (status != CAIRN_E_CANCELLED) {
+        documents_fini(&documents);
+    }
+    return status;
+}
+
+/* --- falling back --------------------------------------------------------------------------------------------------------------- */
+
+/* Is it the store's damage, or something that another checkpoint would not cure? */
+static bool is_damage(int status) { return err_exit_status(status) == EXIT_DAMAGE || status == CAIRN_E_NOT_FOUND; }
+
+static const struct ckpt_info *next_older(const struct ckpt_info *infos, size_t count, struct ckpt_id below)
+{
+    const struct ckpt_info *best = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const struct ckpt_info *info = &infos[i];
+        bool candidate = info->state == CKPT_COMMITTED && info->on_lineage && info->health != HEALTH_DAMAGED &&
+                         ckpt_id_compare(info->id, below) < 0;
+        if (candidate && (!best || ckpt_id_compare(info->id, best->id) > 0)) {
+            best = info;
+        }
+    }
+    return best;
+}
+
+static int fall_back(struct cli *cli, struct ckpt_info *io, int status, struct scratch *scratch, struct diag *diag)
+{
+    struct ckpt_info *infos = NULL;
+    size_t count = 0;
+    struct diag why = *diag;
+    if (cli_list(cli, scratch, &count, &infos, NULL) != 0) {
+        return status;
+    }
+    while (is_damage(status)) {
+        char id[48];
+        const struct ckpt_info *older = next_older(infos, count, io->id);
+        format_ckpt(io->id, sizeof(id), id);
+        fprintf(stderr, "cairn: checkpoint %s cannot be restored: %s\n", id, diag_text(&why, status));
+        if (!older) {
+            diag_clear(diag);
+            return diag_set(diag, CAIRN_E_DAMAGED, "no older good checkpoint is left on the lineage");
+        }
+        *io = *older;
+        why = DIAG_INIT;
+        status = restore_one(cli, io, &why);
+    }
+    *diag = why;
+    return status;
+}
+
+static int finish(struct cli *cli, const struct ckpt_info *info, bool fell_back)
+{
+    char id[48];
+    format_ckpt(info->id, sizeof(id), id);
+    if (!cli->json) {
+        printf("restored %s to %s%s\n", id, cli->to, fell_back ? " (FELL BACK: newer checkpoints are damaged)" : "");
+        return fell_back ? EXIT_FELL_BACK : 0;
+    }
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_info(&json, "checkpoint", info);
+    json_str(&json, "to", cli->to);
+    json_bool(&json, "fell_back", fell_back);
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status != 0 ? status : fell_back ? EXIT_FELL_BACK : 0;
+}
+
+int command_restore(struct cli *cli, struct diag *diag)
+{
+    struct selector latest = {.kind = SELECT_LATEST};
+    const struct selector *selector = cli->selector_text ? &cli->selector : &latest;
+    struct ckpt_info info;
+    struct scratch scratch;
+    if (!cli->to) {
+        return diag_set(diag, CAIRN_E_INVALID, "cairn restore RUN --to DIR: where to?");
+    }
+    int status = cli_connect(cli, true, diag);
+    if (status != 0) {
+        return status;
+    }
+    scratch_init(&scratch, (size_t)1 << 30);
+    status = cli_resolve(cli, selector, &scratch, &info, diag);
+    bool fell_back = false;
+    if (status == 0) {
+        struct ckpt_id wanted = info.id;
+        fell_back = selector->kind == SELECT_LATEST && !info.is_latest;
+        status = restore_one(cli, &info, diag);
+        if (is_damage(status) && selector->kind == SELECT_LATEST && !cli->no_fallback) {
+            status = fall_back(cli, &info, status, &scratch, diag);
+        }
+        fell_back = fell_back || !ckpt_id_equal(wanted, info.id);
+    }
+    scratch_fini(&scratch);
+    return status != 0 ? status : finish(cli, &info, fell_back);
+}

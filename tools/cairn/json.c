@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See json.h.
+ */
+#include "json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void json_init(struct json *json)
+{
+    buf_init(&json->buf, (size_t)1 << 30);
+    json->comma = false;
+}
+
+void json_fini(struct json *json) { buf_fini(&json->buf); }
+
+static void put_text(struct json *json, const char *text)
+{
+    buf_put_u8(&json->buf, '"');
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p == '"' || *p == '\\') {
+            buf_printf(&json->buf, "\\%c", *p);
+        } else if (*p < 0x20 || *p == 0x7f) {
+            buf_printf(&json->buf, "\\u%04x", *p);
+        } else {
+            buf_put_u8(&json->buf, *p);
+        }
+    }
+    buf_put_u8(&json->buf, '"');
+}
+
+static void begin(struct json *json, const char *name)
+{
+    if (json->comma) {
+        buf_put_u8(&json->buf, ',');
+    }
+    json->comma = true;
+    if (name) {
+        put_text(json, name);
+        buf_put_u8(&json->buf, ':');
+    }
+}
+
+void json_open(struct json *json, const char *name, char bracket)
+{
+    begin(json, name);
+    buf_put_u8(&json->buf, (uint8_t)bracket);
+    json->comma = false;
+}
+
+void json_close(struct json *json, char bracket)
+{
+    buf_put_u8(&json->buf, (uint8_t)bracket);
+    json->comma = true;
+}
+
+void json_str(struct json *json, const char *name, const char *text)
+{
+    begin(json, name);
+    if (text) {
+        put_text(json, text);
+    } else {
+        buf_put(&json->buf, 4, "null");
+    }
+}
+
+void json_u64(struct json *json, const char *name, uint64_t value)
+{
+    begin(json, name);
+    buf_printf(&json->buf, "%" PRIu64, value);
+}
+
+void json_f64(struct json *json, const char *name, double value)
+{
+    begin(json, name);
+    if (isfinite(value)) {
+        buf_printf(&json->buf, "%.17g", value);
+    } else {
+        buf_put(&json->buf, 4, "null");
+    }
+}
+
+void json_bool(struct json *json, const char *name, bool value)
+{
+    begin(json, name);
+    buf_printf(&json->buf, "%s", value ? "true" : "false");
+}
+
+void json_raw(struct json *json, const char *name, size_t bytes, const char *text)
+{
+    begin(json, name);
+    buf_put(&json->buf, bytes, text);
+}
+
+int json_print(struct json *json)
+{
+    int status = buf_status(&json->buf);
+    if (status != 0) {
+        return status;
+    }
+    bool written = fwrite(json->buf.data, 1, json->buf.bytes, stdout) == json->buf.bytes;
+    return written && fputc('\n', stdout) != EOF && fflush(stdout) == 0 ? 0 : CAIRN_E_IO;
+}

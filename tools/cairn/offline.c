@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See offline.h.
+ */
+#include "offline.h"
+
+#include "env/vfs.h"
+#include "session/server.h"
+#include "store/dir/store_dir.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 64 << 20, NEVER_MS = 1 << 30 };
+
+struct offline {
+    struct loop *loop;
+    struct net *net;
+    struct work_pool *pool;
+    struct store *store;
+    struct catalog *catalog;
+    struct server *server;
+    bool ready, closed;
+    int status;
+    struct diag diag;
+};
+
+static void on_ready(void *user, int status, const struct diag *diag)
+{
+    struct offline *offline = user;
+    offline->ready = true;
+    offline->status = status;
+    if (status != 0) {
+        err_ignore(diag_copy(&offline->diag, diag)); /* returned by offline_new */
+    }
+    loop_uv_stop(offline->loop);
+}
+
+static int open_store(struct offline *offline, const char *store, struct diag *diag)
+{
+    if (strncmp(store, "dir:", 4) != 0 || store[4] == '\0') {
+        return diag_set(diag, CAIRN_E_INVALID, "--store %s: write dir:/path", store);
+    }
+    struct store_dir_options options = {
+        .loop = offline->loop, .pool = offline->pool, .vfs = vfs_posix(), .path = store + 4, .read_only = true};
+    return store_dir_new(&options, &offline->store, diag);
+}
+
+static int open_catalog(struct offline *offline, struct diag *diag)
+{
+    struct catalog_options options = {.pool = offline->pool, .ready = on_ready, .user = offline};
+    int status = catalog_new(offline->loop, offline->store, &options, &offline->catalog);
+    while (status == 0 && !offline->ready) {
+        loop_uv_run(offline->loop);
+    }
+    if (status == 0 && offline->status != 0) {
+        status = diag_set(diag, offline->status, "%s", diag_text(&offline->diag, offline->status));
+    }
+    return status;
+}
+
+static int open_server(struct offline *offline, struct diag *diag)
+{
+    struct server_options options = {.loop = offline->loop,
+                                     .catalog = offline->catalog,
+                                     .verify_pool = offline->pool,
+                                     .buffer_bytes_total = BUFFER_BYTES,
+                                     .sessions_max = 4,
+                                     .heartbeat_ms = NEVER_MS,
+                                     .dead_after_ms = 2 * (NEVER_MS - 1),
+                                     .login_ms = NEVER_MS,
+                                     .grant_idle_ms = NEVER_MS,
+                                     .part_bytes_total = 1,
+                                     .agent = "cairn --store"};
+    return server_new(&options, &offline->server, diag);
+}
+
+int offline_new(struct loop *loop, struct net *net, struct work_pool *pool, const char *store, struct offline **ret,
+                struct diag *diag)
+{
+    struct offline *offline = calloc(1, sizeof(*offline));
+    if (!offline) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    }
+    *offline = (struct offline){.loop = loop, .net = net, .pool = pool};
+    int status = open_store(offline, store, diag);
+    status = status != 0 ? status : open_catalog(offline, diag);
+    status = status != 0 ? status : open_server(offline, diag);
+    if (status != 0) {
+        offline_free(offline);
+        return status;
+    }
+    *ret = offline;
+    return 0;
+}
+
+static void on_closed(void *user)
+{
+    struct offline *offline = user;
+    offline->closed = true;
+    loop_uv_stop(offline->loop);
+}
+
+static void wait_closed(struct offline *offline)
+{
+    while (!offline->closed) {
+        loop_uv_run(offline->loop);
+    }
+    offline->closed = false;
+}
+
+void offline_free(struct offline *offline)
+{
+    if (!offline) {
+        return;
+    }
+    if (offline->server) {
+        server_stop(offline->server, 0, on_closed, offline);
+        wait_closed(offline);
+        server_free(offline->server);
+    }
+    if (offline->catalog) {
+        catalog_close(offline->catalog, on_closed, offline);
+        wait_closed(offline);
+    }
+    if (offline->store) {
+        store_close(offline->store, on_closed, offline);
+        wait_closed(offline);
+    }
+    free(offline);
+}
+
+int offline_dial(void *user, struct sock **ret, struct diag *diag)
+{
+    struct offline *offline = user;
+    struct sock *ours = NULL;
+    struct stream *stream = NULL;
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+        return diag_errno(diag, errno, "make a socket pair");
+    }
+    int status = net_uv_adopt(offline->net, pair[0], &ours, diag);
+    if (status == 0) {
+        status = stream_plain_new(ours, &stream, diag);
+    }
+    if (status != 0) {
+        close(pair[1]);
+        return status;
+    }
+    server_accept(offline->server, stream);
+    return net_uv_adopt(offline->net, pair[1], ret, diag);
+}

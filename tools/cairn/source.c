@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See source.h. The offline form opens the store without lock and without writing, so it may be used beside a daemon,
+ * or when there is none.
+ */
+#include "source.h"
+
+#include "offline.h"
+
+#include "env/net.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct source {
+    struct source_options options;
+    struct url url;
+    struct loop *loop;
+    struct net *net;
+    struct work_pool *pool;
+    struct tls_context *tls;
+    struct offline *offline;
+    struct engine *engine;
+    bool interrupted, ready, closed;
+    int ready_status;
+    struct diag ready_diag;
+};
+
+bool source_is_offline(const struct source *source) { return source->offline != NULL; }
+struct engine *source_engine(struct source *source) { return source->engine; }
+struct loop *source_loop(struct source *source) { return source->loop; }
+struct work_pool *source_pool(struct source *source) { return source->pool; }
+void source_wake(struct source *source) { loop_uv_stop(source->loop); }
+
+static void on_interrupt(void *user, int signum)
+{
+    struct source *source = user;
+    (void)signum;
+    source->interrupted = true;
+    source_wake(source);
+}
+
+int source_wait(struct source *source, const bool *done, struct diag *diag)
+{
+    while (!*done && !source->interrupted) {
+        loop_uv_run(source->loop);
+    }
+    return *done ? 0 : diag_set(diag, CAIRN_E_CANCELLED, "interrupted");
+}
+
+static int start_tls(struct source *source, struct diag *diag)
+{
+    const struct source_options *options = &source->options;
+    if (!options->ca_file) {
+        return 0;
+    }
+    struct tls_options tls = {
+        .cert_file = options->cert_file, .key_file = options->key_file, .ca_file = options->ca_file, .require_peer = true};
+    return tls_context_new(&tls, &source->tls, diag);
+}
+
+static int start(struct source *source, struct diag *diag)
+{
+    int status = loop_uv_new(&source->loop, diag);
+    if (status == 0) {
+        status = loop_uv_on_signal(source->loop, SIGINT, on_interrupt, source, diag);
+    }
+    if (status == 0) {
+        status = loop_uv_on_signal(source->loop, SIGTERM, on_interrupt, source, diag);
+    }
+    if (status == 0) {
+        status = net_uv_new(source->loop, &source->net, diag);
+    }
+    if (status == 0) {
+        status = work_threads_new(source->loop, 2, "cairn-work", &source->pool, diag);
+    }
+    if (status == 0) {
+        status = start_tls(source, diag);
+    }
+    if (status == 0 && source->options.store) {
+        status = offline_new(source->loop, source->net, source->pool, source->options.store, &source->offline, diag);
+    } else if (status == 0) {
+        const char *text = source->options.url ? source->options.url : "cairn:///";
+        status = url_parse(text, getenv("CAIRN_SERVER"), true, &source->url, diag);
+    }
+    return status;
+}
+
+int source_new(const struct source_options *options, struct source **ret, struct diag *diag)
+{
+    struct source *source = calloc(1, sizeof(*source));
+    if (!source) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    }
+    source->options = *options;
+    int status = start(source, diag);
+    if (status != 0) {
+        source_free(source);
+        return status;
+    }
+    *ret = source;
+    return 0;
+}
+
+/* --- the viewer ----------------------------------------------------------------------------------------------- */
+
+static void on_closed(void *user)
+{
+    struct source *source = user;
+    source->closed = true;
+    source_wake(source);
+}
+
+static void close_engine(struct source *source)
+{
+    if (source->engine) {
+        source->closed = false;
+        engine_close(source->engine, on_closed, source);
+        while (!source->closed) {
+            loop_uv_run(source->loop);
+        }
+        source->engine = NULL;
+    }
+}
+
+void source_free(struct source *source)
+{
+    if (!source) {
+        return;
+    }
+    close_engine(source);
+    offline_free(source->offline);
+    tls_context_free(source->tls);
+    work_threads_free(source->pool);
+    net_uv_free(source->net);
+    if (source->loop) {
+        loop_uv_free(source->loop);
+    }
+    free(source);
+}
+
+static void on_ready(void *user, int status, const struct diag *diag)
+{
+    struct source *source = user;
+    source->ready = true;
+    source->ready_status = status;
+    if (status != 0) {
+        err_ignore(diag_copy(&source->ready_diag, diag)); /* returned by source_use */
+    }
+    source_wake(source);
+}
+
+int source_use(struct source *source, const struct run_name *run, struct diag *diag)
+{
+    close_engine(source);
+    struct engine_options options = {.loop = source->loop,
+                                     .net = source->net,
+                                     .pool = source->pool,
+                                     .tls = source->tls,
+                                     .url = source->url,
+                                     .viewer = true,
+                                     .io_deadline_ms = source->options.deadline_ms,
+                                     .label = "cairn"};
+    static const struct run_name any = {.project = "any", .run = "any"};
+    options.url.run = run ? *run : any; /* a viewer's look at a run that does not exist writes nothing */
+    options.url.has_run = true;
+    if (source->offline) {
+        options.dial = offline_dial;
+        options.dial_user = source->offline;
+    }
+    source->ready = false;
+    source->ready_diag = DIAG_INIT;
+    int status = engine_new(&options, on_ready, source, &source->engine, diag);
+    if (status != 0) {
+        return status;
+    }
+    status = source_wait(source, &source->ready, diag);
+    if (status == 0 && source->ready_status != 0) {
+        status = diag_set(diag, source->ready_status, "%s", diag_text(&source->ready_diag, source->ready_status));
+    }
+    return status;
+}
+
+/* --- calls ------------------------------------------------------------------------------------------------------ */
+
+static void on_call(struct engine_call *call, int status)
+{
+    struct source_request *request = container_of(call, struct source_request, call);
+    request->done = true;
+    request->status = status;
+    source_wake(request->source);
+}
+
+int source_call(struct source *source, struct source_request *request, struct diag *diag)
+{
+    request->source = source;
+    request->call.done = on_call;
+    engine_call_start(source->engine, &request->call);
+    if (source_wait(source, &request->done, diag) != 0) {
+        engine_call_cancel(&request->call);
+        while (!request->done) {
+            loop_uv_run(source->loop);
+        }
+        return CAIRN_E_CANCELLED;
+    }
+    return request->status == 0
+               ? 0
+               : diag_set(diag, request->status, "%s", diag_text(&request->call.diag, request->status));
+}
+
+int source_runs(struct source *source, struct run_name **ret, size_t *ret_count, struct diag *diag)
+{
+    struct source_request request = {.call.request = {.type = MSG_RUNS, .u.runs = {.project = ""}}};
+    int status = source_call(source, &request, diag);
+    if (status == 0) {
+        const struct msg_runs_reply *reply = &request.call.reply.u.runs_reply;
+        *ret = calloc(reply->count + 1, sizeof(**ret));
+        if (*ret) {
+            memcpy(*ret, reply->names, reply->count * sizeof(**ret));
+            *ret_count = reply->count;
+        } else {
+            status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %u run names", reply->count);
+        }
+    }
+    engine_call_fini(&request.call);
+    return status;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * source: where a command's answers come from: a server (cairn://…), or a store on this machine (--store dir:/path)
+ * through the server's own core, read-only, in this process behind a socket pair. Commands see one thing:
+ * a viewer's engine and blocking calls on it. One thread.
+ */
+#ifndef CAIRN_TOOLS_SOURCE_H
+#define CAIRN_TOOLS_SOURCE_H
+
+#include "engine/engine.h"
+
+struct source;
+
+struct source_options {
+    const char *url;        /* cairn://… or NULL: CAIRN_SERVER */
+    const char *store;      /* "dir:/path"; then url is not used */
+    const char *cert_file, *key_file, *ca_file;
+    uint64_t deadline_ms;
+};
+
+int MUST_USE source_new(const struct source_options *options, struct source **ret, struct diag *diag);
+void source_free(struct source *source);
+bool source_is_offline(const struct source *source);
+
+/* Connects as a viewer of the run (replaces an earlier one). NULL: any run, for source_runs. */
+int MUST_USE source_use(struct source *source, const struct run_name *run, struct diag *diag);
+struct engine *source_engine(struct source *source);
+struct loop *source_loop(struct source *source);
+struct work_pool *source_pool(struct source *source);
+/* Runs the loop until *done is true, or until an interrupt (CANCELLED). */
+int MUST_USE source_wait(struct source *source, const bool *done, struct diag *diag);
+/* Ends a source_wait from inside a callback. */
+void source_wake(struct source *source);
+/* One request and its answer: set call.request, read call.reply and call.payload, end it with engine_call_fini(&call). */
+struct source_request {
+    struct engine_call call;
+    struct source *source; /* source_call's */
+    bool done;
+    int status;
+};
+int MUST_USE source_call(struct source *source, struct source_request *request, struct diag *diag);
+/* Names of all runs, sorted; *ret is malloc'ed. */
+int MUST_USE source_runs(struct source *source, struct run_name **ret, size_t *ret_count, struct diag *diag);
+
+#endif

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See writeout.h. The server plans (which chunks), in batches of tensors; here they are read, opened and scattered.
+ */
+#include "writeout.h"
+
+#include "pipeline/chunk.h"
+#include "target.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEPTH = 8, BATCH = 256 };
+
+struct writing;
+
+struct slot {
+    struct writing *writing;
+    struct engine_call call;
+    struct plan_read read;
+    bool busy;
+    uint8_t *stored, *plain;
+};
+
+struct writing {
+    struct cli *cli;
+    struct sink *sinks; /* of this batch */
+    const uint8_t *plan;
+    size_t count, next;
+    struct slot slots[DEPTH];
+    unsigned busy;
+    bool done;
+    int status;
+    struct diag diag;
+    struct progress *progress;
+};
+
+/* --- from a cell to the file ------------------------------------------------------------------------------------------- */
+
+struct cell_walk { /* runs of a cell that are contiguous in the tensor */
+    uint64_t run_bytes, runs;
+    uint32_t outer; /* dimensions 0..outer-1 are walked */
+};
+
+static struct cell_walk walk_of(const struct shape *shape, const struct box *cell, uint64_t element_bytes)
+{
+    struct cell_walk walk = {.run_bytes = element_bytes, .runs = 1, .outer = cell->ndim};
+    while (walk.outer > 0) {
+        uint32_t dim = walk.outer - 1;
+        walk.run_bytes *= (uint64_t)cell->length[dim];
+        walk.outer--;
+        if (cell->length[dim] != shape->length[dim]) {
+            break;
+        }
+    }
+    for (uint32_t i = 0; i < walk.outer; i++) {
+        walk.runs *= (uint64_t)cell->length[i];
+    }
+    return walk;
+}
+
+/* Where the walk's run number `run` starts in the tensor's bytes. */
+static uint64_t run_offset(const struct shape *shape, const struct box *cell, const struct cell_walk *walk, uint64_t run, uint64_t element_bytes)
+{
+    uint64_t index[LIMIT_NDIM] = {0}, offset = 0;
+    for (uint32_t i = walk->outer; i > 0; i--) {
+        index[i - 1] = run % (uint64_t)cell->length[i - 1];
+        run /= (uint64_t)cell->length[i - 1];
+    }
+    for (uint32_t i = 0; i < cell->ndim; i++) {
+        offset = offset * (uint64_t)shape->length[i] + (uint64_t)cell->offset[i] + index[i];
+    }
+    return offset * element_bytes;
+}
+
+static int put(struct sink *sink, uint64_t offset, uint64_t bytes, const uint8_t *data, struct diag *diag)
+{
+    if (offset + bytes > sink->entry->plain_bytes) {
+        return diag_set(diag, CAIRN_E_DAMAGED, "%s: the plan points behind its end", sink->entry->name);
+    }
+    if (sink->fd < 0) {
+        memcpy(sink->memory + offset, data, bytes);
+        return 0;
+    }
+    return target_write(sink->fd, sink->base + offset, bytes, data, sink->entry->name, diag);
+}
+
+static int scatter(struct sink *sink, const struct plan_read *read, const uint8_t *plain, struct diag *diag)
+{
+    const struct index_entry *entry = sink->entry;
+    if (entry->kind == INDEX_BLOB) {
+        return put(sink, read->blob_offset, read->plain_bytes, plain, diag);
+    }
+    uint64_t element = dtype_bits(entry->dtype) / 8;
+    int status = box_check(&read->cell, &entry->shape, diag);
+    if (status == 0 && box_bytes(&read->cell, entry->dtype) != read->plain_bytes) {
+        status = diag_set(diag, CAIRN_E_DAMAGED, "%s: a chunk of another size than its box", entry->name);
+    }
+    struct cell_walk walk = walk_of(&entry->shape, &read->cell, element);
+    for (uint64_t run = 0; status == 0 && run < walk.runs; run++) {
+        status = put(sink, run_offset(&entry->shape, &read->cell, &walk, run, element), walk.run_bytes,
+                     plain + run * walk.run_bytes, diag);
+    }
+    return status;
+}
+
+/* --- reads --------------------------------------------------------------------------------------------------------------- */
+
+static void start_reads(struct writing *writing);
+
+static int take(struct slot *slot, struct diag *diag)
+{
+    struct writing *writing = slot->writing;
+    const struct plan_read *read = &slot->read;
+    struct sink *sink = &writing->sinks[read->want];
+    struct envelope envelope = {.stored_bytes = read->stored_bytes,
+                                .plain_bytes = read->plain_bytes,
+                                .stored_crc = read->stored_crc,
+                                .encoding = read->encoding,
+                                .digest_alg = read->digest_alg,
+                                .digest = read->digest};
+    int status = chunk_open(&envelope, slot->stored, LIMIT_CHUNK_BYTES, slot->plain, diag);
+    if (status != 0) {
+        diag_add(diag, "%s", sink->entry->name);
+        return status;
+    }
+    return scatter(sink, read, slot->plain, diag);
+}
+
+static void on_read(struct engine_call *call, int status)
+{
+    struct slot *slot = container_of(call, struct slot, call);
+    struct writing *writing = slot->writing;
+    struct diag diag = call->diag;
+    engine_call_fini(call);
+    if (status == 0 && writing->status == 0) {
+        status = take(slot, &diag);
+    }
+    if (status != 0 && writing->status == 0) {
+        writing->status = diag_set(&writing->diag, status, "%s", diag_text(&diag, status));
+    }
+    progress_set(writing->progress, writing->progress->done + slot->read.plain_bytes);
+    slot->busy = false;
+    writing->busy--;
+    start_reads(writing);
+}
+
+static void start_read(struct writing *writing, struct slot *slot)
+{
+    int status = plan_read_decode(writing->plan + writing->next * PLAN_READ_BYTES, &slot->read, &writing->diag);
+    writing->next++;
+    if (status == 0 && (slot->read.want >= BATCH || slot->read.stored_bytes > LIMIT_CHUNK_BYTES)) {
+        status = diag_set(&writing->diag, CAIRN_E_PROTOCOL, "the server's plan is out of bounds");
+    }
+    if (status != 0) {
+        writing->status = status;
+        return;
+    }
+    slot->busy = true;
+    writing->busy++;
+    slot->call = (struct engine_call){.request = {.type = MSG_READ}, .payload = slot->stored, .payload_max = LIMIT_CHUNK_BYTES, .done = on_read};
+    slot->call.request.u.read =
+        (struct msg_read){.object = slot->read.object, .offset = slot->read.offset, .bytes = slot->read.stored_bytes};
+    engine_call_start(source_engine(writing->cli->connection), &slot->call);
+}
+
+static void start_reads(struct writing *writing)
+{
+    for (size_t i = 0; i < DEPTH; i++) {
+        if (!writing->slots[i].busy && writing->next < writing->count && writing->status == 0) {
+            start_read(writing, &writing->slots[i]);
+        }
+    }
+    if (writing->busy == 0) {
+        writing->done = true;
+        source_wake(writing->cli->connection);
+    }
+}
+
+static int start_slots(struct writing *writing, struct diag *diag)
+{
+    for (size_t i = 0; i < DEPTH; i++) {
+        struct slot *slot = &writing->slots[i];
+        slot->writing = writing;
+        slot->stored = aligned_alloc(LIMIT_ALIGN_BYTES, LIMIT_CHUNK_BYTES);
+        slot->plain = aligned_alloc(LIMIT_ALIGN_BYTES, LIMIT_CHUNK_BYTES);
+        if (!slot->stored || !slot->plain) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for read buffers");
+        }
+    }
+    return 0;
+}
+
+static void end_slots(struct writing *writing)
+{
+    for (size_t i = 0; i < DEPTH; i++) {
+        free(writing->slots[i].stored);
+        free(writing->slots[i].plain);
+    }
+}
+
+/* --- batches --------------------------------------------------------------------------------------------------------------- */
+
+static void fill_want(const struct index_entry *entry, struct plan_want *ret)
+{
+    *ret = (struct plan_want){.is_blob = entry->kind == INDEX_BLOB, .name = entry->name, .coordinate = entry->coordinate};
+    if (!ret->is_blob) {
+        ret->dtype = entry->dtype;
+        ret->shape = entry->shape;
+        ret->box = box_whole(&entry->shape);
+    }
+}
+
+static int write_batch(struct writing *writing, const struct ckpt_info *info, size_t count, struct diag *diag)
+{
+    struct plan_want wants[BATCH];
+    for (size_t i = 0; i < count; i++) {
+        fill_want(writing->sinks[i].entry, &wants[i]);
+    }
+    struct source_request request = {
+        .call.request = {.type = MSG_PLAN, .u.plan = {.id = info->id, .want_count = (uint32_t)count, .wants = wants}}};
+    int status = source_call(writing->cli->connection, &request, diag);
+    if (status == 0) {
+        writing->plan = request.call.payload;
+        writing->count = request.call.payload_bytes / PLAN_READ_BYTES;
+        writing->next = 0;
+        writing->done = false;
+        start_reads(writing);
+        status = source_wait(writing->cli->connection, &writing->done, diag);
+    }
+    if (status == 0 && writing->status != 0) {
+        status = diag_set(diag, writing->status, "%s", diag_text(&writing->diag, writing->status));
+    }
+    free(request.call.payload);
+    engine_call_fini(&request.call);
+    return status;
+}
+
+int writeout(struct cli *cli, const struct ckpt_info *info, size_t count, struct sink *sinks, struct diag *diag)
+{
+    struct progress progress;
+    struct writing *writing = calloc(1, sizeof(*writing));
+    if (!writing) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    }
+    *writing = (struct writing){.cli = cli, .progress = &progress};
+    progress_start(&progress, cli, "restore", info->plain_bytes);
+    int status = start_slots(writing, diag);
+    for (size_t at = 0; status == 0 && at < count; at += BATCH) {
+        writing->sinks = sinks + at;
+        status = write_batch(writing, info, min_u64(BATCH, count - at), diag);
+    }
+    progress_end(&progress);
+    if (status != CAIRN_E_CANCELLED) { /* an interrupt leaves reads in flight into this memory; the process ends */
+        end_slots(writing);
+        free(writing);
+    }
+    return status;
+}
