@@ -128,12 +128,19 @@ void dec_range(struct dec *dec, const char *field, uint64_t value, uint64_t leas
     }
 }
 
-static void no_memory(struct dec *dec, const char *field)
+/* The message's memory is bounded by its scratch, the machine's by the machine. */
+static void no_memory(struct dec *dec, const char *field, size_t bytes)
 {
-    if (dec->status == 0) {
+    if (dec->status != 0) {
+        return;
+    }
+    if (bytes > dec->scratch->max - dec->scratch->used) {
         dec->status =
             diag_set(dec->diag, CAIRN_E_TOO_LARGE,
                      "%s.%s needs more memory than one message may take", dec->name, field);
+    } else {
+        dec->status =
+            diag_set(dec->diag, CAIRN_E_NO_MEMORY, "no memory for %s.%s", dec->name, field);
     }
 }
 
@@ -149,7 +156,7 @@ void *dec_array(struct dec *dec, const char *field, size_t count, size_t size, s
     }
     void *array = scratch_array(dec->scratch, count, size);
     if (array == NULL) {
-        no_memory(dec, field);
+        no_memory(dec, field, count * size);
     }
     return array;
 }
@@ -175,7 +182,7 @@ const char *dec_name(struct dec *dec, const char *field, ProtobufCBinaryData dat
     }
     const char *text = scratch_string(dec->scratch, data.len, data.data);
     if (text == NULL) {
-        no_memory(dec, field);
+        no_memory(dec, field, data.len + 1);
         return "";
     }
     return text;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Dispatch of the message codecs, and the memory budget of decoding. Invariant: unpacking a message
- * of n bytes takes at most 16 n + 64 KiB, whatever the bytes are: protobuf-c itself has no limits.
+ * of n bytes takes at most 32 n + 64 KiB, whatever the bytes are: protobuf-c itself has no limits.
  * Pure; any thread.
  */
 #include "codec_private.h"
 
-enum { BUDGET_FACTOR = 16, BUDGET_BASE_BYTES = 64 << 10, ENCODE_SCRATCH_BYTES = 64 << 20 };
+enum { BUDGET_FACTOR = 32, BUDGET_BASE_BYTES = 64 << 10, ENCODE_SCRATCH_BYTES = 64 << 20 };
 
 /* Families hold types 1-19, 20-39, 40-59 and 60-79. */
 enum { FAMILY_TYPES = 20 };
@@ -61,15 +61,18 @@ void msg_encode(const struct msg *msg, struct buf *buf)
 /* protobuf-c's allocator: a scratch whose maximum is the budget; everything goes at once. */
 struct budget {
     struct scratch scratch;
-    bool exhausted;
+    bool exhausted; /* the budget refused, not the machine */
+    bool no_memory;
 };
 
 static void *budget_alloc(void *user, size_t bytes)
 {
     struct budget *budget = user;
     void *memory = scratch_alloc(&budget->scratch, bytes);
-    if (memory == NULL) {
+    if (memory == NULL && bytes > budget->scratch.max - budget->scratch.used) {
         budget->exhausted = true;
+    } else if (memory == NULL) {
+        budget->no_memory = true;
     }
     return memory;
 }
@@ -111,6 +114,8 @@ int msg_decode(uint32_t type, size_t bytes, const uint8_t *data, struct scratch 
         status = diag_set(diag, CAIRN_E_TOO_LARGE,
                           "%s of %zu bytes would take more than %zu bytes of memory to decode",
                           codec->name, bytes, budget.scratch.max);
+    } else if (budget.no_memory) {
+        status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to decode %s", codec->name);
     } else {
         status = diag_set(diag, CAIRN_E_PROTOCOL, "%s is not a well-formed message", codec->name);
     }

@@ -139,6 +139,9 @@ static void runs_decode(struct dec *dec, const void *message, struct msg *ret)
     struct run_name name;
     if (dec->status == 0 && runs.project[0] != '\0') {
         dec->status = run_name_set(runs.project, "any", &name, dec->diag);
+        if (dec->status != 0) {
+            diag_add(dec->diag, "%s.project", dec->name);
+        }
     }
     ret->u.runs = runs;
 }

@@ -42,13 +42,13 @@ static void open_labels_decode(struct dec *dec, const Cairn__Open *pb, struct ms
 {
     ret->tags = dec_array(dec, "tags", pb->n_tags, sizeof(*ret->tags), LIMIT_TAGS);
     for (size_t i = 0; dec->status == 0 && i < pb->n_tags; i++) {
-        ret->tags[i] = dec_name(dec, "tags", pb->tags[i], 1, LIMIT_NAME_BYTES);
+        ret->tags[i] = dec_name(dec, "tags", pb->tags[i], 1, LABEL_BYTES_MAX);
     }
     ret->tag_count = (uint32_t)pb->n_tags;
     ret->metrics = dec_array(dec, "metrics", pb->n_metrics, sizeof(*ret->metrics), LIMIT_METRICS);
     for (size_t i = 0; dec->status == 0 && i < pb->n_metrics; i++) {
         ret->metrics[i].name =
-            dec_name(dec, "metrics.name", pb->metrics[i]->name, 1, LIMIT_NAME_BYTES);
+            dec_name(dec, "metrics.name", pb->metrics[i]->name, 1, LABEL_BYTES_MAX);
         ret->metrics[i].value = pb->metrics[i]->value;
     }
     ret->metric_count = (uint32_t)pb->n_metrics;

@@ -98,27 +98,16 @@ static int check_numbers(const struct plan_read *read, struct diag *diag)
     if (read->object.term == 0 || read->object.rank >= LIMIT_WORLD_SIZE) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "a plan record names no valid object");
     }
-    if (read->stored_bytes == 0 || read->plain_bytes == 0 ||
-        read->plain_bytes > LIMIT_CHUNK_BYTES) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "a plan record has %u stored and %u plain bytes",
-                        read->stored_bytes, read->plain_bytes);
-    }
     if (read->offset > LIMIT_OBJECT_BYTES ||
         read->stored_bytes > LIMIT_OBJECT_BYTES - read->offset) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "a plan record's range leaves its object");
     }
-    if (read->encoding > ENCODING_PLANES_ZSTD) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "a plan record has encoding %u, which this version does not know: upgrade",
-                        read->encoding);
+    int status = encoding_check(read->encoding, read->stored_bytes, read->plain_bytes, diag);
+    status = status != 0 ? status : digest_check(read->digest_alg, &read->digest, diag);
+    if (status != 0) {
+        diag_add(diag, "a plan record");
     }
-    if (read->digest_alg != DIGEST_XXH3_128 && read->digest_alg != DIGEST_SHA256) {
-        return diag_set(
-            diag, CAIRN_E_UNSUPPORTED,
-            "a plan record has digest algorithm %u, which this version does not know: upgrade",
-            read->digest_alg);
-    }
-    return 0;
+    return status;
 }
 
 int plan_read_decode(const uint8_t bytes[PLAN_READ_BYTES], struct plan_read *ret, struct diag *diag)

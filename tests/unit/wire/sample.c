@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The generator of sample messages. Order and arithmetic of the draws are part of the golden files:
+ * new fields are drawn at the end of their message.
+ */
+#include "sample.h"
+
+#include "base/check.h"
+#include "wire/frame.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const uint32_t SAMPLE_TYPES[] = {
+    MSG_HELLO,        MSG_WELCOME,    MSG_ERROR,          MSG_PING,    MSG_PONG,       MSG_BYE,
+    MSG_JOIN,         MSG_JOINED,     MSG_OPEN,           MSG_OPENED,  MSG_WANT,       MSG_GRANT,
+    MSG_DATA,         MSG_OBJECT_END, MSG_OBJECT_DURABLE, MSG_HAVE,    MSG_HELD,       MSG_PART,
+    MSG_SEAL,         MSG_SEALED,     MSG_WAIT,           MSG_OUTCOME, MSG_ABORT,      MSG_STATUS,
+    MSG_STATUS_REPLY, MSG_LIST,       MSG_LIST_REPLY,     MSG_RUNS,    MSG_RUNS_REPLY, MSG_RESTORE,
+    MSG_RESOLVED,     MSG_REPORT,     MSG_VERDICT,        MSG_FETCH,   MSG_BYTES,      MSG_PLAN,
+    MSG_PLAN_REPLY,   MSG_READ,       MSG_READ_REPLY,
+};
+const size_t SAMPLE_TYPE_COUNT = ARRAY_LEN(SAMPLE_TYPES);
+
+uint64_t sample_u64(struct sample *s)
+{
+    uint64_t z = (s->state += 0x9e3779b97f4a7c15u); /* splitmix64 */
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+uint64_t sample_below(struct sample *s, uint64_t n) { return sample_u64(s) % n; }
+static uint32_t below32(struct sample *s, uint64_t n) { return (uint32_t)sample_below(s, n); }
+static bool flip(struct sample *s) { return sample_below(s, 2) == 1; }
+
+/* Small and large numbers alike. */
+static uint64_t number(struct sample *s) { return sample_u64(s) >> sample_below(s, 64); }
+
+static void fill(struct sample *s, size_t bytes, void *ret)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        ((uint8_t *)ret)[i] = (uint8_t)sample_u64(s);
+    }
+}
+
+static void *take(struct sample *s, size_t count, size_t size)
+{
+    void *memory = scratch_array(s->scratch, count, size);
+    CHECK(memory != NULL);
+    return memory;
+}
+
+static const char *text(struct sample *s, size_t least, size_t most)
+{
+    static const char *const PIECES[] = {"a",    "layer.", "0", "ü",  "重",
+                                         "🪨", " ",      "/", "\n", "w"};
+    char *ret = take(s, most + 8, 1);
+    size_t want = least + sample_below(s, most - least + 1);
+    while (strlen(ret) < want) {
+        const char *piece = PIECES[sample_below(s, ARRAY_LEN(PIECES))];
+        strcat(ret, strlen(ret) + strlen(piece) > most ? "x" : piece);
+    }
+    return ret;
+}
+
+static struct ckpt_id ckpt(struct sample *s)
+{
+    return (struct ckpt_id){1 + number(s) / 2, number(s)};
+}
+static struct ckpt_id maybe_ckpt(struct sample *s)
+{
+    return flip(s) ? ckpt(s) : (struct ckpt_id){0, 0};
+}
+
+static struct object_id object(struct sample *s)
+{
+    return (struct object_id){1 + number(s) / 2, number(s), sample_u64(s),
+                              below32(s, LIMIT_WORLD_SIZE), (uint32_t)number(s)};
+}
+
+static struct run_name run(struct sample *s)
+{
+    static const char LETTERS[] = "abcxyz0189._-";
+    struct run_name ret = {"p", "r"};
+    size_t project = sample_below(s, LIMIT_RUN_NAME_BYTES),
+           name = sample_below(s, LIMIT_RUN_NAME_BYTES);
+    for (size_t i = 0; i < project; i++) {
+        ret.project[1 + i] = LETTERS[sample_below(s, sizeof(LETTERS) - 1)];
+    }
+    for (size_t i = 0; i < name; i++) {
+        ret.run[1 + i] = LETTERS[sample_below(s, sizeof(LETTERS) - 1)];
+    }
+    return ret;
+}
+
+static uint64_t chunk_bytes(struct sample *s)
+{
+    return LIMIT_CHUNK_BYTES_MIN + sample_below(s, LIMIT_CHUNK_BYTES - LIMIT_CHUNK_BYTES_MIN + 1);
+}
+
+static int32_t code(struct sample *s) { return -(int32_t)sample_below(s, 100); }
+
+static struct ckpt_info info(struct sample *s)
+{
+    struct ckpt_info ret = {
+        .id = ckpt(s), .parent = maybe_ckpt(s), .seq = number(s), .plain_bytes = number(s)};
+    ret.stored_bytes = number(s);
+    ret.manifest_bytes = number(s);
+    fill(s, sizeof(ret.manifest_sha256), &ret.manifest_sha256);
+    ret.wall_ns = (int64_t)sample_u64(s);
+    ret.world_size = below32(s, LIMIT_WORLD_SIZE + 1);
+    ret.state = below32(s, CKPT_FORGOTTEN + 1);
+    ret.health = below32(s, HEALTH_DAMAGED + 1);
+    ret.sealed_count = (uint32_t)number(s);
+    ret.on_lineage = flip(s);
+    ret.is_latest = flip(s);
+    ret.text = text(s, 0, 300);
+    return ret;
+}
+
+static void make_open(struct sample *s, struct msg_open *open)
+{
+    *open = (struct msg_open){
+        .step = number(s), .ordinal = (uint32_t)number(s), .parent = maybe_ckpt(s)};
+    open->newest_seen = number(s);
+    open->open_id = sample_u64(s);
+    open->deadline_ms = number(s);
+    open->wait_ms = number(s);
+    fill(s, sizeof(open->list_hash), &open->list_hash);
+    open->metadata_bytes = below32(s, 400);
+    uint8_t *metadata = take(s, open->metadata_bytes, 1);
+    fill(s, open->metadata_bytes, metadata);
+    open->metadata = metadata;
+    open->tag_count = below32(s, 5);
+    open->tags = take(s, open->tag_count, sizeof(*open->tags));
+    for (uint32_t i = 0; i < open->tag_count; i++) {
+        open->tags[i] = text(s, 1, 40);
+    }
+    open->metric_count = below32(s, 5);
+    open->metrics = take(s, open->metric_count, sizeof(*open->metrics));
+    for (uint32_t i = 0; i < open->metric_count; i++) {
+        open->metrics[i].name = text(s, 1, 40);
+        open->metrics[i].value = (double)(int64_t)sample_u64(s) / 1024.0;
+    }
+}
+
+static uint32_t make_data(struct sample *s, struct msg_data *data)
+{
+    *data =
+        (struct msg_data){.object = object(s), .offset = sample_below(s, 1000) * LIMIT_ALIGN_BYTES};
+    data->envelope_count = 1 + below32(s, 6);
+    data->envelopes = take(s, data->envelope_count, sizeof(*data->envelopes));
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < data->envelope_count; i++) {
+        struct envelope *e = &data->envelopes[i];
+        e->offset = at;
+        e->stored_bytes = 1 + below32(s, 100000);
+        e->plain_bytes = 1 + below32(s, LIMIT_CHUNK_BYTES);
+        e->stored_crc = (uint32_t)sample_u64(s);
+        e->encoding = (uint8_t)sample_below(s, 3);
+        if (e->encoding == ENCODING_RAW) {
+            e->plain_bytes = e->stored_bytes;
+        }
+        e->digest_alg = flip(s) ? DIGEST_XXH3_128 : DIGEST_SHA256;
+        e->element_bytes = (uint8_t)(1u << sample_below(s, 4));
+        fill(s, e->digest_alg == DIGEST_SHA256 ? 32 : 16, e->digest.bytes);
+        at = round_up_u64(at + e->stored_bytes, LIMIT_ALIGN_BYTES);
+    }
+    return (uint32_t)at;
+}
+
+static void make_want(struct sample *s, struct plan_want *want)
+{
+    *want = (struct plan_want){.is_blob = sample_below(s, 4) == 0, .name = text(s, 1, 60)};
+    want->coordinate = text(s, 0, 10);
+    if (want->is_blob) {
+        return;
+    }
+    want->dtype = CAIRN_F32;
+    want->shape.ndim = want->box.ndim = below32(s, LIMIT_NDIM + 1);
+    for (uint32_t i = 0; i < want->shape.ndim; i++) {
+        want->shape.length[i] = (int64_t)sample_below(s, 100);
+        want->box.offset[i] = (int64_t)sample_below(s, (uint64_t)want->shape.length[i] + 1);
+        want->box.length[i] =
+            (int64_t)sample_below(s, (uint64_t)(want->shape.length[i] - want->box.offset[i]) + 1);
+    }
+}
+
+static void make_session(struct sample *s, uint32_t type, struct msg *ret)
+{
+    if (type == MSG_HELLO) {
+        uint32_t least = 1 + below32(s, 5);
+        ret->u.hello =
+            (struct msg_hello){least, least + below32(s, 5), sample_u64(s), text(s, 0, 40)};
+    } else if (type == MSG_WELCOME) {
+        struct msg_welcome *w = &ret->u.welcome;
+        *w = (struct msg_welcome){.version = 1 + below32(s, 5), .features = sample_u64(s)};
+        fill(s, sizeof(w->store_uuid), &w->store_uuid);
+        w->heartbeat_ms = below32(s, 10000);
+        w->dead_after_ms = w->heartbeat_ms + below32(s, 10000);
+        w->payload_max = 1 + below32(s, 1 << 30);
+        w->message_max = 1 + below32(s, 1 << 30);
+        w->agent = text(s, 0, 40);
+    } else if (type == MSG_ERROR) {
+        ret->u.error = (struct msg_error){code(s) - 1, text(s, 0, 400)};
+    } else if (type == MSG_JOIN) {
+        struct msg_join *j = &ret->u.join;
+        *j = (struct msg_join){.run = run(s), .viewer = flip(s), .label = text(s, 0, 60)};
+        if (!j->viewer) {
+            fill(s, sizeof(j->token), &j->token);
+            j->world_size = 1 + below32(s, LIMIT_WORLD_SIZE);
+            j->rank = below32(s, j->world_size);
+            j->writer = sample_u64(s);
+        }
+    } else if (type == MSG_JOINED) {
+        struct msg_joined *j = &ret->u.joined;
+        *j = (struct msg_joined){
+            .exists = flip(s), .chunk_bytes = chunk_bytes(s), .newest_term = number(s)};
+        fill(s, sizeof(j->run_uuid), &j->run_uuid);
+        j->latest = maybe_ckpt(s);
+        j->object_bytes = sample_below(s, (uint64_t)LIMIT_OBJECT_BYTES + 1);
+    }
+}
+
+static void make_save(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret_payload)
+{
+    if (type == MSG_OPEN) {
+        make_open(s, &ret->u.open);
+    } else if (type == MSG_OPENED) {
+        struct msg_opened *o = &ret->u.opened;
+        *o = (struct msg_opened){.id = ckpt(s), .open_id = sample_u64(s), .state = below32(s, 5)};
+        o->sealed = flip(s);
+        o->new_term = flip(s);
+        o->new_lineage = flip(s);
+        o->seq = number(s);
+        o->deadline_ms = number(s);
+        o->chunk_bytes = chunk_bytes(s);
+        fill(s, sizeof(o->run_uuid), &o->run_uuid);
+    } else if (type == MSG_WANT) {
+        ret->u.want.buffers = below32(s, 65537);
+    } else if (type == MSG_GRANT) {
+        ret->u.grant.buffers = below32(s, 65537);
+    } else if (type == MSG_DATA) {
+        *ret_payload = make_data(s, &ret->u.data);
+    } else if (type == MSG_OBJECT_END) {
+        ret->u.object_end =
+            (struct msg_object_end){object(s), LIMIT_ALIGN_BYTES * (1 + sample_below(s, 1000)),
+                                    1 + below32(s, LIMIT_OBJECT_ENVELOPES)};
+    } else if (type == MSG_OBJECT_DURABLE) {
+        ret->u.object_durable.object = object(s);
+    } else if (type == MSG_HAVE) {
+        ret->u.have = (struct msg_have){ckpt(s), below32(s, LIMIT_WORLD_SIZE), sample_u64(s)};
+    } else if (type == MSG_HELD) {
+        struct msg_held *h = &ret->u.held;
+        h->count = below32(s, 200);
+        h->sequences = take(s, h->count, sizeof(*h->sequences));
+        for (uint32_t i = 0; i < h->count; i++) {
+            h->sequences[i] = (uint32_t)number(s);
+        }
+    } else if (type == MSG_PART) {
+        *ret_payload = 1 + below32(s, 100000);
+        struct msg_part *p = &ret->u.part;
+        *p = (struct msg_part){ckpt(s), sample_u64(s), sample_below(s, 1 << 20), 0};
+        p->total_bytes = p->offset + *ret_payload + sample_below(s, 1 << 20);
+    } else if (type == MSG_SEAL) {
+        ret->u.seal = (struct msg_seal){.id = ckpt(s), .open_id = sample_u64(s)};
+        ret->u.seal.part_bytes = 1 + sample_below(s, LIMIT_PART_BYTES);
+        fill(s, sizeof(ret->u.seal.part_sha256), &ret->u.seal.part_sha256);
+    } else if (type == MSG_SEALED) {
+        ret->u.sealed.id = ckpt(s);
+    } else if (type == MSG_WAIT) {
+        ret->u.wait = (struct msg_wait){ckpt(s), sample_u64(s)};
+    } else if (type == MSG_OUTCOME) {
+        struct msg_outcome *o = &ret->u.outcome;
+        *o = (struct msg_outcome){.id = ckpt(s), .open_id = sample_u64(s), .state = below32(s, 5)};
+        o->code = code(s);
+        o->text = text(s, 0, 200);
+        o->seq = number(s);
+    } else if (type == MSG_ABORT) {
+        ret->u.abort = (struct msg_abort){ckpt(s), sample_u64(s), code(s), text(s, 0, 200)};
+    }
+}
+
+static void make_list(struct sample *s, uint32_t type, struct msg *ret)
+{
+    if (type == MSG_STATUS) {
+        ret->u.status.id = ckpt(s);
+    } else if (type == MSG_STATUS_REPLY) {
+        ret->u.status_reply.info = info(s);
+    } else if (type == MSG_LIST) {
+        ret->u.list = (struct msg_list){number(s), (uint32_t)number(s)};
+    } else if (type == MSG_LIST_REPLY) {
+        struct msg_list_reply *l = &ret->u.list_reply;
+        l->count = below32(s, 6);
+        l->entries = take(s, l->count, sizeof(*l->entries));
+        for (uint32_t i = 0; i < l->count; i++) {
+            l->entries[i] = info(s);
+        }
+        l->more = flip(s);
+    } else if (type == MSG_RUNS) {
+        ret->u.runs.project = flip(s) ? "" : "project-7";
+    } else if (type == MSG_RUNS_REPLY) {
+        struct msg_runs_reply *r = &ret->u.runs_reply;
+        r->count = below32(s, 9);
+        r->names = take(s, r->count, sizeof(*r->names));
+        for (uint32_t i = 0; i < r->count; i++) {
+            r->names[i] = run(s);
+        }
+    }
+}
+
+static void make_restore(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret_payload)
+{
+    if (type == MSG_RESTORE) {
+        struct msg_restore *r = &ret->u.restore;
+        *r = (struct msg_restore){.ordinal = (uint32_t)number(s)};
+        r->selector.kind = (enum select_kind)sample_below(s, 3);
+        if (r->selector.kind != SELECT_LATEST) {
+            r->selector.id = ckpt(s);
+            r->selector.id.term = r->selector.kind == SELECT_STEP ? 0 : r->selector.id.term;
+        }
+        r->allow_older = flip(s);
+        r->wait_ms = number(s);
+    } else if (type == MSG_RESOLVED) {
+        struct msg_resolved *r = &ret->u.resolved;
+        *r = (struct msg_resolved){.empty = flip(s), .fell_back = flip(s), .id = ckpt(s)};
+        r->try_count = (uint32_t)number(s);
+        r->newest_term = number(s);
+        r->info = info(s);
+    } else if (type == MSG_REPORT) {
+        struct msg_report *r = &ret->u.report;
+        *r = (struct msg_report){(uint32_t)number(s), (uint32_t)number(s), code(s), text(s, 0, 200),
+                                 number(s)};
+    } else if (type == MSG_VERDICT) {
+        struct msg_verdict *v = &ret->u.verdict;
+        *v = (struct msg_verdict){
+            .done = flip(s), .fell_back = flip(s), .id = ckpt(s), .text = text(s, 0, 99)};
+        v->code = v->done ? 0 : code(s);
+        v->try_count = (uint32_t)number(s);
+        v->newest_term = number(s);
+        v->info = info(s);
+    } else if (type == MSG_FETCH) {
+        ret->u.fetch = (struct msg_fetch){ckpt(s), 1 + below32(s, 3), (uint32_t)number(s)};
+    } else if (type == MSG_BYTES) {
+        *ret_payload = below32(s, 10000);
+        ret->u.bytes.offset = sample_below(s, 1 << 20);
+        ret->u.bytes.total_bytes = ret->u.bytes.offset + *ret_payload;
+    } else if (type == MSG_PLAN) {
+        struct msg_plan *p = &ret->u.plan;
+        *p = (struct msg_plan){.id = ckpt(s), .want_count = below32(s, 10)};
+        p->wants = take(s, p->want_count, sizeof(*p->wants));
+        for (uint32_t i = 0; i < p->want_count; i++) {
+            make_want(s, &p->wants[i]);
+        }
+    } else if (type == MSG_PLAN_REPLY) {
+        ret->u.plan_reply = (struct msg_plan_reply){below32(s, 1000), flip(s)};
+        *ret_payload = ret->u.plan_reply.record_count * PLAN_READ_BYTES;
+    } else if (type == MSG_READ) {
+        ret->u.read = (struct msg_read){object(s), sample_below(s, 1 << 20),
+                                        1 + below32(s, LIMIT_CHUNK_BYTES)};
+    } else if (type == MSG_READ_REPLY) {
+        ret->u.read_reply.bytes = *ret_payload = 1 + below32(s, 100000);
+    }
+}
+
+void sample_make(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret_payload_bytes)
+{
+    memset(ret, 0, sizeof(*ret));
+    ret->type = (enum msg_type)type;
+    *ret_payload_bytes = 0;
+    if (type < 20) {
+        make_session(s, type, ret);
+    } else if (type < 40) {
+        make_save(s, type, ret, ret_payload_bytes);
+    } else if (type < 60) {
+        make_list(s, type, ret);
+    } else {
+        make_restore(s, type, ret, ret_payload_bytes);
+    }
+}
+
+void sample_plan_read(struct sample *s, struct plan_read *ret)
+{
+    memset(ret, 0, sizeof(*ret));
+    ret->want = (uint32_t)number(s);
+    ret->object = object(s);
+    ret->stored_bytes = 1 + below32(s, LIMIT_CHUNK_BYTES);
+    ret->plain_bytes = 1 + below32(s, LIMIT_CHUNK_BYTES);
+    ret->stored_crc = (uint32_t)sample_u64(s);
+    ret->offset = sample_below(s, (uint64_t)LIMIT_OBJECT_BYTES - ret->stored_bytes);
+    ret->encoding = (uint8_t)sample_below(s, 3);
+    ret->digest_alg = flip(s) ? DIGEST_XXH3_128 : DIGEST_SHA256;
+    ret->plain_bytes = ret->encoding == ENCODING_RAW ? ret->stored_bytes : ret->plain_bytes;
+    fill(s, ret->digest_alg == DIGEST_SHA256 ? 32 : 16, ret->digest.bytes);
+    ret->blob_offset = number(s);
+    ret->cell.ndim = below32(s, LIMIT_NDIM + 1);
+    for (uint32_t i = 0; i < ret->cell.ndim; i++) {
+        ret->cell.offset[i] = (int64_t)(number(s) >> 2);
+        ret->cell.length[i] = (int64_t)(number(s) >> 2);
+    }
+}
+
+void sample_frame(const struct msg *msg, uint32_t stream, uint64_t sequence, uint32_t payload_bytes,
+                  struct buf *buf)
+{
+    struct buf message;
+    buf_init(&message, LIMIT_MESSAGE_BYTES);
+    msg_encode(msg, &message);
+    CHECK(buf_status(&message) == 0);
+    struct frame frame = {.type = (uint16_t)msg->type,
+                          .stream = stream,
+                          .sequence = sequence,
+                          .message_bytes = (uint32_t)message.bytes,
+                          .payload_bytes = payload_bytes};
+    uint8_t header[FRAME_HEADER_BYTES];
+    frame_encode(&frame, message.data, header);
+    buf_put(buf, sizeof(header), header);
+    buf_put(buf, message.bytes, message.data);
+    buf_fini(&message);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: what an older version sent is understood, and what it understood is still what we send.
+ * Method: the frames of tests/golden/wire-v1 against the samples of the same seed, both ways. A
+ * failure here means that an old peer breaks: see PROTOCOL.md 8 for what may change.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "sample.h"
+#include "wire/frame.h"
+
+static size_t read_golden(uint32_t type, size_t cap, uint8_t *ret)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%s.bin", CAIRN_GOLDEN, msg_name(type));
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        fail_msg("%s is missing: run make_golden_wire for a new message", path);
+    }
+    size_t bytes = fread(ret, 1, cap, file);
+    assert_true(feof(file));
+    assert_int_equal(fclose(file), 0);
+    return bytes;
+}
+
+static void check_type(uint32_t type)
+{
+    static uint8_t golden[1 << 16];
+    size_t golden_bytes = read_golden(type, sizeof(golden), golden);
+    struct scratch scratch;
+    scratch_init(&scratch, MIB(4));
+    struct sample sample = {.state = type, .scratch = &scratch};
+    struct msg msg, decoded;
+    uint32_t payload_bytes;
+    sample_make(&sample, type, &msg, &payload_bytes);
+    struct buf now, text, decoded_text;
+    buf_init(&now, MIB(1));
+    buf_init(&text, MIB(1));
+    buf_init(&decoded_text, MIB(1));
+    sample_frame(&msg, 7, type, payload_bytes, &now);
+    if (now.bytes != golden_bytes || memcmp(now.data, golden, golden_bytes) != 0) {
+        fail_msg("%s is sent in other bytes than before", msg_name(type));
+    }
+    struct frame frame;
+    assert_int_equal(frame_decode(golden, LIMIT_MESSAGE_BYTES, LIMIT_CHUNK_BYTES, &frame, NULL), 0);
+    assert_int_equal(frame.type, type);
+    assert_int_equal(frame.stream, 7);
+    assert_int_equal(frame.sequence, type);
+    assert_int_equal(frame.payload_bytes, payload_bytes);
+    assert_int_equal(FRAME_HEADER_BYTES + frame.message_bytes, golden_bytes);
+    assert_int_equal(frame_check(golden, &frame, golden + FRAME_HEADER_BYTES, NULL), 0);
+    assert_int_equal(msg_decode(type, frame.message_bytes, golden + FRAME_HEADER_BYTES, &scratch,
+                                &decoded, NULL),
+                     0);
+    sample_dump(&msg, &text);
+    sample_dump(&decoded, &decoded_text);
+    assert_int_equal(text.bytes, decoded_text.bytes);
+    assert_memory_equal(text.data, decoded_text.data, text.bytes);
+    buf_fini(&now);
+    buf_fini(&text);
+    buf_fini(&decoded_text);
+    scratch_fini(&scratch);
+}
+
+static void test_golden_frames_hold_both_ways(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SAMPLE_TYPE_COUNT; i++) {
+        check_type(SAMPLE_TYPES[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_frames_hold_both_ways),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
