@@ -16,7 +16,7 @@ static void on_ready_timer(struct timer *timer);
 
 int end_idx(const struct end *end) { return end == &end->conn->end[1]; }
 
-uint64_t conn_latency_ns(struct sim *sim)
+uint64_t sim_conn_latency_ns(struct sim *sim)
 {
     return sim_between(sim, sim->net.latency_min_us, sim->net.latency_max_us) * 1000 + 1;
 }
@@ -33,7 +33,7 @@ bool net_is_blocked(const struct sim *sim, const struct sim_host *from, const st
     return false;
 }
 
-struct conn *conn_new(struct sim_host *host, const struct net_addr *addr)
+struct conn *sim_conn_new(struct sim_host *host, const struct net_addr *addr)
 {
     struct sim *sim = host->sim;
     struct conn *conn = sim_alloc(sizeof *conn);
@@ -58,7 +58,7 @@ struct conn *conn_new(struct sim_host *host, const struct net_addr *addr)
     return conn;
 }
 
-void conn_accept(struct conn *conn, struct sim_host *host)
+void sim_conn_accept(struct conn *conn, struct sim_host *host)
 {
     struct end *end = &conn->end[1];
 
@@ -70,13 +70,13 @@ void conn_accept(struct conn *conn, struct sim_host *host)
     conn->is_accepted = true;
 }
 
-void conn_fail(struct conn *conn)
+void sim_conn_fail(struct conn *conn)
 {
     conn->end[0].state = END_FAILED;
     end_check(&conn->end[0]);
 }
 
-void conn_bury_if_done(struct conn *conn)
+void sim_conn_bury_if_done(struct conn *conn)
 {
     if (!conn->end[0].is_closed || !conn->end[1].is_closed || conn->is_buried) {
         return;
@@ -91,7 +91,7 @@ void conn_bury_if_done(struct conn *conn)
     list_add_tail(&conn->sim->graveyard, &conn->link);
 }
 
-void conn_free(struct conn *conn)
+void sim_conn_free(struct conn *conn)
 {
     free(conn->pipe[0].ring);
     free(conn->pipe[1].ring);
@@ -213,16 +213,16 @@ void pipe_send(struct conn *conn, int idx)
 {
     push(conn, idx,
          (struct segment){SEGMENT_DATA, conn->pipe[idx].written,
-                          conn->sim->now_ns + conn_latency_ns(conn->sim)});
+                          conn->sim->now_ns + sim_conn_latency_ns(conn->sim)});
 }
 
-void conn_finish(struct conn *conn, int idx)
+void sim_conn_finish(struct conn *conn, int idx)
 {
     push(conn, idx,
-         (struct segment){SEGMENT_FIN, 0, conn->sim->now_ns + conn_latency_ns(conn->sim)});
+         (struct segment){SEGMENT_FIN, 0, conn->sim->now_ns + sim_conn_latency_ns(conn->sim)});
 }
 
-void conn_reset(struct conn *conn, int idx, bool is_dropped, uint64_t delay_ns)
+void sim_conn_reset(struct conn *conn, int idx, bool is_dropped, uint64_t delay_ns)
 {
     struct pipe *pipe = &conn->pipe[idx];
     size_t count = pipe->segment_count;
@@ -247,8 +247,8 @@ static void arrive(struct conn *conn, int idx, const struct segment *segment)
     case SEGMENT_DATA:
         pipe->arrived = segment->upto;
         if (reader->is_closed && !reader->is_lost) {
-            conn_reset(conn, 1 - idx, true,
-                       conn_latency_ns(conn->sim)); /* nobody is there any more */
+            sim_conn_reset(conn, 1 - idx, true,
+                       sim_conn_latency_ns(conn->sim)); /* nobody is there any more */
         }
         break;
     case SEGMENT_FIN:
@@ -294,14 +294,14 @@ static void on_arrival_1(struct timer *timer)
     on_arrival(container_of(timer, struct conn, pipe[1].arrival), 1);
 }
 
-void conn_kick(struct conn *conn)
+void sim_conn_kick(struct conn *conn)
 {
     for (int i = 0; i < 2; i++) {
         struct pipe *pipe = &conn->pipe[i];
 
         if (pipe->is_stalled && !pipe->is_silent) {
             pipe->is_stalled = false;
-            sim_schedule(conn->sim, &pipe->arrival, conn_latency_ns(conn->sim));
+            sim_schedule(conn->sim, &pipe->arrival, sim_conn_latency_ns(conn->sim));
         }
     }
 }

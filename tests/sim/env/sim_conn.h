@@ -56,18 +56,18 @@ struct conn {
     bool is_accepted, is_buried;
 };
 
-struct conn *conn_new(struct sim_host *host, const struct net_addr *addr);
-void conn_accept(struct conn *conn, struct sim_host *host); /* opens end[1] */
-void conn_fail(struct conn *conn);                          /* end[0]: refused */
-void conn_bury_if_done(struct conn *conn);
-void conn_free(struct conn *conn);
+struct conn *sim_conn_new(struct sim_host *host, const struct net_addr *addr);
+void sim_conn_accept(struct conn *conn, struct sim_host *host); /* opens end[1] */
+void sim_conn_fail(struct conn *conn);                          /* end[0]: refused */
+void sim_conn_bury_if_done(struct conn *conn);
+void sim_conn_free(struct conn *conn);
 /* Resets the direction from end[idx]; dropped: bytes under way are lost. */
-void conn_reset(struct conn *conn, int idx, bool is_dropped, uint64_t delay_ns);
-void conn_finish(struct conn *conn, int idx); /* an orderly end after the bytes under way */
-void conn_kick(struct conn *conn);            /* goes on with what a partition held up */
+void sim_conn_reset(struct conn *conn, int idx, bool is_dropped, uint64_t delay_ns);
+void sim_conn_finish(struct conn *conn, int idx); /* an orderly end after the bytes under way */
+void sim_conn_kick(struct conn *conn);            /* goes on with what a partition held up */
 void end_check(struct end *end);              /* tells its owner when a wanted event is there */
 int end_idx(const struct end *end);
-uint64_t conn_latency_ns(struct sim *sim);
+uint64_t sim_conn_latency_ns(struct sim *sim);
 bool net_is_blocked(const struct sim *sim, const struct sim_host *from, const struct sim_host *to);
 /* Takes up to bytes from, or puts them into, the pipe; returns how many. */
 size_t pipe_read(struct conn *conn, int idx, size_t bytes, void *ret);

@@ -86,15 +86,15 @@ static void on_connect(struct timer *timer)
     if ((!listener && is_silent) ||
         (listener && (net_is_blocked(sim, client->host, listener->host) ||
                       net_is_blocked(sim, listener->host, client->host)))) {
-        sim_schedule(sim, timer, (uint64_t)SYN_RETRY_MS * 1000000 + conn_latency_ns(sim));
+        sim_schedule(sim, timer, (uint64_t)SYN_RETRY_MS * 1000000 + sim_conn_latency_ns(sim));
         return;
     }
     if (!listener) {
-        conn_fail(conn);
+        sim_conn_fail(conn);
         return;
     }
-    conn_accept(conn, listener->host);
-    sim_schedule(sim, timer, conn_latency_ns(sim));
+    sim_conn_accept(conn, listener->host);
+    sim_schedule(sim, timer, sim_conn_latency_ns(sim));
     listener->on_accept(listener->user, &conn->end[1].base);
 }
 
@@ -105,12 +105,12 @@ static int connect_to(struct net *net, const struct net_addr *addr, struct sock 
     struct conn *conn;
 
     (void)diag;
-    conn = conn_new(host, addr);
+    conn = sim_conn_new(host, addr);
     timer_init(&conn->connect, &host->sim->loop, on_connect);
     if (host->is_dead) {
-        conn_fail(conn);
+        sim_conn_fail(conn);
     } else {
-        sim_schedule(host->sim, &conn->connect, conn_latency_ns(host->sim));
+        sim_schedule(host->sim, &conn->connect, sim_conn_latency_ns(host->sim));
     }
     *ret = &conn->end[0].base;
     return 0;
@@ -301,11 +301,11 @@ static void close_sock(struct sock *sock)
         sim_unschedule(conn->sim, &conn->connect);
     } else if (!end->is_lost && (pipe_unread(in) || in->segment_count)) {
         /* As Linux: a close with unread bytes resets, and may overtake what was sent. */
-        conn_reset(conn, idx, sim_chance(conn->sim, 2), conn_latency_ns(conn->sim));
+        sim_conn_reset(conn, idx, sim_chance(conn->sim, 2), sim_conn_latency_ns(conn->sim));
     } else if (!end->is_lost) {
-        conn_finish(conn, idx);
+        sim_conn_finish(conn, idx);
     }
-    conn_bury_if_done(conn);
+    sim_conn_bury_if_done(conn);
 }
 
 static void peer_name(struct sock *sock, size_t bytes, char *ret)
@@ -357,7 +357,7 @@ size_t sim_cut(struct sim *sim, const char *a, const char *b)
 
         if ((is_name(a, x) && is_name(b, y)) || (is_name(a, y) && is_name(b, x))) {
             for (int i = 0; i < 2; i++) {
-                conn_reset(conn, i, true, sim_below(sim, RESET_DELAY_MAX_NS));
+                sim_conn_reset(conn, i, true, sim_below(sim, RESET_DELAY_MAX_NS));
             }
             count++;
         }
@@ -381,7 +381,7 @@ void sim_partition(struct sim *sim, const char *from, const char *to, bool on)
     } else if (!on && at < sim->partition_count) {
         sim->partitions[at] = sim->partitions[--sim->partition_count];
         list_each (node, &sim->conns) {
-            conn_kick(list_item(node, struct conn, link)); /* stalls again where it is still cut */
+            sim_conn_kick(list_item(node, struct conn, link)); /* stalls again where it is still cut */
         }
     }
 }
@@ -400,7 +400,7 @@ void sim_net_kill(struct sim_host *host, enum sim_death death)
             if (death == SIM_SILENT) {
                 conn->pipe[i].is_silent = conn->pipe[1 - i].is_silent = true;
             } else if (!end->is_closed && conn->end[1 - i].host) {
-                conn_reset(conn, i, true, sim_below(host->sim, RESET_DELAY_MAX_NS));
+                sim_conn_reset(conn, i, true, sim_below(host->sim, RESET_DELAY_MAX_NS));
             }
             if (end->state == END_CONNECTING) {
                 end->state = END_FAILED;
@@ -417,7 +417,7 @@ void sim_net_bury(struct sim *sim)
     struct list *node;
 
     while ((node = list_pop(&sim->graveyard))) {
-        conn_free(list_item(node, struct conn, link));
+        sim_conn_free(list_item(node, struct conn, link));
     }
 }
 
@@ -427,7 +427,7 @@ void sim_net_free_all(struct sim *sim)
 
     sim_net_bury(sim);
     while ((node = list_pop(&sim->conns))) {
-        conn_free(list_item(node, struct conn, link));
+        sim_conn_free(list_item(node, struct conn, link));
     }
     list_each (item, &sim->hosts) {
         struct sim_host *host = list_item(item, struct sim_host, link);
