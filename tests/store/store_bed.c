@@ -340,8 +340,8 @@ int bed_check_object(struct bed *bed, struct object_id id, size_t bytes, unsigne
     if (rc != 0 && rc != CAIRN_E_READ_ONLY) {
         return rc;
     }
-    /* READ_ONLY: an fsync of its directory failed, so the store vouches for nothing new in it; what is
-     * there can be read all the same. */
+    /* READ_ONLY: an fsync of its directory failed, so the store vouches for nothing new in it; what
+     * is there can be read all the same. */
     assert_true(rc != 0 || have == bytes);
     uint8_t *expected = bed_bytes(bytes, seed), *data = bed_bytes(bytes, seed + 1);
     rc = bed_read(bed, id, 0, bytes, data);
