@@ -380,8 +380,8 @@ void sim_partition(struct sim *sim, const char *from, const char *to, bool on)
         sim->partitions[sim->partition_count++] = wanted;
     } else if (!on && at < sim->partition_count) {
         sim->partitions[at] = sim->partitions[--sim->partition_count];
-        list_each (node, &sim->conns) {
-            sim_conn_kick(list_item(node, struct conn, link)); /* stalls again where it is still cut */
+        list_each (node, &sim->conns) { /* stalls again where it is still cut */
+            sim_conn_kick(list_item(node, struct conn, link));
         }
     }
 }
