@@ -141,6 +141,18 @@ static void test_split_is_even_and_complete(void **state)
     }
 }
 
+static void test_split_example_of_the_norm(void **state)
+{
+    static const uint64_t starts[] = {0, 4, 8};
+    (void)state;
+    for (uint32_t m = 0; m < 3; m++) {
+        struct split split = {10, m, 3};
+        for (uint32_t c = 0; c < 3; c++) {
+            assert_int_equal(split_is_mine(&split, starts[c]), m == c);
+        }
+    }
+}
+
 static void test_split_of_huge_totals(void **state)
 {
     (void)state;
@@ -158,6 +170,7 @@ int main(void)
         cmocka_unit_test(test_cells_tile_their_box),
         cmocka_unit_test(test_examples_of_the_norm),
         cmocka_unit_test(test_split_is_even_and_complete),
+        cmocka_unit_test(test_split_example_of_the_norm),
         cmocka_unit_test(test_split_of_huge_totals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -250,6 +250,23 @@ static int nested_status(struct buf *buf, unsigned levels)
     return buf_status(buf);
 }
 
+static void test_the_example_of_the_norm(void **state)
+{
+    static const uint8_t want[] = {0x43, 0x52, 0x4e, 0x54, 1, 0,    0,    0,    1,    0, 0,
+                                   0,    13,   0,    0,    0, 0x5e, 0x36, 0xe0, 0x5e, 3, 0,
+                                   0,    0,    0,    0,    0, 0,    1,    0,    0,    0, 0xf9};
+    struct tree_builder builder;
+    struct buf buf;
+    (void)state;
+    buf_init(&buf, MIB(1));
+    tree_begin(&builder, &buf);
+    tree_put_int(&builder, -7);
+    tree_end(&builder);
+    assert_int_equal(buf.bytes, sizeof want);
+    assert_memory_equal(buf.data, want, sizeof want);
+    buf_fini(&buf);
+}
+
 static void test_depth_ends_at_64_levels(void **state)
 {
     struct buf buf;
@@ -359,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_pretty_json_and_escapes),
         cmocka_unit_test(test_other_forms_are_refused),
         cmocka_unit_test(test_keys_of_a_dict),
+        cmocka_unit_test(test_the_example_of_the_norm),
         cmocka_unit_test(test_depth_ends_at_64_levels),
         cmocka_unit_test(test_random_trees_come_back),
         cmocka_unit_test(test_json_without_memory_or_room),
