@@ -286,13 +286,16 @@ static void on_fetched(struct store_req *req)
         diag_add(&doc->diag, "read %s", text);
     } else {
         doc->data = req->ret_data;
-        req->ret_data = NULL;
         if (req->ret_bytes != doc->key.bytes) {
             doc->status = diag_set(
                 &doc->diag, CAIRN_E_DAMAGED, "%s is damaged: %llu bytes instead of %llu", text,
                 (unsigned long long)req->ret_bytes, (unsigned long long)doc->key.bytes);
         }
     }
+    if (req->status) {
+        free(req->ret_data); /* read, but the answer came too late to count */
+    }
+    req->ret_data = NULL;
     if (doc->status) {
         doc_post(doc);
         catalog_drop(doc->catalog);

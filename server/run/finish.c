@@ -378,7 +378,7 @@ static void put_start(struct finish *finish, struct fin_put *put, enum store_kin
 /* There is a manifest of this opening already: of an earlier try that died before the commit, or of
  * another daemon that is at it now. They differ at most in their wall time; then the published one
  * is the manifest. */
-static bool manifest_adopt(struct fin_put *put)
+static bool manifest_adopt(struct fin_put *put, const uint8_t *data, uint64_t bytes)
 {
     struct finish *finish = put->finish;
     struct scratch scratch;
@@ -386,13 +386,12 @@ static bool manifest_adopt(struct fin_put *put)
     bool same = false;
 
     scratch_init(&scratch, MIB(4));
-    if (manifest_decode((size_t)put->req.ret_bytes, put->req.ret_data, &scratch, &found, NULL) ==
-        0) {
+    if (manifest_decode((size_t)bytes, data, &scratch, &found, NULL) == 0) {
         int64_t mine = finish->build.manifest.created_wall_ns;
         int status = build_manifest_at(&finish->build, found.created_wall_ns, NULL);
 
-        same = status == 0 && finish->build.bytes.bytes == put->req.ret_bytes &&
-               memcmp(finish->build.bytes.data, put->req.ret_data, finish->build.bytes.bytes) == 0;
+        same = status == 0 && finish->build.bytes.bytes == bytes &&
+               memcmp(finish->build.bytes.data, data, finish->build.bytes.bytes) == 0;
         if (!same) {
             err_ignore(build_manifest_at(&finish->build, mine,
                                          NULL)); /* it was encoded once; the save fails anyway */
@@ -402,15 +401,15 @@ static bool manifest_adopt(struct fin_put *put)
     return same;
 }
 
-static void put_compare(struct fin_put *put)
+static void put_compare(struct fin_put *put, const uint8_t *found, uint64_t bytes)
 {
     struct store_req *req = &put->req;
-    bool same = req->ret_bytes == put->bytes && memcmp(req->ret_data, put->data, put->bytes) == 0;
+    bool same = bytes == put->bytes && memcmp(found, put->data, put->bytes) == 0;
     struct diag diag = DIAG_INIT;
     char text[256];
 
     if (!same && put->is_manifest) {
-        same = manifest_adopt(put);
+        same = manifest_adopt(put, found, bytes);
     }
     if (!same) {
         doc_name_text(&req->name, sizeof text, text);
@@ -424,6 +423,7 @@ static void on_put(struct store_req *req)
     struct fin_put *put = container_of(req, struct fin_put, req);
     struct finish *finish = put->finish;
     bool transient = req->status == CAIRN_E_OUTCOME_UNKNOWN || req->status == CAIRN_E_TIMED_OUT;
+    uint8_t *found = req->op == STORE_FETCH ? req->ret_data : NULL;
     char text[256];
 
     finish->inflight--;
@@ -438,13 +438,10 @@ static void on_put(struct store_req *req)
             diag_add(&req->diag, "publish %s", text);
             finish_fail(finish, req->status, &req->diag);
         } else if (req->op == STORE_FETCH) {
-            put_compare(put);
+            put_compare(put, found, req->ret_bytes);
         }
     }
-    if (req->op == STORE_FETCH) {
-        free(req->ret_data);
-        req->ret_data = NULL;
-    }
+    free(found);
     if (!is_cancelled(finish)) {
         sm_run(&finish->sm);
     }

@@ -265,6 +265,9 @@ static void on_loaded(struct store_req *req)
         status = state_rebuild(run, &req->diag);
     }
     if (status) {
+        if (req->status) {
+            record_free(req->ret_record); /* read, but the answer came too late to count */
+        }
         if (err_retry(status) != ERR_RETRY_NEVER && !catalog->closing) {
             timer_start(&run->retry,
                         RUN_RETRY_MS); /* opens must not be forgotten because one read failed */

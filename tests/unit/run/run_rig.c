@@ -5,7 +5,6 @@
 #include "run_rig.h"
 
 #include "base/check.h"
-#include "store/memory/memory_private.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,8 +35,11 @@ void rig_init(struct rig *rig)
 {
     struct store *memory = NULL;
 
+    uint64_t seed = rig->seed;
+
     memset(rig, 0, sizeof *rig);
-    rig->sim = sim_new(7);
+    rig->seed = seed;
+    rig->sim = sim_new(seed);
     rig->host = sim_host_new(rig->sim, "server", NULL);
     assert_int_equal(memory_medium_new(&rig->medium), 0);
     assert_int_equal(
@@ -246,36 +248,43 @@ static void add_blob(struct part_maker *maker, const struct piece *piece)
     }
 }
 
-static void on_snapshot_uuid(struct run_snapshot_req *req)
+struct uuid_call {
+    struct run_snapshot_req req;
+    struct uuid uuid;
+    bool done;
+};
+
+static void on_uuid(struct run_snapshot_req *req)
 {
+    struct uuid_call *call = container_of(req, struct uuid_call, req);
+
+    call->done = true;
     if (req->status == 0) {
-        memcpy(req->diag.text, &req->state->info.run_uuid, sizeof(struct uuid));
+        call->uuid = req->state->info.run_uuid;
     }
-    req->diag.code = 1; /* done */
 }
 
 /* The run's uuid, as ranks learn it when they join. */
 static struct uuid run_uuid(struct rig *rig, struct run *run)
 {
-    struct run_snapshot_req req = {.done = on_snapshot_uuid};
-    struct uuid uuid;
+    struct uuid_call call;
+    int left = 50;
 
-    run_snapshot(run, &req);
-    while (req.diag.code != 1) {
-        assert_true(sim_step(rig->sim));
-    }
-    assert_int_equal(req.status, 0);
-    memcpy(&uuid, req.diag.text, sizeof uuid);
-    return uuid;
+    do {
+        call = (struct uuid_call){.req = {.done = on_uuid}};
+        run_snapshot(run, &call.req);
+        rig_until(rig, &call.done);
+    } while (call.req.status && --left > 0);
+    assert_int_equal(call.req.status, 0);
+    return call.uuid;
 }
 
-static void make_part(struct part_maker *maker, struct rig *rig, const struct rig_seal *seal,
+static void make_part(struct part_maker *maker, const struct rig_seal *seal,
                       const struct rank_list *list)
 {
     struct part *part = &maker->part;
     uint64_t writer = 1000 + seal->rank;
 
-    (void)rig;
     part->id = seal->id;
     part->rank = seal->rank;
     part->world_size = seal->world;
@@ -296,10 +305,33 @@ static void make_part(struct part_maker *maker, struct rig *rig, const struct ri
     }
 }
 
-int rig_seal(struct rig *rig, struct run *run, const struct rig_seal *seal,
-             const struct rank_list *list)
+/* The encoded part in buf; its writer is returned. */
+static uint64_t encode_part(struct rig *rig, struct run *run, const struct rig_seal *seal,
+                            const struct rank_list *list, struct buf *buf)
 {
     struct part_maker *maker = calloc(1, sizeof *maker);
+    uint64_t writer;
+
+    assert_non_null(maker);
+    maker->part.run_uuid = run_uuid(rig, run);
+    make_part(maker, seal, list);
+    writer = maker->part.writer;
+    buf_init(buf, LIMIT_PART_BYTES);
+    part_encode(&maker->part, buf);
+    assert_int_equal(buf_status(buf), 0);
+    free(maker);
+    return writer;
+}
+
+static bool is_transient(int status)
+{
+    return status && status != CAIRN_E_EXISTS && err_retry(status) != ERR_RETRY_NEVER &&
+           status != CAIRN_E_ABORTED;
+}
+
+static int seal_part(struct rig *rig, struct run *run, const struct rig_seal *seal,
+                     const struct rank_list *list, int tries)
+{
     struct store_name name = {.run = rig->name,
                               .id = seal->id,
                               .kind = STORE_PART,
@@ -316,29 +348,40 @@ int rig_seal(struct rig *rig, struct run *run, const struct rig_seal *seal,
                           .seals = &one};
     struct store_req req;
     struct buf buf;
-    int status;
+    uint64_t writer = encode_part(rig, run, seal, list, &buf);
+    int status, left = tries;
 
-    assert_non_null(maker);
-    maker->part.run_uuid = run_uuid(rig, run);
-    make_part(maker, rig, seal, list);
-    buf_init(&buf, LIMIT_PART_BYTES);
-    part_encode(&maker->part, &buf);
-    assert_int_equal(buf_status(&buf), 0);
-    req =
-        (struct store_req){.op = STORE_PUBLISH, .name = name, .data = buf.data, .bytes = buf.bytes};
-    rig_store(rig, &req);
+    do {
+        req = (struct store_req){
+            .op = STORE_PUBLISH, .name = name, .data = buf.data, .bytes = buf.bytes};
+        rig_store(rig, &req);
+    } while (is_transient(req.status) && --left > 0);
     assert_true(req.status == 0 || req.status == CAIRN_E_EXISTS);
     if (seal->rank % 2 == 0) { /* every second one is read back by the finish */
         run_cache_part(run, &name, buf.bytes, buf.data);
     }
     one.entry = (struct entry_seal){.open_id = seal->open_id,
-                                    .writer = maker->part.writer,
+                                    .writer = writer,
                                     .part_bytes = buf.bytes,
                                     .part_sha256 = sha256(buf.bytes, buf.data)};
-    status = rig_event(rig, run, &event, NULL);
+    left = tries;
+    do {
+        status = rig_event(rig, run, &event, NULL);
+    } while (is_transient(status) && --left > 0);
     buf_fini(&buf);
-    free(maker);
     return status;
+}
+
+int rig_seal(struct rig *rig, struct run *run, const struct rig_seal *seal,
+             const struct rank_list *list)
+{
+    return seal_part(rig, run, seal, list, 1);
+}
+
+int rig_seal_retry(struct rig *rig, struct run *run, const struct rig_seal *seal,
+                   const struct rank_list *list)
+{
+    return seal_part(rig, run, seal, list, 50);
 }
 
 static void on_outcome(struct run_watch *watch, enum save_state state, int code, const char *why,
@@ -455,9 +498,21 @@ void rig_two_ranks(struct rank_list lists[2])
 
 void rig_flip(struct rig *rig, const struct store_name *name, size_t at)
 {
-    struct memory_thing **link = memory_find_small(rig->medium, name);
+    struct store_req req = {.op = STORE_FETCH, .name = *name};
+    uint8_t *data;
+    uint64_t bytes;
 
-    assert_non_null(*link);
-    assert_true(at < (*link)->bytes);
-    (*link)->data[at] ^= 1;
+    rig_store(rig, &req);
+    assert_int_equal(req.status, 0);
+    data = req.ret_data;
+    bytes = req.ret_bytes;
+    assert_true(at < bytes);
+    data[at] ^= 1;
+    req = (struct store_req){.op = STORE_DELETE_SMALL, .name = *name};
+    rig_store(rig, &req);
+    assert_int_equal(req.status, 0);
+    req = (struct store_req){.op = STORE_PUBLISH, .name = *name, .data = data, .bytes = bytes};
+    rig_store(rig, &req);
+    assert_int_equal(req.status, 0);
+    free(data);
 }

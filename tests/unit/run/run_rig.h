@@ -18,6 +18,7 @@
 enum { RIG_CHUNK = 4096, RIG_RANKS_MAX = 8, RIG_PIECES_MAX = 16 };
 
 struct rig {
+    uint64_t seed;
     struct sim *sim;
     struct sim_host *host;
     struct memory_medium *medium;
@@ -47,7 +48,7 @@ struct rank_list {
     struct piece pieces[RIG_PIECES_MAX]; /* sorted by (is_blob, name, coordinate, box) */
 };
 
-void rig_init(struct rig *rig);
+void rig_init(struct rig *rig);  /* rig->seed is kept */
 void rig_start(struct rig *rig); /* catalogue and run */
 void rig_stop(struct rig *rig);  /* closes the catalogue; the store stays */
 void rig_fini(struct rig *rig);
@@ -70,6 +71,9 @@ struct rig_seal {
 };
 int rig_seal(struct rig *rig, struct run *run, const struct rig_seal *seal,
              const struct rank_list *list);
+/* The same under faults: each step again until it went through, at most 50 times. */
+int rig_seal_retry(struct rig *rig, struct run *run, const struct rig_seal *seal,
+                   const struct rank_list *list);
 /* Waits for the outcome of a save. */
 struct rig_outcome {
     struct run_watch watch;
