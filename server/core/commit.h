@@ -138,10 +138,10 @@ struct event {
         id; /* OPEN, FIND_OPEN: only step is set; others: whole; RESTORE_REPORT: the try's */
     struct ckpt_id parent; /* OPEN: what the attempt restored; term 0: never restored */
     uint64_t newest_seen; /* OPEN, FIND_OPEN: the newest term when the attempt joined or restored */
-    uint64_t open_id; /* OPEN: random, not 0, used when a new opening is made; others: the opening
-                         meant */
-    uint64_t dead_id; /* FIND_OPEN: an opening of this step that the rank knows to be dead: it waits
-                       * for the next one. 0: none, a dead one is answered ABORTED */
+    /* OPEN: random, not 0, used when a new opening is made. FIND_OPEN: an opening of this step that
+     * the rank knows to be dead, so that it waits for the next one; any other dead one is answered
+     * ABORTED; 0: none. Others: the opening meant. */
+    uint64_t open_id;
     int64_t wall_ns;
     struct entry_info info; /* CREATE, and OPEN and RESTORE_BEGIN of a run that does not exist */
     struct entry_open open; /* OPEN: deadline, metadata ... (open_id is set from above) */

@@ -162,6 +162,7 @@ static bool open_is_answered(struct step *step, struct ckpt_id id)
     const struct state_commit *commit = commit_any(step->state, id);
     const struct state_open *open = state_open_find(step->state, id);
     const struct state_dead *dead = dead_find(step->state, id);
+    bool known = dead != NULL && dead->entry.open_id == step->event->open_id;
     step->ret->id = id;
     if (commit != NULL) {
         step_answer_committed(step, commit);
@@ -177,8 +178,10 @@ static bool open_is_answered(struct step *step, struct ckpt_id id)
         step_answer_open(step, open);
         return true;
     }
-    if (dead != NULL && dead->entry.open_id == step->event->open_id) {
+    /* Rank 0 repeats the opening that died; another rank has not heard of it. */
+    if (dead != NULL && known == (step->event->kind == EVENT_OPEN)) {
         step_answer_dead(step, dead);
+        step->ret->proven = known; /* a rank that finds it may have missed the next one */
         return true;
     }
     return false;
@@ -276,14 +279,8 @@ void on_find_open(struct step *step)
     if (!world_agrees(step, term)) {
         return;
     }
-    struct ckpt_id id = {term->term, event->id.step};
-    if (open_is_answered(step, id)) {
-        return;
+    if (!open_is_answered(step, (struct ckpt_id){term->term, event->id.step})) {
+        step_fail(step, CAIRN_E_AGAIN, "rank 0 has not opened step %" PRIu64 " yet",
+                  event->id.step);
     }
-    const struct state_dead *dead = dead_find(state, id);
-    if (dead != NULL && dead->entry.open_id != event->dead_id) {
-        step_answer_dead(step, dead);
-        return;
-    }
-    step_fail(step, CAIRN_E_AGAIN, "rank 0 has not opened step %" PRIu64 " yet", event->id.step);
 }

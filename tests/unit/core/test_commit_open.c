@@ -219,7 +219,7 @@ static void finding_after_an_abort(void **ret)
     assert_int_equal(f->verdict.open_id, 77);
     struct event event = event_of(EVENT_FIND_OPEN, &other);
     event.id.step = 10;
-    event.dead_id = 77;
+    event.open_id = 77;
     assert_int_equal(core_run(f, &event), CAIRN_E_AGAIN);
 }
 

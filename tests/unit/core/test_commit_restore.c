@@ -288,6 +288,28 @@ static void sessions_stay_bounded(void **ret)
     assert_int_equal(own_count, 2);
 }
 
+/* Goal (I4): the end of a session, decided on an old copy, does not undo where it has gone since.
+ */
+static void stale_end_conflicts(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event ok = event_of(EVENT_RESTORE_REPORT, &r1), bad = ok;
+    struct stale stale_ok, stale_bad;
+    ok.id = bad.id = ID(1, 30);
+    bad.code = CAIRN_E_SHAPE_MISMATCH;
+    assert_int_equal(core_begin(f, &r0, LATEST, true), 0);
+    assert_int_equal(core_report(f, &r0, ID(1, 30), 0), 0);
+    stale_init(&stale_ok, f, &ok);
+    stale_init(&stale_bad, f, &bad);
+    assert_true(stale_ok.verdict.restore_done && stale_bad.verdict.restore_failed);
+    assert_int_equal(core_report(f, &r0, ID(1, 30), CAIRN_E_DAMAGED), 0);
+    assert_int_equal(stale_apply(&stale_ok, f), CAIRN_E_CONFLICT);
+    assert_int_equal(stale_apply(&stale_bad, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &bad), 0);
+    assert_false(f->verdict.restore_failed);
+    assert_ckpt(f->verdict.id, 1, 20);
+}
+
 /* Goal: left-over reports go with a later session. */
 static void left_over_reports_are_swept(void **ret)
 {
@@ -372,6 +394,7 @@ int main(void)
         TEST(none_left),
         TEST(suspect_is_taken_in_turn),
         TEST(sessions_stay_bounded),
+        TEST(stale_end_conflicts),
         TEST(left_over_reports_are_swept),
         TEST(living_session_is_not_swept),
         TEST(stale_health_conflicts),
