@@ -26,8 +26,7 @@ enum bed_kind bed_kind_parse(const char *name)
     exit(2);
 }
 
-/* --- life
- * ---------------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static void enter_host(struct bed *bed)
 {
@@ -130,8 +129,7 @@ void bed_open_ok(struct bed *bed)
     }
 }
 
-/* --- waiting
- * ------------------------------------------------------------------------------------------- */
+/* --- waiting ---------------------------------------------------------------------------------- */
 
 struct wait {
     struct bed *bed;
@@ -212,24 +210,40 @@ void bed_reopen(struct bed *bed)
     bed_open_ok(bed);
 }
 
-void bed_crash(struct bed *bed, bool lose_all)
+/* The process is gone, and the store's memory with it. */
+static void die(struct bed *bed)
 {
     assert_int_equal(bed->kind, BED_DIR_SIM);
     if (!sim_is_dead(bed->host)) {
         sim_kill(bed->host, SIM_RESET);
     }
     bed_close(bed);
+}
+
+static void rise(struct bed *bed)
+{
+    bed->host = sim_restart(bed->host);
+    enter_host(bed);
+}
+
+void bed_crash(struct bed *bed, bool lose_all)
+{
+    die(bed);
     if (lose_all) {
         sim_disk_crash_lose_all(bed->disk);
     } else {
         sim_disk_crash(bed->disk);
     }
-    bed->host = sim_restart(bed->host);
-    enter_host(bed);
+    rise(bed);
 }
 
-/* --- operations
- * ------------------------------------------------------------------------------------------ */
+void bed_kill(struct bed *bed)
+{
+    die(bed);
+    rise(bed);
+}
+
+/* --- operations ------------------------------------------------------------------------------- */
 
 struct run_name bed_run(void) { return (struct run_name){.project = "p", .run = "r"}; }
 

@@ -55,14 +55,15 @@ void bed_reopen(struct bed *bed);
 /* BED_DIR_SIM: the process dies, the machine too (lose_all: the worst legal loss), a new one
  * starts. The store is left closed. */
 void bed_crash(struct bed *bed, bool lose_all);
+/* BED_DIR_SIM: only the process dies; what it wrote is still in the machine's cache. */
+void bed_kill(struct bed *bed);
 
 /* Submits and runs the loop until the request is done; returns its status. */
 int bed_do(struct bed *bed, struct store_req *req);
 /* The same for several at once. */
 void bed_do_all(struct bed *bed, size_t count, struct store_req *reqs);
 
-/* --- operations on the run "p/r", checkpoint (1, step)
- * ----------------------------------------------- */
+/* --- operations on the run "p/r", checkpoint (1, step) ---------------------------------------- */
 
 struct run_name bed_run(void);
 struct object_id bed_object(uint64_t step, uint32_t rank, uint32_t sequence);

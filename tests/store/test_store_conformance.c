@@ -33,8 +33,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* --- objects
- * ------------------------------------------------------------------------------------------- */
+/* --- objects ---------------------------------------------------------------------------------- */
 
 /* Goal: what is not sealed is seen by nobody. */
 static void unsealed_objects_are_invisible(void **state)
@@ -244,8 +243,7 @@ static void writes_may_be_parallel(void **state)
     assert_int_equal(bed_check_object(bed, id, COUNT * BYTES, 1), 0);
 }
 
-/* --- small things
- * -------------------------------------------------------------------------------------- */
+/* --- small things ----------------------------------------------------------------------------- */
 
 static void publishing_never_replaces(void **state)
 {
@@ -284,8 +282,7 @@ static void small_things_are_told_apart(void **state)
     assert_int_equal(bed_publish(bed, names[0], 7, 9), 0);
 }
 
-/* --- records
- * ------------------------------------------------------------------------------------------- */
+/* --- records ---------------------------------------------------------------------------------- */
 
 static void an_absent_record_is_empty(void **state)
 {
@@ -439,8 +436,7 @@ static void runs_are_listed_sorted(void **state)
     free(req.ret_runs);
 }
 
-/* --- the store
- * ------------------------------------------------------------------------------------------- */
+/* --- the store -------------------------------------------------------------------------------- */
 
 static void each_start_has_a_new_epoch(void **state)
 {

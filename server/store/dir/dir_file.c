@@ -16,8 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- directories
- * ----------------------------------------------------------------------------------- */
+/* --- directories ------------------------------------------------------------------------------ */
 
 int dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret, struct diag *diag)
 {
@@ -96,8 +95,7 @@ pthread_mutex_t *dir_make_lock(struct dir_store *store, const struct run_name *r
     return &store->make_locks[dir_hash_run(run) % DIR_MAKE_LOCKS];
 }
 
-/* --- files
- * ------------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 void dir_temp_name(struct dir_store *store, char ret[DIR_NAME_MAX])
 {
@@ -288,8 +286,7 @@ int dir_remove_file(struct dir_store *store, const struct run_name *run, const c
     return rc;
 }
 
-/* --- health
- * ------------------------------------------------------------------------------------------ */
+/* --- health ----------------------------------------------------------------------------------- */
 
 void dir_note(struct dir_store *store, const char *fmt, ...)
 {

@@ -25,8 +25,7 @@ struct dir_open {
     int void_code; /* a write failed: what with */
 };
 
-/* --- the table (store->lock held)
- * -------------------------------------------------------------------- */
+/* --- the table (store->lock held) ------------------------------------------------------------- */
 
 static struct dir_open **find_open(struct dir_store *store, const struct run_name *run,
                                    const struct object_id *id)
@@ -92,8 +91,7 @@ static void forget_open(struct dir_store *store, struct dir_open *open)
     }
 }
 
-/* --- create
- * ------------------------------------------------------------------------------------------ */
+/* --- create ----------------------------------------------------------------------------------- */
 
 /* L19: room for what is promised, beyond the reserve; L2: taken at once, so that a full disk
  * refuses an object before its first byte. */
@@ -184,8 +182,7 @@ int dir_op_create(struct dir_store *store, struct store_req *req)
     return rc;
 }
 
-/* --- write
- * ------------------------------------------------------------------------------------------- */
+/* --- write ------------------------------------------------------------------------------------ */
 
 static int check_range(const struct dir_open *open, struct store_req *req)
 {
@@ -240,8 +237,7 @@ int dir_op_write(struct dir_store *store, struct store_req *req)
     return rc;
 }
 
-/* --- seal, abort
- * ------------------------------------------------------------------------------------- */
+/* --- seal, abort ------------------------------------------------------------------------------ */
 
 /* Everything up to the durable temporary. Afterwards open->fd is closed whatever happened. */
 static int finish_file(struct dir_store *store, struct dir_open *open, struct diag *diag)

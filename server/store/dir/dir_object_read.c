@@ -49,8 +49,7 @@ static int find_place(struct dir_store *store, struct store_req *req, struct pla
     return rc == 0 ? 0 : diag_copy(&req->diag, &why);
 }
 
-/* --- read
- * -------------------------------------------------------------------------------------------- */
+/* --- read ------------------------------------------------------------------------------------- */
 
 static int read_exactly(struct dir_store *store, vfs_fd fd, uint64_t offset, size_t bytes,
                         void *data)
@@ -147,8 +146,7 @@ int dir_op_stat(struct dir_store *store, struct store_req *req)
     return rc;
 }
 
-/* --- list, delete
- * ------------------------------------------------------------------------------------ */
+/* --- list, delete ----------------------------------------------------------------------------- */
 
 static int compare_objects(const void *left, const void *right)
 {

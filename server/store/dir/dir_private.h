@@ -122,8 +122,7 @@ static inline struct dir_store *dir_of(struct store *store)
     return container_of(store, struct dir_store, base);
 }
 
-/* --- dir_layout.c: names
- * --------------------------------------------------------------------------- */
+/* --- dir_layout.c: names ---------------------------------------------------------------------- */
 void dir_path_record(const struct run_name *run, char ret[DIR_PATH_MAX]);
 void dir_path_objects(const struct run_name *run, struct ckpt_id id, char ret[DIR_PATH_MAX]);
 void dir_path_checkpoint(const struct run_name *run, struct ckpt_id id, char ret[DIR_PATH_MAX]);
@@ -140,8 +139,7 @@ uint64_t dir_hash(const char *text);
 uint64_t dir_hash_run(const struct run_name *run);
 bool dir_run_equal(const struct run_name *a, const struct run_name *b);
 
-/* --- dir_sync.c: durability of directories
- * ----------------------------------------------------------- */
+/* --- dir_sync.c: durability of directories ---------------------------------------------------- */
 int MUST_USE dir_sync_init(struct dir_sync *sync);
 void dir_sync_fini(struct dir_sync *sync);
 bool dir_knows(struct dir_store *store, const char *path, enum dir_fact fact);
@@ -155,8 +153,7 @@ int MUST_USE dir_sync_once(struct dir_store *store, const struct dir_at *at, str
 /* READ_ONLY when an fsync of it failed. */
 int MUST_USE dir_check_broken(struct dir_store *store, const char *path, struct diag *diag);
 
-/* --- dir_file.c: directories and whole files
- * --------------------------------------------------------- */
+/* --- dir_file.c: directories and whole files -------------------------------------------------- */
 int MUST_USE dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret,
                          struct diag *diag);
 void dir_at_close(struct dir_store *store, struct dir_at *at);
@@ -196,8 +193,7 @@ void dir_note(struct dir_store *store, const char *fmt, ...) PRINTF(2, 3);
 /* Moves a file that nothing needs, but that should not be as it is, to quarantine/ (L21). */
 void dir_quarantine(struct dir_store *store, const struct dir_at *at, const char *name);
 
-/* --- dir_record.c, dir_record_load.c
- * ----------------------------------------------------------------- */
+/* --- dir_record.c, dir_record_load.c ---------------------------------------------------------- */
 void dir_record_init(struct dir_record *rec, const char *path);
 void dir_record_fini(struct dir_record *rec);
 /* Fills rec->record from the folder. An absent or empty folder is version 0. DAMAGED names the
@@ -218,8 +214,7 @@ int MUST_USE dir_versions_list(struct dir_store *store, const struct dir_at *at,
                                struct dir_versions *ret, struct diag *diag);
 void dir_versions_fini(struct dir_versions *versions);
 
-/* --- the operations
- * ---------------------------------------------------------------------------------- */
+/* --- the operations --------------------------------------------------------------------------- */
 int MUST_USE dir_op_create(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_write(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_seal(struct dir_store *store, struct store_req *req);
@@ -241,8 +236,7 @@ bool dir_object_is_open(struct dir_store *store, const struct run_name *run,
 void dir_abort_all(struct dir_store *store);
 void dir_free_runs(struct dir_store *store);
 
-/* --- dir_start.c, dir_sweep.c, dir_entries.c
- * -------------------------------------------------------------------------- */
+/* --- dir_start.c, dir_sweep.c, dir_entries.c -------------------------------------------------- */
 int MUST_USE dir_start(struct dir_store *store, const struct store_dir_options *options,
                        struct diag *diag);
 /* Removes temporaries of this and older epochs; the lock is held, so nobody is writing them. */

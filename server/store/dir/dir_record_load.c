@@ -15,8 +15,7 @@
 
 enum { LOAD_TRIES = 8 };
 
-/* --- the folder
- * -------------------------------------------------------------------------------------- */
+/* --- the folder ------------------------------------------------------------------------------- */
 
 static int add_version(struct dir_versions *versions, bool is_snapshot, uint64_t version)
 {
@@ -84,8 +83,7 @@ static bool has_update(const struct dir_versions *have, uint64_t version)
                                              sizeof(version), compare_u64) != NULL;
 }
 
-/* --- single files
- * ------------------------------------------------------------------------------------ */
+/* --- single files ----------------------------------------------------------------------------- */
 
 /* The state of one load. */
 struct load {
@@ -180,8 +178,7 @@ static int read_update(struct load *load, uint64_t version, struct record *recor
     return rc == 0 ? 0 : say_damaged(load, name, rc, diag_text(&why, rc), diag);
 }
 
-/* --- the whole
- * --------------------------------------------------------------------------------------- */
+/* --- the whole -------------------------------------------------------------------------------- */
 
 static void note_covered(struct load *load, uint64_t version, bool is_snapshot)
 {

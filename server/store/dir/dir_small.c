@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- small things
- * ------------------------------------------------------------------------------------ */
+/* --- small things ----------------------------------------------------------------------------- */
 
 static int publish_here(struct dir_store *store, const struct dir_at *at, const char *name,
                         struct store_req *req)
@@ -86,8 +85,7 @@ int dir_op_delete_small(struct dir_store *store, struct store_req *req)
     return dir_remove_file(store, &req->name.run, path, name, &req->diag);
 }
 
-/* --- records
- * ----------------------------------------------------------------------------------------- */
+/* --- records ---------------------------------------------------------------------------------- */
 
 /* The run's entry in the table, made when it is asked for first; it stays until the store is
  * closed. */
@@ -176,8 +174,7 @@ int dir_op_record_update(struct dir_store *store, struct store_req *req)
     return rc;
 }
 
-/* --- all runs
- * ---------------------------------------------------------------------------------------- */
+/* --- all runs --------------------------------------------------------------------------------- */
 
 struct run_list {
     size_t count, cap;

@@ -15,8 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- the directory and its file system
- * ----------------------------------------------------------------- */
+/* --- the directory and its file system -------------------------------------------------------- */
 
 static int open_root(struct dir_store *store, bool create, struct diag *diag)
 {
@@ -27,8 +26,8 @@ static int open_root(struct dir_store *store, bool create, struct diag *diag)
         return rc ? diag_copy(diag, &why) : 0;
     }
     if (!create) {
-        return diag_set(diag, CAIRN_E_NO_STORE, "%s is not there; make a store with cairnd --init",
-                        store->path);
+        return diag_set(diag, CAIRN_E_NO_STORE,
+                        "%s is not there; make a store with --store-create yes", store->path);
     }
     char parent[4096];
     int n = snprintf(parent, sizeof(parent), "%s", store->path);
@@ -69,14 +68,15 @@ static int check_file_system(struct dir_store *store, const struct store_dir_opt
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
                         "%s is on the network file system %s, where a second daemon on another "
                         "host could not be "
-                        "kept out: use a local disk, or say --single-writer",
+                        "kept out: use a local disk, or promise that no other host writes with "
+                        "--store-single-writer yes",
                         store->path, space.fs_type);
     }
     if (strcmp(space.fs_type, "tmpfs") == 0 && !options->force_fs && !options->read_only) {
-        return diag_set(
-            diag, CAIRN_E_UNSUPPORTED,
-            "%s is on tmpfs, which is gone after a power cut: use a disk, or force it for a test",
-            store->path);
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "%s is on tmpfs, which is gone after a power cut: use a disk, or say "
+                        "--store-single-writer yes for a test",
+                        store->path);
     }
     for (size_t i = 0; i < ARRAY_LEN(tried); i++) {
         if (strcmp(space.fs_type, tried[i]) == 0) {
@@ -139,8 +139,7 @@ static int take_lock(struct dir_store *store, struct diag *diag)
     return rc ? diag_copy(diag, &why) : 0;
 }
 
-/* --- the store record
- * ---------------------------------------------------------------------------------- */
+/* --- the store record ------------------------------------------------------------------------- */
 
 static int get_u64(const struct record *record, const char *key, uint64_t *ret, struct diag *diag)
 {
@@ -250,8 +249,7 @@ static int raise_epoch(struct dir_store *store, struct diag *diag)
     return dir_record_update(store, &store->store_record, &update, &version, diag);
 }
 
-/* --- the order of things
- * --------------------------------------------------------------------------------- */
+/* --- the order of things ---------------------------------------------------------------------- */
 
 static int find_or_make(struct dir_store *store, bool create, struct diag *diag)
 {
@@ -259,7 +257,7 @@ static int find_or_make(struct dir_store *store, bool create, struct diag *diag)
     int rc = dir_record_exists(store, "store", &exists, diag);
     if (rc == 0 && !exists && !create) {
         return diag_set(diag, CAIRN_E_NO_STORE,
-                        "%s holds no Cairn store; make one with cairnd --init", store->path);
+                        "%s holds no Cairn store; make one with --store-create yes", store->path);
     }
     if (rc == 0 && !exists) {
         rc = check_empty(store, diag);

@@ -52,8 +52,7 @@ void dir_sync_fini(struct dir_sync *sync)
     pthread_mutex_destroy(&sync->lock);
 }
 
-/* --- what is known
- * --------------------------------------------------------------------------------- */
+/* --- what is known ---------------------------------------------------------------------------- */
 
 /* A slot holds one path: a collision forgets, which costs one fsync more and is never wrong. */
 static struct dir_known *slot_of(struct dir_sync *sync, const char *path)
@@ -102,8 +101,7 @@ void dir_forget(struct dir_store *store, const char *path)
     pthread_mutex_unlock(&store->sync.lock);
 }
 
-/* --- broken directories
- * ------------------------------------------------------------------------------ */
+/* --- broken directories ----------------------------------------------------------------------- */
 
 static bool is_broken(const struct dir_sync *sync, const char *path)
 {
@@ -145,8 +143,7 @@ static void add_broken(struct dir_store *store, const char *path)
     forget_locked(&store->sync, path);
 }
 
-/* --- shared fsyncs
- * ----------------------------------------------------------------------------------- */
+/* --- shared fsyncs ---------------------------------------------------------------------------- */
 
 static struct dir_syncer **find_syncer(struct dir_sync *sync, const char *path)
 {

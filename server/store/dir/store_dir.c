@@ -96,8 +96,7 @@ static void dir_submit(struct store *base, struct store_req *req)
     work_submit(store->pool, &req->work);
 }
 
-/* --- open, close
- * ----------------------------------------------------------------------------------- */
+/* --- open, close ------------------------------------------------------------------------------ */
 
 static void free_store(struct dir_store *store)
 {

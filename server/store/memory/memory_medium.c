@@ -153,3 +153,29 @@ void memory_medium_set_capacity(struct memory_medium *medium, uint64_t bytes)
     medium->capacity = bytes;
     pthread_mutex_unlock(&medium->lock);
 }
+
+/* The lock is held on entry and given back. */
+static bool flip(struct memory_medium *medium, struct memory_thing **link, uint64_t byte)
+{
+    struct memory_thing *thing = *link;
+    bool is_there = thing != NULL && thing->sealed && byte < thing->bytes;
+    if (is_there) {
+        thing->data[byte] ^= 1;
+    }
+    pthread_mutex_unlock(&medium->lock);
+    return is_there;
+}
+
+bool memory_medium_flip_small(struct memory_medium *medium, const struct store_name *name,
+                              uint64_t byte)
+{
+    pthread_mutex_lock(&medium->lock);
+    return flip(medium, memory_find_small(medium, name), byte);
+}
+
+bool memory_medium_flip_object(struct memory_medium *medium, const struct run_name *run,
+                               const struct object_id *id, uint64_t byte)
+{
+    pthread_mutex_lock(&medium->lock);
+    return flip(medium, memory_find_object(medium, run, id), byte);
+}

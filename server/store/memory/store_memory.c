@@ -30,8 +30,7 @@ static struct memory_store *memory_of(struct store *store)
     return container_of(store, struct memory_store, base);
 }
 
-/* --- objects -------------------------------------------------------------------------------------
- */
+/* --- objects ---------------------------------------------------------------------------------- */
 
 static int no_object(struct store_req *req)
 {
@@ -224,8 +223,7 @@ static int do_list_objects(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
-/* --- small things --------------------------------------------------------------------------------
- */
+/* --- small things ----------------------------------------------------------------------------- */
 
 static int no_small(struct store_req *req)
 {
@@ -293,8 +291,7 @@ static int do_delete_small(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
-/* --- records -------------------------------------------------------------------------------------
- */
+/* --- records ---------------------------------------------------------------------------------- */
 
 static int do_list_runs(struct memory_medium *medium, struct store_req *req)
 {
@@ -360,8 +357,7 @@ static int do_usage(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
-/* --- the store -----------------------------------------------------------------------------------
- */
+/* --- the store -------------------------------------------------------------------------------- */
 
 static int (*const operations[])(struct memory_medium *medium, struct store_req *req) = {
     [STORE_CREATE] = do_create,

@@ -18,6 +18,13 @@ void memory_medium_free(struct memory_medium *medium);
 /* Bytes that sealed and unsealed data may take together (0: no bound); beyond it: NO_SPACE. */
 void memory_medium_set_capacity(struct memory_medium *medium, uint64_t bytes);
 
+/* Flips one bit of a published thing or of a sealed object, as a bad disk would. False when there
+ * is no such byte. */
+bool memory_medium_flip_small(struct memory_medium *medium, const struct store_name *name,
+                              uint64_t byte);
+bool memory_medium_flip_object(struct memory_medium *medium, const struct run_name *run,
+                               const struct object_id *id, uint64_t byte);
+
 /* medium NULL: the store owns one and its contents end with it. One store at a time on a medium:
  * STORE_LOCKED. */
 int MUST_USE store_memory_new(struct loop *loop, struct work_pool *pool,

@@ -47,8 +47,7 @@ static struct fault_store *fault_of(const struct store *base)
     return container_of(base, struct fault_store, wrap.base);
 }
 
-/* --- late operations -----------------------------------------------------------------------------
- */
+/* --- late operations -------------------------------------------------------------------------- */
 
 static void late_free(struct late_op *late)
 {
@@ -141,8 +140,7 @@ static void keep_for_later(struct fault_store *store, const struct store_req *re
     list_add_tail(&store->late, &late->link);
 }
 
-/* --- rules ---------------------------------------------------------------------------------------
- */
+/* --- rules ------------------------------------------------------------------------------------ */
 
 static bool find_rule(struct fault_store *store, enum store_op op, struct store_fault_rule *ret)
 {
@@ -225,8 +223,7 @@ static void fault_submit(struct store *base, struct store_req *req)
     }
 }
 
-/* --- the store -----------------------------------------------------------------------------------
- */
+/* --- the store -------------------------------------------------------------------------------- */
 
 static const struct store_ops fault_ops = {.submit = fault_submit, .close = wrap_close};
 
