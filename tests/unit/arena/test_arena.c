@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * arena: extents are aligned, do not overlap, come back; the bound is a named error; the memfd is sealed and a
+ * forked child does not have the memory.
+ */
+#include "arena/arena.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+
+static struct arena *make(uint64_t max_bytes, uint64_t reserve)
+{
+    struct arena *arena;
+    assert_int_equal(arena_new(max_bytes, &arena, NULL), 0);
+    assert_int_equal(arena_reserve(arena, reserve, NULL), 0);
+    return arena;
+}
+
+static void extents_are_first_fit_and_come_back(void **state)
+{
+    struct arena *arena = make(0, 64 << 10);
+    (void)state;
+    uint64_t all = arena_bytes(arena);
+    uint8_t *a = arena_take(arena, 10000), *b = arena_take(arena, 4096), *c = arena_take(arena, 1);
+    assert_true(a && b && c);
+    assert_int_equal(arena_offset(arena, a), 0);
+    assert_int_equal(arena_offset(arena, b), 12288);
+    assert_int_equal(arena_offset(arena, c), 16384);
+    assert_int_equal(arena_used_bytes(arena), 20480);
+    memset(a, 1, 10000);
+    memset(b, 2, 4096);
+    assert_int_equal(a[9999], 1);
+    arena_give(arena, a);
+    uint8_t *d = arena_take(arena, 8192), *e = arena_take(arena, 8192);
+    assert_ptr_equal(d, a); /* the hole is used */
+    assert_int_equal(arena_offset(arena, e), 20480); /* what does not fit in goes behind */
+    assert_null(arena_take(arena, all));
+    arena_give(arena, b);
+    arena_give(arena, c);
+    arena_give(arena, d);
+    arena_give(arena, e);
+    assert_int_equal(arena_used_bytes(arena), 0);
+    uint8_t *whole = arena_take(arena, all);
+    assert_non_null(whole);
+    arena_give(arena, whole);
+    arena_free(arena);
+}
+
+static void the_bound_is_an_error_that_names_it(void **state)
+{
+    struct arena *arena;
+    struct diag diag = DIAG_INIT;
+    (void)state;
+    assert_int_equal(arena_new(1 << 20, &arena, NULL), 0);
+    assert_int_equal(arena_reserve(arena, (1 << 20) + 1, &diag), CAIRN_E_ARENA_TOO_SMALL);
+    assert_non_null(strstr(diag.text, "1048576"));
+    assert_null(arena_take(arena, 1)); /* nothing is mapped */
+    assert_int_equal(arena_reserve(arena, 1 << 20, NULL), 0);
+    assert_true(arena_bytes(arena) <= 1 << 20);
+    arena_free(arena);
+    arena_free(NULL);
+}
+
+static void it_grows_only_when_nothing_is_out(void **state)
+{
+    struct arena *arena = make(0, 4096);
+    (void)state;
+    uint8_t *extent = arena_take(arena, 4096);
+    assert_int_equal(arena_reserve(arena, 1 << 20, NULL), CAIRN_E_BUSY);
+    arena_give(arena, extent);
+    assert_int_equal(arena_reserve(arena, 1 << 20, NULL), 0);
+    assert_true(arena_bytes(arena) >= 1 << 20);
+    arena_free(arena);
+}
+
+static void the_memfd_is_sealed(void **state)
+{
+    struct arena *arena = make(0, 8192);
+    (void)state;
+    int seals = fcntl(arena_fd(arena), F_GET_SEALS);
+    assert_int_equal(seals & (F_SEAL_SHRINK | F_SEAL_GROW), F_SEAL_SHRINK | F_SEAL_GROW);
+    assert_int_equal(ftruncate(arena_fd(arena), 0), -1);
+    assert_true(fcntl(arena_fd(arena), F_GETFD) & FD_CLOEXEC);
+    arena_free(arena);
+}
+
+/* Goal: fork costs nothing and shares nothing. Method: the child asks the kernel whether the pages are mapped. */
+static void a_child_has_no_arena(void **state)
+{
+    struct arena *arena = make(0, 8192);
+    uint8_t *extent = arena_take(arena, 8192);
+    int status = 0;
+    (void)state;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        unsigned char resident[2];
+        int mapped = mincore(extent, 8192, resident);
+        arena_abandon(arena);
+        _exit(mapped == -1 && arena_fd(arena) == -1 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    arena_give(arena, extent);
+    arena_free(arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(extents_are_first_fit_and_come_back), cmocka_unit_test(the_bound_is_an_error_that_names_it),
+        cmocka_unit_test(it_grows_only_when_nothing_is_out),   cmocka_unit_test(the_memfd_is_sealed),
+        cmocka_unit_test(a_child_has_no_arena),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The world of the engine's tests. Each rank has: a replicated tensor of several chunks, a replicated transposed one, a
+ * sharded one (rows by rank), a local one, a scalar, an empty one; a replicated blob and a local one.
+ */
+#include "engine_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+
+/* --- the server ----------------------------------------------------------------------------------- */
+
+static void on_accept(void *user, struct sock *sock)
+{
+    struct world *world = user;
+    struct stream *stream;
+    assert_int_equal(stream_plain_new(sock, &stream, NULL), 0);
+    server_accept(world->server, stream);
+}
+
+static void on_catalog_ready(void *user, int status, const struct diag *diag)
+{
+    (void)diag;
+    assert_int_equal(status, 0);
+    ((struct world *)user)->catalog_ready = true;
+}
+
+static bool catalog_is_ready(void *user) { return ((struct world *)user)->catalog_ready; }
+
+void world_server_start(struct world *world)
+{
+    struct sim_host *host = world->server_host;
+    world->catalog_ready = false;
+    assert_int_equal(store_memory_new(sim_loop(host), sim_pool(host), world->medium, &world->store, NULL), 0);
+    struct catalog_options options = {.chunk_bytes = WORLD_CHUNK_BYTES, .restore_drain_ms = 1000, .ready = on_catalog_ready,
+                                      .user = world, .pool = sim_pool(host)};
+    assert_int_equal(catalog_new(sim_loop(host), world->store, &options, &world->catalog), 0);
+    assert_true(sim_run_until(world->sim, catalog_is_ready, world, 10000));
+    struct server_options server = {.loop = sim_loop(host), .catalog = world->catalog, .verify_pool = sim_pool(host),
+                                    .buffer_bytes_total = 8 * LIMIT_CHUNK_BYTES, .sessions_max = 64, .heartbeat_ms = 500,
+                                    .dead_after_ms = 2000, .login_ms = 5000, .grant_idle_ms = 5000,
+                                    .part_bytes_total = MIB(16), .agent = "cairnd test"};
+    assert_int_equal(server_new(&server, &world->server, NULL), 0);
+    struct net_addr addr = {.family = NET_TCP, .host = "server", .port = WORLD_PORT};
+    struct net *net = sim_net(host);
+    assert_int_equal(net->ops->listen(net, &addr, 0, on_accept, world, &world->listener, NULL, NULL), 0);
+}
+
+static void on_down(void *user) { ((struct world *)user)->down++; }
+static bool is_down_1(void *user) { return ((struct world *)user)->down >= 1; }
+static bool is_down_2(void *user) { return ((struct world *)user)->down >= 2; }
+static bool is_down_3(void *user) { return ((struct world *)user)->down >= 3; }
+
+static void server_end(struct world *world)
+{
+    world->down = 0;
+    server_stop(world->server, 0, on_down, world);
+    assert_true(sim_run_until(world->sim, is_down_1, world, 20000));
+    server_free(world->server);
+    catalog_close(world->catalog, on_down, world);
+    assert_true(sim_run_until(world->sim, is_down_2, world, 20000));
+    store_close(world->store, on_down, world);
+    assert_true(sim_run_until(world->sim, is_down_3, world, 20000));
+}
+
+void world_server_kill(struct world *world)
+{
+    listener_close(world->listener);
+    sim_kill(world->server_host, SIM_RESET);
+    server_end(world);
+    world->server_host = sim_restart(world->server_host);
+}
+
+/* --- ranks ---------------------------------------------------------------------------------------- */
+
+static void on_ready(void *user, int status, const struct diag *diag)
+{
+    struct world_rank *rank = user;
+    rank->ready = true;
+    rank->ready_status = status;
+    rank->ready_diag = *diag;
+}
+
+static bool all_ready(void *user)
+{
+    const struct world *world = user;
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        if (!world->ranks[i].ready) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static struct registered_tensor tensor(const char *name, uint32_t dtype, uint32_t placement, struct registered_box *box)
+{
+    struct registered_tensor tensor = {.name = name, .coordinate = "", .dtype = dtype, .placement = placement,
+                                       .shape = {.ndim = box->box.ndim}, .box_count = 1, .boxes = box};
+    memcpy(tensor.shape.length, box->box.length, sizeof box->box.length);
+    return tensor;
+}
+
+static struct registered_box box2(int64_t rows, int64_t columns, uint8_t *data)
+{
+    return (struct registered_box){.box = {.ndim = 2, .length = {rows, columns}}, .contiguous = true, .data = data};
+}
+
+static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_size)
+{
+    uint32_t everybody[WORLD_RANKS_MAX] = {0, 1, 2, 3};
+    char coordinate[32], text[32];
+    uint8_t *at = rank->memory;
+    struct registered_box boxes[WORLD_TENSORS] = {
+        box2(300, 40, at), box2(60, 50, at + 50000), box2(100, 64, at + 70000), box2(70, 30, at + 100000),
+        {.contiguous = true, .data = at + 110000}, box2(0, 5, NULL)};
+    boxes[1].contiguous = false; /* in memory it lies transposed */
+    boxes[1].stride[0] = 1;
+    boxes[1].stride[1] = 60;
+    boxes[2].box.offset[0] = idx * 100;
+    snprintf(coordinate, sizeof coordinate, "rank=%u", idx);
+    snprintf(text, sizeof text, "state of rank %u", idx);
+    struct registered_tensor tensors[WORLD_TENSORS] = {
+        tensor("model.weight", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[0]), tensor("model.transposed", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[1]),
+        tensor("optim.exp_avg", CAIRN_F32, PLACEMENT_SHARDED, &boxes[2]), tensor("rng", CAIRN_U8, PLACEMENT_LOCAL, &boxes[3]),
+        tensor("step", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[4]), tensor("empty", CAIRN_F16, PLACEMENT_REPLICATED, &boxes[5])};
+    tensors[2].shape.length[0] = 100 * (int64_t)world_size;
+    tensors[3].coordinate = coordinate;
+    for (unsigned i = 0; i < WORLD_TENSORS; i++) {
+        if (tensors[i].placement == PLACEMENT_REPLICATED) {
+            tensors[i].group = everybody;
+            tensors[i].group_count = world_size;
+        }
+    }
+    const struct registered_blob blobs[] = {
+        {.name = "config", .coordinate = "", .kind = BLOB_BYTES, .placement = PLACEMENT_REPLICATED, .bytes = 6, .data = (const uint8_t *)"config"},
+        {.name = "loader", .coordinate = coordinate, .kind = BLOB_BYTES, .placement = PLACEMENT_LOCAL, .bytes = strlen(text), .data = (const uint8_t *)text}};
+    struct diag diag = DIAG_INIT;
+    if (registered_new(idx, world_size, WORLD_TENSORS, tensors, 2, blobs, &rank->set, &diag) != 0) {
+        fail_msg("%s", diag.text);
+    }
+}
+
+static void rank_start(struct world *world, uint32_t idx)
+{
+    struct world_rank *rank = &world->ranks[idx];
+    char name[16];
+    snprintf(name, sizeof name, "rank%u", idx);
+    memset(rank, 0, sizeof *rank);
+    rank->world = world;
+    rank->host = sim_host_new(world->sim, name, NULL);
+    rank->memory_bytes = 111000;
+    rank->memory = calloc(1, rank->memory_bytes);
+    assert_int_equal(arena_new(0, &rank->arena, NULL), 0);
+    register_all(rank, idx, world->world_size);
+    struct engine_options options = {.loop = sim_loop(rank->host), .net = sim_net(rank->host), .pool = sim_pool(rank->host),
+                                     .token = world->token, .rank = idx, .world_size = world->world_size,
+                                     .writer = sim_random(world->sim) | 1, .arena = rank->arena, .io_deadline_ms = 5000,
+                                     .label = "test"};
+    assert_int_equal(url_parse("cairn://server:7421/demo/run1", NULL, false, &options.url, NULL), 0);
+    assert_int_equal(engine_new(&options, on_ready, rank, &rank->engine, NULL), 0);
+}
+
+void world_ranks_start(struct world *world)
+{
+    uint64_t halves[2] = {sim_random(world->sim), sim_random(world->sim)};
+    memcpy(world->token.bytes, halves, sizeof world->token.bytes);
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        rank_start(world, i);
+    }
+    assert_true(sim_run_until(world->sim, all_ready, world, 20000));
+}
+
+static void on_closed(void *user) { ((struct world_rank *)user)->closed = true; }
+
+static bool all_closed(void *user)
+{
+    const struct world *world = user;
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        if (!world->ranks[i].closed) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void world_ranks_stop(struct world *world)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        engine_close(world->ranks[i].engine, on_closed, &world->ranks[i]);
+    }
+    assert_true(sim_run_until(world->sim, all_closed, world, 5000));
+    sim_run_for(world->sim, 3000); /* what lingers: sockets that say goodbye */
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        struct world_rank *rank = &world->ranks[i];
+        assert_int_equal(sim_open_socks(rank->host), 0);
+        assert_int_equal(sim_open_works(rank->host), 0);
+        assert_int_equal(arena_used_bytes(rank->arena), 0);
+        assert_int_equal(rank->set->refs, 1);
+        if (rank->restoring) {
+            assert_true(rank->restore_done);
+            engine_restore_fini(&rank->restore);
+        }
+        registered_unref(rank->set);
+        arena_free(rank->arena);
+        free(rank->memory);
+    }
+}
+
+void world_init(struct world *world, uint64_t seed, uint32_t world_size)
+{
+    memset(world, 0, sizeof *world);
+    world->sim = sim_new(seed);
+    world->world_size = world_size;
+    world->server_host = sim_host_new(world->sim, "server", NULL);
+    assert_int_equal(memory_medium_new(&world->medium), 0);
+    world_server_start(world);
+}
+
+void world_fini(struct world *world)
+{
+    listener_close(world->listener);
+    server_end(world);
+    memory_medium_free(world->medium);
+    sim_free(world->sim);
+}
+
+/* --- state ---------------------------------------------------------------------------------------- */
+
+/* What is replicated is equal on all ranks, what is sharded or local differs. */
+static uint8_t byte_at(const struct world_rank *rank, size_t i, uint8_t salt)
+{
+    uint32_t idx = (uint32_t)(rank - rank->world->ranks);
+    bool own = i >= 70000 && i < 110000;
+    return (uint8_t)(i * 131 + i / 251 + salt * 17u + (own ? idx * 41 : 0));
+}
+
+void world_fill(struct world_rank *rank, uint8_t salt)
+{
+    for (size_t i = 0; i < rank->memory_bytes; i++) {
+        rank->memory[i] = byte_at(rank, i, salt);
+    }
+}
+
+static bool is_tensor_byte(size_t i)
+{
+    return i < 300 * 40 * 4 || (i >= 50000 && i < 50000 + 60 * 50 * 4) || (i >= 70000 && i < 70000 + 100 * 64 * 4) ||
+           (i >= 100000 && i < 100000 + 70 * 30) || (i >= 110000 && i < 110008);
+}
+
+bool world_has(const struct world_rank *rank, uint8_t salt)
+{
+    for (size_t i = 0; i < rank->memory_bytes; i++) {
+        if (is_tensor_byte(i) && rank->memory[i] != byte_at(rank, i, salt)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* --- operations ----------------------------------------------------------------------------------- */
+
+static void on_staged(struct engine_save *save, int status)
+{
+    struct world_rank *rank = container_of(save, struct world_rank, save);
+    assert_false(rank->staged);
+    rank->staged = true;
+    rank->staged_status = status;
+    world_fill(rank, 0xee); /* the snapshot must not see this */
+}
+
+static void on_save_done(struct engine_save *save, int status)
+{
+    struct world_rank *rank = container_of(save, struct world_rank, save);
+    assert_true(rank->staged);
+    assert_false(rank->save_done);
+    rank->save_done = true;
+    rank->save_status = status;
+}
+
+void world_save(struct world_rank *rank, uint64_t step, uint64_t deadline_ms)
+{
+    rank->staged = rank->save_done = false;
+    rank->saving = true;
+    rank->save = (struct engine_save){.step = step, .deadline_ms = deadline_ms, .set = rank->set, .on_staged = on_staged,
+                                      .on_done = on_save_done};
+    engine_save_start(rank->engine, &rank->save);
+}
+
+static void on_restore_done(struct engine_restore *restore, int status)
+{
+    struct world_rank *rank = container_of(restore, struct world_rank, restore);
+    assert_false(rank->restore_done);
+    rank->restore_done = true;
+    rank->restore_status = status;
+}
+
+void world_restore(struct world_rank *rank, struct selector selector, uint64_t deadline_ms)
+{
+    if (rank->restoring) {
+        assert_true(rank->restore_done);
+        engine_restore_fini(&rank->restore);
+    }
+    rank->restore_done = false;
+    rank->restoring = true;
+    memset(&rank->restore, 0, sizeof rank->restore);
+    rank->restore.selector = selector;
+    rank->restore.allow_older = selector.kind == SELECT_LATEST;
+    rank->restore.strict = true;
+    rank->restore.deadline_ms = deadline_ms;
+    rank->restore.set = rank->set;
+    rank->restore.on_done = on_restore_done;
+    engine_restore_start(rank->engine, &rank->restore);
+}
+
+static bool saves_done(void *user)
+{
+    const struct world *world = user;
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        if (world->ranks[i].saving && !world->ranks[i].save_done) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool restores_done(void *user)
+{
+    const struct world *world = user;
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        if (world->ranks[i].restoring && !world->ranks[i].restore_done) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void world_await_saves(struct world *world, uint64_t within_ms)
+{
+    assert_true(sim_run_until(world->sim, saves_done, world, within_ms));
+}
+
+void world_await_restores(struct world *world, uint64_t within_ms)
+{
+    assert_true(sim_run_until(world->sim, restores_done, world, within_ms));
+}

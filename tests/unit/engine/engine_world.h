@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * engine_world: a simulated server (the real session and run code on a memory store) and ranks with engines, in one
+ * thread. Calls that can fail end the test.
+ */
+#ifndef CAIRN_TEST_ENGINE_WORLD_H
+#define CAIRN_TEST_ENGINE_WORLD_H
+
+#include "engine/engine.h"
+#include "session/server.h"
+#include "sim/env/sim.h"
+#include "store/memory/store_memory.h"
+
+enum { WORLD_RANKS_MAX = 4, WORLD_TENSORS = 6, WORLD_CHUNK_BYTES = 4096, WORLD_PORT = 7421 };
+
+struct world_rank {
+    struct world *world;
+    struct sim_host *host;
+    struct engine *engine;
+    struct arena *arena;
+    struct registered *set;
+    uint8_t *memory; /* of all tensors */
+    size_t memory_bytes;
+    bool ready, closed;
+    int ready_status;
+    struct diag ready_diag;
+    struct engine_save save;
+    bool saving, staged, save_done;
+    int staged_status, save_status;
+    struct engine_restore restore;
+    bool restoring, restore_done;
+    int restore_status;
+};
+
+struct world {
+    struct sim *sim;
+    struct sim_host *server_host;
+    struct memory_medium *medium;
+    struct store *store;
+    struct catalog *catalog;
+    struct server *server;
+    struct listener *listener;
+    bool catalog_ready;
+    unsigned down; /* steps of the server's end that are done */
+    uint32_t world_size;
+    struct token token;
+    struct world_rank ranks[WORLD_RANKS_MAX];
+};
+
+void world_init(struct world *world, uint64_t seed, uint32_t world_size);
+/* Closes engines and server; nothing may be left on any host. */
+void world_fini(struct world *world);
+void world_server_start(struct world *world);
+/* Ends the server's process (connections are cut); the medium stays. */
+void world_server_kill(struct world *world);
+/* New engines with a new token: another attempt. */
+void world_ranks_start(struct world *world);
+void world_ranks_stop(struct world *world);
+void world_fill(struct world_rank *rank, uint8_t salt);
+/* Did this rank's memory become what world_fill(salt) makes? */
+bool world_has(const struct world_rank *rank, uint8_t salt);
+void world_save(struct world_rank *rank, uint64_t step, uint64_t deadline_ms);
+void world_restore(struct world_rank *rank, struct selector selector, uint64_t deadline_ms);
+/* Runs until every rank's save (restore) is done. */
+void world_await_saves(struct world *world, uint64_t within_ms);
+void world_await_restores(struct world *world, uint64_t within_ms);
+
+#endif

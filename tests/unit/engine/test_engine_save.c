@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Saves of the engine against the real server on the simulator: they commit, survive cut connections and a killed
+ * daemon, end by their deadline naming who is missing, and leave nothing behind.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine_world.h"
+
+static const struct selector latest = {.kind = SELECT_LATEST};
+
+static void expect_saved(struct world *world)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        struct world_rank *rank = &world->ranks[i];
+        if (rank->save_status != 0 || rank->staged_status != 0) {
+            fail_msg("rank %u: %d, %d: %s", i, rank->staged_status, rank->save_status, rank->save.diag.text);
+        }
+        assert_int_equal(rank->save.staged_bytes, rank->save.total_bytes);
+        assert_int_equal(rank->save.durable_bytes, rank->save.total_bytes);
+        assert_true(rank->save.total_bytes > 0);
+    }
+}
+
+static void save_all(struct world *world, uint64_t step, uint8_t salt)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], salt);
+        world_save(&world->ranks[i], step, 60000);
+    }
+}
+
+static void restore_and_compare(struct world *world, uint64_t step, uint8_t salt)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], 0x77);
+        world_restore(&world->ranks[i], latest, 60000);
+    }
+    world_await_restores(world, 120000);
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        struct world_rank *rank = &world->ranks[i];
+        if (rank->restore_status != 0) {
+            fail_msg("rank %u: %d: %s", i, rank->restore_status, rank->restore.diag.text);
+        }
+        assert_int_equal(rank->restore.id.step, step);
+        assert_true(world_has(rank, salt));
+    }
+}
+
+/* Goal: what is saved by 1 to 3 ranks is restored by a new attempt of them, bit for bit. */
+static void a_save_commits_and_restores(void **state)
+{
+    (void)state;
+    for (uint32_t size = 1; size <= 3; size++) {
+        struct world world;
+        world_init(&world, size, size);
+        world_ranks_start(&world);
+        save_all(&world, 5, 9);
+        world_await_saves(&world, 60000);
+        expect_saved(&world);
+        save_all(&world, 6, 10);
+        world_await_saves(&world, 60000);
+        expect_saved(&world);
+        assert_int_equal(world.ranks[0].save.id.term, 1);
+        world_ranks_stop(&world);
+        world_ranks_start(&world);
+        restore_and_compare(&world, 6, 10);
+        save_all(&world, 7, 11);
+        world_await_saves(&world, 60000);
+        expect_saved(&world);
+        assert_int_equal(world.ranks[0].save.id.term, 2);
+        assert_false(world.ranks[0].save.new_lineage);
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
+static void cut_all(void *user) { (void)sim_cut(((struct world *)user)->sim, NULL, NULL); }
+
+/* Goal: a save goes on over lost connections. Method: cut all connections at random moments, many seeds. */
+static void cut_connections_are_resumed(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct world world;
+        world_init(&world, seed, 2);
+        world_ranks_start(&world);
+        save_all(&world, 1, (uint8_t)seed);
+        for (unsigned i = 0; i < 5; i++) {
+            sim_at(world.sim, sim_below(world.sim, 400), cut_all, &world);
+        }
+        world_await_saves(&world, 60000);
+        expect_saved(&world);
+        world_ranks_stop(&world);
+        world_ranks_start(&world);
+        for (unsigned i = 0; i < 3; i++) {
+            sim_at(world.sim, sim_below(world.sim, 300), cut_all, &world);
+        }
+        restore_and_compare(&world, 1, (uint8_t)seed);
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
+/* Goal: a daemon that dies and comes back does not fail a save. Method: kill it at a random moment. */
+static void a_killed_daemon_is_survived(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct world world;
+        world_init(&world, seed, 2);
+        world_ranks_start(&world);
+        save_all(&world, 1, (uint8_t)seed);
+        sim_run_for(world.sim, sim_below(world.sim, 200));
+        world_server_kill(&world);
+        world_server_start(&world);
+        world_await_saves(&world, 60000);
+        expect_saved(&world);
+        restore_and_compare(&world, 1, (uint8_t)seed);
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
+/* Goal: no rank hangs, and the error names the rank that did not come (I7). */
+static void a_missing_rank_is_named(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 3, 3);
+    world_ranks_start(&world);
+    for (uint32_t i = 0; i < 3; i += 2) {
+        world_fill(&world.ranks[i], 1);
+        world_save(&world.ranks[i], 1, 5000);
+    }
+    world_await_saves(&world, 6000);
+    for (uint32_t i = 0; i < 3; i += 2) {
+        assert_int_equal(world.ranks[i].save_status, CAIRN_E_MISSING_RANKS);
+        assert_non_null(strstr(world.ranks[i].save.diag.text, "rank 1"));
+    }
+    save_all(&world, 2, 4); /* and the run is none the worse */
+    world_await_saves(&world, 60000);
+    expect_saved(&world);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+static void a_rank_without_rank_0_ends_too(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 4, 2);
+    world_ranks_start(&world);
+    world_save(&world.ranks[1], 1, 4000);
+    world_await_saves(&world, 5000);
+    assert_int_equal(world.ranks[1].save_status, CAIRN_E_MISSING_RANKS);
+    assert_non_null(strstr(world.ranks[1].save.diag.text, "rank 0"));
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+static void an_aborted_save_tells_and_the_step_can_be_saved_again(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 5, 1);
+    world_ranks_start(&world);
+    save_all(&world, 1, 1);
+    sim_run_for(world.sim, 5);
+    engine_save_abort(&world.ranks[0].save);
+    world_await_saves(&world, 20000);
+    int status = world.ranks[0].save_status;
+    assert_true(status == CAIRN_E_CANCELLED || status == 0);
+    save_all(&world, 1, 2);
+    world_await_saves(&world, 60000);
+    expect_saved(&world);
+    restore_and_compare(&world, 1, status == 0 ? 1 : 2);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+/* Goal: close ends what is in flight without waiting for the network, at any moment. */
+static void close_ends_saves_at_once(void **state)
+{
+    (void)state;
+    for (uint64_t ms = 0; ms < 60; ms += 3) {
+        struct world world;
+        world_init(&world, ms + 1, 2);
+        world_ranks_start(&world);
+        save_all(&world, 1, 1);
+        sim_run_for(world.sim, ms);
+        sim_partition(world.sim, NULL, NULL, true);
+        world_ranks_stop(&world);
+        for (uint32_t i = 0; i < 2; i++) {
+            int status = world.ranks[i].save_status;
+            assert_true(world.ranks[i].save_done);
+            assert_true(status == 0 || status == CAIRN_E_CLOSED || status == CAIRN_E_OUTCOME_UNKNOWN);
+        }
+        sim_partition(world.sim, NULL, NULL, false);
+        world_fini(&world);
+    }
+}
+
+/* Goal: with the server gone for good, the deadline still holds. */
+static void an_unreachable_server_ends_by_the_deadline(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 6, 1);
+    world_ranks_start(&world);
+    sim_partition(world.sim, "rank0", "server", true);
+    sim_partition(world.sim, "server", "rank0", true);
+    save_all(&world, 1, 1);
+    world.ranks[0].save.deadline_ms = 60000;
+    world_await_saves(&world, 66000);
+    assert_int_equal(world.ranks[0].save_status, CAIRN_E_TIMED_OUT);
+    assert_int_equal(world.ranks[0].staged_status, 0);
+    sim_partition(world.sim, "rank0", "server", false);
+    sim_partition(world.sim, "server", "rank0", false);
+    save_all(&world, 2, 2);
+    world_await_saves(&world, 60000);
+    expect_saved(&world);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_save_commits_and_restores),
+        cmocka_unit_test(cut_connections_are_resumed),
+        cmocka_unit_test(a_killed_daemon_is_survived),
+        cmocka_unit_test(a_missing_rank_is_named),
+        cmocka_unit_test(a_rank_without_rank_0_ends_too),
+        cmocka_unit_test(an_aborted_save_tells_and_the_step_can_be_saved_again),
+        cmocka_unit_test(close_ends_saves_at_once),
+        cmocka_unit_test(an_unreachable_server_ends_by_the_deadline),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * chunk: what was sealed opens to the same bytes; any change of the stored bytes or of the envelope's
+ * promises is found, and the text says whether crc or digest differed.
+ */
+#include "pipeline/chunk.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "hash/hash.h"
+#include "pipeline/codec.h"
+
+enum { BYTES = 4099 };
+
+static void fill(uint8_t *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        data[i] = (uint8_t)(i * 7 + i / 256);
+    }
+}
+
+/* Goal: a round trip gives the plain bytes. Method: seal, open into other memory. */
+static void sealed_bytes_open_to_the_same(void **state)
+{
+    uint8_t plain[BYTES], back[BYTES] = {0};
+    struct envelope envelope;
+    (void)state;
+    fill(plain, BYTES);
+    chunk_seal_raw(BYTES, plain, 4, &envelope);
+    assert_int_equal(envelope.stored_bytes, BYTES);
+    assert_int_equal(envelope.element_bytes, 4);
+    assert_int_equal(chunk_open(&envelope, plain, sizeof back, back, NULL), 0);
+    assert_memory_equal(plain, back, BYTES);
+}
+
+/* Goal: every changed bit is a crc mismatch. Method: flip one bit of each byte. */
+static void a_flipped_bit_is_a_crc_mismatch(void **state)
+{
+    uint8_t plain[BYTES];
+    struct envelope envelope;
+    (void)state;
+    fill(plain, BYTES);
+    chunk_seal_raw(BYTES, plain, 1, &envelope);
+    for (size_t i = 0; i < BYTES; i++) {
+        struct diag diag = DIAG_INIT;
+        plain[i] ^= (uint8_t)(1u << (i % 8));
+        assert_int_equal(chunk_verify(&envelope, plain, &diag), CAIRN_E_DIGEST_MISMATCH);
+        assert_non_null(strstr(diag.text, "crc32c"));
+        plain[i] ^= (uint8_t)(1u << (i % 8));
+    }
+}
+
+/* Goal: other bytes with a right crc do not pass. Method: give the envelope the crc of the changed bytes. */
+static void a_wrong_digest_is_told_from_a_wrong_crc(void **state)
+{
+    uint8_t plain[BYTES];
+    struct envelope envelope;
+    struct diag diag = DIAG_INIT;
+    (void)state;
+    fill(plain, BYTES);
+    chunk_seal_raw(BYTES, plain, 1, &envelope);
+    plain[100] ^= 1;
+    envelope.stored_crc = crc32c(0, BYTES, plain);
+    assert_int_equal(chunk_verify(&envelope, plain, &diag), CAIRN_E_DIGEST_MISMATCH);
+    assert_non_null(strstr(diag.text, "digest"));
+}
+
+static void sha256_digests_verify(void **state)
+{
+    uint8_t plain[BYTES];
+    struct envelope envelope;
+    (void)state;
+    fill(plain, BYTES);
+    chunk_seal_raw(BYTES, plain, 1, &envelope);
+    envelope.digest_alg = DIGEST_SHA256;
+    assert_int_equal(chunk_verify(&envelope, plain, NULL), CAIRN_E_DIGEST_MISMATCH);
+    assert_int_equal(digest_make(DIGEST_SHA256, BYTES, plain, &envelope.digest, NULL), 0);
+    assert_int_equal(chunk_verify(&envelope, plain, NULL), 0);
+    envelope.digest_alg = 9;
+    assert_int_equal(chunk_verify(&envelope, plain, NULL), CAIRN_E_UNSUPPORTED);
+}
+
+/* Goal: an encoded chunk is decoded and then checked. Method: encode by hand, break digest and crc. */
+static void encoded_chunks_are_checked_after_decoding(void **state)
+{
+    uint8_t plain[BYTES], stored[2 * BYTES], back[BYTES];
+    struct envelope envelope;
+    size_t stored_bytes;
+    (void)state;
+    fill(plain, BYTES);
+    chunk_seal_raw(BYTES, plain, 1, &envelope);
+    assert_int_equal(zstd_encode(1, BYTES, plain, sizeof stored, stored, &stored_bytes), 0);
+    envelope.encoding = ENCODING_ZSTD;
+    envelope.stored_bytes = (uint32_t)stored_bytes;
+    envelope.stored_crc = crc32c(0, stored_bytes, stored);
+    assert_int_equal(chunk_verify(&envelope, stored, NULL), 0);
+    assert_int_equal(chunk_open(&envelope, stored, sizeof back, back, NULL), 0);
+    assert_memory_equal(plain, back, BYTES);
+    envelope.digest.bytes[3] ^= 1;
+    assert_int_equal(chunk_verify(&envelope, stored, NULL), CAIRN_E_DIGEST_MISMATCH);
+    envelope.digest.bytes[3] ^= 1;
+    envelope.plain_bytes++;
+    assert_int_equal(chunk_verify(&envelope, stored, NULL), CAIRN_E_FORMAT);
+}
+
+static void impossible_envelopes_are_refused(void **state)
+{
+    uint8_t plain[16] = {0};
+    struct envelope good, bad;
+    (void)state;
+    chunk_seal_raw(sizeof plain, plain, 1, &good);
+    bad = good;
+    bad.stored_bytes = 0;
+    assert_int_equal(chunk_verify(&bad, plain, NULL), CAIRN_E_FORMAT);
+    bad = good;
+    bad.plain_bytes = 15;
+    assert_int_equal(chunk_verify(&bad, plain, NULL), CAIRN_E_FORMAT);
+    bad = good;
+    bad.plain_bytes = LIMIT_CHUNK_BYTES + 1;
+    assert_int_equal(chunk_verify(&bad, plain, NULL), CAIRN_E_FORMAT);
+    bad = good;
+    bad.key_id = 1;
+    assert_int_equal(chunk_verify(&bad, plain, NULL), CAIRN_E_UNSUPPORTED);
+    bad = good;
+    bad.encoding = ENCODING_PLANES_ZSTD;
+    assert_int_equal(chunk_verify(&bad, plain, NULL), CAIRN_E_UNSUPPORTED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sealed_bytes_open_to_the_same),
+        cmocka_unit_test(a_flipped_bit_is_a_crc_mismatch),
+        cmocka_unit_test(a_wrong_digest_is_told_from_a_wrong_crc),
+        cmocka_unit_test(sha256_digests_verify),
+        cmocka_unit_test(encoded_chunks_are_checked_after_decoding),
+        cmocka_unit_test(impossible_envelopes_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
