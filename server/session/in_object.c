@@ -57,7 +57,11 @@ static void submit(struct in_object *object, enum store_op op, void (*done)(stru
 {
     struct writer *writer = object->writer;
     object->req = (struct store_req){.op = op, .done = done, .run = writer->run, .object = object->id};
-    object->req.bytes = op == STORE_CREATE ? writer->ingest->store->caps.object_bytes_preferred : 0;
+    if (op == STORE_CREATE) {
+        /* Given back when it is sealed: the store cuts an object to what was written. */
+        object->req.bytes = writer->ingest->store->caps.object_bytes_preferred +
+                            object_footer_bytes(LIMIT_OBJECT_ENVELOPES);
+    }
     object->busy = true;
     store_submit(writer->ingest->store, &object->req);
 }
