@@ -70,6 +70,24 @@ static void a_failed_fsync_voids_the_object(void **state)
     bed_fini(&bed);
 }
 
+/* Goal (D05, L3): after a failed write the object cannot be sealed, whatever is written later. */
+static void a_failed_write_voids_the_object(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct object_id id = bed_object(5, 0, 1);
+    uint64_t bytes;
+    bed_init(&bed, BED_DIR_SIM, "", 1);
+    bed_open_ok(&bed);
+    assert_int_equal(bed_create(&bed, id, 8192), 0);
+    sim_disk_fail_call(bed.disk, 1, CAIRN_E_IO);
+    assert_int_equal(bed_write(&bed, id, 0, 4096, 1), CAIRN_E_IO);
+    assert_int_equal(bed_write(&bed, id, 0, 4096, 1), CAIRN_E_IO);
+    assert_int_equal(bed_seal(&bed, id), CAIRN_E_IO);
+    assert_int_equal(bed_stat(&bed, id, &bytes), CAIRN_E_NOT_FOUND);
+    bed_fini(&bed);
+}
+
 /* Goal (D04, L5): three failed fsyncs in ten minutes and the store is read-only and says so;
  * reading goes on; a restart tries anew. */
 static void repeated_fsync_failures_end_writing(void **state)
@@ -209,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_fails_once),
         cmocka_unit_test(a_failed_fsync_voids_the_object),
+        cmocka_unit_test(a_failed_write_voids_the_object),
         cmocka_unit_test(repeated_fsync_failures_end_writing),
         cmocka_unit_test(rare_fsync_failures_do_not_add_up),
         cmocka_unit_test(a_read_error_is_tried_again),
