@@ -57,12 +57,14 @@ const struct run_name *run_name_of(const struct run *run);
 
 /* One event through the core. The verdict's pointers are not to be used in the callback (scratch is
  * gone); its plain fields and diag are. The driver fills what is zero: info (CREATE, OPEN,
- * RESTORE_BEGIN), wall_ns. The driver answers when there is something to say; wait_ms bounds the
- * wait: FIND_OPEN       until rank 0 has opened the step; then MISSING_RANKS naming rank 0
- *   RESTORE_REPORT  until the session is decided: restore_done, restore_failed, or moved on
- * (verdict.id is another than event.id); then MISSING_RANKS naming the ranks that have not reported
- *   RESTORE_BEGIN   of `latest` waits by itself, at most restore_drain_ms, for a save that is all
- * sealed */
+ * RESTORE_BEGIN), wall_ns. It answers when there is something to say; wait_ms bounds the wait:
+ *
+ * - FIND_OPEN until rank 0 has opened the step; then MISSING_RANKS naming rank 0;
+ *
+ * - RESTORE_REPORT until the session is decided: restore_done, restore_failed, or moved on (then
+ *   verdict.id is another than event.id); then MISSING_RANKS naming who has not reported;
+ *
+ * - RESTORE_BEGIN of `latest` waits by itself, at most restore_drain_ms, for a sealed save. */
 struct run_req {
     struct event event; /* pointers in it are borrowed until done */
     uint64_t wait_ms;

@@ -124,6 +124,24 @@ static void test_cancelled_wait_is_silent(void **state)
     assert_false(waiter.done);
 }
 
+/* Once saves have ended nothing is left behind: an idle run asks nothing of the store. */
+static void test_idle_run_is_silent(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct ckpt_id id;
+    uint64_t before;
+
+    rig_two_ranks(lists);
+    rig_save(rig, 10, 2, lists);
+    assert_int_equal(rig_open(rig, 20, 2, 42, &id), 0);
+    assert_int_equal(rig_outcome(rig, id, 42).state, SAVE_ABORTED);
+    sim_run_for(rig->sim, 2000);
+    before = store_fault_seen(rig->store);
+    sim_run_for(rig->sim, 3600 * 1000);
+    assert_int_equal(store_fault_seen(rig->store), before);
+}
+
 /* A rank that never seals: the deadline aborts the save, names the rank, and leaves older
  * checkpoints. */
 static void test_deadline_names_the_missing_rank(void **state)
@@ -369,6 +387,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rank_waits_for_rank_0, setup, teardown),
         cmocka_unit_test_setup_teardown(test_missing_rank_0_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cancelled_wait_is_silent, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_idle_run_is_silent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_deadline_names_the_missing_rank, setup, teardown),
         cmocka_unit_test_setup_teardown(test_coverage_failure_aborts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_two_drivers_commit_once, setup, teardown),
