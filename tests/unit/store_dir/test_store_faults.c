@@ -160,7 +160,7 @@ static void a_read_error_is_tried_again(void **state)
         sim_disk_fail_call(bed.disk, 0, 0);
         assert_true(rc == 0 || rc == CAIRN_E_IO);
     }
-    assert_true(healed >= 2); /* open and read, at the least */
+    assert_true(healed >= 4); /* open and read; the two closes do not matter anyway */
     free(expected);
     free(data);
     bed_fini(&bed);
