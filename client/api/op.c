@@ -156,34 +156,37 @@ void op_stage(struct cairn_op *op)
     fire(op, false, 0);
 }
 
+/* The handle first: whoever saw the op done may save, register or close at once. */
 void op_finish(struct cairn_op *op, int status, const struct diag *diag)
 {
     struct cairn *cairn = op->cairn;
-    pthread_mutex_lock(&op->lock);
-    op->done = true;
-    op->status = status;
+    struct diag final = DIAG_INIT;
     if (status != 0) {
-        op->diag = *diag;
-        op->diag.code = status;
+        final = *diag;
+        final.code = status;
     }
-    bool abort_lost =
-        op->abort_posted && atomic_load(&cairn->dead) != 0; /* that post never comes */
-    pthread_cond_broadcast(&op->cond);
-    pthread_mutex_unlock(&op->lock);
-
     pthread_mutex_lock(&cairn->lock);
     list_remove(&op->link);
     return_loan(op);
     if (op->is_save && status == CAIRN_E_FENCED) {
-        cairn->fenced = op->diag;
+        cairn->fenced = final;
     } else if (!op->is_save && status == 0) {
         diag_clear(&cairn->fenced); /* the attempt has seen the newest term now */
     }
     if (cairn->is_closing && op->is_save && status != 0 && cairn->close_failure.code == 0) {
-        cairn->close_failure = op->diag;
+        cairn->close_failure = final;
     }
     pthread_cond_broadcast(&cairn->cond);
     pthread_mutex_unlock(&cairn->lock);
+
+    pthread_mutex_lock(&op->lock);
+    op->done = true;
+    op->status = status;
+    op->diag = final;
+    bool abort_lost =
+        op->abort_posted && atomic_load(&cairn->dead) != 0; /* that post never comes */
+    pthread_cond_broadcast(&op->cond);
+    pthread_mutex_unlock(&op->lock);
     fire(op, true, status);
     if (abort_lost) {
         op_unref(op);

@@ -83,7 +83,6 @@ static int run(void *arg, struct diag *diag)
     restore->strict = options.strict != 0;
     restore->deadline_ms = args_deadline_ms(options.deadline_ms, API_SAVE_DEADLINE_MS);
     restore->on_done = on_done;
-    CHECK(FAILPOINT("api.call") == 0);
     op->blocked_ns = args_now_ns() - begin_ns; /* before the loop may finish it */
     rc = op_start(op, start, diag);
     if (rc != 0) {

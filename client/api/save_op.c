@@ -127,6 +127,7 @@ static int check_call(const struct save_call *call, struct diag *diag)
     if (call->step == CAIRN_LATEST) {
         return diag_set(diag, CAIRN_E_INVALID, "CAIRN_LATEST is no step that can be saved");
     }
+    CHECK(FAILPOINT("api.call") == 0);
     return 0;
 }
 
@@ -162,7 +163,6 @@ static int run(void *arg, struct diag *diag)
     if (rc != 0) {
         return rc;
     }
-    CHECK(FAILPOINT("api.call") == 0);
     rc = op_start(op, start, diag);
     if (rc == 0) {
         rc = op_wait(op, CAIRN_STAGED, CAIRN_FOREVER,

@@ -1,0 +1,788 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: what cairn.h promises about handles, futures, callbacks, closing and fork, whatever the
+ * engine does. Method: the shell over a fake engine that plays a script (fake_engine.h); no server,
+ * no waiting but for posts.
+ */
+#include "cairn.h"
+
+#include "fake_engine.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char url[] = "cairn://127.0.0.1:7421/demo/run1";
+static const char token[] = "00112233445566778899aabbccddeeff";
+
+static cairn_t *open_default(void)
+{
+    cairn_t *cairn = NULL;
+    struct cairn_error err;
+    assert_int_equal(cairn_open(url, NULL, &cairn, &err), 0);
+    assert_non_null(cairn);
+    return cairn;
+}
+
+static cairn_op_t *save(cairn_t *cairn, uint64_t step)
+{
+    cairn_op_t *op = NULL;
+    struct cairn_error err;
+    int rc = cairn_save(cairn, step, NULL, &op, &err);
+    if (rc != 0) {
+        fail_msg("save: %s", err.text);
+    }
+    return op;
+}
+
+static void close_well(cairn_t *cairn)
+{
+    struct cairn_error err;
+    assert_int_equal(cairn_close(cairn, CAIRN_FOREVER, &err), 0);
+    assert_string_equal(err.text, "");
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    fake_reset();
+    return 0;
+}
+
+/* --- opening
+ * -------------------------------------------------------------------------------------- */
+
+static void refused(const char *bad_url, const struct cairn_options *options, int code,
+                    const char *text)
+{
+    cairn_t *cairn = (void *)0x1;
+    struct cairn_error err;
+    assert_int_equal(cairn_open(bad_url, options, &cairn, &err), code);
+    assert_int_equal(err.code, code);
+    if (strstr(err.text, text) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", err.text, text);
+    }
+    assert_ptr_equal(cairn, (void *)0x1);
+    assert_int_equal(cairn_open(bad_url, options, &cairn, NULL), code);
+}
+
+static void test_bad_urls_are_refused_with_what_is_wrong(void **state)
+{
+    (void)state;
+    unsetenv("CAIRN_SERVER");
+    refused(NULL, NULL, CAIRN_E_INVALID, "url is NULL");
+    refused("http://a/b/c", NULL, CAIRN_E_INVALID, "http://a/b/c");
+    refused("cairn:///demo/run1", NULL, CAIRN_E_INVALID, "CAIRN_SERVER");
+    refused("cairn://host:7421", NULL, CAIRN_E_INVALID, "names no run");
+    refused("cairn://host:70000/demo/run1", NULL, CAIRN_E_INVALID, "70000");
+    refused("cairn://host:7421/Demo/run1", NULL, CAIRN_E_INVALID, "D");
+    refused("cairn+unix://relative?run=demo/run1", NULL, CAIRN_E_INVALID, "absolute");
+}
+
+static void test_the_server_comes_from_the_environment(void **state)
+{
+    cairn_t *cairn = NULL;
+    (void)state;
+    setenv("CAIRN_SERVER", "unix:/run/cairn.sock", 1);
+    assert_int_equal(cairn_open("cairn:///demo/run1", NULL, &cairn, NULL), 0);
+    close_well(cairn);
+    unsetenv("CAIRN_SERVER");
+}
+
+static struct cairn_options of_world(int32_t rank, int32_t world_size)
+{
+    struct cairn_options options = CAIRN_OPTIONS_INIT;
+    options.rank = rank;
+    options.world_size = world_size;
+    options.attempt = token;
+    return options;
+}
+
+static void test_bad_options_are_refused_with_the_remedy(void **state)
+{
+    struct cairn_options options = of_world(2, 2);
+    (void)state;
+    unsetenv("CAIRN_ATTEMPT");
+    refused(url, &options, CAIRN_E_INVALID, "options.rank is 2");
+    options = of_world(-1, 2);
+    refused(url, &options, CAIRN_E_INVALID, "options.rank is -1");
+    options = of_world(0, 70000);
+    refused(url, &options, CAIRN_E_INVALID, "world_size is 70000");
+    options = of_world(0, 2);
+    options.attempt = NULL;
+    refused(url, &options, CAIRN_E_INVALID, "cairn_new_attempt()");
+    options.attempt = "xyz";
+    refused(url, &options, CAIRN_E_INVALID, "32 hex digits");
+    setenv("CAIRN_ATTEMPT", "short", 1);
+    options.attempt = NULL;
+    refused(url, &options, CAIRN_E_INVALID, "CAIRN_ATTEMPT is no attempt token");
+    unsetenv("CAIRN_ATTEMPT");
+    options = of_world(0, 1);
+    options.threads = 1000;
+    refused(url, &options, CAIRN_E_INVALID, "options.threads is 1000");
+    options = of_world(0, 1);
+    options.cert_file = "a.pem";
+    refused(url, &options, CAIRN_E_INVALID, "key_file");
+    options.key_file = "a.key";
+    refused(url, &options, CAIRN_E_INVALID, "ca_file");
+    options = of_world(0, 1);
+    options.io_deadline_ms = -5;
+    refused(url, &options, CAIRN_E_INVALID, "negative");
+}
+
+static void test_structs_may_grow_but_not_shrink(void **state)
+{
+    struct {
+        struct cairn_options known;
+        uint64_t unknown;
+    } newer = {of_world(0, 1), 0};
+    cairn_t *cairn = NULL;
+    (void)state;
+    newer.known.size = 3;
+    refused(url, &newer.known, CAIRN_E_INVALID, "cairn_options.size is 3");
+    newer.known.size = sizeof newer;
+    newer.unknown = 1;
+    refused(url, &newer.known, CAIRN_E_UNSUPPORTED, "upgrade");
+    newer.unknown = 0;
+    assert_int_equal(cairn_open(url, &newer.known, &cairn, NULL), 0);
+    close_well(cairn);
+}
+
+static void test_a_server_that_refuses_is_named(void **state)
+{
+    (void)state;
+    fake_script.ready = CAIRN_E_UNREACHABLE;
+    refused(url, NULL, CAIRN_E_UNREACHABLE, "127.0.0.1:7421");
+    refused(url, NULL, CAIRN_E_UNREACHABLE, "is cairnd running");
+    fake_script.ready = CAIRN_E_DUPLICATE_RANK;
+    refused(url, NULL, CAIRN_E_DUPLICATE_RANK, "its own rank");
+}
+
+static void test_tokens_differ(void **state)
+{
+    char a[33], b[33];
+    (void)state;
+    assert_int_equal(cairn_new_attempt(a), 0);
+    assert_int_equal(cairn_new_attempt(b), 0);
+    assert_int_equal(strlen(a), 32);
+    assert_int_equal(strspn(a, "0123456789abcdef"), 32);
+    assert_string_not_equal(a, b);
+}
+
+/* --- registering
+ * ---------------------------------------------------------------------------------- */
+
+static void set_refused(cairn_t *cairn, const struct cairn_tensor *tensor, const char *text)
+{
+    struct cairn_error err;
+    assert_int_equal(cairn_set_tensors(cairn, tensor, 1, &err), CAIRN_E_INVALID);
+    if (strstr(err.text, text) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", err.text, text);
+    }
+}
+
+static void test_bad_tensors_are_refused_by_name(void **state)
+{
+    static float data[6];
+    const int64_t shape[9] = {2, 3, 1, 1, 1, 1, 1, 1, 1}, negative[2] = {2, -3},
+                  outside[2] = {1, 1};
+    const int64_t length[2] = {2, 3};
+    const int32_t group[2] = {0, -1};
+    struct cairn_box box = {outside, length, NULL, data};
+    cairn_t *cairn = open_default();
+    (void)state;
+    struct cairn_tensor good = CAIRN_TENSOR_INIT, bad;
+    good.name = "w", good.dtype = CAIRN_F32, good.ndim = 2, good.shape = shape, good.data = data;
+    assert_int_equal(cairn_set_tensors(cairn, &good, 1, NULL), 0);
+    bad = good, bad.name = NULL, set_refused(cairn, &bad, "needs a name");
+    bad = good, bad.dtype = 0, set_refused(cairn, &bad, "\"w\"");
+    bad = good, bad.dtype = 99, set_refused(cairn, &bad, "w");
+    bad = good, bad.ndim = 9, set_refused(cairn, &bad, "8 dimensions");
+    bad = good, bad.shape = NULL, set_refused(cairn, &bad, "shape is NULL");
+    bad = good, bad.shape = negative, set_refused(cairn, &bad, "negative");
+    bad = good, bad.data = NULL, set_refused(cairn, &bad, "NULL");
+    bad = good, bad.box_count = 1, set_refused(cairn, &bad, "boxes is NULL");
+    bad = good, bad.box_count = 1, bad.boxes = &box, set_refused(cairn, &bad, "w");
+    bad = good, bad.group = group, bad.group_count = 2, set_refused(cairn, &bad, "negative rank");
+    bad = good, bad.placement = 9, set_refused(cairn, &bad, "placement");
+    bad = good, bad.size = 8, set_refused(cairn, &bad, "[0].size is 8");
+    close_well(cairn);
+}
+
+static void test_blobs_and_tensors_are_replaced_apart(void **state)
+{
+    static double data;
+    struct cairn_tensor tensor = CAIRN_TENSOR_INIT;
+    struct cairn_blob blobs[2] = {CAIRN_BLOB_INIT, CAIRN_BLOB_INIT};
+    cairn_t *cairn = open_default();
+    struct cairn_error err;
+    (void)state;
+    tensor.name = "loss", tensor.dtype = CAIRN_F64, tensor.data = &data;
+    blobs[0].name = "b", blobs[0].data = "xyz", blobs[0].data_bytes = 3;
+    blobs[1].name = "a", blobs[1].placement = CAIRN_LOCAL;
+    assert_int_equal(cairn_set_blobs(cairn, blobs, 2, &err), 0);
+    assert_int_equal(cairn_set_tensors(cairn, &tensor, 1, &err), 0);
+    blobs[1].name = "b", blobs[1].placement = 0;
+    assert_int_equal(cairn_set_blobs(cairn, blobs, 2, &err), CAIRN_E_INVALID); /* twice the same */
+    assert_non_null(strstr(err.text, "b"));
+    blobs[0].kind = CAIRN_TREE;
+    assert_int_equal(cairn_set_blobs(cairn, blobs, 1, &err), CAIRN_E_FORMAT);
+    assert_non_null(strstr(err.text, "blob \"b\""));
+    assert_int_equal(cairn_set_blobs(cairn, NULL, 1, &err), CAIRN_E_INVALID);
+    assert_int_equal(cairn_set_blobs(cairn, NULL, 0, &err), 0);
+    close_well(cairn);
+}
+
+/* --- futures
+ * -------------------------------------------------------------------------------------- */
+
+struct seen {
+    atomic_int calls, drops, code, stage_order;
+};
+
+static void note(void *user, int code)
+{
+    struct seen *seen = user;
+    seen->code = code;
+    atomic_fetch_add(&seen->calls, 1);
+}
+
+static void drop(void *user)
+{
+    struct seen *seen = user;
+    assert_int_equal(atomic_load(&seen->calls), 1); /* after the callback */
+    atomic_fetch_add(&seen->drops, 1);
+}
+
+static void drop_only(void *user) { atomic_fetch_add(&((struct seen *)user)->drops, 1); }
+
+static void test_a_save_is_staged_then_done(void **state)
+{
+    struct cairn_result result = CAIRN_RESULT_INIT;
+    struct cairn_progress progress = CAIRN_PROGRESS_INIT;
+    struct cairn_error err;
+    cairn_t *cairn = open_default();
+    (void)state;
+    fake_script.never_ends = true;
+    cairn_op_t *op = save(cairn, 7);
+    assert_int_equal(cairn_op_wait(op, CAIRN_STAGED, 0, NULL), 0);
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, 0, &err), CAIRN_E_AGAIN);
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, 5, &err), CAIRN_E_AGAIN);
+    assert_int_equal(cairn_op_result(op, &result, NULL), CAIRN_E_AGAIN);
+    assert_int_equal(cairn_op_wait(op, (enum cairn_stage)9, 0, &err), CAIRN_E_INVALID);
+    fake_let_go();
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, 0, &err), 0);
+    assert_int_equal(cairn_op_result(op, &result, &err), 0);
+    assert_int_equal(result.term, 1);
+    assert_int_equal(result.step, 7);
+    assert_int_equal(result.plain_bytes, 4096);
+    assert_true(result.blocked_ns > 0);
+    cairn_op_progress(op, &progress);
+    assert_int_equal(progress.total_bytes, 4096);
+    cairn_op_free(op);
+    close_well(cairn);
+}
+
+static void test_results_fit_into_the_callers_struct(void **state)
+{
+    struct {
+        struct cairn_result result;
+        uint64_t guard;
+    } io = {CAIRN_RESULT_INIT, 42};
+    cairn_t *cairn = open_default();
+    (void)state;
+    cairn_op_t *op = save(cairn, 7);
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL), 0);
+    io.result.size = sizeof io;
+    assert_int_equal(cairn_op_result(op, &io.result, NULL), 0);
+    assert_int_equal(io.result.size, sizeof io);
+    assert_int_equal(io.guard, 42);
+    io.result = (struct cairn_result)CAIRN_RESULT_INIT;
+    io.result.size = offsetof(struct cairn_result, step);
+    assert_int_equal(cairn_op_result(op, &io.result, NULL), 0);
+    assert_int_equal(io.result.term, 1);
+    assert_int_equal(io.result.step, 0);
+    cairn_op_free(op);
+    close_well(cairn);
+}
+
+static void test_callbacks_and_drops_come_once(void **state)
+{
+    struct seen staged = {0}, done = {0}, late = {0}, refused_one = {0};
+    cairn_t *cairn = open_default();
+    (void)state;
+    fake_script.never_ends = true;
+    fake_script.done_status = CAIRN_E_NO_SPACE;
+    cairn_op_t *op = save(cairn, 1);
+    assert_int_equal(cairn_op_notify(op, CAIRN_DONE, note, &done, drop), 0);
+    assert_int_equal(cairn_op_notify(op, CAIRN_STAGED, note, &staged, drop), 0); /* is so already */
+    assert_int_equal(staged.calls, 1);
+    assert_int_equal(staged.code, 0);
+    assert_int_equal(cairn_op_notify(op, CAIRN_DONE, NULL, &refused_one, drop_only),
+                     CAIRN_E_INVALID);
+    assert_int_equal(cairn_op_notify(NULL, CAIRN_DONE, note, &refused_one, drop_only),
+                     CAIRN_E_INVALID);
+    assert_int_equal(refused_one.calls, 0);
+    assert_int_equal(refused_one.drops, 2);
+    assert_int_equal(done.calls, 0);
+    fake_let_go();
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL), CAIRN_E_NO_SPACE);
+    assert_int_equal(cairn_op_notify(op, CAIRN_DONE, note, &late, drop), 0);
+    assert_int_equal(late.code, CAIRN_E_NO_SPACE);
+    assert_int_equal(cairn_op_wait(op, CAIRN_STAGED, 0, NULL), 0); /* that was reached before */
+    cairn_op_free(op);
+    assert_int_equal(cairn_close(cairn, 0, NULL), 0);
+    assert_int_equal(done.calls, 1);
+    assert_int_equal(done.drops, 1);
+    assert_int_equal(done.code, CAIRN_E_NO_SPACE);
+    assert_int_equal(staged.drops, 1);
+    assert_int_equal(late.drops, 1);
+}
+
+static void free_it(void *user, int code)
+{
+    (void)code;
+    cairn_op_free(user);
+}
+
+static void test_a_callback_may_free_its_op(void **state)
+{
+    cairn_t *cairn = open_default();
+    (void)state;
+    fake_script.never_ends = true;
+    cairn_op_t *op = save(cairn, 1);
+    assert_int_equal(cairn_op_notify(op, CAIRN_DONE, free_it, op, NULL), 0);
+    fake_let_go();
+    close_well(cairn);
+}
+
+struct on_loop {
+    cairn_t *cairn;
+    cairn_op_t *op;
+    int save_rc, close_rc, wait_rc;
+};
+
+static void call_back_in(void *user, int code)
+{
+    struct on_loop *it = user;
+    cairn_op_t *op = NULL;
+    (void)code;
+    it->save_rc = cairn_save(it->cairn, 9, NULL, &op, NULL);
+    it->wait_rc = cairn_op_wait(it->op, CAIRN_DONE, CAIRN_FOREVER, NULL);
+    it->close_rc = cairn_close(it->cairn, 0, NULL);
+}
+
+static void test_a_callback_that_would_block_is_refused(void **state)
+{
+    struct on_loop it = {.cairn = open_default()};
+    (void)state;
+    fake_script.never_ends = true;
+    cairn_op_t *first = save(it.cairn, 1);
+    it.op = first;
+    assert_int_equal(cairn_op_notify(first, CAIRN_DONE, call_back_in, &it, NULL), 0);
+    fake_let_go();
+    close_well(it.cairn);
+    assert_int_equal(it.save_rc, CAIRN_E_INVALID);
+    assert_int_equal(it.close_rc, CAIRN_E_INVALID);
+    assert_int_equal(it.wait_rc, 0);
+    cairn_op_free(first);
+}
+
+static void test_a_save_that_cannot_be_staged_fails_at_once(void **state)
+{
+    struct cairn_error err;
+    cairn_op_t *op = NULL;
+    cairn_t *cairn = open_default();
+    (void)state;
+    fake_script.stage_status = CAIRN_E_ARENA_TOO_SMALL;
+    assert_int_equal(cairn_save(cairn, 1, NULL, &op, &err), CAIRN_E_ARENA_TOO_SMALL);
+    assert_non_null(strstr(err.text, "save step 1"));
+    assert_null(op);
+    assert_int_equal(cairn_set_tensors(cairn, NULL, 0, NULL), 0); /* nothing is borrowed any more */
+    close_well(cairn);
+}
+
+static void test_a_fenced_handle_refuses_saves_until_it_restores(void **state)
+{
+    struct cairn_error err;
+    cairn_op_t *op = NULL;
+    cairn_t *cairn = open_default();
+    (void)state;
+    fake_script.done_status = CAIRN_E_FENCED;
+    cairn_op_t *fenced = save(cairn, 1);
+    assert_int_equal(cairn_op_wait(fenced, CAIRN_DONE, CAIRN_FOREVER, NULL), CAIRN_E_FENCED);
+    cairn_op_free(fenced);
+    fake_script.done_status = 0;
+    assert_int_equal(cairn_save(cairn, 2, NULL, &op, &err), CAIRN_E_FENCED);
+    assert_int_equal(cairn_restore(cairn, NULL, &op, &err), 0);
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
+    cairn_op_free(op);
+    cairn_op_free(save(cairn, 3));
+    close_well(cairn);
+}
+
+static void test_bad_save_options_are_refused(void **state)
+{
+    struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
+    const char *tags[1] = {""};
+    struct cairn_metric metric = {NULL, 1};
+    static uint8_t metadata[(16 << 10) + 1];
+    cairn_t *cairn = open_default();
+    cairn_op_t *op = NULL;
+    (void)state;
+    assert_int_equal(cairn_save(cairn, CAIRN_LATEST, NULL, &op, NULL), CAIRN_E_INVALID);
+    assert_int_equal(cairn_save(cairn, 1, NULL, NULL, NULL), CAIRN_E_INVALID);
+    assert_int_equal(cairn_save(NULL, 1, NULL, &op, NULL), CAIRN_E_INVALID);
+    options.tags = tags, options.tag_count = 1;
+    assert_int_equal(cairn_save(cairn, 1, &options, &op, NULL), CAIRN_E_INVALID);
+    tags[0] = "nightly", options.metrics = &metric, options.metric_count = 1;
+    assert_int_equal(cairn_save(cairn, 1, &options, &op, NULL), CAIRN_E_INVALID);
+    metric.name = "loss", options.metadata = metadata, options.metadata_bytes = sizeof metadata;
+    assert_int_equal(cairn_save(cairn, 1, &options, &op, NULL), CAIRN_E_TOO_LARGE);
+    options.metadata_bytes--;
+    assert_int_equal(cairn_save(cairn, 1, &options, &op, NULL), 0);
+    cairn_op_free(op);
+    close_well(cairn);
+}
+
+/* --- restores
+ * ------------------------------------------------------------------------------------- */
+
+static void test_a_restore_borrows_the_tensors(void **state)
+{
+    struct cairn_result result = CAIRN_RESULT_INIT;
+    struct cairn_error err;
+    cairn_op_t *op = NULL, *other = NULL;
+    const void *data;
+    size_t bytes;
+    cairn_t *cairn = open_default();
+    (void)state;
+    fake_script.never_ends = true;
+    assert_int_equal(cairn_restore(cairn, NULL, &op, &err), 0);
+    assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), CAIRN_E_BUSY);
+    assert_int_equal(cairn_set_blobs(cairn, NULL, 0, &err), CAIRN_E_BUSY);
+    assert_int_equal(cairn_save(cairn, 1, NULL, &other, &err), CAIRN_E_BUSY);
+    assert_int_equal(cairn_restore(cairn, NULL, &other, &err), CAIRN_E_BUSY);
+    assert_int_equal(cairn_op_blob(op, "a", NULL, &data, &bytes), CAIRN_E_AGAIN);
+    assert_null(cairn_op_missing(op, 0));
+    fake_let_go();
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
+    assert_int_equal(cairn_op_result(op, &result, &err), 0);
+    assert_int_equal(result.term, 3);
+    assert_int_equal(cairn_op_blob(op, "a", NULL, &data, &bytes), CAIRN_E_NOT_FOUND);
+    assert_int_equal(cairn_op_metadata(op, &data, &bytes), 0);
+    assert_int_equal(bytes, 0);
+    assert_null(cairn_op_unexpected(op, 0));
+    assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), 0);
+    cairn_op_free(op);
+    close_well(cairn);
+}
+
+static void test_a_term_without_a_step_is_refused(void **state)
+{
+    struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
+    cairn_op_t *op = NULL;
+    struct cairn_error err;
+    cairn_t *cairn = open_default();
+    (void)state;
+    options.term = 3;
+    assert_int_equal(cairn_restore(cairn, &options, &op, &err), CAIRN_E_INVALID);
+    close_well(cairn);
+}
+
+static void test_a_viewer_cannot_save(void **state)
+{
+    struct cairn_options options = CAIRN_OPTIONS_INIT;
+    cairn_t *cairn = NULL;
+    cairn_op_t *op = NULL;
+    (void)state;
+    options.read_only = 1;
+    assert_int_equal(cairn_open(url, &options, &cairn, NULL), 0);
+    assert_int_equal(cairn_save(cairn, 1, NULL, &op, NULL), CAIRN_E_READ_ONLY);
+    close_well(cairn);
+}
+
+/* --- list and status
+ * ------------------------------------------------------------------------------ */
+
+static void test_a_list_has_the_committed_ones_of_all_pages(void **state)
+{
+    struct cairn_checkpoint item = CAIRN_CHECKPOINT_INIT;
+    cairn_list_t *list = NULL;
+    cairn_t *cairn = open_default();
+    (void)state;
+    assert_int_equal(cairn_list(cairn, 0, &list, NULL), 0);
+    assert_int_equal(cairn_list_count(list), 5);
+    cairn_list_get(list, 0, &item);
+    assert_int_equal(item.step, 50);
+    assert_true(item.latest);
+    cairn_list_get(list, 3, &item);
+    assert_int_equal(item.sequence, 2);
+    assert_true(item.superseded);
+    item.step = 77;
+    cairn_list_get(list, 5, &item); /* past the end: nothing happens */
+    assert_int_equal(item.step, 77);
+    cairn_list_free(list);
+    cairn_list_free(NULL);
+    fake_script.done_status = CAIRN_E_CONNECTION_LOST;
+    assert_int_equal(cairn_list(cairn, 100, &list, NULL), CAIRN_E_CONNECTION_LOST);
+    close_well(cairn);
+}
+
+static void test_status_tells_what_the_server_knows(void **state)
+{
+    struct cairn_checkpoint item = CAIRN_CHECKPOINT_INIT;
+    cairn_t *cairn = open_default();
+    (void)state;
+    item.term = 2, item.step = 30;
+    assert_int_equal(cairn_status(cairn, 1000, &item, NULL), 0);
+    assert_int_equal(item.state, CAIRN_COMMITTED);
+    assert_int_equal(item.health, CAIRN_DAMAGED);
+    assert_int_equal(item.sequence, 3);
+    close_well(cairn);
+}
+
+/* --- closing
+ * -------------------------------------------------------------------------------------- */
+
+static void test_close_aborts_what_is_left_and_says_so(void **state)
+{
+    struct cairn_error err;
+    struct seen seen = {0};
+    cairn_t *cairn = open_default();
+    (void)state;
+    fake_script.never_ends = true;
+    cairn_op_t *op = save(cairn, 1), *forgotten = save(cairn, 2);
+    assert_int_equal(cairn_op_notify(op, CAIRN_DONE, note, &seen, drop), 0);
+    cairn_op_free(forgotten); /* drops the op, not the work */
+    assert_int_equal(cairn_close(cairn, 0, &err), CAIRN_E_ABORTED);
+    assert_non_null(strstr(err.text, "durable"));
+    assert_int_equal(seen.drops, 1);
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, 0, &err), CAIRN_E_ABORTED);
+    cairn_op_abort(op); /* after the end: nothing */
+    cairn_op_free(op);
+}
+
+static void test_close_ends_what_cannot_be_aborted(void **state)
+{
+    struct cairn_error err;
+    cairn_t *cairn = open_default();
+    (void)state;
+    fake_script.never_ends = fake_script.ignores_abort = true;
+    cairn_op_t *op = save(cairn, 1);
+    assert_int_equal(cairn_close(cairn, 1, &err), CAIRN_E_CLOSED);
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), CAIRN_E_CLOSED);
+    cairn_op_free(op);
+}
+
+static void *let_go_later(void *arg)
+{
+    struct timespec wait = {.tv_nsec = 20000000};
+    (void)arg;
+    nanosleep(&wait, NULL); /* gives close the time to begin; the test holds without it */
+    fake_let_go();
+    return NULL;
+}
+
+static void test_close_waits_for_what_is_in_flight(void **state)
+{
+    pthread_t thread;
+    cairn_t *cairn = open_default();
+    (void)state;
+    fake_script.never_ends = true;
+    cairn_op_t *op = save(cairn, 1);
+    assert_int_equal(pthread_create(&thread, NULL, let_go_later, NULL), 0);
+    close_well(cairn);
+    pthread_join(thread, NULL);
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, 0, NULL), 0);
+    cairn_op_free(op);
+    assert_int_equal(cairn_close(NULL, 0, NULL), 0);
+}
+
+static void test_an_abort_ends_a_restore(void **state)
+{
+    cairn_t *cairn = open_default();
+    cairn_op_t *op = NULL;
+    (void)state;
+    fake_script.never_ends = true;
+    assert_int_equal(cairn_restore(cairn, NULL, &op, NULL), 0);
+    cairn_op_abort(op);
+    cairn_op_abort(op); /* asking twice is asking once */
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL), CAIRN_E_CANCELLED);
+    cairn_op_free(op);
+    close_well(cairn);
+}
+
+/* --- fork
+ * ----------------------------------------------------------------------------------------- */
+
+/* The exit status tells the first thing that was wrong. */
+static int in_child(cairn_t *cairn, cairn_op_t *op, struct seen *seen)
+{
+    struct cairn_result result = CAIRN_RESULT_INIT;
+    cairn_op_t *other = NULL;
+    cairn_list_t *list = NULL;
+    struct cairn_error err;
+    if (cairn_save(cairn, 2, NULL, &other, &err) != CAIRN_E_FORKED) {
+        return 1;
+    }
+    if (strstr(err.text, "parent process") == NULL) {
+        return 2;
+    }
+    if (cairn_restore(cairn, NULL, &other, &err) != CAIRN_E_FORKED) {
+        return 3;
+    }
+    if (cairn_list(cairn, 0, &list, &err) != CAIRN_E_FORKED) {
+        return 4;
+    }
+    if (cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err) != CAIRN_E_FORKED) {
+        return 5;
+    }
+    if (cairn_op_result(op, &result, &err) != CAIRN_E_FORKED) {
+        return 6;
+    }
+    if (cairn_op_notify(op, CAIRN_DONE, note, seen, drop_only) != CAIRN_E_FORKED) {
+        return 7;
+    }
+    if (seen->drops != 1 || seen->calls != 0) {
+        return 8;
+    }
+    cairn_op_abort(op);
+    cairn_op_free(op);
+    if (cairn_close(cairn, CAIRN_FOREVER, &err) != CAIRN_E_FORKED) {
+        return 9;
+    }
+    fake_reset();
+    if (cairn_open(url, NULL, &cairn, &err) != 0) {
+        return 10;
+    } /* its own */
+    if (cairn_save(cairn, 2, NULL, &other, &err) != 0) {
+        return 11;
+    }
+    cairn_op_free(other);
+    return cairn_close(cairn, CAIRN_FOREVER, &err) != 0 ? 12 : 0;
+}
+
+static void test_a_childs_handles_are_dead_and_the_parents_go_on(void **state)
+{
+    struct seen seen = {0};
+    int status = 0;
+    cairn_t *cairn = open_default();
+    (void)state;
+    fake_script.never_ends = true;
+    cairn_op_t *op = save(cairn, 1);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        _exit(in_child(cairn, op, &seen));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    fake_let_go();
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL), 0);
+    cairn_op_free(op);
+    close_well(cairn);
+}
+
+/* --- many threads
+ * --------------------------------------------------------------------------------- */
+
+enum { SAVERS = 4, SAVES_EACH = 50 };
+
+static void *save_often(void *arg)
+{
+    for (uint64_t i = 0; i < SAVES_EACH; i++) {
+        cairn_op_t *op = NULL;
+        if (cairn_save(arg, i, NULL, &op, NULL) != 0) {
+            return arg;
+        }
+        int rc = i % 2 == 0 ? cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL) : 0;
+        cairn_op_free(op);
+        if (rc != 0) {
+            return arg;
+        }
+    }
+    return NULL;
+}
+
+static void test_any_thread_may_save(void **state)
+{
+    pthread_t threads[SAVERS];
+    cairn_t *cairn = open_default();
+    (void)state;
+    for (int i = 0; i < SAVERS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, save_often, cairn), 0);
+    }
+    for (int i = 0; i < SAVERS; i++) {
+        void *failed = NULL;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+    close_well(cairn);
+}
+
+/* --- tables
+ * --------------------------------------------------------------------------------------- */
+
+static void test_codes_and_dtypes_have_names(void **state)
+{
+    (void)state;
+    assert_string_equal(cairn_err_name(CAIRN_E_NO_SPACE), "NO_SPACE");
+    assert_string_equal(cairn_err_name(-9999), "UNKNOWN");
+    assert_string_equal(cairn_strerror(CAIRN_E_NO_SPACE), "no space left in the store");
+    assert_int_equal(cairn_err_retry(CAIRN_E_INVALID), 0);
+    assert_int_equal(cairn_err_retry(CAIRN_E_UNREACHABLE), 1);
+    assert_int_equal(cairn_err_retry(CAIRN_E_NO_SPACE), 2);
+    assert_int_equal(cairn_err_retry(CAIRN_E_OUTCOME_UNKNOWN), 3);
+    assert_string_equal(cairn_dtype_name(CAIRN_BF16), "bfloat16");
+    assert_string_equal(cairn_dtype_name(-1), "unknown");
+    assert_int_equal(cairn_dtype_bits(CAIRN_C128), 128);
+    assert_int_equal(cairn_dtype_bits(1000), 0);
+    assert_string_equal(cairn_version(), CAIRN_VERSION);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup(name, setup)
+    const struct CMUnitTest tests[] = {
+        TEST(test_bad_urls_are_refused_with_what_is_wrong),
+        TEST(test_the_server_comes_from_the_environment),
+        TEST(test_bad_options_are_refused_with_the_remedy),
+        TEST(test_structs_may_grow_but_not_shrink),
+        TEST(test_a_server_that_refuses_is_named),
+        TEST(test_tokens_differ),
+        TEST(test_bad_tensors_are_refused_by_name),
+        TEST(test_blobs_and_tensors_are_replaced_apart),
+        TEST(test_a_save_is_staged_then_done),
+        TEST(test_results_fit_into_the_callers_struct),
+        TEST(test_callbacks_and_drops_come_once),
+        TEST(test_a_callback_may_free_its_op),
+        TEST(test_a_callback_that_would_block_is_refused),
+        TEST(test_a_save_that_cannot_be_staged_fails_at_once),
+        TEST(test_a_fenced_handle_refuses_saves_until_it_restores),
+        TEST(test_bad_save_options_are_refused),
+        TEST(test_a_restore_borrows_the_tensors),
+        TEST(test_a_term_without_a_step_is_refused),
+        TEST(test_a_viewer_cannot_save),
+        TEST(test_a_list_has_the_committed_ones_of_all_pages),
+        TEST(test_status_tells_what_the_server_knows),
+        TEST(test_close_aborts_what_is_left_and_says_so),
+        TEST(test_close_ends_what_cannot_be_aborted),
+        TEST(test_close_waits_for_what_is_in_flight),
+        TEST(test_an_abort_ends_a_restore),
+        TEST(test_a_childs_handles_are_dead_and_the_parents_go_on),
+        TEST(test_any_thread_may_save),
+        TEST(test_codes_and_dtypes_have_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
