@@ -40,6 +40,7 @@ void world_server_start(struct world *world)
     struct sim_host *host = world->server_host;
     world->catalog_ready = false;
     assert_int_equal(store_memory_new(sim_loop(host), sim_pool(host), world->medium, &world->store, NULL), 0);
+    world->store->caps.object_bytes_preferred = WORLD_OBJECT_BYTES;
     struct catalog_options options = {.chunk_bytes = WORLD_CHUNK_BYTES, .restore_drain_ms = 1000, .ready = on_catalog_ready,
                                       .user = world, .pool = sim_pool(host)};
     assert_int_equal(catalog_new(sim_loop(host), world->store, &options, &world->catalog), 0);

@@ -11,7 +11,7 @@
 #include "sim/env/sim.h"
 #include "store/memory/store_memory.h"
 
-enum { WORLD_RANKS_MAX = 4, WORLD_TENSORS = 6, WORLD_CHUNK_BYTES = 4096, WORLD_PORT = 7421 };
+enum { WORLD_RANKS_MAX = 4, WORLD_TENSORS = 6, WORLD_CHUNK_BYTES = 4096, WORLD_PORT = 7421, WORLD_OBJECT_BYTES = 24 << 10 };
 
 struct world_rank {
     struct world *world;

@@ -88,20 +88,20 @@ static void cut_all(void *user) { (void)sim_cut(((struct world *)user)->sim, NUL
 static void cut_connections_are_resumed(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 40; seed++) {
+    for (uint64_t seed = 1; seed <= 60; seed++) {
         struct world world;
         world_init(&world, seed, 2);
         world_ranks_start(&world);
         save_all(&world, 1, (uint8_t)seed);
         for (unsigned i = 0; i < 5; i++) {
-            sim_at(world.sim, sim_below(world.sim, 400), cut_all, &world);
+            sim_at(world.sim, sim_below(world.sim, 150), cut_all, &world);
         }
         world_await_saves(&world, 60000);
         expect_saved(&world);
         world_ranks_stop(&world);
         world_ranks_start(&world);
         for (unsigned i = 0; i < 3; i++) {
-            sim_at(world.sim, sim_below(world.sim, 300), cut_all, &world);
+            sim_at(world.sim, sim_below(world.sim, 100), cut_all, &world);
         }
         restore_and_compare(&world, 1, (uint8_t)seed);
         world_ranks_stop(&world);
@@ -113,12 +113,12 @@ static void cut_connections_are_resumed(void **state)
 static void a_killed_daemon_is_survived(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 40; seed++) {
+    for (uint64_t seed = 1; seed <= 60; seed++) {
         struct world world;
         world_init(&world, seed, 2);
         world_ranks_start(&world);
         save_all(&world, 1, (uint8_t)seed);
-        sim_run_for(world.sim, sim_below(world.sim, 200));
+        sim_run_for(world.sim, sim_below(world.sim, 60));
         world_server_kill(&world);
         world_server_start(&world);
         world_await_saves(&world, 60000);

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * registered: what is wrong with a list is said by name; what is right is copied, sorted and normalised.
+ */
+#include "engine/registered.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint8_t memory[4096];
+
+static struct registered_box good_box(void)
+{
+    return (struct registered_box){.box = {.ndim = 2, .length = {4, 6}}, .contiguous = true, .data = memory};
+}
+
+static struct registered_tensor good_tensor(struct registered_box *box)
+{
+    return (struct registered_tensor){.name = "w", .coordinate = "", .dtype = CAIRN_F32, .placement = PLACEMENT_SHARDED,
+                                      .shape = {.ndim = 2, .length = {4, 6}}, .box_count = 1, .boxes = box};
+}
+
+static void expect_invalid(const struct registered_tensor *tensor, const char *word)
+{
+    struct registered *set = NULL;
+    struct diag diag = DIAG_INIT;
+    assert_int_equal(registered_new(1, 4, 1, tensor, 0, NULL, &set, &diag), CAIRN_E_INVALID);
+    assert_null(set);
+    if (!strstr(diag.text, word)) {
+        fail_msg("'%s' lacks '%s'", diag.text, word);
+    }
+}
+
+static void broken_tensors_are_refused_by_name(void **state)
+{
+    struct registered_box box = good_box();
+    struct registered_tensor tensor = good_tensor(&box), bad = tensor;
+    uint32_t unsorted[] = {2, 1}, without[] = {0, 2}, beyond[] = {1, 4};
+    (void)state;
+    bad.name = "";
+    expect_invalid(&bad, "name");
+    bad = tensor, bad.name = "\xff";
+    expect_invalid(&bad, "UTF-8");
+    bad = tensor, bad.dtype = 99;
+    expect_invalid(&bad, "dtype 99");
+    bad = tensor, bad.placement = 7;
+    expect_invalid(&bad, "placement 7");
+    bad = tensor, bad.placement = PLACEMENT_LOCAL;
+    expect_invalid(&bad, "coordinate");
+    bad = tensor, bad.coordinate = "dp=1";
+    expect_invalid(&bad, "not local");
+    bad = tensor, bad.shape.length[0] = -1;
+    expect_invalid(&bad, "'w'");
+    bad = tensor, bad.shape.length[0] = 3;
+    expect_invalid(&bad, "'w'");
+    bad = tensor, bad.group = unsorted, bad.group_count = 2;
+    expect_invalid(&bad, "ascending");
+    bad = tensor, bad.group = without, bad.group_count = 2;
+    expect_invalid(&bad, "lacks this rank");
+    bad = tensor, bad.group = beyond, bad.group_count = 2;
+    expect_invalid(&bad, "below 4");
+    box.data = NULL;
+    expect_invalid(&tensor, "NULL");
+}
+
+static void memory_that_overlaps_itself_is_refused(void **state)
+{
+    struct registered_box box = good_box();
+    struct registered_tensor tensor = good_tensor(&box);
+    (void)state;
+    box.contiguous = false;
+    box.stride[0] = 5, box.stride[1] = 1; /* rows of 6 every 5 */
+    expect_invalid(&tensor, "share memory");
+    box.stride[0] = 0, box.stride[1] = 1;
+    expect_invalid(&tensor, "share memory");
+    box.stride[0] = INT64_MAX, box.stride[1] = 1;
+    expect_invalid(&tensor, "too large");
+}
+
+static void strides_without_holes_are_contiguous(void **state)
+{
+    struct registered_box box = good_box();
+    struct registered_tensor tensor = good_tensor(&box);
+    struct registered *set;
+    (void)state;
+    box.contiguous = false;
+    box.stride[0] = 6, box.stride[1] = 1;
+    assert_int_equal(registered_new(1, 4, 1, &tensor, 0, NULL, &set, NULL), 0);
+    assert_true(set->tensors[0].boxes[0].contiguous);
+    registered_unref(set);
+    box.stride[0] = 1, box.stride[1] = 4;
+    assert_int_equal(registered_new(1, 4, 1, &tensor, 0, NULL, &set, NULL), 0);
+    assert_false(set->tensors[0].boxes[0].contiguous);
+    registered_unref(set);
+}
+
+static void lists_are_sorted_and_copied(void **state)
+{
+    struct registered_box box = good_box();
+    struct registered_tensor tensors[3] = {good_tensor(&box), good_tensor(&box), good_tensor(&box)};
+    char name[] = "a", bytes[] = "bytes";
+    uint32_t group[] = {0, 1, 3};
+    struct registered_blob blob = {.name = "b", .coordinate = "", .kind = BLOB_BYTES, .placement = PLACEMENT_REPLICATED,
+                                   .bytes = 5, .data = (const uint8_t *)bytes};
+    struct registered *set;
+    struct diag diag = DIAG_INIT;
+    (void)state;
+    tensors[0].name = "c";
+    tensors[2].name = name;
+    tensors[1].group = tensors[2].group = group;
+    tensors[1].group_count = tensors[2].group_count = 3;
+    assert_int_equal(registered_new(1, 4, 3, tensors, 1, &blob, &set, NULL), 0);
+    name[0] = 'z', bytes[0] = 'x';
+    assert_string_equal(set->tensors[0].name, "a");
+    assert_string_equal(set->tensors[1].name, "c");
+    assert_string_equal(set->tensors[2].name, "w");
+    assert_memory_equal(set->blobs[0].data, "bytes", 5);
+    assert_int_equal(set->tensors[0].group_member, 1);
+    assert_ptr_equal(set->tensors[0].group, set->tensors[2].group); /* interned */
+    assert_int_equal(set->tensors[1].group_count, 1);
+    registered_unref(registered_ref(set));
+    registered_unref(set);
+    registered_unref(NULL);
+    tensors[0].name = "w";
+    assert_int_equal(registered_new(1, 4, 2, tensors, 0, NULL, &set, &diag), CAIRN_E_INVALID);
+    assert_non_null(strstr(diag.text, "registered twice"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(broken_tensors_are_refused_by_name), cmocka_unit_test(memory_that_overlaps_itself_is_refused),
+        cmocka_unit_test(strides_without_holes_are_contiguous), cmocka_unit_test(lists_are_sorted_and_copied),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
