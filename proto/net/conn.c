@@ -245,8 +245,7 @@ static void watch(struct conn *conn)
         events |= conn_may_read(conn) ? SOCK_READ : 0;
         events |= list_is_empty(&conn->out.queue) ? 0 : SOCK_WRITE;
     } else if (conn->phase == CONN_CLOSING && conn->linger) {
-        events |= SOCK_READ;
-        events |= list_is_empty(&conn->out.queue) ? 0 : SOCK_WRITE;
+        events = conn->discarding ? SOCK_READ : SOCK_WRITE;
     }
     conn->stream->ops->want(conn->stream, events, &CONN_SOCK_HANDLER, conn);
 }
@@ -330,6 +329,7 @@ static bool closing_is_done(struct conn *conn)
     if (status != 0) {
         return status != CAIRN_E_AGAIN;
     }
+    conn->discarding = true;
     status = conn_read_discard(conn, &bytes);
     return status != CAIRN_E_AGAIN || bytes == 0;
 }

@@ -73,7 +73,7 @@ struct conn {
     struct post kick;
     struct timer first, beat, flush;
     bool busy; /* inside our own callbacks: what is queued now is written at their end */
-    bool flush_on_close, linger, flush_expired;
+    bool flush_on_close, linger, flush_expired, discarding;
     int status; /* FAILING: what on_close will say; OPEN: a failure inside a call, told by the next
                    kick */
     struct diag diag;
