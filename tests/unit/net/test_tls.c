@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: only peers with the right certificates talk, and everybody else reads what to do about it.
+ * Method: every kind of wrong certificate and of peer without TLS, over real TCP. (Echoes over TLS
+ * are in test_conn.c.)
+ */
+#include "net_fixture.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool server_got_one(struct net_fixture *f) { return f->server.messages == 1; }
+static bool both_over(struct net_fixture *f)
+{
+    return f->server.closes == 1 && f->client.closes == 1;
+}
+static bool server_over(struct net_fixture *f) { return f->server.closes == 1; }
+
+static void use(struct net_fixture *f, struct tls_context *server, struct tls_context *client)
+{
+    tls_context_free(f->server_tls);
+    tls_context_free(f->client_tls);
+    f->server_tls = server;
+    f->client_tls = client;
+}
+
+static struct tls_context *context(bool server, const char *name, const char *ca)
+{
+    struct tls_context *ret = NULL;
+    struct diag diag = DIAG_INIT;
+    if (net_tls_context(server, name, ca, &ret, &diag) != 0) {
+        fail_msg("%s", diag.text);
+    }
+    return ret;
+}
+
+static void say_hello(struct net_fixture *f)
+{
+    struct msg msg = {.type = MSG_HELLO, .u.hello = {1, 1, 0, "test"}};
+    net_connect_conns(f);
+    if (f->client.conn != NULL) {
+        conn_send_always(f->client.conn, 1, &msg);
+    }
+}
+
+static void test_good_certificates(void **state)
+{
+    struct net_fixture *f = *state;
+    say_hello(f);
+    net_run(f, server_got_one);
+    char name[200];
+    conn_peer_name(f->server.conn, sizeof(name), name);
+    assert_non_null(strstr(name, "tls CN=rank-3 tcp 127.0.0.1:"));
+    conn_peer_name(f->client.conn, sizeof(name), name);
+    assert_non_null(strstr(name, "tls CN=localhost tcp"));
+}
+
+static void test_good_by_address(void **state)
+{
+    struct net_fixture *f = *state;
+    f->tls_host = "127.0.0.1";
+    say_hello(f);
+    net_run(f, server_got_one);
+}
+
+static void test_reload_leaves_running_streams_alone(void **state)
+{
+    struct net_fixture *f = *state;
+    say_hello(f);
+    use(f, NULL, NULL); /* their contexts are given up by the program, not by the streams */
+    net_run(f, server_got_one);
+}
+
+/* Both ends end with AUTH; text: part of the reason. */
+static void expect_auth(struct net_fixture *f, const char *server_text, const char *client_text)
+{
+    say_hello(f);
+    net_run(f, both_over);
+    assert_int_equal(f->server.messages, 0);
+    if (f->server.status != CAIRN_E_AUTH || strstr(f->server.diag.text, server_text) == NULL) {
+        fail_msg("server: %s: %s", err_name(f->server.status), f->server.diag.text);
+    }
+    if (f->client.status != CAIRN_E_AUTH || strstr(f->client.diag.text, client_text) == NULL) {
+        fail_msg("client: %s: %s", err_name(f->client.status), f->client.diag.text);
+    }
+}
+
+static void test_client_of_another_ca(void **state)
+{
+    struct net_fixture *f = *state;
+    use(f, context(true, "server", "ca.crt"), context(false, "other", "ca.crt"));
+    expect_auth(f, "must come from a CA of", "does not know the CA");
+}
+
+static void test_client_without_certificate(void **state)
+{
+    struct net_fixture *f = *state;
+    use(f, context(true, "server", "ca.crt"), context(false, NULL, "ca.crt"));
+    expect_auth(f, "showed no certificate", "wants a client certificate");
+}
+
+static void test_client_with_expired_certificate(void **state)
+{
+    struct net_fixture *f = *state;
+    use(f, context(true, "server", "ca.crt"), context(false, "expired", "ca.crt"));
+    expect_auth(f, "expired", "expired: renew it");
+}
+
+static void test_server_of_another_ca(void **state)
+{
+    struct net_fixture *f = *state;
+    use(f, context(true, "server", "ca.crt"), context(false, "client", "other-ca.crt"));
+    expect_auth(f, "does not know the CA", "must come from a CA of");
+}
+
+static void test_server_with_a_client_certificate(void **state)
+{
+    struct net_fixture *f = *state;
+    use(f, context(true, "client", "ca.crt"), context(false, "client", "ca.crt"));
+    expect_auth(f, "", "extended key usage");
+}
+
+static void test_wrong_host_name(void **state)
+{
+    struct net_fixture *f = *state;
+    f->tls_host = "node9.example";
+    expect_auth(f, "refused our certificate", "subject alternative name");
+}
+
+static void test_wrong_address(void **state)
+{
+    struct net_fixture *f = *state;
+    f->tls_host = "192.0.2.1";
+    expect_auth(f, "refused our certificate", "subject alternative name");
+}
+
+static void test_plain_client_at_a_tls_server(void **state)
+{
+    struct net_fixture *f = *state;
+    tls_context_free(f->client_tls);
+    f->client_tls = NULL;
+    say_hello(f);
+    net_run(f, both_over);
+    assert_int_equal(f->server.status, CAIRN_E_AUTH);
+    assert_non_null(strstr(f->server.diag.text, "does not speak TLS here"));
+    assert_int_not_equal(f->client.status, 0);
+}
+
+static void test_tls_client_at_a_plain_server(void **state)
+{
+    struct net_fixture *f = *state;
+    tls_context_free(f->server_tls);
+    f->server_tls = NULL;
+    say_hello(f);
+    net_run(f, both_over);
+    assert_int_equal(f->server.status, CAIRN_E_PROTOCOL);
+    assert_non_null(strstr(f->server.diag.text, "TLS"));
+    assert_int_equal(f->client.status, CAIRN_E_AUTH);
+}
+
+/* A peer that connects and says nothing holds the server no longer than the first message may take.
+ */
+static void test_handshake_that_never_comes(void **state)
+{
+    struct net_fixture *f = *state;
+    f->server.options.first_message_ms = 100;
+    net_connect_raw(f);
+    net_run(f, server_over);
+    assert_int_equal(f->server.status, CAIRN_E_TIMED_OUT);
+}
+
+static void test_peer_that_vanishes_in_the_handshake(void **state)
+{
+    struct net_fixture *f = *state;
+    net_connect_raw(f);
+    net_raw_send(f, 5, "\x16\x03\x01\x02\x00");
+    net_run_for(f, 20);
+    sock_close(f->raw);
+    f->raw = NULL;
+    net_run(f, server_over);
+    assert_int_equal(f->server.status, CAIRN_E_CONNECTION_LOST);
+    assert_non_null(strstr(f->server.diag.text, "handshake"));
+}
+
+/* --- contexts
+ * ------------------------------------------------------------------------------------- */
+
+static void refused(const struct tls_options *options, const char *text)
+{
+    struct tls_context *ret = NULL;
+    struct diag diag = DIAG_INIT;
+    assert_int_equal(tls_context_new(options, &ret, &diag), CAIRN_E_CONFIG);
+    if (strstr(diag.text, text) == NULL) {
+        fail_msg("\"%s\" is not in: %s", text, diag.text);
+    }
+    assert_null(ret);
+}
+
+static void test_bad_files_are_named(void **state)
+{
+    (void)state;
+    char cert[128], key[128], other_key[128], ca[128];
+    snprintf(cert, sizeof(cert), "%s", net_pki("server.crt"));
+    snprintf(key, sizeof(key), "%s", net_pki("server.key"));
+    snprintf(other_key, sizeof(other_key), "%s", net_pki("client.key"));
+    snprintf(ca, sizeof(ca), "%s", net_pki("ca.crt"));
+    refused(&(struct tls_options){.server = true}, "needs a certificate and a key");
+    refused(&(struct tls_options){.cert_file = cert}, "only the certificate is set");
+    refused(
+        &(struct tls_options){
+            .cert_file = cert, .key_file = key, .server = true, .require_peer = true},
+        "no CA file");
+    refused(&(struct tls_options){.cert_file = "/nowhere.crt", .key_file = key},
+            "/nowhere.crt: No such file");
+    refused(&(struct tls_options){.cert_file = key, .key_file = key}, "server.key");
+    refused(&(struct tls_options){.cert_file = cert, .key_file = "/nowhere.key"},
+            "/nowhere.key: No such file");
+    refused(&(struct tls_options){.cert_file = cert, .key_file = other_key}, "client.key");
+    refused(
+        &(struct tls_options){.cert_file = cert, .key_file = key, .ca_file = key, .server = true},
+        "CA file");
+    refused(&(struct tls_options){.cert_file = cert, .key_file = key, .ca_file = "/nowhere.ca"},
+            "/nowhere.ca");
+}
+
+static void test_key_that_others_can_read_is_refused(void **state)
+{
+    (void)state;
+    char cert[128], key[128];
+    snprintf(cert, sizeof(cert), "%s", net_pki("server.crt"));
+    snprintf(key, sizeof(key), "%s", net_pki("server.key"));
+    struct tls_options options = {.cert_file = cert, .key_file = key, .server = true};
+    assert_int_equal(chmod(key, 0644), 0);
+    refused(&options, "chmod 600");
+    assert_int_equal(chmod(key, 0602), 0);
+    refused(&options, "chmod 600");
+    assert_int_equal(chmod(key, 0600), 0);
+    struct tls_context *ret = NULL;
+    assert_int_equal(tls_context_new(&options, &ret, NULL), 0);
+    tls_context_free(ret);
+}
+
+static const struct net_form TLS = {.name = "tls", .tcp = true, .tls = true};
+
+#define ROW(f)                                                  \
+    {                                                           \
+#f, f, net_setup, net_teardown, (void *)(uintptr_t)&TLS \
+    }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ROW(test_good_certificates),
+        ROW(test_good_by_address),
+        ROW(test_reload_leaves_running_streams_alone),
+        ROW(test_client_of_another_ca),
+        ROW(test_client_without_certificate),
+        ROW(test_client_with_expired_certificate),
+        ROW(test_server_of_another_ca),
+        ROW(test_server_with_a_client_certificate),
+        ROW(test_wrong_host_name),
+        ROW(test_wrong_address),
+        ROW(test_plain_client_at_a_tls_server),
+        ROW(test_tls_client_at_a_plain_server),
+        ROW(test_handshake_that_never_comes),
+        ROW(test_peer_that_vanishes_in_the_handshake),
+        cmocka_unit_test(test_bad_files_are_named),
+        cmocka_unit_test(test_key_that_others_can_read_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
