@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Restores and small requests of the engine against the real server on the simulator: named errors for what does not
+ * fit, proof of an empty run, damage found by one rank moves all ranks, refusals of the login.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "engine_world.h"
+
+static const struct selector latest = {.kind = SELECT_LATEST};
+
+static void save_all(struct world *world, uint64_t step, uint8_t salt)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], salt);
+        world_save(&world->ranks[i], step, 60000);
+    }
+    world_await_saves(world, 60000);
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        assert_int_equal(world->ranks[i].save_status, 0);
+    }
+}
+
+static void restore_all(struct world *world, struct selector selector)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], 0x77);
+        world_restore(&world->ranks[i], selector, 10000);
+    }
+    world_await_restores(world, 12000);
+}
+
+static void an_empty_run_is_proven_empty(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 1, 2);
+    world_ranks_start(&world);
+    restore_all(&world, latest);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(world.ranks[i].restore_status, CAIRN_E_NOT_FOUND);
+        assert_true(world.ranks[i].restore.empty);
+    }
+    save_all(&world, 1, 1); /* and the first save goes on from there */
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+static void an_unknown_step_is_named(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 2, 2);
+    world_ranks_start(&world);
+    save_all(&world, 4, 1);
+    restore_all(&world, (struct selector){.kind = SELECT_STEP, .id = {.step = 9}});
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(world.ranks[i].restore_status, CAIRN_E_NOT_FOUND);
+        assert_false(world.ranks[i].restore.empty);
+        assert_non_null(strstr(world.ranks[i].restore.diag.text, "9"));
+    }
+    restore_all(&world, (struct selector){.kind = SELECT_STEP, .id = {.step = 4}});
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(world.ranks[i].restore_status, 0);
+        assert_true(world_has(&world.ranks[i], 1));
+        const struct engine_restore *restore = &world.ranks[i].restore;
+        assert_int_equal(restore->blobs.count, 2);
+        assert_string_equal(restore->blobs.items[0].name, "config");
+        assert_memory_equal(restore->blobs.items[0].data, "config", 6);
+        assert_string_equal(restore->blobs.items[1].name, "loader");
+        assert_int_equal(restore->blobs.items[1].data[restore->blobs.items[1].bytes - 1], '0' + i);
+        assert_int_equal(restore->total_bytes, restore->done_bytes);
+    }
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+/* Gives rank 0 (of a world of one) another list of one tensor. */
+static void register_one(struct world *world, const char *name, uint32_t dtype, int64_t rows)
+{
+    struct world_rank *rank = &world->ranks[0];
+    struct registered_box box = {.box = {.ndim = 2, .length = {rows, 40}}, .contiguous = true, .data = rank->memory};
+    struct registered_tensor tensor = {.name = name, .coordinate = "", .dtype = dtype, .placement = PLACEMENT_REPLICATED,
+                                       .shape = {.ndim = 2, .length = {rows, 40}}, .box_count = 1, .boxes = &box};
+    registered_unref(rank->set);
+    assert_int_equal(registered_new(0, 1, 1, &tensor, 0, NULL, &rank->set, NULL), 0);
+}
+
+static void what_does_not_fit_is_named(void **state)
+{
+    static const struct { const char *name; uint32_t dtype; int64_t rows; int code; const char *text; } cases[] = {
+        {"model.weigth", CAIRN_F32, 300, CAIRN_E_MISSING_TENSOR, "near is 'model.weight'"},
+        {"model.weight", CAIRN_BF16, 300, CAIRN_E_DTYPE_MISMATCH, "stored as float32"},
+        {"model.weight", CAIRN_F32, 299, CAIRN_E_SHAPE_MISMATCH, "[300, 40]"},
+    };
+    struct world world;
+    (void)state;
+    world_init(&world, 3, 1);
+    world_ranks_start(&world);
+    save_all(&world, 1, 1);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        register_one(&world, cases[i].name, cases[i].dtype, cases[i].rows);
+        restore_all(&world, latest);
+        const struct world_rank *rank = &world.ranks[0];
+        if (rank->restore_status != cases[i].code || !strstr(rank->restore.diag.text, cases[i].text)) {
+            fail_msg("case %zu: %d: %s", i, rank->restore_status, rank->restore.diag.text);
+        }
+    }
+    register_one(&world, "model.weight", CAIRN_F32, 300);
+    restore_all(&world, latest);
+    assert_int_equal(world.ranks[0].restore_status, 0);
+    assert_int_equal(world.ranks[0].restore.unexpected_count, 5);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+/* Goal: one rank's damage moves all ranks to the older checkpoint, loudly. Method: the store flips a bit of what is read. */
+static uint64_t flip_step;
+static const struct store_ops *real_ops;
+static struct store_ops flipping_ops;
+static void (*flipped_done)(struct store_req *req);
+
+static void on_flip(struct store_req *req)
+{
+    ((uint8_t *)req->data)[req->bytes / 2] ^= 1;
+    flipped_done(req);
+}
+
+static void flip_submit(struct store *store, struct store_req *req)
+{
+    if (req->op == STORE_READ && req->object.step == flip_step && req->object.rank == 1) {
+        flipped_done = req->done;
+        req->done = on_flip;
+    }
+    real_ops->submit(store, req);
+}
+
+static void damage_moves_all_ranks_to_an_older_one(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 4, 2);
+    real_ops = world.store->ops;
+    flipping_ops = *real_ops;
+    flipping_ops.submit = flip_submit;
+    flip_step = 2;
+    world.store->ops = &flipping_ops;
+    world_ranks_start(&world);
+    save_all(&world, 1, 1);
+    save_all(&world, 2, 2);
+    restore_all(&world, latest);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct world_rank *rank = &world.ranks[i];
+        if (rank->restore_status != 0) {
+            fail_msg("rank %u: %s", i, rank->restore.diag.text);
+        }
+        assert_int_equal(rank->restore.id.step, 1);
+        assert_true(rank->restore.fell_back);
+        assert_true(world_has(rank, 1));
+    }
+    restore_all(&world, (struct selector){.kind = SELECT_STEP, .id = {.step = 2}});
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(world.ranks[i].restore_status, CAIRN_E_DAMAGED);
+        assert_non_null(strstr(world.ranks[i].restore.diag.text, "not usable"));
+    }
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+static void a_rank_that_does_not_restore_is_named(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 5, 2);
+    world_ranks_start(&world);
+    save_all(&world, 1, 1);
+    world_restore(&world.ranks[0], latest, 4000);
+    world_await_restores(&world, 5000);
+    assert_int_equal(world.ranks[0].restore_status, CAIRN_E_MISSING_RANKS);
+    if (!strstr(world.ranks[0].restore.diag.text, "ranks 1")) {
+        fail_msg("%s", world.ranks[0].restore.diag.text);
+    }
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+static void close_ends_restores_at_once(void **state)
+{
+    (void)state;
+    for (uint64_t ms = 0; ms < 80; ms += 4) {
+        struct world world;
+        world_init(&world, ms + 1, 2);
+        world_ranks_start(&world);
+        save_all(&world, 1, 1);
+        for (uint32_t i = 0; i < 2; i++) {
+            world_restore(&world.ranks[i], latest, 10000);
+        }
+        sim_run_for(world.sim, ms);
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
+/* --- requests and login --------------------------------------------------------------------------- */
+
+struct caller { struct engine_call call; bool done; int status; };
+
+static void on_call(struct engine_call *call, int status)
+{
+    struct caller *caller = container_of(call, struct caller, call);
+    caller->done = true;
+    caller->status = status;
+}
+
+static bool call_done(void *user) { return ((struct caller *)user)->done; }
+
+static void requests_are_answered_over_a_lost_connection(void **state)
+{
+    struct world world;
+    struct caller caller = {.call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}}, .done = on_call}};
+    (void)state;
+    world_init(&world, 6, 1);
+    world_ranks_start(&world);
+    save_all(&world, 1, 1);
+    save_all(&world, 2, 2);
+    engine_call_start(world.ranks[0].engine, &caller.call);
+    (void)sim_cut(world.sim, NULL, NULL);
+    assert_true(sim_run_until(world.sim, call_done, &caller, 10000));
+    assert_int_equal(caller.status, 0);
+    assert_int_equal(caller.call.reply.type, MSG_LIST_REPLY);
+    assert_int_equal(caller.call.reply.u.list_reply.count, 2);
+    assert_int_equal(caller.call.reply.u.list_reply.entries[0].id.step, 2);
+    engine_call_fini(&caller.call);
+    caller.done = false;
+    engine_call_start(world.ranks[0].engine, &caller.call);
+    engine_call_cancel(&caller.call);
+    assert_false(caller.done); /* never inside the call */
+    assert_true(sim_run_until(world.sim, call_done, &caller, 10000));
+    assert_int_equal(caller.status, CAIRN_E_CANCELLED);
+    engine_call_fini(&caller.call);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+struct login { bool ready, closed; int status; char text[DIAG_TEXT_MAX]; };
+
+static void on_login(void *user, int status, const struct diag *diag)
+{
+    struct login *login = user;
+    login->ready = true;
+    login->status = status;
+    snprintf(login->text, sizeof login->text, "%s", diag->text);
+}
+
+static bool login_ready(void *user) { return ((struct login *)user)->ready; }
+static void on_login_closed(void *user) { ((struct login *)user)->closed = true; }
+static bool login_closed(void *user) { return ((struct login *)user)->closed; }
+
+/* Another process that says it is that rank of a world of that size; what becomes of its login? */
+static struct login try_login(struct world *world, const char *url, uint32_t rank, uint32_t size)
+{
+    struct sim_host *host = sim_host_new(world->sim, "other", NULL);
+    struct login login = {0};
+    struct engine *engine;
+    struct engine_options options = {.loop = sim_loop(host), .net = sim_net(host), .pool = sim_pool(host), .token = world->token,
+                                     .rank = rank, .world_size = size, .writer = 99, .io_deadline_ms = 3000};
+    assert_int_equal(url_parse(url, NULL, false, &options.url, NULL), 0);
+    assert_int_equal(engine_new(&options, on_login, &login, &engine, NULL), 0);
+    assert_true(sim_run_until(world->sim, login_ready, &login, 4000));
+    engine_close(engine, on_login_closed, &login);
+    assert_true(sim_run_until(world->sim, login_closed, &login, 1000));
+    sim_run_for(world->sim, 3000);
+    assert_int_equal(sim_open_socks(host), 0);
+    return login;
+}
+
+static void refused_logins_say_why(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 7, 2);
+    world_ranks_start(&world);
+    struct login login = try_login(&world, "cairn://server:7421/demo/run1", 1, 2);
+    assert_int_equal(login.status, CAIRN_E_DUPLICATE_RANK);
+    login = try_login(&world, "cairn://server:9/demo/run1", 0, 2);
+    assert_int_equal(login.status, CAIRN_E_UNREACHABLE);
+    login = try_login(&world, "cairn://server:9,server:7421/demo/other", 0, 1); /* the second address answers */
+    assert_int_equal(login.status, 0);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_empty_run_is_proven_empty),
+        cmocka_unit_test(an_unknown_step_is_named),
+        cmocka_unit_test(what_does_not_fit_is_named),
+        cmocka_unit_test(damage_moves_all_ranks_to_an_older_one),
+        cmocka_unit_test(a_rank_that_does_not_restore_is_named),
+        cmocka_unit_test(close_ends_restores_at_once),
+        cmocka_unit_test(requests_are_answered_over_a_lost_connection),
+        cmocka_unit_test(refused_logins_say_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
