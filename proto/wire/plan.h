@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_read: one stored chunk that a restore needs, as a fixed 256-byte record in PLAN_REPLY payloads.
- * Bytes: PROTOCOL.md 7. Pure.
+ * plan_read: one stored chunk that a restore needs, as a fixed 256-byte record in PLAN_REPLY
+ * payloads. Bytes: PROTOCOL.md 7. Pure.
  */
 #ifndef CAIRN_WIRE_PLAN_H
 #define CAIRN_WIRE_PLAN_H
@@ -12,17 +12,19 @@
 enum { PLAN_READ_BYTES = 256 };
 
 struct plan_read {
-    uint32_t want;           /* index into the PLAN's wants */
+    uint32_t want; /* index into the PLAN's wants */
     struct object_id object;
-    uint64_t offset;         /* of the stored bytes in the object */
+    uint64_t offset; /* of the stored bytes in the object */
     uint32_t stored_bytes, plain_bytes, stored_crc;
     uint8_t encoding, digest_alg;
     struct digest digest;
-    struct box cell;         /* tensors: the chunk's rectangle in the tensor, row-major and contiguous in itself */
-    uint64_t blob_offset;    /* blobs: where its plain bytes belong */
+    struct box
+        cell; /* tensors: the chunk's rectangle in the tensor, row-major and contiguous in itself */
+    uint64_t blob_offset; /* blobs: where its plain bytes belong */
 };
 
 void plan_read_encode(const struct plan_read *read, uint8_t ret[PLAN_READ_BYTES]);
-int MUST_USE plan_read_decode(const uint8_t bytes[PLAN_READ_BYTES], struct plan_read *ret, struct diag *diag);
+int MUST_USE plan_read_decode(const uint8_t bytes[PLAN_READ_BYTES], struct plan_read *ret,
+                              struct diag *diag);
 
 #endif

@@ -4,9 +4,11 @@
  */
 #include "net_fixture.h"
 
+#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { LIMIT_MS = 20000 };
@@ -353,11 +355,21 @@ void net_raw_send(struct net_fixture *f, size_t bytes, const void *data)
 
 static char pki_dir[64];
 
+/* Runs a program to its end; 0 when it succeeded. */
+static int run_program(const char *const *words)
+{
+    pid_t child;
+    int result;
+    if (posix_spawnp(&child, words[0], NULL, NULL, (char *const *)(uintptr_t)words, environ) != 0 ||
+        waitpid(child, &result, 0) != child) {
+        return -1;
+    }
+    return result;
+}
+
 static void remove_pki(void)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -r %s", pki_dir);
-    if (system(command) != 0) {
+    if (run_program((const char *const[]){"rm", "-r", pki_dir, NULL}) != 0) {
         fprintf(stderr, "cannot remove %s\n", pki_dir);
     }
 }
@@ -368,10 +380,9 @@ const char *net_pki(const char *file)
     if (pki_dir[0] == '\0') {
         snprintf(pki_dir, sizeof(pki_dir), "/tmp/cairn-pki-XXXXXX");
         assert_non_null(mkdtemp(pki_dir));
-        char command[512];
-        snprintf(command, sizeof(command),
-                 CAIRN_MAKE_PKI " --cn rank-3 --expired --other-ca %s >&2", pki_dir);
-        assert_int_equal(system(command), 0);
+        const char *const words[] = {CAIRN_MAKE_PKI, "--cn",  "rank-3", "--expired",
+                                     "--other-ca",   pki_dir, NULL};
+        assert_int_equal(run_program(words), 0);
         assert_int_equal(atexit(remove_pki), 0);
     }
     snprintf(path, sizeof(path), "%s/%s", pki_dir, file);

@@ -25,26 +25,29 @@ static void fill(size_t bytes, uint8_t *data, uint64_t seed)
     }
 }
 
+struct tally { /* of done() calls */
+    unsigned done;
+    int status;
+};
+
 struct out {
     struct conn_out out;
-    unsigned *done_count;
-    int *last_status;
+    struct tally *tally;
     uint8_t data[];
 };
 
 static void out_done(struct conn_out *conn_out, int status)
 {
     struct out *out = container_of(conn_out, struct out, out);
-    (*out->done_count)++;
-    *out->last_status = status;
+    out->tally->done++;
+    out->tally->status = status;
     free(out);
 }
 
 struct echo {
-    unsigned sent, done, came, frames;
+    unsigned sent, came, frames;
     size_t bytes; /* of each payload; 0: by number */
-    int last_status, server_status;
-    unsigned server_done;
+    struct tally client, server;
 };
 
 static size_t payload_bytes(const struct echo *echo, unsigned i)
@@ -53,12 +56,11 @@ static size_t payload_bytes(const struct echo *echo, unsigned i)
 }
 
 static void send_bytes(struct side *side, uint32_t stream, size_t bytes, const void *data,
-                       unsigned *done, int *status)
+                       struct tally *tally)
 {
     struct out *out = malloc(sizeof(*out) + bytes);
     assert_non_null(out);
-    out->done_count = done;
-    out->last_status = status;
+    out->tally = tally;
     memcpy(out->data, data, bytes);
     size_t half = bytes / 2;
     out->out = (struct conn_out){.iov_count = 2,
@@ -77,7 +79,7 @@ static void send_next(struct side *client)
     uint8_t *data = malloc(bytes + 1);
     fill(bytes, data, i);
     if (bytes > 0) {
-        send_bytes(client, i, bytes, data, &echo->done, &echo->last_status);
+        send_bytes(client, i, bytes, data, &echo->client);
     } else {
         struct msg msg = {.type = MSG_LIST, .u.list = {.before_seq = i}};
         assert_int_equal(conn_send(client->conn, i, &msg), 0);
@@ -103,8 +105,7 @@ static int server_echo_payload(struct side *side, const struct frame *frame, con
     (void)diag;
     (void)msg;
     struct echo *echo = side->f->test;
-    send_bytes(side, frame->stream, frame->payload_bytes, payload, &echo->server_done,
-               &echo->server_status);
+    send_bytes(side, frame->stream, frame->payload_bytes, payload, &echo->server);
     free(payload);
     return 0;
 }
@@ -167,8 +168,8 @@ static void test_echo_of_many_frames(void **state)
 {
     struct echo echo = {.frames = FRAMES};
     run_echo(*state, &echo);
-    assert_int_equal(echo.done, FRAMES - FRAMES / 3);
-    assert_int_equal(echo.last_status, 0);
+    assert_int_equal(echo.client.done, FRAMES - FRAMES / 3);
+    assert_int_equal(echo.client.status, 0);
 }
 
 static void test_echo_of_large_payloads(void **state)
@@ -217,8 +218,7 @@ static void test_payload_waits_for_its_buffer(void **state)
 {
     struct net_fixture *f = *state;
     struct waiting waiting = {.server = &f->server};
-    unsigned done = 0;
-    int status = 1;
+    struct tally tally = {.status = 1};
     f->test = &waiting;
     f->server.on_message = no_buffer_yet;
     timer_init(&waiting.timer, f->server.loop, give_buffer);
@@ -226,10 +226,10 @@ static void test_payload_waits_for_its_buffer(void **state)
     for (uint32_t i = 1; i <= 5; i++) {
         uint8_t data[500];
         fill(sizeof(data), data, i);
-        send_bytes(&f->client, i, sizeof(data), data, &done, &status);
+        send_bytes(&f->client, i, sizeof(data), data, &tally);
     }
     net_run(f, five_payloads);
-    assert_int_equal(done, 5);
+    assert_int_equal(tally.done, 5);
 }
 
 /* --- back-pressure
@@ -399,13 +399,12 @@ static bool server_ended(struct net_fixture *f) { return f->server.closes == 1; 
 static void test_flush_delivers_everything_and_ends_in_order(void **state)
 {
     struct net_fixture *f = *state;
-    unsigned done = 0;
-    int status = 1;
+    struct tally tally = {.status = 1};
     net_connect_conns(f);
     for (uint32_t i = 1; i <= 20; i++) {
         uint8_t data[5000];
         fill(sizeof(data), data, i);
-        send_bytes(&f->client, i, sizeof(data), data, &done, &status);
+        send_bytes(&f->client, i, sizeof(data), data, &tally);
     }
     struct msg bye = {.type = MSG_BYE};
     conn_send_always(f->client.conn, 0, &bye);
@@ -415,8 +414,8 @@ static void test_flush_delivers_everything_and_ends_in_order(void **state)
     assert_int_equal(f->server.messages, 21);
     assert_int_equal(f->server.payloads, 20);
     assert_int_equal(f->server.status, CAIRN_E_ENDED);
-    assert_int_equal(done, 20);
-    assert_int_equal(status, 0);
+    assert_int_equal(tally.done, 20);
+    assert_int_equal(tally.status, 0);
 }
 
 static const struct net_form FORMS[] = {

@@ -56,10 +56,14 @@ static const char *text(struct sample *s, size_t least, size_t most)
     static const char *const PIECES[] = {"a",    "layer.", "0", "ü",  "重",
                                          "🪨", " ",      "/", "\n", "w"};
     char *ret = take(s, most + 8, 1);
-    size_t want = least + sample_below(s, most - least + 1);
-    while (strlen(ret) < want) {
+    size_t want = least + sample_below(s, most - least + 1), used = 0;
+    while (used < want) {
         const char *piece = PIECES[sample_below(s, ARRAY_LEN(PIECES))];
-        strcat(ret, strlen(ret) + strlen(piece) > most ? "x" : piece);
+        if (used + strlen(piece) > most) {
+            piece = "x";
+        }
+        memcpy(ret + used, piece, strlen(piece));
+        used += strlen(piece);
     }
     return ret;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of every type with pseudo-random, valid contents, and their fields as text: the text is made from
- * the struct alone, so that a field which both codec directions forget is seen.
+ * Messages of every type with pseudo-random, valid contents, and their fields as text: the text is
+ * made from the struct alone, so that a field which both codec directions forget is seen.
  */
 #ifndef CAIRN_TESTS_WIRE_SAMPLE_H
 #define CAIRN_TESTS_WIRE_SAMPLE_H
@@ -10,7 +10,8 @@
 #include "wire/plan.h"
 
 struct sample {
-    uint64_t state; /* of the generator; the same seed makes the same messages for ever (golden files) */
+    uint64_t
+        state; /* of the generator; the same seed makes the same messages for ever (golden files) */
     struct scratch *scratch;
 };
 

@@ -107,7 +107,7 @@ static void test_session_fields_are_checked(void **state)
     f->msg.u.join.world_size = LIMIT_WORLD_SIZE + 1;
     refused(f, CAIRN_E_PROTOCOL, "JOIN.world_size");
     make_join(f);
-    strcpy(f->msg.u.join.run.project, "../etc");
+    memcpy(f->msg.u.join.run.project, "../etc", sizeof("../etc"));
     refused(f, CAIRN_E_INVALID, "JOIN.run");
     make_join(f);
     f->msg.u.join.run.run[0] = '\0';

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The messages that tell the truth about checkpoints and list them. Part of msg.h, which has the
+ * rules; the fields' ranges are in PROTOCOL.md.
+ */
+#ifndef CAIRN_WIRE_MSG_LIST_H
+#define CAIRN_WIRE_MSG_LIST_H
+
+#include "format/entries.h"
+
+struct msg_status {
+    struct ckpt_id id;
+};
+enum ckpt_state {
+    CKPT_NONE = 0,
+    CKPT_OPEN = 1,
+    CKPT_COMMITTED = 2,
+    CKPT_ABORTED = 3,
+    CKPT_FORGOTTEN = 4
+};
+struct ckpt_info {
+    struct ckpt_id id, parent;
+    uint64_t seq, plain_bytes, stored_bytes, manifest_bytes;
+    struct sha256 manifest_sha256;
+    int64_t wall_ns;
+    uint32_t world_size, state /* enum ckpt_state */, health /* enum health */, sealed_count;
+    bool on_lineage, is_latest;
+    const char *text;
+};
+struct msg_status_reply {
+    struct ckpt_info info;
+};
+/* Newest first: committed by sequence below before_seq (0: from the newest); open ones lead the
+ * first page. */
+struct msg_list {
+    uint64_t before_seq;
+    uint32_t limit;
+};
+struct msg_list_reply {
+    uint32_t count;
+    struct ckpt_info *entries;
+    bool more;
+};
+struct msg_runs {
+    const char *project; /* "" for all */
+};
+struct msg_runs_reply {
+    uint32_t count;
+    struct run_name *names;
+};
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The messages of a restore: session, verdict, fetch, plan, read. Part of msg.h, which has the
+ * rules; the fields' ranges are in PROTOCOL.md.
+ */
+#ifndef CAIRN_WIRE_MSG_RESTORE_H
+#define CAIRN_WIRE_MSG_RESTORE_H
+
+#include "format/box.h"
+#include "msg_list.h"
+
+/* A rank joins (token, ordinal)'s restore session; a viewer only resolves. -> RESOLVED (empty:
+ * proven) */
+struct msg_restore {
+    uint32_t ordinal;
+    struct selector selector;
+    bool allow_older;
+    uint64_t wait_ms;
+};
+struct msg_resolved {
+    bool empty, fell_back;
+    struct ckpt_id id;
+    uint32_t try_count;
+    uint64_t newest_term;
+    struct ckpt_info info;
+};
+/* code 0: this rank has verified all that it wanted. -> VERDICT when all ranks reported, or the
+ * session moved on */
+struct msg_report {
+    uint32_t ordinal, try_count;
+    int32_t code;
+    const char *reason;
+    uint64_t wait_ms;
+};
+struct msg_verdict {
+    bool done; /* all OK */
+    bool fell_back;
+    int32_t code; /* != 0: failed for all */
+    const char *text;
+    struct ckpt_id id;
+    uint32_t try_count;
+    uint64_t newest_term;
+    struct ckpt_info info;
+};
+
+/* manifest, page or part as stored. -> BYTES frames with payload in order, the last has offset +
+ * payload == total */
+struct msg_fetch {
+    struct ckpt_id id;
+    uint32_t kind /* enum store_kind values: 1 manifest, 2 part, 3 page */;
+    uint32_t number;
+};
+struct msg_bytes {
+    uint64_t offset, total_bytes;
+};
+
+/* Which stored chunks make up what is wanted. -> PLAN_REPLY frames, payload = plan_read records
+ * (plan.h), last is set on the final one. ERROR names a tensor that is missing or differs. */
+struct plan_want {
+    bool is_blob;
+    const char *name, *coordinate;
+    uint32_t dtype;
+    struct shape shape;
+    struct box box;
+};
+struct msg_plan {
+    struct ckpt_id id;
+    uint32_t want_count;
+    struct plan_want *wants;
+};
+struct msg_plan_reply {
+    uint32_t record_count;
+    bool last;
+};
+
+/* A range of an object as stored. -> READ_REPLY with exactly that payload (<= payload_max) */
+struct msg_read {
+    struct object_id object;
+    uint64_t offset;
+    uint32_t bytes;
+};
+struct msg_read_reply {
+    uint32_t bytes;
+};
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The messages of a save: opening, credit, data, objects, part, seal, outcome, abort. Part of
+ * msg.h, which has the rules; the fields' ranges are in PROTOCOL.md.
+ */
+#ifndef CAIRN_WIRE_MSG_SAVE_H
+#define CAIRN_WIRE_MSG_SAVE_H
+
+#include "format/envelope.h"
+#include "format/manifest.h"
+
+/* Rank 0's makes the opening, the others' wait for it (at most wait_ms). open_id: random, the same
+ * in every retry of this save. -> OPENED */
+struct msg_open {
+    uint64_t step;
+    uint32_t ordinal;
+    struct ckpt_id parent;
+    uint64_t newest_seen, open_id, deadline_ms, wait_ms;
+    struct xxh128 list_hash;
+    uint32_t metadata_bytes;
+    const uint8_t *metadata;
+    uint32_t tag_count;
+    const char **tags;
+    uint32_t metric_count;
+    struct metric *metrics;
+};
+struct msg_opened {
+    struct ckpt_id id;
+    uint64_t open_id;
+    uint32_t state /* enum save_state of core */;
+    bool sealed, new_term, new_lineage;
+    uint64_t seq, deadline_ms, chunk_bytes;
+    struct uuid run_uuid;
+};
+
+/* Credit: the client says how many more payload buffers it could use; the server hands them out. No
+ * stream, no reply. A DATA frame uses up one. Grants of a connection die with it. */
+struct msg_want {
+    uint32_t buffers;
+};
+struct msg_grant {
+    uint32_t buffers;
+};
+
+/* Payload: stored bytes of one chunk, or of several small ones packed; envelope offsets are
+ * relative to the payload. offset: of the payload in the object, a multiple of LIMIT_ALIGN_BYTES.
+ * No reply; failures come as ERROR with the stream of the DATA frame and void the object: the
+ * client sends that object again under a new sequence. */
+struct msg_data {
+    struct object_id object;
+    uint64_t offset;
+    uint32_t envelope_count;
+    struct envelope *envelopes;
+};
+/* All chunks of the object were sent. -> OBJECT_DURABLE when it is on stable storage under its
+ * name. */
+struct msg_object_end {
+    struct object_id object;
+    uint64_t data_bytes;
+    uint32_t envelope_count;
+};
+struct msg_object_durable {
+    struct object_id object;
+};
+/* After a reconnect: which objects of (id, rank, writer) are durable? -> HELD */
+struct msg_have {
+    struct ckpt_id id;
+    uint32_t rank;
+    uint64_t writer;
+};
+struct msg_held {
+    uint32_t count;
+    uint32_t *sequences;
+};
+
+/* The part's bytes in order, in frames with payload; then SEAL. PART has no reply. A PART at offset
+ * 0 starts over. */
+struct msg_part {
+    struct ckpt_id id;
+    uint64_t open_id, offset, total_bytes;
+};
+/* -> SEALED once the seal is in the record */
+struct msg_seal {
+    struct ckpt_id id;
+    uint64_t open_id;
+    uint64_t part_bytes;
+    struct sha256 part_sha256;
+};
+struct msg_sealed {
+    struct ckpt_id id;
+};
+/* -> OUTCOME when the save is committed or aborted */
+struct msg_wait {
+    struct ckpt_id id;
+    uint64_t open_id;
+};
+/* -> OUTCOME: what is true now: committed, if that had won */
+struct msg_abort {
+    struct ckpt_id id;
+    uint64_t open_id;
+    int32_t code;
+    const char *reason;
+};
+struct msg_outcome {
+    struct ckpt_id id;
+    uint64_t open_id;
+    uint32_t state;
+    int32_t code;
+    const char *text;
+    uint64_t seq;
+};
+
+#endif

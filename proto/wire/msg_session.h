@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The messages of every connection: hello, errors, joining a run. Part of msg.h, which has the
+ * rules; the fields' ranges are in PROTOCOL.md.
+ */
+#ifndef CAIRN_WIRE_MSG_SESSION_H
+#define CAIRN_WIRE_MSG_SESSION_H
+
+#include "format/ids.h"
+
+/* First on every connection, from the client. -> WELCOME or ERROR(VERSION) */
+struct msg_hello {
+    uint32_t version_min, version_max;
+    uint64_t features;
+    const char *agent;
+};
+struct msg_welcome {
+    uint32_t version;
+    uint64_t features;
+    struct uuid store_uuid;
+    uint32_t heartbeat_ms, dead_after_ms, payload_max, message_max;
+    const char *agent;
+};
+struct msg_error {
+    int32_t code;
+    const char *text;
+};
+
+/* Says which run the connection is about. viewer: no rank, no token; may list, fetch, plan, read.
+ * -> JOINED */
+struct msg_join {
+    struct run_name run;
+    bool viewer;
+    struct token token;
+    uint32_t rank, world_size;
+    uint64_t writer;
+    const char *label;
+};
+struct msg_joined {
+    bool exists;
+    struct uuid run_uuid;
+    uint64_t chunk_bytes, newest_term;
+    struct ckpt_id latest;
+    uint64_t object_bytes;
+};
+
+#endif
