@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The smallest program that saves and restores: one tensor, one rank. Run it twice: the second run
+ * goes on counting.
+ *
+ *     cairn-minimal cairn://127.0.0.1:7421/demo/minimal
+ */
+#include "cairn.h"
+
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    float weights[1000] = {0};
+    const int64_t shape[1] = {1000};
+    struct cairn_tensor tensor = CAIRN_TENSOR_INIT;
+    struct cairn_result from = CAIRN_RESULT_INIT;
+    struct cairn_error err;
+    cairn_t *cairn = NULL;
+    cairn_op_t *op = NULL;
+    tensor.name = "weights", tensor.dtype = CAIRN_F32, tensor.data = weights;
+    tensor.ndim = 1, tensor.shape = shape;
+
+    int rc = cairn_open(argc > 1 ? argv[1] : "cairn:///demo/minimal", NULL, &cairn, &err);
+    rc = rc != 0 ? rc : cairn_set_tensors(cairn, &tensor, 1, &err);
+    rc = rc != 0 ? rc : cairn_restore(cairn, NULL, &op, &err);
+    rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err);
+    rc = rc != 0 ? rc : cairn_op_result(op, &from, &err);
+    rc = rc == CAIRN_E_NOT_FOUND ? 0 : rc; /* a run that has nothing yet: step 0, zeros */
+    cairn_op_free(op);
+    op = NULL;
+
+    weights[0] += 1; /* "training" */
+    rc = rc != 0 ? rc : cairn_save(cairn, from.step + 1, NULL, &op, &err);
+    rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, 60000, &err);
+    cairn_op_free(op);
+    if (rc == 0) {
+        printf("step %llu is durable, weights[0] is %g\n", (unsigned long long)from.step + 1,
+               (double)weights[0]);
+    } else {
+        fprintf(stderr, "%s: %s\n", cairn_err_name(rc), err.text);
+    }
+    int closed = cairn != NULL ? cairn_close(cairn, 10000, &err) : 0;
+    return rc != 0 || closed != 0;
+}

@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn-trainer: trains a small character model on a text, saves its state with Cairn while it goes
+ * on training, and resumes bit for bit. Run it as N processes, one a rank: each computes the same
+ * steps, and each saves its share. Uses nothing of Cairn but cairn.h; everything Cairn's is in
+ * main's calls of open_run, restore_run, begin_save, poll_saves.
+ */
+#include "trainer_state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum exit_code {
+    EXIT_DONE = 0,
+    EXIT_BROKEN = 1, /* out of memory, a text or file that cannot be used */
+    EXIT_USAGE = 2,
+    EXIT_UNSAVED = 3, /* trained to the end, but a save failed */
+    EXIT_FENCED = 4,  /* a newer attempt has taken over the run */
+    EXIT_SERVER = 5,  /* the run could not be opened */
+    EXIT_RESTORE = 6, /* the state could not be restored */
+};
+
+static const char usage[] =
+    "usage: cairn-trainer --url URL [option ...]\n"
+    "\n"
+    "    --url URL           cairn://host:port/project/run or cairn+unix:///path?run=project/run\n"
+    "    --steps N           train up to step N (default 50)\n"
+    "    --save-every N      save each N steps (default 10; 0: never)\n"
+    "    --resume            restore the newest checkpoint first, where the run has one\n"
+    "    --restore-step S    restore this one: STEP or STEP@TERM; it must be there\n"
+    "    --attempt TOKEN     32 hex digits, the same for all ranks of one start (default: "
+    "CAIRN_ATTEMPT)\n"
+    "    --rank R --world N  this process's number, and how many there are (default 0 of 1)\n"
+    "    --text FILE         what to learn (default: the licences in /usr/share/common-licenses)\n"
+    "    --hidden N          width of the hidden layer, 8 to 8192 (default 1024: 1.2 million "
+    "parameters)\n"
+    "    --seed N            of all random numbers (default 1)\n"
+    "    --step-ms N         makes each step last at least so long\n"
+    "    --save-deadline-ms N   of each save (default 60000)\n"
+    "    --cert FILE --key FILE --ca FILE   TLS\n"
+    "    --digest FILE       writes \"rank R SHA256\" of the final state into line R of FILE\n"
+    "    --report FILE       appends what happens, one JSON object a line\n"
+    "    --restore-only      restores, prints the digest, and ends\n"
+    "\n"
+    "exit: 0 done, 1 out of memory or unusable file, 2 usage, 3 a save failed, 4 fenced by a newer "
+    "attempt,\n"
+    "      5 the run could not be opened, 6 the state could not be restored\n";
+
+enum { SAVES_MAX = 2, TEXT_MAX = 64 << 20, WORLD_MAX = 64 };
+
+struct options {
+    const char *url, *text, *attempt, *digest, *report, *cert, *key, *ca;
+    uint64_t steps, save_every, step_ms, save_deadline_ms, seed, restore_step, restore_term;
+    int rank, world, hidden, resume, restore_exact, restore_only;
+};
+
+struct trainer {
+    struct options options;
+    struct state state;
+    cairn_t *cairn;
+    uint8_t *text;
+    size_t text_bytes;
+    FILE *report;
+    struct pending {
+        cairn_op_t *op;
+        uint64_t step;
+    } saves[SAVES_MAX];
+    int save_count;
+    int outcome; /* enum exit_code */
+};
+
+/* --- the command line
+ * ----------------------------------------------------------------------------- */
+
+static int parse_number(const char *name, const char *text, uint64_t max, uint64_t *ret)
+{
+    char *end = NULL;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || text[0] == '-' || value > max) {
+        fprintf(stderr, "cairn-trainer: %s \"%s\": a number from 0 to %" PRIu64 " is expected\n",
+                name, text, max);
+        return -1;
+    }
+    *ret = value;
+    return 0;
+}
+
+static int parse_checkpoint(char *text, struct options *options)
+{
+    char *at = strchr(text, '@');
+    if (at != NULL) {
+        *at = '\0';
+    }
+    options->restore_exact = 1;
+    if (parse_number("--restore-step", text, UINT64_MAX - 1, &options->restore_step) != 0) {
+        return -1;
+    }
+    return at != NULL ? parse_number("--restore-step, after the @,", at + 1, UINT64_MAX,
+                                     &options->restore_term)
+                      : 0;
+}
+
+static int parse_int(const char *name, const char *text, int max, int *ret)
+{
+    uint64_t value = 0;
+    int rc = parse_number(name, text, (uint64_t)max, &value);
+    *ret = (int)value;
+    return rc;
+}
+
+static const struct option long_options[] = {{"url", required_argument, NULL, 'u'},
+                                             {"steps", required_argument, NULL, 's'},
+                                             {"save-every", required_argument, NULL, 'e'},
+                                             {"resume", no_argument, NULL, 'r'},
+                                             {"restore-step", required_argument, NULL, 'R'},
+                                             {"attempt", required_argument, NULL, 'a'},
+                                             {"rank", required_argument, NULL, 'k'},
+                                             {"world", required_argument, NULL, 'w'},
+                                             {"text", required_argument, NULL, 't'},
+                                             {"hidden", required_argument, NULL, 'h'},
+                                             {"seed", required_argument, NULL, 'S'},
+                                             {"step-ms", required_argument, NULL, 'm'},
+                                             {"save-deadline-ms", required_argument, NULL, 'D'},
+                                             {"digest", required_argument, NULL, 'd'},
+                                             {"report", required_argument, NULL, 'p'},
+                                             {"cert", required_argument, NULL, 'c'},
+                                             {"key", required_argument, NULL, 'K'},
+                                             {"ca", required_argument, NULL, 'A'},
+                                             {"restore-only", no_argument, NULL, 'O'},
+                                             {"help", no_argument, NULL, 'H'},
+                                             {NULL, 0, NULL, 0}};
+
+static int take_option(int letter, char *value, struct options *options)
+{
+    switch (letter) {
+    case 'u':
+        options->url = value;
+        return 0;
+    case 's':
+        return parse_number("--steps", value, UINT64_MAX - 1, &options->steps);
+    case 'e':
+        return parse_number("--save-every", value, UINT64_MAX, &options->save_every);
+    case 'r':
+        options->resume = 1;
+        return 0;
+    case 'R':
+        return parse_checkpoint(value, options);
+    case 'a':
+        options->attempt = value;
+        return 0;
+    case 'k':
+        return parse_int("--rank", value, WORLD_MAX - 1, &options->rank);
+    case 'w':
+        return parse_int("--world", value, WORLD_MAX, &options->world);
+    case 't':
+        options->text = value;
+        return 0;
+    case 'h':
+        return parse_int("--hidden", value, 8192, &options->hidden);
+    case 'S':
+        return parse_number("--seed", value, UINT64_MAX, &options->seed);
+    case 'm':
+        return parse_number("--step-ms", value, 3600000, &options->step_ms);
+    case 'D':
+        return parse_number("--save-deadline-ms", value, 86400000, &options->save_deadline_ms);
+    case 'd':
+        options->digest = value;
+        return 0;
+    case 'p':
+        options->report = value;
+        return 0;
+    case 'c':
+        options->cert = value;
+        return 0;
+    case 'K':
+        options->key = value;
+        return 0;
+    case 'A':
+        options->ca = value;
+        return 0;
+    case 'O':
+        options->restore_only = 1;
+        return 0;
+    default:
+        return -1;
+    }
+}
+
+static int parse_options(int argc, char **argv, struct options *options)
+{
+    int letter;
+    *options = (struct options){.steps = 50,
+                                .save_every = 10,
+                                .world = 1,
+                                .hidden = 1024,
+                                .seed = 1,
+                                .save_deadline_ms = 60000};
+    while ((letter = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+        if (letter == 'H') {
+            fputs(usage, stdout);
+            exit(EXIT_DONE);
+        }
+        if (take_option(letter, optarg, options) != 0) {
+            return -1;
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "cairn-trainer: \"%s\" is no option\n", argv[optind]);
+        return -1;
+    }
+    if (options->url == NULL) {
+        fputs("cairn-trainer: --url is missing\n", stderr);
+        return -1;
+    }
+    if (options->rank >= options->world || options->hidden < 8) {
+        fputs("cairn-trainer: --rank must be below --world, --hidden at least 8\n", stderr);
+        return -1;
+    }
+    return 0;
+}
+
+/* --- the text
+ * ------------------------------------------------------------------------------------- */
+
+static const char *const licences[] = {"Apache-2.0", "Artistic", "BSD",    "GPL-2",
+                                       "GPL-3",      "LGPL-2.1", "MPL-2.0"};
+
+static void add_file(struct trainer *trainer, const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return;
+    }
+    size_t got;
+    do {
+        uint8_t *more = realloc(trainer->text, trainer->text_bytes + 65536);
+        if (more == NULL) {
+            break;
+        }
+        trainer->text = more;
+        got = fread(more + trainer->text_bytes, 1, 65536, file);
+        trainer->text_bytes += got;
+    } while (got > 0 && trainer->text_bytes < TEXT_MAX);
+    fclose(file);
+}
+
+static int read_text(struct trainer *trainer)
+{
+    char path[128];
+    if (trainer->options.text != NULL) {
+        add_file(trainer, trainer->options.text);
+    }
+    for (size_t i = 0; trainer->options.text == NULL && i < sizeof licences / sizeof licences[0];
+         i++) {
+        snprintf(path, sizeof path, "/usr/share/common-licenses/%s", licences[i]);
+        add_file(trainer, path);
+    }
+    if (trainer->text_bytes <= 2 * MODEL_CONTEXT) {
+        fprintf(stderr, "cairn-trainer: %s: no text to learn there; give one with --text FILE\n",
+                trainer->options.text != NULL ? trainer->options.text
+                                              : "/usr/share/common-licenses");
+        return -1;
+    }
+    return 0;
+}
+
+/* --- reports
+ * -------------------------------------------------------------------------------------- */
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* One line of the report: what happened to which step; written through at once, as the process may
+ * be killed. */
+static void tell(struct trainer *trainer, const char *event, uint64_t step, uint64_t term, int code)
+{
+    if (trainer->report != NULL) {
+        fprintf(trainer->report,
+                "{\"event\":\"%s\",\"rank\":%d,\"step\":%" PRIu64 ",\"term\":%" PRIu64
+                ",\"code\":\"%s\"}\n",
+                event, trainer->options.rank, step, term, cairn_err_name(code));
+        fflush(trainer->report);
+    }
+}
+
+static int write_digest(const struct trainer *trainer, const char *digest)
+{
+    char line[80];
+    int length = snprintf(line, sizeof line, "rank %4d %s\n", trainer->options.rank, digest);
+    int fd = open(trainer->options.digest, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    /* Lines have one length, so that the ranks do not have to wait for each other. */
+    if (fd < 0 ||
+        pwrite(fd, line, (size_t)length, (off_t)length * trainer->options.rank) != length ||
+        close(fd) != 0) {
+        fprintf(stderr, "cairn-trainer: write %s: %s\n", trainer->options.digest, strerror(errno));
+        return -1;
+    }
+    return 0;
+}
+
+/* --- Cairn
+ * ---------------------------------------------------------------------------------------- */
+
+static int open_run(struct trainer *trainer)
+{
+    const struct options *from = &trainer->options;
+    struct cairn_options options = CAIRN_OPTIONS_INIT;
+    struct cairn_error err;
+    options.rank = from->rank;
+    options.world_size = from->world;
+    options.attempt = from->attempt;
+    options.save_deadline_ms = (int64_t)from->save_deadline_ms;
+    options.cert_file = from->cert;
+    options.key_file = from->key;
+    options.ca_file = from->ca;
+    options.label = "cairn-trainer";
+    if (cairn_open(from->url, &options, &trainer->cairn, &err) != 0) {
+        fprintf(stderr, "cairn-trainer: %s\n", err.text);
+        return err.code == CAIRN_E_INVALID ? EXIT_USAGE : EXIT_SERVER;
+    }
+    return 0;
+}
+
+static int restore_run(struct trainer *trainer)
+{
+    const struct options *from = &trainer->options;
+    struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
+    struct cairn_result result = CAIRN_RESULT_INIT;
+    struct cairn_error err;
+    cairn_op_t *op = NULL;
+    options.step = from->restore_exact ? from->restore_step : CAIRN_LATEST;
+    options.term = from->restore_term;
+    options.strict = 0; /* another world size: state_restored looks at what is missing */
+    int rc = state_register(&trainer->state, trainer->cairn, STATE_RESTORE, &err);
+    rc = rc != 0 ? rc : cairn_restore(trainer->cairn, &options, &op, &err);
+    rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err);
+    if (rc == CAIRN_E_NOT_FOUND && !from->restore_exact && !from->restore_only) {
+        cairn_op_free(op);
+        printf("the run is empty: training from the beginning\n");
+        tell(trainer, "empty", 0, 0, 0);
+        return 0;
+    }
+    rc = rc != 0 ? rc : cairn_op_result(op, &result, &err);
+    rc = rc != 0 ? rc : state_restored(&trainer->state, op, &err);
+    cairn_op_free(op);
+    tell(trainer, "restored", result.step, result.term, rc);
+    if (rc != 0) {
+        fprintf(stderr, "cairn-trainer: restore: %s: %s\n", cairn_err_name(rc), err.text);
+        return EXIT_RESTORE;
+    }
+    printf("restored step %" PRIu64 " of term %" PRIu64 "%s\n", result.step, result.term,
+           result.fell_back ? " (newer ones are damaged)" : "");
+    return 0;
+}
+
+/* Looks at the saves in flight, oldest first; waits for the oldest where `wait`. */
+static void poll_saves(struct trainer *trainer, int wait)
+{
+    while (trainer->save_count > 0) {
+        struct pending *first = &trainer->saves[0];
+        struct cairn_result result = CAIRN_RESULT_INIT;
+        struct cairn_error err;
+        int rc = cairn_op_wait(first->op, CAIRN_DONE, wait ? CAIRN_FOREVER : 0, &err);
+        if (rc == CAIRN_E_AGAIN) {
+            return;
+        }
+        if (rc == 0 && (rc = cairn_op_result(first->op, &result, &err)) == 0) {
+            printf("step %" PRIu64 "  durable in term %" PRIu64
+                   ", training was blocked for %.1f ms\n",
+                   first->step, result.term, (double)result.blocked_ns / 1e6);
+            tell(trainer, "durable", first->step, result.term, 0);
+        } else {
+            fprintf(stderr, "cairn-trainer: save of step %" PRIu64 ": %s: %s\n", first->step,
+                    cairn_err_name(rc), err.text);
+            tell(trainer, "failed", first->step, 0, rc);
+            trainer->outcome = rc == CAIRN_E_FENCED ? EXIT_FENCED : EXIT_UNSAVED;
+        }
+        cairn_op_free(first->op);
+        trainer->save_count--;
+        memmove(first, first + 1, (size_t)trainer->save_count * sizeof *first);
+        wait = 0;
+    }
+}
+
+static void begin_save(struct trainer *trainer, double loss)
+{
+    struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
+    struct cairn_metric metric = {"loss", loss};
+    struct cairn_error err;
+    cairn_op_t *op = NULL;
+    poll_saves(trainer, trainer->save_count == SAVES_MAX);
+    options.metrics = &metric;
+    options.metric_count = 1;
+    tell(trainer, "saving", trainer->state.step, 0, 0);
+    int rc = state_register(&trainer->state, trainer->cairn, STATE_SAVE, &err);
+    rc = rc != 0 ? rc : cairn_save(trainer->cairn, trainer->state.step, &options, &op, &err);
+    if (rc != 0) {
+        fprintf(stderr, "cairn-trainer: %s: %s\n", cairn_err_name(rc), err.text);
+        tell(trainer, "failed", trainer->state.step, 0, rc);
+        trainer->outcome = rc == CAIRN_E_FENCED ? EXIT_FENCED : EXIT_UNSAVED;
+        return;
+    }
+    trainer->saves[trainer->save_count++] = (struct pending){op, trainer->state.step};
+}
+
+/* --- training
+ * ------------------------------------------------------------------------------------- */
+
+static void pause_until(uint64_t due_ns)
+{
+    struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000),
+                           .tv_nsec = (long)(due_ns % 1000000000)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL) == EINTR) {
+    }
+}
+
+static void train(struct trainer *trainer)
+{
+    const struct options *options = &trainer->options;
+    while (trainer->state.step < options->steps && trainer->outcome != EXIT_FENCED) {
+        uint64_t begin_ns = now_ns();
+        double loss = state_step(&trainer->state, trainer->text_bytes, trainer->text);
+        int saves = options->save_every != 0 && trainer->state.step % options->save_every == 0;
+        if (saves || trainer->state.step == options->steps) {
+            printf("step %" PRIu64 "  loss %.4f%s\n", trainer->state.step, loss,
+                   saves ? "  saving" : "");
+        }
+        if (saves) {
+            begin_save(trainer, loss);
+        }
+        poll_saves(trainer, 0);
+        pause_until(begin_ns + options->step_ms * 1000000);
+    }
+    while (trainer->save_count > 0) {
+        poll_saves(trainer, 1);
+    }
+}
+
+static int finish(struct trainer *trainer)
+{
+    struct cairn_error err;
+    char digest[65];
+    if (cairn_close(trainer->cairn, (int64_t)trainer->options.save_deadline_ms, &err) != 0) {
+        fprintf(stderr, "cairn-trainer: close: %s\n", err.text);
+        trainer->outcome = trainer->outcome != 0 ? trainer->outcome : EXIT_UNSAVED;
+    }
+    trainer->cairn = NULL;
+    if (trainer->outcome == EXIT_FENCED) {
+        return EXIT_FENCED;
+    }
+    state_digest(&trainer->state, digest);
+    printf("step %" PRIu64 "  rank %d digest %s\n", trainer->state.step, trainer->options.rank,
+           digest);
+    if (trainer->options.digest != NULL && write_digest(trainer, digest) != 0) {
+        return EXIT_BROKEN;
+    }
+    return trainer->outcome;
+}
+
+static int run(struct trainer *trainer)
+{
+    const struct options *options = &trainer->options;
+    if (read_text(trainer) != 0) {
+        return EXIT_BROKEN;
+    }
+    if (options->report != NULL && (trainer->report = fopen(options->report, "a")) == NULL) {
+        fprintf(stderr, "cairn-trainer: %s: %s\n", options->report, strerror(errno));
+        return EXIT_BROKEN;
+    }
+    if (state_init(&trainer->state, options->hidden, options->rank, options->world,
+                   options->seed) != 0) {
+        fputs("cairn-trainer: out of memory; a smaller --hidden needs less\n", stderr);
+        return EXIT_BROKEN;
+    }
+    int rc = open_run(trainer);
+    if (rc != 0) {
+        return rc;
+    }
+    if (options->resume || options->restore_exact || options->restore_only) {
+        rc = restore_run(trainer);
+    }
+    if (rc == 0 && !options->restore_only) {
+        train(trainer);
+    }
+    if (rc != 0) {
+        trainer->outcome = rc;
+        (void)cairn_close(trainer->cairn, 0,
+                          NULL); /* nothing is in flight, and the failure is told already */
+        return rc;
+    }
+    return finish(trainer);
+}
+
+int main(int argc, char **argv)
+{
+    static struct trainer trainer;
+    if (parse_options(argc, argv, &trainer.options) != 0) {
+        fputs(usage, stderr);
+        return EXIT_USAGE;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0); /* each line at once, also into a file */
+    int code = run(&trainer);
+    tell(&trainer, "exit", trainer.state.step, 0, 0);
+    if (trainer.report != NULL) {
+        fclose(trainer.report);
+    }
+    state_fini(&trainer.state);
+    free(trainer.text);
+    return code;
+}
