@@ -197,7 +197,8 @@ static int set_identity(struct cairn *cairn, const char *url, const struct cairn
         }
     }
     engine->label = cairn->label;
-    return registered_new(engine->rank, engine->world_size, 0, NULL, 0, NULL, &cairn->set, diag);
+    struct registered_list nothing = {.rank = engine->rank, .world_size = engine->world_size};
+    return registered_new(&nothing, &cairn->set, diag);
 }
 
 /* --- the handle's thread

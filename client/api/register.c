@@ -228,9 +228,13 @@ static int replace(struct registration *reg, const size_t counts[2],
     size_t tensor_count = tensors != NULL ? counts[0] : old->tensor_count;
     size_t blob_count = blobs != NULL ? counts[1] : old->blob_count;
 
-    int rc = registered_new(engine->rank, engine->world_size, tensor_count,
-                            tensors != NULL ? tensors : old->tensors, blob_count,
-                            blobs != NULL ? blobs : old->blobs, &set, reg->diag);
+    struct registered_list list = {.rank = engine->rank,
+                                   .world_size = engine->world_size,
+                                   .tensor_count = tensor_count,
+                                   .tensors = tensors != NULL ? tensors : old->tensors,
+                                   .blob_count = blob_count,
+                                   .blobs = blobs != NULL ? blobs : old->blobs};
+    int rc = registered_new(&list, &set, reg->diag);
     if (rc != 0) {
         return rc;
     }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One memfd, mapped and touched before the first copy, given out first fit. Extents are few (one a save in
- * flight), so a sorted list of them is all the bookkeeping there is, kept apart from the bytes. Owned by the engine's loop;
- * arena_reserve runs on a worker while nobody else uses the arena.
+ * One memfd, mapped and touched before the first copy, given out first fit. Extents are few (one a
+ * save in flight), so a sorted list of them is all the bookkeeping there is, kept apart from the
+ * bytes. Owned by the engine's loop; arena_reserve runs on a worker while nobody else uses the
+ * arena.
  */
 #include "arena/arena.h"
 
@@ -98,7 +99,8 @@ static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags)
     }
     void *data = MAP_FAILED;
     int errnum = 0;
-    if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0 ||
+    if (ftruncate(fd, (off_t)bytes) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0 ||
         (data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED ||
         madvise(data, bytes, MADV_DONTFORK) != 0) {
         errnum = errno;
@@ -130,14 +132,18 @@ int arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag)
                         (unsigned long long)arena->max_bytes, (unsigned long long)bytes);
     }
     if (!list_is_empty(&arena->extents)) {
-        return diag_set(diag, CAIRN_E_BUSY, "the arena cannot grow while %llu bytes of it are in use",
+        return diag_set(diag, CAIRN_E_BUSY,
+                        "the arena cannot grow while %llu bytes of it are in use",
                         (unsigned long long)arena->used_bytes);
     }
     if (bytes > UINT64_MAX / 4) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "an arena of %llu bytes", (unsigned long long)bytes);
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "an arena of %llu bytes",
+                        (unsigned long long)bytes);
     }
-    /* With a bound that the user gave, room for a second save in flight where the bound allows it. */
-    uint64_t wanted = arena->max_bytes != 0 ? max_u64(bytes, min_u64(bytes * 2, arena->max_bytes)) : bytes;
+    /* With a bound that the user gave, room for a second save in flight where the bound allows it.
+     */
+    uint64_t wanted =
+        arena->max_bytes != 0 ? max_u64(bytes, min_u64(bytes * 2, arena->max_bytes)) : bytes;
     arena_unmap(arena);
     uint64_t huge = round_up_u64(wanted, ARENA_HUGE_BYTES);
     if (wanted >= ARENA_HUGE_BYTES && (arena->max_bytes == 0 || huge <= arena->max_bytes) &&
@@ -148,7 +154,8 @@ int arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag)
     /* The rounding to whole pages is not counted against the bound. */
     int errnum = map_memfd(arena, round_up_u64(wanted, LIMIT_ALIGN_BYTES), 0);
     if (errnum != 0) {
-        return diag_errno(diag, errnum, "map %llu bytes of staging memory", (unsigned long long)wanted);
+        return diag_errno(diag, errnum, "map %llu bytes of staging memory",
+                          (unsigned long long)wanted);
     }
     arena->pages = ARENA_PAGES_4K;
     return 0;
@@ -167,7 +174,7 @@ uint8_t *arena_take(struct arena *arena, uint64_t bytes)
     }
     uint64_t need = round_up_u64(bytes, LIMIT_ALIGN_BYTES), at = 0;
     struct list *before = &arena->extents; /* the new extent goes in front of this node */
-    list_each(node, &arena->extents) {
+    list_each (node, &arena->extents) {
         const struct extent *extent = list_item(node, struct extent, link);
         if (extent->offset - at >= need) {
             before = node;
@@ -199,7 +206,7 @@ uint64_t arena_offset(const struct arena *arena, const uint8_t *extent)
 void arena_give(struct arena *arena, uint8_t *data)
 {
     uint64_t offset = arena_offset(arena, data);
-    list_each(node, &arena->extents) {
+    list_each (node, &arena->extents) {
         struct extent *extent = list_item(node, struct extent, link);
         if (extent->offset == offset) {
             arena->used_bytes -= extent->bytes;
@@ -214,7 +221,8 @@ void arena_give(struct arena *arena, uint8_t *data)
 void arena_abandon(struct arena *arena)
 {
     if (arena && arena->fd >= 0) {
-        err_ignore(close(arena->fd)); /* a child's copy of the descriptor; there is nobody to tell */
+        err_ignore(
+            close(arena->fd)); /* a child's copy of the descriptor; there is nobody to tell */
         arena->fd = -1;
         arena->data = NULL; /* the mapping was not inherited (MADV_DONTFORK) */
     }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * arena: the staging memory of a handle: one sealed memfd, prefaulted once, huge pages where they are to be had, not
- * inherited by forked children, given out in extents aligned to LIMIT_ALIGN_BYTES. Bounded; "full" is a normal answer.
- * Owned by the engine's loop; the bytes of an extent travel to workers.
+ * arena: the staging memory of a handle: one sealed memfd, prefaulted once, huge pages where they
+ * are to be had, not inherited by forked children, given out in extents aligned to
+ * LIMIT_ALIGN_BYTES. Bounded; "full" is a normal answer. Owned by the engine's loop; the bytes of
+ * an extent travel to workers.
  */
 #ifndef CAIRN_ARENA_ARENA_H
 #define CAIRN_ARENA_ARENA_H
@@ -20,16 +21,18 @@ enum arena_pages { ARENA_PAGES_4K, ARENA_PAGES_THP, ARENA_PAGES_HUGETLB };
 /* max_bytes 0: grows to what the first save needs (arena_reserve). Nothing is mapped yet. */
 int MUST_USE arena_new(uint64_t max_bytes, struct arena **ret, struct diag *diag);
 void arena_free(struct arena *arena); /* extents must be back; NULL is fine */
-/* Makes room for saves of `bytes` (mapping and prefaulting: slow, done once, on a worker). ARENA_TOO_SMALL when above max. */
+/* Makes room for saves of `bytes` (mapping and prefaulting: slow, done once, on a worker).
+ * ARENA_TOO_SMALL when above max. */
 int MUST_USE arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag);
-uint64_t arena_bytes(const struct arena *arena);      /* mapped */
+uint64_t arena_bytes(const struct arena *arena); /* mapped */
 uint64_t arena_used_bytes(const struct arena *arena);
 enum arena_pages arena_pages(const struct arena *arena);
 /* An extent, or NULL when there is no room now (wait for arena_give). */
 uint8_t *arena_take(struct arena *arena, uint64_t bytes);
 void arena_give(struct arena *arena, uint8_t *extent);
-int arena_fd(const struct arena *arena);              /* for handing to the daemon (later) */
+int arena_fd(const struct arena *arena); /* for handing to the daemon (later) */
 uint64_t arena_offset(const struct arena *arena, const uint8_t *extent);
-void arena_abandon(struct arena *arena);              /* in a forked child: closes the descriptor, touches no memory */
+void arena_abandon(
+    struct arena *arena); /* in a forked child: closes the descriptor, touches no memory */
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One request and its reply, asked again on every new connection until the deadline. Replies in several frames (BYTES,
- * PLAN_REPLY) are put together; the struct of the reply is copied by encoding and decoding it, which needs no
- * knowledge of the message. Loop's thread.
+ * One request and its reply, asked again on every new connection until the deadline. Replies in
+ * several frames (BYTES, PLAN_REPLY) are put together; the struct of the reply is copied by
+ * encoding and decoding it, which needs no knowledge of the message. Loop's thread.
  *
- *   WAIT_LINK --> ASKED --> DONE        a lost connection, or a refusal for the moment: back to WAIT_LINK
+ *   WAIT_LINK --> ASKED --> DONE        a lost connection, or a refusal for the moment: back to
+ * WAIT_LINK
  */
 #include "engine/engine_private.h"
 
@@ -77,7 +78,10 @@ static void finish(struct call *call, int status, const struct diag *diag)
     link_forget(&call->engine->link, &call->request);
 }
 
-void call_fail(struct call *call, int status, const struct diag *diag) { finish(call, status, diag); }
+void call_fail(struct call *call, int status, const struct diag *diag)
+{
+    finish(call, status, diag);
+}
 
 static void ask_later(struct call *call, uint64_t delay_ms)
 {
@@ -122,17 +126,17 @@ static void on_deadline(struct timer *timer)
     struct diag diag = DIAG_INIT;
     const char *name = msg_name(call->user->request.type);
     if (!link_is_up(link)) {
-        diag_set(&diag, CAIRN_E_UNREACHABLE, "%s: no connection before the deadline; last: %s", name,
-                 link->diag.code != 0 ? link->diag.text : "still connecting");
+        diag_set(&diag, CAIRN_E_UNREACHABLE, "%s: no connection before the deadline; last: %s",
+                 name, link->diag.code != 0 ? link->diag.text : "still connecting");
         finish(call, CAIRN_E_UNREACHABLE, &diag);
         return;
     }
-    diag_set(&diag, CAIRN_E_TIMED_OUT, "%s: no answer before the deadline%s%s", name, call->why.code != 0 ? "; last: " : "",
-             call->why.text);
+    diag_set(&diag, CAIRN_E_TIMED_OUT, "%s: no answer before the deadline%s%s", name,
+             call->why.code != 0 ? "; last: " : "", call->why.text);
     finish(call, CAIRN_E_TIMED_OUT, &diag);
 }
 
-/* --- replies -------------------------------------------------------------------------------------- */
+/* --- replies --------------------------------------------------------------------- */
 
 static void on_lost(struct request *request)
 {
@@ -147,7 +151,8 @@ static int copy_reply(struct call *call, const struct msg *msg, struct diag *dia
     msg_encode(msg, &buf);
     int rc = buf_status(&buf);
     if (rc == 0) {
-        rc = msg_decode(msg->type, buf.bytes, buf.data, &call->user->scratch, &call->user->reply, diag);
+        rc = msg_decode(msg->type, buf.bytes, buf.data, &call->user->scratch, &call->user->reply,
+                        diag);
     }
     buf_fini(&buf);
     return rc;
@@ -171,20 +176,23 @@ static int grow(struct call *call, uint64_t total, struct diag *diag)
 {
     struct engine_call *user = call->user;
     if (user->payload && !call->data) {
-        return total <= user->payload_max ? 0
-                                          : diag_set(diag, CAIRN_E_TOO_LARGE, "a reply of %llu bytes for a buffer of %zu",
-                                                     (unsigned long long)total, user->payload_max);
+        return total <= user->payload_max
+                   ? 0
+                   : diag_set(diag, CAIRN_E_TOO_LARGE, "a reply of %llu bytes for a buffer of %zu",
+                              (unsigned long long)total, user->payload_max);
     }
     uint8_t *data = realloc(call->data, total > 0 ? total : 1);
     if (!data) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a reply of %llu bytes", (unsigned long long)total);
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a reply of %llu bytes",
+                        (unsigned long long)total);
     }
     call->data = data;
     return 0;
 }
 
 /* How long the payload will be as far as this frame tells; PROTOCOL where it contradicts itself. */
-static int total_of(const struct call *call, const struct frame *frame, const struct msg *msg, uint64_t *ret, struct diag *diag)
+static int total_of(const struct call *call, const struct frame *frame, const struct msg *msg,
+                    uint64_t *ret, struct diag *diag)
 {
     uint64_t total = call->at + frame->payload_bytes, limit = LIMIT_PART_BYTES;
     bool fits = true;
@@ -199,8 +207,9 @@ static int total_of(const struct call *call, const struct frame *frame, const st
         fits = msg->u.read_reply.bytes == frame->payload_bytes;
     }
     if (!fits || total > limit) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s at %llu of %llu bytes does not fit what came before",
-                        msg_name(msg->type), (unsigned long long)call->at, (unsigned long long)total);
+        return diag_set(
+            diag, CAIRN_E_PROTOCOL, "%s at %llu of %llu bytes does not fit what came before",
+            msg_name(msg->type), (unsigned long long)call->at, (unsigned long long)total);
     }
     *ret = total;
     return 0;
@@ -228,8 +237,8 @@ static int frame_done(struct call *call, const struct msg *msg, struct diag *dia
     return 0;
 }
 
-static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg, void **ret_payload,
-                    struct diag *diag)
+static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
+                    void **ret_payload, struct diag *diag)
 {
     struct call *call = container_of(request, struct call, request);
     if (msg->type == MSG_ERROR) {
@@ -253,7 +262,8 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     return rc;
 }
 
-static int on_payload(struct request *request, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag)
+static int on_payload(struct request *request, const struct frame *frame, const struct msg *msg,
+                      void *payload, struct diag *diag)
 {
     struct call *call = container_of(request, struct call, request);
     (void)payload;
@@ -261,16 +271,20 @@ static int on_payload(struct request *request, const struct frame *frame, const 
     return frame_done(call, msg, diag);
 }
 
-static const struct request_ops call_request_ops = {.on_reply = on_reply, .on_payload = on_payload, .on_lost = on_lost};
+static const struct request_ops call_request_ops = {
+    .on_reply = on_reply, .on_payload = on_payload, .on_lost = on_lost};
 
-/* --- the user's side ------------------------------------------------------------------------------ */
+/* --- the user's side ------------------------------------------------------------- */
 
 void engine_call_start(struct engine *engine, struct engine_call *user)
 {
     struct call *call = calloc(1, sizeof *call);
     CHECK(engine->magic == ENGINE_MAGIC);
     CHECK(call != NULL);
-    *call = (struct call){.engine = engine, .user = user, .request = {.ops = &call_request_ops}, .post = {.cb = on_delivered}};
+    *call = (struct call){.engine = engine,
+                          .user = user,
+                          .request = {.ops = &call_request_ops},
+                          .post = {.cb = on_delivered}};
     user->impl = call;
     user->payload_bytes = 0;
     diag_clear(&user->diag);
@@ -286,7 +300,9 @@ void engine_call_start(struct engine *engine, struct engine_call *user)
         finish(call, refused, &diag);
         return;
     }
-    timer_start(&call->deadline, engine_cut_deadline(user->deadline_ms != 0 ? user->deadline_ms : engine->options.io_deadline_ms));
+    timer_start(&call->deadline,
+                engine_cut_deadline(user->deadline_ms != 0 ? user->deadline_ms
+                                                           : engine->options.io_deadline_ms));
     sm_run(&call->sm);
 }
 

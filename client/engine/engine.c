@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine: owns the link and the lists of operations, tells them when the connection comes and goes, divides credit
- * among saves, and ends everything on close. Decides nothing about a save or restore itself. Loop's thread.
+ * The engine: owns the link and the lists of operations, tells them when the connection comes and
+ * goes, divides credit among saves, and ends everything on close. Decides nothing about a save or
+ * restore itself. Loop's thread.
  */
 #include "engine/engine_private.h"
 
@@ -27,7 +28,8 @@ static void tell_ready(struct engine *engine)
     }
 }
 
-int engine_new(const struct engine_options *options, void (*ready)(void *user, int status, const struct diag *diag), void *user,
+int engine_new(const struct engine_options *options,
+               void (*ready)(void *user, int status, const struct diag *diag), void *user,
                struct engine **ret, struct diag *diag)
 {
     struct engine *engine = calloc(1, sizeof *engine);
@@ -63,7 +65,10 @@ int engine_new(const struct engine_options *options, void (*ready)(void *user, i
 bool engine_is_connected(const struct engine *engine) { return link_is_up(&engine->link); }
 const struct msg_joined *engine_joined(const struct engine *engine) { return &engine->link.joined; }
 
-uint64_t engine_cut_deadline(uint64_t deadline_ms) { return min_u64(deadline_ms, UINT64_C(365) * 24 * 3600 * 1000); }
+uint64_t engine_cut_deadline(uint64_t deadline_ms)
+{
+    return min_u64(deadline_ms, UINT64_C(365) * 24 * 3600 * 1000);
+}
 
 uint64_t engine_ms_left(const struct engine *engine, uint64_t end_ms)
 {
@@ -79,7 +84,7 @@ int engine_refuses(const struct engine *engine, struct diag *diag)
     return engine->link.status != 0 ? diag_copy(diag, &engine->link.diag) : 0;
 }
 
-/* --- what the link tells -------------------------------------------------------------------------- */
+/* --- what the link tells --------------------------------------------------------- */
 
 void engine_on_up(struct engine *engine)
 {
@@ -87,23 +92,37 @@ void engine_on_up(struct engine *engine)
         engine->newest_seen = engine->link.joined.newest_term;
     }
     tell_ready(engine);
-    list_each(node, &engine->calls) { call_on_up(call_of_link(node)); }
-    list_each(node, &engine->restores) { restore_on_up(restore_of_link(node)); }
-    list_each(node, &engine->saves) { save_on_up(save_of_link(node)); }
+    list_each (node, &engine->calls) {
+        call_on_up(call_of_link(node));
+    }
+    list_each (node, &engine->restores) {
+        restore_on_up(restore_of_link(node));
+    }
+    list_each (node, &engine->saves) {
+        save_on_up(save_of_link(node));
+    }
     engine_wake_stagers(engine);
 }
 
 void engine_on_down(struct engine *engine)
 {
-    list_each(node, &engine->saves) { save_on_down(save_of_link(node)); }
+    list_each (node, &engine->saves) {
+        save_on_down(save_of_link(node));
+    }
 }
 
 static void fail_all(struct engine *engine, int status, const struct diag *diag)
 {
     /* Failing takes nothing off the lists: that is done when the callbacks are delivered. */
-    list_each(node, &engine->restores) { restore_fail(restore_of_link(node), status, diag); }
-    list_each(node, &engine->saves) { save_fail(save_of_link(node), status, diag); }
-    list_each(node, &engine->calls) { call_fail(call_of_link(node), status, diag); }
+    list_each (node, &engine->restores) {
+        restore_fail(restore_of_link(node), status, diag);
+    }
+    list_each (node, &engine->saves) {
+        save_fail(save_of_link(node), status, diag);
+    }
+    list_each (node, &engine->calls) {
+        call_fail(call_of_link(node), status, diag);
+    }
 }
 
 void engine_on_final(struct engine *engine, int status, const struct diag *diag)
@@ -116,13 +135,15 @@ void engine_on_final(struct engine *engine, int status, const struct diag *diag)
 
 void engine_on_granted(struct engine *engine) { engine_pump(engine); }
 
-/* --- credit --------------------------------------------------------------------------------------- */
+/* --- credit ---------------------------------------------------------------------- */
 
 static void ask_for_credit(struct engine *engine)
 {
     struct link *link = &engine->link;
     uint64_t unsent = 0;
-    list_each(node, &engine->saves) { unsent += save_unsent(save_of_link(node)); }
+    list_each (node, &engine->saves) {
+        unsent += save_unsent(save_of_link(node));
+    }
     uint32_t target = (uint32_t)min_u64(unsent, ENGINE_WINDOW);
     uint32_t have = link->credits + link->credits_asked;
     /* In lots, not one by one: a WANT for each payload would be as many messages again. */
@@ -139,7 +160,9 @@ void engine_pump(struct engine *engine)
         return;
     }
     engine->pumping = true;
-    list_each(node, &engine->saves) { save_pump(save_of_link(node)); }
+    list_each (node, &engine->saves) {
+        save_pump(save_of_link(node));
+    }
     if (link_is_up(&engine->link)) {
         ask_for_credit(engine);
     }
@@ -149,7 +172,7 @@ void engine_pump(struct engine *engine)
 /* First come, first staged: a large save is not starved by small ones behind it. */
 void engine_wake_stagers(struct engine *engine)
 {
-    list_each(node, &engine->saves) {
+    list_each (node, &engine->saves) {
         struct save *save = save_of_link(node);
         if (save_is_staging(save)) {
             save_wake(save);
@@ -160,7 +183,7 @@ void engine_wake_stagers(struct engine *engine)
     }
 }
 
-/* --- close ---------------------------------------------------------------------------------------- */
+/* --- close ----------------------------------------------------------------------- */
 
 static void on_closed_post(struct post *post)
 {
@@ -176,7 +199,8 @@ static void on_closed_post(struct post *post)
 
 void engine_op_gone(struct engine *engine)
 {
-    if (engine->closing && list_is_empty(&engine->saves) && list_is_empty(&engine->restores) && list_is_empty(&engine->calls)) {
+    if (engine->closing && list_is_empty(&engine->saves) && list_is_empty(&engine->restores) &&
+        list_is_empty(&engine->calls)) {
         loop_post(engine->options.loop, &engine->closed_post);
     }
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * engine: the event-driven client of one rank (or of a viewer): link (connect, join, reconnect), saves, restores,
- * small requests. Never blocks, knows no threads: the API's blocking shell (client/api) posts to its loop, the
- * simulator runs it as it is. All calls and callbacks on the engine's loop, callbacks never inside the call.
+ * engine: the event-driven client of one rank (or of a viewer): link (connect, join, reconnect),
+ * saves, restores, small requests. Never blocks, knows no threads: the API's blocking shell
+ * (client/api) posts to its loop, the simulator runs it as it is. All calls and callbacks on the
+ * engine's loop, callbacks never inside the call.
  */
 #ifndef CAIRN_ENGINE_ENGINE_H
 #define CAIRN_ENGINE_ENGINE_H
@@ -20,42 +21,51 @@ struct engine;
 struct engine_options {
     struct loop *loop;
     struct net *net;
-    struct work_pool *pool;      /* copies and digests */
-    struct tls_context *tls;     /* borrowed; NULL: plain */
-    struct url url;              /* servers and run; copied */
-    bool viewer;                 /* no rank, no token */
+    struct work_pool *pool;  /* copies and digests */
+    struct tls_context *tls; /* borrowed; NULL: plain */
+    struct url url;          /* servers and run; copied */
+    bool viewer;             /* no rank, no token */
     struct token token;
     uint32_t rank, world_size;
-    uint64_t writer;             /* random, the same for the life of the process's handle */
-    struct arena *arena;         /* borrowed; NULL for viewers */
-    uint64_t io_deadline_ms;     /* of small requests, and of the first connect */
+    uint64_t writer;         /* random, the same for the life of the process's handle */
+    struct arena *arena;     /* borrowed; NULL for viewers */
+    uint64_t io_deadline_ms; /* of small requests, and of the first connect */
     uint32_t reconnect_ms_min, reconnect_ms_max; /* 0: 50 and 5,000; jittered */
     const char *label;
-    /* In place of connecting: gives a connected socket (offline mode, tests). NULL: net connect to url.servers in turn. */
+    /* In place of connecting: gives a connected socket (offline mode, tests). NULL: net connect to
+     * url.servers in turn. */
     int (*dial)(void *user, struct sock **ret, struct diag *diag);
     void *dial_user;
 };
 
-/* ready: once: 0 when joined, else why not (UNREACHABLE, AUTH, VERSION, DUPLICATE_RANK, WORLD_MISMATCH ...). Later losses of
- * the connection are repaired by reconnecting for as long as operations wait. */
-int MUST_USE engine_new(const struct engine_options *options, void (*ready)(void *user, int status, const struct diag *diag),
-                        void *user, struct engine **ret, struct diag *diag);
-/* Ends everything in flight at once with CLOSED (an orderly drain is the caller's, before), frees, then done. */
+/* ready: once: 0 when joined, else why not (UNREACHABLE, AUTH, VERSION, DUPLICATE_RANK,
+ * WORLD_MISMATCH ...). Later losses of the connection are repaired by reconnecting for as long as
+ * operations wait. */
+int MUST_USE engine_new(const struct engine_options *options,
+                        void (*ready)(void *user, int status, const struct diag *diag), void *user,
+                        struct engine **ret, struct diag *diag);
+/* Ends everything in flight at once with CLOSED (an orderly drain is the caller's, before), frees,
+ * then done. */
 void engine_close(struct engine *engine, void (*done)(void *user), void *user);
 bool engine_is_connected(const struct engine *engine);
 const struct msg_joined *engine_joined(const struct engine *engine); /* of the newest JOIN */
 
-/* --- save: embedded in the caller's op; all inputs borrowed until on_done ---------------------------------- */
+/* --- save: embedded in the caller's op; all inputs borrowed until on_done -------- */
 struct engine_save {
     uint64_t step, deadline_ms;
-    struct registered *set;              /* a reference is held until on_done; the tensors' memory is read until on_staged */
-    uint32_t metadata_bytes; const uint8_t *metadata;
-    uint32_t tag_count; const char **tags;
-    uint32_t metric_count; struct metric *metrics;
-    void (*on_staged)(struct engine_save *save, int status); /* status != 0: on_done follows, nothing was sent */
-    void (*on_done)(struct engine_save *save, int status);   /* last; committed, or why not */
+    struct registered
+        *set; /* a reference is held until on_done; the tensors' memory is read until on_staged */
+    uint32_t metadata_bytes;
+    const uint8_t *metadata;
+    uint32_t tag_count;
+    const char **tags;
+    uint32_t metric_count;
+    struct metric *metrics;
+    void (*on_staged)(struct engine_save *save,
+                      int status); /* status != 0: on_done follows, nothing was sent */
+    void (*on_done)(struct engine_save *save, int status); /* last; committed, or why not */
     struct diag diag;
-    struct ckpt_id id;                   /* results */
+    struct ckpt_id id; /* results */
     bool new_lineage;
     /* progress: written by the loop, readable by any thread */
     _Atomic uint64_t total_bytes, staged_bytes, sent_bytes, durable_bytes;
@@ -64,22 +74,30 @@ struct engine_save {
 void engine_save_start(struct engine *engine, struct engine_save *save);
 void engine_save_abort(struct engine_save *save);
 
-/* --- restore ---------------------------------------------------------------------------------------------- */
+/* --- restore --------------------------------------------------------------------- */
 struct engine_restore {
     struct selector selector;
     bool allow_older, strict;
     uint64_t deadline_ms;
-    struct registered *set;              /* destination; a reference is held until on_done */
+    struct registered *set; /* destination; a reference is held until on_done */
     void (*on_done)(struct engine_restore *restore, int status);
     struct diag diag;
     struct ckpt_id id;
-    bool empty, fell_back;               /* empty: proven; status is NOT_FOUND then */
+    bool empty, fell_back; /* empty: proven; status is NOT_FOUND then */
     struct ckpt_info info;
-    struct manifest manifest;            /* of the restored checkpoint; memory from `scratch` */
-    struct restored_blobs { size_t count; struct restored_blob { const char *name, *coordinate; uint32_t kind; size_t bytes; uint8_t *data; } *items; } blobs;
+    struct manifest manifest; /* of the restored checkpoint; memory from `scratch` */
+    struct restored_blobs {
+        size_t count;
+        struct restored_blob {
+            const char *name, *coordinate;
+            uint32_t kind;
+            size_t bytes;
+            uint8_t *data;
+        } * items;
+    } blobs;
     size_t missing_count, unexpected_count;
     const char **missing, **unexpected;
-    struct scratch scratch;              /* owns the results; the caller ends it with engine_restore_fini */
+    struct scratch scratch; /* owns the results; the caller ends it with engine_restore_fini */
     _Atomic uint64_t total_bytes, done_bytes;
     struct restore *impl;
 };
@@ -87,17 +105,20 @@ void engine_restore_start(struct engine *engine, struct engine_restore *restore)
 void engine_restore_abort(struct engine_restore *restore);
 void engine_restore_fini(struct engine_restore *restore);
 
-/* --- one request, one reply: list, status, runs, fetch, plan, read, resolve -------------------------------------
- * Retried over reconnects until the deadline. Replies in several frames (BYTES, PLAN_REPLY) are put together. */
+/* --- one request, one reply: list, status, runs, fetch, plan, read, resolve
+ * ------------------------------------- Retried over reconnects until the deadline. Replies in
+ * several frames (BYTES, PLAN_REPLY) are put together. */
 struct engine_call {
-    struct msg request;                  /* borrowed until done */
-    uint64_t deadline_ms;                /* 0: the engine's io_deadline_ms */
-    void *payload; size_t payload_max;   /* where the reply's payload goes (READ); NULL: malloc'ed into payload, the caller frees */
+    struct msg request;   /* borrowed until done */
+    uint64_t deadline_ms; /* 0: the engine's io_deadline_ms */
+    void *payload;
+    size_t payload_max; /* where the reply's payload goes (READ); NULL: malloc'ed into payload, the
+                           caller frees */
     void (*done)(struct engine_call *call, int status);
     struct diag diag;
-    struct msg reply;                    /* memory from scratch */
+    struct msg reply; /* memory from scratch */
     size_t payload_bytes;
-    struct scratch scratch;              /* engine_call_fini */
+    struct scratch scratch; /* engine_call_fini */
     struct call *impl;
 };
 void engine_call_start(struct engine *engine, struct engine_call *call);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the engine share: the engine itself, and how its operations hear of the link. An operation is alive
- * from its start until its last callback was delivered; callbacks are delivered from a post, never from inside.
+ * What the files of the engine share: the engine itself, and how its operations hear of the link.
+ * An operation is alive from its start until its last callback was delivered; callbacks are
+ * delivered from a post, never from inside.
  */
 #ifndef CAIRN_ENGINE_PRIVATE_H
 #define CAIRN_ENGINE_PRIVATE_H
@@ -9,7 +10,10 @@
 #include "engine/engine.h"
 #include "engine/link.h"
 
-enum { ENGINE_MAGIC = 0x43454e47, ENGINE_WINDOW = 16 /* granted payload buffers that we hold or ask for */ };
+enum {
+    ENGINE_MAGIC = 0x43454e47,
+    ENGINE_WINDOW = 16 /* granted payload buffers that we hold or ask for */
+};
 
 struct engine {
     uint32_t magic;
@@ -25,12 +29,14 @@ struct engine {
     void (*closed)(void *user);
     void *closed_user;
     /* what this attempt is */
-    uint32_t restores_begun;  /* the ordinal of the newest restore */
-    uint32_t restores_done;   /* the ordinal of the newest one that ended well: goes into OPEN */
-    uint64_t newest_seen;     /* newest term at the first JOIN, or at the last restore */
+    uint32_t restores_begun; /* the ordinal of the newest restore */
+    uint32_t restores_done;  /* the ordinal of the newest one that ended well: goes into OPEN */
+    uint64_t newest_seen;    /* newest term at the first JOIN, or at the last restore */
     struct ckpt_id parent;
-    uint32_t next_sequence;   /* of this writer's objects: never restarts */
-    struct { uint64_t step, open_id; } dead; /* the last opening that is known to be aborted */
+    uint32_t next_sequence; /* of this writer's objects: never restarts */
+    struct {
+        uint64_t step, open_id;
+    } dead; /* the last opening that is known to be aborted */
     bool pumping;
 };
 
@@ -40,9 +46,9 @@ void engine_on_down(struct engine *engine);
 void engine_on_final(struct engine *engine, int status, const struct diag *diag);
 void engine_on_granted(struct engine *engine);
 /* engine.c: called by operations */
-void engine_pump(struct engine *engine);       /* sends what credit allows, asks for more */
+void engine_pump(struct engine *engine);         /* sends what credit allows, asks for more */
 void engine_wake_stagers(struct engine *engine); /* the arena or the turn came free */
-void engine_op_gone(struct engine *engine);    /* after an operation left its list */
+void engine_op_gone(struct engine *engine);      /* after an operation left its list */
 /* The reason that ops are refused at once: closing, or a final failure of the link. 0: none. */
 int engine_refuses(const struct engine *engine, struct diag *diag);
 /* Deadlines beyond a year are a year, so that sums of times cannot overflow. */

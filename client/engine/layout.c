@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two passes over the registered list with one walk function: the first counts (and sums up the groups' bytes), the
- * second notes the pieces that are this rank's. Then pieces are laid out: whole ones first, each a payload of its own, in
- * the order of the part, so that a restore reads sequentially; small ones packed behind them. Pure; any thread.
+ * Two passes over the registered list with one walk function: the first counts (and sums up the
+ * groups' bytes), the second notes the pieces that are this rank's. Then pieces are laid out: whole
+ * ones first, each a payload of its own, in the order of the part, so that a restore reads
+ * sequentially; small ones packed behind them. Pure; any thread.
  */
 #include "engine/layout.h"
 
@@ -12,7 +13,7 @@
 
 #define LAYOUT_BYTES_MAX ((size_t)4 << 30)
 enum {
-    LAYOUT_PACK_PIECES_MAX = 1024,   /* keeps the message of a DATA frame small */
+    LAYOUT_PACK_PIECES_MAX = 1024, /* keeps the message of a DATA frame small */
     LAYOUT_OBJECT_PIECES_MAX = 16384,
     LAYOUT_OBJECT_BYTES = 64 << 20,
     LAYOUT_GROUPS_MAX = 4096,
@@ -44,7 +45,7 @@ bool layout_writes_blob(const struct registered *set, const struct registered_bl
     return blob->placement != PLACEMENT_REPLICATED || set->rank == 0;
 }
 
-/* --- who writes what ------------------------------------------------------------------------------ */
+/* --- who writes what ------------------------------------------------------------- */
 
 static int find_group(struct walk *walk, const struct registered_tensor *tensor, struct group **ret)
 {
@@ -57,10 +58,12 @@ static int find_group(struct walk *walk, const struct registered_tensor *tensor,
         }
     }
     if (walk->group_count == LAYOUT_GROUPS_MAX) {
-        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "tensors of more than %d different groups", LAYOUT_GROUPS_MAX);
+        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "tensors of more than %d different groups",
+                        LAYOUT_GROUPS_MAX);
     }
     struct group *group = &walk->groups[walk->group_count];
-    *group = (struct group){.ranks = tensor->group, .count = tensor->group_count, .member = tensor->group_member};
+    *group = (struct group){
+        .ranks = tensor->group, .count = tensor->group_count, .member = tensor->group_member};
     walk->group_last = walk->group_count++;
     *ret = group;
     return 0;
@@ -89,7 +92,8 @@ static int add_piece(struct walk *walk, const struct layout_piece *piece)
 {
     struct layout *layout = walk->layout;
     if (layout->piece_count == UINT32_MAX / 2) {
-        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "a save of more than %u chunks by one rank", UINT32_MAX / 2);
+        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "a save of more than %u chunks by one rank",
+                        UINT32_MAX / 2);
     }
     if (walk->found) {
         walk->found[layout->piece_count] = *piece;
@@ -108,7 +112,8 @@ static int walk_box(struct walk *walk, uint32_t tensor_idx, uint32_t box_idx, st
     int rc = 0;
     grid_init(&grid, box, tensor->dtype, walk->chunk_bytes);
     if (grid.cell_count > UINT32_MAX) {
-        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "tensor '%s' has more than 2^32 chunks", tensor->name);
+        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "tensor '%s' has more than 2^32 chunks",
+                        tensor->name);
     }
     for (uint64_t cell = 0; cell < grid.cell_count && rc == 0; cell++) {
         struct layout_piece piece = {.tensor = tensor_idx, .box = box_idx, .cell = (uint32_t)cell};
@@ -134,12 +139,16 @@ static int walk_blob(struct walk *walk, uint32_t idx)
         return 0;
     }
     if (count > UINT32_MAX) {
-        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "blob '%s' has more than 2^32 chunks", blob->name);
+        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "blob '%s' has more than 2^32 chunks",
+                        blob->name);
     }
     for (uint64_t i = 0; i < count && rc == 0; i++) {
         uint64_t at = i * walk->chunk_bytes;
-        struct layout_piece piece = {.tensor = LAYOUT_BLOB | idx, .cell = (uint32_t)i, .source = at,
-                                     .bytes = (uint32_t)min_u64(walk->chunk_bytes, blob->bytes - at)};
+        struct layout_piece piece = {.tensor = LAYOUT_BLOB | idx,
+                                     .cell = (uint32_t)i,
+                                     .source = at,
+                                     .bytes =
+                                         (uint32_t)min_u64(walk->chunk_bytes, blob->bytes - at)};
         rc = add_piece(walk, &piece);
     }
     return rc;
@@ -166,7 +175,7 @@ static int walk_all(struct walk *walk)
     return rc;
 }
 
-/* --- where it lies -------------------------------------------------------------------------------- */
+/* --- where it lies --------------------------------------------------------------- */
 
 struct placer {
     struct layout *layout;
@@ -175,25 +184,29 @@ struct placer {
     uint32_t piece_at;
 };
 
-/* Starts a payload behind the last one, in a new object when the present one would grow too long. */
+/* Starts a payload behind the last one, in a new object when the present one would grow too long.
+ */
 static struct layout_payload *new_payload(struct placer *placer, uint32_t bytes_expected)
 {
     struct layout *layout = placer->layout;
-    struct layout_object *object = layout->object_count > 0 ? &layout->objects[layout->object_count - 1] : NULL;
+    struct layout_object *object =
+        layout->object_count > 0 ? &layout->objects[layout->object_count - 1] : NULL;
     if (!object || object->data_bytes + bytes_expected > placer->object_bytes ||
         object->piece_count >= LAYOUT_OBJECT_PIECES_MAX) {
         object = &layout->objects[layout->object_count++];
-        *object = (struct layout_object){.at = layout->extent_bytes, .payload_first = layout->payload_count};
+        *object = (struct layout_object){.at = layout->extent_bytes,
+                                         .payload_first = layout->payload_count};
     }
     struct layout_payload *payload = &layout->payloads[layout->payload_count++];
-    *payload = (struct layout_payload){.at = layout->extent_bytes, .piece_first = placer->piece_at,
+    *payload = (struct layout_payload){.at = layout->extent_bytes,
+                                       .piece_first = placer->piece_at,
                                        .object = layout->object_count - 1};
     object->payload_count++;
     return payload;
 }
 
-static void put_piece(struct placer *placer, struct layout_payload *payload, const struct layout_piece *piece,
-                      uint32_t part_idx)
+static void put_piece(struct placer *placer, struct layout_payload *payload,
+                      const struct layout_piece *piece, uint32_t part_idx)
 {
     struct layout *layout = placer->layout;
     struct layout_piece *to = &layout->pieces[placer->piece_at];
@@ -258,9 +271,11 @@ static int allocate(struct walk *walk)
                : no_memory(walk->diag);
 }
 
-int layout_init(struct layout *layout, const struct registered *set, const struct layout_options *options, struct diag *diag)
+int layout_init(struct layout *layout, const struct registered *set,
+                const struct layout_options *options, struct diag *diag)
 {
-    struct walk walk = {.set = set, .chunk_bytes = options->chunk_bytes, .layout = layout, .diag = diag};
+    struct walk walk = {
+        .set = set, .chunk_bytes = options->chunk_bytes, .layout = layout, .diag = diag};
     uint64_t object_bytes = options->object_bytes > 0 ? options->object_bytes : LAYOUT_OBJECT_BYTES;
     memset(layout, 0, sizeof *layout);
     scratch_init(&layout->scratch, LAYOUT_BYTES_MAX);
@@ -274,7 +289,8 @@ int layout_init(struct layout *layout, const struct registered *set, const struc
         layout_fini(layout);
         return rc;
     }
-    struct placer placer = {.layout = layout, .options = options,
+    struct placer placer = {.layout = layout,
+                            .options = options,
                             .object_bytes = min_u64(object_bytes, LIMIT_OBJECT_BYTES / 2)};
     place_all(&placer, walk.found);
     return 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * layout: which cells this rank writes, and where they lie in the arena, in payloads and in objects. The arena has the
- * bytes exactly as the objects will: payloads start at multiples of LIMIT_ALIGN_BYTES, pieces below
- * LIMIT_PACK_PIECE_BYTES share payloads, so a payload is sent from where it was copied to. Pure.
+ * layout: which cells this rank writes, and where they lie in the arena, in payloads and in
+ * objects. The arena has the bytes exactly as the objects will: payloads start at multiples of
+ * LIMIT_ALIGN_BYTES, pieces below LIMIT_PACK_PIECE_BYTES share payloads, so a payload is sent from
+ * where it was copied to. Pure.
  */
 #ifndef CAIRN_ENGINE_LAYOUT_H
 #define CAIRN_ENGINE_LAYOUT_H
@@ -16,19 +17,19 @@ struct layout_options {
 };
 
 struct layout_piece { /* one chunk */
-    uint32_t tensor;    /* index in the set, or LAYOUT_BLOB | index of a blob */
-    uint32_t box;       /* index in the tensor */
-    uint32_t cell;      /* in the box's grid; chunk number of a blob */
+    uint32_t tensor;  /* index in the set, or LAYOUT_BLOB | index of a blob */
+    uint32_t box;     /* index in the tensor */
+    uint32_t cell;    /* in the box's grid; chunk number of a blob */
     uint32_t bytes;
     uint32_t payload;
-    uint32_t at;        /* in its payload */
-    uint64_t source;    /* in the box's row-major bytes, or in the blob */
+    uint32_t at;     /* in its payload */
+    uint64_t source; /* in the box's row-major bytes, or in the blob */
 };
 #define LAYOUT_BLOB (UINT32_C(1) << 31)
 
 struct layout_payload {
-    uint64_t at;        /* in the extent; a multiple of LIMIT_ALIGN_BYTES */
-    uint32_t bytes;     /* up to the end of its last piece */
+    uint64_t at;    /* in the extent; a multiple of LIMIT_ALIGN_BYTES */
+    uint32_t bytes; /* up to the end of its last piece */
     uint32_t piece_first, piece_count;
     uint32_t object;
 };
@@ -42,16 +43,16 @@ struct layout_object {
 struct layout {
     struct scratch scratch; /* owns all below */
     uint32_t piece_count, payload_count, object_count;
-    struct layout_piece *pieces;     /* in the order of payloads */
+    struct layout_piece *pieces; /* in the order of payloads */
     struct layout_payload *payloads;
     struct layout_object *objects;
-    uint32_t *by_part;               /* pieces in a part's order: by (tensor, box, cell), blobs behind */
+    uint32_t *by_part; /* pieces in a part's order: by (tensor, box, cell), blobs behind */
     uint64_t extent_bytes, plain_bytes;
 };
 
 /* INVALID, TOO_LARGE, NO_MEMORY. */
-int MUST_USE layout_init(struct layout *layout, const struct registered *set, const struct layout_options *options,
-                         struct diag *diag);
+int MUST_USE layout_init(struct layout *layout, const struct registered *set,
+                         const struct layout_options *options, struct diag *diag);
 void layout_fini(struct layout *layout);
 /* Is this rank the one that writes the blob? (Replicated ones are rank 0's.) */
 bool layout_writes_blob(const struct registered *set, const struct registered_blob *blob);

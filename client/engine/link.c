@@ -6,10 +6,11 @@
  *    ^          |          |        |          (a viewer without a run skips JOIN)
  *    |          +----------+--------+ lost or refused, and it may get better
  *    +-- BACKOFF <---------+
- *   any --> FINAL   refused for good (AUTH, VERSION, DUPLICATE_RANK ...), or the first connect took too long
- *   any --> STOPPED by link_stop
+ *   any --> FINAL   refused for good (AUTH, VERSION, DUPLICATE_RANK ...), or the first connect took
+ * too long any --> STOPPED by link_stop
  *
- * Waits: HELLO and JOIN for their replies, at most LINK_ATTEMPT_MS; BACKOFF for its timer; UP for the end.
+ * Waits: HELLO and JOIN for their replies, at most LINK_ATTEMPT_MS; BACKOFF for its timer; UP for
+ * the end.
  */
 #include "engine/link.h"
 
@@ -41,7 +42,7 @@ static const struct sm_state link_table[] = {
 
 static const struct conn_handler link_conn_handler;
 
-/* --- life ----------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------ */
 
 static void on_timer(struct timer *timer);
 
@@ -121,9 +122,11 @@ bool link_is_up(const struct link *link) { return sm_is(&link->sm, LINK_UP); }
 /* Refusals that another try, or another server, cannot change. */
 static bool is_final(int status)
 {
-    static const int codes[] = {CAIRN_E_AUTH, CAIRN_E_DENIED, CAIRN_E_VERSION, CAIRN_E_DUPLICATE_RANK,
-                                CAIRN_E_WORLD_MISMATCH, CAIRN_E_TOKEN_MISMATCH, CAIRN_E_FENCED, CAIRN_E_INVALID,
-                                CAIRN_E_UNSUPPORTED, CAIRN_E_CONFIG, CAIRN_E_STORE_MISMATCH};
+    static const int codes[] = {
+        CAIRN_E_AUTH,           CAIRN_E_DENIED,         CAIRN_E_VERSION,
+        CAIRN_E_DUPLICATE_RANK, CAIRN_E_WORLD_MISMATCH, CAIRN_E_TOKEN_MISMATCH,
+        CAIRN_E_FENCED,         CAIRN_E_INVALID,        CAIRN_E_UNSUPPORTED,
+        CAIRN_E_CONFIG,         CAIRN_E_STORE_MISMATCH};
     for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
         if (codes[i] == status) {
             return true;
@@ -138,7 +141,8 @@ static uint32_t draw_backoff(struct link *link)
     uint32_t draw;
     loop_random(options->loop, sizeof draw, &draw);
     link->backoff_ms = link->backoff_ms == 0 ? options->reconnect_ms_min
-                                             : (uint32_t)min_u64((uint64_t)link->backoff_ms * 2, options->reconnect_ms_max);
+                                             : (uint32_t)min_u64((uint64_t)link->backoff_ms * 2,
+                                                                 options->reconnect_ms_max);
     return link->backoff_ms / 2 + draw % (link->backoff_ms / 2 + 1);
 }
 
@@ -150,8 +154,10 @@ static void link_failed(struct link *link, int status, const struct diag *diag)
     if (link->stopped || link->status != 0) {
         return;
     }
-    /* ENDED means the server stopped in order; for who waits here it is a lost connection like others. */
-    int code = status == CAIRN_E_ENDED || status == CAIRN_E_CLOSED ? CAIRN_E_CONNECTION_LOST : status;
+    /* ENDED means the server stopped in order; for who waits here it is a lost connection like
+     * others. */
+    int code =
+        status == CAIRN_E_ENDED || status == CAIRN_E_CLOSED ? CAIRN_E_CONNECTION_LOST : status;
     diag_clear(&link->diag);
     diag_set(&link->diag, code, "%s", diag_text(diag, code));
     LOG(was_up ? LOG_WARN : LOG_DEBUG, "link", was_up ? "connection lost" : "connect failed",
@@ -185,7 +191,10 @@ void link_reset(struct link *link, int status, const char *why)
 static uint64_t cut_wait(const struct link *link, uint64_t ms)
 {
     const struct engine_options *options = &link->engine->options;
-    return link->joined_once ? ms : min_u64(ms, engine_ms_left(link->engine, link->began_ms + options->io_deadline_ms));
+    return link->joined_once
+               ? ms
+               : min_u64(ms,
+                         engine_ms_left(link->engine, link->began_ms + options->io_deadline_ms));
 }
 
 static enum sm_result on_backoff(struct sm *sm)
@@ -219,14 +228,16 @@ static void on_timer(struct timer *timer)
     } else {
         const struct url *url = &link->engine->options.url;
         diag_set(&diag, CAIRN_E_UNREACHABLE, "no answer from %s in time: is cairnd running there?",
-                 url->server_count > 0 ? url->servers[link->server_idx % url->server_count] : "the server");
+                 url->server_count > 0 ? url->servers[link->server_idx % url->server_count]
+                                       : "the server");
         link_failed(link, CAIRN_E_UNREACHABLE, &diag);
     }
 }
 
-/* --- connecting ----------------------------------------------------------------------------------- */
+/* --- connecting ------------------------------------------------------------------ */
 
-static int dial_sock(struct link *link, struct net_addr *ret_addr, struct sock **ret, struct diag *diag)
+static int dial_sock(struct link *link, struct net_addr *ret_addr, struct sock **ret,
+                     struct diag *diag)
 {
     const struct engine_options *options = &link->engine->options;
     if (options->dial) {
@@ -234,7 +245,8 @@ static int dial_sock(struct link *link, struct net_addr *ret_addr, struct sock *
         return options->dial(options->dial_user, ret, diag);
     }
     if (options->url.server_count == 0) {
-        return diag_set(diag, CAIRN_E_INVALID, "no server is named: give host:port in the URL, or set CAIRN_SERVER");
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "no server is named: give host:port in the URL, or set CAIRN_SERVER");
     }
     const char *server = options->url.servers[link->server_idx % options->url.server_count];
     int rc = net_addr_parse(server, CAIRN_DEFAULT_PORT, ret_addr, diag);
@@ -265,10 +277,14 @@ static int dial_stream(struct link *link, struct stream **ret, struct diag *diag
 static int dial_conn(struct link *link, struct diag *diag)
 {
     struct stream *stream;
-    struct conn_options options = {.message_max = LIMIT_MESSAGE_BYTES, .payload_max = LIMIT_CHUNK_BYTES,
-                                   .queue_high_bytes = MIB(4), .queue_low_bytes = MIB(1)};
+    struct conn_options options = {.message_max = LIMIT_MESSAGE_BYTES,
+                                   .payload_max = LIMIT_CHUNK_BYTES,
+                                   .queue_high_bytes = MIB(4),
+                                   .queue_low_bytes = MIB(1)};
     int rc = dial_stream(link, &stream, diag);
-    return rc != 0 ? rc : conn_new(link->engine->options.loop, stream, &options, &link_conn_handler, link, &link->conn, diag);
+    return rc != 0 ? rc
+                   : conn_new(link->engine->options.loop, stream, &options, &link_conn_handler,
+                              link, &link->conn, diag);
 }
 
 static enum sm_result on_dial(struct sm *sm)
@@ -281,8 +297,10 @@ static enum sm_result on_dial(struct sm *sm)
         return SM_WAIT;
     }
     struct msg hello = {.type = MSG_HELLO,
-                        .u.hello = {.version_min = WIRE_VERSION_MIN, .version_max = WIRE_VERSION_MAX,
-                                    .features = WIRE_FEATURES_KNOWN, .agent = "libcairn " CAIRN_VERSION}};
+                        .u.hello = {.version_min = WIRE_VERSION_MIN,
+                                    .version_max = WIRE_VERSION_MAX,
+                                    .features = WIRE_FEATURES_KNOWN,
+                                    .agent = "libcairn " CAIRN_VERSION}};
     conn_send_always(link->conn, LINK_STREAM_HELLO, &hello);
     link->next_stream = LINK_STREAM_JOIN + 1;
     timer_start(&link->timer, cut_wait(link, LINK_ATTEMPT_MS));
@@ -302,13 +320,17 @@ static void link_now_up(struct link *link)
 static int on_welcome(struct link *link, const struct msg_welcome *welcome, struct diag *diag)
 {
     const struct engine_options *options = &link->engine->options;
-    struct msg_hello hello = {.version_min = WIRE_VERSION_MIN, .version_max = WIRE_VERSION_MAX, .features = WIRE_FEATURES_KNOWN};
+    struct msg_hello hello = {.version_min = WIRE_VERSION_MIN,
+                              .version_max = WIRE_VERSION_MAX,
+                              .features = WIRE_FEATURES_KNOWN};
     int rc = wire_check_welcome(&hello, welcome, diag);
     if (rc != 0) {
         return rc;
     }
-    if (link->joined_once && memcmp(&link->welcome.store_uuid, &welcome->store_uuid, sizeof welcome->store_uuid) != 0) {
-        return diag_set(diag, CAIRN_E_STORE_MISMATCH, "the server at this address now serves another store");
+    if (link->joined_once &&
+        memcmp(&link->welcome.store_uuid, &welcome->store_uuid, sizeof welcome->store_uuid) != 0) {
+        return diag_set(diag, CAIRN_E_STORE_MISMATCH,
+                        "the server at this address now serves another store");
     }
     link->welcome = *welcome;
     link->welcome.agent = NULL;
@@ -318,8 +340,12 @@ static int on_welcome(struct link *link, const struct msg_welcome *welcome, stru
         return 0;
     }
     struct msg join = {.type = MSG_JOIN,
-                       .u.join = {.run = options->url.run, .viewer = options->viewer, .token = options->token, .rank = options->rank,
-                                  .world_size = options->world_size, .writer = options->writer,
+                       .u.join = {.run = options->url.run,
+                                  .viewer = options->viewer,
+                                  .token = options->token,
+                                  .rank = options->rank,
+                                  .world_size = options->world_size,
+                                  .writer = options->writer,
                                   .label = options->label ? options->label : ""}};
     conn_send_always(link->conn, LINK_STREAM_JOIN, &join);
     sm_move(&link->sm, LINK_JOIN);
@@ -329,9 +355,10 @@ static int on_welcome(struct link *link, const struct msg_welcome *welcome, stru
 static int on_joined(struct link *link, const struct msg_joined *joined, struct diag *diag)
 {
     uint64_t chunk = joined->chunk_bytes;
-    if (chunk < LIMIT_CHUNK_BYTES_MIN || chunk > LIMIT_CHUNK_BYTES || chunk % LIMIT_ALIGN_BYTES != 0 ||
-        link->welcome.payload_max < chunk) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "the server says chunks of %llu bytes and payloads of at most %u",
+    if (chunk < LIMIT_CHUNK_BYTES_MIN || chunk > LIMIT_CHUNK_BYTES ||
+        chunk % LIMIT_ALIGN_BYTES != 0 || link->welcome.payload_max < chunk) {
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "the server says chunks of %llu bytes and payloads of at most %u",
                         (unsigned long long)chunk, link->welcome.payload_max);
     }
     link->joined = *joined;
@@ -339,16 +366,19 @@ static int on_joined(struct link *link, const struct msg_joined *joined, struct 
     return 0;
 }
 
-/* --- messages ------------------------------------------------------------------------------------- */
+/* --- messages -------------------------------------------------------------------- */
 
-static struct list *bucket_of(struct link *link, uint32_t stream) { return &link->buckets[stream % LINK_BUCKETS]; }
+static struct list *bucket_of(struct link *link, uint32_t stream)
+{
+    return &link->buckets[stream % LINK_BUCKETS];
+}
 
 static struct request *find_request(struct link *link, uint32_t stream)
 {
     if (stream == 0) {
         return NULL;
     }
-    list_each(node, bucket_of(link, stream)) {
+    list_each (node, bucket_of(link, stream)) {
         struct request *request = list_item(node, struct request, link);
         if (request->stream == stream) {
             return request;
@@ -371,7 +401,8 @@ static void unlink_request(struct link *link, struct request *request)
 static int on_grant(struct link *link, const struct msg_grant *grant, struct diag *diag)
 {
     if (grant->buffers > link->credits_asked) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%u buffers granted, %u asked for", grant->buffers, link->credits_asked);
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%u buffers granted, %u asked for", grant->buffers,
+                        link->credits_asked);
     }
     link->credits_asked -= grant->buffers;
     link->credits += grant->buffers;
@@ -380,7 +411,8 @@ static int on_grant(struct link *link, const struct msg_grant *grant, struct dia
 }
 
 /* A reply that nobody waits for: of a request that was given up. */
-static int discard(struct link *link, const struct frame *frame, void **ret_payload, struct diag *diag)
+static int discard(struct link *link, const struct frame *frame, void **ret_payload,
+                   struct diag *diag)
 {
     if (frame->payload_bytes > 0) {
         link->trash = link->trash ? link->trash : malloc(LIMIT_CHUNK_BYTES);
@@ -392,7 +424,8 @@ static int discard(struct link *link, const struct frame *frame, void **ret_payl
     return 0;
 }
 
-static int on_reply(struct link *link, const struct frame *frame, const struct msg *msg, void **ret_payload, struct diag *diag)
+static int on_reply(struct link *link, const struct frame *frame, const struct msg *msg,
+                    void **ret_payload, struct diag *diag)
 {
     struct request *request = find_request(link, frame->stream);
     if (!request) {
@@ -413,7 +446,8 @@ static int on_reply(struct link *link, const struct frame *frame, const struct m
     return rc;
 }
 
-static int on_error(struct link *link, const struct frame *frame, const struct msg_error *error, struct diag *diag)
+static int on_error(struct link *link, const struct frame *frame, const struct msg_error *error,
+                    struct diag *diag)
 {
     /* Login was refused, or the server says why it is about to close the connection. */
     (void)frame;
@@ -422,7 +456,8 @@ static int on_error(struct link *link, const struct frame *frame, const struct m
     return diag_set(diag, code, "%s", error->text && error->text[0] ? error->text : err_text(code));
 }
 
-static int link_on_message(void *user, const struct frame *frame, const struct msg *msg, void **ret_payload, struct diag *diag)
+static int link_on_message(void *user, const struct frame *frame, const struct msg *msg,
+                           void **ret_payload, struct diag *diag)
 {
     struct link *link = user;
     bool login = sm_is(&link->sm, LINK_HELLO) || sm_is(&link->sm, LINK_JOIN);
@@ -450,7 +485,8 @@ static int link_on_message(void *user, const struct frame *frame, const struct m
     return on_reply(link, frame, msg, ret_payload, diag);
 }
 
-static int link_on_payload(void *user, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag)
+static int link_on_payload(void *user, const struct frame *frame, const struct msg *msg,
+                           void *payload, struct diag *diag)
 {
     struct link *link = user;
     struct request *request = link->receiving;
@@ -471,7 +507,7 @@ static void link_on_close(void *user, int status, const struct diag *diag)
 static const struct conn_handler link_conn_handler = {
     .on_message = link_on_message, .on_payload = link_on_payload, .on_close = link_on_close};
 
-/* --- requests ------------------------------------------------------------------------------------- */
+/* --- requests -------------------------------------------------------------------- */
 
 void link_add(struct link *link, struct request *request)
 {
@@ -495,7 +531,8 @@ void link_send(struct link *link, const struct request *request, const struct ms
     conn_send_always(link->conn, request ? request->stream : 0, msg);
 }
 
-void link_send_payload(struct link *link, const struct request *request, const struct msg *msg, struct conn_out *out)
+void link_send_payload(struct link *link, const struct request *request, const struct msg *msg,
+                       struct conn_out *out)
 {
     CHECK(link_is_up(link));
     conn_send_payload(link->conn, request->stream, msg, out);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link: the engine's one connection: dial, TLS, HELLO, JOIN, heartbeat, and again after a loss, with back-off. It
- * numbers requests, hands their replies to them, tells all of them when the connection is lost, and counts credit.
- * It knows nothing of saves and restores. Loop's thread.
+ * link: the engine's one connection: dial, TLS, HELLO, JOIN, heartbeat, and again after a loss,
+ * with back-off. It numbers requests, hands their replies to them, tells all of them when the
+ * connection is lost, and counts credit. It knows nothing of saves and restores. Loop's thread.
  */
 #ifndef CAIRN_ENGINE_LINK_H
 #define CAIRN_ENGINE_LINK_H
@@ -16,13 +16,14 @@ enum { LINK_BUCKETS = 64 };
 
 struct request;
 
-/* Same result rule as conn_handler's: non-zero closes the connection (the peer broke the protocol). */
+/* Same result rule as conn_handler's: non-zero closes the connection (the peer broke the protocol).
+ */
 struct request_ops {
     /* A reply, or ERROR (which ends the request: it is out of the table already). */
-    int (*on_reply)(struct request *request, const struct frame *frame, const struct msg *msg, void **ret_payload,
-                    struct diag *diag);
-    int (*on_payload)(struct request *request, const struct frame *frame, const struct msg *msg, void *payload,
-                      struct diag *diag); /* NULL: its replies have none */
+    int (*on_reply)(struct request *request, const struct frame *frame, const struct msg *msg,
+                    void **ret_payload, struct diag *diag);
+    int (*on_payload)(struct request *request, const struct frame *frame, const struct msg *msg,
+                      void *payload, struct diag *diag); /* NULL: its replies have none */
     /* The connection is gone, and with it the request: out of the table. */
     void (*on_lost)(struct request *request);
 };
@@ -30,28 +31,28 @@ struct request_ops {
 struct request {
     struct list link;
     const struct request_ops *ops;
-    uint32_t stream;  /* 0: not in the table */
-    bool receiving;   /* conn writes into a buffer that on_reply named */
+    uint32_t stream; /* 0: not in the table */
+    bool receiving;  /* conn writes into a buffer that on_reply named */
 };
 
 struct link {
     struct sm sm;
     struct engine *engine;
-    struct conn *conn;          /* NULL: none */
+    struct conn *conn; /* NULL: none */
     struct list buckets[LINK_BUCKETS];
     uint32_t next_stream;
-    struct request *receiving;  /* whose payload is coming; NULL: nobody's */
+    struct request *receiving; /* whose payload is coming; NULL: nobody's */
     size_t server_idx;
     uint32_t backoff_ms;
-    uint64_t began_ms;          /* of the first connect */
-    struct timer timer;         /* of the state: attempt, back-off */
+    uint64_t began_ms;  /* of the first connect */
+    struct timer timer; /* of the state: attempt, back-off */
     bool joined_once, answered, stopped;
     uint8_t *trash;             /* payloads that nobody waits for any more */
     struct msg_welcome welcome; /* without its strings */
     struct msg_joined joined;
     uint32_t credits, credits_asked;
-    struct diag diag;           /* why the last connection failed */
-    int status;                 /* final failure */
+    struct diag diag; /* why the last connection failed */
+    int status;       /* final failure */
 };
 
 void link_init(struct link *link, struct engine *engine);
@@ -65,8 +66,10 @@ void link_add(struct link *link, struct request *request);
 void link_ask(struct link *link, struct request *request, const struct msg *msg);
 /* Sends on the request's stream (0: none). */
 void link_send(struct link *link, const struct request *request, const struct msg *msg);
-void link_send_payload(struct link *link, const struct request *request, const struct msg *msg, struct conn_out *out);
-/* Ends a request, whether in the table or not. If its payload is on its way into its buffer, the connection goes. */
+void link_send_payload(struct link *link, const struct request *request, const struct msg *msg,
+                       struct conn_out *out);
+/* Ends a request, whether in the table or not. If its payload is on its way into its buffer, the
+ * connection goes. */
 void link_forget(struct link *link, struct request *request);
 /* Gives the connection up; reconnects. */
 void link_reset(struct link *link, int status, const char *why);

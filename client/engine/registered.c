@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies and checks what a rank registered. Everything that a later stage takes for granted (names valid and
- * sorted, boxes inside, groups sorted with this rank in them, memory that does not overlap itself) is decided here, by
- * name. Equal groups share one array, so that grouping by split is a comparison of pointers. Any thread.
+ * Copies and checks what a rank registered. Everything that a later stage takes for granted (names
+ * valid and sorted, boxes inside, groups sorted with this rank in them, memory that does not
+ * overlap itself) is decided here, by name. Equal groups share one array, so that grouping by split
+ * is a comparison of pointers. Any thread.
  */
 #include "engine/registered.h"
 
@@ -18,59 +19,69 @@ struct builder {
     struct diag *diag;
     const uint32_t *last_group; /* as interned */
     uint32_t last_group_count;
-    struct group_node { struct group_node *next; uint32_t count; const uint32_t *ranks; } *groups;
+    struct group_node {
+        struct group_node *next;
+        uint32_t count;
+        const uint32_t *ranks;
+    } * groups;
 };
 
 static int no_memory(const struct builder *builder)
 {
-    return diag_set(builder->diag, CAIRN_E_NO_MEMORY, "no memory for the list of what is registered");
+    return diag_set(builder->diag, CAIRN_E_NO_MEMORY,
+                    "no memory for the list of what is registered");
 }
 
-/* --- texts ---------------------------------------------------------------------------------------- */
+/* --- texts ----------------------------------------------------------------------- */
 
 static int copy_key(const struct builder *builder, const char *what, const char **name,
                     const char **coordinate, uint32_t placement)
 {
     if (!*name || !text_is_valid(strlen(*name), *name, LIMIT_NAME_BYTES)) {
-        return diag_set(builder->diag, CAIRN_E_INVALID, "%s name '%.64s': 1 to %d bytes of UTF-8 are allowed",
-                        what, *name ? *name : "(NULL)", LIMIT_NAME_BYTES);
+        return diag_set(builder->diag, CAIRN_E_INVALID,
+                        "%s name '%.64s': 1 to %d bytes of UTF-8 are allowed", what,
+                        *name ? *name : "(NULL)", LIMIT_NAME_BYTES);
     }
     const char *place = *coordinate ? *coordinate : "";
     if (placement < PLACEMENT_REPLICATED || placement > PLACEMENT_LOCAL) {
-        return diag_set(builder->diag, CAIRN_E_INVALID, "%s '%s': placement %u is none of 1, 2, 3", what, *name,
-                        placement);
+        return diag_set(builder->diag, CAIRN_E_INVALID, "%s '%s': placement %u is none of 1, 2, 3",
+                        what, *name, placement);
     }
-    if (placement == PLACEMENT_LOCAL && !text_is_valid(strlen(place), place, LIMIT_COORDINATE_BYTES)) {
-        return diag_set(builder->diag, CAIRN_E_INVALID,
-                        "%s '%s' is local: it needs a coordinate of 1 to %d bytes of UTF-8, such as dp=3", what,
-                        *name, LIMIT_COORDINATE_BYTES);
+    if (placement == PLACEMENT_LOCAL &&
+        !text_is_valid(strlen(place), place, LIMIT_COORDINATE_BYTES)) {
+        return diag_set(
+            builder->diag, CAIRN_E_INVALID,
+            "%s '%s' is local: it needs a coordinate of 1 to %d bytes of UTF-8, such as dp=3", what,
+            *name, LIMIT_COORDINATE_BYTES);
     }
     if (placement != PLACEMENT_LOCAL && place[0] != '\0') {
-        return diag_set(builder->diag, CAIRN_E_INVALID, "%s '%s' has the coordinate '%.64s' but is not local", what,
-                        *name, place);
+        return diag_set(builder->diag, CAIRN_E_INVALID,
+                        "%s '%s' has the coordinate '%.64s' but is not local", what, *name, place);
     }
     *name = scratch_string(&builder->set->scratch, strlen(*name), *name);
     *coordinate = scratch_string(&builder->set->scratch, strlen(place), place);
     return *name && *coordinate ? 0 : no_memory(builder);
 }
 
-/* --- groups --------------------------------------------------------------------------------------- */
+/* --- groups ---------------------------------------------------------------------- */
 
 static int check_group(const struct builder *builder, const struct registered_tensor *tensor)
 {
     const struct registered *set = builder->set;
     bool found = false;
     for (uint32_t i = 0; i < tensor->group_count; i++) {
-        if (tensor->group[i] >= set->world_size || (i > 0 && tensor->group[i] <= tensor->group[i - 1])) {
-            return diag_set(builder->diag, CAIRN_E_INVALID,
-                            "tensor '%s': its group must be ascending ranks below %u; number %u is %u",
-                            tensor->name, set->world_size, i, tensor->group[i]);
+        if (tensor->group[i] >= set->world_size ||
+            (i > 0 && tensor->group[i] <= tensor->group[i - 1])) {
+            return diag_set(
+                builder->diag, CAIRN_E_INVALID,
+                "tensor '%s': its group must be ascending ranks below %u; number %u is %u",
+                tensor->name, set->world_size, i, tensor->group[i]);
         }
         found = found || tensor->group[i] == set->rank;
     }
     if (!found) {
-        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': its group lacks this rank, %u", tensor->name,
-                        set->rank);
+        return diag_set(builder->diag, CAIRN_E_INVALID,
+                        "tensor '%s': its group lacks this rank, %u", tensor->name, set->rank);
     }
     return 0;
 }
@@ -97,7 +108,8 @@ static uint32_t *intern(struct builder *builder, const struct registered_tensor 
     if (!node || !ranks) {
         return NULL;
     }
-    *node = (struct group_node){.next = builder->groups, .count = tensor->group_count, .ranks = ranks};
+    *node =
+        (struct group_node){.next = builder->groups, .count = tensor->group_count, .ranks = ranks};
     builder->groups = node;
     return ranks;
 }
@@ -126,22 +138,25 @@ static int copy_group(struct builder *builder, struct registered_tensor *tensor)
     return 0;
 }
 
-/* --- boxes ---------------------------------------------------------------------------------------- */
+/* --- boxes ----------------------------------------------------------------------- */
 
 static int64_t magnitude(int64_t n) { return n < 0 ? -n : n; }
 
-/* Elements must not share memory: sorted by distance, each stride steps over all that the smaller ones reach.
- * Also normalises: memory without holes in row-major order is "contiguous". */
-static int check_strides(const struct builder *builder, const char *name, struct registered_box *box)
+/* Elements must not share memory: sorted by distance, each stride steps over all that the smaller
+ * ones reach. Also normalises: memory without holes in row-major order is "contiguous". */
+static int check_strides(const struct builder *builder, const char *name,
+                         struct registered_box *box)
 {
     uint32_t order[LIMIT_NDIM], count = 0;
     int64_t reach = 0, packed = 1;
     bool contiguous = true;
     for (uint32_t d = box->box.ndim; d-- > 0;) {
         int64_t length = box->box.length[d], stride = box->stride[d];
-        if (stride == INT64_MIN || magnitude(stride) > (INT64_MAX >> 8) / (length > 0 ? length : 1)) {
-            return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': stride %lld of dimension %u is too large",
-                            name, (long long)stride, d);
+        if (stride == INT64_MIN ||
+            magnitude(stride) > (INT64_MAX >> 8) / (length > 0 ? length : 1)) {
+            return diag_set(builder->diag, CAIRN_E_INVALID,
+                            "tensor '%s': stride %lld of dimension %u is too large", name,
+                            (long long)stride, d);
         }
         contiguous = contiguous && (length == 1 || stride == packed);
         packed *= length;
@@ -158,7 +173,8 @@ static int check_strides(const struct builder *builder, const char *name, struct
         int64_t stride = magnitude(box->stride[order[i]]);
         if (stride <= reach) {
             return diag_set(builder->diag, CAIRN_E_INVALID,
-                            "tensor '%s': elements share memory (stride %lld of dimension %u); save a copy of it",
+                            "tensor '%s': elements share memory (stride %lld of dimension %u); "
+                            "save a copy of it",
                             name, (long long)box->stride[order[i]], order[i]);
         }
         reach += stride * (box->box.length[order[i]] - 1);
@@ -177,14 +193,16 @@ static int check_memory(const struct builder *builder, const struct registered_t
     }
     if (!box->data) {
         box_format(&box->box, sizeof text, text);
-        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': the data of box %s is NULL", tensor->name, text);
+        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': the data of box %s is NULL",
+                        tensor->name, text);
     }
     return box->contiguous ? 0 : check_strides(builder, tensor->name, box);
 }
 
 static int compare_boxes(const void *a, const void *b)
 {
-    return box_compare(&((const struct registered_box *)a)->box, &((const struct registered_box *)b)->box);
+    return box_compare(&((const struct registered_box *)a)->box,
+                       &((const struct registered_box *)b)->box);
 }
 
 static int copy_boxes(const struct builder *builder, struct registered_tensor *tensor)
@@ -212,13 +230,14 @@ static int copy_boxes(const struct builder *builder, struct registered_tensor *t
     for (size_t i = 1; i < tensor->box_count; i++) {
         if (box_equal(&boxes[i - 1].box, &boxes[i].box)) {
             box_format(&boxes[i].box, sizeof text, text);
-            return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' has box %s twice", tensor->name, text);
+            return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' has box %s twice",
+                            tensor->name, text);
         }
     }
     return 0;
 }
 
-/* --- tensors and blobs ---------------------------------------------------------------------------- */
+/* --- tensors and blobs ----------------------------------------------------------- */
 
 static int copy_tensor(struct builder *builder, struct registered_tensor *tensor)
 {
@@ -228,7 +247,8 @@ static int copy_tensor(struct builder *builder, struct registered_tensor *tensor
         return rc;
     }
     if (!dtype_is_known(tensor->dtype)) {
-        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': dtype %u is unknown", tensor->name, tensor->dtype);
+        return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': dtype %u is unknown",
+                        tensor->name, tensor->dtype);
     }
     rc = shape_check(&tensor->shape, tensor->dtype, &bytes, builder->diag);
     if (rc != 0) {
@@ -246,16 +266,20 @@ static int copy_blob(const struct builder *builder, struct registered_blob *blob
         return rc;
     }
     if (blob->kind != BLOB_BYTES && blob->kind != BLOB_TREE) {
-        return diag_set(builder->diag, CAIRN_E_INVALID, "blob '%s': kind %u is neither bytes nor tree", blob->name, blob->kind);
+        return diag_set(builder->diag, CAIRN_E_INVALID,
+                        "blob '%s': kind %u is neither bytes nor tree", blob->name, blob->kind);
     }
     if (blob->bytes > 0 && !blob->data) {
-        return diag_set(builder->diag, CAIRN_E_INVALID, "blob '%s': %zu bytes at NULL", blob->name, blob->bytes);
+        return diag_set(builder->diag, CAIRN_E_INVALID, "blob '%s': %zu bytes at NULL", blob->name,
+                        blob->bytes);
     }
-    blob->data = scratch_copy(&builder->set->scratch, blob->bytes > 0 ? blob->bytes : 1, blob->bytes > 0 ? blob->data : (const uint8_t *)"");
+    blob->data = scratch_copy(&builder->set->scratch, blob->bytes > 0 ? blob->bytes : 1,
+                              blob->bytes > 0 ? blob->data : (const uint8_t *)"");
     return blob->data ? 0 : no_memory(builder);
 }
 
-static int compare_key(const char *a_name, const char *a_coordinate, const char *b_name, const char *b_coordinate)
+static int compare_key(const char *a_name, const char *a_coordinate, const char *b_name,
+                       const char *b_coordinate)
 {
     int order = strcmp(a_name, b_name);
     return order != 0 ? order : strcmp(a_coordinate, b_coordinate);
@@ -273,7 +297,8 @@ static int compare_blobs(const void *a, const void *b)
     return compare_key(x->name, x->coordinate, y->name, y->coordinate);
 }
 
-static int copy_all(struct builder *builder, const struct registered_tensor *tensors, const struct registered_blob *blobs)
+static int copy_all(struct builder *builder, const struct registered_tensor *tensors,
+                    const struct registered_blob *blobs)
 {
     struct registered *set = builder->set;
     set->tensors = scratch_array(&set->scratch, set->tensor_count + 1, sizeof *set->tensors);
@@ -300,12 +325,14 @@ static int sort_all(const struct builder *builder)
     qsort(set->blobs, set->blob_count, sizeof *set->blobs, compare_blobs);
     for (size_t i = 1; i < set->tensor_count; i++) {
         if (compare_tensors(&set->tensors[i - 1], &set->tensors[i]) == 0) {
-            return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' is registered twice", set->tensors[i].name);
+            return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s' is registered twice",
+                            set->tensors[i].name);
         }
     }
     for (size_t i = 1; i < set->blob_count; i++) {
         if (compare_blobs(&set->blobs[i - 1], &set->blobs[i]) == 0) {
-            return diag_set(builder->diag, CAIRN_E_INVALID, "blob '%s' is registered twice", set->blobs[i].name);
+            return diag_set(builder->diag, CAIRN_E_INVALID, "blob '%s' is registered twice",
+                            set->blobs[i].name);
         }
     }
     return 0;
@@ -328,7 +355,8 @@ static int hash_list(const struct builder *builder)
         uint32_t head[3] = {tensor->dtype, tensor->placement, tensor->shape.ndim};
         xxh3_stream_add(stream, strlen(tensor->name) + 1, tensor->name);
         xxh3_stream_add(stream, sizeof head, head);
-        xxh3_stream_add(stream, tensor->shape.ndim * sizeof tensor->shape.length[0], tensor->shape.length);
+        xxh3_stream_add(stream, tensor->shape.ndim * sizeof tensor->shape.length[0],
+                        tensor->shape.length);
         for (size_t b = 0; b < tensor->box_count; b++) {
             const struct box *box = &tensor->boxes[b].box;
             xxh3_stream_add(stream, box->ndim * sizeof box->offset[0], box->offset);
@@ -340,11 +368,12 @@ static int hash_list(const struct builder *builder)
     return 0;
 }
 
-int registered_new(uint32_t rank, uint32_t world_size, size_t tensor_count, const struct registered_tensor *tensors,
-                   size_t blob_count, const struct registered_blob *blobs, struct registered **ret, struct diag *diag)
+int registered_new(const struct registered_list *list, struct registered **ret, struct diag *diag)
 {
-    if (world_size == 0 || world_size > LIMIT_WORLD_SIZE || rank >= world_size) {
-        return diag_set(diag, CAIRN_E_INVALID, "rank %u of a world of %u", rank, world_size);
+    if (list->world_size == 0 || list->world_size > LIMIT_WORLD_SIZE ||
+        list->rank >= list->world_size) {
+        return diag_set(diag, CAIRN_E_INVALID, "rank %u of a world of %u", list->rank,
+                        list->world_size);
     }
     struct registered *set = calloc(1, sizeof *set);
     struct builder builder = {.set = set, .diag = diag};
@@ -353,11 +382,11 @@ int registered_new(uint32_t rank, uint32_t world_size, size_t tensor_count, cons
     }
     atomic_init(&set->refs, 1);
     scratch_init(&set->scratch, REGISTERED_BYTES_MAX);
-    set->rank = rank;
-    set->world_size = world_size;
-    set->tensor_count = tensor_count;
-    set->blob_count = blob_count;
-    int rc = copy_all(&builder, tensors, blobs);
+    set->rank = list->rank;
+    set->world_size = list->world_size;
+    set->tensor_count = list->tensor_count;
+    set->blob_count = list->blob_count;
+    int rc = copy_all(&builder, list->tensors, list->blobs);
     rc = rc != 0 ? rc : sort_all(&builder);
     rc = rc != 0 ? rc : hash_list(&builder);
     if (rc != 0) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * registered: an immutable, reference-counted copy of what a rank registered: tensors with their boxes in memory, blobs
- * with their bytes. Sorted by (name, coordinate). Built by the API from cairn.h's structs, used by saves and restores.
+ * registered: an immutable, reference-counted copy of what a rank registered: tensors with their
+ * boxes in memory, blobs with their bytes. Sorted by (name, coordinate). Built by the API from
+ * cairn.h's structs, used by saves and restores.
  */
 #ifndef CAIRN_ENGINE_REGISTERED_H
 #define CAIRN_ENGINE_REGISTERED_H
@@ -14,9 +15,9 @@
 
 struct registered_box {
     struct box box;
-    bool contiguous;              /* row-major without holes: stride is then not used */
-    int64_t stride[LIMIT_NDIM];   /* in elements */
-    uint8_t *data;                /* borrowed from the caller of the API while an op runs */
+    bool contiguous;            /* row-major without holes: stride is then not used */
+    int64_t stride[LIMIT_NDIM]; /* in elements */
+    uint8_t *data;              /* borrowed from the caller of the API while an op runs */
 };
 
 struct registered_tensor {
@@ -24,9 +25,9 @@ struct registered_tensor {
     uint32_t dtype, placement;
     struct shape shape;
     size_t box_count;
-    struct registered_box *boxes;  /* sorted by box */
-    uint32_t group_count;          /* ranks that hold the same boxes; 1: only this one */
-    uint32_t group_member;         /* this rank's position in it */
+    struct registered_box *boxes; /* sorted by box */
+    uint32_t group_count;         /* ranks that hold the same boxes; 1: only this one */
+    uint32_t group_member;        /* this rank's position in it */
     uint32_t *group;
 };
 
@@ -34,23 +35,32 @@ struct registered_blob {
     const char *name, *coordinate;
     uint32_t kind, placement;
     size_t bytes;
-    const uint8_t *data;           /* owned copy */
+    const uint8_t *data; /* owned copy */
 };
 
 struct registered {
     _Atomic uint32_t refs;
-    struct scratch scratch;        /* owns everything but the tensors' data */
+    struct scratch scratch; /* owns everything but the tensors' data */
     uint32_t rank, world_size;
     size_t tensor_count, blob_count;
     struct registered_tensor *tensors;
     struct registered_blob *blobs;
-    struct xxh128 list_hash;       /* of names, dtypes, shapes, groups: equal on ranks that register the same */
+    struct xxh128
+        list_hash; /* of names, dtypes, shapes, groups: equal on ranks that register the same */
 };
 
-/* Inputs are copied. INVALID names the tensor or blob and says what is wrong: duplicate name, bad shape, box outside, group without
- * this rank, unsorted group, unknown dtype, strides that overlap, NULL data. */
-int MUST_USE registered_new(uint32_t rank, uint32_t world_size, size_t tensor_count, const struct registered_tensor *tensors,
-                            size_t blob_count, const struct registered_blob *blobs, struct registered **ret, struct diag *diag);
+struct registered_list { /* what registered_new copies */
+    uint32_t rank, world_size;
+    size_t tensor_count, blob_count;
+    const struct registered_tensor *tensors;
+    const struct registered_blob *blobs;
+};
+
+/* Inputs are copied. INVALID names the tensor or blob and says what is wrong: duplicate name, bad
+ * shape, box outside, group without this rank, unsorted group, unknown dtype, strides that overlap,
+ * NULL data. */
+int MUST_USE registered_new(const struct registered_list *list, struct registered **ret,
+                            struct diag *diag);
 struct registered *registered_ref(struct registered *set);
 void registered_unref(struct registered *set); /* any thread; NULL is fine */
 

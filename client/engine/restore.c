@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A restore, from the question which checkpoint to the verdict of all ranks. All ranks get the same (term, step) from the
- * server; each verifies what it needs and reports; only "all verified the same one" is success, a damaged one moves
- * everybody to an older one, or fails everybody. Loop's thread.
+ * A restore, from the question which checkpoint to the verdict of all ranks. All ranks get the same
+ * (term, step) from the server; each verifies what it needs and reports; only "all verified the
+ * same one" is success, a damaged one moves everybody to an older one, or fails everybody. Loop's
+ * thread.
  *
  *   RESOLVE -> MANIFEST -> PAGES -> PLAN -> READ -> REPORT -> DRAIN -> END
  *                ^                                    |  a verdict for another checkpoint
  *                +------------------------------------+
- *   MANIFEST .. READ --this rank cannot--> SETTLE -> REPORT    (SETTLE: until no worker touches memory)
- *   any --deadline, abort, final refusal--> DRAIN
+ *   MANIFEST .. READ --this rank cannot--> SETTLE -> REPORT    (SETTLE: until no worker touches
+ * memory) any --deadline, abort, final refusal--> DRAIN
  *
- * Waits: each state for its call (call.c sees to reconnects and deadline), READ for its slots, SETTLE and DRAIN for
- * workers.
+ * Waits: each state for its call (call.c sees to reconnects and deadline), READ for its slots,
+ * SETTLE and DRAIN for workers.
  */
 #include "engine/restore_private.h"
 
@@ -22,7 +23,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RS_RESOLVE, RS_MANIFEST, RS_PAGES, RS_PLAN, RS_READ, RS_SETTLE, RS_REPORT, RS_DRAIN, RS_END };
+enum {
+    RS_RESOLVE,
+    RS_MANIFEST,
+    RS_PAGES,
+    RS_PLAN,
+    RS_READ,
+    RS_SETTLE,
+    RS_REPORT,
+    RS_DRAIN,
+    RS_END
+};
 #define RESTORE_SCRATCH_MAX ((size_t)8 << 30)
 enum { RESTORE_SLACK_MS_MAX = 500 };
 
@@ -52,7 +63,10 @@ static const struct sm_state restore_table[] = {
 struct restore *restore_of_link(struct list *node) { return list_item(node, struct restore, link); }
 static struct restore *restore_of_sm(struct sm *sm) { return container_of(sm, struct restore, sm); }
 
-bool restore_is_reading(const struct restore *restore) { return sm_is(&restore->sm, RS_READ) && restore->report_code == 0; }
+bool restore_is_reading(const struct restore *restore)
+{
+    return sm_is(&restore->sm, RS_READ) && restore->report_code == 0;
+}
 void restore_wake(struct restore *restore) { sm_run(&restore->sm); }
 
 void restore_on_up(struct restore *restore)
@@ -62,7 +76,7 @@ void restore_on_up(struct restore *restore)
     }
 }
 
-/* --- calls ---------------------------------------------------------------------------------------- */
+/* --- calls ----------------------------------------------------------------------- */
 
 static void end_call(struct restore *restore)
 {
@@ -94,13 +108,15 @@ static void on_call_done(struct engine_call *call, int status)
 static enum sm_result ask(struct restore *restore, const struct msg *msg)
 {
     restore->asked = true;
-    restore->call = (struct engine_call){.request = *msg, .done = on_call_done,
-                                         .deadline_ms = max_u64(1, engine_ms_left(restore->engine, restore->end_ms))};
+    restore->call = (struct engine_call){
+        .request = *msg,
+        .done = on_call_done,
+        .deadline_ms = max_u64(1, engine_ms_left(restore->engine, restore->end_ms))};
     engine_call_start(restore->engine, &restore->call);
     return SM_WAIT;
 }
 
-/* --- ends ----------------------------------------------------------------------------------------- */
+/* --- ends ------------------------------------------------------------------------ */
 
 /* Ends the whole, from outside or for good: nothing is waited for but workers. */
 void restore_fail(struct restore *restore, int status, const struct diag *diag)
@@ -149,17 +165,19 @@ static enum sm_result call_failed(struct restore *restore, const char *what)
     struct diag diag = restore->call.diag;
     diag_add(&diag, "%s of step %llu@%llu", what, (unsigned long long)restore->user->id.step,
              (unsigned long long)restore->user->id.term);
-    if (status == CAIRN_E_CONNECTION_LOST || status == CAIRN_E_UNREACHABLE || status == CAIRN_E_TIMED_OUT ||
-        status == CAIRN_E_CLOSED || status == CAIRN_E_CANCELLED || restore->engine->link.status != 0) {
+    if (status == CAIRN_E_CONNECTION_LOST || status == CAIRN_E_UNREACHABLE ||
+        status == CAIRN_E_TIMED_OUT || status == CAIRN_E_CLOSED || status == CAIRN_E_CANCELLED ||
+        restore->engine->link.status != 0) {
         restore_fail(restore, status, &diag);
     } else {
-        bool damage = status == CAIRN_E_NOT_FOUND || status == CAIRN_E_FORMAT || status == CAIRN_E_IO;
+        bool damage =
+            status == CAIRN_E_NOT_FOUND || status == CAIRN_E_FORMAT || status == CAIRN_E_IO;
         restore_cannot(restore, damage ? CAIRN_E_DAMAGED : status, &diag);
     }
     return SM_AGAIN; /* is_interrupted moves */
 }
 
-/* --- which one ------------------------------------------------------------------------------------ */
+/* --- which one ------------------------------------------------------------------- */
 
 static uint64_t server_wait_ms(const struct restore *restore)
 {
@@ -167,7 +185,8 @@ static uint64_t server_wait_ms(const struct restore *restore)
     return left_ms - min_u64(left_ms / 10, RESTORE_SLACK_MS_MAX);
 }
 
-static void begin_try(struct restore *restore, struct ckpt_id id, uint32_t try_count, const struct ckpt_info *info)
+static void begin_try(struct restore *restore, struct ckpt_id id, uint32_t try_count,
+                      const struct ckpt_info *info)
 {
     restore->user->id = id;
     restore->try_count = try_count;
@@ -209,8 +228,10 @@ static enum sm_result on_resolve(struct sm *sm)
     }
     if (!restore->asked) {
         struct msg msg = {.type = MSG_RESTORE,
-                          .u.restore = {.ordinal = restore->ordinal, .selector = restore->user->selector,
-                                        .allow_older = restore->user->allow_older, .wait_ms = server_wait_ms(restore)}};
+                          .u.restore = {.ordinal = restore->ordinal,
+                                        .selector = restore->user->selector,
+                                        .allow_older = restore->user->allow_older,
+                                        .wait_ms = server_wait_ms(restore)}};
         return ask(restore, &msg);
     }
     if (!restore->come) {
@@ -218,9 +239,10 @@ static enum sm_result on_resolve(struct sm *sm)
     }
     if (restore->call_status != 0 || restore->call.reply.type != MSG_RESOLVED) {
         struct diag diag = restore->call.diag;
-        int status = restore->call_status != 0 ? restore->call_status
-                                               : diag_set(&diag, CAIRN_E_PROTOCOL, "RESTORE was answered by %s",
-                                                          msg_name(restore->call.reply.type));
+        int status = restore->call_status != 0
+                         ? restore->call_status
+                         : diag_set(&diag, CAIRN_E_PROTOCOL, "RESTORE was answered by %s",
+                                    msg_name(restore->call.reply.type));
         restore_fail(restore, status, &diag);
         return SM_AGAIN;
     }
@@ -228,22 +250,27 @@ static enum sm_result on_resolve(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* --- metadata ------------------------------------------------------------------------------------- */
+/* --- metadata -------------------------------------------------------------------- */
 
-static int check_sha256(const struct restore *restore, uint64_t bytes, const struct sha256 *wanted, const char *what, struct diag *diag)
+static int check_sha256(const struct restore *restore, uint64_t bytes, const struct sha256 *wanted,
+                        const char *what, struct diag *diag)
 {
     struct sha256 sha = sha256(restore->call.payload_bytes, restore->call.payload);
     if (restore->call.payload_bytes == bytes && memcmp(&sha, wanted, sizeof sha) == 0) {
         return 0;
     }
-    return diag_set(diag, CAIRN_E_DAMAGED, "the %s of step %llu@%llu has %zu bytes and another SHA-256 than was committed (%llu bytes)",
-                    what, (unsigned long long)restore->user->id.step, (unsigned long long)restore->user->id.term,
-                    restore->call.payload_bytes, (unsigned long long)bytes);
+    return diag_set(diag, CAIRN_E_DAMAGED,
+                    "the %s of step %llu@%llu has %zu bytes and another SHA-256 than was committed "
+                    "(%llu bytes)",
+                    what, (unsigned long long)restore->user->id.step,
+                    (unsigned long long)restore->user->id.term, restore->call.payload_bytes,
+                    (unsigned long long)bytes);
 }
 
 static enum sm_result ask_fetch(struct restore *restore, uint32_t kind, uint32_t number)
 {
-    struct msg msg = {.type = MSG_FETCH, .u.fetch = {.id = restore->user->id, .kind = kind, .number = number}};
+    struct msg msg = {.type = MSG_FETCH,
+                      .u.fetch = {.id = restore->user->id, .kind = kind, .number = number}};
     return ask(restore, &msg);
 }
 
@@ -252,17 +279,25 @@ enum { FETCH_MANIFEST = 1, FETCH_PAGE = 3 };
 static int take_manifest(struct restore *restore, struct diag *diag)
 {
     struct engine_restore *user = restore->user;
-    int rc = check_sha256(restore, user->info.manifest_bytes, &user->info.manifest_sha256, "manifest", diag);
-    rc = rc != 0 ? rc : manifest_decode(restore->call.payload_bytes, restore->call.payload, &user->scratch, &user->manifest, diag);
+    int rc = check_sha256(restore, user->info.manifest_bytes, &user->info.manifest_sha256,
+                          "manifest", diag);
+    rc = rc != 0 ? rc
+                 : manifest_decode(restore->call.payload_bytes, restore->call.payload,
+                                   &user->scratch, &user->manifest, diag);
     if (rc == 0 && !ckpt_id_equal(user->manifest.id, user->id)) {
-        rc = diag_set(diag, CAIRN_E_DAMAGED, "the manifest is of step %llu@%llu", (unsigned long long)user->manifest.id.step,
+        rc = diag_set(diag, CAIRN_E_DAMAGED, "the manifest is of step %llu@%llu",
+                      (unsigned long long)user->manifest.id.step,
                       (unsigned long long)user->manifest.id.term);
     }
     uint64_t count = rc == 0 ? user->manifest.tensor_count + user->manifest.blob_count : 0;
     if (rc == 0) {
         restore->index = (struct index){.cap = (size_t)count};
-        restore->index.entries = scratch_array(&user->scratch, (size_t)count + 1, sizeof *restore->index.entries);
-        rc = restore->index.entries ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an index of %llu names", (unsigned long long)count);
+        restore->index.entries =
+            scratch_array(&user->scratch, (size_t)count + 1, sizeof *restore->index.entries);
+        rc = restore->index.entries
+                 ? 0
+                 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an index of %llu names",
+                            (unsigned long long)count);
     }
     restore->page_at = 0;
     return rc;
@@ -299,16 +334,20 @@ static int take_page(struct restore *restore, struct diag *diag)
     const struct page_ref *ref = &user->manifest.pages[restore->page_at];
     struct page page;
     int rc = check_sha256(restore, ref->bytes, &ref->sha256, "index page", diag);
-    rc = rc != 0 ? rc : page_decode(restore->call.payload_bytes, restore->call.payload, &user->scratch, &page, diag);
+    rc = rc != 0 ? rc
+                 : page_decode(restore->call.payload_bytes, restore->call.payload, &user->scratch,
+                               &page, diag);
     if (rc != 0) {
         return rc;
     }
-    if (page.kind != PAGE_INDEX || page.level != 0 || restore->index.count + page.entry_count > restore->index.cap) {
+    if (page.kind != PAGE_INDEX || page.level != 0 ||
+        restore->index.count + page.entry_count > restore->index.cap) {
         return diag_set(diag, page.level != 0 ? CAIRN_E_UNSUPPORTED : CAIRN_E_DAMAGED,
-                        "index page %u is of kind %u, level %u, with %u entries", restore->page_at, page.kind, page.level,
-                        page.entry_count);
+                        "index page %u is of kind %u, level %u, with %u entries", restore->page_at,
+                        page.kind, page.level, page.entry_count);
     }
-    memcpy(restore->index.entries + restore->index.count, page.index, page.entry_count * sizeof *page.index);
+    memcpy(restore->index.entries + restore->index.count, page.index,
+           page.entry_count * sizeof *page.index);
     restore->index.count += page.entry_count;
     return 0;
 }
@@ -316,7 +355,8 @@ static int take_page(struct restore *restore, struct diag *diag)
 static bool skip_to_index_page(struct restore *restore)
 {
     const struct manifest *manifest = &restore->user->manifest;
-    while (restore->page_at < manifest->page_count && manifest->pages[restore->page_at].kind != PAGE_INDEX) {
+    while (restore->page_at < manifest->page_count &&
+           manifest->pages[restore->page_at].kind != PAGE_INDEX) {
         restore->page_at++;
     }
     return restore->page_at < manifest->page_count;
@@ -325,9 +365,11 @@ static bool skip_to_index_page(struct restore *restore)
 static enum sm_result pages_end(struct restore *restore)
 {
     struct diag diag = DIAG_INIT;
-    int rc = restore->index.count == restore->index.cap
-                 ? 0
-                 : diag_set(&diag, CAIRN_E_DAMAGED, "the index has %zu names, the manifest says %zu", restore->index.count, restore->index.cap);
+    int rc =
+        restore->index.count == restore->index.cap
+            ? 0
+            : diag_set(&diag, CAIRN_E_DAMAGED, "the index has %zu names, the manifest says %zu",
+                       restore->index.count, restore->index.cap);
     rc = rc != 0 ? rc : restore_check(restore, &diag);
     rc = rc != 0 ? rc : restore_make_wants(restore, &diag);
     if (rc != 0) {
@@ -346,7 +388,8 @@ static enum sm_result on_pages(struct sm *sm)
         return SM_AGAIN;
     }
     if (!restore->asked) {
-        return skip_to_index_page(restore) ? ask_fetch(restore, FETCH_PAGE, restore->page_at) : pages_end(restore);
+        return skip_to_index_page(restore) ? ask_fetch(restore, FETCH_PAGE, restore->page_at)
+                                           : pages_end(restore);
     }
     if (!restore->come) {
         return SM_WAIT;
@@ -364,7 +407,7 @@ static enum sm_result on_pages(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* --- data ----------------------------------------------------------------------------------------- */
+/* --- data ------------------------------------------------------------------------ */
 
 static enum sm_result plan_end(struct restore *restore)
 {
@@ -418,7 +461,7 @@ static enum sm_result on_read(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* --- together ------------------------------------------------------------------------------------- */
+/* --- together -------------------------------------------------------------------- */
 
 static enum sm_result on_settle(struct sm *sm)
 {
@@ -461,7 +504,8 @@ static enum sm_result verdict(struct restore *restore)
     restore->engine->newest_seen = reply.newest_term;
     if (reply.code != 0) {
         char text[DIAG_TEXT_MAX];
-        snprintf(text, sizeof text, "%.400s", reply.text && reply.text[0] ? reply.text : err_text(reply.code));
+        snprintf(text, sizeof text, "%.400s",
+                 reply.text && reply.text[0] ? reply.text : err_text(reply.code));
         restore->call_status = reply.code < 0 ? reply.code : CAIRN_E_PROTOCOL;
         if (restore->report_code != 0 && restore->report_code != CAIRN_E_DAMAGED) {
             return fail_by_report(restore, text);
@@ -474,12 +518,14 @@ static enum sm_result verdict(struct restore *restore)
         succeed(restore);
         return SM_AGAIN;
     }
-    if (reply.done || (ckpt_id_equal(reply.id, restore->user->id) && reply.try_count == restore->try_count)) {
+    if (reply.done ||
+        (ckpt_id_equal(reply.id, restore->user->id) && reply.try_count == restore->try_count)) {
         restore->call_status = CAIRN_E_PROTOCOL;
         return fail_by_report(restore, "the server's verdict contradicts this rank's report");
     }
-    LOG(LOG_WARN, "restore", "checkpoint is damaged, falling back to an older one", lu("step", restore->user->id.step),
-        lu("term", restore->user->id.term), lu("older_step", reply.id.step), lu("rank", restore->engine->options.rank),
+    LOG(LOG_WARN, "restore", "checkpoint is damaged, falling back to an older one",
+        lu("step", restore->user->id.step), lu("term", restore->user->id.term),
+        lu("older_step", reply.id.step), lu("rank", restore->engine->options.rank),
         ls("err", restore->report_code != 0 ? restore->report_diag.text : "found by another rank"));
     begin_try(restore, reply.id, reply.try_count, &reply.info);
     move(restore, RS_MANIFEST);
@@ -501,10 +547,13 @@ static enum sm_result on_report(struct sm *sm)
         return SM_AGAIN;
     }
     if (!restore->asked) {
-        struct msg msg = {.type = MSG_REPORT,
-                          .u.report = {.ordinal = restore->ordinal, .try_count = restore->try_count, .code = restore->report_code,
-                                       .reason = restore->report_code != 0 ? restore->report_diag.text : "",
-                                       .wait_ms = server_wait_ms(restore)}};
+        struct msg msg = {
+            .type = MSG_REPORT,
+            .u.report = {.ordinal = restore->ordinal,
+                         .try_count = restore->try_count,
+                         .code = restore->report_code,
+                         .reason = restore->report_code != 0 ? restore->report_diag.text : "",
+                         .wait_ms = server_wait_ms(restore)}};
         return ask(restore, &msg);
     }
     if (!restore->come) {
@@ -520,7 +569,7 @@ static enum sm_result on_report(struct sm *sm)
     return verdict(restore);
 }
 
-/* --- the end -------------------------------------------------------------------------------------- */
+/* --- the end --------------------------------------------------------------------- */
 
 static enum sm_result on_drain(struct sm *sm)
 {
@@ -559,7 +608,8 @@ static void on_deliver(struct post *post)
     engine_op_gone(engine);
 }
 
-/* The others wait for this rank's report: they are told that it will not come, as far as that is possible now. */
+/* The others wait for this rank's report: they are told that it will not come, as far as that is
+ * possible now. */
 static void tell_others(struct restore *restore, int code, const char *why)
 {
     struct link *link = &restore->engine->link;
@@ -567,7 +617,10 @@ static void tell_others(struct restore *restore, int code, const char *why)
     if (joined && link_is_up(link) && !restore->engine->options.viewer) {
         struct request nobody = {.ops = NULL};
         struct msg msg = {.type = MSG_REPORT,
-                          .u.report = {.ordinal = restore->ordinal, .try_count = restore->try_count, .code = code, .reason = why}};
+                          .u.report = {.ordinal = restore->ordinal,
+                                       .try_count = restore->try_count,
+                                       .code = code,
+                                       .reason = why}};
         nobody.stream = link->next_stream++; /* its reply is dropped */
         link_send(link, &nobody, &msg);
     }
@@ -578,14 +631,16 @@ static void on_timer(struct timer *timer)
     struct restore *restore = container_of(timer, struct restore, timer);
     const struct link *link = &restore->engine->link;
     struct diag diag = DIAG_INIT;
-    diag_set(&diag, CAIRN_E_TIMED_OUT, "the restore was not done within %llu ms (in state %s)%s%s: the state is not usable",
+    diag_set(&diag, CAIRN_E_TIMED_OUT,
+             "the restore was not done within %llu ms (in state %s)%s%s: the state is not usable",
              (unsigned long long)restore->user->deadline_ms, sm_state_name(&restore->sm),
-             link_is_up(link) ? "" : "; no connection: ", link_is_up(link) ? "" : diag_text(&link->diag, link->diag.code));
+             link_is_up(link) ? "" : "; no connection: ",
+             link_is_up(link) ? "" : diag_text(&link->diag, link->diag.code));
     tell_others(restore, CAIRN_E_TIMED_OUT, diag.text);
     restore_fail(restore, CAIRN_E_TIMED_OUT, &diag);
 }
 
-/* --- the user's side ------------------------------------------------------------------------------ */
+/* --- the user's side ------------------------------------------------------------- */
 
 void engine_restore_start(struct engine *engine, struct engine_restore *user)
 {
@@ -619,7 +674,8 @@ void engine_restore_abort(struct engine_restore *user)
 {
     struct diag diag = DIAG_INIT;
     if (user->impl) {
-        diag_set(&diag, CAIRN_E_CANCELLED, "the restore was aborted by its caller: the state is not usable");
+        diag_set(&diag, CAIRN_E_CANCELLED,
+                 "the restore was aborted by its caller: the state is not usable");
         tell_others(user->impl, CAIRN_E_CANCELLED, diag.text);
         restore_fail(user->impl, CAIRN_E_CANCELLED, &diag);
     }

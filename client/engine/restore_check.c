@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is registered against what is stored: dtypes and shapes must be equal, missing names are an error (strict) or a
- * list, with the names that are nearest to each missing one in the text. Pure.
+ * What is registered against what is stored: dtypes and shapes must be equal, missing names are an
+ * error (strict) or a list, with the names that are nearest to each missing one in the text. Pure.
  */
 #include "engine/restore_private.h"
 
@@ -12,14 +12,16 @@
 
 enum { NEAR_NAME_MAX = 256, NEAR_SCAN_MAX = 20000 };
 
-static int compare_entry(const struct index_entry *entry, const char *name, const char *coordinate, uint32_t kind)
+static int compare_entry(const struct index_entry *entry, const char *name, const char *coordinate,
+                         uint32_t kind)
 {
     int order = strcmp(entry->name, name);
     order = order != 0 ? order : strcmp(entry->coordinate, coordinate);
     return order != 0 ? order : (entry->kind < kind ? -1 : entry->kind > kind);
 }
 
-const struct index_entry *restore_index_find(const struct index *index, const char *name, const char *coordinate, uint32_t kind)
+const struct index_entry *restore_index_find(const struct index *index, const char *name,
+                                             const char *coordinate, uint32_t kind)
 {
     size_t low = 0, high = index->count;
     while (low < high) {
@@ -37,7 +39,7 @@ const struct index_entry *restore_index_find(const struct index *index, const ch
     return NULL;
 }
 
-/* --- close matches -------------------------------------------------------------------------------- */
+/* --- close matches --------------------------------------------------------------- */
 
 /* Edit distance of two short names; above NEAR_NAME_MAX bytes they count as far apart. */
 static size_t distance(const char *a, const char *b)
@@ -85,31 +87,36 @@ static void near_names(const struct index *index, const char *name, size_t bytes
     }
 }
 
-/* --- tensors -------------------------------------------------------------------------------------- */
+/* --- tensors --------------------------------------------------------------------- */
 
-static int check_tensor(const struct registered_tensor *tensor, const struct index_entry *entry, struct diag *diag)
+static int check_tensor(const struct registered_tensor *tensor, const struct index_entry *entry,
+                        struct diag *diag)
 {
     char stored[160], wanted[160];
     if (entry->dtype != tensor->dtype) {
-        return diag_set(diag, CAIRN_E_DTYPE_MISMATCH, "tensor '%s' is stored as %s and registered as %s", tensor->name,
+        return diag_set(diag, CAIRN_E_DTYPE_MISMATCH,
+                        "tensor '%s' is stored as %s and registered as %s", tensor->name,
                         dtype_name(entry->dtype), dtype_name(tensor->dtype));
     }
     if (!shape_equal(&entry->shape, &tensor->shape)) {
         shape_format(&entry->shape, sizeof stored, stored);
         shape_format(&tensor->shape, sizeof wanted, wanted);
-        return diag_set(diag, CAIRN_E_SHAPE_MISMATCH, "tensor '%s' is stored with shape %s and registered with %s",
-                        tensor->name, stored, wanted);
+        return diag_set(diag, CAIRN_E_SHAPE_MISMATCH,
+                        "tensor '%s' is stored with shape %s and registered with %s", tensor->name,
+                        stored, wanted);
     }
     return 0;
 }
 
-static int add_missing(struct restore *restore, const struct registered_tensor *tensor, struct diag *diag)
+static int add_missing(struct restore *restore, const struct registered_tensor *tensor,
+                       struct diag *diag)
 {
     char near[256];
     if (restore->user->strict) {
         near_names(&restore->index, tensor->name, sizeof near, near);
-        return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint has no tensor '%s'%s%s%s%s", tensor->name,
-                        tensor->coordinate[0] ? " at '" : "", tensor->coordinate, tensor->coordinate[0] ? "'" : "", near);
+        return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint has no tensor '%s'%s%s%s%s",
+                        tensor->name, tensor->coordinate[0] ? " at '" : "", tensor->coordinate,
+                        tensor->coordinate[0] ? "'" : "", near);
     }
     restore->user->missing[restore->user->missing_count++] = tensor->name;
     return 0;
@@ -142,12 +149,14 @@ static bool is_own_coordinate(const struct registered *set, const char *coordina
         return true;
     }
     for (size_t i = 0; i < set->blob_count; i++) {
-        if (set->blobs[i].placement == PLACEMENT_LOCAL && strcmp(set->blobs[i].coordinate, coordinate) == 0) {
+        if (set->blobs[i].placement == PLACEMENT_LOCAL &&
+            strcmp(set->blobs[i].coordinate, coordinate) == 0) {
             return true;
         }
     }
     for (size_t i = 0; i < set->tensor_count; i++) {
-        if (set->tensors[i].placement == PLACEMENT_LOCAL && strcmp(set->tensors[i].coordinate, coordinate) == 0) {
+        if (set->tensors[i].placement == PLACEMENT_LOCAL &&
+            strcmp(set->tensors[i].coordinate, coordinate) == 0) {
             return true;
         }
     }
@@ -179,13 +188,16 @@ int restore_check(struct restore *restore, struct diag *diag)
     const struct registered *set = restore->set;
     user->missing_count = user->unexpected_count = 0;
     user->missing = scratch_array(&user->scratch, set->tensor_count + 1, sizeof *user->missing);
-    user->unexpected = scratch_array(&user->scratch, restore->index.count + 1, sizeof *user->unexpected);
+    user->unexpected =
+        scratch_array(&user->scratch, restore->index.count + 1, sizeof *user->unexpected);
     if (!user->missing || !user->unexpected) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the lists of missing and unexpected names");
+        return diag_set(diag, CAIRN_E_NO_MEMORY,
+                        "no memory for the lists of missing and unexpected names");
     }
     for (size_t i = 0; i < set->tensor_count; i++) {
         const struct registered_tensor *tensor = &set->tensors[i];
-        const struct index_entry *entry = restore_index_find(&restore->index, tensor->name, tensor->coordinate, INDEX_TENSOR);
+        const struct index_entry *entry =
+            restore_index_find(&restore->index, tensor->name, tensor->coordinate, INDEX_TENSOR);
         int rc = entry ? check_tensor(tensor, entry, diag) : add_missing(restore, tensor, diag);
         if (rc != 0) {
             return rc;
@@ -193,7 +205,8 @@ int restore_check(struct restore *restore, struct diag *diag)
     }
     for (size_t i = 0; i < restore->index.count; i++) {
         const struct index_entry *entry = &restore->index.entries[i];
-        bool foreign = entry->placement == PLACEMENT_LOCAL && !is_own_coordinate(set, entry->coordinate);
+        bool foreign =
+            entry->placement == PLACEMENT_LOCAL && !is_own_coordinate(set, entry->coordinate);
         if (entry->kind == INDEX_TENSOR && !foreign && !is_registered(set, entry)) {
             user->unexpected[user->unexpected_count++] = entry->name;
         }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From what is registered to READs. The server intersects; here every record is checked against its want, and all
- * records of a want together must tile it exactly: a plan that leaves a hole is an error, not stale memory. Then
- * neighbours in an object are read together. Loop's thread.
+ * From what is registered to READs. The server intersects; here every record is checked against its
+ * want, and all records of a want together must tile it exactly: a plan that leaves a hole is an
+ * error, not stale memory. Then neighbours in an object are read together. Loop's thread.
  */
 #include "engine/restore_private.h"
 
@@ -19,7 +19,7 @@ static int no_memory(struct diag *diag)
     return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the plan of a restore");
 }
 
-/* --- wants ---------------------------------------------------------------------------------------- */
+/* --- wants ----------------------------------------------------------------------- */
 
 static void add_tensor(struct restore *restore, const struct registered_tensor *tensor)
 {
@@ -28,10 +28,14 @@ static void add_tensor(struct restore *restore, const struct registered_tensor *
         if (box_elements(&box->box) == 0) {
             continue;
         }
-        restore->plan_wants[restore->want_count] = (struct plan_want){.name = tensor->name, .coordinate = tensor->coordinate,
-                                                                      .dtype = tensor->dtype, .shape = tensor->shape, .box = box->box};
-        restore->wants[restore->want_count++] =
-            (struct want){.tensor = tensor, .box = box, .bytes = box_bytes(&box->box, tensor->dtype)};
+        restore->plan_wants[restore->want_count] =
+            (struct plan_want){.name = tensor->name,
+                               .coordinate = tensor->coordinate,
+                               .dtype = tensor->dtype,
+                               .shape = tensor->shape,
+                               .box = box->box};
+        restore->wants[restore->want_count++] = (struct want){
+            .tensor = tensor, .box = box, .bytes = box_bytes(&box->box, tensor->dtype)};
     }
 }
 
@@ -40,19 +44,23 @@ static int add_blob(struct restore *restore, const struct index_entry *entry, st
     struct restored_blobs *blobs = &restore->user->blobs;
     struct restored_blob *blob = &blobs->items[blobs->count];
     if (entry->plain_bytes > RESTORE_BLOB_BYTES_MAX) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "blob '%s' has %llu bytes, at most %d can be restored", entry->name,
+        return diag_set(diag, CAIRN_E_TOO_LARGE,
+                        "blob '%s' has %llu bytes, at most %d can be restored", entry->name,
                         (unsigned long long)entry->plain_bytes, RESTORE_BLOB_BYTES_MAX);
     }
-    *blob = (struct restored_blob){.name = entry->name, .coordinate = entry->coordinate, .kind = entry->blob_kind,
-                                   .bytes = (size_t)entry->plain_bytes,
-                                   .data = scratch_alloc(&restore->user->scratch, (size_t)entry->plain_bytes + 1)};
+    *blob = (struct restored_blob){
+        .name = entry->name,
+        .coordinate = entry->coordinate,
+        .kind = entry->blob_kind,
+        .bytes = (size_t)entry->plain_bytes,
+        .data = scratch_alloc(&restore->user->scratch, (size_t)entry->plain_bytes + 1)};
     if (!blob->data) {
         return no_memory(diag);
     }
     blobs->count++;
     if (blob->bytes > 0) {
-        restore->plan_wants[restore->want_count] =
-            (struct plan_want){.is_blob = true, .name = entry->name, .coordinate = entry->coordinate};
+        restore->plan_wants[restore->want_count] = (struct plan_want){
+            .is_blob = true, .name = entry->name, .coordinate = entry->coordinate};
         restore->wants[restore->want_count++] = (struct want){.blob = blob, .bytes = blob->bytes};
     }
     return 0;
@@ -81,7 +89,8 @@ int restore_make_wants(struct restore *restore, struct diag *diag)
     restore->wants = scratch_array(scratch, count + 1, sizeof *restore->wants);
     restore->plan_wants = scratch_array(scratch, count + 1, sizeof *restore->plan_wants);
     restore->user->blobs.count = 0;
-    restore->user->blobs.items = scratch_array(scratch, blob_count + 1, sizeof *restore->user->blobs.items);
+    restore->user->blobs.items =
+        scratch_array(scratch, blob_count + 1, sizeof *restore->user->blobs.items);
     if (!restore->wants || !restore->plan_wants || !restore->user->blobs.items) {
         return no_memory(diag);
     }
@@ -110,18 +119,21 @@ int restore_make_wants(struct restore *restore, struct diag *diag)
 bool restore_next_plan(struct restore *restore, struct msg_plan *ret)
 {
     size_t bytes = 0, first = restore->want_at;
-    while (restore->want_at < restore->want_count && restore->want_at - first < PLAN_WANTS_MAX && bytes < PLAN_MESSAGE_BYTES) {
+    while (restore->want_at < restore->want_count && restore->want_at - first < PLAN_WANTS_MAX &&
+           bytes < PLAN_MESSAGE_BYTES) {
         const struct plan_want *want = &restore->plan_wants[restore->want_at++];
         /* At most 10 bytes a number: three for each dimension. */
-        bytes += PLAN_WANT_BYTES + strlen(want->name) + strlen(want->coordinate) + (size_t)want->shape.ndim * 30;
+        bytes += PLAN_WANT_BYTES + strlen(want->name) + strlen(want->coordinate) +
+                 (size_t)want->shape.ndim * 30;
     }
     restore->want_batch = first;
-    *ret = (struct msg_plan){.id = restore->user->id, .want_count = (uint32_t)(restore->want_at - first),
+    *ret = (struct msg_plan){.id = restore->user->id,
+                             .want_count = (uint32_t)(restore->want_at - first),
                              .wants = &restore->plan_wants[first]};
     return ret->want_count > 0;
 }
 
-/* --- records -------------------------------------------------------------------------------------- */
+/* --- records --------------------------------------------------------------------- */
 
 bool restore_part_of(const struct want *want, const struct plan_read *read, struct box *ret)
 {
@@ -141,7 +153,8 @@ static int check_tensor_record(struct want *want, const struct plan_read *read, 
     if (rc != 0) {
         return broken_plan(want, "a chunk outside the tensor", diag);
     }
-    if (box_bytes(&read->cell, want->tensor->dtype) != read->plain_bytes || !restore_part_of(want, read, &part)) {
+    if (box_bytes(&read->cell, want->tensor->dtype) != read->plain_bytes ||
+        !restore_part_of(want, read, &part)) {
         return broken_plan(want, "a chunk of another place or length", diag);
     }
     want->planned_bytes += box_bytes(&part, want->tensor->dtype);
@@ -150,8 +163,9 @@ static int check_tensor_record(struct want *want, const struct plan_read *read, 
 
 static int check_record(struct want *want, const struct plan_read *read, struct diag *diag)
 {
-    if (read->stored_bytes == 0 || read->stored_bytes > LIMIT_CHUNK_BYTES || read->plain_bytes == 0 ||
-        read->plain_bytes > LIMIT_CHUNK_BYTES || read->offset > LIMIT_OBJECT_BYTES) {
+    if (read->stored_bytes == 0 || read->stored_bytes > LIMIT_CHUNK_BYTES ||
+        read->plain_bytes == 0 || read->plain_bytes > LIMIT_CHUNK_BYTES ||
+        read->offset > LIMIT_OBJECT_BYTES) {
         return broken_plan(want, "a chunk of an impossible length", diag);
     }
     if (want->tensor) {
@@ -169,7 +183,8 @@ static int grow_records(struct restore *restore, size_t more, struct diag *diag)
 {
     size_t needed = restore->record_count + more;
     if (needed > RESTORE_RECORDS_MAX) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "a restore of more than %d chunks by one rank", RESTORE_RECORDS_MAX);
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "a restore of more than %d chunks by one rank",
+                        RESTORE_RECORDS_MAX);
     }
     if (needed > restore->record_cap) {
         size_t cap = needed > restore->record_cap * 2 ? needed : restore->record_cap * 2;
@@ -191,7 +206,8 @@ int restore_take_plan(struct restore *restore, size_t bytes, const uint8_t *data
         struct plan_read *read = &restore->records[restore->record_count];
         rc = plan_read_decode(data + i * PLAN_READ_BYTES, read, diag);
         if (rc == 0 && read->want >= in_batch) {
-            rc = diag_set(diag, CAIRN_E_PROTOCOL, "the server's plan names want %u of %zu", read->want, in_batch);
+            rc = diag_set(diag, CAIRN_E_PROTOCOL, "the server's plan names want %u of %zu",
+                          read->want, in_batch);
         }
         if (rc == 0) {
             read->want += (uint32_t)restore->want_batch;
@@ -202,7 +218,7 @@ int restore_take_plan(struct restore *restore, size_t bytes, const uint8_t *data
     return rc;
 }
 
-/* --- coverage ------------------------------------------------------------------------------------- */
+/* --- coverage -------------------------------------------------------------------- */
 
 static int compare_by_want(const void *a, const void *b)
 {
@@ -213,7 +229,8 @@ static int compare_by_want(const void *a, const void *b)
     return x->blob_offset < y->blob_offset ? -1 : x->blob_offset > y->blob_offset;
 }
 
-static int check_blob_tiling(const struct want *want, size_t count, const struct plan_read *reads, struct diag *diag)
+static int check_blob_tiling(const struct want *want, size_t count, const struct plan_read *reads,
+                             struct diag *diag)
 {
     uint64_t at = 0;
     for (size_t i = 0; i < count; i++) {
@@ -225,7 +242,8 @@ static int check_blob_tiling(const struct want *want, size_t count, const struct
     return at == want->bytes ? 0 : broken_plan(want, "its chunks leave a hole", diag);
 }
 
-static int check_tensor_tiling(const struct want *want, size_t count, const struct plan_read *reads, struct diag *diag)
+static int check_tensor_tiling(const struct want *want, size_t count, const struct plan_read *reads,
+                               struct diag *diag)
 {
     struct box *boxes = malloc((count + 1) * sizeof *boxes);
     struct shape shape = {.ndim = want->box->box.ndim};
@@ -258,9 +276,11 @@ static int check_coverage(struct restore *restore, struct diag *diag)
         while (at < restore->record_count && restore->records[at].want == i) {
             at++;
         }
-        int rc = want->planned_bytes != want->bytes ? broken_plan(want, "it does not give all of it, once", diag)
-                 : want->tensor ? check_tensor_tiling(want, at - first, &restore->records[first], diag)
-                                : check_blob_tiling(want, at - first, &restore->records[first], diag);
+        int rc = want->planned_bytes != want->bytes
+                     ? broken_plan(want, "it does not give all of it, once", diag)
+                 : want->tensor
+                     ? check_tensor_tiling(want, at - first, &restore->records[first], diag)
+                     : check_blob_tiling(want, at - first, &restore->records[first], diag);
         if (rc != 0) {
             return rc;
         }
@@ -268,7 +288,7 @@ static int check_coverage(struct restore *restore, struct diag *diag)
     return 0;
 }
 
-/* --- groups --------------------------------------------------------------------------------------- */
+/* --- groups ---------------------------------------------------------------------- */
 
 static int compare_by_place(const void *a, const void *b)
 {
@@ -277,10 +297,14 @@ static int compare_by_place(const void *a, const void *b)
     if (order != 0) {
         return order;
     }
-    return x->offset < y->offset ? -1 : x->offset > y->offset ? 1 : x->want < y->want ? -1 : x->want > y->want;
+    return x->offset < y->offset   ? -1
+           : x->offset > y->offset ? 1
+           : x->want < y->want     ? -1
+                                   : x->want > y->want;
 }
 
-/* Where a record's plain bytes can be received as they are: raw, whole, and one run of the destination. */
+/* Where a record's plain bytes can be received as they are: raw, whole, and one run of the
+ * destination. */
 static uint8_t *direct_place(const struct restore *restore, const struct plan_read *read)
 {
     const struct want *want = &restore->wants[read->want];
@@ -292,20 +316,24 @@ static uint8_t *direct_place(const struct restore *restore, const struct plan_re
     if (!want->tensor) {
         return want->blob->data + read->blob_offset;
     }
-    if (!want->box->contiguous || !restore_part_of(want, read, &part) || !box_equal(&part, &read->cell) ||
+    if (!want->box->contiguous || !restore_part_of(want, read, &part) ||
+        !box_equal(&part, &read->cell) ||
         !strided_run(&want->box->box, &part, dtype_bits(want->tensor->dtype) / 8, &offset)) {
         return NULL;
     }
     return want->box->data + offset;
 }
 
-static bool joins(const struct read_group *group, const struct restore *restore, const struct plan_read *read, uint32_t max)
+static bool joins(const struct read_group *group, const struct restore *restore,
+                  const struct plan_read *read, uint32_t max)
 {
     const struct plan_read *first = &restore->records[group->first];
     uint64_t end = group->offset + group->bytes;
     /* Whole chunks go straight into place, one by one; what is packed is read together. */
-    return read->stored_bytes < LIMIT_PACK_PIECE_BYTES && first->stored_bytes < LIMIT_PACK_PIECE_BYTES &&
-           object_id_equal(&first->object, &read->object) && read->offset <= end + RESTORE_GAP_BYTES &&
+    return read->stored_bytes < LIMIT_PACK_PIECE_BYTES &&
+           first->stored_bytes < LIMIT_PACK_PIECE_BYTES &&
+           object_id_equal(&first->object, &read->object) &&
+           read->offset <= end + RESTORE_GAP_BYTES &&
            read->offset + read->stored_bytes - group->offset <= max;
 }
 
@@ -334,7 +362,10 @@ int restore_end_plan(struct restore *restore, struct diag *diag)
             continue;
         }
         group = &restore->groups[restore->group_count++];
-        *group = (struct read_group){.first = (uint32_t)i, .count = 1, .offset = read->offset, .bytes = read->stored_bytes,
+        *group = (struct read_group){.first = (uint32_t)i,
+                                     .count = 1,
+                                     .offset = read->offset,
+                                     .bytes = read->stored_bytes,
                                      .place = direct_place(restore, read)};
     }
     return 0;

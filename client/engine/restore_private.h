@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A restore under way, as its files share it: restore.c decides (the state machine), restore_check.c compares what is
- * registered with what is stored, restore_plan.c makes wants and checks the plan, restore_read.c reads, verifies and
- * scatters. Loop's thread; works touch only their slot and the memory that their records name.
+ * A restore under way, as its files share it: restore.c decides (the state machine),
+ * restore_check.c compares what is registered with what is stored, restore_plan.c makes wants and
+ * checks the plan, restore_read.c reads, verifies and scatters. Loop's thread; works touch only
+ * their slot and the memory that their records name.
  */
 #ifndef CAIRN_ENGINE_RESTORE_PRIVATE_H
 #define CAIRN_ENGINE_RESTORE_PRIVATE_H
@@ -10,27 +11,27 @@
 #include "engine/engine_private.h"
 
 enum {
-    RESTORE_SLOTS = 16,              /* READs under way or being verified */
-    RESTORE_GAP_BYTES = 64 << 10,    /* read along rather than ask twice */
-    RESTORE_TRIES = 3,               /* of a READ whose bytes do not match */
+    RESTORE_SLOTS = 16,           /* READs under way or being verified */
+    RESTORE_GAP_BYTES = 64 << 10, /* read along rather than ask twice */
+    RESTORE_TRIES = 3,            /* of a READ whose bytes do not match */
     RESTORE_RECORDS_MAX = 1 << 22,
     RESTORE_BLOB_BYTES_MAX = 1 << 30,
 };
 
 struct restore;
 
-struct want { /* one box of a registered tensor, or one stored blob */
+struct want {                               /* one box of a registered tensor, or one stored blob */
     const struct registered_tensor *tensor; /* NULL: a blob */
     const struct registered_box *box;
     struct restored_blob *blob;
     uint64_t bytes, planned_bytes;
 };
 
-struct read_group { /* one READ: records that lie side by side in an object */
+struct read_group {        /* one READ: records that lie side by side in an object */
     uint32_t first, count; /* records */
     uint64_t offset;
     uint32_t bytes;
-    uint8_t *place;        /* straight to where it belongs; NULL: through a buffer */
+    uint8_t *place; /* straight to where it belongs; NULL: through a buffer */
     uint8_t tries;
 };
 
@@ -58,21 +59,21 @@ struct restore {
     struct engine_restore *user;
     struct registered *set;
     struct engine_call call;
-    bool asked, come;          /* call: of the present state */
+    bool asked, come; /* call: of the present state */
     int call_status;
     struct timer timer;
     struct post post;
     uint64_t end_ms;
     uint32_t ordinal, try_count;
     bool tell_done;
-    int status;                /* what it ends with */
-    int report_code;           /* what REPORT will say; 0: verified */
+    int status;      /* what it ends with */
+    int report_code; /* what REPORT will say; 0: verified */
     struct diag report_diag;
     struct index index;
     uint32_t page_at;
     /* plan */
     size_t want_count, want_at, want_batch; /* batch: first want of the PLAN under way */
-    struct want *wants;        /* scratch */
+    struct want *wants;                     /* scratch */
     struct plan_want *plan_wants;
     struct plan_read *records; /* malloc'ed, grows by replies */
     size_t record_count, record_cap;
@@ -85,9 +86,11 @@ struct restore {
 };
 
 /* restore_check.c: pure */
-/* Compares; fills user->missing and unexpected. MISSING_TENSOR (strict), SHAPE_MISMATCH, DTYPE_MISMATCH. */
+/* Compares; fills user->missing and unexpected. MISSING_TENSOR (strict), SHAPE_MISMATCH,
+ * DTYPE_MISMATCH. */
 int MUST_USE restore_check(struct restore *restore, struct diag *diag);
-const struct index_entry *restore_index_find(const struct index *index, const char *name, const char *coordinate, uint32_t kind);
+const struct index_entry *restore_index_find(const struct index *index, const char *name,
+                                             const char *coordinate, uint32_t kind);
 bool restore_takes_blob(const struct registered *set, const struct index_entry *entry);
 
 /* restore_plan.c */
@@ -96,7 +99,8 @@ int MUST_USE restore_make_wants(struct restore *restore, struct diag *diag);
 /* The next PLAN: wants up to the size of a message. False: all were asked for. */
 bool restore_next_plan(struct restore *restore, struct msg_plan *ret);
 /* Takes a reply's records; checks that each belongs to its want. */
-int MUST_USE restore_take_plan(struct restore *restore, size_t bytes, const uint8_t *data, struct diag *diag);
+int MUST_USE restore_take_plan(struct restore *restore, size_t bytes, const uint8_t *data,
+                               struct diag *diag);
 /* Do the records cover every want exactly? Then groups them into READs. */
 int MUST_USE restore_end_plan(struct restore *restore, struct diag *diag);
 /* The part of a record's cell that its want needs. */

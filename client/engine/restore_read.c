@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * READs, a bounded number at a time: bytes arrive where they belong, or in a slot's buffer; a worker then checks crc and
- * digest of every chunk and scatters. A mismatch is read again a few times (it may have happened on the way), then it is
- * damage. Loop's thread; on_slot_run on workers.
+ * READs, a bounded number at a time: bytes arrive where they belong, or in a slot's buffer; a
+ * worker then checks crc and digest of every chunk and scatters. A mismatch is read again a few
+ * times (it may have happened on the way), then it is damage. Loop's thread; on_slot_run on
+ * workers.
  */
 #include "engine/restore_private.h"
 
@@ -15,7 +16,7 @@
 
 static const struct request_ops slot_request_ops;
 
-/* --- worker --------------------------------------------------------------------------------------- */
+/* --- worker ---------------------------------------------------------------------- */
 
 static void scatter(const struct want *want, const struct plan_read *read, const uint8_t *plain)
 {
@@ -28,19 +29,26 @@ static void scatter(const struct want *want, const struct plan_read *read, const
     bool meets = restore_part_of(want, read, &part);
     CHECK(meets);
     element_bytes = dtype_bits(want->tensor->dtype) / 8;
-    struct strided_copy copy = {.to_box = &want->box->box, .from_box = &read->cell, .part = &part,
-                                .to = strided_registered(want->box, element_bytes),
-                                .from = strided_packed((void *)(uintptr_t)plain, &read->cell, element_bytes),
-                                .element_bytes = element_bytes};
+    struct strided_copy copy = {
+        .to_box = &want->box->box,
+        .from_box = &read->cell,
+        .part = &part,
+        .to = strided_registered(want->box, element_bytes),
+        .from = strided_packed((void *)(uintptr_t)plain, &read->cell, element_bytes),
+        .element_bytes = element_bytes};
     strided_copy(&copy);
 }
 
-static int open_record(const struct read_slot *slot, const struct plan_read *read, const uint8_t *stored, struct diag *diag)
+static int open_record(const struct read_slot *slot, const struct plan_read *read,
+                       const uint8_t *stored, struct diag *diag)
 {
     const struct want *want = &slot->restore->wants[read->want];
-    struct envelope envelope = {.stored_bytes = read->stored_bytes, .plain_bytes = read->plain_bytes,
-                                .stored_crc = read->stored_crc, .encoding = read->encoding,
-                                .digest_alg = read->digest_alg, .digest = read->digest};
+    struct envelope envelope = {.stored_bytes = read->stored_bytes,
+                                .plain_bytes = read->plain_bytes,
+                                .stored_crc = read->stored_crc,
+                                .encoding = read->encoding,
+                                .digest_alg = read->digest_alg,
+                                .digest = read->digest};
     const uint8_t *plain = stored;
     int rc;
     if (read->encoding == ENCODING_RAW) {
@@ -50,9 +58,10 @@ static int open_record(const struct read_slot *slot, const struct plan_read *rea
         plain = slot->plain;
     }
     if (rc != 0) {
-        diag_add(diag, "'%s' in object %llu@%llu rank %u sequence %u at %llu", want->tensor ? want->tensor->name : want->blob->name,
-                 (unsigned long long)read->object.step, (unsigned long long)read->object.term, read->object.rank,
-                 read->object.sequence, (unsigned long long)read->offset);
+        diag_add(diag, "'%s' in object %llu@%llu rank %u sequence %u at %llu",
+                 want->tensor ? want->tensor->name : want->blob->name,
+                 (unsigned long long)read->object.step, (unsigned long long)read->object.term,
+                 read->object.rank, read->object.sequence, (unsigned long long)read->offset);
         return rc;
     }
     if (!slot->restore->groups[slot->group].place) {
@@ -73,7 +82,7 @@ static void on_slot_run(struct work *work)
     }
 }
 
-/* --- results -------------------------------------------------------------------------------------- */
+/* --- results --------------------------------------------------------------------- */
 
 static void free_slot(struct read_slot *slot)
 {
@@ -103,7 +112,10 @@ static uint64_t group_plain_bytes(const struct restore *restore, const struct re
     return bytes;
 }
 
-static bool is_mismatch(int status) { return status == CAIRN_E_DIGEST_MISMATCH || status == CAIRN_E_FORMAT; }
+static bool is_mismatch(int status)
+{
+    return status == CAIRN_E_DIGEST_MISMATCH || status == CAIRN_E_FORMAT;
+}
 
 static void slot_ended(struct read_slot *slot)
 {
@@ -121,7 +133,8 @@ static void slot_ended(struct read_slot *slot)
         group->tries++;
         read_again(restore, slot->group);
     } else {
-        bool ours = is_mismatch(status) && group->tries < RESTORE_TRIES; /* read and found wrong each time */
+        bool ours = is_mismatch(status) &&
+                    group->tries < RESTORE_TRIES; /* read and found wrong each time */
         restore_cannot(restore, ours ? CAIRN_E_DAMAGED : status, &slot->diag);
         return;
     }
@@ -136,9 +149,10 @@ static void on_slot_done(struct work *work)
     slot_ended(slot);
 }
 
-/* --- replies -------------------------------------------------------------------------------------- */
+/* --- replies --------------------------------------------------------------------- */
 
-/* What the store says about a chunk that the record promises: all of it is damage of this checkpoint. */
+/* What the store says about a chunk that the record promises: all of it is damage of this
+ * checkpoint. */
 static int damage_code(int code)
 {
     switch (code) {
@@ -146,7 +160,8 @@ static int damage_code(int code)
     case CAIRN_E_FORMAT:
     case CAIRN_E_DIGEST_MISMATCH:
         return CAIRN_E_DAMAGED;
-    case CAIRN_E_IO: /* may be the disk's or the host's fault: falls back, but counts as suspect only */
+    case CAIRN_E_IO: /* may be the disk's or the host's fault: falls back, but counts as suspect
+                        only */
         return CAIRN_E_DIGEST_MISMATCH;
     default:
         return code;
@@ -162,19 +177,22 @@ static void on_error(struct read_slot *slot, const struct msg_error *error)
     if (code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN) {
         free_slot(slot);
         read_again(restore, slot->group);
-        link_reset(&restore->engine->link, CAIRN_E_CONNECTION_LOST, "the server cannot serve reads at the moment");
+        link_reset(&restore->engine->link, CAIRN_E_CONNECTION_LOST,
+                   "the server cannot serve reads at the moment");
         return;
     }
     group->tries = RESTORE_TRIES; /* the server has looked: reading again is its business */
     slot->status = damage_code(code);
     diag_clear(&slot->diag);
-    diag_set(&slot->diag, slot->status, "object %llu@%llu rank %u sequence %u: %s", (unsigned long long)read->object.step,
-             (unsigned long long)read->object.term, read->object.rank, read->object.sequence,
+    diag_set(&slot->diag, slot->status, "object %llu@%llu rank %u sequence %u: %s",
+             (unsigned long long)read->object.step, (unsigned long long)read->object.term,
+             read->object.rank, read->object.sequence,
              error->text && error->text[0] ? error->text : err_text(code));
     slot_ended(slot);
 }
 
-static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg, void **ret_payload, struct diag *diag)
+static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
+                    void **ret_payload, struct diag *diag)
 {
     struct read_slot *slot = container_of(request, struct read_slot, request);
     const struct read_group *group = &slot->restore->groups[slot->group];
@@ -183,14 +201,15 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         return 0;
     }
     if (msg->type != MSG_READ_REPLY || frame->payload_bytes != group->bytes) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u bytes for a READ of %u", msg_name(msg->type), frame->payload_bytes,
-                        group->bytes);
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u bytes for a READ of %u",
+                        msg_name(msg->type), frame->payload_bytes, group->bytes);
     }
     *ret_payload = group->place ? group->place : slot->buffer;
     return 0;
 }
 
-static int on_payload(struct request *request, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag)
+static int on_payload(struct request *request, const struct frame *frame, const struct msg *msg,
+                      void *payload, struct diag *diag)
 {
     struct read_slot *slot = container_of(request, struct read_slot, request);
     (void)frame;
@@ -216,9 +235,10 @@ static void on_lost(struct request *request)
     }
 }
 
-static const struct request_ops slot_request_ops = {.on_reply = on_reply, .on_payload = on_payload, .on_lost = on_lost};
+static const struct request_ops slot_request_ops = {
+    .on_reply = on_reply, .on_payload = on_payload, .on_lost = on_lost};
 
-/* --- asking --------------------------------------------------------------------------------------- */
+/* --- asking ---------------------------------------------------------------------- */
 
 static bool next_group(struct restore *restore, uint32_t *ret)
 {
@@ -237,7 +257,8 @@ static bool prepare_buffers(struct restore *restore, struct read_slot *slot, uin
 {
     bool encoded = false;
     for (uint32_t i = 0; i < restore->groups[group].count; i++) {
-        encoded = encoded || restore->records[restore->groups[group].first + i].encoding != ENCODING_RAW;
+        encoded =
+            encoded || restore->records[restore->groups[group].first + i].encoding != ENCODING_RAW;
     }
     if (!restore->groups[group].place && !slot->buffer) {
         slot->buffer = malloc(LIMIT_CHUNK_BYTES);
@@ -258,7 +279,9 @@ static bool ask(struct restore *restore, struct read_slot *slot, uint32_t group)
         return false;
     }
     struct msg read = {.type = MSG_READ,
-                       .u.read = {.object = restore->records[what->first].object, .offset = what->offset, .bytes = what->bytes}};
+                       .u.read = {.object = restore->records[what->first].object,
+                                  .offset = what->offset,
+                                  .bytes = what->bytes}};
     slot->group = group;
     slot->busy = true;
     restore->slots_busy++;
@@ -268,7 +291,9 @@ static bool ask(struct restore *restore, struct read_slot *slot, uint32_t group)
 
 void restore_read_pump(struct restore *restore)
 {
-    for (unsigned i = 0; i < RESTORE_SLOTS && restore_is_reading(restore) && link_is_up(&restore->engine->link); i++) {
+    for (unsigned i = 0;
+         i < RESTORE_SLOTS && restore_is_reading(restore) && link_is_up(&restore->engine->link);
+         i++) {
         struct read_slot *slot = &restore->slots[i];
         uint32_t group;
         if (!slot->busy && (!next_group(restore, &group) || !ask(restore, slot, group))) {
@@ -291,7 +316,8 @@ void restore_read_start(struct restore *restore)
 
 bool restore_read_is_done(const struct restore *restore)
 {
-    return restore->slots_busy == 0 && restore->redo_count == 0 && restore->group_at == restore->group_count;
+    return restore->slots_busy == 0 && restore->redo_count == 0 &&
+           restore->group_at == restore->group_count;
 }
 
 void restore_read_stop(struct restore *restore)
@@ -300,7 +326,8 @@ void restore_read_stop(struct restore *restore)
     restore->group_at = restore->group_count;
     for (unsigned i = 0; i < RESTORE_SLOTS; i++) {
         struct read_slot *slot = &restore->slots[i];
-        /* Forgetting one that is being received drops the connection, and with it (on_lost) the others. */
+        /* Forgetting one that is being received drops the connection, and with it (on_lost) the
+         * others. */
         if (slot->busy && !slot->working) {
             free_slot(slot);
             link_forget(&restore->engine->link, &slot->request);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A save, from the queue for the arena to the outcome: this file decides, save_stream.c and save_part.c do.
- * Invariants: the caller's memory is not read after STAGED; an object is sent under a sequence once; before
- * SEAL was sent the save cannot commit, after it only the server's word (WAIT, ABORT) says what became of it. Loop's thread.
+ * A save, from the queue for the arena to the outcome: this file decides, save_stream.c and
+ * save_part.c do. Invariants: the caller's memory is not read after STAGED; an object is sent under
+ * a sequence once; before SEAL was sent the save cannot commit, after it only the server's word
+ * (WAIT, ABORT) says what became of it. Loop's thread.
  *
  *   QUEUE -> COPY -> LINK -> OPEN -> SEND -> PART -> SEAL -> WAIT --\
  *              |      ^       |-> HAVE ^                             |
  *              |      +--- a lost connection, from OPEN to WAIT      +--> DRAIN -> END
  *              +----------- ABORT (a failure after OPENED) ----------/
  *
- * Waits: QUEUE for its turn, JOIN, arena; COPY and PART for workers; OPEN, HAVE, SEAL, WAIT, ABORT for replies; LINK for
- * the connection; SEND for grants and OBJECT_DURABLE; DRAIN until no worker and no socket touches our memory. The
- * deadline ends all but DRAIN; ABORT has a grace of its own.
+ * Waits: QUEUE for its turn, JOIN, arena; COPY and PART for workers; OPEN, HAVE, SEAL, WAIT, ABORT
+ * for replies; LINK for the connection; SEND for grants and OBJECT_DURABLE; DRAIN until no worker
+ * and no socket touches our memory. The deadline ends all but DRAIN; ABORT has a grace of its own.
  */
 #include "engine/save_private.h"
 
@@ -22,11 +23,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SV_QUEUE, SV_COPY, SV_LINK, SV_OPEN, SV_HAVE, SV_SEND, SV_PART, SV_SEAL, SV_WAIT, SV_ABORT, SV_DRAIN, SV_END };
-enum { SAVE_RETRY_MS = 200, SAVE_GRACE_MS_MAX = 10000, SAVE_SLACK_MS_MAX = 500, SAVE_DRAIN_MS = 1000 };
+enum {
+    SAVE_RETRY_MS = 200,
+    SAVE_GRACE_MS_MAX = 10000,
+    SAVE_SLACK_MS_MAX = 500,
+    SAVE_DRAIN_MS = 1000
+};
 
-static enum sm_result on_queue(struct sm *sm);
-static enum sm_result on_copy(struct sm *sm);
 static enum sm_result on_link(struct sm *sm);
 static enum sm_result on_open(struct sm *sm);
 static enum sm_result on_have(struct sm *sm);
@@ -40,8 +43,8 @@ static enum sm_result on_end(struct sm *sm);
 
 #define SV_STOP (SM_TO(SV_LINK) | SM_TO(SV_ABORT) | SM_TO(SV_DRAIN))
 static const struct sm_state save_table[] = {
-    [SV_QUEUE] = {"queue", on_queue, SM_TO(SV_COPY) | SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
-    [SV_COPY] = {"copy", on_copy, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
+    [SV_QUEUE] = {"queue", save_on_queue, SM_TO(SV_COPY) | SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
+    [SV_COPY] = {"copy", save_on_copy, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
     [SV_LINK] = {"link", on_link, SM_TO(SV_OPEN) | SV_STOP, 0},
     [SV_OPEN] = {"open", on_open, SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
     [SV_HAVE] = {"have", on_have, SM_TO(SV_SEND) | SV_STOP, 0},
@@ -68,14 +71,16 @@ bool save_is_staging(const struct save *save)
 
 struct object_id save_object_id(const struct save *save, uint32_t object)
 {
-    return (struct object_id){.term = save->user->id.term, .step = save->user->id.step,
-                              .writer = save->engine->options.writer, .rank = save->engine->options.rank,
+    return (struct object_id){.term = save->user->id.term,
+                              .step = save->user->id.step,
+                              .writer = save->engine->options.writer,
+                              .rank = save->engine->options.rank,
                               .sequence = save->objects[object].sequence};
 }
 
-/* --- moving --------------------------------------------------------------------------------------- */
+/* --- moving ---------------------------------------------------------------------- */
 
-static void move(struct save *save, unsigned state)
+void save_move(struct save *save, unsigned state)
 {
     link_forget(&save->engine->link, &save->request);
     save->answer = (struct answer){0};
@@ -108,11 +113,11 @@ void save_fail(struct save *save, int status, const struct diag *diag)
 static bool is_interrupted(struct save *save)
 {
     if (save->status != 0) {
-        move(save, save->opened ? SV_ABORT : SV_DRAIN);
+        save_move(save, save->opened ? SV_ABORT : SV_DRAIN);
         return true;
     }
     if (save->lost) {
-        move(save, SV_LINK);
+        save_move(save, SV_LINK);
         return true;
     }
     return false;
@@ -134,142 +139,7 @@ void save_on_down(struct save *save)
     save_wake(save);
 }
 
-/* --- staging -------------------------------------------------------------------------------------- */
-
-static int lay_out(struct save *save, struct diag *diag)
-{
-    const struct link *link = &save->engine->link;
-    struct layout_options options = {.chunk_bytes = link->joined.chunk_bytes,
-                                     .payload_bytes = (uint32_t)min_u64(link->welcome.payload_max, LIMIT_CHUNK_BYTES),
-                                     .object_bytes = link->joined.object_bytes};
-    int rc = layout_init(&save->layout, save->set, &options, diag);
-    rc = rc != 0 ? rc : save_stream_init(save, diag);
-    if (rc == 0) {
-        save->laid_out = true;
-        save->chunk_bytes_seen = (uint32_t)options.chunk_bytes;
-        atomic_store(&save->user->total_bytes, save->layout.plain_bytes);
-    }
-    return rc;
-}
-
-static void on_reserve_run(struct work *work)
-{
-    struct save *save = container_of(work, struct save, reserve);
-    save->reserve_status = arena_reserve(save->engine->options.arena, save->layout.extent_bytes, &save->reserve_diag);
-}
-
-static void on_reserve_done(struct work *work)
-{
-    struct save *save = container_of(work, struct save, reserve);
-    save->reserving = false;
-    if (save->reserve_status != 0) {
-        save_fail(save, save->reserve_status, &save->reserve_diag);
-    }
-    save_wake(save);
-}
-
-/* True when the extent is there. Nobody else uses the arena while it is being reserved: we are the first in the queue, and
- * it is done only when no extent is out. */
-static bool take_extent(struct save *save)
-{
-    struct arena *arena = save->engine->options.arena;
-    uint64_t bytes = save->layout.extent_bytes;
-    if (bytes <= arena_bytes(arena)) {
-        save->extent = arena_take(arena, bytes);
-        return save->extent != NULL;
-    }
-    if (arena_used_bytes(arena) == 0 && !save->reserving) {
-        save->reserving = true;
-        save->reserve = (struct work){.run = on_reserve_run, .done = on_reserve_done};
-        work_submit(save->engine->options.pool, &save->reserve);
-    }
-    return false;
-}
-
-static void set_staged(struct save *save, int status);
-
-static bool is_first_stager(const struct save *save)
-{
-    list_each(node, &save->engine->saves) {
-        const struct save *other = save_of_link(node);
-        if (other == save) {
-            return true;
-        }
-        if (save_is_staging(other) || other->reserving) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static enum sm_result on_queue(struct sm *sm)
-{
-    struct save *save = save_of_sm(sm);
-    struct diag diag = DIAG_INIT;
-    if (save->status == 0 && !save->laid_out && is_first_stager(save) && save->engine->link.joined_once) {
-        int rc = lay_out(save, &diag);
-        if (rc != 0) {
-            save_fail(save, rc, &diag);
-        }
-    }
-    if (save->status != 0) {
-        if (save->reserving) {
-            return SM_WAIT;
-        }
-        move(save, SV_DRAIN);
-        return SM_AGAIN;
-    }
-    if (!save->laid_out || save->reserving || !is_first_stager(save)) {
-        return SM_WAIT;
-    }
-    if (save->layout.payload_count == 0) {
-        set_staged(save, 0);
-        move(save, SV_LINK);
-        return SM_AGAIN;
-    }
-    if (!take_extent(save)) {
-        return SM_WAIT;
-    }
-    move(save, SV_COPY);
-    return SM_AGAIN;
-}
-
-static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
-{
-    struct save *save = container_of(snapshot, struct save, snapshot);
-    atomic_fetch_add(&save->user->staged_bytes, bytes);
-    if (done) {
-        save->copying = false;
-        save_wake(save);
-    }
-}
-
-static enum sm_result on_copy(struct sm *sm)
-{
-    struct save *save = save_of_sm(sm);
-    if (!save->answer.asked && save->status == 0) {
-        save->answer.asked = save->copying = true;
-        save->snapshot.set = save->set;
-        save->snapshot.layout = &save->layout;
-        save->snapshot.extent = save->extent;
-        save->snapshot.pool = save->engine->options.pool;
-        save->snapshot.on_progress = on_copied;
-        snapshot_start(&save->snapshot);
-    }
-    if (save->copying) {
-        return SM_WAIT;
-    }
-    if (save->status != 0) {
-        move(save, SV_DRAIN);
-        return SM_AGAIN;
-    }
-    set_staged(save, 0);
-    save_digest_start(save);
-    move(save, SV_LINK);
-    return SM_AGAIN;
-}
-
-/* --- opening -------------------------------------------------------------------------------------- */
+/* --- opening --------------------------------------------------------------------- */
 
 static enum sm_result on_link(struct sm *sm)
 {
@@ -281,7 +151,7 @@ static enum sm_result on_link(struct sm *sm)
     if (!link_is_up(&save->engine->link) || timer_is_active(&save->retry)) {
         return SM_WAIT;
     }
-    move(save, SV_OPEN);
+    save_move(save, SV_OPEN);
     return SM_AGAIN;
 }
 
@@ -292,7 +162,8 @@ static void ask(struct save *save, const struct msg *msg)
     link_ask(&save->engine->link, &save->request, msg);
 }
 
-/* The server's own deadline comes a little before ours: its answer names the ranks that are missing. */
+/* The server's own deadline comes a little before ours: its answer names the ranks that are
+ * missing. */
 static uint64_t server_deadline_ms(const struct save *save)
 {
     uint64_t left_ms = engine_ms_left(save->engine, save->end_ms);
@@ -307,9 +178,13 @@ static void ask_open(struct save *save)
     /* Rank 0 opens; the others wait for an opening that is not the one they know to be dead. */
     uint64_t dead_id = engine->dead.step == user->step ? engine->dead.open_id : 0;
     struct msg open = {.type = MSG_OPEN,
-                       .u.open = {.step = user->step, .ordinal = engine->restores_done, .parent = engine->parent,
-                                  .newest_seen = engine->newest_seen, .open_id = first ? save->opening : dead_id,
-                                  .deadline_ms = server_deadline_ms(save), .wait_ms = server_deadline_ms(save),
+                       .u.open = {.step = user->step,
+                                  .ordinal = engine->restores_done,
+                                  .parent = engine->parent,
+                                  .newest_seen = engine->newest_seen,
+                                  .open_id = first ? save->opening : dead_id,
+                                  .deadline_ms = server_deadline_ms(save),
+                                  .wait_ms = server_deadline_ms(save),
                                   .list_hash = save->set->list_hash}};
     if (first) {
         open.u.open.metadata_bytes = user->metadata_bytes;
@@ -335,7 +210,7 @@ static bool is_for_the_moment(struct save *save)
         return false;
     }
     timer_start(&save->retry, SAVE_RETRY_MS);
-    move(save, SV_LINK);
+    save_move(save, SV_LINK);
     return true;
 }
 
@@ -352,7 +227,7 @@ static void end_committed(struct save *save)
 {
     save->status = 0;
     diag_clear(&save->user->diag);
-    move(save, SV_DRAIN);
+    save_move(save, SV_DRAIN);
 }
 
 /* On another connection: is it still the opening that we knew? */
@@ -360,13 +235,14 @@ static enum sm_result opened_again(struct save *save, const struct msg_opened *o
 {
     struct diag diag = DIAG_INIT;
     if (opened->open_id != save->open_id || !ckpt_id_equal(opened->id, save->user->id)) {
-        diag_set(&diag, CAIRN_E_ABORTED, "step %llu was aborted while the connection was lost, and opened anew",
+        diag_set(&diag, CAIRN_E_ABORTED,
+                 "step %llu was aborted while the connection was lost, and opened anew",
                  (unsigned long long)save->user->step);
         save_fail(save, CAIRN_E_ABORTED, &diag);
         (void)is_interrupted(save); /* moves: the save has failed */
         return SM_AGAIN;
     }
-    move(save, opened->sealed ? SV_WAIT : SV_HAVE);
+    save_move(save, opened->sealed ? SV_WAIT : SV_HAVE);
     return SM_AGAIN;
 }
 
@@ -375,8 +251,10 @@ static enum sm_result opened(struct save *save)
     const struct msg_opened opened = save->answer.opened;
     struct diag diag = DIAG_INIT;
     if (opened.chunk_bytes != save->chunk_bytes_seen) {
-        save->engine->link.joined.chunk_bytes = opened.chunk_bytes; /* the next save is laid out for it */
-        diag_set(&diag, CAIRN_E_CONFLICT, "the run was created with chunks of %llu bytes meanwhile: save again",
+        save->engine->link.joined.chunk_bytes =
+            opened.chunk_bytes; /* the next save is laid out for it */
+        diag_set(&diag, CAIRN_E_CONFLICT,
+                 "the run was created with chunks of %llu bytes meanwhile: save again",
                  (unsigned long long)opened.chunk_bytes);
         save_fail(save, CAIRN_E_CONFLICT, &diag);
     }
@@ -397,7 +275,7 @@ static enum sm_result opened(struct save *save)
         end_committed(save); /* the same attempt saved this step before: the same content (I3) */
         return SM_AGAIN;
     }
-    move(save, opened.state == CKPT_OPEN && !opened.sealed ? SV_SEND : SV_WAIT);
+    save_move(save, opened.state == CKPT_OPEN && !opened.sealed ? SV_SEND : SV_WAIT);
     return SM_AGAIN;
 }
 
@@ -428,7 +306,8 @@ static enum sm_result on_have(struct sm *sm)
     }
     if (!save->answer.asked) {
         struct msg have = {.type = MSG_HAVE,
-                           .u.have = {.id = save->user->id, .rank = save->engine->options.rank,
+                           .u.have = {.id = save->user->id,
+                                      .rank = save->engine->options.rank,
                                       .writer = save->engine->options.writer}};
         ask(save, &have);
         return SM_WAIT;
@@ -439,11 +318,11 @@ static enum sm_result on_have(struct sm *sm)
     if (save->answer.code != 0) {
         return is_for_the_moment(save) ? SM_AGAIN : fail_with_answer(save, "resume");
     }
-    move(save, SV_SEND); /* on_reply has compared */
+    save_move(save, SV_SEND); /* on_reply has compared */
     return SM_AGAIN;
 }
 
-/* --- sending -------------------------------------------------------------------------------------- */
+/* --- sending --------------------------------------------------------------------- */
 
 static enum sm_result on_send(struct sm *sm)
 {
@@ -458,7 +337,7 @@ static enum sm_result on_send(struct sm *sm)
         }
         return SM_WAIT;
     }
-    move(save, SV_PART);
+    save_move(save, SV_PART);
     return SM_AGAIN;
 }
 
@@ -468,7 +347,8 @@ static enum sm_result on_part(struct sm *sm)
     if (is_interrupted(save)) {
         return SM_AGAIN;
     }
-    /* Everything durable after a resume does not mean that our digests are made: held objects need none. */
+    /* Everything durable after a resume does not mean that our digests are made: held objects need
+     * none. */
     if (save->part.running || save->slots_busy > 0 || save->digests_running > 0 ||
         save->digest_next < save->layout.payload_count) {
         return SM_WAIT;
@@ -481,14 +361,16 @@ static enum sm_result on_part(struct sm *sm)
         save_fail(save, save->part.status, &save->part.diag);
         return SM_AGAIN;
     }
-    move(save, SV_SEAL);
+    save_move(save, SV_SEAL);
     return SM_AGAIN;
 }
 
 static void send_seal(struct save *save)
 {
     struct msg seal = {.type = MSG_SEAL,
-                       .u.seal = {.id = save->user->id, .open_id = save->open_id, .part_bytes = save->part.buf.bytes,
+                       .u.seal = {.id = save->user->id,
+                                  .open_id = save->open_id,
+                                  .part_bytes = save->part.buf.bytes,
                                   .part_sha256 = save->part.sha256}};
     save->seal_sent = true;
     save->answer.asked = true;
@@ -513,18 +395,18 @@ static enum sm_result on_seal(struct sm *sm)
     }
     int code = save->answer.code;
     if (code == 0) {
-        move(save, SV_WAIT);
+        save_move(save, SV_WAIT);
         return SM_AGAIN;
     }
     bool again = code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_INVALID || code == CAIRN_E_BUSY;
     if (again && save->seal_tries++ < SAVE_TRIES) {
-        move(save, SV_HAVE); /* what the server lacks is sent again */
+        save_move(save, SV_HAVE); /* what the server lacks is sent again */
         return SM_AGAIN;
     }
     return fail_with_answer(save, "seal");
 }
 
-/* --- the truth ------------------------------------------------------------------------------------ */
+/* --- the truth ------------------------------------------------------------------- */
 
 static void note_dead(struct save *save)
 {
@@ -543,13 +425,14 @@ static enum sm_result outcome(struct save *save)
     int code = answer->outcome_code < 0 ? answer->outcome_code : CAIRN_E_ABORTED;
     note_dead(save);
     /* Our own time-out says less than what the server found at its deadline. */
-    bool ours_says_less = save->status == 0 || (save->status == CAIRN_E_TIMED_OUT && code != CAIRN_E_TIMED_OUT);
+    bool ours_says_less =
+        save->status == 0 || (save->status == CAIRN_E_TIMED_OUT && code != CAIRN_E_TIMED_OUT);
     if (ours_says_less) {
         save->status = code;
         diag_clear(&save->user->diag);
         diag_set(&save->user->diag, code, "%s", diag_text(&answer->diag, code));
     }
-    move(save, SV_DRAIN);
+    save_move(save, SV_DRAIN);
     return SM_AGAIN;
 }
 
@@ -560,7 +443,8 @@ static enum sm_result on_wait(struct sm *sm)
         return SM_AGAIN;
     }
     if (!save->answer.asked) {
-        struct msg wait = {.type = MSG_WAIT, .u.wait = {.id = save->user->id, .open_id = save->open_id}};
+        struct msg wait = {.type = MSG_WAIT,
+                           .u.wait = {.id = save->user->id, .open_id = save->open_id}};
         ask(save, &wait);
         return SM_WAIT;
     }
@@ -580,11 +464,12 @@ static void end_unknown(struct save *save)
         char text[DIAG_TEXT_MAX];
         snprintf(text, sizeof text, "%s", save->user->diag.text);
         diag_clear(&save->user->diag);
-        save->status = diag_set(&save->user->diag, CAIRN_E_OUTCOME_UNKNOWN,
-                                "step %llu may or may not be committed: ask for its status; before that: %.300s",
-                                (unsigned long long)save->user->step, text);
+        save->status = diag_set(
+            &save->user->diag, CAIRN_E_OUTCOME_UNKNOWN,
+            "step %llu may or may not be committed: ask for its status; before that: %.300s",
+            (unsigned long long)save->user->step, text);
     }
-    move(save, SV_DRAIN);
+    save_move(save, SV_DRAIN);
 }
 
 static enum sm_result on_abort(struct sm *sm)
@@ -602,7 +487,9 @@ static enum sm_result on_abort(struct sm *sm)
     save->lost = false;
     if (link_is_up(&save->engine->link) && !save->answer.asked && !timer_is_active(&save->retry)) {
         struct msg abort = {.type = MSG_ABORT,
-                            .u.abort = {.id = save->user->id, .open_id = save->open_id, .code = save->status,
+                            .u.abort = {.id = save->user->id,
+                                        .open_id = save->open_id,
+                                        .code = save->status,
                                         .reason = save->user->diag.text}};
         ask(save, &abort);
     }
@@ -613,19 +500,25 @@ static enum sm_result on_abort(struct sm *sm)
     return SM_WAIT;
 }
 
-/* --- replies -------------------------------------------------------------------------------------- */
+/* --- replies --------------------------------------------------------------------- */
 
 static int expect(const struct save *save, const struct msg *msg, struct diag *diag)
 {
-    static const enum msg_type wanted[] = {[SV_OPEN] = MSG_OPENED, [SV_HAVE] = MSG_HELD, [SV_SEAL] = MSG_SEALED,
-                                           [SV_WAIT] = MSG_OUTCOME, [SV_ABORT] = MSG_OUTCOME};
-    if (msg->type == MSG_ERROR || (save->sm.state < ARRAY_LEN(wanted) && wanted[save->sm.state] == msg->type)) {
+    static const enum msg_type wanted[] = {[SV_OPEN] = MSG_OPENED,
+                                           [SV_HAVE] = MSG_HELD,
+                                           [SV_SEAL] = MSG_SEALED,
+                                           [SV_WAIT] = MSG_OUTCOME,
+                                           [SV_ABORT] = MSG_OUTCOME};
+    if (msg->type == MSG_ERROR ||
+        (save->sm.state < ARRAY_LEN(wanted) && wanted[save->sm.state] == msg->type)) {
         return 0;
     }
-    return diag_set(diag, CAIRN_E_PROTOCOL, "%s while the save is in state %s", msg_name(msg->type), sm_state_name(&save->sm));
+    return diag_set(diag, CAIRN_E_PROTOCOL, "%s while the save is in state %s", msg_name(msg->type),
+                    sm_state_name(&save->sm));
 }
 
-static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg, void **ret_payload, struct diag *diag)
+static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
+                    void **ret_payload, struct diag *diag)
 {
     struct save *save = container_of(request, struct save, request);
     struct answer *answer = &save->answer;
@@ -640,7 +533,8 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     if (msg->type == MSG_ERROR) {
         answer->code = msg->u.error.code < 0 ? msg->u.error.code : CAIRN_E_PROTOCOL;
         diag_set(&answer->diag, answer->code, "%s",
-                 msg->u.error.text && msg->u.error.text[0] ? msg->u.error.text : err_text(answer->code));
+                 msg->u.error.text && msg->u.error.text[0] ? msg->u.error.text
+                                                           : err_text(answer->code));
     } else if (msg->type == MSG_OPENED) {
         answer->opened = msg->u.opened;
     } else if (msg->type == MSG_HELD) {
@@ -650,7 +544,8 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         answer->outcome_state = outcome_msg->state;
         answer->outcome_code = outcome_msg->code;
         if (outcome_msg->text && outcome_msg->text[0] != '\0') {
-            diag_set(&answer->diag, outcome_msg->code < 0 ? outcome_msg->code : CAIRN_E_ABORTED, "%s", outcome_msg->text);
+            diag_set(&answer->diag, outcome_msg->code < 0 ? outcome_msg->code : CAIRN_E_ABORTED,
+                     "%s", outcome_msg->text);
         }
     }
     link_forget(&save->engine->link, request);
@@ -666,7 +561,7 @@ static void on_lost(struct request *request)
 
 static const struct request_ops save_request_ops = {.on_reply = on_reply, .on_lost = on_lost};
 
-/* --- slots, timers -------------------------------------------------------------------------------- */
+/* --- slots, timers --------------------------------------------------------------- */
 
 static void on_slot_done(struct conn_out *out, int status)
 {
@@ -717,23 +612,15 @@ static void on_timer(struct timer *timer)
         return;
     }
     diag_set(&diag, CAIRN_E_TIMED_OUT, "step %llu: not durable within %llu ms (in state %s)%s%s",
-             (unsigned long long)save->user->step, (unsigned long long)save->user->deadline_ms, sm_state_name(&save->sm),
-             link_is_up(link) ? "" : "; no connection: ", link_is_up(link) ? "" : diag_text(&link->diag, link->diag.code));
+             (unsigned long long)save->user->step, (unsigned long long)save->user->deadline_ms,
+             sm_state_name(&save->sm), link_is_up(link) ? "" : "; no connection: ",
+             link_is_up(link) ? "" : diag_text(&link->diag, link->diag.code));
     save_fail(save, CAIRN_E_TIMED_OUT, &diag);
 }
 
 static void on_retry(struct timer *timer) { save_wake(container_of(timer, struct save, retry)); }
 
-/* --- the end -------------------------------------------------------------------------------------- */
-
-static void set_staged(struct save *save, int status)
-{
-    save->staged = true;
-    save->staged_status = status;
-    save->tell_staged = true;
-    loop_post(save->engine->options.loop, &save->post);
-    engine_wake_stagers(save->engine);
-}
+/* --- the end --------------------------------------------------------------------- */
 
 static enum sm_result on_drain(struct sm *sm)
 {
@@ -745,7 +632,8 @@ static enum sm_result on_drain(struct sm *sm)
         /* The socket still borrows the arena: it is given a moment. */
         timer_start(&save->timer, SAVE_DRAIN_MS);
     }
-    if (save->copying || save->reserving || save->digests_running > 0 || save->part.running || save->slots_busy > 0) {
+    if (save->copying || save->reserving || save->digests_running > 0 || save->part.running ||
+        save->slots_busy > 0) {
         return SM_WAIT;
     }
     timer_stop(&save->timer);
@@ -763,7 +651,7 @@ static enum sm_result on_end(struct sm *sm)
             save->extent = NULL;
         }
         if (!save->staged) {
-            set_staged(save, save->status);
+            save_set_staged(save, save->status);
         }
         loop_post(save->engine->options.loop, &save->post);
         engine_wake_stagers(save->engine);
@@ -802,7 +690,7 @@ static void on_deliver(struct post *post)
     }
 }
 
-/* --- the user's side ------------------------------------------------------------------------------ */
+/* --- the user's side ------------------------------------------------------------- */
 
 void engine_save_start(struct engine *engine, struct engine_save *user)
 {
@@ -840,7 +728,8 @@ void engine_save_abort(struct engine_save *user)
 {
     struct diag diag = DIAG_INIT;
     if (user->impl) {
-        diag_set(&diag, CAIRN_E_CANCELLED, "the save of step %llu was aborted by its caller", (unsigned long long)user->step);
+        diag_set(&diag, CAIRN_E_CANCELLED, "the save of step %llu was aborted by its caller",
+                 (unsigned long long)user->step);
         save_fail(user->impl, CAIRN_E_CANCELLED, &diag);
     }
 }

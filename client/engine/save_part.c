@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part: what this rank holds, with a reference for each chunk that it wrote. Built, encoded and hashed on a worker
- * when every object is durable, so all references are final; sent in frames on the stream of its SEAL.
+ * The part: what this rank holds, with a reference for each chunk that it wrote. Built, encoded and
+ * hashed on a worker when every object is durable, so all references are final; sent in frames on
+ * the stream of its SEAL.
  */
 #include "engine/save_private.h"
 
@@ -61,11 +62,15 @@ static uint32_t add_chunks(struct maker *maker, uint32_t tensor, uint32_t box)
         const struct layout_payload *payload = &layout->payloads[piece->payload];
         const struct envelope *envelope = &save->envelopes[piece_idx];
         maker->part.chunks[maker->chunk_at++] = (struct part_chunk){
-            .object = payload->object, .cell = piece->cell,
+            .object = payload->object,
+            .cell = piece->cell,
             .offset = payload->at - layout->objects[payload->object].at + envelope->offset,
-            .stored_bytes = envelope->stored_bytes, .plain_bytes = envelope->plain_bytes,
-            .stored_crc = envelope->stored_crc, .encoding = envelope->encoding,
-            .digest_alg = envelope->digest_alg, .digest = envelope->digest};
+            .stored_bytes = envelope->stored_bytes,
+            .plain_bytes = envelope->plain_bytes,
+            .stored_crc = envelope->stored_crc,
+            .encoding = envelope->encoding,
+            .digest_alg = envelope->digest_alg,
+            .digest = envelope->digest};
         maker->part.objects[payload->object].bytes_used += envelope->stored_bytes;
     }
     return maker->chunk_at - first;
@@ -77,13 +82,17 @@ static void add_tensors(struct maker *maker)
     uint32_t box_at = 0;
     for (uint32_t t = 0; t < set->tensor_count; t++) {
         const struct registered_tensor *tensor = &set->tensors[t];
-        maker->part.tensors[t] = (struct part_tensor){.name = tensor->name, .coordinate = tensor->coordinate,
-                                                      .dtype = tensor->dtype, .placement = tensor->placement,
-                                                      .shape = tensor->shape, .box_first = box_at,
+        maker->part.tensors[t] = (struct part_tensor){.name = tensor->name,
+                                                      .coordinate = tensor->coordinate,
+                                                      .dtype = tensor->dtype,
+                                                      .placement = tensor->placement,
+                                                      .shape = tensor->shape,
+                                                      .box_first = box_at,
                                                       .box_count = (uint32_t)tensor->box_count};
         for (uint32_t b = 0; b < tensor->box_count; b++) {
             struct part_box *box = &maker->part.boxes[box_at++];
-            *box = (struct part_box){.tensor = t, .box = tensor->boxes[b].box, .chunk_first = maker->chunk_at};
+            *box = (struct part_box){
+                .tensor = t, .box = tensor->boxes[b].box, .chunk_first = maker->chunk_at};
             box->chunk_count = add_chunks(maker, t, b);
         }
     }
@@ -99,8 +108,11 @@ static void add_blobs(struct maker *maker)
             continue;
         }
         struct part_blob *to = &maker->part.blobs[at++];
-        *to = (struct part_blob){.name = blob->name, .coordinate = blob->coordinate, .kind = blob->kind,
-                                 .placement = blob->placement, .plain_bytes = blob->bytes,
+        *to = (struct part_blob){.name = blob->name,
+                                 .coordinate = blob->coordinate,
+                                 .kind = blob->kind,
+                                 .placement = blob->placement,
+                                 .plain_bytes = blob->bytes,
                                  .chunk_first = maker->chunk_at};
         to->chunk_count = add_chunks(maker, LAYOUT_BLOB | i, 0);
     }
@@ -112,9 +124,12 @@ static void on_make_run(struct work *work)
     struct save_part *made = container_of(work, struct save_part, work);
     const struct save *save = container_of(made, struct save, part);
     struct maker maker = {.save = save,
-                          .part = {.run_uuid = save->run_uuid, .id = save->user->id, .rank = save->engine->options.rank,
+                          .part = {.run_uuid = save->run_uuid,
+                                   .id = save->user->id,
+                                   .rank = save->engine->options.rank,
                                    .world_size = save->engine->options.world_size,
-                                   .writer = save->engine->options.writer, .chunk_bytes = save->chunk_bytes_seen}};
+                                   .writer = save->engine->options.writer,
+                                   .chunk_bytes = save->chunk_bytes_seen}};
     scratch_init(&maker.scratch, PART_SCRATCH_MAX);
     if (!allocate(&maker)) {
         made->status = no_memory(&made->diag);
@@ -129,7 +144,8 @@ static void on_make_run(struct work *work)
         if (made->status == 0) {
             made->sha256 = sha256(made->buf.bytes, made->buf.data);
         } else {
-            diag_set(&made->diag, made->status, "this rank's part of %u chunks", maker.part.chunk_count);
+            diag_set(&made->diag, made->status, "this rank's part of %u chunks",
+                     maker.part.chunk_count);
         }
     }
     scratch_fini(&maker.scratch);
@@ -176,12 +192,15 @@ bool save_part_send(struct save *save)
         }
         uint64_t bytes = min_u64(part->buf.bytes - part->sent, link->welcome.payload_max);
         struct msg msg = {.type = MSG_PART,
-                          .u.part = {.id = save->user->id, .open_id = save->open_id, .offset = part->sent,
+                          .u.part = {.id = save->user->id,
+                                     .open_id = save->open_id,
+                                     .offset = part->sent,
                                      .total_bytes = part->buf.bytes}};
         slot->bytes = bytes;
         slot->is_data = false;
         slot->out.iov_count = 1;
-        slot->out.iov[0] = (struct iovec){.iov_base = part->buf.data + part->sent, .iov_len = bytes};
+        slot->out.iov[0] =
+            (struct iovec){.iov_base = part->buf.data + part->sent, .iov_len = bytes};
         part->sent += bytes;
         link_send_payload(link, &save->request, &msg, &slot->out);
     }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A save under way, as its files share it: save.c decides (the state machine), save_stream.c digests and sends
- * objects, save_part.c builds and sends the part. All arrays are allocated once, with the layout; nothing is allocated
- * per chunk. Loop's thread; works touch only what their comment says.
+ * A save under way, as its files share it: save.c decides (the state machine), save_stream.c
+ * digests and sends objects, save_part.c builds and sends the part. All arrays are allocated once,
+ * with the layout; nothing is allocated per chunk. Loop's thread; works touch only what their
+ * comment says.
  */
 #ifndef CAIRN_ENGINE_SAVE_PRIVATE_H
 #define CAIRN_ENGINE_SAVE_PRIVATE_H
@@ -21,9 +22,9 @@ struct save_object {
     struct save *save;
     struct request request; /* its stream: DATA, OBJECT_END, and what the server says to them */
     enum object_state state;
-    bool has_sequence;      /* it was sent at least in part, under `sequence` */
-    uint32_t sequence;      /* of the last try */
-    uint32_t next_payload;  /* relative to the object's first */
+    bool has_sequence;     /* it was sent at least in part, under `sequence` */
+    uint32_t sequence;     /* of the last try */
+    uint32_t next_payload; /* relative to the object's first */
     uint32_t failures;
 };
 
@@ -41,14 +42,15 @@ struct save_digest { /* work: writes the envelopes of one payload */
     bool busy;
 };
 
-struct save_part { /* work: reads layout, set and envelopes (final by then), writes the rest of this */
+struct save_part { /* work: reads layout, set and envelopes (final by then), writes the rest of this
+                    */
     struct work work;
     struct buf buf;
     struct sha256 sha256;
     struct diag diag;
     int status;
     bool running, made, stale; /* stale: an object will change, make it again */
-    uint64_t sent; /* bytes handed to the connection, on the stream of the SEAL */
+    uint64_t sent;             /* bytes handed to the connection, on the stream of the SEAL */
 };
 
 struct answer { /* what came for the request of the present state */
@@ -69,11 +71,11 @@ struct save {
     struct registered *set;
     struct layout layout;
     struct snapshot snapshot;
-    struct work reserve;   /* work: arena_reserve */
+    struct work reserve; /* work: arena_reserve */
     struct diag reserve_diag;
     int reserve_status;
-    uint8_t *extent;       /* NULL: none */
-    struct timer timer;    /* the deadline, then the grace for the truth */
+    uint8_t *extent;    /* NULL: none */
+    struct timer timer; /* the deadline, then the grace for the truth */
     struct timer retry;
     struct post post;
     struct request request;
@@ -82,10 +84,10 @@ struct save {
     uint32_t chunk_bytes_seen; /* laid out for this chunk size */
     bool laid_out, staged, reserving, copying, opened, seal_sent, lost, grace;
     bool tell_staged, tell_done;
-    int status;            /* what it will end with; 0 so far: well */
+    int status; /* what it will end with; 0 so far: well */
     int staged_status;
-    uint64_t opening;      /* open_id that we draw */
-    uint64_t open_id;      /* of the opening that we take part in */
+    uint64_t opening; /* open_id that we draw */
+    uint64_t open_id; /* of the opening that we take part in */
     struct uuid run_uuid;
     uint32_t seal_tries;
     /* save_stream.c */
@@ -94,7 +96,7 @@ struct save {
     struct envelope *envelopes; /* by piece; offsets relative to the payload */
     uint8_t *digested;          /* by payload: 1 when its envelopes are made */
     uint32_t digest_next, digests_running, slots_busy;
-    uint32_t object_at;         /* no object before it needs sending */
+    uint32_t object_at; /* no object before it needs sending */
     uint32_t durable_count;
     struct save_digest digests[SAVE_DIGESTS];
     struct save_slot slots[SAVE_SLOTS];
@@ -102,10 +104,30 @@ struct save {
 };
 
 /* save.c */
+enum {
+    SV_QUEUE,
+    SV_COPY,
+    SV_LINK,
+    SV_OPEN,
+    SV_HAVE,
+    SV_SEND,
+    SV_PART,
+    SV_SEAL,
+    SV_WAIT,
+    SV_ABORT,
+    SV_DRAIN,
+    SV_END
+};
+void save_move(struct save *save, unsigned state); /* ends the request of the present state */
 bool save_is_sending(const struct save *save);
 bool save_has_failed(const struct save *save);
 struct object_id save_object_id(const struct save *save, uint32_t object);
 struct save_slot *save_slot_take(struct save *save); /* NULL: all are under way */
+
+/* save_stage.c: the states QUEUE and COPY */
+enum sm_result save_on_queue(struct sm *sm);
+enum sm_result save_on_copy(struct sm *sm);
+void save_set_staged(struct save *save, int status);
 
 /* save_stream.c */
 int MUST_USE save_stream_init(struct save *save, struct diag *diag);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bytes of a save on their way: digests run ahead on workers; payloads go out from where they lie in the arena, in
- * order, each against one granted buffer of the server; object after object without waiting for the ones before to
- * be durable. An object's bytes never change, but each try of sending it has a sequence of its own. Loop's thread.
+ * The bytes of a save on their way: digests run ahead on workers; payloads go out from where they
+ * lie in the arena, in order, each against one granted buffer of the server; object after object
+ * without waiting for the ones before to be durable. An object's bytes never change, but each try
+ * of sending it has a sequence of its own. Loop's thread.
  */
 #include "engine/save_private.h"
 
@@ -15,11 +16,13 @@
 
 static const struct request_ops object_request_ops;
 
-/* --- digests -------------------------------------------------------------------------------------- */
+/* --- digests --------------------------------------------------------------------- */
 
 static uint8_t element_bytes_of(const struct save *save, const struct layout_piece *piece)
 {
-    return piece->tensor & LAYOUT_BLOB ? 1 : (uint8_t)(dtype_bits(save->set->tensors[piece->tensor].dtype) / 8);
+    return piece->tensor & LAYOUT_BLOB
+               ? 1
+               : (uint8_t)(dtype_bits(save->set->tensors[piece->tensor].dtype) / 8);
 }
 
 static void on_digest_run(struct work *work)
@@ -30,7 +33,8 @@ static void on_digest_run(struct work *work)
     for (uint32_t i = 0; i < payload->piece_count; i++) {
         const struct layout_piece *piece = &save->layout.pieces[payload->piece_first + i];
         struct envelope *envelope = &save->envelopes[payload->piece_first + i];
-        chunk_seal_raw(piece->bytes, save->extent + payload->at + piece->at, element_bytes_of(save, piece), envelope);
+        chunk_seal_raw(piece->bytes, save->extent + payload->at + piece->at,
+                       element_bytes_of(save, piece), envelope);
         envelope->offset = piece->at;
     }
 }
@@ -39,7 +43,8 @@ static void start_digests(struct save *save)
 {
     for (unsigned i = 0; i < SAVE_DIGESTS; i++) {
         struct save_digest *digest = &save->digests[i];
-        if (!digest->busy && save->digest_next < save->layout.payload_count && !save_has_failed(save)) {
+        if (!digest->busy && save->digest_next < save->layout.payload_count &&
+            !save_has_failed(save)) {
             digest->busy = true;
             digest->payload = save->digest_next++;
             save->digests_running++;
@@ -70,22 +75,25 @@ int save_stream_init(struct save *save, struct diag *diag)
     const struct layout *layout = &save->layout;
     scratch_init(&save->scratch, STREAM_BYTES_MAX);
     save->objects = scratch_array(&save->scratch, layout->object_count + 1, sizeof *save->objects);
-    save->envelopes = scratch_array(&save->scratch, layout->piece_count + 1, sizeof *save->envelopes);
+    save->envelopes =
+        scratch_array(&save->scratch, layout->piece_count + 1, sizeof *save->envelopes);
     save->digested = scratch_alloc(&save->scratch, layout->payload_count + 1);
     if (!save->objects || !save->envelopes || !save->digested) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a save of %u chunks", layout->piece_count);
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a save of %u chunks",
+                        layout->piece_count);
     }
     for (uint32_t i = 0; i < layout->object_count; i++) {
         save->objects[i].save = save;
         save->objects[i].request.ops = &object_request_ops;
     }
     for (unsigned i = 0; i < SAVE_DIGESTS; i++) {
-        save->digests[i] = (struct save_digest){.save = save, .work = {.run = on_digest_run, .done = on_digest_done}};
+        save->digests[i] = (struct save_digest){
+            .save = save, .work = {.run = on_digest_run, .done = on_digest_done}};
     }
     return 0;
 }
 
-/* --- sending -------------------------------------------------------------------------------------- */
+/* --- sending --------------------------------------------------------------------- */
 
 static bool needs_sending(const struct save_object *object)
 {
@@ -95,7 +103,8 @@ static bool needs_sending(const struct save_object *object)
 /* The object whose payload is next; NULL: none is left. */
 static struct save_object *next_object(struct save *save)
 {
-    while (save->object_at < save->layout.object_count && !needs_sending(&save->objects[save->object_at])) {
+    while (save->object_at < save->layout.object_count &&
+           !needs_sending(&save->objects[save->object_at])) {
         save->object_at++;
     }
     return save->object_at < save->layout.object_count ? &save->objects[save->object_at] : NULL;
@@ -107,10 +116,12 @@ uint64_t save_unsent(const struct save *save)
     if (!save_is_sending(save)) {
         return 0;
     }
-    for (uint32_t i = save->object_at; i < save->layout.object_count && count < ENGINE_WINDOW; i++) {
+    for (uint32_t i = save->object_at; i < save->layout.object_count && count < ENGINE_WINDOW;
+         i++) {
         const struct save_object *object = &save->objects[i];
         if (needs_sending(object)) {
-            count += save->layout.objects[i].payload_count - (object->state == OBJECT_SENDING ? object->next_payload : 0);
+            count += save->layout.objects[i].payload_count -
+                     (object->state == OBJECT_SENDING ? object->next_payload : 0);
         }
     }
     return count;
@@ -129,7 +140,8 @@ static void end_object(struct save *save, struct save_object *object, uint32_t i
 {
     const struct layout_object *place = &save->layout.objects[idx];
     struct msg end = {.type = MSG_OBJECT_END,
-                      .u.object_end = {.object = save_object_id(save, idx), .data_bytes = place->data_bytes,
+                      .u.object_end = {.object = save_object_id(save, idx),
+                                       .data_bytes = place->data_bytes,
                                        .envelope_count = place->piece_count}};
     object->state = OBJECT_ENDED;
     link_send(&save->engine->link, &object->request, &end);
@@ -139,15 +151,18 @@ static void send_payload(struct save *save, struct save_object *object, struct s
 {
     uint32_t idx = (uint32_t)(object - save->objects);
     const struct layout_object *place = &save->layout.objects[idx];
-    const struct layout_payload *payload = &save->layout.payloads[place->payload_first + object->next_payload];
+    const struct layout_payload *payload =
+        &save->layout.payloads[place->payload_first + object->next_payload];
     struct msg data = {.type = MSG_DATA,
-                       .u.data = {.object = save_object_id(save, idx), .offset = payload->at - place->at,
+                       .u.data = {.object = save_object_id(save, idx),
+                                  .offset = payload->at - place->at,
                                   .envelope_count = payload->piece_count,
                                   .envelopes = &save->envelopes[payload->piece_first]}};
     slot->bytes = payload->bytes;
     slot->is_data = true;
     slot->out.iov_count = 1;
-    slot->out.iov[0] = (struct iovec){.iov_base = save->extent + payload->at, .iov_len = payload->bytes};
+    slot->out.iov[0] =
+        (struct iovec){.iov_base = save->extent + payload->at, .iov_len = payload->bytes};
     save->engine->link.credits--;
     object->next_payload++;
     link_send_payload(&save->engine->link, &object->request, &data, &slot->out);
@@ -164,7 +179,8 @@ void save_pump(struct save *save)
         uint32_t idx = (uint32_t)(object - save->objects);
         const struct layout_object *place = &save->layout.objects[idx];
         uint32_t at = object->state == OBJECT_SENDING ? object->next_payload : 0;
-        struct save_slot *slot = save->digested[place->payload_first + at] ? save_slot_take(save) : NULL;
+        struct save_slot *slot =
+            save->digested[place->payload_first + at] ? save_slot_take(save) : NULL;
         if (!slot) {
             return; /* on_digest_done or a slot's end calls again */
         }
@@ -178,7 +194,7 @@ void save_pump(struct save *save)
     }
 }
 
-/* --- what the server says ------------------------------------------------------------------------- */
+/* --- what the server says -------------------------------------------------------- */
 
 static uint64_t object_plain_bytes(const struct save *save, uint32_t idx)
 {
@@ -210,15 +226,21 @@ static void set_idle(struct save *save, uint32_t idx)
     save_part_void(save);
 }
 
-bool save_stream_is_durable(const struct save *save) { return save->durable_count == save->layout.object_count; }
+bool save_stream_is_durable(const struct save *save)
+{
+    return save->durable_count == save->layout.object_count;
+}
 
-/* Void on the server's side: again under a new sequence, a few times; what will not get better ends the save. */
-static void object_failed(struct save *save, struct save_object *object, const struct msg_error *error)
+/* Void on the server's side: again under a new sequence, a few times; what will not get better ends
+ * the save. */
+static void object_failed(struct save *save, struct save_object *object,
+                          const struct msg_error *error)
 {
     uint32_t idx = (uint32_t)(object - save->objects);
     struct diag diag = DIAG_INIT;
     int code = error->code < 0 ? error->code : CAIRN_E_PROTOCOL;
-    diag_set(&diag, code, "object %u: %s", object->sequence, error->text && error->text[0] ? error->text : err_text(code));
+    diag_set(&diag, code, "object %u: %s", object->sequence,
+             error->text && error->text[0] ? error->text : err_text(code));
     if (!save_is_sending(save)) {
         return;
     }
@@ -231,8 +253,8 @@ static void object_failed(struct save *save, struct save_object *object, const s
     engine_pump(save->engine);
 }
 
-static int on_object_reply(struct request *request, const struct frame *frame, const struct msg *msg, void **ret_payload,
-                           struct diag *diag)
+static int on_object_reply(struct request *request, const struct frame *frame,
+                           const struct msg *msg, void **ret_payload, struct diag *diag)
 {
     struct save_object *object = container_of(request, struct save_object, request);
     struct save *save = object->save;
@@ -246,7 +268,8 @@ static int on_object_reply(struct request *request, const struct frame *frame, c
     struct object_id id = save_object_id(save, idx);
     if (msg->type != MSG_OBJECT_DURABLE || object->state != OBJECT_ENDED ||
         !object_id_equal(&id, &msg->u.object_durable.object)) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s for object %u, which was not ended", msg_name(msg->type), object->sequence);
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s for object %u, which was not ended",
+                        msg_name(msg->type), object->sequence);
     }
     link_forget(&save->engine->link, request);
     set_durable(save, idx);
@@ -254,9 +277,13 @@ static int on_object_reply(struct request *request, const struct frame *frame, c
     return 0;
 }
 
-static void on_object_lost(struct request *request) { (void)request; /* save_on_down sees to all of them at once */ }
+static void on_object_lost(struct request *request)
+{
+    (void)request; /* save_on_down sees to all of them at once */
+}
 
-static const struct request_ops object_request_ops = {.on_reply = on_object_reply, .on_lost = on_object_lost};
+static const struct request_ops object_request_ops = {.on_reply = on_object_reply,
+                                                      .on_lost = on_object_lost};
 
 void save_stream_down(struct save *save)
 {

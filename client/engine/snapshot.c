@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The copy of a save. A task is a run of payloads; as one ends, the next begins, so at most SNAPSHOT_TASKS are queued. The
- * padding behind a payload is zeroed here, once: what is stored is all determined. Loop's thread, copies on workers.
+ * The copy of a save. A task is a run of payloads; as one ends, the next begins, so at most
+ * SNAPSHOT_TASKS are queued. The padding behind a payload is zeroed here, once: what is stored is
+ * all determined. Loop's thread, copies on workers.
  */
 #include "engine/snapshot.h"
 
@@ -20,7 +21,8 @@ static void copy_piece(const struct registered *set, const struct layout_piece *
     }
     uint32_t element_bytes = dtype_bits(tensor->dtype) / 8;
     uint64_t index = piece->source / element_bytes, left = piece->bytes / element_bytes;
-    /* A cell is a run of the box's row-major order; as a rectangle it is found again from its first element. */
+    /* A cell is a run of the box's row-major order; as a rectangle it is found again from its first
+     * element. */
     struct box cell = box->box;
     for (uint32_t d = cell.ndim; d-- > 0;) {
         uint64_t length = (uint64_t)box->box.length[d];
@@ -30,13 +32,17 @@ static void copy_piece(const struct registered *set, const struct layout_piece *
         index /= length;
         left /= here;
     }
-    struct strided_copy copy = {.to_box = &cell, .from_box = &box->box, .part = &cell,
+    struct strided_copy copy = {.to_box = &cell,
+                                .from_box = &box->box,
+                                .part = &cell,
                                 .to = strided_packed(to, &cell, element_bytes),
-                                .from = strided_registered(box, element_bytes), .element_bytes = element_bytes};
+                                .from = strided_registered(box, element_bytes),
+                                .element_bytes = element_bytes};
     strided_copy(&copy);
 }
 
-void snapshot_copy_payload(const struct registered *set, const struct layout *layout, uint32_t idx, uint8_t *extent)
+void snapshot_copy_payload(const struct registered *set, const struct layout *layout, uint32_t idx,
+                           uint8_t *extent)
 {
     const struct layout_payload *payload = &layout->payloads[idx];
     uint8_t *to = extent + payload->at;
@@ -49,7 +55,8 @@ void snapshot_copy_payload(const struct registered *set, const struct layout *la
             copy_piece(set, piece, to + piece->at);
         }
     }
-    memset(to + payload->bytes, 0, round_up_u64(payload->bytes, LIMIT_ALIGN_BYTES) - payload->bytes);
+    memset(to + payload->bytes, 0,
+           round_up_u64(payload->bytes, LIMIT_ALIGN_BYTES) - payload->bytes);
 }
 
 static void on_task_run(struct work *work)
@@ -57,7 +64,8 @@ static void on_task_run(struct work *work)
     const struct snapshot_task *task = container_of(work, struct snapshot_task, work);
     const struct snapshot *snapshot = task->snapshot;
     for (uint32_t i = 0; i < task->payload_count; i++) {
-        snapshot_copy_payload(snapshot->set, snapshot->layout, task->payload_first + i, snapshot->extent);
+        snapshot_copy_payload(snapshot->set, snapshot->layout, task->payload_first + i,
+                              snapshot->extent);
     }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot: copies what a rank writes out of the registered memory into its extent of the arena, in tasks of a few MiB on
- * the work pool, a bounded number at a time. Afterwards the caller may change its tensors. Loop's thread; the copying
- * itself on workers.
+ * snapshot: copies what a rank writes out of the registered memory into its extent of the arena, in
+ * tasks of a few MiB on the work pool, a bounded number at a time. Afterwards the caller may change
+ * its tensors. Loop's thread; the copying itself on workers.
  */
 #ifndef CAIRN_ENGINE_SNAPSHOT_H
 #define CAIRN_ENGINE_SNAPSHOT_H
@@ -25,15 +25,18 @@ struct snapshot {
     const struct layout *layout;
     uint8_t *extent;
     struct work_pool *pool;
-    /* After each task, and with done set after the last one (also when stopped). Never inside snapshot_start. */
+    /* After each task, and with done set after the last one (also when stopped). Never inside
+     * snapshot_start. */
     void (*on_progress)(struct snapshot *snapshot, uint64_t bytes, bool done);
     uint32_t next_payload, running;
     bool stopped;
     struct snapshot_task tasks[SNAPSHOT_TASKS];
 };
 
-/* Copies one payload: its pieces, and zeroes up to the next multiple of LIMIT_ALIGN_BYTES. Any thread. */
-void snapshot_copy_payload(const struct registered *set, const struct layout *layout, uint32_t payload, uint8_t *extent);
+/* Copies one payload: its pieces, and zeroes up to the next multiple of LIMIT_ALIGN_BYTES. Any
+ * thread. */
+void snapshot_copy_payload(const struct registered *set, const struct layout *layout,
+                           uint32_t payload, uint8_t *extent);
 /* There must be at least one payload. */
 void snapshot_start(struct snapshot *snapshot);
 /* No further task is begun; on_progress tells when the last one ended. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One loop for all shapes: dimensions of length 1 vanish, inner dimensions that lie without holes on both sides
- * become one memcpy, the rest counts like an odometer. Pure; any thread.
+ * One loop for all shapes: dimensions of length 1 vanish, inner dimensions that lie without holes
+ * on both sides become one memcpy, the rest counts like an odometer. Pure; any thread.
  */
 #include "engine/strided.h"
 
@@ -74,11 +74,21 @@ static void odometer_init(struct odometer *odometer, const struct strided_copy *
 static inline void copy_run(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     switch (bytes) {
-    case 1: *to = *from; break;
-    case 2: memcpy(to, from, 2); break;
-    case 4: memcpy(to, from, 4); break;
-    case 8: memcpy(to, from, 8); break;
-    default: memcpy(to, from, bytes); break;
+    case 1:
+        *to = *from;
+        break;
+    case 2:
+        memcpy(to, from, 2);
+        break;
+    case 4:
+        memcpy(to, from, 4);
+        break;
+    case 8:
+        memcpy(to, from, 8);
+        break;
+    default:
+        memcpy(to, from, bytes);
+        break;
     }
 }
 
@@ -109,10 +119,12 @@ void strided_copy(const struct strided_copy *copy)
     }
 }
 
-bool strided_run(const struct box *box, const struct box *part, uint32_t element_bytes, uint64_t *ret_offset)
+bool strided_run(const struct box *box, const struct box *part, uint32_t element_bytes,
+                 uint64_t *ret_offset)
 {
     uint64_t offset = 0;
-    bool partial = false; /* a dimension further out has more than one row: inner ones must be whole */
+    bool partial =
+        false; /* a dimension further out has more than one row: inner ones must be whole */
     for (uint32_t d = 0; d < box->ndim; d++) {
         bool whole = part->length[d] == box->length[d];
         if (partial && !whole) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * strided: copies of rectangles between memory with any strides: gather of a snapshot, scatter of a restore.
- * Pure; any thread.
+ * strided: copies of rectangles between memory with any strides: gather of a snapshot, scatter of a
+ * restore. Pure; any thread.
  */
 #ifndef CAIRN_ENGINE_STRIDED_H
 #define CAIRN_ENGINE_STRIDED_H
@@ -18,7 +18,8 @@ struct strided {
 struct strided strided_packed(void *data, const struct box *box, uint32_t element_bytes);
 /* The memory of a registered box. */
 struct strided strided_registered(const struct registered_box *box, uint32_t element_bytes);
-/* Copies `part`, which lies inside both boxes, from `from` (memory of from_box) to `to` (memory of to_box). */
+/* Copies `part`, which lies inside both boxes, from `from` (memory of from_box) to `to` (memory of
+ * to_box). */
 struct strided_copy {
     const struct box *to_box, *from_box, *part;
     struct strided to, from;
@@ -26,6 +27,7 @@ struct strided_copy {
 };
 void strided_copy(const struct strided_copy *copy);
 /* If `part`, inside `box`, is one run of the box's row-major bytes: true, and where it starts. */
-bool strided_run(const struct box *box, const struct box *part, uint32_t element_bytes, uint64_t *ret_offset);
+bool strided_run(const struct box *box, const struct box *part, uint32_t element_bytes,
+                 uint64_t *ret_offset);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sealing and opening of chunks. Nothing of a chunk's plain bytes is believed before the digest agrees; the
- * crc comes first because it tells damage on the way from a wrong chunk. Pure; any thread.
+ * Sealing and opening of chunks. Nothing of a chunk's plain bytes is believed before the digest
+ * agrees; the crc comes first because it tells damage on the way from a wrong chunk. Pure; any
+ * thread.
  */
 #include "chunk.h"
 
@@ -10,8 +11,8 @@
 
 #include "base/check.h"
 #include "base/limits.h"
-#include "codec.h"
 #include "hash/hash.h"
+#include "zstd_frame.h"
 
 void chunk_seal_raw(size_t bytes, const void *plain, uint8_t element_bytes, struct envelope *ret)
 {
@@ -77,7 +78,8 @@ static int verify_raw(const struct envelope *envelope, const void *stored, struc
 {
     struct digest digest;
     uint32_t crc;
-    int rc = digest_make_with_crc(envelope->digest_alg, envelope->stored_bytes, stored, &digest, &crc);
+    int rc =
+        digest_make_with_crc(envelope->digest_alg, envelope->stored_bytes, stored, &digest, &crc);
     if (rc != 0) {
         return diag_set(diag, rc, "digest algorithm %u is not known to this version",
                         envelope->digest_alg);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Digests of plain bytes. For raw chunks the plain bytes are the stored ones, so one pass makes both the
- * digest and the crc. Pure; any thread.
+ * Digests of plain bytes. For raw chunks the plain bytes are the stored ones, so one pass makes
+ * both the digest and the crc. Pure; any thread.
  */
 #include "digest.h"
 
@@ -36,7 +36,8 @@ int digest_make(uint8_t alg, size_t bytes, const void *plain, struct digest *ret
         *ret = digest_of_sha(bytes, plain);
         return 0;
     }
-    return diag_set(diag, CAIRN_E_UNSUPPORTED, "digest algorithm %u is not known to this version", alg);
+    return diag_set(diag, CAIRN_E_UNSUPPORTED, "digest algorithm %u is not known to this version",
+                    alg);
 }
 
 int digest_make_with_crc(uint8_t alg, size_t bytes, const void *plain, struct digest *ret,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * arena: extents are aligned, do not overlap, come back; the bound is a named error; the memfd is sealed and a
- * forked child does not have the memory.
+ * arena: extents are aligned, do not overlap, come back; the bound is a named error; the memfd is
+ * sealed and a forked child does not have the memory.
  */
 #include "arena/arena.h"
 
@@ -43,7 +43,7 @@ static void extents_are_first_fit_and_come_back(void **state)
     assert_int_equal(a[9999], 1);
     arena_give(arena, a);
     uint8_t *d = arena_take(arena, 8192), *e = arena_take(arena, 8192);
-    assert_ptr_equal(d, a); /* the hole is used */
+    assert_ptr_equal(d, a);                          /* the hole is used */
     assert_int_equal(arena_offset(arena, e), 20480); /* what does not fit in goes behind */
     assert_null(arena_take(arena, all));
     arena_give(arena, b);
@@ -95,7 +95,8 @@ static void the_memfd_is_sealed(void **state)
     arena_free(arena);
 }
 
-/* Goal: fork costs nothing and shares nothing. Method: the child asks the kernel whether the pages are mapped. */
+/* Goal: fork costs nothing and shares nothing. Method: the child asks the kernel whether the pages
+ * are mapped. */
 static void a_child_has_no_arena(void **state)
 {
     struct arena *arena = make(0, 8192);
@@ -119,8 +120,10 @@ static void a_child_has_no_arena(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(extents_are_first_fit_and_come_back), cmocka_unit_test(the_bound_is_an_error_that_names_it),
-        cmocka_unit_test(it_grows_only_when_nothing_is_out),   cmocka_unit_test(the_memfd_is_sealed),
+        cmocka_unit_test(extents_are_first_fit_and_come_back),
+        cmocka_unit_test(the_bound_is_an_error_that_names_it),
+        cmocka_unit_test(it_grows_only_when_nothing_is_out),
+        cmocka_unit_test(the_memfd_is_sealed),
         cmocka_unit_test(a_child_has_no_arena),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

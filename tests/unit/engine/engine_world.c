@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The world of the engine's tests. Each rank has: a replicated tensor of several chunks, a replicated transposed one, a
- * sharded one (rows by rank), a local one, a scalar, an empty one; a replicated blob and a local one.
+ * The world of the engine's tests. Each rank has: a replicated tensor of several chunks, a
+ * replicated transposed one, a sharded one (rows by rank), a local one, a scalar, an empty one; a
+ * replicated blob and a local one.
  */
 #include "engine_world.h"
 
@@ -16,7 +17,7 @@
 
 #include "base/check.h"
 
-/* --- the server ----------------------------------------------------------------------------------- */
+/* --- the server ------------------------------------------------------------------ */
 
 static void on_accept(void *user, struct sock *sock)
 {
@@ -39,20 +40,32 @@ void world_server_start(struct world *world)
 {
     struct sim_host *host = world->server_host;
     world->catalog_ready = false;
-    assert_int_equal(store_memory_new(sim_loop(host), sim_pool(host), world->medium, &world->store, NULL), 0);
+    assert_int_equal(
+        store_memory_new(sim_loop(host), sim_pool(host), world->medium, &world->store, NULL), 0);
     world->store->caps.object_bytes_preferred = WORLD_OBJECT_BYTES;
-    struct catalog_options options = {.chunk_bytes = WORLD_CHUNK_BYTES, .restore_drain_ms = 1000, .ready = on_catalog_ready,
-                                      .user = world, .pool = sim_pool(host)};
+    struct catalog_options options = {.chunk_bytes = WORLD_CHUNK_BYTES,
+                                      .restore_drain_ms = 1000,
+                                      .ready = on_catalog_ready,
+                                      .user = world,
+                                      .pool = sim_pool(host)};
     assert_int_equal(catalog_new(sim_loop(host), world->store, &options, &world->catalog), 0);
     assert_true(sim_run_until(world->sim, catalog_is_ready, world, 10000));
-    struct server_options server = {.loop = sim_loop(host), .catalog = world->catalog, .verify_pool = sim_pool(host),
-                                    .buffer_bytes_total = 8 * LIMIT_CHUNK_BYTES, .sessions_max = 64, .heartbeat_ms = 500,
-                                    .dead_after_ms = 2000, .login_ms = 5000, .grant_idle_ms = 5000,
-                                    .part_bytes_total = MIB(16), .agent = "cairnd test"};
+    struct server_options server = {.loop = sim_loop(host),
+                                    .catalog = world->catalog,
+                                    .verify_pool = sim_pool(host),
+                                    .buffer_bytes_total = 8 * LIMIT_CHUNK_BYTES,
+                                    .sessions_max = 64,
+                                    .heartbeat_ms = 500,
+                                    .dead_after_ms = 2000,
+                                    .login_ms = 5000,
+                                    .grant_idle_ms = 5000,
+                                    .part_bytes_total = MIB(16),
+                                    .agent = "cairnd test"};
     assert_int_equal(server_new(&server, &world->server, NULL), 0);
     struct net_addr addr = {.family = NET_TCP, .host = "server", .port = WORLD_PORT};
     struct net *net = sim_net(host);
-    assert_int_equal(net->ops->listen(net, &addr, 0, on_accept, world, &world->listener, NULL, NULL), 0);
+    assert_int_equal(
+        net->ops->listen(net, &addr, 0, on_accept, world, &world->listener, NULL, NULL), 0);
 }
 
 static void on_down(void *user) { ((struct world *)user)->down++; }
@@ -80,7 +93,7 @@ void world_server_kill(struct world *world)
     world->server_host = sim_restart(world->server_host);
 }
 
-/* --- ranks ---------------------------------------------------------------------------------------- */
+/* --- ranks ----------------------------------------------------------------------- */
 
 static void on_ready(void *user, int status, const struct diag *diag)
 {
@@ -101,17 +114,24 @@ static bool all_ready(void *user)
     return true;
 }
 
-static struct registered_tensor tensor(const char *name, uint32_t dtype, uint32_t placement, struct registered_box *box)
+static struct registered_tensor tensor(const char *name, uint32_t dtype, uint32_t placement,
+                                       struct registered_box *box)
 {
-    struct registered_tensor tensor = {.name = name, .coordinate = "", .dtype = dtype, .placement = placement,
-                                       .shape = {.ndim = box->box.ndim}, .box_count = 1, .boxes = box};
+    struct registered_tensor tensor = {.name = name,
+                                       .coordinate = "",
+                                       .dtype = dtype,
+                                       .placement = placement,
+                                       .shape = {.ndim = box->box.ndim},
+                                       .box_count = 1,
+                                       .boxes = box};
     memcpy(tensor.shape.length, box->box.length, sizeof box->box.length);
     return tensor;
 }
 
 static struct registered_box box2(int64_t rows, int64_t columns, uint8_t *data)
 {
-    return (struct registered_box){.box = {.ndim = 2, .length = {rows, columns}}, .contiguous = true, .data = data};
+    return (struct registered_box){
+        .box = {.ndim = 2, .length = {rows, columns}}, .contiguous = true, .data = data};
 }
 
 static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_size)
@@ -119,9 +139,12 @@ static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_s
     uint32_t everybody[WORLD_RANKS_MAX] = {0, 1, 2, 3};
     char coordinate[32], text[32];
     uint8_t *at = rank->memory;
-    struct registered_box boxes[WORLD_TENSORS] = {
-        box2(300, 40, at), box2(60, 50, at + 50000), box2(100, 64, at + 70000), box2(70, 30, at + 100000),
-        {.contiguous = true, .data = at + 110000}, box2(0, 5, NULL)};
+    struct registered_box boxes[WORLD_TENSORS] = {box2(300, 40, at),
+                                                  box2(60, 50, at + 50000),
+                                                  box2(100, 64, at + 70000),
+                                                  box2(70, 30, at + 100000),
+                                                  {.contiguous = true, .data = at + 110000},
+                                                  box2(0, 5, NULL)};
     boxes[1].contiguous = false; /* in memory it lies transposed */
     boxes[1].stride[0] = 1;
     boxes[1].stride[1] = 60;
@@ -129,9 +152,12 @@ static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_s
     snprintf(coordinate, sizeof coordinate, "rank=%u", idx);
     snprintf(text, sizeof text, "state of rank %u", idx);
     struct registered_tensor tensors[WORLD_TENSORS] = {
-        tensor("model.weight", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[0]), tensor("model.transposed", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[1]),
-        tensor("optim.exp_avg", CAIRN_F32, PLACEMENT_SHARDED, &boxes[2]), tensor("rng", CAIRN_U8, PLACEMENT_LOCAL, &boxes[3]),
-        tensor("step", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[4]), tensor("empty", CAIRN_F16, PLACEMENT_REPLICATED, &boxes[5])};
+        tensor("model.weight", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[0]),
+        tensor("model.transposed", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[1]),
+        tensor("optim.exp_avg", CAIRN_F32, PLACEMENT_SHARDED, &boxes[2]),
+        tensor("rng", CAIRN_U8, PLACEMENT_LOCAL, &boxes[3]),
+        tensor("step", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[4]),
+        tensor("empty", CAIRN_F16, PLACEMENT_REPLICATED, &boxes[5])};
     tensors[2].shape.length[0] = 100 * (int64_t)world_size;
     tensors[3].coordinate = coordinate;
     for (unsigned i = 0; i < WORLD_TENSORS; i++) {
@@ -140,11 +166,26 @@ static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_s
             tensors[i].group_count = world_size;
         }
     }
-    const struct registered_blob blobs[] = {
-        {.name = "config", .coordinate = "", .kind = BLOB_BYTES, .placement = PLACEMENT_REPLICATED, .bytes = 6, .data = (const uint8_t *)"config"},
-        {.name = "loader", .coordinate = coordinate, .kind = BLOB_BYTES, .placement = PLACEMENT_LOCAL, .bytes = strlen(text), .data = (const uint8_t *)text}};
+    const struct registered_blob blobs[] = {{.name = "config",
+                                             .coordinate = "",
+                                             .kind = BLOB_BYTES,
+                                             .placement = PLACEMENT_REPLICATED,
+                                             .bytes = 6,
+                                             .data = (const uint8_t *)"config"},
+                                            {.name = "loader",
+                                             .coordinate = coordinate,
+                                             .kind = BLOB_BYTES,
+                                             .placement = PLACEMENT_LOCAL,
+                                             .bytes = strlen(text),
+                                             .data = (const uint8_t *)text}};
     struct diag diag = DIAG_INIT;
-    if (registered_new(idx, world_size, WORLD_TENSORS, tensors, 2, blobs, &rank->set, &diag) != 0) {
+    if (registered_new(&(struct registered_list){.rank = idx,
+                                                 .world_size = world_size,
+                                                 .tensor_count = WORLD_TENSORS,
+                                                 .tensors = tensors,
+                                                 .blob_count = 2,
+                                                 .blobs = blobs},
+                       &rank->set, &diag) != 0) {
         fail_msg("%s", diag.text);
     }
 }
@@ -161,11 +202,18 @@ static void rank_start(struct world *world, uint32_t idx)
     rank->memory = calloc(1, rank->memory_bytes);
     assert_int_equal(arena_new(0, &rank->arena, NULL), 0);
     register_all(rank, idx, world->world_size);
-    struct engine_options options = {.loop = sim_loop(rank->host), .net = sim_net(rank->host), .pool = sim_pool(rank->host),
-                                     .token = world->token, .rank = idx, .world_size = world->world_size,
-                                     .writer = sim_random(world->sim) | 1, .arena = rank->arena, .io_deadline_ms = 5000,
+    struct engine_options options = {.loop = sim_loop(rank->host),
+                                     .net = sim_net(rank->host),
+                                     .pool = sim_pool(rank->host),
+                                     .token = world->token,
+                                     .rank = idx,
+                                     .world_size = world->world_size,
+                                     .writer = sim_random(world->sim) | 1,
+                                     .arena = rank->arena,
+                                     .io_deadline_ms = 5000,
                                      .label = "test"};
-    assert_int_equal(url_parse("cairn://server:7421/demo/run1", NULL, false, &options.url, NULL), 0);
+    assert_int_equal(url_parse("cairn://server:7421/demo/run1", NULL, false, &options.url, NULL),
+                     0);
     assert_int_equal(engine_new(&options, on_ready, rank, &rank->engine, NULL), 0);
 }
 
@@ -233,7 +281,7 @@ void world_fini(struct world *world)
     sim_free(world->sim);
 }
 
-/* --- state ---------------------------------------------------------------------------------------- */
+/* --- state ----------------------------------------------------------------------- */
 
 /* What is replicated is equal on all ranks, what is sharded or local differs. */
 static uint8_t byte_at(const struct world_rank *rank, size_t i, uint8_t salt)
@@ -252,8 +300,9 @@ void world_fill(struct world_rank *rank, uint8_t salt)
 
 static bool is_tensor_byte(size_t i)
 {
-    return i < 300 * 40 * 4 || (i >= 50000 && i < 50000 + 60 * 50 * 4) || (i >= 70000 && i < 70000 + 100 * 64 * 4) ||
-           (i >= 100000 && i < 100000 + 70 * 30) || (i >= 110000 && i < 110008);
+    return i < 300 * 40 * 4 || (i >= 50000 && i < 50000 + 60 * 50 * 4) ||
+           (i >= 70000 && i < 70000 + 100 * 64 * 4) || (i >= 100000 && i < 100000 + 70 * 30) ||
+           (i >= 110000 && i < 110008);
 }
 
 bool world_has(const struct world_rank *rank, uint8_t salt)
@@ -266,7 +315,7 @@ bool world_has(const struct world_rank *rank, uint8_t salt)
     return true;
 }
 
-/* --- operations ----------------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------ */
 
 static void on_staged(struct engine_save *save, int status)
 {
@@ -290,7 +339,10 @@ void world_save(struct world_rank *rank, uint64_t step, uint64_t deadline_ms)
 {
     rank->staged = rank->save_done = false;
     rank->saving = true;
-    rank->save = (struct engine_save){.step = step, .deadline_ms = deadline_ms, .set = rank->set, .on_staged = on_staged,
+    rank->save = (struct engine_save){.step = step,
+                                      .deadline_ms = deadline_ms,
+                                      .set = rank->set,
+                                      .on_staged = on_staged,
                                       .on_done = on_save_done};
     engine_save_start(rank->engine, &rank->save);
 }

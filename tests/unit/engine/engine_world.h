@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * engine_world: a simulated server (the real session and run code on a memory store) and ranks with engines, in one
- * thread. Calls that can fail end the test.
+ * engine_world: a simulated server (the real session and run code on a memory store) and ranks with
+ * engines, in one thread. Calls that can fail end the test.
  */
 #ifndef CAIRN_TEST_ENGINE_WORLD_H
 #define CAIRN_TEST_ENGINE_WORLD_H
@@ -11,7 +11,13 @@
 #include "sim/env/sim.h"
 #include "store/memory/store_memory.h"
 
-enum { WORLD_RANKS_MAX = 4, WORLD_TENSORS = 6, WORLD_CHUNK_BYTES = 4096, WORLD_PORT = 7421, WORLD_OBJECT_BYTES = 24 << 10 };
+enum {
+    WORLD_RANKS_MAX = 4,
+    WORLD_TENSORS = 6,
+    WORLD_CHUNK_BYTES = 4096,
+    WORLD_PORT = 7421,
+    WORLD_OBJECT_BYTES = 24 << 10
+};
 
 struct world_rank {
     struct world *world;

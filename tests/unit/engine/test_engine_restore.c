@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Restores and small requests of the engine against the real server on the simulator: named errors for what does not
- * fit, proof of an empty run, damage found by one rank moves all ranks, refusals of the login.
+ * Restores and small requests of the engine against the real server on the simulator: named errors
+ * for what does not fit, proof of an empty run, damage found by one rank moves all ranks, refusals
+ * of the login.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,16 +89,35 @@ static void an_unknown_step_is_named(void **state)
 static void register_one(struct world *world, const char *name, uint32_t dtype, int64_t rows)
 {
     struct world_rank *rank = &world->ranks[0];
-    struct registered_box box = {.box = {.ndim = 2, .length = {rows, 40}}, .contiguous = true, .data = rank->memory};
-    struct registered_tensor tensor = {.name = name, .coordinate = "", .dtype = dtype, .placement = PLACEMENT_REPLICATED,
-                                       .shape = {.ndim = 2, .length = {rows, 40}}, .box_count = 1, .boxes = &box};
+    struct registered_box box = {
+        .box = {.ndim = 2, .length = {rows, 40}}, .contiguous = true, .data = rank->memory};
+    struct registered_tensor tensor = {.name = name,
+                                       .coordinate = "",
+                                       .dtype = dtype,
+                                       .placement = PLACEMENT_REPLICATED,
+                                       .shape = {.ndim = 2, .length = {rows, 40}},
+                                       .box_count = 1,
+                                       .boxes = &box};
     registered_unref(rank->set);
-    assert_int_equal(registered_new(0, 1, 1, &tensor, 0, NULL, &rank->set, NULL), 0);
+    assert_int_equal(registered_new(&(struct registered_list){.rank = 0,
+                                                              .world_size = 1,
+                                                              .tensor_count = 1,
+                                                              .tensors = &tensor,
+                                                              .blob_count = 0,
+                                                              .blobs = NULL},
+                                    &rank->set, NULL),
+                     0);
 }
 
 static void what_does_not_fit_is_named(void **state)
 {
-    static const struct { const char *name; uint32_t dtype; int64_t rows; int code; const char *text; } cases[] = {
+    static const struct {
+        const char *name;
+        uint32_t dtype;
+        int64_t rows;
+        int code;
+        const char *text;
+    } cases[] = {
         {"model.weigth", CAIRN_F32, 300, CAIRN_E_MISSING_TENSOR, "near is 'model.weight'"},
         {"model.weight", CAIRN_BF16, 300, CAIRN_E_DTYPE_MISMATCH, "stored as float32"},
         {"model.weight", CAIRN_F32, 299, CAIRN_E_SHAPE_MISMATCH, "[300, 40]"},
@@ -111,7 +131,8 @@ static void what_does_not_fit_is_named(void **state)
         register_one(&world, cases[i].name, cases[i].dtype, cases[i].rows);
         restore_all(&world, latest);
         const struct world_rank *rank = &world.ranks[0];
-        if (rank->restore_status != cases[i].code || !strstr(rank->restore.diag.text, cases[i].text)) {
+        if (rank->restore_status != cases[i].code ||
+            !strstr(rank->restore.diag.text, cases[i].text)) {
             fail_msg("case %zu: %d: %s", i, rank->restore_status, rank->restore.diag.text);
         }
     }
@@ -123,7 +144,8 @@ static void what_does_not_fit_is_named(void **state)
     world_fini(&world);
 }
 
-/* Goal: one rank's damage moves all ranks to the older checkpoint, loudly. Method: the store flips a bit of what is read. */
+/* Goal: one rank's damage moves all ranks to the older checkpoint, loudly. Method: the store flips
+ * a bit of what is read. */
 static uint64_t flip_step;
 static const struct store_ops *real_ops;
 static struct store_ops flipping_ops;
@@ -210,9 +232,13 @@ static void close_ends_restores_at_once(void **state)
     }
 }
 
-/* --- requests and login --------------------------------------------------------------------------- */
+/* --- requests and login ---------------------------------------------------------- */
 
-struct caller { struct engine_call call; bool done; int status; };
+struct caller {
+    struct engine_call call;
+    bool done;
+    int status;
+};
 
 static void on_call(struct engine_call *call, int status)
 {
@@ -226,7 +252,8 @@ static bool call_done(void *user) { return ((struct caller *)user)->done; }
 static void requests_are_answered_over_a_lost_connection(void **state)
 {
     struct world world;
-    struct caller caller = {.call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}}, .done = on_call}};
+    struct caller caller = {
+        .call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}}, .done = on_call}};
     (void)state;
     world_init(&world, 6, 1);
     world_ranks_start(&world);
@@ -251,7 +278,11 @@ static void requests_are_answered_over_a_lost_connection(void **state)
     world_fini(&world);
 }
 
-struct login { bool ready, closed; int status; char text[DIAG_TEXT_MAX]; };
+struct login {
+    bool ready, closed;
+    int status;
+    char text[DIAG_TEXT_MAX];
+};
 
 static void on_login(void *user, int status, const struct diag *diag)
 {
@@ -271,8 +302,14 @@ static struct login try_login(struct world *world, const char *url, uint32_t ran
     struct sim_host *host = sim_host_new(world->sim, "other", NULL);
     struct login login = {0};
     struct engine *engine;
-    struct engine_options options = {.loop = sim_loop(host), .net = sim_net(host), .pool = sim_pool(host), .token = world->token,
-                                     .rank = rank, .world_size = size, .writer = 99, .io_deadline_ms = 3000};
+    struct engine_options options = {.loop = sim_loop(host),
+                                     .net = sim_net(host),
+                                     .pool = sim_pool(host),
+                                     .token = world->token,
+                                     .rank = rank,
+                                     .world_size = size,
+                                     .writer = 99,
+                                     .io_deadline_ms = 3000};
     assert_int_equal(url_parse(url, NULL, false, &options.url, NULL), 0);
     assert_int_equal(engine_new(&options, on_login, &login, &engine, NULL), 0);
     assert_true(sim_run_until(world->sim, login_ready, &login, 4000));
@@ -293,7 +330,8 @@ static void refused_logins_say_why(void **state)
     assert_int_equal(login.status, CAIRN_E_DUPLICATE_RANK);
     login = try_login(&world, "cairn://server:9/demo/run1", 0, 2);
     assert_int_equal(login.status, CAIRN_E_UNREACHABLE);
-    login = try_login(&world, "cairn://server:9,server:7421/demo/other", 0, 1); /* the second address answers */
+    login = try_login(&world, "cairn://server:9,server:7421/demo/other", 0,
+                      1); /* the second address answers */
     assert_int_equal(login.status, 0);
     world_ranks_stop(&world);
     world_fini(&world);

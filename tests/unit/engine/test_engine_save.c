@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Saves of the engine against the real server on the simulator: they commit, survive cut connections and a killed
- * daemon, end by their deadline naming who is missing, and leave nothing behind.
+ * Saves of the engine against the real server on the simulator: they commit, survive cut
+ * connections and a killed daemon, end by their deadline naming who is missing, and leave nothing
+ * behind.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +22,8 @@ static void expect_saved(struct world *world)
     for (uint32_t i = 0; i < world->world_size; i++) {
         struct world_rank *rank = &world->ranks[i];
         if (rank->save_status != 0 || rank->staged_status != 0) {
-            fail_msg("rank %u: %d, %d: %s", i, rank->staged_status, rank->save_status, rank->save.diag.text);
+            fail_msg("rank %u: %d, %d: %s", i, rank->staged_status, rank->save_status,
+                     rank->save.diag.text);
         }
         assert_int_equal(rank->save.staged_bytes, rank->save.total_bytes);
         assert_int_equal(rank->save.durable_bytes, rank->save.total_bytes);
@@ -84,7 +86,8 @@ static void a_save_commits_and_restores(void **state)
 
 static void cut_all(void *user) { (void)sim_cut(((struct world *)user)->sim, NULL, NULL); }
 
-/* Goal: a save goes on over lost connections. Method: cut all connections at random moments, many seeds. */
+/* Goal: a save goes on over lost connections. Method: cut all connections at random moments, many
+ * seeds. */
 static void cut_connections_are_resumed(void **state)
 {
     (void)state;
@@ -109,7 +112,8 @@ static void cut_connections_are_resumed(void **state)
     }
 }
 
-/* Goal: a daemon that dies and comes back does not fail a save. Method: kill it at a random moment. */
+/* Goal: a daemon that dies and comes back does not fail a save. Method: kill it at a random moment.
+ */
 static void a_killed_daemon_is_survived(void **state)
 {
     (void)state;
@@ -201,7 +205,8 @@ static void close_ends_saves_at_once(void **state)
         for (uint32_t i = 0; i < 2; i++) {
             int status = world.ranks[i].save_status;
             assert_true(world.ranks[i].save_done);
-            assert_true(status == 0 || status == CAIRN_E_CLOSED || status == CAIRN_E_OUTCOME_UNKNOWN);
+            assert_true(status == 0 || status == CAIRN_E_CLOSED ||
+                        status == CAIRN_E_OUTCOME_UNKNOWN);
         }
         sim_partition(world.sim, NULL, NULL, false);
         world_fini(&world);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * layout and snapshot: for random tensors and worlds, the parts that all ranks would build cover every tensor exactly
- * (checked by the code that the server uses), the arena's places do not overlap, and what is copied is what is
- * registered. The seed of a failing case is printed.
+ * layout and snapshot: for random tensors and worlds, the parts that all ranks would build cover
+ * every tensor exactly (checked by the code that the server uses), the arena's places do not
+ * overlap, and what is copied is what is registered. The seed of a failing case is printed.
  */
 #include "engine/layout.h"
 
@@ -28,10 +28,19 @@ static uint64_t draw(uint64_t n)
     return (draw_state >> 33) % n;
 }
 
-struct rank { struct registered *set; struct layout layout; uint8_t *extent; };
+struct rank {
+    struct registered *set;
+    struct layout layout;
+    uint8_t *extent;
+};
 
 /* A random tensor of the case: the same on all ranks but for its box. */
-struct spec { char name[16]; uint32_t dtype, placement, ndim; int64_t length[3]; bool transposed; };
+struct spec {
+    char name[16];
+    uint32_t dtype, placement, ndim;
+    int64_t length[3];
+    bool transposed;
+};
 
 static const uint32_t dtypes[] = {CAIRN_F32, CAIRN_BF16, CAIRN_U8, CAIRN_F64};
 
@@ -50,7 +59,8 @@ static void draw_spec(struct spec *spec, unsigned idx)
     spec->transposed = spec->ndim == 2 && draw(3) == 0;
 }
 
-static struct registered *register_rank(const struct spec *specs, unsigned count, uint32_t rank, uint32_t world)
+static struct registered *register_rank(const struct spec *specs, unsigned count, uint32_t rank,
+                                        uint32_t world)
 {
     struct registered_tensor tensors[TENSORS_MAX] = {0};
     struct registered_box boxes[TENSORS_MAX] = {0};
@@ -63,10 +73,15 @@ static struct registered *register_rank(const struct spec *specs, unsigned count
         bool sharded = spec->placement == PLACEMENT_SHARDED;
         *box = (struct box){.ndim = spec->ndim};
         memcpy(box->length, spec->length, sizeof spec->length);
-        tensors[i] = (struct registered_tensor){.name = spec->name, .coordinate = "", .dtype = spec->dtype,
-                                                .placement = spec->placement, .shape = {.ndim = spec->ndim},
-                                                .box_count = 1, .boxes = &boxes[i],
-                                                .group = sharded ? NULL : all, .group_count = sharded ? 0 : world};
+        tensors[i] = (struct registered_tensor){.name = spec->name,
+                                                .coordinate = "",
+                                                .dtype = spec->dtype,
+                                                .placement = spec->placement,
+                                                .shape = {.ndim = spec->ndim},
+                                                .box_count = 1,
+                                                .boxes = &boxes[i],
+                                                .group = sharded ? NULL : all,
+                                                .group_count = sharded ? 0 : world};
         memcpy(tensors[i].shape.length, spec->length, sizeof spec->length);
         if (sharded) {
             tensors[i].shape.length[0] *= world;
@@ -81,7 +96,13 @@ static struct registered *register_rank(const struct spec *specs, unsigned count
         boxes[i].stride[0] = 1;
         boxes[i].stride[1] = spec->length[0];
     }
-    if (registered_new(rank, world, count, tensors, 0, NULL, &set, &diag) != 0) {
+    if (registered_new(&(struct registered_list){.rank = rank,
+                                                 .world_size = world,
+                                                 .tensor_count = count,
+                                                 .tensors = tensors,
+                                                 .blob_count = 0,
+                                                 .blobs = NULL},
+                       &set, &diag) != 0) {
         fail_msg("%s", diag.text);
     }
     return set;
@@ -117,27 +138,44 @@ static void check_places(const struct layout *layout)
 }
 
 /* The part as save_part.c will build it, without digests. */
-static void make_part(const struct rank *rank, uint32_t idx, uint32_t world, struct scratch *scratch, struct part *part)
+static void make_part(const struct rank *rank, uint32_t idx, uint32_t world,
+                      struct scratch *scratch, struct part *part)
 {
     const struct registered *set = rank->set;
     const struct layout *layout = &rank->layout;
     uint32_t chunk_at = 0;
-    *part = (struct part){.id = {1, 1}, .rank = idx, .world_size = world, .writer = idx + 1, .chunk_bytes = CHUNK,
-                          .tensor_count = (uint32_t)set->tensor_count, .box_count = (uint32_t)set->tensor_count,
-                          .chunk_count = layout->piece_count, .object_count = layout->object_count};
+    *part = (struct part){.id = {1, 1},
+                          .rank = idx,
+                          .world_size = world,
+                          .writer = idx + 1,
+                          .chunk_bytes = CHUNK,
+                          .tensor_count = (uint32_t)set->tensor_count,
+                          .box_count = (uint32_t)set->tensor_count,
+                          .chunk_count = layout->piece_count,
+                          .object_count = layout->object_count};
     part->tensors = scratch_array(scratch, part->tensor_count + 1, sizeof *part->tensors);
     part->boxes = scratch_array(scratch, part->box_count + 1, sizeof *part->boxes);
     part->chunks = scratch_array(scratch, part->chunk_count + 1, sizeof *part->chunks);
     part->objects = scratch_array(scratch, part->object_count + 1, sizeof *part->objects);
     for (uint32_t t = 0; t < set->tensor_count; t++) {
         const struct registered_tensor *tensor = &set->tensors[t];
-        part->tensors[t] = (struct part_tensor){.name = tensor->name, .coordinate = "", .dtype = tensor->dtype,
-                                                .placement = tensor->placement, .shape = tensor->shape, .box_first = t, .box_count = 1};
-        part->boxes[t] = (struct part_box){.tensor = t, .box = tensor->boxes[0].box, .chunk_first = chunk_at};
-        while (chunk_at < layout->piece_count && layout->pieces[layout->by_part[chunk_at]].tensor == t) {
+        part->tensors[t] = (struct part_tensor){.name = tensor->name,
+                                                .coordinate = "",
+                                                .dtype = tensor->dtype,
+                                                .placement = tensor->placement,
+                                                .shape = tensor->shape,
+                                                .box_first = t,
+                                                .box_count = 1};
+        part->boxes[t] =
+            (struct part_box){.tensor = t, .box = tensor->boxes[0].box, .chunk_first = chunk_at};
+        while (chunk_at < layout->piece_count &&
+               layout->pieces[layout->by_part[chunk_at]].tensor == t) {
             const struct layout_piece *piece = &layout->pieces[layout->by_part[chunk_at]];
-            part->chunks[chunk_at++] = (struct part_chunk){.object = layout->payloads[piece->payload].object, .cell = piece->cell,
-                                                           .stored_bytes = piece->bytes, .plain_bytes = piece->bytes};
+            part->chunks[chunk_at++] =
+                (struct part_chunk){.object = layout->payloads[piece->payload].object,
+                                    .cell = piece->cell,
+                                    .stored_bytes = piece->bytes,
+                                    .plain_bytes = piece->bytes};
         }
         part->boxes[t].chunk_count = chunk_at - part->boxes[t].chunk_first;
     }
@@ -150,7 +188,8 @@ static uint8_t box_byte(const struct registered_box *box, uint32_t element, uint
         return box->data[at];
     }
     uint64_t index = at / element, columns = (uint64_t)box->box.length[1];
-    uint64_t memory = (index / columns) * (uint64_t)box->stride[0] + (index % columns) * (uint64_t)box->stride[1];
+    uint64_t memory =
+        (index / columns) * (uint64_t)box->stride[0] + (index % columns) * (uint64_t)box->stride[1];
     return box->data[memory * element + at % element];
 }
 
@@ -167,7 +206,8 @@ static void check_copies(struct rank *rank)
         const struct registered_tensor *tensor = &rank->set->tensors[piece->tensor];
         const uint8_t *copy = rank->extent + layout->payloads[piece->payload].at + piece->at;
         for (uint32_t b = 0; b < piece->bytes; b++) {
-            assert_int_equal(copy[b], box_byte(&tensor->boxes[0], dtype_bits(tensor->dtype) / 8, piece->source + b));
+            assert_int_equal(copy[b], box_byte(&tensor->boxes[0], dtype_bits(tensor->dtype) / 8,
+                                               piece->source + b));
         }
     }
     for (uint32_t i = 0; i < layout->payload_count; i++) {
@@ -188,7 +228,8 @@ static void run_case(uint64_t seed)
     draw_state = seed;
     unsigned count = (unsigned)draw(TENSORS_MAX) + 1;
     uint32_t world = (uint32_t)draw(RANKS_MAX) + 1;
-    struct layout_options options = {.chunk_bytes = CHUNK, .payload_bytes = PAYLOAD, .object_bytes = OBJECT};
+    struct layout_options options = {
+        .chunk_bytes = CHUNK, .payload_bytes = PAYLOAD, .object_bytes = OBJECT};
     scratch_init(&scratch, (size_t)64 << 20);
     for (unsigned i = 0; i < count; i++) {
         draw_spec(&specs[i], i);
@@ -199,7 +240,8 @@ static void run_case(uint64_t seed)
         check_places(&ranks[r].layout);
         check_copies(&ranks[r]);
         make_part(&ranks[r], r, world, &scratch, &parts[r]);
-        assert_memory_equal(&ranks[r].set->list_hash, &ranks[0].set->list_hash, sizeof ranks[r].set->list_hash);
+        assert_memory_equal(&ranks[r].set->list_hash, &ranks[0].set->list_hash,
+                            sizeof ranks[r].set->list_hash);
     }
     if (parts_check_coverage(world, parts, &scratch, &diag) != 0) {
         fail_msg("seed %llu: %s", (unsigned long long)seed, diag.text);
@@ -223,19 +265,34 @@ static void parts_of_all_ranks_cover_everything_once(void **state)
     }
 }
 
-/* Goal: large chunks keep their own payload; objects are cut. Method: one tensor of many 128 KiB chunks. */
+/* Goal: large chunks keep their own payload; objects are cut. Method: one tensor of many 128 KiB
+ * chunks. */
 static void large_chunks_are_not_packed(void **state)
 {
     enum { BIG = 128 << 10, COUNT = 10 };
     uint8_t *data = malloc(BIG * COUNT);
-    struct registered_box box = {.box = {.ndim = 1, .length = {BIG * COUNT}}, .contiguous = true, .data = data};
-    struct registered_tensor tensor = {.name = "big", .coordinate = "", .dtype = CAIRN_U8, .placement = PLACEMENT_SHARDED,
-                                       .shape = {.ndim = 1, .length = {BIG * COUNT}}, .box_count = 1, .boxes = &box};
-    struct layout_options options = {.chunk_bytes = BIG, .payload_bytes = BIG, .object_bytes = 3 * BIG + 5};
+    struct registered_box box = {
+        .box = {.ndim = 1, .length = {BIG * COUNT}}, .contiguous = true, .data = data};
+    struct registered_tensor tensor = {.name = "big",
+                                       .coordinate = "",
+                                       .dtype = CAIRN_U8,
+                                       .placement = PLACEMENT_SHARDED,
+                                       .shape = {.ndim = 1, .length = {BIG * COUNT}},
+                                       .box_count = 1,
+                                       .boxes = &box};
+    struct layout_options options = {
+        .chunk_bytes = BIG, .payload_bytes = BIG, .object_bytes = 3 * BIG + 5};
     struct registered *set;
     struct layout layout;
     (void)state;
-    assert_int_equal(registered_new(0, 1, 1, &tensor, 0, NULL, &set, NULL), 0);
+    assert_int_equal(registered_new(&(struct registered_list){.rank = 0,
+                                                              .world_size = 1,
+                                                              .tensor_count = 1,
+                                                              .tensors = &tensor,
+                                                              .blob_count = 0,
+                                                              .blobs = NULL},
+                                    &set, NULL),
+                     0);
     assert_int_equal(layout_init(&layout, set, &options, NULL), 0);
     assert_int_equal(layout.payload_count, COUNT);
     assert_int_equal(layout.object_count, 4);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * registered: what is wrong with a list is said by name; what is right is copied, sorted and normalised.
+ * registered: what is wrong with a list is said by name; what is right is copied, sorted and
+ * normalised.
  */
 #include "engine/registered.h"
 
@@ -16,20 +17,33 @@ static uint8_t memory[4096];
 
 static struct registered_box good_box(void)
 {
-    return (struct registered_box){.box = {.ndim = 2, .length = {4, 6}}, .contiguous = true, .data = memory};
+    return (struct registered_box){
+        .box = {.ndim = 2, .length = {4, 6}}, .contiguous = true, .data = memory};
 }
 
 static struct registered_tensor good_tensor(struct registered_box *box)
 {
-    return (struct registered_tensor){.name = "w", .coordinate = "", .dtype = CAIRN_F32, .placement = PLACEMENT_SHARDED,
-                                      .shape = {.ndim = 2, .length = {4, 6}}, .box_count = 1, .boxes = box};
+    return (struct registered_tensor){.name = "w",
+                                      .coordinate = "",
+                                      .dtype = CAIRN_F32,
+                                      .placement = PLACEMENT_SHARDED,
+                                      .shape = {.ndim = 2, .length = {4, 6}},
+                                      .box_count = 1,
+                                      .boxes = box};
 }
 
 static void expect_invalid(const struct registered_tensor *tensor, const char *word)
 {
     struct registered *set = NULL;
     struct diag diag = DIAG_INIT;
-    assert_int_equal(registered_new(1, 4, 1, tensor, 0, NULL, &set, &diag), CAIRN_E_INVALID);
+    assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
+                                                              .world_size = 4,
+                                                              .tensor_count = 1,
+                                                              .tensors = tensor,
+                                                              .blob_count = 0,
+                                                              .blobs = NULL},
+                                    &set, &diag),
+                     CAIRN_E_INVALID);
     assert_null(set);
     if (!strstr(diag.text, word)) {
         fail_msg("'%s' lacks '%s'", diag.text, word);
@@ -90,11 +104,25 @@ static void strides_without_holes_are_contiguous(void **state)
     (void)state;
     box.contiguous = false;
     box.stride[0] = 6, box.stride[1] = 1;
-    assert_int_equal(registered_new(1, 4, 1, &tensor, 0, NULL, &set, NULL), 0);
+    assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
+                                                              .world_size = 4,
+                                                              .tensor_count = 1,
+                                                              .tensors = &tensor,
+                                                              .blob_count = 0,
+                                                              .blobs = NULL},
+                                    &set, NULL),
+                     0);
     assert_true(set->tensors[0].boxes[0].contiguous);
     registered_unref(set);
     box.stride[0] = 1, box.stride[1] = 4;
-    assert_int_equal(registered_new(1, 4, 1, &tensor, 0, NULL, &set, NULL), 0);
+    assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
+                                                              .world_size = 4,
+                                                              .tensor_count = 1,
+                                                              .tensors = &tensor,
+                                                              .blob_count = 0,
+                                                              .blobs = NULL},
+                                    &set, NULL),
+                     0);
     assert_false(set->tensors[0].boxes[0].contiguous);
     registered_unref(set);
 }
@@ -105,8 +133,12 @@ static void lists_are_sorted_and_copied(void **state)
     struct registered_tensor tensors[3] = {good_tensor(&box), good_tensor(&box), good_tensor(&box)};
     char name[] = "a", bytes[] = "bytes";
     uint32_t group[] = {0, 1, 3};
-    struct registered_blob blob = {.name = "b", .coordinate = "", .kind = BLOB_BYTES, .placement = PLACEMENT_REPLICATED,
-                                   .bytes = 5, .data = (const uint8_t *)bytes};
+    struct registered_blob blob = {.name = "b",
+                                   .coordinate = "",
+                                   .kind = BLOB_BYTES,
+                                   .placement = PLACEMENT_REPLICATED,
+                                   .bytes = 5,
+                                   .data = (const uint8_t *)bytes};
     struct registered *set;
     struct diag diag = DIAG_INIT;
     (void)state;
@@ -114,7 +146,14 @@ static void lists_are_sorted_and_copied(void **state)
     tensors[2].name = name;
     tensors[1].group = tensors[2].group = group;
     tensors[1].group_count = tensors[2].group_count = 3;
-    assert_int_equal(registered_new(1, 4, 3, tensors, 1, &blob, &set, NULL), 0);
+    assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
+                                                              .world_size = 4,
+                                                              .tensor_count = 3,
+                                                              .tensors = tensors,
+                                                              .blob_count = 1,
+                                                              .blobs = &blob},
+                                    &set, NULL),
+                     0);
     name[0] = 'z', bytes[0] = 'x';
     assert_string_equal(set->tensors[0].name, "a");
     assert_string_equal(set->tensors[1].name, "c");
@@ -127,15 +166,24 @@ static void lists_are_sorted_and_copied(void **state)
     registered_unref(set);
     registered_unref(NULL);
     tensors[0].name = "w";
-    assert_int_equal(registered_new(1, 4, 2, tensors, 0, NULL, &set, &diag), CAIRN_E_INVALID);
+    assert_int_equal(registered_new(&(struct registered_list){.rank = 1,
+                                                              .world_size = 4,
+                                                              .tensor_count = 2,
+                                                              .tensors = tensors,
+                                                              .blob_count = 0,
+                                                              .blobs = NULL},
+                                    &set, &diag),
+                     CAIRN_E_INVALID);
     assert_non_null(strstr(diag.text, "registered twice"));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(broken_tensors_are_refused_by_name), cmocka_unit_test(memory_that_overlaps_itself_is_refused),
-        cmocka_unit_test(strides_without_holes_are_contiguous), cmocka_unit_test(lists_are_sorted_and_copied),
+        cmocka_unit_test(broken_tensors_are_refused_by_name),
+        cmocka_unit_test(memory_that_overlaps_itself_is_refused),
+        cmocka_unit_test(strides_without_holes_are_contiguous),
+        cmocka_unit_test(lists_are_sorted_and_copied),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * strided: a rectangle copied between any two layouts lands where the strides say; strided_run agrees with it.
+ * strided: a rectangle copied between any two layouts lands where the strides say; strided_run
+ * agrees with it.
  */
 #include "engine/strided.h"
 
@@ -60,14 +61,20 @@ static void run_case(uint64_t seed)
     for (size_t i = 0; i < bytes; i++) {
         memory.data[i] = (uint8_t)draw(256);
     }
-    struct strided_copy copy = {.to_box = &part, .from_box = &box, .part = &part, .to = strided_packed(packed, &part, ELEMENT),
-                                .from = strided_registered(&memory, ELEMENT), .element_bytes = ELEMENT};
+    struct strided_copy copy = {.to_box = &part,
+                                .from_box = &box,
+                                .part = &part,
+                                .to = strided_packed(packed, &part, ELEMENT),
+                                .from = strided_registered(&memory, ELEMENT),
+                                .element_bytes = ELEMENT};
     strided_copy(&copy);
     size_t i = 0;
     for (at[0] = part.offset[0]; at[0] < part.offset[0] + part.length[0]; at[0]++) {
         for (at[1] = part.offset[1]; at[1] < part.offset[1] + part.length[1]; at[1]++) {
             for (at[2] = part.offset[2]; at[2] < part.offset[2] + part.length[2]; at[2]++, i++) {
-                assert_memory_equal(packed + i * ELEMENT, memory.data + place(&box, memory.stride, at) * ELEMENT, ELEMENT);
+                assert_memory_equal(packed + i * ELEMENT,
+                                    memory.data + place(&box, memory.stride, at) * ELEMENT,
+                                    ELEMENT);
             }
         }
     }
@@ -103,6 +110,7 @@ static void runs_are_recognised(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rectangles_land_where_strides_say), cmocka_unit_test(runs_are_recognised)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rectangles_land_where_strides_say),
+                                       cmocka_unit_test(runs_are_recognised)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

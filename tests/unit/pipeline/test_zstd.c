@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * zstd: exact round trips; frames that lie about their size, are cut, doubled, skippable or bombs are refused.
+ * zstd: exact round trips; frames that lie about their size, are cut, doubled, skippable or bombs
+ * are refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,11 +12,14 @@
 
 #include <cmocka.h>
 
-#include "pipeline/codec.h"
+#include "pipeline/zstd_frame.h"
 
 enum { BYTES = 20000, CAP = 40000 };
 
-struct frame_of { uint8_t plain[BYTES], stored[CAP]; size_t bytes; };
+struct frame_of {
+    uint8_t plain[BYTES], stored[CAP];
+    size_t bytes;
+};
 
 static struct frame_of *encoded(void)
 {
@@ -23,7 +27,9 @@ static struct frame_of *encoded(void)
     for (size_t i = 0; i < BYTES; i++) {
         frame->plain[i] = (uint8_t)(i % 97 * (i / 997));
     }
-    assert_int_equal(zstd_encode(3, BYTES, frame->plain, CAP, frame->stored, &frame->bytes), 0);
+    struct zstd_room room = {.cap = CAP, .data = frame->stored};
+    assert_int_equal(zstd_encode(3, BYTES, frame->plain, &room), 0);
+    frame->bytes = room.bytes;
     return frame;
 }
 
@@ -43,8 +49,10 @@ static void other_lengths_are_refused(void **state)
     struct frame_of *frame = encoded();
     uint8_t *back = malloc(BYTES + 1);
     (void)state;
-    assert_int_equal(zstd_decode(frame->bytes, frame->stored, BYTES - 1, back, NULL), CAIRN_E_FORMAT);
-    assert_int_equal(zstd_decode(frame->bytes, frame->stored, BYTES + 1, back, NULL), CAIRN_E_FORMAT);
+    assert_int_equal(zstd_decode(frame->bytes, frame->stored, BYTES - 1, back, NULL),
+                     CAIRN_E_FORMAT);
+    assert_int_equal(zstd_decode(frame->bytes, frame->stored, BYTES + 1, back, NULL),
+                     CAIRN_E_FORMAT);
     assert_int_equal(zstd_decode(0, frame->stored, BYTES, back, NULL), CAIRN_E_FORMAT);
     for (size_t cut = 1; cut < frame->bytes; cut += 7) {
         uint8_t *exact = malloc(cut); /* so that a read beyond is found */
@@ -53,12 +61,14 @@ static void other_lengths_are_refused(void **state)
         free(exact);
     }
     memcpy(frame->stored + frame->bytes, frame->stored, 100);
-    assert_int_equal(zstd_decode(frame->bytes + 100, frame->stored, BYTES, back, NULL), CAIRN_E_FORMAT);
+    assert_int_equal(zstd_decode(frame->bytes + 100, frame->stored, BYTES, back, NULL),
+                     CAIRN_E_FORMAT);
     free(back);
     free(frame);
 }
 
-/* Goal: a changed frame never decodes to other bytes. Method: flip a bit of each byte; the frame has its own checksum. */
+/* Goal: a changed frame never decodes to other bytes. Method: flip a bit of each byte; the frame
+ * has its own checksum. */
 static void changed_frames_are_refused(void **state)
 {
     struct frame_of *frame = encoded();
@@ -79,9 +89,9 @@ static void bombs_are_neither_made_nor_opened(void **state)
 {
     enum { ZEROS = 4 << 20 };
     uint8_t *zeros = calloc(1, ZEROS), *stored = malloc(ZEROS);
-    size_t bytes;
+    struct zstd_room room = {.cap = ZEROS, .data = stored};
     (void)state;
-    assert_int_equal(zstd_encode(3, ZEROS, zeros, ZEROS, stored, &bytes), CAIRN_E_TOO_LARGE);
+    assert_int_equal(zstd_encode(3, ZEROS, zeros, &room), CAIRN_E_TOO_LARGE);
     /* What the encoder refused to give out lies in stored: a frame that is far above the ratio. */
     assert_int_equal(zstd_decode(200, stored, ZEROS, zeros, NULL), CAIRN_E_FORMAT);
     free(zeros);
@@ -98,20 +108,23 @@ static void skippable_frames_are_refused(void **state)
 static void what_does_not_fit_is_told(void **state)
 {
     uint8_t plain[1000], stored[1000];
-    size_t bytes;
+    struct zstd_room room = {.cap = 20, .data = stored};
     (void)state;
     for (size_t i = 0; i < sizeof plain; i++) {
         plain[i] = (uint8_t)(i * i * 31 + i * 17 / 3);
     }
-    assert_int_equal(zstd_encode(3, sizeof plain, plain, 20, stored, &bytes), CAIRN_E_TOO_LARGE);
+    assert_int_equal(zstd_encode(3, sizeof plain, plain, &room), CAIRN_E_TOO_LARGE);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip_is_exact),        cmocka_unit_test(other_lengths_are_refused),
-        cmocka_unit_test(changed_frames_are_refused), cmocka_unit_test(bombs_are_neither_made_nor_opened),
-        cmocka_unit_test(skippable_frames_are_refused), cmocka_unit_test(what_does_not_fit_is_told),
+        cmocka_unit_test(round_trip_is_exact),
+        cmocka_unit_test(other_lengths_are_refused),
+        cmocka_unit_test(changed_frames_are_refused),
+        cmocka_unit_test(bombs_are_neither_made_nor_opened),
+        cmocka_unit_test(skippable_frames_are_refused),
+        cmocka_unit_test(what_does_not_fit_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
