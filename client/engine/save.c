@@ -318,6 +318,9 @@ static enum sm_result on_have(struct sm *sm)
     if (save->answer.code != 0) {
         return is_for_the_moment(save) ? SM_AGAIN : fail_with_answer(save, "resume");
     }
+    if (save->part.running) {
+        return SM_WAIT; /* it reads the sequences that sending again will change */
+    }
     save_move(save, SV_SEND); /* on_reply has compared */
     return SM_AGAIN;
 }
