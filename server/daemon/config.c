@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The configuration's table at work: file (libinih, read line by line so that every message has its line), flags,
- * printing, and the checks across keys.
+ * The configuration's table at work: file (libinih, read line by line so that every message has its
+ * line), flags, printing, and the checks across keys.
  */
 #include "daemon/config.h"
 
@@ -29,21 +29,27 @@ struct key {
 };
 
 static const struct key keys[] = {
-#define CONF(section, key, kind, field, value, help)                                                                     \
+#define CONF(section, key, kind, field, value, help) \
     {#section, key, #section "-" key, KIND_##kind, offsetof(struct config, field), value, help},
 #include "config.def"
 #undef CONF
 };
 
-static int set_key(struct config *config, const struct key *key, const char *value, struct diag *diag)
+static int set_key(struct config *config, const struct key *key, const char *value,
+                   struct diag *diag)
 {
     void *field = (char *)config + key->offset;
     switch (key->kind) {
-    case KIND_TEXT: return value_text(value, CONFIG_TEXT_MAX, field, diag);
-    case KIND_BYTES: return value_bytes(value, field, diag);
-    case KIND_DURATION: return value_duration_ms(value, field, diag);
-    case KIND_COUNT: return value_count(value, field, diag);
-    case KIND_BOOL: return value_bool(value, field, diag);
+    case KIND_TEXT:
+        return value_text(value, CONFIG_TEXT_MAX, field, diag);
+    case KIND_BYTES:
+        return value_bytes(value, field, diag);
+    case KIND_DURATION:
+        return value_duration_ms(value, field, diag);
+    case KIND_COUNT:
+        return value_count(value, field, diag);
+    case KIND_BOOL:
+        return value_bool(value, field, diag);
     }
     UNREACHABLE();
 }
@@ -56,7 +62,8 @@ void config_defaults(struct config *config)
     }
 }
 
-/* --- which key is meant ------------------------------------------------------------------------------------- */
+/* --- which key is meant
+ * ------------------------------------------------------------------------------------- */
 
 static const struct key *find_key(const char *section, const char *name)
 {
@@ -108,7 +115,8 @@ int config_set(struct config *config, const char *name, const char *value, struc
 {
     const struct key *key = find_flag(name);
     if (!key) {
-        return diag_set(diag, CAIRN_E_CONFIG, "--%s is no option; did you mean --%s?", name, nearest(name)->flag);
+        return diag_set(diag, CAIRN_E_CONFIG, "--%s is no option; did you mean --%s?", name,
+                        nearest(name)->flag);
     }
     int status = set_key(config, key, value, diag);
     if (status != 0) {
@@ -117,7 +125,9 @@ int config_set(struct config *config, const char *name, const char *value, struc
     return status;
 }
 
-/* --- the file --------------------------------------------------------------------------------------------------- */
+/* --- the file
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 struct reading {
     struct config *config;
@@ -139,8 +149,9 @@ static char *read_line(char *text, int size, void *stream)
     reading->line++;
     size_t length = strlen(text);
     if (length > 0 && text[length - 1] != '\n' && !feof(reading->file)) {
-        err_ignore(diag_set(reading->diag, CAIRN_E_CONFIG, "%s:%d: the line is longer than %d bytes", reading->path,
-                            reading->line, size - 2)); /* reported by config_read */
+        err_ignore(diag_set(reading->diag, CAIRN_E_CONFIG,
+                            "%s:%d: the line is longer than %d bytes", reading->path, reading->line,
+                            size - 2)); /* reported by config_read */
         return NULL;
     }
     if (text[strspn(text, " \t\r\n")] == '#') {
@@ -161,7 +172,8 @@ static int on_value(void *user, const char *section, const char *name, const cha
         char flag[256];
         snprintf(flag, sizeof(flag), "%s-%s", section, name);
         const struct key *near = nearest(flag);
-        err_ignore(diag_set(&why, CAIRN_E_CONFIG, "unknown key '%s' in section [%s]; did you mean '%s' in [%s]?", name,
+        err_ignore(diag_set(&why, CAIRN_E_CONFIG,
+                            "unknown key '%s' in section [%s]; did you mean '%s' in [%s]?", name,
                             section, near->name, near->section));
     } else if (reading->seen[key - keys]) {
         err_ignore(diag_set(&why, CAIRN_E_CONFIG, "'%s' in [%s] is set twice", name, section));
@@ -174,7 +186,8 @@ static int on_value(void *user, const char *section, const char *name, const cha
     if (why.code == 0) {
         return 1;
     }
-    err_ignore(diag_set(reading->diag, CAIRN_E_CONFIG, "%s:%d: %s", reading->path, reading->line, why.text));
+    err_ignore(diag_set(reading->diag, CAIRN_E_CONFIG, "%s:%d: %s", reading->path, reading->line,
+                        why.text));
     return 0;
 }
 
@@ -193,18 +206,23 @@ int config_read(struct config *config, const char *path, struct diag *diag)
         return diag_set(diag, CAIRN_E_IO, "read the configuration %s", path);
     }
     if (local.code == 0 && line != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "%s:%d: neither [section] nor key = value", path, line);
+        return diag_set(diag, CAIRN_E_CONFIG, "%s:%d: neither [section] nor key = value", path,
+                        line);
     }
     return diag_copy(diag, &local);
 }
 
-/* --- across keys ---------------------------------------------------------------------------------------------------- */
+/* --- across keys
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static int check_tls(const struct config *config, struct diag *diag)
 {
-    int set = (config->tls_cert[0] != '\0') + (config->tls_key[0] != '\0') + (config->tls_ca[0] != '\0');
+    int set =
+        (config->tls_cert[0] != '\0') + (config->tls_key[0] != '\0') + (config->tls_ca[0] != '\0');
     if (set != 0 && set != 3) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[tls] cert, key and ca belong together: %d of them are set", set);
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[tls] cert, key and ca belong together: %d of them are set", set);
     }
     return 0;
 }
@@ -213,19 +231,22 @@ static int check_numbers(const struct config *config, struct diag *diag)
 {
     uint64_t chunk = config->chunk_bytes;
     if (chunk < LIMIT_CHUNK_BYTES_MIN || chunk > LIMIT_CHUNK_BYTES || (chunk & (chunk - 1)) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[save] chunk: %" PRIu64 " bytes: a power of two from 4KiB to 4MiB", chunk);
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[save] chunk: %" PRIu64 " bytes: a power of two from 4KiB to 4MiB", chunk);
     }
     if (config->buffer_bytes < UINT64_C(4) * LIMIT_CHUNK_BYTES) {
         return diag_set(diag, CAIRN_E_CONFIG, "[memory] buffers: at least 16MiB");
     }
     if (config->dead_after_ms < 2 * config->heartbeat_ms || config->heartbeat_ms == 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[session] dead-after must be at least twice heartbeat");
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[session] dead-after must be at least twice heartbeat");
     }
     if (config->login_ms == 0 || config->grant_idle_ms == 0) {
         return diag_set(diag, CAIRN_E_CONFIG, "[session] login and grant-idle must be above zero");
     }
     if (config->store_threads > 64 || config->verify_threads > 64) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[store] threads and [daemon] verify-threads: at most 64");
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[store] threads and [daemon] verify-threads: at most 64");
     }
     return 0;
 }
@@ -238,13 +259,16 @@ static int check_words(const struct config *config, struct diag *diag)
     uint8_t uuid[16];
     unsigned long mode = strtoul(config->listen_unix_mode, &end, 8);
     if (log_parse_level(config->log_level, &level) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[log] level: '%s' is none of debug, info, warn, error", config->log_level);
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[log] level: '%s' is none of debug, info, warn, error", config->log_level);
     }
     if (log_parse_format(config->log_format, &format) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[log] format: '%s' is neither text nor json", config->log_format);
+        return diag_set(diag, CAIRN_E_CONFIG, "[log] format: '%s' is neither text nor json",
+                        config->log_format);
     }
     if (*end != '\0' || end == config->listen_unix_mode || mode > 0777) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[listen] unix-mode: '%s' is no octal mode", config->listen_unix_mode);
+        return diag_set(diag, CAIRN_E_CONFIG, "[listen] unix-mode: '%s' is no octal mode",
+                        config->listen_unix_mode);
     }
     if (config->store_uuid[0] != '\0' && !hex_decode(16, config->store_uuid, uuid)) {
         return diag_set(diag, CAIRN_E_CONFIG, "[store] uuid: 32 hex digits are wanted");
@@ -255,7 +279,8 @@ static int check_words(const struct config *config, struct diag *diag)
 int config_check(const struct config *config, struct diag *diag)
 {
     if (strncmp(config->store_url, "dir:/", 5) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG, "[store] url: '%s': say where checkpoints live, as dir:/absolute/path",
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[store] url: '%s': say where checkpoints live, as dir:/absolute/path",
                         config->store_url);
     }
     if (config->listen_unix[0] == '\0' && config->listen_tcp[0] == '\0') {
@@ -266,18 +291,30 @@ int config_check(const struct config *config, struct diag *diag)
     return status != 0 ? status : check_words(config, diag);
 }
 
-/* --- printing ---------------------------------------------------------------------------------------------------------- */
+/* --- printing
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static void print_value(const struct config *config, const struct key *key, FILE *out)
 {
     const void *field = (const char *)config + key->offset;
     char text[64];
     switch (key->kind) {
-    case KIND_TEXT: fprintf(out, "%s", (const char *)field); return;
-    case KIND_BOOL: fprintf(out, "%s", *(const bool *)field ? "yes" : "no"); return;
-    case KIND_COUNT: fprintf(out, "%" PRIu64, *(const uint64_t *)field); return;
-    case KIND_BYTES: value_format_bytes(*(const uint64_t *)field, sizeof(text), text); break;
-    case KIND_DURATION: value_format_duration(*(const uint64_t *)field, sizeof(text), text); break;
+    case KIND_TEXT:
+        fprintf(out, "%s", (const char *)field);
+        return;
+    case KIND_BOOL:
+        fprintf(out, "%s", *(const bool *)field ? "yes" : "no");
+        return;
+    case KIND_COUNT:
+        fprintf(out, "%" PRIu64, *(const uint64_t *)field);
+        return;
+    case KIND_BYTES:
+        value_format_bytes(*(const uint64_t *)field, sizeof(text), text);
+        break;
+    case KIND_DURATION:
+        value_format_duration(*(const uint64_t *)field, sizeof(text), text);
+        break;
     }
     fprintf(out, "%s", text);
 }
@@ -290,7 +327,8 @@ void config_print(const struct config *config, FILE *out)
             section = keys[i].section;
             fprintf(out, "%s[%s]\n", i == 0 ? "" : "\n", section);
         }
-        fprintf(out, "# %s (default: %s)\n%s = ", keys[i].help, keys[i].value[0] ? keys[i].value : "empty", keys[i].name);
+        fprintf(out, "# %s (default: %s)\n%s = ", keys[i].help,
+                keys[i].value[0] ? keys[i].value : "empty", keys[i].name);
         print_value(config, &keys[i], out);
         fputc('\n', out);
     }
@@ -299,7 +337,7 @@ void config_print(const struct config *config, FILE *out)
 void config_usage(FILE *out)
 {
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-        fprintf(out, "  --%-28s %s%s%s%s\n", keys[i].flag, keys[i].help, keys[i].value[0] ? " [" : "", keys[i].value,
-                keys[i].value[0] ? "]" : "");
+        fprintf(out, "  --%-28s %s%s%s%s\n", keys[i].flag, keys[i].help,
+                keys[i].value[0] ? " [" : "", keys[i].value, keys[i].value[0] ? "]" : "");
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's configuration: defaults, then the file, then flags; every value checked, every mistake named with its
- * line or flag. The table is config.def.
+ * The daemon's configuration: defaults, then the file, then flags; every value checked, every
+ * mistake named with its line or flag. The table is config.def.
  */
 #ifndef CAIRN_DAEMON_CONFIG_H
 #define CAIRN_DAEMON_CONFIG_H
@@ -15,11 +15,11 @@
 enum { CONFIG_TEXT_MAX = 512 };
 
 struct config {
-#define CONFIG_FIELD_TEXT(field) char field[CONFIG_TEXT_MAX];
-#define CONFIG_FIELD_BYTES(field) uint64_t field;
-#define CONFIG_FIELD_DURATION(field) uint64_t field; /* ms */
-#define CONFIG_FIELD_COUNT(field) uint64_t field;
-#define CONFIG_FIELD_BOOL(field) bool field;
+#define CONFIG_FIELD_TEXT(field)                     char field[CONFIG_TEXT_MAX];
+#define CONFIG_FIELD_BYTES(field)                    uint64_t field;
+#define CONFIG_FIELD_DURATION(field)                 uint64_t field; /* ms */
+#define CONFIG_FIELD_COUNT(field)                    uint64_t field;
+#define CONFIG_FIELD_BOOL(field)                     bool field;
 #define CONF(section, key, kind, field, value, help) CONFIG_FIELD_##kind(field)
 #include "config.def"
 #undef CONF
@@ -29,9 +29,11 @@ void config_defaults(struct config *config);
 /* CONFIG: "path:line: section.key: what is wrong" with the nearest known key; NOT_FOUND. */
 int MUST_USE config_read(struct config *config, const char *path, struct diag *diag);
 /* One value, as from a flag: name is "section-key". CONFIG. */
-int MUST_USE config_set(struct config *config, const char *name, const char *value, struct diag *diag);
+int MUST_USE config_set(struct config *config, const char *name, const char *value,
+                        struct diag *diag);
 bool config_has(const char *name); /* is it a flag? */
-/* What single values cannot show: a store, at least one listener, TLS files together, TLS on the network ... */
+/* What single values cannot show: a store, at least one listener, TLS files together, TLS on the
+ * network ... */
 int MUST_USE config_check(const struct config *config, struct diag *diag);
 /* The effective configuration as a file with comments. */
 void config_print(const struct config *config, FILE *out);

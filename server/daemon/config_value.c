@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers with units. A number without a unit is bytes, but never a duration: "10" could be anything.
+ * Numbers with units. A number without a unit is bytes, but never a duration: "10" could be
+ * anything.
  */
 #include "daemon/config_value.h"
 
@@ -17,8 +18,11 @@ struct unit {
     uint64_t factor;
 };
 
-static const struct unit byte_units[] = {
-    {"GiB", UINT64_C(1) << 30}, {"MiB", UINT64_C(1) << 20}, {"KiB", UINT64_C(1) << 10}, {"TiB", UINT64_C(1) << 40}, {"", 1}};
+static const struct unit byte_units[] = {{"GiB", UINT64_C(1) << 30},
+                                         {"MiB", UINT64_C(1) << 20},
+                                         {"KiB", UINT64_C(1) << 10},
+                                         {"TiB", UINT64_C(1) << 40},
+                                         {"", 1}};
 static const struct unit time_units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
 
 /* Digits, then one of the units. False otherwise, or on overflow. */
@@ -45,14 +49,16 @@ int value_bytes(const char *text, uint64_t *ret, struct diag *diag)
 {
     return parse(text, byte_units, ARRAY_LEN(byte_units), ret)
                ? 0
-               : diag_set(diag, CAIRN_E_CONFIG, "'%s' is not a size: write for instance 4096, 64KiB, 128MiB, 1GiB", text);
+               : diag_set(diag, CAIRN_E_CONFIG,
+                          "'%s' is not a size: write for instance 4096, 64KiB, 128MiB, 1GiB", text);
 }
 
 int value_duration_ms(const char *text, uint64_t *ret, struct diag *diag)
 {
     return parse(text, time_units, ARRAY_LEN(time_units), ret)
                ? 0
-               : diag_set(diag, CAIRN_E_CONFIG, "'%s' is not a duration: write for instance 250ms, 10s, 5m, 1h", text);
+               : diag_set(diag, CAIRN_E_CONFIG,
+                          "'%s' is not a duration: write for instance 250ms, 10s, 5m, 1h", text);
 }
 
 int value_count(const char *text, uint64_t *ret, struct diag *diag)
@@ -80,13 +86,15 @@ int value_text(const char *text, size_t bytes, char *ret, struct diag *diag)
 {
     size_t length = strlen(text);
     if (length >= bytes) {
-        return diag_set(diag, CAIRN_E_CONFIG, "a value of %zu bytes: at most %zu", length, bytes - 1);
+        return diag_set(diag, CAIRN_E_CONFIG, "a value of %zu bytes: at most %zu", length,
+                        bytes - 1);
     }
     memcpy(ret, text, length + 1);
     return 0;
 }
 
-static void format(uint64_t value, const struct unit *units, size_t count, struct unit least, char *ret, size_t bytes)
+static void format(uint64_t value, const struct unit *units, size_t count, struct unit least,
+                   char *ret, size_t bytes)
 {
     struct unit best = least;
     for (size_t i = 0; i < count; i++) {

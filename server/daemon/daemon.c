@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's parts from bottom to top, started in that order and ended in the other. Main thread, blocking; after
- * loop_uv_run everything happens in callbacks until the last of them stops the loop.
+ * The daemon's parts from bottom to top, started in that order and ended in the other. Main thread,
+ * blocking; after loop_uv_run everything happens in callbacks until the last of them stops the
+ * loop.
  */
 #include "daemon/daemon.h"
 
@@ -36,7 +37,8 @@ struct daemon {
     struct diag diag;
 };
 
-/* --- the end, from top to bottom ------------------------------------------------------------------------------ */
+/* --- the end, from top to bottom
+ * ------------------------------------------------------------------------------ */
 
 static void on_store_closed(void *user)
 {
@@ -82,12 +84,15 @@ static void on_signal(void *user, int signum)
         return;
     }
     if (!daemon->stopping) {
-        LOG(LOG_INFO, "daemon", "stopping", li("signal", signum), lf("grace_s", (double)daemon->config->grace_ms / 1000.0));
+        LOG(LOG_INFO, "daemon", "stopping", li("signal", signum),
+            lf("grace_s", (double)daemon->config->grace_ms / 1000.0));
         stop(daemon, daemon->config->grace_ms);
     }
 }
 
-/* --- readiness --------------------------------------------------------------------------------------------------- */
+/* --- readiness
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 /* systemd's Type=notify, without its library: one datagram to $NOTIFY_SOCKET. */
 static void notify_ready(void)
@@ -108,12 +113,14 @@ static void notify_ready(void)
     }
     socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
     if (sendto(fd, text, sizeof(text) - 1, MSG_NOSIGNAL, (struct sockaddr *)&addr, length) < 0) {
-        LOG(LOG_WARN, "daemon", "the service manager could not be told", ls("err", strerror(errno)));
+        LOG(LOG_WARN, "daemon", "the service manager could not be told",
+            ls("err", strerror(errno)));
     }
     close(fd);
 }
 
-/* --- the beginning, from bottom to top ------------------------------------------------------------------------------ */
+/* --- the beginning, from bottom to top
+ * ------------------------------------------------------------------------------ */
 
 static int start_server(struct daemon *daemon)
 {
@@ -133,7 +140,8 @@ static int start_server(struct daemon *daemon)
     if (status != 0) {
         return status;
     }
-    return listeners_new(daemon->loop, daemon->net, config, daemon->server, &daemon->listeners, &daemon->diag);
+    return listeners_new(daemon->loop, daemon->net, config, daemon->server, &daemon->listeners,
+                         &daemon->diag);
 }
 
 static void on_catalog_ready(void *user, int status, const struct diag *diag)
@@ -163,7 +171,8 @@ static int open_store(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
     struct uuid uuid;
-    bool expected = config->store_uuid[0] != '\0' && hex_decode(sizeof(uuid), config->store_uuid, &uuid);
+    bool expected =
+        config->store_uuid[0] != '\0' && hex_decode(sizeof(uuid), config->store_uuid, &uuid);
     struct store_dir_options options = {.loop = daemon->loop,
                                         .pool = daemon->store_pool,
                                         .vfs = vfs_posix(),
@@ -200,11 +209,12 @@ static int start(struct daemon *daemon)
         status = net_uv_new(daemon->loop, &daemon->net, &daemon->diag);
     }
     if (status == 0) {
-        status = work_threads_new(daemon->loop, (unsigned)config->store_threads, "cairn-store", &daemon->store_pool, &daemon->diag);
+        status = work_threads_new(daemon->loop, (unsigned)config->store_threads, "cairn-store",
+                                  &daemon->store_pool, &daemon->diag);
     }
     if (status == 0) {
-        status = work_threads_new(daemon->loop, (unsigned)config->verify_threads, "cairn-verify", &daemon->verify_pool,
-                                  &daemon->diag);
+        status = work_threads_new(daemon->loop, (unsigned)config->verify_threads, "cairn-verify",
+                                  &daemon->verify_pool, &daemon->diag);
     }
     if (status == 0) {
         status = open_store(daemon);

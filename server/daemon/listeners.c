@@ -49,15 +49,18 @@ static void on_accept(void *user, struct sock *sock)
     server_accept(listeners->server, stream);
 }
 
-static int add_place(struct listeners *listeners, const struct net_addr *addr, unsigned mode, struct diag *diag)
+static int add_place(struct listeners *listeners, const struct net_addr *addr, unsigned mode,
+                     struct diag *diag)
 {
     char text[320];
     if (listeners->count == LISTENERS_MAX) {
         return diag_set(diag, CAIRN_E_CONFIG, "[listen]: more than %d addresses", LISTENERS_MAX);
     }
     struct place *place = &listeners->places[listeners->count];
-    *place = (struct place){.listeners = listeners, .tls = addr->family == NET_TCP && listeners->tls != NULL};
-    int status = listeners->net->ops->listen(listeners->net, addr, mode, on_accept, place, &place->listener, &place->addr, diag);
+    *place = (struct place){.listeners = listeners,
+                            .tls = addr->family == NET_TCP && listeners->tls != NULL};
+    int status = listeners->net->ops->listen(listeners->net, addr, mode, on_accept, place,
+                                             &place->listener, &place->addr, diag);
     if (status != 0) {
         return status;
     }
@@ -67,7 +70,8 @@ static int add_place(struct listeners *listeners, const struct net_addr *addr, u
     return 0;
 }
 
-static int add_tcp(struct listeners *listeners, const struct config *config, const char *text, struct diag *diag)
+static int add_tcp(struct listeners *listeners, const struct config *config, const char *text,
+                   struct diag *diag)
 {
     struct net_addr addr;
     int status = net_addr_parse(text, CAIRN_DEFAULT_PORT, &addr, diag);
@@ -80,7 +84,8 @@ static int add_tcp(struct listeners *listeners, const struct config *config, con
     }
     if (!listeners->tls && !net_addr_is_local(&addr) && !config->listen_plaintext) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "[listen] tcp: %s is reachable from the network and there is no TLS: set [tls] cert, key and ca, or say "
+                        "[listen] tcp: %s is reachable from the network and there is no TLS: set "
+                        "[tls] cert, key and ca, or say "
                         "plaintext-on-network = yes",
                         text);
     }
@@ -96,19 +101,21 @@ static int add_all(struct listeners *listeners, const struct config *config, str
             return diag_set(diag, CAIRN_E_CONFIG, "[listen] unix: the path is too long");
         }
         memcpy(addr.host, config->listen_unix, strlen(config->listen_unix) + 1);
-        status = add_place(listeners, &addr, (unsigned)strtoul(config->listen_unix_mode, NULL, 8), diag);
+        status =
+            add_place(listeners, &addr, (unsigned)strtoul(config->listen_unix_mode, NULL, 8), diag);
     }
     char copy[CONFIG_TEXT_MAX];
     memcpy(copy, config->listen_tcp, sizeof(copy));
     char *save = NULL;
-    for (char *text = strtok_r(copy, ", ", &save); status == 0 && text; text = strtok_r(NULL, ", ", &save)) {
+    for (char *text = strtok_r(copy, ", ", &save); status == 0 && text;
+         text = strtok_r(NULL, ", ", &save)) {
         status = add_tcp(listeners, config, text, diag);
     }
     return status;
 }
 
-int listeners_new(struct loop *loop, struct net *net, const struct config *config, struct server *server,
-                  struct listeners **ret, struct diag *diag)
+int listeners_new(struct loop *loop, struct net *net, const struct config *config,
+                  struct server *server, struct listeners **ret, struct diag *diag)
 {
     struct listeners *listeners = calloc(1, sizeof(*listeners));
     if (!listeners) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * listeners: the sockets of the configuration, each stacked as it must be (TLS on TCP where certificates are set), and
- * the rule that plaintext never leaves the host unless told otherwise in so many words.
+ * listeners: the sockets of the configuration, each stacked as it must be (TLS on TCP where
+ * certificates are set), and the rule that plaintext never leaves the host unless told otherwise in
+ * so many words.
  */
 #ifndef CAIRN_DAEMON_LISTENERS_H
 #define CAIRN_DAEMON_LISTENERS_H
@@ -11,9 +12,10 @@
 
 struct listeners;
 
-/* Binds everything or nothing. BUSY: the address is in use; CONFIG: plaintext on the network; AUTH: certificates. */
-int MUST_USE listeners_new(struct loop *loop, struct net *net, const struct config *config, struct server *server,
-                           struct listeners **ret, struct diag *diag);
+/* Binds everything or nothing. BUSY: the address is in use; CONFIG: plaintext on the network; AUTH:
+ * certificates. */
+int MUST_USE listeners_new(struct loop *loop, struct net *net, const struct config *config,
+                           struct server *server, struct listeners **ret, struct diag *diag);
 /* Stops accepting and removes the Unix socket. Accepts NULL. */
 void listeners_free(struct listeners *listeners);
 

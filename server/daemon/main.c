@@ -19,19 +19,24 @@ struct arguments {
 
 static void usage(FILE *out)
 {
-    fprintf(out, "usage: cairnd [--config FILE] [--SECTION-KEY VALUE ...]\n"
-                 "       cairnd --config FILE --check-config | --print-config\n\n"
-                 "The checkpoint server. Values come from the file, then from flags.\n\n"
-                 "  --config FILE                  read this file first\n"
-                 "  --check-config                 check file and flags, then end: 0 is good, 2 names the mistake\n"
-                 "  --print-config                 print the effective configuration as a file, then end\n"
-                 "  --help, --version\n\n"
-                 "Keys, as flags (in the file: [section] key = value):\n");
+    fprintf(
+        out,
+        "usage: cairnd [--config FILE] [--SECTION-KEY VALUE ...]\n"
+        "       cairnd --config FILE --check-config | --print-config\n\n"
+        "The checkpoint server. Values come from the file, then from flags.\n\n"
+        "  --config FILE                  read this file first\n"
+        "  --check-config                 check file and flags, then end: 0 is good, 2 names the "
+        "mistake\n"
+        "  --print-config                 print the effective configuration as a file, then end\n"
+        "  --help, --version\n\n"
+        "Keys, as flags (in the file: [section] key = value):\n");
     config_usage(out);
-    fprintf(out, "\nA first run:  cairnd --store-url dir:/srv/cairn --store-create yes --listen-tcp 127.0.0.1:7421\n");
+    fprintf(out, "\nA first run:  cairnd --store-url dir:/srv/cairn --store-create yes "
+                 "--listen-tcp 127.0.0.1:7421\n");
 }
 
-static int take_flag(struct config *config, struct arguments *arguments, int argc, char **argv, int *io_at, struct diag *diag)
+static int take_flag(struct config *config, struct arguments *arguments, int argc, char **argv,
+                     int *io_at, struct diag *diag)
 {
     const char *flag = argv[*io_at];
     if (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0) {
@@ -69,7 +74,8 @@ static const char *config_file(int argc, char **argv)
     return getenv("CAIRN_CONFIG");
 }
 
-static int parse(struct config *config, struct arguments *arguments, int argc, char **argv, struct diag *diag)
+static int parse(struct config *config, struct arguments *arguments, int argc, char **argv,
+                 struct diag *diag)
 {
     config_defaults(config);
     arguments->file = config_file(argc, argv);
@@ -93,7 +99,7 @@ static void start_log(const struct config *config)
 {
     enum log_level level = LOG_INFO;
     enum log_format format = LOG_TEXT;
-    err_ignore(log_parse_level(config->log_level, &level));    /* config_check has seen both words */
+    err_ignore(log_parse_level(config->log_level, &level)); /* config_check has seen both words */
     err_ignore(log_parse_format(config->log_format, &format));
     log_setup(level, format);
 }
@@ -109,11 +115,20 @@ int main(int argc, char **argv)
         return fail(status, &diag);
     }
     switch (arguments.action) {
-    case ACTION_HELP: usage(stdout); return 0;
-    case ACTION_VERSION: printf("cairnd %s\n", CAIRN_VERSION); return 0;
-    case ACTION_PRINT: config_print(&config, stdout); return 0;
-    case ACTION_CHECK: printf("the configuration is good\n"); return 0;
-    case ACTION_RUN: break;
+    case ACTION_HELP:
+        usage(stdout);
+        return 0;
+    case ACTION_VERSION:
+        printf("cairnd %s\n", CAIRN_VERSION);
+        return 0;
+    case ACTION_PRINT:
+        config_print(&config, stdout);
+        return 0;
+    case ACTION_CHECK:
+        printf("the configuration is good\n");
+        return 0;
+    case ACTION_RUN:
+        break;
     }
     start_log(&config);
     status = daemon_run(&config, &diag);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rotation: each turn gives one session one buffer, for a read first (a restore waits for it) and then for a
- * save, and puts the session at the end. No session holds more than its share while others wait.
+ * The rotation: each turn gives one session one buffer, for a read first (a restore waits for it)
+ * and then for a save, and puts the session at the end. No session holds more than its share while
+ * others wait.
  */
 #include "session/credit.h"
 
@@ -11,7 +12,8 @@ int credit_init(struct credit *credit, uint64_t bytes_total, struct diag *diag)
 {
     uint64_t count = bytes_total / LIMIT_CHUNK_BYTES;
     if (count < 4) {
-        return diag_set(diag, CAIRN_E_CONFIG, "a buffer budget of %llu bytes is too small: at least %u MiB",
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "a buffer budget of %llu bytes is too small: at least %u MiB",
                         (unsigned long long)bytes_total, 4 * (LIMIT_CHUNK_BYTES >> 20));
     }
     list_init(&credit->waiting);

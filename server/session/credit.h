@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * credit: the one byte budget of payload buffers and its fair rotation. A grant is a buffer taken from the pool
- * for one session; sessions that want some take turns; reads queue in the same rotation.
+ * credit: the one byte budget of payload buffers and its fair rotation. A grant is a buffer taken
+ * from the pool for one session; sessions that want some take turns; reads queue in the same
+ * rotation.
  */
 #ifndef CAIRN_SESSION_CREDIT_H
 #define CAIRN_SESSION_CREDIT_H
@@ -24,10 +25,10 @@ struct credit {
 struct credit_user {
     struct credit *credit;
     struct list link;
-    uint32_t wanted;                 /* buffers that the peer asked for and has not got */
+    uint32_t wanted; /* buffers that the peer asked for and has not got */
     uint32_t held_count;
-    void *held[CREDIT_HELD_MAX];     /* granted, not yet used */
-    struct list reads;               /* credit_read.link: each waits for one buffer */
+    void *held[CREDIT_HELD_MAX]; /* granted, not yet used */
+    struct list reads;           /* credit_read.link: each waits for one buffer */
     void (*on_grant)(struct credit_user *user, uint32_t buffers);
 };
 
@@ -38,13 +39,15 @@ struct credit_read {
 
 int MUST_USE credit_init(struct credit *credit, uint64_t bytes_total, struct diag *diag);
 void credit_fini(struct credit *credit); /* every buffer must be back */
-void credit_user_init(struct credit_user *user, struct credit *credit, void (*on_grant)(struct credit_user *, uint32_t));
+void credit_user_init(struct credit_user *user, struct credit *credit,
+                      void (*on_grant)(struct credit_user *, uint32_t));
 /* Returns what is held; queued reads are dropped (their owner frees them). */
 void credit_user_fini(struct credit_user *user);
 void credit_want(struct credit_user *user, uint32_t buffers);
 void *credit_use(struct credit_user *user); /* a granted buffer; NULL: none was granted */
 void credit_put(struct credit *credit, void *buffer);
 /* on_buffer is called now or when a buffer comes free. */
-void credit_read(struct credit_user *user, struct credit_read *read, void (*on_buffer)(struct credit_read *, void *));
+void credit_read(struct credit_user *user, struct credit_read *read,
+                 void (*on_buffer)(struct credit_read *, void *));
 
 #endif

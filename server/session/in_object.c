@@ -5,8 +5,9 @@
  *   creating -> writing -> footer -> sealing -> (durable, freed)
  *       \________\__________\_________\-> failed -> aborting -> (freed)
  *
- * Each payload: verify pool (crc and digest of every chunk) -> store write. Writes of one object run side by side; the
- * footer waits for all of them. Invariant: an object is sealed only when every chunk in it was verified.
+ * Each payload: verify pool (crc and digest of every chunk) -> store write. Writes of one object
+ * run side by side; the footer waits for all of them. Invariant: an object is sealed only when
+ * every chunk in it was verified.
  */
 #include "session/ingest_private.h"
 
@@ -56,7 +57,8 @@ static void free_object(struct in_object *object)
 static void submit(struct in_object *object, enum store_op op, void (*done)(struct store_req *))
 {
     struct writer *writer = object->writer;
-    object->req = (struct store_req){.op = op, .done = done, .run = writer->run, .object = object->id};
+    object->req =
+        (struct store_req){.op = op, .done = done, .run = writer->run, .object = object->id};
     if (op == STORE_CREATE) {
         /* Given back when it is sealed: the store cuts an object to what was written. */
         object->req.bytes = writer->ingest->store->caps.object_bytes_preferred +
@@ -66,7 +68,8 @@ static void submit(struct in_object *object, enum store_op op, void (*done)(stru
     store_submit(writer->ingest->store, &object->req);
 }
 
-/* --- failure -------------------------------------------------------------------------------------- */
+/* --- failure
+ * -------------------------------------------------------------------------------------- */
 
 static void on_aborted(struct store_req *req)
 {
@@ -89,7 +92,8 @@ static void fail(struct in_object *object, int code, const char *text)
 void in_object_drop(struct in_object *object)
 {
     if (object->state == IN_SEALING) {
-        return; /* cannot be stopped any more; it becomes durable and is found again by writer_have */
+        return; /* cannot be stopped any more; it becomes durable and is found again by writer_have
+                 */
     }
     if (object->state != IN_ABORTING) {
         object->state = IN_FAILED;
@@ -97,7 +101,8 @@ void in_object_drop(struct in_object *object)
     advance(object);
 }
 
-/* --- one payload ---------------------------------------------------------------------------------- */
+/* --- one payload
+ * ---------------------------------------------------------------------------------- */
 
 static bool is_zero(const uint8_t *data, size_t bytes)
 {
@@ -111,7 +116,8 @@ static void verify_run(struct work *work)
     for (uint32_t i = 0; i < write->envelope_count && write->status == 0; i++) {
         const struct envelope *envelope = &write->envelopes[i];
         if (!is_zero(write->payload + at, envelope->offset - at)) {
-            write->status = diag_set(&write->diag, CAIRN_E_DIGEST_MISMATCH, "padding in front of a chunk is not zero");
+            write->status = diag_set(&write->diag, CAIRN_E_DIGEST_MISMATCH,
+                                     "padding in front of a chunk is not zero");
             return;
         }
         write->status = chunk_verify(envelope, write->payload + envelope->offset, &write->diag);
@@ -167,20 +173,23 @@ static void verify_done(struct work *work)
     }
 }
 
-/* Envelopes inside the payload, ascending, without overlap, starting at its first byte and ending at its last. */
+/* Envelopes inside the payload, ascending, without overlap, starting at its first byte and ending
+ * at its last. */
 static int check_envelopes(const struct msg_data *data, uint32_t payload_bytes, struct diag *diag)
 {
     uint64_t at = 0;
     for (uint32_t i = 0; i < data->envelope_count; i++) {
         const struct envelope *envelope = &data->envelopes[i];
         if (envelope->offset < at || envelope->offset + envelope->stored_bytes > payload_bytes) {
-            return diag_set(diag, CAIRN_E_PROTOCOL, "chunk %u at %llu overlaps or leaves the payload of %u bytes", i,
+            return diag_set(diag, CAIRN_E_PROTOCOL,
+                            "chunk %u at %llu overlaps or leaves the payload of %u bytes", i,
                             (unsigned long long)envelope->offset, payload_bytes);
         }
         at = envelope->offset + envelope->stored_bytes;
     }
     if (data->envelope_count == 0 || data->envelopes[0].offset != 0 || at != payload_bytes) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "the chunks do not fill the payload of %u bytes", payload_bytes);
+        return diag_set(diag, CAIRN_E_PROTOCOL, "the chunks do not fill the payload of %u bytes",
+                        payload_bytes);
     }
     return 0;
 }
@@ -189,7 +198,8 @@ static int keep_envelopes(struct in_object *object, const struct msg_data *data,
 {
     uint32_t needed = object->envelope_count + data->envelope_count;
     if (needed > LIMIT_OBJECT_ENVELOPES) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d chunks in an object", LIMIT_OBJECT_ENVELOPES);
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d chunks in an object",
+                        LIMIT_OBJECT_ENVELOPES);
     }
     if (needed > object->envelope_cap) {
         uint32_t cap = needed < 16 ? 16 : needed * 2;
@@ -207,14 +217,18 @@ static int keep_envelopes(struct in_object *object, const struct msg_data *data,
     return 0;
 }
 
-static int check_place(const struct in_object *object, const struct msg_data *data, uint32_t payload_bytes, struct diag *diag)
+static int check_place(const struct in_object *object, const struct msg_data *data,
+                       uint32_t payload_bytes, struct diag *diag)
 {
     if (object->ended || data->offset != object->next_offset) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "object %u: payload at %llu where %llu was due", object->id.sequence,
-                        (unsigned long long)data->offset, (unsigned long long)object->next_offset);
+        return diag_set(diag, CAIRN_E_PROTOCOL, "object %u: payload at %llu where %llu was due",
+                        object->id.sequence, (unsigned long long)data->offset,
+                        (unsigned long long)object->next_offset);
     }
-    if (data->offset + payload_bytes + object_footer_bytes(LIMIT_OBJECT_ENVELOPES) > LIMIT_OBJECT_BYTES) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "object %u grows beyond its limit", object->id.sequence);
+    if (data->offset + payload_bytes + object_footer_bytes(LIMIT_OBJECT_ENVELOPES) >
+        LIMIT_OBJECT_BYTES) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "object %u grows beyond its limit",
+                        object->id.sequence);
     }
     return check_envelopes(data, payload_bytes, diag);
 }
@@ -245,8 +259,8 @@ static void on_created(struct store_req *req)
     advance(object);
 }
 
-int in_object_data(struct in_object *object, const struct msg_data *data, uint32_t payload_bytes, uint8_t *payload,
-                   struct diag *diag)
+int in_object_data(struct in_object *object, const struct msg_data *data, uint32_t payload_bytes,
+                   uint8_t *payload, struct diag *diag)
 {
     struct ingest *ingest = object->writer->ingest;
     struct in_write *write = NULL;
@@ -263,7 +277,10 @@ int in_object_data(struct in_object *object, const struct msg_data *data, uint32
         return status;
     }
     bool first = object->next_offset == 0;
-    *write = (struct in_write){.object = object, .payload = payload, .offset = data->offset, .payload_bytes = payload_bytes};
+    *write = (struct in_write){.object = object,
+                               .payload = payload,
+                               .offset = data->offset,
+                               .payload_bytes = payload_bytes};
     list_init(&write->link);
     write->envelope_count = data->envelope_count;
     memcpy(write->envelopes, data->envelopes, data->envelope_count * sizeof(write->envelopes[0]));
@@ -278,7 +295,8 @@ int in_object_data(struct in_object *object, const struct msg_data *data, uint32
     return 0;
 }
 
-/* --- the end -------------------------------------------------------------------------------------- */
+/* --- the end
+ * -------------------------------------------------------------------------------------- */
 
 static void on_sealed(struct store_req *req)
 {
@@ -287,11 +305,13 @@ static void on_sealed(struct store_req *req)
     int status = req->status;
     object->busy = false;
     if (status == 0) {
-        status = writer_add_durable(writer, object->id.sequence, object->envelope_count, object->envelopes);
+        status = writer_add_durable(writer, object->id.sequence, object->envelope_count,
+                                    object->envelopes);
         object->envelopes = NULL;
     }
     if (status != 0) {
-        /* OUTCOME_UNKNOWN too: the client sends the chunks again under a new sequence; gc finds the other. */
+        /* OUTCOME_UNKNOWN too: the client sends the chunks again under a new sequence; gc finds the
+         * other. */
         object->state = IN_WRITING;
         fail(object, status, diag_text(&req->diag, status));
         advance(object);

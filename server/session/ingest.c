@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writers: who sends objects for which opening, what of it is durable, and the check of a part against it.
+ * Writers: who sends objects for which opening, what of it is durable, and the check of a part
+ * against it.
  */
 #include "session/ingest_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-int ingest_new(struct store *store, struct work_pool *verify_pool, struct credit *credit, struct ingest **ret)
+int ingest_new(struct store *store, struct work_pool *verify_pool, struct credit *credit,
+               struct ingest **ret)
 {
     struct ingest *ingest = calloc(1, sizeof(*ingest));
     if (!ingest) {
@@ -29,7 +31,8 @@ void ingest_free(struct ingest *ingest)
 
 uint64_t ingest_bytes_in(const struct ingest *ingest) { return ingest->bytes_in; }
 
-/* --- life of a writer ------------------------------------------------------------------------------ */
+/* --- life of a writer
+ * ------------------------------------------------------------------------------ */
 
 void writer_ref(struct writer *writer) { writer->refs++; }
 
@@ -54,7 +57,8 @@ void writer_unref(struct writer *writer)
     }
 }
 
-/* The save ended: the watch's reference goes; whoever else holds one lets the writer live until then. */
+/* The save ended: the watch's reference goes; whoever else holds one lets the writer live until
+ * then. */
 static void end_writer(struct writer *writer)
 {
     if (!writer->over) {
@@ -63,7 +67,8 @@ static void end_writer(struct writer *writer)
     }
 }
 
-static void on_outcome(struct run_watch *watch, enum save_state state, int code, const char *why, uint64_t seq)
+static void on_outcome(struct run_watch *watch, enum save_state state, int code, const char *why,
+                       uint64_t seq)
 {
     (void)state, (void)code, (void)why, (void)seq;
     struct writer *writer = container_of(watch, struct writer, watch);
@@ -76,7 +81,7 @@ void ingest_close(struct ingest *ingest, void (*idle)(void *user), void *user)
     ingest->idle = idle;
     ingest->idle_user = user;
     ingest->pending++;
-    list_each_safe(node, &ingest->writers) {
+    list_each_safe (node, &ingest->writers) {
         struct writer *writer = list_item(node, struct writer, link);
         if (writer->watching) {
             run_unwatch(&writer->watch);
@@ -92,18 +97,19 @@ void ingest_close(struct ingest *ingest, void (*idle)(void *user), void *user)
 
 static struct writer *find_writer(struct ingest *ingest, const struct writer_key *key)
 {
-    list_each(node, &ingest->writers) {
+    list_each (node, &ingest->writers) {
         struct writer *writer = list_item(node, struct writer, link);
-        if (!writer->over && writer->key.run == key->run && ckpt_id_equal(writer->key.id, key->id) &&
-            writer->key.open_id == key->open_id && writer->key.writer == key->writer && writer->key.rank == key->rank) {
+        if (!writer->over && writer->key.run == key->run &&
+            ckpt_id_equal(writer->key.id, key->id) && writer->key.open_id == key->open_id &&
+            writer->key.writer == key->writer && writer->key.rank == key->rank) {
             return writer;
         }
     }
     return NULL;
 }
 
-int ingest_attach(struct ingest *ingest, const struct writer_key *key, const struct writer_events *events, void *user,
-                  struct writer **ret)
+int ingest_attach(struct ingest *ingest, const struct writer_key *key,
+                  const struct writer_events *events, void *user, struct writer **ret)
 {
     struct writer *writer = find_writer(ingest, key);
     if (!writer) {
@@ -111,12 +117,14 @@ int ingest_attach(struct ingest *ingest, const struct writer_key *key, const str
         if (!writer) {
             return CAIRN_E_NO_MEMORY;
         }
-        *writer = (struct writer){.ingest = ingest, .key = *key, .run = *run_name_of(key->run), .refs = 1};
+        *writer = (struct writer){
+            .ingest = ingest, .key = *key, .run = *run_name_of(key->run), .refs = 1};
         list_init(&writer->objects);
         list_init(&writer->haves);
         list_add_tail(&ingest->writers, &writer->link);
         ingest->pending++;
-        writer->watch = (struct run_watch){.id = key->id, .open_id = key->open_id, .done = on_outcome};
+        writer->watch =
+            (struct run_watch){.id = key->id, .open_id = key->open_id, .done = on_outcome};
         writer->watching = true;
         run_watch(key->run, &writer->watch);
     }
@@ -133,7 +141,9 @@ void writer_detach(struct writer *writer, void *user)
         writer->user = NULL;
         while (list_pop(&writer->haves)) {
         }
-        list_each_safe(node, &writer->objects) { in_object_drop(list_item(node, struct in_object, link)); }
+        list_each_safe (node, &writer->objects) {
+            in_object_drop(list_item(node, struct in_object, link));
+        }
     }
     writer_unref(writer);
 }
@@ -146,11 +156,12 @@ struct writer *writer_hold(struct writer *writer)
 
 bool writer_is_over(const struct writer *writer) { return writer->over; }
 
-/* --- objects ---------------------------------------------------------------------------------------- */
+/* --- objects
+ * ---------------------------------------------------------------------------------------- */
 
 static struct in_object *find_object(struct writer *writer, uint32_t sequence)
 {
-    list_each(node, &writer->objects) {
+    list_each (node, &writer->objects) {
         struct in_object *object = list_item(node, struct in_object, link);
         if (object->id.sequence == sequence) {
             return object;
@@ -161,22 +172,24 @@ static struct in_object *find_object(struct writer *writer, uint32_t sequence)
 
 static int check_id(const struct writer *writer, const struct object_id *id, struct diag *diag)
 {
-    if (id->term != writer->key.id.term || id->step != writer->key.id.step || id->rank != writer->key.rank ||
-        id->writer != writer->key.writer) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "an object of term %llu step %llu rank %u is not this session's",
+    if (id->term != writer->key.id.term || id->step != writer->key.id.step ||
+        id->rank != writer->key.rank || id->writer != writer->key.writer) {
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "an object of term %llu step %llu rank %u is not this session's",
                         (unsigned long long)id->term, (unsigned long long)id->step, id->rank);
     }
     return 0;
 }
 
-int writer_data(struct writer *writer, uint32_t stream, const struct msg_data *data, uint32_t payload_bytes,
-                uint8_t *payload, struct diag *diag)
+int writer_data(struct writer *writer, uint32_t stream, const struct msg_data *data,
+                uint32_t payload_bytes, uint8_t *payload, struct diag *diag)
 {
     int status = check_id(writer, &data->object, diag);
     struct in_object *object = status == 0 ? find_object(writer, data->object.sequence) : NULL;
     if (status == 0 && !object) {
         if (data->object.sequence < writer->next_sequence) {
-            /* Frames of an object that has failed here meanwhile: the client learns of it from the ERROR. */
+            /* Frames of an object that has failed here meanwhile: the client learns of it from the
+             * ERROR. */
             credit_put(writer->ingest->credit, payload);
             return 0;
         }
@@ -197,7 +210,8 @@ int writer_data(struct writer *writer, uint32_t stream, const struct msg_data *d
     return in_object_data(object, data, payload_bytes, payload, diag);
 }
 
-int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_end *end, struct diag *diag)
+int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_end *end,
+               struct diag *diag)
 {
     int status = check_id(writer, &end->object, diag);
     if (status != 0) {
@@ -209,17 +223,20 @@ int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_e
                    ? 0
                    : diag_set(diag, CAIRN_E_PROTOCOL, "the end of an object without payload");
     }
-    if (object->ended || end->data_bytes != object->next_offset || end->envelope_count != object->envelope_count) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "object %u ends at %llu with %u chunks, received %llu with %u",
-                        end->object.sequence, (unsigned long long)end->data_bytes, end->envelope_count,
-                        (unsigned long long)object->next_offset, object->envelope_count);
+    if (object->ended || end->data_bytes != object->next_offset ||
+        end->envelope_count != object->envelope_count) {
+        return diag_set(
+            diag, CAIRN_E_PROTOCOL, "object %u ends at %llu with %u chunks, received %llu with %u",
+            end->object.sequence, (unsigned long long)end->data_bytes, end->envelope_count,
+            (unsigned long long)object->next_offset, object->envelope_count);
     }
     object->stream = stream;
     in_object_end(object);
     return 0;
 }
 
-/* --- what is durable ---------------------------------------------------------------------------------- */
+/* --- what is durable
+ * ---------------------------------------------------------------------------------- */
 
 static size_t durable_position(const struct writer *writer, uint32_t sequence)
 {
@@ -238,10 +255,13 @@ static size_t durable_position(const struct writer *writer, uint32_t sequence)
 static const struct durable *find_durable(const struct writer *writer, uint32_t sequence)
 {
     size_t at = durable_position(writer, sequence);
-    return at < writer->durable_count && writer->durables[at].sequence == sequence ? &writer->durables[at] : NULL;
+    return at < writer->durable_count && writer->durables[at].sequence == sequence
+               ? &writer->durables[at]
+               : NULL;
 }
 
-int writer_add_durable(struct writer *writer, uint32_t sequence, uint32_t count, struct envelope *take_envelopes)
+int writer_add_durable(struct writer *writer, uint32_t sequence, uint32_t count,
+                       struct envelope *take_envelopes)
 {
     if (find_durable(writer, sequence)) {
         free(take_envelopes);
@@ -258,8 +278,10 @@ int writer_add_durable(struct writer *writer, uint32_t sequence, uint32_t count,
         writer->durable_cap = cap;
     }
     size_t at = durable_position(writer, sequence);
-    memmove(&writer->durables[at + 1], &writer->durables[at], (writer->durable_count - at) * sizeof(struct durable));
-    writer->durables[at] = (struct durable){.sequence = sequence, .envelope_count = count, .envelopes = take_envelopes};
+    memmove(&writer->durables[at + 1], &writer->durables[at],
+            (writer->durable_count - at) * sizeof(struct durable));
+    writer->durables[at] = (struct durable){
+        .sequence = sequence, .envelope_count = count, .envelopes = take_envelopes};
     writer->durable_count++;
     if (sequence >= writer->next_sequence) {
         writer->next_sequence = sequence + 1;
@@ -278,12 +300,15 @@ static const struct envelope *find_envelope(const struct durable *durable, uint6
             high = middle;
         }
     }
-    return low < durable->envelope_count && durable->envelopes[low].offset == offset ? &durable->envelopes[low] : NULL;
+    return low < durable->envelope_count && durable->envelopes[low].offset == offset
+               ? &durable->envelopes[low]
+               : NULL;
 }
 
 static bool chunk_matches(const struct part_chunk *chunk, const struct envelope *envelope)
 {
-    return envelope && envelope->stored_bytes == chunk->stored_bytes && envelope->plain_bytes == chunk->plain_bytes &&
+    return envelope && envelope->stored_bytes == chunk->stored_bytes &&
+           envelope->plain_bytes == chunk->plain_bytes &&
            envelope->stored_crc == chunk->stored_crc && envelope->encoding == chunk->encoding &&
            envelope->digest_alg == chunk->digest_alg &&
            memcmp(&envelope->digest, &chunk->digest, sizeof(chunk->digest)) == 0;
@@ -292,17 +317,22 @@ static bool chunk_matches(const struct part_chunk *chunk, const struct envelope 
 int writer_check_part(const struct writer *writer, const struct part *part, struct diag *diag)
 {
     const struct writer_key *key = &writer->key;
-    if (!ckpt_id_equal(part->id, key->id) || part->rank != key->rank || part->writer != key->writer) {
-        return diag_set(diag, CAIRN_E_INVALID, "the part says term %llu step %llu rank %u, the session is another",
-                        (unsigned long long)part->id.term, (unsigned long long)part->id.step, part->rank);
+    if (!ckpt_id_equal(part->id, key->id) || part->rank != key->rank ||
+        part->writer != key->writer) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "the part says term %llu step %llu rank %u, the session is another",
+                        (unsigned long long)part->id.term, (unsigned long long)part->id.step,
+                        part->rank);
     }
     for (uint32_t i = 0; i < part->chunk_count; i++) {
         const struct part_chunk *chunk = &part->chunks[i];
         const struct object_id *id = &part->objects[chunk->object].id;
         struct diag ignored;
-        const struct durable *durable = check_id(writer, id, &ignored) == 0 ? find_durable(writer, id->sequence) : NULL;
+        const struct durable *durable =
+            check_id(writer, id, &ignored) == 0 ? find_durable(writer, id->sequence) : NULL;
         if (!durable || !chunk_matches(chunk, find_envelope(durable, chunk->offset))) {
-            return diag_set(diag, CAIRN_E_INVALID, "rank %u: chunk %u refers to object %u at %llu, which %s", key->rank, i,
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "rank %u: chunk %u refers to object %u at %llu, which %s", key->rank, i,
                             id->sequence, (unsigned long long)chunk->offset,
                             durable ? "holds another chunk there" : "is not durable");
         }

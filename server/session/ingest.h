@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ingest: objects on their way to the store. A writer is one client process's contribution to one opening of a
- * checkpoint: its objects, and the envelopes of those that are durable, against which its part is checked. It
- * outlives connections (the client resumes) and ends when the save ends. Every chunk's crc and plain digest is
- * checked here before its object can be sealed. One loop's thread; digests on the verify pool.
+ * ingest: objects on their way to the store. A writer is one client process's contribution to one
+ * opening of a checkpoint: its objects, and the envelopes of those that are durable, against which
+ * its part is checked. It outlives connections (the client resumes) and ends when the save ends.
+ * Every chunk's crc and plain digest is checked here before its object can be sealed. One loop's
+ * thread; digests on the verify pool.
  */
 #ifndef CAIRN_SESSION_INGEST_H
 #define CAIRN_SESSION_INGEST_H
@@ -20,12 +21,14 @@ struct writer;
 /* Who is told; all NULL while no session is attached. stream: of the DATA or OBJECT_END frame. */
 struct writer_events {
     void (*on_durable)(void *user, uint32_t stream, const struct object_id *id);
-    void (*on_failed)(void *user, uint32_t stream, const struct object_id *id, int code, const char *text);
+    void (*on_failed)(void *user, uint32_t stream, const struct object_id *id, int code,
+                      const char *text);
 };
 
-int MUST_USE ingest_new(struct store *store, struct work_pool *verify_pool, struct credit *credit, struct ingest **ret);
-/* idle: when no writer and no request is left; call after every session is closed. Drops the writers at once (their
- * durable objects stay in the store; the record decides). */
+int MUST_USE ingest_new(struct store *store, struct work_pool *verify_pool, struct credit *credit,
+                        struct ingest **ret);
+/* idle: when no writer and no request is left; call after every session is closed. Drops the
+ * writers at once (their durable objects stay in the store; the record decides). */
 void ingest_close(struct ingest *ingest, void (*idle)(void *user), void *user);
 void ingest_free(struct ingest *ingest);
 uint64_t ingest_bytes_in(const struct ingest *ingest);
@@ -37,31 +40,38 @@ struct writer_key {
     uint32_t rank;
 };
 
-/* The writer of that key, made when new; it watches the save and frees itself when that has ended. events replace
- * those of an earlier session. */
-int MUST_USE ingest_attach(struct ingest *ingest, const struct writer_key *key, const struct writer_events *events,
-                           void *user, struct writer **ret);
+/* The writer of that key, made when new; it watches the save and frees itself when that has ended.
+ * events replace those of an earlier session. */
+int MUST_USE ingest_attach(struct ingest *ingest, const struct writer_key *key,
+                           const struct writer_events *events, void *user, struct writer **ret);
 /* The session is gone: objects that are not sealed are dropped. */
 void writer_detach(struct writer *writer, void *user);
 /* Another reference without events; ended by writer_detach(writer, NULL). */
 struct writer *writer_hold(struct writer *writer);
-/* True once the save ended; the pointer given out by ingest_attach stays valid until writer_detach. */
+/* True once the save ended; the pointer given out by ingest_attach stays valid until writer_detach.
+ */
 bool writer_is_over(const struct writer *writer);
 
-/* One payload of an object: takes the buffer (credit's) also on failure. PROTOCOL / INVALID: the peer broke a rule. */
-int MUST_USE writer_data(struct writer *writer, uint32_t stream, const struct msg_data *data, uint32_t payload_bytes,
-                         uint8_t *payload, struct diag *diag);
-int MUST_USE writer_end(struct writer *writer, uint32_t stream, const struct msg_object_end *end, struct diag *diag);
+/* One payload of an object: takes the buffer (credit's) also on failure. PROTOCOL / INVALID: the
+ * peer broke a rule. */
+int MUST_USE writer_data(struct writer *writer, uint32_t stream, const struct msg_data *data,
+                         uint32_t payload_bytes, uint8_t *payload, struct diag *diag);
+int MUST_USE writer_end(struct writer *writer, uint32_t stream, const struct msg_object_end *end,
+                        struct diag *diag);
 
-/* Sequences of durable objects, ascending; after a restart of the daemon the store is asked and footers are read.
- * done is called once, later; sequences are borrowed during the call. cancelled: by writer_detach. */
+/* Sequences of durable objects, ascending; after a restart of the daemon the store is asked and
+ * footers are read. done is called once, later; sequences are borrowed during the call. cancelled:
+ * by writer_detach. */
 struct writer_have {
-    void (*done)(struct writer_have *have, int status, const struct diag *diag, size_t count, const uint32_t *sequences);
+    void (*done)(struct writer_have *have, int status, const struct diag *diag, size_t count,
+                 const uint32_t *sequences);
     struct list link;
 };
 void writer_have(struct writer *writer, struct writer_have *have);
 
-/* Is every chunk of the part one that was verified here and is durable? INVALID names the first that is not. */
-int MUST_USE writer_check_part(const struct writer *writer, const struct part *part, struct diag *diag);
+/* Is every chunk of the part one that was verified here and is durable? INVALID names the first
+ * that is not. */
+int MUST_USE writer_check_part(const struct writer *writer, const struct part *part,
+                               struct diag *diag);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a writer is durable: known while this daemon has run since its first object, else read back from the store:
- * list the checkpoint's objects, read trailer and footer of each that is this writer's. An object whose footer does
- * not decode is left out: the client sends its chunks again.
+ * What of a writer is durable: known while this daemon has run since its first object, else read
+ * back from the store: list the checkpoint's objects, read trailer and footer of each that is this
+ * writer's. An object whose footer does not decode is left out: the client sends its chunks again.
  */
 #include "session/ingest_private.h"
 
@@ -49,7 +49,8 @@ static void finish(struct asking *asking, int status, const struct diag *diag)
     writer_unref(writer);
 }
 
-static void read_range(struct asking *asking, uint64_t offset, uint64_t bytes, void (*done)(struct store_req *))
+static void read_range(struct asking *asking, uint64_t offset, uint64_t bytes,
+                       void (*done)(struct store_req *))
 {
     asking->req = (struct store_req){.op = STORE_READ,
                                      .done = done,
@@ -67,15 +68,17 @@ static void on_footer(struct store_req *req)
     struct scratch scratch;
     struct object_footer footer;
     scratch_init(&scratch, LIMIT_OBJECT_ENVELOPES * sizeof(struct envelope) + KIB(64));
-    if (req->status == 0 && object_footer_decode(asking->footer_bytes, asking->memory, asking->object_bytes, &scratch,
-                                                 &footer, NULL) == 0 &&
+    if (req->status == 0 &&
+        object_footer_decode(asking->footer_bytes, asking->memory, asking->object_bytes, &scratch,
+                             &footer, NULL) == 0 &&
         object_id_equal(&footer.id, &asking->objects[asking->at])) {
         size_t bytes = footer.envelope_count * sizeof(struct envelope);
         struct envelope *envelopes = malloc(bytes + 1);
         if (envelopes) {
             memcpy(envelopes, footer.envelopes, bytes);
             /* A failure leaves the object out: the client then sends its chunks again. */
-            err_ignore(writer_add_durable(asking->writer, footer.id.sequence, footer.envelope_count, envelopes));
+            err_ignore(writer_add_durable(asking->writer, footer.id.sequence, footer.envelope_count,
+                                          envelopes));
         }
     }
     scratch_fini(&scratch);
@@ -115,7 +118,8 @@ static void on_stat(struct store_req *req)
         next_object(asking);
         return;
     }
-    read_range(asking, asking->object_bytes - OBJECT_TRAILER_BYTES, OBJECT_TRAILER_BYTES, on_trailer);
+    read_range(asking, asking->object_bytes - OBJECT_TRAILER_BYTES, OBJECT_TRAILER_BYTES,
+               on_trailer);
 }
 
 static bool is_ours(const struct writer *writer, const struct object_id *id)
@@ -132,8 +136,10 @@ static void next_object(struct asking *asking)
         finish(asking, 0, NULL);
         return;
     }
-    asking->req = (struct store_req){
-        .op = STORE_STAT, .done = on_stat, .run = asking->writer->run, .object = asking->objects[asking->at]};
+    asking->req = (struct store_req){.op = STORE_STAT,
+                                     .done = on_stat,
+                                     .run = asking->writer->run,
+                                     .object = asking->objects[asking->at]};
     store_submit(asking->writer->ingest->store, &asking->req);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What ingest.c (writers), in_object.c (one object's way to the store) and ingest_have.c (what is durable already)
- * share.
+ * What ingest.c (writers), in_object.c (one object's way to the store) and ingest_have.c (what is
+ * durable already) share.
  */
 #ifndef CAIRN_SESSION_INGEST_PRIVATE_H
 #define CAIRN_SESSION_INGEST_PRIVATE_H
@@ -31,8 +31,8 @@ struct writer {
     struct writer_key key;
     struct run_name run;
     struct writer_events events;
-    void *user;          /* NULL: detached */
-    bool over, known;    /* the save ended; durable is complete (asked the store, or never lost it) */
+    void *user;       /* NULL: detached */
+    bool over, known; /* the save ended; durable is complete (asked the store, or never lost it) */
     bool asking;
     struct run_watch watch;
     bool watching;
@@ -52,25 +52,27 @@ struct in_object {
     struct object_id id;
     enum in_state state;
     bool created, ended;
-    bool busy;               /* `req` is out */
-    uint32_t pending;        /* writes between their payload and the disk */
-    uint32_t stream;         /* of the newest frame */
+    bool busy;        /* `req` is out */
+    uint32_t pending; /* writes between their payload and the disk */
+    uint32_t stream;  /* of the newest frame */
     uint64_t next_offset;
     uint32_t envelope_count, envelope_cap;
     struct envelope *envelopes;
-    struct list ready;       /* in_write.link: verified, waiting for CREATE */
+    struct list ready; /* in_write.link: verified, waiting for CREATE */
     uint8_t *footer;
-    struct store_req req;    /* create, footer, seal, abort: one at a time */
+    struct store_req req; /* create, footer, seal, abort: one at a time */
 };
 
 /* in_object.c */
 struct in_object *in_object_new(struct writer *writer, const struct object_id *id);
-int MUST_USE in_object_data(struct in_object *object, const struct msg_data *data, uint32_t payload_bytes, uint8_t *payload, struct diag *diag);
+int MUST_USE in_object_data(struct in_object *object, const struct msg_data *data,
+                            uint32_t payload_bytes, uint8_t *payload, struct diag *diag);
 void in_object_end(struct in_object *object);
 void in_object_drop(struct in_object *object); /* quietly: the session is gone */
 
 /* ingest.c */
-int MUST_USE writer_add_durable(struct writer *writer, uint32_t sequence, uint32_t count, struct envelope *take_envelopes);
+int MUST_USE writer_add_durable(struct writer *writer, uint32_t sequence, uint32_t count,
+                                struct envelope *take_envelopes);
 void writer_ref(struct writer *writer);
 void writer_unref(struct writer *writer); /* frees a detached, finished one */
 

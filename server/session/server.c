@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server's life: options, the drain on stop, and the end when no session, request or writer is left.
+ * The server's life: options, the drain on stop, and the end when no session, request or writer is
+ * left.
  */
 #include "session/session_private.h"
 
@@ -22,7 +23,8 @@ static void on_stopped(struct post *post)
 
 void server_check_stopped(struct server *server)
 {
-    if (server->closing && server->ingest_idle && server->session_count == 0 && server->request_count == 0) {
+    if (server->closing && server->ingest_idle && server->session_count == 0 &&
+        server->request_count == 0) {
         loop_post(server->options.loop, &server->stopped_post);
     }
 }
@@ -34,8 +36,7 @@ static void close_all(struct server *server)
     }
     server->closing = true;
     timer_stop(&server->grace);
-    list_each_safe(node, &server->sessions)
-    {
+    list_each_safe (node, &server->sessions) {
         struct session *session = list_item(node, struct session, link);
         conn_send_error(session->conn, 0, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
         session_close(session, true);
@@ -52,8 +53,7 @@ static void on_ingest_idle(void *user)
 
 static bool has_saves(const struct server *server)
 {
-    list_each(node, &server->sessions)
-    {
+    list_each (node, &server->sessions) {
         struct session *session = list_item(node, struct session, link);
         session_reap_saves(session);
         if (!list_is_empty(&session->saves)) {
@@ -91,7 +91,8 @@ int server_new(const struct server_options *options, struct server **ret, struct
         free(server);
         return status;
     }
-    status = ingest_new(catalog_store(options->catalog), options->verify_pool, &server->credit, &server->ingest);
+    status = ingest_new(catalog_store(options->catalog), options->verify_pool, &server->credit,
+                        &server->ingest);
     if (status != 0) {
         credit_fini(&server->credit);
         free(server);
@@ -129,8 +130,7 @@ void server_stats(const struct server *server, struct server_stats *ret)
                                  .buffers_total = pool_count(server->credit.pool),
                                  .bytes_in = ingest_bytes_in(server->ingest),
                                  .bytes_out = server->bytes_out};
-    list_each(node, &server->sessions)
-    {
+    list_each (node, &server->sessions) {
         const struct session *session = list_item(node, struct session, link);
         ret->saves_open += list_is_empty(&session->saves) ? 0 : 1;
     }

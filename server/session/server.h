@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * server: everything between a listener and the runs: sessions, the byte budget that they share, who is
- * connected as which rank, and the writers whose objects are on their way to the store. One loop's thread.
+ * server: everything between a listener and the runs: sessions, the byte budget that they share,
+ * who is connected as which rank, and the writers whose objects are on their way to the store. One
+ * loop's thread.
  */
 #ifndef CAIRN_SESSION_SERVER_H
 #define CAIRN_SESSION_SERVER_H
@@ -19,21 +20,26 @@ struct server_options {
     uint64_t buffer_bytes_total;   /* the byte budget of payload buffers; at least 4 chunks */
     uint32_t sessions_max;
     uint32_t heartbeat_ms, dead_after_ms;
-    uint32_t login_ms;             /* from accept to JOIN (or a first list) */
-    uint32_t grant_idle_ms;        /* a session that holds granted buffers and sends nothing for this long is closed */
-    uint64_t part_bytes_total;     /* memory for parts that are being received, over all sessions */
-    const char *agent;             /* "cairnd 0.1.0" */
+    uint32_t login_ms;      /* from accept to JOIN (or a first list) */
+    uint32_t grant_idle_ms; /* a session that holds granted buffers and sends nothing for this long
+                               is closed */
+    uint64_t part_bytes_total; /* memory for parts that are being received, over all sessions */
+    const char *agent;         /* "cairnd 0.1.0" */
 };
 
-int MUST_USE server_new(const struct server_options *options, struct server **ret, struct diag *diag);
+int MUST_USE server_new(const struct server_options *options, struct server **ret,
+                        struct diag *diag);
 /* Takes the stream; over sessions_max it is refused with BUSY. */
 void server_accept(struct server *server, struct stream *stream);
-/* New saves are refused with SHUTTING_DOWN; saves that were opened may end within grace_ms; then every session is
- * closed. done: nothing of the server is left running; server_free may follow. */
+/* New saves are refused with SHUTTING_DOWN; saves that were opened may end within grace_ms; then
+ * every session is closed. done: nothing of the server is left running; server_free may follow. */
 void server_stop(struct server *server, uint64_t grace_ms, void (*done)(void *user), void *user);
 void server_free(struct server *server);
 
-struct server_stats { uint32_t sessions, saves_open; uint64_t buffers_free, buffers_total, bytes_in, bytes_out; };
+struct server_stats {
+    uint32_t sessions, saves_open;
+    uint64_t buffers_free, buffers_total, bytes_in, bytes_out;
+};
 void server_stats(const struct server *server, struct server_stats *ret);
 
 #endif

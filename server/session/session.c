@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One connection: its life, the table of what may be asked when, and its requests. A session keeps nothing that a
- * client could not rebuild on another connection: what counts is in the run's record and in the store.
+ * One connection: its life, the table of what may be asked when, and its requests. A session keeps
+ * nothing that a client could not rebuild on another connection: what counts is in the run's record
+ * and in the store.
  */
 #include "session/session_private.h"
 
@@ -12,7 +13,8 @@
 
 enum { REQUEST_SCRATCH_MAX = 16 << 20, REQUESTS_PER_SESSION_MAX = 256 };
 
-/* --- requests ----------------------------------------------------------------------------------------- */
+/* --- requests
+ * ----------------------------------------------------------------------------------------- */
 
 static int copy_msg(const struct msg *msg, struct scratch *scratch, struct msg *ret)
 {
@@ -31,7 +33,8 @@ struct request *request_new(struct session *session, uint32_t stream, const stru
 {
     struct request *request = calloc(1, sizeof(*request));
     if (!request) {
-        conn_send_error(session->conn, stream, CAIRN_E_NO_MEMORY, "the server has no memory for a request");
+        conn_send_error(session->conn, stream, CAIRN_E_NO_MEMORY,
+                        "the server has no memory for a request");
         return NULL;
     }
     *request = (struct request){.session = session, .server = session->server, .stream = stream};
@@ -79,9 +82,11 @@ void request_error(struct request *request, int code, const struct diag *diag)
     }
 }
 
-/* --- what may be asked when --------------------------------------------------------------------------- */
+/* --- what may be asked when
+ * --------------------------------------------------------------------------- */
 
-typedef int (*handler)(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag);
+typedef int (*handler)(struct session *session, uint32_t stream, const struct msg *msg,
+                       struct diag *diag);
 
 static const struct rule {
     enum msg_type type;
@@ -120,7 +125,8 @@ static const struct rule *find_rule(enum msg_type type)
     return NULL;
 }
 
-static int check_rule(const struct session *session, const struct rule *rule, const struct msg *msg, struct diag *diag)
+static int check_rule(const struct session *session, const struct rule *rule, const struct msg *msg,
+                      struct diag *diag)
 {
     if (!rule) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "%s is not for a server", msg_name(msg->type));
@@ -130,7 +136,8 @@ static int check_rule(const struct session *session, const struct rule *rule, co
                         session->state == SESSION_NEW ? "HELLO" : "JOIN");
     }
     if (rule->rank_only && session->viewer) {
-        return diag_set(diag, CAIRN_E_DENIED, "%s from a viewer, who may only list and read", msg_name(msg->type));
+        return diag_set(diag, CAIRN_E_DENIED, "%s from a viewer, who may only list and read",
+                        msg_name(msg->type));
     }
     return 0;
 }
@@ -138,11 +145,14 @@ static int check_rule(const struct session *session, const struct rule *rule, co
 static bool has_too_many(const struct session *session)
 {
     unsigned count = 0;
-    list_each(node, &session->requests) { count++; }
+    list_each (node, &session->requests) {
+        count++;
+    }
     return count >= REQUESTS_PER_SESSION_MAX;
 }
 
-static int on_message(void *user, const struct frame *frame, const struct msg *msg, void **ret_payload, struct diag *diag)
+static int on_message(void *user, const struct frame *frame, const struct msg *msg,
+                      void **ret_payload, struct diag *diag)
 {
     struct session *session = user;
     const struct rule *rule = find_rule(msg->type);
@@ -154,7 +164,8 @@ static int on_message(void *user, const struct frame *frame, const struct msg *m
         return status;
     }
     if ((frame->payload_bytes > 0) != msg_has_payload(msg->type)) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u payload bytes", msg_name(msg->type), frame->payload_bytes);
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u payload bytes", msg_name(msg->type),
+                        frame->payload_bytes);
     }
     if (msg->type == MSG_DATA) {
         return session_data_buffer(session, frame, msg, ret_payload, diag);
@@ -163,12 +174,14 @@ static int on_message(void *user, const struct frame *frame, const struct msg *m
         return session_part_buffer(session, frame, msg, ret_payload, diag);
     }
     if (has_too_many(session)) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "more than %d requests at once", REQUESTS_PER_SESSION_MAX);
+        return diag_set(diag, CAIRN_E_PROTOCOL, "more than %d requests at once",
+                        REQUESTS_PER_SESSION_MAX);
     }
     return rule->handle(session, frame->stream, msg, diag);
 }
 
-static int on_payload(void *user, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag)
+static int on_payload(void *user, const struct frame *frame, const struct msg *msg, void *payload,
+                      struct diag *diag)
 {
     struct session *session = user;
     if (msg->type == MSG_DATA) {
@@ -178,7 +191,9 @@ static int on_payload(void *user, const struct frame *frame, const struct msg *m
     return session_part(session, frame, msg, diag);
 }
 
-/* --- life ----------------------------------------------------------------------------------------------- */
+/* --- life
+ * -----------------------------------------------------------------------------------------------
+ */
 
 void session_log(const struct session *session, int level, const char *text, const char *err)
 {
@@ -188,8 +203,8 @@ void session_log(const struct session *session, int level, const char *text, con
     }
     bool rank = session->state == SESSION_JOINED && !session->viewer;
     LOG((enum log_level)level, "session", text, ls("run", session->run ? name : NULL),
-        li("rank", rank ? (int64_t)session->join.rank : -1), lu("session", session->id), ls("peer", session->peer),
-        ls("err", err));
+        li("rank", rank ? (int64_t)session->join.rank : -1), lu("session", session->id),
+        ls("peer", session->peer), ls("err", err));
 }
 
 static void session_end(struct session *session)
@@ -201,8 +216,7 @@ static void session_end(struct session *session)
         credit_put(&server->credit, session->receiving);
         session->receiving = NULL;
     }
-    list_each_safe(node, &session->requests)
-    {
+    list_each_safe (node, &session->requests) {
         struct request *request = list_item(node, struct request, link);
         request->cancel(request);
     }
@@ -225,7 +239,8 @@ static void on_close(void *user, int status, const struct diag *diag)
 {
     struct session *session = user;
     bool orderly = status == CAIRN_E_ENDED;
-    session_log(session, orderly ? LOG_DEBUG : LOG_WARN, "connection closed", orderly ? NULL : diag_text(diag, status));
+    session_log(session, orderly ? LOG_DEBUG : LOG_WARN, "connection closed",
+                orderly ? NULL : diag_text(diag, status));
     session_close(session, true);
 }
 
@@ -237,15 +252,18 @@ static void on_login_timeout(struct timer *timer)
     session_close(session, true);
 }
 
-/* Granted buffers are the whole server's memory: who holds some and sends nothing loses the connection (and resumes). */
+/* Granted buffers are the whole server's memory: who holds some and sends nothing loses the
+ * connection (and resumes). */
 static void on_idle_check(struct timer *timer)
 {
     struct session *session = container_of(timer, struct session, idle);
-    bool stuck = session->credit.held_count > 0 && session->data_frames == session->data_frames_at_idle;
+    bool stuck =
+        session->credit.held_count > 0 && session->data_frames == session->data_frames_at_idle;
     session->data_frames_at_idle = session->data_frames;
     if (stuck) {
         session_log(session, LOG_WARN, "granted buffers were not used in time", NULL);
-        conn_send_error(session->conn, 0, CAIRN_E_TIMED_OUT, "granted buffers were not used in time");
+        conn_send_error(session->conn, 0, CAIRN_E_TIMED_OUT,
+                        "granted buffers were not used in time");
         session_close(session, true);
         return;
     }
@@ -259,7 +277,8 @@ static void on_grant(struct credit_user *user, uint32_t buffers)
     conn_send_always(session->conn, 0, &msg);
 }
 
-static const struct conn_handler conn_events = {.on_message = on_message, .on_payload = on_payload, .on_close = on_close};
+static const struct conn_handler conn_events = {
+    .on_message = on_message, .on_payload = on_payload, .on_close = on_close};
 
 static struct session *session_new(struct server *server)
 {
@@ -294,7 +313,8 @@ void server_accept(struct server *server, struct stream *stream)
         return;
     }
     struct diag diag = DIAG_INIT;
-    if (conn_new(server->options.loop, stream, &options, &conn_events, session, &session->conn, &diag) != 0) {
+    if (conn_new(server->options.loop, stream, &options, &conn_events, session, &session->conn,
+                 &diag) != 0) {
         LOG(LOG_WARN, "session", "connection refused", ls("err", diag.text));
         free(session);
         return;

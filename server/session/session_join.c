@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * HELLO and JOIN: versions, which run, which rank of which attempt. One live process per (token, rank): a second one
- * is refused while the first one's heartbeat lives; the same writer coming again replaces its own old connection.
+ * HELLO and JOIN: versions, which run, which rank of which attempt. One live process per (token,
+ * rank): a second one is refused while the first one's heartbeat lives; the same writer coming
+ * again replaces its own old connection.
  */
 #include "session/session_private.h"
 
@@ -11,7 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-int session_on_hello(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_hello(struct session *session, uint32_t stream, const struct msg *msg,
+                     struct diag *diag)
 {
     const struct server_options *options = &session->server->options;
     struct msg reply = {.type = MSG_WELCOME};
@@ -34,7 +36,8 @@ int session_on_hello(struct session *session, uint32_t stream, const struct msg 
     return conn_send(session->conn, stream, &reply);
 }
 
-/* --- who else is there -------------------------------------------------------------------------------- */
+/* --- who else is there
+ * -------------------------------------------------------------------------------- */
 
 static bool is_same_attempt(const struct session *a, const struct session *b)
 {
@@ -46,20 +49,21 @@ static bool is_same_attempt(const struct session *a, const struct session *b)
 static int check_ranks(struct session *session, struct session **ret_old, struct diag *diag)
 {
     const struct msg_join *join = &session->join;
-    list_each(node, &session->server->sessions)
-    {
+    list_each (node, &session->server->sessions) {
         struct session *other = list_item(node, struct session, link);
         if (!is_same_attempt(other, session)) {
             continue;
         }
         if (other->join.world_size != join->world_size) {
             return diag_set(diag, CAIRN_E_WORLD_MISMATCH,
-                            "rank %u says a world of %u, rank %u of the same attempt says %u: start all ranks with one world size",
+                            "rank %u says a world of %u, rank %u of the same attempt says %u: "
+                            "start all ranks with one world size",
                             join->rank, join->world_size, other->join.rank, other->join.world_size);
         }
         if (other->join.rank == join->rank && other->join.writer != join->writer) {
             return diag_set(diag, CAIRN_E_DUPLICATE_RANK,
-                            "rank %u of this attempt is connected already (%s): give every process its own rank, or wait "
+                            "rank %u of this attempt is connected already (%s): give every process "
+                            "its own rank, or wait "
                             "until the other one has ended",
                             join->rank, other->peer);
         }
@@ -70,22 +74,27 @@ static int check_ranks(struct session *session, struct session **ret_old, struct
     return 0;
 }
 
-static int check_record(const struct session *session, const struct run_state *state, struct diag *diag)
+static int check_record(const struct session *session, const struct run_state *state,
+                        struct diag *diag)
 {
     const struct msg_join *join = &session->join;
     for (size_t i = 0; i < state->term_count; i++) {
         const struct entry_term *term = &state->terms[i].entry;
         if (token_equal(&term->token, &join->token) && term->world_size != join->world_size) {
             return diag_set(diag, CAIRN_E_WORLD_MISMATCH,
-                            "rank %u says a world of %u, but term %llu of this attempt was granted for %u: a new world size "
+                            "rank %u says a world of %u, but term %llu of this attempt was granted "
+                            "for %u: a new world size "
                             "needs a new attempt token",
-                            join->rank, join->world_size, (unsigned long long)state->terms[i].term, term->world_size);
+                            join->rank, join->world_size, (unsigned long long)state->terms[i].term,
+                            term->world_size);
         }
     }
     return 0;
 }
 
-/* --- JOIN ------------------------------------------------------------------------------------------------ */
+/* --- JOIN
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static void joined(struct request *request, const struct run_state *state)
 {
@@ -96,7 +105,8 @@ static void joined(struct request *request, const struct run_state *state)
     struct msg_joined *msg = &reply.u.joined;
     msg->exists = state->exists;
     msg->run_uuid = state->info.run_uuid;
-    msg->chunk_bytes = state->exists ? state->info.chunk_bytes : catalog_options_of(catalog)->chunk_bytes;
+    msg->chunk_bytes =
+        state->exists ? state->info.chunk_bytes : catalog_options_of(catalog)->chunk_bytes;
     msg->newest_term = state->newest_term;
     msg->latest = latest ? latest->entry.id : (struct ckpt_id){0};
     msg->object_bytes = catalog_store(catalog)->caps.object_bytes_preferred;
@@ -140,14 +150,17 @@ static void cancel_snapshot(struct request *request)
     request_free(request);
 }
 
-int session_on_join(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_join(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
 {
     const struct msg_join *join = &msg->u.join;
     if (session->state == SESSION_JOINED || session->joining) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "a second JOIN");
     }
-    if (!join->viewer && (join->world_size == 0 || join->world_size > LIMIT_WORLD_SIZE || join->rank >= join->world_size)) {
-        return diag_set(diag, CAIRN_E_INVALID, "rank %u of a world of %u", join->rank, join->world_size);
+    if (!join->viewer && (join->world_size == 0 || join->world_size > LIMIT_WORLD_SIZE ||
+                          join->rank >= join->world_size)) {
+        return diag_set(diag, CAIRN_E_INVALID, "rank %u of a world of %u", join->rank,
+                        join->world_size);
     }
     struct request *request = request_new(session, stream, msg);
     if (!request) {

@@ -20,10 +20,12 @@ static void on_list(struct run_snapshot_req *req)
     struct request *request = container_of(req, struct request, u.snapshot);
     const struct msg_list *list = &request->msg.u.list;
     struct msg reply = {.type = MSG_LIST_REPLY};
-    uint32_t limit = list->limit == 0 ? LIST_ENTRIES_MAX : (uint32_t)min_u64(list->limit, LIST_ENTRIES_MAX);
+    uint32_t limit =
+        list->limit == 0 ? LIST_ENTRIES_MAX : (uint32_t)min_u64(list->limit, LIST_ENTRIES_MAX);
     int status = req->status;
     if (status == 0) {
-        status = run_info_list(req->state, list->before_seq, limit, &request->scratch, &reply.u.list_reply);
+        status = run_info_list(req->state, list->before_seq, limit, &request->scratch,
+                               &reply.u.list_reply);
     }
     if (status == 0) {
         request_reply(request, &reply);
@@ -39,7 +41,8 @@ static void on_status(struct run_snapshot_req *req)
     struct msg reply = {.type = MSG_STATUS_REPLY};
     int status = req->status;
     if (status == 0) {
-        status = run_info_find(req->state, request->msg.u.status.id, &request->scratch, &reply.u.status_reply.info);
+        status = run_info_find(req->state, request->msg.u.status.id, &request->scratch,
+                               &reply.u.status_reply.info);
     }
     if (status == 0) {
         request_reply(request, &reply);
@@ -61,19 +64,22 @@ static int take_snapshot(struct session *session, uint32_t stream, const struct 
     return 0;
 }
 
-int session_on_list(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_list(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
 {
     (void)diag;
     return take_snapshot(session, stream, msg, on_list);
 }
 
-int session_on_status(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_status(struct session *session, uint32_t stream, const struct msg *msg,
+                      struct diag *diag)
 {
     (void)diag;
     return take_snapshot(session, stream, msg, on_status);
 }
 
-int session_on_runs(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_runs(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
 {
     const char *project = msg->u.runs.project;
     struct run_name *names = NULL;
@@ -87,7 +93,8 @@ int session_on_runs(struct session *session, uint32_t stream, const struct msg *
             names[kept++] = names[i];
         }
     }
-    struct msg reply = {.type = MSG_RUNS_REPLY, .u.runs_reply = {.count = (uint32_t)kept, .names = names}};
+    struct msg reply = {.type = MSG_RUNS_REPLY,
+                        .u.runs_reply = {.count = (uint32_t)kept, .names = names}};
     timer_stop(&session->login);
     conn_send_always(session->conn, stream, &reply);
     free(names);

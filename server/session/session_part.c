@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PART and SEAL: receive a rank's part, check it (hash, structure, every chunk against what was verified here), publish
- * it, then put the seal into the record. The check runs on a worker: a part may hold a hundred thousand chunks.
+ * PART and SEAL: receive a rank's part, check it (hash, structure, every chunk against what was
+ * verified here), publish it, then put the seal into the record. The check runs on a worker: a part
+ * may hold a hundred thousand chunks.
  */
 #include "session/session_private.h"
 
@@ -17,16 +18,19 @@ static int start_part(struct session_save *save, const struct msg_part *part, st
     struct server *server = save->session->server;
     session_free_part(save);
     if (part->total_bytes == 0 || part->total_bytes > LIMIT_PART_BYTES) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "a part of %llu bytes", (unsigned long long)part->total_bytes);
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "a part of %llu bytes",
+                        (unsigned long long)part->total_bytes);
     }
     if (server->part_bytes_used + part->total_bytes > server->options.part_bytes_total) {
         return diag_set(diag, CAIRN_E_BUSY,
-                        "parts of %llu bytes are being received: try again, or raise part_memory in the configuration",
+                        "parts of %llu bytes are being received: try again, or raise part_memory "
+                        "in the configuration",
                         (unsigned long long)server->part_bytes_used);
     }
     save->part = malloc(part->total_bytes);
     if (!save->part) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a part of %llu bytes", (unsigned long long)part->total_bytes);
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a part of %llu bytes",
+                        (unsigned long long)part->total_bytes);
     }
     save->part_bytes = part->total_bytes;
     save->part_at = 0;
@@ -34,13 +38,14 @@ static int start_part(struct session_save *save, const struct msg_part *part, st
     return 0;
 }
 
-int session_part_buffer(struct session *session, const struct frame *frame, const struct msg *msg, void **ret,
-                        struct diag *diag)
+int session_part_buffer(struct session *session, const struct frame *frame, const struct msg *msg,
+                        void **ret, struct diag *diag)
 {
     const struct msg_part *part = &msg->u.part;
     struct session_save *save = session_find_save(session, part->id);
     if (!save || save->open_id != part->open_id) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "a part for a save that this session has not opened");
+        return diag_set(diag, CAIRN_E_PROTOCOL,
+                        "a part for a save that this session has not opened");
     }
     int status = part->offset == 0 ? start_part(save, part, diag) : 0;
     if (status != 0) {
@@ -55,7 +60,8 @@ int session_part_buffer(struct session *session, const struct frame *frame, cons
     return 0;
 }
 
-int session_part(struct session *session, const struct frame *frame, const struct msg *msg, struct diag *diag)
+int session_part(struct session *session, const struct frame *frame, const struct msg *msg,
+                 struct diag *diag)
 {
     struct session_save *save = session_find_save(session, msg->u.part.id);
     if (!save || !save->part) {
@@ -65,7 +71,9 @@ int session_part(struct session *session, const struct frame *frame, const struc
     return 0;
 }
 
-/* --- SEAL ------------------------------------------------------------------------------------------------- */
+/* --- SEAL
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static void seal_free(struct request *request)
 {
@@ -144,12 +152,14 @@ static void published(struct request *request)
         return;
     }
     struct store_name name = part_name(request);
-    run_cache_part(request->session->run, &name, request->msg.u.seal.part_bytes, request->u.seal.data);
+    run_cache_part(request->session->run, &name, request->msg.u.seal.part_bytes,
+                   request->u.seal.data);
     request->u.seal.running = true;
     submit_seal(request);
 }
 
-/* A part published before a lost connection is there already: the same bytes are success, others are a conflict. */
+/* A part published before a lost connection is there already: the same bytes are success, others
+ * are a conflict. */
 static void on_compared(struct store_req *req)
 {
     struct request *request = container_of(req, struct request, u.seal.store);
@@ -159,7 +169,8 @@ static void on_compared(struct store_req *req)
     if (status == 0) {
         struct sha256 sha = sha256(req->ret_bytes, req->ret_data);
         if (memcmp(&sha, &seal->part_sha256, sizeof(sha)) != 0) {
-            status = diag_set(&diag, CAIRN_E_CONFLICT, "another part of this rank is stored for the same opening");
+            status = diag_set(&diag, CAIRN_E_CONFLICT,
+                              "another part of this rank is stored for the same opening");
         }
         free(req->ret_data);
     }
@@ -189,18 +200,21 @@ static void on_published(struct store_req *req)
     seal_fail(request, req->status, &diag);
 }
 
-/* On a worker: hash and structure; the comparison with verified chunks is the loop's (its tables are there). */
+/* On a worker: hash and structure; the comparison with verified chunks is the loop's (its tables
+ * are there). */
 static void check_run(struct work *work)
 {
     struct request *request = container_of(work, struct request, u.seal.work);
     const struct msg_seal *seal = &request->msg.u.seal;
     struct sha256 sha = sha256(seal->part_bytes, request->u.seal.data);
     if (memcmp(&sha, &seal->part_sha256, sizeof(sha)) != 0) {
-        request->u.seal.status = diag_set(&request->u.seal.diag, CAIRN_E_DIGEST_MISMATCH, "the part's SHA-256 does not match");
+        request->u.seal.status = diag_set(&request->u.seal.diag, CAIRN_E_DIGEST_MISMATCH,
+                                          "the part's SHA-256 does not match");
         return;
     }
-    request->u.seal.status = part_decode(seal->part_bytes, request->u.seal.data, &request->u.seal.scratch,
-                                         &request->u.seal.part, &request->u.seal.diag);
+    request->u.seal.status =
+        part_decode(seal->part_bytes, request->u.seal.data, &request->u.seal.scratch,
+                    &request->u.seal.part, &request->u.seal.diag);
 }
 
 static void check_done(struct work *work)
@@ -214,7 +228,8 @@ static void check_done(struct work *work)
         return;
     }
     if (status == 0) {
-        status = writer_check_part(request->u.seal.writer, &request->u.seal.part, &request->u.seal.diag);
+        status =
+            writer_check_part(request->u.seal.writer, &request->u.seal.part, &request->u.seal.diag);
     }
     if (status == 0 && request->u.seal.part.world_size != session->join.world_size) {
         status = diag_set(&request->u.seal.diag, CAIRN_E_INVALID, "the part says a world of %u",
@@ -246,7 +261,8 @@ static void cancel_seal(struct request *request)
     }
 }
 
-/* Moves the part's bytes from the save to the request, and holds the writer for as long as the request lives. */
+/* Moves the part's bytes from the save to the request, and holds the writer for as long as the
+ * request lives. */
 static int take_part(struct request *request, struct session_save *save, struct diag *diag)
 {
     const struct msg_seal *seal = &request->msg.u.seal;
@@ -261,7 +277,8 @@ static int take_part(struct request *request, struct session_save *save, struct 
     return 0;
 }
 
-int session_on_seal(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_seal(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
 {
     const struct msg_seal *seal = &msg->u.seal;
     struct session_save *save = session_find_save(session, seal->id);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of a session share: the session itself, the saves that it takes part in, and the requests that
- * wait for the driver, the store or a worker. A request outlives its session only as an orphan (session NULL) that
- * frees itself when its completion comes.
+ * What the files of a session share: the session itself, the saves that it takes part in, and the
+ * requests that wait for the driver, the store or a worker. A request outlives its session only as
+ * an orphan (session NULL) that frees itself when its completion comes.
  */
 #ifndef CAIRN_SESSION_SESSION_PRIVATE_H
 #define CAIRN_SESSION_SESSION_PRIVATE_H
@@ -64,10 +64,11 @@ struct request {
     struct session *session; /* NULL: orphan */
     struct server *server;
     uint32_t stream;
-    struct msg msg;         /* a deep copy, in scratch */
+    struct msg msg; /* a deep copy, in scratch */
     struct scratch scratch;
-    void (*cancel)(struct request *request); /* the session goes; true to its name it makes the completion impossible
-                                              * and frees, or leaves an orphan */
+    void (*cancel)(
+        struct request *request); /* the session goes; true to its name it makes the completion
+                                   * impossible and frees, or leaves an orphan */
     union {
         struct run_req run;
         struct run_snapshot_req snapshot;
@@ -75,16 +76,33 @@ struct request {
         struct fetch_req fetch;
         struct plan_req plan;
         struct writer_have have;
-        struct { struct credit_read credit; struct store_req store; struct conn_out out; void *buffer; } read;
-        struct { struct work work; struct store_req store; struct run_req run; struct part part; struct scratch scratch;
-                 struct writer *writer; uint8_t *data; struct event_seal seal; struct diag diag; int status; bool running; } seal;
+        struct {
+            struct credit_read credit;
+            struct store_req store;
+            struct conn_out out;
+            void *buffer;
+        } read;
+        struct {
+            struct work work;
+            struct store_req store;
+            struct run_req run;
+            struct part part;
+            struct scratch scratch;
+            struct writer *writer;
+            uint8_t *data;
+            struct event_seal seal;
+            struct diag diag;
+            int status;
+            bool running;
+        } seal;
     } u;
     struct run_snapshot_req info; /* a second step after run */
     struct run_req step;
     struct verdict verdict;
-    bool running, sending;  /* READ: store or socket have the buffer; FETCH, PLAN: a piece is with the socket */
+    bool running, sending; /* READ: store or socket have the buffer; FETCH, PLAN: a piece is with
+                              the socket */
     uint64_t piece_at;
-    uint8_t *piece_memory;  /* PLAN: the encoded records */
+    uint8_t *piece_memory; /* PLAN: the encoded records */
     struct conn_out outs[1];
 };
 
@@ -105,8 +123,9 @@ void session_free_part(struct session_save *save);
 void session_reap_saves(struct session *session);
 
 /* One handler a request; non-zero closes the connection with that error. */
-#define HANDLER(name)                                                                              \
-    int MUST_USE session_on_##name(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+#define HANDLER(name)                                                        \
+    int MUST_USE session_on_##name(struct session *session, uint32_t stream, \
+                                   const struct msg *msg, struct diag *diag)
 HANDLER(hello);
 HANDLER(join);
 HANDLER(open);
@@ -127,10 +146,14 @@ HANDLER(read);
 #undef HANDLER
 
 /* DATA and PART: where the payload goes, and what to do with it. */
-int MUST_USE session_data_buffer(struct session *session, const struct frame *frame, const struct msg *msg, void **ret, struct diag *diag);
-int MUST_USE session_data(struct session *session, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag);
-int MUST_USE session_part_buffer(struct session *session, const struct frame *frame, const struct msg *msg, void **ret, struct diag *diag);
-int MUST_USE session_part(struct session *session, const struct frame *frame, const struct msg *msg, struct diag *diag);
+int MUST_USE session_data_buffer(struct session *session, const struct frame *frame,
+                                 const struct msg *msg, void **ret, struct diag *diag);
+int MUST_USE session_data(struct session *session, const struct frame *frame, const struct msg *msg,
+                          void *payload, struct diag *diag);
+int MUST_USE session_part_buffer(struct session *session, const struct frame *frame,
+                                 const struct msg *msg, void **ret, struct diag *diag);
+int MUST_USE session_part(struct session *session, const struct frame *frame, const struct msg *msg,
+                          struct diag *diag);
 
 /* server.c */
 void server_session_gone(struct server *server);

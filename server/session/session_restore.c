@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Restore: RESTORE and REPORT are the group's session in the run's record (a viewer only resolves a selector); FETCH,
- * PLAN and READ are the bytes. Reads take their buffers from the same budget and rotation as saves.
+ * Restore: RESTORE and REPORT are the group's session in the run's record (a viewer only resolves a
+ * selector); FETCH, PLAN and READ are the bytes. Reads take their buffers from the same budget and
+ * rotation as saves.
  */
 #include "session/session_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* --- which checkpoint --------------------------------------------------------------------------------------- */
+/* --- which checkpoint
+ * --------------------------------------------------------------------------------------- */
 
 static void reply_resolved(struct request *request, const struct run_state *state)
 {
@@ -103,7 +105,8 @@ static void on_viewed(struct run_snapshot_req *req)
         commit = state_latest(req->state, (struct ckpt_id){0});
         request->verdict.empty = req->state->commit_count == 0;
         if (!commit && !request->verdict.empty) {
-            status = diag_set(&diag, CAIRN_E_DAMAGED, "every checkpoint on the lineage is damaged or forgotten");
+            status = diag_set(&diag, CAIRN_E_DAMAGED,
+                              "every checkpoint on the lineage is damaged or forgotten");
         }
     } else if (status == 0) {
         status = state_select(req->state, &request->msg.u.restore.selector, &commit, &diag);
@@ -118,7 +121,8 @@ static void on_viewed(struct run_snapshot_req *req)
     request_free(request);
 }
 
-int session_on_restore(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_restore(struct session *session, uint32_t stream, const struct msg *msg,
+                       struct diag *diag)
 {
     (void)diag;
     struct request *request = request_new(session, stream, msg);
@@ -144,7 +148,9 @@ int session_on_restore(struct session *session, uint32_t stream, const struct ms
     return 0;
 }
 
-/* --- REPORT --------------------------------------------------------------------------------------------------- */
+/* --- REPORT
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 static void on_reported(struct run_req *req)
 {
@@ -165,10 +171,13 @@ static void on_report_try(struct run_snapshot_req *req)
     struct session *session = request->session;
     const struct msg_report *report = &request->msg.u.report;
     const struct state_restore *restore =
-        req->status == 0 ? state_restore_find(req->state, &session->join.token, report->ordinal) : NULL;
+        req->status == 0 ? state_restore_find(req->state, &session->join.token, report->ordinal)
+                         : NULL;
     if (!restore) {
         struct diag diag = req->diag;
-        int status = req->status != 0 ? req->status : diag_set(&diag, CAIRN_E_NOT_FOUND, "no such restore is going on");
+        int status = req->status != 0
+                         ? req->status
+                         : diag_set(&diag, CAIRN_E_NOT_FOUND, "no such restore is going on");
         request_error(request, status, &diag);
         request_free(request);
         return;
@@ -186,7 +195,8 @@ static void on_report_try(struct run_snapshot_req *req)
     run_submit(session->run, &request->step);
 }
 
-int session_on_report(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_report(struct session *session, uint32_t stream, const struct msg *msg,
+                      struct diag *diag)
 {
     (void)diag;
     struct request *request = request_new(session, stream, msg);
@@ -198,7 +208,9 @@ int session_on_report(struct session *session, uint32_t stream, const struct msg
     return 0;
 }
 
-/* --- FETCH ---------------------------------------------------------------------------------------------------- */
+/* --- FETCH
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 enum { PIECE_BYTES = 1 << 20 };
 
@@ -244,15 +256,18 @@ static void send_piece(struct request *request)
     uint64_t total;
     const uint8_t *data = piece_data(request, &total);
     uint64_t bytes = min_u64(PIECE_BYTES, total - request->piece_at);
-    struct msg reply = {.type = MSG_BYTES, .u.bytes = {.offset = request->piece_at, .total_bytes = total}};
+    struct msg reply = {.type = MSG_BYTES,
+                        .u.bytes = {.offset = request->piece_at, .total_bytes = total}};
     if (request->msg.type == MSG_PLAN) {
         reply = (struct msg){.type = MSG_PLAN_REPLY};
-        reply.u.plan_reply = (struct msg_plan_reply){.record_count = (uint32_t)(bytes / PLAN_READ_BYTES),
-                                                     .last = request->piece_at + bytes == total};
+        reply.u.plan_reply =
+            (struct msg_plan_reply){.record_count = (uint32_t)(bytes / PLAN_READ_BYTES),
+                                    .last = request->piece_at + bytes == total};
     }
     struct conn_out *out = &request->outs[0];
     *out = (struct conn_out){.iov_count = 1, .done = piece_sent};
-    out->iov[0] = (struct iovec){.iov_base = (void *)(uintptr_t)(data + request->piece_at), .iov_len = bytes};
+    out->iov[0] =
+        (struct iovec){.iov_base = (void *)(uintptr_t)(data + request->piece_at), .iov_len = bytes};
     request->piece_at += bytes;
     request->sending = true;
     request->server->bytes_out += bytes;
@@ -282,21 +297,26 @@ static void on_fetched(struct fetch_req *req)
     send_piece(request);
 }
 
-int session_on_fetch(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_fetch(struct session *session, uint32_t stream, const struct msg *msg,
+                     struct diag *diag)
 {
     (void)diag;
     struct request *request = request_new(session, stream, msg);
     if (request) {
         const struct msg_fetch *fetch = &msg->u.fetch;
         request->cancel = cancel_pieces;
-        request->u.fetch = (struct fetch_req){
-            .id = fetch->id, .kind = (enum store_kind)fetch->kind, .number = fetch->number, .done = on_fetched};
+        request->u.fetch = (struct fetch_req){.id = fetch->id,
+                                              .kind = (enum store_kind)fetch->kind,
+                                              .number = fetch->number,
+                                              .done = on_fetched};
         run_fetch(session->run, &request->u.fetch);
     }
     return 0;
 }
 
-/* --- PLAN ------------------------------------------------------------------------------------------------------- */
+/* --- PLAN
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 static void on_planned(struct plan_req *req)
 {
@@ -317,21 +337,26 @@ static void on_planned(struct plan_req *req)
     send_piece(request);
 }
 
-int session_on_plan(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_plan(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
 {
     (void)diag;
     struct request *request = request_new(session, stream, msg);
     if (request) {
         const struct msg_plan *plan = &request->msg.u.plan;
         request->cancel = cancel_pieces;
-        request->u.plan =
-            (struct plan_req){.id = plan->id, .want_count = plan->want_count, .wants = plan->wants, .done = on_planned};
+        request->u.plan = (struct plan_req){.id = plan->id,
+                                            .want_count = plan->want_count,
+                                            .wants = plan->wants,
+                                            .done = on_planned};
         run_plan(session->run, &request->u.plan);
     }
     return 0;
 }
 
-/* --- READ -------------------------------------------------------------------------------------------------------- */
+/* --- READ
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 static void read_free(struct request *request)
 {
@@ -392,7 +417,8 @@ static void cancel_read(struct request *request)
     read_free(request);
 }
 
-int session_on_read(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_read(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
 {
     const struct msg_read *read = &msg->u.read;
     if (read->bytes == 0 || read->bytes > LIMIT_CHUNK_BYTES) {

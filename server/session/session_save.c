@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A rank's side of a save: OPEN, credit, payloads, objects, WAIT, ABORT. What decides is the commit core; what
- * stores is ingest; here frames become their calls.
+ * A rank's side of a save: OPEN, credit, payloads, objects, WAIT, ABORT. What decides is the commit
+ * core; what stores is ingest; here frames become their calls.
  */
 #include "session/session_private.h"
 
@@ -12,8 +12,7 @@
 
 struct session_save *session_find_save(struct session *session, struct ckpt_id id)
 {
-    list_each(node, &session->saves)
-    {
+    list_each (node, &session->saves) {
         struct session_save *save = list_item(node, struct session_save, link);
         if (ckpt_id_equal(save->id, id)) {
             return save;
@@ -41,13 +40,14 @@ static void drop_save(struct session_save *save)
 
 void session_drop_saves(struct session *session)
 {
-    list_each_safe(node, &session->saves) { drop_save(list_item(node, struct session_save, link)); }
+    list_each_safe (node, &session->saves) {
+        drop_save(list_item(node, struct session_save, link));
+    }
 }
 
 void session_reap_saves(struct session *session)
 {
-    list_each_safe(node, &session->saves)
-    {
+    list_each_safe (node, &session->saves) {
         struct session_save *save = list_item(node, struct session_save, link);
         if (writer_is_over(save->writer)) {
             drop_save(save);
@@ -55,7 +55,8 @@ void session_reap_saves(struct session *session)
     }
 }
 
-/* --- objects' futures -------------------------------------------------------------------------------------- */
+/* --- objects' futures
+ * -------------------------------------------------------------------------------------- */
 
 static void on_durable(void *user, uint32_t stream, const struct object_id *id)
 {
@@ -64,17 +65,21 @@ static void on_durable(void *user, uint32_t stream, const struct object_id *id)
     conn_send_always(save->session->conn, stream, &msg);
 }
 
-static void on_failed(void *user, uint32_t stream, const struct object_id *id, int code, const char *text)
+static void on_failed(void *user, uint32_t stream, const struct object_id *id, int code,
+                      const char *text)
 {
     struct session_save *save = user;
-    LOG(LOG_WARN, "session", "object refused", lu("term", id->term), lu("step", id->step), lu("rank", id->rank),
-        lu("sequence", id->sequence), ls("err", text));
+    LOG(LOG_WARN, "session", "object refused", lu("term", id->term), lu("step", id->step),
+        lu("rank", id->rank), lu("sequence", id->sequence), ls("err", text));
     conn_send_error(save->session->conn, stream, code, text);
 }
 
-static const struct writer_events writer_events = {.on_durable = on_durable, .on_failed = on_failed};
+static const struct writer_events writer_events = {.on_durable = on_durable,
+                                                   .on_failed = on_failed};
 
-/* --- OPEN ---------------------------------------------------------------------------------------------------- */
+/* --- OPEN
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static int add_save(struct session *session, struct ckpt_id id, uint64_t open_id)
 {
@@ -85,8 +90,11 @@ static int add_save(struct session *session, struct ckpt_id id, uint64_t open_id
     if (save) {
         drop_save(save);
     }
-    struct writer_key key = {
-        .run = session->run, .id = id, .open_id = open_id, .writer = session->join.writer, .rank = session->join.rank};
+    struct writer_key key = {.run = session->run,
+                             .id = id,
+                             .open_id = open_id,
+                             .writer = session->join.writer,
+                             .rank = session->join.rank};
     save = calloc(1, sizeof(*save));
     if (!save) {
         return CAIRN_E_NO_MEMORY;
@@ -142,18 +150,20 @@ static void log_opened(const struct request *request, const struct verdict *verd
     char name[RUN_NAME_TEXT_MAX];
     run_name_format(run_name_of(request->session->run), name);
     if (verdict->new_lineage) {
-        LOG(LOG_WARN, "session", "a new lineage starts beside existing checkpoints: this attempt restored none of them",
+        LOG(LOG_WARN, "session",
+            "a new lineage starts beside existing checkpoints: this attempt restored none of them",
             ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step));
     }
-    LOG(LOG_INFO, "session", verdict->new_term ? "save opened, new term" : "save opened", ls("run", name),
-        lu("term", verdict->id.term), lu("step", verdict->id.step));
+    LOG(LOG_INFO, "session", verdict->new_term ? "save opened, new term" : "save opened",
+        ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step));
 }
 
 static void on_opened(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
     if (req->status != 0) {
-        session_log(request->session, LOG_WARN, "save not opened", diag_text(&req->diag, req->status));
+        session_log(request->session, LOG_WARN, "save not opened",
+                    diag_text(&req->diag, req->status));
         request_error(request, req->status, &req->diag);
         request_free(request);
         return;
@@ -176,8 +186,10 @@ static int fill_open(struct request *request, struct entry_open *open)
     open->tag_count = msg->tag_count;
     open->tags = msg->tags;
     open->metric_count = msg->metric_count;
-    open->metric_names = scratch_array(&request->scratch, msg->metric_count + 1, sizeof(*open->metric_names));
-    open->metric_values = scratch_array(&request->scratch, msg->metric_count + 1, sizeof(*open->metric_values));
+    open->metric_names =
+        scratch_array(&request->scratch, msg->metric_count + 1, sizeof(*open->metric_names));
+    open->metric_values =
+        scratch_array(&request->scratch, msg->metric_count + 1, sizeof(*open->metric_values));
     if (!open->metric_names || !open->metric_values) {
         return CAIRN_E_NO_MEMORY;
     }
@@ -188,7 +200,8 @@ static int fill_open(struct request *request, struct entry_open *open)
     return 0;
 }
 
-int session_on_open(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_open(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
 {
     (void)diag;
     const struct msg_join *join = &session->join;
@@ -224,17 +237,20 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
     return 0;
 }
 
-/* --- payloads -------------------------------------------------------------------------------------------------- */
+/* --- payloads
+ * --------------------------------------------------------------------------------------------------
+ */
 
-int session_on_want(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_want(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
 {
     (void)stream, (void)diag;
     credit_want(&session->credit, msg->u.want.buffers);
     return 0;
 }
 
-int session_data_buffer(struct session *session, const struct frame *frame, const struct msg *msg, void **ret,
-                        struct diag *diag)
+int session_data_buffer(struct session *session, const struct frame *frame, const struct msg *msg,
+                        void **ret, struct diag *diag)
 {
     (void)msg;
     if (frame->payload_bytes > LIMIT_CHUNK_BYTES) {
@@ -248,11 +264,13 @@ int session_data_buffer(struct session *session, const struct frame *frame, cons
     return 0;
 }
 
-int session_data(struct session *session, const struct frame *frame, const struct msg *msg, void *payload, struct diag *diag)
+int session_data(struct session *session, const struct frame *frame, const struct msg *msg,
+                 void *payload, struct diag *diag)
 {
     const struct msg_data *data = &msg->u.data;
     session->data_frames++;
-    struct session_save *save = session_find_save(session, (struct ckpt_id){data->object.term, data->object.step});
+    struct session_save *save =
+        session_find_save(session, (struct ckpt_id){data->object.term, data->object.step});
     if (!save || writer_is_over(save->writer)) {
         /* The save ended while this was on its way; WAIT's OUTCOME says how. */
         credit_put(&session->server->credit, payload);
@@ -261,10 +279,12 @@ int session_data(struct session *session, const struct frame *frame, const struc
     return writer_data(save->writer, frame->stream, data, frame->payload_bytes, payload, diag);
 }
 
-int session_on_object_end(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_object_end(struct session *session, uint32_t stream, const struct msg *msg,
+                          struct diag *diag)
 {
     const struct msg_object_end *end = &msg->u.object_end;
-    struct session_save *save = session_find_save(session, (struct ckpt_id){end->object.term, end->object.step});
+    struct session_save *save =
+        session_find_save(session, (struct ckpt_id){end->object.term, end->object.step});
     if (!save || writer_is_over(save->writer)) {
         conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save has ended");
         return 0;
@@ -272,17 +292,22 @@ int session_on_object_end(struct session *session, uint32_t stream, const struct
     return writer_end(save->writer, stream, end, diag);
 }
 
-/* --- HAVE --------------------------------------------------------------------------------------------------------- */
+/* --- HAVE
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
-static void on_have(struct writer_have *have, int status, const struct diag *diag, size_t count, const uint32_t *sequences)
+static void on_have(struct writer_have *have, int status, const struct diag *diag, size_t count,
+                    const uint32_t *sequences)
 {
     struct request *request = container_of(have, struct request, u.have);
-    uint32_t *copy = status == 0 ? scratch_array(&request->scratch, count + 1, sizeof(*copy)) : NULL;
+    uint32_t *copy =
+        status == 0 ? scratch_array(&request->scratch, count + 1, sizeof(*copy)) : NULL;
     if (!copy) {
         request_error(request, status != 0 ? status : CAIRN_E_NO_MEMORY, diag);
     } else {
         memcpy(copy, sequences, count * sizeof(*copy));
-        struct msg reply = {.type = MSG_HELD, .u.held = {.count = (uint32_t)count, .sequences = copy}};
+        struct msg reply = {.type = MSG_HELD,
+                            .u.held = {.count = (uint32_t)count, .sequences = copy}};
         request_reply(request, &reply);
     }
     request_free(request);
@@ -294,7 +319,8 @@ static void cancel_have(struct request *request)
     request_free(request);
 }
 
-int session_on_have(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_have(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
 {
     (void)diag;
     struct session_save *save = session_find_save(session, msg->u.have.id);
@@ -311,19 +337,27 @@ int session_on_have(struct session *session, uint32_t stream, const struct msg *
     return 0;
 }
 
-/* --- WAIT and ABORT -------------------------------------------------------------------------------------------------- */
+/* --- WAIT and ABORT
+ * --------------------------------------------------------------------------------------------------
+ */
 
-static void reply_outcome(struct request *request, struct ckpt_id id, enum save_state state, int code, const char *why,
-                          uint64_t seq)
+static void reply_outcome(struct request *request, struct ckpt_id id, enum save_state state,
+                          int code, const char *why, uint64_t seq)
 {
     struct msg reply = {.type = MSG_OUTCOME};
-    uint64_t open_id = request->msg.type == MSG_WAIT ? request->msg.u.wait.open_id : request->msg.u.abort.open_id;
-    reply.u.outcome = (struct msg_outcome){
-        .id = id, .open_id = open_id, .state = state, .code = code, .text = why ? why : "", .seq = seq};
+    uint64_t open_id =
+        request->msg.type == MSG_WAIT ? request->msg.u.wait.open_id : request->msg.u.abort.open_id;
+    reply.u.outcome = (struct msg_outcome){.id = id,
+                                           .open_id = open_id,
+                                           .state = state,
+                                           .code = code,
+                                           .text = why ? why : "",
+                                           .seq = seq};
     request_reply(request, &reply);
 }
 
-static void on_outcome(struct run_watch *watch, enum save_state state, int code, const char *why, uint64_t seq)
+static void on_outcome(struct run_watch *watch, enum save_state state, int code, const char *why,
+                       uint64_t seq)
 {
     struct request *request = container_of(watch, struct request, u.watch);
     reply_outcome(request, watch->id, state, code, why, seq);
@@ -336,14 +370,16 @@ static void cancel_wait(struct request *request)
     request_free(request);
 }
 
-int session_on_wait(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_wait(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
 {
     (void)diag;
     struct request *request = request_new(session, stream, msg);
     if (request) {
         const struct msg_wait *wait = &msg->u.wait;
         request->cancel = cancel_wait;
-        request->u.watch = (struct run_watch){.id = wait->id, .open_id = wait->open_id, .done = on_outcome};
+        request->u.watch =
+            (struct run_watch){.id = wait->id, .open_id = wait->open_id, .done = on_outcome};
         run_watch(session->run, &request->u.watch);
     }
     return 0;
@@ -359,7 +395,8 @@ static void on_aborted(struct run_req *req)
         int code = verdict->dead_code != 0 ? verdict->dead_code : request->msg.u.abort.code;
         bool committed = verdict->state == SAVE_COMMITTED;
         reply_outcome(request, verdict->id, verdict->state, committed ? 0 : code,
-                      req->status == 0 ? request->msg.u.abort.reason : req->diag.text, verdict->seq);
+                      req->status == 0 ? request->msg.u.abort.reason : req->diag.text,
+                      verdict->seq);
     }
     request_free(request);
 }
@@ -370,7 +407,8 @@ static void cancel_run(struct request *request)
     request_free(request);
 }
 
-int session_on_abort(struct session *session, uint32_t stream, const struct msg *msg, struct diag *diag)
+int session_on_abort(struct session *session, uint32_t stream, const struct msg *msg,
+                     struct diag *diag)
 {
     (void)diag;
     struct request *request = request_new(session, stream, msg);

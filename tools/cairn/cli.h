@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cli: what the commands of `cairn` share: the parsed command line, the table of commands, and how things are shown.
- * Results go to stdout, everything else to stderr.
+ * cli: what the commands of `cairn` share: the parsed command line, the table of commands, and how
+ * things are shown. Results go to stdout, everything else to stderr.
  */
 #ifndef CAIRN_TOOLS_CLI_H
 #define CAIRN_TOOLS_CLI_H
@@ -40,38 +40,52 @@ struct command {
 
 extern const struct command commands[]; /* ended by a NULL name */
 
-int MUST_USE cli_parse(int argc, char **argv, struct cli *ret, const struct command **ret_command, struct diag *diag);
+int MUST_USE cli_parse(int argc, char **argv, struct cli *ret, const struct command **ret_command,
+                       struct diag *diag);
 void cli_usage(FILE *out, const struct command *command); /* NULL: of all */
 /* Opens the source and the run: needs_run: one must be named (or be the only one there is). */
 int MUST_USE cli_connect(struct cli *cli, bool needs_run, struct diag *diag);
 
-/* --- showing ------------------------------------------------------------------------------------------------------- */
+/* --- showing
+ * -------------------------------------------------------------------------------------------------------
+ */
 bool cli_stdout_is_terminal(void);
-void format_bytes(uint64_t bytes, size_t size, char *ret);    /* "1.50 GiB" */
-void format_time(int64_t wall_ns, size_t size, char *ret);    /* RFC 3339, UTC */
-void format_ckpt(struct ckpt_id id, size_t size, char *ret);  /* "STEP@TERM" */
-const char *state_name(uint32_t state);   /* enum ckpt_state */
+void format_bytes(uint64_t bytes, size_t size, char *ret);   /* "1.50 GiB" */
+void format_time(int64_t wall_ns, size_t size, char *ret);   /* RFC 3339, UTC */
+void format_ckpt(struct ckpt_id id, size_t size, char *ret); /* "STEP@TERM" */
+const char *state_name(uint32_t state);                      /* enum ckpt_state */
 const char *health_name(uint32_t health);
 const char *placement_name(uint32_t placement);
 
-/* A table: cells are copied; numbers are right-aligned when their column's title starts with '>'. */
+/* A table: cells are copied; numbers are right-aligned when their column's title starts with '>'.
+ */
 struct table;
 struct table *table_new(size_t columns, const char *const *titles);
 void table_row(struct table *table, const char *const *cells);
 void table_print(struct table *table, FILE *out);
 void table_free(struct table *table);
 
-/* One line on stderr that is drawn again and again; nothing unless stderr is a terminal (and TERM is not dumb). */
-struct progress { const char *what; uint64_t total, done, shown_ms; bool active; struct loop *loop; };
+/* One line on stderr that is drawn again and again; nothing unless stderr is a terminal (and TERM
+ * is not dumb). */
+struct progress {
+    const char *what;
+    uint64_t total, done, shown_ms;
+    bool active;
+    struct loop *loop;
+};
 void progress_start(struct progress *progress, struct cli *cli, const char *what, uint64_t total);
 void progress_set(struct progress *progress, uint64_t done);
 void progress_end(struct progress *progress);
 
-/* --- checkpoints -------------------------------------------------------------------------------------------------------- */
+/* --- checkpoints
+ * --------------------------------------------------------------------------------------------------------
+ */
 /* What the selector means, as a viewer. NOT_FOUND also for an empty run. */
-int MUST_USE cli_resolve(struct cli *cli, const struct selector *selector, struct scratch *scratch, struct ckpt_info *ret, struct diag *diag);
+int MUST_USE cli_resolve(struct cli *cli, const struct selector *selector, struct scratch *scratch,
+                         struct ckpt_info *ret, struct diag *diag);
 /* The whole list, newest first; entries from scratch. */
-int MUST_USE cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count, struct ckpt_info **ret, struct diag *diag);
+int MUST_USE cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count,
+                      struct ckpt_info **ret, struct diag *diag);
 void json_info(struct json *json, const char *name, const struct ckpt_info *info);
 
 int command_ls(struct cli *cli, struct diag *diag);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The command line: options with their environment twins (CAIRN_<OPTION>), positional arguments, usage.
+ * The command line: options with their environment twins (CAIRN_<OPTION>), positional arguments,
+ * usage.
  */
 #include "cli.h"
 
@@ -8,8 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum option_id { OPT_SERVER, OPT_STORE, OPT_CERT, OPT_KEY, OPT_CA, OPT_TIMEOUT, OPT_JSON, OPT_QUIET, OPT_HELP, OPT_TO, OPT_SUBSET,
-                 OPT_NO_DATA, OPT_NO_FALLBACK, OPT_ALL, OPT_SUPERSEDED, OPT_LIMIT };
+enum option_id {
+    OPT_SERVER,
+    OPT_STORE,
+    OPT_CERT,
+    OPT_KEY,
+    OPT_CA,
+    OPT_TIMEOUT,
+    OPT_JSON,
+    OPT_QUIET,
+    OPT_HELP,
+    OPT_TO,
+    OPT_SUBSET,
+    OPT_NO_DATA,
+    OPT_NO_FALLBACK,
+    OPT_ALL,
+    OPT_SUPERSEDED,
+    OPT_LIMIT
+};
 
 struct option {
     enum option_id id;
@@ -19,7 +36,8 @@ struct option {
 };
 
 static const struct option options[] = {
-    {OPT_SERVER, "server", "HOST:PORT", 0, "the server (or unix:/path); also in RUN as cairn://HOST:PORT/project/run"},
+    {OPT_SERVER, "server", "HOST:PORT", 0,
+     "the server (or unix:/path); also in RUN as cairn://HOST:PORT/project/run"},
     {OPT_STORE, "store", "dir:/PATH", 0, "read the store itself, without a server"},
     {OPT_CA, "ca-file", "FILE", 0, "use TLS; the server's certificate must be of this authority"},
     {OPT_CERT, "cert-file", "FILE", 0, "this client's certificate"},
@@ -28,7 +46,8 @@ static const struct option options[] = {
     {OPT_JSON, "json", NULL, 0, "one JSON document on stdout; errors as JSON on stderr"},
     {OPT_QUIET, "quiet", NULL, 0, "no progress"},
     {OPT_TO, "to", "DIR", 't', "where to write"},
-    {OPT_NO_FALLBACK, "no-fallback", NULL, 'f', "fail when the checkpoint is damaged, take no older one"},
+    {OPT_NO_FALLBACK, "no-fallback", NULL, 'f',
+     "fail when the checkpoint is damaged, take no older one"},
     {OPT_SUBSET, "read-data-subset", "N/T", 'd', "read only the Nth of T shares of the data"},
     {OPT_NO_DATA, "no-read-data", NULL, 'D', "check records, manifests, pages and parts only"},
     {OPT_ALL, "all", NULL, 'a', "aborted saves' last word too"},
@@ -57,42 +76,77 @@ static int parse_subset(const char *text, struct cli *cli, struct diag *diag)
     if (slash && length < sizeof(copy)) {
         memcpy(copy, text, length);
         copy[length] = '\0';
-        if (parse_number(copy, UINT32_MAX, &cli->subset_n) == 0 && parse_number(slash + 1, UINT32_MAX, &cli->subset_t) == 0 &&
-            cli->subset_n >= 1 && cli->subset_n <= cli->subset_t) {
+        if (parse_number(copy, UINT32_MAX, &cli->subset_n) == 0 &&
+            parse_number(slash + 1, UINT32_MAX, &cli->subset_t) == 0 && cli->subset_n >= 1 &&
+            cli->subset_n <= cli->subset_t) {
             return 0;
         }
     }
-    return diag_set(diag, CAIRN_E_INVALID, "--read-data-subset '%s': write N/T with 1 <= N <= T, for instance 1/7", text);
+    return diag_set(diag, CAIRN_E_INVALID,
+                    "--read-data-subset '%s': write N/T with 1 <= N <= T, for instance 1/7", text);
 }
 
-static int take_number(const char *option, const char *text, uint64_t max, uint64_t *ret, struct diag *diag)
+static int take_number(const char *option, const char *text, uint64_t max, uint64_t *ret,
+                       struct diag *diag)
 {
-    return parse_number(text, max, ret) == 0 ? 0 : diag_set(diag, CAIRN_E_INVALID, "--%s '%s': a number is wanted", option, text);
+    return parse_number(text, max, ret) == 0
+               ? 0
+               : diag_set(diag, CAIRN_E_INVALID, "--%s '%s': a number is wanted", option, text);
 }
 
 static int take_option(struct cli *cli, enum option_id id, const char *value, struct diag *diag)
 {
     int status = 0;
     switch (id) {
-    case OPT_SERVER: cli->source.url = value; break;
-    case OPT_STORE: cli->source.store = value; break;
-    case OPT_CERT: cli->source.cert_file = value; break;
-    case OPT_KEY: cli->source.key_file = value; break;
-    case OPT_CA: cli->source.ca_file = value; break;
+    case OPT_SERVER:
+        cli->source.url = value;
+        break;
+    case OPT_STORE:
+        cli->source.store = value;
+        break;
+    case OPT_CERT:
+        cli->source.cert_file = value;
+        break;
+    case OPT_KEY:
+        cli->source.key_file = value;
+        break;
+    case OPT_CA:
+        cli->source.ca_file = value;
+        break;
     case OPT_TIMEOUT:
         status = take_number("timeout", value, 86400, &cli->source.deadline_ms, diag);
         cli->source.deadline_ms *= 1000;
         break;
-    case OPT_JSON: cli->json = true; break;
-    case OPT_QUIET: cli->quiet = true; break;
-    case OPT_HELP: cli->help = true; break;
-    case OPT_TO: cli->to = value; break;
-    case OPT_SUBSET: status = parse_subset(value, cli, diag); break;
-    case OPT_NO_DATA: cli->no_read_data = true; break;
-    case OPT_NO_FALLBACK: cli->no_fallback = true; break;
-    case OPT_ALL: cli->all = true; break;
-    case OPT_SUPERSEDED: cli->superseded = true; break;
-    case OPT_LIMIT: status = take_number("limit", value, UINT32_MAX, &cli->limit, diag); break;
+    case OPT_JSON:
+        cli->json = true;
+        break;
+    case OPT_QUIET:
+        cli->quiet = true;
+        break;
+    case OPT_HELP:
+        cli->help = true;
+        break;
+    case OPT_TO:
+        cli->to = value;
+        break;
+    case OPT_SUBSET:
+        status = parse_subset(value, cli, diag);
+        break;
+    case OPT_NO_DATA:
+        cli->no_read_data = true;
+        break;
+    case OPT_NO_FALLBACK:
+        cli->no_fallback = true;
+        break;
+    case OPT_ALL:
+        cli->all = true;
+        break;
+    case OPT_SUPERSEDED:
+        cli->superseded = true;
+        break;
+    case OPT_LIMIT:
+        status = take_number("limit", value, UINT32_MAX, &cli->limit, diag);
+        break;
     }
     return status;
 }
@@ -122,14 +176,16 @@ static bool takes(const struct command *command, const struct option *option)
 }
 
 /* --name VALUE or --name=VALUE. */
-static int parse_option(struct cli *cli, const struct command *command, int argc, char **argv, int *io_at, struct diag *diag)
+static int parse_option(struct cli *cli, const struct command *command, int argc, char **argv,
+                        int *io_at, struct diag *diag)
 {
     const char *text = argv[*io_at] + 2;
     const char *equals = strchr(text, '=');
-    const struct option *option = find_option(text, equals ? (size_t)(equals - text) : strlen(text));
+    const struct option *option =
+        find_option(text, equals ? (size_t)(equals - text) : strlen(text));
     if (!option || !takes(command, option)) {
-        return diag_set(diag, CAIRN_E_INVALID, "%s is no option of cairn %s; see cairn %s --help", argv[*io_at],
-                        command ? command->name : "", command ? command->name : "");
+        return diag_set(diag, CAIRN_E_INVALID, "%s is no option of cairn %s; see cairn %s --help",
+                        argv[*io_at], command ? command->name : "", command ? command->name : "");
     }
     if (!option->value) {
         return equals ? diag_set(diag, CAIRN_E_INVALID, "--%s takes no value", option->name)
@@ -143,7 +199,8 @@ static int parse_option(struct cli *cli, const struct command *command, int argc
                  : diag_set(diag, CAIRN_E_INVALID, "--%s wants %s", option->name, option->value);
 }
 
-static int take_positional(struct cli *cli, const struct command **io_command, const char *text, struct diag *diag)
+static int take_positional(struct cli *cli, const struct command **io_command, const char *text,
+                           struct diag *diag)
 {
     if (!*io_command) {
         for (const struct command *command = commands; command->name; command++) {
@@ -159,18 +216,21 @@ static int take_positional(struct cli *cli, const struct command **io_command, c
     } else if (!cli->selector_text && strchr((*io_command)->arguments, ' ')) {
         cli->selector_text = text;
     } else {
-        return diag_set(diag, CAIRN_E_INVALID, "'%s' is too much; see cairn %s --help", text, (*io_command)->name);
+        return diag_set(diag, CAIRN_E_INVALID, "'%s' is too much; see cairn %s --help", text,
+                        (*io_command)->name);
     }
     return 0;
 }
 
-int cli_parse(int argc, char **argv, struct cli *ret, const struct command **ret_command, struct diag *diag)
+int cli_parse(int argc, char **argv, struct cli *ret, const struct command **ret_command,
+              struct diag *diag)
 {
     *ret = (struct cli){.source.deadline_ms = 30000};
     *ret_command = NULL;
     take_environment(ret);
     int status = 0;
-    for (int i = 1; i < argc; i++) { /* errors are shown as JSON also when --json comes behind the mistake */
+    for (int i = 1; i < argc;
+         i++) { /* errors are shown as JSON also when --json comes behind the mistake */
         ret->json = ret->json || strcmp(argv[i], "--json") == 0;
     }
     for (int i = 1; status == 0 && i < argc; i++) {
@@ -194,7 +254,8 @@ static void print_options(FILE *out, const struct command *command, bool common)
         const struct option *option = &options[i];
         if ((option->letter == 0) == common && takes(command, option)) {
             char text[64];
-            snprintf(text, sizeof(text), "--%s%s%s", option->name, option->value ? " " : "", option->value ? option->value : "");
+            snprintf(text, sizeof(text), "--%s%s%s", option->name, option->value ? " " : "",
+                     option->value ? option->value : "");
             fprintf(out, "  %-28s %s\n", text, option->help);
         }
     }
@@ -203,11 +264,13 @@ static void print_options(FILE *out, const struct command *command, bool common)
 void cli_usage(FILE *out, const struct command *command)
 {
     if (command) {
-        fprintf(out, "usage: cairn %s %s [options]\n\n%s.\n%s%s\n", command->name, command->arguments, command->summary,
-                command->details[0] ? "\n" : "", command->details);
+        fprintf(out, "usage: cairn %s %s [options]\n\n%s.\n%s%s\n", command->name,
+                command->arguments, command->summary, command->details[0] ? "\n" : "",
+                command->details);
         print_options(out, command, false);
     } else {
-        fprintf(out, "usage: cairn COMMAND [arguments] [options]\n\nWhat Cairn lists is complete, verified and durable.\n\n");
+        fprintf(out, "usage: cairn COMMAND [arguments] [options]\n\nWhat Cairn lists is complete, "
+                     "verified and durable.\n\n");
         for (command = commands; command->name; command++) {
             fprintf(out, "  %-10s %-28s %s\n", command->name, command->arguments, command->summary);
         }
@@ -215,8 +278,10 @@ void cli_usage(FILE *out, const struct command *command)
         fprintf(out, "\n");
     }
     print_options(out, command, true);
-    fprintf(out, "\nRUN is project/run, or cairn://HOST:PORT/project/run. CAIRN_SERVER, CAIRN_STORE, CAIRN_CA_FILE, CAIRN_CERT_FILE\n"
+    fprintf(out, "\nRUN is project/run, or cairn://HOST:PORT/project/run. CAIRN_SERVER, "
+                 "CAIRN_STORE, CAIRN_CA_FILE, CAIRN_CERT_FILE\n"
                  "and CAIRN_KEY_FILE stand for the options.\n"
-                 "Exit: 0 good, 1 failed, 2 usage, 3 an older checkpoint was restored, 4 not found, 5 unreachable, 6 damage,\n"
+                 "Exit: 0 good, 1 failed, 2 usage, 3 an older checkpoint was restored, 4 not "
+                 "found, 5 unreachable, 6 damage,\n"
                  "10 no store, 11 busy, 12 refused, 130 interrupted.\n");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the command line to a viewer's connection on the right run, and the two questions that every command asks:
- * which checkpoint, and which are there.
+ * From the command line to a viewer's connection on the right run, and the two questions that every
+ * command asks: which checkpoint, and which are there.
  */
 #include "cli.h"
 
@@ -36,7 +36,8 @@ static int understand_run(struct cli *cli, struct diag *diag)
     }
     if (!server) {
         return diag_set(diag, CAIRN_E_INVALID,
-                        "which server? Say --server HOST:PORT (or unix:/path), set CAIRN_SERVER, or read a store with --store dir:/path");
+                        "which server? Say --server HOST:PORT (or unix:/path), set CAIRN_SERVER, "
+                        "or read a store with --store dir:/path");
     }
     if (strstr(server, "://")) {
         cli->source.url = server;
@@ -61,7 +62,8 @@ static int only_run(struct cli *cli, struct diag *diag)
         cli->has_run = true;
     } else if (status == 0) {
         status = count == 0 ? diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run here yet")
-                            : diag_set(diag, CAIRN_E_INVALID, "which of the %zu runs? `cairn ls` names them", count);
+                            : diag_set(diag, CAIRN_E_INVALID,
+                                       "which of the %zu runs? `cairn ls` names them", count);
     }
     free(names);
     return status;
@@ -83,9 +85,11 @@ int cli_connect(struct cli *cli, bool needs_run, struct diag *diag)
     return status != 0 ? status : source_use(cli->connection, &cli->run, diag);
 }
 
-int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch *scratch, struct ckpt_info *ret, struct diag *diag)
+int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch *scratch,
+                struct ckpt_info *ret, struct diag *diag)
 {
-    struct source_request request = {.call.request = {.type = MSG_RESTORE, .u.restore = {.selector = *selector}}};
+    struct source_request request = {
+        .call.request = {.type = MSG_RESTORE, .u.restore = {.selector = *selector}}};
     int status = source_call(cli->connection, &request, diag);
     const struct msg_resolved *resolved = &request.call.reply.u.resolved;
     if (status == 0 && resolved->empty) {
@@ -95,7 +99,8 @@ int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch
     }
     if (status == 0) {
         *ret = resolved->info;
-        ret->text = scratch_string(scratch, ret->text ? strlen(ret->text) : 0, ret->text ? ret->text : "");
+        ret->text =
+            scratch_string(scratch, ret->text ? strlen(ret->text) : 0, ret->text ? ret->text : "");
     }
     engine_call_fini(&request.call);
     return status;
@@ -106,7 +111,8 @@ struct listing {
     size_t count, cap;
 };
 
-static int keep_page(struct listing *listing, const struct msg_list_reply *reply, struct scratch *scratch, struct diag *diag)
+static int keep_page(struct listing *listing, const struct msg_list_reply *reply,
+                     struct scratch *scratch, struct diag *diag)
 {
     if (listing->count + reply->count > listing->cap) {
         size_t cap = (listing->count + reply->count) * 2;
@@ -120,31 +126,36 @@ static int keep_page(struct listing *listing, const struct msg_list_reply *reply
     for (uint32_t i = 0; i < reply->count; i++) {
         struct ckpt_info *info = &listing->items[listing->count++];
         *info = reply->entries[i];
-        info->text = scratch_string(scratch, info->text ? strlen(info->text) : 0, info->text ? info->text : "");
+        info->text = scratch_string(scratch, info->text ? strlen(info->text) : 0,
+                                    info->text ? info->text : "");
     }
     return 0;
 }
 
-int cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count, struct ckpt_info **ret, struct diag *diag)
+int cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count, struct ckpt_info **ret,
+             struct diag *diag)
 {
     struct listing listing = {0};
     uint64_t before = 0;
     bool more = true;
     int status = 0;
     while (status == 0 && more) {
-        struct source_request request = {.call.request = {.type = MSG_LIST, .u.list = {.before_seq = before}}};
+        struct source_request request = {
+            .call.request = {.type = MSG_LIST, .u.list = {.before_seq = before}}};
         status = source_call(cli->connection, &request, diag);
         if (status == 0) {
             const struct msg_list_reply *reply = &request.call.reply.u.list_reply;
             status = keep_page(&listing, reply, scratch, diag);
-            more = reply->more && reply->count > 0 && (cli->limit == 0 || listing.count < cli->limit);
+            more =
+                reply->more && reply->count > 0 && (cli->limit == 0 || listing.count < cli->limit);
             before = reply->count > 0 ? reply->entries[reply->count - 1].seq : 0;
             more = more && before > 0;
         }
         engine_call_fini(&request.call);
     }
     if (status == 0) {
-        *ret = scratch_copy(scratch, (listing.count + 1) * sizeof(**ret), listing.items ? listing.items : &(struct ckpt_info){0});
+        *ret = scratch_copy(scratch, (listing.count + 1) * sizeof(**ret),
+                            listing.items ? listing.items : &(struct ckpt_info){0});
         *ret_count = listing.count;
         status = *ret ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
     }

@@ -28,12 +28,16 @@ void format_time(int64_t wall_ns, size_t size, char *ret)
 {
     time_t seconds = (time_t)(wall_ns / 1000000000);
     struct tm tm;
-    if (wall_ns == 0 || !gmtime_r(&seconds, &tm) || strftime(ret, size, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0) {
+    if (wall_ns == 0 || !gmtime_r(&seconds, &tm) ||
+        strftime(ret, size, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0) {
         snprintf(ret, size, "-");
     }
 }
 
-void format_ckpt(struct ckpt_id id, size_t size, char *ret) { snprintf(ret, size, "%" PRIu64 "@%" PRIu64, id.step, id.term); }
+void format_ckpt(struct ckpt_id id, size_t size, char *ret)
+{
+    snprintf(ret, size, "%" PRIu64 "@%" PRIu64, id.step, id.term);
+}
 
 const char *state_name(uint32_t state)
 {
@@ -53,7 +57,9 @@ const char *placement_name(uint32_t placement)
     return placement < ARRAY_LEN(names) ? names[placement] : "unknown";
 }
 
-/* --- tables ---------------------------------------------------------------------------------------------------------- */
+/* --- tables
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 struct table {
     size_t columns, rows, cap;
@@ -103,13 +109,15 @@ static size_t width_of(const char *text)
     return width;
 }
 
-static void print_cell(const struct table *table, size_t row, size_t column, size_t width, FILE *out)
+static void print_cell(const struct table *table, size_t row, size_t column, size_t width,
+                       FILE *out)
 {
     const char *text = cell(table, row, column);
     int padding = (int)(width - width_of(text));
     bool right = table->cells[column] && table->cells[column][0] == '>';
     bool last = column + 1 == table->columns;
-    fprintf(out, "%*s%s%*s%s", right ? padding : 0, "", text, right || last ? 0 : padding, "", last ? "\n" : "  ");
+    fprintf(out, "%*s%s%*s%s", right ? padding : 0, "", text, right || last ? 0 : padding, "",
+            last ? "\n" : "  ");
 }
 
 void table_print(struct table *table, FILE *out)
@@ -143,7 +151,9 @@ void table_free(struct table *table)
     }
 }
 
-/* --- progress ------------------------------------------------------------------------------------------------------------ */
+/* --- progress
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 enum { PROGRESS_EVERY_MS = 100, BAR_WIDTH = 30 };
 
@@ -151,14 +161,17 @@ void progress_start(struct progress *progress, struct cli *cli, const char *what
 {
     const char *term = getenv("TERM");
     bool dumb = !term || term[0] == '\0' || strcmp(term, "dumb") == 0;
-    *progress = (struct progress){.what = what, .total = total, .loop = source_loop(cli->connection)};
+    *progress =
+        (struct progress){.what = what, .total = total, .loop = source_loop(cli->connection)};
     progress->active = !cli->quiet && !cli->json && !dumb && isatty(STDERR_FILENO) == 1;
 }
 
 static void draw(const struct progress *progress)
 {
     char done[32], total[32], bar[BAR_WIDTH + 1];
-    uint64_t filled = progress->total == 0 ? BAR_WIDTH : min_u64(progress->done * BAR_WIDTH / progress->total, BAR_WIDTH);
+    uint64_t filled = progress->total == 0
+                          ? BAR_WIDTH
+                          : min_u64(progress->done * BAR_WIDTH / progress->total, BAR_WIDTH);
     memset(bar, '.', BAR_WIDTH);
     memset(bar, '#', filled);
     bar[BAR_WIDTH] = '\0';

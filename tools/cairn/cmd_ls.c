@@ -86,16 +86,19 @@ static void add_row(struct table *table, const struct ckpt_info *info)
         format_ckpt(info->parent, sizeof(parent), parent);
     }
     snprintf(ranks, sizeof(ranks), "%u", info->world_size);
-    snprintf(state, sizeof(state), "%s%s", info->state == CKPT_COMMITTED ? health_name(info->health) : state_name(info->state),
+    snprintf(state, sizeof(state), "%s%s",
+             info->state == CKPT_COMMITTED ? health_name(info->health) : state_name(info->state),
              info->state == CKPT_COMMITTED && !info->on_lineage ? ", superseded" : "");
     bool committed = info->state == CKPT_COMMITTED;
-    table_row(table, (const char *const[]){info->is_latest ? "*" : "", id, state, committed ? bytes : "-", ranks, parent,
-                                           time, info->text});
+    table_row(table,
+              (const char *const[]){info->is_latest ? "*" : "", id, state, committed ? bytes : "-",
+                                    ranks, parent, time, info->text});
 }
 
 static int print_list(struct cli *cli, size_t count, const struct ckpt_info *infos)
 {
-    static const char *const titles[] = {"", "CHECKPOINT", "STATE", ">SIZE", ">RANKS", "PARENT", "COMMITTED", ""};
+    static const char *const titles[] = {"",       "CHECKPOINT", "STATE",     ">SIZE",
+                                         ">RANKS", "PARENT",     "COMMITTED", ""};
     struct table *table = table_new(ARRAY_LEN(titles), titles);
     size_t shown = 0, hidden = 0;
     for (size_t i = 0; table && i < count && (cli->limit == 0 || shown < cli->limit); i++) {
@@ -168,7 +171,8 @@ int command_status(struct cli *cli, struct diag *diag)
         return diag_set(diag, CAIRN_E_INVALID, "cairn status RUN STEP@TERM: which save?");
     }
     int status = cli_connect(cli, true, diag);
-    struct source_request request = {.call.request = {.type = MSG_STATUS, .u.status = {.id = cli->selector.id}}};
+    struct source_request request = {
+        .call.request = {.type = MSG_STATUS, .u.status = {.id = cli->selector.id}}};
     if (status == 0) {
         status = source_call(cli->connection, &request, diag);
     }
@@ -183,8 +187,9 @@ int command_status(struct cli *cli, struct diag *diag)
         if (cli->json) {
             status = json_print(&json);
         } else {
-            printf("%" PRIu64 "@%" PRIu64 ": %s%s%s\n", info->id.step, info->id.term, state_name(info->state),
-                   info->text && info->text[0] ? ": " : "", info->text ? info->text : "");
+            printf("%" PRIu64 "@%" PRIu64 ": %s%s%s\n", info->id.step, info->id.term,
+                   state_name(info->state), info->text && info->text[0] ? ": " : "",
+                   info->text ? info->text : "");
         }
         json_fini(&json);
         if (status == 0 && info->state == CKPT_NONE) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn restore: a checkpoint as files: model.safetensors (what belongs to the run), local-<coordinate>.safetensors, trees as
- * JSON, other blobs as they are, and checkpoint.json, which says what is what. Damage: the next older good one.
+ * cairn restore: a checkpoint as files: model.safetensors (what belongs to the run),
+ * local-<coordinate>.safetensors, trees as JSON, other blobs as they are, and checkpoint.json,
+ * which says what is what. Damage: the next older good one.
  */
 #include "cli.h"
 #include "documents.h"
@@ -26,10 +27,13 @@ struct restoring {
     char id[48];
 };
 
-/* --- files ------------------------------------------------------------------------------------------------------------- */
+/* --- files
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 /* Two names may become the same file name: the second gets a number. */
-static int create_file(struct restoring *restoring, const char *wish, const char *suffix, char ret_name[FILE_NAME_MAX], int *ret_fd, struct diag *diag)
+static int create_file(struct restoring *restoring, const char *wish, const char *suffix,
+                       char ret_name[FILE_NAME_MAX], int *ret_fd, struct diag *diag)
 {
     char clean[180];
     target_name(wish, sizeof(clean), clean);
@@ -49,8 +53,9 @@ static int create_file(struct restoring *restoring, const char *wish, const char
     return status;
 }
 
-static int write_whole(struct restoring *restoring, const char *wish, const char *suffix, size_t bytes, const void *data,
-                       char ret_name[FILE_NAME_MAX], struct diag *diag)
+static int write_whole(struct restoring *restoring, const char *wish, const char *suffix,
+                       size_t bytes, const void *data, char ret_name[FILE_NAME_MAX],
+                       struct diag *diag)
 {
     int fd;
     int status = create_file(restoring, wish, suffix, ret_name, &fd, diag);
@@ -62,7 +67,8 @@ static int write_whole(struct restoring *restoring, const char *wish, const char
     return status != 0 ? status : closed;
 }
 
-/* --- one safetensors file: all tensors of a coordinate ------------------------------------------------------------------- */
+/* --- one safetensors file: all tensors of a coordinate
+ * ------------------------------------------------------------------- */
 
 static int write_group(struct restoring *restoring, const char *coordinate, struct diag *diag)
 {
@@ -82,14 +88,20 @@ static int write_group(struct restoring *restoring, const char *coordinate, stru
         }
     }
     snprintf(wish, sizeof(wish), "%s%s", coordinate[0] ? "local-" : "model", coordinate);
-    status = status != 0 ? status : safetensors_layout(count, tensors, restoring->id, &header, &data_bytes, diag);
+    status = status != 0
+                 ? status
+                 : safetensors_layout(count, tensors, restoring->id, &header, &data_bytes, diag);
     status = status != 0 ? status : create_file(restoring, wish, ".safetensors", name, &fd, diag);
     status = status != 0 ? status : target_write(fd, 0, header.bytes, header.data, name, diag);
     for (size_t i = 0; status == 0 && i < count; i++) {
-        sinks[i] = (struct sink){.entry = tensors[i].entry, .fd = fd, .base = header.bytes + tensors[i].offset};
-        memcpy(restoring->files[tensors[i].entry - restoring->documents->index], name, sizeof(name));
+        sinks[i] = (struct sink){
+            .entry = tensors[i].entry, .fd = fd, .base = header.bytes + tensors[i].offset};
+        memcpy(restoring->files[tensors[i].entry - restoring->documents->index], name,
+               sizeof(name));
     }
-    status = status != 0 ? status : writeout(restoring->cli, &restoring->documents->info, count, sinks, diag);
+    status = status != 0
+                 ? status
+                 : writeout(restoring->cli, &restoring->documents->info, count, sinks, diag);
     if (fd >= 0) {
         int closed = target_close(fd, name, diag);
         status = status != 0 ? status : closed;
@@ -112,16 +124,21 @@ static int write_tensors(struct restoring *restoring, struct diag *diag)
     return status;
 }
 
-/* --- blobs ------------------------------------------------------------------------------------------------------------------- */
+/* --- blobs
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
-static int write_tree(struct restoring *restoring, size_t i, const char *wish, const uint8_t *data, struct diag *diag)
+static int write_tree(struct restoring *restoring, size_t i, const char *wish, const uint8_t *data,
+                      struct diag *diag)
 {
     const struct index_entry *entry = restoring->sinks[i].entry;
     struct buf text;
     buf_init(&text, (size_t)1 << 30);
     int status = tree_check(entry->plain_bytes, data, diag);
     status = status != 0 ? status : tree_to_json(entry->plain_bytes, data, 2, &text, diag);
-    status = status != 0 ? status : write_whole(restoring, wish, ".json", text.bytes, text.data, restoring->files[i], diag);
+    status = status != 0 ? status
+                         : write_whole(restoring, wish, ".json", text.bytes, text.data,
+                                       restoring->files[i], diag);
     buf_fini(&text);
     return status;
 }
@@ -132,14 +149,19 @@ static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
     struct sink sink = {.entry = entry, .fd = -1, .memory = malloc(entry->plain_bytes + 1)};
     char wish[400];
     if (!sink.memory) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %s of %llu bytes", entry->name, (unsigned long long)entry->plain_bytes);
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %s of %llu bytes", entry->name,
+                        (unsigned long long)entry->plain_bytes);
     }
-    snprintf(wish, sizeof(wish), "%.150s%s%.100s", entry->name, entry->coordinate[0] ? "-" : "", entry->coordinate);
-    int status = entry->plain_bytes > 0 ? writeout(restoring->cli, &restoring->documents->info, 1, &sink, diag) : 0;
+    snprintf(wish, sizeof(wish), "%.150s%s%.100s", entry->name, entry->coordinate[0] ? "-" : "",
+             entry->coordinate);
+    int status = entry->plain_bytes > 0
+                     ? writeout(restoring->cli, &restoring->documents->info, 1, &sink, diag)
+                     : 0;
     if (status == 0 && entry->blob_kind == BLOB_TREE) {
         status = write_tree(restoring, i, wish, sink.memory, diag);
     } else if (status == 0) {
-        status = write_whole(restoring, wish, ".bin", entry->plain_bytes, sink.memory, restoring->files[i], diag);
+        status = write_whole(restoring, wish, ".bin", entry->plain_bytes, sink.memory,
+                             restoring->files[i], diag);
     }
     if (status != CAIRN_E_CANCELLED) {
         free(sink.memory);
@@ -147,7 +169,9 @@ static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
     return status;
 }
 
-/* --- checkpoint.json ----------------------------------------------------------------------------------------------------------- */
+/* --- checkpoint.json
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
 static int write_summary(struct restoring *restoring, struct diag *diag)
 {
@@ -171,12 +195,16 @@ static int write_summary(struct restoring *restoring, struct diag *diag)
     json_close(&json, ']');
     json_close(&json, '}');
     int status = buf_status(&json.buf);
-    status = status != 0 ? status : write_whole(restoring, "checkpoint", ".json", json.buf.bytes, json.buf.data, file, diag);
+    status = status != 0 ? status
+                         : write_whole(restoring, "checkpoint", ".json", json.buf.bytes,
+                                       json.buf.data, file, diag);
     json_fini(&json);
     return status;
 }
 
-/* --- one try --------------------------------------------------------------------------------------------------------------------- */
+/* --- one try
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 static int write_files(struct restoring *restoring, struct diag *diag)
 {
@@ -191,12 +219,14 @@ static int write_files(struct restoring *restoring, struct diag *diag)
 
 static int restore_documents(struct cli *cli, struct documents *documents, struct diag *diag)
 {
-    struct restoring restoring = {.cli = cli, .documents = documents, .count = documents->index_count};
+    struct restoring restoring = {
+        .cli = cli, .documents = documents, .count = documents->index_count};
     format_ckpt(documents->info.id, sizeof(restoring.id), restoring.id);
     restoring.sinks = calloc(restoring.count + 1, sizeof(*restoring.sinks));
     restoring.files = calloc(restoring.count + 1, sizeof(*restoring.files));
-    int status = restoring.sinks && restoring.files ? target_begin(cli->to, &restoring.target, diag)
-                                                    : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    int status = restoring.sinks && restoring.files
+                     ? target_begin(cli->to, &restoring.target, diag)
+                     : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
     if (status == 0) {
         for (size_t i = 0; i < restoring.count; i++) {
             restoring.sinks[i].entry = &documents->index[i];
@@ -225,18 +255,24 @@ static int restore_one(struct cli *cli, const struct ckpt_info *info, struct dia
     return status;
 }
 
-/* --- falling back --------------------------------------------------------------------------------------------------------------- */
+/* --- falling back
+ * ---------------------------------------------------------------------------------------------------------------
+ */
 
 /* Is it the store's damage, or something that another checkpoint would not cure? */
-static bool is_damage(int status) { return err_exit_status(status) == EXIT_DAMAGE || status == CAIRN_E_NOT_FOUND; }
+static bool is_damage(int status)
+{
+    return err_exit_status(status) == EXIT_DAMAGE || status == CAIRN_E_NOT_FOUND;
+}
 
-static const struct ckpt_info *next_older(const struct ckpt_info *infos, size_t count, struct ckpt_id below)
+static const struct ckpt_info *next_older(const struct ckpt_info *infos, size_t count,
+                                          struct ckpt_id below)
 {
     const struct ckpt_info *best = NULL;
     for (size_t i = 0; i < count; i++) {
         const struct ckpt_info *info = &infos[i];
-        bool candidate = info->state == CKPT_COMMITTED && info->on_lineage && info->health != HEALTH_DAMAGED &&
-                         ckpt_id_compare(info->id, below) < 0;
+        bool candidate = info->state == CKPT_COMMITTED && info->on_lineage &&
+                         info->health != HEALTH_DAMAGED && ckpt_id_compare(info->id, below) < 0;
         if (candidate && (!best || ckpt_id_compare(info->id, best->id) > 0)) {
             best = info;
         }
@@ -244,7 +280,8 @@ static const struct ckpt_info *next_older(const struct ckpt_info *infos, size_t 
     return best;
 }
 
-static int fall_back(struct cli *cli, struct ckpt_info *io, int status, struct scratch *scratch, struct diag *diag)
+static int fall_back(struct cli *cli, struct ckpt_info *io, int status, struct scratch *scratch,
+                     struct diag *diag)
 {
     struct ckpt_info *infos = NULL;
     size_t count = 0;
@@ -256,10 +293,12 @@ static int fall_back(struct cli *cli, struct ckpt_info *io, int status, struct s
         char id[48];
         const struct ckpt_info *older = next_older(infos, count, io->id);
         format_ckpt(io->id, sizeof(id), id);
-        fprintf(stderr, "cairn: checkpoint %s cannot be restored: %s\n", id, diag_text(&why, status));
+        fprintf(stderr, "cairn: checkpoint %s cannot be restored: %s\n", id,
+                diag_text(&why, status));
         if (!older) {
             diag_clear(diag);
-            return diag_set(diag, CAIRN_E_DAMAGED, "no older good checkpoint is left on the lineage");
+            return diag_set(diag, CAIRN_E_DAMAGED,
+                            "no older good checkpoint is left on the lineage");
         }
         *io = *older;
         why = DIAG_INIT;
@@ -274,7 +313,8 @@ static int finish(struct cli *cli, const struct ckpt_info *info, bool fell_back)
     char id[48];
     format_ckpt(info->id, sizeof(id), id);
     if (!cli->json) {
-        printf("restored %s to %s%s\n", id, cli->to, fell_back ? " (FELL BACK: newer checkpoints are damaged)" : "");
+        printf("restored %s to %s%s\n", id, cli->to,
+               fell_back ? " (FELL BACK: newer checkpoints are damaged)" : "");
         return fell_back ? EXIT_FELL_BACK : 0;
     }
     struct json json;

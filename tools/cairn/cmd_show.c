@@ -71,7 +71,8 @@ static void json_metadata(struct json *json, const struct manifest *manifest)
 {
     struct buf text;
     buf_init(&text, MIB(16));
-    if (manifest->metadata_bytes > 0 && tree_check(manifest->metadata_bytes, manifest->metadata, NULL) == 0 &&
+    if (manifest->metadata_bytes > 0 &&
+        tree_check(manifest->metadata_bytes, manifest->metadata, NULL) == 0 &&
         tree_to_json(manifest->metadata_bytes, manifest->metadata, 0, &text, NULL) == 0) {
         json_raw(json, "metadata", text.bytes, (const char *)text.data);
     } else {
@@ -106,7 +107,8 @@ static void print_head(const struct cli *cli, const struct documents *documents)
 {
     const struct manifest *manifest = &documents->manifest;
     const struct ckpt_info *info = &documents->info;
-    char name[RUN_NAME_TEXT_MAX], id[48], parent[48] = "none", time[40], plain[32], stored[32], sha[65];
+    char name[RUN_NAME_TEXT_MAX], id[48], parent[48] = "none", time[40], plain[32], stored[32],
+                                          sha[65];
     run_name_format(&cli->run, name);
     format_ckpt(info->id, sizeof(id), id);
     if (manifest->parent.term != 0) {
@@ -116,10 +118,12 @@ static void print_head(const struct cli *cli, const struct documents *documents)
     format_bytes(manifest->plain_bytes, sizeof(plain), plain);
     format_bytes(manifest->stored_bytes, sizeof(stored), stored);
     hex_encode(sizeof(info->manifest_sha256), &info->manifest_sha256, sha);
-    printf("run         %s\ncheckpoint  %s%s\nhealth      %s%s\nparent      %s\ncommitted   %s (sequence %" PRIu64 ")\n", name, id,
-           info->is_latest ? " (latest)" : "", health_name(info->health), info->on_lineage ? "" : ", superseded", parent, time,
-           info->seq);
-    printf("ranks       %u\nsize        %s, stored %s in %" PRIu64 " objects, %" PRIu64 " chunks\nmanifest    sha256 %s\n",
+    printf("run         %s\ncheckpoint  %s%s\nhealth      %s%s\nparent      %s\ncommitted   %s "
+           "(sequence %" PRIu64 ")\n",
+           name, id, info->is_latest ? " (latest)" : "", health_name(info->health),
+           info->on_lineage ? "" : ", superseded", parent, time, info->seq);
+    printf("ranks       %u\nsize        %s, stored %s in %" PRIu64 " objects, %" PRIu64
+           " chunks\nmanifest    sha256 %s\n",
            manifest->world_size, plain, stored, manifest->object_count, manifest->chunk_count, sha);
     for (uint32_t i = 0; i < manifest->tag_count; i++) {
         printf("tag         %s\n", manifest->tags[i]);
@@ -131,7 +135,8 @@ static void print_head(const struct cli *cli, const struct documents *documents)
 
 static void print_entries(const struct documents *documents)
 {
-    static const char *const titles[] = {"NAME", "TYPE", "SHAPE", ">SIZE", "PLACEMENT", "COORDINATE"};
+    static const char *const titles[] = {"NAME",  "TYPE",      "SHAPE",
+                                         ">SIZE", "PLACEMENT", "COORDINATE"};
     struct table *table = table_new(ARRAY_LEN(titles), titles);
     for (size_t i = 0; table && i < documents->index_count; i++) {
         const struct index_entry *entry = &documents->index[i];
@@ -140,8 +145,9 @@ static void print_entries(const struct documents *documents)
             shape_format(&entry->shape, sizeof(shape), shape);
         }
         format_bytes(entry->plain_bytes, sizeof(bytes), bytes);
-        table_row(table, (const char *const[]){entry->name, dtype_of(entry), shape, bytes, placement_name(entry->placement),
-                                               entry->coordinate});
+        table_row(table,
+                  (const char *const[]){entry->name, dtype_of(entry), shape, bytes,
+                                        placement_name(entry->placement), entry->coordinate});
     }
     if (table) {
         printf("\n");

@@ -17,9 +17,11 @@ struct totals {
     struct json json;
 };
 
-static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_info *info, struct diag *diag)
+static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_info *info,
+                      struct diag *diag)
 {
-    struct verify_options options = {.read_data = !cli->no_read_data, .subset_n = cli->subset_n, .subset_t = cli->subset_t};
+    struct verify_options options = {
+        .read_data = !cli->no_read_data, .subset_n = cli->subset_n, .subset_t = cli->subset_t};
     size_t before = totals->result.finding_count;
     char name[RUN_NAME_TEXT_MAX], id[48];
     int status = verify_checkpoint(cli, info, &options, &totals->result, diag);
@@ -51,7 +53,8 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
     return 0;
 }
 
-/* Every committed checkpoint of the connected run. A run whose record is damaged is a finding, not an end. */
+/* Every committed checkpoint of the connected run. A run whose record is damaged is a finding, not
+ * an end. */
 static int verify_run(struct cli *cli, struct totals *totals, struct diag *diag)
 {
     struct scratch scratch;
@@ -136,10 +139,14 @@ static int finish(struct cli *cli, struct totals *totals)
         int status = json_print(&totals->json);
         return status != 0 ? status : totals->damaged > 0 ? EXIT_DAMAGE : 0;
     }
-    printf("%" PRIu64 " checkpoints, %" PRIu64 " damaged; read %s in %" PRIu64 " chunks of %" PRIu64 " objects\n",
-           totals->checkpoints, totals->damaged, bytes, totals->result.chunks, totals->result.objects);
+    printf("%" PRIu64 " checkpoints, %" PRIu64 " damaged; read %s in %" PRIu64 " chunks of %" PRIu64
+           " objects\n",
+           totals->checkpoints, totals->damaged, bytes, totals->result.chunks,
+           totals->result.objects);
     if (totals->damaged > 0) {
-        fprintf(stderr, "cairn: damage found; `cairn restore` takes the newest good checkpoint by itself\n");
+        fprintf(
+            stderr,
+            "cairn: damage found; `cairn restore` takes the newest good checkpoint by itself\n");
     }
     return totals->damaged > 0 ? EXIT_DAMAGE : 0;
 }
@@ -156,7 +163,8 @@ int command_verify(struct cli *cli, struct diag *diag)
     if (status == 0 && !cli->has_run) {
         status = verify_all(cli, &totals, &why);
     } else if (status == 0) {
-        status = cli->selector_text ? verify_selected(cli, &totals, &why) : verify_run(cli, &totals, &why);
+        status = cli->selector_text ? verify_selected(cli, &totals, &why)
+                                    : verify_run(cli, &totals, &why);
     }
     if (is_damage(status) && cli->has_run) {
         note_damaged_run(cli, &totals, &why);

@@ -13,26 +13,32 @@ static const char *const kind_names[] = {"", "manifest", "part", "page"};
 enum { KIND_MANIFEST = 1, KIND_PART = 2, KIND_PAGE = 3 };
 
 /* One document, checked; bytes in the scratch. */
-static int fetch(struct cli *cli, struct documents *documents, uint32_t kind, uint32_t number, const struct sha256 *expected,
-                 struct record_value *ret, struct diag *diag)
+static int fetch(struct cli *cli, struct documents *documents, uint32_t kind, uint32_t number,
+                 const struct sha256 *expected, struct record_value *ret, struct diag *diag)
 {
     struct source_request request = {
-        .call.request = {.type = MSG_FETCH, .u.fetch = {.id = documents->info.id, .kind = kind, .number = number}}};
+        .call.request = {.type = MSG_FETCH,
+                         .u.fetch = {.id = documents->info.id, .kind = kind, .number = number}}};
     int status = source_call(cli->connection, &request, diag);
     char name[48];
     format_ckpt(documents->info.id, sizeof(name), name);
     if (status == 0) {
         struct sha256 actual = sha256(request.call.payload_bytes, request.call.payload);
         if (memcmp(&actual, expected, sizeof(actual)) != 0) {
-            status = diag_set(diag, CAIRN_E_DAMAGED, "%s %u of checkpoint %s does not match its hash", kind_names[kind], number, name);
+            status =
+                diag_set(diag, CAIRN_E_DAMAGED, "%s %u of checkpoint %s does not match its hash",
+                         kind_names[kind], number, name);
         }
     } else {
         diag_add(diag, "checkpoint %s", name);
     }
     if (status == 0) {
-        ret->data = scratch_copy(&documents->scratch, request.call.payload_bytes + 1, request.call.payload);
+        ret->data =
+            scratch_copy(&documents->scratch, request.call.payload_bytes + 1, request.call.payload);
         ret->bytes = request.call.payload_bytes;
-        status = ret->data ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a %s", kind_names[kind]);
+        status = ret->data
+                     ? 0
+                     : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a %s", kind_names[kind]);
     }
     free(request.call.payload);
     engine_call_fini(&request.call);
@@ -52,7 +58,8 @@ static int add_page(struct documents *documents, const struct page *page, struct
     if (old > 0) {
         memcpy(grown, before, old * size);
     }
-    memcpy(grown + old * size, parts ? (const void *)page->parts : (const void *)page->index, page->entry_count * size);
+    memcpy(grown + old * size, parts ? (const void *)page->parts : (const void *)page->index,
+           page->entry_count * size);
     if (parts) {
         documents->part_refs = (struct part_ref *)(void *)grown;
         documents->part_count += page->entry_count;
@@ -69,7 +76,8 @@ static int load_pages(struct cli *cli, struct documents *documents, struct diag 
     for (uint32_t i = 0; status == 0 && i < documents->manifest.page_count; i++) {
         struct record_value bytes;
         struct page page;
-        status = fetch(cli, documents, KIND_PAGE, i, &documents->manifest.pages[i].sha256, &bytes, diag);
+        status =
+            fetch(cli, documents, KIND_PAGE, i, &documents->manifest.pages[i].sha256, &bytes, diag);
         if (status == 0) {
             status = page_decode(bytes.bytes, bytes.data, &documents->scratch, &page, diag);
         }
@@ -80,7 +88,8 @@ static int load_pages(struct cli *cli, struct documents *documents, struct diag 
     return status;
 }
 
-int documents_load(struct cli *cli, const struct ckpt_info *info, struct documents *ret, struct diag *diag)
+int documents_load(struct cli *cli, const struct ckpt_info *info, struct documents *ret,
+                   struct diag *diag)
 {
     struct record_value bytes;
     memset(ret, 0, sizeof(*ret));
@@ -98,7 +107,8 @@ int documents_load(struct cli *cli, const struct ckpt_info *info, struct documen
 
 int documents_parts(struct cli *cli, struct documents *documents, struct diag *diag)
 {
-    documents->parts = scratch_array(&documents->scratch, documents->part_count + 1, sizeof(*documents->parts));
+    documents->parts =
+        scratch_array(&documents->scratch, documents->part_count + 1, sizeof(*documents->parts));
     if (!documents->parts) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the parts");
     }
@@ -108,7 +118,8 @@ int documents_parts(struct cli *cli, struct documents *documents, struct diag *d
         const struct part_ref *ref = &documents->part_refs[i];
         status = fetch(cli, documents, KIND_PART, ref->rank, &ref->sha256, &bytes, diag);
         if (status == 0) {
-            status = part_decode(bytes.bytes, bytes.data, &documents->scratch, &documents->parts[i], diag);
+            status = part_decode(bytes.bytes, bytes.data, &documents->scratch, &documents->parts[i],
+                                 diag);
         }
     }
     return status;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * documents: a checkpoint's manifest, pages and parts as a command needs them, each checked here against the hash above it:
- * the chain entry's for the manifest, the manifest's for pages, the parts page's for parts. Who sent them is not trusted.
+ * documents: a checkpoint's manifest, pages and parts as a command needs them, each checked here
+ * against the hash above it: the chain entry's for the manifest, the manifest's for pages, the
+ * parts page's for parts. Who sent them is not trusted.
  */
 #ifndef CAIRN_TOOLS_DOCUMENTS_H
 #define CAIRN_TOOLS_DOCUMENTS_H
@@ -14,12 +15,13 @@ struct documents {
     struct manifest manifest;
     size_t part_count, index_count;
     struct part_ref *part_refs;
-    struct part *parts;         /* by rank; only after documents_parts */
-    struct index_entry *index;  /* all pages' entries, sorted */
+    struct part *parts;        /* by rank; only after documents_parts */
+    struct index_entry *index; /* all pages' entries, sorted */
 };
 
 /* Manifest and pages. DAMAGED names what does not match. documents_fini also after a failure. */
-int MUST_USE documents_load(struct cli *cli, const struct ckpt_info *info, struct documents *ret, struct diag *diag);
+int MUST_USE documents_load(struct cli *cli, const struct ckpt_info *info, struct documents *ret,
+                            struct diag *diag);
 int MUST_USE documents_parts(struct cli *cli, struct documents *documents, struct diag *diag);
 void documents_fini(struct documents *documents);
 

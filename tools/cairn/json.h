@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * json: a writer of one JSON document into a buf; commas and escapes are its business. Names NULL: an array element.
+ * json: a writer of one JSON document into a buf; commas and escapes are its business. Names NULL:
+ * an array element.
  */
 #ifndef CAIRN_TOOLS_JSON_H
 #define CAIRN_TOOLS_JSON_H
@@ -14,17 +15,20 @@ struct json {
     bool comma;
 };
 
-enum { JSON_SCHEMA_VERSION = 1 }; /* of everything that --json prints; fields may be added within a version */
+enum {
+    JSON_SCHEMA_VERSION = 1
+}; /* of everything that --json prints; fields may be added within a version */
 
 void json_init(struct json *json);
 void json_fini(struct json *json);
-void json_open(struct json *json, const char *name, char bracket); /* '{' or '[' */
-void json_close(struct json *json, char bracket);                  /* '}' or ']' */
+void json_open(struct json *json, const char *name, char bracket);    /* '{' or '[' */
+void json_close(struct json *json, char bracket);                     /* '}' or ']' */
 void json_str(struct json *json, const char *name, const char *text); /* NULL text: null */
 void json_u64(struct json *json, const char *name, uint64_t value);
 void json_f64(struct json *json, const char *name, double value);
 void json_bool(struct json *json, const char *name, bool value);
-void json_raw(struct json *json, const char *name, size_t bytes, const char *text); /* a JSON value */
+void json_raw(struct json *json, const char *name, size_t bytes,
+              const char *text); /* a JSON value */
 /* Prints the document and a newline to stdout. NO_MEMORY or IO. */
 int MUST_USE json_print(struct json *json);
 

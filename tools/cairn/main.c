@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn: the operator's command line. The table of commands, and the way from an error to an exit status.
+ * cairn: the operator's command line. The table of commands, and the way from an error to an exit
+ * status.
  */
 #include "cli.h"
 
@@ -12,17 +13,25 @@
 
 const struct command commands[] = {
     {"ls", "[RUN]", "list checkpoints, newest first; without RUN: the runs", "alS", command_ls,
-     "Open saves come first, with the ranks that are missing. `*` marks what `restore latest` takes; superseded\n"
+     "Open saves come first, with the ranks that are missing. `*` marks what `restore latest` "
+     "takes; superseded\n"
      "checkpoints (off the lineage) are shown with --superseded.\n"},
-    {"show", "RUN [CHECKPOINT]", "one checkpoint: who, when, how large, and its tensors", "", command_show,
-     "CHECKPOINT is latest (the default), STEP, or STEP@TERM.\n"},
-    {"verify", "[RUN [CHECKPOINT]]", "read everything and check every checksum; exit 6 on damage", "dD", command_verify,
-     "Without CHECKPOINT: every checkpoint of the run; without RUN: of every run. Damage is named by checkpoint, tensor\n"
-     "and object. --read-data-subset N/T reads the Nth of T shares of the objects: T runs read everything once.\n"},
-    {"restore", "RUN [CHECKPOINT] --to DIR", "write a checkpoint as safetensors and JSON files", "tf", command_restore,
-     "DIR must be absent or empty: the files are written to DIR.partial, checked, synced and renamed. When the newest\n"
-     "checkpoint is damaged, the newest good one is restored and the exit status is 3 (not with --no-fallback).\n"},
-    {"status", "RUN STEP@TERM", "what became of a save: open, committed, aborted, and why", "", command_status, ""},
+    {"show", "RUN [CHECKPOINT]", "one checkpoint: who, when, how large, and its tensors", "",
+     command_show, "CHECKPOINT is latest (the default), STEP, or STEP@TERM.\n"},
+    {"verify", "[RUN [CHECKPOINT]]", "read everything and check every checksum; exit 6 on damage",
+     "dD", command_verify,
+     "Without CHECKPOINT: every checkpoint of the run; without RUN: of every run. Damage is named "
+     "by checkpoint, tensor\n"
+     "and object. --read-data-subset N/T reads the Nth of T shares of the objects: T runs read "
+     "everything once.\n"},
+    {"restore", "RUN [CHECKPOINT] --to DIR", "write a checkpoint as safetensors and JSON files",
+     "tf", command_restore,
+     "DIR must be absent or empty: the files are written to DIR.partial, checked, synced and "
+     "renamed. When the newest\n"
+     "checkpoint is damaged, the newest good one is restored and the exit status is 3 (not with "
+     "--no-fallback).\n"},
+    {"status", "RUN STEP@TERM", "what became of a save: open, committed, aborted, and why", "",
+     command_status, ""},
     {"version", "", "the version", "", command_version, ""},
     {0},
 };

@@ -44,8 +44,11 @@ static int open_store(struct offline *offline, const char *store, struct diag *d
     if (strncmp(store, "dir:", 4) != 0 || store[4] == '\0') {
         return diag_set(diag, CAIRN_E_INVALID, "--store %s: write dir:/path", store);
     }
-    struct store_dir_options options = {
-        .loop = offline->loop, .pool = offline->pool, .vfs = vfs_posix(), .path = store + 4, .read_only = true};
+    struct store_dir_options options = {.loop = offline->loop,
+                                        .pool = offline->pool,
+                                        .vfs = vfs_posix(),
+                                        .path = store + 4,
+                                        .read_only = true};
     return store_dir_new(&options, &offline->store, diag);
 }
 
@@ -78,8 +81,8 @@ static int open_server(struct offline *offline, struct diag *diag)
     return server_new(&options, &offline->server, diag);
 }
 
-int offline_new(struct loop *loop, struct net *net, struct work_pool *pool, const char *store, struct offline **ret,
-                struct diag *diag)
+int offline_new(struct loop *loop, struct net *net, struct work_pool *pool, const char *store,
+                struct offline **ret, struct diag *diag)
 {
     struct offline *offline = calloc(1, sizeof(*offline));
     if (!offline) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * offline: the server's core over a store that is opened read-only, in this process: one restore path, not two.
+ * offline: the server's core over a store that is opened read-only, in this process: one restore
+ * path, not two.
  */
 #ifndef CAIRN_TOOLS_OFFLINE_H
 #define CAIRN_TOOLS_OFFLINE_H
@@ -11,8 +12,8 @@
 struct offline;
 
 /* store: "dir:/path". Blocks while it opens. NO_STORE, STORE_FEATURES, DAMAGED, DENIED ... */
-int MUST_USE offline_new(struct loop *loop, struct net *net, struct work_pool *pool, const char *store,
-                         struct offline **ret, struct diag *diag);
+int MUST_USE offline_new(struct loop *loop, struct net *net, struct work_pool *pool,
+                         const char *store, struct offline **ret, struct diag *diag);
 void offline_free(struct offline *offline); /* its connections must be closed; runs the loop */
 /* engine_options.dial: user is the struct offline. */
 int MUST_USE offline_dial(void *user, struct sock **ret, struct diag *diag);

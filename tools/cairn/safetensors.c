@@ -15,14 +15,16 @@ enum { HEADER_BYTES_MAX = 100000000 };
 
 static int compare(const void *a, const void *b)
 {
-    const struct index_entry *x = ((const struct safetensor *)a)->entry, *y = ((const struct safetensor *)b)->entry;
+    const struct index_entry *x = ((const struct safetensor *)a)->entry,
+                             *y = ((const struct safetensor *)b)->entry;
     if (dtype_bits(x->dtype) != dtype_bits(y->dtype)) {
         return dtype_bits(x->dtype) > dtype_bits(y->dtype) ? -1 : 1;
     }
     return strcmp(x->name, y->name);
 }
 
-static void put_metadata(struct json *json, size_t count, const struct safetensor *tensors, const char *checkpoint)
+static void put_metadata(struct json *json, size_t count, const struct safetensor *tensors,
+                         const char *checkpoint)
 {
     json_open(json, "__metadata__", '{');
     json_str(json, "format", "pt");
@@ -58,8 +60,8 @@ static void put_tensor(struct json *json, const struct safetensor *tensor)
     json_close(json, '}');
 }
 
-int safetensors_layout(size_t count, struct safetensor *tensors, const char *checkpoint, struct buf *buf,
-                       uint64_t *ret_data_bytes, struct diag *diag)
+int safetensors_layout(size_t count, struct safetensor *tensors, const char *checkpoint,
+                       struct buf *buf, uint64_t *ret_data_bytes, struct diag *diag)
 {
     struct json json;
     uint64_t at = 0;
@@ -80,7 +82,8 @@ int safetensors_layout(size_t count, struct safetensor *tensors, const char *che
     }
     int status = buf_status(&json.buf);
     if (status == 0 && json.buf.bytes > HEADER_BYTES_MAX) {
-        status = diag_set(diag, CAIRN_E_TOO_LARGE, "a safetensors header of %zu bytes: at most %d", json.buf.bytes, HEADER_BYTES_MAX);
+        status = diag_set(diag, CAIRN_E_TOO_LARGE, "a safetensors header of %zu bytes: at most %d",
+                          json.buf.bytes, HEADER_BYTES_MAX);
     }
     if (status == 0) {
         buf_put_u64(buf, json.buf.bytes);

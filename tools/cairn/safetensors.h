@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * safetensors: the layout of one file: an 8-byte length, a JSON header padded with spaces, the tensors' bytes without
- * holes, widest dtype first, then by name. Only the header is written here; the bytes go to the offsets it names.
+ * safetensors: the layout of one file: an 8-byte length, a JSON header padded with spaces, the
+ * tensors' bytes without holes, widest dtype first, then by name. Only the header is written here;
+ * the bytes go to the offsets it names.
  */
 #ifndef CAIRN_TOOLS_SAFETENSORS_H
 #define CAIRN_TOOLS_SAFETENSORS_H
@@ -14,9 +15,10 @@ struct safetensor {
     uint64_t offset; /* in the data, set by safetensors_layout */
 };
 
-/* Sorts, sets the offsets, and appends length and header to buf. Types that safetensors lacks are written as U8 with the
- * element's bytes as one more dimension, and named in __metadata__ ("cairn.dtype.<name>"). TOO_LARGE above 100 MB. */
-int MUST_USE safetensors_layout(size_t count, struct safetensor *tensors, const char *checkpoint, struct buf *buf,
-                                uint64_t *ret_data_bytes, struct diag *diag);
+/* Sorts, sets the offsets, and appends length and header to buf. Types that safetensors lacks are
+ * written as U8 with the element's bytes as one more dimension, and named in __metadata__
+ * ("cairn.dtype.<name>"). TOO_LARGE above 100 MB. */
+int MUST_USE safetensors_layout(size_t count, struct safetensor *tensors, const char *checkpoint,
+                                struct buf *buf, uint64_t *ret_data_bytes, struct diag *diag);
 
 #endif

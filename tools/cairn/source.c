@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See source.h. The offline form opens the store without lock and without writing, so it may be used beside a daemon,
- * or when there is none.
+ * See source.h. The offline form opens the store without lock and without writing, so it may be
+ * used beside a daemon, or when there is none.
  */
 #include "source.h"
 
@@ -55,8 +55,10 @@ static int start_tls(struct source *source, struct diag *diag)
     if (!options->ca_file) {
         return 0;
     }
-    struct tls_options tls = {
-        .cert_file = options->cert_file, .key_file = options->key_file, .ca_file = options->ca_file, .require_peer = true};
+    struct tls_options tls = {.cert_file = options->cert_file,
+                              .key_file = options->key_file,
+                              .ca_file = options->ca_file,
+                              .require_peer = true};
     return tls_context_new(&tls, &source->tls, diag);
 }
 
@@ -79,7 +81,8 @@ static int start(struct source *source, struct diag *diag)
         status = start_tls(source, diag);
     }
     if (status == 0 && source->options.store) {
-        status = offline_new(source->loop, source->net, source->pool, source->options.store, &source->offline, diag);
+        status = offline_new(source->loop, source->net, source->pool, source->options.store,
+                             &source->offline, diag);
     } else if (status == 0) {
         const char *text = source->options.url ? source->options.url : "cairn:///";
         status = url_parse(text, getenv("CAIRN_SERVER"), true, &source->url, diag);
@@ -103,7 +106,9 @@ int source_new(const struct source_options *options, struct source **ret, struct
     return 0;
 }
 
-/* --- the viewer ----------------------------------------------------------------------------------------------- */
+/* --- the viewer
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static void on_closed(void *user)
 {
@@ -163,7 +168,8 @@ int source_use(struct source *source, const struct run_name *run, struct diag *d
                                      .io_deadline_ms = source->options.deadline_ms,
                                      .label = "cairn"};
     static const struct run_name any = {.project = "any", .run = "any"};
-    options.url.run = run ? *run : any; /* a viewer's look at a run that does not exist writes nothing */
+    options.url.run =
+        run ? *run : any; /* a viewer's look at a run that does not exist writes nothing */
     options.url.has_run = true;
     if (source->offline) {
         options.dial = offline_dial;
@@ -177,12 +183,15 @@ int source_use(struct source *source, const struct run_name *run, struct diag *d
     }
     status = source_wait(source, &source->ready, diag);
     if (status == 0 && source->ready_status != 0) {
-        status = diag_set(diag, source->ready_status, "%s", diag_text(&source->ready_diag, source->ready_status));
+        status = diag_set(diag, source->ready_status, "%s",
+                          diag_text(&source->ready_diag, source->ready_status));
     }
     return status;
 }
 
-/* --- calls ------------------------------------------------------------------------------------------------------ */
+/* --- calls
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static void on_call(struct engine_call *call, int status)
 {
@@ -204,9 +213,9 @@ int source_call(struct source *source, struct source_request *request, struct di
         }
         return CAIRN_E_CANCELLED;
     }
-    return request->status == 0
-               ? 0
-               : diag_set(diag, request->status, "%s", diag_text(&request->call.diag, request->status));
+    return request->status == 0 ? 0
+                                : diag_set(diag, request->status, "%s",
+                                           diag_text(&request->call.diag, request->status));
 }
 
 int source_runs(struct source *source, struct run_name **ret, size_t *ret_count, struct diag *diag)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * source: where a command's answers come from: a server (cairn://…), or a store on this machine (--store dir:/path)
- * through the server's own core, read-only, in this process behind a socket pair. Commands see one thing:
- * a viewer's engine and blocking calls on it. One thread.
+ * source: where a command's answers come from: a server (cairn://…), or a store on this machine
+ * (--store dir:/path) through the server's own core, read-only, in this process behind a socket
+ * pair. Commands see one thing: a viewer's engine and blocking calls on it. One thread.
  */
 #ifndef CAIRN_TOOLS_SOURCE_H
 #define CAIRN_TOOLS_SOURCE_H
@@ -12,13 +12,14 @@
 struct source;
 
 struct source_options {
-    const char *url;        /* cairn://… or NULL: CAIRN_SERVER */
-    const char *store;      /* "dir:/path"; then url is not used */
+    const char *url;   /* cairn://… or NULL: CAIRN_SERVER */
+    const char *store; /* "dir:/path"; then url is not used */
     const char *cert_file, *key_file, *ca_file;
     uint64_t deadline_ms;
 };
 
-int MUST_USE source_new(const struct source_options *options, struct source **ret, struct diag *diag);
+int MUST_USE source_new(const struct source_options *options, struct source **ret,
+                        struct diag *diag);
 void source_free(struct source *source);
 bool source_is_offline(const struct source *source);
 
@@ -31,7 +32,8 @@ struct work_pool *source_pool(struct source *source);
 int MUST_USE source_wait(struct source *source, const bool *done, struct diag *diag);
 /* Ends a source_wait from inside a callback. */
 void source_wake(struct source *source);
-/* One request and its answer: set call.request, read call.reply and call.payload, end it with engine_call_fini(&call). */
+/* One request and its answer: set call.request, read call.reply and call.payload, end it with
+ * engine_call_fini(&call). */
 struct source_request {
     struct engine_call call;
     struct source *source; /* source_call's */
@@ -40,6 +42,7 @@ struct source_request {
 };
 int MUST_USE source_call(struct source *source, struct source_request *request, struct diag *diag);
 /* Names of all runs, sorted; *ret is malloc'ed. */
-int MUST_USE source_runs(struct source *source, struct run_name **ret, size_t *ret_count, struct diag *diag);
+int MUST_USE source_runs(struct source *source, struct run_name **ret, size_t *ret_count,
+                         struct diag *diag);
 
 #endif

@@ -26,7 +26,9 @@ static int check_empty(const char *path, struct diag *diag)
     struct dirent *entry;
     while (status == 0 && (entry = readdir(dir))) {
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
-            status = diag_set(diag, CAIRN_E_NOT_EMPTY, "%s is not empty: restore into a directory that is absent or empty", path);
+            status =
+                diag_set(diag, CAIRN_E_NOT_EMPTY,
+                         "%s is not empty: restore into a directory that is absent or empty", path);
         }
     }
     closedir(dir);
@@ -52,8 +54,10 @@ int target_begin(const char *path, struct target *ret, struct diag *diag)
     }
     if (mkdir(ret->partial, 0700) != 0) {
         int error = errno;
-        return error == EEXIST ? diag_set(diag, CAIRN_E_EXISTS, "%s is there from another restore: remove it first", ret->partial)
-                               : diag_errno(diag, error, "make %s", ret->partial);
+        return error == EEXIST
+                   ? diag_set(diag, CAIRN_E_EXISTS,
+                              "%s is there from another restore: remove it first", ret->partial)
+                   : diag_errno(diag, error, "make %s", ret->partial);
     }
     ret->dir = open(ret->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (ret->dir < 0) {
@@ -84,7 +88,8 @@ int target_create(struct target *target, const char *name, int *ret_fd, struct d
     return 0;
 }
 
-int target_write(int fd, uint64_t offset, size_t bytes, const void *data, const char *name, struct diag *diag)
+int target_write(int fd, uint64_t offset, size_t bytes, const void *data, const char *name,
+                 struct diag *diag)
 {
     const char *at = data;
     while (bytes > 0) {
@@ -127,7 +132,8 @@ int target_commit(struct target *target, struct diag *diag)
     int dir = target->dir;
     target->dir = -1;
     int status = target_close(dir, target->partial, diag);
-    if (status == 0 && rename(target->partial, target->path) != 0) { /* replaces an empty directory, nothing else */
+    if (status == 0 && rename(target->partial, target->path) !=
+                           0) { /* replaces an empty directory, nothing else */
         status = diag_errno(diag, errno, "rename %s to %s", target->partial, target->path);
     }
     return status == 0 ? sync_parent(target->path, diag) : status;
@@ -142,7 +148,8 @@ void target_abort(struct target *target)
     struct dirent *entry;
     while (dir && (entry = readdir(dir))) {
         if (entry->d_name[0] != '.') {
-            (void)unlinkat(dirfd(dir), entry->d_name, 0); /* what stays is under .partial and harms nobody */
+            (void)unlinkat(dirfd(dir), entry->d_name,
+                           0); /* what stays is under .partial and harms nobody */
         }
     }
     if (dir) {

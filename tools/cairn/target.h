@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * target: the directory that a restore makes: <dir>.partial while it is written, <dir> once everything in it is on stable
- * storage. Names inside it are ours or checked; nothing is followed or replaced.
+ * target: the directory that a restore makes: <dir>.partial while it is written, <dir> once
+ * everything in it is on stable storage. Names inside it are ours or checked; nothing is followed
+ * or replaced.
  */
 #ifndef CAIRN_TOOLS_TARGET_H
 #define CAIRN_TOOLS_TARGET_H
@@ -18,9 +19,11 @@ struct target {
 
 /* NOT_EMPTY: the directory holds something; EXISTS: a .partial of another restore is there. */
 int MUST_USE target_begin(const char *path, struct target *ret, struct diag *diag);
-/* A new file for writing. name: letters, digits, '.', '_', '-', '=' only; others become '_' (target_name). */
+/* A new file for writing. name: letters, digits, '.', '_', '-', '=' only; others become '_'
+ * (target_name). */
 int MUST_USE target_create(struct target *target, const char *name, int *ret_fd, struct diag *diag);
-int MUST_USE target_write(int fd, uint64_t offset, size_t bytes, const void *data, const char *name, struct diag *diag);
+int MUST_USE target_write(int fd, uint64_t offset, size_t bytes, const void *data, const char *name,
+                          struct diag *diag);
 /* fsync and close; the descriptor is gone in any case. */
 int MUST_USE target_close(int fd, const char *name, struct diag *diag);
 void target_name(const char *text, size_t bytes, char *ret);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Objects are read one after the other in ranges of at most a chunk's limit; several objects are in flight at once. What a
- * range must hold is known from the parts: its chunks, with zeros around them; behind the last one the footer.
+ * Objects are read one after the other in ranges of at most a chunk's limit; several objects are in
+ * flight at once. What a range must hold is known from the parts: its chunks, with zeros around
+ * them; behind the last one the footer.
  */
 #include "verify.h"
 
@@ -48,7 +49,9 @@ struct verifying {
     struct progress progress;
 };
 
-/* --- findings ---------------------------------------------------------------------------------------------------------- */
+/* --- findings
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static void find(struct verify_result *result, const struct ckpt_info *info, const char *text)
 {
@@ -63,7 +66,8 @@ static void find(struct verify_result *result, const struct ckpt_info *info, con
     }
     char id[48];
     format_ckpt(info->id, sizeof(id), id);
-    snprintf(result->findings[result->finding_count++].text, sizeof(result->findings[0].text), "checkpoint %s: %s", id, text);
+    snprintf(result->findings[result->finding_count++].text, sizeof(result->findings[0].text),
+             "checkpoint %s: %s", id, text);
 }
 
 void verify_result_fini(struct verify_result *result)
@@ -74,7 +78,8 @@ void verify_result_fini(struct verify_result *result)
 
 static bool is_damage(int status)
 {
-    return status == CAIRN_E_DAMAGED || status == CAIRN_E_FORMAT || status == CAIRN_E_DIGEST_MISMATCH || status == CAIRN_E_NOT_FOUND ||
+    return status == CAIRN_E_DAMAGED || status == CAIRN_E_FORMAT ||
+           status == CAIRN_E_DIGEST_MISMATCH || status == CAIRN_E_NOT_FOUND ||
            status == CAIRN_E_COVERAGE || status == CAIRN_E_UNSUPPORTED || status == CAIRN_E_IO;
 }
 
@@ -82,36 +87,42 @@ static void find_in(struct reader *reader, const struct piece *piece, const char
 {
     char text[360];
     const struct object_id *id = piece->id;
-    snprintf(text, sizeof(text), "%s (rank %u, object %llu@%llu/%u-%016llx-%u at %llu): %s", piece->name, piece->rank,
-             (unsigned long long)id->step, (unsigned long long)id->term, id->rank, (unsigned long long)id->writer, id->sequence,
+    snprintf(text, sizeof(text), "%s (rank %u, object %llu@%llu/%u-%016llx-%u at %llu): %s",
+             piece->name, piece->rank, (unsigned long long)id->step, (unsigned long long)id->term,
+             id->rank, (unsigned long long)id->writer, id->sequence,
              (unsigned long long)piece->envelope.offset, why);
     find(reader->verifying->result, &reader->verifying->documents->info, text);
 }
 
-/* --- what there is to read --------------------------------------------------------------------------------------------- */
+/* --- what there is to read
+ * --------------------------------------------------------------------------------------------- */
 
-static void add_chunks(struct verifying *verifying, const struct part *part, const char *name, uint32_t first, uint32_t count)
+static void add_chunks(struct verifying *verifying, const struct part *part, const char *name,
+                       uint32_t first, uint32_t count)
 {
     for (uint32_t i = first; i < first + count; i++) {
         const struct part_chunk *chunk = &part->chunks[i];
-        verifying->pieces[verifying->count++] = (struct piece){.id = &part->objects[chunk->object].id,
-                                                               .name = name,
-                                                               .rank = part->rank,
-                                                               .envelope = {.offset = chunk->offset,
-                                                                            .stored_bytes = chunk->stored_bytes,
-                                                                            .plain_bytes = chunk->plain_bytes,
-                                                                            .stored_crc = chunk->stored_crc,
-                                                                            .encoding = chunk->encoding,
-                                                                            .digest_alg = chunk->digest_alg,
-                                                                            .digest = chunk->digest}};
+        verifying->pieces[verifying->count++] =
+            (struct piece){.id = &part->objects[chunk->object].id,
+                           .name = name,
+                           .rank = part->rank,
+                           .envelope = {.offset = chunk->offset,
+                                        .stored_bytes = chunk->stored_bytes,
+                                        .plain_bytes = chunk->plain_bytes,
+                                        .stored_crc = chunk->stored_crc,
+                                        .encoding = chunk->encoding,
+                                        .digest_alg = chunk->digest_alg,
+                                        .digest = chunk->digest}};
     }
 }
 
 static int compare_pieces(const void *a, const void *b)
 {
     const struct piece *x = a, *y = b;
-    const uint64_t xs[] = {x->id->term, x->id->step, x->id->rank, x->id->writer, x->id->sequence, x->envelope.offset};
-    const uint64_t ys[] = {y->id->term, y->id->step, y->id->rank, y->id->writer, y->id->sequence, y->envelope.offset};
+    const uint64_t xs[] = {x->id->term,   x->id->step,     x->id->rank,
+                           x->id->writer, x->id->sequence, x->envelope.offset};
+    const uint64_t ys[] = {y->id->term,   y->id->step,     y->id->rank,
+                           y->id->writer, y->id->sequence, y->envelope.offset};
     for (size_t i = 0; i < ARRAY_LEN(xs); i++) {
         if (xs[i] != ys[i]) {
             return xs[i] < ys[i] ? -1 : 1;
@@ -134,17 +145,21 @@ static int collect(struct verifying *verifying, struct diag *diag)
     for (size_t p = 0; p < documents->part_count; p++) {
         const struct part *part = &documents->parts[p];
         for (uint32_t i = 0; i < part->box_count; i++) {
-            add_chunks(verifying, part, part->tensors[part->boxes[i].tensor].name, part->boxes[i].chunk_first, part->boxes[i].chunk_count);
+            add_chunks(verifying, part, part->tensors[part->boxes[i].tensor].name,
+                       part->boxes[i].chunk_first, part->boxes[i].chunk_count);
         }
         for (uint32_t i = 0; i < part->blob_count; i++) {
-            add_chunks(verifying, part, part->blobs[i].name, part->blobs[i].chunk_first, part->blobs[i].chunk_count);
+            add_chunks(verifying, part, part->blobs[i].name, part->blobs[i].chunk_first,
+                       part->blobs[i].chunk_count);
         }
     }
     qsort(verifying->pieces, verifying->count, sizeof(*verifying->pieces), compare_pieces);
     return 0;
 }
 
-/* --- one object ------------------------------------------------------------------------------------------------------------ */
+/* --- one object
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 static void read_next(struct reader *reader);
 static void start_objects(struct verifying *verifying);
@@ -172,7 +187,8 @@ static void check_range(struct reader *reader)
             break;
         }
         if (offset < at) {
-            offset = at; /* two references to one chunk: checked twice is no harm, but gaps are not negative */
+            offset = at; /* two references to one chunk: checked twice is no harm, but gaps are not
+                            negative */
         }
         if (!is_zero(reader->memory + at, offset - at)) {
             find_in(reader, piece, "padding in front of it is not zero");
@@ -186,15 +202,17 @@ static void check_range(struct reader *reader)
         reader->at++;
     }
     if (!is_zero(reader->memory + at, reader->bytes - at)) {
-        find_in(reader, &verifying->pieces[reader->first + reader->at - 1], "padding behind it is not zero");
+        find_in(reader, &verifying->pieces[reader->first + reader->at - 1],
+                "padding behind it is not zero");
     }
 }
 
 static bool envelope_is(const struct envelope *stored, const struct envelope *expected)
 {
     return stored->offset == expected->offset && stored->stored_bytes == expected->stored_bytes &&
-           stored->plain_bytes == expected->plain_bytes && stored->stored_crc == expected->stored_crc &&
-           stored->encoding == expected->encoding && stored->digest_alg == expected->digest_alg &&
+           stored->plain_bytes == expected->plain_bytes &&
+           stored->stored_crc == expected->stored_crc && stored->encoding == expected->encoding &&
+           stored->digest_alg == expected->digest_alg &&
            memcmp(&stored->digest, &expected->digest, sizeof(stored->digest)) == 0;
 }
 
@@ -206,7 +224,9 @@ static void check_footer(struct reader *reader)
     struct scratch scratch;
     struct diag diag = DIAG_INIT;
     scratch_init(&scratch, LIMIT_OBJECT_ENVELOPES * sizeof(struct envelope) + KIB(64));
-    int status = object_footer_decode(reader->footer_bytes, reader->memory, reader->data_end + reader->footer_bytes, &scratch, &footer, &diag);
+    int status =
+        object_footer_decode(reader->footer_bytes, reader->memory,
+                             reader->data_end + reader->footer_bytes, &scratch, &footer, &diag);
     if (status != 0) {
         find_in(reader, first, diag_text(&diag, status));
     } else if (!object_id_equal(&footer.id, first->id) || footer.envelope_count != reader->count) {
@@ -237,11 +257,14 @@ static void on_read(struct engine_call *call, int status)
 {
     struct reader *reader = container_of(call, struct reader, call);
     struct verifying *verifying = reader->verifying;
-    const struct piece *piece = &verifying->pieces[reader->first + min_u64(reader->at, reader->count - 1)];
+    const struct piece *piece =
+        &verifying->pieces[reader->first + min_u64(reader->at, reader->count - 1)];
     struct diag diag = call->diag;
     engine_call_fini(call);
     if (status != 0 && !is_damage(status)) {
-        verifying->status = verifying->status != 0 ? verifying->status : diag_set(&verifying->diag, status, "%s", diag_text(&diag, status));
+        verifying->status = verifying->status != 0 ? verifying->status
+                                                   : diag_set(&verifying->diag, status, "%s",
+                                                              diag_text(&diag, status));
         end_object(reader);
         return;
     }
@@ -262,7 +285,8 @@ static void on_read(struct engine_call *call, int status)
     read_next(reader);
 }
 
-/* As much as a frame takes, but never a part of a chunk; behind the last chunk its padding, then the footer. */
+/* As much as a frame takes, but never a part of a chunk; behind the last chunk its padding, then
+ * the footer. */
 static void choose_range(struct reader *reader)
 {
     const struct piece *pieces = &reader->verifying->pieces[reader->first];
@@ -279,7 +303,8 @@ static void choose_range(struct reader *reader)
         }
         end = max_u64(end, next);
     }
-    uint64_t padded = min_u64(round_up_u64(end, LIMIT_ALIGN_BYTES), reader->from + LIMIT_CHUNK_BYTES);
+    uint64_t padded =
+        min_u64(round_up_u64(end, LIMIT_ALIGN_BYTES), reader->from + LIMIT_CHUNK_BYTES);
     reader->bytes = (uint32_t)(max_u64(padded, end) - reader->from);
 }
 
@@ -293,13 +318,17 @@ static void read_next(struct reader *reader)
         end_object(reader);
         return;
     }
-    reader->call = (struct engine_call){.request = {.type = MSG_READ}, .payload = reader->memory, .payload_max = LIMIT_CHUNK_BYTES};
-    reader->call.request.u.read = (struct msg_read){.object = *first->id, .offset = reader->from, .bytes = reader->bytes};
+    reader->call = (struct engine_call){
+        .request = {.type = MSG_READ}, .payload = reader->memory, .payload_max = LIMIT_CHUNK_BYTES};
+    reader->call.request.u.read =
+        (struct msg_read){.object = *first->id, .offset = reader->from, .bytes = reader->bytes};
     reader->call.done = on_read;
     engine_call_start(source_engine(verifying->cli->connection), &reader->call);
 }
 
-/* --- all objects ---------------------------------------------------------------------------------------------------------------- */
+/* --- all objects
+ * ----------------------------------------------------------------------------------------------------------------
+ */
 
 static bool in_subset(const struct verifying *verifying, size_t object_number)
 {
@@ -320,12 +349,14 @@ static bool start_object(struct verifying *verifying, struct reader *reader)
         return false;
     }
     const struct envelope *last = &pieces[end - 1].envelope;
-    *reader = (struct reader){.verifying = verifying, .busy = true, .first = first, .count = end - first};
+    *reader =
+        (struct reader){.verifying = verifying, .busy = true, .first = first, .count = end - first};
     reader->data_end = round_up_u64(last->offset + last->stored_bytes, LIMIT_ALIGN_BYTES);
     reader->footer_bytes = object_footer_bytes((uint32_t)(end - first));
     reader->memory = aligned_alloc(LIMIT_ALIGN_BYTES, LIMIT_CHUNK_BYTES + LIMIT_ALIGN_BYTES);
     if (!reader->memory) {
-        verifying->status = diag_set(&verifying->diag, CAIRN_E_NO_MEMORY, "no memory to read an object");
+        verifying->status =
+            diag_set(&verifying->diag, CAIRN_E_NO_MEMORY, "no memory to read an object");
         return false;
     }
     verifying->busy++;
@@ -336,7 +367,8 @@ static bool start_object(struct verifying *verifying, struct reader *reader)
 static void start_objects(struct verifying *verifying)
 {
     for (size_t i = 0; i < DEPTH; i++) {
-        while (!verifying->readers[i].busy && verifying->next < verifying->count && verifying->status == 0) {
+        while (!verifying->readers[i].busy && verifying->next < verifying->count &&
+               verifying->status == 0) {
             if (start_object(verifying, &verifying->readers[i])) {
                 break;
             }
@@ -352,7 +384,8 @@ static int verify_data(struct verifying *verifying, struct diag *diag)
 {
     int status = collect(verifying, diag);
     if (status == 0 && verifying->count > 0) {
-        progress_start(&verifying->progress, verifying->cli, "verify", verifying->documents->manifest.stored_bytes);
+        progress_start(&verifying->progress, verifying->cli, "verify",
+                       verifying->documents->manifest.stored_bytes);
         start_objects(verifying);
         status = source_wait(verifying->cli->connection, &verifying->done, diag);
         progress_end(&verifying->progress);
@@ -363,18 +396,21 @@ static int verify_data(struct verifying *verifying, struct diag *diag)
     return status;
 }
 
-int verify_checkpoint(struct cli *cli, const struct ckpt_info *info, const struct verify_options *options, struct verify_result *io,
+int verify_checkpoint(struct cli *cli, const struct ckpt_info *info,
+                      const struct verify_options *options, struct verify_result *io,
                       struct diag *diag)
 {
     struct documents documents;
     struct diag why = DIAG_INIT;
-    struct verifying verifying = {.cli = cli, .options = options, .result = io, .documents = &documents};
+    struct verifying verifying = {
+        .cli = cli, .options = options, .result = io, .documents = &documents};
     int status = documents_load(cli, info, &documents, &why);
     if (status == 0) {
         status = documents_parts(cli, &documents, &why);
     }
     if (status == 0) {
-        status = parts_check_coverage(documents.part_count, documents.parts, &documents.scratch, &why);
+        status =
+            parts_check_coverage(documents.part_count, documents.parts, &documents.scratch, &why);
     }
     if (status != 0 && is_damage(status)) {
         find(io, info, diag_text(&why, status));
@@ -384,7 +420,8 @@ int verify_checkpoint(struct cli *cli, const struct ckpt_info *info, const struc
     } else if (options->read_data) {
         status = verify_data(&verifying, diag);
     }
-    if (status != CAIRN_E_CANCELLED) { /* an interrupt leaves reads in flight into this memory; the process ends */
+    if (status != CAIRN_E_CANCELLED) { /* an interrupt leaves reads in flight into this memory; the
+                                          process ends */
         free(verifying.pieces);
         documents_fini(&documents);
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verify: reads what a checkpoint consists of and checks all of it: manifest, pages and parts by hash, coverage, and of
- * every object each stored byte: chunks (crc and plain digest), padding (zero), footer (against the part).
+ * verify: reads what a checkpoint consists of and checks all of it: manifest, pages and parts by
+ * hash, coverage, and of every object each stored byte: chunks (crc and plain digest), padding
+ * (zero), footer (against the part).
  */
 #ifndef CAIRN_TOOLS_VERIFY_H
 #define CAIRN_TOOLS_VERIFY_H
@@ -13,7 +14,9 @@ struct verify_options {
     uint64_t subset_n, subset_t; /* 0: everything */
 };
 
-struct verify_finding { char text[400]; };
+struct verify_finding {
+    char text[400];
+};
 
 struct verify_result {
     uint64_t objects, chunks, bytes; /* read and checked */
@@ -21,9 +24,11 @@ struct verify_result {
     struct verify_finding *findings; /* damage, in words; owned */
 };
 
-/* 0 also when there is damage: it is in the findings. Other failures (unreachable, interrupted) are errors. */
-int MUST_USE verify_checkpoint(struct cli *cli, const struct ckpt_info *info, const struct verify_options *options,
-                               struct verify_result *io, struct diag *diag);
+/* 0 also when there is damage: it is in the findings. Other failures (unreachable, interrupted) are
+ * errors. */
+int MUST_USE verify_checkpoint(struct cli *cli, const struct ckpt_info *info,
+                               const struct verify_options *options, struct verify_result *io,
+                               struct diag *diag);
 void verify_result_fini(struct verify_result *result);
 
 #endif

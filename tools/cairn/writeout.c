@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See writeout.h. The server plans (which chunks), in batches of tensors; here they are read, opened and scattered.
+ * See writeout.h. The server plans (which chunks), in batches of tensors; here they are read,
+ * opened and scattered.
  */
 #include "writeout.h"
 
@@ -35,14 +36,16 @@ struct writing {
     struct progress *progress;
 };
 
-/* --- from a cell to the file ------------------------------------------------------------------------------------------- */
+/* --- from a cell to the file
+ * ------------------------------------------------------------------------------------------- */
 
 struct cell_walk { /* runs of a cell that are contiguous in the tensor */
     uint64_t run_bytes, runs;
     uint32_t outer; /* dimensions 0..outer-1 are walked */
 };
 
-static struct cell_walk walk_of(const struct shape *shape, const struct box *cell, uint64_t element_bytes)
+static struct cell_walk walk_of(const struct shape *shape, const struct box *cell,
+                                uint64_t element_bytes)
 {
     struct cell_walk walk = {.run_bytes = element_bytes, .runs = 1, .outer = cell->ndim};
     while (walk.outer > 0) {
@@ -60,7 +63,8 @@ static struct cell_walk walk_of(const struct shape *shape, const struct box *cel
 }
 
 /* Where the walk's run number `run` starts in the tensor's bytes. */
-static uint64_t run_offset(const struct shape *shape, const struct box *cell, const struct cell_walk *walk, uint64_t run, uint64_t element_bytes)
+static uint64_t run_offset(const struct shape *shape, const struct box *cell,
+                           const struct cell_walk *walk, uint64_t run, uint64_t element_bytes)
 {
     uint64_t index[LIMIT_NDIM] = {0}, offset = 0;
     for (uint32_t i = walk->outer; i > 0; i--) {
@@ -73,10 +77,12 @@ static uint64_t run_offset(const struct shape *shape, const struct box *cell, co
     return offset * element_bytes;
 }
 
-static int put(struct sink *sink, uint64_t offset, uint64_t bytes, const uint8_t *data, struct diag *diag)
+static int put(struct sink *sink, uint64_t offset, uint64_t bytes, const uint8_t *data,
+               struct diag *diag)
 {
     if (offset + bytes > sink->entry->plain_bytes) {
-        return diag_set(diag, CAIRN_E_DAMAGED, "%s: the plan points behind its end", sink->entry->name);
+        return diag_set(diag, CAIRN_E_DAMAGED, "%s: the plan points behind its end",
+                        sink->entry->name);
     }
     if (sink->fd < 0) {
         memcpy(sink->memory + offset, data, bytes);
@@ -85,7 +91,8 @@ static int put(struct sink *sink, uint64_t offset, uint64_t bytes, const uint8_t
     return target_write(sink->fd, sink->base + offset, bytes, data, sink->entry->name, diag);
 }
 
-static int scatter(struct sink *sink, const struct plan_read *read, const uint8_t *plain, struct diag *diag)
+static int scatter(struct sink *sink, const struct plan_read *read, const uint8_t *plain,
+                   struct diag *diag)
 {
     const struct index_entry *entry = sink->entry;
     if (entry->kind == INDEX_BLOB) {
@@ -94,17 +101,20 @@ static int scatter(struct sink *sink, const struct plan_read *read, const uint8_
     uint64_t element = dtype_bits(entry->dtype) / 8;
     int status = box_check(&read->cell, &entry->shape, diag);
     if (status == 0 && box_bytes(&read->cell, entry->dtype) != read->plain_bytes) {
-        status = diag_set(diag, CAIRN_E_DAMAGED, "%s: a chunk of another size than its box", entry->name);
+        status = diag_set(diag, CAIRN_E_DAMAGED, "%s: a chunk of another size than its box",
+                          entry->name);
     }
     struct cell_walk walk = walk_of(&entry->shape, &read->cell, element);
     for (uint64_t run = 0; status == 0 && run < walk.runs; run++) {
-        status = put(sink, run_offset(&entry->shape, &read->cell, &walk, run, element), walk.run_bytes,
-                     plain + run * walk.run_bytes, diag);
+        status = put(sink, run_offset(&entry->shape, &read->cell, &walk, run, element),
+                     walk.run_bytes, plain + run * walk.run_bytes, diag);
     }
     return status;
 }
 
-/* --- reads --------------------------------------------------------------------------------------------------------------- */
+/* --- reads
+ * ---------------------------------------------------------------------------------------------------------------
+ */
 
 static void start_reads(struct writing *writing);
 
@@ -147,7 +157,8 @@ static void on_read(struct engine_call *call, int status)
 
 static void start_read(struct writing *writing, struct slot *slot)
 {
-    int status = plan_read_decode(writing->plan + writing->next * PLAN_READ_BYTES, &slot->read, &writing->diag);
+    int status = plan_read_decode(writing->plan + writing->next * PLAN_READ_BYTES, &slot->read,
+                                  &writing->diag);
     writing->next++;
     if (status == 0 && (slot->read.want >= BATCH || slot->read.stored_bytes > LIMIT_CHUNK_BYTES)) {
         status = diag_set(&writing->diag, CAIRN_E_PROTOCOL, "the server's plan is out of bounds");
@@ -158,9 +169,12 @@ static void start_read(struct writing *writing, struct slot *slot)
     }
     slot->busy = true;
     writing->busy++;
-    slot->call = (struct engine_call){.request = {.type = MSG_READ}, .payload = slot->stored, .payload_max = LIMIT_CHUNK_BYTES, .done = on_read};
-    slot->call.request.u.read =
-        (struct msg_read){.object = slot->read.object, .offset = slot->read.offset, .bytes = slot->read.stored_bytes};
+    slot->call = (struct engine_call){.request = {.type = MSG_READ},
+                                      .payload = slot->stored,
+                                      .payload_max = LIMIT_CHUNK_BYTES,
+                                      .done = on_read};
+    slot->call.request.u.read = (struct msg_read){
+        .object = slot->read.object, .offset = slot->read.offset, .bytes = slot->read.stored_bytes};
     engine_call_start(source_engine(writing->cli->connection), &slot->call);
 }
 
@@ -199,11 +213,14 @@ static void end_slots(struct writing *writing)
     }
 }
 
-/* --- batches --------------------------------------------------------------------------------------------------------------- */
+/* --- batches
+ * ---------------------------------------------------------------------------------------------------------------
+ */
 
 static void fill_want(const struct index_entry *entry, struct plan_want *ret)
 {
-    *ret = (struct plan_want){.is_blob = entry->kind == INDEX_BLOB, .name = entry->name, .coordinate = entry->coordinate};
+    *ret = (struct plan_want){
+        .is_blob = entry->kind == INDEX_BLOB, .name = entry->name, .coordinate = entry->coordinate};
     if (!ret->is_blob) {
         ret->dtype = entry->dtype;
         ret->shape = entry->shape;
@@ -211,14 +228,17 @@ static void fill_want(const struct index_entry *entry, struct plan_want *ret)
     }
 }
 
-static int write_batch(struct writing *writing, const struct ckpt_info *info, size_t count, struct diag *diag)
+static int write_batch(struct writing *writing, const struct ckpt_info *info, size_t count,
+                       struct diag *diag)
 {
     struct plan_want wants[BATCH];
     for (size_t i = 0; i < count; i++) {
         fill_want(writing->sinks[i].entry, &wants[i]);
     }
     struct source_request request = {
-        .call.request = {.type = MSG_PLAN, .u.plan = {.id = info->id, .want_count = (uint32_t)count, .wants = wants}}};
+        .call.request = {
+            .type = MSG_PLAN,
+            .u.plan = {.id = info->id, .want_count = (uint32_t)count, .wants = wants}}};
     int status = source_call(writing->cli->connection, &request, diag);
     if (status == 0) {
         writing->plan = request.call.payload;
@@ -236,7 +256,8 @@ static int write_batch(struct writing *writing, const struct ckpt_info *info, si
     return status;
 }
 
-int writeout(struct cli *cli, const struct ckpt_info *info, size_t count, struct sink *sinks, struct diag *diag)
+int writeout(struct cli *cli, const struct ckpt_info *info, size_t count, struct sink *sinks,
+             struct diag *diag)
 {
     struct progress progress;
     struct writing *writing = calloc(1, sizeof(*writing));
@@ -251,7 +272,8 @@ int writeout(struct cli *cli, const struct ckpt_info *info, size_t count, struct
         status = write_batch(writing, info, min_u64(BATCH, count - at), diag);
     }
     progress_end(&progress);
-    if (status != CAIRN_E_CANCELLED) { /* an interrupt leaves reads in flight into this memory; the process ends */
+    if (status != CAIRN_E_CANCELLED) { /* an interrupt leaves reads in flight into this memory; the
+                                          process ends */
         end_slots(writing);
         free(writing);
     }
