@@ -429,10 +429,11 @@ static int open_and_explain(void *arg, struct diag *diag)
     if (rc == 0) {
         return 0;
     }
-    const char *remedy = error_remedy(rc);
-    return diag_set(diag, rc, "open \"%.100s\": %s%s%s", call->url != NULL ? call->url : "",
-                    diag_text(&first, rc), remedy != NULL ? "; " : "",
-                    remedy != NULL ? remedy : "");
+    const char *text = diag_text(&first, rc), *remedy = error_remedy(rc);
+    if (remedy == NULL || strstr(text, "is cairnd running") != NULL) { /* said already */
+        return diag_set(diag, rc, "open \"%.100s\": %s", call->url != NULL ? call->url : "", text);
+    }
+    return diag_set(diag, rc, "open \"%.100s\": %s; %s", call->url, text, remedy);
 }
 
 int cairn_open(const char *url, const struct cairn_options *options, cairn_t **ret,

@@ -661,7 +661,6 @@ static int in_child(cairn_t *cairn, cairn_op_t *op, struct seen *seen)
     if (cairn_close(cairn, CAIRN_FOREVER, &err) != CAIRN_E_FORKED) {
         return 9;
     }
-    fake_reset();
     if (cairn_open(url, NULL, &cairn, &err) != 0) {
         return 10;
     } /* its own */
@@ -669,7 +668,8 @@ static int in_child(cairn_t *cairn, cairn_op_t *op, struct seen *seen)
         return 11;
     }
     cairn_op_free(other);
-    return cairn_close(cairn, CAIRN_FOREVER, &err) != 0 ? 12 : 0;
+    return cairn_close(cairn, 0, &err) != CAIRN_E_ABORTED ? 12
+                                                          : 0; /* the script lets nothing end */
 }
 
 static void test_a_childs_handles_are_dead_and_the_parents_go_on(void **state)
