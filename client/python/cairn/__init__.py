@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cairn: save and restore the state of a distributed training job.
+
+``cairn.torch.Checkpointer`` for PyTorch; ``cairn.Client`` for tensors and blobs of any kind;
+``cairn.errors`` for what can go wrong. What Cairn lists is complete, verified and durable; what it
+restores is exactly what was saved, or a named error.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from . import errors, tree
+from ._cairn import version as __version__
+from .client import DONE, LATEST, STAGED, Checkpoint, Client, Operation, Result, new_attempt
+from .errors import *  # noqa: F401,F403 - every exception is part of the package's face
+from .errors import CairnError
+from .tree import Ref, register_type
+
+
+def __getattr__(name: str) -> Any:
+    """``cairn.torch`` is imported when it is first used: Cairn itself needs no PyTorch."""
+    if name == "torch":
+        return importlib.import_module(".torch", __name__)
+    raise AttributeError(f"module 'cairn' has no attribute {name!r}")
+
+
+__all__ = ["Checkpoint", "Client", "DONE", "LATEST", "Operation", "Ref", "Result", "STAGED", "__version__",
+           "errors", "new_attempt", "register_type", "torch", "tree", *errors.__all__]

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Client: one rank of one attempt, over any memory that has an address; what cairn.torch is built on.
+
+Every wait releases the GIL and can be interrupted by Ctrl-C. Times are seconds as float; None waits for
+as long as the operation's own deadline. All methods may be called from any thread; ``close`` last.
+After ``os.fork`` the child's objects answer ForkedError and cost nothing; the parent's go on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+import weakref
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping, Optional, Sequence
+
+from . import _cairn
+from .errors import CairnError, InvalidError, NotFoundError
+
+LATEST = (1 << 64) - 1
+STAGED, DONE = 1, 2
+REPLICATED, SHARDED, LOCAL = 1, 2, 3
+BYTES, TREE = 1, 2
+
+_STATES = ("none", "open", "committed", "aborted", "forgotten")
+_HEALTH = ("verified", "suspect", "damaged")
+
+
+def _dtype_table() -> dict:
+    table, number = {}, 1
+    while _cairn.dtype_row(number)[1] != 0:
+        table[_cairn.dtype_row(number)[0]] = number
+        number += 1
+    return table
+
+
+#: Element types by name: "bool", "uint8", "bfloat16", "float8_e4m3fn", ...
+DTYPES: dict[str, int] = _dtype_table()
+
+
+def new_attempt() -> str:
+    """A fresh attempt token, 32 hex digits: rank 0 draws it once, all ranks open their clients with it."""
+    return _cairn.new_attempt()
+
+
+def _ms(seconds: Optional[float]) -> int:
+    return 0 if seconds is None else max(1, int(seconds * 1000 + 0.999))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a save or restore; bytes are this rank's, ``blocked_s`` is how long the call itself took."""
+
+    term: int
+    step: int
+    fell_back: bool
+    new_lineage: bool
+    plain_bytes: int
+    stored_bytes: int
+    blocked_s: float
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint of the run. ``parent`` is (term, step) or None; ``state`` "committed", "open", "aborted",
+    "forgotten" or "none"; ``health`` "verified", "suspect" or "damaged"; ``commit_time`` seconds since 1970 UTC."""
+
+    term: int
+    step: int
+    sequence: int
+    plain_bytes: int
+    stored_bytes: int
+    parent: Optional[tuple]
+    commit_time: float
+    world_size: int
+    state: str
+    health: str
+    superseded: bool
+    latest: bool
+
+
+def _checkpoint(row: Sequence) -> Checkpoint:
+    (term, step, sequence, plain, stored, parent_term, parent_step, time_ns, world, state, health, superseded,
+     latest) = row
+    return Checkpoint(term, step, sequence, plain, stored,
+                      (parent_term, parent_step) if parent_term else None, time_ns / 1e9, world,
+                      _STATES[state] if 0 <= state < len(_STATES) else "unknown",
+                      _HEALTH[health] if 0 <= health < len(_HEALTH) else "unknown", bool(superseded), bool(latest))
+
+
+class Operation:
+    """A save or restore in flight. Dropping a save's object does not end the save; dropping a restore's aborts it."""
+
+    def __init__(self, op: Any) -> None:
+        self._op = op
+
+    def wait(self, stage: int = DONE, timeout: Optional[float] = None) -> bool:
+        """Whether the stage was reached within ``timeout`` seconds; raises the operation's error. Repeatable."""
+        return self._op.wait(stage, timeout)
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        try:
+            return self._op.wait(DONE, 0)
+        except CairnError:
+            return True
+
+    def result(self, timeout: Optional[float] = None) -> Result:
+        """Waits, then gives the result; AgainError when the time passed, else the operation's error."""
+        self._op.wait(DONE, timeout)
+        term, step, fell_back, lineage, plain, stored, blocked_ns = self._op.result()
+        return Result(term, step, bool(fell_back), bool(lineage), plain, stored, blocked_ns / 1e9)
+
+    def blob(self, name: str, coordinate: Optional[str] = None) -> bytes:
+        """A restored blob. ``coordinate`` None: "" or this rank's. NotFoundError."""
+        data = self._op.blob(name, coordinate)
+        if data is None:
+            raise NotFoundError.of(f"the checkpoint holds no blob {name!r}"
+                                   + (f" of {coordinate}" if coordinate else ""))
+        return data
+
+    def metadata(self) -> bytes:
+        """The metadata that rank 0 gave with the save."""
+        return self._op.metadata()
+
+    def missing(self) -> list:
+        """Names that are registered but not stored (restore)."""
+        return self._op.missing()
+
+    def unexpected(self) -> list:
+        """Names that are stored but not registered (restore)."""
+        return self._op.unexpected()
+
+    def progress(self) -> dict:
+        """Bytes of this rank: total, staged, sent, durable."""
+        return dict(zip(("total", "staged", "sent", "durable"), self._op.progress()))
+
+    def abort(self) -> None:
+        """Asks it to end; ``wait`` tells what came of it."""
+        self._op.abort()
+
+
+class Client:
+    """A connection of one rank to one run.
+
+    ``url``: ``cairn://host:port/project/run`` or ``cairn+unix:///path?run=project/run``. ``attempt``: the token
+    that all ranks share (default: CAIRN_ATTEMPT, or a fresh one for a world of one). ``read_only``: list, status
+    and restore, without a rank. ``arena_bytes``: staging memory at most (default: what the rank writes).
+    ``threads``: for copies and digests. ``io_deadline``, ``save_deadline``: seconds (30, 600). ``cert_file``,
+    ``key_file``, ``ca_file``: PEM; TLS is used when ca_file is given. ``label``: shown in logs.
+
+    Returns when the server has answered. UnreachableError, AuthError, VersionError, DuplicateRankError,
+    WorldMismatchError, InvalidError. A context manager; ``close`` waits for saves in flight.
+    """
+
+    def __init__(self, url: str, *, rank: int = 0, world_size: int = 1, attempt: Optional[str] = None,
+                 read_only: bool = False, arena_bytes: int = 0, threads: int = 0,
+                 io_deadline: Optional[float] = None, save_deadline: Optional[float] = None,
+                 cert_file: Optional[str] = None, key_file: Optional[str] = None,
+                 ca_file: Optional[str] = None, label: Optional[str] = None) -> None:
+        self.url, self.rank, self.world_size, self.read_only = url, rank, world_size, read_only
+        self._save_deadline = 600.0 if save_deadline is None else save_deadline
+        self._ops: weakref.WeakSet = weakref.WeakSet()
+        self._pid = os.getpid()
+        self._handle = _cairn.Handle(url, dict(
+            rank=rank, world_size=world_size, attempt=attempt, read_only=int(read_only), arena_bytes=arena_bytes,
+            threads=threads, io_deadline_ms=_ms(io_deadline), save_deadline_ms=_ms(save_deadline),
+            cert_file=cert_file, key_file=key_file, ca_file=ca_file, label=label))
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None and handle.is_open():
+            warnings.warn(f"cairn.Client of {self.url} was not closed: saves in flight are aborted",
+                          ResourceWarning, source=self, stacklevel=2)
+
+    def set_tensors(self, tensors: Iterable[tuple]) -> None:
+        """What is saved or filled; replaces the set before.
+
+        Each is (name, dtype, shape, address, stride or None, keepalive, placement, coordinate or None, group or
+        None, boxes or None): ``dtype`` from ``cairn.client.DTYPES``; ``address`` of the first element, an int;
+        ``stride`` in elements (None: row-major); ``keepalive`` any object that owns the memory, referenced
+        until the set is replaced; ``placement`` REPLICATED, SHARDED or LOCAL; ``group`` the ranks that hold the
+        same, ascending; ``boxes`` tuples (offset, length, stride or None, address) where the rank holds only
+        parts. BusyError while an operation borrows the present set; InvalidError names the tensor.
+        """
+        self._handle.set_tensors(list(tensors))
+
+    def set_blobs(self, blobs: Iterable[tuple]) -> None:
+        """Named bytes; replaces the set before. Each is (name, kind BYTES or TREE, data, placement, coordinate or
+        None). Copied before the call returns."""
+        self._handle.set_blobs(list(blobs))
+
+    def save(self, step: int, *, tags: Sequence[str] = (), metrics: Optional[Mapping[str, float]] = None,
+             metadata: bytes = b"", deadline: Optional[float] = None) -> Operation:
+        """Saves the registered state as ``step``; every rank calls it. Returns when all is copied (STAGED): the
+        tensors may change again. ``deadline``: seconds until durable. Tags, metrics and metadata (16 KiB at
+        most) count from rank 0. ArenaTooSmallError, TimedOutError, BusyError, FencedError."""
+        if not 0 <= step < LATEST:
+            raise InvalidError.of(f"save: the step must be from 0 to {LATEST - 1}, it is {step}")
+        if isinstance(tags, str):
+            raise InvalidError.of("save: tags is a sequence of texts, not one text")
+        rows = tuple((str(name), float(value)) for name, value in (metrics or {}).items())
+        op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms(deadline)))
+        self._ops.add(op)
+        return op
+
+    def restore(self, step: int = LATEST, *, term: int = 0, allow_older: Optional[bool] = None,
+                strict: bool = True, deadline: Optional[float] = None) -> Operation:
+        """Fills the registered tensors; every rank calls it. ``term`` 0: the newest that has the step.
+        ``allow_older``: when the checkpoint is damaged, all ranks take an older one (None: for LATEST only).
+        ``strict``: a registered tensor that is not stored is MissingTensorError; else it is left as it is. Until
+        the operation is DONE without error the tensors' contents are unusable. NotFoundError: the run is empty,
+        or has no such step."""
+        allow = -1 if allow_older is None else int(allow_older)
+        op = Operation(self._handle.restore(step, term, allow, int(strict), _ms(deadline)))
+        self._ops.add(op)
+        return op
+
+    def list(self, timeout: Optional[float] = None) -> list:
+        """Committed checkpoints of the run, newest first."""
+        return [_checkpoint(row) for row in self._handle.list(_ms(timeout))]
+
+    def status(self, term: int, step: int, timeout: Optional[float] = None) -> Checkpoint:
+        """The truth about one checkpoint, also after a lost answer."""
+        return _checkpoint(self._handle.status(term, step, _ms(timeout)))
+
+    def close(self, timeout: Optional[float] = None) -> None:
+        """Waits for operations in flight (``timeout`` seconds; default: the save deadline), aborts what is left,
+        frees everything. Raises the first error of a save that did not become durable meanwhile. Ctrl-C ends
+        the wait, aborts, and is raised. May be repeated; does nothing in a forked child."""
+        if not self._handle.is_open():
+            return
+        until = time.monotonic() + (self._save_deadline if timeout is None else timeout)
+        try:
+            error = None
+            for op in [op for op in self._ops if not op.done()]:
+                try:
+                    op.wait(DONE, max(0.0, until - time.monotonic()))
+                except CairnError as failure:
+                    error = error or failure
+        except BaseException:
+            try:
+                self._handle.close(0)
+            except CairnError:
+                pass  # the interrupt says more
+            raise
+        self._handle.close(max(0.0, until - time.monotonic()))
+        if error is not None:
+            raise error

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Errors to exceptions, Python's numbers to C's, memory for arguments. All with the GIL held.
+ */
+#include "py_private.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct py_block {
+    struct py_block *next;
+    max_align_t data[];
+};
+
+PyObject *py_raise_code(int code, const char *text)
+{
+    struct py_state *state = py_state_get();
+    PyObject *error = PyObject_CallFunction(state->from_code, "is", code, text);
+    if (error != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+    }
+    return NULL;
+}
+
+PyObject *py_raise(const struct cairn_error *err)
+{
+    return py_raise_code(err->code, err->text);
+}
+
+int64_t py_deadline_ms(PyObject *seconds)
+{
+    if (seconds == NULL || seconds == Py_None) {
+        return CAIRN_FOREVER;
+    }
+    double value = PyFloat_AsDouble(seconds);
+    if (value == -1.0 && PyErr_Occurred() != NULL) {
+        return -1;
+    }
+    if (isnan(value)) {
+        PyErr_SetString(PyExc_ValueError, "a time in seconds cannot be NaN");
+        return -1;
+    }
+    if (value < 0) {
+        value = 0;
+    }
+    return value > 1e12 ? CAIRN_FOREVER : (int64_t)ceil(value * 1000);
+}
+
+void *py_scratch_take(struct py_scratch *scratch, size_t count, size_t bytes)
+{
+    struct py_block *block = NULL;
+    if (bytes == 0 || count < (SIZE_MAX - sizeof *block) / bytes) {
+        block = calloc(1, sizeof *block + (count * bytes > 0 ? count * bytes : 1));
+    }
+    if (block == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    block->next = scratch->blocks;
+    scratch->blocks = block;
+    return block->data;
+}
+
+void py_scratch_free(struct py_scratch *scratch)
+{
+    while (scratch->blocks != NULL) {
+        struct py_block *block = scratch->blocks;
+        scratch->blocks = block->next;
+        free(block);
+    }
+}
+
+int64_t *py_int64_array(struct py_scratch *scratch, PyObject *sequence, Py_ssize_t *io_count)
+{
+    Py_ssize_t count = PySequence_Size(sequence);
+    if (count < 0) {
+        return NULL;
+    }
+    if (*io_count >= 0 && count != *io_count) {
+        PyErr_Format(PyExc_ValueError, "%zd numbers are needed, there are %zd", *io_count, count);
+        return NULL;
+    }
+    int64_t *array = py_scratch_take(scratch, (size_t)count, sizeof *array);
+    for (Py_ssize_t i = 0; array != NULL && i < count; i++) {
+        PyObject *item = PySequence_GetItem(sequence, i);
+        if (item == NULL) {
+            return NULL;
+        }
+        array[i] = PyLong_AsLongLong(item);
+        Py_DECREF(item);
+        if (array[i] == -1 && PyErr_Occurred() != NULL) {
+            return NULL;
+        }
+    }
+    *io_count = count;
+    return array;
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn._cairn.Handle: a cairn_t. Calls that may wait release the GIL; close is refused (BUSY) while another
+ * thread is inside. In a forked child nothing of it is touched, not even to free it.
+ */
+#include "py_private.h"
+
+#include <string.h>
+#include <unistd.h>
+
+cairn_t *py_handle_enter(struct py_handle *handle)
+{
+    if (handle->pid != getpid()) {
+        py_raise_code(CAIRN_E_FORKED, "this handle belongs to the parent process; open one in the child");
+        return NULL;
+    }
+    if (handle->cairn == NULL) {
+        py_raise_code(CAIRN_E_CLOSED, "this client is closed; open a new one");
+        return NULL;
+    }
+    handle->calls++;
+    return handle->cairn;
+}
+
+void py_handle_leave(struct py_handle *handle)
+{
+    handle->calls--;
+}
+
+static int32_t option_int(PyObject *dict, const char *key)
+{
+    PyObject *value = PyDict_GetItemString(dict, key);
+    if (value == NULL || value == Py_None) {
+        return 0;
+    }
+    long number = PyLong_AsLong(value);
+    if (PyErr_Occurred() == NULL && (number < INT32_MIN || number > INT32_MAX)) {
+        PyErr_Format(PyExc_OverflowError, "option %s is out of range", key);
+    }
+    return (int32_t)number;
+}
+
+static uint64_t option_u64(PyObject *dict, const char *key)
+{
+    PyObject *value = PyDict_GetItemString(dict, key);
+    return value == NULL || value == Py_None ? 0 : PyLong_AsUnsignedLongLong(value);
+}
+
+static const char *option_text(PyObject *dict, const char *key)
+{
+    PyObject *value = PyDict_GetItemString(dict, key);
+    return value == NULL || value == Py_None ? NULL : PyUnicode_AsUTF8AndSize(value, NULL);
+}
+
+/* Texts are borrowed from the dict. An exception is set when one does not fit. */
+static void read_options(PyObject *dict, struct cairn_options *options)
+{
+    options->rank = option_int(dict, "rank");
+    if (PyErr_Occurred() == NULL) {
+        options->world_size = option_int(dict, "world_size");
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->read_only = option_int(dict, "read_only");
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->threads = option_int(dict, "threads");
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->arena_bytes = option_u64(dict, "arena_bytes");
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->io_deadline_ms = (int64_t)(option_u64(dict, "io_deadline_ms") & INT64_MAX);
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->save_deadline_ms = (int64_t)(option_u64(dict, "save_deadline_ms") & INT64_MAX);
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->attempt = option_text(dict, "attempt");
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->cert_file = option_text(dict, "cert_file");
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->key_file = option_text(dict, "key_file");
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->ca_file = option_text(dict, "ca_file");
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->label = option_text(dict, "label");
+    }
+}
+
+static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    struct cairn_options options = CAIRN_OPTIONS_INIT;
+    struct cairn_error err;
+    cairn_t *cairn = NULL;
+    const char *url;
+    PyObject *dict;
+    int rc;
+    (void)kwargs;
+    if (!PyArg_ParseTuple(args, "sO!:Handle", &url, &PyDict_Type, &dict)) {
+        return NULL;
+    }
+    PyObject *copy = PyDict_Copy(dict); /* nobody changes it while the GIL is away */
+    if (copy == NULL) {
+        return NULL;
+    }
+    read_options(copy, &options);
+    struct py_handle *handle = NULL;
+    if (PyErr_Occurred() == NULL) {
+        handle = (struct py_handle *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    }
+    if (handle == NULL) {
+        Py_DECREF(copy);
+        return NULL;
+    }
+    handle->pid = getpid();
+    Py_BEGIN_ALLOW_THREADS
+    rc = cairn_open(url, &options, &cairn, &err);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(copy);
+    if (rc != 0) {
+        Py_DECREF(handle);
+        return py_raise(&err);
+    }
+    handle->cairn = cairn;
+    return (PyObject *)handle;
+}
+
+static void handle_dealloc(PyObject *self)
+{
+    struct py_handle *handle = (struct py_handle *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    if (handle->cairn != NULL && handle->pid == getpid()) {
+        cairn_t *cairn = handle->cairn;
+        handle->cairn = NULL;
+        int rc;
+        Py_BEGIN_ALLOW_THREADS
+        rc = cairn_close(cairn, 0, NULL);
+        Py_END_ALLOW_THREADS
+        (void)rc; /* nobody is left to be told; Client warns before it comes to this */
+    }
+    Py_XDECREF(handle->keepalive);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyObject *handle_close(PyObject *self, PyObject *args)
+{
+    struct py_handle *handle = (struct py_handle *)self;
+    struct cairn_error err;
+    PyObject *seconds = Py_None;
+    int rc;
+    if (!PyArg_ParseTuple(args, "|O:close", &seconds)) {
+        return NULL;
+    }
+    int64_t deadline_ms = py_deadline_ms(seconds);
+    if (deadline_ms < 0) {
+        return NULL;
+    }
+    if (handle->cairn == NULL || handle->pid != getpid()) {
+        Py_RETURN_NONE;
+    }
+    if (handle->calls > 0) {
+        return py_raise_code(CAIRN_E_BUSY, "another thread is inside a call of this client: close it afterwards");
+    }
+    cairn_t *cairn = handle->cairn;
+    handle->cairn = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    rc = cairn_close(cairn, deadline_ms, &err);
+    Py_END_ALLOW_THREADS
+    Py_CLEAR(handle->keepalive);
+    if (rc != 0) {
+        return py_raise(&err);
+    }
+    Py_RETURN_NONE;
+}
+
+/* --- save and restore --------------------------------------------------------------------------------- */
+
+static bool read_tags(struct py_scratch *scratch, PyObject *list, struct cairn_save_options *options)
+{
+    Py_ssize_t count = PyTuple_Size(list);
+    const char **tags = count >= 0 ? py_scratch_take(scratch, (size_t)count, sizeof *tags) : NULL;
+    for (Py_ssize_t i = 0; tags != NULL && i < count; i++) {
+        tags[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(list, i), NULL);
+        if (tags[i] == NULL) {
+            return false;
+        }
+    }
+    options->tags = tags;
+    options->tag_count = tags != NULL ? (size_t)count : 0;
+    return tags != NULL;
+}
+
+static bool read_metrics(struct py_scratch *scratch, PyObject *list, struct cairn_save_options *options)
+{
+    Py_ssize_t count = PyTuple_Size(list);
+    struct cairn_metric *metrics = count >= 0 ? py_scratch_take(scratch, (size_t)count, sizeof *metrics) : NULL;
+    for (Py_ssize_t i = 0; metrics != NULL && i < count; i++) {
+        PyObject *item = PyTuple_GetItem(list, i);
+        if (!PyArg_ParseTuple(item, "sd", &metrics[i].name, &metrics[i].value)) {
+            return false;
+        }
+    }
+    options->metrics = metrics;
+    options->metric_count = metrics != NULL ? (size_t)count : 0;
+    return metrics != NULL;
+}
+
+static PyObject *handle_save(PyObject *self, PyObject *args)
+{
+    struct py_handle *handle = (struct py_handle *)self;
+    struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
+    struct py_scratch scratch = {NULL};
+    struct cairn_error err;
+    unsigned long long step;
+    PyObject *tags, *metrics, *result = NULL;
+    const char *metadata;
+    Py_ssize_t metadata_bytes;
+    long long deadline_ms;
+    if (!PyArg_ParseTuple(args, "KO!O!y#L:save", &step, &PyTuple_Type, &tags, &PyTuple_Type, &metrics, &metadata,
+                          &metadata_bytes, &deadline_ms)) {
+        return NULL;
+    }
+    options.metadata = metadata_bytes > 0 ? metadata : NULL;
+    options.metadata_bytes = (size_t)metadata_bytes;
+    options.deadline_ms = deadline_ms;
+    cairn_t *cairn = NULL;
+    if (read_tags(&scratch, tags, &options) && read_metrics(&scratch, metrics, &options)) {
+        cairn = py_handle_enter(handle);
+    }
+    if (cairn != NULL) {
+        cairn_op_t *op = NULL;
+        int rc;
+        PyObject *keepalive = handle->keepalive; /* another thread may replace it while the GIL is away */
+        Py_XINCREF(keepalive);
+        Py_BEGIN_ALLOW_THREADS
+        rc = cairn_save(cairn, step, &options, &op, &err);
+        Py_END_ALLOW_THREADS
+        py_handle_leave(handle);
+        result = rc == 0 ? py_op_new(op, true, NULL) : py_raise(&err);
+        Py_XDECREF(keepalive);
+    }
+    py_scratch_free(&scratch);
+    return result;
+}
+
+static PyObject *handle_restore(PyObject *self, PyObject *args)
+{
+    struct py_handle *handle = (struct py_handle *)self;
+    struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
+    struct cairn_error err;
+    unsigned long long step, term;
+    long long deadline_ms;
+    cairn_op_t *op = NULL;
+    int rc;
+    if (!PyArg_ParseTuple(args, "KKiiL:restore", &step, &term, &options.allow_older, &options.strict, &deadline_ms)) {
+        return NULL;
+    }
+    options.step = step;
+    options.term = term;
+    options.deadline_ms = deadline_ms;
+    cairn_t *cairn = py_handle_enter(handle);
+    if (cairn == NULL) {
+        return NULL;
+    }
+    PyObject *keepalive = handle->keepalive;
+    Py_XINCREF(keepalive);
+    Py_BEGIN_ALLOW_THREADS
+    rc = cairn_restore(cairn, &options, &op, &err);
+    Py_END_ALLOW_THREADS
+    py_handle_leave(handle);
+    PyObject *result = rc == 0 ? py_op_new(op, false, keepalive) : py_raise(&err);
+    Py_XDECREF(keepalive);
+    return result;
+}
+
+/* --- what is there -------------------------------------------------------------------------------------- */
+
+static PyObject *checkpoint_tuple(const struct cairn_checkpoint *c)
+{
+    return Py_BuildValue("KKKKKKKLiiiii", (unsigned long long)c->term, (unsigned long long)c->step,
+                         (unsigned long long)c->sequence, (unsigned long long)c->plain_bytes,
+                         (unsigned long long)c->stored_bytes, (unsigned long long)c->parent_term,
+                         (unsigned long long)c->parent_step, (long long)c->commit_time_ns, (int)c->world_size,
+                         c->state, c->health, c->superseded, c->latest);
+}
+
+static PyObject *handle_list(PyObject *self, PyObject *args)
+{
+    struct py_handle *handle = (struct py_handle *)self;
+    struct cairn_error err;
+    cairn_list_t *list = NULL;
+    long long deadline_ms;
+    int rc;
+    if (!PyArg_ParseTuple(args, "L:list", &deadline_ms)) {
+        return NULL;
+    }
+    cairn_t *cairn = py_handle_enter(handle);
+    if (cairn == NULL) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    rc = cairn_list(cairn, deadline_ms, &list, &err);
+    Py_END_ALLOW_THREADS
+    py_handle_leave(handle);
+    if (rc != 0) {
+        return py_raise(&err);
+    }
+    PyObject *result = PyList_New(0);
+    for (size_t i = 0; result != NULL && i < cairn_list_count(list); i++) {
+        struct cairn_checkpoint checkpoint = CAIRN_CHECKPOINT_INIT;
+        cairn_list_get(list, i, &checkpoint);
+        PyObject *item = checkpoint_tuple(&checkpoint);
+        if (item == NULL || PyList_Append(result, item) != 0) {
+            Py_CLEAR(result);
+        }
+        Py_XDECREF(item);
+    }
+    cairn_list_free(list);
+    return result;
+}
+
+static PyObject *handle_status(PyObject *self, PyObject *args)
+{
+    struct py_handle *handle = (struct py_handle *)self;
+    struct cairn_checkpoint checkpoint = CAIRN_CHECKPOINT_INIT;
+    struct cairn_error err;
+    unsigned long long term, step;
+    long long deadline_ms;
+    int rc;
+    if (!PyArg_ParseTuple(args, "KKL:status", &term, &step, &deadline_ms)) {
+        return NULL;
+    }
+    checkpoint.term = term;
+    checkpoint.step = step;
+    cairn_t *cairn = py_handle_enter(handle);
+    if (cairn == NULL) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    rc = cairn_status(cairn, deadline_ms, &checkpoint, &err);
+    Py_END_ALLOW_THREADS
+    py_handle_leave(handle);
+    return rc == 0 ? checkpoint_tuple(&checkpoint) : py_raise(&err);
+}
+
+static PyObject *handle_is_open(PyObject *self, PyObject *Py_UNUSED(args))
+{
+    const struct py_handle *handle = (const struct py_handle *)self;
+    return PyBool_FromLong(handle->cairn != NULL && handle->pid == getpid());
+}
+
+static PyMethodDef handle_methods[] = {
+    {"set_tensors", py_handle_set_tensors, METH_O, "set_tensors(list of tuples): see py_register.c"},
+    {"set_blobs", py_handle_set_blobs, METH_O, "set_blobs(list of tuples): see py_register.c"},
+    {"save", handle_save, METH_VARARGS, "save(step, tags, metrics, metadata, deadline_ms) -> Op; returns when staged"},
+    {"restore", handle_restore, METH_VARARGS, "restore(step, term, allow_older, strict, deadline_ms) -> Op"},
+    {"list", handle_list, METH_VARARGS, "list(deadline_ms) -> list of tuples, newest first"},
+    {"status", handle_status, METH_VARARGS, "status(term, step, deadline_ms) -> tuple"},
+    {"is_open", handle_is_open, METH_NOARGS, "whether calls can be made in this process"},
+    {"close", handle_close, METH_VARARGS, "close(seconds=None): waits for saves in flight, aborts what is left"},
+    {NULL, NULL, 0, NULL},
+};
+
+static char handle_doc[] = "Handle(url, options): one rank of one attempt. Use cairn.Client."; /* slots want it writable */
+
+static PyType_Slot handle_slots[] = {
+    {Py_tp_new, handle_new},
+    {Py_tp_dealloc, handle_dealloc},
+    {Py_tp_methods, handle_methods},
+    {Py_tp_doc, handle_doc},
+    {0, NULL},
+};
+
+PyType_Spec py_handle_spec = {
+    .name = "cairn._cairn.Handle",
+    .basicsize = sizeof(struct py_handle),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = handle_slots,
+};
