@@ -12,6 +12,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -625,51 +626,50 @@ static void test_an_abort_ends_a_restore(void **state)
 /* --- fork
  * ----------------------------------------------------------------------------------------- */
 
-/* The exit status tells the first thing that was wrong. */
-static int in_child(cairn_t *cairn, cairn_op_t *op, struct seen *seen)
+/* A child may open a handle of its own; the script lets nothing of it end. */
+static bool can_open_another(void)
+{
+#ifdef __SANITIZE_THREAD__
+    return true; /* it cannot start threads in a forked child */
+#else
+    cairn_t *cairn = NULL;
+    cairn_op_t *op = NULL;
+    bool saved =
+        cairn_open(url, NULL, &cairn, NULL) == 0 && cairn_save(cairn, 2, NULL, &op, NULL) == 0;
+    cairn_op_free(op);
+    return saved && cairn_close(cairn, 0, NULL) == CAIRN_E_ABORTED;
+#endif
+}
+
+/* Counts what was right; the first that was wrong ends the child with its number. */
+static void child_wants(int *io_number, bool right)
+{
+    ++*io_number;
+    if (!right) {
+        _exit(*io_number);
+    }
+}
+
+static _Noreturn void in_child(cairn_t *cairn, cairn_op_t *op, struct seen *seen)
 {
     struct cairn_result result = CAIRN_RESULT_INIT;
     cairn_op_t *other = NULL;
     cairn_list_t *list = NULL;
     struct cairn_error err;
-    if (cairn_save(cairn, 2, NULL, &other, &err) != CAIRN_E_FORKED) {
-        return 1;
-    }
-    if (strstr(err.text, "parent process") == NULL) {
-        return 2;
-    }
-    if (cairn_restore(cairn, NULL, &other, &err) != CAIRN_E_FORKED) {
-        return 3;
-    }
-    if (cairn_list(cairn, 0, &list, &err) != CAIRN_E_FORKED) {
-        return 4;
-    }
-    if (cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err) != CAIRN_E_FORKED) {
-        return 5;
-    }
-    if (cairn_op_result(op, &result, &err) != CAIRN_E_FORKED) {
-        return 6;
-    }
-    if (cairn_op_notify(op, CAIRN_DONE, note, seen, drop_only) != CAIRN_E_FORKED) {
-        return 7;
-    }
-    if (seen->drops != 1 || seen->calls != 0) {
-        return 8;
-    }
+    int n = 0;
+    child_wants(&n, cairn_save(cairn, 2, NULL, &other, &err) == CAIRN_E_FORKED);
+    child_wants(&n, strstr(err.text, "parent process") != NULL);
+    child_wants(&n, cairn_restore(cairn, NULL, &other, NULL) == CAIRN_E_FORKED);
+    child_wants(&n, cairn_list(cairn, 0, &list, NULL) == CAIRN_E_FORKED);
+    child_wants(&n, cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL) == CAIRN_E_FORKED);
+    child_wants(&n, cairn_op_result(op, &result, NULL) == CAIRN_E_FORKED);
+    child_wants(&n, cairn_op_notify(op, CAIRN_DONE, note, seen, drop_only) == CAIRN_E_FORKED);
+    child_wants(&n, seen->drops == 1 && seen->calls == 0);
     cairn_op_abort(op);
     cairn_op_free(op);
-    if (cairn_close(cairn, CAIRN_FOREVER, &err) != CAIRN_E_FORKED) {
-        return 9;
-    }
-    if (cairn_open(url, NULL, &cairn, &err) != 0) {
-        return 10;
-    } /* its own */
-    if (cairn_save(cairn, 2, NULL, &other, &err) != 0) {
-        return 11;
-    }
-    cairn_op_free(other);
-    return cairn_close(cairn, 0, &err) != CAIRN_E_ABORTED ? 12
-                                                          : 0; /* the script lets nothing end */
+    child_wants(&n, cairn_close(cairn, CAIRN_FOREVER, NULL) == CAIRN_E_FORKED);
+    child_wants(&n, can_open_another());
+    _exit(0);
 }
 
 static void test_a_childs_handles_are_dead_and_the_parents_go_on(void **state)
@@ -683,7 +683,7 @@ static void test_a_childs_handles_are_dead_and_the_parents_go_on(void **state)
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        _exit(in_child(cairn, op, &seen));
+        in_child(cairn, op, &seen);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
