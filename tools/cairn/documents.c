@@ -33,12 +33,14 @@ static int fetch(struct cli *cli, struct documents *documents, uint32_t kind, ui
         diag_add(diag, "checkpoint %s", name);
     }
     if (status == 0) {
-        ret->data =
-            scratch_copy(&documents->scratch, request.call.payload_bytes + 1, request.call.payload);
+        uint8_t *data = scratch_alloc(&documents->scratch, request.call.payload_bytes + 1);
+        if (data && request.call.payload_bytes > 0) {
+            memcpy(data, request.call.payload, request.call.payload_bytes);
+        }
+        ret->data = data;
         ret->bytes = request.call.payload_bytes;
-        status = ret->data
-                     ? 0
-                     : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a %s", kind_names[kind]);
+        status = data ? 0
+                      : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a %s", kind_names[kind]);
     }
     free(request.call.payload);
     engine_call_fini(&request.call);
