@@ -172,6 +172,7 @@ static unsigned thread_count(int32_t wanted)
 static int set_identity(struct cairn *cairn, const char *url, const struct cairn_options *options,
                         struct diag *diag)
 {
+    CHECK(cairn != NULL);
     struct engine_options *engine = &cairn->engine_options;
     int rc = check_options(options, diag);
     rc = rc != 0 ? rc : url_parse(url, getenv("CAIRN_SERVER"), false, &engine->url, diag);

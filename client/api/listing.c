@@ -158,11 +158,11 @@ static int run_list(void *arg, struct diag *diag)
 {
     const struct list_call *call = arg;
     int rc = handle_check_may_block(call->cairn, diag);
-    if (rc == 0 && call->ret == NULL) {
-        rc = diag_set(diag, CAIRN_E_INVALID, "ret is NULL");
-    }
     if (rc != 0) {
         return rc;
+    }
+    if (call->ret == NULL) {
+        return diag_set(diag, CAIRN_E_INVALID, "ret is NULL");
     }
     struct cairn_list *list = calloc(1, sizeof *list);
     if (list == NULL) {

@@ -189,7 +189,7 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
     pthread_mutex_unlock(&op->lock);
     fire(op, true, status);
     if (abort_lost) {
-        op_unref(op);
+        atomic_fetch_sub(&op->refs, 1); /* not the last one: the loop's own follows */
     }
     op_unref(op);
 }

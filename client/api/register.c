@@ -293,9 +293,11 @@ static int run_tensors(void *arg, struct diag *diag)
         scratch_array(&reg.scratch, call->count + 1, sizeof *tensors);
     if (tensors == NULL) {
         rc = no_memory(&reg);
+        scratch_fini(&reg.scratch);
+        return rc;
     }
     for (size_t i = 0; i < call->count && rc == 0; i++) {
-        struct cairn_tensor tensor;
+        struct cairn_tensor tensor = CAIRN_TENSOR_INIT;
         rc = take(&reg, call->array, i, sizeof tensor, &tensor);
         rc = rc != 0 ? rc : convert_tensor(&reg, &tensor, &tensors[i]);
     }
@@ -319,9 +321,11 @@ static int run_blobs(void *arg, struct diag *diag)
     struct registered_blob *blobs = scratch_array(&reg.scratch, call->count + 1, sizeof *blobs);
     if (blobs == NULL) {
         rc = no_memory(&reg);
+        scratch_fini(&reg.scratch);
+        return rc;
     }
     for (size_t i = 0; i < call->count && rc == 0; i++) {
-        struct cairn_blob blob;
+        struct cairn_blob blob = CAIRN_BLOB_INIT;
         rc = take(&reg, call->array, i, sizeof blob, &blob);
         rc = rc != 0 ? rc : convert_blob(&reg, &blob, &blobs[i]);
     }

@@ -65,8 +65,8 @@ static int run(void *arg, struct diag *diag)
     uint64_t begin_ns = args_now_ns();
     struct cairn_op *op = NULL;
     int rc = handle_check(call->cairn, diag);
-    if (rc == 0 && call->ret == NULL) {
-        rc = diag_set(diag, CAIRN_E_INVALID, "ret is NULL");
+    if (call->ret == NULL) {
+        return rc != 0 ? rc : diag_set(diag, CAIRN_E_INVALID, "ret is NULL");
     }
     rc = rc != 0
              ? rc

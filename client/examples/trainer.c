@@ -263,7 +263,7 @@ static int read_text(struct trainer *trainer)
         snprintf(path, sizeof path, "/usr/share/common-licenses/%s", licences[i]);
         add_file(trainer, path);
     }
-    if (trainer->text_bytes <= 2 * MODEL_CONTEXT) {
+    if (trainer->text_bytes <= MODEL_CONTEXT) {
         fprintf(stderr, "cairn-trainer: %s: no text to learn there; give one with --text FILE\n",
                 trainer->options.text != NULL ? trainer->options.text
                                               : "/usr/share/common-licenses");

@@ -70,7 +70,8 @@ int model_init(struct model *model, int hidden, struct rng *rng)
     struct param *p = model->params;
     memset(model, 0, sizeof *model);
     model->hidden = hidden;
-    model->work = calloc((size_t)(2 * INPUT + 2 * hidden + MODEL_VOCAB), sizeof(float));
+    model->work =
+        calloc((size_t)2 * INPUT + (size_t)2 * (size_t)hidden + MODEL_VOCAB, sizeof(float));
     if (model->work == NULL ||
         param_init(&p[PARAM_EMBED], "embed", MODEL_VOCAB, MODEL_EMBED) != 0 ||
         param_init(&p[PARAM_W1], "w1", INPUT, hidden) != 0 ||
@@ -149,8 +150,8 @@ static double learn(struct model *model, const uint8_t *at)
     float *x = model->work, *dx = x + INPUT, *h = dx + INPUT, *dh = h + hidden, *out = dh + hidden;
     int target = at[MODEL_CONTEXT] & 127;
 
-    for (int i = 0; i < MODEL_CONTEXT; i++) {
-        memcpy(x + i * MODEL_EMBED, p[PARAM_EMBED].value + (at[i] & 127) * MODEL_EMBED,
+    for (size_t i = 0; i < MODEL_CONTEXT; i++) {
+        memcpy(x + i * MODEL_EMBED, p[PARAM_EMBED].value + (size_t)(at[i] & 127) * MODEL_EMBED,
                MODEL_EMBED * sizeof(float));
     }
     memcpy(h, p[PARAM_B1].value, hidden * sizeof(float));
@@ -176,8 +177,8 @@ static double learn(struct model *model, const uint8_t *at)
         add_scaled(hidden, p[PARAM_W1].grad + i * hidden, dh, x[i]);
         dx[i] = dot(hidden, p[PARAM_W1].value + i * hidden, dh);
     }
-    for (int i = 0; i < MODEL_CONTEXT; i++) {
-        add_scaled(MODEL_EMBED, p[PARAM_EMBED].grad + (at[i] & 127) * MODEL_EMBED,
+    for (size_t i = 0; i < MODEL_CONTEXT; i++) {
+        add_scaled(MODEL_EMBED, p[PARAM_EMBED].grad + (size_t)(at[i] & 127) * MODEL_EMBED,
                    dx + i * MODEL_EMBED, 1.0f);
     }
     return loss;

@@ -46,7 +46,7 @@ static uint32_t rotate(uint32_t x, int k) { return (x >> k) | (x << (32 - k)); }
 static void take_block(struct trainer_sha256 *sha, const uint32_t *k, const uint8_t *block)
 {
     uint32_t w[64], v[8];
-    for (int i = 0; i < 16; i++) {
+    for (size_t i = 0; i < 16; i++) {
         w[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 |
                (uint32_t)block[4 * i + 2] << 8 | block[4 * i + 3];
     }
@@ -109,7 +109,7 @@ void trainer_sha256_end(struct trainer_sha256 *sha, char ret_hex[65])
         tail[padding + i] = (uint8_t)(bits >> (56 - 8 * i));
     }
     trainer_sha256_add(sha, padding + 8, tail);
-    for (int i = 0; i < 8; i++) {
+    for (size_t i = 0; i < 8; i++) {
         snprintf(ret_hex + 8 * i, 9, "%08x", sha->h[i]);
     }
 }
