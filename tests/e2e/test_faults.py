@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks and servers that are not as they should be: each a named error with a remedy in the text, each
+bounded in time, and the checkpoints that were there stay whole (I5, I7, I9)."""
+
+import time
+
+from harness import Case, Group, Rank, add_state, cairn, main, token, wait_until
+
+
+class Unreachable(Case):
+    def test_unreachable_server(self):
+        rank = Rank(self.bed)
+        started = time.monotonic()
+        url = f"cairn+unix://{self.bed.sockets}/nobody?run=demo/run"
+        self.assert_error(rank.refused("open", url, 0, 1, "-", "rank", 1000), "UNREACHABLE", "nobody")
+        # A port that was free a moment ago: nobody listens.
+        self.assert_error(rank.refused("open", "cairn://127.0.0.1:1/demo/run", 0, 1, "-", "rank", 1000),
+                          "UNREACHABLE", "127.0.0.1:1")
+        self.assertLess(time.monotonic() - started, 10)
+        _, _, err = cairn("ls", "--server", "127.0.0.1:1", "--timeout", 1, check=5)
+        self.assertIn("UNREACHABLE", err)
+        self.assertIn("127.0.0.1:1", err)
+
+    def test_a_host_without_address(self):
+        _, _, err = cairn("ls", "--server", "no-such-host.invalid:7421", "--timeout", 2, check=5)
+        self.assertIn("no-such-host.invalid", err)
+
+    def test_server_dies_in_a_save_and_stays_away(self):
+        daemon = self.daemon()
+        group = self.group(daemon)
+        group.save(1)
+        daemon.kill()
+        started = time.monotonic()
+        answers = group.try_all("save", 2, 1500)
+        results = [answer if not answer["ok"] else None for answer in answers]
+        if not any(results):
+            results = group.finish_any(answers, 15000)
+        for result in results:
+            self.assertIn(result["error"], ("TIMED_OUT", "UNREACHABLE", "CONNECTION_LOST", "OUTCOME_UNKNOWN"),
+                          result["text"])
+        self.assertLess(time.monotonic() - started, 15)
+        group.kill()
+        self.assert_whole(daemon, {(1, 1)})
+
+
+class Ranks(Case):
+    """Ranks of one run that do not go together."""
+
+    def test_two_ranks_with_the_same_number(self):
+        daemon = self.daemon()
+        group = self.group(daemon)
+        group.save(1)
+        twin = Rank(self.bed)
+        self.assert_error(twin.refused("open", daemon.url(), 0, 2, group.attempt), "DUPLICATE_RANK", "rank 0")
+        group.save(2)  # the first one is not disturbed
+        self.assert_whole(daemon, {(1, 1), (2, 1)})
+
+    def test_a_dead_rank_is_replaced(self):
+        daemon = self.daemon()
+        group = self.group(daemon)
+        group[0].kill()
+        # A group whose rank 0 is gone goes on with a new one, once the death has been noticed.
+        group.ranks[0] = Rank(self.bed)
+        add_state(group[0], 0, 2)
+
+        def joined():
+            return group[0].ask("open", daemon.url(), 0, 2, group.attempt)["ok"]
+
+        wait_until("the new rank 0 may join", joined)
+        group[0].do("set")
+        group.save(1)
+        self.assert_whole(daemon, {(1, 1)})
+
+    def test_another_world_size(self):
+        daemon = self.daemon()
+        group = self.group(daemon)
+        group.save(1)
+        odd = Rank(self.bed)
+        answer = odd.ask("open", daemon.url(), 2, 3, group.attempt)
+        if answer["ok"]:
+            add_state(odd, 0, 1)
+            odd.do("set")
+            answer = odd.ask("save", 2, 3000)
+            answer = odd.ask("wait", answer["op"], 10000) if answer["ok"] else answer
+        self.assertFalse(answer["ok"])
+        self.assert_error((answer["error"], answer["text"]), "WORLD_MISMATCH", "3", "2")
+        self.assert_whole(daemon, {(1, 1)})
+
+    def test_a_rank_that_never_comes(self):
+        daemon = self.daemon()
+        group = self.group(daemon, 3)
+        group.save(1)
+        started = time.monotonic()
+        present = [group[0], group[2]]
+        ops = [rank.do("save", 2, 2000)["op"] for rank in present]
+        for rank, op in zip(present, ops):
+            self.assert_error(rank.refused("wait", op, 15000), "MISSING_RANKS", "1")
+        self.assertLess(time.monotonic() - started, 10)
+        status, out, _ = cairn("status", "demo/run", "2@1", "--server", f"unix:{daemon.socket}")
+        self.assertIn("aborted", out)
+        self.assertEqual(status, 0)
+        group.save(3)  # and the next save is fine
+        self.assert_whole(daemon, {(1, 1), (3, 1)})
+
+    def test_rank_0_never_comes(self):
+        daemon = self.daemon()
+        group = self.group(daemon, 2)
+        group.save(1)
+        op = group[1].do("save", 2, 1500)["op"]
+        error, text = group[1].refused("wait", op, 15000)
+        self.assertIn(error, ("MISSING_RANKS", "TIMED_OUT"), text)
+        self.assertIn("rank 0", text)
+        self.assert_whole(daemon, {(1, 1)})
+
+    def test_different_tensors(self):
+        daemon = self.daemon()
+        group = self.group(daemon, 2)
+        group[1].do("tensor", "only.here", "float32", "8", "replicated")
+        group[1].do("set")
+        answers = group.all("save", 1, 5000)
+        results = group.finish_any(answers, 15000)
+        for result in results:
+            self.assertIn(result["error"], ("LIST_MISMATCH", "COVERAGE"), result["text"])
+        self.assert_whole(daemon, set())
+
+    def test_gap_in_the_boxes(self):
+        daemon = self.daemon()
+        ranks = Group(self.bed, daemon.url(), 2, state=None)
+        ranks[0].do("tensor", "m", "float32", "32x16", "sharded", "-", "0,0", "16x16")
+        ranks[1].do("tensor", "m", "float32", "32x16", "sharded", "-", "17,0", "15x16")
+        ranks.all("set")
+        for result in ranks.finish_any(ranks.all("save", 1, 5000), 15000):
+            self.assert_error((result["error"], result["text"]), "COVERAGE", "m")
+        self.assert_whole(daemon, set())
+
+
+class Fencing(Case):
+    def test_a_stalled_attempt_wakes_up(self):
+        daemon = self.daemon()
+        old = self.group(daemon)
+        old.all("fill", 1)
+        old.save(1)
+        new = self.group(daemon)
+        self.assertEqual(new.restore(), (1, 1, False))
+        new.all("fill", 2)
+        self.assertEqual(new.save(2), 2)
+        # The old one wakes up, and would go on with the same step.
+        old.all("fill", 3)
+        answers = old.try_all("save", 2, 5000)
+        results = answers if not all(a["ok"] for a in answers) else old.finish_any(answers, 15000)
+        for result in results:
+            self.assertFalse(result["ok"])
+            self.assert_error((result["error"], result["text"]), "FENCED", "term 2")
+        new.all("fill", 4)
+        self.assertEqual(new.save(3), 2)
+        self.assert_whole(daemon, {(1, 1), (2, 2), (3, 2)})
+        self.assertEqual(new.restore(2), (2, 2, False))
+        new.all("check", 2)
+
+    def test_an_open_save_of_the_old_attempt_is_ended(self):
+        daemon = self.daemon()
+        old = self.group(daemon)
+        old.save(1)
+        op = old[0].do("save", 2, 60000)["op"]  # rank 1 never comes: it stays open
+        new = self.group(daemon)
+        new.restore()
+        self.assertEqual(new.save(2), 2)
+        self.assert_error(old[0].refused("wait", op, 15000), "FENCED")
+        self.assert_whole(daemon, {(1, 1), (2, 2)})
+
+    def test_an_attempt_that_never_restored(self):
+        daemon = self.daemon()
+        first = self.group(daemon)
+        first.save(1)
+        first.end()
+        second = self.group(daemon)
+        results = second.finish(second.all("save", 1, 10000))
+        self.assertTrue(all(result["new_lineage"] for result in results))
+        self.assertEqual({result["term"] for result in results}, {2})
+        self.assert_whole(daemon, {(1, 1), (1, 2)})
+
+    def test_a_killed_rank_with_a_living_child(self):
+        daemon = self.daemon(session_heartbeat="250ms", session_dead_after="1s")
+        group = self.group(daemon)
+        group.save(1)
+        group[1].do("fork")
+        group[1].kill()
+        started = time.monotonic()
+        # Its place is free although its child holds whatever fork() gave it.
+        replacement = Rank(self.bed)
+        add_state(replacement, 1, 2)
+        wait_until("the rank is declared dead",
+                   lambda: replacement.ask("open", daemon.url(), 1, 2, group.attempt)["ok"], 10)
+        self.assertLess(time.monotonic() - started, 8)
+        replacement.do("set")
+        group.ranks[1] = replacement
+        group.save(2)
+        self.assert_whole(daemon, {(1, 1), (2, 1)})
+
+
+class Misuse(Case):
+    def test_busy_while_borrowed(self):
+        daemon = self.daemon()
+        group = self.group(daemon)
+        group.save(1)
+        # Rank 1 does not come: rank 0's restore borrows its tensors until the deadline.
+        op = group[0].do("restore", "latest", 0, -1, 1, 2000)["op"]
+        self.assert_error(group[0].refused("set"), "BUSY")
+        self.assert_error(group[0].refused("save", 2, 1000), "BUSY")
+        error, text = group[0].refused("wait", op, 15000)
+        self.assertIn(error, ("MISSING_RANKS", "TIMED_OUT"), text)
+        self.assertIn("1", text)
+        group[0].do("set")
+        self.assert_whole(daemon, {(1, 1)})
+
+    def test_shape_and_dtype_and_name(self):
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        for wish, error, fragments in (
+                (("model.w", "float32", "33x16", "replicated"), "SHAPE_MISMATCH", ("model.w", "33")),
+                (("model.w", "float16", "32x16", "replicated"), "DTYPE_MISMATCH", ("model.w", "float16")),
+                (("model.x", "float32", "32x16", "replicated"), "MISSING_TENSOR", ("model.x",))):
+            group = Group(self.bed, daemon.url(), 2, state=None)
+            group.all("tensor", *wish)
+            group.all("set")
+            for result in group.finish_any(group.all("restore", "latest"), 15000):
+                self.assertFalse(result["ok"])
+                self.assert_error((result["error"], result["text"]), error, *fragments)
+            group.kill()
+        self.assert_whole(daemon, {(1, 1)})
+
+    def test_a_missing_tensor_may_be_allowed(self):
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        group = Group(self.bed, daemon.url(), 2, state=None)
+        group.all("tensor", "new.w", "float32", "4", "replicated")
+        group.all("tensor", "model.w", "float32", "32x16", "replicated")
+        group.all("set")
+        for result in group.finish(group.all("restore", "latest", 0, -1, 0)):
+            self.assertEqual(result["missing"], ["new.w"])
+
+    def test_unknown_step(self):
+        daemon = self.daemon()
+        group = self.group(daemon)
+        group.save(1)
+        for result in group.finish_any(group.all("restore", 77)):
+            self.assert_error((result["error"], result["text"]), "NOT_FOUND", "77")
+        _, _, err = cairn("restore", "demo/run", 77, "--to", self.bed.path / "out", "--server",
+                          f"unix:{daemon.socket}", check=4)
+        self.assertIn("77", err)
+        self.assertFalse((self.bed.path / "out").exists())
+        self.assertFalse((self.bed.path / "out.partial").exists())
+
+    def test_bad_arguments(self):
+        daemon = self.daemon()
+        rank = Rank(self.bed)
+        self.assert_error(rank.refused("open", "http://x/y", 0, 1, "-"), "INVALID", "http://x/y")
+        self.assert_error(rank.refused("open", daemon.url("no-slash"), 0, 1, "-"), "INVALID", "no-slash")
+        self.assert_error(rank.refused("open", daemon.url(), 2, 2, token()), "INVALID", "rank")
+        self.assert_error(rank.refused("open", daemon.url(), 0, 2, "xyz"), "INVALID", "32 hex digits")
+        self.assert_error(rank.refused("open", daemon.url(), 0, 2, "-"), "INVALID", "CAIRN_ATTEMPT")
+
+
+if __name__ == "__main__":
+    main()
