@@ -153,11 +153,13 @@ static void send_payload(struct save *save, struct save_object *object, struct s
     const struct layout_object *place = &save->layout.objects[idx];
     const struct layout_payload *payload =
         &save->layout.payloads[place->payload_first + object->next_payload];
-    struct msg data = {.type = MSG_DATA,
-                       .u.data = {.object = save_object_id(save, idx),
-                                  .offset = payload->at - place->at,
-                                  .envelope_count = payload->piece_count,
-                                  .envelopes = &save->envelopes[payload->piece_first]}};
+    struct msg data = {
+        .type = MSG_DATA,
+        .u.data = {.object = save_object_id(save, idx),
+                   .offset = payload->at - place->at,
+                   .object_bytes = place->data_bytes + object_footer_bytes(place->piece_count),
+                   .envelope_count = payload->piece_count,
+                   .envelopes = &save->envelopes[payload->piece_first]}};
     slot->bytes = payload->bytes;
     slot->is_data = true;
     slot->out.iov_count = 1;

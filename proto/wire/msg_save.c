@@ -146,6 +146,7 @@ static void data_encode(struct enc *enc, const struct msg *msg)
     Cairn__ObjectId object;
     pb.object = enc_object(&data->object, &object);
     pb.offset = data->offset;
+    pb.object_bytes = data->object_bytes;
     uint8_t *records = enc_array(enc, data->envelope_count, ENVELOPE_BYTES);
     for (uint32_t i = 0; records != NULL && i < data->envelope_count; i++) {
         envelope_encode(&data->envelopes[i], records + (size_t)i * ENVELOPE_BYTES);
@@ -159,8 +160,11 @@ static void data_encode(struct enc *enc, const struct msg *msg)
 static void data_decode(struct dec *dec, const void *message, struct msg *ret)
 {
     const Cairn__Data *pb = message;
-    struct msg_data data = {.object = dec_object(dec, pb->object), .offset = pb->offset};
+    struct msg_data data = {.object = dec_object(dec, pb->object),
+                            .offset = pb->offset,
+                            .object_bytes = pb->object_bytes};
     dec_range(dec, "offset", pb->offset, 0, LIMIT_OBJECT_BYTES);
+    dec_range(dec, "object_bytes", pb->object_bytes, 0, LIMIT_OBJECT_BYTES);
     if (pb->offset % LIMIT_ALIGN_BYTES != 0) {
         dec_fail(dec, "offset", "not a multiple of 4096");
     }

@@ -44,11 +44,13 @@ struct msg_grant {
 
 /* Payload: stored bytes of one chunk, or of several small ones packed; envelope offsets are
  * relative to the payload. offset: of the payload in the object, a multiple of LIMIT_ALIGN_BYTES.
+ * object_bytes: what the whole object will have, footer included, so that the store reserves just
+ * that; 0: not known; the first frame's counts.
  * No reply; failures come as ERROR with the stream of the DATA frame and void the object: the
  * client sends that object again under a new sequence. */
 struct msg_data {
     struct object_id object;
-    uint64_t offset;
+    uint64_t offset, object_bytes;
     uint32_t envelope_count;
     struct envelope *envelopes;
 };

@@ -153,6 +153,7 @@ static uint32_t make_data(struct sample *s, struct msg_data *data)
 {
     *data =
         (struct msg_data){.object = object(s), .offset = sample_below(s, 1000) * LIMIT_ALIGN_BYTES};
+    data->object_bytes = flip(s) ? 0 : LIMIT_ALIGN_BYTES * (1 + sample_below(s, 20000));
     data->envelope_count = 1 + below32(s, 6);
     data->envelopes = take(s, data->envelope_count, sizeof(*data->envelopes));
     uint64_t at = 0;

@@ -86,7 +86,7 @@ static void dump_open(const struct msg_open *o, struct buf *buf)
 static void dump_data(const struct msg_data *d, struct buf *buf)
 {
     dump_object(buf, &d->object);
-    U(d, offset), U(d, envelope_count);
+    U(d, offset), U(d, object_bytes), U(d, envelope_count);
     for (uint32_t i = 0; i < d->envelope_count; i++) {
         const struct envelope *e = &d->envelopes[i];
         U(e, offset), U(e, stored_bytes), U(e, plain_bytes), U(e, stored_crc), U(e, key_id),

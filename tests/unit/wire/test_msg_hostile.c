@@ -129,6 +129,9 @@ static void test_save_fields_are_checked(void **state)
     f->msg.u.data.offset += 1;
     refused(f, CAIRN_E_PROTOCOL, "DATA.offset");
     make(f, MSG_DATA);
+    f->msg.u.data.object_bytes = (uint64_t)LIMIT_OBJECT_BYTES + 1;
+    refused(f, CAIRN_E_PROTOCOL, "DATA.object_bytes");
+    make(f, MSG_DATA);
     f->msg.u.data.object.rank = LIMIT_WORLD_SIZE;
     refused(f, CAIRN_E_PROTOCOL, "DATA.object.rank");
     make(f, MSG_DATA);
