@@ -46,8 +46,9 @@ static uint32_t share_of(const struct credit *credit)
 
 static bool wants_buffer(const struct credit_user *user)
 {
-    return !list_is_empty(&user->reads) ||
-           (user->wanted > 0 && user->held_count < share_of(user->credit));
+    uint32_t share = share_of(user->credit);
+    return (!list_is_empty(&user->reads) && user->reading < share) ||
+           (user->wanted > 0 && user->held_count < share);
 }
 
 static void wait_in_turn(struct credit_user *user)
@@ -60,9 +61,10 @@ static void wait_in_turn(struct credit_user *user)
 /* Gives one buffer to one user; the user may be gone afterwards. */
 static void give_one(struct credit_user *user, void *buffer)
 {
-    struct list *node = list_pop(&user->reads);
+    struct list *node = user->reading < share_of(user->credit) ? list_pop(&user->reads) : NULL;
     if (node) {
         struct credit_read *read = list_item(node, struct credit_read, link);
+        user->reading++;
         wait_in_turn(user);
         read->on_buffer(read, buffer);
         return;
@@ -127,6 +129,16 @@ void credit_put(struct credit *credit, void *buffer)
 {
     pool_put(credit->pool, buffer);
     pump(credit);
+}
+
+void credit_read_put(struct credit *credit, struct credit_user *user, void *buffer)
+{
+    if (user && user->credit) {
+        CHECK(user->reading > 0);
+        user->reading--;
+        wait_in_turn(user);
+    }
+    credit_put(credit, buffer);
 }
 
 void credit_read(struct credit_user *user, struct credit_read *read,

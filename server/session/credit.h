@@ -28,6 +28,7 @@ struct credit_user {
     uint32_t wanted; /* buffers that the peer asked for and has not got */
     uint32_t held_count;
     void *held[CREDIT_HELD_MAX]; /* granted, not yet used */
+    uint32_t reading;            /* buffers out for reads */
     struct list reads;           /* credit_read.link: each waits for one buffer */
     void (*on_grant)(struct credit_user *user, uint32_t buffers);
 };
@@ -46,6 +47,8 @@ void credit_user_fini(struct credit_user *user);
 void credit_want(struct credit_user *user, uint32_t buffers);
 void *credit_use(struct credit_user *user); /* a granted buffer; NULL: none was granted */
 void credit_put(struct credit *credit, void *buffer);
+/* Gives a read's buffer back. user: NULL when it has ended. */
+void credit_read_put(struct credit *credit, struct credit_user *user, void *buffer);
 /* on_buffer is called now or when a buffer comes free. */
 void credit_read(struct credit_user *user, struct credit_read *read,
                  void (*on_buffer)(struct credit_read *, void *));

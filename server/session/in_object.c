@@ -31,14 +31,20 @@ struct in_write {
 
 static void advance(struct in_object *object);
 
-struct in_object *in_object_new(struct writer *writer, const struct object_id *id)
+struct in_object *in_object_new(struct writer *writer, const struct msg_data *first)
 {
     struct in_object *object = calloc(1, sizeof(*object));
     if (!object) {
         return NULL;
     }
     object->writer = writer;
-    object->id = *id;
+    object->id = first->object;
+    object->bytes_max = first->object_bytes;
+    if (object->bytes_max == 0) {
+        /* Given back when it is sealed: the store cuts an object to what was written. */
+        object->bytes_max = writer->ingest->store->caps.object_bytes_preferred +
+                            object_footer_bytes(LIMIT_OBJECT_ENVELOPES);
+    }
     list_init(&object->link);
     list_init(&object->ready);
     return object;
@@ -59,11 +65,7 @@ static void submit(struct in_object *object, enum store_op op, void (*done)(stru
     struct writer *writer = object->writer;
     object->req =
         (struct store_req){.op = op, .done = done, .run = writer->run, .object = object->id};
-    if (op == STORE_CREATE) {
-        /* Given back when it is sealed: the store cuts an object to what was written. */
-        object->req.bytes = writer->ingest->store->caps.object_bytes_preferred +
-                            object_footer_bytes(LIMIT_OBJECT_ENVELOPES);
-    }
+    object->req.bytes = op == STORE_CREATE ? object->bytes_max : 0;
     object->busy = true;
     store_submit(writer->ingest->store, &object->req);
 }
@@ -80,17 +82,23 @@ static void on_aborted(struct store_req *req)
 static void fail(struct in_object *object, int code, const char *text)
 {
     struct writer *writer = object->writer;
-    if (object->state == IN_FAILED || object->state == IN_ABORTING) {
+    if (in_object_has_failed(object)) {
         return;
     }
     object->state = IN_FAILED;
-    if (writer->user) {
+    if (writer->user && !object->quiet) {
         writer->events.on_failed(writer->user, object->stream, &object->id, code, text);
     }
 }
 
+bool in_object_has_failed(const struct in_object *object)
+{
+    return object->state == IN_FAILED || object->state == IN_ABORTING;
+}
+
 void in_object_drop(struct in_object *object)
 {
+    object->quiet = true;
     if (object->state == IN_SEALING) {
         return; /* cannot be stopped any more; it becomes durable and is found again by writer_have
                  */
@@ -180,7 +188,8 @@ static int check_envelopes(const struct msg_data *data, uint32_t payload_bytes, 
     uint64_t at = 0;
     for (uint32_t i = 0; i < data->envelope_count; i++) {
         const struct envelope *envelope = &data->envelopes[i];
-        if (envelope->offset < at || envelope->offset + envelope->stored_bytes > payload_bytes) {
+        if (envelope->offset < at || envelope->offset > payload_bytes ||
+            envelope->stored_bytes > payload_bytes - envelope->offset) {
             return diag_set(diag, CAIRN_E_PROTOCOL,
                             "chunk %u at %llu overlaps or leaves the payload of %u bytes", i,
                             (unsigned long long)envelope->offset, payload_bytes);
@@ -197,10 +206,6 @@ static int check_envelopes(const struct msg_data *data, uint32_t payload_bytes, 
 static int keep_envelopes(struct in_object *object, const struct msg_data *data, struct diag *diag)
 {
     uint32_t needed = object->envelope_count + data->envelope_count;
-    if (needed > LIMIT_OBJECT_ENVELOPES) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d chunks in an object",
-                        LIMIT_OBJECT_ENVELOPES);
-    }
     if (needed > object->envelope_cap) {
         uint32_t cap = needed < 16 ? 16 : needed * 2;
         struct envelope *grown = realloc(object->envelopes, cap * sizeof(*grown));
@@ -225,10 +230,15 @@ static int check_place(const struct in_object *object, const struct msg_data *da
                         object->id.sequence, (unsigned long long)data->offset,
                         (unsigned long long)object->next_offset);
     }
-    if (data->offset + payload_bytes + object_footer_bytes(LIMIT_OBJECT_ENVELOPES) >
-        LIMIT_OBJECT_BYTES) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "object %u grows beyond its limit",
-                        object->id.sequence);
+    uint64_t envelopes = (uint64_t)object->envelope_count + data->envelope_count;
+    if (envelopes > LIMIT_OBJECT_ENVELOPES) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d chunks in an object",
+                        LIMIT_OBJECT_ENVELOPES);
+    }
+    uint64_t end = round_up_u64(data->offset + payload_bytes, LIMIT_ALIGN_BYTES);
+    if (end + object_footer_bytes((uint32_t)envelopes) > object->bytes_max) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "object %u grows beyond its %llu bytes",
+                        object->id.sequence, (unsigned long long)object->bytes_max);
     }
     return check_envelopes(data, payload_bytes, diag);
 }
@@ -259,12 +269,17 @@ static void on_created(struct store_req *req)
     advance(object);
 }
 
-int in_object_data(struct in_object *object, const struct msg_data *data, uint32_t payload_bytes,
-                   uint8_t *payload, struct diag *diag)
+int in_object_data(struct in_object *object, const struct msg_data *data,
+                   const struct payload *payload, struct diag *diag)
 {
     struct ingest *ingest = object->writer->ingest;
     struct in_write *write = NULL;
-    int status = check_place(object, data, payload_bytes, diag);
+    if (in_object_has_failed(object)) {
+        credit_put(ingest->credit, payload->data);
+        return 0;
+    }
+    object->stream = payload->stream;
+    int status = check_place(object, data, payload->bytes, diag);
     if (status == 0) {
         status = keep_envelopes(object, data, diag);
     }
@@ -273,21 +288,21 @@ int in_object_data(struct in_object *object, const struct msg_data *data, uint32
         status = write ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a write");
     }
     if (status != 0) {
-        credit_put(ingest->credit, payload);
+        credit_put(ingest->credit, payload->data);
         return status;
     }
     bool first = object->next_offset == 0;
     *write = (struct in_write){.object = object,
-                               .payload = payload,
+                               .payload = payload->data,
                                .offset = data->offset,
-                               .payload_bytes = payload_bytes};
+                               .payload_bytes = payload->bytes};
     list_init(&write->link);
     write->envelope_count = data->envelope_count;
     memcpy(write->envelopes, data->envelopes, data->envelope_count * sizeof(write->envelopes[0]));
     write->work = (struct work){.run = verify_run, .done = verify_done};
-    object->next_offset = round_up_u64(data->offset + payload_bytes, LIMIT_ALIGN_BYTES);
+    object->next_offset = round_up_u64(data->offset + payload->bytes, LIMIT_ALIGN_BYTES);
     object->pending++;
-    ingest->bytes_in += payload_bytes;
+    ingest->bytes_in += payload->bytes;
     if (first) {
         submit(object, STORE_CREATE, on_created);
     }
@@ -317,7 +332,7 @@ static void on_sealed(struct store_req *req)
         advance(object);
         return;
     }
-    if (writer->user) {
+    if (writer->user && !object->quiet) {
         writer->events.on_durable(writer->user, object->stream, &object->id);
     }
     free_object(object);

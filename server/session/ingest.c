@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { WRITER_OBJECTS_MAX = 256 };
+
 int ingest_new(struct store *store, struct work_pool *verify_pool, struct credit *credit,
                struct ingest **ret)
 {
@@ -135,12 +137,21 @@ int ingest_attach(struct ingest *ingest, const struct writer_key *key,
     return 0;
 }
 
+/* Sessions that close have taken theirs away before. */
+static void fail_haves(struct writer *writer)
+{
+    struct list *node;
+    while ((node = list_pop(&writer->haves))) {
+        struct writer_have *have = list_item(node, struct writer_have, link);
+        have->done(have, CAIRN_E_ABORTED, NULL, 0, NULL);
+    }
+}
+
 void writer_detach(struct writer *writer, void *user)
 {
     if (user && writer->user == user) {
         writer->user = NULL;
-        while (list_pop(&writer->haves)) {
-        }
+        fail_haves(writer);
         list_each_safe (node, &writer->objects) {
             in_object_drop(list_item(node, struct in_object, link));
         }
@@ -181,33 +192,48 @@ static int check_id(const struct writer *writer, const struct object_id *id, str
     return 0;
 }
 
-int writer_data(struct writer *writer, uint32_t stream, const struct msg_data *data,
-                uint32_t payload_bytes, uint8_t *payload, struct diag *diag)
+/* NULL with *ret_status 0: what comes belongs to an object that has failed here meanwhile, and the
+ * client learns of it from its ERROR. */
+static struct in_object *begin_object(struct writer *writer, const struct msg_data *data,
+                                      int *ret_status, struct diag *diag)
+{
+    size_t count = 0;
+    list_each (node, &writer->objects) {
+        count++;
+    }
+    *ret_status = 0;
+    if (data->object.sequence < writer->next_sequence) {
+        return NULL;
+    }
+    if (count >= WRITER_OBJECTS_MAX) {
+        *ret_status = diag_set(diag, CAIRN_E_PROTOCOL,
+                               "more than %d objects at once that have no end", WRITER_OBJECTS_MAX);
+        return NULL;
+    }
+    struct in_object *object = in_object_new(writer, data);
+    if (!object) {
+        *ret_status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an object");
+        return NULL;
+    }
+    writer_ref(writer);
+    list_add_tail(&writer->objects, &object->link);
+    writer->next_sequence = data->object.sequence + 1;
+    return object;
+}
+
+int writer_data(struct writer *writer, const struct msg_data *data, const struct payload *payload,
+                struct diag *diag)
 {
     int status = check_id(writer, &data->object, diag);
     struct in_object *object = status == 0 ? find_object(writer, data->object.sequence) : NULL;
     if (status == 0 && !object) {
-        if (data->object.sequence < writer->next_sequence) {
-            /* Frames of an object that has failed here meanwhile: the client learns of it from the
-             * ERROR. */
-            credit_put(writer->ingest->credit, payload);
-            return 0;
-        }
-        object = in_object_new(writer, &data->object);
-        if (object) {
-            writer_ref(writer);
-            list_add_tail(&writer->objects, &object->link);
-            writer->next_sequence = data->object.sequence + 1;
-        } else {
-            status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an object");
-        }
+        object = begin_object(writer, data, &status, diag);
     }
-    if (status != 0) {
-        credit_put(writer->ingest->credit, payload);
+    if (!object) {
+        credit_put(writer->ingest->credit, payload->data);
         return status;
     }
-    object->stream = stream;
-    return in_object_data(object, data, payload_bytes, payload, diag);
+    return in_object_data(object, data, payload, diag);
 }
 
 int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_end *end,
@@ -222,6 +248,9 @@ int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_e
         return end->object.sequence < writer->next_sequence
                    ? 0
                    : diag_set(diag, CAIRN_E_PROTOCOL, "the end of an object without payload");
+    }
+    if (in_object_has_failed(object)) {
+        return 0; /* the ERROR is on its way */
     }
     if (object->ended || end->data_bytes != object->next_offset ||
         end->envelope_count != object->envelope_count) {

@@ -44,7 +44,8 @@ struct writer_key {
  * events replace those of an earlier session. */
 int MUST_USE ingest_attach(struct ingest *ingest, const struct writer_key *key,
                            const struct writer_events *events, void *user, struct writer **ret);
-/* The session is gone: objects that are not sealed are dropped. */
+/* The session, or its interest, is gone: objects that are not sealed are dropped, and nobody is
+ * told of them any more. */
 void writer_detach(struct writer *writer, void *user);
 /* Another reference without events; ended by writer_detach(writer, NULL). */
 struct writer *writer_hold(struct writer *writer);
@@ -52,16 +53,22 @@ struct writer *writer_hold(struct writer *writer);
  */
 bool writer_is_over(const struct writer *writer);
 
-/* One payload of an object: takes the buffer (credit's) also on failure. PROTOCOL / INVALID: the
- * peer broke a rule. */
-int MUST_USE writer_data(struct writer *writer, uint32_t stream, const struct msg_data *data,
-                         uint32_t payload_bytes, uint8_t *payload, struct diag *diag);
+struct payload {
+    uint32_t stream, bytes; /* of the DATA frame */
+    uint8_t *data;          /* a buffer of credit's */
+};
+
+/* One payload of an object: takes the buffer, also on failure. PROTOCOL / TOO_LARGE: the peer broke
+ * a rule. */
+int MUST_USE writer_data(struct writer *writer, const struct msg_data *data,
+                         const struct payload *payload, struct diag *diag);
 int MUST_USE writer_end(struct writer *writer, uint32_t stream, const struct msg_object_end *end,
                         struct diag *diag);
 
 /* Sequences of durable objects, ascending; after a restart of the daemon the store is asked and
- * footers are read. done is called once, later; sequences are borrowed during the call. cancelled:
- * by writer_detach. */
+ * footers are read. done is called once, later (at once only when there is no memory to ask, and
+ * with ABORTED by writer_detach); sequences are borrowed during the call. Cancelled by unlinking.
+ */
 struct writer_have {
     void (*done)(struct writer_have *have, int status, const struct diag *diag, size_t count,
                  const uint32_t *sequences);

@@ -52,9 +52,11 @@ struct in_object {
     struct object_id id;
     enum in_state state;
     bool created, ended;
-    bool busy;        /* `req` is out */
-    uint32_t pending; /* writes between their payload and the disk */
-    uint32_t stream;  /* of the newest frame */
+    bool quiet;         /* its session is gone: nobody is told */
+    bool busy;          /* `req` is out */
+    uint32_t pending;   /* writes between their payload and the disk */
+    uint32_t stream;    /* of the newest frame */
+    uint64_t bytes_max; /* reserved at the store, footer included */
     uint64_t next_offset;
     uint32_t envelope_count, envelope_cap;
     struct envelope *envelopes;
@@ -64,9 +66,12 @@ struct in_object {
 };
 
 /* in_object.c */
-struct in_object *in_object_new(struct writer *writer, const struct object_id *id);
+/* first: of its first DATA. NULL: out of memory. */
+struct in_object *in_object_new(struct writer *writer, const struct msg_data *first);
+/* Takes payload. What comes for an object that has failed is dropped: its ERROR is on the way. */
 int MUST_USE in_object_data(struct in_object *object, const struct msg_data *data,
-                            uint32_t payload_bytes, uint8_t *payload, struct diag *diag);
+                            const struct payload *payload, struct diag *diag);
+bool in_object_has_failed(const struct in_object *object);
 void in_object_end(struct in_object *object);
 void in_object_drop(struct in_object *object); /* quietly: the session is gone */
 

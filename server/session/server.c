@@ -108,7 +108,9 @@ void server_stop(struct server *server, uint64_t grace_ms, void (*done)(void *us
     server->stopped_user = user;
     server->stopping = true;
     server->grace_until_ms = loop_now_ms(server->options.loop) + grace_ms;
-    timer_start(&server->grace, 0);
+    if (!server->closing) {
+        timer_start(&server->grace, 0);
+    }
 }
 
 void server_session_gone(struct server *server) { server_check_stopped(server); }

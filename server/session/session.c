@@ -82,6 +82,22 @@ void request_error(struct request *request, int code, const struct diag *diag)
     }
 }
 
+void request_send(struct request *request, const struct msg *reply, struct conn_out *out)
+{
+    struct session *session = request->session;
+    session->sends++;
+    conn_send_payload(session->conn, request->stream, reply, out);
+}
+
+void request_sent(struct request *request)
+{
+    if (request->session) {
+        CHECK(request->session->sends > 0);
+        request->session->sends--;
+        request->session->sends_done++;
+    }
+}
+
 /* --- what may be asked when
  * --------------------------------------------------------------------------- */
 
@@ -188,7 +204,8 @@ static int on_payload(void *user, const struct frame *frame, const struct msg *m
         session->receiving = NULL;
         return session_data(session, frame, msg, payload, diag);
     }
-    return session_part(session, frame, msg, diag);
+    session_part(session, frame);
+    return 0;
 }
 
 /* --- life
@@ -212,6 +229,7 @@ static void session_end(struct session *session)
     struct server *server = session->server;
     timer_stop(&session->login);
     timer_stop(&session->idle);
+    credit_user_fini(&session->credit); /* first, so that nothing below is given to this session */
     if (session->receiving) {
         credit_put(&server->credit, session->receiving);
         session->receiving = NULL;
@@ -222,7 +240,7 @@ static void session_end(struct session *session)
     }
     CHECK(list_is_empty(&session->requests));
     session_drop_saves(session);
-    credit_user_fini(&session->credit);
+    session_free_part_left(session);
     list_remove(&session->link);
     server->session_count--;
     free(session);
@@ -252,19 +270,34 @@ static void on_login_timeout(struct timer *timer)
     session_close(session, true);
 }
 
-/* Granted buffers are the whole server's memory: who holds some and sends nothing loses the
- * connection (and resumes). */
+/* Buffers are the whole server's memory: who holds granted ones and sends nothing, or does not take
+ * what was read for him, loses the connection (and resumes). NULL: all is well. Two looks, so that
+ * nobody is blamed for what began a moment before the first. */
+static const char *stuck_why(struct session *session)
+{
+    struct idle_look *last = &session->last_look;
+    struct idle_look now = {.held = session->credit.held_count > 0,
+                            .sending = session->sends > 0,
+                            .data_frames = session->data_frames,
+                            .sends_done = session->sends_done};
+    const char *why = NULL;
+    if (now.held && last->held && now.data_frames == last->data_frames) {
+        why = "granted buffers were not used in time";
+    } else if (now.sending && last->sending && now.sends_done == last->sends_done) {
+        why = "what was asked for was not read in time";
+    }
+    *last = now;
+    return why;
+}
+
 static void on_idle_check(struct timer *timer)
 {
     struct session *session = container_of(timer, struct session, idle);
-    bool stuck =
-        session->credit.held_count > 0 && session->data_frames == session->data_frames_at_idle;
-    session->data_frames_at_idle = session->data_frames;
-    if (stuck) {
-        session_log(session, LOG_WARN, "granted buffers were not used in time", NULL);
-        conn_send_error(session->conn, 0, CAIRN_E_TIMED_OUT,
-                        "granted buffers were not used in time");
-        session_close(session, true);
+    const char *why = stuck_why(session);
+    if (why) {
+        session_log(session, LOG_WARN, why, NULL);
+        conn_send_error(session->conn, 0, CAIRN_E_TIMED_OUT, why);
+        session_close(session, false);
         return;
     }
     timer_start(timer, session->server->options.grant_idle_ms);
@@ -298,6 +331,40 @@ static struct session *session_new(struct server *server)
     return session;
 }
 
+static int refuse_message(void *user, const struct frame *frame, const struct msg *msg,
+                          void **ret_payload, struct diag *diag)
+{
+    (void)user, (void)frame, (void)msg, (void)ret_payload;
+    return diag_set(diag, CAIRN_E_BUSY, "refused");
+}
+
+static int refuse_payload(void *user, const struct frame *frame, const struct msg *msg,
+                          void *payload, struct diag *diag)
+{
+    (void)user, (void)frame, (void)msg, (void)payload;
+    return diag_set(diag, CAIRN_E_BUSY, "refused");
+}
+
+static void refuse_close(void *user, int status, const struct diag *diag)
+{
+    (void)user, (void)status, (void)diag;
+}
+
+/* Says why, in so far as the peer takes it within the second that a closing connection has. */
+static void refuse(struct server *server, struct stream *stream, int code, const char *why)
+{
+    static const struct conn_handler nobody = {
+        .on_message = refuse_message, .on_payload = refuse_payload, .on_close = refuse_close};
+    struct conn_options options = {.message_max = LIMIT_MESSAGE_BEFORE_LOGIN_BYTES};
+    struct conn *conn = NULL;
+    LOG(LOG_WARN, "session", "connection refused", lu("sessions", server->session_count),
+        ls("err", why));
+    if (conn_new(server->options.loop, stream, &options, &nobody, NULL, &conn, NULL) == 0) {
+        conn_send_error(conn, 0, code, why);
+        conn_close(conn, true);
+    }
+}
+
 void server_accept(struct server *server, struct stream *stream)
 {
     struct conn_options options = {.message_max = LIMIT_MESSAGE_BEFORE_LOGIN_BYTES,
@@ -305,11 +372,18 @@ void server_accept(struct server *server, struct stream *stream)
                                    .first_message_ms = server->options.login_ms,
                                    .queue_high_bytes = MIB(4),
                                    .queue_low_bytes = MIB(1)};
-    bool full = server->closing || server->session_count >= server->options.sessions_max;
-    struct session *session = full ? NULL : session_new(server);
+    if (server->closing) {
+        refuse(server, stream, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
+        return;
+    }
+    if (server->session_count >= server->options.sessions_max) {
+        refuse(server, stream, CAIRN_E_BUSY,
+               "the server has as many connections as [session] max allows: try again later");
+        return;
+    }
+    struct session *session = session_new(server);
     if (!session) {
-        LOG(LOG_WARN, "session", "connection refused", lu("sessions", server->session_count));
-        stream->ops->close(stream);
+        refuse(server, stream, CAIRN_E_NO_MEMORY, "the server has no memory for a connection");
         return;
     }
     struct diag diag = DIAG_INIT;

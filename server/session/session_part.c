@@ -13,29 +13,58 @@
 
 enum { PART_SCRATCH_FACTOR = 4 };
 
+void session_free_part_left(struct session *session)
+{
+    if (session->part_left) {
+        session->server->part_bytes_used -= session->part_left_bytes;
+        free(session->part_left);
+        session->part_left = NULL;
+    }
+}
+
+static int reserve_part(struct server *server, uint64_t bytes, uint8_t **ret, struct diag *diag)
+{
+    if (bytes > server->options.part_bytes_total - server->part_bytes_used) {
+        return diag_set(diag, CAIRN_E_BUSY,
+                        "parts of %llu bytes are being received: try again, or raise [memory] "
+                        "parts in the configuration",
+                        (unsigned long long)server->part_bytes_used);
+    }
+    uint8_t *memory = malloc(bytes);
+    if (!memory) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a part of %llu bytes",
+                        (unsigned long long)bytes);
+    }
+    server->part_bytes_used += bytes;
+    *ret = memory;
+    return 0;
+}
+
+/* The save ended while this was on its way: the bytes are received and thrown away. */
+static int part_of_nothing(struct session *session, uint32_t payload_bytes, void **ret,
+                           struct diag *diag)
+{
+    int status = reserve_part(session->server, payload_bytes, &session->part_left, diag);
+    if (status == 0) {
+        session->part_left_bytes = payload_bytes;
+        *ret = session->part_left;
+    }
+    return status;
+}
+
 static int start_part(struct session_save *save, const struct msg_part *part, struct diag *diag)
 {
-    struct server *server = save->session->server;
     session_free_part(save);
     if (part->total_bytes == 0 || part->total_bytes > LIMIT_PART_BYTES) {
         return diag_set(diag, CAIRN_E_TOO_LARGE, "a part of %llu bytes",
                         (unsigned long long)part->total_bytes);
     }
-    if (server->part_bytes_used + part->total_bytes > server->options.part_bytes_total) {
-        return diag_set(diag, CAIRN_E_BUSY,
-                        "parts of %llu bytes are being received: try again, or raise part_memory "
-                        "in the configuration",
-                        (unsigned long long)server->part_bytes_used);
+    int status = reserve_part(save->session->server, part->total_bytes, &save->part, diag);
+    if (status == 0) {
+        save->part_bytes = part->total_bytes;
+        save->part_at = 0;
     }
-    save->part = malloc(part->total_bytes);
-    if (!save->part) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a part of %llu bytes",
-                        (unsigned long long)part->total_bytes);
-    }
-    save->part_bytes = part->total_bytes;
-    save->part_at = 0;
-    server->part_bytes_used += part->total_bytes;
-    return 0;
+    return status;
 }
 
 int session_part_buffer(struct session *session, const struct frame *frame, const struct msg *msg,
@@ -43,9 +72,9 @@ int session_part_buffer(struct session *session, const struct frame *frame, cons
 {
     const struct msg_part *part = &msg->u.part;
     struct session_save *save = session_find_save(session, part->id);
+    CHECK(!session->part_receiving && !session->part_left);
     if (!save || save->open_id != part->open_id) {
-        return diag_set(diag, CAIRN_E_PROTOCOL,
-                        "a part for a save that this session has not opened");
+        return part_of_nothing(session, frame->payload_bytes, ret, diag);
     }
     int status = part->offset == 0 ? start_part(save, part, diag) : 0;
     if (status != 0) {
@@ -56,19 +85,18 @@ int session_part_buffer(struct session *session, const struct frame *frame, cons
         return diag_set(diag, CAIRN_E_PROTOCOL, "a part's bytes at %llu where %llu were due",
                         (unsigned long long)part->offset, (unsigned long long)save->part_at);
     }
+    session->part_receiving = save;
     *ret = save->part + save->part_at;
     return 0;
 }
 
-int session_part(struct session *session, const struct frame *frame, const struct msg *msg,
-                 struct diag *diag)
+void session_part(struct session *session, const struct frame *frame)
 {
-    struct session_save *save = session_find_save(session, msg->u.part.id);
-    if (!save || !save->part) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "a part's bytes without its beginning");
+    if (session->part_receiving) {
+        session->part_receiving->part_at += frame->payload_bytes;
+        session->part_receiving = NULL;
     }
-    save->part_at += frame->payload_bytes;
-    return 0;
+    session_free_part_left(session);
 }
 
 /* --- SEAL

@@ -30,6 +30,11 @@ struct server {
     void *stopped_user;
 };
 
+struct idle_look { /* what the last look for stuck sessions saw */
+    bool held, sending;
+    uint64_t data_frames, sends_done;
+};
+
 enum session_state { SESSION_NEW, SESSION_GREETED, SESSION_JOINED };
 
 struct session_save { /* a save that this session's rank takes part in */
@@ -53,9 +58,15 @@ struct session {
     struct run *run;
     struct credit_user credit;
     void *receiving; /* the payload buffer that conn writes into, when it is credit's */
+    struct session_save *part_receiving; /* whose part conn writes into */
+    uint8_t *part_left; /* what conn writes into though its save is gone, or never was */
+    uint64_t part_left_bytes;
     struct list saves, requests;
     struct timer login, idle;
-    uint64_t data_frames, data_frames_at_idle;
+    uint64_t data_frames;
+    uint32_t sends; /* payloads that the socket has not taken yet */
+    uint64_t sends_done;
+    struct idle_look last_look;
     char peer[96];
 };
 
@@ -112,6 +123,9 @@ struct request *request_new(struct session *session, uint32_t stream, const stru
 void request_free(struct request *request);
 void request_reply(struct request *request, const struct msg *reply); /* no effect for an orphan */
 void request_error(struct request *request, int code, const struct diag *diag);
+/* A reply with payload, and what out->done has to call first. */
+void request_send(struct request *request, const struct msg *reply, struct conn_out *out);
+void request_sent(struct request *request);
 /* Makes the request an orphan: what completes later must call request_free. */
 void request_orphan(struct request *request);
 void session_close(struct session *session, bool flush);
@@ -119,6 +133,7 @@ void session_log(const struct session *session, int level, const char *msg, cons
 struct session_save *session_find_save(struct session *session, struct ckpt_id id);
 void session_drop_saves(struct session *session);
 void session_free_part(struct session_save *save);
+void session_free_part_left(struct session *session);
 /* Frees saves that are over. */
 void session_reap_saves(struct session *session);
 
@@ -152,8 +167,7 @@ int MUST_USE session_data(struct session *session, const struct frame *frame, co
                           void *payload, struct diag *diag);
 int MUST_USE session_part_buffer(struct session *session, const struct frame *frame,
                                  const struct msg *msg, void **ret, struct diag *diag);
-int MUST_USE session_part(struct session *session, const struct frame *frame, const struct msg *msg,
-                          struct diag *diag);
+void session_part(struct session *session, const struct frame *frame);
 
 /* server.c */
 void server_session_gone(struct server *server);

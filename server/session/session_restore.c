@@ -244,6 +244,7 @@ static void piece_sent(struct conn_out *out, int status)
     uint64_t total;
     (void)piece_data(request, &total);
     request->sending = false;
+    request_sent(request);
     if (status != 0 || !request->session || request->piece_at >= total) {
         pieces_free(request);
         return;
@@ -271,7 +272,7 @@ static void send_piece(struct request *request)
     request->piece_at += bytes;
     request->sending = true;
     request->server->bytes_out += bytes;
-    conn_send_payload(request->session->conn, request->stream, &reply, out);
+    request_send(request, &reply, out);
 }
 
 static void cancel_pieces(struct request *request)
@@ -361,15 +362,19 @@ int session_on_plan(struct session *session, uint32_t stream, const struct msg *
 static void read_free(struct request *request)
 {
     if (request->u.read.buffer) {
-        credit_put(&request->server->credit, request->u.read.buffer);
+        credit_read_put(&request->server->credit,
+                        request->session ? &request->session->credit : NULL,
+                        request->u.read.buffer);
     }
     request_free(request);
 }
 
 static void read_sent(struct conn_out *out, int status)
 {
+    struct request *request = container_of(out, struct request, u.read.out);
     (void)status; /* a lost connection: the client asks again on the next one */
-    read_free(container_of(out, struct request, u.read.out));
+    request_sent(request);
+    read_free(request);
 }
 
 static void on_read(struct store_req *req)
@@ -388,7 +393,7 @@ static void on_read(struct store_req *req)
     out->iov[0] = (struct iovec){.iov_base = request->u.read.buffer, .iov_len = read->bytes};
     request->running = true;
     request->server->bytes_out += read->bytes;
-    conn_send_payload(request->session->conn, request->stream, &reply, out);
+    request_send(request, &reply, out);
 }
 
 static void on_buffer(struct credit_read *credit, void *buffer)

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SAVES_PER_SESSION_MAX = 64 };
+
 struct session_save *session_find_save(struct session *session, struct ckpt_id id)
 {
     list_each (node, &session->saves) {
@@ -23,11 +25,17 @@ struct session_save *session_find_save(struct session *session, struct ckpt_id i
 
 void session_free_part(struct session_save *save)
 {
-    if (save->part) {
-        save->session->server->part_bytes_used -= save->part_bytes;
+    struct session *session = save->session;
+    if (save->part && session->part_receiving == save) {
+        /* The connection is still writing into it: it goes when the frame, or the session, ends. */
+        session->part_receiving = NULL;
+        session->part_left = save->part;
+        session->part_left_bytes = save->part_bytes;
+    } else if (save->part) {
+        session->server->part_bytes_used -= save->part_bytes;
         free(save->part);
-        save->part = NULL;
     }
+    save->part = NULL;
 }
 
 static void drop_save(struct session_save *save)
@@ -95,6 +103,14 @@ static int add_save(struct session *session, struct ckpt_id id, uint64_t open_id
                              .open_id = open_id,
                              .writer = session->join.writer,
                              .rank = session->join.rank};
+    session_reap_saves(session);
+    size_t count = 0;
+    list_each (node, &session->saves) {
+        count++;
+    }
+    if (count >= SAVES_PER_SESSION_MAX) {
+        return CAIRN_E_BUSY;
+    }
     save = calloc(1, sizeof(*save));
     if (!save) {
         return CAIRN_E_NO_MEMORY;
@@ -276,7 +292,8 @@ int session_data(struct session *session, const struct frame *frame, const struc
         credit_put(&session->server->credit, payload);
         return 0;
     }
-    return writer_data(save->writer, frame->stream, data, frame->payload_bytes, payload, diag);
+    struct payload came = {.stream = frame->stream, .bytes = frame->payload_bytes, .data = payload};
+    return writer_data(save->writer, data, &came, diag);
 }
 
 int session_on_object_end(struct session *session, uint32_t stream, const struct msg *msg,
@@ -341,18 +358,11 @@ int session_on_have(struct session *session, uint32_t stream, const struct msg *
  * --------------------------------------------------------------------------------------------------
  */
 
-static void reply_outcome(struct request *request, struct ckpt_id id, enum save_state state,
-                          int code, const char *why, uint64_t seq)
+static void reply_outcome(struct request *request, struct msg_outcome outcome)
 {
-    struct msg reply = {.type = MSG_OUTCOME};
-    uint64_t open_id =
+    struct msg reply = {.type = MSG_OUTCOME, .u.outcome = outcome};
+    reply.u.outcome.open_id =
         request->msg.type == MSG_WAIT ? request->msg.u.wait.open_id : request->msg.u.abort.open_id;
-    reply.u.outcome = (struct msg_outcome){.id = id,
-                                           .open_id = open_id,
-                                           .state = state,
-                                           .code = code,
-                                           .text = why ? why : "",
-                                           .seq = seq};
     request_reply(request, &reply);
 }
 
@@ -360,7 +370,10 @@ static void on_outcome(struct run_watch *watch, enum save_state state, int code,
                        uint64_t seq)
 {
     struct request *request = container_of(watch, struct request, u.watch);
-    reply_outcome(request, watch->id, state, code, why, seq);
+    reply_outcome(
+        request,
+        (struct msg_outcome){
+            .id = watch->id, .state = state, .code = code, .text = why ? why : "", .seq = seq});
     request_free(request);
 }
 
@@ -393,10 +406,13 @@ static void on_aborted(struct run_req *req)
         request_error(request, req->status, &req->diag);
     } else {
         int code = verdict->dead_code != 0 ? verdict->dead_code : request->msg.u.abort.code;
+        const char *why = req->status == 0 ? request->msg.u.abort.reason : req->diag.text;
         bool committed = verdict->state == SAVE_COMMITTED;
-        reply_outcome(request, verdict->id, verdict->state, committed ? 0 : code,
-                      req->status == 0 ? request->msg.u.abort.reason : req->diag.text,
-                      verdict->seq);
+        reply_outcome(request, (struct msg_outcome){.id = verdict->id,
+                                                    .state = verdict->state,
+                                                    .code = committed ? 0 : code,
+                                                    .text = why ? why : "",
+                                                    .seq = verdict->seq});
     }
     request_free(request);
 }
