@@ -96,6 +96,15 @@ class At:
         self.path, self.value = path, value
 
 
+class Deferred:
+    """A value of a registered type that is not made yet, because tensors inside it are still to come."""
+
+    __slots__ = ("tag", "child")
+
+    def __init__(self, tag: str, child: Any) -> None:
+        self.tag, self.child = tag, child
+
+
 class _Registered:
     __slots__ = ("tag", "cls", "to_tree", "from_tree")
 
@@ -327,6 +336,7 @@ _PUT: dict = {
     frozenset: Encoder._put_set,
     Ref: Encoder._put_ref,
     At: Encoder._put_at,
+    Deferred: lambda self, value, depth: self._put_tagged(value.tag, value.child, depth),
 }
 _KEY_TYPES = frozenset((type(None), bool, int, float, str, tuple))
 
@@ -344,8 +354,8 @@ def encode(value: Any, path: str = "",
 class _Decoder:
     """Reads one tree; every byte is judged, nothing is trusted, depth is bounded before recursion."""
 
-    def __init__(self, data: bytes, deref: Optional[Callable[[Ref], Any]]) -> None:
-        self._data, self._deref = data, deref
+    def __init__(self, data: bytes, deref: Optional[Callable[[Ref], Any]], deferred: bool) -> None:
+        self._data, self._deref, self._deferred = data, deref, deferred
         self._at, self._node_idx = _HEADER.size, 0
         self._nodes = 0
 
@@ -455,6 +465,8 @@ class _Decoder:
         if make is not None:
             return make(child)
         entry = _by_tag.get(tag)
+        if entry is not None and self._deferred:
+            return Deferred(tag, child)
         if entry is None:
             raise UnsupportedError.of(f"the tree holds a value of the registered type {tag!r}, which this "
                                       "process does not know: call cairn.register_type for it first")
@@ -527,10 +539,44 @@ _UNTAG: dict = {
 }
 
 
-def decode(data: bytes, deref: Optional[Callable[[Ref], Any]] = None) -> Any:
+def decode(data: bytes, deref: Optional[Callable[[Ref], Any]] = None, deferred: bool = False) -> Any:
     """The value of a typed tree.
 
-    ``deref(ref)`` gives what stands for a stored array; without it the Ref itself stands there. Errors:
-    FormatError, DamagedError (crc), UnsupportedError (version, a type that is not registered).
+    ``deref(ref)`` gives what stands for a stored array; without it the Ref itself stands there. With
+    ``deferred`` values of registered types stay Deferred until ``resolve``. Errors: FormatError,
+    DamagedError (crc), UnsupportedError (version, a type that is not registered).
     """
-    return _Decoder(bytes(data), deref).decode()
+    return _Decoder(bytes(data), deref, deferred).decode()
+
+
+def resolve(value: Any, deref: Callable[[Ref], Any]) -> Any:
+    """A copy of a decoded value with arrays in place of Refs and values in place of Deferred ones."""
+    kind = type(value)
+    if kind is Ref:
+        return deref(value)
+    if kind is Deferred:
+        return _by_tag[value.tag].from_tree(resolve(value.child, deref))
+    if kind is list:
+        return [resolve(item, deref) for item in value]
+    if kind is tuple or kind is set or kind is frozenset:
+        return kind(resolve(item, deref) for item in value)
+    if kind is dict or kind is collections.OrderedDict:
+        return kind((key, resolve(item, deref)) for key, item in value.items())
+    if kind is collections.Counter:
+        return _counter({key: resolve(item, deref) for key, item in value.items()})
+    return value
+
+
+def refs(value: Any) -> Any:
+    """Every Ref in a decoded value, in order (generator)."""
+    kind = type(value)
+    if kind is Ref:
+        yield value
+    elif kind is Deferred:
+        yield from refs(value.child)
+    elif kind in (list, tuple, set, frozenset):
+        for item in value:
+            yield from refs(item)
+    elif kind in (dict, collections.OrderedDict, collections.Counter):
+        for item in value.values():
+            yield from refs(item)

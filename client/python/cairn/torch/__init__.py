@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cairn.torch: checkpoints of PyTorch training.
+
+    ck = cairn.torch.Checkpointer(url, state={"model": model, "optim": optimizer, "sched": scheduler})
+    r = ck.restore()
+    for step in range(r.step + 1 if r else 0, n):
+        train(step)
+        handle = ck.save(step)
+    ck.close()
+"""
+
+from __future__ import annotations
+
+from .checkpointer import Checkpointer, PerRank, per_rank, warm_ddp
+from .futures import Future, Restored, SaveHandle
+from .parts import CairnWarning
+
+__all__ = ["CairnWarning", "Checkpointer", "Future", "PerRank", "Restored", "SaveHandle", "per_rank", "warm_ddp"]

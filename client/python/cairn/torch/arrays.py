@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors and ndarrays as memory: which can be stored, where they lie, whether two hold the same bits.
+
+Stored are dense tensors of the element types in ``TORCH_NAMES``, at any strides, on the CPU in place or from
+a device by a copy. Conjugate and negative views are resolved. Refused by name: sparse, quantized, nested and
+meta tensors, subclasses (DTensor among them), element types that Cairn does not know, more than 8 dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from ..client import DTYPES, LOCAL, REPLICATED
+from ..errors import UnsupportedValueError
+from ..tree import Ref
+
+try:
+    import numpy
+except ImportError:  # torch works without it, and so does Cairn
+    numpy = None  # type: ignore[assignment]
+
+NDIM_MAX = 8
+TORCH_NAMES = {getattr(torch, name): name for name in DTYPES if isinstance(getattr(torch, name, None), torch.dtype)}
+TORCH_TYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
+NUMPY_NAMES = frozenset(("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16",
+                         "float32", "float64", "complex64", "complex128"))
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or (numpy is not None and isinstance(value, numpy.ndarray))
+
+
+def check_tensor(path: str, tensor: torch.Tensor) -> None:
+    """UnsupportedValueError that begins with the path, for a tensor that cannot be stored."""
+    kind = type(tensor)
+    why = ""
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        why = "is not initialised (lazy module): run one forward pass first"
+    elif kind not in _PLAIN and kind.__torch_function__ is not torch._C._disabled_torch_function_impl:
+        why = f"is a tensor subclass, {kind.__module__}.{kind.__qualname__}, which is not supported"
+    elif hasattr(kind, "__tensor_flatten__") or (kind not in _PLAIN and not issubclass(kind, torch.nn.Parameter)):
+        why = f"is a tensor subclass, {kind.__module__}.{kind.__qualname__}, which is not supported"
+    elif tensor.is_meta:
+        why = ("is on the meta device and has no data: call model.to_empty(device=...), tie weights again, initialise "
+               "non-persistent buffers, then save or restore")
+    elif tensor.is_quantized:
+        why = f"is quantized ({tensor.dtype}), which is not supported: save int_repr(), scale and zero point"
+    elif tensor.layout is not torch.strided:
+        why = f"is sparse ({tensor.layout}), which is not supported: save its indices and values"
+    elif tensor.dtype not in TORCH_NAMES:
+        why = f"has the element type {tensor.dtype}, which is not supported"
+    elif tensor.dim() > NDIM_MAX:
+        why = f"has {tensor.dim()} dimensions; {NDIM_MAX} are the most: reshape it"
+    if why:
+        raise UnsupportedValueError.of(f"{path}: the tensor {why}")
+
+
+def check_ndarray(path: str, array: Any) -> None:
+    why = ""
+    if type(array) is not numpy.ndarray:
+        why = f"is a subclass of ndarray, {type(array).__qualname__}, which is not supported"
+    elif array.dtype.name not in NUMPY_NAMES or not array.dtype.isnative:
+        why = f"has the dtype {array.dtype!r}, which is not supported"
+    elif array.ndim > NDIM_MAX:
+        why = f"has {array.ndim} dimensions; {NDIM_MAX} are the most: reshape it"
+    if why:
+        raise UnsupportedValueError.of(f"{path}: the ndarray {why}")
+
+
+def overlaps(shape: tuple, stride: tuple) -> bool:
+    """Whether two elements share memory (or might)."""
+    reach = 0
+    for step, length in sorted((abs(step), length) for step, length in zip(stride, shape) if length > 1):
+        if step <= reach:
+            return True
+        reach += step * (length - 1)
+    return False
+
+
+def is_direct(array: Any) -> bool:
+    """Whether libcairn can read and write this memory as it is."""
+    if not isinstance(array, torch.Tensor):
+        return bool(array.flags.c_contiguous and array.flags.writeable)
+    return (array.device.type == "cpu" and not array.is_conj() and not array.is_neg()
+            and not overlaps(array.shape, array.stride()))
+
+
+def row(ref: Ref, array: Any, coordinate: Optional[str]) -> tuple:
+    """The tuple of Client.set_tensors for memory that is_direct."""
+    place = REPLICATED if coordinate is None else LOCAL
+    if isinstance(array, torch.Tensor):
+        stride = None if array.is_contiguous() else array.stride()
+        address = array.data_ptr() if array.numel() else 0
+    else:
+        stride, address = None, array.ctypes.data if array.size else 0
+    return (ref.name, DTYPES[ref.dtype], ref.shape, address, stride, array, place, coordinate, None, None)
+
+
+def flat(array: Any) -> Any:
+    """What is read for a save: the array itself where it can be borrowed, else a CPU copy of it."""
+    if isinstance(array, torch.Tensor):
+        array = array.detach()
+        if not is_direct(array):
+            array = array.resolve_conj().resolve_neg().contiguous().cpu()
+        return array
+    return array if array.flags.c_contiguous else numpy.ascontiguousarray(array).reshape(array.shape)
+
+
+def empty(ref: Ref, device: Any = "cpu", like: Optional[torch.Tensor] = None) -> Any:
+    """Fresh memory for a stored array. ``like``: its strides are used where shape and kind allow."""
+    if ref.kind == "numpy":
+        return numpy.empty(ref.shape, dtype=ref.dtype)
+    dtype = TORCH_TYPES[ref.dtype]
+    if like is not None and tuple(like.shape) == ref.shape and like.layout is torch.strided:
+        return torch.empty_like(like, dtype=dtype, device=device, requires_grad=False,
+                                memory_format=torch.preserve_format)
+    return torch.empty(ref.shape, dtype=dtype, device=device)
+
+
+def fits(ref: Ref, array: Any) -> bool:
+    """Whether the array has the stored kind, element type and shape."""
+    if tuple(array.shape) != ref.shape:
+        return False
+    if isinstance(array, torch.Tensor):
+        return ref.kind == "torch" and TORCH_NAMES.get(array.dtype) == ref.dtype
+    return ref.kind == "numpy" and array.dtype.name == ref.dtype
+
+
+def _bytes_of(array: Any) -> torch.Tensor:
+    if not isinstance(array, torch.Tensor):
+        array = torch.from_numpy(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
+        return array
+    array = array.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    return array.view(torch.uint8)
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Equal bit for bit: NaNs and signs of zero count."""
+    if a is b:
+        return True
+    left, right = _bytes_of(a), _bytes_of(b)
+    return left.shape == right.shape and bool(torch.equal(left, right))
+
+
+def sha256_hex(tensor: torch.Tensor) -> str:
+    """A digest of the tensor's bytes and dtype, for what is compared but not stored."""
+    import hashlib
+    digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    data = _bytes_of(tensor)
+    if data.numel():
+        import ctypes
+        digest.update((ctypes.c_char * data.numel()).from_address(data.data_ptr()))
+    return digest.hexdigest()
+
+
+class Collector:
+    """Gathers the arrays that an encoder meets: the ``array`` callback of tree.encode.
+
+    ``coordinate`` None: replicated; else local to it. ``known``: Refs of the save before, used again where nothing
+    changed, since their bytes are made already.
+    """
+
+    def __init__(self, coordinate: Optional[str] = None, known: Optional[dict] = None) -> None:
+        self.coordinate = coordinate
+        self.known: dict = {} if known is None else known
+        self.arrays: dict = {}  # name -> (Ref, array as given)
+
+    def __call__(self, path: str, value: Any) -> Optional[Ref]:
+        if isinstance(value, torch.Tensor):
+            check_tensor(path, value)
+            fields = ("torch", TORCH_NAMES[value.dtype], tuple(value.shape), str(value.device))
+        elif numpy is not None and isinstance(value, numpy.ndarray):
+            check_ndarray(path, value)
+            fields = ("numpy", value.dtype.name, tuple(value.shape), "cpu")
+        else:
+            return None
+        name = path
+        while name in self.arrays:  # two paths that read alike: names only have to differ, the tree says which
+            name += "'"
+        ref = self.known.get(name)
+        if ref is None or (ref.kind, ref.dtype, ref.shape, ref.device) != fields:
+            ref = self.known[name] = Ref(name, *fields)
+        self.arrays[name] = (ref, value)
+        return ref
+
+    def rows(self) -> list:
+        """Tuples for Client.set_tensors; device tensors are copied here."""
+        return [row(ref, flat(array), self.coordinate) for ref, array in self.arrays.values()]

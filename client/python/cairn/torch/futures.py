@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``Checkpointer.save`` and ``restore`` give back, and what becomes of saves that fail behind the scenes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional, Union
+
+from ..client import DONE, STAGED, Operation, Result
+from ..errors import AgainError, CairnError, FencedError, InvalidError, with_text
+
+log = logging.getLogger("cairn")
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore brought: the checkpoint; whether it is an older one because newer ones are damaged; the
+    save's metadata; with strict=False the paths that the checkpoint lacked and those that the state lacks."""
+
+    term: int
+    step: int
+    fell_back: bool
+    metadata: Any
+    missing: tuple = field(default=())
+    unexpected: tuple = field(default=())
+
+
+class Future:
+    """One stage of a save. Any thread may wait."""
+
+    def __init__(self, op: Optional[Operation], stage: int, error: Optional[CairnError]) -> None:
+        self._op, self._stage, self._error = op, stage, error
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Whether it ended, well or not, within ``timeout`` seconds (None: as long as the save's deadline)."""
+        try:
+            return self._op is None or self._op.wait(self._stage, timeout)
+        except CairnError:
+            return True
+
+    def done(self) -> bool:
+        """Whether it ended, well or not."""
+        return self.wait(0)
+
+    def result(self, timeout: Optional[float] = None) -> Optional[Result]:
+        """None for staged, a Result for durable; raises the save's error, or AgainError when the time passed."""
+        if self._op is None:
+            assert self._error is not None
+            raise self._error
+        if not self._op.wait(self._stage, timeout):
+            raise AgainError.of(f"the save is not finished after {timeout} s; it goes on")
+        return self._op.result(0) if self._stage == DONE else None
+
+
+class SaveHandle:
+    """``staged``: copied, the state may change. ``durable``: committed by all ranks and on stable storage."""
+
+    def __init__(self, step: int, op: Optional[Operation], error: Optional[CairnError] = None) -> None:
+        self.step = step
+        self._op = op
+        self.staged = Future(op, STAGED, error)
+        self.durable = Future(op, DONE, error)
+
+    def progress(self) -> dict:
+        """Bytes of this rank: total, staged, sent, durable."""
+        return self._op.progress() if self._op is not None else dict(total=0, staged=0, sent=0, durable=0)
+
+    def abort(self) -> None:
+        """Asks the save to end; ``durable`` tells what came of it."""
+        if self._op is not None:
+            self._op.abort()
+
+
+class Failures:
+    """The rule for saves that fail in the background.
+
+    "warn": logged and counted; the next save raises after ``max_failures`` in a row, or when the last good save is
+    ``max_age`` seconds ago. "raise": the next save, wait or close raises. A callable: called with (step, error) from
+    save, wait or close. FENCED is raised at once and ever after.
+    """
+
+    def __init__(self, on_error: Union[str, Callable[[int, CairnError], None]], max_failures: int,
+                 max_age: Optional[float]) -> None:
+        if on_error not in ("warn", "raise") and not callable(on_error):
+            raise InvalidError.of(f'on_error is {on_error!r}; it may be "warn", "raise" or a callable')
+        if max_failures < 1:
+            raise InvalidError.of(f"max_failures is {max_failures}; it must be 1 or more")
+        self._on_error, self._max_failures, self._max_age = on_error, max_failures, max_age
+        self._last_good = time.monotonic()
+        self.count = 0  # in a row
+        self.total = 0
+        self._last: Optional[CairnError] = None
+        self._pending: Optional[CairnError] = None
+        self._fenced: Optional[CairnError] = None
+
+    def succeeded(self) -> None:
+        self.count, self._last_good = 0, time.monotonic()
+
+    def failed(self, step: int, error: CairnError) -> None:
+        self.count += 1
+        self.total += 1
+        self._last = error
+        if isinstance(error, FencedError):
+            self._fenced = error
+        elif self._on_error == "raise":
+            self._pending = self._pending or error
+        elif callable(self._on_error):
+            self._on_error(step, error)
+        else:
+            log.warning("the save of step %d failed (%d in a row): %s", step, self.count, error)
+
+    def check(self, before_save: bool) -> None:
+        """Raises what is due. ``before_save``: "warn" has its limits only there."""
+        if self._fenced is not None:
+            raise self._fenced
+        if self._pending is not None:
+            error, self._pending = self._pending, None
+            raise error
+        if not before_save or self._on_error != "warn" or self.count == 0 or self._last is None:
+            return
+        age = time.monotonic() - self._last_good
+        if self.count >= self._max_failures or (self._max_age is not None and age > self._max_age):
+            count, self.count = self.count, 0
+            raise with_text(self._last, f"{count} saves failed in a row, the last good one was {age:.0f} s ago; the last "
+                                        f"error: {self._last.text}")

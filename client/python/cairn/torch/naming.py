@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Canonical names: the same for a model plain, compiled, in DDP or under activation checkpointing.
+
+Wrappers are walked through, not named: DistributedDataParallel and DataParallel (``module.``), torch.compile
+(``_orig_mod.``), activation checkpointing (``_checkpoint_wrapped_module.``). Tied tensors have one canonical name,
+the first in the order of the walk, and aliases.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import UnsupportedValueError
+
+_TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module")
+
+
+def unwrap(module: torch.nn.Module) -> torch.nn.Module:
+    """The module inside all wrappers."""
+    while True:
+        children = module._modules
+        inner = None
+        if isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
+            inner = children.get("module")
+        else:
+            for name in _TRANSPARENT:
+                inner = children.get(name) if inner is None else inner
+        if inner is None:
+            return module
+        module = inner
+
+
+class Walk:
+    """One module's tensors. ``tensors``: canonical name -> tensor; ``aliases``: other name -> canonical name;
+    ``names``: id(tensor) -> all its names; ``transient``: non-persistent buffers; ``extra``: module's name ->
+    get_extra_state()."""
+
+    def __init__(self, key: str, module: torch.nn.Module) -> None:
+        self.key = key
+        self.tensors: dict = {}
+        self.buffers: set = set()
+        self.aliases: dict = {}
+        self.names: dict = {}
+        self.transient: dict = {}
+        self.extra_modules: dict = {}
+        self._by_memory: dict = {}
+        self._walk(module, "")
+
+    def _walk(self, module: torch.nn.Module, prefix: str) -> None:
+        module = unwrap(module)
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise UnsupportedValueError.of(f"{self.key}: {prefix or 'the model'} is wrapped in FSDP, whose sharded "
+                                           "parameters are not supported; use DDP")
+        for name, param in module._parameters.items():
+            if param is not None:
+                self._add(prefix + name, param)
+        for name, buffer in module._buffers.items():
+            if buffer is None:
+                continue
+            if name in module._non_persistent_buffers_set:
+                self.transient[prefix + name] = buffer
+            else:
+                self.buffers.add(prefix + name)
+                self._add(prefix + name, buffer)
+        if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
+            self.extra_modules[prefix[:-1]] = module
+        for name, child in module._modules.items():
+            if child is not None:
+                self._walk(child, f"{prefix}{name}.")
+
+    def _add(self, name: str, tensor: torch.Tensor) -> None:
+        first = self._by_memory.setdefault(_memory(tensor), name)
+        if first == name:
+            self.tensors[name] = tensor
+        else:
+            self.aliases[name] = first
+        names = self.names.setdefault(id(tensor), [])
+        names.append(name)
+        if first not in names:  # tied by memory, not by object
+            names.append(first)
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """Equal for two tensors exactly when they are tied."""
+    try:
+        address = tensor.data_ptr() if tensor.numel() > 0 else 0
+    except RuntimeError:  # a subclass without memory; refused by name later
+        address = 0
+    if address == 0:
+        return id(tensor)
+    return (str(tensor.device), address, tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+class Names:
+    """Names of all parameters of all models of a state: ``key.name``."""
+
+    def __init__(self, walks: list) -> None:
+        self._names: dict = {}
+        for walk in walks:
+            for ident, names in walk.names.items():
+                self._names.setdefault(ident, []).extend(f"{walk.key}.{name}" for name in names)
+
+    def of(self, tensor: torch.Tensor) -> list:
+        """All names of a parameter; empty for one that is in no model."""
+        return self._names.get(id(tensor), [])

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan: where each stored array of one restore goes.
+
+Every stored array has one *primary* memory that libcairn fills: the live tensor itself where it lies on the
+CPU, else fresh memory; ``copies`` are live tensors that get the same bits afterwards. Nothing is written
+before the restore starts, so an error while planning leaves the state as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from ..errors import DigestMismatchError, DtypeMismatchError, ShapeMismatchError
+from ..tree import Ref
+from . import arrays
+
+
+class _Destination:
+    __slots__ = ("ref", "coordinate", "primary", "copies")
+
+    def __init__(self, ref: Ref, coordinate: Optional[str], primary: Any) -> None:
+        self.ref, self.coordinate, self.primary = ref, coordinate, primary
+        self.copies: list = []
+
+
+class Plan:
+    """``missing`` and ``unexpected`` are paths; the parts of the state fill them while they plan."""
+
+    def __init__(self) -> None:
+        self._destinations: dict = {}
+        self.missing: list = []
+        self.unexpected: list = []
+        self.warnings: list = []
+
+    def want(self, ref: Ref, live: Any = None, coordinate: Optional[str] = None, fresh: Any = None) -> None:
+        """The stored array is to come into ``live``, or into ``fresh`` (default: new CPU memory)."""
+        key = (ref.name, coordinate)
+        known = self._destinations.get(key)
+        if known is not None:
+            if live is not None and live is not known.primary:
+                known.copies.append(live)
+            return
+        if live is not None and arrays.is_direct(live):
+            self._destinations[key] = _Destination(ref, coordinate, live)
+            return
+        target = live if live is not None else fresh
+        if target is not None and arrays.is_direct(target):
+            self._destinations[key] = _Destination(ref, coordinate, target)
+            return
+        destination = _Destination(ref, coordinate, arrays.empty(ref))
+        if target is not None:
+            destination.copies.append(target)
+        self._destinations[key] = destination
+
+    def want_exact(self, path: str, ref: Ref, live: torch.Tensor) -> None:
+        """The same into a live tensor that must have the stored shape and dtype. ``path`` names it in errors."""
+        arrays.check_tensor(path, live)
+        if tuple(live.shape) != ref.shape:
+            raise ShapeMismatchError.of(f"{path}: the stored tensor has the shape {list(ref.shape)}, the live one "
+                                        f"{list(live.shape)}: build the model as it was saved")
+        if not arrays.fits(ref, live):
+            raise DtypeMismatchError.of(f"{path}: the stored tensor is {ref.dtype}, the live one {live.dtype}: convert "
+                                        "the model to the stored type before the restore")
+        if arrays.overlaps(tuple(live.shape), live.stride()):
+            raise ShapeMismatchError.of(f"{path}: elements of the live tensor share memory (it is expanded); make it "
+                                        "contiguous before the restore")
+        self.want(ref, live)
+
+    def get(self, ref: Ref, coordinate: Optional[str] = None) -> Any:
+        """The memory that holds a stored array after ``finish``: the live one where there is one."""
+        destination = self._destinations[(ref.name, coordinate)]
+        return destination.copies[0] if destination.copies else destination.primary
+
+    def rows(self) -> list:
+        """Tuples for Client.set_tensors."""
+        return [arrays.row(d.ref, d.primary, d.coordinate) for d in self._destinations.values()]
+
+    def finish(self) -> None:
+        """After the restore: copies from primaries to the live tensors on other devices, and checks them."""
+        with torch.no_grad():
+            for destination in self._destinations.values():
+                for live in destination.copies:
+                    live.copy_(destination.primary)
+                    if not arrays.same_bits(live, destination.primary):
+                        raise DigestMismatchError.of(f"{destination.ref.name}: the live tensor on {live.device} differs "
+                                                     "from what was restored; its memory does not keep what is written")
+
+    def check_live(self, path: str, ref: Ref, live: Any, coordinate: Optional[str] = None) -> None:
+        """DigestMismatchError unless the tensor that the state now holds has the restored bits and type."""
+        destination = self._destinations[(ref.name, coordinate)]
+        if not arrays.is_array(live) or not arrays.fits(ref, live) or not arrays.same_bits(live, destination.primary):
+            raise DigestMismatchError.of(f"{path}: the live tensor differs from what was restored ({ref.dtype}, "
+                                         f"{list(ref.shape)})")
