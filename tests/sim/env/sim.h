@@ -91,7 +91,7 @@ struct sim_net_options {
 };
 
 void sim_net_set(struct sim *sim, const struct sim_net_options *options);
-/* While on, nothing that `from` sends arrives at `to` (NULL: any host): bytes, ends and resets
+/* While on, nothing that `from` sends arrives at `to` (each NULL: any host): bytes, ends and resets
  * wait. Both ways: call it twice. */
 void sim_partition(struct sim *sim, const char *from, const char *to, bool on);
 /* Resets the connections between two hosts (NULL: any); bytes in flight are lost. Returns how many.

@@ -26,7 +26,8 @@ bool net_is_blocked(const struct sim *sim, const struct sim_host *from, const st
     for (size_t i = 0; i < sim->partition_count; i++) {
         const struct sim_partition *p = &sim->partitions[i];
 
-        if (strcmp(p->from, from->name) == 0 && (!p->to[0] || strcmp(p->to, to->name) == 0)) {
+        if ((!p->from[0] || strcmp(p->from, from->name) == 0) &&
+            (!p->to[0] || strcmp(p->to, to->name) == 0)) {
             return true;
         }
     }

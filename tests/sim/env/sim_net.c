@@ -370,7 +370,7 @@ void sim_partition(struct sim *sim, const char *from, const char *to, bool on)
     struct sim_partition wanted = {{0}, {0}};
     size_t at = 0;
 
-    snprintf(wanted.from, sizeof wanted.from, "%s", from);
+    snprintf(wanted.from, sizeof wanted.from, "%s", from ? from : "");
     snprintf(wanted.to, sizeof wanted.to, "%s", to ? to : "");
     while (at < sim->partition_count && memcmp(&sim->partitions[at], &wanted, sizeof wanted) != 0) {
         at++;

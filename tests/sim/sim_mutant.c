@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The mutants: other functions in a host's table of file calls, and a decorator that answers before
+ * its time. One thread.
+ */
+#include "sim_mutant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+static const struct sim_mutant mutants[MUTANT_COUNT] = {
+    {MUTANT_NO_FSYNC, "no-fsync"},
+    {MUTANT_NO_DIR_FSYNC, "no-directory-fsync"},
+    {MUTANT_FSYNC_LIES, "fsync-lies"},
+    {MUTANT_EARLY_SEAL, "early-seal"},
+    {MUTANT_EARLY_PUBLISH, "early-publish"},
+    {MUTANT_LOST_UPDATE, "lost-update"},
+    {MUTANT_BAD_DISK, "bad-disk"},
+    {MUTANT_LATE_CHANGE, "late-change"},
+};
+
+const struct sim_mutant *mutant_get(enum mutant kind) { return &mutants[kind]; }
+bool mutant_is(const struct sim_mutant *mutant, enum mutant kind)
+{
+    return mutant && mutant->kind == kind;
+}
+
+/* --- file calls ------------------------------------------------------------------- */
+
+static const struct vfs_ops *real; /* the same for all hosts; set once, read only */
+
+static bool is_dir(struct vfs *vfs, vfs_fd fd)
+{
+    struct vfs_stat st;
+    return real->fstat(vfs, fd, &st, NULL) == 0 && st.kind == VFS_DIR;
+}
+
+static int no_fsync(struct vfs *vfs, vfs_fd fd, struct diag *diag)
+{
+    return is_dir(vfs, fd) ? real->fsync(vfs, fd, diag) : 0;
+}
+
+static int no_dir_fsync(struct vfs *vfs, vfs_fd fd, struct diag *diag)
+{
+    return is_dir(vfs, fd) ? 0 : real->fsync(vfs, fd, diag);
+}
+
+static int lying_fsync(struct vfs *vfs, vfs_fd fd, struct diag *diag)
+{
+    (void)diag;
+    err_ignore(real->fsync(vfs, fd, NULL)); /* the bug */
+    return 0;
+}
+
+static int bad_pwrite(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes, const void *data,
+                      struct diag *diag)
+{
+    uint64_t draw;
+    vfs->ops->random(vfs, sizeof draw, &draw);
+    uint8_t *copy = malloc(bytes ? bytes : 1);
+    CHECK(copy);
+    memcpy(copy, data, bytes);
+    if (bytes > 0 && draw % 60 == 0) {
+        copy[(draw >> 8) % bytes] ^= 4;
+    }
+    int status = real->pwrite(vfs, fd, offset, bytes, copy, diag);
+    free(copy);
+    return status;
+}
+
+void mutant_on_host(const struct sim_mutant *mutant, struct sim_host *host)
+{
+    static struct vfs_ops table[MUTANT_COUNT]; /* filled alike every time */
+    struct vfs *vfs = sim_vfs(host);
+    if (!mutant) {
+        return;
+    }
+    real = vfs->ops;
+    struct vfs_ops *ops = &table[mutant->kind];
+    *ops = *real;
+    switch (mutant->kind) {
+    case MUTANT_NO_FSYNC:
+        ops->fsync = no_fsync;
+        break;
+    case MUTANT_NO_DIR_FSYNC:
+        ops->fsync = no_dir_fsync;
+        break;
+    case MUTANT_FSYNC_LIES:
+        ops->fsync = lying_fsync;
+        break;
+    case MUTANT_BAD_DISK:
+        ops->pwrite = bad_pwrite;
+        break;
+    case MUTANT_EARLY_SEAL:
+    case MUTANT_EARLY_PUBLISH:
+    case MUTANT_LOST_UPDATE:
+    case MUTANT_LATE_CHANGE:
+    case MUTANT_COUNT:
+        return;
+    }
+    vfs->ops = ops;
+}
+
+/* --- the store that answers early ------------------------------------------------- */
+
+struct early_store {
+    struct store base;
+    struct loop *loop;
+    struct store *inner;
+    const struct sim_mutant *mutant;
+    size_t running;
+    void (*closed)(void *user);
+    void *closed_user;
+};
+
+struct early { /* the answer now, the deed later */
+    struct early_store *store;
+    struct store_req *caller;
+    struct post post;
+    struct timer timer;
+    struct store_req req;
+    bool drop;
+};
+
+static void close_if_idle(struct early_store *store)
+{
+    if (store->closed && store->running == 0) {
+        void (*closed)(void *user) = store->closed;
+        void *user = store->closed_user;
+        store_close(store->inner, closed, user);
+        free(store);
+    }
+}
+
+static void early_end(struct early *early)
+{
+    struct early_store *store = early->store;
+    free(early->req.data);
+    free(early);
+    store->running--;
+    close_if_idle(store);
+}
+
+static void on_deed_done(struct store_req *req)
+{
+    early_end(container_of(req, struct early, req));
+}
+
+static void on_deed(struct timer *timer)
+{
+    struct early *early = container_of(timer, struct early, timer);
+    if (early->drop) {
+        early_end(early);
+    } else {
+        store_submit(early->store->inner, &early->req);
+    }
+}
+
+static void on_answer(struct post *post)
+{
+    struct early *early = container_of(post, struct early, post);
+    struct store_req *caller = early->caller;
+    timer_start(&early->timer, 40);
+    caller->done(caller);
+}
+
+static bool is_early(const struct early_store *store, const struct store_req *req)
+{
+    uint64_t draw;
+    loop_random(store->loop, sizeof draw, &draw);
+    switch (req->op) {
+    case STORE_SEAL:
+        return store->mutant->kind == MUTANT_EARLY_SEAL;
+    case STORE_PUBLISH:
+        return store->mutant->kind == MUTANT_EARLY_PUBLISH;
+    case STORE_RECORD_UPDATE:
+        return store->mutant->kind == MUTANT_LOST_UPDATE && draw % 20 == 0;
+    default:
+        return false;
+    }
+}
+
+static void early_submit(struct store *base, struct store_req *req)
+{
+    struct early_store *store = container_of(base, struct early_store, base);
+    if (!is_early(store, req)) {
+        store_submit(store->inner, req);
+        return;
+    }
+    struct early *early = calloc(1, sizeof *early);
+    CHECK(early);
+    *early = (struct early){.store = store, .caller = req, .req = *req};
+    early->drop = req->op == STORE_RECORD_UPDATE;
+    early->post.cb = on_answer;
+    early->req.done = on_deed_done;
+    early->req.data = NULL;
+    if (req->op == STORE_PUBLISH) {
+        early->req.data = malloc(req->bytes ? req->bytes : 1);
+        CHECK(early->req.data);
+        memcpy(early->req.data, req->data, req->bytes);
+    }
+    timer_init(&early->timer, store->loop, on_deed);
+    store->running++;
+    req->status = 0;
+    req->ret_version = 0;
+    loop_post(store->loop, &early->post);
+}
+
+static void early_close(struct store *base, void (*done)(void *user), void *user)
+{
+    struct early_store *store = container_of(base, struct early_store, base);
+    store->closed = done;
+    store->closed_user = user;
+    close_if_idle(store);
+}
+
+struct store *mutant_on_store(const struct sim_mutant *mutant, struct loop *loop,
+                              struct store *store)
+{
+    static const struct store_ops ops = {early_submit, early_close};
+    if (!mutant_is(mutant, MUTANT_EARLY_SEAL) && !mutant_is(mutant, MUTANT_EARLY_PUBLISH) &&
+        !mutant_is(mutant, MUTANT_LOST_UPDATE)) {
+        return store;
+    }
+    struct early_store *early = calloc(1, sizeof *early);
+    CHECK(early);
+    *early = (struct early_store){
+        .base = {&ops, store->caps}, .loop = loop, .inner = store, .mutant = mutant};
+    return &early->base;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sim_mutant: small deliberate bugs, put around the parts from outside, to prove that the simulator
+ * finds such bugs. None is in the shipped code. One thread.
+ */
+#ifndef CAIRN_TEST_SIM_MUTANT_H
+#define CAIRN_TEST_SIM_MUTANT_H
+
+#include "sim/env/sim.h"
+#include "store/store.h"
+
+enum mutant {
+    MUTANT_NO_FSYNC,     /* data of files is not synced */
+    MUTANT_NO_DIR_FSYNC, /* names are not */
+    MUTANT_FSYNC_LIES,   /* a sync that failed is said to have worked */
+    MUTANT_EARLY_SEAL,   /* an object is said to be durable before it is */
+    MUTANT_EARLY_PUBLISH,/* the same of parts, pages and manifests */
+    MUTANT_LOST_UPDATE,  /* some updates of a record are acknowledged and forgotten */
+    MUTANT_BAD_DISK,     /* some writes change a bit */
+    MUTANT_LATE_CHANGE,  /* the trainer changes its state before it is staged */
+    MUTANT_COUNT
+};
+
+struct sim_mutant {
+    enum mutant kind;
+    const char *name;
+};
+
+const struct sim_mutant *mutant_get(enum mutant kind);
+bool mutant_is(const struct sim_mutant *mutant, enum mutant kind);
+/* Before the host's vfs is used. */
+void mutant_on_host(const struct sim_mutant *mutant, struct sim_host *host);
+/* A decorator around the store where the mutant is one, else the store itself. */
+struct store *mutant_on_store(const struct sim_mutant *mutant, struct loop *loop,
+                              struct store *store);
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The world of a seed, its clockwork, and how a broken invariant is reported. One thread.
+ */
+#include "sim_scene.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "sim_daemon.h"
+#include "sim_job.h"
+#include "sim_mutant.h"
+
+uint64_t scene_now_ms(const struct scene *scene) { return sim_now_ns(scene->sim) / 1000000; }
+
+void scene_tell(struct scene *scene, const char *fmt, ...)
+{
+    if (!scene->verbose) {
+        return;
+    }
+    va_list args;
+    va_start(args, fmt);
+    fprintf(stderr, "%8.3f  ", (double)sim_now_ns(scene->sim) / 1e9);
+    vfprintf(stderr, fmt, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+void scene_fail(struct scene *scene, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    fprintf(stderr, "\nseed %" PRIu64 ", event %" PRIu64 ", %.3f s: ", scene->seed,
+            sim_steps(scene->sim), (double)sim_now_ns(scene->sim) / 1e9);
+    vfprintf(stderr, fmt, args);
+    va_end(args);
+    fprintf(stderr, "\nthe plan:\n");
+    faults_print(scene);
+    fprintf(stderr, "replay: CAIRN_SEED=%" PRIu64 "%s%s test_sim\n", scene->seed,
+            scene->mutant ? " CAIRN_MUTANT=" : "", scene->mutant ? scene->mutant->name : "");
+    _exit(1); /* at once: leaks and the like would only hide what matters */
+}
+
+void scene_keep_host(struct scene *scene, struct sim_host *host)
+{
+    CHECK(scene->host_count < SCENE_HOSTS_MAX);
+    scene->hosts[scene->host_count++] = host;
+}
+
+struct sim_host *scene_host(struct scene *scene, const char *name, struct sim_disk *disk)
+{
+    struct sim_host *host = sim_host_new(scene->sim, name, disk);
+    scene_keep_host(scene, host);
+    return host;
+}
+
+static void on_tick(void *user)
+{
+    struct scene *scene = user;
+    if (scene->ticking) {
+        daemon_tick(scene);
+        jobs_tick(scene);
+        sim_at(scene->sim, SCENE_TICK_MS, on_tick, scene);
+    }
+}
+
+struct scene *scene_new(uint64_t seed, const struct sim_mutant *mutant, bool verbose)
+{
+    struct scene *scene = calloc(1, sizeof *scene);
+    CHECK(scene);
+    *scene = (struct scene){.seed = seed, .mutant = mutant, .verbose = verbose};
+    scene->sim = sim_new(seed);
+    scene->disk = sim_disk_new(scene->sim);
+    list_init(&scene->daemons_ending);
+    list_init(&scene->jobs_ending);
+    scene->ticking = true;
+    sim_at(scene->sim, 0, on_tick, scene);
+    return scene;
+}
+
+struct waits {
+    struct scene *scene;
+    bool (*done)(struct scene *scene);
+};
+
+static bool is_over(void *user)
+{
+    const struct waits *waits = user;
+    return waits->done(waits->scene);
+}
+
+void scene_await(struct scene *scene, bool (*done)(struct scene *scene), uint64_t within_ms,
+                 const char *what)
+{
+    struct waits waits = {scene, done};
+    if (!sim_run_until(scene->sim, is_over, &waits, within_ms)) {
+        scene_fail(scene, "%s did not happen within %" PRIu64 " ms", what, within_ms);
+    }
+}
+
+/* I8: whatever ran on any host has given everything back. */
+static void check_hosts(struct scene *scene)
+{
+    for (size_t i = 0; i < scene->host_count; i++) {
+        const struct sim_host *host = scene->hosts[i];
+        if (sim_open_socks(host) || sim_open_files(host) || sim_open_works(host)) {
+            scene_fail(scene, "I8: host %s (number %zu) left %zu sockets, %zu files, %zu works",
+                       sim_host_name(host), i, sim_open_socks(host), sim_open_files(host),
+                       sim_open_works(host));
+        }
+    }
+}
+
+void scene_free(struct scene *scene)
+{
+    scene->ticking = false;
+    sim_run_for(scene->sim, 5000); /* what lingers: sockets that say goodbye */
+    check_hosts(scene);
+    sim_free(scene->sim);
+    oracle_fini(&scene->oracle);
+    free(scene);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * scene: one seed's world: a daemon with its disk, the jobs that save to it, the plan of faults, and
+ * the oracle that knows what was promised. One thread; every choice comes from the world's
+ * generator. A broken invariant ends the process, after saying how to replay it.
+ */
+#ifndef CAIRN_TEST_SIM_SCENE_H
+#define CAIRN_TEST_SIM_SCENE_H
+
+#include "base/err.h"
+#include "sim/env/sim.h"
+#include "sim_oracle.h"
+
+enum {
+    SCENE_WORLD_SIZE = 3,
+    SCENE_PORT = 7421,
+    SCENE_CHUNK_BYTES = 4096,
+    SCENE_OBJECT_BYTES = 16 << 10,
+    SCENE_HOSTS_MAX = 512,
+    SCENE_FAULTS_MAX = 16,
+    SCENE_TICK_MS = 10,
+};
+
+struct sim_daemon;
+struct sim_job;
+struct sim_mutant;
+
+struct scene_fault {
+    struct scene *scene;
+    unsigned kind;
+    uint64_t at_ms, arg;
+    bool happened;
+};
+
+struct scene {
+    uint64_t seed;
+    struct sim *sim;
+    const struct sim_mutant *mutant; /* NULL: the code as it is */
+    bool verbose;
+    struct oracle oracle;
+    struct sim_host *hosts[SCENE_HOSTS_MAX]; /* all there ever were */
+    size_t host_count;
+    /* the daemon and its supervisor */
+    struct sim_disk *disk;
+    struct sim_daemon *daemon;  /* the current one; NULL: between two */
+    struct list daemons_ending; /* killed ones that are being torn down */
+    uint64_t daemon_start_ms;   /* when the supervisor starts the next */
+    uint64_t daemon_epoch;
+    bool power_loss, lose_all; /* the next death takes unsynced writes along */
+    /* the jobs and their launcher */
+    struct sim_job *job, *zombie;
+    struct list jobs_ending;
+    unsigned job_count;
+    uint64_t job_start_ms, job_end_ms, zombie_end_ms; /* 0: not planned */
+    bool next_job_rewinds;
+    bool ticking, healed, over;
+    /* the plan */
+    struct scene_fault faults[SCENE_FAULTS_MAX];
+    size_t fault_count;
+    bool disk_was_harmed; /* NO_SPACE and IO are then honest answers */
+};
+
+struct scene *scene_new(uint64_t seed, const struct sim_mutant *mutant, bool verbose);
+void scene_free(struct scene *scene);
+struct sim_host *scene_host(struct scene *scene, const char *name, struct sim_disk *disk);
+void scene_keep_host(struct scene *scene, struct sim_host *host);
+uint64_t scene_now_ms(const struct scene *scene);
+/* Runs until done or the virtual time is over; then the invariant is broken. */
+void scene_await(struct scene *scene, bool (*done)(struct scene *scene), uint64_t within_ms,
+                 const char *what);
+/* Says what broke, the plan, and how to replay; does not return. */
+_Noreturn void scene_fail(struct scene *scene, const char *fmt, ...) PRINTF(2, 3);
+/* A line of the story, told only when a seed is replayed. */
+void scene_tell(struct scene *scene, const char *fmt, ...) PRINTF(2, 3);
+
+/* sim_faults.c */
+void faults_plan(struct scene *scene, uint64_t within_ms);
+void faults_print(const struct scene *scene);
+void faults_heal(struct scene *scene);
+
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The simulation: the real session, driver, directory store, link, save and restore code of a daemon
+ * and of jobs of three ranks, in one thread, a world for each seed. Goal: no invariant of
+ * ARCHITECTURE.md breaks under random faults. Method: a random plan of faults; then an end of faults,
+ * after which everything must heal; then a power loss, and every checkpoint that was promised is
+ * restored and compared. See README.md for the environment's variables.
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "sim_daemon.h"
+#include "sim_job.h"
+#include "sim_mutant.h"
+
+enum {
+    SEEDS = 2000,
+    SEEDS_FULL = 40000,
+    MUTANT_SEEDS = 400,
+    REPLAY_EACH = 50,
+    HEAL_MS = 60000,
+    FETCH_MS = 20000
+};
+
+static uint64_t seed_now; /* for the signal handler */
+
+/* --- the end of a seed ------------------------------------------------------------ */
+
+static bool is_healed(struct scene *scene)
+{
+    for (size_t i = 0; i < scene->oracle.save_count; i++) {
+        if (scene->oracle.saves[i]->wanted && scene->oracle.saves[i]->acked) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_silent(struct scene *scene) { return daemon_is_gone(scene); }
+static bool is_ready(struct scene *scene) { return job_is_ready(scene->job); }
+static bool is_restored(struct scene *scene) { return job_restore_is_over(scene->job); }
+
+static void on_listed(struct engine_call *call, int status)
+{
+    (void)call;
+    (void)status;
+}
+
+static bool is_listed(struct scene *scene);
+
+/* The checker: a last job, which restores all that there is. */
+struct checker {
+    struct engine_call call;
+    bool done;
+};
+static struct checker checker; /* one at a time */
+
+static void on_call_done(struct engine_call *call, int status)
+{
+    on_listed(call, status);
+    checker.done = true;
+}
+
+static bool is_listed(struct scene *scene)
+{
+    (void)scene;
+    return checker.done;
+}
+
+static void restore_one(struct scene *scene, struct selector selector)
+{
+    job_ask_restore(scene->job, selector, FETCH_MS);
+    scene_await(scene, is_restored, FETCH_MS + 5000, "the last restores' end");
+    if (!job_take_restore(scene->job)) {
+        const struct sim_rank *rank = scene->job->ranks[0];
+        scene_fail(scene, "I1: %" PRIu64 "@%" PRIu64 " cannot be restored at the end: %s: %s",
+                   selector.id.step, selector.id.term, err_name(rank->restore_status),
+                   rank->restore.diag.text);
+    }
+}
+
+static void check_all(struct scene *scene)
+{
+    struct ckpt_id listed[256];
+    size_t count = 0;
+    checker = (struct checker){.call = {.request = {.type = MSG_LIST, .u.list = {.limit = 256}},
+                                        .deadline_ms = FETCH_MS,
+                                        .done = on_call_done}};
+    engine_call_start(scene->job->ranks[0]->engine, &checker.call);
+    scene_await(scene, is_listed, FETCH_MS + 1000, "the list");
+    const struct msg_list_reply *reply = &checker.call.reply.u.list_reply;
+    if (checker.call.reply.type != MSG_LIST_REPLY || reply->more) {
+        scene_fail(scene, "no list, or not all of it: %s", checker.call.diag.text);
+    }
+    oracle_listed(scene, reply->count, reply->entries);
+    for (uint32_t i = 0; i < reply->count && count < ARRAY_LEN(listed); i++) {
+        if (reply->entries[i].state == CKPT_COMMITTED) {
+            listed[count++] = reply->entries[i].id;
+        }
+    }
+    free(checker.call.payload);
+    engine_call_fini(&checker.call);
+    restore_one(scene, (struct selector){.kind = SELECT_LATEST});
+    for (size_t i = 0; i < count; i++) {
+        restore_one(scene, (struct selector){.kind = SELECT_EXACT, .id = listed[i]});
+    }
+}
+
+static bool is_up(struct scene *scene) { return daemon_is_up(scene); }
+
+static void end_world(struct scene *scene)
+{
+    /* The ranks die as they are, the machine loses its power, and all that is left is the disk. */
+    scene->over = true;
+    if (scene->job) {
+        job_close(scene->job);
+        scene->job = NULL;
+    }
+    scene_await(scene, jobs_are_gone, 10000, "the end of the jobs");
+    scene->power_loss = scene->lose_all = true;
+    daemon_kill(scene, SIM_RESET);
+    scene_await(scene, is_silent, 20000, "the end of the dead daemons");
+    scene->over = false;
+    scene->job_start_ms = UINT64_MAX; /* the launcher rests */
+    scene_await(scene, is_up, 30000, "the daemon's start on the surviving disk");
+    struct sim_job *job = job_new(scene, (struct selector){.kind = SELECT_LATEST});
+    scene->job = job;
+    job->state = JOB_FAILED; /* it does nothing by itself */
+    scene->job_end_ms = UINT64_MAX;
+    scene_await(scene, is_ready, 10000, "the last job's joining");
+    check_all(scene);
+    scene->over = true;
+    job_close(job);
+    scene->job = NULL;
+    scene_await(scene, jobs_are_gone, 10000, "the last job's end");
+    daemon_stop(scene, 1000);
+    scene_await(scene, is_silent, 20000, "the daemon's orderly end");
+}
+
+struct outcome {
+    uint64_t trace, steps, acks, restores, failures;
+};
+
+static struct outcome run_seed(uint64_t seed, const struct sim_mutant *mutant, bool verbose)
+{
+    seed_now = seed;
+    struct scene *scene = scene_new(seed, mutant, verbose);
+    uint64_t harm_ms = 500 + sim_below(scene->sim, 4000);
+    faults_plan(scene, harm_ms);
+    sim_run_for(scene->sim, harm_ms);
+    faults_heal(scene);
+    scene_await(scene, is_healed, HEAL_MS, "I7: a save after the end of all faults");
+    end_world(scene);
+    struct outcome outcome = {sim_trace_hash(scene->sim), sim_steps(scene->sim),
+                              scene->oracle.acks, scene->oracle.restores, scene->oracle.failures};
+    scene_free(scene);
+    return outcome;
+}
+
+/* --- campaigns -------------------------------------------------------------------- */
+
+static uint64_t env_number(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void on_abort(int signum)
+{
+    char text[64];
+    int bytes = snprintf(text, sizeof text, "\nseed %" PRIu64 ": signal %d; replay: CAIRN_SEED=%"
+                                            PRIu64 " test_sim\n",
+                         seed_now, signum, seed_now);
+    if (bytes > 0) {
+        err_ignore(write(STDERR_FILENO, text, (size_t)bytes) < 0); /* nothing is left to do */
+    }
+    signal(signum, SIG_DFL);
+    raise(signum);
+}
+
+static void replay_twice(uint64_t seed, const struct outcome *first)
+{
+    struct outcome second = run_seed(seed, NULL, false);
+    if (memcmp(&second, first, sizeof second) != 0) {
+        fprintf(stderr, "seed %" PRIu64 " was not replayed: %" PRIu64 " events, then %" PRIu64 "\n",
+                seed, first->steps, second.steps);
+        exit(1);
+    }
+}
+
+static int run_campaign(void)
+{
+    uint64_t first = env_number("CAIRN_FIRST_SEED", 1);
+    uint64_t count = env_number("CAIRN_SEEDS", getenv("CAIRN_FULL") ? SEEDS_FULL : SEEDS);
+    struct outcome sum = {0};
+    printf("seeds %" PRIu64 " to %" PRIu64 "\n", first, first + count - 1);
+    fflush(stdout);
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        struct outcome one = run_seed(seed, NULL, false);
+        if (seed % REPLAY_EACH == 0) {
+            replay_twice(seed, &one);
+        }
+        sum.steps += one.steps;
+        sum.acks += one.acks;
+        sum.restores += one.restores;
+        sum.failures += one.failures;
+    }
+    printf("%" PRIu64 " seeds: %" PRIu64 " events, %" PRIu64 " acknowledged saves of a rank, %" PRIu64
+           " failed ones, %" PRIu64 " restores of a rank compared\n",
+           count, sum.steps, sum.acks, sum.failures, sum.restores);
+    if (sum.acks == 0 || sum.failures == 0 || sum.restores == 0) {
+        fprintf(stderr, "the simulation does not do what it is for\n");
+        return 1;
+    }
+    return 0;
+}
+
+/* A child runs seeds with a mutant until one is found: it exits with 1, or dies by a broken CHECK. */
+static bool is_caught(const struct sim_mutant *mutant, uint64_t count, bool verbose)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        if (!verbose && !freopen("/dev/null", "w", stderr)) {
+            _exit(2);
+        }
+        for (uint64_t seed = 1; seed <= count; seed++) {
+            printf("\r%s: seed %" PRIu64, mutant->name, seed);
+            fflush(stdout);
+            (void)run_seed(seed, mutant, false);
+        }
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    bool survived = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    printf("%s\n", survived ? ": NOT FOUND" : ": found");
+    return !survived;
+}
+
+static int run_mutants(void)
+{
+    uint64_t count = env_number("CAIRN_SEEDS", MUTANT_SEEDS);
+    int missed = 0;
+    for (int kind = 0; kind < MUTANT_COUNT; kind++) {
+        missed += !is_caught(mutant_get((enum mutant)kind), count, getenv("CAIRN_VERBOSE") != NULL);
+    }
+    return missed ? 1 : 0;
+}
+
+static const struct sim_mutant *mutant_of_env(void)
+{
+    const char *name = getenv("CAIRN_MUTANT");
+    for (int kind = 0; name && kind < MUTANT_COUNT; kind++) {
+        if (strcmp(mutant_get((enum mutant)kind)->name, name) == 0) {
+            return mutant_get((enum mutant)kind);
+        }
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    bool verbose = getenv("CAIRN_VERBOSE") != NULL;
+    log_setup(verbose ? LOG_DEBUG : LOG_ERROR, LOG_TEXT);
+    if (argc > 1 && strcmp(argv[1], "mutants") == 0) {
+        return run_mutants();
+    }
+    if (argc > 1) {
+        fprintf(stderr, "usage: test_sim [mutants]\n");
+        return 2;
+    }
+    signal(SIGABRT, on_abort);
+    signal(SIGSEGV, on_abort);
+    if (getenv("CAIRN_SEED")) {
+        struct outcome one = run_seed(env_number("CAIRN_SEED", 1), mutant_of_env(), true);
+        printf("%" PRIu64 " events, trace %016" PRIx64 "\n", one.steps, one.trace);
+        return 0;
+    }
+    return run_campaign();
+}
