@@ -417,7 +417,11 @@ void state_missing_reports(const struct run_state *state, const struct state_res
     }
     size_t count, at = 0;
     const struct state_report *reports = reports_of(state, session, &count);
-    rank_list_text(&list, "ranks ");
+    uint32_t came = 0;
+    for (size_t i = 0; i < count; i++) {
+        came += reports[i].orphan ? 0 : 1;
+    }
+    rank_list_text(&list, came + 1 == session->entry.world_size ? "rank " : "ranks ");
     for (uint32_t rank = 0; rank < session->entry.world_size; rank++) {
         while (at < count && reports[at].rank < rank) {
             at++;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The catalogue: all runs of a store, found at start by STORE_LIST_RUNS, or named later by those
- * who join. Invariant: runs[] is sorted by name and only grows. Nothing is freed before `pending`
+ * who join. Invariant: runs[] is sorted by name; one that the
+ * store holds stays. Nothing is freed before `pending`
  * is zero. Loop's thread.
  */
 #include "run_private.h"
@@ -110,7 +111,29 @@ struct run *catalog_run(struct catalog *catalog, const struct run_name *name)
     struct run *run = run_find_or_add(catalog, name);
 
     CHECK(run); /* a kilobyte that is not there: the daemon cannot go on */
+    run->users++;
     return run;
+}
+
+size_t catalog_run_count(const struct catalog *catalog) { return catalog->run_count; }
+
+void catalog_release(struct run *run)
+{
+    CHECK(run->users > 0);
+    run->users--;
+    run_kick(run);
+}
+
+void catalog_forget(struct run *run)
+{
+    struct catalog *catalog = run->catalog;
+    size_t at = lower_bound(catalog, &run->name);
+
+    CHECK(at < catalog->run_count && catalog->runs[at] == run);
+    catalog->run_count--;
+    memmove(&catalog->runs[at], &catalog->runs[at + 1],
+            (catalog->run_count - at) * sizeof(struct run *));
+    run_free(run);
 }
 
 int catalog_names(struct catalog *catalog, struct run_name **ret, size_t *ret_count)

@@ -70,6 +70,14 @@ void run_free(struct run *run)
     free(run);
 }
 
+bool run_is_unused(const struct run *run)
+{
+    return run->users == 0 && !run->held && !run->busy && !run->posted && !run->sweeping &&
+           list_is_empty(&run->queue) && list_is_empty(&run->current) &&
+           list_is_empty(&run->waiting) && list_is_empty(&run->tracks) &&
+           list_is_empty(&run->watches) && list_is_empty(&run->snapshots);
+}
+
 const struct run_name *run_name_of(const struct run *run) { return &run->name; }
 
 void run_kick(struct run *run)
@@ -84,6 +92,7 @@ void run_kick(struct run *run)
 static void on_post(struct post *post)
 {
     struct run *run = container_of(post, struct run, post);
+    struct catalog *catalog = run->catalog;
 
     run->posted = false;
     if (run->catalog->closing && !run->busy) {
@@ -91,7 +100,10 @@ static void on_post(struct post *post)
     } else {
         turn(run);
     }
-    catalog_drop(run->catalog);
+    if (!catalog->closing && run_is_unused(run)) {
+        catalog_forget(run);
+    }
+    catalog_drop(catalog);
 }
 
 static void on_retry(struct timer *timer)

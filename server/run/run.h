@@ -49,8 +49,12 @@ struct store *catalog_store(struct catalog *catalog);
 const struct catalog_options *catalog_options_of(const struct catalog *catalog);
 
 /* The driver of a run; created empty in memory when the store has none (nothing is written by
- * looking). Lives as long as the catalogue. */
+ * looking). Lives until catalog_release(), and as long as the catalogue when the store holds it. */
 struct run *catalog_run(struct catalog *catalog, const struct run_name *name);
+/* The caller has no request, watch or snapshot of it left. A run that nobody uses and the store
+ * does not hold goes: looking at names that do not exist costs nothing that lasts. */
+void catalog_release(struct run *run);
+size_t catalog_run_count(const struct catalog *catalog); /* those in memory */
 /* Sorted names of the runs that the store holds; *ret is malloc'ed. */
 int MUST_USE catalog_names(struct catalog *catalog, struct run_name **ret, size_t *ret_count);
 const struct run_name *run_name_of(const struct run *run);

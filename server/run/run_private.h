@@ -49,6 +49,7 @@ struct run {
     bool want_load; /* load even when nobody asks (start-up, poll) */
     bool sweeping;  /* the catalogue's start-up waits for this load */
     bool held;      /* the store has a record of it */
+    uint32_t users; /* catalog_run() without catalog_release() */
     /* Operations at the store, counted at their start: the one that gave the copy, and the last one
      * when somebody last asked to look. With several daemons on a store an answer that is not
      * proven comes only from a copy that is younger than the question. */
@@ -83,12 +84,15 @@ struct catalog {
 /* catalog.c */
 void catalog_hold(struct catalog *catalog);
 void catalog_drop(struct catalog *catalog);
+void catalog_forget(struct run *run); /* frees one that run_is_unused */
 void catalog_swept(
     struct catalog *catalog); /* the run that start-up waited for was read, or could not be */
 
 /* run.c */
 int MUST_USE run_new(struct catalog *catalog, const struct run_name *name, struct run **ret);
 void run_free(struct run *run);
+bool run_is_unused(
+    const struct run *run);     /* nobody named it who is still there, nor does the store */
 void run_kick(struct run *run); /* the driver looks at the run at the next turn of the loop */
 void run_shut(struct run *run); /* fails all that waits; after catalog.closing was set */
 void req_answer(struct run_req *req, int status);

@@ -125,14 +125,15 @@ struct outcome {
     uint64_t seq;
 };
 
-/* False while the save is open. */
+/* False while the save is open. A grant may leave opens of older terms behind (an update has a
+ * size): they can do nothing any more, whatever their entries say. */
 static bool watch_outcome(const struct run_state *state, const struct run_watch *watch,
                           struct outcome *ret)
 {
     const struct state_open *open = state_open_find(state, watch->id);
     bool is_fenced = state->newest_term > watch->id.term;
 
-    if (open && open->entry.open_id == watch->open_id) {
+    if (open && open->entry.open_id == watch->open_id && !is_fenced) {
         return false;
     }
     for (size_t i = 0; i < state->commit_count; i++) {

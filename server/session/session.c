@@ -241,6 +241,9 @@ static void session_end(struct session *session)
     CHECK(list_is_empty(&session->requests));
     session_drop_saves(session);
     session_free_part_left(session);
+    if (session->run) {
+        catalog_release(session->run);
+    }
     list_remove(&session->link);
     server->session_count--;
     free(session);

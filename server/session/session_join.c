@@ -170,13 +170,10 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
     session->join.label = NULL;
     session->viewer = join->viewer;
     session->joining = true;
-    session->run = catalog_run(session->server->options.catalog, &join->run);
-    if (!session->run) {
-        request_error(request, CAIRN_E_NO_MEMORY, NULL);
-        request_free(request);
-        session->joining = false;
-        return 0;
+    if (session->run) {
+        catalog_release(session->run); /* of a JOIN that was refused */
     }
+    session->run = catalog_run(session->server->options.catalog, &join->run);
     request->cancel = cancel_snapshot;
     request->u.snapshot = (struct run_snapshot_req){.done = on_snapshot};
     run_snapshot(session->run, &request->u.snapshot);

@@ -208,7 +208,7 @@ static void a_rank_that_does_not_restore_is_named(void **state)
     world_restore(&world.ranks[0], latest, 4000);
     world_await_restores(&world, 5000);
     assert_int_equal(world.ranks[0].restore_status, CAIRN_E_MISSING_RANKS);
-    if (!strstr(world.ranks[0].restore.diag.text, "ranks 1")) {
+    if (!strstr(world.ranks[0].restore.diag.text, "rank 1 of")) {
         fail_msg("%s", world.ranks[0].restore.diag.text);
     }
     world_ranks_stop(&world);

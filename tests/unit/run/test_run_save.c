@@ -8,6 +8,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,6 +166,87 @@ static void test_deadline_names_the_missing_rank(void **state)
     outcome = rig_outcome(rig, (struct ckpt_id){1, 10}, 7010);
     assert_int_equal(outcome.state, SAVE_COMMITTED);
     assert_int_equal(rig_open(rig, 20, 2, 44, &id), 0); /* the step may be tried again */
+}
+
+struct look {
+    struct run_snapshot_req req;
+    bool done, exists;
+    int status;
+};
+
+static void on_look(struct run_snapshot_req *req)
+{
+    struct look *look = container_of(req, struct look, req);
+    look->done = true;
+    look->status = req->status;
+    look->exists = req->status == 0 && req->state->exists;
+}
+
+/* Names that were only looked at do not stay; one that was saved to, or is in use, does. */
+static void test_made_up_names_go(void **state)
+{
+    struct rig *rig = *state;
+    struct run_name name;
+    struct rank_list lists[2];
+    struct ckpt_id id;
+
+    rig_two_ranks(lists);
+    id = rig_save(rig, 10, 2, lists);
+    for (unsigned i = 0; i < 1000; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "made-up-%u", i);
+        assert_int_equal(run_name_set("lab", text, &name, NULL), 0);
+        struct run *run = catalog_run(rig->catalog, &name);
+        struct look look = {.req.done = on_look};
+        run_snapshot(run, &look.req);
+        rig_until(rig, &look.done);
+        assert_int_equal(look.status, 0);
+        assert_false(look.exists);
+        catalog_release(run);
+    }
+    assert_int_equal(run_name_set("lab", "cancelled", &name, NULL), 0);
+    struct look look = {.req.done = on_look};
+    struct run *run = catalog_run(rig->catalog, &name);
+    run_snapshot(run, &look.req);
+    run_snapshot_cancel(&look.req);
+    catalog_release(run);
+    sim_run_for(rig->sim, 1000);
+    assert_false(look.done);
+    catalog_release(rig->run);
+    sim_run_for(rig->sim, 1000);
+    rig->run = catalog_run(rig->catalog, &rig->name);
+    assert_int_equal(rig_outcome(rig, id, 7010).state, SAVE_COMMITTED);
+    assert_int_equal(catalog_run_count(rig->catalog), 1);
+}
+
+/* An open entry that the grant of a newer term left behind is fenced all the same. */
+static void test_open_of_a_fenced_term_is_over(void **state)
+{
+    struct rig *rig = *state;
+    struct ckpt_id id;
+    struct entry_term entry = {.ordinal = 1, .world_size = 2, .newest_seen = 1};
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+    rig_stop(rig);
+    memset(&entry.token, 0x77, sizeof entry.token);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_term_encode(&entry, &buf);
+    assert_int_equal(buf_status(&buf), 0);
+    key_term(2, key);
+    struct record_change change = {.key = key, .value = {buf.bytes, buf.data}};
+    struct record_update update = {.change_count = 1, .changes = &change};
+    struct store_req req = {.op = STORE_RECORD_UPDATE, .run = rig->name, .update = &update};
+    rig_store(rig, &req);
+    assert_int_equal(req.status, 0);
+    buf_fini(&buf);
+    rig_start(rig);
+    uint64_t from_ns = sim_now_ns(rig->sim);
+    struct rig_outcome outcome = rig_outcome(rig, id, 42);
+    assert_int_equal(outcome.state, SAVE_ABORTED);
+    assert_int_equal(outcome.code, CAIRN_E_FENCED);
+    assert_true(sim_now_ns(rig->sim) - from_ns < UINT64_C(5000000000));
 }
 
 /* Parts that leave a hole: the save is aborted, with the tensor's name. */
@@ -389,6 +471,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_cancelled_wait_is_silent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_idle_run_is_silent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_deadline_names_the_missing_rank, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_made_up_names_go, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_of_a_fenced_term_is_over, setup, teardown),
         cmocka_unit_test_setup_teardown(test_coverage_failure_aborts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_two_drivers_commit_once, setup, teardown),
         cmocka_unit_test_setup_teardown(test_restart_finishes_a_sealed_save, setup, teardown),
