@@ -227,7 +227,7 @@ static const uint8_t *piece_data(const struct request *request, uint64_t *ret_to
     return request->piece_memory;
 }
 
-static void pieces_free(struct request *request)
+static void pieces_release(struct request *request)
 {
     if (request->msg.type == MSG_FETCH) {
         run_fetch_release(&request->u.fetch);
@@ -235,6 +235,11 @@ static void pieces_free(struct request *request)
         free(request->u.plan.reads);
         free(request->piece_memory);
     }
+}
+
+static void pieces_free(struct request *request)
+{
+    pieces_release(request);
     request_free(request);
 }
 
@@ -287,12 +292,42 @@ static void cancel_pieces(struct request *request)
     pieces_free(request);
 }
 
+static void on_marked(struct run_req *req)
+{
+    /* Whether the record could be written or not: the next reader finds the damage again. */
+    request_free(container_of(req, struct request, step));
+}
+
+/* The request failed. Damage that this server has seen itself goes into the record, so that
+ * `latest` means an older checkpoint from now on; the request lives on for that, without its
+ * session. */
+static void fail_and_mark(struct request *request, int status, const struct diag *diag)
+{
+    request_error(request, status, diag);
+    if (status != CAIRN_E_DAMAGED || !request->session) {
+        request_free(request);
+        return;
+    }
+    struct run *run = request->session->run;
+    char *reason =
+        scratch_string(&request->scratch, strlen(diag_text(diag, status)), diag_text(diag, status));
+    request_orphan(request);
+    request->step = (struct run_req){.done = on_marked};
+    request->step.event = (struct event){
+        .kind = EVENT_HEALTH,
+        .id = request->msg.type == MSG_FETCH ? request->msg.u.fetch.id : request->msg.u.plan.id,
+        .code = status,
+        .health = HEALTH_DAMAGED,
+        .reason = reason ? reason : ""};
+    run_submit(run, &request->step);
+}
+
 static void on_fetched(struct fetch_req *req)
 {
     struct request *request = container_of(req, struct request, u.fetch);
     if (req->status != 0) {
-        request_error(request, req->status, &req->diag);
-        pieces_free(request);
+        pieces_release(request);
+        fail_and_mark(request, req->status, &req->diag);
         return;
     }
     send_piece(request);
@@ -309,6 +344,7 @@ int session_on_fetch(struct session *session, uint32_t stream, const struct msg 
         request->u.fetch = (struct fetch_req){.id = fetch->id,
                                               .kind = (enum store_kind)fetch->kind,
                                               .number = fetch->number,
+                                              .fresh = session->viewer, /* cairn verify */
                                               .done = on_fetched};
         run_fetch(session->run, &request->u.fetch);
     }
@@ -328,8 +364,8 @@ static void on_planned(struct plan_req *req)
         status = request->piece_memory ? 0 : CAIRN_E_NO_MEMORY;
     }
     if (status != 0) {
-        request_error(request, status, &req->diag);
-        pieces_free(request);
+        pieces_release(request);
+        fail_and_mark(request, status, &req->diag);
         return;
     }
     for (size_t i = 0; i < req->read_count; i++) {
