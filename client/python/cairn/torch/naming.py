@@ -86,7 +86,7 @@ def _memory(tensor: torch.Tensor) -> Any:
     """Equal for two tensors exactly when they are tied."""
     try:
         address = tensor.data_ptr() if tensor.numel() > 0 else 0
-    except RuntimeError:  # a subclass without memory; refused by name later
+    except (RuntimeError, ValueError):  # lazy, or a subclass without memory: refused by name later
         address = 0
     if address == 0:
         return id(tensor)

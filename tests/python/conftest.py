@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures: one cairnd for the session, a fresh run for each test."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Daemon:
+    """A cairnd on a directory store and a Unix socket, both in a folder of its own."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.socket = self.folder / "cairnd.sock"
+        self.store = self.folder / "store"
+        self.process = None
+
+    def start(self):
+        self.store.mkdir(exist_ok=True)
+        self.log = open(self.folder / "cairnd.log", "ab")
+        self.process = subprocess.Popen(
+            [os.environ["CAIRND"], "--store-url", f"dir:{self.store}", "--store-create", "yes", "--store-single-writer",
+             "yes", "--listen-unix", str(self.socket), "--restore-drain", "500ms", "--session-heartbeat", "500ms",
+             "--session-dead-after", "2s"], stdout=self.log, stderr=self.log)
+        until = time.monotonic() + 30
+        while not self.socket.exists() or b"ready" not in (self.folder / "cairnd.log").read_bytes():
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError("cairnd did not start:\n" + (self.folder / "cairnd.log").read_text())
+            time.sleep(0.02)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+        self.socket.unlink(missing_ok=True)
+        (self.folder / "cairnd.log").unlink()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        finally:
+            self.process.kill()
+            self.log.close()
+
+    def url(self, run):
+        return f"cairn+unix://{self.socket}?run=py/{run}"
+
+
+@pytest.fixture(scope="session")
+def daemon():
+    if "CAIRND" not in os.environ:
+        pytest.exit("CAIRND must name the cairnd program; start the tests with tests/python/run", 2)
+    # Not under pytest's own folder: a Unix socket's path has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="cairn-py-") as folder:
+        server = Daemon(folder)
+        server.start()
+        yield server
+        server.stop()
+
+
+@pytest.fixture
+def own_daemon():
+    """For tests that kill it."""
+    with tempfile.TemporaryDirectory(prefix="cairn-py-") as folder:
+        server = Daemon(folder)
+        server.start()
+        yield server
+        if server.process.poll() is None:
+            server.stop()
+
+
+_runs = 0
+
+
+@pytest.fixture
+def url(daemon):
+    global _runs
+    _runs += 1
+    return daemon.url(f"t{_runs}")

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Client and the life of handles: errors with their names, fencing, damage, a daemon that dies, fork, Ctrl-C."""
+
+import array
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy
+import pytest
+import torch
+
+import cairn
+from bed import assert_same, small_model
+from cairn.client import DTYPES, REPLICATED
+from cairn.torch import Checkpointer
+
+
+def floats(values, name="x"):
+    data = array.array("f", values)
+    address, count = data.buffer_info()
+    return data, (name, DTYPES["float32"], (count,), address, None, data, REPLICATED, None, None, None)
+
+
+def test_save_list_restore(url):
+    data, row = floats(range(1000))
+    with cairn.Client(url) as client:
+        with pytest.raises(cairn.NotFoundError):
+            client.restore().result(30)
+        client.set_tensors([row])
+        client.set_blobs([("note", 1, b"hello", REPLICATED, None)])
+        result = client.save(5, metadata=b"m", metrics={"loss": 0.5}, tags=["a"]).result(30)
+        assert (result.term, result.step, result.plain_bytes >= 4000) == (1, 5, True)
+        checkpoint, = client.list()
+        assert (checkpoint.step, checkpoint.state, checkpoint.latest, checkpoint.parent) == (5, "committed", True, None)
+        assert client.status(1, 5) == checkpoint
+        assert client.status(1, 6).state == "none"
+    other, row = floats([0] * 1000)
+    with cairn.Client(url, read_only=True) as client:
+        client.set_tensors([row])
+        op = client.restore(5)
+        assert op.result(30).step == 5 and other == data and op.blob("note") == b"hello" and op.metadata() == b"m"
+        assert op.progress()["total"] >= 4000 and op.missing() == [] == op.unexpected()
+        with pytest.raises(cairn.NotFoundError, match="nearest: 5"):
+            client.restore(99).result(30)
+        with pytest.raises(cairn.CairnError):
+            client.save(6)
+    with pytest.raises(cairn.ClosedError):
+        client.list()
+
+
+def test_bad_arguments(url):
+    with cairn.Client(url) as client:
+        data, row = floats([1, 2])
+        for bad in ([1], [row[:9]], [(None, *row[1:])], [(row[0], 99, *row[2:])], [(*row[:2], "x", *row[3:])],
+                    [row, row], [("a\0b", *row[1:])], [(*row[:8], (5,), None)]):
+            with pytest.raises((cairn.InvalidError, TypeError, ValueError)):
+                client.set_tensors(bad)
+        with pytest.raises(cairn.InvalidError):
+            client.save(-1)
+        with pytest.raises(cairn.InvalidError):
+            client.save(1, tags="text")
+        with pytest.raises((cairn.InvalidError, cairn.TooLargeError)):
+            client.save(1, metadata=b"x" * 17000)
+    with pytest.raises(cairn.InvalidError):
+        cairn.Client("http://x")
+    with pytest.raises(cairn.InvalidError):
+        cairn.Client(url, rank=2, world_size=2)
+    with pytest.raises(cairn.InvalidError):
+        cairn.Client(url, attempt="abc")
+
+
+def test_unreachable_is_an_error(tmp_path):
+    """Never None: only a run proven empty is empty."""
+    nowhere = f"cairn+unix://{tmp_path}/none?run=a/b"
+    with pytest.raises(cairn.UnreachableError):
+        cairn.Client(nowhere, io_deadline=1)
+    with pytest.raises(cairn.UnreachableError):
+        Checkpointer(nowhere, {"n": 1}, io_deadline=1)
+
+
+def test_restore_of_an_empty_run_and_of_an_unknown_step(url):
+    with Checkpointer(url, {"n": 1}) as ck:
+        assert ck.restore() is None
+        for step in (3, "3", "3@1"):
+            with pytest.raises(cairn.NotFoundError):
+                ck.restore(step)
+        for step in ("newest", "3@", "@1", "3@0", -1, 1.5, True, None):
+            with pytest.raises(cairn.InvalidError, match="STEP@TERM"):
+                ck.restore(step)
+
+
+def test_restart_of_the_daemon(own_daemon):
+    """With the daemon gone a restore raises; when it is back, the same Checkpointer goes on."""
+    model = small_model(0)
+    url = own_daemon.url("restart")
+    with Checkpointer(url, {"model": model}, on_error="raise", io_deadline=2, restore_deadline=2) as ck:
+        ck.save(1).durable.result(30)
+        own_daemon.kill()
+        with pytest.raises(cairn.CairnError) as caught:
+            ck.restore()
+        assert isinstance(caught.value, (cairn.UnreachableError, cairn.ConnectionLostError, cairn.TimedOutError))
+        own_daemon.start()
+        assert ck.restore().step == 1
+        ck.save(2).durable.result(30)
+
+
+def test_fenced_always_raises(url):
+    state = {"n": 1}
+    old = Checkpointer(url, state, on_error="warn")
+    old.save(1).durable.result(30)
+    with Checkpointer(url, state) as new:
+        assert new.restore().step == 1
+        new.save(2).durable.result(30)
+        with pytest.raises(cairn.FencedError):
+            old.save(2).durable.result(30)
+        with pytest.raises(cairn.FencedError):
+            old.save(3)
+    with pytest.raises(cairn.FencedError):
+        old.close()
+
+
+def test_on_error(own_daemon, caplog):
+    url = own_daemon.url("onerror")
+    seen = []
+
+    def make(on_error, **options):
+        return Checkpointer(url, {"n": numpy.zeros(4)}, on_error=on_error, save_deadline=0.5, io_deadline=0.5, **options)
+
+    warn = make("warn", max_failures=2)
+    warn.save(1).durable.result(30)
+    loud, told = make("raise"), make(lambda step, error: seen.append((step, error)))
+    own_daemon.kill()
+    with caplog.at_level(logging.WARNING, "cairn"):
+        for step in (2, 3):
+            handle = warn.save(step)
+            assert handle.durable.wait(20)
+            with pytest.raises(cairn.CairnError):
+                handle.durable.result(0)
+    with pytest.raises(cairn.CairnError, match="2 saves failed in a row"):
+        warn.save(4)
+    assert warn.failed_saves == 2 and "the save of step 3 failed" in caplog.text
+    with pytest.raises(cairn.CairnError):
+        loud.save(5).durable.wait(20)
+        loud.save(6)
+    told.save(7).durable.wait(20)
+    told.wait()
+    assert [step for step, _ in seen] == [7] and isinstance(seen[0][1], cairn.CairnError)
+    for ck in (warn, told):
+        ck.close(0.2)
+    try:
+        loud.close(0.2)
+    except cairn.CairnError:
+        pass  # a save may still have been in flight
+    for wrong in ({"on_error": "shout"}, {"max_failures": 0}):
+        with pytest.raises(cairn.InvalidError):
+            Checkpointer(url, {}, **wrong)
+
+
+def damage(store, step):
+    """Flips a byte in every object of a step."""
+    found = [path for path in pathlib.Path(store).rglob("*") if path.is_file() and "objects" in path.parts
+             and path.parent.name.endswith(f"-{step}")]
+    assert found, sorted(map(str, pathlib.Path(store).rglob("*")))
+    for path in found:
+        path.chmod(0o600)
+        data = bytearray(path.read_bytes())
+        data[100] ^= 1
+        path.write_bytes(data)
+
+
+def test_damaged_newest_falls_back(own_daemon):
+    model = small_model(0)
+    optimizer = torch.optim.Adam(model.parameters())
+    url = own_daemon.url("damage")
+    kept = {}
+    with Checkpointer(url, {"model": model, "optim": optimizer}, on_error="raise") as ck:
+        for step in range(3):
+            model(torch.randn(2, 6)).sum().backward()
+            optimizer.step()
+            ck.save(step).durable.result(30)
+            kept[step] = {name: p.detach().clone() for name, p in model.named_parameters()}
+    damage(own_daemon.store, 2)
+    model2 = small_model(1)
+    with Checkpointer(url, {"model": model2, "optim": torch.optim.Adam(model2.parameters())}) as ck:
+        restored = ck.restore()
+        assert (restored.step, restored.fell_back) == (1, True)
+        assert_same({name: p.detach() for name, p in model2.named_parameters()}, kept[1])
+        with pytest.raises((cairn.DamagedError, cairn.DigestMismatchError)):
+            ck.restore(2)  # asked for by name: no other one will do
+
+
+def test_failed_restore_leaves_an_unusable_state(own_daemon, monkeypatch):
+    url = own_daemon.url("unusable")
+    model = small_model(0)
+    with Checkpointer(url, {"model": model}, on_error="raise") as ck:
+        ck.save(1).durable.result(30)
+        from cairn.torch.plan import Plan
+        monkeypatch.setattr(Plan, "finish", lambda self: (_ for _ in ()).throw(cairn.DigestMismatchError.of("made up")))
+        with pytest.raises(cairn.DigestMismatchError, match="made up; the state in memory is unusable"):
+            ck.restore()
+        with pytest.raises(cairn.InvalidError, match="unusable"):
+            ck.save(2)
+        monkeypatch.undo()
+        ck.restore()
+        ck.save(2).durable.result(30)
+
+
+class Set(torch.utils.data.Dataset):
+    """Says in the worker what the parent's Checkpointer answers there."""
+
+    def __init__(self, ck, handle):
+        self.ck, self.handle = ck, handle
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, idx):
+        answers = []
+        for call in (lambda: self.ck.save(9), lambda: self.handle.durable.result(0), lambda: self.ck.restore()):
+            try:
+                call()
+                answers.append(0)
+            except cairn.CairnError as error:
+                answers.append(error.code)
+        self.ck.close()
+        return torch.tensor(answers)
+
+
+def test_fork_with_data_loader_workers(url):
+    with Checkpointer(url, {"n": torch.zeros(1000)}, on_error="raise") as ck:
+        handle = ck.save(1)
+        loader = torch.utils.data.DataLoader(Set(ck, handle), num_workers=2, batch_size=2, multiprocessing_context="fork")
+        for batch in loader:
+            assert (batch == cairn.ForkedError.CODE).all(), batch
+        handle.durable.result(30)
+        ck.save(2).durable.result(30)  # the parent goes on
+
+
+def test_keyboard_interrupt(url):
+    """A wait without end is left at once; the save goes on."""
+    token = cairn.new_attempt()
+    with cairn.Client(url, rank=0, world_size=2, attempt=token, save_deadline=60) as client:
+        data, row = floats(range(10))
+        client.set_tensors([row])
+        op = client.save(1)  # rank 1 never comes
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            op.wait()
+        assert time.monotonic() - start < 5
+        assert not op.done()
+        op.abort()
+        with pytest.raises(cairn.CairnError):
+            op.result(30)
+
+
+def test_gil_is_released(url):
+    token = cairn.new_attempt()
+    with cairn.Client(url, rank=0, world_size=2, attempt=token) as client:
+        data, row = floats(range(10))
+        client.set_tensors([row])
+        op = client.save(1)
+        waiting = threading.Thread(target=lambda: op.wait(timeout=1.0))
+        waiting.start()
+        count = 0
+        while waiting.is_alive():
+            count += 1
+            time.sleep(0.001)
+        assert count > 100  # this thread ran all the while
+        op.abort()
+        with pytest.raises(cairn.CairnError):
+            op.result(30)
+
+
+@pytest.mark.parametrize("first, second", [("torch", "cairn.torch"), ("cairn", "torch"), ("cairn.torch", "torch")])
+def test_import_order(url, first, second):
+    code = (f"import {first}, {second}, torch, cairn.torch\n"
+            f"m = torch.nn.Linear(300, 300)\n"
+            f"ck = cairn.torch.Checkpointer({url!r}, {{'m': m}}, on_error='raise')\n"
+            f"ck.save(1).durable.result(30); torch.mm(m.weight, m.weight); ck.restore(); ck.close()\n")
+    subprocess.run([sys.executable, "-W", "error::ResourceWarning", "-c", code], check=True, timeout=120)
+
+
+def test_cairn_needs_no_torch():
+    code = "import sys, cairn; assert 'torch' not in sys.modules; cairn.tree.encode({1: 2})"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_exit_without_close(url):
+    """An interpreter that ends with everything open ends, and says what was left."""
+    code = (f"import cairn, array\nfrom cairn.client import DTYPES\nc = cairn.Client({url!r})\n"
+            "a = array.array('f', range(1000))\n"
+            "c.set_tensors([('x', DTYPES['float32'], (1000,), a.buffer_info()[0], None, a, 1, None, None, None)])\n"
+            "op = c.save(1)\n")
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
