@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "hash/hash.h"
+#include "planes.h"
 #include "zstd_frame.h"
 
 void chunk_seal_raw(size_t bytes, const void *plain, uint8_t element_bytes, struct envelope *ret)
@@ -88,19 +89,52 @@ static int verify_raw(const struct envelope *envelope, const void *stored, struc
     return rc != 0 ? rc : check_digest(envelope, &digest, diag);
 }
 
+static void *take_memory(const struct envelope *envelope, struct diag *diag)
+{
+    void *memory = malloc(envelope->plain_bytes);
+    if (!memory) {
+        (void)diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to decode a chunk of %u bytes",
+                       envelope->plain_bytes);
+    }
+    return memory;
+}
+
+static int decode_planes(const struct envelope *envelope, const void *stored, void *plain,
+                         struct diag *diag)
+{
+    const struct planes_stored planes = {
+        .bytes = envelope->stored_bytes, .data = stored, .plain_bytes = envelope->plain_bytes};
+    void *scratch = take_memory(envelope, diag);
+    if (!scratch) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    int rc = planes_decode(&planes, scratch, plain, diag);
+    free(scratch);
+    return rc;
+}
+
+static int decode(const struct envelope *envelope, const void *stored, void *plain,
+                  struct diag *diag)
+{
+    switch (envelope->encoding) {
+    case ENCODING_ZSTD:
+        return zstd_decode(envelope->stored_bytes, stored, envelope->plain_bytes, plain, diag);
+    case ENCODING_PLANES_ZSTD:
+        return decode_planes(envelope, stored, plain, diag);
+    default:
+        return diag_set(diag, CAIRN_E_UNSUPPORTED, "encoding %u is not known to this version",
+                        envelope->encoding);
+    }
+}
+
 static int verify_encoded(const struct envelope *envelope, const void *stored, void *plain,
                           struct diag *diag)
 {
     struct digest digest;
     int rc = check_crc(envelope, crc32c(0, envelope->stored_bytes, stored), diag);
-    if (rc != 0) {
-        return rc;
+    if (rc == 0) {
+        rc = decode(envelope, stored, plain, diag);
     }
-    if (envelope->encoding != ENCODING_ZSTD) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED, "encoding %u is not known to this version",
-                        envelope->encoding);
-    }
-    rc = zstd_decode(envelope->stored_bytes, stored, envelope->plain_bytes, plain, diag);
     if (rc == 0) {
         rc = digest_make(envelope->digest_alg, envelope->plain_bytes, plain, &digest, diag);
     }
@@ -116,10 +150,9 @@ int chunk_verify(const struct envelope *envelope, const void *stored, struct dia
     if (envelope->encoding == ENCODING_RAW) {
         return verify_raw(envelope, stored, diag);
     }
-    void *plain = malloc(envelope->plain_bytes);
+    void *plain = take_memory(envelope, diag);
     if (!plain) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to decode a chunk of %u bytes",
-                        envelope->plain_bytes);
+        return CAIRN_E_NO_MEMORY;
     }
     rc = verify_encoded(envelope, stored, plain, diag);
     free(plain);

@@ -7,29 +7,94 @@
 #include "zstd_frame.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <zstd.h>
 
 #include "base/buf.h"
 #include "base/check.h"
 
-int zstd_encode(int level, size_t bytes, const void *plain, struct zstd_room *io)
+struct zstd_encoder {
+    ZSTD_CCtx *context;
+};
+
+struct zstd_encoder *zstd_encoder_new(void)
+{
+    struct zstd_encoder *encoder = malloc(sizeof *encoder);
+    if (!encoder) {
+        return NULL;
+    }
+    encoder->context = ZSTD_createCCtx();
+    if (!encoder->context) {
+        free(encoder);
+        return NULL;
+    }
+    return encoder;
+}
+
+void zstd_encoder_free(struct zstd_encoder *encoder)
+{
+    if (encoder) {
+        ZSTD_freeCCtx(encoder->context);
+        free(encoder);
+    }
+}
+
+static void set(ZSTD_CCtx *context, ZSTD_cParameter parameter, int value)
+{
+    size_t failed = ZSTD_CCtx_setParameter(context, parameter, value);
+    CHECK(!ZSTD_isError(failed)); /* our constants */
+}
+
+/* A hash table of 64 entries and matches of at least 7 bytes: runs are still found, the rest is
+ * left to the entropy coder. */
+static void apply(ZSTD_CCtx *context, const struct zstd_settings *settings)
+{
+    enum { FEWEST_HASHES = 6, LONGEST_MATCH_MIN = 7 };
+    size_t failed = ZSTD_CCtx_reset(context, ZSTD_reset_session_and_parameters);
+    CHECK(!ZSTD_isError(failed));
+    if (settings->level == ZSTD_LEVEL_ENTROPY) {
+        set(context, ZSTD_c_compressionLevel, ZSTD_LEVEL_FASTEST);
+        set(context, ZSTD_c_strategy, ZSTD_fast);
+        set(context, ZSTD_c_hashLog, FEWEST_HASHES);
+        set(context, ZSTD_c_minMatch, LONGEST_MATCH_MIN);
+    } else {
+        set(context, ZSTD_c_compressionLevel, settings->level);
+    }
+    set(context, ZSTD_c_checksumFlag, settings->checksum);
+}
+
+int zstd_encoder_run(struct zstd_encoder *encoder, const struct zstd_settings *settings,
+                     size_t bytes, const void *plain, struct zstd_room *io)
 {
     CHECK(bytes > 0);
-    ZSTD_CCtx *context = ZSTD_createCCtx();
-    if (!context) {
-        return CAIRN_E_NO_MEMORY;
-    }
-    size_t failed = ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, level);
-    CHECK(!ZSTD_isError(failed));
-    failed = ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
-    CHECK(!ZSTD_isError(failed));
-    size_t got = ZSTD_compress2(context, io->data, io->cap, plain, bytes);
-    ZSTD_freeCCtx(context);
-    if (ZSTD_isError(got) || bytes / ZSTD_RATIO_MAX >= got) {
+    CHECK(settings->level >= ZSTD_LEVEL_ENTROPY);
+    CHECK(settings->level <= ZSTD_LEVEL_MAX);
+    apply(encoder->context, settings);
+    size_t got = ZSTD_compress2(encoder->context, io->data, io->cap, plain, bytes);
+    if (ZSTD_isError(got)) {
         return CAIRN_E_TOO_LARGE;
     }
     io->bytes = got;
     return 0;
+}
+
+int zstd_encode(int level, size_t bytes, const void *plain, struct zstd_room *io)
+{
+    const struct zstd_settings settings = {.level = level, .checksum = true};
+    struct zstd_room room = *io;
+    struct zstd_encoder *encoder = zstd_encoder_new();
+    if (!encoder) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    int rc = zstd_encoder_run(encoder, &settings, bytes, plain, &room);
+    zstd_encoder_free(encoder);
+    if (rc == 0 && room.bytes < zstd_stored_bytes_min(bytes)) {
+        rc = CAIRN_E_TOO_LARGE;
+    }
+    if (rc == 0) {
+        io->bytes = room.bytes;
+    }
+    return rc;
 }
 
 /* The window that a frame asks for: its descriptor byte, or its content size when it is one
@@ -60,10 +125,6 @@ static int check_frame(size_t bytes, const void *stored, size_t plain_bytes, str
         return diag_set(diag, CAIRN_E_FORMAT, "the zstd frame says %llu plain bytes, expected %zu",
                         said, plain_bytes);
     }
-    if (plain_bytes / ZSTD_RATIO_MAX >= bytes) {
-        return diag_set(diag, CAIRN_E_FORMAT, "%zu stored bytes for %zu plain ones: above %d:1",
-                        bytes, plain_bytes, ZSTD_RATIO_MAX);
-    }
     if (ZSTD_getDictID_fromFrame(stored, bytes) != 0) {
         return diag_set(diag, CAIRN_E_FORMAT, "the zstd frame needs a dictionary");
     }
@@ -75,8 +136,8 @@ static int check_frame(size_t bytes, const void *stored, size_t plain_bytes, str
     return check_window(bytes, stored, diag);
 }
 
-int zstd_decode(size_t bytes, const void *stored, size_t plain_bytes, void *ret_plain,
-                struct diag *diag)
+int zstd_decode_inner(size_t bytes, const void *stored, size_t plain_bytes, void *ret_plain,
+                      struct diag *diag)
 {
     int rc = check_frame(bytes, stored, plain_bytes, diag);
     if (rc != 0) {
@@ -88,4 +149,14 @@ int zstd_decode(size_t bytes, const void *stored, size_t plain_bytes, void *ret_
     }
     CHECK(got == plain_bytes);
     return 0;
+}
+
+int zstd_decode(size_t bytes, const void *stored, size_t plain_bytes, void *ret_plain,
+                struct diag *diag)
+{
+    if (bytes < zstd_stored_bytes_min(plain_bytes)) {
+        return diag_set(diag, CAIRN_E_FORMAT, "%zu stored bytes for %zu plain ones: above %d:1",
+                        bytes, plain_bytes, ZSTD_RATIO_MAX);
+    }
+    return zstd_decode_inner(bytes, stored, plain_bytes, ret_plain, diag);
 }

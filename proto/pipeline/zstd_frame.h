@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * zstd_frame: one chunk as one zstd frame (zstd.c). Sizes are never taken from the frame on trust:
+ * zstd_frame: some bytes as one zstd frame (zstd.c). Sizes are never taken from the frame on trust:
  * the caller says how many plain bytes there must be, and the frame has to agree before anything is
- * decoded. Pure; any thread.
+ * decoded. Pure; any thread, an encoder by one at a time.
  */
 #ifndef CAIRN_PIPELINE_ZSTD_FRAME_H
 #define CAIRN_PIPELINE_ZSTD_FRAME_H
 
 #include "base/diag.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum {
@@ -22,10 +23,36 @@ struct zstd_room {
     void *data;
     size_t bytes; /* result */
 };
-/* TOO_LARGE: it does not fit, or would break ZSTD_RATIO_MAX (store it raw). NO_MEMORY. */
+/* The fewest stored bytes that are allowed to stand for plain_bytes. */
+static inline size_t zstd_stored_bytes_min(size_t plain_bytes)
+{
+    return plain_bytes / ZSTD_RATIO_MAX + 1;
+}
+
+/* ZSTD_LEVEL_ENTROPY: Huffman coding with hardly any search for repetitions: two to three times as
+ * fast as level 1, and denser where values are skewed but do not repeat (exponents). */
+enum { ZSTD_LEVEL_ENTROPY = 0, ZSTD_LEVEL_FASTEST = 1, ZSTD_LEVEL_MAX = 19 };
+struct zstd_settings {
+    int level;
+    bool checksum; /* the frame's own; needless where a digest covers the plain bytes */
+};
+
+/* An encoder's memory, for reuse: about 1 MiB, one per thread that encodes. */
+struct zstd_encoder;
+struct zstd_encoder *zstd_encoder_new(void); /* NULL: out of memory */
+void zstd_encoder_free(struct zstd_encoder *encoder);
+/* One frame of bytes > 0. TOO_LARGE: it does not fit into the room. Keeps no ratio. */
+int MUST_USE zstd_encoder_run(struct zstd_encoder *encoder, const struct zstd_settings *settings,
+                              size_t bytes, const void *plain, struct zstd_room *io);
+/* One frame with a checksum, by an encoder of its own. TOO_LARGE: it does not fit, or would break
+ * ZSTD_RATIO_MAX (store it raw). NO_MEMORY. */
 int MUST_USE zstd_encode(int level, size_t bytes, const void *plain, struct zstd_room *io);
+
 /* Exactly one frame of exactly plain_bytes, without dictionary. FORMAT says what is wrong. */
 int MUST_USE zstd_decode(size_t bytes, const void *stored, size_t plain_bytes, void *ret_plain,
                          struct diag *diag);
+/* The same for a frame inside something larger whose ratio the caller has checked as a whole. */
+int MUST_USE zstd_decode_inner(size_t bytes, const void *stored, size_t plain_bytes,
+                               void *ret_plain, struct diag *diag);
 
 #endif

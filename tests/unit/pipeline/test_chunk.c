@@ -130,7 +130,9 @@ static void impossible_envelopes_are_refused(void **state)
     bad.key_id = 1;
     assert_int_equal(chunk_verify(&bad, plain, NULL), CAIRN_E_UNSUPPORTED);
     bad = good;
-    bad.encoding = ENCODING_PLANES_ZSTD;
+    bad.encoding = ENCODING_PLANES_ZSTD; /* right crc, but these are no planes */
+    assert_int_equal(chunk_verify(&bad, plain, NULL), CAIRN_E_FORMAT);
+    bad.encoding = ENCODING_PLANES_ZSTD + 1;
     assert_int_equal(chunk_verify(&bad, plain, NULL), CAIRN_E_UNSUPPORTED);
 }
 

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * planes: encoding 2. The bytes of the elements are sorted by their place in the element, so that
+ * exponents, signs and high bytes, which hardly vary, stand together and compress, and mantissas,
+ * which do not, are left alone. Layout: FORMAT.md 3.1. Pure; any thread.
+ */
+#ifndef CAIRN_PIPELINE_PLANES_H
+#define CAIRN_PIPELINE_PLANES_H
+
+#include "planes_split.h"
+#include "zstd_frame.h"
+
+/* What suits the elements of a tensor; width 1 for a dtype that this version lacks. */
+struct planes_shape planes_shape_of_dtype(uint32_t dtype);
+
+struct planes_plain {
+    size_t bytes; /* > 0; what is left over behind the last whole element is stored as it is */
+    const uint8_t *data;
+    struct planes_shape shape;
+    int level; /* of the planes' frames; ZSTD_LEVEL_ENTROPY is the usual one */
+};
+/* Encodes into the room. scratch: plain->bytes of memory. TOO_LARGE: it does not fit. */
+int MUST_USE planes_encode(struct zstd_encoder *encoder, const struct planes_plain *plain,
+                           uint8_t *scratch, struct zstd_room *io);
+
+struct planes_stored {
+    size_t bytes;
+    const uint8_t *data;
+    size_t plain_bytes; /* that there must be, > 0 */
+};
+/* Decodes to exactly plain_bytes in ret_plain. scratch: plain_bytes of memory; the three do not
+ * overlap. FORMAT says what is wrong; nothing is read or written beyond the sizes given. */
+int MUST_USE planes_decode(const struct planes_stored *stored, uint8_t *scratch, void *ret_plain,
+                           struct diag *diag);
+
+#endif
