@@ -12,6 +12,7 @@
 #include "session/server.h"
 #include "sim_mutant.h"
 #include "store/dir/store_dir.h"
+#include "store/wrap/store_wrap.h"
 
 struct sim_daemon {
     struct scene *scene;
@@ -107,12 +108,12 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
                                      .catalog = daemon->catalog,
                                      .verify_pool = sim_pool(daemon->host),
                                      .buffer_bytes_total = 4 * LIMIT_CHUNK_BYTES,
-                                     .sessions_max = 64,
+                                     .sessions_max = scene->sessions_max,
                                      .heartbeat_ms = 500,
                                      .dead_after_ms = 2000,
                                      .login_ms = 3000,
                                      .grant_idle_ms = 3000,
-                                     .part_bytes_total = MIB(1),
+                                     .part_bytes_total = scene->part_bytes,
                                      .agent = "cairnd sim"};
     must(scene, server_new(&options, &daemon->server, &mine), &mine);
     daemon->ready = true;
@@ -133,11 +134,11 @@ static int open_store(struct sim_daemon *daemon, struct diag *diag)
                                         .vfs = sim_vfs(daemon->host),
                                         .path = "/store",
                                         .create = true,
-                                        .snapshot_every = 6};
+                                        .snapshot_every = scene->snapshot_every};
     mutant_on_host(scene->mutant, daemon->host);
     int status = store_dir_new(&options, &daemon->store, diag);
     if (status == 0) {
-        daemon->store->caps.object_bytes_preferred = SCENE_OBJECT_BYTES;
+        daemon->store->caps.object_bytes_preferred = scene->object_bytes;
         if (daemon->store->caps.epoch <= scene->daemon_epoch) {
             scene_fail(scene, "the store's epoch did not grow: %llu after %llu",
                        (unsigned long long)daemon->store->caps.epoch,
@@ -145,6 +146,7 @@ static int open_store(struct sim_daemon *daemon, struct diag *diag)
         }
         scene->daemon_epoch = daemon->store->caps.epoch;
         daemon->store = mutant_on_store(scene->mutant, sim_loop(daemon->host), daemon->store);
+        must(scene, store_fault_new(sim_loop(daemon->host), daemon->store, &daemon->store), diag);
     }
     return status;
 }
@@ -175,6 +177,9 @@ static void daemon_start(struct scene *scene)
                                       .ready = on_catalog_ready,
                                       .user = daemon,
                                       .pool = sim_pool(daemon->host),
+                                      .cache_bytes = scene->cache_bytes,
+                                      .upload_bytes = scene->cache_bytes,
+                                      .deadline_ms_max = scene->deadline_ms_max,
                                       .page_bytes = 512};
     must(scene, catalog_new(sim_loop(daemon->host), daemon->store, &options, &daemon->catalog),
          &diag);
@@ -240,6 +245,35 @@ void daemon_kill_at_call(struct scene *scene, uint64_t call)
     }
 }
 
+void daemon_harm_store(struct scene *scene, uint64_t arg)
+{
+    static const enum store_op ops[] = {STORE_RECORD_UPDATE, STORE_PUBLISH,      STORE_SEAL,
+                                        STORE_WRITE,         STORE_CREATE,       STORE_RECORD_GET,
+                                        STORE_LIST_OBJECTS};
+    static const int codes[] = {CAIRN_E_IO, CAIRN_E_TIMED_OUT, CAIRN_E_NO_SPACE};
+    struct store_fault_rule rule = {.op = ops[arg % 7], .skip = (unsigned)(arg >> 4) % 6};
+    if (arg % 7 < 3 && arg & 0x400) {
+        rule.kind = FAULT_LOST; /* done, but nobody learns of it */
+    } else if (arg & 0x800) {
+        rule.kind = FAULT_DELAY;
+        rule.delay_ms = 1 + (arg >> 5) % 4000;
+    } else {
+        rule.kind = FAULT_FAIL;
+        rule.code = codes[(arg >> 5) % 3];
+    }
+    rule.count = 1 + (unsigned)(arg >> 12) % 3;
+    if (scene->daemon && scene->daemon->store) {
+        err_ignore(store_fault_add(scene->daemon->store, &rule)); /* 16 at once are enough */
+    }
+}
+
+void daemon_heal_store(struct scene *scene)
+{
+    if (scene->daemon && scene->daemon->store) {
+        store_fault_clear(scene->daemon->store);
+    }
+}
+
 void daemon_stop(struct scene *scene, uint64_t grace_ms)
 {
     if (scene->daemon && !sim_is_dead(scene->daemon->host)) {
@@ -251,6 +285,18 @@ bool daemon_is_up(struct scene *scene)
 {
     return scene->daemon && scene->daemon->ready && !scene->daemon->ending &&
            !sim_is_dead(scene->daemon->host);
+}
+
+/* I8: with nobody connected, all buffers are back. */
+void daemon_check_idle(struct scene *scene)
+{
+    struct server_stats stats;
+    server_stats(scene->daemon->server, &stats);
+    if (stats.sessions != 0 || stats.saves_open != 0 || stats.buffers_free != stats.buffers_total) {
+        scene_fail(scene, "I8: the idle daemon has %u sessions, %u saves, %llu of %llu buffers",
+                   stats.sessions, stats.saves_open, (unsigned long long)stats.buffers_free,
+                   (unsigned long long)stats.buffers_total);
+    }
 }
 
 bool daemon_is_gone(struct scene *scene)

@@ -27,9 +27,11 @@ enum fault {
     FAULT_ZOMBIE,
     FAULT_CUT_OFF_ZOMBIE,
     FAULT_REWIND,
+    FAULT_ABORT_SAVE,
     FAULT_NEXT_JOB_REWINDS,
     FAULT_FSYNC_FAILS,
     FAULT_DISK_FULL,
+    FAULT_STORE,
     FAULT_SLOW_NET,
     FAULT_COUNT
 };
@@ -52,8 +54,10 @@ static const char *const names[FAULT_COUNT] = {
     [FAULT_ZOMBIE] = "the job becomes a zombie",
     [FAULT_CUT_OFF_ZOMBIE] = "the job is cut off and becomes a zombie",
     [FAULT_REWIND] = "rewind",
+    [FAULT_ABORT_SAVE] = "a rank aborts its save",
     [FAULT_NEXT_JOB_REWINDS] = "kill the job, its successor rewinds",
     [FAULT_FSYNC_FAILS] = "the next fsync fails",
+    [FAULT_STORE] = "operations of the store fail, are slow, or end unknown",
     [FAULT_DISK_FULL] = "the disk is full",
     [FAULT_SLOW_NET] = "the network is slow",
 };
@@ -141,13 +145,36 @@ static void harm_disk(struct scene *scene, enum fault fault, uint64_t arg)
     scene->disk_was_harmed = true;
     if (fault == FAULT_FSYNC_FAILS) {
         sim_disk_fail_next_fsync(scene->disk);
+    } else if (fault == FAULT_STORE) {
+        daemon_harm_store(scene, arg);
     } else {
         sim_disk_set_capacity(scene->disk, sim_disk_used(scene->disk) + arg % 40000);
         sim_at(scene->sim, 100 + arg % 1500, heal_disk, scene);
     }
 }
 
+static void strike(void *user);
+
 static void happen(void *user)
+{
+    struct scene_fault *fault = user;
+    fault->armed = fault->at_save;
+    if (!fault->at_save) {
+        strike(fault);
+    }
+}
+
+void faults_on_save(struct scene *scene)
+{
+    for (size_t i = 0; i < scene->fault_count; i++) {
+        if (scene->faults[i].armed) {
+            scene->faults[i].armed = false;
+            sim_at(scene->sim, sim_below(scene->sim, 90), strike, &scene->faults[i]);
+        }
+    }
+}
+
+static void strike(void *user)
 {
     struct scene_fault *fault = user;
     struct scene *scene = fault->scene;
@@ -189,12 +216,19 @@ static void happen(void *user)
     case FAULT_ZOMBIE:
     case FAULT_CUT_OFF_ZOMBIE:
         job_make_zombie(scene, fault->kind == FAULT_CUT_OFF_ZOMBIE, 300 + fault->arg % 5000);
+        if (fault->arg & 0x1000) { /* it wakes up */
+            sim_at(scene->sim, 200 + fault->arg % 2500, heal_ranks, scene);
+        }
+        break;
+    case FAULT_ABORT_SAVE:
+        job_abort_save(scene, (uint32_t)(fault->arg % SCENE_WORLD_SIZE));
         break;
     case FAULT_REWIND:
         job_rewind(scene);
         break;
     case FAULT_FSYNC_FAILS:
     case FAULT_DISK_FULL:
+    case FAULT_STORE:
         harm_disk(scene, fault->kind, fault->arg);
         break;
     case FAULT_COUNT:
@@ -204,11 +238,16 @@ static void happen(void *user)
 
 void faults_plan(struct scene *scene, uint64_t within_ms)
 {
-    scene->fault_count = sim_below(scene->sim, 7);
+    /* Quiet seeds find what one fault does, stormy ones what meets on the way. */
+    scene->fault_count = sim_below(scene->sim, sim_chance(scene->sim, 2) ? SCENE_FAULTS_MAX : 6);
+    uint64_t only = sim_chance(scene->sim, 3) ? 1 + sim_below(scene->sim, 4) : FAULT_COUNT;
+    uint64_t base = sim_below(scene->sim, FAULT_COUNT);
     for (size_t i = 0; i < scene->fault_count; i++) {
         struct scene_fault *fault = &scene->faults[i];
         *fault = (struct scene_fault){.scene = scene,
-                                      .kind = (unsigned)sim_below(scene->sim, FAULT_COUNT),
+                                      .kind = (unsigned)((base + sim_below(scene->sim, only) * 5) %
+                                                       FAULT_COUNT),
+                                      .at_save = sim_chance(scene->sim, 2),
                                       .at_ms = sim_below(scene->sim, within_ms),
                                       .arg = sim_below(scene->sim, 1 << 20)};
         sim_at(scene->sim, fault->at_ms, happen, fault);
@@ -231,6 +270,10 @@ void faults_heal(struct scene *scene)
     heal_ranks(scene);
     heal_disk(scene);
     daemon_kill_at_call(scene, 0);
+    daemon_heal_store(scene);
+    if (scene->disk_was_harmed) {
+        daemon_stop(scene, 0); /* the operator: it may have given up writing */
+    }
     if (scene->zombie) {
         scene->zombie_end_ms = scene_now_ms(scene);
     }

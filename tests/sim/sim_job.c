@@ -64,10 +64,15 @@ static bool is_honest(const struct sim_job *job, const struct sim_rank *rank)
     case CAIRN_E_CLOSED:
         return true;
     case CAIRN_E_IO:
+    case CAIRN_E_READ_ONLY:
     case CAIRN_E_NO_SPACE:
         return job->scene->disk_was_harmed;
     case CAIRN_E_NOT_FOUND:
         return job->selector.kind == SELECT_STEP; /* superseded meanwhile */
+    case CAIRN_E_DAMAGED:
+    case CAIRN_E_DIGEST_MISMATCH:
+    case CAIRN_E_FORMAT:
+        return job->scene->medium_was_harmed;
     default:
         return false;
     }
@@ -77,9 +82,12 @@ static void took(struct sim_job *job, const struct sim_rank *rank, uint64_t hist
 {
     struct scene *scene = job->scene;
     oracle_restored(scene, rank->restore.id, history);
-    if (rank->restore.fell_back) {
+    if (rank->restore.fell_back && !scene->medium_was_harmed) {
         scene_fail(scene, "I1: a restore fell back to %" PRIu64 "@%" PRIu64 ": %s",
                    rank->restore.id.step, rank->restore.id.term, rank->restore.diag.text);
+    }
+    if (scene->medium_was_harmed) {
+        return; /* any older one that is whole is right */
     }
     if (job->selector.kind == SELECT_LATEST) {
         oracle_latest(scene, rank->restore.id, job->floor);
@@ -166,14 +174,14 @@ static void begin_save(struct sim_job *job)
 {
     static const uint64_t deadlines[] = {1500, 4000, 4000, 10000};
     struct scene *scene = job->scene;
-    if (!job->repeat) {
+    if (!job->repeat) { /* a program may try a step again, with the same state */
         job->step++;
         job->history = mix(mix(job->history, job->step), job->number);
     }
-    job->repeat = !scene->healed && sim_chance(scene->sim, 6);
     job->current = oracle_begin(scene, job->number, job->step, job->history);
     job->deadline_ms =
         scene->healed ? 10000 : deadlines[sim_below(scene->sim, ARRAY_LEN(deadlines))];
+    faults_on_save(scene);
     for (uint32_t i = 0; i < SCENE_WORLD_SIZE; i++) {
         job->started[i] = false;
         job->start_ms[i] = scene_now_ms(scene) + sim_below(scene->sim, SKEW_MS);
@@ -195,6 +203,17 @@ static bool start_ranks(struct sim_job *job)
     return waits;
 }
 
+static bool last_failed(const struct sim_job *job)
+{
+    const struct oracle *oracle = &job->scene->oracle;
+    for (size_t i = oracle->save_count; i-- > 0;) {
+        if (oracle->saves[i]->job == job->number) {
+            return oracle->saves[i]->dead;
+        }
+    }
+    return false;
+}
+
 static void train(struct sim_job *job)
 {
     struct scene *scene = job->scene;
@@ -205,6 +224,7 @@ static void train(struct sim_job *job)
         job->current = NULL;
         job->next_ms = scene_now_ms(scene) + sim_below(scene->sim, 250);
         job->in_flight_max = 1 + (unsigned)sim_below(scene->sim, RANK_SAVES_MAX);
+        job->repeat = !scene->healed && sim_chance(scene->sim, last_failed(job) ? 2 : 30);
     }
     bool again_waits = job->repeat && running(job) > 0; /* as a program that looks, then retries */
     if (must_stop(job)) {
@@ -385,6 +405,16 @@ void job_make_zombie(struct scene *scene, bool cut_off, uint64_t for_ms)
     scene->job = NULL;
     scene->job_end_ms = 0;
     scene->job_start_ms = scene_now_ms(scene) + sim_below(scene->sim, 500);
+}
+
+void job_abort_save(struct scene *scene, uint32_t idx)
+{
+    for (size_t i = 0; scene->job && i < RANK_SAVES_MAX; i++) {
+        if (scene->job->ranks[idx]->saves[i].used) {
+            engine_save_abort(&scene->job->ranks[idx]->saves[i].save);
+            return;
+        }
+    }
 }
 
 void job_rewind(struct scene *scene)

@@ -25,6 +25,7 @@ struct sim_job {
     uint64_t next_ms, deadline_ms, acked_before;
     unsigned in_flight_max;
     bool repeat; /* the next save is of the same step once more */
+    bool one_failed;
 };
 
 /* Starts, ends and buries jobs, and lets each take its next step; called each tick. */
@@ -33,6 +34,7 @@ void job_kill_rank(struct scene *scene, uint32_t idx, enum sim_death death);
 void job_kill(struct scene *scene);
 /* The job goes on although its launcher has started another, seen by the daemon or not. */
 void job_make_zombie(struct scene *scene, bool cut_off, uint64_t for_ms);
+void job_abort_save(struct scene *scene, uint32_t idx);
 void job_rewind(struct scene *scene); /* in the running attempt, to a step that was saved */
 /* For the end: a job that restores what it is told; NULL selector: it saves nothing. */
 struct sim_job *job_new(struct scene *scene, struct selector selector);

@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "sim_scene.h"
@@ -102,6 +103,7 @@ static bool is_honest(const struct scene *scene, int status)
         return true;
     case CAIRN_E_NO_SPACE:
     case CAIRN_E_IO:
+    case CAIRN_E_READ_ONLY: /* after several failed syncs, until a restart */
         return scene->disk_was_harmed;
     default:
         return false;
@@ -127,6 +129,13 @@ void oracle_end(struct scene *scene, struct oracle_save *save, uint32_t rank, in
 {
     scene_tell(scene, "job %u rank %u: step %" PRIu64 " (" ID "): %s %s", save->job, rank,
                save->step, IDS(id), status ? err_name(status) : "committed", status ? text : "");
+    if (status != 0 && scene->fault_count == 0 && !scene->over) {
+        scene_fail(scene, "I7: nothing was disturbed, but step %" PRIu64 " ended with %s: %s",
+                   save->step, err_name(status), text);
+    }
+    if (status == CAIRN_E_MISSING_RANKS && !strstr(text, "rank")) {
+        scene_fail(scene, "I7: the error does not name the missing rank: %s", text);
+    }
     if (status == 0) {
         told_committed(scene, save, id);
     } else if (!is_honest(scene, status)) {

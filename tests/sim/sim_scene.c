@@ -75,6 +75,12 @@ struct scene *scene_new(uint64_t seed, const struct sim_mutant *mutant, bool ver
     *scene = (struct scene){.seed = seed, .mutant = mutant, .verbose = verbose};
     scene->sim = sim_new(seed);
     scene->disk = sim_disk_new(scene->sim);
+    scene->object_bytes = KIB(12) << sim_below(scene->sim, 3);
+    scene->part_bytes = sim_chance(scene->sim, 3) ? KIB(4) : MIB(1);
+    scene->cache_bytes = sim_chance(scene->sim, 3) ? 1 : 0;
+    scene->deadline_ms_max = sim_chance(scene->sim, 3) ? 3000 : 0;
+    scene->sessions_max = sim_chance(scene->sim, 3) ? 4 : 64;
+    scene->snapshot_every = 2 + (unsigned)sim_below(scene->sim, 8);
     list_init(&scene->daemons_ending);
     list_init(&scene->jobs_ending);
     scene->ticking = true;

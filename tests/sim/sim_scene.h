@@ -15,9 +15,8 @@ enum {
     SCENE_WORLD_SIZE = 3,
     SCENE_PORT = 7421,
     SCENE_CHUNK_BYTES = 4096,
-    SCENE_OBJECT_BYTES = 16 << 10,
     SCENE_HOSTS_MAX = 512,
-    SCENE_FAULTS_MAX = 16,
+    SCENE_FAULTS_MAX = 20,
     SCENE_TICK_MS = 10,
 };
 
@@ -29,7 +28,8 @@ struct scene_fault {
     struct scene *scene;
     unsigned kind;
     uint64_t at_ms, arg;
-    bool happened;
+    bool at_save; /* shortly after a save begins, not at the moment itself */
+    bool armed, happened;
 };
 
 struct scene {
@@ -58,6 +58,10 @@ struct scene {
     struct scene_fault faults[SCENE_FAULTS_MAX];
     size_t fault_count;
     bool disk_was_harmed; /* NO_SPACE and IO are then honest answers */
+    bool medium_was_harmed; /* DAMAGED and an older checkpoint are */
+    /* sizes of this seed */
+    uint64_t object_bytes, part_bytes, cache_bytes, deadline_ms_max;
+    unsigned snapshot_every, sessions_max;
 };
 
 struct scene *scene_new(uint64_t seed, const struct sim_mutant *mutant, bool verbose);
@@ -77,5 +81,6 @@ void scene_tell(struct scene *scene, const char *fmt, ...) PRINTF(2, 3);
 void faults_plan(struct scene *scene, uint64_t within_ms);
 void faults_print(const struct scene *scene);
 void faults_heal(struct scene *scene);
+void faults_on_save(struct scene *scene); /* a job begins a save */
 
 #endif

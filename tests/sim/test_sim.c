@@ -26,7 +26,7 @@ enum {
     SEEDS_FULL = 40000,
     MUTANT_SEEDS = 400,
     REPLAY_EACH = 50,
-    HEAL_MS = 60000,
+    HEAL_MS = 30000,
     FETCH_MS = 20000
 };
 
@@ -114,7 +114,82 @@ static void check_all(struct scene *scene)
     }
 }
 
+/* --- a medium that fails ---------------------------------------------------------- */
+
+struct pick {
+    const char *within; /* a part of the path */
+    uint64_t skip;
+    size_t count;
+    char path[512];
+    uint64_t bytes;
+};
+
+static void on_file(void *user, const char *path, uint64_t bytes)
+{
+    struct pick *pick = user;
+    if (bytes == 0 || !strstr(path, pick->within) || strncmp(path, "/store/runs/", 12) != 0) {
+        return; /* the store's own record: its damage is a refusal to start, tested elsewhere */
+    }
+    if (pick->count++ == pick->skip) {
+        snprintf(pick->path, sizeof pick->path, "%s", path);
+        pick->bytes = bytes;
+    }
+}
+
 static bool is_up(struct scene *scene) { return daemon_is_up(scene); }
+
+static void start_checker(struct scene *scene)
+{
+    scene->over = false;
+    scene->job_start_ms = UINT64_MAX; /* the launcher rests */
+    scene_await(scene, is_up, 30000, "the daemon's start on the surviving disk");
+    scene->job = job_new(scene, (struct selector){.kind = SELECT_LATEST});
+    scene->job->state = JOB_FAILED; /* it does nothing by itself */
+    scene->job_end_ms = UINT64_MAX;
+    scene_await(scene, is_ready, 10000, "the last job's joining");
+}
+
+static void end_checker(struct scene *scene)
+{
+    scene->over = true;
+    job_close(scene->job);
+    scene->job = NULL;
+    scene->job_end_ms = 0;
+    scene_await(scene, jobs_are_gone, 10000, "the last job's end");
+    sim_run_for(scene->sim, 3000); /* until the daemon knows that they are gone */
+    daemon_check_idle(scene);
+    daemon_stop(scene, 1000);
+    scene_await(scene, is_silent, 20000, "the daemon's orderly end");
+}
+
+/* I4 under damage. One bit of one file flips. Then a restore of latest brings one of the promised
+ * checkpoints, the same to all ranks and every byte right, or a named error; never other bytes. */
+static void check_damage(struct scene *scene)
+{
+    const struct ckpt_id newest = scene->oracle.newest_acked;
+    char text[64];
+    snprintf(text, sizeof text, "/%" PRIu64 "-%" PRIu64 "/", newest.term, newest.step);
+    const char *within = sim_chance(scene->sim, 3) ? "" : text;
+    struct pick count = {.within = within, .skip = UINT64_MAX};
+    sim_disk_each_file(scene->disk, on_file, &count);
+    if (count.count == 0) {
+        return;
+    }
+    struct pick pick = {.within = within, .skip = sim_below(scene->sim, count.count)};
+    sim_disk_each_file(scene->disk, on_file, &pick);
+    uint64_t byte = sim_below(scene->sim, pick.bytes);
+    scene_tell(scene, "byte %" PRIu64 " of %s is damaged", byte, pick.path);
+    CHECK(sim_disk_flip(scene->disk, pick.path, byte, (unsigned)sim_below(scene->sim, 8)));
+    scene->medium_was_harmed = true;
+    start_checker(scene);
+    if (scene->job->ranks[0]->ready_status == 0) {
+        job_ask_restore(scene->job, (struct selector){.kind = SELECT_LATEST}, FETCH_MS);
+        scene_await(scene, is_restored, FETCH_MS + 5000, "a restore from a damaged disk");
+        bool restored = job_take_restore(scene->job);
+        scene_tell(scene, "%s", restored ? "restored" : "refused");
+    }
+    end_checker(scene);
+}
 
 static void end_world(struct scene *scene)
 {
@@ -128,21 +203,12 @@ static void end_world(struct scene *scene)
     scene->power_loss = scene->lose_all = true;
     daemon_kill(scene, SIM_RESET);
     scene_await(scene, is_silent, 20000, "the end of the dead daemons");
-    scene->over = false;
-    scene->job_start_ms = UINT64_MAX; /* the launcher rests */
-    scene_await(scene, is_up, 30000, "the daemon's start on the surviving disk");
-    struct sim_job *job = job_new(scene, (struct selector){.kind = SELECT_LATEST});
-    scene->job = job;
-    job->state = JOB_FAILED; /* it does nothing by itself */
-    scene->job_end_ms = UINT64_MAX;
-    scene_await(scene, is_ready, 10000, "the last job's joining");
+    start_checker(scene);
     check_all(scene);
-    scene->over = true;
-    job_close(job);
-    scene->job = NULL;
-    scene_await(scene, jobs_are_gone, 10000, "the last job's end");
-    daemon_stop(scene, 1000);
-    scene_await(scene, is_silent, 20000, "the daemon's orderly end");
+    end_checker(scene);
+    if (sim_chance(scene->sim, 3)) {
+        check_damage(scene);
+    }
 }
 
 struct outcome {
