@@ -14,6 +14,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The analyzer's macros are for callers. */
+#undef diag_set
+#undef diag_errno
+
 static void diag_printf(struct diag *diag, const char *fmt, va_list args)
     __attribute__((format(printf, 2, 0)));
 

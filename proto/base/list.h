@@ -38,7 +38,9 @@ static inline struct list *list_pop(struct list *head)
     if (node == head) {
         return NULL;
     }
-    list_remove(node);
+    head->next = node->next;
+    head->next->prev = head;
+    list_init(node);
     return node;
 }
 
