@@ -127,6 +127,11 @@ static uint8_t *upload_take(struct docs *docs, const struct doc_key *key)
     return NULL;
 }
 
+static bool is_idle(const struct doc *doc)
+{
+    return doc->refs == 0 && doc->ready && list_is_empty(&doc->waiters) && !doc->posted;
+}
+
 static void evict(struct docs *docs)
 {
     list_each_safe (node, &docs->lru) {
@@ -134,9 +139,19 @@ static void evict(struct docs *docs)
         if (docs->bytes <= docs->bytes_max) {
             return;
         }
-        if (doc->refs == 0 && doc->ready && list_is_empty(&doc->waiters) && !doc->posted) {
+        if (is_idle(doc)) {
             doc_free(docs, doc);
         }
+    }
+}
+
+/* Nobody finds it any more; one that is in use goes when it is the oldest. */
+static void doc_forget(struct docs *docs, struct doc *doc)
+{
+    if (is_idle(doc)) {
+        doc_free(docs, doc);
+    } else {
+        list_remove(&doc->bucket);
     }
 }
 
@@ -208,7 +223,7 @@ static void doc_load(struct doc *doc)
         return;
     }
     catalog_hold(catalog);
-    doc->data = upload_take(&catalog->docs, &doc->key);
+    doc->data = doc->fresh ? NULL : upload_take(&catalog->docs, &doc->key);
     if (doc->data) {
         doc->uploaded = true;
         work_submit(catalog->options.pool, &doc->work);
@@ -238,8 +253,13 @@ void docs_get(struct catalog *catalog, struct doc_req *req)
     req->status = 0;
     diag_clear(&req->diag);
     req->pending = true;
+    if (doc && req->fresh && (doc->ready || !doc->fresh)) {
+        doc_forget(&catalog->docs, doc);
+        doc = NULL;
+    }
     if (!doc) {
         doc = doc_new(catalog, &req->key);
+        doc->fresh = req->fresh;
         list_add_tail(&doc->waiters, &req->link);
         req->doc = doc;
         doc_load(doc);

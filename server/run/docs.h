@@ -26,7 +26,7 @@ struct doc {
     struct catalog *catalog;
     struct doc_key key;
     unsigned refs;
-    bool ready, posted, uploaded;
+    bool ready, posted, uploaded, fresh;
     uint8_t *data;
     size_t cost;
     struct scratch scratch;
@@ -48,6 +48,7 @@ struct doc_req {
     struct doc *doc; /* referenced until doc_release() */
     struct list link;
     bool pending;
+    bool fresh; /* what the store holds now: neither the cache nor bytes that passed through */
 };
 
 enum { DOC_BUCKETS = 256 };

@@ -116,6 +116,7 @@ static void get(struct fetch_op *op, struct doc_req *req, enum store_kind kind, 
 {
     req->key.name = (struct store_name){
         .run = op->run->name, .id = op->req->id, .kind = kind, .number = number, .tag = op->tag};
+    req->fresh = op->req->fresh && kind == op->req->kind;
     docs_get(op->run->catalog, req);
 }
 

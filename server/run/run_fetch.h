@@ -18,6 +18,7 @@ struct fetch_req {
     struct ckpt_id id;
     enum store_kind kind;
     uint32_t number; /* page number in the manifest, rank of a part; 0 for the manifest */
+    bool fresh;      /* read from the store now, not from the cache: for who looks for damage */
     void (*done)(struct fetch_req *req); /* never inside run_fetch() */
     int status; /* NOT_FOUND: no such committed checkpoint, page or part; DAMAGED; IO ... */
     struct diag diag;
