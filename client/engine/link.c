@@ -126,7 +126,8 @@ static bool is_final(int status)
         CAIRN_E_AUTH,           CAIRN_E_DENIED,         CAIRN_E_VERSION,
         CAIRN_E_DUPLICATE_RANK, CAIRN_E_WORLD_MISMATCH, CAIRN_E_TOKEN_MISMATCH,
         CAIRN_E_FENCED,         CAIRN_E_INVALID,        CAIRN_E_UNSUPPORTED,
-        CAIRN_E_CONFIG,         CAIRN_E_STORE_MISMATCH};
+        CAIRN_E_CONFIG,         CAIRN_E_STORE_MISMATCH, CAIRN_E_DAMAGED,
+        CAIRN_E_FORMAT,         CAIRN_E_STORE_FEATURES};
     for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
         if (codes[i] == status) {
             return true;

@@ -197,7 +197,8 @@ int config_read(struct config *config, const char *path, struct diag *diag)
     struct reading reading = {.config = config, .path = path, .diag = &local};
     reading.file = fopen(path, "re");
     if (!reading.file) {
-        return diag_errno(diag, errno, "open the configuration %s", path);
+        return diag_set(diag, CAIRN_E_CONFIG, "the configuration %s cannot be opened: %s", path,
+                        strerror(errno));
     }
     int line = ini_parse_stream(read_line, &reading, on_value, &reading);
     bool failed = ferror(reading.file) != 0;

@@ -181,7 +181,13 @@ static int open_store(struct daemon *daemon)
                                         .force_fs = config->store_force,
                                         .expected_uuid = expected ? &uuid : NULL,
                                         .reserve_bytes = config->store_reserve};
-    return store_dir_new(&options, &daemon->store, &daemon->diag);
+    int status = store_dir_new(&options, &daemon->store, &daemon->diag);
+    if (status == CAIRN_E_DENIED) {
+        diag_add(&daemon->diag, "may user %lu write in %s?", (unsigned long)geteuid(), options.path);
+    } else if (status != 0) {
+        diag_add(&daemon->diag, "open the store %s", options.path);
+    }
+    return status;
 }
 
 static int open_catalog(struct daemon *daemon)

@@ -115,12 +115,13 @@ class Ranks(Case):
     def test_different_tensors(self):
         daemon = self.daemon()
         group = self.group(daemon, 2)
-        group[1].do("tensor", "only.here", "float32", "8", "replicated")
+        # 16 cells, of which rank 0, who should write half, knows nothing.
+        group[1].do("tensor", "only.here", "float32", "16384", "replicated")
         group[1].do("set")
-        answers = group.all("save", 1, 5000)
-        results = group.finish_any(answers, 15000)
-        for result in results:
+        for result in group.finish_any(group.all("save", 1, 5000), 15000):
+            self.assertFalse(result["ok"])
             self.assertIn(result["error"], ("LIST_MISMATCH", "COVERAGE"), result["text"])
+            self.assertIn("only.here", result["text"])
         self.assert_whole(daemon, set())
 
     def test_gap_in_the_boxes(self):
@@ -175,7 +176,8 @@ class Fencing(Case):
         first.end()
         second = self.group(daemon)
         results = second.finish(second.all("save", 1, 10000))
-        self.assertTrue(all(result["new_lineage"] for result in results))
+        self.assertTrue(results[0]["new_lineage"])  # rank 0 made the opening
+        self.assertIn("new lineage", daemon.log())
         self.assertEqual({result["term"] for result in results}, {2})
         self.assert_whole(daemon, {(1, 1), (1, 2)})
 

@@ -330,6 +330,16 @@ static int finish(struct cli *cli, const struct ckpt_info *info, bool fell_back)
     return status != 0 ? status : fell_back ? EXIT_FELL_BACK : 0;
 }
 
+/* Damage of a chunk names the tensor; here is added whose. */
+static void name_damaged(const struct ckpt_info *info, struct diag *diag)
+{
+    char id[48];
+    format_ckpt(info->id, sizeof(id), id);
+    if (!strstr(diag->text, id)) {
+        diag_add(diag, "checkpoint %s", id);
+    }
+}
+
 int command_restore(struct cli *cli, struct diag *diag)
 {
     struct selector latest = {.kind = SELECT_LATEST};
@@ -352,6 +362,8 @@ int command_restore(struct cli *cli, struct diag *diag)
         status = restore_one(cli, &info, diag);
         if (is_damage(status) && selector->kind == SELECT_LATEST && !cli->no_fallback) {
             status = fall_back(cli, &info, status, &scratch, diag);
+        } else if (is_damage(status)) {
+            name_damaged(&info, diag);
         }
         fell_back = fell_back || !ckpt_id_equal(wanted, info.id);
     }

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's start and end: configuration, stores that it must refuse, orderly stop."""
+
+import signal
+import subprocess
+import time
+
+from harness import BIN, Case, Daemon, Rank, cairn, listed, main, wait_until
+
+
+class Configuration(Case):
+    def run_cairnd(self, *words, status):
+        done = subprocess.run([str(BIN / "cairnd"), *(str(word) for word in words)], timeout=30,
+                              stdin=subprocess.DEVNULL, capture_output=True)
+        self.assertEqual(done.returncode, status, done.stderr.decode())
+        return done.stderr.decode() + done.stdout.decode()
+
+    def check(self, text, status=2):
+        path = self.bed.path / "cairnd.conf"
+        path.write_text(text)
+        return self.run_cairnd("--config", path, "--check-config", status=status)
+
+    def test_good(self):
+        self.check(f"[store]\nurl = dir:{self.bed.path}\n[listen]\nunix = /tmp/x\n[memory]\nbuffers = 64MiB\n", 0)
+
+    def test_mistakes_name_line_and_key(self):
+        for text, line, fragments in (
+                ("[store]\nurl = dir:/x\nurll = dir:/y\n", 3, ("urll",)),
+                ("[store]\nurl = dir:/x\n\n[memory]\nbuffers = lots\n", 5, ("buffers", "lots")),
+                ("[stores]\nurl = dir:/x\n", 2, ("stores",)),
+                ("[store]\nurl = dir:/x\n[session]\nlogin = 10\n", 4, ("login", "10")),
+                ("[store]\nurl = dir:/x\ncreate = perhaps\n", 3, ("create", "perhaps")),
+                ("[store]\nurl = dir:/x\nwhat is this\n", 3, ())):
+            said = self.check(text)
+            self.assertRegex(said, rf"cairnd\.conf:{line}\b|line {line}\b", text)
+            for fragment in fragments:
+                self.assertIn(fragment, said)
+
+    def test_missing_and_contradicting_values(self):
+        self.assertIn("url", self.check("[listen]\nunix = /tmp/x\n"))
+        self.assertIn("listen", self.check("[store]\nurl = dir:/x\n"))
+        self.assertIn("dir:", self.check("[store]\nurl = s3:/x\n[listen]\nunix = /tmp/x\n"))
+        said = self.check("[store]\nurl = dir:/x\n[listen]\ntcp = 127.0.0.1:1\n[tls]\ncert = /x\n")
+        self.assertIn("tls", said)
+        said = self.check("[store]\nurl = dir:/x\n[listen]\ntcp = 127.0.0.1:1\n[save]\nchunk = 5000\n")
+        self.assertIn("chunk", said)
+        self.run_cairnd("--config", self.bed.path / "nothing.conf", "--check-config", status=2)
+        self.assertIn("--nonsense", self.run_cairnd("--nonsense", "1", status=2))
+        self.assertIn("wants a value", self.run_cairnd("--store-url", status=2))
+
+    def test_network_without_tls_is_refused(self):
+        daemon = Daemon(self.bed, listen_tcp="0.0.0.0:0")
+        said = self.run_cairnd(*daemon.argv()[1:], status=2)
+        self.assertIn("plaintext-on-network", said)
+
+    def test_print_config_can_be_read_back(self):
+        said = self.run_cairnd("--store-url", "dir:/x", "--listen-unix", "/tmp/x", "--print-config", status=0)
+        self.check(said, 0)
+
+    def test_version_and_help(self):
+        self.assertIn("cairnd 0.", self.run_cairnd("--version", status=0))
+        self.assertIn("--store-url", self.run_cairnd("--help", status=0))
+
+
+class Stores(Case):
+    def refused(self, daemon, status, *fragments):
+        daemon.launch()
+        self.assertEqual(daemon.process.wait(30), status, daemon.tail())
+        for fragment in fragments:
+            self.assertIn(fragment, daemon.log())
+
+    def test_a_second_daemon(self):
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        other = Daemon(self.bed, "other", store_url=f"dir:{daemon.store}")
+        self.refused(other, 11, "STORE_LOCKED", str(daemon.store))
+        self.assert_whole(daemon, {(1, 1)})
+
+    def test_the_lock_dies_with_its_holder(self):
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        daemon.kill()
+        daemon.start()
+        self.assert_whole(daemon, {(1, 1)})
+
+    def test_no_store_here(self):
+        (self.bed.path / "empty").mkdir()
+        self.refused(Daemon(self.bed, "empty", store_create="no"), 10, "NO_STORE", "create")
+        self.refused(Daemon(self.bed, "absent", store_create="no"), 10, "NO_STORE")
+
+    def test_somebody_elses_directory(self):
+        theirs = self.bed.path / "theirs"
+        theirs.mkdir()
+        (theirs / "thesis.txt").write_text("mine")
+        daemon = Daemon(self.bed, "theirs")
+        daemon.launch()
+        self.assertIn(daemon.process.wait(30), (1, 10))
+        self.assertEqual((theirs / "thesis.txt").read_text(), "mine")
+        self.assertEqual([path.name for path in theirs.iterdir()], ["thesis.txt"])
+
+    def test_wrong_uuid(self):
+        daemon = self.daemon()
+        self.assertEqual(daemon.stop(), 0)
+        daemon.keys["store_uuid"] = "0123456789abcdef0123456789abcdef"
+        self.refused(daemon, 10, "STORE_MISMATCH", "0123456789abcdef0123456789abcdef")
+
+    def test_unknown_feature_bit(self):
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        self.assertEqual(daemon.stop(), 0)
+        maker = BIN / "e2e_feature"
+        done = subprocess.run([str(maker), str(daemon.store), "incompat", "4096"], timeout=30, capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        before = {path: path.stat().st_mtime_ns for path in daemon.files()}
+        self.refused(daemon, 10, "STORE_FEATURES")
+        cairn("ls", "--store", f"dir:{daemon.store}", check=10)
+        self.assertEqual({path: path.stat().st_mtime_ns for path in daemon.files()}, before)
+
+    def test_unwritable_store(self):
+        import os
+        if os.geteuid() == 0:
+            # Permissions do not stop root; a directory that takes no new files does.
+            done = subprocess.run(["chattr", "+i", str(self.bed.path)], capture_output=True)
+            if done.returncode != 0:
+                self.skipTest("chattr +i does not work here")
+            self.addCleanup(subprocess.run, ["chattr", "-i", str(self.bed.path)], check=True)
+            daemon = Daemon(self.bed, path=self.bed.path / "new")
+            daemon.log_path = self.bed.sockets / "log"
+        else:
+            self.bed.path.chmod(0o500)
+            self.addCleanup(self.bed.path.chmod, 0o700)
+            daemon = Daemon(self.bed, path=self.bed.path / "new")
+            daemon.log_path = self.bed.sockets / "log"
+        daemon.launch()
+        self.assertNotEqual(daemon.process.wait(30), 0)
+        self.assertIn(str(self.bed.path / "new"), daemon.log())
+
+    def test_the_socket_is_in_use(self):
+        daemon = self.daemon()
+        other = Daemon(self.bed, "other", listen_unix=daemon.socket)
+        other.launch()
+        self.assertNotEqual(other.process.wait(30), 0)
+        self.assertIn(str(daemon.socket), other.log())
+        self.assertEqual(cairn("ls", "--server", f"unix:{daemon.socket}")[0], 0)
+
+
+class Stop(Case):
+    def test_idle(self):
+        daemon = self.daemon()
+        started = time.monotonic()
+        self.assertEqual(daemon.stop(), 0)
+        self.assertLess(time.monotonic() - started, 5)
+        self.assertFalse(daemon.socket.exists())
+
+    def test_with_a_save_in_flight(self):
+        daemon = self.daemon(daemon_grace="1s")
+        group = self.group(daemon)
+        group.save(1)
+        op = group[0].do("save", 2, 4000)["op"]  # rank 1 never comes
+        started = time.monotonic()
+        self.assertEqual(daemon.stop(), 0)
+        self.assertLess(time.monotonic() - started, 8)
+        error, text = group[0].refused("wait", op, 20000)
+        self.assertIn(error, ("MISSING_RANKS", "ABORTED", "TIMED_OUT", "UNREACHABLE", "CONNECTION_LOST",
+                              "SHUTTING_DOWN", "OUTCOME_UNKNOWN"), text)
+        self.assert_whole(daemon, {(1, 1)})
+
+    def test_in_the_middle_of_training(self):
+        daemon = self.daemon(daemon_grace="5s")
+        group = self.group(daemon)
+        for rank in group.ranks:
+            rank.send("train", 1, 100000, 1)
+        wait_until("some saves", lambda: [rank.drain() for rank in group.ranks] and len(group[0].events) > 3)
+        daemon.process.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.process.wait(20), 0)
+        for rank in group.ranks:
+            rank.drain()
+        acknowledged = {(event["step"], event["term"]) for rank in group.ranks for event in rank.events
+                        if event["event"] == "durable"}
+        present = set(listed(daemon))
+        self.assertLessEqual(acknowledged, present)
+        self.assert_whole(daemon, present)
+        # The next daemon has it, and the ranks, which are still there, go on.
+        daemon.start()
+        before = len(group[0].events)
+        wait_until("saves go on", lambda: [rank.drain() for rank in group.ranks] and
+                   len([e for e in group[0].events[before:] if e["event"] == "durable"]) > 3)
+
+    def test_new_saves_are_refused_while_stopping(self):
+        daemon = self.daemon(daemon_grace="3s")
+        group = self.group(daemon)
+        group.save(1)
+        group[0].do("save", 2, 20000)  # keeps the daemon in its grace
+        daemon.process.send_signal(signal.SIGTERM)
+        wait_until("it stops", lambda: "stopping" in daemon.log())
+        self.assertEqual(daemon.process.wait(15), 0)
+        self.assert_whole(daemon, {(1, 1)})
+
+
+class Restart(Case):
+    def test_the_same_catalogue(self):
+        daemon = self.daemon()
+        for run in ("a/one", "a/two", "b/one"):
+            from harness import Group
+            group = Group(self.bed, daemon.url(run), 2)
+            for step in (1, 2):
+                group.save(step)
+            group.end()
+        before = {run: listed(daemon, run, "server") for run in ("a/one", "a/two", "b/one")}
+        daemon.kill()
+        daemon.start()
+        self.assertEqual({run: listed(daemon, run, "server") for run in before}, before)
+        self.assertEqual({run: listed(daemon, run) for run in before}, before)
+
+    def test_descriptors_and_temporaries_return_to_base(self):
+        from pathlib import Path
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+
+        def descriptors():
+            return len(list(Path(f"/proc/{daemon.process.pid}/fd").iterdir()))
+
+        cairn("ls", "--server", f"unix:{daemon.socket}", check=0)
+        for process in self.bed.processes[1:]:
+            process.kill()
+        wait_until("sessions are gone", lambda: daemon.log().count("connection closed") >= 3)
+        base = descriptors()
+        for step in range(2, 8):
+            group = self.group(daemon)
+            group.restore()
+            group.save(step)
+            group.kill()
+        rank = Rank(self.bed)
+        rank.do("open", daemon.url(), 0, 1, "-", "viewer")
+        rank.kill()
+        wait_until(f"descriptors return to {base}", lambda: descriptors() <= base, 10)
+        self.assertEqual(daemon.stop(), 0)
+        self.assertEqual(daemon.files("**/.tmp-*"), [])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damage in the store, and going back: all ranks fall back together to the newest good checkpoint and say
+so; the command line exits 3 or 6; a rewound run has the right `latest` (I4)."""
+
+from harness import Case, Group, add_state, cairn, cairn_json, flip, listed, main, verified
+
+
+class Damage(Case):
+    def saved(self, steps=2, **keys):
+        daemon = self.daemon(**keys)
+        group = self.group(daemon)
+        for step in range(1, steps + 1):
+            group.all("fill", step)
+            group.save(step)
+        group.end()
+        return daemon
+
+    def object_of(self, daemon, step, rank):
+        return daemon.files(f"runs/demo/run/objects/1-{step}/{rank}-*")[0]
+
+    def test_all_ranks_fall_back_together(self):
+        daemon = self.saved(3)
+        # Only rank 1 reads this object's end: its own share of optim.m.
+        for path in daemon.files("runs/demo/run/objects/1-3/1-*"):
+            flip(path, 0)
+        group = Group(self.bed, daemon.url(), 2, state=None)
+        for number, rank in enumerate(group.ranks):
+            add_state(rank, number, 2)
+        group.all("set")
+        self.assertEqual(group.restore(), (2, 1, True))
+        group.all("check", 2)
+        # Going on from there works, and the new branch is latest.
+        group.all("fill", 33)
+        self.assertEqual(group.save(3), 2)
+        self.assertTrue(listed(daemon)[(3, 2)]["latest"])
+        self.assertEqual(group.restore(), (3, 2, False))
+        group.all("check", 33)
+
+    def test_only_one_rank_meets_the_damage(self):
+        daemon = self.saved(2)
+        for path in daemon.files("runs/demo/run/objects/1-2/1-*"):
+            flip(path, 0)
+        group = Group(self.bed, daemon.url(), 2, state=None)
+        group[0].do("tensor", "rng", "uint8", "100", "local", "rank=0")  # in rank 0's object
+        group[1].do("tensor", "optim.m", "float32", "32x16", "sharded", "-", "16,0", "16x16")
+        group[1].do("tensor", "rng", "uint8", "100", "local", "rank=1")
+        group.all("set")
+        self.assertEqual(group.restore(), (1, 1, True))
+        group.all("check", 1)
+
+    def test_no_fallback_for_a_named_step(self):
+        daemon = self.saved(2)
+        flip(self.object_of(daemon, 2, 0), 0)
+        group = self.group(daemon)
+        for result in group.finish_any(group.all("restore", 2)):
+            self.assertFalse(result["ok"])
+            self.assert_error((result["error"], result["text"]), "DAMAGED", "2@1")
+        self.assertEqual(group.restore(1), (1, 1, False))
+        group.all("check", 1)
+
+    def test_nothing_good_is_left(self):
+        daemon = self.saved(1)
+        flip(self.object_of(daemon, 1, 0), 0)
+        group = self.group(daemon)
+        for result in group.finish_any(group.all("restore", "latest")):
+            self.assertFalse(result["ok"])
+            self.assert_error((result["error"], result["text"]), "DAMAGED")
+        _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "out", "--store", f"dir:{daemon.store}",
+                          check=6)
+        self.assertIn("DAMAGED", err)
+        self.assertFalse((self.bed.path / "out").exists())
+        self.assertFalse((self.bed.path / "out.partial").exists())
+
+    def test_the_command_line(self):
+        daemon = self.saved(2)
+        flip(self.object_of(daemon, 2, 1), 5)
+        for number, where in enumerate((("--server", f"unix:{daemon.socket}"), ("--store", f"dir:{daemon.store}"))):
+            target = self.bed.path / f"out{number}"
+            _, out, err = cairn("restore", "demo/run", "--to", target, *where, check=3)
+            self.assertIn("FELL BACK", out)
+            self.assertIn("1@1", out)
+            self.assertIn("2@1", err)
+            self.assertTrue((target / "model.safetensors").exists())
+            document = cairn_json("restore", "demo/run", "--to", f"{target}j", *where, check=3)
+            self.assertTrue(document["fell_back"])
+            _, _, err = cairn("restore", "demo/run", "--to", f"{target}n", "--no-fallback", *where, check=6)
+            self.assertIn("2@1", err)
+            _, _, err = cairn("restore", "demo/run", 2, "--to", f"{target}s", *where, check=6)
+            self.assertFalse((self.bed.path / f"out{number}s").exists())
+            status, out, _ = cairn("verify", *where)
+            self.assertEqual(status, 6)
+            self.assertIn("2@1: DAMAGED", out)
+            self.assertIn("1@1: good", out)
+        found = [entry for entry in verified(daemon, check=6)["checked"] if not entry["good"]]
+        self.assertEqual([(entry["step"], entry["term"]) for entry in found], [(2, 1)])
+        self.assertIn("rank 1", found[0]["findings"][0])
+
+    def test_a_missing_object_and_a_missing_part(self):
+        daemon = self.saved(3)
+        self.object_of(daemon, 3, 0).unlink()
+        daemon.files("runs/demo/run/checkpoints/1-2/part-1-*")[0].unlink()
+        document = verified(daemon, check=6)
+        good = {entry["step"]: entry["good"] for entry in document["checked"]}
+        self.assertEqual(good, {1: True, 2: False, 3: False})
+        group = self.group(daemon)
+        self.assertEqual(group.restore(), (1, 1, True))
+        group.all("check", 1)
+
+    def test_damaged_record(self):
+        daemon = self.saved(2)
+        self.assertEqual(daemon.stop(), 0)
+        record = daemon.files("runs/demo/run/record/*")
+        flip(record[-1], 40)
+        status, out, err = cairn("verify", "--store", f"dir:{daemon.store}")
+        self.assertEqual(status, 6, out + err)
+        self.assertIn(record[-1].name, out + err)
+        status, out, err = cairn("ls", "demo/run", "--store", f"dir:{daemon.store}")
+        self.assertEqual(status, 6, out + err)
+        flip(record[-1], 40)  # as it was
+        self.assert_whole(daemon, {(1, 1), (2, 1)})
+
+
+class Rewind(Case):
+    def test_older_step_and_the_same_numbers_again(self):
+        daemon = self.daemon()
+        first = self.group(daemon)
+        for step in (1, 2, 3):
+            first.all("fill", step)
+            first.save(step)
+        first.end()
+        second = self.group(daemon)
+        self.assertEqual(second.restore(1), (1, 1, False))
+        second.all("check", 1)
+        for step in (2, 3):
+            second.all("fill", step + 20)
+            self.assertEqual(second.save(step), 2)
+        everything = listed(daemon)
+        self.assertEqual(set(everything), {(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)})
+        self.assertEqual([key for key, entry in everything.items() if entry["latest"]], [(3, 2)])
+        lineage = {key for key, entry in everything.items() if entry["on_lineage"]}
+        self.assertEqual(lineage, {(1, 1), (2, 2), (3, 2)})
+        _, out, _ = cairn("ls", "demo/run", "--superseded", "--store", f"dir:{daemon.store}", check=0)
+        rows = {row.split()[0] if row[0] != "*" else row.split()[1]: row for row in out.splitlines()[1:]}
+        self.assertIn("superseded", rows["3@1"])
+        self.assertNotIn("superseded", rows["1@1"])
+        self.assertTrue(rows["3@2"].startswith("*"))
+        _, out, err = cairn("ls", "demo/run", "--store", f"dir:{daemon.store}", check=0)
+        self.assertNotIn("3@1", out)
+        self.assertIn("2 more", err)
+        third = self.group(daemon)
+        self.assertEqual(third.restore(), (3, 2, False))
+        third.all("check", 23)
+        self.assertEqual(third.restore(3, 1), (3, 1, False))  # the old branch can still be had by name
+        third.all("check", 3)
+        self.assertEqual(verified(daemon)["checkpoints"], 5)
+
+    def test_rewind_within_one_attempt(self):
+        daemon = self.daemon()
+        group = self.group(daemon)
+        for step in (1, 2):
+            group.all("fill", step)
+            self.assertEqual(group.save(step), 1)
+        self.assertEqual(group.restore(1), (1, 1, False))
+        group.all("fill", 22)
+        self.assertEqual(group.save(2), 2)  # a restore begins a new term
+        self.assertEqual(group.restore(), (2, 2, False))
+        group.all("check", 22)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every byte of every stored file of a small checkpoint flipped, one at a time, and every length of
+manifests and record updates: `cairn verify` detects it each time (I4). The work is e2e_flip's."""
+
+import os
+import shutil
+import subprocess
+
+from harness import BIN, Case, Rank, main
+
+
+class Flip(Case):
+    def test_every_place(self):
+        daemon = self.daemon()
+        rank = Rank(self.bed)
+        rank.do("open", daemon.url(), 0, 1, "-")
+        rank.do("tensor", "w", "float32", "4x4", "replicated")
+        rank.do("tensor", "rng", "uint8", "5", "local")
+        rank.do("blob", "config", "bytes", "replicated", "616263")
+        rank.do("set")
+        rank.do("fill", 1)
+        rank.do("wait", rank.do("save", 1)["op"], 20000)
+        rank.end()
+        self.assertEqual(daemon.stop(), 0)
+        total = sum(path.stat().st_size for path in daemon.files())
+        self.assertLess(total, 200_000)
+        shares = os.cpu_count() or 1
+        workers = []
+        for share in range(shares):
+            copy = self.bed.path / f"copy-{share}"
+            shutil.copytree(daemon.store, copy)
+            with open(self.bed.path / f"flip-{share}.log", "wb") as log:
+                workers.append(self.bed.start([BIN / "e2e_flip", copy, share, shares],
+                                              stdin=subprocess.DEVNULL, stderr=log))
+        status = [worker.wait(170) for worker in workers]
+        for share in range(shares):
+            print((self.bed.path / f"flip-{share}.log").read_text()[-6000:], flush=True)
+        self.assertEqual(status, [0] * shares)
+
+
+if __name__ == "__main__":
+    main()
