@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BUFFER_BYTES = 64 << 20, NEVER_MS = 1 << 30 };
+enum { BUFFER_BYTES = 32 << 20, NEVER_MS = 1 << 30 };
 
 struct offline {
     struct loop *loop;
