@@ -24,6 +24,12 @@ void session_free_part_left(struct session *session)
 
 static int reserve_part(struct server *server, uint64_t bytes, uint8_t **ret, struct diag *diag)
 {
+    if (bytes > server->options.part_bytes_total) {
+        return diag_set(
+            diag, CAIRN_E_TOO_LARGE,
+            "a part of %llu bytes; [memory] parts of the server's configuration is %llu",
+            (unsigned long long)bytes, (unsigned long long)server->options.part_bytes_total);
+    }
     if (bytes > server->options.part_bytes_total - server->part_bytes_used) {
         return diag_set(diag, CAIRN_E_BUSY,
                         "parts of %llu bytes are being received: try again, or raise [memory] "

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: memory that sessions share is bounded and comes back: grants are used or lost, replies are
+ * read or the connection goes, parts keep to their budget, many sessions get the same. Method:
+ * scripted clients that take and do not give.
+ */
+#include "session_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MANY = 6 };
+
+static struct rig rig;
+static struct peer peers[MANY];
+
+static int setup(void **state)
+{
+    (void)state;
+    rig_init(&rig, 14);
+    rig_start(&rig);
+    for (uint32_t i = 0; i < MANY; i++) {
+        peer_init(&rig, &peers[i], i, MANY);
+    }
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < MANY; i++) {
+        peer_fini(&peers[i]);
+    }
+    rig_fini(&rig);
+    return 0;
+}
+
+static void want(struct peer *peer, uint32_t buffers)
+{
+    peer_send(peer, (struct msg){.type = MSG_WANT, .u.want = {.buffers = buffers}});
+}
+
+static uint64_t buffers_free(void)
+{
+    struct server_stats stats;
+    server_stats(rig.server, &stats);
+    return stats.buffers_free;
+}
+
+static void test_grants_are_shared_out(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        assert_true(peer_login(&peers[i]));
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        want(&peers[i], 1000);
+    }
+    sim_run_for(rig.sim, 100);
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(peers[i].grants, 2); /* of 8 buffers */
+    }
+    assert_int_equal(buffers_free(), 0);
+    peer_drop(&peers[0]);
+    sim_run_for(rig.sim, 100);
+    uint32_t all = peers[1].grants + peers[2].grants + peers[3].grants;
+    assert_int_equal(all, 8 - buffers_free());
+}
+
+static void test_unused_grants_cost_the_connection(void **state)
+{
+    (void)state;
+    assert_true(peer_login(&peers[0]));
+    assert_true(peer_login(&peers[1]));
+    want(&peers[0], 3);
+    assert_true(peer_await_credits(&peers[0], 3));
+    uint64_t from_ns = sim_now_ns(rig.sim);
+    assert_true(peer_await_end(&peers[0]));
+    uint64_t took_ns = sim_now_ns(rig.sim) - from_ns;
+    assert_in_range(took_ns, UINT64_C(4900000000), UINT64_C(10100000000));
+    sim_run_for(rig.sim, 100);
+    assert_int_equal(buffers_free(), 8);
+    assert_non_null(peers[1].conn); /* who holds nothing may be silent for as long as it lives */
+}
+
+/* Grants that are used, even just before the look, are no offence. */
+static void test_used_grants_cost_nothing(void **state)
+{
+    (void)state;
+    assert_true(peer_login(&peers[0]));
+    assert_true(peer_open(&peers[0], 10, 77));
+    for (uint32_t i = 0; i < 60; i++) {
+        peers[0].chunk_count = peers[0].object_count = 0;
+        sim_run_for(rig.sim, 487);
+        assert_true(peer_object(&peers[0], i, 1));
+    }
+    assert_non_null(peers[0].conn);
+}
+
+static void test_part_budget(void **state)
+{
+    (void)state;
+    uint8_t byte = 0;
+    struct msg part = {.type = MSG_PART};
+    assert_true(peer_login(&peers[0]));
+    assert_true(peer_login(&peers[1]));
+    assert_true(peer_open(&peers[0], 10, 77));
+    assert_true(peer_open(&peers[1], 10, 0));
+    part.u.part = (struct msg_part){peers[0].id, 77, 0, MIB(6)};
+    peer_send_payload(&peers[0], part, 1, &byte);
+    sim_run_for(rig.sim, 100);
+    peer_send_payload(&peers[1], part, 1, &byte);
+    assert_true(peer_await_end(&peers[1]));
+    assert_int_equal(peer_last(&peers[1])->msg.u.error.code, CAIRN_E_BUSY);
+    peer_drop(&peers[0]); /* its share is free again */
+    sim_run_for(rig.sim, 100);
+    assert_true(peer_login(&peers[1]));
+    assert_true(peer_open(&peers[1], 10, 0));
+    peer_send_payload(&peers[1], part, 1, &byte);
+    sim_run_for(rig.sim, 100);
+    assert_non_null(peers[1].conn);
+    peer_send_payload(&peers[1], part, 1, &byte); /* starting over gives back what was taken */
+    sim_run_for(rig.sim, 100);
+    assert_non_null(peers[1].conn);
+    part.u.part.total_bytes = MIB(9);
+    peer_send_payload(&peers[1], part, 1, &byte);
+    assert_true(peer_await_end(&peers[1]));
+    assert_int_equal(peer_last(&peers[1])->msg.u.error.code, CAIRN_E_TOO_LARGE);
+}
+
+/* A viewer that asks for everything and reads nothing does not keep the buffers. */
+static void test_reader_that_does_not_read(void **state)
+{
+    (void)state;
+    struct msg read = {.type = MSG_READ};
+    peers[0].world = 1;
+    assert_true(peer_save(&peers[0], 10, 77, 60));
+    assert_int_equal(peer_outcome(&peers[0])->msg.u.outcome.state, SAVE_COMMITTED);
+    assert_true(peer_viewer(&peers[1]));
+    conn_set_heartbeat(peers[1].conn, 500, 0); /* it lives, it only does not read */
+    conn_pause(peers[1].conn);
+    read.u.read.object = (struct object_id){.term = 1, .step = 10, .writer = 100};
+    read.u.read.bytes = 60 * RIG_CHUNK;
+    for (unsigned i = 0; i < 40; i++) {
+        peer_send(&peers[1], read);
+    }
+    sim_run_for(rig.sim, 2000);
+    assert_int_equal(buffers_free(), 4); /* half of them: there are two sessions */
+    sim_run_for(rig.sim, 15000);
+    assert_int_equal(buffers_free(), 8);
+    assert_true(peer_await_end(&peers[1]));
+    assert_non_null(peers[0].conn);
+}
+
+static void test_many_sessions_save_at_once(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < MANY; i++) {
+        assert_true(peer_save(&peers[i], 10, 77, 3 + i));
+    }
+    for (uint32_t i = 0; i < MANY; i++) {
+        assert_int_equal(peer_outcome(&peers[i])->msg.u.outcome.state, SAVE_COMMITTED);
+    }
+    assert_int_equal(buffers_free(), 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_grants_are_shared_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_unused_grants_cost_the_connection, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_used_grants_cost_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_part_budget, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_reader_that_does_not_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_many_sessions_save_at_once, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

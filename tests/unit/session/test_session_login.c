@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: who may say what, and when: the order of HELLO and JOIN, ranks and worlds of an attempt,
+ * and what a viewer may not. Method: scripted clients against the server on the simulator.
+ */
+#include "session_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct rig rig;
+static struct peer peers[3];
+
+static int setup(void **state)
+{
+    (void)state;
+    rig_init(&rig, 11);
+    rig_start(&rig);
+    for (uint32_t i = 0; i < 3; i++) {
+        peer_init(&rig, &peers[i], i, 2);
+    }
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        peer_fini(&peers[i]);
+    }
+    rig_fini(&rig);
+    return 0;
+}
+
+static void assert_refused(struct peer *peer, int code)
+{
+    assert_true(peer_await_end(peer));
+    assert_int_equal(peer_last(peer)->type, MSG_ERROR);
+    assert_int_equal(peer_last(peer)->msg.u.error.code, code);
+}
+
+static void test_order_is_kept(void **state)
+{
+    (void)state;
+    struct peer *peer = &peers[0];
+    struct msg list = {.type = MSG_LIST};
+    peer_connect(peer);
+    peer_send(peer, list);
+    assert_refused(peer, CAIRN_E_PROTOCOL);
+    assert_non_null(strstr(peer_last(peer)->text, "LIST before HELLO"));
+    peer_connect(peer);
+    peer_send(peer, peer_join_msg(peer));
+    assert_refused(peer, CAIRN_E_PROTOCOL);
+    peer_connect(peer);
+    assert_true(peer_hello(peer));
+    peer_send(peer, peer_open_msg(peer, 1, 9));
+    assert_refused(peer, CAIRN_E_PROTOCOL);
+    assert_non_null(strstr(peer_last(peer)->text, "OPEN before JOIN"));
+    peer_connect(peer);
+    assert_true(peer_hello(peer));
+    assert_false(peer_hello(peer));
+    assert_refused(peer, CAIRN_E_PROTOCOL);
+    assert_true(peer_login(peer));
+    peer_send(peer, peer_join_msg(peer));
+    assert_refused(peer, CAIRN_E_PROTOCOL);
+    assert_true(peer_login(peer));
+    peer_send(peer, (struct msg){.type = MSG_GRANT, .u.grant = {.buffers = 1}});
+    assert_refused(peer, CAIRN_E_PROTOCOL);
+    assert_non_null(strstr(peer_last(peer)->text, "GRANT is not for a server"));
+}
+
+static void test_silent_client_is_dropped(void **state)
+{
+    (void)state;
+    peer_connect(&peers[0]);
+    assert_refused(&peers[0], CAIRN_E_TIMED_OUT);
+    peer_connect(&peers[0]); /* HELLO alone does not do */
+    assert_true(peer_hello(&peers[0]));
+    assert_refused(&peers[0], CAIRN_E_TIMED_OUT);
+}
+
+static void test_goodbye_is_orderly(void **state)
+{
+    (void)state;
+    assert_true(peer_login(&peers[0]));
+    peer_send(&peers[0], (struct msg){.type = MSG_BYE});
+    assert_true(peer_await_end(&peers[0]));
+}
+
+static void test_world_must_agree(void **state)
+{
+    (void)state;
+    assert_true(peer_login(&peers[0]));
+    peers[1].world = 3;
+    assert_false(peer_login(&peers[1]));
+    assert_int_equal(peer_last(&peers[1])->msg.u.error.code, CAIRN_E_WORLD_MISMATCH);
+    peers[1].world = 2; /* the connection stays, and may say it better */
+    const struct peer_reply *reply = peer_ask(&peers[1], peer_join_msg(&peers[1]));
+    assert_int_equal(reply->type, MSG_JOINED);
+    /* Also against the record, when nobody else is connected. */
+    assert_true(peer_open(&peers[0], 1, 9));
+    peer_drop(&peers[0]);
+    peer_drop(&peers[1]);
+    sim_run_for(rig.sim, 100);
+    peers[0].world = 4;
+    assert_false(peer_login(&peers[0]));
+    assert_int_equal(peer_last(&peers[0])->msg.u.error.code, CAIRN_E_WORLD_MISMATCH);
+}
+
+static void test_rank_is_in_its_world(void **state)
+{
+    (void)state;
+    peers[0].rank = 2;
+    peer_connect(&peers[0]);
+    assert_true(peer_hello(&peers[0]));
+    peer_send(&peers[0], peer_join_msg(&peers[0]));
+    assert_true(peer_await_end(&peers[0]));
+    assert_int_equal(peer_last(&peers[0])->type, MSG_ERROR);
+}
+
+static void test_second_process_of_a_rank_is_refused(void **state)
+{
+    (void)state;
+    assert_true(peer_login(&peers[0]));
+    peers[1].rank = 0;
+    peers[1].writer = 4711;
+    assert_false(peer_login(&peers[1]));
+    assert_int_equal(peer_last(&peers[1])->msg.u.error.code, CAIRN_E_DUPLICATE_RANK);
+    peers[2].rank = 0; /* the same process again: its old connection is dead, only not known so */
+    peers[2].writer = peers[0].writer;
+    assert_true(peer_login(&peers[2]));
+    assert_true(peer_await_end(&peers[0]));
+    sim_run_for(rig.sim, 10);
+    assert_non_null(peers[2].conn);
+}
+
+static void test_viewer_only_looks(void **state)
+{
+    (void)state;
+    struct peer *peer = &peers[0];
+    struct msg forbidden[] = {
+        peer_open_msg(peer, 1, 9),
+        {.type = MSG_WANT, .u.want = {.buffers = 1}},
+        {.type = MSG_WAIT, .u.wait = {.id = {1, 1}, .open_id = 1}},
+        {.type = MSG_ABORT, .u.abort = {.id = {1, 1}, .open_id = 1, .code = -1, .reason = ""}},
+        {.type = MSG_REPORT, .u.report = {.try_count = 1, .reason = ""}}};
+    for (size_t i = 0; i < ARRAY_LEN(forbidden); i++) {
+        assert_true(peer_viewer(peer));
+        peer_send(peer, forbidden[i]);
+        assert_refused(peer, CAIRN_E_DENIED);
+    }
+    assert_true(peer_viewer(peer));
+    assert_int_equal(peer_ask(peer, (struct msg){.type = MSG_LIST})->type, MSG_LIST_REPLY);
+    struct msg runs = {.type = MSG_RUNS, .u.runs = {.project = ""}};
+    const struct peer_reply *reply = peer_ask(peer, runs);
+    assert_int_equal(reply->type, MSG_RUNS_REPLY);
+    assert_int_equal(reply->msg.u.runs_reply.count, 0); /* looking makes no run */
+    peer_drop(peer);
+    sim_run_for(rig.sim, 100);
+    assert_int_equal(catalog_run_count(rig.catalog), 0);
+}
+
+static void test_full_server_says_busy(void **state)
+{
+    (void)state;
+    rig_stop(&rig, 0);
+    rig.options.sessions_max = 1;
+    rig_start(&rig);
+    assert_true(peer_login(&peers[0]));
+    peer_connect(&peers[1]);
+    assert_refused(&peers[1], CAIRN_E_BUSY);
+    peer_drop(&peers[0]);
+    sim_run_for(rig.sim, 100);
+    assert_true(peer_login(&peers[1]));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_order_is_kept, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_silent_client_is_dropped, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_goodbye_is_orderly, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_world_must_agree, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_rank_is_in_its_world, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_second_process_of_a_rank_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_viewer_only_looks, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_full_server_says_busy, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
