@@ -106,7 +106,7 @@ static PyObject *op_wait(PyObject *object, PyObject *args)
         if (PyErr_CheckSignals() != 0) {
             return NULL;
         }
-        if (slice_ms >= left_ms) {
+        if (deadline_ms != CAIRN_FOREVER && slice_ms >= left_ms) {
             Py_RETURN_FALSE;
         }
     }
