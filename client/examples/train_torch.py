@@ -129,10 +129,10 @@ def main() -> None:
         optim.step()
         sched.step()
         if step % args.save_every == 0:
-            begin = time.monotonic()
-            ck.save(step, metrics={"loss": float(loss)})  # Cairn: returns when copied; the rest runs beside training
+            begin, value = time.monotonic(), loss.item()
+            ck.save(step, metrics={"loss": value})  # Cairn: returns when copied; the rest runs beside training
             if rank == 0:
-                print(f"step {step} loss {float(loss):.4f} saving ({1000 * (time.monotonic() - begin):.0f} ms blocked)", flush=True)
+                print(f"step {step} loss {value:.4f} saving ({1000 * (time.monotonic() - begin):.0f} ms blocked)", flush=True)
     ck.wait()  # Cairn
     ck.close()  # Cairn
     digests = [digest(model, optim)]
