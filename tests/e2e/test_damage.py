@@ -102,6 +102,11 @@ class Damage(Case):
         document = verified(daemon, check=6)
         good = {entry["step"]: entry["good"] for entry in document["checked"]}
         self.assertEqual(good, {1: True, 2: False, 3: False})
+        # The daemon has the part in its cache; who looks for damage is shown the disk.
+        document = verified(daemon, "server", check=6)
+        self.assertEqual({entry["step"]: entry["good"] for entry in document["checked"]}, good)
+        self.assertEqual(daemon.stop(), 0)
+        daemon.start()
         group = self.group(daemon)
         self.assertEqual(group.restore(), (1, 1, True))
         group.all("check", 1)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as scripts use it: JSON, exit statuses, shares of a verify, and the files of a restore,
+read by a strict parser that knows nothing of Cairn."""
+
+import json
+import os
+import pty
+import struct
+import subprocess
+
+from harness import BIN, Case, Group, add_state, cairn, cairn_json, main
+
+WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+          "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}
+MASK = 2**64 - 1
+# A typed tree: FORMAT.md 10; made once by hand, its bytes are checked by the library.
+
+
+def no_duplicates(pairs):
+    keys = [key for key, _ in pairs]
+    if len(keys) != len(set(keys)):
+        raise ValueError(f"duplicate keys: {keys}")
+    return dict(pairs)
+
+
+def read_safetensors(path):
+    """{name: (dtype, shape, bytes)}, or ValueError: the rules are checked, not assumed."""
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    header = data[8:8 + length]
+    if length > 100_000_000 or len(header) != length or not header.startswith(b"{"):
+        raise ValueError("no header")
+    if (8 + length) % 8 != 0:
+        raise ValueError("the data is not aligned to 8")
+    table = json.loads(header.decode("utf-8"), object_pairs_hook=no_duplicates)
+    metadata = table.pop("__metadata__", {})
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("metadata is not all strings")
+    data = data[8 + length:]
+    at, tensors = 0, {}
+    for name, entry in sorted(table.items(), key=lambda item: item[1]["data_offsets"]):
+        if set(entry) != {"dtype", "shape", "data_offsets"}:
+            raise ValueError(f"{name}: {sorted(entry)}")
+        begin, end = entry["data_offsets"]
+        elements = 1
+        for size in entry["shape"]:
+            elements *= size
+        if begin != at or end - begin != elements * WIDTHS[entry["dtype"]]:
+            raise ValueError(f"{name}: a hole, an overlap or a wrong size at {begin}..{end}")
+        tensors[name] = (entry["dtype"], entry["shape"], data[begin:end])
+        at = end
+    if at != len(data):
+        raise ValueError(f"{len(data) - at} bytes behind the last tensor")
+    return tensors
+
+
+def mix(x):
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & MASK
+    return x ^ x >> 31
+
+
+def expected(name, seed, elements, width, coordinate=""):
+    """What e2e_rank's `fill` writes (state.c), computed again here."""
+    key = 0xCBF29CE484222325
+    for byte in (name + coordinate).encode():
+        key = ((key ^ byte) * 0x100000001B3) & MASK
+    return b"".join((mix(key ^ mix(seed) ^ at) & (256**width - 1)).to_bytes(width, "little")
+                    for at in range(elements))
+
+
+class Files(Case):
+    def test_restored_files(self):
+        daemon = self.daemon()
+        group = Group(self.bed, daemon.url(), 2, state=None)
+        for number, rank in enumerate(group.ranks):
+            add_state(rank, number, 2, 96)
+            rank.do("tensor", "scalar", "int64", "-", "replicated")
+            rank.do("tensor", "empty", "float16", "0x3", "replicated")
+            rank.do("tensor", "flags", "bool", "7", "replicated")
+            rank.do("tensor", "head/β.bf", "bfloat16", "3x5", "replicated")
+            rank.do("blob", "loader", "bytes", "local", f"0{number}ff00", f"rank={number}")
+        group.all("set")
+        group.all("fill", 3)
+        group.save(1)
+        for number, where in enumerate((("--server", f"unix:{daemon.socket}"), ("--store", f"dir:{daemon.store}"))):
+            target = self.bed.path / f"out{number}"
+            document = cairn_json("restore", "demo/run", "--to", target, *where)
+            self.assertFalse(document["fell_back"])
+            self.check_files(target)
+
+    def check_files(self, target):
+        model = read_safetensors(target / "model.safetensors")
+        self.assertEqual(set(model), {"model.w", "optim.m", "scalar", "empty", "flags", "head/β.bf"})
+        for name in ("model.w", "optim.m"):
+            self.assertEqual(model[name], ("F32", [96, 16], expected(name, 3, 96 * 16, 4)))
+        self.assertEqual(model["scalar"], ("I64", [], expected("scalar", 3, 1, 8)))
+        self.assertEqual(model["empty"], ("F16", [0, 3], b""))
+        self.assertEqual(model["head/β.bf"], ("BF16", [3, 5], expected("head/β.bf", 3, 15, 2)))
+        flags = bytes(byte & 1 for byte in expected("flags", 3, 7, 1))
+        self.assertEqual(model["flags"], ("BOOL", [7], flags))
+        for rank in range(2):
+            local = read_safetensors(target / f"local-rank={rank}.safetensors")
+            self.assertEqual(local["rng"], ("U8", [100], expected("rng", 3, 100, 1, f"rank={rank}")))
+            self.assertEqual((target / f"loader-rank={rank}.bin").read_bytes(), bytes([rank, 255, 0]))
+        summary = json.loads((target / "checkpoint.json").read_text(), object_pairs_hook=no_duplicates)
+        self.assertEqual((summary["run"], summary["checkpoint"]["step"]), ("demo/run", 1))
+        for entry in summary["entries"]:
+            self.assertTrue((target / entry["file"]).exists(), entry)
+        self.assertFalse(target.with_name(target.name + ".partial").exists())
+
+    def test_target_not_empty(self):
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        target = self.bed.path / "out"
+        target.mkdir()
+        (target / "mine").write_text("mine")
+        _, _, err = cairn("restore", "demo/run", "--to", target, "--store", f"dir:{daemon.store}", check=1)
+        self.assertIn("NOT_EMPTY", err)
+        self.assertEqual(sorted(os.listdir(target)), ["mine"])
+        (target / "mine").unlink()
+        cairn("restore", "demo/run", "--to", target, "--store", f"dir:{daemon.store}", check=0)
+
+    def test_leftovers_of_another_restore(self):
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        (self.bed.path / "out.partial").mkdir()
+        _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "out", "--store", f"dir:{daemon.store}",
+                          check=1)
+        self.assertIn("out.partial", err)
+
+
+class Commands(Case):
+    def setUp(self):
+        super().setUp()
+        self.server = self.daemon()
+        for run, steps in (("demo/one", 3), ("demo/two", 1)):
+            group = Group(self.bed, self.server.url(run), 2)
+            for step in range(1, steps + 1):
+                group.save(step)
+            group.end()
+        self.ways = (("--server", f"unix:{self.server.socket}"), ("--store", f"dir:{self.server.store}"))
+
+    def test_ls(self):
+        for where in self.ways:
+            self.assertEqual(cairn_json("ls", *where)["runs"], ["demo/one", "demo/two"])
+            self.assertEqual([c["step"] for c in cairn_json("ls", "demo/one", *where)["checkpoints"]], [3, 2, 1])
+            _, out, _ = cairn("ls", *where, check=0)
+            self.assertEqual(out, "demo/one\ndemo/two\n")
+            _, out, _ = cairn("ls", "demo/one", "--limit", 1, *where, check=0)
+            self.assertIn("3@1", out)
+            self.assertNotIn("2@1", out)
+        self.assertEqual(cairn("ls", env={"CAIRN_STORE": f"dir:{self.server.store}"}, check=0)[1],
+                         "demo/one\ndemo/two\n")
+        self.assertEqual(cairn("ls", env={"CAIRN_SERVER": f"unix:{self.server.socket}"}, check=0)[1],
+                         "demo/one\ndemo/two\n")
+
+    def test_show_and_status(self):
+        for where in self.ways:
+            document = cairn_json("show", "demo/one", "2@1", *where)
+            self.assertEqual(document["checkpoint"]["step"], 2)
+            self.assertEqual(document["manifest"]["tags"], ["e2e"])
+            self.assertEqual(document["manifest"]["metrics"], {"loss": 0.5})
+            names = {(entry["name"], entry["coordinate"]) for entry in document["entries"]}
+            self.assertEqual(names, {("model.w", None), ("optim.m", None), ("rng", "rank=0"), ("rng", "rank=1")})
+            self.assertEqual(cairn_json("show", "demo/one", *where)["checkpoint"]["step"], 3)
+            _, out, _ = cairn("show", "demo/one", 2, *where, check=0)
+            self.assertIn("model.w", out)
+            self.assertEqual(cairn_json("status", "demo/one", "2@1", *where)["checkpoint"]["state"], "committed")
+            status, out, _ = cairn("status", "demo/one", "9@1", "--json", *where)
+            self.assertEqual((status, json.loads(out)["checkpoint"]["state"]), (4, "none"))
+
+    def test_shares_of_a_verify(self):
+        for where in self.ways:
+            whole = cairn_json("verify", *where)
+            self.assertEqual(whole["checkpoints"], 4)
+            shares = [cairn_json("verify", "--read-data-subset", f"{n}/3", *where) for n in (1, 2, 3)]
+            self.assertEqual(sum(share["chunks"] for share in shares), whole["chunks"])
+            self.assertEqual(sum(share["bytes"] for share in shares), whole["bytes"])
+            self.assertTrue(all(share["checkpoints"] == 4 for share in shares))
+            none = cairn_json("verify", "--no-read-data", *where)
+            self.assertEqual((none["checkpoints"], none["chunks"], none["bytes"]), (4, 0, 0))
+            self.assertEqual(cairn_json("verify", "demo/one", "2", *where)["checkpoints"], 1)
+
+    def test_exit_statuses(self):
+        store = ("--store", f"dir:{self.server.store}")
+        for status, words in (
+                (0, ("version",)), (0, ("--help",)), (0, ("ls", "--help")),
+                (2, ("fly",)), (2, ("ls", "--fly")), (2, ("ls", "a/b", "c", "d")), (2, ("ls", "not a run", *store)),
+                (2, ("verify", "--read-data-subset", "4/3", *store)), (2, ("restore", "demo/one", *store)),
+                (2, ("ls",)), (2, ("show", *store)), (2, ("ls", "--timeout", "soon", *store)),
+                (2, ("show", "demo/one", "two", *store)), (2, ("status", "demo/one", "2", *store)),
+                (4, ("show", "demo/one", "77", *store)), (4, ("show", "demo/nothing", *store)),
+                (5, ("ls", "--server", "127.0.0.1:1", "--timeout", "1")),
+                (10, ("ls", "--store", f"dir:{self.bed.path}/nowhere")),
+                (10, ("ls", "--store", f"dir:{self.bed.path}/pki"))):
+            clean = {"CAIRN_SERVER": "", "CAIRN_STORE": ""}
+            environment = {key: value for key, value in os.environ.items() if key not in clean}
+            done = subprocess.run([str(BIN / "cairn"), *(str(word) for word in words)], capture_output=True,
+                                  timeout=30, env=environment, stdin=subprocess.DEVNULL)
+            self.assertEqual(done.returncode, status, f"{words}: {done.stderr.decode()}")
+            if status != 0:
+                done = subprocess.run([str(BIN / "cairn"), *(str(word) for word in words), "--json"],
+                                      capture_output=True, timeout=30, env=environment, stdin=subprocess.DEVNULL)
+                error = json.loads(done.stderr)
+                self.assertEqual((error["message_type"], error["code"], error["schema_version"]),
+                                 ("exit_error", status, 1))
+
+    def test_terminal_and_pipe(self):
+        words = [str(BIN / "cairn"), "verify", *self.ways[1]]
+        primary, secondary = pty.openpty()
+        done = subprocess.run(words, stdout=secondary, stderr=subprocess.PIPE, timeout=30,
+                              stdin=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"})
+        os.close(secondary)
+        os.close(primary)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        for command in (("ls", "demo/one"), ("verify",), ("show", "demo/one")):
+            _, out, err = cairn(*command, *self.ways[0], check=0, env={"TERM": "xterm"})
+            self.assertNotIn("\x1b", out + err)  # no colours, no bars where nobody looks
+            self.assertNotIn("\r", out + err)
+
+    def test_a_reader_that_goes_away(self):
+        done = subprocess.run(f"'{BIN / 'cairn'}' verify --store dir:{self.server.store} | true", shell=True,
+                              timeout=30, capture_output=True)
+        self.assertEqual(done.returncode, 0)
+
+
+if __name__ == "__main__":
+    main()

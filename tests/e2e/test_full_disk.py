@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk that is full in the middle of a save, and a target without room: small ext4 images, mounted by
+root; skipped (77) where that is not possible."""
+
+import os
+import subprocess
+import sys
+
+from harness import Case, Rank, cairn, listed, main, token
+
+
+def mountable():
+    if os.geteuid() != 0:
+        return "only root can mount"
+    probe = subprocess.run(["losetup", "-f"], capture_output=True)
+    return None if probe.returncode == 0 else "there is no free loop device: " + probe.stderr.decode()
+
+
+class FullDisk(Case):
+    def mount(self, name, megabytes):
+        image, point = self.bed.path / f"{name}.img", self.bed.path / name
+        with open(image, "wb") as file:
+            file.truncate(megabytes << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True, timeout=60)
+        point.mkdir()
+        done = subprocess.run(["mount", "-o", "loop", str(image), str(point)], capture_output=True, timeout=60)
+        if done.returncode != 0:
+            self.skipTest(f"mount: {done.stderr.decode()}")
+        self.addCleanup(self.unmount, point)
+        return point
+
+    def unmount(self, point):
+        for process in self.bed.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        subprocess.run(["umount", str(point)], check=True, timeout=60)
+
+    def test_in_the_middle_of_a_save(self):
+        point = self.mount("small", 64)
+        daemon = self.daemon(path=point / "store", store_reserve="2MiB", save_chunk="1MiB")
+        rank = Rank(self.bed)
+        rank.do("open", daemon.url(), 0, 1, token())
+        rank.do("tensor", "w", "float32", "4194304", "replicated")  # 16 MiB
+        rank.do("set")
+        rank.do("fill", 1)
+        saved, step = set(), 0
+        while True:
+            step += 1
+            answer = rank.ask("wait", rank.do("save", step, 8000, timeout_s=60)["op"], 30000, timeout_s=60)
+            if not answer["ok"]:
+                break
+            saved.add((step, answer["term"]))
+            self.assertLess(step, 6, "64 MiB hold no more than that")
+        self.assertGreaterEqual(len(saved), 1)
+        self.assert_error((answer["error"], answer["text"]), "NO_SPACE")
+        self.assert_whole(daemon, saved)
+        # The older ones are whole, and can be restored from the full disk.
+        rank.do("fill", 2)
+        restored = rank.do("wait", rank.do("restore", "latest")["op"], 20000)
+        self.assertEqual((restored["step"], restored["term"]), max(saved))
+        rank.do("check", 1)
+        # A restart on a full disk gives the same catalogue; with room again, saving goes on.
+        rank.kill()
+        daemon.kill()
+        daemon.start()
+        self.assertEqual(set(listed(daemon, how="server")), saved)
+        small = Rank(self.bed)
+        small.do("open", daemon.url(), 0, 1, token())
+        small.do("tensor", "w", "float32", "4194304", "replicated")
+        small.do("set")
+        small.do("wait", small.do("restore", "latest")["op"], 20000)
+        small.do("check", 1)
+
+    def test_target_disk_full(self):
+        daemon = self.daemon()
+        rank = Rank(self.bed)
+        rank.do("open", daemon.url(), 0, 1, token())
+        rank.do("tensor", "w", "float32", "4194304", "replicated")
+        rank.do("set")
+        rank.do("wait", rank.do("save", 1, 20000)["op"], 20000)
+        point = self.mount("target", 8)
+        status, _, err = cairn("restore", "demo/run", "--to", point / "out", "--store", f"dir:{daemon.store}")
+        self.assertEqual(status, 1, err)
+        self.assertIn("NO_SPACE", err)
+        self.assertEqual([path.name for path in point.iterdir()], ["lost+found"])
+        self.assert_whole(daemon, {(1, 1)})
+
+
+if __name__ == "__main__":
+    reason = mountable()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    main()

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile bytes at the port, and peers of other versions: the daemon goes on serving, within bounds (I8)."""
+
+import os
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+
+from harness import Case, cairn, main, rng, wait_until
+
+VERSION_ERROR = 31
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def frame(kind, message, version=1, payload=0, stream=0, magic=b"CRN1", message_bytes=None, sequence=1):
+    head = magic + struct.pack("<BBHIIQI", version, 0, kind, stream,
+                               len(message) if message_bytes is None else message_bytes, sequence, payload)
+    return head + struct.pack("<I", crc32c(head + message)) + message
+
+
+def varint(value):
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def hello(least, most):
+    return b"\x08" + varint(least) + b"\x10" + varint(most)
+
+
+class Hostile(Case):
+    def setUp(self):
+        super().setUp()
+        self.server = self.daemon(listen_tcp="127.0.0.1:0", session_login="2s", session_max="300")
+        group = self.group(self.server)
+        group.save(1)
+        group.end()
+
+    def connect(self):
+        sock = socket.create_connection(("127.0.0.1", self.server.port()))
+        sock.settimeout(10)
+        return sock
+
+    def closes(self, sock):
+        """What the daemon says until it closes."""
+        said = b""
+        try:
+            while data := sock.recv(65536):
+                said += data
+        except ConnectionResetError:
+            pass
+        sock.close()
+        return said
+
+    def still_serves(self):
+        self.assertIsNone(self.server.process.poll(), self.server.tail())
+        self.assert_whole(self.server, {(1, 1)}, "server")
+
+    def test_random_bytes(self):
+        random = rng()
+        for _ in range(60):
+            sock = self.connect()
+            data = random.randbytes(random.randrange(1, 5000))
+            if random.random() < 0.5:
+                data = b"CRN1\x01\x00" + data
+            try:
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+            self.closes(sock)
+        self.still_serves()
+
+    def test_damaged_frames(self):
+        random = rng()
+        good = frame(1, hello(1, 1))
+        for at in range(len(good)):
+            sock = self.connect()
+            sock.sendall(good[:at] + bytes([good[at] ^ 1 << random.randrange(8)]) + good[at + 1:])
+            sock.shutdown(socket.SHUT_WR)
+            self.closes(sock)
+        self.still_serves()
+
+    def test_oversized_lengths(self):
+        for words in ({"message_bytes": 0xFFFFFFFF}, {"payload": 0xFFFFFFFF}, {"message_bytes": 1 << 30},
+                      {"payload": 1 << 30}):
+            sock = self.connect()
+            sock.sendall(frame(1, b"", **words))
+            self.closes(sock)  # at once, not after memory was found for it
+        for kind in (24, 29):  # payload before anybody has logged in
+            sock = self.connect()
+            sock.sendall(frame(1, hello(1, 1)))
+            sock.sendall(frame(kind, b"", payload=4096, sequence=2) + bytes(4096))
+            self.closes(sock)
+        self.still_serves()
+
+    def test_other_versions(self):
+        sock = self.connect()
+        sock.sendall(frame(1, hello(7, 9)))
+        said = self.closes(sock)
+        self.assertEqual(struct.unpack_from("<H", said, 6)[0], 3)  # ERROR
+        self.assertIn(b"version", said)
+        sock = self.connect()
+        sock.sendall(frame(1, hello(1, 1), version=9))
+        self.closes(sock)
+        self.still_serves()
+
+    def test_a_server_of_another_version(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.settimeout(10)
+
+        def serve():
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                with sock:
+                    sock.recv(4096)
+                    sock.sendall(frame(2, b"\x08\x09"))  # WELCOME, version 9
+                    time.sleep(0.2)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        status, _, err = cairn("ls", "demo/run", "--server", f"127.0.0.1:{listener.getsockname()[1]}",
+                               "--timeout", 5)
+        listener.close()
+        self.assertIn(status, (1, 5), err)
+        self.assertRegex(err, "VERSION|PROTOCOL")
+
+    def test_slow_loris(self):
+        good = frame(1, hello(1, 1))
+        slow = [self.connect() for _ in range(20)]
+        started = time.monotonic()
+        for at in range(6):
+            for sock in slow:
+                try:
+                    sock.send(good[at:at + 1])
+                except OSError:
+                    pass
+            time.sleep(0.5)
+        for sock in slow:  # [session] login = 2s, however busily they drip
+            self.closes(sock)
+        self.assertLess(time.monotonic() - started, 10)
+        self.still_serves()
+
+    def test_many_idle_connections(self):
+        def descriptors():
+            return len(list(Path(f"/proc/{self.server.process.pid}/fd").iterdir()))
+
+        base = descriptors()
+        idle = [self.connect() for _ in range(200)]
+        self.still_serves()
+        group = self.group(self.server)
+        group.restore()
+        group.save(2)
+        group.end()
+        for sock in idle:
+            self.closes(sock)
+        wait_until("descriptors return to base", lambda: descriptors() <= base, 10)
+        self.assert_whole(self.server, {(1, 1), (2, 1 + 1)}, "server")
+
+    def test_more_connections_than_allowed(self):
+        idle = [self.connect() for _ in range(320)]
+        time.sleep(0.2)
+        refused = cairn("ls", "--server", f"unix:{self.server.socket}", "--timeout", 1)
+        self.assertIn(refused[0], (5, 11), refused[2])
+        for sock in idle:
+            sock.close()
+        wait_until("there is room again",
+                   lambda: cairn("ls", "--server", f"unix:{self.server.socket}", "--timeout", 2)[0] == 0)
+        self.still_serves()
+
+
+if __name__ == "__main__":
+    main()
