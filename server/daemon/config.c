@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SESSION_TIME_MAX_MS = 24 * 3600 * 1000 };
+
 enum kind { KIND_TEXT, KIND_BYTES, KIND_DURATION, KIND_COUNT, KIND_BOOL };
 
 struct key {
@@ -125,9 +127,7 @@ int config_set(struct config *config, const char *name, const char *value, struc
     return status;
 }
 
-/* --- the file
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- the file --- */
 
 struct reading {
     struct config *config;
@@ -213,9 +213,7 @@ int config_read(struct config *config, const char *path, struct diag *diag)
     return diag_copy(diag, &local);
 }
 
-/* --- across keys
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- across keys --- */
 
 static int check_tls(const struct config *config, struct diag *diag)
 {
@@ -244,6 +242,13 @@ static int check_numbers(const struct config *config, struct diag *diag)
     }
     if (config->login_ms == 0 || config->grant_idle_ms == 0) {
         return diag_set(diag, CAIRN_E_CONFIG, "[session] login and grant-idle must be above zero");
+    }
+    const uint64_t times[] = {config->login_ms, config->heartbeat_ms, config->dead_after_ms,
+                              config->grant_idle_ms};
+    for (size_t i = 0; i < ARRAY_LEN(times); i++) {
+        if (times[i] > SESSION_TIME_MAX_MS) {
+            return diag_set(diag, CAIRN_E_CONFIG, "[session]: times of at most 24h");
+        }
     }
     if (config->store_threads > 64 || config->verify_threads > 64) {
         return diag_set(diag, CAIRN_E_CONFIG,
@@ -292,9 +297,7 @@ int config_check(const struct config *config, struct diag *diag)
     return status != 0 ? status : check_words(config, diag);
 }
 
-/* --- printing
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- printing --- */
 
 static void print_value(const struct config *config, const struct key *key, FILE *out)
 {

@@ -93,12 +93,13 @@ int value_text(const char *text, size_t bytes, char *ret, struct diag *diag)
     return 0;
 }
 
-static void format(uint64_t value, const struct unit *units, size_t count, struct unit least,
-                   char *ret, size_t bytes)
+/* In the largest unit that leaves no rest. */
+static void format(uint64_t value, const struct unit *units, size_t count, char *ret, size_t bytes)
 {
-    struct unit best = least;
+    struct unit best = {"", 0};
     for (size_t i = 0; i < count; i++) {
-        if (units[i].factor > best.factor && value > 0 && value % units[i].factor == 0) {
+        bool fits = units[i].factor == 1 || (value > 0 && value % units[i].factor == 0);
+        if (fits && units[i].factor > best.factor) {
             best = units[i];
         }
     }
@@ -107,10 +108,10 @@ static void format(uint64_t value, const struct unit *units, size_t count, struc
 
 void value_format_bytes(uint64_t value, size_t bytes, char *ret)
 {
-    format(value, byte_units, ARRAY_LEN(byte_units), (struct unit){"", 1}, ret, bytes);
+    format(value, byte_units, ARRAY_LEN(byte_units), ret, bytes);
 }
 
 void value_format_duration(uint64_t value_ms, size_t bytes, char *ret)
 {
-    format(value_ms, time_units, ARRAY_LEN(time_units), (struct unit){"ms", 1}, ret, bytes);
+    format(value_ms, time_units, ARRAY_LEN(time_units), ret, bytes);
 }

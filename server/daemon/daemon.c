@@ -90,9 +90,7 @@ static void on_signal(void *user, int signum)
     }
 }
 
-/* --- readiness
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- readiness --- */
 
 /* systemd's Type=notify, without its library: one datagram to $NOTIFY_SOCKET. */
 static void notify_ready(void)
@@ -140,8 +138,9 @@ static int start_server(struct daemon *daemon)
     if (status != 0) {
         return status;
     }
-    return listeners_new(daemon->loop, daemon->net, config, daemon->server, &daemon->listeners,
-                         &daemon->diag);
+    struct listeners_options listen = {
+        .loop = daemon->loop, .net = daemon->net, .config = config, .server = daemon->server};
+    return listeners_new(&listen, &daemon->listeners, &daemon->diag);
 }
 
 static void on_catalog_ready(void *user, int status, const struct diag *diag)
@@ -183,7 +182,8 @@ static int open_store(struct daemon *daemon)
                                         .reserve_bytes = config->store_reserve};
     int status = store_dir_new(&options, &daemon->store, &daemon->diag);
     if (status == CAIRN_E_DENIED) {
-        diag_add(&daemon->diag, "may user %lu write in %s?", (unsigned long)geteuid(), options.path);
+        diag_add(&daemon->diag, "may user %lu write in %s?", (unsigned long)geteuid(),
+                 options.path);
     } else if (status != 0) {
         diag_add(&daemon->diag, "open the store %s", options.path);
     }

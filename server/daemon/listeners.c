@@ -70,29 +70,34 @@ static int add_place(struct listeners *listeners, const struct net_addr *addr, u
     return 0;
 }
 
-static int add_tcp(struct listeners *listeners, const struct config *config, const char *text,
-                   struct diag *diag)
+/* Calls each(user, addr, mode) for every address of the configuration, checked. */
+struct address_user {
+    int (*each)(struct address_user *user, const struct net_addr *addr, unsigned mode,
+                struct diag *diag);
+    struct listeners *listeners;
+};
+
+static int parse_tcp(const struct config *config, const char *text, struct net_addr *ret,
+                     struct diag *diag)
 {
-    struct net_addr addr;
-    int status = net_addr_parse(text, CAIRN_DEFAULT_PORT, &addr, diag);
+    int status = net_addr_parse(text, CAIRN_DEFAULT_PORT, ret, diag);
     if (status != 0) {
         diag_add(diag, "[listen] tcp");
         return status;
     }
-    if (addr.family != NET_TCP) {
+    if (ret->family != NET_TCP) {
         return diag_set(diag, CAIRN_E_CONFIG, "[listen] tcp: '%s' is no TCP address", text);
     }
-    if (!listeners->tls && !net_addr_is_local(&addr) && !config->listen_plaintext) {
+    if (config->tls_cert[0] == '\0' && !net_addr_is_local(ret) && !config->listen_plaintext) {
         return diag_set(diag, CAIRN_E_CONFIG,
                         "[listen] tcp: %s is reachable from the network and there is no TLS: set "
-                        "[tls] cert, key and ca, or say "
-                        "plaintext-on-network = yes",
+                        "[tls] cert, key and ca, or say plaintext-on-network = yes",
                         text);
     }
-    return add_place(listeners, &addr, 0, diag);
+    return 0;
 }
 
-static int add_all(struct listeners *listeners, const struct config *config, struct diag *diag)
+static int each_address(const struct config *config, struct address_user *user, struct diag *diag)
 {
     int status = 0;
     if (config->listen_unix[0] != '\0') {
@@ -101,27 +106,51 @@ static int add_all(struct listeners *listeners, const struct config *config, str
             return diag_set(diag, CAIRN_E_CONFIG, "[listen] unix: the path is too long");
         }
         memcpy(addr.host, config->listen_unix, strlen(config->listen_unix) + 1);
-        status =
-            add_place(listeners, &addr, (unsigned)strtoul(config->listen_unix_mode, NULL, 8), diag);
+        unsigned mode = (unsigned)strtoul(config->listen_unix_mode, NULL, 8);
+        status = user->each(user, &addr, mode, diag);
     }
     char copy[CONFIG_TEXT_MAX];
     memcpy(copy, config->listen_tcp, sizeof(copy));
     char *save = NULL;
     for (char *text = strtok_r(copy, ", ", &save); status == 0 && text;
          text = strtok_r(NULL, ", ", &save)) {
-        status = add_tcp(listeners, config, text, diag);
+        struct net_addr addr;
+        status = parse_tcp(config, text, &addr, diag);
+        status = status != 0 ? status : user->each(user, &addr, 0, diag);
     }
     return status;
 }
 
-int listeners_new(struct loop *loop, struct net *net, const struct config *config,
-                  struct server *server, struct listeners **ret, struct diag *diag)
+static int only_look(struct address_user *user, const struct net_addr *addr, unsigned mode,
+                     struct diag *diag)
 {
+    (void)user, (void)addr, (void)mode, (void)diag;
+    return 0;
+}
+
+static int bind_address(struct address_user *user, const struct net_addr *addr, unsigned mode,
+                        struct diag *diag)
+{
+    return add_place(user->listeners, addr, mode, diag);
+}
+
+int listeners_check(const struct config *config, struct diag *diag)
+{
+    struct address_user user = {.each = only_look};
+    return each_address(config, &user, diag);
+}
+
+int listeners_new(const struct listeners_options *options, struct listeners **ret,
+                  struct diag *diag)
+{
+    const struct config *config = options->config;
     struct listeners *listeners = calloc(1, sizeof(*listeners));
     if (!listeners) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for listeners");
     }
-    *listeners = (struct listeners){.loop = loop, .net = net, .server = server};
+    *listeners =
+        (struct listeners){.loop = options->loop, .net = options->net, .server = options->server};
+    struct address_user user = {.each = bind_address, .listeners = listeners};
     int status = 0;
     if (config->tls_cert[0] != '\0') {
         struct tls_options tls = {.cert_file = config->tls_cert,
@@ -132,7 +161,7 @@ int listeners_new(struct loop *loop, struct net *net, const struct config *confi
         status = tls_context_new(&tls, &listeners->tls, diag);
     }
     if (status == 0) {
-        status = add_all(listeners, config, diag);
+        status = each_address(config, &user, diag);
     }
     if (status != 0) {
         listeners_free(listeners);

@@ -12,10 +12,18 @@
 
 struct listeners;
 
-/* Binds everything or nothing. BUSY: the address is in use; CONFIG: plaintext on the network; AUTH:
- * certificates. */
-int MUST_USE listeners_new(struct loop *loop, struct net *net, const struct config *config,
-                           struct server *server, struct listeners **ret, struct diag *diag);
+struct listeners_options {
+    struct loop *loop;
+    struct net *net;
+    const struct config *config;
+    struct server *server;
+};
+
+/* What can be said without binding. CONFIG: an address that is none, plaintext on the network. */
+int MUST_USE listeners_check(const struct config *config, struct diag *diag);
+/* Binds everything or nothing. BUSY: the address is in use; CONFIG; AUTH: certificates. */
+int MUST_USE listeners_new(const struct listeners_options *options, struct listeners **ret,
+                           struct diag *diag);
 /* Stops accepting and removes the Unix socket. Accepts NULL. */
 void listeners_free(struct listeners *listeners);
 

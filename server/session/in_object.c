@@ -112,18 +112,13 @@ void in_object_drop(struct in_object *object)
 /* --- one payload
  * ---------------------------------------------------------------------------------- */
 
-static bool is_zero(const uint8_t *data, size_t bytes)
-{
-    return bytes == 0 || (data[0] == 0 && memcmp(data, data + 1, bytes - 1) == 0);
-}
-
 static void verify_run(struct work *work)
 {
     struct in_write *write = container_of(work, struct in_write, work);
     uint64_t at = 0;
     for (uint32_t i = 0; i < write->envelope_count && write->status == 0; i++) {
         const struct envelope *envelope = &write->envelopes[i];
-        if (!is_zero(write->payload + at, envelope->offset - at)) {
+        if (!is_all_zero(envelope->offset - at, write->payload + at)) {
             write->status = diag_set(&write->diag, CAIRN_E_DIGEST_MISMATCH,
                                      "padding in front of a chunk is not zero");
             return;

@@ -208,9 +208,7 @@ static int on_payload(void *user, const struct frame *frame, const struct msg *m
     return 0;
 }
 
-/* --- life
- * -----------------------------------------------------------------------------------------------
- */
+/* --- life --- */
 
 void session_log(const struct session *session, int level, const char *text, const char *err)
 {

@@ -92,9 +92,7 @@ static int check_record(const struct session *session, const struct run_state *s
     return 0;
 }
 
-/* --- JOIN
- * ------------------------------------------------------------------------------------------------
- */
+/* --- JOIN --- */
 
 static void joined(struct request *request, const struct run_state *state)
 {

@@ -105,9 +105,7 @@ void session_part(struct session *session, const struct frame *frame)
     session_free_part_left(session);
 }
 
-/* --- SEAL
- * -------------------------------------------------------------------------------------------------
- */
+/* --- SEAL --- */
 
 static void seal_free(struct request *request)
 {

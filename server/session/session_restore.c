@@ -148,9 +148,7 @@ int session_on_restore(struct session *session, uint32_t stream, const struct ms
     return 0;
 }
 
-/* --- REPORT
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- REPORT --- */
 
 static void on_reported(struct run_req *req)
 {
@@ -208,9 +206,7 @@ int session_on_report(struct session *session, uint32_t stream, const struct msg
     return 0;
 }
 
-/* --- FETCH
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- FETCH --- */
 
 enum { PIECE_BYTES = 1 << 20 };
 
@@ -351,9 +347,7 @@ int session_on_fetch(struct session *session, uint32_t stream, const struct msg 
     return 0;
 }
 
-/* --- PLAN
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- PLAN --- */
 
 static void on_planned(struct plan_req *req)
 {
@@ -391,9 +385,7 @@ int session_on_plan(struct session *session, uint32_t stream, const struct msg *
     return 0;
 }
 
-/* --- READ
- * --------------------------------------------------------------------------------------------------------
- */
+/* --- READ --- */
 
 static void read_free(struct request *request)
 {

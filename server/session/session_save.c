@@ -85,9 +85,7 @@ static void on_failed(void *user, uint32_t stream, const struct object_id *id, i
 static const struct writer_events writer_events = {.on_durable = on_durable,
                                                    .on_failed = on_failed};
 
-/* --- OPEN
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- OPEN --- */
 
 static int add_save(struct session *session, struct ckpt_id id, uint64_t open_id)
 {
@@ -253,9 +251,7 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
     return 0;
 }
 
-/* --- payloads
- * --------------------------------------------------------------------------------------------------
- */
+/* --- payloads --- */
 
 int session_on_want(struct session *session, uint32_t stream, const struct msg *msg,
                     struct diag *diag)
@@ -309,9 +305,7 @@ int session_on_object_end(struct session *session, uint32_t stream, const struct
     return writer_end(save->writer, stream, end, diag);
 }
 
-/* --- HAVE
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- HAVE --- */
 
 static void on_have(struct writer_have *have, int status, const struct diag *diag, size_t count,
                     const uint32_t *sequences)
@@ -354,9 +348,7 @@ int session_on_have(struct session *session, uint32_t stream, const struct msg *
     return 0;
 }
 
-/* --- WAIT and ABORT
- * --------------------------------------------------------------------------------------------------
- */
+/* --- WAIT and ABORT --- */
 
 static void reply_outcome(struct request *request, struct msg_outcome outcome)
 {

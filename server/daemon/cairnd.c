@@ -4,6 +4,7 @@
  */
 #include "base/log.h"
 #include "daemon/daemon.h"
+#include "daemon/listeners.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -13,6 +14,8 @@
 enum action { ACTION_RUN, ACTION_CHECK, ACTION_PRINT, ACTION_HELP, ACTION_VERSION };
 
 struct arguments {
+    int argc, at; /* at: the one that is looked at */
+    char **argv;
     enum action action;
     const char *file;
 };
@@ -35,10 +38,9 @@ static void usage(FILE *out)
                  "--listen-tcp 127.0.0.1:7421\n");
 }
 
-static int take_flag(struct config *config, struct arguments *arguments, int argc, char **argv,
-                     int *io_at, struct diag *diag)
+static int take_flag(struct config *config, struct arguments *arguments, struct diag *diag)
 {
-    const char *flag = argv[*io_at];
+    const char *flag = arguments->argv[arguments->at];
     if (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0) {
         arguments->action = ACTION_HELP;
         return 0;
@@ -54,10 +56,10 @@ static int take_flag(struct config *config, struct arguments *arguments, int arg
     if (strncmp(flag, "--", 2) != 0) {
         return diag_set(diag, CAIRN_E_CONFIG, "'%s' is no option; see cairnd --help", flag);
     }
-    if (*io_at + 1 == argc) {
+    if (arguments->at + 1 == arguments->argc) {
         return diag_set(diag, CAIRN_E_CONFIG, "%s wants a value", flag);
     }
-    const char *value = argv[++*io_at];
+    const char *value = arguments->argv[++arguments->at];
     if (strcmp(flag, "--config") == 0) {
         return 0; /* read before the flags */
     }
@@ -74,17 +76,17 @@ static const char *config_file(int argc, char **argv)
     return getenv("CAIRN_CONFIG");
 }
 
-static int parse(struct config *config, struct arguments *arguments, int argc, char **argv,
-                 struct diag *diag)
+static int parse(struct config *config, struct arguments *arguments, struct diag *diag)
 {
     config_defaults(config);
-    arguments->file = config_file(argc, argv);
+    arguments->file = config_file(arguments->argc, arguments->argv);
     int status = arguments->file ? config_read(config, arguments->file, diag) : 0;
-    for (int i = 1; status == 0 && i < argc; i++) {
-        status = take_flag(config, arguments, argc, argv, &i, diag);
+    for (arguments->at = 1; status == 0 && arguments->at < arguments->argc; arguments->at++) {
+        status = take_flag(config, arguments, diag);
     }
     if (status == 0 && (arguments->action == ACTION_RUN || arguments->action == ACTION_CHECK)) {
         status = config_check(config, diag);
+        status = status != 0 ? status : listeners_check(config, diag);
     }
     return status;
 }
@@ -107,10 +109,10 @@ static void start_log(const struct config *config)
 int main(int argc, char **argv)
 {
     static struct config config;
-    struct arguments arguments = {.action = ACTION_RUN};
+    struct arguments arguments = {.argc = argc, .argv = argv, .action = ACTION_RUN};
     struct diag diag = DIAG_INIT;
     signal(SIGPIPE, SIG_IGN);
-    int status = parse(&config, &arguments, argc, argv, &diag);
+    int status = parse(&config, &arguments, &diag);
     if (status != 0) {
         return fail(status, &diag);
     }

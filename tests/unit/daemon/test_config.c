@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: every kind of value good and bad, every mistake named with its line or flag, what is
+ * printed can be read again, and the shipped file passes. Method: small files in a folder of the
+ * test's own.
+ */
+#include "daemon/config.h"
+#include "daemon/config_value.h"
+#include "daemon/listeners.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct config config, other;
+static char dir[] = "/tmp/cairn-config-XXXXXX";
+static char path[64];
+
+static int group_setup(void **state)
+{
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/cairnd.conf", dir);
+    return 0;
+}
+
+static int group_teardown(void **state)
+{
+    (void)state;
+    unlink(path);
+    return rmdir(dir);
+}
+
+static void write_file(const char *text)
+{
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_int_equal(fputs(text, file) >= 0, 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+static int read_text(const char *text, struct diag *diag)
+{
+    write_file(text);
+    config_defaults(&config);
+    return config_read(&config, path, diag);
+}
+
+static void assert_refused(const char *text, const char *line, const char *what)
+{
+    struct diag diag = DIAG_INIT;
+    char where[96];
+    assert_int_equal(read_text(text, &diag), CAIRN_E_CONFIG);
+    snprintf(where, sizeof where, "%s:%s:", path, line);
+    if (!strstr(diag.text, where) || !strstr(diag.text, what)) {
+        fail_msg("'%s' lacks '%s' or '%s'", diag.text, where, what);
+    }
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes, ms; /* UINT64_MAX: refused */
+    } cases[] = {{"0", 0, UINT64_MAX},
+                 {"512", 512, UINT64_MAX},
+                 {"64KiB", 65536, UINT64_MAX},
+                 {"128MiB", UINT64_C(128) << 20, UINT64_MAX},
+                 {"1GiB", UINT64_C(1) << 30, UINT64_MAX},
+                 {"2TiB", UINT64_C(2) << 40, UINT64_MAX},
+                 {"250ms", UINT64_MAX, 250},
+                 {"10s", UINT64_MAX, 10000},
+                 {"5m", UINT64_MAX, 300000},
+                 {"1h", UINT64_MAX, 3600000},
+                 {"", UINT64_MAX, UINT64_MAX},
+                 {"-1", UINT64_MAX, UINT64_MAX},
+                 {" 1", UINT64_MAX, UINT64_MAX},
+                 {"1 MiB", UINT64_MAX, UINT64_MAX},
+                 {"1MB", UINT64_MAX, UINT64_MAX},
+                 {"1d", UINT64_MAX, UINT64_MAX},
+                 {"18446744073709551616", UINT64_MAX, UINT64_MAX},
+                 {"18446744073709551615GiB", UINT64_MAX, UINT64_MAX},
+                 {"18446744073709551615h", UINT64_MAX, UINT64_MAX}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        uint64_t value = 7;
+        bool good = cases[i].bytes != UINT64_MAX;
+        assert_int_equal(value_bytes(cases[i].text, &value, NULL), good ? 0 : CAIRN_E_CONFIG);
+        assert_true(value == (good ? cases[i].bytes : 7));
+        value = 7;
+        good = cases[i].ms != UINT64_MAX;
+        assert_int_equal(value_duration_ms(cases[i].text, &value, NULL), good ? 0 : CAIRN_E_CONFIG);
+        assert_true(value == (good ? cases[i].ms : 7));
+    }
+    uint64_t count;
+    bool flag = false;
+    char text[4];
+    assert_int_equal(value_count("1", &count, NULL), 0);
+    assert_int_equal(value_count("0", &count, NULL), CAIRN_E_CONFIG);
+    assert_int_equal(value_count("1000001", &count, NULL), CAIRN_E_CONFIG);
+    assert_int_equal(value_bool("yes", &flag, NULL), 0);
+    assert_true(flag);
+    assert_int_equal(value_bool("1", &flag, NULL), CAIRN_E_CONFIG);
+    assert_int_equal(value_text("abc", sizeof text, text, NULL), 0);
+    assert_int_equal(value_text("abcd", sizeof text, text, NULL), CAIRN_E_CONFIG);
+}
+
+static void test_values_print_as_they_read(void **state)
+{
+    (void)state;
+    static const uint64_t values[] = {
+        0, 1, 999, 1024, 65536, 1000, 300000, 3600000, UINT64_C(3) << 40, 1234567};
+    for (size_t i = 0; i < ARRAY_LEN(values); i++) {
+        char text[64];
+        uint64_t back;
+        value_format_bytes(values[i], sizeof text, text);
+        assert_int_equal(value_bytes(text, &back, NULL), 0);
+        assert_true(back == values[i]);
+        value_format_duration(values[i], sizeof text, text);
+        assert_int_equal(value_duration_ms(text, &back, NULL), 0);
+        assert_true(back == values[i]);
+    }
+    char text[64];
+    value_format_bytes(UINT64_C(128) << 20, sizeof text, text);
+    assert_string_equal(text, "128MiB");
+    value_format_duration(300000, sizeof text, text);
+    assert_string_equal(text, "5m");
+}
+
+static void test_a_file_is_read(void **state)
+{
+    (void)state;
+    struct diag diag = DIAG_INIT;
+    int status = read_text("# a comment\n; another\n\n[store]\nurl = dir:/srv/cairn\n"
+                           "create = yes\n[listen]\ntcp = 127.0.0.1:7421\n"
+                           "[memory]\nbuffers = 64MiB\n[daemon]\ngrace = 3s",
+                           &diag);
+    if (status != 0) {
+        fail_msg("%s", diag.text);
+    }
+    assert_string_equal(config.store_url, "dir:/srv/cairn");
+    assert_true(config.store_create);
+    assert_true(config.buffer_bytes == 64 << 20);
+    assert_true(config.grace_ms == 3000);
+    assert_int_equal(config_check(&config, NULL), 0);
+}
+
+static void test_mistakes_have_their_line(void **state)
+{
+    (void)state;
+    char text[2048];
+    assert_refused("[store]\n\nurll = x\n", "3", "did you mean 'url' in [store]");
+    assert_refused("[store]\nurl = dir:/a\n[stare]\nurl = dir:/a\n", "4", "unknown key");
+    assert_refused("[store]\nurl = dir:/a\nurl = dir:/b\n", "3", "set twice");
+    assert_refused("[memory]\nbuffers = 12 apples\n", "2", "not a size");
+    assert_refused("[session]\nlogin = 10\n", "2", "not a duration");
+    assert_refused("[store]\ncreate = maybe\n", "2", "neither yes nor no");
+    assert_refused("[store]\nnonsense\n", "2", "neither [section] nor key");
+    assert_refused("[store]\nthreads = 0\n", "2", "not a count");
+    snprintf(text, sizeof text, "[store]\nurl = dir:/%01000d\n", 0);
+    assert_refused(text, "2", "longer than");
+    struct diag diag = DIAG_INIT;
+    config_defaults(&config);
+    assert_int_not_equal(config_read(&config, "/nowhere/cairnd.conf", &diag), 0);
+    assert_non_null(strstr(diag.text, "/nowhere/cairnd.conf"));
+}
+
+static void test_flags(void **state)
+{
+    (void)state;
+    struct diag diag = DIAG_INIT;
+    config_defaults(&config);
+    assert_int_equal(config_set(&config, "store-url", "dir:/x", &diag), 0);
+    assert_string_equal(config.store_url, "dir:/x");
+    assert_int_equal(config_set(&config, "store-ulr", "dir:/x", &diag), CAIRN_E_CONFIG);
+    assert_non_null(strstr(diag.text, "did you mean --store-url?"));
+    assert_int_equal(config_set(&config, "memory-buffers", "x", &diag), CAIRN_E_CONFIG);
+    assert_non_null(strstr(diag.text, "--memory-buffers"));
+    assert_true(config_has("log-level"));
+    assert_false(config_has("log-levels"));
+}
+
+/* Settings that are good one by one and not together. */
+static void test_cross_checks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *flag, *value, *what;
+    } cases[] = {{"store-url", "", "[store] url"},
+                 {"store-url", "dir:relative", "[store] url"},
+                 {"listen-tcp", "", "[listen]"},
+                 {"tls-cert", "cert.pem", "belong together"},
+                 {"save-chunk", "5000", "[save] chunk"},
+                 {"save-chunk", "8MiB", "[save] chunk"},
+                 {"memory-buffers", "15MiB", "[memory] buffers"},
+                 {"session-dead-after", "6s", "twice heartbeat"},
+                 {"session-heartbeat", "0ms", "twice heartbeat"},
+                 {"session-login", "0s", "above zero"},
+                 {"session-grant-idle", "1200h", "at most 24h"},
+                 {"store-threads", "65", "at most 64"},
+                 {"log-level", "loud", "[log] level"},
+                 {"log-format", "xml", "[log] format"},
+                 {"listen-unix-mode", "0999", "unix-mode"},
+                 {"store-uuid", "abc", "[store] uuid"},
+                 {"listen-tcp", "0.0.0.0:7421", "there is no TLS"},
+                 {"listen-tcp", "127.0.0.1:7421,nonsense:port", "[listen] tcp"}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct diag diag = DIAG_INIT;
+        config_defaults(&config);
+        assert_int_equal(config_set(&config, "store-url", "dir:/srv", NULL), 0);
+        assert_int_equal(config_set(&config, "listen-tcp", "127.0.0.1:1,localhost:2", NULL), 0);
+        assert_int_equal(config_check(&config, NULL), 0);
+        assert_int_equal(listeners_check(&config, NULL), 0);
+        assert_int_equal(config_set(&config, cases[i].flag, cases[i].value, NULL), 0);
+        int status = config_check(&config, &diag);
+        status = status != 0 ? status : listeners_check(&config, &diag);
+        if (status == 0 || !strstr(diag.text, cases[i].what)) {
+            fail_msg("%s=%s: %d '%s'", cases[i].flag, cases[i].value, status, diag.text);
+        }
+    }
+    config_defaults(&config);
+    assert_int_equal(config_set(&config, "listen-tcp", "0.0.0.0:7421", NULL), 0);
+    assert_int_equal(config_set(&config, "listen-plaintext-on-network", "yes", NULL), 0);
+    assert_int_equal(listeners_check(&config, NULL), 0);
+}
+
+static void print_to_file(const struct config *from)
+{
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    config_print(from, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void test_what_is_printed_can_be_read(void **state)
+{
+    (void)state;
+    config_defaults(&config);
+    assert_int_equal(config_set(&config, "store-url", "dir:/srv/cairn", NULL), 0);
+    assert_int_equal(config_set(&config, "memory-buffers", "100MiB", NULL), 0);
+    assert_int_equal(config_set(&config, "daemon-grace", "90s", NULL), 0);
+    assert_int_equal(config_set(&config, "store-create", "yes", NULL), 0);
+    print_to_file(&config);
+    struct diag diag = DIAG_INIT;
+    memset(&other, 0, sizeof other);
+    config_defaults(&other);
+    if (config_read(&other, path, &diag) != 0) {
+        fail_msg("%s", diag.text);
+    }
+    assert_memory_equal(&config, &other, sizeof config);
+}
+
+static void test_the_shipped_file_is_good(void **state)
+{
+    (void)state;
+    struct diag diag = DIAG_INIT;
+    config_defaults(&config);
+    int status = config_read(&config, CAIRN_DEPLOY "/cairnd.conf", &diag);
+    status = status != 0 ? status : config_check(&config, &diag);
+    status = status != 0 ? status : listeners_check(&config, &diag);
+    if (status != 0) {
+        fail_msg("%s", diag.text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_values_print_as_they_read),
+        cmocka_unit_test(test_a_file_is_read),
+        cmocka_unit_test(test_mistakes_have_their_line),
+        cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_cross_checks),
+        cmocka_unit_test(test_what_is_printed_can_be_read),
+        cmocka_unit_test(test_the_shipped_file_is_good),
+    };
+    return cmocka_run_group_tests(tests, group_setup, group_teardown);
+}
