@@ -130,7 +130,7 @@ int planes_encode(struct zstd_encoder *encoder, const struct planes_plain *plain
         if (!put_plane(encoder, plain, planes + i * elements, &out, &kind)) {
             return CAIRN_E_TOO_LARGE;
         }
-        store_u32(out.data + HEADER_BYTES + i * ENTRY_BYTES,
+        store_u32(out.data + HEADER_BYTES + (size_t)i * ENTRY_BYTES,
                   (uint32_t)(out.at - before) | (uint32_t)kind << ENTRY_KIND_SHIFT);
     }
     if (!out_put(&out, left_over, plain->data + plain->bytes - left_over) ||
@@ -265,7 +265,7 @@ int planes_decode(const struct planes_stored *stored, uint8_t *scratch, void *re
     const size_t elements = stored->plain_bytes / shape.width;
     size_t at = HEADER_BYTES + (size_t)ENTRY_BYTES * shape.width;
     for (unsigned i = 0; i < shape.width; i++) {
-        uint32_t entry = load_u32(stored->data + HEADER_BYTES + i * ENTRY_BYTES);
+        uint32_t entry = load_u32(stored->data + HEADER_BYTES + (size_t)i * ENTRY_BYTES);
         const struct plane plane = {.idx = i,
                                     .kind = entry >> ENTRY_KIND_SHIFT,
                                     .stored_bytes = entry & ENTRY_BYTES_MASK,

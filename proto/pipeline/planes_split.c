@@ -18,17 +18,17 @@ static void check_shape(struct planes_shape shape)
     CHECK(!shape.rotate || shape.width > 1);
 }
 
+/* The bits above the element are garbage afterwards; nobody looks at them. */
 static uint64_t rotate_left(struct planes_shape shape, uint64_t value)
 {
-    unsigned bits = 8u * shape.width;
-    uint64_t mask = bits == 64 ? UINT64_MAX : (1ull << bits) - 1;
-    return shape.rotate ? ((value << 1) | (value >> (bits - 1))) & mask : value;
+    unsigned highest = (8u * shape.width - 1) % 64;
+    return shape.rotate ? (value << 1) | (value >> highest) : value;
 }
 
 static uint64_t rotate_right(struct planes_shape shape, uint64_t value)
 {
-    unsigned bits = 8u * shape.width;
-    return shape.rotate ? (value >> 1) | ((value & 1) << (bits - 1)) : value;
+    unsigned highest = (8u * shape.width - 1) % 64;
+    return shape.rotate ? (value >> 1) | ((value & 1) << highest) : value;
 }
 
 static void split_portably(struct planes_shape shape, size_t first, size_t elements,
@@ -87,32 +87,32 @@ WITH_CONSTANT_SHAPE __m128i rotate_vector_right(unsigned width, __m128i v)
 
 /* One pass puts the even bytes of all vectors before the odd ones; after log2(width) passes vector
  * k holds the bytes k of the 16 elements. */
-WITH_CONSTANT_SHAPE void pack_pass(unsigned width, __m128i v[PLANES_WIDTH_MAX])
+WITH_CONSTANT_SHAPE void pack_pass(size_t width, __m128i v[PLANES_WIDTH_MAX])
 {
     const __m128i low = _mm_set1_epi16(0xff);
     __m128i to[PLANES_WIDTH_MAX];
 #pragma GCC unroll 4
-    for (unsigned i = 0; i < width / 2; i++) {
+    for (size_t i = 0; i < width / 2; i++) {
         __m128i a = v[2 * i], b = v[2 * i + 1];
         to[i] = _mm_packus_epi16(_mm_and_si128(a, low), _mm_and_si128(b, low));
         to[width / 2 + i] = _mm_packus_epi16(_mm_srli_epi16(a, 8), _mm_srli_epi16(b, 8));
     }
 #pragma GCC unroll 8
-    for (unsigned i = 0; i < width; i++) {
+    for (size_t i = 0; i < width; i++) {
         v[i] = to[i];
     }
 }
 
-WITH_CONSTANT_SHAPE void unpack_pass(unsigned width, __m128i v[PLANES_WIDTH_MAX])
+WITH_CONSTANT_SHAPE void unpack_pass(size_t width, __m128i v[PLANES_WIDTH_MAX])
 {
     __m128i to[PLANES_WIDTH_MAX];
 #pragma GCC unroll 4
-    for (unsigned i = 0; i < width / 2; i++) {
+    for (size_t i = 0; i < width / 2; i++) {
         to[2 * i] = _mm_unpacklo_epi8(v[i], v[width / 2 + i]);
         to[2 * i + 1] = _mm_unpackhi_epi8(v[i], v[width / 2 + i]);
     }
 #pragma GCC unroll 8
-    for (unsigned i = 0; i < width; i++) {
+    for (size_t i = 0; i < width; i++) {
         v[i] = to[i];
     }
 }
