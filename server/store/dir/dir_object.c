@@ -110,6 +110,8 @@ static int take_space(struct dir_store *store, vfs_fd fd, uint64_t bytes, struct
                       (unsigned long long)store->reserve_bytes);
     }
     rc = rc ? rc : store->vfs->ops->allocate(store->vfs, fd, bytes, diag);
+    /* Its full length at once: a file system writes side by side only within a file's length. */
+    rc = rc ? rc : store->vfs->ops->truncate(store->vfs, fd, bytes, diag);
     pthread_mutex_unlock(&store->admit_lock);
     return rc;
 }
