@@ -217,6 +217,22 @@ static enum sm_result on_final(struct sm *sm)
     return SM_WAIT;
 }
 
+/* With the last try's own words, which tell more than the time that passed. */
+static void say_unreachable(const struct link *link, struct diag *diag)
+{
+    const struct engine_options *options = &link->engine->options;
+    const struct url *url = &options->url;
+    const char *server =
+        url->server_count > 0 ? url->servers[link->server_idx % url->server_count] : "the server";
+    bool told = link->diag.code != 0 && link->diag.code != CAIRN_E_UNREACHABLE;
+    const char *tls = !options->tls && strncmp(server, "unix:", 5) != 0 && !options->dial
+                          ? ", and does it expect TLS (ca_file, --ca-file)"
+                          : "";
+    diag_set(diag, CAIRN_E_UNREACHABLE,
+             "no answer from %s in time: is cairnd running there%s?%s%s", server, tls,
+             told ? " The last try: " : "", told ? link->diag.text : "");
+}
+
 static void on_timer(struct timer *timer)
 {
     struct link *link = container_of(timer, struct link, timer);
@@ -227,10 +243,7 @@ static void on_timer(struct timer *timer)
     } else if (sm_is(&link->sm, LINK_DIAL)) {
         sm_run(&link->sm);
     } else {
-        const struct url *url = &link->engine->options.url;
-        diag_set(&diag, CAIRN_E_UNREACHABLE, "no answer from %s in time: is cairnd running there?",
-                 url->server_count > 0 ? url->servers[link->server_idx % url->server_count]
-                                       : "the server");
+        say_unreachable(link, &diag);
         link_failed(link, CAIRN_E_UNREACHABLE, &diag);
     }
 }

@@ -5,12 +5,14 @@
  * a sequence once; before SEAL was sent the save cannot commit, after it only the server's word
  * (WAIT, ABORT) says what became of it. Loop's thread.
  *
- *   QUEUE -> COPY -> LINK -> OPEN -> SEND -> PART -> SEAL -> WAIT --\
- *              |      ^       |-> HAVE ^                             |
- *              |      +--- a lost connection, from OPEN to WAIT      +--> DRAIN -> END
- *              +----------- ABORT (a failure after OPENED) ----------/
+ *   QUEUE -> LINK -> OPEN -> SEND -> PART -> SEAL -> WAIT --\
+ *       |      ^       |-> HAVE ^                             |
+ *       |      +--- a lost connection, from OPEN to WAIT      +--> DRAIN -> END
+ *       +----------- ABORT (a failure after OPENED) ----------/
  *
- * Waits: QUEUE for its turn, JOIN, arena; COPY and PART for workers; OPEN, HAVE, SEAL, WAIT, ABORT
+ * The copy runs beside LINK, OPEN and SEND: what is copied is digested and sent meanwhile.
+ *
+ * Waits: QUEUE for its turn, JOIN, arena; PART for workers; OPEN, HAVE, SEAL, WAIT, ABORT
  * for replies; LINK for the connection; SEND for grants and OBJECT_DURABLE; DRAIN until no worker
  * and no socket touches our memory. The deadline ends all but DRAIN; ABORT has a grace of its own.
  */
@@ -43,8 +45,7 @@ static enum sm_result on_end(struct sm *sm);
 
 #define SV_STOP (SM_TO(SV_LINK) | SM_TO(SV_ABORT) | SM_TO(SV_DRAIN))
 static const struct sm_state save_table[] = {
-    [SV_QUEUE] = {"queue", save_on_queue, SM_TO(SV_COPY) | SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
-    [SV_COPY] = {"copy", save_on_copy, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
+    [SV_QUEUE] = {"queue", save_on_queue, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
     [SV_LINK] = {"link", on_link, SM_TO(SV_OPEN) | SV_STOP, 0},
     [SV_OPEN] = {"open", on_open, SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
     [SV_HAVE] = {"have", on_have, SM_TO(SV_SEND) | SV_STOP, 0},
@@ -66,7 +67,7 @@ bool save_is_sending(const struct save *save) { return sm_is(&save->sm, SV_SEND)
 bool save_has_failed(const struct save *save) { return save->status != 0; }
 bool save_is_staging(const struct save *save)
 {
-    return save->status == 0 && (sm_is(&save->sm, SV_QUEUE) || sm_is(&save->sm, SV_COPY));
+    return save->status == 0 && (sm_is(&save->sm, SV_QUEUE) || save->copying);
 }
 
 struct object_id save_object_id(const struct save *save, uint32_t object)
@@ -352,6 +353,7 @@ static enum sm_result on_part(struct sm *sm)
     }
     /* Everything durable after a resume does not mean that our digests are made: held objects need
      * none. */
+    save_digest_start(save);
     if (save->part.running || save->slots_busy > 0 || save->digests_running > 0 ||
         save->digest_next < save->layout.payload_count) {
         return SM_WAIT;

@@ -12,7 +12,7 @@
 #include "engine/layout.h"
 #include "engine/snapshot.h"
 
-enum { SAVE_SLOTS = 32, SAVE_DIGESTS = 4, SAVE_TRIES = 3 };
+enum { SAVE_SLOTS = 32, SAVE_DIGESTS = 4, SAVE_DIGESTS_COPYING = 2, SAVE_LEAD = 6, SAVE_TRIES = 3 };
 
 struct save;
 
@@ -106,7 +106,6 @@ struct save {
 /* save.c */
 enum {
     SV_QUEUE,
-    SV_COPY,
     SV_LINK,
     SV_OPEN,
     SV_HAVE,
@@ -124,9 +123,8 @@ bool save_has_failed(const struct save *save);
 struct object_id save_object_id(const struct save *save, uint32_t object);
 struct save_slot *save_slot_take(struct save *save); /* NULL: all are under way */
 
-/* save_stage.c: the states QUEUE and COPY */
+/* save_stage.c: the state QUEUE, and the copy */
 enum sm_result save_on_queue(struct sm *sm);
-enum sm_result save_on_copy(struct sm *sm);
 void save_set_staged(struct save *save, int status);
 
 /* save_stream.c */

@@ -83,6 +83,31 @@ static bool is_first_stager(const struct save *save)
     return true;
 }
 
+static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
+{
+    struct save *save = container_of(snapshot, struct save, snapshot);
+    atomic_fetch_add(&save->user->staged_bytes, bytes);
+    save_digest_start(save);
+    if (done) {
+        save->copying = false;
+        if (save->status == 0) {
+            save_set_staged(save, 0);
+        }
+        save_wake(save);
+    }
+}
+
+static void start_copy(struct save *save)
+{
+    save->copying = true;
+    save->snapshot.set = save->set;
+    save->snapshot.layout = &save->layout;
+    save->snapshot.extent = save->extent;
+    save->snapshot.pool = save->engine->options.pool;
+    save->snapshot.on_progress = on_copied;
+    snapshot_start(&save->snapshot);
+}
+
 enum sm_result save_on_queue(struct sm *sm)
 {
     struct save *save = container_of(sm, struct save, sm);
@@ -112,41 +137,7 @@ enum sm_result save_on_queue(struct sm *sm)
     if (!take_extent(save)) {
         return SM_WAIT;
     }
-    save_move(save, SV_COPY);
-    return SM_AGAIN;
-}
-
-static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
-{
-    struct save *save = container_of(snapshot, struct save, snapshot);
-    atomic_fetch_add(&save->user->staged_bytes, bytes);
-    if (done) {
-        save->copying = false;
-        save_wake(save);
-    }
-}
-
-enum sm_result save_on_copy(struct sm *sm)
-{
-    struct save *save = container_of(sm, struct save, sm);
-    if (!save->answer.asked && save->status == 0) {
-        save->answer.asked = save->copying = true;
-        save->snapshot.set = save->set;
-        save->snapshot.layout = &save->layout;
-        save->snapshot.extent = save->extent;
-        save->snapshot.pool = save->engine->options.pool;
-        save->snapshot.on_progress = on_copied;
-        snapshot_start(&save->snapshot);
-    }
-    if (save->copying) {
-        return SM_WAIT;
-    }
-    if (save->status != 0) {
-        save_move(save, SV_DRAIN);
-        return SM_AGAIN;
-    }
-    save_set_staged(save, 0);
-    save_digest_start(save);
+    start_copy(save);
     save_move(save, SV_LINK);
     return SM_AGAIN;
 }

@@ -16,6 +16,8 @@
 
 static const struct request_ops object_request_ops;
 
+static struct save_object *next_object(struct save *save);
+
 /* --- digests --------------------------------------------------------------------- */
 
 static uint8_t element_bytes_of(const struct save *save, const struct layout_piece *piece)
@@ -39,12 +41,26 @@ static void on_digest_run(struct work *work)
     }
 }
 
+/* The payload that is to be sent next; the number of payloads when none is. */
+static uint32_t send_position(struct save *save)
+{
+    const struct save_object *object = next_object(save);
+    if (!object) {
+        return save->layout.payload_count;
+    }
+    return save->layout.objects[object - save->objects].payload_first +
+           (object->state == OBJECT_SENDING ? object->next_payload : 0);
+}
+
+/* Not far ahead of the sending, which then finds the bytes in the cache. */
 static void start_digests(struct save *save)
 {
-    for (unsigned i = 0; i < SAVE_DIGESTS; i++) {
+    uint32_t copied = snapshot_copied(&save->snapshot), end = send_position(save) + SAVE_LEAD;
+    end = end < copied ? end : copied;
+    unsigned most = save->copying ? SAVE_DIGESTS_COPYING : SAVE_DIGESTS;
+    for (unsigned i = 0; i < most; i++) {
         struct save_digest *digest = &save->digests[i];
-        if (!digest->busy && save->digest_next < save->layout.payload_count &&
-            !save_has_failed(save)) {
+        if (!digest->busy && save->digest_next < end && !save_has_failed(save)) {
             digest->busy = true;
             digest->payload = save->digest_next++;
             save->digests_running++;
@@ -173,6 +189,7 @@ static void send_payload(struct save *save, struct save_object *object, struct s
 void save_pump(struct save *save)
 {
     struct link *link = &save->engine->link;
+    start_digests(save);
     while (save_is_sending(save) && link_is_up(link) && link->credits > 0) {
         struct save_object *object = next_object(save);
         if (!object) {
@@ -193,6 +210,7 @@ void save_pump(struct save *save)
         if (object->next_payload == place->payload_count) {
             end_object(save, object, idx);
         }
+        start_digests(save);
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "engine/strided.h"
+#include "engine/streamed.h"
 
 #include <string.h>
 
@@ -16,7 +17,7 @@ static void copy_piece(const struct registered *set, const struct layout_piece *
     const struct registered_tensor *tensor = &set->tensors[piece->tensor];
     const struct registered_box *box = &tensor->boxes[piece->box];
     if (box->contiguous) {
-        memcpy(to, box->data + piece->source, piece->bytes);
+        streamed_copy(to, box->data + piece->source, piece->bytes);
         return;
     }
     uint32_t element_bytes = dtype_bits(tensor->dtype) / 8;
@@ -84,6 +85,7 @@ static bool start_task(struct snapshot *snapshot, struct snapshot_task *task)
         task->payload_count++;
     }
     snapshot->running++;
+    task->running = true;
     work_submit(snapshot->pool, &task->work);
     return true;
 }
@@ -94,6 +96,7 @@ static void on_task_done(struct work *work)
     struct snapshot *snapshot = task->snapshot;
     uint64_t bytes = task->bytes;
     snapshot->running--;
+    task->running = false;
     bool done = !start_task(snapshot, task) && snapshot->running == 0;
     snapshot->on_progress(snapshot, bytes, done);
 }
@@ -109,6 +112,18 @@ void snapshot_start(struct snapshot *snapshot)
             break;
         }
     }
+}
+
+uint32_t snapshot_copied(const struct snapshot *snapshot)
+{
+    uint32_t copied = snapshot->next_payload;
+    for (unsigned i = 0; i < SNAPSHOT_TASKS; i++) {
+        const struct snapshot_task *task = &snapshot->tasks[i];
+        if (task->running && task->payload_first < copied) {
+            copied = task->payload_first;
+        }
+    }
+    return copied;
 }
 
 void snapshot_stop(struct snapshot *snapshot) { snapshot->stopped = true; }

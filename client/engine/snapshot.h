@@ -10,7 +10,7 @@
 #include "engine/layout.h"
 #include "env/work.h"
 
-enum { SNAPSHOT_TASKS = 8, SNAPSHOT_TASK_BYTES = 8 << 20 };
+enum { SNAPSHOT_TASKS = 4, SNAPSHOT_TASK_BYTES = 4 << 20 };
 
 struct snapshot;
 struct snapshot_task {
@@ -18,6 +18,7 @@ struct snapshot_task {
     struct snapshot *snapshot;
     uint32_t payload_first, payload_count;
     uint64_t bytes;
+    bool running;
 };
 
 struct snapshot {
@@ -39,6 +40,8 @@ void snapshot_copy_payload(const struct registered *set, const struct layout *la
                            uint32_t payload, uint8_t *extent);
 /* There must be at least one payload. */
 void snapshot_start(struct snapshot *snapshot);
+/* Payloads before this one are copied. */
+uint32_t snapshot_copied(const struct snapshot *snapshot);
 /* No further task is begun; on_progress tells when the last one ended. */
 void snapshot_stop(struct snapshot *snapshot);
 
