@@ -34,6 +34,7 @@ struct loop_uv {
     uv_timer_t timer;
     struct timer_heap timers;
     uint64_t armed_ns; /* what the uv_timer waits for; UINT64_MAX: nothing */
+    bool in_timers, rearm;
     struct signal_watch signals[SIGNALS_MAX];
     size_t signal_count;
     pthread_mutex_t lock;
@@ -214,6 +215,9 @@ static void arm(struct loop_uv *uv)
     if (!first || first->due_ns >= uv->armed_ns) {
         return; /* a uv_timer that is too early only looks at the heap again */
     }
+    if (uv->in_timers) {
+        return; /* on_timer does it when it is through */
+    }
     delay_ms = first->due_ns > now ? (first->due_ns - now + 999999) / 1000000 : 0;
     uv_update_time(&uv->uv);
     CHECK(uv_timer_start(&uv->timer, on_timer, delay_ms, 0) == 0);
@@ -238,16 +242,26 @@ static void on_timer(uv_timer_t *handle)
 {
     struct loop_uv *uv = handle->data;
     uint64_t now = uv_hrtime(), end = uv->timers.order;
-    struct timer *timer;
+    struct timer *timer, *first;
 
     uv->armed_ns = UINT64_MAX;
+    uv->in_timers = true;
     /* Timers that a callback starts wait for the next turn (order >= end), or they could starve
      * I/O. */
     while ((timer = timer_heap_first(&uv->timers)) && timer->due_ns <= now && timer->order < end) {
         timer_heap_remove(&uv->timers, timer);
         timer->cb(timer);
     }
-    arm(uv);
+    uv->in_timers = false;
+    first = timer_heap_first(&uv->timers);
+    if (first && first->due_ns <= uv_hrtime()) {
+        /* libuv (1.44) runs a uv_timer that is due again at once, for ever, before any I/O: posts
+         * and sockets would starve. So it is started from on_wake, behind them. */
+        uv->rearm = true;
+        CHECK(uv_async_send(&uv->wake) == 0);
+    } else {
+        arm(uv);
+    }
 }
 
 /* --- posts ----------------------------------------------------------------------------------- */
@@ -303,6 +317,10 @@ static void on_wake(uv_async_t *handle)
     struct loop_uv *uv = handle->data;
 
     drain_posts(uv);
+    if (uv->rearm) {
+        uv->rearm = false;
+        arm(uv);
+    }
     if (atomic_load(&uv->stop)) {
         uv_stop(&uv->uv);
     }

@@ -125,6 +125,38 @@ static void test_a_timer_may_restart_itself_at_once(void **state)
     assert_true(loop_now_ns(env->loop) - before >= 3000000);
 }
 
+struct starving {
+    struct timer timer;
+    struct post post;
+    bool posted;
+};
+
+static void on_starving_post(struct post *post)
+{
+    container_of(post, struct starving, post)->posted = true;
+}
+
+static void on_starving_timer(struct timer *timer)
+{
+    struct starving *starving = container_of(timer, struct starving, timer);
+    if (!starving->posted) {
+        timer_start(timer, 0);
+    }
+}
+
+/* Ends only when the post gets its turn between the timers. */
+static void test_a_timer_that_restarts_itself_starves_nobody(void **state)
+{
+    struct env *env = *state;
+    struct starving starving = {.post.cb = on_starving_post};
+
+    timer_init(&starving.timer, env->loop, on_starving_timer);
+    timer_start(&starving.timer, 0);
+    loop_post(env->loop, &starving.post);
+    env_run(env);
+    assert_true(starving.posted);
+}
+
 static void test_a_delay_of_ages_does_not_wrap(void **state)
 {
     struct env *env = *state;
@@ -253,6 +285,7 @@ int main(void)
         ENV_TESTS(test_timers_fire_in_order),
         ENV_TESTS(test_a_callback_may_stop_another_timer),
         ENV_TESTS(test_a_timer_may_restart_itself_at_once),
+        ENV_TESTS(test_a_timer_that_restarts_itself_starves_nobody),
         ENV_TESTS(test_a_delay_of_ages_does_not_wrap),
         ENV_TESTS(test_posts_come_once_and_in_order),
         ENV_TEST(test_posts_from_threads_all_arrive, 0),
