@@ -166,10 +166,12 @@ static void log_opened(const struct request *request, const struct verdict *verd
     if (verdict->new_lineage) {
         LOG(LOG_WARN, "session",
             "a new lineage starts beside existing checkpoints: this attempt restored none of them",
-            ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step));
+            ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step),
+            lu("rank", request->session->join.rank));
     }
     LOG(LOG_INFO, "session", verdict->new_term ? "save opened, new term" : "save opened",
-        ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step));
+        ls("run", name), lu("term", verdict->id.term), lu("step", verdict->id.step),
+        lu("rank", request->session->join.rank));
 }
 
 static void on_opened(struct run_req *req)
