@@ -9,6 +9,7 @@
 
 #include "err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -56,6 +57,13 @@ void cur_seek(struct cur *cur, size_t at);
 size_t cur_left(const struct cur *cur);
 /* FORMAT if anything failed or bytes are left over; 0 otherwise. */
 int MUST_USE cur_finish(const struct cur *cur);
+
+/* All bytes are 0; so are no bytes. */
+static inline bool is_all_zero(size_t bytes, const void *data)
+{
+    const uint8_t *at = data;
+    return bytes == 0 || (at[0] == 0 && __builtin_memcmp(at, at + 1, bytes - 1) == 0);
+}
 
 /* Unaligned little-endian access to memory whose bounds were checked. */
 static inline uint32_t load_u32(const void *p)

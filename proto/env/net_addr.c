@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static int parse_port(const char *text, uint16_t *ret);
+#include "base/digits.h"
+
 static int parse_unix(const char *path, struct net_addr *ret, struct diag *diag);
 
 int net_addr_parse(const char *text, uint16_t default_port, struct net_addr *ret, struct diag *diag)
@@ -46,9 +47,11 @@ int net_addr_parse(const char *text, uint16_t default_port, struct net_addr *ret
         return diag_set(diag, CAIRN_E_INVALID,
                         "address \"%s\": not a host name; use host:port or unix:/path", text);
     }
-    if (port && parse_port(port, &addr.port)) {
+    uint64_t number = default_port;
+    if (port && !digits_parse_decimal(port, UINT16_MAX, &number)) {
         return diag_set(diag, CAIRN_E_INVALID, "address \"%s\": port must be 0 to 65535", text);
     }
+    addr.port = (uint16_t)number;
     *ret = addr;
     return 0;
 }
@@ -70,26 +73,6 @@ static int parse_unix(const char *path, struct net_addr *ret, struct diag *diag)
     }
     memcpy(addr.host, path, bytes);
     *ret = addr;
-    return 0;
-}
-
-static int parse_port(const char *text, uint16_t *ret)
-{
-    uint32_t port = 0;
-
-    if (!*text || strlen(text) > 5) {
-        return CAIRN_E_INVALID;
-    }
-    for (; *text; text++) {
-        if (*text < '0' || *text > '9') {
-            return CAIRN_E_INVALID;
-        }
-        port = port * 10 + (uint32_t)(*text - '0');
-    }
-    if (port > UINT16_MAX) {
-        return CAIRN_E_INVALID;
-    }
-    *ret = (uint16_t)port;
     return 0;
 }
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/digits.h"
 #include "box.h"
 #include "doc.h"
 #include "manifest.h"
@@ -556,40 +557,17 @@ void key_report(const struct token *token, uint32_t ordinal, uint32_t rank, char
     key_printf(ret, "restore/%s/%08" PRIx32 "/%08" PRIx32, hex, ordinal, rank);
 }
 
-static bool key_slash(const char **at)
-{
-    bool found = **at == '/';
-    *at += found;
-    return found;
-}
-
-/* Exactly `digits` (at most 16) lower-case hex digits; *at moves behind them. */
-static bool key_hex(const char **at, size_t digits, uint64_t *ret)
-{
-    uint64_t value = 0;
-    for (size_t i = 0; i < digits; i++, (*at)++) {
-        char c = **at;
-        if (c >= '0' && c <= '9') {
-            value = value << 4 | (uint64_t)(c - '0');
-        } else if (c >= 'a' && c <= 'f') {
-            value = value << 4 | (uint64_t)(c - 'a' + 10);
-        } else {
-            return false;
-        }
-    }
-    *ret = value;
-    return true;
-}
+static bool key_slash(const char **at) { return digits_skip(at, "/"); }
 
 static bool key_u64(const char **at, uint64_t *ret)
 {
-    return key_slash(at) && key_hex(at, 16, ret);
+    return key_slash(at) && digits_read_hex(at, 16, ret);
 }
 
 static bool key_u32(const char **at, uint32_t *ret)
 {
     uint64_t value = 0;
-    if (!key_slash(at) || !key_hex(at, 8, &value)) {
+    if (!key_slash(at) || !digits_read_hex(at, 8, &value)) {
         return false;
     }
     *ret = (uint32_t)value;
@@ -608,7 +586,7 @@ static bool key_token(const char **at, struct token *ret)
     }
     for (size_t i = 0; i < sizeof ret->bytes; i++) {
         uint64_t byte = 0;
-        if (!key_hex(at, 2, &byte)) {
+        if (!digits_read_hex(at, 2, &byte)) {
             return false;
         }
         ret->bytes[i] = (uint8_t)byte;

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/check.h"
 #include "doc.h"
 #include "hash/hash.h"
@@ -37,23 +38,13 @@ void envelope_encode(const struct envelope *envelope, uint8_t ret[ENVELOPE_BYTES
     store_u32(ret + 92, crc32c(0, 92, ret));
 }
 
-static bool all_zero(size_t bytes, const uint8_t *data)
-{
-    for (size_t i = 0; i < bytes; i++) {
-        if (data[i] != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 int digest_check(uint8_t digest_alg, const struct digest *digest, struct diag *diag)
 {
     if (digest_alg != DIGEST_XXH3_128 && digest_alg != DIGEST_SHA256) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
                         "digest algorithm %u is not known to this version", digest_alg);
     }
-    if (digest_alg == DIGEST_XXH3_128 && !all_zero(16, digest->bytes + 16)) {
+    if (digest_alg == DIGEST_XXH3_128 && !is_all_zero(16, digest->bytes + 16)) {
         return diag_set(diag, CAIRN_E_FORMAT,
                         "a digest of 16 bytes is followed by bytes that are not zero");
     }
@@ -97,8 +88,8 @@ static int envelope_check(const struct envelope *envelope, struct diag *diag)
                         "a chunk is encrypted (key %u); this version cannot read it",
                         envelope->key_id);
     }
-    if (!all_zero(sizeof envelope->nonce, envelope->nonce) ||
-        !all_zero(sizeof envelope->tag, envelope->tag)) {
+    if (!is_all_zero(sizeof envelope->nonce, envelope->nonce) ||
+        !is_all_zero(sizeof envelope->tag, envelope->tag)) {
         return diag_set(diag, CAIRN_E_FORMAT, "a chunk that is not encrypted has a nonce or tag");
     }
     uint8_t width = envelope->element_bytes;

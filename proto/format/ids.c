@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/digits.h"
 
 bool object_id_equal(const struct object_id *a, const struct object_id *b)
 {
@@ -159,25 +160,6 @@ bool text_is_valid(size_t bytes, const char *text, size_t max_bytes)
            utf8_is_valid(bytes, text);
 }
 
-/* Decimal digits only: no sign, no space, no leading zero but "0" itself. */
-static bool parse_u64(size_t bytes, const char *text, uint64_t *ret)
-{
-    uint64_t value = 0;
-    if (bytes == 0 || (bytes > 1 && text[0] == '0')) {
-        return false;
-    }
-    for (size_t i = 0; i < bytes; i++) {
-        if (text[i] < '0' || text[i] > '9') {
-            return false;
-        }
-        if (!mul_u64(value, 10, &value) || !add_u64(value, (uint64_t)(text[i] - '0'), &value)) {
-            return false;
-        }
-    }
-    *ret = value;
-    return true;
-}
-
 int selector_parse(const char *text, struct selector *ret, struct diag *diag)
 {
     struct selector selector = {SELECT_LATEST, {0, 0}};
@@ -185,15 +167,14 @@ int selector_parse(const char *text, struct selector *ret, struct diag *diag)
         *ret = selector;
         return 0;
     }
-    const char *at = strchr(text, '@');
-    size_t step_bytes = at != NULL ? (size_t)(at - text) : strlen(text);
-    bool good = parse_u64(step_bytes, text, &selector.id.step);
+    const char *at = text;
+    bool good = digits_read_decimal(&at, UINT64_MAX, &selector.id.step);
     selector.kind = SELECT_STEP;
-    if (good && at != NULL) {
+    if (good && digits_skip(&at, "@")) {
         selector.kind = SELECT_EXACT;
-        good = parse_u64(strlen(at + 1), at + 1, &selector.id.term) && selector.id.term > 0;
+        good = digits_read_decimal(&at, UINT64_MAX, &selector.id.term) && selector.id.term > 0;
     }
-    if (!good) {
+    if (!good || *at != '\0') {
         return diag_set(
             diag, CAIRN_E_INVALID,
             "\"%.64s\" names no checkpoint; write latest, STEP or STEP@TERM (terms start at 1)",

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/digits.h"
 
 static int url_add(struct url *url, const char *prefix, size_t bytes, const char *text,
                    struct diag *diag)
@@ -55,17 +56,9 @@ static size_t host_bytes(size_t bytes, const char *text)
 
 static bool port_is_valid(size_t bytes, const char *text)
 {
-    unsigned port = 0;
-    if (bytes == 0 || bytes > 5) {
-        return false;
-    }
-    for (size_t i = 0; i < bytes; i++) {
-        if (text[i] < '0' || text[i] > '9') {
-            return false;
-        }
-        port = port * 10 + (unsigned)(text[i] - '0');
-    }
-    return port >= 1 && port <= 65535;
+    const char *at = text;
+    uint64_t port = 0;
+    return digits_read_decimal(&at, UINT16_MAX, &port) && at == text + bytes && port >= 1;
 }
 
 static int url_add_host(struct url *url, size_t bytes, const char *text, struct diag *diag)

@@ -63,16 +63,6 @@ void plan_read_encode(const struct plan_read *read, uint8_t ret[PLAN_READ_BYTES]
     store_u32(ret + AT_CRC, crc32c(0, AT_CRC, ret));
 }
 
-static bool all_zero(const uint8_t *from, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++) {
-        if (from[i] != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static int get_cell(const uint8_t *bytes, struct box *ret, struct diag *diag)
 {
     for (uint32_t i = 0; i < LIMIT_NDIM; i++) {
@@ -117,8 +107,8 @@ int plan_read_decode(const uint8_t bytes[PLAN_READ_BYTES], struct plan_read *ret
                         "a plan record came damaged: its crc does not match");
     }
     if (bytes[AT_NDIM] > LIMIT_NDIM || bytes[AT_RESERVED] != 0 ||
-        !all_zero(bytes + AT_RESERVED2, 4) ||
-        !all_zero(bytes + AT_RESERVED3, AT_CRC - AT_RESERVED3)) {
+        !is_all_zero(4, bytes + AT_RESERVED2) ||
+        !is_all_zero(AT_CRC - AT_RESERVED3, bytes + AT_RESERVED3)) {
         return diag_set(diag, CAIRN_E_PROTOCOL,
                         "a plan record has reserved bytes set, or %u dimensions", bytes[AT_NDIM]);
     }

@@ -11,6 +11,7 @@
  */
 #include "session/ingest_private.h"
 
+#include "base/buf.h"
 #include "pipeline/chunk.h"
 
 #include <stdlib.h>

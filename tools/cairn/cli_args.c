@@ -5,7 +5,8 @@
  */
 #include "cli.h"
 
-#include <errno.h>
+#include "base/digits.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,31 +57,15 @@ static const struct option options[] = {
     {OPT_HELP, "help", NULL, 0, "this text"},
 };
 
-static int parse_number(const char *text, uint64_t max, uint64_t *ret)
-{
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value > max) {
-        return CAIRN_E_INVALID;
-    }
-    *ret = value;
-    return 0;
-}
-
 static int parse_subset(const char *text, struct cli *cli, struct diag *diag)
 {
-    char copy[32];
-    const char *slash = strchr(text, '/');
-    size_t length = slash ? (size_t)(slash - text) : 0;
-    if (slash && length < sizeof(copy)) {
-        memcpy(copy, text, length);
-        copy[length] = '\0';
-        if (parse_number(copy, UINT32_MAX, &cli->subset_n) == 0 &&
-            parse_number(slash + 1, UINT32_MAX, &cli->subset_t) == 0 && cli->subset_n >= 1 &&
-            cli->subset_n <= cli->subset_t) {
-            return 0;
-        }
+    const char *at = text;
+    uint64_t n = 0, t = 0;
+    if (digits_read_decimal(&at, UINT32_MAX, &n) && digits_skip(&at, "/") &&
+        digits_parse_decimal(at, UINT32_MAX, &t) && n >= 1 && n <= t) {
+        cli->subset_n = n;
+        cli->subset_t = t;
+        return 0;
     }
     return diag_set(diag, CAIRN_E_INVALID,
                     "--read-data-subset '%s': write N/T with 1 <= N <= T, for instance 1/7", text);
@@ -89,7 +74,7 @@ static int parse_subset(const char *text, struct cli *cli, struct diag *diag)
 static int take_number(const char *option, const char *text, uint64_t max, uint64_t *ret,
                        struct diag *diag)
 {
-    return parse_number(text, max, ret) == 0
+    return digits_parse_decimal(text, max, ret)
                ? 0
                : diag_set(diag, CAIRN_E_INVALID, "--%s '%s': a number is wanted", option, text);
 }
@@ -176,24 +161,30 @@ static bool takes(const struct command *command, const struct option *option)
 }
 
 /* --name VALUE or --name=VALUE. */
-static int parse_option(struct cli *cli, const struct command *command, int argc, char **argv,
-                        int *io_at, struct diag *diag)
+struct words {
+    int count, at; /* at: the one that is looked at */
+    char **words;
+};
+
+static int parse_option(struct cli *cli, const struct command *command, struct words *words,
+                        struct diag *diag)
 {
-    const char *text = argv[*io_at] + 2;
+    const char *word = words->words[words->at];
+    const char *text = word + 2;
     const char *equals = strchr(text, '=');
     const struct option *option =
         find_option(text, equals ? (size_t)(equals - text) : strlen(text));
     if (!option || !takes(command, option)) {
         return diag_set(diag, CAIRN_E_INVALID, "%s is no option of cairn %s; see cairn %s --help",
-                        argv[*io_at], command ? command->name : "", command ? command->name : "");
+                        word, command ? command->name : "", command ? command->name : "");
     }
     if (!option->value) {
         return equals ? diag_set(diag, CAIRN_E_INVALID, "--%s takes no value", option->name)
                       : take_option(cli, option->id, NULL, diag);
     }
     const char *value = equals ? equals + 1 : NULL;
-    if (!value && *io_at + 1 < argc) {
-        value = argv[++*io_at];
+    if (!value && words->at + 1 < words->count) {
+        value = words->words[++words->at];
     }
     return value ? take_option(cli, option->id, value, diag)
                  : diag_set(diag, CAIRN_E_INVALID, "--%s wants %s", option->name, option->value);
@@ -233,13 +224,15 @@ int cli_parse(int argc, char **argv, struct cli *ret, const struct command **ret
          i++) { /* errors are shown as JSON also when --json comes behind the mistake */
         ret->json = ret->json || strcmp(argv[i], "--json") == 0;
     }
-    for (int i = 1; status == 0 && i < argc; i++) {
-        if (strcmp(argv[i], "-h") == 0) {
+    struct words words = {.count = argc, .at = 1, .words = argv};
+    for (; status == 0 && words.at < argc; words.at++) {
+        const char *word = argv[words.at];
+        if (strcmp(word, "-h") == 0) {
             ret->help = true;
-        } else if (strncmp(argv[i], "--", 2) == 0) {
-            status = parse_option(ret, *ret_command, argc, argv, &i, diag);
+        } else if (strncmp(word, "--", 2) == 0) {
+            status = parse_option(ret, *ret_command, &words, diag);
         } else {
-            status = take_positional(ret, ret_command, argv[i], diag);
+            status = take_positional(ret, ret_command, word, diag);
         }
     }
     if (status == 0 && ret->selector_text) {

@@ -6,6 +6,7 @@
  */
 #include "verify.h"
 
+#include "base/buf.h"
 #include "pipeline/chunk.h"
 
 #include <stdlib.h>
@@ -49,9 +50,7 @@ struct verifying {
     struct progress progress;
 };
 
-/* --- findings
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- findings --- */
 
 static void find(struct verify_result *result, const struct ckpt_info *info, const char *text)
 {
@@ -157,22 +156,10 @@ static int collect(struct verifying *verifying, struct diag *diag)
     return 0;
 }
 
-/* --- one object
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- one object --- */
 
 static void read_next(struct reader *reader);
 static void start_objects(struct verifying *verifying);
-
-static bool is_zero(const uint8_t *data, uint64_t bytes)
-{
-    for (uint64_t i = 0; i < bytes; i++) {
-        if (data[i] != 0) {
-            return false;
-        }
-    }
-    return true;
-}
 
 /* The chunks that lie wholly in the range, and zeros between them. */
 static void check_range(struct reader *reader)
@@ -190,7 +177,7 @@ static void check_range(struct reader *reader)
             offset = at; /* two references to one chunk: checked twice is no harm, but gaps are not
                             negative */
         }
-        if (!is_zero(reader->memory + at, offset - at)) {
+        if (!is_all_zero(offset - at, reader->memory + at)) {
             find_in(reader, piece, "padding in front of it is not zero");
         }
         offset = piece->envelope.offset - reader->from;
@@ -201,7 +188,7 @@ static void check_range(struct reader *reader)
         verifying->result->chunks++;
         reader->at++;
     }
-    if (!is_zero(reader->memory + at, reader->bytes - at)) {
+    if (!is_all_zero(reader->bytes - at, reader->memory + at)) {
         find_in(reader, &verifying->pieces[reader->first + reader->at - 1],
                 "padding behind it is not zero");
     }
@@ -326,9 +313,7 @@ static void read_next(struct reader *reader)
     engine_call_start(source_engine(verifying->cli->connection), &reader->call);
 }
 
-/* --- all objects
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* --- all objects --- */
 
 static bool in_subset(const struct verifying *verifying, size_t object_number)
 {
@@ -344,7 +329,7 @@ static bool start_object(struct verifying *verifying, struct reader *reader)
         end++;
     }
     verifying->next = end;
-    size_t number = (size_t)(pieces[first].id->sequence + pieces[first].id->rank);
+    size_t number = (size_t)pieces[first].id->sequence + pieces[first].id->rank;
     if (!in_subset(verifying, number)) {
         return false;
     }

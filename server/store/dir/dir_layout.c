@@ -6,6 +6,7 @@
 #include "dir_private.h"
 
 #include "base/check.h"
+#include "base/digits.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,19 +41,17 @@ void dir_name_object(const struct object_id *id, char ret[DIR_NAME_MAX])
 
 bool dir_parse_object(const char *name, struct object_id *ret)
 {
-    struct object_id id = *ret;
-    ull writer;
-    char again[DIR_NAME_MAX];
-    if (sscanf(name, "%10u-%16llx-%10u", &id.rank, &writer, &id.sequence) != 3) {
-        return false;
+    const char *at = name;
+    uint64_t rank, writer, sequence;
+    bool good = digits_read_decimal(&at, UINT32_MAX, &rank) && digits_skip(&at, "-") &&
+                digits_read_hex(&at, 16, &writer) && digits_skip(&at, "-") &&
+                digits_parse_decimal(at, UINT32_MAX, &sequence);
+    if (good) {
+        ret->rank = (uint32_t)rank;
+        ret->writer = writer;
+        ret->sequence = (uint32_t)sequence;
     }
-    id.writer = writer;
-    dir_name_object(&id, again);
-    if (strcmp(name, again) != 0) {
-        return false;
-    }
-    *ret = id;
-    return true;
+    return good;
 }
 
 void dir_name_small(const struct store_name *name, char ret[DIR_NAME_MAX])
@@ -78,30 +77,30 @@ void dir_name_version(uint64_t version, bool is_snapshot, char ret[DIR_NAME_MAX]
 
 bool dir_parse_version(const char *name, uint64_t *ret_version, bool *ret_is_snapshot)
 {
-    ull version;
-    char again[DIR_NAME_MAX];
-    if (sscanf(name, "%16llx", &version) != 1) {
+    const char *at = name;
+    uint64_t version;
+    if (!digits_read_hex(&at, 16, &version) || version == 0) {
         return false;
     }
-    for (int is_snapshot = 0; is_snapshot <= 1; is_snapshot++) {
-        dir_name_version(version, is_snapshot, again);
-        if (strcmp(name, again) == 0 && version > 0) {
-            *ret_version = version;
-            *ret_is_snapshot = is_snapshot;
-            return true;
-        }
+    bool is_snapshot = strcmp(at, ".snapshot") == 0;
+    if (!is_snapshot && strcmp(at, ".update") != 0) {
+        return false;
     }
-    return false;
+    *ret_version = version;
+    *ret_is_snapshot = is_snapshot;
+    return true;
 }
 
 bool dir_name_is_temp(const char *name, uint64_t *ret_epoch)
 {
-    ull epoch, random;
-    if (sscanf(name, ".tmp-%16llx-%16llx", &epoch, &random) != 2) {
-        return false;
+    const char *at = name;
+    uint64_t epoch, random;
+    bool good = digits_skip(&at, ".tmp-") && digits_read_hex(&at, 16, &epoch) &&
+                digits_skip(&at, "-") && digits_read_hex(&at, 16, &random) && *at == '\0';
+    if (good) {
+        *ret_epoch = epoch;
     }
-    *ret_epoch = epoch;
-    return true;
+    return good;
 }
 
 void dir_path_copy(const char *path, char ret[DIR_PATH_MAX])
