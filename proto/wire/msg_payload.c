@@ -21,14 +21,14 @@ static int check_data(const struct msg_data *data, uint32_t payload_bytes, struc
                 "DATA.envelopes[%u] covers bytes %llu to %llu: they overlap the one before, or "
                 "leave the payload of %u",
                 i, (unsigned long long)envelope->offset,
-                (unsigned long long)(envelope->offset + envelope->stored_bytes), payload_bytes);
+                (unsigned long long)envelope->offset + envelope->stored_bytes, payload_bytes);
         }
         end = envelope->offset + envelope->stored_bytes;
     }
     if (data->offset > (uint64_t)LIMIT_OBJECT_BYTES - payload_bytes) {
         return diag_set(diag, CAIRN_E_PROTOCOL,
                         "DATA ends at byte %llu of its object; the limit is %d",
-                        (unsigned long long)(data->offset + payload_bytes), LIMIT_OBJECT_BYTES);
+                        (unsigned long long)data->offset + payload_bytes, LIMIT_OBJECT_BYTES);
     }
     return 0;
 }
@@ -36,7 +36,7 @@ static int check_data(const struct msg_data *data, uint32_t payload_bytes, struc
 static int check_run(const char *name, uint64_t offset, uint64_t total, uint32_t payload_bytes,
                      struct diag *diag)
 {
-    if (offset + payload_bytes > total) {
+    if (payload_bytes > total || offset > total - payload_bytes) {
         return diag_set(diag, CAIRN_E_PROTOCOL,
                         "%s at %llu with %u bytes goes beyond its total of %llu", name,
                         (unsigned long long)offset, payload_bytes, (unsigned long long)total);
