@@ -107,8 +107,9 @@ void tracks_sync(struct run *run)
 
 void tracks_free(struct run *run)
 {
-    while (!list_is_empty(&run->tracks)) {
-        track_free(list_item(run->tracks.next, struct open_track, link));
+    struct list *node;
+    while ((node = list_pop(&run->tracks))) {
+        track_free(list_item(node, struct open_track, link));
     }
 }
 

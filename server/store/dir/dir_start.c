@@ -22,8 +22,11 @@ static int open_root(struct dir_store *store, bool create, struct diag *diag)
     struct vfs *vfs = store->vfs;
     struct diag why = DIAG_INIT;
     int rc = vfs->ops->open_root(vfs, store->path, &store->root, &why);
-    if (rc == 0 || rc != CAIRN_E_NOT_FOUND) {
-        return rc ? diag_copy(diag, &why) : 0;
+    if (rc == 0) {
+        return 0;
+    }
+    if (rc != CAIRN_E_NOT_FOUND) {
+        return diag_copy(diag, &why);
     }
     if (!create) {
         return diag_set(diag, CAIRN_E_NO_STORE,

@@ -34,14 +34,17 @@ static int teardown(void **state)
     return 0;
 }
 
-static void path_in(struct bed *bed, const char *name, char ret[700])
+/* A bed's path and any name of this test. */
+enum { PATH_BYTES = 768 };
+
+static void path_in(struct bed *bed, const char *name, char ret[PATH_BYTES])
 {
-    snprintf(ret, 700, "%s/%s", bed->path, name);
+    snprintf(ret, PATH_BYTES, "%s/%s", bed->path, name);
 }
 
 static void write_file(struct bed *bed, const char *name, const void *data, size_t bytes)
 {
-    char path[700];
+    char path[PATH_BYTES];
     path_in(bed, name, path);
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
@@ -51,7 +54,7 @@ static void write_file(struct bed *bed, const char *name, const void *data, size
 
 static bool is_there(struct bed *bed, const char *name)
 {
-    char path[700];
+    char path[PATH_BYTES];
     struct stat st;
     path_in(bed, name, path);
     return lstat(path, &st) == 0;
@@ -118,7 +121,7 @@ static void another_store_is_refused(void **state)
 static void set_feature(struct bed *bed, const char *key, uint64_t bits)
 {
     uint8_t file[4096], value[8];
-    char name[64], path[700];
+    char name[64], path[PATH_BYTES];
     uint64_t version = 1;
     for (;; version++) {
         snprintf(name, sizeof(name), "store/%016llx.update", (unsigned long long)version + 1);
@@ -183,7 +186,7 @@ static void planted_links_are_refused(void **state)
     struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     struct bed_change change = {"k", "v", false, NULL};
-    char path[700], outside[700];
+    char path[PATH_BYTES], outside[PATH_BYTES];
     uint64_t bytes;
     bed_open_ok(bed);
     assert_int_equal(bed_put_object(bed, id, 4096, 1), 0);
@@ -231,7 +234,7 @@ static void planted_links_are_refused(void **state)
 static void a_link_for_a_lock_is_refused(void **state)
 {
     struct bed *bed = *state;
-    char path[700];
+    char path[PATH_BYTES];
     bed_open_ok(bed);
     bed_close(bed);
     path_in(bed, "lock", path);
@@ -259,7 +262,7 @@ static void a_vanished_directory_is_an_error(void **state)
 {
     struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
-    char from[700], to[700];
+    char from[PATH_BYTES], to[PATH_BYTES];
     bed_open_ok(bed);
     assert_int_equal(bed_create(bed, id, 8192), 0);
     assert_int_equal(bed_write(bed, id, 0, 8192, 1), 0);
