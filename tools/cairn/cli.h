@@ -46,9 +46,7 @@ void cli_usage(FILE *out, const struct command *command); /* NULL: of all */
 /* Opens the source and the run: needs_run: one must be named (or be the only one there is). */
 int MUST_USE cli_connect(struct cli *cli, bool needs_run, struct diag *diag);
 
-/* --- showing
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- showing --- */
 bool cli_stdout_is_terminal(void);
 void format_bytes(uint64_t bytes, size_t size, char *ret);   /* "1.50 GiB" */
 void format_time(int64_t wall_ns, size_t size, char *ret);   /* RFC 3339, UTC */
@@ -77,9 +75,7 @@ void progress_start(struct progress *progress, struct cli *cli, const char *what
 void progress_set(struct progress *progress, uint64_t done);
 void progress_end(struct progress *progress);
 
-/* --- checkpoints
- * --------------------------------------------------------------------------------------------------------
- */
+/* --- checkpoints --- */
 /* What the selector means, as a viewer. NOT_FOUND also for an empty run. */
 int MUST_USE cli_resolve(struct cli *cli, const struct selector *selector, struct scratch *scratch,
                          struct ckpt_info *ret, struct diag *diag);

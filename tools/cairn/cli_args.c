@@ -180,7 +180,7 @@ static int parse_option(struct cli *cli, const struct command *command, struct w
     }
     if (!option->value) {
         return equals ? diag_set(diag, CAIRN_E_INVALID, "--%s takes no value", option->name)
-                      : take_option(cli, option->id, NULL, diag);
+                      : take_option(cli, option->id, "", diag);
     }
     const char *value = equals ? equals + 1 : NULL;
     if (!value && words->at + 1 < words->count) {

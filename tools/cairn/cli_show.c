@@ -57,9 +57,7 @@ const char *placement_name(uint32_t placement)
     return placement < ARRAY_LEN(names) ? names[placement] : "unknown";
 }
 
-/* --- tables
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- tables --- */
 
 struct table {
     size_t columns, rows, cap;
@@ -151,9 +149,7 @@ void table_free(struct table *table)
     }
 }
 
-/* --- progress
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- progress --- */
 
 enum { PROGRESS_EVERY_MS = 100, BAR_WIDTH = 30 };
 

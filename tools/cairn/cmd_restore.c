@@ -27,13 +27,16 @@ struct restoring {
     char id[48];
 };
 
-/* --- files
- * -------------------------------------------------------------------------------------------------------------
- */
+/* --- files --- */
 
 /* Two names may become the same file name: the second gets a number. */
+struct file {
+    int fd;
+    char name[FILE_NAME_MAX];
+};
+
 static int create_file(struct restoring *restoring, const char *wish, const char *suffix,
-                       char ret_name[FILE_NAME_MAX], int *ret_fd, struct diag *diag)
+                       struct file *ret, struct diag *diag)
 {
     char clean[180];
     target_name(wish, sizeof(clean), clean);
@@ -41,11 +44,11 @@ static int create_file(struct restoring *restoring, const char *wish, const char
     for (unsigned i = 1; status == CAIRN_E_EXISTS && i < FILES_MAX_TRIES; i++) {
         struct diag why = DIAG_INIT;
         if (i == 1) {
-            snprintf(ret_name, FILE_NAME_MAX, "%s%s", clean, suffix);
+            snprintf(ret->name, sizeof(ret->name), "%s%s", clean, suffix);
         } else {
-            snprintf(ret_name, FILE_NAME_MAX, "%s-%u%s", clean, i, suffix);
+            snprintf(ret->name, sizeof(ret->name), "%s-%u%s", clean, i, suffix);
         }
-        status = target_create(&restoring->target, ret_name, ret_fd, &why);
+        status = target_create(&restoring->target, ret->name, &ret->fd, &why);
         if (status != 0 && status != CAIRN_E_EXISTS) {
             return diag_copy(diag, &why);
         }
@@ -53,60 +56,76 @@ static int create_file(struct restoring *restoring, const char *wish, const char
     return status;
 }
 
-static int write_whole(struct restoring *restoring, const char *wish, const char *suffix,
-                       size_t bytes, const void *data, char ret_name[FILE_NAME_MAX],
-                       struct diag *diag)
+struct content {
+    const char *wish, *suffix; /* what the file would be called */
+    size_t bytes;
+    const void *data;
+};
+
+static int write_whole(struct restoring *restoring, const struct content *content,
+                       char ret_name[FILE_NAME_MAX], struct diag *diag)
 {
-    int fd;
-    int status = create_file(restoring, wish, suffix, ret_name, &fd, diag);
+    struct file file;
+    int status = create_file(restoring, content->wish, content->suffix, &file, diag);
     if (status != 0) {
         return status;
     }
-    status = target_write(fd, 0, bytes, data, ret_name, diag);
-    int closed = target_close(fd, ret_name, diag);
+    struct target_piece piece = {.name = file.name, .bytes = content->bytes, .data = content->data};
+    status = target_write(file.fd, &piece, diag);
+    int closed = target_close(file.fd, file.name, diag);
+    memcpy(ret_name, file.name, sizeof(file.name));
     return status != 0 ? status : closed;
 }
 
 /* --- one safetensors file: all tensors of a coordinate
  * ------------------------------------------------------------------- */
 
+/* Header and tensors of an open file; safetensors: those of the group. */
+static int fill_group(struct restoring *restoring, const struct file *file,
+                      const struct safetensors *group, struct sink *sinks, struct diag *diag)
+{
+    struct buf header;
+    buf_init(&header, MIB(128));
+    int status = safetensors_layout(group, &header, diag);
+    if (status == 0) {
+        struct target_piece piece = {
+            .name = file->name, .bytes = header.bytes, .data = header.data};
+        status = target_write(file->fd, &piece, diag);
+    }
+    for (size_t i = 0; status == 0 && i < group->count; i++) {
+        const struct safetensor *tensor = &group->tensors[i];
+        sinks[i] = (struct sink){
+            .entry = tensor->entry, .fd = file->fd, .base = header.bytes + tensor->offset};
+        memcpy(restoring->files[tensor->entry - restoring->documents->index], file->name,
+               sizeof(file->name));
+    }
+    buf_fini(&header);
+    return status != 0
+               ? status
+               : writeout(restoring->cli, &restoring->documents->info, group->count, sinks, diag);
+}
+
 static int write_group(struct restoring *restoring, const char *coordinate, struct diag *diag)
 {
     struct sink *sinks = calloc(restoring->count + 1, sizeof(*sinks));
     struct safetensor *tensors = calloc(restoring->count + 1, sizeof(*tensors));
-    struct buf header;
-    char name[FILE_NAME_MAX], wish[LIMIT_COORDINATE_BYTES + 16];
-    size_t count = 0;
-    uint64_t data_bytes = 0;
-    int fd = -1;
-    buf_init(&header, MIB(128));
+    struct safetensors group = {.checkpoint = restoring->id, .tensors = tensors};
+    struct file file = {.fd = -1};
+    char wish[LIMIT_COORDINATE_BYTES + 16];
     int status = sinks && tensors ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
     for (size_t i = 0; status == 0 && i < restoring->count; i++) {
         const struct index_entry *entry = restoring->sinks[i].entry;
         if (entry->kind == INDEX_TENSOR && strcmp(entry->coordinate, coordinate) == 0) {
-            tensors[count++].entry = entry;
+            tensors[group.count++].entry = entry;
         }
     }
     snprintf(wish, sizeof(wish), "%s%s", coordinate[0] ? "local-" : "model", coordinate);
-    status = status != 0
-                 ? status
-                 : safetensors_layout(count, tensors, restoring->id, &header, &data_bytes, diag);
-    status = status != 0 ? status : create_file(restoring, wish, ".safetensors", name, &fd, diag);
-    status = status != 0 ? status : target_write(fd, 0, header.bytes, header.data, name, diag);
-    for (size_t i = 0; status == 0 && i < count; i++) {
-        sinks[i] = (struct sink){
-            .entry = tensors[i].entry, .fd = fd, .base = header.bytes + tensors[i].offset};
-        memcpy(restoring->files[tensors[i].entry - restoring->documents->index], name,
-               sizeof(name));
-    }
-    status = status != 0
-                 ? status
-                 : writeout(restoring->cli, &restoring->documents->info, count, sinks, diag);
-    if (fd >= 0) {
-        int closed = target_close(fd, name, diag);
+    status = status != 0 ? status : create_file(restoring, wish, ".safetensors", &file, diag);
+    status = status != 0 ? status : fill_group(restoring, &file, &group, sinks, diag);
+    if (file.fd >= 0) {
+        int closed = target_close(file.fd, file.name, diag);
         status = status != 0 ? status : closed;
     }
-    buf_fini(&header);
     free(tensors);
     free(sinks);
     return status;
@@ -124,9 +143,7 @@ static int write_tensors(struct restoring *restoring, struct diag *diag)
     return status;
 }
 
-/* --- blobs
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* --- blobs --- */
 
 static int write_tree(struct restoring *restoring, size_t i, const char *wish, const uint8_t *data,
                       struct diag *diag)
@@ -136,9 +153,10 @@ static int write_tree(struct restoring *restoring, size_t i, const char *wish, c
     buf_init(&text, (size_t)1 << 30);
     int status = tree_check(entry->plain_bytes, data, diag);
     status = status != 0 ? status : tree_to_json(entry->plain_bytes, data, 2, &text, diag);
-    status = status != 0 ? status
-                         : write_whole(restoring, wish, ".json", text.bytes, text.data,
-                                       restoring->files[i], diag);
+    status = status != 0
+                 ? status
+                 : write_whole(restoring, &(struct content){wish, ".json", text.bytes, text.data},
+                               restoring->files[i], diag);
     buf_fini(&text);
     return status;
 }
@@ -160,8 +178,8 @@ static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
     if (status == 0 && entry->blob_kind == BLOB_TREE) {
         status = write_tree(restoring, i, wish, sink.memory, diag);
     } else if (status == 0) {
-        status = write_whole(restoring, wish, ".bin", entry->plain_bytes, sink.memory,
-                             restoring->files[i], diag);
+        struct content content = {wish, ".bin", entry->plain_bytes, sink.memory};
+        status = write_whole(restoring, &content, restoring->files[i], diag);
     }
     if (status != CAIRN_E_CANCELLED) {
         free(sink.memory);
@@ -169,9 +187,7 @@ static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
     return status;
 }
 
-/* --- checkpoint.json
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- checkpoint.json --- */
 
 static int write_summary(struct restoring *restoring, struct diag *diag)
 {
@@ -195,16 +211,17 @@ static int write_summary(struct restoring *restoring, struct diag *diag)
     json_close(&json, ']');
     json_close(&json, '}');
     int status = buf_status(&json.buf);
-    status = status != 0 ? status
-                         : write_whole(restoring, "checkpoint", ".json", json.buf.bytes,
-                                       json.buf.data, file, diag);
+    status =
+        status != 0
+            ? status
+            : write_whole(restoring,
+                          &(struct content){"checkpoint", ".json", json.buf.bytes, json.buf.data},
+                          file, diag);
     json_fini(&json);
     return status;
 }
 
-/* --- one try
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* --- one try --- */
 
 static int write_files(struct restoring *restoring, struct diag *diag)
 {
@@ -255,9 +272,7 @@ static int restore_one(struct cli *cli, const struct ckpt_info *info, struct dia
     return status;
 }
 
-/* --- falling back
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* --- falling back --- */
 
 /* Is it the store's damage, or something that another checkpoint would not cure? */
 static bool is_damage(int status)

@@ -12,10 +12,16 @@
 static const char *const kind_names[] = {"", "manifest", "part", "page"};
 enum { KIND_MANIFEST = 1, KIND_PART = 2, KIND_PAGE = 3 };
 
+struct wanted {
+    uint32_t kind, number;
+    const struct sha256 *sha256;
+};
+
 /* One document, checked; bytes in the scratch. */
-static int fetch(struct cli *cli, struct documents *documents, uint32_t kind, uint32_t number,
-                 const struct sha256 *expected, struct record_value *ret, struct diag *diag)
+static int fetch(struct cli *cli, struct documents *documents, struct wanted wanted,
+                 struct record_value *ret, struct diag *diag)
 {
+    uint32_t kind = wanted.kind, number = wanted.number;
     struct source_request request = {
         .call.request = {.type = MSG_FETCH,
                          .u.fetch = {.id = documents->info.id, .kind = kind, .number = number}}};
@@ -24,7 +30,7 @@ static int fetch(struct cli *cli, struct documents *documents, uint32_t kind, ui
     format_ckpt(documents->info.id, sizeof(name), name);
     if (status == 0) {
         struct sha256 actual = sha256(request.call.payload_bytes, request.call.payload);
-        if (memcmp(&actual, expected, sizeof(actual)) != 0) {
+        if (memcmp(&actual, wanted.sha256, sizeof(actual)) != 0) {
             status =
                 diag_set(diag, CAIRN_E_DAMAGED, "%s %u of checkpoint %s does not match its hash",
                          kind_names[kind], number, name);
@@ -39,8 +45,8 @@ static int fetch(struct cli *cli, struct documents *documents, uint32_t kind, ui
         }
         ret->data = data;
         ret->bytes = request.call.payload_bytes;
-        status = data ? 0
-                      : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a %s", kind_names[kind]);
+        status =
+            data ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a %s", kind_names[kind]);
     }
     free(request.call.payload);
     engine_call_fini(&request.call);
@@ -78,8 +84,8 @@ static int load_pages(struct cli *cli, struct documents *documents, struct diag 
     for (uint32_t i = 0; status == 0 && i < documents->manifest.page_count; i++) {
         struct record_value bytes;
         struct page page;
-        status =
-            fetch(cli, documents, KIND_PAGE, i, &documents->manifest.pages[i].sha256, &bytes, diag);
+        struct wanted wanted = {KIND_PAGE, i, &documents->manifest.pages[i].sha256};
+        status = fetch(cli, documents, wanted, &bytes, diag);
         if (status == 0) {
             status = page_decode(bytes.bytes, bytes.data, &documents->scratch, &page, diag);
         }
@@ -97,7 +103,8 @@ int documents_load(struct cli *cli, const struct ckpt_info *info, struct documen
     memset(ret, 0, sizeof(*ret));
     scratch_init(&ret->scratch, DOCUMENTS_SCRATCH_MAX);
     ret->info = *info;
-    int status = fetch(cli, ret, KIND_MANIFEST, 0, &info->manifest_sha256, &bytes, diag);
+    int status =
+        fetch(cli, ret, (struct wanted){KIND_MANIFEST, 0, &info->manifest_sha256}, &bytes, diag);
     if (status == 0) {
         status = manifest_decode(bytes.bytes, bytes.data, &ret->scratch, &ret->manifest, diag);
     }
@@ -118,7 +125,8 @@ int documents_parts(struct cli *cli, struct documents *documents, struct diag *d
     for (size_t i = 0; status == 0 && i < documents->part_count; i++) {
         struct record_value bytes;
         const struct part_ref *ref = &documents->part_refs[i];
-        status = fetch(cli, documents, KIND_PART, ref->rank, &ref->sha256, &bytes, diag);
+        struct wanted wanted = {KIND_PART, ref->rank, &ref->sha256};
+        status = fetch(cli, documents, wanted, &bytes, diag);
         if (status == 0) {
             status = part_decode(bytes.bytes, bytes.data, &documents->scratch, &documents->parts[i],
                                  diag);

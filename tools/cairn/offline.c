@@ -81,15 +81,14 @@ static int open_server(struct offline *offline, struct diag *diag)
     return server_new(&options, &offline->server, diag);
 }
 
-int offline_new(struct loop *loop, struct net *net, struct work_pool *pool, const char *store,
-                struct offline **ret, struct diag *diag)
+int offline_new(const struct offline_options *options, struct offline **ret, struct diag *diag)
 {
     struct offline *offline = calloc(1, sizeof(*offline));
     if (!offline) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
     }
-    *offline = (struct offline){.loop = loop, .net = net, .pool = pool};
-    int status = open_store(offline, store, diag);
+    *offline = (struct offline){.loop = options->loop, .net = options->net, .pool = options->pool};
+    int status = open_store(offline, options->store, diag);
     status = status != 0 ? status : open_catalog(offline, diag);
     status = status != 0 ? status : open_server(offline, diag);
     if (status != 0) {

@@ -11,9 +11,16 @@
 
 struct offline;
 
-/* store: "dir:/path". Blocks while it opens. NO_STORE, STORE_FEATURES, DAMAGED, DENIED ... */
-int MUST_USE offline_new(struct loop *loop, struct net *net, struct work_pool *pool,
-                         const char *store, struct offline **ret, struct diag *diag);
+/* store: "dir:/path". offline_new blocks while it opens. NO_STORE, STORE_FEATURES, DAMAGED, DENIED
+ * ... */
+struct offline_options {
+    struct loop *loop;
+    struct net *net;
+    struct work_pool *pool;
+    const char *store;
+};
+int MUST_USE offline_new(const struct offline_options *options, struct offline **ret,
+                         struct diag *diag);
 void offline_free(struct offline *offline); /* its connections must be closed; runs the loop */
 /* engine_options.dial: user is the struct offline. */
 int MUST_USE offline_dial(void *user, struct sock **ret, struct diag *diag);

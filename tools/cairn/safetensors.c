@@ -60,9 +60,10 @@ static void put_tensor(struct json *json, const struct safetensor *tensor)
     json_close(json, '}');
 }
 
-int safetensors_layout(size_t count, struct safetensor *tensors, const char *checkpoint,
-                       struct buf *buf, uint64_t *ret_data_bytes, struct diag *diag)
+int safetensors_layout(const struct safetensors *file, struct buf *buf, struct diag *diag)
 {
+    size_t count = file->count;
+    struct safetensor *tensors = file->tensors;
     struct json json;
     uint64_t at = 0;
     qsort(tensors, count, sizeof(*tensors), compare);
@@ -72,7 +73,7 @@ int safetensors_layout(size_t count, struct safetensor *tensors, const char *che
         tensors[i].offset = at;
         at += tensors[i].entry->plain_bytes;
     }
-    put_metadata(&json, count, tensors, checkpoint);
+    put_metadata(&json, count, tensors, file->checkpoint);
     for (size_t i = 0; i < count; i++) {
         put_tensor(&json, &tensors[i]);
     }
@@ -89,7 +90,6 @@ int safetensors_layout(size_t count, struct safetensor *tensors, const char *che
         buf_put_u64(buf, json.buf.bytes);
         buf_put(buf, json.buf.bytes, json.buf.data);
         status = buf_status(buf);
-        *ret_data_bytes = at;
     }
     json_fini(&json);
     return status;

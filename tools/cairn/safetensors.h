@@ -18,7 +18,11 @@ struct safetensor {
 /* Sorts, sets the offsets, and appends length and header to buf. Types that safetensors lacks are
  * written as U8 with the element's bytes as one more dimension, and named in __metadata__
  * ("cairn.dtype.<name>"). TOO_LARGE above 100 MB. */
-int MUST_USE safetensors_layout(size_t count, struct safetensor *tensors, const char *checkpoint,
-                                struct buf *buf, uint64_t *ret_data_bytes, struct diag *diag);
+struct safetensors {
+    const char *checkpoint; /* its name, for __metadata__ */
+    size_t count;
+    struct safetensor *tensors;
+};
+int MUST_USE safetensors_layout(const struct safetensors *file, struct buf *buf, struct diag *diag);
 
 #endif

@@ -81,8 +81,11 @@ static int start(struct source *source, struct diag *diag)
         status = start_tls(source, diag);
     }
     if (status == 0 && source->options.store) {
-        status = offline_new(source->loop, source->net, source->pool, source->options.store,
-                             &source->offline, diag);
+        struct offline_options options = {.loop = source->loop,
+                                          .net = source->net,
+                                          .pool = source->pool,
+                                          .store = source->options.store};
+        status = offline_new(&options, &source->offline, diag);
     } else if (status == 0) {
         const char *text = source->options.url ? source->options.url : "cairn:///";
         status = url_parse(text, getenv("CAIRN_SERVER"), true, &source->url, diag);
@@ -106,9 +109,7 @@ int source_new(const struct source_options *options, struct source **ret, struct
     return 0;
 }
 
-/* --- the viewer
- * -----------------------------------------------------------------------------------------------
- */
+/* --- the viewer --- */
 
 static void on_closed(void *user)
 {
@@ -189,9 +190,7 @@ int source_use(struct source *source, const struct run_name *run, struct diag *d
     return status;
 }
 
-/* --- calls
- * ------------------------------------------------------------------------------------------------------
- */
+/* --- calls --- */
 
 static void on_call(struct engine_call *call, int status)
 {

@@ -61,7 +61,9 @@ int target_begin(const char *path, struct target *ret, struct diag *diag)
     }
     ret->dir = open(ret->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (ret->dir < 0) {
-        return diag_errno(diag, errno, "open %s", ret->partial);
+        status = diag_errno(diag, errno, "open %s", ret->partial);
+        (void)rmdir(ret->partial); /* empty, and ours: what stays would be named the next time */
+        return status;
     }
     return 0;
 }
@@ -88,17 +90,18 @@ int target_create(struct target *target, const char *name, int *ret_fd, struct d
     return 0;
 }
 
-int target_write(int fd, uint64_t offset, size_t bytes, const void *data, const char *name,
-                 struct diag *diag)
+int target_write(int fd, const struct target_piece *piece, struct diag *diag)
 {
-    const char *at = data;
+    const char *at = piece->data;
+    uint64_t offset = piece->offset;
+    size_t bytes = piece->bytes;
     while (bytes > 0) {
         ssize_t written = pwrite(fd, at, bytes, (off_t)offset);
         if (written < 0 && errno == EINTR) {
             continue;
         }
         if (written <= 0) {
-            return diag_errno(diag, written < 0 ? errno : EIO, "write %s", name);
+            return diag_errno(diag, written < 0 ? errno : EIO, "write %s", piece->name);
         }
         at += written;
         offset += (uint64_t)written;

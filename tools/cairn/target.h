@@ -22,8 +22,13 @@ int MUST_USE target_begin(const char *path, struct target *ret, struct diag *dia
 /* A new file for writing. name: letters, digits, '.', '_', '-', '=' only; others become '_'
  * (target_name). */
 int MUST_USE target_create(struct target *target, const char *name, int *ret_fd, struct diag *diag);
-int MUST_USE target_write(int fd, uint64_t offset, size_t bytes, const void *data, const char *name,
-                          struct diag *diag);
+struct target_piece {
+    const char *name; /* of the file, for errors */
+    uint64_t offset;
+    size_t bytes;
+    const void *data;
+};
+int MUST_USE target_write(int fd, const struct target_piece *piece, struct diag *diag);
 /* fsync and close; the descriptor is gone in any case. */
 int MUST_USE target_close(int fd, const char *name, struct diag *diag);
 void target_name(const char *text, size_t bytes, char *ret);

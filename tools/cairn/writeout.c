@@ -80,7 +80,8 @@ static uint64_t run_offset(const struct shape *shape, const struct box *cell,
 static int put(struct sink *sink, uint64_t offset, uint64_t bytes, const uint8_t *data,
                struct diag *diag)
 {
-    if (offset + bytes > sink->entry->plain_bytes) {
+    uint64_t end;
+    if (!add_u64(offset, bytes, &end) || end > sink->entry->plain_bytes) {
         return diag_set(diag, CAIRN_E_DAMAGED, "%s: the plan points behind its end",
                         sink->entry->name);
     }
@@ -88,7 +89,9 @@ static int put(struct sink *sink, uint64_t offset, uint64_t bytes, const uint8_t
         memcpy(sink->memory + offset, data, bytes);
         return 0;
     }
-    return target_write(sink->fd, sink->base + offset, bytes, data, sink->entry->name, diag);
+    struct target_piece piece = {
+        .name = sink->entry->name, .offset = sink->base + offset, .bytes = bytes, .data = data};
+    return target_write(sink->fd, &piece, diag);
 }
 
 static int scatter(struct sink *sink, const struct plan_read *read, const uint8_t *plain,
@@ -112,9 +115,7 @@ static int scatter(struct sink *sink, const struct plan_read *read, const uint8_
     return status;
 }
 
-/* --- reads
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* --- reads --- */
 
 static void start_reads(struct writing *writing);
 
@@ -213,9 +214,7 @@ static void end_slots(struct writing *writing)
     }
 }
 
-/* --- batches
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* --- batches --- */
 
 static void fill_want(const struct index_entry *entry, struct plan_want *ret)
 {

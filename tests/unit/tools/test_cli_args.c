@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: the command line as people write it, and every mistake by name. Method: a table of lines
+ * against commands of the test's own, which take options by the letters that cli_args.c knows.
+ */
+#include "cli.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+const struct command commands[] = {{"ls", "[RUN]", "lists", "aSl", NULL, NULL},
+                                   {"verify", "[RUN [SELECTOR]]", "checks", "dD", NULL, NULL},
+                                   {"restore", "RUN SELECTOR", "writes", "tf", NULL, NULL},
+                                   {"version", "", "says", "", NULL, NULL},
+                                   {NULL, NULL, NULL, NULL, NULL, NULL}};
+
+enum { WORDS_MAX = 10 };
+
+static int parse(const char *line, struct cli *cli, const struct command **command,
+                 struct diag *diag)
+{
+    static char copy[256];
+    char program[] = "cairn", *argv[WORDS_MAX + 1] = {program}, *save = NULL;
+    int argc = 1;
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        assert_true(argc < WORDS_MAX);
+        argv[argc++] = word;
+    }
+    return cli_parse(argc, argv, cli, command, diag);
+}
+
+static void test_good_lines(void **state)
+{
+    (void)state;
+    struct cli cli;
+    const struct command *command;
+    assert_int_equal(parse("ls", &cli, &command, NULL), 0);
+    assert_string_equal(command->name, "ls");
+    assert_null(cli.run_text);
+    assert_true(cli.source.deadline_ms == 30000);
+    assert_int_equal(parse("--json ls lab/gpt --limit=5 --all", &cli, &command, NULL), 0);
+    assert_true(cli.json && cli.all && cli.limit == 5);
+    assert_string_equal(cli.run_text, "lab/gpt");
+    assert_int_equal(parse("restore lab/gpt 10@1 --to out --no-fallback", &cli, &command, NULL), 0);
+    assert_string_equal(cli.selector_text, "10@1");
+    assert_string_equal(cli.to, "out");
+    assert_true(cli.no_fallback);
+    assert_int_equal(parse("verify --read-data-subset 3/7 --timeout 5", &cli, &command, NULL), 0);
+    assert_true(cli.subset_n == 3 && cli.subset_t == 7 && cli.source.deadline_ms == 5000);
+    assert_int_equal(parse("restore --help", &cli, &command, NULL), 0);
+    assert_true(cli.help);
+}
+
+static void test_bad_lines(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"list", "'list' is no command"},
+        {"ls --nonsense", "--nonsense is no option of cairn ls"},
+        {"ls --to out", "--to is no option of cairn ls"},
+        {"ls --limit", "--limit wants N"},
+        {"ls --limit=x", "a number is wanted"},
+        {"ls --limit=-1", "a number is wanted"},
+        {"ls --all=yes", "--all takes no value"},
+        {"ls a/b c", "'c' is too much"},
+        {"restore a/b latest more", "'more' is too much"},
+        {"version a/b", "'a/b' is too much"},
+        {"verify --read-data-subset 0/7", "1 <= N <= T"},
+        {"verify --read-data-subset 8/7", "1 <= N <= T"},
+        {"verify --read-data-subset 1", "1 <= N <= T"},
+        {"verify --read-data-subset 1/99999999999", "1 <= N <= T"},
+        {"ls --timeout 86401", "a number is wanted"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct cli cli;
+        const struct command *command;
+        struct diag diag = DIAG_INIT;
+        int status = parse(cases[i][0], &cli, &command, &diag);
+        if (status != CAIRN_E_INVALID || !strstr(diag.text, cases[i][1])) {
+            fail_msg("%s: %d '%s'", cases[i][0], status, diag.text);
+        }
+    }
+}
+
+static void test_environment(void **state)
+{
+    (void)state;
+    struct cli cli;
+    const struct command *command;
+    setenv("CAIRN_STORE", "dir:/env", 1);
+    assert_int_equal(parse("ls", &cli, &command, NULL), 0);
+    assert_string_equal(cli.source.store, "dir:/env");
+    assert_int_equal(parse("ls --store dir:/flag", &cli, &command, NULL), 0);
+    assert_string_equal(cli.source.store, "dir:/flag");
+    unsetenv("CAIRN_STORE");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good_lines),
+        cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_environment),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: what the writer makes is JSON, whatever the texts hold. Method: documents compared whole.
+ */
+#include "json.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void assert_document(struct json *json, const char *expected)
+{
+    assert_int_equal(buf_status(&json->buf), 0);
+    assert_int_equal(json->buf.bytes, strlen(expected));
+    assert_memory_equal(json->buf.data, expected, strlen(expected));
+    json_fini(json);
+}
+
+static void test_nesting_and_commas(void **state)
+{
+    (void)state;
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "a", UINT64_MAX);
+    json_open(&json, "b", '[');
+    json_close(&json, ']');
+    json_open(&json, "c", '[');
+    json_u64(&json, NULL, 1);
+    json_open(&json, NULL, '{');
+    json_bool(&json, "d", true);
+    json_close(&json, '}');
+    json_str(&json, NULL, NULL);
+    json_close(&json, ']');
+    json_raw(&json, "e", 3, "[7]");
+    json_bool(&json, "f", false);
+    json_close(&json, '}');
+    assert_document(&json,
+                    "{\"a\":18446744073709551615,\"b\":[],\"c\":[1,{\"d\":true},null],\"e\":[7],"
+                    "\"f\":false}");
+}
+
+static void test_texts_are_escaped(void **state)
+{
+    (void)state;
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_str(&json, "k\"\\", "line\nbell\a\x7f quote\" back\\ \xc3\xa4");
+    json_close(&json, '}');
+    assert_document(
+        &json, "{\"k\\\"\\\\\":\"line\\u000abell\\u0007\\u007f quote\\\" back\\\\ \xc3\xa4\"}");
+}
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '[');
+    json_f64(&json, NULL, 0.1);
+    json_f64(&json, NULL, (double)INFINITY);
+    json_f64(&json, NULL, (double)NAN);
+    json_close(&json, ']');
+    assert_document(&json, "[0.10000000000000001,null,null]");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nesting_and_commas),
+        cmocka_unit_test(test_texts_are_escaped),
+        cmocka_unit_test(test_numbers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
