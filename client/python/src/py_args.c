@@ -23,10 +23,7 @@ PyObject *py_raise_code(int code, const char *text)
     return NULL;
 }
 
-PyObject *py_raise(const struct cairn_error *err)
-{
-    return py_raise_code(err->code, err->text);
-}
+PyObject *py_raise(const struct cairn_error *err) { return py_raise_code(err->code, err->text); }
 
 int64_t py_deadline_ms(PyObject *seconds)
 {

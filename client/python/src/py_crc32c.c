@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * crc32c for the typed tree: eight tables, eight bytes a step. The extension may use only cairn.h, so
- * it does not share the library's. The tables are built once, under the GIL, at import.
+ * crc32c for the typed tree: eight tables, eight bytes a step. The extension may use only cairn.h,
+ * so it does not share the library's. The tables are built once, under the GIL, at import.
  */
 #include "py_private.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn._cairn.Handle: a cairn_t. Calls that may wait release the GIL; close is refused (BUSY) while another
- * thread is inside. In a forked child nothing of it is touched, not even to free it.
+ * cairn._cairn.Handle: a cairn_t. Calls that may wait release the GIL; close is refused (BUSY)
+ * while another thread is inside. In a forked child nothing of it is touched, not even to free it.
  */
 #include "py_private.h"
 
@@ -11,7 +11,8 @@
 cairn_t *py_handle_enter(struct py_handle *handle)
 {
     if (handle->pid != getpid()) {
-        py_raise_code(CAIRN_E_FORKED, "this handle belongs to the parent process; open one in the child");
+        py_raise_code(CAIRN_E_FORKED,
+                      "this handle belongs to the parent process; open one in the child");
         return NULL;
     }
     if (handle->cairn == NULL) {
@@ -22,10 +23,7 @@ cairn_t *py_handle_enter(struct py_handle *handle)
     return handle->cairn;
 }
 
-void py_handle_leave(struct py_handle *handle)
-{
-    handle->calls--;
-}
+void py_handle_leave(struct py_handle *handle) { handle->calls--; }
 
 static int32_t option_int(PyObject *dict, const char *key)
 {
@@ -117,10 +115,8 @@ static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         return NULL;
     }
     handle->pid = getpid();
-    Py_BEGIN_ALLOW_THREADS
-    rc = cairn_open(url, &options, &cairn, &err);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(copy);
+    Py_BEGIN_ALLOW_THREADS rc = cairn_open(url, &options, &cairn, &err);
+    Py_END_ALLOW_THREADS Py_DECREF(copy);
     if (rc != 0) {
         Py_DECREF(handle);
         return py_raise(&err);
@@ -137,10 +133,9 @@ static void handle_dealloc(PyObject *self)
         cairn_t *cairn = handle->cairn;
         handle->cairn = NULL;
         int rc;
-        Py_BEGIN_ALLOW_THREADS
-        rc = cairn_close(cairn, 0, NULL);
-        Py_END_ALLOW_THREADS
-        (void)rc; /* nobody is left to be told; Client warns before it comes to this */
+        Py_BEGIN_ALLOW_THREADS rc = cairn_close(cairn, 0, NULL);
+        Py_END_ALLOW_THREADS(void)
+            rc; /* nobody is left to be told; Client warns before it comes to this */
     }
     Py_XDECREF(handle->keepalive);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
@@ -164,23 +159,24 @@ static PyObject *handle_close(PyObject *self, PyObject *args)
         Py_RETURN_NONE;
     }
     if (handle->calls > 0) {
-        return py_raise_code(CAIRN_E_BUSY, "another thread is inside a call of this client: close it afterwards");
+        return py_raise_code(CAIRN_E_BUSY,
+                             "another thread is inside a call of this client: close it afterwards");
     }
     cairn_t *cairn = handle->cairn;
     handle->cairn = NULL;
-    Py_BEGIN_ALLOW_THREADS
-    rc = cairn_close(cairn, deadline_ms, &err);
-    Py_END_ALLOW_THREADS
-    Py_CLEAR(handle->keepalive);
+    Py_BEGIN_ALLOW_THREADS rc = cairn_close(cairn, deadline_ms, &err);
+    Py_END_ALLOW_THREADS Py_CLEAR(handle->keepalive);
     if (rc != 0) {
         return py_raise(&err);
     }
     Py_RETURN_NONE;
 }
 
-/* --- save and restore --------------------------------------------------------------------------------- */
+/* --- save and restore
+ * --------------------------------------------------------------------------------- */
 
-static bool read_tags(struct py_scratch *scratch, PyObject *list, struct cairn_save_options *options)
+static bool read_tags(struct py_scratch *scratch, PyObject *list,
+                      struct cairn_save_options *options)
 {
     Py_ssize_t count = PyTuple_Size(list);
     const char **tags = count >= 0 ? py_scratch_take(scratch, (size_t)count, sizeof *tags) : NULL;
@@ -195,10 +191,12 @@ static bool read_tags(struct py_scratch *scratch, PyObject *list, struct cairn_s
     return tags != NULL;
 }
 
-static bool read_metrics(struct py_scratch *scratch, PyObject *list, struct cairn_save_options *options)
+static bool read_metrics(struct py_scratch *scratch, PyObject *list,
+                         struct cairn_save_options *options)
 {
     Py_ssize_t count = PyTuple_Size(list);
-    struct cairn_metric *metrics = count >= 0 ? py_scratch_take(scratch, (size_t)count, sizeof *metrics) : NULL;
+    struct cairn_metric *metrics =
+        count >= 0 ? py_scratch_take(scratch, (size_t)count, sizeof *metrics) : NULL;
     for (Py_ssize_t i = 0; metrics != NULL && i < count; i++) {
         PyObject *item = PyTuple_GetItem(list, i);
         if (!PyArg_ParseTuple(item, "sd", &metrics[i].name, &metrics[i].value)) {
@@ -221,8 +219,8 @@ static PyObject *handle_save(PyObject *self, PyObject *args)
     const char *metadata;
     Py_ssize_t metadata_bytes;
     long long deadline_ms;
-    if (!PyArg_ParseTuple(args, "KO!O!y#L:save", &step, &PyTuple_Type, &tags, &PyTuple_Type, &metrics, &metadata,
-                          &metadata_bytes, &deadline_ms)) {
+    if (!PyArg_ParseTuple(args, "KO!O!y#L:save", &step, &PyTuple_Type, &tags, &PyTuple_Type,
+                          &metrics, &metadata, &metadata_bytes, &deadline_ms)) {
         return NULL;
     }
     options.metadata = metadata_bytes > 0 ? metadata : NULL;
@@ -235,12 +233,11 @@ static PyObject *handle_save(PyObject *self, PyObject *args)
     if (cairn != NULL) {
         cairn_op_t *op = NULL;
         int rc;
-        PyObject *keepalive = handle->keepalive; /* another thread may replace it while the GIL is away */
+        PyObject *keepalive =
+            handle->keepalive; /* another thread may replace it while the GIL is away */
         Py_XINCREF(keepalive);
-        Py_BEGIN_ALLOW_THREADS
-        rc = cairn_save(cairn, step, &options, &op, &err);
-        Py_END_ALLOW_THREADS
-        py_handle_leave(handle);
+        Py_BEGIN_ALLOW_THREADS rc = cairn_save(cairn, step, &options, &op, &err);
+        Py_END_ALLOW_THREADS py_handle_leave(handle);
         result = rc == 0 ? py_op_new(op, true, NULL) : py_raise(&err);
         Py_XDECREF(keepalive);
     }
@@ -257,7 +254,8 @@ static PyObject *handle_restore(PyObject *self, PyObject *args)
     long long deadline_ms;
     cairn_op_t *op = NULL;
     int rc;
-    if (!PyArg_ParseTuple(args, "KKiiL:restore", &step, &term, &options.allow_older, &options.strict, &deadline_ms)) {
+    if (!PyArg_ParseTuple(args, "KKiiL:restore", &step, &term, &options.allow_older,
+                          &options.strict, &deadline_ms)) {
         return NULL;
     }
     options.step = step;
@@ -269,24 +267,23 @@ static PyObject *handle_restore(PyObject *self, PyObject *args)
     }
     PyObject *keepalive = handle->keepalive;
     Py_XINCREF(keepalive);
-    Py_BEGIN_ALLOW_THREADS
-    rc = cairn_restore(cairn, &options, &op, &err);
-    Py_END_ALLOW_THREADS
-    py_handle_leave(handle);
+    Py_BEGIN_ALLOW_THREADS rc = cairn_restore(cairn, &options, &op, &err);
+    Py_END_ALLOW_THREADS py_handle_leave(handle);
     PyObject *result = rc == 0 ? py_op_new(op, false, keepalive) : py_raise(&err);
     Py_XDECREF(keepalive);
     return result;
 }
 
-/* --- what is there -------------------------------------------------------------------------------------- */
+/* --- what is there
+ * -------------------------------------------------------------------------------------- */
 
 static PyObject *checkpoint_tuple(const struct cairn_checkpoint *c)
 {
     return Py_BuildValue("KKKKKKKLiiiii", (unsigned long long)c->term, (unsigned long long)c->step,
                          (unsigned long long)c->sequence, (unsigned long long)c->plain_bytes,
                          (unsigned long long)c->stored_bytes, (unsigned long long)c->parent_term,
-                         (unsigned long long)c->parent_step, (long long)c->commit_time_ns, (int)c->world_size,
-                         c->state, c->health, c->superseded, c->latest);
+                         (unsigned long long)c->parent_step, (long long)c->commit_time_ns,
+                         (int)c->world_size, c->state, c->health, c->superseded, c->latest);
 }
 
 static PyObject *handle_list(PyObject *self, PyObject *args)
@@ -303,10 +300,8 @@ static PyObject *handle_list(PyObject *self, PyObject *args)
     if (cairn == NULL) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    rc = cairn_list(cairn, deadline_ms, &list, &err);
-    Py_END_ALLOW_THREADS
-    py_handle_leave(handle);
+    Py_BEGIN_ALLOW_THREADS rc = cairn_list(cairn, deadline_ms, &list, &err);
+    Py_END_ALLOW_THREADS py_handle_leave(handle);
     if (rc != 0) {
         return py_raise(&err);
     }
@@ -341,10 +336,8 @@ static PyObject *handle_status(PyObject *self, PyObject *args)
     if (cairn == NULL) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    rc = cairn_status(cairn, deadline_ms, &checkpoint, &err);
-    Py_END_ALLOW_THREADS
-    py_handle_leave(handle);
+    Py_BEGIN_ALLOW_THREADS rc = cairn_status(cairn, deadline_ms, &checkpoint, &err);
+    Py_END_ALLOW_THREADS py_handle_leave(handle);
     return rc == 0 ? checkpoint_tuple(&checkpoint) : py_raise(&err);
 }
 
@@ -355,18 +348,23 @@ static PyObject *handle_is_open(PyObject *self, PyObject *Py_UNUSED(args))
 }
 
 static PyMethodDef handle_methods[] = {
-    {"set_tensors", py_handle_set_tensors, METH_O, "set_tensors(list of tuples): see py_register.c"},
+    {"set_tensors", py_handle_set_tensors, METH_O,
+     "set_tensors(list of tuples): see py_register.c"},
     {"set_blobs", py_handle_set_blobs, METH_O, "set_blobs(list of tuples): see py_register.c"},
-    {"save", handle_save, METH_VARARGS, "save(step, tags, metrics, metadata, deadline_ms) -> Op; returns when staged"},
-    {"restore", handle_restore, METH_VARARGS, "restore(step, term, allow_older, strict, deadline_ms) -> Op"},
+    {"save", handle_save, METH_VARARGS,
+     "save(step, tags, metrics, metadata, deadline_ms) -> Op; returns when staged"},
+    {"restore", handle_restore, METH_VARARGS,
+     "restore(step, term, allow_older, strict, deadline_ms) -> Op"},
     {"list", handle_list, METH_VARARGS, "list(deadline_ms) -> list of tuples, newest first"},
     {"status", handle_status, METH_VARARGS, "status(term, step, deadline_ms) -> tuple"},
     {"is_open", handle_is_open, METH_NOARGS, "whether calls can be made in this process"},
-    {"close", handle_close, METH_VARARGS, "close(seconds=None): waits for saves in flight, aborts what is left"},
+    {"close", handle_close, METH_VARARGS,
+     "close(seconds=None): waits for saves in flight, aborts what is left"},
     {NULL, NULL, 0, NULL},
 };
 
-static char handle_doc[] = "Handle(url, options): one rank of one attempt. Use cairn.Client."; /* slots want it writable */
+static char handle_doc[] =
+    "Handle(url, options): one rank of one attempt. Use cairn.Client."; /* slots want it writable */
 
 static PyType_Slot handle_slots[] = {
     {Py_tp_new, handle_new},

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The module cairn._cairn: functions without a handle, tables for the tests, the two types. One interpreter
- * per process; the state is made at import and never freed.
+ * The module cairn._cairn: functions without a handle, tables for the tests, the two types. One
+ * interpreter per process; the state is made at import and never freed.
  */
 #include "py_private.h"
 
 static struct py_state state;
 
-struct py_state *py_state_get(void)
-{
-    return &state;
-}
+struct py_state *py_state_get(void) { return &state; }
 
 static PyObject *new_attempt(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
 {
@@ -73,7 +70,8 @@ static int fill(PyObject *module)
     state.handle_type = (PyTypeObject *)PyType_FromSpec(&py_handle_spec);
     state.op_type = (PyTypeObject *)PyType_FromSpec(&py_op_spec);
     if (state.from_code == NULL || state.handle_type == NULL || state.op_type == NULL ||
-        PyModule_AddType(module, state.handle_type) != 0 || PyModule_AddType(module, state.op_type) != 0) {
+        PyModule_AddType(module, state.handle_type) != 0 ||
+        PyModule_AddType(module, state.op_type) != 0) {
         return -1;
     }
     return PyModule_AddStringConstant(module, "version", cairn_version());

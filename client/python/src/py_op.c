@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn._cairn.Op: a save or restore in flight. Waits go in slices, so that a signal (Ctrl-C) ends them. Memory
- * that a restore fills is kept alive by the op: one that is dropped early is aborted first, and if it does not
- * end soon its tensors are leaked rather than freed under the writer.
+ * cairn._cairn.Op: a save or restore in flight. Waits go in slices, so that a signal (Ctrl-C) ends
+ * them. Memory that a restore fills is kept alive by the op: one that is dropped early is aborted
+ * first, and if it does not end soon its tensors are leaked rather than freed under the writer.
  */
 #include "py_private.h"
 
@@ -26,10 +26,8 @@ PyObject *py_op_new(cairn_op_t *op, bool is_save, PyObject *keepalive)
         /* Nobody could wait for it any more. */
         cairn_op_abort(op);
         int rc;
-        Py_BEGIN_ALLOW_THREADS
-        rc = cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL);
-        Py_END_ALLOW_THREADS
-        (void)rc;
+        Py_BEGIN_ALLOW_THREADS rc = cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, NULL);
+        Py_END_ALLOW_THREADS(void) rc;
         cairn_op_free(op);
         return NULL;
     }
@@ -49,8 +47,7 @@ static void op_dealloc(PyObject *object)
         int rc = 0;
         if (!self->is_save && cairn_op_wait(self->op, CAIRN_DONE, 0, NULL) == CAIRN_E_AGAIN) {
             cairn_op_abort(self->op);
-            Py_BEGIN_ALLOW_THREADS
-            rc = cairn_op_wait(self->op, CAIRN_DONE, DROP_MS, NULL);
+            Py_BEGIN_ALLOW_THREADS rc = cairn_op_wait(self->op, CAIRN_DONE, DROP_MS, NULL);
             Py_END_ALLOW_THREADS
         }
         cairn_op_free(self->op);
@@ -88,13 +85,14 @@ static PyObject *op_wait(PyObject *object, PyObject *args)
     }
     int64_t start_ms = now_ms();
     for (;;) {
-        int64_t left_ms = deadline_ms == CAIRN_FOREVER ? SLICE_MS : deadline_ms - (now_ms() - start_ms);
+        int64_t left_ms =
+            deadline_ms == CAIRN_FOREVER ? SLICE_MS : deadline_ms - (now_ms() - start_ms);
         int64_t slice_ms = left_ms < SLICE_MS ? left_ms : SLICE_MS;
         int rc;
-        Py_BEGIN_ALLOW_THREADS
-        rc = cairn_op_wait(self->op, (enum cairn_stage)stage, slice_ms > 0 ? slice_ms : 0, &err);
-        Py_END_ALLOW_THREADS
-        if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS rc =
+            cairn_op_wait(self->op, (enum cairn_stage)stage, slice_ms > 0 ? slice_ms : 0, &err);
+        Py_END_ALLOW_THREADS if (rc == 0)
+        {
             if (stage == CAIRN_DONE) {
                 Py_CLEAR(self->keepalive);
             }
@@ -123,9 +121,10 @@ static PyObject *op_result(PyObject *object, PyObject *Py_UNUSED(args))
     if (cairn_op_result(self->op, &result, &err) != 0) {
         return py_raise(&err);
     }
-    return Py_BuildValue("KKiiKKK", (unsigned long long)result.term, (unsigned long long)result.step,
-                         result.fell_back, result.new_lineage, (unsigned long long)result.plain_bytes,
-                         (unsigned long long)result.stored_bytes, (unsigned long long)result.blocked_ns);
+    return Py_BuildValue(
+        "KKiiKKK", (unsigned long long)result.term, (unsigned long long)result.step,
+        result.fell_back, result.new_lineage, (unsigned long long)result.plain_bytes,
+        (unsigned long long)result.stored_bytes, (unsigned long long)result.blocked_ns);
 }
 
 static PyObject *op_blob(PyObject *object, PyObject *args)
@@ -197,8 +196,9 @@ static PyObject *op_progress(PyObject *object, PyObject *Py_UNUSED(args))
         return NULL;
     }
     cairn_op_progress(self->op, &progress);
-    return Py_BuildValue("KKKK", (unsigned long long)progress.total_bytes, (unsigned long long)progress.staged_bytes,
-                         (unsigned long long)progress.sent_bytes, (unsigned long long)progress.durable_bytes);
+    return Py_BuildValue(
+        "KKKK", (unsigned long long)progress.total_bytes, (unsigned long long)progress.staged_bytes,
+        (unsigned long long)progress.sent_bytes, (unsigned long long)progress.durable_bytes);
 }
 
 static PyObject *op_abort(PyObject *object, PyObject *Py_UNUSED(args))
@@ -212,8 +212,10 @@ static PyObject *op_abort(PyObject *object, PyObject *Py_UNUSED(args))
 }
 
 static PyMethodDef op_methods[] = {
-    {"wait", op_wait, METH_VARARGS, "wait(stage, seconds=None) -> bool; raises the operation's error"},
-    {"result", op_result, METH_NOARGS, "(term, step, fell_back, new_lineage, plain_bytes, stored_bytes, blocked_ns)"},
+    {"wait", op_wait, METH_VARARGS,
+     "wait(stage, seconds=None) -> bool; raises the operation's error"},
+    {"result", op_result, METH_NOARGS,
+     "(term, step, fell_back, new_lineage, plain_bytes, stored_bytes, blocked_ns)"},
     {"blob", op_blob, METH_VARARGS, "blob(name, coordinate=None) -> bytes or None"},
     {"metadata", op_metadata, METH_NOARGS, "bytes given at save"},
     {"missing", op_missing, METH_NOARGS, "names registered but not stored"},
@@ -223,7 +225,8 @@ static PyMethodDef op_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static char op_doc[] = "One save or restore in flight. Made by Handle."; /* slots want it writable */
+static char op_doc[] =
+    "One save or restore in flight. Made by Handle."; /* slots want it writable */
 
 static PyType_Slot op_slots[] = {
     {Py_tp_dealloc, op_dealloc},

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the extension cairn._cairn share. abi3 from Python 3.11. Invariants: no call into
- * libcairn that may wait holds the GIL; a handle is closed only when no other thread is inside it
+ * What the files of the extension cairn._cairn share. abi3 from Python 3.11. Invariants: no call
+ * into libcairn that may wait holds the GIL; a handle is closed only when no other thread is inside
+ * it
  * (`calls`, guarded by the GIL); tensors that an operation borrows are referenced by its object.
  */
 #ifndef CAIRN_PYTHON_PY_PRIVATE_H
@@ -19,16 +20,14 @@
 #include <sys/types.h>
 
 struct py_handle {
-    PyObject_HEAD
-    cairn_t *cairn;      /* NULL once closed */
-    pid_t pid;           /* that opened it */
-    unsigned calls;      /* threads inside a call on it */
-    PyObject *keepalive; /* of the registered tensors */
+    PyObject_HEAD cairn_t *cairn; /* NULL once closed */
+    pid_t pid;                    /* that opened it */
+    unsigned calls;               /* threads inside a call on it */
+    PyObject *keepalive;          /* of the registered tensors */
 };
 
 struct py_op {
-    PyObject_HEAD
-    cairn_op_t *op;
+    PyObject_HEAD cairn_op_t *op;
     pid_t pid;
     bool is_save;
     unsigned calls;
@@ -45,7 +44,8 @@ struct py_state {
 /* The module's state, made at import. */
 struct py_state *py_state_get(void);
 
-/* --- errors and small parts (py_args.c) ------------------------------------------------------------ */
+/* --- errors and small parts (py_args.c)
+ * ------------------------------------------------------------ */
 
 /* Sets the exception for err; always NULL. */
 PyObject *py_raise(const struct cairn_error *err);
@@ -61,15 +61,18 @@ struct py_scratch {
 void *py_scratch_take(struct py_scratch *scratch, size_t count, size_t bytes);
 void py_scratch_free(struct py_scratch *scratch);
 
-/* A sequence of ints; count -1 leaves the length to the caller's *ret_count. NULL with an exception set. */
+/* A sequence of ints; count -1 leaves the length to the caller's *ret_count. NULL with an exception
+ * set. */
 int64_t *py_int64_array(struct py_scratch *scratch, PyObject *sequence, Py_ssize_t *io_count);
 
-/* --- registering (py_register.c) -------------------------------------------------------------------- */
+/* --- registering (py_register.c)
+ * -------------------------------------------------------------------- */
 
 PyObject *py_handle_set_tensors(PyObject *self, PyObject *args);
 PyObject *py_handle_set_blobs(PyObject *self, PyObject *args);
 
-/* --- handles and operations -------------------------------------------------------------------------- */
+/* --- handles and operations
+ * -------------------------------------------------------------------------- */
 
 /* Counts the caller in, or gives NULL with an exception (FORKED, CLOSED). */
 cairn_t *py_handle_enter(struct py_handle *handle);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * set_tensors and set_blobs: tuples to cairn.h's structs. A tensor is (name, dtype, shape, address, stride or
- * None, keepalive, placement, coordinate or None, group or None, boxes or None), a box (offset, length, stride or
- * None, address), a blob (name, kind, data, placement, coordinate or None). With the GIL but for the call itself.
+ * set_tensors and set_blobs: tuples to cairn.h's structs. A tensor is (name, dtype, shape, address,
+ * stride or None, keepalive, placement, coordinate or None, group or None, boxes or None), a box
+ * (offset, length, stride or None, address), a blob (name, kind, data, placement, coordinate or
+ * None). With the GIL but for the call itself.
  */
 #include "py_private.h"
 
@@ -66,13 +67,15 @@ static bool expect_tuple(PyObject *object, Py_ssize_t fields, const char *what)
     return false;
 }
 
-static bool read_box(struct py_scratch *scratch, PyObject *item, Py_ssize_t ndim, struct cairn_box *box)
+static bool read_box(struct py_scratch *scratch, PyObject *item, Py_ssize_t ndim,
+                     struct cairn_box *box)
 {
     if (!expect_tuple(item, BOX_FIELDS, "box")) {
         return false;
     }
     box->offset = py_int64_array(scratch, PyTuple_GetItem(item, 0), &ndim);
-    box->length = box->offset != NULL ? py_int64_array(scratch, PyTuple_GetItem(item, 1), &ndim) : NULL;
+    box->length =
+        box->offset != NULL ? py_int64_array(scratch, PyTuple_GetItem(item, 1), &ndim) : NULL;
     if (box->length == NULL) {
         return false;
     }
@@ -164,7 +167,8 @@ static bool read_tensor(struct py_scratch *scratch, PyObject *item, struct cairn
         return false;
     }
     tensor->ndim = (uint32_t)ndim;
-    PyObject *stride = PyTuple_GetItem(item, 4), *group = PyTuple_GetItem(item, 8), *boxes = PyTuple_GetItem(item, 9);
+    PyObject *stride = PyTuple_GetItem(item, 4), *group = PyTuple_GetItem(item, 8),
+             *boxes = PyTuple_GetItem(item, 9);
     if (stride != Py_None && !read_stride(scratch, stride, tensor)) {
         return false;
     }
@@ -193,10 +197,8 @@ PyObject *py_handle_set_tensors(PyObject *self, PyObject *args)
     cairn_t *cairn = ok ? py_handle_enter(handle) : NULL;
     if (cairn != NULL) {
         int rc;
-        Py_BEGIN_ALLOW_THREADS
-        rc = cairn_set_tensors(cairn, tensors, (size_t)count, &err);
-        Py_END_ALLOW_THREADS
-        py_handle_leave(handle);
+        Py_BEGIN_ALLOW_THREADS rc = cairn_set_tensors(cairn, tensors, (size_t)count, &err);
+        Py_END_ALLOW_THREADS py_handle_leave(handle);
         ok = rc == 0;
         if (!ok) {
             py_raise(&err);
@@ -219,7 +221,8 @@ static bool read_blob(PyObject *item, struct cairn_blob *blob)
     char *data;
     Py_ssize_t bytes;
     *blob = (struct cairn_blob)CAIRN_BLOB_INIT;
-    if (!expect_tuple(item, BLOB_FIELDS, "blob") || !read_text(PyTuple_GetItem(item, 0), &blob->name) ||
+    if (!expect_tuple(item, BLOB_FIELDS, "blob") ||
+        !read_text(PyTuple_GetItem(item, 0), &blob->name) ||
         !read_int(PyTuple_GetItem(item, 1), &blob->kind) ||
         PyBytes_AsStringAndSize(PyTuple_GetItem(item, 2), &data, &bytes) != 0 ||
         !read_int(PyTuple_GetItem(item, 3), &blob->placement)) {
@@ -248,10 +251,8 @@ PyObject *py_handle_set_blobs(PyObject *self, PyObject *args)
     cairn_t *cairn = ok ? py_handle_enter(handle) : NULL;
     if (cairn != NULL) {
         int rc;
-        Py_BEGIN_ALLOW_THREADS
-        rc = cairn_set_blobs(cairn, blobs, (size_t)count, &err);
-        Py_END_ALLOW_THREADS
-        py_handle_leave(handle);
+        Py_BEGIN_ALLOW_THREADS rc = cairn_set_blobs(cairn, blobs, (size_t)count, &err);
+        Py_END_ALLOW_THREADS py_handle_leave(handle);
         ok = rc == 0;
         if (!ok) {
             py_raise(&err);
