@@ -403,7 +403,10 @@ static enum sm_result on_seal(struct sm *sm)
         save_move(save, SV_WAIT);
         return SM_AGAIN;
     }
-    bool again = code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_INVALID || code == CAIRN_E_BUSY;
+    if (is_for_the_moment(save)) {
+        return SM_AGAIN; /* others' parts fill the server's memory: again until the deadline */
+    }
+    bool again = code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_INVALID;
     if (again && save->seal_tries++ < SAVE_TRIES) {
         save_move(save, SV_HAVE); /* what the server lacks is sent again */
         return SM_AGAIN;
