@@ -121,6 +121,7 @@ static void old_chunks_fade(void **unused)
     for (unsigned i = 0; i < 100000; i++) {
         encode_state_chunk(&state, ENCODING_PLANES_ZSTD, &chunk);
     }
+    assert_int_equal(encode_state_choose(&state, &one_gb), ENCODING_PLANES_ZSTD);
     chunk.stored_bytes = chunk.plain_bytes;
     unsigned more = 0;
     while (encode_state_choose(&state, &one_gb) != ENCODING_RAW) {

@@ -256,7 +256,9 @@ static void zeros_are_stored_at_the_ratio_and_no_further(void **state)
     assert_int_equal(stored.bytes, (1 << 20) / ZSTD_RATIO_MAX + 1);
     stored.bytes--;
     assert_refused(&stored);
-    stored.bytes++;
+    stored.bytes = 24; /* nothing is missing but the zeros */
+    assert_refused(&stored);
+    stored.bytes = (1 << 20) / ZSTD_RATIO_MAX + 1;
     for (size_t at = 20; at < stored.bytes; at++) { /* 16 + 4 of header, 4 fills, then zeros */
         if (at >= 24) {
             stored.data[at] = 1;
@@ -293,6 +295,63 @@ static void hostile_frames_are_refused(void **state)
         assert_refused(&stored);
     }
     free(plane);
+}
+
+/* A chunk of one plane in one hand-made frame: a run of 5000 bytes, with the window, dictionary id
+ * and trailing bytes that are asked for. Returns what the decoder says. */
+static int decode_made(unsigned window_log, uint8_t dictionary, size_t trailing, struct diag *diag)
+{
+    enum { ELEMENTS = 5000, AT = 8 };
+    uint8_t data[64] = {1, 0, 0, 0, 0, 0, 0, 0, 0x28, 0xb5, 0x2f, 0xfd}, *stored;
+    static const uint8_t skippable[8] = {0x50, 0x2a, 0x4d, 0x18};
+    uint8_t *scratch = new_bytes(ELEMENTS), *back = new_bytes(ELEMENTS);
+    size_t at = AT + 4;
+    data[at++] = dictionary ? 0x81 : 0x80; /* content size of 4 bytes, a window, an id of 1 byte */
+    data[at++] = (uint8_t)((window_log - 10) << 3);
+    if (dictionary) {
+        data[at++] = dictionary;
+    }
+    store_u32(data + at, ELEMENTS);
+    store_u32(data + at + 4, ELEMENTS << 3 | 1 << 1 | 1); /* the last block, a run; 3 bytes */
+    data[at + 7] = 0x42;
+    at += 8;
+    memcpy(data + at, skippable, trailing);
+    at += trailing;
+    store_u32(data + 4, (uint32_t)(at - AT) | 1u << 24);
+    stored = new_copy(at, data);
+    const struct planes_stored planes = {at, stored, ELEMENTS};
+    int rc = planes_decode(&planes, scratch, back, diag);
+    if (rc == 0) {
+        assert_true(back[0] == 0x42 && back[ELEMENTS - 1] == 0x42);
+    }
+    free(stored);
+    free(scratch);
+    free(back);
+    return rc;
+}
+
+/* Goal: what libzstd alone would take is refused too, for its own reason. */
+static void windows_dictionaries_and_second_frames_are_refused(void **state)
+{
+    static const struct {
+        unsigned window_log;
+        uint8_t dictionary;
+        size_t trailing;
+        const char *why;
+    } cases[] = {{24, 0, 0, "window"},
+                 {31, 0, 0, "window"},
+                 {20, 7, 0, "dictionary"},
+                 {20, 0, 8, "exactly one"},
+                 {20, 0, 3, "exactly one"}};
+    (void)state;
+    assert_int_equal(decode_made(ZSTD_WINDOW_LOG_MAX, 0, 0, NULL), 0);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct diag diag = DIAG_INIT;
+        int rc = decode_made(cases[i].window_log, cases[i].dictionary, cases[i].trailing, &diag);
+        assert_int_equal(rc, CAIRN_E_FORMAT);
+        assert_non_null(strstr(diag.text, cases[i].why));
+        assert_non_null(strstr(diag.text, "byte plane 0"));
+    }
 }
 
 /* Goal: no change of stored bytes can crash. Method: each byte flipped, then many bytes at random;
@@ -335,6 +394,7 @@ int main(void)
         cmocka_unit_test(impossible_headers_are_refused),
         cmocka_unit_test(zeros_are_stored_at_the_ratio_and_no_further),
         cmocka_unit_test(hostile_frames_are_refused),
+        cmocka_unit_test(windows_dictionaries_and_second_frames_are_refused),
         cmocka_unit_test(changed_planes_never_crash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
