@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Daemons come and go: STARTING -> UP -> ENDING -> gone. A killed one is torn down as an ordered one
- * is, with all its calls failing; the next one starts beside it. One thread.
+ * Daemons come and go: STARTING -> UP -> ENDING -> gone. A killed one is torn down as an ordered
+ * one is, with all its calls failing; the next one starts beside it. One thread.
  */
 #include "sim_daemon.h"
 
@@ -247,8 +247,8 @@ void daemon_kill_at_call(struct scene *scene, uint64_t call)
 
 void daemon_harm_store(struct scene *scene, uint64_t arg)
 {
-    static const enum store_op ops[] = {STORE_RECORD_UPDATE, STORE_PUBLISH,      STORE_SEAL,
-                                        STORE_WRITE,         STORE_CREATE,       STORE_RECORD_GET,
+    static const enum store_op ops[] = {STORE_RECORD_UPDATE, STORE_PUBLISH, STORE_SEAL,
+                                        STORE_WRITE,         STORE_CREATE,  STORE_RECORD_GET,
                                         STORE_LIST_OBJECTS};
     static const int codes[] = {CAIRN_E_IO, CAIRN_E_TIMED_OUT, CAIRN_E_NO_SPACE};
     struct store_fault_rule rule = {.op = ops[arg % 7], .skip = (unsigned)(arg >> 4) % 6};

@@ -12,9 +12,9 @@
 enum fault {
     FAULT_CUT_ALL,
     FAULT_CUT_RANK,
-    FAULT_DEAF_DAEMON,  /* nothing reaches it from anywhere, for a while */
-    FAULT_MUTE_DAEMON,  /* nothing that it sends arrives */
-    FAULT_SPLIT_RANK,   /* one rank and the daemon do not hear each other */
+    FAULT_DEAF_DAEMON, /* nothing reaches it from anywhere, for a while */
+    FAULT_MUTE_DAEMON, /* nothing that it sends arrives */
+    FAULT_SPLIT_RANK,  /* one rank and the daemon do not hear each other */
     FAULT_KILL_DAEMON,
     FAULT_KILL_DAEMON_SILENTLY,
     FAULT_KILL_AT_CALL, /* just before one of the next file calls */
@@ -244,12 +244,12 @@ void faults_plan(struct scene *scene, uint64_t within_ms)
     uint64_t base = sim_below(scene->sim, FAULT_COUNT);
     for (size_t i = 0; i < scene->fault_count; i++) {
         struct scene_fault *fault = &scene->faults[i];
-        *fault = (struct scene_fault){.scene = scene,
-                                      .kind = (unsigned)((base + sim_below(scene->sim, only) * 5) %
-                                                       FAULT_COUNT),
-                                      .at_save = sim_chance(scene->sim, 2),
-                                      .at_ms = sim_below(scene->sim, within_ms),
-                                      .arg = sim_below(scene->sim, 1 << 20)};
+        *fault = (struct scene_fault){
+            .scene = scene,
+            .kind = (unsigned)((base + sim_below(scene->sim, only) * 5) % FAULT_COUNT),
+            .at_save = sim_chance(scene->sim, 2),
+            .at_ms = sim_below(scene->sim, within_ms),
+            .arg = sim_below(scene->sim, 1 << 20)};
         sim_at(scene->sim, fault->at_ms, happen, fault);
     }
 }
@@ -258,8 +258,8 @@ void faults_print(const struct scene *scene)
 {
     for (size_t i = 0; i < scene->fault_count; i++) {
         const struct scene_fault *fault = &scene->faults[i];
-        fprintf(stderr, "  %6" PRIu64 " ms  %s (%" PRIu64 ")%s\n", fault->at_ms,
-                names[fault->kind], fault->arg, fault->happened ? "" : ", not yet");
+        fprintf(stderr, "  %6" PRIu64 " ms  %s (%" PRIu64 ")%s\n", fault->at_ms, names[fault->kind],
+                fault->arg, fault->happened ? "" : ", not yet");
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Jobs: JOIN -> RESTORE -> TRAIN <-> REWIND, any -> FAILED, as the ranks' answers have it. All ranks
- * of a job train in step (as a collective would make them), come to their saves at slightly
+ * Jobs: JOIN -> RESTORE -> TRAIN <-> REWIND, any -> FAILED, as the ranks' answers have it. All
+ * ranks of a job train in step (as a collective would make them), come to their saves at slightly
  * different times, and have several saves in flight. One thread.
  */
 #include "sim_job.h"
@@ -97,18 +97,25 @@ static void took(struct sim_job *job, const struct sim_rank *rank, uint64_t hist
     }
 }
 
+static bool is_damage(int status)
+{
+    return status == CAIRN_E_DAMAGED || status == CAIRN_E_DIGEST_MISMATCH ||
+           status == CAIRN_E_FORMAT;
+}
+
 bool job_take_restore(struct sim_job *job)
 {
     const struct sim_rank *first = NULL;
-    bool all = true;
+    bool all = true, damaged = false;
     for (uint32_t i = 0; i < SCENE_WORLD_SIZE; i++) {
         struct sim_rank *rank = job->ranks[i];
         bool empty = rank->restored && rank->restore.empty;
+        bool found_damage = rank->restored && is_damage(rank->restore_status);
+        damaged = damaged || found_damage;
         if (sim_is_dead(rank->host) || (rank->restore_status != 0 && !empty)) {
             if (!sim_is_dead(rank->host) && !is_honest(job, rank)) {
-                scene_fail(job->scene, "job %u rank %u: the restore ended with %s: %s",
-                           job->number, i, err_name(rank->restore_status),
-                           rank->restore.diag.text);
+                scene_fail(job->scene, "job %u rank %u: the restore ended with %s: %s", job->number,
+                           i, err_name(rank->restore_status), rank->restore.diag.text);
             }
             all = false;
             continue;
@@ -121,14 +128,19 @@ bool job_take_restore(struct sim_job *job)
         }
         if (first && (first->restore.empty != rank->restore.empty ||
                       !ckpt_id_equal(first->restore.id, rank->restore.id))) {
-            scene_fail(job->scene, "I4: job %u: rank %u restored %" PRIu64 "@%" PRIu64
-                                   ", rank %u %" PRIu64 "@%" PRIu64,
+            scene_fail(job->scene,
+                       "I4: job %u: rank %u restored %" PRIu64 "@%" PRIu64 ", rank %u %" PRIu64
+                       "@%" PRIu64,
                        job->number, first->idx, first->restore.id.step, first->restore.id.term, i,
                        rank->restore.id.step, rank->restore.id.term);
         }
         first = rank;
         job->history = empty ? mix(job->scene->seed, job->number) : history;
         job->step = rank->restore.id.step;
+    }
+    if (damaged && first) {
+        scene_fail(job->scene, "I4: job %u: rank %u has restored, another met damage", job->number,
+                   first->idx);
     }
     return all;
 }

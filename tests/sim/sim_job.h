@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sim_job: an attempt of three ranks, as a launcher starts it: join, restore, then train and save in
- * a loop; and the launcher, which starts the next one when a job has ended. One thread.
+ * sim_job: an attempt of three ranks, as a launcher starts it: join, restore, then train and save
+ * in a loop; and the launcher, which starts the next one when a job has ended. One thread.
  */
 #ifndef CAIRN_TEST_SIM_JOB_H
 #define CAIRN_TEST_SIM_JOB_H
@@ -18,7 +18,7 @@ struct sim_job {
     enum job_state state;
     uint64_t history, step;
     struct selector selector;
-    struct ckpt_id floor;  /* the newest acknowledged when latest was asked for */
+    struct ckpt_id floor;        /* the newest acknowledged when latest was asked for */
     struct oracle_save *current; /* the save that ranks are starting */
     bool started[SCENE_WORLD_SIZE];
     uint64_t start_ms[SCENE_WORLD_SIZE]; /* when each rank comes to its save */
@@ -40,7 +40,8 @@ void job_rewind(struct scene *scene); /* in the running attempt, to a step that 
 struct sim_job *job_new(struct scene *scene, struct selector selector);
 bool job_restore_is_over(const struct sim_job *job);
 void job_ask_restore(struct sim_job *job, struct selector selector, uint64_t deadline_ms);
-/* After a restore: all at one step, all bytes right. False: it failed for all who have an answer. */
+/* After a restore: all at one step, all bytes right. False: it failed for all who have an answer.
+ */
 bool job_take_restore(struct sim_job *job);
 bool job_is_ready(const struct sim_job *job);
 void job_close(struct sim_job *job);

@@ -152,10 +152,7 @@ static void early_end(struct early *early)
     close_if_idle(store);
 }
 
-static void on_deed_done(struct store_req *req)
-{
-    early_end(container_of(req, struct early, req));
-}
+static void on_deed_done(struct store_req *req) { early_end(container_of(req, struct early, req)); }
 
 static void on_deed(struct timer *timer)
 {

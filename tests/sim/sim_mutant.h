@@ -10,15 +10,15 @@
 #include "store/store.h"
 
 enum mutant {
-    MUTANT_NO_FSYNC,     /* data of some files is not synced */
-    MUTANT_NO_DIR_FSYNC, /* some names are not */
-    MUTANT_FSYNC_LIES,   /* a sync that failed is said to have worked */
-    MUTANT_EARLY_SEAL,   /* an object is said to be durable before it is */
-    MUTANT_EARLY_PUBLISH,/* the same of parts, pages and manifests */
-    MUTANT_LOST_UPDATE,  /* some updates of a record are acknowledged and forgotten */
-    MUTANT_MISREAD, /* some reads of objects bring another place's bytes */
-    MUTANT_BAD_DISK,     /* some writes change a bit */
-    MUTANT_LATE_CHANGE,  /* the trainer changes its state before it is staged */
+    MUTANT_NO_FSYNC,      /* data of some files is not synced */
+    MUTANT_NO_DIR_FSYNC,  /* some names are not */
+    MUTANT_FSYNC_LIES,    /* a sync that failed is said to have worked */
+    MUTANT_EARLY_SEAL,    /* an object is said to be durable before it is */
+    MUTANT_EARLY_PUBLISH, /* the same of parts, pages and manifests */
+    MUTANT_LOST_UPDATE,   /* some updates of a record are acknowledged and forgotten */
+    MUTANT_MISREAD,       /* some reads of objects bring another place's bytes */
+    MUTANT_BAD_DISK,      /* some writes change a bit */
+    MUTANT_LATE_CHANGE,   /* the trainer changes its state before it is staged */
     MUTANT_COUNT
 };
 

@@ -34,14 +34,13 @@ void oracle_fini(struct oracle *oracle)
     free(oracle->facts);
 }
 
-struct oracle_save *oracle_begin(struct scene *scene, unsigned job, uint64_t step,
-                                 uint64_t history)
+struct oracle_save *oracle_begin(struct scene *scene, unsigned job, uint64_t step, uint64_t history)
 {
     struct oracle *oracle = &scene->oracle;
     struct oracle_save *save = calloc(1, sizeof *save);
     CHECK(save);
-    *save = (struct oracle_save){
-        .job = job, .step = step, .history = history, .wanted = scene->healed};
+    *save =
+        (struct oracle_save){.job = job, .step = step, .history = history, .wanted = scene->healed};
     for (size_t i = 0; i < oracle->save_count; i++) {
         const struct oracle_save *other = oracle->saves[i];
         save->again = save->again || (other->step == step && other->history == history);
@@ -72,7 +71,8 @@ static struct oracle_fact *fact_note(struct scene *scene, struct ckpt_id id, uin
     if (fact) {
         if (fact->history != history) {
             scene_fail(scene,
-                       "I3: checkpoint " ID " has history %016" PRIx64 ", before it was %016" PRIx64,
+                       "I3: checkpoint " ID " has history %016" PRIx64
+                       ", before it was %016" PRIx64,
                        IDS(id), history, fact->history);
         }
         return fact;
@@ -124,9 +124,12 @@ static void told_committed(struct scene *scene, struct oracle_save *save, struct
     }
 }
 
-void oracle_end(struct scene *scene, struct oracle_save *save, uint32_t rank, int status,
-                struct ckpt_id id, const char *text)
+void oracle_end(struct scene *scene, struct oracle_save *save, const struct oracle_answer *answer)
 {
+    const uint32_t rank = answer->rank;
+    const int status = answer->status;
+    const struct ckpt_id id = answer->id;
+    const char *text = answer->text;
     scene_tell(scene, "job %u rank %u: step %" PRIu64 " (" ID "): %s %s", save->job, rank,
                save->step, IDS(id), status ? err_name(status) : "committed", status ? text : "");
     if (status != 0 && scene->fault_count == 0 && !scene->over) {
@@ -218,8 +221,9 @@ void oracle_listed(struct scene *scene, size_t count, const struct ckpt_info *en
         acked += oracle->facts[i].acked;
     }
     if (found != acked || (seq != 0 && seq != 1)) {
-        scene_fail(scene, "I9: %zu checkpoints were acknowledged, %zu of them are listed; the "
-                          "oldest entry listed is number %" PRIu64,
+        scene_fail(scene,
+                   "I9: %zu checkpoints were acknowledged, %zu of them are listed; the "
+                   "oldest entry listed is number %" PRIu64,
                    acked, found, seq);
     }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * oracle: what the ranks were told, and what must therefore be true. It knows every save that was
- * tried (by step and history: the number that all contents are made of), who was told what about it,
- * and the one history that each checkpoint may have.
+ * tried (by step and history: the number that all contents are made of), who was told what about
+ * it, and the one history that each checkpoint may have.
  */
 #ifndef CAIRN_TEST_SIM_ORACLE_H
 #define CAIRN_TEST_SIM_ORACLE_H
@@ -40,9 +40,14 @@ struct oracle {
 void oracle_fini(struct oracle *oracle);
 struct oracle_save *oracle_begin(struct scene *scene, unsigned job, uint64_t step,
                                  uint64_t history);
-/* A rank was told the outcome of its part of a save. */
-void oracle_end(struct scene *scene, struct oracle_save *save, uint32_t rank, int status,
-                struct ckpt_id id, const char *text);
+/* What a rank was told about its part of a save. */
+struct oracle_answer {
+    uint32_t rank;
+    int status;
+    struct ckpt_id id;
+    const char *text; /* of the error */
+};
+void oracle_end(struct scene *scene, struct oracle_save *save, const struct oracle_answer *answer);
 /* All bytes of a checkpoint were found to be of this history. */
 void oracle_restored(struct scene *scene, struct ckpt_id id, uint64_t history);
 /* `latest` was resolved to id; floor: the newest that had been acknowledged when it was asked. */

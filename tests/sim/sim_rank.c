@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of a rank: a replicated matrix of three chunks, its shard of a second one, a local vector
- * (as an RNG is), and "meta": step and history, by which a restore knows itself; a replicated and a
- * local blob. Every byte of the others is drawn from a generator seeded by the history. One thread.
+ * The state of a rank: a replicated matrix of three chunks, its shard of a second one, a local
+ * vector (as an RNG is), and "meta": step and history, by which a restore knows itself; a
+ * replicated and a local blob. Every byte of the others is drawn from a generator seeded by the
+ * history. One thread.
  */
 #include "sim_rank.h"
 
@@ -141,8 +142,9 @@ static void check_blob(struct sim_rank *rank, const char *name, size_t bytes, co
 {
     const struct restored_blob *blob = find_blob(rank, name);
     if (!blob || blob->bytes != bytes || (bytes > 0 && memcmp(blob->data, data, bytes) != 0)) {
-        scene_fail(rank->scene, "I4: job %u rank %u: blob %s of step %" PRIu64 " has %zu bytes, "
-                                "%zu were saved, or others",
+        scene_fail(rank->scene,
+                   "I4: job %u rank %u: blob %s of step %" PRIu64 " has %zu bytes, "
+                   "%zu were saved, or others",
                    rank->job, rank->idx, name, rank->restore.id.step, blob ? blob->bytes : 0,
                    bytes);
     }
@@ -201,7 +203,8 @@ static void on_save_done(struct engine_save *save, int status)
     slot->used = false;
     registered_unref(slot->set);
     if (!sim_is_dead(rank->host)) { /* the dead hear nothing */
-        oracle_end(rank->scene, slot->what, rank->idx, status, save->id, save->diag.text);
+        struct oracle_answer answer = {rank->idx, status, save->id, save->diag.text};
+        oracle_end(rank->scene, slot->what, &answer);
     }
 }
 
@@ -302,8 +305,9 @@ void rank_check_deadlines(const struct sim_rank *rank)
     for (size_t i = 0; i < RANK_SAVES_MAX; i++) {
         const struct sim_rank_save *slot = &rank->saves[i];
         if (slot->used && now > slot->end_ms) {
-            scene_fail(rank->scene, "I7: job %u rank %u: the save of step %" PRIu64
-                                    " hangs past its deadline of %" PRIu64 " ms",
+            scene_fail(rank->scene,
+                       "I7: job %u rank %u: the save of step %" PRIu64
+                       " hangs past its deadline of %" PRIu64 " ms",
                        rank->job, rank->idx, slot->what->step, slot->save.deadline_ms);
         }
     }
@@ -383,8 +387,9 @@ bool rank_bury(struct sim_rank *rank)
     bool restore_open = rank->restoring && !rank->restored;
     if (rank_saves_running(rank) > 0 || restore_open || arena_used_bytes(rank->arena) != 0 ||
         rank->set->refs != 1) {
-        scene_fail(rank->scene, "I8: job %u rank %u closed with %u saves, %" PRIu64
-                                " bytes of its arena and %u references",
+        scene_fail(rank->scene,
+                   "I8: job %u rank %u closed with %u saves, %" PRIu64
+                   " bytes of its arena and %u references",
                    rank->job, rank->idx, rank_saves_running(rank), arena_used_bytes(rank->arena),
                    rank->set->refs);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sim_rank: one rank's process: an engine on a simulated host with a small state, all of whose bytes
- * follow from (history, step, rank), so that any restored byte can be checked. One thread.
+ * sim_rank: one rank's process: an engine on a simulated host with a small state, all of whose
+ * bytes follow from (history, step, rank), so that any restored byte can be checked. One thread.
  */
 #ifndef CAIRN_TEST_SIM_RANK_H
 #define CAIRN_TEST_SIM_RANK_H

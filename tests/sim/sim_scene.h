@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * scene: one seed's world: a daemon with its disk, the jobs that save to it, the plan of faults, and
- * the oracle that knows what was promised. One thread; every choice comes from the world's
+ * scene: one seed's world: a daemon with its disk, the jobs that save to it, the plan of faults,
+ * and the oracle that knows what was promised. One thread; every choice comes from the world's
  * generator. A broken invariant ends the process, after saying how to replay it.
  */
 #ifndef CAIRN_TEST_SIM_SCENE_H
@@ -57,7 +57,7 @@ struct scene {
     /* the plan */
     struct scene_fault faults[SCENE_FAULTS_MAX];
     size_t fault_count;
-    bool disk_was_harmed; /* NO_SPACE and IO are then honest answers */
+    bool disk_was_harmed;   /* NO_SPACE and IO are then honest answers */
     bool medium_was_harmed; /* DAMAGED and an older checkpoint are */
     /* sizes of this seed */
     uint64_t object_bytes, part_bytes, cache_bytes, deadline_ms_max;
