@@ -47,7 +47,7 @@ struct cairn {
     struct engine *engine; /* loop's thread */
     pthread_t thread;
     bool has_thread;
-    struct post close_post, break_post;
+    struct post close_post, break_post, prepare_post;
 
     /* A broken CHECK: `claimed` is set by the first thread that met one, `dead` once the text is
      * there. */
@@ -144,6 +144,9 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag);
 int MUST_USE op_wait(struct cairn_op *op, enum cairn_stage stage, int64_t deadline_ms,
                      struct diag *diag);
 void op_abort(struct cairn_op *op);
+
+/* register.c, the handle's thread: tells the engine of a new set, ahead of the first save. */
+void register_on_prepare(struct post *post);
 
 /* --- small parts (errors.c, args.c)
  * ---------------------------------------------------------------- */

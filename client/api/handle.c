@@ -382,6 +382,7 @@ static int handle_new(struct cairn **ret, struct diag *diag)
     list_init(&cairn->fork_link);
     cairn->generation = fork_generation();
     cairn->close_post.cb = on_close_post;
+    cairn->prepare_post.cb = register_on_prepare;
     cairn->break_post.cb = guard_on_break_post;
     *ret = cairn;
     return 0;

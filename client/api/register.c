@@ -245,7 +245,22 @@ static int replace(struct registration *reg, const size_t counts[2],
     }
     pthread_mutex_unlock(&cairn->lock);
     registered_unref(swapped ? old : set);
+    if (swapped && !cairn->viewer) {
+        loop_post(cairn->loop, &cairn->prepare_post);
+    }
     return swapped ? 0 : refuse_while_borrowed(cairn, reg->diag);
+}
+
+void register_on_prepare(struct post *post)
+{
+    struct cairn *cairn = container_of(post, struct cairn, prepare_post);
+    pthread_mutex_lock(&cairn->lock);
+    struct registered *set = registered_ref(cairn->set);
+    pthread_mutex_unlock(&cairn->lock);
+    if (cairn->engine != NULL) {
+        engine_prepare(cairn->engine, set);
+    }
+    registered_unref(set);
 }
 
 struct register_call {

@@ -102,6 +102,7 @@ void engine_on_up(struct engine *engine)
         save_on_up(save_of_link(node));
     }
     engine_wake_stagers(engine);
+    engine_prepare_wake(engine);
 }
 
 void engine_on_down(struct engine *engine)
@@ -200,9 +201,10 @@ static void on_closed_post(struct post *post)
 void engine_op_gone(struct engine *engine)
 {
     if (engine->closing && list_is_empty(&engine->saves) && list_is_empty(&engine->restores) &&
-        list_is_empty(&engine->calls)) {
+        list_is_empty(&engine->calls) && !engine->prepare.running) {
         loop_post(engine->options.loop, &engine->closed_post);
     }
+    engine_prepare_wake(engine);
 }
 
 void engine_close(struct engine *engine, void (*done)(void *user), void *user)
@@ -216,6 +218,7 @@ void engine_close(struct engine *engine, void (*done)(void *user), void *user)
     engine->closed_post.cb = on_closed_post;
     diag_set(&diag, CAIRN_E_CLOSED, "the handle was closed while this was going on");
     fail_all(engine, CAIRN_E_CLOSED, &diag);
+    engine_prepare_drop(engine);
     link_stop(&engine->link);
     engine_op_gone(engine);
 }

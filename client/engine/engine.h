@@ -50,6 +50,10 @@ void engine_close(struct engine *engine, void (*done)(void *user), void *user);
 bool engine_is_connected(const struct engine *engine);
 const struct msg_joined *engine_joined(const struct engine *engine); /* of the newest JOIN */
 
+/* Makes room in the arena for saves of this set, in the background; a save in the meantime waits
+ * for it. Repeatable: the newest counts. */
+void engine_prepare(struct engine *engine, struct registered *set);
+
 /* --- save: embedded in the caller's op; all inputs borrowed until on_done -------- */
 struct engine_save {
     uint64_t step, deadline_ms;
@@ -62,7 +66,7 @@ struct engine_save {
     uint32_t metric_count;
     struct metric *metrics;
     void (*on_staged)(struct engine_save *save,
-                      int status); /* status != 0: on_done follows, nothing was sent */
+                      int status); /* status != 0: on_done follows, what was sent is given up */
     void (*on_done)(struct engine_save *save, int status); /* last; committed, or why not */
     struct diag diag;
     struct ckpt_id id; /* results */

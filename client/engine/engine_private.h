@@ -8,11 +8,20 @@
 #define CAIRN_ENGINE_PRIVATE_H
 
 #include "engine/engine.h"
+#include "engine/layout.h"
 #include "engine/link.h"
 
 enum {
     ENGINE_MAGIC = 0x43454e47,
     ENGINE_WINDOW = 16 /* granted payload buffers that we hold or ask for */
+};
+
+struct prepare { /* the arena ahead of the first save */
+    struct work work;
+    struct registered *set; /* a reference; NULL: nothing to prepare */
+    struct arena *arena;
+    uint64_t bytes;
+    bool running;
 };
 
 struct engine {
@@ -37,6 +46,7 @@ struct engine {
     struct {
         uint64_t step, open_id;
     } dead; /* the last opening that is known to be aborted */
+    struct prepare prepare;
     bool pumping;
 };
 
@@ -51,6 +61,10 @@ void engine_wake_stagers(struct engine *engine); /* the arena or the turn came f
 void engine_op_gone(struct engine *engine);      /* after an operation left its list */
 /* The reason that ops are refused at once: closing, or a final failure of the link. 0: none. */
 int engine_refuses(const struct engine *engine, struct diag *diag);
+/* prepare.c. wake: the connection is there, or the last save went. */
+void engine_prepare_wake(struct engine *engine);
+void engine_prepare_drop(struct engine *engine);
+struct layout_options engine_layout_options(const struct engine *engine);
 /* Deadlines beyond a year are a year, so that sums of times cannot overflow. */
 uint64_t engine_cut_deadline(uint64_t deadline_ms);
 uint64_t engine_ms_left(const struct engine *engine, uint64_t end_ms);

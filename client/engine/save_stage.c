@@ -19,11 +19,7 @@ void save_set_staged(struct save *save, int status)
 
 static int lay_out(struct save *save, struct diag *diag)
 {
-    const struct link *link = &save->engine->link;
-    struct layout_options options = {
-        .chunk_bytes = link->joined.chunk_bytes,
-        .payload_bytes = (uint32_t)min_u64(link->welcome.payload_max, LIMIT_CHUNK_BYTES),
-        .object_bytes = link->joined.object_bytes};
+    struct layout_options options = engine_layout_options(save->engine);
     int rc = layout_init(&save->layout, save->set, &options, diag);
     rc = rc != 0 ? rc : save_stream_init(save, diag);
     if (rc == 0) {
@@ -57,6 +53,9 @@ static bool take_extent(struct save *save)
 {
     struct arena *arena = save->engine->options.arena;
     uint64_t bytes = save->layout.extent_bytes;
+    if (save->engine->prepare.running) {
+        return false; /* the worker has the arena */
+    }
     if (bytes <= arena_bytes(arena)) {
         save->extent = arena_take(arena, bytes);
         return save->extent != NULL;

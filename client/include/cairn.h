@@ -251,8 +251,8 @@ struct cairn_blob {
     }
 
 /* The whole set; replaces the one before. Names, shapes, pointers are copied; the data is not
- * touched until a save or restore. BUSY while an operation borrows the present set. INVALID names
- * the tensor. */
+ * touched until a save or restore, but the arena for it is made in the background from now on.
+ * BUSY while an operation borrows the present set. INVALID names the tensor. */
 CAIRN_API int CAIRN_MUST_USE cairn_set_tensors(cairn_t *cairn, const struct cairn_tensor *tensors,
                                                size_t count, struct cairn_error *err);
 CAIRN_API int CAIRN_MUST_USE cairn_set_blobs(cairn_t *cairn, const struct cairn_blob *blobs,

@@ -231,6 +231,12 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     work_submit(engine->options.pool, &save->copy);
 }
 
+void engine_prepare(struct engine *engine, struct registered *set)
+{
+    (void)engine;
+    (void)set; /* a hint */
+}
+
 void engine_save_abort(struct engine_save *user)
 {
     if (!fake_script.ignores_abort) {

@@ -56,6 +56,42 @@ static void restore_and_compare(struct world *world, uint64_t step, uint8_t salt
     }
 }
 
+/* Goal: the arena is there before the first save, a save that comes while it is being made waits for
+ * it, and closing meanwhile leaves nothing behind. */
+static void the_arena_is_made_ahead(void **state)
+{
+    (void)state;
+    struct world world;
+    world_init(&world, 31, 2);
+    world_ranks_start(&world);
+    engine_prepare(world.ranks[0].engine, world.ranks[0].set);
+    engine_prepare(world.ranks[0].engine, world.ranks[0].set);
+    save_all(&world, 5, 9); /* rank 0's meets the worker, rank 1's makes its own */
+    world_await_saves(&world, 60000);
+    expect_saved(&world);
+    world_ranks_stop(&world);
+    world_ranks_start(&world);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct world_rank *rank = &world.ranks[i];
+        engine_prepare(rank->engine, rank->set);
+    }
+    sim_run_for(world.sim, 1000);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct world_rank *rank = &world.ranks[i];
+        assert_true(arena_bytes(rank->arena) > 0);
+        assert_int_equal(arena_used_bytes(rank->arena), 0);
+    }
+    restore_and_compare(&world, 5, 9);
+    save_all(&world, 6, 10);
+    world_await_saves(&world, 60000);
+    expect_saved(&world);
+    world_ranks_stop(&world);
+    world_ranks_start(&world);
+    engine_prepare(world.ranks[0].engine, world.ranks[0].set);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
 /* Goal: what is saved by 1 to 3 ranks is restored by a new attempt of them, bit for bit. */
 static void a_save_commits_and_restores(void **state)
 {
@@ -240,6 +276,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_save_commits_and_restores),
+        cmocka_unit_test(the_arena_is_made_ahead),
         cmocka_unit_test(cut_connections_are_resumed),
         cmocka_unit_test(a_killed_daemon_is_survived),
         cmocka_unit_test(a_missing_rank_is_named),
