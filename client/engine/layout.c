@@ -189,6 +189,7 @@ struct placer {
 static struct layout_payload *new_payload(struct placer *placer, uint32_t bytes_expected)
 {
     struct layout *layout = placer->layout;
+    CHECK(layout->objects != NULL);
     struct layout_object *object =
         layout->object_count > 0 ? &layout->objects[layout->object_count - 1] : NULL;
     if (!object || object->data_bytes + bytes_expected > placer->object_bytes ||

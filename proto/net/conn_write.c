@@ -207,7 +207,7 @@ static void advance(struct conn *conn, size_t bytes)
         }
         bytes -= rest;
         struct conn_out *out = item->out;
-        item_remove(conn, item);
+        item_remove(conn, list_item(list_pop(&conn->out.queue), struct conn_item, link));
         if (out != NULL) {
             out->done(out, 0);
         }

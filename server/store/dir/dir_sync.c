@@ -189,6 +189,7 @@ static void leave(struct dir_sync *sync, struct dir_syncer *syncer, struct sync_
 {
     struct sync_waiter **link = &syncer->waiters;
     while (*link != waiter) {
+        CHECK(*link != NULL);
         link = &(*link)->next;
     }
     *link = waiter->next;
@@ -198,6 +199,7 @@ static void leave(struct dir_sync *sync, struct dir_syncer *syncer, struct sync_
     }
     struct dir_syncer **place = &sync->active;
     while (*place != syncer) {
+        CHECK(*place != NULL);
         place = &(*place)->next;
     }
     *place = syncer->next;

@@ -28,7 +28,9 @@ static uint64_t hash_run(const struct run_name *run)
 
 static uint64_t hash_ids(uint64_t hash, const uint64_t ids[4])
 {
-    hash = hash_add(hash, ids, 4 * sizeof(*ids));
+    for (size_t i = 0; i < 4; i++) {
+        hash = (hash ^ (hash >> 29) ^ ids[i]) * UINT64_C(1099511628211);
+    }
     return (hash ^ (hash >> 29)) % MEMORY_BUCKETS;
 }
 
