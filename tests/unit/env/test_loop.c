@@ -126,6 +126,7 @@ static void test_a_timer_may_restart_itself_at_once(void **state)
 }
 
 struct starving {
+    struct env *env;
     struct timer timer;
     struct post post;
     bool posted;
@@ -139,8 +140,10 @@ static void on_starving_post(struct post *post)
 static void on_starving_timer(struct timer *timer)
 {
     struct starving *starving = container_of(timer, struct starving, timer);
-    if (!starving->posted) {
-        timer_start(timer, 0);
+    if (starving->posted) {
+        env_stop(starving->env);
+    } else { /* in the simulation time stands still for a delay of 0 */
+        timer_start(timer, starving->env->is_sim ? 1 : 0);
     }
 }
 
@@ -148,7 +151,7 @@ static void on_starving_timer(struct timer *timer)
 static void test_a_timer_that_restarts_itself_starves_nobody(void **state)
 {
     struct env *env = *state;
-    struct starving starving = {.post.cb = on_starving_post};
+    struct starving starving = {.env = env, .post.cb = on_starving_post};
 
     timer_init(&starving.timer, env->loop, on_starving_timer);
     timer_start(&starving.timer, 0);
