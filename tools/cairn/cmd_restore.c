@@ -382,6 +382,7 @@ int command_restore(struct cli *cli, struct diag *diag)
         }
         fell_back = fell_back || !ckpt_id_equal(wanted, info.id);
     }
+    status = status != 0 ? status : finish(cli, &info, fell_back); /* info's text is in scratch */
     scratch_fini(&scratch);
-    return status != 0 ? status : finish(cli, &info, fell_back);
+    return status;
 }
