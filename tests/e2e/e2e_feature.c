@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * e2e_feature STORE KEY VALUE: one more update of a directory's store record, as a newer Cairn would
- * write it: with a feature bit (KEY compat, ro-compat, incompat) that the present one does not know.
+ * e2e_feature STORE KEY VALUE: one more update of a directory's store record, as a newer Cairn
+ * would write it: with a feature bit (KEY compat, ro-compat, incompat) that is not known today.
  */
 #include "base/buf.h"
 #include "format/record.h"
@@ -44,7 +44,8 @@ int main(int argc, char **argv)
     }
     buf_init(&value, FILE_MAX);
     buf_put_u64(&value, strtoull(argv[3], NULL, 10));
-    struct record_change change = {.key = argv[2], .value = {.bytes = value.bytes, .data = value.data}};
+    struct record_change change = {.key = argv[2],
+                                   .value = {.bytes = value.bytes, .data = value.data}};
     struct record_update update = {.change_count = 1, .changes = &change};
     if (version > 0) { /* the loop's last read left the newest */
         last_bytes = read_update(argv[1], version, last);

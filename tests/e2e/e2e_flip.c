@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * e2e_flip STORE SHARE SHARES: damages the files of a directory store, one place at a time, and asks
+ * e2e_flip STORE SHARE SHARES: damages the files of a directory store, one place at a time, asks
  * `cairn verify --store` (in this process) each time: every flipped byte of every file, and every
  * shorter length of manifests and record updates, must give exit status 6 or 10 and words that say
  * what is damaged. This process takes each SHARES-th place.

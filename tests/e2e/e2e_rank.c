@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * e2e_rank: one rank that does what it is told: a line on stdin is a command, and each command is
- * answered by one JSON line on stdout, {"ok":true,...} or {"ok":false,"error":"NAME","text":"..."};
- * `train` also tells events, {"event":...}. The tests (harness.py) are written with it, over cairn.h
- * alone. Main thread; nothing here outlives stdin.
+ * answered by one JSON line on stdout, {"ok":true,...} or {"ok":false,"error":"NAME","text":".."};
+ * `train` also tells events, {"event":...}. The tests (harness.py) are written with it, over
+ * cairn.h alone. Main thread; nothing here outlives stdin.
  */
 #include "state.h"
 
@@ -184,8 +184,7 @@ static void command_save(struct program *program, int count, char **words)
     options.tag_count = 1;
     options.metrics = &metric;
     options.metric_count = 1;
-    int status =
-        cairn_save(program->cairn, strtoull(words[1], NULL, 10), &options, &op, &err);
+    int status = cairn_save(program->cairn, strtoull(words[1], NULL, 10), &options, &op, &err);
     answer_op(program, status, op, &err);
 }
 
@@ -219,8 +218,7 @@ static void command_wait(struct program *program, int count, char **words)
         refuse(CAIRN_E_INVALID, "wait OP DEADLINE_MS");
         return;
     }
-    int status =
-        cairn_op_wait(program->ops[op], CAIRN_DONE, strtoll(words[2], NULL, 10), &err);
+    int status = cairn_op_wait(program->ops[op], CAIRN_DONE, strtoll(words[2], NULL, 10), &err);
     if (status != 0) {
         refuse(status, err.text);
     } else {

@@ -52,8 +52,8 @@ static int parse_list(const char *text, int64_t ret[STATE_NDIM], uint32_t *ret_c
     return 1;
 }
 
-const char *state_add_tensor(struct state *state, const struct state_tensor *wish, const char *shape,
-                             const char *offset, const char *length)
+const char *state_add_tensor(struct state *state, const struct state_tensor *wish,
+                             const char *shape, const char *offset, const char *length)
 {
     struct state_tensor *tensor = &state->tensors[state->tensor_count];
     uint32_t offsets = 0, lengths = 0;
@@ -183,7 +183,8 @@ static uint64_t key_of(const struct state_tensor *tensor)
     return fnv(key, strlen(tensor->coordinate), tensor->coordinate);
 }
 
-static uint64_t value_of(const struct state_tensor *tensor, uint64_t key, uint64_t seed, uint64_t at)
+static uint64_t value_of(const struct state_tensor *tensor, uint64_t key, uint64_t seed,
+                         uint64_t at)
 {
     uint64_t value = mix(key ^ mix(seed) ^ global_index(tensor, at));
     return tensor->dtype == CAIRN_BOOL ? value & 1 : value;

@@ -36,8 +36,8 @@ struct state {
 
 /* Fills shape, offset and length from "2x3" and "0,0"; NULL box: the whole tensor. NULL: good,
  * otherwise what is wrong. */
-const char *state_add_tensor(struct state *state, const struct state_tensor *wish, const char *shape,
-                             const char *offset, const char *length);
+const char *state_add_tensor(struct state *state, const struct state_tensor *wish,
+                             const char *shape, const char *offset, const char *length);
 const char *state_add_blob(struct state *state, const struct state_blob *wish, const char *hex);
 void state_clear(struct state *state);
 int state_register(struct state *state, cairn_t *cairn, struct cairn_error *err);
