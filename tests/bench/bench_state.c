@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds the tensors: an embedding and as many layers as the wanted bytes hold, each weight with its
- * two moments. Memory comes from malloc, as a framework's would: 4 KiB pages, nothing aligned for
- * our sake. The benchmark's one thread.
+ * Builds the tensors: an embedding and as many layers as the wanted bytes hold, each weight with
+ * its two moments. Memory comes from malloc, as a framework's would: 4 KiB pages, nothing aligned
+ * for our sake. The benchmark's one thread.
  */
 #include "bench_state.h"
 
@@ -67,9 +67,8 @@ static bool add_weight(struct bench_state *state, const char *layer, const char 
     static const struct {
         const char *prefix;
         int dtype;
-    } kinds[KINDS] = {{"model.", CAIRN_BF16},
-                      {"optim.exp_avg.", CAIRN_F32},
-                      {"optim.exp_avg_sq.", CAIRN_F32}};
+    } kinds[KINDS] = {
+        {"model.", CAIRN_BF16}, {"optim.exp_avg.", CAIRN_F32}, {"optim.exp_avg_sq.", CAIRN_F32}};
     for (size_t i = 0; i < KINDS; i++) {
         char full[NAME_BYTES];
         snprintf(full, sizeof full, "%s%s%s", kinds[i].prefix, layer, name);
@@ -82,7 +81,8 @@ static bool add_weight(struct bench_state *state, const char *layer, const char 
 
 bool bench_state_init(struct bench_state *state, uint64_t bytes, int32_t rank, int32_t world_size)
 {
-    /* A layer should be a small part of the whole, and its matrices large enough for full chunks. */
+    /* A layer should be a small part of the whole, and its matrices large enough for full chunks.
+     */
     int64_t width = bytes >= (UINT64_C(1) << 30) ? 1024 : 256;
     uint64_t layer_bytes = 12 * (uint64_t)(width * width) * WEIGHT_BYTES;
     uint64_t layers = bytes / layer_bytes;

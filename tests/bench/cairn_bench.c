@@ -82,8 +82,8 @@ static void *copy_main(void *arg)
 static int run_memcpy(struct bench *bench)
 {
     struct copier copiers[THREADS_MAX];
-    void *copy = mmap(NULL, bench->state.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                      -1, 0);
+    void *copy =
+        mmap(NULL, bench->state.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) {
         struct cairn_error err = {.code = CAIRN_E_NO_MEMORY, .text = "memory for the copy"};
         return complain("memcpy", &err);

@@ -39,8 +39,8 @@ static void *transfer_main(void *arg)
 {
     struct disk *disk = arg;
     /* Aligned to a huge page by its size: the mapping is twice as long as what is used. */
-    uint8_t *map = mmap(NULL, 2 * BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                        -1, 0);
+    uint8_t *map =
+        mmap(NULL, 2 * BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) {
         atomic_store(&disk->errnum, ENOMEM);
         return NULL;
@@ -70,8 +70,7 @@ static double transfer(struct disk *disk, unsigned threads)
     pthread_t thread[THREADS_MAX];
     unsigned started = 0;
     double begin = now_s();
-    while (started < threads &&
-           pthread_create(&thread[started], NULL, transfer_main, disk) == 0) {
+    while (started < threads && pthread_create(&thread[started], NULL, transfer_main, disk) == 0) {
         started++;
     }
     for (unsigned i = 0; i < started; i++) {
@@ -97,8 +96,7 @@ int main(int argc, char **argv)
     disk.fd = open(argv[2],
                    O_CLOEXEC | O_DIRECT | (disk.is_write ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY),
                    0600);
-    if (disk.fd < 0 ||
-        (disk.is_write && posix_fallocate(disk.fd, 0, (off_t)disk.bytes) != 0)) {
+    if (disk.fd < 0 || (disk.is_write && posix_fallocate(disk.fd, 0, (off_t)disk.bytes) != 0)) {
         fprintf(stderr, "raw_disk: %s: %s\n", argv[2], strerror(errno));
         return 1;
     }
