@@ -249,7 +249,7 @@ static void arrive(struct conn *conn, int idx, const struct segment *segment)
         pipe->arrived = segment->upto;
         if (reader->is_closed && !reader->is_lost) {
             sim_conn_reset(conn, 1 - idx, true,
-                       sim_conn_latency_ns(conn->sim)); /* nobody is there any more */
+                           sim_conn_latency_ns(conn->sim)); /* nobody is there any more */
         }
         break;
     case SEGMENT_FIN:

@@ -65,7 +65,7 @@ void sim_conn_free(struct conn *conn);
 void sim_conn_reset(struct conn *conn, int idx, bool is_dropped, uint64_t delay_ns);
 void sim_conn_finish(struct conn *conn, int idx); /* an orderly end after the bytes under way */
 void sim_conn_kick(struct conn *conn);            /* goes on with what a partition held up */
-void end_check(struct end *end);              /* tells its owner when a wanted event is there */
+void end_check(struct end *end);                  /* tells its owner when a wanted event is there */
 int end_idx(const struct end *end);
 uint64_t sim_conn_latency_ns(struct sim *sim);
 bool net_is_blocked(const struct sim *sim, const struct sim_host *from, const struct sim_host *to);
