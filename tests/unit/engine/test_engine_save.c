@@ -56,8 +56,8 @@ static void restore_and_compare(struct world *world, uint64_t step, uint8_t salt
     }
 }
 
-/* Goal: the arena is there before the first save, a save that comes while it is being made waits for
- * it, and closing meanwhile leaves nothing behind. */
+/* Goal: the arena is there before the first save, a save that comes while it is being made waits
+ * for it, and closing meanwhile leaves nothing behind. */
 static void the_arena_is_made_ahead(void **state)
 {
     (void)state;

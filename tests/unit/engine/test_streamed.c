@@ -18,8 +18,8 @@ enum { ROOM_BYTES = 300 << 10, MARGIN_BYTES = 256, UNTOUCHED = 0xa5 };
 
 static void copies_exactly(void **state)
 {
-    static const size_t lengths[] = {0,     1,     63,    64,         65535,
-                                     65536, 65537, 65599, 64 * 1024 + 64, 256 << 10};
+    static const size_t lengths[] = {
+        0, 1, 63, 64, 65535, 65536, 65537, 65599, 64 * 1024 + 64, 256 << 10};
     uint8_t *from = malloc(ROOM_BYTES), *to = malloc(ROOM_BYTES), *wanted = malloc(ROOM_BYTES);
     (void)state;
     assert_true(from && to && wanted);
