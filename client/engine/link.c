@@ -228,9 +228,8 @@ static void say_unreachable(const struct link *link, struct diag *diag)
     const char *tls = !options->tls && strncmp(server, "unix:", 5) != 0 && !options->dial
                           ? ", and does it expect TLS (ca_file, --ca-file)"
                           : "";
-    diag_set(diag, CAIRN_E_UNREACHABLE,
-             "no answer from %s in time: is cairnd running there%s?%s%s", server, tls,
-             told ? " The last try: " : "", told ? link->diag.text : "");
+    diag_set(diag, CAIRN_E_UNREACHABLE, "no answer from %s in time: is cairnd running there%s?%s%s",
+             server, tls, told ? " The last try: " : "", told ? link->diag.text : "");
 }
 
 static void on_timer(struct timer *timer)

@@ -7,8 +7,8 @@
 #include "engine/snapshot.h"
 
 #include "base/check.h"
-#include "engine/strided.h"
 #include "engine/streamed.h"
+#include "engine/strided.h"
 
 #include <string.h>
 
