@@ -73,11 +73,12 @@ static void doc_free(struct docs *docs, struct doc *doc)
 
 void docs_fini(struct docs *docs)
 {
-    while (!list_is_empty(&docs->lru)) {
-        doc_free(docs, list_item(docs->lru.next, struct doc, lru));
+    struct list *node;
+    while ((node = list_pop(&docs->lru))) {
+        doc_free(docs, list_item(node, struct doc, lru));
     }
-    while (!list_is_empty(&docs->uploads)) {
-        upload_free(docs, list_item(docs->uploads.next, struct upload, link));
+    while ((node = list_pop(&docs->uploads))) {
+        upload_free(docs, list_item(node, struct upload, link));
     }
 }
 
@@ -89,16 +90,21 @@ void docs_add_upload(struct docs *docs, const struct store_name *name, size_t by
     if (bytes > docs->upload_bytes_max) {
         return;
     }
-    list_each_safe (
-        node, &docs->uploads) { /* sent again: the newer bytes are the ones that were published */
-        struct upload *old = list_item(node, struct upload, link);
-        if (name_equal(&old->name, name)) {
-            upload_free(docs, old);
+    /* Sent again: the newer bytes are the ones that were published. */
+    for (struct list *before = &docs->uploads; before->next != &docs->uploads;) {
+        if (name_equal(&list_item(before->next, struct upload, link)->name, name)) {
+            struct list *old = list_pop(before);
+            CHECK(old != NULL);
+            upload_free(docs, list_item(old, struct upload, link));
+        } else {
+            before = before->next;
         }
     }
-    while (docs->upload_bytes + bytes >
-           docs->upload_bytes_max) { /* the oldest is of a save that never finished */
-        upload_free(docs, list_item(docs->uploads.next, struct upload, link));
+    /* The oldest is of a save that never finished. */
+    while (docs->upload_bytes + bytes > docs->upload_bytes_max) {
+        struct list *oldest = list_pop(&docs->uploads);
+        CHECK(oldest != NULL);
+        upload_free(docs, list_item(oldest, struct upload, link));
     }
     upload = calloc(1, sizeof *upload);
     if (!upload || !(upload->data = malloc(bytes ? bytes : 1))) {
