@@ -2,6 +2,7 @@
  *
  * cairnd: command line, configuration, log; then daemon_run. Exit statuses are the error table's.
  */
+#include "base/check.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
 #include "daemon/listeners.h"
@@ -41,6 +42,7 @@ static void usage(FILE *out)
 static int take_flag(struct config *config, struct arguments *arguments, struct diag *diag)
 {
     const char *flag = arguments->argv[arguments->at];
+    CHECK(flag);
     if (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0) {
         arguments->action = ACTION_HELP;
         return 0;

@@ -30,6 +30,7 @@ struct cli {
     struct selector selector;
     struct source *connection;
     char url_text[4096];
+    uint8_t *blob; /* one that is in memory: after an interrupt reads still write into it */
 };
 
 struct command {

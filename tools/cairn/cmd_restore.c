@@ -164,7 +164,8 @@ static int write_tree(struct restoring *restoring, size_t i, const char *wish, c
 static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
 {
     const struct index_entry *entry = restoring->sinks[i].entry;
-    struct sink sink = {.entry = entry, .fd = -1, .memory = malloc(entry->plain_bytes + 1)};
+    restoring->cli->blob = malloc(entry->plain_bytes + 1);
+    struct sink sink = {.entry = entry, .fd = -1, .memory = restoring->cli->blob};
     char wish[400];
     if (!sink.memory) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %s of %llu bytes", entry->name,
@@ -182,7 +183,8 @@ static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
         status = write_whole(restoring, &content, restoring->files[i], diag);
     }
     if (status != CAIRN_E_CANCELLED) {
-        free(sink.memory);
+        free(restoring->cli->blob);
+        restoring->cli->blob = NULL;
     }
     return status;
 }

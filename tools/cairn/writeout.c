@@ -26,6 +26,7 @@ struct slot {
 struct writing {
     struct cli *cli;
     struct sink *sinks; /* of this batch */
+    size_t sink_count;
     const uint8_t *plan;
     size_t count, next;
     struct slot slots[DEPTH];
@@ -161,7 +162,8 @@ static void start_read(struct writing *writing, struct slot *slot)
     int status = plan_read_decode(writing->plan + writing->next * PLAN_READ_BYTES, &slot->read,
                                   &writing->diag);
     writing->next++;
-    if (status == 0 && (slot->read.want >= BATCH || slot->read.stored_bytes > LIMIT_CHUNK_BYTES)) {
+    if (status == 0 &&
+        (slot->read.want >= writing->sink_count || slot->read.stored_bytes > LIMIT_CHUNK_BYTES)) {
         status = diag_set(&writing->diag, CAIRN_E_PROTOCOL, "the server's plan is out of bounds");
     }
     if (status != 0) {
@@ -268,7 +270,8 @@ int writeout(struct cli *cli, const struct ckpt_info *info, size_t count, struct
     int status = start_slots(writing, diag);
     for (size_t at = 0; status == 0 && at < count; at += BATCH) {
         writing->sinks = sinks + at;
-        status = write_batch(writing, info, min_u64(BATCH, count - at), diag);
+        writing->sink_count = min_u64(BATCH, count - at);
+        status = write_batch(writing, info, writing->sink_count, diag);
     }
     progress_end(&progress);
     if (status != CAIRN_E_CANCELLED) { /* an interrupt leaves reads in flight into this memory; the
