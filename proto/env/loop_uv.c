@@ -108,6 +108,14 @@ void loop_uv_run(struct loop *loop)
     atomic_store(&uv->stop, false);
 }
 
+void loop_uv_turn(struct loop *loop)
+{
+    struct loop_uv *uv = from_loop(loop);
+
+    uv_run(&uv->uv, UV_RUN_ONCE);
+    drain_posts(uv);
+}
+
 void loop_uv_stop(struct loop *loop)
 {
     struct loop_uv *uv = from_loop(loop);

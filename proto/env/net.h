@@ -118,7 +118,9 @@ bool net_addr_is_local(const struct net_addr *addr);
 /* --- the libuv form; loop must be a loop_uv ------------------------------------------------------
  */
 int MUST_USE net_uv_new(struct loop *loop, struct net **ret, struct diag *diag);
-void net_uv_free(struct net *net); /* sockets and listeners must be closed */
+/* Listeners and sockets must be closed; what still flushes (conn_close) is given its moment: the
+ * loop turns for it, so it must not be running elsewhere. */
+void net_uv_free(struct net *net);
 /* Hands a connection to another loop's net: detach frees the sock and gives its descriptor (an
  * established connection only), adopt wraps one and owns it from then on, also when it fails. */
 int net_uv_detach(struct sock *sock);

@@ -77,6 +77,26 @@ int net_uv_new(struct loop *loop, struct net **ret, struct diag *diag)
     return 0;
 }
 
+enum { SETTLE_MS = 5000 };
+
+static void on_settled(struct timer *timer) { (void)timer; }
+
+/* Connections that were closed with a flush linger for a moment (conn.h), and their loop has
+ * stopped: it turns until they are gone. The time is bounded, so that a leaked socket shows as one.
+ */
+static void settle(struct net_uv *net)
+{
+    struct timer bound;
+    uint64_t end_ms = loop_now_ms(net->loop) + SETTLE_MS;
+
+    timer_init(&bound, net->loop, on_settled);
+    timer_start(&bound, SETTLE_MS); /* a turn waits for something: this, at the latest */
+    while (!list_is_empty(&net->socks) && loop_now_ms(net->loop) < end_ms) {
+        loop_uv_turn(net->loop);
+    }
+    timer_stop(&bound);
+}
+
 void net_uv_free(struct net *base)
 {
     struct net_uv *net;
@@ -85,6 +105,7 @@ void net_uv_free(struct net *base)
         return;
     }
     net = net_uv_from(base);
+    settle(net);
     CHECK(list_is_empty(&net->socks));
     CHECK(list_is_empty(&net->listeners));
     resolver_fini(&net->resolver);
