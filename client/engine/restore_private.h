@@ -41,7 +41,8 @@ struct read_slot {
     struct work work;
     uint32_t group;
     bool busy, working;
-    uint8_t *buffer, *plain; /* LIMIT_CHUNK_BYTES each, allocated at first need */
+    size_t buffer_bytes;     /* allocated as reads need it */
+    uint8_t *buffer, *plain; /* plain: LIMIT_CHUNK_BYTES, allocated at first need */
     struct diag diag;
     int status;
 };

@@ -260,8 +260,10 @@ static bool prepare_buffers(struct restore *restore, struct read_slot *slot, uin
         encoded =
             encoded || restore->records[restore->groups[group].first + i].encoding != ENCODING_RAW;
     }
-    if (!restore->groups[group].place && !slot->buffer) {
-        slot->buffer = malloc(LIMIT_CHUNK_BYTES);
+    if (!restore->groups[group].place && slot->buffer_bytes < restore->groups[group].bytes) {
+        free(slot->buffer);
+        slot->buffer = malloc(restore->groups[group].bytes);
+        slot->buffer_bytes = slot->buffer ? restore->groups[group].bytes : 0;
     }
     if (encoded && !slot->plain) {
         slot->plain = malloc(LIMIT_CHUNK_BYTES);

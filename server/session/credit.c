@@ -8,18 +8,19 @@
 
 #include "base/limits.h"
 
-int credit_init(struct credit *credit, uint64_t bytes_total, struct diag *diag)
+int credit_init(struct credit *credit, uint64_t bytes_total, uint32_t buffer_bytes,
+                struct diag *diag)
 {
-    uint64_t count = bytes_total / LIMIT_CHUNK_BYTES;
+    uint64_t count = bytes_total / buffer_bytes;
     if (count < 4) {
         return diag_set(diag, CAIRN_E_CONFIG,
-                        "a buffer budget of %llu bytes is too small: at least %u MiB",
-                        (unsigned long long)bytes_total, 4 * (LIMIT_CHUNK_BYTES >> 20));
+                        "a buffer budget of %llu bytes is too small: at least %u KiB",
+                        (unsigned long long)bytes_total, 4 * (buffer_bytes >> 10));
     }
     list_init(&credit->waiting);
     credit->users = 0;
     credit->pumping = false;
-    return pool_new((size_t)count, LIMIT_CHUNK_BYTES, &credit->pool, diag);
+    return pool_new((size_t)count, buffer_bytes, &credit->pool, diag);
 }
 
 void credit_fini(struct credit *credit)

@@ -38,7 +38,8 @@ struct credit_read {
     void (*on_buffer)(struct credit_read *read, void *buffer);
 };
 
-int MUST_USE credit_init(struct credit *credit, uint64_t bytes_total, struct diag *diag);
+int MUST_USE credit_init(struct credit *credit, uint64_t bytes_total, uint32_t buffer_bytes,
+                         struct diag *diag);
 void credit_fini(struct credit *credit); /* every buffer must be back */
 void credit_user_init(struct credit_user *user, struct credit *credit,
                       void (*on_grant)(struct credit_user *, uint32_t));

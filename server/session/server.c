@@ -83,10 +83,14 @@ int server_new(const struct server_options *options, struct server **ret, struct
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the server");
     }
     server->options = *options;
+    if (server->options.buffer_bytes == 0) {
+        server->options.buffer_bytes = LIMIT_CHUNK_BYTES;
+    }
     list_init(&server->sessions);
     server->stopped_post.cb = on_stopped;
     timer_init(&server->grace, options->loop, on_grace);
-    int status = credit_init(&server->credit, options->buffer_bytes_total, diag);
+    int status = credit_init(&server->credit, options->buffer_bytes_total,
+                             server->options.buffer_bytes, diag);
     if (status != 0) {
         free(server);
         return status;

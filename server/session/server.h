@@ -17,7 +17,9 @@ struct server_options {
     struct loop *loop;
     struct catalog *catalog;       /* borrowed; outlives the server */
     struct work_pool *verify_pool; /* digests of what comes in */
-    uint64_t buffer_bytes_total;   /* the byte budget of payload buffers; at least 4 chunks */
+    uint64_t buffer_bytes_total;   /* the byte budget of payload buffers; at least 4 of them */
+    uint32_t buffer_bytes; /* of each, and the most of a payload; 0: LIMIT_CHUNK_BYTES. No less than
+                              the chunks of the runs: the simulator's are small */
     uint32_t sessions_max;
     uint32_t heartbeat_ms, dead_after_ms;
     uint32_t login_ms;      /* from accept to JOIN (or a first list) */

@@ -29,7 +29,7 @@ int session_on_hello(struct session *session, uint32_t stream, const struct msg 
     welcome->store_uuid = catalog_store(options->catalog)->caps.uuid;
     welcome->heartbeat_ms = options->heartbeat_ms;
     welcome->dead_after_ms = options->dead_after_ms;
-    welcome->payload_max = LIMIT_CHUNK_BYTES;
+    welcome->payload_max = options->buffer_bytes;
     welcome->message_max = LIMIT_MESSAGE_BYTES;
     welcome->agent = options->agent;
     conn_set_heartbeat(session->conn, options->heartbeat_ms, options->dead_after_ms);
@@ -110,7 +110,8 @@ static void joined(struct request *request, const struct run_state *state)
     msg->object_bytes = catalog_store(catalog)->caps.object_bytes_preferred;
     session->state = SESSION_JOINED;
     timer_stop(&session->login);
-    conn_set_limits(session->conn, LIMIT_MESSAGE_BYTES, session->viewer ? 0 : LIMIT_CHUNK_BYTES);
+    conn_set_limits(session->conn, LIMIT_MESSAGE_BYTES,
+                    session->viewer ? 0 : session->server->options.buffer_bytes);
     session_log(session, LOG_DEBUG, session->viewer ? "viewer joined" : "rank joined", NULL);
     request_reply(request, &reply);
 }

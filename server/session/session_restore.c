@@ -454,7 +454,7 @@ int session_on_read(struct session *session, uint32_t stream, const struct msg *
                     struct diag *diag)
 {
     const struct msg_read *read = &msg->u.read;
-    if (read->bytes == 0 || read->bytes > LIMIT_CHUNK_BYTES) {
+    if (read->bytes == 0 || read->bytes > session->server->options.buffer_bytes) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "READ of %u bytes", read->bytes);
     }
     struct request *request = request_new(session, stream, msg);

@@ -267,7 +267,7 @@ int session_data_buffer(struct session *session, const struct frame *frame, cons
                         void **ret, struct diag *diag)
 {
     (void)msg;
-    if (frame->payload_bytes > LIMIT_CHUNK_BYTES) {
+    if (frame->payload_bytes > session->server->options.buffer_bytes) {
         return diag_set(diag, CAIRN_E_TOO_LARGE, "a payload of %u bytes", frame->payload_bytes);
     }
     session->receiving = credit_use(&session->credit);

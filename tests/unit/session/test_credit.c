@@ -52,7 +52,8 @@ static struct user users[USERS];
 static int setup(void **state)
 {
     (void)state;
-    assert_int_equal(credit_init(&credit, BUFFERS * (uint64_t)LIMIT_CHUNK_BYTES, NULL), 0);
+    assert_int_equal(
+        credit_init(&credit, BUFFERS * (uint64_t)LIMIT_CHUNK_BYTES, LIMIT_CHUNK_BYTES, NULL), 0);
     for (unsigned i = 0; i < USERS; i++) {
         users[i] = (struct user){0};
         credit_user_init(&users[i].credit, &credit, on_grant);
@@ -77,7 +78,8 @@ static void test_too_small_a_budget_is_refused(void **state)
     (void)state;
     struct credit small;
     struct diag diag = DIAG_INIT;
-    assert_int_equal(credit_init(&small, 3 * (uint64_t)LIMIT_CHUNK_BYTES, &diag), CAIRN_E_CONFIG);
+    assert_int_equal(credit_init(&small, 3 * (uint64_t)LIMIT_CHUNK_BYTES, LIMIT_CHUNK_BYTES, &diag),
+                     CAIRN_E_CONFIG);
 }
 
 static void test_everybody_gets_the_same(void **state)
