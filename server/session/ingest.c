@@ -5,6 +5,8 @@
  */
 #include "session/ingest_private.h"
 
+#include "base/log.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,11 +71,30 @@ static void end_writer(struct writer *writer)
     }
 }
 
+/* One line a checkpoint, from rank 0's writer. */
+static void log_outcome(const struct writer *writer, enum save_state state, int code,
+                        const char *why, uint64_t seq)
+{
+    char name[RUN_NAME_TEXT_MAX];
+    if (writer->key.rank != 0) {
+        return;
+    }
+    run_name_format(&writer->run, name);
+    if (state == SAVE_COMMITTED) {
+        LOG(LOG_INFO, "commit", "checkpoint committed", ls("run", name),
+            lu("term", writer->key.id.term), lu("step", writer->key.id.step), lu("sequence", seq));
+    } else {
+        LOG(LOG_WARN, "commit", state == SAVE_ABORTED ? "save aborted" : "save lost from sight",
+            ls("run", name), lu("term", writer->key.id.term), lu("step", writer->key.id.step),
+            ls("err", why && why[0] ? why : err_text(code)));
+    }
+}
+
 static void on_outcome(struct run_watch *watch, enum save_state state, int code, const char *why,
                        uint64_t seq)
 {
-    (void)state, (void)code, (void)why, (void)seq;
     struct writer *writer = container_of(watch, struct writer, watch);
+    log_outcome(writer, state, code, why, seq);
     writer->watching = false;
     end_writer(writer);
 }
