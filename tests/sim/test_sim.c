@@ -255,10 +255,12 @@ static void replay_twice(uint64_t seed, const struct outcome *first)
     }
 }
 
-static int run_campaign(void)
+/* part of parts: ctest runs several beside each other. */
+static int run_campaign(uint64_t part, uint64_t parts)
 {
-    uint64_t first = env_number("CAIRN_FIRST_SEED", 1);
     uint64_t count = env_number("CAIRN_SEEDS", getenv("CAIRN_FULL") ? SEEDS_FULL : SEEDS);
+    count /= parts;
+    uint64_t first = env_number("CAIRN_FIRST_SEED", 1) + (part - 1) * count;
     struct outcome sum = {0};
     printf("seeds %" PRIu64 " to %" PRIu64 "\n", first, first + count - 1);
     fflush(stdout);
@@ -336,8 +338,10 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "mutants") == 0) {
         return run_mutants();
     }
-    if (argc > 1) {
-        fprintf(stderr, "usage: test_sim [mutants]\n");
+    uint64_t part = argc == 3 ? strtoull(argv[1], NULL, 10) : 1;
+    uint64_t parts = argc == 3 ? strtoull(argv[2], NULL, 10) : 1;
+    if (argc == 2 || argc > 3 || part < 1 || part > parts) {
+        fprintf(stderr, "usage: test_sim [mutants | PART PARTS]\n");
         return 2;
     }
     signal(SIGABRT, on_abort);
@@ -347,5 +351,5 @@ int main(int argc, char **argv)
         printf("%" PRIu64 " events, trace %016" PRIx64 "\n", one.steps, one.trace);
         return 0;
     }
-    return run_campaign();
+    return run_campaign(part, parts);
 }
