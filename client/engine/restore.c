@@ -158,6 +158,20 @@ static bool is_interrupted(struct restore *restore)
     return false;
 }
 
+int restore_damage_code(int status)
+{
+    switch (status) {
+    case CAIRN_E_NOT_FOUND:
+    case CAIRN_E_FORMAT:
+    case CAIRN_E_DIGEST_MISMATCH:
+        return CAIRN_E_DAMAGED;
+    case CAIRN_E_IO:
+        return CAIRN_E_DIGEST_MISMATCH;
+    default:
+        return status;
+    }
+}
+
 /* A FETCH or PLAN that failed: what is damage, and what ends the restore for other reasons. */
 static enum sm_result call_failed(struct restore *restore, const char *what)
 {
@@ -170,9 +184,7 @@ static enum sm_result call_failed(struct restore *restore, const char *what)
         restore->engine->link.status != 0) {
         restore_fail(restore, status, &diag);
     } else {
-        bool damage =
-            status == CAIRN_E_NOT_FOUND || status == CAIRN_E_FORMAT || status == CAIRN_E_IO;
-        restore_cannot(restore, damage ? CAIRN_E_DAMAGED : status, &diag);
+        restore_cannot(restore, restore_damage_code(status), &diag);
     }
     return SM_AGAIN; /* is_interrupted moves */
 }

@@ -121,4 +121,9 @@ bool restore_is_reading(const struct restore *restore);
 /* This rank cannot take this checkpoint: it will be reported. */
 void restore_cannot(struct restore *restore, int code, const struct diag *diag);
 
+/* What the store says about something that the record promises: damage of this checkpoint. An I/O
+ * error may be the disk's or the host's fault: the restore falls back, but the checkpoint counts as
+ * suspect only. */
+int restore_damage_code(int status);
+
 #endif

@@ -151,23 +151,6 @@ static void on_slot_done(struct work *work)
 
 /* --- replies --------------------------------------------------------------------- */
 
-/* What the store says about a chunk that the record promises: all of it is damage of this
- * checkpoint. */
-static int damage_code(int code)
-{
-    switch (code) {
-    case CAIRN_E_NOT_FOUND:
-    case CAIRN_E_FORMAT:
-    case CAIRN_E_DIGEST_MISMATCH:
-        return CAIRN_E_DAMAGED;
-    case CAIRN_E_IO: /* may be the disk's or the host's fault: falls back, but counts as suspect
-                        only */
-        return CAIRN_E_DIGEST_MISMATCH;
-    default:
-        return code;
-    }
-}
-
 static void on_error(struct read_slot *slot, const struct msg_error *error)
 {
     struct restore *restore = slot->restore;
@@ -182,7 +165,7 @@ static void on_error(struct read_slot *slot, const struct msg_error *error)
         return;
     }
     group->tries = RESTORE_TRIES; /* the server has looked: reading again is its business */
-    slot->status = damage_code(code);
+    slot->status = restore_damage_code(code);
     diag_clear(&slot->diag);
     diag_set(&slot->diag, slot->status, "object %llu@%llu rank %u sequence %u: %s",
              (unsigned long long)read->object.step, (unsigned long long)read->object.term,

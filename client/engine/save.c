@@ -700,6 +700,20 @@ static void on_deliver(struct post *post)
 
 /* --- the user's side ------------------------------------------------------------- */
 
+/* Two of the same step at once could mix their contents in one opening. */
+static int refuse_same_step(const struct engine *engine, const struct save *save, struct diag *diag)
+{
+    list_each (node, &engine->saves) {
+        const struct save *other = save_of_link(node);
+        if (other != save && other->user->step == save->user->step && !sm_is(&other->sm, SV_END)) {
+            return diag_set(diag, CAIRN_E_BUSY,
+                            "step %llu is being saved already: wait for that save, then try again",
+                            (unsigned long long)save->user->step);
+        }
+    }
+    return 0;
+}
+
 void engine_save_start(struct engine *engine, struct engine_save *user)
 {
     struct save *save = calloc(1, sizeof *save);
@@ -724,6 +738,7 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     if (refused == 0 && (engine->options.viewer || !engine->options.arena)) {
         refused = diag_set(&diag, CAIRN_E_READ_ONLY, "a read-only handle cannot save");
     }
+    refused = refused != 0 ? refused : refuse_same_step(engine, save, &diag);
     if (refused != 0) {
         save_fail(save, refused, &diag);
         return;

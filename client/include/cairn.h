@@ -20,18 +20,17 @@
  *
  * Rules
  *  - Every function that returns int gives 0 or one CAIRN_E_* code; *err (may be NULL) then says
- * what was tried, on what, and what to do. Results are written only on success.
- *  - Every call may be made from any thread, but for cairn_close and the frees, which must be the
- * last of their handle.
+ *    what was tried, on what, and what to do. Results are written only on success.
+ *  - Any thread may make any call; cairn_close and the frees must be the last of their handle.
  *  - Structs that begin with `size` only grow: fill them with their CAIRN_*_INIT, then set what you
  *    need; 0 means default. In arrays of such structs, element [0].size is the distance between
  *    elements. A NULL pointer to options means all defaults.
  *  - Strings are UTF-8. Arguments are copied before the call returns, but for tensor data: borrowed
  *    until CAIRN_STAGED (save) or CAIRN_DONE (restore).
  *  - Deadlines are milliseconds from the call; 0 polls in waits and stands for the default
- * elsewhere; CAIRN_FOREVER waits without end.
+ *    elsewhere; CAIRN_FOREVER waits without end.
  *  - After fork() the child's handles and ops are dead (CAIRN_E_FORKED) and cost nothing; the
- * parent's go on. A child may open handles of its own.
+ *    parent's go on. A child may open handles of its own.
  *  - A bug in Cairn never ends your process: the handle goes dead, everything in flight ends with
  *    CAIRN_E_INTERNAL, and so does every later call. Close it; another one may be opened.
  *
@@ -287,10 +286,11 @@ struct cairn_save_options {
         sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0 \
     }
 
-/* Every rank calls it with the same step. Returns when the state is copied into the arena
- * (CAIRN_STAGED); the rest goes on in the background. Several saves may be in flight as far as the
- * arena reaches; beyond that the call waits for room within the deadline. ARENA_TOO_SMALL,
- * TIMED_OUT, BUSY (a restore runs), FENCED and other earlier failures. */
+/* Every rank calls it with the same step. Returns when the state is copied into the arena (STAGED);
+ * the rest goes on in the background. Several saves may be in flight as far as the arena reaches;
+ * beyond that the call waits for room. A step that this attempt has committed already, with no
+ * restore in between, is not written again: the save ends well at once, the contents are those of
+ * the first. ARENA_TOO_SMALL, TIMED_OUT, BUSY (a restore, or a save of this step, runs), FENCED. */
 CAIRN_API int CAIRN_MUST_USE cairn_save(cairn_t *cairn, uint64_t step,
                                         const struct cairn_save_options *options, cairn_op_t **ret,
                                         struct cairn_error *err);
