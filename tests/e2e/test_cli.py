@@ -187,11 +187,14 @@ class Commands(Case):
         store = ("--store", f"dir:{self.server.store}")
         for status, words in (
                 (0, ("version",)), (0, ("--help",)), (0, ("ls", "--help")),
+                (0, ("--version",)), (2, ()),
                 (2, ("fly",)), (2, ("ls", "--fly")), (2, ("ls", "a/b", "c", "d")), (2, ("ls", "not a run", *store)),
                 (2, ("verify", "--read-data-subset", "4/3", *store)), (2, ("restore", "demo/one", *store)),
                 (2, ("ls",)), (2, ("show", *store)), (2, ("ls", "--timeout", "soon", *store)),
                 (2, ("show", "demo/one", "two", *store)), (2, ("status", "demo/one", "2", *store)),
                 (4, ("show", "demo/one", "77", *store)), (4, ("show", "demo/nothing", *store)),
+                (4, ("ls", "demo/none", *store)), (4, ("verify", "demo/none", *store)),
+                (2, ("restore", "demo/one", "--to", self.bed.path / "none/out", *store)),
                 (5, ("ls", "--server", "127.0.0.1:1", "--timeout", "1")),
                 (10, ("ls", "--store", f"dir:{self.bed.path}/nowhere")),
                 (10, ("ls", "--store", f"dir:{self.bed.path}/pki"))):

@@ -17,6 +17,7 @@ enum { EXIT_FELL_BACK = 3, EXIT_DAMAGE = 6, EXIT_INTERRUPTED = 130 };
 struct cli {
     struct source_options source;
     bool json, quiet, help;
+    bool server_named, store_named; /* by the command line, not by the environment */
     const char *command;
     const char *run_text, *selector_text; /* positional; NULL when left out */
     /* options of single commands */
@@ -80,6 +81,9 @@ void progress_end(struct progress *progress);
 /* What the selector means, as a viewer. NOT_FOUND also for an empty run. */
 int MUST_USE cli_resolve(struct cli *cli, const struct selector *selector, struct scratch *scratch,
                          struct ckpt_info *ret, struct diag *diag);
+/* NOT_FOUND when the server or store does not list the run: an empty answer about it may be a
+ * typing error. */
+int MUST_USE cli_check_run(struct cli *cli, struct diag *diag);
 /* The whole list, newest first; entries from scratch. */
 int MUST_USE cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count,
                       struct ckpt_info **ret, struct diag *diag);

@@ -85,9 +85,11 @@ static int take_option(struct cli *cli, enum option_id id, const char *value, st
     switch (id) {
     case OPT_SERVER:
         cli->source.url = value;
+        cli->server_named = true;
         break;
     case OPT_STORE:
         cli->source.store = value;
+        cli->store_named = true;
         break;
     case OPT_CERT:
         cli->source.cert_file = value;
@@ -175,8 +177,9 @@ static int parse_option(struct cli *cli, const struct command *command, struct w
     const struct option *option =
         find_option(text, equals ? (size_t)(equals - text) : strlen(text));
     if (!option || !takes(command, option)) {
-        return diag_set(diag, CAIRN_E_INVALID, "%s is no option of cairn %s; see cairn %s --help",
-                        word, command ? command->name : "", command ? command->name : "");
+        return diag_set(diag, CAIRN_E_INVALID, "%s is no option of cairn%s%s; see cairn%s%s --help",
+                        word, command ? " " : "", command ? command->name : "", command ? " " : "",
+                        command ? command->name : "");
     }
     if (!option->value) {
         return equals ? diag_set(diag, CAIRN_E_INVALID, "--%s takes no value", option->name)
@@ -213,6 +216,20 @@ static int take_positional(struct cli *cli, const struct command **io_command, c
     return 0;
 }
 
+/* A server that the command line names beats CAIRN_STORE; naming both there is a mistake. */
+static int choose_source(struct cli *cli, struct diag *diag)
+{
+    bool server = cli->server_named || (cli->run_text && strstr(cli->run_text, "://") &&
+                                        strncmp(cli->run_text, "cairn:///", 9) != 0);
+    if (server && cli->store_named) {
+        return diag_set(diag, CAIRN_E_INVALID, "a server and --store: name one of them");
+    }
+    if (server) {
+        cli->source.store = NULL;
+    }
+    return 0;
+}
+
 int cli_parse(int argc, char **argv, struct cli *ret, const struct command **ret_command,
               struct diag *diag)
 {
@@ -229,12 +246,15 @@ int cli_parse(int argc, char **argv, struct cli *ret, const struct command **ret
         const char *word = argv[words.at];
         if (strcmp(word, "-h") == 0) {
             ret->help = true;
+        } else if (strcmp(word, "--version") == 0 && !*ret_command) {
+            status = take_positional(ret, ret_command, "version", diag);
         } else if (strncmp(word, "--", 2) == 0) {
             status = parse_option(ret, *ret_command, &words, diag);
         } else {
             status = take_positional(ret, ret_command, word, diag);
         }
     }
+    status = status != 0 ? status : choose_source(ret, diag);
     if (status == 0 && ret->selector_text) {
         status = selector_parse(ret->selector_text, &ret->selector, diag);
     }

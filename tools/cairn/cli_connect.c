@@ -85,6 +85,26 @@ int cli_connect(struct cli *cli, bool needs_run, struct diag *diag)
     return status != 0 ? status : source_use(cli->connection, &cli->run, diag);
 }
 
+int cli_check_run(struct cli *cli, struct diag *diag)
+{
+    struct run_name *names = NULL;
+    size_t count = 0;
+    bool found = false;
+    int status = source_runs(cli->connection, &names, &count, diag);
+    for (size_t i = 0; status == 0 && i < count; i++) {
+        found = found || (strcmp(names[i].project, cli->run.project) == 0 &&
+                          strcmp(names[i].run, cli->run.run) == 0);
+    }
+    free(names);
+    if (status == 0 && !found) {
+        char name[RUN_NAME_TEXT_MAX];
+        run_name_format(&cli->run, name);
+        status =
+            diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run %s; `cairn ls` names all", name);
+    }
+    return status;
+}
+
 int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch *scratch,
                 struct ckpt_info *ret, struct diag *diag)
 {

@@ -158,6 +158,9 @@ int command_ls(struct cli *cli, struct diag *diag)
     size_t count = 0;
     scratch_init(&scratch, LIST_SCRATCH_MAX);
     status = cli_list(cli, &scratch, &count, &infos, diag);
+    if (status == 0 && count == 0) {
+        status = cli_check_run(cli, diag);
+    }
     if (status == 0) {
         status = cli->json ? print_json(cli, count, infos) : print_list(cli, count, infos);
     }

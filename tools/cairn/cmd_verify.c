@@ -68,7 +68,7 @@ static int verify_run(struct cli *cli, struct totals *totals, struct diag *diag)
         }
     }
     scratch_fini(&scratch);
-    return status;
+    return status == 0 && count == 0 ? cli_check_run(cli, diag) : status;
 }
 
 static void note_damaged_run(struct cli *cli, struct totals *totals, const struct diag *diag)

@@ -87,7 +87,14 @@ int main(int argc, char **argv)
     if (status != 0) {
         return report(&cli, status, &diag);
     }
-    if (cli.help || !command) {
+    if (!command && !cli.help) {
+        if (!cli.json) {
+            cli_usage(stderr, NULL);
+        }
+        return report(&cli, diag_set(&diag, CAIRN_E_INVALID, "which command? See cairn --help"),
+                      &diag);
+    }
+    if (cli.help) {
         cli_usage(stdout, command);
         return 0;
     }

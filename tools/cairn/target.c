@@ -54,6 +54,11 @@ int target_begin(const char *path, struct target *ret, struct diag *diag)
     }
     if (mkdir(ret->partial, 0700) != 0) {
         int error = errno;
+        if (error == ENOENT) { /* not NOT_FOUND: that would read as the store's damage */
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "--to %s: the directory above it is not there: make it first",
+                            ret->path);
+        }
         return error == EEXIST
                    ? diag_set(diag, CAIRN_E_EXISTS,
                               "%s is there from another restore: remove it first", ret->partial)

@@ -53,8 +53,31 @@ static void test_good_lines(void **state)
     assert_true(cli.no_fallback);
     assert_int_equal(parse("verify --read-data-subset 3/7 --timeout 5", &cli, &command, NULL), 0);
     assert_true(cli.subset_n == 3 && cli.subset_t == 7 && cli.source.deadline_ms == 5000);
+    assert_int_equal(parse("--version", &cli, &command, NULL), 0);
+    assert_string_equal(command->name, "version");
     assert_int_equal(parse("restore --help", &cli, &command, NULL), 0);
     assert_true(cli.help);
+}
+
+/* What the command line names beats the environment: nobody reads another store than he asked for.
+ */
+static void test_environment_yields(void **state)
+{
+    (void)state;
+    struct cli cli;
+    const struct command *command;
+    assert_int_equal(setenv("CAIRN_STORE", "dir:/other", 1), 0);
+    assert_int_equal(parse("ls", &cli, &command, NULL), 0);
+    assert_string_equal(cli.source.store, "dir:/other");
+    assert_int_equal(parse("ls --server host:1", &cli, &command, NULL), 0);
+    assert_null(cli.source.store);
+    assert_int_equal(parse("ls cairn://host:1/lab/gpt", &cli, &command, NULL), 0);
+    assert_null(cli.source.store);
+    assert_int_equal(parse("ls cairn:///lab/gpt", &cli, &command, NULL), 0);
+    assert_string_equal(cli.source.store, "dir:/other");
+    assert_int_equal(unsetenv("CAIRN_STORE"), 0);
+    assert_int_equal(parse("ls --store dir:/a --server host:1", &cli, &command, NULL),
+                     CAIRN_E_INVALID);
 }
 
 static void test_bad_lines(void **state)
@@ -105,6 +128,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good_lines),
+        cmocka_unit_test(test_environment_yields),
         cmocka_unit_test(test_bad_lines),
         cmocka_unit_test(test_environment),
     };
