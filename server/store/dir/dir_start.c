@@ -47,9 +47,13 @@ static int open_root(struct dir_store *store, bool create, struct diag *diag)
         *slash = 0;
     }
     vfs_fd fd;
-    rc = vfs->ops->open_root(vfs, above, &fd, diag);
+    why = DIAG_INIT;
+    rc = vfs->ops->open_root(vfs, above, &fd, &why);
+    if (rc == CAIRN_E_NOT_FOUND) {
+        return diag_set(diag, rc, "%s, above the store, is not there: make it first", above);
+    }
     if (rc != 0) {
-        return rc;
+        return diag_copy(diag, &why);
     }
     rc = vfs->ops->mkdir(vfs, fd, name, diag);
     rc = rc ? rc : vfs->ops->fsync(vfs, fd, diag); /* L8 */
