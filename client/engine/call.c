@@ -300,6 +300,7 @@ void engine_call_start(struct engine *engine, struct engine_call *user)
         finish(call, refused, &diag);
         return;
     }
+    link_hurry(&engine->link);
     timer_start(&call->deadline,
                 engine_cut_deadline(user->deadline_ms != 0 ? user->deadline_ms
                                                            : engine->options.io_deadline_ms));

@@ -207,6 +207,14 @@ static enum sm_result on_backoff(struct sm *sm)
     return SM_WAIT;
 }
 
+void link_hurry(struct link *link)
+{
+    if (sm_is(&link->sm, LINK_BACKOFF)) {
+        link->backoff_ms = 0;
+        timer_start(&link->timer, cut_wait(link, draw_backoff(link)));
+    }
+}
+
 static enum sm_result on_final(struct sm *sm)
 {
     struct link *link = container_of(sm, struct link, sm);

@@ -59,6 +59,9 @@ void link_init(struct link *link, struct engine *engine);
 void link_start(struct link *link);
 /* Drops the connection and stops for good; requests get on_lost. */
 void link_stop(struct link *link);
+/* Somebody new waits for the connection: the back-off begins anew, so that an operation does not
+ * pass its deadline asleep while the server is back. */
+void link_hurry(struct link *link);
 bool link_is_up(const struct link *link);
 /* Puts the request into the table under a new stream; the link must be up. */
 void link_add(struct link *link, struct request *request);

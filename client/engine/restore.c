@@ -678,6 +678,7 @@ void engine_restore_start(struct engine *engine, struct engine_restore *user)
         restore_fail(restore, refused, &diag);
         return;
     }
+    link_hurry(&engine->link);
     timer_start(&restore->timer, engine_cut_deadline(user->deadline_ms));
     restore_wake(restore);
 }

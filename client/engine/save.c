@@ -743,6 +743,7 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
         save_fail(save, refused, &diag);
         return;
     }
+    link_hurry(&engine->link);
     timer_start(&save->timer, engine_cut_deadline(user->deadline_ms));
     save_wake(save);
 }

@@ -134,10 +134,24 @@ static int bind_address(struct address_user *user, const struct net_addr *addr, 
     return add_place(user->listeners, addr, mode, diag);
 }
 
+/* Nothing where the configuration has no certificates. */
+static int make_tls(const struct config *config, struct tls_context **ret, struct diag *diag)
+{
+    struct tls_options tls = {.cert_file = config->tls_cert,
+                              .key_file = config->tls_key,
+                              .ca_file = config->tls_ca,
+                              .server = true,
+                              .require_peer = true};
+    return config->tls_cert[0] != '\0' ? tls_context_new(&tls, ret, diag) : 0;
+}
+
 int listeners_check(const struct config *config, struct diag *diag)
 {
     struct address_user user = {.each = only_look};
-    return each_address(config, &user, diag);
+    struct tls_context *tls = NULL;
+    int status = make_tls(config, &tls, diag);
+    tls_context_free(tls);
+    return status != 0 ? status : each_address(config, &user, diag);
 }
 
 int listeners_new(const struct listeners_options *options, struct listeners **ret,
@@ -151,15 +165,7 @@ int listeners_new(const struct listeners_options *options, struct listeners **re
     *listeners =
         (struct listeners){.loop = options->loop, .net = options->net, .server = options->server};
     struct address_user user = {.each = bind_address, .listeners = listeners};
-    int status = 0;
-    if (config->tls_cert[0] != '\0') {
-        struct tls_options tls = {.cert_file = config->tls_cert,
-                                  .key_file = config->tls_key,
-                                  .ca_file = config->tls_ca,
-                                  .server = true,
-                                  .require_peer = true};
-        status = tls_context_new(&tls, &listeners->tls, diag);
-    }
+    int status = make_tls(config, &listeners->tls, diag);
     if (status == 0) {
         status = each_address(config, &user, diag);
     }

@@ -43,7 +43,7 @@ static const struct option options[] = {
     {OPT_CA, "ca-file", "FILE", 0, "use TLS; the server's certificate must be of this authority"},
     {OPT_CERT, "cert-file", "FILE", 0, "this client's certificate"},
     {OPT_KEY, "key-file", "FILE", 0, "its private key"},
-    {OPT_TIMEOUT, "timeout", "SECONDS", 0, "for one answer of the server [30]"},
+    {OPT_TIMEOUT, "timeout", "SECONDS", 0, "for one answer of the server [10]"},
     {OPT_JSON, "json", NULL, 0, "one JSON document on stdout; errors as JSON on stderr"},
     {OPT_QUIET, "quiet", NULL, 0, "no progress"},
     {OPT_TO, "to", "DIR", 't', "where to write"},
@@ -233,7 +233,7 @@ static int choose_source(struct cli *cli, struct diag *diag)
 int cli_parse(int argc, char **argv, struct cli *ret, const struct command **ret_command,
               struct diag *diag)
 {
-    *ret = (struct cli){.source.deadline_ms = 30000};
+    *ret = (struct cli){.source.deadline_ms = 10000};
     *ret_command = NULL;
     take_environment(ret);
     int status = 0;
