@@ -43,7 +43,7 @@ static void test_good_lines(void **state)
     assert_int_equal(parse("ls", &cli, &command, NULL), 0);
     assert_string_equal(command->name, "ls");
     assert_null(cli.run_text);
-    assert_true(cli.source.deadline_ms == 30000);
+    assert_true(cli.source.deadline_ms == 10000);
     assert_int_equal(parse("--json ls lab/gpt --limit=5 --all", &cli, &command, NULL), 0);
     assert_true(cli.json && cli.all && cli.limit == 5);
     assert_string_equal(cli.run_text, "lab/gpt");
