@@ -302,9 +302,12 @@ class Group:
         return results
 
     def finish_any(self, answers, wait_ms=20000):
-        for rank, answer in zip(self.ranks, answers):
+        """How each rank's save or restore ended; a call that was refused has ended."""
+        started = [(rank, answer) for rank, answer in zip(self.ranks, answers) if answer.get("ok", True)]
+        for rank, answer in started:
             rank.send("wait", answer["op"], wait_ms)
-        return [rank.reply() for rank in self.ranks]
+        ended = {rank: rank.reply() for rank, _ in started}
+        return [ended.get(rank, answer) for rank, answer in zip(self.ranks, answers)]
 
     def kill(self):
         for rank in self.ranks:
