@@ -86,9 +86,9 @@ static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
 {
     struct save *save = container_of(snapshot, struct save, snapshot);
     atomic_fetch_add(&save->user->staged_bytes, bytes);
+    save->copying = !done; /* first: fewer digests run beside a copy than after it */
     save_digest_start(save);
     if (done) {
-        save->copying = false;
         if (save->status == 0) {
             save_set_staged(save, 0);
         }
