@@ -120,6 +120,10 @@ class Files(Case):
         self.assertIn("NOT_EMPTY", err)
         self.assertEqual(sorted(os.listdir(target)), ["mine"])
         (target / "mine").unlink()
+        (self.bed.path / "afile").write_text("mine")
+        _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "afile", "--store", f"dir:{daemon.store}",
+                          check=1)
+        self.assertIn("is no directory: restore into", err)
         cairn("restore", "demo/run", "--to", target, "--store", f"dir:{daemon.store}", check=0)
 
     def test_leftovers_of_another_restore(self):
@@ -191,6 +195,8 @@ class Commands(Case):
                 (2, ("fly",)), (2, ("ls", "--fly")), (2, ("ls", "a/b", "c", "d")), (2, ("ls", "not a run", *store)),
                 (2, ("verify", "--read-data-subset", "4/3", *store)), (2, ("restore", "demo/one", *store)),
                 (2, ("ls",)), (2, ("show", *store)), (2, ("ls", "--timeout", "soon", *store)),
+                (2, ("ls", "--timeout", "0", *store)),
+                (2, ("verify", "--no-read-data", "--read-data-subset", "1/2", *store)),
                 (2, ("show", "demo/one", "two", *store)), (2, ("status", "demo/one", "2", *store)),
                 (4, ("show", "demo/one", "77", *store)), (4, ("show", "demo/nothing", *store)),
                 (4, ("ls", "demo/none", *store)), (4, ("verify", "demo/none", *store)),
@@ -224,9 +230,20 @@ class Commands(Case):
             self.assertNotIn("\r", out + err)
 
     def test_a_reader_that_goes_away(self):
-        done = subprocess.run(f"'{BIN / 'cairn'}' verify --store dir:{self.server.store} | true", shell=True,
-                              timeout=30, capture_output=True)
-        self.assertEqual(done.returncode, 0)
+        for words in (("verify",), ("ls", "demo/one"), ("show", "demo/one"), ("show", "demo/one", "--json")):
+            reading, writing = os.pipe()
+            os.close(reading)
+            done = subprocess.run([str(BIN / "cairn"), *words, "--store", f"dir:{self.server.store}"], timeout=30,
+                                  stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE)
+            os.close(writing)
+            self.assertEqual((done.returncode, done.stderr), (0, b""), words)
+
+    def test_output_that_cannot_be_written(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([str(BIN / "cairn"), "ls", "demo/one", "--store", f"dir:{self.server.store}"],
+                                  timeout=30, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"No space left on device", done.stderr)
 
 
 if __name__ == "__main__":

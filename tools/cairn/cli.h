@@ -7,6 +7,7 @@
 #define CAIRN_TOOLS_CLI_H
 
 #include "json.h"
+#include "out.h"
 #include "source.h"
 
 #include <stdio.h>

@@ -102,6 +102,9 @@ static int take_option(struct cli *cli, enum option_id id, const char *value, st
         break;
     case OPT_TIMEOUT:
         status = take_number("timeout", value, 86400, &cli->source.deadline_ms, diag);
+        if (status == 0 && cli->source.deadline_ms == 0) {
+            status = diag_set(diag, CAIRN_E_INVALID, "--timeout 0: at least one second is wanted");
+        }
         cli->source.deadline_ms *= 1000;
         break;
     case OPT_JSON:
@@ -216,6 +219,16 @@ static int take_positional(struct cli *cli, const struct command **io_command, c
     return 0;
 }
 
+static int check_combinations(const struct cli *cli, struct diag *diag)
+{
+    if (cli->no_read_data && cli->subset_t != 0) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "--no-read-data reads none of the data, --read-data-subset a share of it: "
+                        "name one of them");
+    }
+    return 0;
+}
+
 /* A server that the command line names beats CAIRN_STORE; naming both there is a mistake. */
 static int choose_source(struct cli *cli, struct diag *diag)
 {
@@ -254,6 +267,7 @@ int cli_parse(int argc, char **argv, struct cli *ret, const struct command **ret
             status = take_positional(ret, ret_command, word, diag);
         }
     }
+    status = status != 0 ? status : check_combinations(ret, diag);
     status = status != 0 ? status : choose_source(ret, diag);
     if (status == 0 && ret->selector_text) {
         status = selector_parse(ret->selector_text, &ret->selector, diag);

@@ -118,7 +118,7 @@ static int print_list(struct cli *cli, size_t count, const struct ckpt_info *inf
         fprintf(stderr, "cairn: %zu more with --superseded or --all\n", hidden);
     }
     table_free(table);
-    return fflush(stdout) == 0 ? 0 : CAIRN_E_IO;
+    return out_flush();
 }
 
 static int print_json(struct cli *cli, size_t count, const struct ckpt_info *infos)

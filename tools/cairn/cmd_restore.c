@@ -332,7 +332,8 @@ static int finish(struct cli *cli, const struct ckpt_info *info, bool fell_back)
     if (!cli->json) {
         printf("restored %s to %s%s\n", id, cli->to,
                fell_back ? " (FELL BACK: newer checkpoints are damaged)" : "");
-        return fell_back ? EXIT_FELL_BACK : 0;
+        int flushed = out_flush();
+        return flushed != 0 ? flushed : fell_back ? EXIT_FELL_BACK : 0;
     }
     struct json json;
     json_init(&json);

@@ -175,7 +175,7 @@ int command_show(struct cli *cli, struct diag *diag)
         } else if (status == 0) {
             print_head(cli, &documents);
             print_entries(&documents);
-            status = fflush(stdout) == 0 ? 0 : CAIRN_E_IO;
+            status = out_flush();
         }
         documents_fini(&documents);
     }

@@ -148,7 +148,8 @@ static int finish(struct cli *cli, struct totals *totals)
             stderr,
             "cairn: damage found; `cairn restore` takes the newest good checkpoint by itself\n");
     }
-    return totals->damaged > 0 ? EXIT_DAMAGE : 0;
+    int status = out_flush();
+    return totals->damaged > 0 ? EXIT_DAMAGE : status;
 }
 
 int command_verify(struct cli *cli, struct diag *diag)

@@ -4,6 +4,8 @@
  */
 #include "json.h"
 
+#include "out.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -101,6 +103,6 @@ int json_print(struct json *json)
     if (status != 0) {
         return status;
     }
-    bool written = fwrite(json->buf.data, 1, json->buf.bytes, stdout) == json->buf.bytes;
-    return written && fputc('\n', stdout) != EOF && fflush(stdout) == 0 ? 0 : CAIRN_E_IO;
+    printf("%.*s\n", (int)json->buf.bytes, (const char *)json->buf.data);
+    return out_flush();
 }

@@ -29,7 +29,7 @@ void json_f64(struct json *json, const char *name, double value);
 void json_bool(struct json *json, const char *name, bool value);
 void json_raw(struct json *json, const char *name, size_t bytes,
               const char *text); /* a JSON value */
-/* Prints the document and a newline to stdout. NO_MEMORY or IO. */
+/* Prints the document and a newline to stdout. NO_MEMORY, and what out_flush() says. */
 int MUST_USE json_print(struct json *json);
 
 #endif

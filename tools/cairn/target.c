@@ -19,6 +19,11 @@
 static int check_empty(const char *path, struct diag *diag)
 {
     DIR *dir = opendir(path);
+    if (!dir && errno == ENOTDIR) {
+        return diag_set(diag, CAIRN_E_NOT_EMPTY,
+                        "%s is no directory: restore into a directory that is absent or empty",
+                        path);
+    }
     if (!dir) {
         return errno == ENOENT ? 0 : diag_errno(diag, errno, "look at %s", path);
     }

@@ -17,6 +17,14 @@
 
 /* --- the directory and its file system -------------------------------------------------------- */
 
+/* A reader cannot make one, whatever flags it takes: it looks at the wrong place. */
+static int no_store(const struct dir_store *store, const char *what, struct diag *diag)
+{
+    return diag_set(diag, CAIRN_E_NO_STORE, "%s %s; %s", store->path, what,
+                    store->read_only ? "name the directory that cairnd's `store` names"
+                                     : "make one with --store-create yes");
+}
+
 static int open_root(struct dir_store *store, bool create, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
@@ -29,8 +37,7 @@ static int open_root(struct dir_store *store, bool create, struct diag *diag)
         return diag_copy(diag, &why);
     }
     if (!create) {
-        return diag_set(diag, CAIRN_E_NO_STORE,
-                        "%s is not there; make a store with --store-create yes", store->path);
+        return no_store(store, "is not there", diag);
     }
     char parent[4096];
     int n = snprintf(parent, sizeof(parent), "%s", store->path);
@@ -263,8 +270,7 @@ static int find_or_make(struct dir_store *store, bool create, struct diag *diag)
     bool exists;
     int rc = dir_record_exists(store, "store", &exists, diag);
     if (rc == 0 && !exists && !create) {
-        return diag_set(diag, CAIRN_E_NO_STORE,
-                        "%s holds no Cairn store; make one with --store-create yes", store->path);
+        return no_store(store, "holds no Cairn store", diag);
     }
     if (rc == 0 && !exists) {
         rc = check_empty(store, diag);

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See out.h.
+ */
+#include "out.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* errno of the write that failed may be long gone; a pipe without a reader says so whenever it is
+ * asked. */
+static bool reader_is_gone(void)
+{
+    struct pollfd look = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&look, 1, 0) == 1 && (look.revents & POLLERR) != 0;
+}
+
+int out_flush(void)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) {
+        return 0;
+    }
+    int error = errno;
+    if (error == EPIPE || reader_is_gone()) {
+        return 0;
+    }
+    fprintf(stderr, "cairn: standard output: %s\n",
+            error != 0 ? strerror(error) : "an earlier write failed");
+    return CAIRN_E_IO;
+}
