@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two passes over the registered list with one walk function: the first counts (and sums up the
- * groups' bytes), the second notes the pieces that are this rank's. Then pieces are laid out: whole
- * ones first, each a payload of its own, in the order of the part, so that a restore reads
+ * Two passes over the registered list with one walk function: the first counts, the
+ * second notes the pieces that are this rank's (share.c says which). Then pieces are laid out:
+ * whole ones first, each a payload of its own, in the order of the part, so that a restore reads
  * sequentially; small ones packed behind them. Pure; any thread.
  */
 #include "engine/layout.h"
@@ -16,13 +16,6 @@ enum {
     LAYOUT_PACK_PIECES_MAX = 1024, /* keeps the message of a DATA frame small */
     LAYOUT_OBJECT_PIECES_MAX = 16384,
     LAYOUT_OBJECT_BYTES = 64 << 20,
-    LAYOUT_GROUPS_MAX = 4096,
-};
-
-struct group {
-    const uint32_t *ranks; /* interned by registered: the pointer is the identity */
-    uint32_t count, member;
-    uint64_t total_bytes, at;
 };
 
 struct walk {
@@ -30,8 +23,7 @@ struct walk {
     uint64_t chunk_bytes;
     struct layout *layout;
     struct layout_piece *found; /* NULL in the counting pass */
-    struct group *groups;
-    uint32_t group_count, group_last;
+    const struct share *share;
     struct diag *diag;
 };
 
@@ -40,53 +32,7 @@ static int no_memory(struct diag *diag)
     return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the layout of a save");
 }
 
-bool layout_writes_blob(const struct registered *set, const struct registered_blob *blob)
-{
-    return blob->placement != PLACEMENT_REPLICATED || set->rank == 0;
-}
-
-/* --- who writes what ------------------------------------------------------------- */
-
-static int find_group(struct walk *walk, const struct registered_tensor *tensor, struct group **ret)
-{
-    for (uint32_t n = 0; n < walk->group_count; n++) {
-        uint32_t i = (walk->group_last + n) % walk->group_count;
-        if (walk->groups[i].ranks == tensor->group) {
-            walk->group_last = i;
-            *ret = &walk->groups[i];
-            return 0;
-        }
-    }
-    if (walk->group_count == LAYOUT_GROUPS_MAX) {
-        return diag_set(walk->diag, CAIRN_E_TOO_LARGE, "tensors of more than %d different groups",
-                        LAYOUT_GROUPS_MAX);
-    }
-    struct group *group = &walk->groups[walk->group_count];
-    *group = (struct group){
-        .ranks = tensor->group, .count = tensor->group_count, .member = tensor->group_member};
-    walk->group_last = walk->group_count++;
-    *ret = group;
-    return 0;
-}
-
-static int sum_groups(struct walk *walk)
-{
-    for (size_t t = 0; t < walk->set->tensor_count; t++) {
-        const struct registered_tensor *tensor = &walk->set->tensors[t];
-        struct group *group;
-        int rc = find_group(walk, tensor, &group);
-        for (size_t b = 0; b < tensor->box_count && rc == 0; b++) {
-            uint64_t bytes = box_bytes(&tensor->boxes[b].box, tensor->dtype);
-            if (!add_u64(group->total_bytes, bytes, &group->total_bytes)) {
-                rc = diag_set(walk->diag, CAIRN_E_TOO_LARGE, "tensors of more than 2^64 bytes");
-            }
-        }
-        if (rc != 0) {
-            return rc;
-        }
-    }
-    return 0;
-}
+/* --- what is this rank's --------------------------------------------------------- */
 
 static int add_piece(struct walk *walk, const struct layout_piece *piece)
 {
@@ -103,11 +49,11 @@ static int add_piece(struct walk *walk, const struct layout_piece *piece)
     return 0;
 }
 
-static int walk_box(struct walk *walk, uint32_t tensor_idx, uint32_t box_idx, struct group *group)
+/* at: of the box in the tensor's bytes. */
+static int walk_box(struct walk *walk, uint32_t tensor_idx, uint32_t box_idx, uint64_t at)
 {
     const struct registered_tensor *tensor = &walk->set->tensors[tensor_idx];
     const struct box *box = &tensor->boxes[box_idx].box;
-    struct split split = {group->total_bytes, group->member, group->count};
     struct grid grid;
     int rc = 0;
     grid_init(&grid, box, tensor->dtype, walk->chunk_bytes);
@@ -122,11 +68,10 @@ static int walk_box(struct walk *walk, uint32_t tensor_idx, uint32_t box_idx, st
         grid_cell(&grid, cell, &rectangle, &piece.source, &bytes);
         CHECK(bytes <= walk->chunk_bytes);
         piece.bytes = (uint32_t)bytes;
-        if (split_is_mine(&split, group->at + piece.source)) {
+        if (share_is_mine(walk->share, tensor_idx, at + piece.source)) {
             rc = add_piece(walk, &piece);
         }
     }
-    group->at += box_bytes(box, tensor->dtype);
     return rc;
 }
 
@@ -135,7 +80,7 @@ static int walk_blob(struct walk *walk, uint32_t idx)
     const struct registered_blob *blob = &walk->set->blobs[idx];
     uint64_t count = blob->bytes / walk->chunk_bytes + (blob->bytes % walk->chunk_bytes != 0);
     int rc = 0;
-    if (!layout_writes_blob(walk->set, blob)) {
+    if (!share_writes_blob(walk->set, blob)) {
         return 0;
     }
     if (count > UINT32_MAX) {
@@ -159,14 +104,12 @@ static int walk_all(struct walk *walk)
     int rc = 0;
     walk->layout->piece_count = 0;
     walk->layout->plain_bytes = 0;
-    for (uint32_t i = 0; i < walk->group_count; i++) {
-        walk->groups[i].at = 0;
-    }
     for (uint32_t t = 0; t < walk->set->tensor_count && rc == 0; t++) {
-        struct group *group;
-        rc = find_group(walk, &walk->set->tensors[t], &group);
-        for (uint32_t b = 0; b < walk->set->tensors[t].box_count && rc == 0; b++) {
-            rc = walk_box(walk, t, b, group);
+        const struct registered_tensor *tensor = &walk->set->tensors[t];
+        uint64_t at = 0;
+        for (uint32_t b = 0; b < tensor->box_count && rc == 0; b++) {
+            rc = walk_box(walk, t, b, at);
+            at += box_bytes(&tensor->boxes[b].box, tensor->dtype);
         }
     }
     for (uint32_t i = 0; i < walk->set->blob_count && rc == 0; i++) {
@@ -278,14 +221,20 @@ int layout_init(struct layout *layout, const struct registered *set,
     struct walk walk = {
         .set = set, .chunk_bytes = options->chunk_bytes, .layout = layout, .diag = diag};
     uint64_t object_bytes = options->object_bytes > 0 ? options->object_bytes : LAYOUT_OBJECT_BYTES;
+    struct share alike = {0};
+    int rc = 0;
     memset(layout, 0, sizeof *layout);
     scratch_init(&layout->scratch, LAYOUT_BYTES_MAX);
     CHECK(options->payload_bytes >= options->chunk_bytes);
-    walk.groups = scratch_array(&layout->scratch, LAYOUT_GROUPS_MAX, sizeof *walk.groups);
-    int rc = walk.groups ? sum_groups(&walk) : no_memory(diag);
+    walk.share = options->share;
+    if (!walk.share) {
+        rc = share_init_alike(&alike, set, diag);
+        walk.share = &alike;
+    }
     rc = rc != 0 ? rc : walk_all(&walk);
     rc = rc != 0 ? rc : allocate(&walk);
     rc = rc != 0 ? rc : walk_all(&walk);
+    share_fini(&alike);
     if (rc != 0) {
         layout_fini(layout);
         return rc;

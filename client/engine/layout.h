@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * layout: which cells this rank writes, and where they lie in the arena, in payloads and in
+ * layout: where the cells that this rank writes (share.h) lie in the arena, in payloads and in
  * objects. The arena has the bytes exactly as the objects will: payloads start at multiples of
  * LIMIT_ALIGN_BYTES, pieces below LIMIT_PACK_PIECE_BYTES share payloads, so a payload is sent from
  * where it was copied to. Pure.
@@ -9,11 +9,13 @@
 #define CAIRN_ENGINE_LAYOUT_H
 
 #include "engine/registered.h"
+#include "engine/share.h"
 
 struct layout_options {
-    uint64_t chunk_bytes;   /* the run's */
-    uint32_t payload_bytes; /* most of one payload; at least chunk_bytes */
-    uint64_t object_bytes;  /* an object is cut before it gets longer; 0: 64 MiB */
+    uint64_t chunk_bytes;      /* the run's */
+    uint32_t payload_bytes;    /* most of one payload; at least chunk_bytes */
+    uint64_t object_bytes;     /* an object is cut before it gets longer; 0: 64 MiB */
+    const struct share *share; /* what is this rank's; NULL: share_init_alike's */
 };
 
 struct layout_piece { /* one chunk */
@@ -54,7 +56,5 @@ struct layout {
 int MUST_USE layout_init(struct layout *layout, const struct registered *set,
                          const struct layout_options *options, struct diag *diag);
 void layout_fini(struct layout *layout);
-/* Is this rank the one that writes the blob? (Replicated ones are rank 0's.) */
-bool layout_writes_blob(const struct registered *set, const struct registered_blob *blob);
 
 #endif

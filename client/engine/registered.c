@@ -397,6 +397,17 @@ int registered_new(const struct registered_list *list, struct registered **ret, 
     return 0;
 }
 
+uint64_t registered_bytes(const struct registered_tensor *tensor)
+{
+    uint64_t bytes = 0;
+    for (size_t b = 0; b < tensor->box_count; b++) {
+        if (!add_u64(bytes, box_bytes(&tensor->boxes[b].box, tensor->dtype), &bytes)) {
+            return UINT64_MAX;
+        }
+    }
+    return bytes;
+}
+
 struct registered *registered_ref(struct registered *set)
 {
     uint32_t before = atomic_fetch_add(&set->refs, 1);

@@ -62,6 +62,8 @@ struct registered_list { /* what registered_new copies */
 int MUST_USE registered_new(const struct registered_list *list, struct registered **ret,
                             struct diag *diag);
 struct registered *registered_ref(struct registered *set);
+/* Of all boxes that this rank holds of it; UINT64_MAX stands for more than that. */
+uint64_t registered_bytes(const struct registered_tensor *tensor);
 void registered_unref(struct registered *set); /* any thread; NULL is fine */
 
 #endif

@@ -37,7 +37,7 @@ static bool allocate(struct maker *maker)
         part->box_count += (uint32_t)set->tensors[i].box_count;
     }
     for (size_t i = 0; i < set->blob_count; i++) {
-        part->blob_count += layout_writes_blob(set, &set->blobs[i]) ? 1 : 0;
+        part->blob_count += share_writes_blob(set, &set->blobs[i]) ? 1 : 0;
     }
     part->objects = scratch_array(scratch, part->object_count + 1, sizeof *part->objects);
     part->tensors = scratch_array(scratch, part->tensor_count + 1, sizeof *part->tensors);
@@ -104,7 +104,7 @@ static void add_blobs(struct maker *maker)
     uint32_t at = 0;
     for (uint32_t i = 0; i < set->blob_count; i++) {
         const struct registered_blob *blob = &set->blobs[i];
-        if (!layout_writes_blob(set, blob)) {
+        if (!share_writes_blob(set, blob)) {
             continue;
         }
         struct part_blob *to = &maker->part.blobs[at++];
