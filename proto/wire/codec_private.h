@@ -78,7 +78,7 @@ struct msg_family {
 };
 
 extern const struct msg_family msg_family_session, msg_family_save, msg_family_list,
-    msg_family_restore;
+    msg_family_restore, msg_family_agree;
 
 /* msg_list.c's, also used by RESOLVED and VERDICT. ret->info points into ret. */
 struct ckpt_info_pb {

@@ -10,6 +10,7 @@
 #ifndef CAIRN_WIRE_MSG_H
 #define CAIRN_WIRE_MSG_H
 
+#include "msg_agree.h"
 #include "msg_list.h"
 #include "msg_restore.h"
 #include "msg_save.h"
@@ -58,6 +59,13 @@ enum msg_type {
     MSG_PLAN_REPLY = 67,
     MSG_READ = 68,
     MSG_READ_REPLY = 69,
+    /* agreement of lists, comparison of replicas */
+    MSG_AGREE = 80,
+    MSG_AGREED = 81,
+    MSG_LISTS = 82,
+    MSG_HOLDERS = 83,
+    MSG_DIGESTS = 84,
+    MSG_COMPARED = 85,
 };
 
 enum { WIRE_VERSION_MIN = 1, WIRE_VERSION_MAX = 1 };
@@ -101,6 +109,11 @@ struct msg {
         struct msg_plan_reply plan_reply;
         struct msg_read read;
         struct msg_read_reply read_reply;
+        struct msg_agree agree;
+        struct msg_agreed agreed;
+        struct msg_lists lists;
+        struct msg_digests digests;
+        struct msg_sets holders, compared;
     } u;
 };
 

@@ -9,7 +9,10 @@
 #include "msg.h"
 
 /* Feature bits that this version knows; a bit is named in PROTOCOL.md 8 before it is used. */
-enum { WIRE_FEATURES_KNOWN = 0 };
+enum {
+    WIRE_FEATURE_AGREE = 1 << 2, /* AGREE, LISTS, DIGESTS and their replies */
+    WIRE_FEATURES_KNOWN = WIRE_FEATURE_AGREE
+};
 
 /* Server side: the newest version that both ends speak, and the features of both. VERSION says
  * which end is old. */

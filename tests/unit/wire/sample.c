@@ -18,7 +18,8 @@ const uint32_t SAMPLE_TYPES[] = {
     MSG_SEAL,         MSG_SEALED,     MSG_WAIT,           MSG_OUTCOME, MSG_ABORT,      MSG_STATUS,
     MSG_STATUS_REPLY, MSG_LIST,       MSG_LIST_REPLY,     MSG_RUNS,    MSG_RUNS_REPLY, MSG_RESTORE,
     MSG_RESOLVED,     MSG_REPORT,     MSG_VERDICT,        MSG_FETCH,   MSG_BYTES,      MSG_PLAN,
-    MSG_PLAN_REPLY,   MSG_READ,       MSG_READ_REPLY,
+    MSG_PLAN_REPLY,   MSG_READ,       MSG_READ_REPLY,     MSG_AGREE,   MSG_AGREED,     MSG_LISTS,
+    MSG_HOLDERS,      MSG_DIGESTS,    MSG_COMPARED,
 };
 const size_t SAMPLE_TYPE_COUNT = ARRAY_LEN(SAMPLE_TYPES);
 
@@ -35,7 +36,11 @@ static uint32_t below32(struct sample *s, uint64_t n) { return (uint32_t)sample_
 static bool flip(struct sample *s) { return sample_below(s, 2) == 1; }
 
 /* Small and large numbers alike. */
-static uint64_t number(struct sample *s) { return sample_u64(s) >> sample_below(s, 64); }
+static uint64_t number(struct sample *s)
+{
+    uint64_t shift = sample_below(s, 64);
+    return sample_u64(s) >> shift;
+}
 
 static void fill(struct sample *s, size_t bytes, void *ret)
 {
@@ -369,6 +374,77 @@ static void make_restore(struct sample *s, uint32_t type, struct msg *ret, uint3
     }
 }
 
+static struct xxh128 *hashes(struct sample *s, uint32_t count)
+{
+    struct xxh128 *ret = take(s, count, sizeof(*ret));
+    fill(s, count * sizeof(*ret), ret);
+    return ret;
+}
+
+static void make_agree(struct sample *s, struct msg_agree *agree)
+{
+    *agree = (struct msg_agree){.id = ckpt(s), .open_id = sample_u64(s)};
+    agree->check = below32(s, 3);
+    agree->count = below32(s, 6);
+    agree->groups = take(s, agree->count, sizeof(*agree->groups));
+    for (uint32_t i = 0; i < agree->count; i++) {
+        struct msg_agree_group *group = &agree->groups[i];
+        group->members = 2 + below32(s, LIMIT_WORLD_SIZE - 1);
+        group->member = below32(s, group->members);
+        group->copied = flip(s);
+        fill(s, sizeof(group->group), &group->group);
+        fill(s, sizeof(group->list_hash), &group->list_hash);
+    }
+}
+
+static void make_sets(struct sample *s, struct msg_sets *sets)
+{
+    *sets = (struct msg_sets){.count = below32(s, 9), .last = flip(s), .code = code(s)};
+    sets->text = text(s, 0, 100);
+    sets->rows = take(s, sets->count, sizeof(*sets->rows));
+    for (uint32_t i = 0; i < sets->count; i++) {
+        uint32_t bytes = below32(s, 30);
+        uint8_t *bits = take(s, bytes, 1);
+        fill(s, bytes, bits);
+        sets->rows[i] = (struct msg_set){*hashes(s, 1), bytes, bits};
+    }
+}
+
+static void make_lists(struct sample *s, uint32_t type, struct msg *ret)
+{
+    if (type == MSG_AGREE) {
+        make_agree(s, &ret->u.agree);
+    } else if (type == MSG_AGREED) {
+        struct msg_agreed *a = &ret->u.agreed;
+        a->count = below32(s, 9);
+        a->verdicts = take(s, a->count, sizeof(*a->verdicts));
+        for (uint32_t i = 0; i < a->count; i++) {
+            a->verdicts[i] = 1 + below32(s, 5);
+        }
+    } else if (type == MSG_LISTS) {
+        struct msg_lists *l = &ret->u.lists;
+        *l = (struct msg_lists){.id = ckpt(s), .open_id = sample_u64(s), .group = *hashes(s, 1)};
+        l->first = below32(s, 100);
+        l->count = 1 + below32(s, 9);
+        l->total = l->first + l->count + below32(s, 100);
+        l->keys = hashes(s, l->count);
+        l->divided = take(s, l->count, 1);
+        for (uint32_t i = 0; i < l->count; i++) {
+            l->divided[i] = flip(s);
+        }
+    } else if (type == MSG_DIGESTS) {
+        struct msg_digests *d = &ret->u.digests;
+        *d = (struct msg_digests){.id = ckpt(s), .open_id = sample_u64(s), .group = *hashes(s, 1)};
+        d->first = below32(s, 100);
+        d->count = 1 + below32(s, 9);
+        d->total = d->first + d->count + below32(s, 100);
+        d->keys = hashes(s, d->count);
+        d->digests = hashes(s, d->count);
+    } else {
+        make_sets(s, type == MSG_HOLDERS ? &ret->u.holders : &ret->u.compared);
+    }
+}
+
 void sample_make(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret_payload_bytes)
 {
     memset(ret, 0, sizeof(*ret));
@@ -380,8 +456,10 @@ void sample_make(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret
         make_save(s, type, ret, ret_payload_bytes);
     } else if (type < 60) {
         make_list(s, type, ret);
-    } else {
+    } else if (type < 80) {
         make_restore(s, type, ret, ret_payload_bytes);
+    } else {
+        make_lists(s, type, ret);
     }
 }
 

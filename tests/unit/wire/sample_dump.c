@@ -257,6 +257,53 @@ static void dump_restore(const struct msg *msg, struct buf *buf)
     }
 }
 
+static void dump_sets(const struct msg_sets *s, struct buf *buf)
+{
+    U(s, count), U(s, last), I(s, code), T(s, text);
+    for (uint32_t i = 0; i < s->count; i++) {
+        H(&s->rows[i], key);
+        dump_hex(buf, "bits", s->rows[i].bytes, s->rows[i].bits);
+    }
+}
+
+static void dump_agree(const struct msg *msg, struct buf *buf)
+{
+    const struct msg_agree *a = &msg->u.agree;
+    const struct msg_lists *l = &msg->u.lists;
+    const struct msg_digests *d = &msg->u.digests;
+    switch ((unsigned)msg->type) {
+    case MSG_AGREE:
+        CKPT(a, id), U(a, open_id), U(a, check), U(a, count);
+        for (uint32_t i = 0; i < a->count; i++) {
+            const struct msg_agree_group *g = &a->groups[i];
+            H(g, group), H(g, list_hash), U(g, members), U(g, member), U(g, copied);
+        }
+        break;
+    case MSG_AGREED:
+        U(&msg->u.agreed, count);
+        dump_hex(buf, "verdicts", msg->u.agreed.count * sizeof(uint32_t), msg->u.agreed.verdicts);
+        break;
+    case MSG_LISTS:
+        CKPT(l, id), U(l, open_id), H(l, group), U(l, total), U(l, first), U(l, count);
+        dump_hex(buf, "keys", l->count * sizeof(*l->keys), l->keys);
+        dump_hex(buf, "divided", l->count, l->divided);
+        break;
+    case MSG_DIGESTS:
+        CKPT(d, id), U(d, open_id), H(d, group), U(d, total), U(d, first), U(d, count);
+        dump_hex(buf, "keys", d->count * sizeof(*d->keys), d->keys);
+        dump_hex(buf, "digests", d->count * sizeof(*d->digests), d->digests);
+        break;
+    case MSG_HOLDERS:
+        dump_sets(&msg->u.holders, buf);
+        break;
+    case MSG_COMPARED:
+        dump_sets(&msg->u.compared, buf);
+        break;
+    default:
+        break;
+    }
+}
+
 void sample_dump(const struct msg *msg, struct buf *buf)
 {
     buf_printf(buf, "%s\n", msg_name((uint32_t)msg->type));
@@ -265,4 +312,5 @@ void sample_dump(const struct msg *msg, struct buf *buf)
     dump_save_end(msg, buf);
     dump_list(msg, buf);
     dump_restore(msg, buf);
+    dump_agree(msg, buf);
 }
