@@ -57,7 +57,21 @@ struct net_ops {
     /* Who is at the other end, for logs: "tcp 127.0.0.1:5123", "unix pid 71 uid 0". */
     void (*peer_name)(struct sock *sock, size_t bytes, char *ret);
     bool (*is_loopback)(struct sock *sock);
+    /* Descriptors travel on Unix sockets only. May they on this one? */
+    bool (*passes_fds)(struct sock *sock);
+    /* try_writev (without words), with a descriptor that goes with the first byte. fd stays the
+     * caller's: the receiver gets one of its own. UNSUPPORTED where none can pass. */
+    int (*try_writev_fd)(struct sock *sock, const struct iovec *iov, size_t count, int fd,
+                         size_t *ret_bytes);
+    /* So many received descriptors may wait to be taken, at most NET_FDS_MAX; what comes beyond is
+     * closed as it comes. 0, as it is at first: all. */
+    void (*accept_fds)(struct sock *sock, unsigned most);
+    /* The oldest that waits, with CLOEXEC, from now on the caller's; -1: none. It is there no later
+     * than the byte that it was sent with. */
+    int (*take_fd)(struct sock *sock);
 };
+
+enum { NET_FDS_MAX = 4 };
 
 struct net {
     const struct net_ops *ops;
@@ -79,6 +93,17 @@ static inline int MUST_USE sock_try_writev(struct sock *s, const struct iovec *i
 {
     return s->net->ops->try_writev(s, iov, n, ret, d);
 }
+static inline bool sock_passes_fds(struct sock *s) { return s->net->ops->passes_fds(s); }
+static inline int MUST_USE sock_try_writev_fd(struct sock *s, const struct iovec *iov, size_t n,
+                                              int fd, size_t *ret)
+{
+    return s->net->ops->try_writev_fd(s, iov, n, fd, ret);
+}
+static inline void sock_accept_fds(struct sock *s, unsigned most)
+{
+    s->net->ops->accept_fds(s, most);
+}
+static inline int sock_take_fd(struct sock *s) { return s->net->ops->take_fd(s); }
 static inline void sock_want(struct sock *s, unsigned events, const struct sock_handler *h,
                              void *user)
 {

@@ -35,9 +35,11 @@ static void peer_name(struct sock *base, size_t bytes, char *ret);
 static bool is_loopback(struct sock *base);
 static void on_kick(struct timer *timer);
 
-static const struct net_ops uv_ops = {net_uv_connect, net_uv_listen, net_uv_listener_close,
-                                      try_readv,      try_writev,    want,
-                                      close_sock,     peer_name,     is_loopback};
+static const struct net_ops uv_ops = {net_uv_connect, net_uv_listen,      net_uv_listener_close,
+                                      try_readv,      try_writev,         want,
+                                      close_sock,     peer_name,          is_loopback,
+                                      net_fds_pass,   net_fds_try_writev, net_fds_accept,
+                                      net_fds_take};
 
 struct net_uv *net_uv_from(struct net *base)
 {
@@ -125,6 +127,7 @@ void net_uv_abandon(struct net *base)
             close(sock->poller->fd);
             sock->poller->fd = -1;
         }
+        net_fds_close(sock);
     }
     net_uv_listeners_abandon(net);
 }
@@ -183,6 +186,7 @@ static void close_sock(struct sock *base)
 
     timer_stop(&sock->kick);
     poller_close(sock->poller);
+    net_fds_close(sock);
     connecting_free(sock->connecting);
     list_remove(&sock->link);
     sock->magic = 0;
@@ -280,6 +284,7 @@ static int try_readv(struct sock *base, const struct iovec *iov, size_t count, s
 {
     struct sock_uv *sock = sock_uv_from(base);
     struct iovec clipped[IOV_COUNT_MAX];
+    _Alignas(struct cmsghdr) char control[NET_CONTROL_BYTES];
     struct msghdr msg = {.msg_iov = clipped};
     ssize_t got;
 
@@ -288,11 +293,14 @@ static int try_readv(struct sock *base, const struct iovec *iov, size_t count, s
     }
     msg.msg_iovlen = clip(iov, count, clipped);
     do {
+        msg.msg_control = control;
+        msg.msg_controllen = sizeof control;
         got = recvmsg(sock->poller->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (got < 0 && errno == EINTR);
     if (got < 0) {
         return errno == EAGAIN || errno == EWOULDBLOCK ? CAIRN_E_AGAIN : lost(sock, errno, diag);
     }
+    net_fds_came(sock, &msg);
     if (got == 0) {
         return CAIRN_E_ENDED;
     }
@@ -300,26 +308,32 @@ static int try_readv(struct sock *base, const struct iovec *iov, size_t count, s
     return 0;
 }
 
-static int try_writev(struct sock *base, const struct iovec *iov, size_t count, size_t *ret_bytes,
-                      struct diag *diag)
+int net_uv_send(struct sock_uv *sock, struct msghdr *msg, size_t *ret_bytes, struct diag *diag)
 {
-    struct sock_uv *sock = sock_uv_from(base);
     struct iovec clipped[IOV_COUNT_MAX];
-    struct msghdr msg = {.msg_iov = clipped};
     ssize_t sent;
 
     if (sock->state != SOCK_OPEN) {
         return not_open(sock, diag);
     }
-    msg.msg_iovlen = clip(iov, count, clipped);
+    msg->msg_iovlen = clip(msg->msg_iov, msg->msg_iovlen, clipped);
+    msg->msg_iov = clipped;
     do {
-        sent = sendmsg(sock->poller->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = sendmsg(sock->poller->fd, msg, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (sent < 0 && errno == EINTR);
     if (sent < 0) {
         return errno == EAGAIN || errno == EWOULDBLOCK ? CAIRN_E_AGAIN : lost(sock, errno, diag);
     }
     *ret_bytes = (size_t)sent;
     return 0;
+}
+
+static int try_writev(struct sock *base, const struct iovec *iov, size_t count, size_t *ret_bytes,
+                      struct diag *diag)
+{
+    struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)iov, .msg_iovlen = count};
+
+    return net_uv_send(sock_uv_from(base), &msg, ret_bytes, diag);
 }
 
 /* --- the other end --------------------------------------------------------------------------- */

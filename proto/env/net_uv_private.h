@@ -93,6 +93,12 @@ struct net_uv {
     struct list socks, listeners;
 };
 
+/* Received descriptors that nobody has taken yet (net_fds.c). */
+struct fd_queue {
+    int fd[NET_FDS_MAX];
+    unsigned count, most;
+};
+
 enum sock_state { SOCK_RESOLVING, SOCK_CONNECTING, SOCK_OPEN, SOCK_FAILED };
 
 struct connecting {
@@ -114,6 +120,7 @@ struct sock_uv {
     unsigned wants;
     const struct sock_handler *handler;
     void *user;
+    struct fd_queue fds;
 };
 
 struct net_uv *net_uv_from(struct net *net);
@@ -123,6 +130,23 @@ struct sock_uv *sock_uv_new(struct net_uv *net);
 void sock_uv_on_poll(void *owner, unsigned events, bool is_broken);
 void sock_uv_watch(struct sock_uv *sock); /* lets the poller wait for what the state needs */
 void net_tune(int fd, int family);
+
+/* --- descriptors (net_fds.c)
+ * -------------------------------------------------------------------------- */
+
+enum { NET_CONTROL_BYTES = 256 }; /* room for more than we take: what comes is closed by us */
+
+/* Takes or closes what a recvmsg brought. */
+void net_fds_came(struct sock_uv *sock, struct msghdr *msg);
+void net_fds_close(struct sock_uv *sock);
+bool net_fds_pass(struct sock *base);
+int MUST_USE net_fds_try_writev(struct sock *base, const struct iovec *iov, size_t count, int fd,
+                                size_t *ret_bytes);
+void net_fds_accept(struct sock *base, unsigned most);
+int net_fds_take(struct sock *base);
+/* net_uv.c: sends what msg says, within the limits of a call. */
+int MUST_USE net_uv_send(struct sock_uv *sock, struct msghdr *msg, size_t *ret_bytes,
+                         struct diag *diag);
 
 /* --- connect and listen
  * --------------------------------------------------------------------------- */

@@ -88,6 +88,28 @@ void conn_send_error(struct conn *conn, uint32_t stream, int code, const char *t
     conn_send_always(conn, stream, &msg);
 }
 
+static struct sock *fd_sock(const struct conn *conn)
+{
+    const struct stream_ops *ops = conn->stream->ops;
+    return ops->fd_sock ? ops->fd_sock(conn->stream) : NULL;
+}
+
+bool conn_passes_fds(const struct conn *conn) { return fd_sock(conn) != NULL; }
+
+void conn_accept_fds(struct conn *conn, unsigned most)
+{
+    struct sock *sock = fd_sock(conn);
+    if (sock) {
+        sock_accept_fds(sock, most);
+    }
+}
+
+int conn_take_fd(struct conn *conn)
+{
+    struct sock *sock = fd_sock(conn);
+    return sock ? sock_take_fd(sock) : -1;
+}
+
 size_t conn_queued_bytes(const struct conn *conn) { return conn->out.queued_bytes; }
 
 uint64_t conn_idle_ms(const struct conn *conn)

@@ -71,6 +71,17 @@ void conn_send_payload(struct conn *conn, uint32_t stream, const struct msg *msg
                        struct conn_out *out);
 void conn_send_error(struct conn *conn, uint32_t stream, int code, const char *text);
 
+/* Descriptors beside messages: on a plain Unix socket only. One is sent with the first byte of its
+ * message's frame, and is there when on_message is called for it. */
+bool conn_passes_fds(const struct conn *conn);
+/* So many may wait to be taken (at most NET_FDS_MAX); others are closed as they come. 0 at first.
+ */
+void conn_accept_fds(struct conn *conn, unsigned most);
+/* The oldest that came; -1: none. The caller's from then on. */
+int conn_take_fd(struct conn *conn);
+/* As conn_send_always. Takes fd, and closes it once it was sent, or will not be. */
+void conn_send_fd(struct conn *conn, uint32_t stream, const struct msg *msg, int fd);
+
 size_t conn_queued_bytes(const struct conn *conn);
 uint64_t conn_idle_ms(const struct conn *conn); /* since the last byte from the peer */
 void conn_peer_name(struct conn *conn, size_t bytes, char *ret);

@@ -47,6 +47,7 @@ struct conn_item { /* one queued message */
     struct list link;
     struct conn_out *out; /* NULL: no payload */
     struct frame frame;
+    int fd;         /* goes with the first byte; -1: none. Ours until it was sent */
     bool started;   /* has its sequence; may no longer be dropped */
     bool automatic; /* PONG and the like */
     size_t at, total_bytes;

@@ -8,6 +8,7 @@
 #include "conn_private.h"
 
 #include <string.h>
+#include <unistd.h>
 
 enum { IOV_MAX_COUNT = 64 };
 
@@ -51,6 +52,7 @@ int conn_queue(struct conn *conn, uint32_t stream, const struct msg *msg, struct
     }
     if (status == 0) {
         *item = (struct conn_item){.out = out,
+                                   .fd = -1,
                                    .frame = {.type = (uint16_t)msg->type,
                                              .stream = stream,
                                              .message_bytes = (uint32_t)buf.bytes,
@@ -124,12 +126,31 @@ void conn_send_payload(struct conn *conn, uint32_t stream, const struct msg *msg
     }
 }
 
+void conn_send_fd(struct conn *conn, uint32_t stream, const struct msg *msg, int fd)
+{
+    CHECK(conn->magic == CONN_MAGIC);
+    CHECK(fd >= 0);
+    CHECK(conn_passes_fds(conn));
+    int status = conn->phase == CONN_OPEN ? conn_queue(conn, stream, msg, NULL) : CAIRN_E_CLOSED;
+    if (status == 0) {
+        list_item(conn->out.queue.prev, struct conn_item, link)->fd = fd;
+        return;
+    }
+    close(fd);
+    if (status != CAIRN_E_CLOSED) {
+        fail_later(conn, status, "a message could not be encoded");
+    }
+}
+
 static void item_remove(struct conn *conn, struct conn_item *item)
 {
     list_remove(&item->link);
     conn->out.queued_bytes -= item_own_bytes(item);
     if (item->automatic) {
         conn->out.automatic_bytes -= item_own_bytes(item);
+    }
+    if (item->fd >= 0) {
+        close(item->fd); /* sent, and the receiver has its own; or it never will be */
     }
     free(item);
 }
@@ -175,7 +196,9 @@ static size_t gather(struct conn *conn, struct iovec iov[IOV_MAX_COUNT])
     list_each (node, &conn->out.queue) {
         struct conn_item *item = list_item(node, struct conn_item, link);
         size_t payloads = item->out != NULL ? item->out->iov_count : 0;
-        if (count + 1 + payloads > IOV_MAX_COUNT || bytes >= CONN_WAKEUP_BYTES) {
+        bool is_behind_others = count > 0; /* a descriptor goes with a write's first byte */
+        if (count + 1 + payloads > IOV_MAX_COUNT || bytes >= CONN_WAKEUP_BYTES ||
+            (item->fd >= 0 && item->at == 0 && is_behind_others)) {
             break;
         }
         if (!item->started) {
@@ -214,6 +237,22 @@ static void advance(struct conn *conn, size_t bytes)
     }
 }
 
+static int write_some(struct conn *conn, const struct iovec *iov, size_t count, size_t *ret_bytes,
+                      struct diag *diag)
+{
+    const struct conn_item *item = first_item(conn);
+    if (item->fd < 0 || item->at > 0) {
+        return conn->stream->ops->try_writev(conn->stream, iov, count, ret_bytes, diag);
+    }
+    CHECK(conn_passes_fds(conn));
+    int status = sock_try_writev_fd(conn->stream->ops->fd_sock(conn->stream), iov, count, item->fd,
+                                    ret_bytes);
+    if (status != 0 && status != CAIRN_E_AGAIN) {
+        diag_set(diag, status, "a descriptor could not be sent");
+    }
+    return status;
+}
+
 int conn_write_run(struct conn *conn, struct diag *diag)
 {
     enum conn_phase phase = conn->phase;
@@ -222,7 +261,7 @@ int conn_write_run(struct conn *conn, struct diag *diag)
         struct iovec iov[IOV_MAX_COUNT];
         size_t count = gather(conn, iov);
         size_t bytes = 0;
-        int status = conn->stream->ops->try_writev(conn->stream, iov, count, &bytes, diag);
+        int status = write_some(conn, iov, count, &bytes, diag);
         if (status == CAIRN_E_AGAIN) {
             conn->out.blocked = true;
             break;

@@ -24,6 +24,9 @@ struct stream_ops {
     void (*close)(struct stream *s); /* closes what is below, frees; no callback afterwards */
     /* "tcp 127.0.0.1:5123" or "tls CN=rank-3 tcp …" */
     void (*peer_name)(struct stream *s, size_t bytes, char *ret);
+    /* The socket, when bytes go through it as they are and descriptors may go with them; else NULL.
+     * The whole op may be NULL. */
+    struct sock *(*fd_sock)(struct stream *s);
 };
 
 struct stream {

@@ -52,12 +52,19 @@ static void plain_peer_name(struct stream *s, size_t bytes, char *ret)
     sock_peer_name(plain_of(s)->sock, bytes, ret);
 }
 
+static struct sock *plain_fd_sock(struct stream *s)
+{
+    struct sock *sock = plain_of(s)->sock;
+    return sock_passes_fds(sock) ? sock : NULL;
+}
+
 static const struct stream_ops PLAIN_OPS = {
     .try_readv = plain_try_readv,
     .try_writev = plain_try_writev,
     .want = plain_want,
     .close = plain_close,
     .peer_name = plain_peer_name,
+    .fd_sock = plain_fd_sock,
 };
 
 int stream_plain_new(struct sock *sock, struct stream **ret, struct diag *diag)

@@ -41,6 +41,11 @@ enum msg_type {
     MSG_WAIT = 32,
     MSG_OUTCOME = 33,
     MSG_ABORT = 34,
+    /* a save whose bytes stay where they are (WIRE_FEATURE_HAND_OVER) */
+    MSG_ARENA = 35,
+    MSG_DESCRIBE = 36,
+    MSG_COMPLETE = 37,
+    MSG_HANDED = 38,
     /* truth and lists */
     MSG_STATUS = 40,
     MSG_STATUS_REPLY = 41,
@@ -93,6 +98,10 @@ struct msg {
         struct msg_wait wait;
         struct msg_abort abort;
         struct msg_outcome outcome;
+        struct msg_arena arena;
+        struct msg_describe describe;
+        struct msg_complete complete;
+        struct msg_handed handed;
         struct msg_status status;
         struct msg_status_reply status_reply;
         struct msg_list list;

@@ -139,6 +139,15 @@ static void grant_decode(struct dec *dec, const void *message, struct msg *ret)
     ret->u.grant = (struct msg_grant){.buffers = pb->buffers};
 }
 
+static ProtobufCBinaryData envelopes_encode(struct enc *enc, const struct msg_data *data)
+{
+    uint8_t *records = enc_array(enc, data->envelope_count, ENVELOPE_BYTES);
+    for (uint32_t i = 0; records != NULL && i < data->envelope_count; i++) {
+        envelope_encode(&data->envelopes[i], records + (size_t)i * ENVELOPE_BYTES);
+    }
+    return enc_bytes(records != NULL ? (size_t)data->envelope_count * ENVELOPE_BYTES : 0, records);
+}
+
 static void data_encode(struct enc *enc, const struct msg *msg)
 {
     const struct msg_data *data = &msg->u.data;
@@ -147,14 +156,36 @@ static void data_encode(struct enc *enc, const struct msg *msg)
     pb.object = enc_object(&data->object, &object);
     pb.offset = data->offset;
     pb.object_bytes = data->object_bytes;
-    uint8_t *records = enc_array(enc, data->envelope_count, ENVELOPE_BYTES);
-    for (uint32_t i = 0; records != NULL && i < data->envelope_count; i++) {
-        envelope_encode(&data->envelopes[i], records + (size_t)i * ENVELOPE_BYTES);
-    }
-    if (records != NULL) {
-        pb.envelopes = enc_bytes((size_t)data->envelope_count * ENVELOPE_BYTES, records);
-    }
+    pb.envelopes = envelopes_encode(enc, data);
     enc_pack(enc, &pb.base);
+}
+
+static void envelopes_decode(struct dec *dec, ProtobufCBinaryData records, struct msg_data *data)
+{
+    if (records.len == 0 || records.len % ENVELOPE_BYTES != 0) {
+        dec_fail(dec, "envelopes", "not one or more records of 96 bytes");
+    }
+    size_t count = records.len / ENVELOPE_BYTES;
+    data->envelopes =
+        dec_array(dec, "envelopes", count, sizeof(*data->envelopes), LIMIT_OBJECT_ENVELOPES);
+    for (size_t i = 0; dec->status == 0 && i < count; i++) {
+        dec->status =
+            envelope_decode(records.data + i * ENVELOPE_BYTES, &data->envelopes[i], dec->diag);
+        if (dec->status != 0) {
+            diag_add(dec->diag, "%s.envelopes[%zu]", dec->name, i);
+        }
+    }
+    data->envelope_count = (uint32_t)count;
+}
+
+/* What DATA and DESCRIBE share. */
+static void place_check(struct dec *dec, uint64_t offset, uint64_t object_bytes)
+{
+    dec_range(dec, "offset", offset, 0, LIMIT_OBJECT_BYTES);
+    dec_range(dec, "object_bytes", object_bytes, 0, LIMIT_OBJECT_BYTES);
+    if (offset % LIMIT_ALIGN_BYTES != 0) {
+        dec_fail(dec, "offset", "not a multiple of 4096");
+    }
 }
 
 static void data_decode(struct dec *dec, const void *message, struct msg *ret)
@@ -163,26 +194,90 @@ static void data_decode(struct dec *dec, const void *message, struct msg *ret)
     struct msg_data data = {.object = dec_object(dec, pb->object),
                             .offset = pb->offset,
                             .object_bytes = pb->object_bytes};
-    dec_range(dec, "offset", pb->offset, 0, LIMIT_OBJECT_BYTES);
-    dec_range(dec, "object_bytes", pb->object_bytes, 0, LIMIT_OBJECT_BYTES);
-    if (pb->offset % LIMIT_ALIGN_BYTES != 0) {
-        dec_fail(dec, "offset", "not a multiple of 4096");
-    }
-    if (pb->envelopes.len == 0 || pb->envelopes.len % ENVELOPE_BYTES != 0) {
-        dec_fail(dec, "envelopes", "not one or more records of 96 bytes");
-    }
-    size_t count = pb->envelopes.len / ENVELOPE_BYTES;
-    data.envelopes =
-        dec_array(dec, "envelopes", count, sizeof(*data.envelopes), LIMIT_OBJECT_ENVELOPES);
-    for (size_t i = 0; dec->status == 0 && i < count; i++) {
-        dec->status =
-            envelope_decode(pb->envelopes.data + i * ENVELOPE_BYTES, &data.envelopes[i], dec->diag);
-        if (dec->status != 0) {
-            diag_add(dec->diag, "%s.envelopes[%zu]", dec->name, i);
-        }
-    }
-    data.envelope_count = (uint32_t)count;
+    place_check(dec, pb->offset, pb->object_bytes);
+    envelopes_decode(dec, pb->envelopes, &data);
     ret->u.data = data;
+}
+
+static void describe_encode(struct enc *enc, const struct msg *msg)
+{
+    const struct msg_describe *describe = &msg->u.describe;
+    Cairn__Describe pb = CAIRN__DESCRIBE__INIT;
+    Cairn__ObjectId object;
+    pb.object = enc_object(&describe->data.object, &object);
+    pb.offset = describe->data.offset;
+    pb.object_bytes = describe->data.object_bytes;
+    pb.envelopes = envelopes_encode(enc, &describe->data);
+    pb.arena_id = describe->arena_id;
+    pb.arena_offset = describe->arena_offset;
+    pb.bytes = describe->bytes;
+    enc_pack(enc, &pb.base);
+}
+
+static void describe_decode(struct dec *dec, const void *message, struct msg *ret)
+{
+    const Cairn__Describe *pb = message;
+    struct msg_describe describe = {.data = {.object = dec_object(dec, pb->object),
+                                             .offset = pb->offset,
+                                             .object_bytes = pb->object_bytes},
+                                    .arena_id = pb->arena_id,
+                                    .arena_offset = pb->arena_offset,
+                                    .bytes = pb->bytes};
+    place_check(dec, pb->offset, pb->object_bytes);
+    dec_range(dec, "bytes", pb->bytes, 1, LIMIT_CHUNK_BYTES);
+    if (pb->arena_offset % LIMIT_ALIGN_BYTES != 0) {
+        dec_fail(dec, "arena_offset", "not a multiple of 4096");
+    }
+    envelopes_decode(dec, pb->envelopes, &describe.data);
+    ret->u.describe = describe;
+}
+
+static void arena_encode(struct enc *enc, const struct msg *msg)
+{
+    Cairn__Arena pb = CAIRN__ARENA__INIT;
+    pb.arena_id = msg->u.arena.arena_id;
+    pb.bytes = msg->u.arena.bytes;
+    enc_pack(enc, &pb.base);
+}
+
+static void arena_decode(struct dec *dec, const void *message, struct msg *ret)
+{
+    const Cairn__Arena *pb = message;
+    dec_range(dec, "arena_id", pb->arena_id, 1, UINT64_MAX);
+    ret->u.arena = (struct msg_arena){.arena_id = pb->arena_id, .bytes = pb->bytes};
+}
+
+static void complete_encode(struct enc *enc, const struct msg *msg)
+{
+    Cairn__Complete pb = CAIRN__COMPLETE__INIT;
+    Cairn__CkptId id;
+    pb.id = enc_ckpt(msg->u.complete.id, &id);
+    pb.open_id = msg->u.complete.open_id;
+    pb.part_bytes = msg->u.complete.part_bytes;
+    enc_pack(enc, &pb.base);
+}
+
+static void complete_decode(struct dec *dec, const void *message, struct msg *ret)
+{
+    const Cairn__Complete *pb = message;
+    dec_range(dec, "part_bytes", pb->part_bytes, 1, LIMIT_PART_BYTES);
+    ret->u.complete = (struct msg_complete){.id = dec_ckpt(dec, "id", pb->id, DEC_REQUIRED),
+                                            .open_id = pb->open_id,
+                                            .part_bytes = pb->part_bytes};
+}
+
+static void handed_encode(struct enc *enc, const struct msg *msg)
+{
+    Cairn__Handed pb = CAIRN__HANDED__INIT;
+    Cairn__CkptId id;
+    pb.id = enc_ckpt(msg->u.handed.id, &id);
+    enc_pack(enc, &pb.base);
+}
+
+static void handed_decode(struct dec *dec, const void *message, struct msg *ret)
+{
+    const Cairn__Handed *pb = message;
+    ret->u.handed = (struct msg_handed){.id = dec_ckpt(dec, "id", pb->id, DEC_REQUIRED)};
 }
 
 static void object_end_encode(struct enc *enc, const struct msg *msg)
@@ -399,5 +494,11 @@ static const struct msg_codec CODECS[] = {
     {MSG_WAIT, "WAIT", false, &cairn__wait__descriptor, wait_encode, wait_decode},
     {MSG_OUTCOME, "OUTCOME", false, &cairn__outcome__descriptor, outcome_encode, outcome_decode},
     {MSG_ABORT, "ABORT", false, &cairn__abort__descriptor, abort_encode, abort_decode},
+    {MSG_ARENA, "ARENA", false, &cairn__arena__descriptor, arena_encode, arena_decode},
+    {MSG_DESCRIBE, "DESCRIBE", false, &cairn__describe__descriptor, describe_encode,
+     describe_decode},
+    {MSG_COMPLETE, "COMPLETE", false, &cairn__complete__descriptor, complete_encode,
+     complete_decode},
+    {MSG_HANDED, "HANDED", false, &cairn__handed__descriptor, handed_encode, handed_decode},
 };
 const struct msg_family msg_family_save = {CODECS, ARRAY_LEN(CODECS)};

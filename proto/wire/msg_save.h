@@ -112,4 +112,28 @@ struct msg_outcome {
     uint64_t seq;
 };
 
+/* --- hand-over: PROTOCOL.md 5 --- */
+
+/* A descriptor of the client's arena goes with the frame. -> ARENA with the same arena_id, once it
+ * is mapped; ERROR: not taken, use DATA. Takes the place of the one before on this connection. */
+struct msg_arena {
+    uint64_t arena_id, bytes;
+};
+/* DATA whose payload lies in the arena: data's envelopes have no crc and no digest yet. No reply;
+ * failures as DATA's. */
+struct msg_describe {
+    struct msg_data data;
+    uint64_t arena_id, arena_offset;
+    uint32_t bytes; /* of the payload, without padding */
+};
+/* Everything of this rank was described, and its part was sent, without the crcs and digests of
+ * what was described. -> HANDED at once, then SEALED */
+struct msg_complete {
+    struct ckpt_id id;
+    uint64_t open_id, part_bytes;
+};
+struct msg_handed {
+    struct ckpt_id id;
+};
+
 #endif

@@ -10,8 +10,9 @@
 
 /* Feature bits that this version knows; a bit is named in PROTOCOL.md 8 before it is used. */
 enum {
-    WIRE_FEATURE_AGREE = 1 << 2, /* AGREE, LISTS, DIGESTS and their replies */
-    WIRE_FEATURES_KNOWN = WIRE_FEATURE_AGREE
+    WIRE_FEATURE_HAND_OVER = 1 << 0, /* on plain Unix sockets: ARENA, DESCRIBE, COMPLETE */
+    WIRE_FEATURE_AGREE = 1 << 2,     /* AGREE, LISTS, DIGESTS and their replies */
+    WIRE_FEATURES_KNOWN = WIRE_FEATURE_HAND_OVER | WIRE_FEATURE_AGREE
 };
 
 /* Server side: the newest version that both ends speak, and the features of both. VERSION says

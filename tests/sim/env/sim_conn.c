@@ -6,7 +6,9 @@
  */
 #include "sim_conn.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { READY_MAX_NS = 40000, BUFFER_MIN = 2048, BUFFER_MAX = 65536 };
 
@@ -94,8 +96,12 @@ void sim_conn_bury_if_done(struct conn *conn)
 
 void sim_conn_free(struct conn *conn)
 {
-    free(conn->pipe[0].ring);
-    free(conn->pipe[1].ring);
+    for (int i = 0; i < 2; i++) {
+        while (conn->pipe[i].fd_count > 0) {
+            close(conn->pipe[i].fd[--conn->pipe[i].fd_count].fd);
+        }
+        free(conn->pipe[i].ring);
+    }
     free(conn);
 }
 
@@ -188,6 +194,44 @@ size_t pipe_read(struct conn *conn, int idx, size_t bytes, void *ret)
     return bytes;
 }
 
+bool pipe_write_fd(struct conn *conn, int idx, int fd)
+{
+    struct pipe *pipe = &conn->pipe[idx];
+    int copy;
+
+    if (pipe->fd_count == ARRAY_LEN(pipe->fd)) {
+        return false;
+    }
+    copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    CHECK(copy >= 0);
+    pipe->fd[pipe->fd_count++] = (struct pipe_fd){copy, pipe->written};
+    return true;
+}
+
+static int take_fd_at(struct pipe *pipe, size_t at)
+{
+    int fd = pipe->fd[at].fd;
+
+    memmove(&pipe->fd[at], &pipe->fd[at + 1], (--pipe->fd_count - at) * sizeof pipe->fd[0]);
+    return fd;
+}
+
+int pipe_take_fd(struct conn *conn, int idx)
+{
+    struct pipe *pipe = &conn->pipe[idx];
+
+    return pipe->fd_count > 0 && pipe->fd[0].at < pipe->consumed ? take_fd_at(pipe, 0) : -1;
+}
+
+void pipe_limit_fds(struct conn *conn, int idx, unsigned most)
+{
+    struct pipe *pipe = &conn->pipe[idx];
+
+    while (pipe->fd_count > most && pipe->fd[most].at < pipe->consumed) {
+        close(take_fd_at(pipe, most));
+    }
+}
+
 static void push(struct conn *conn, int idx, struct segment segment)
 {
     struct pipe *pipe = &conn->pipe[idx];
@@ -235,6 +279,9 @@ void sim_conn_reset(struct conn *conn, int idx, bool is_dropped, uint64_t delay_
         sim_unschedule(conn->sim, &pipe->arrival);
         pipe->segment_count = 0;
         pipe->written = pipe->arrived;
+        while (pipe->fd_count > 0 && pipe->fd[pipe->fd_count - 1].at >= pipe->written) {
+            close(pipe->fd[--pipe->fd_count].fd);
+        }
     }
     push(conn, idx, (struct segment){SEGMENT_RESET, 0, conn->sim->now_ns + delay_ns});
 }

@@ -28,6 +28,12 @@ struct pipe {
     bool is_stalled; /* a segment was due while the way was cut */
     bool is_silent;  /* for ever */
     bool has_ended;  /* FIN has arrived */
+    /* Descriptors under way: each with the position of its byte. */
+    struct pipe_fd {
+        int fd;
+        uint64_t at;
+    } fd[NET_FDS_MAX * 2];
+    size_t fd_count;
 };
 
 enum end_state { END_NONE, END_CONNECTING, END_OPEN, END_FAILED };
@@ -44,6 +50,7 @@ struct end {
     const struct sock_handler *handler;
     void *user;
     struct timer ready;
+    unsigned fds_most; /* that may wait to be taken */
 };
 
 struct conn {
@@ -74,6 +81,11 @@ size_t pipe_read(struct conn *conn, int idx, size_t bytes, void *ret);
 size_t pipe_space(const struct pipe *pipe);
 size_t pipe_unread(const struct pipe *pipe);
 void pipe_write(struct conn *conn, int idx, size_t bytes, const void *data);
+/* A copy of fd goes with the next byte that is written; false: too many are under way. */
+bool pipe_write_fd(struct conn *conn, int idx, int fd);
+int pipe_take_fd(struct conn *conn, int idx); /* -1: none whose byte was read */
+/* Closes those beyond `most` whose byte was read. */
+void pipe_limit_fds(struct conn *conn, int idx, unsigned most);
 void pipe_send(struct conn *conn, int idx); /* sends off what was written */
 
 #endif

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     PARTIAL_ONE_IN = 4,
@@ -236,6 +237,7 @@ static int try_readv(struct sock *sock, const struct iovec *iov, size_t count, s
         left -=
             pipe_read(conn, from, iov[i].iov_len < left ? iov[i].iov_len : left, iov[i].iov_base);
     }
+    pipe_limit_fds(conn, from, end->fds_most);
     end_check(&conn->end[from]); /* there is room again */
     *ret_bytes = want;
     return 0;
@@ -322,11 +324,44 @@ static bool is_loopback(struct sock *sock)
     return true; /* there is no TLS in the simulator, and loopback is where none is needed */
 }
 
+/* As on one host: whoever speaks over a "Unix socket" shares a machine. */
+static bool passes_fds(struct sock *sock) { return end_of(sock)->conn->addr.family == NET_UNIX; }
+
+static int try_writev_fd(struct sock *sock, const struct iovec *iov, size_t count, int fd,
+                         size_t *ret_bytes)
+{
+    struct end *end = end_of(sock);
+    struct conn *conn = end->conn;
+    struct pipe *pipe = &conn->pipe[end_idx(end)];
+    uint64_t at = pipe->written;
+
+    if (!passes_fds(sock)) {
+        return CAIRN_E_UNSUPPORTED;
+    }
+    if (!pipe_write_fd(conn, end_idx(end), fd)) {
+        return CAIRN_E_AGAIN;
+    }
+    int rc = try_writev(sock, iov, count, ret_bytes, NULL);
+    if (rc && pipe->written == at) {
+        close(pipe->fd[--pipe->fd_count].fd);
+    }
+    return rc;
+}
+
+static void accept_fds(struct sock *sock, unsigned most) { end_of(sock)->fds_most = most; }
+
+static int take_fd(struct sock *sock)
+{
+    struct end *end = end_of(sock);
+
+    return pipe_take_fd(end->conn, 1 - end_idx(end));
+}
+
 void sim_net_init(struct sim_host *host)
 {
-    static const struct net_ops ops = {connect_to, listen_on,  close_listener,
-                                       try_readv,  try_writev, want_events,
-                                       close_sock, peer_name,  is_loopback};
+    static const struct net_ops ops = {
+        connect_to, listen_on,   close_listener, try_readv,     try_writev, want_events, close_sock,
+        peer_name,  is_loopback, passes_fds,     try_writev_fd, accept_fds, take_fd};
 
     host->net.ops = &ops;
     list_init(&host->listeners);

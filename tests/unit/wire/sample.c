@@ -19,7 +19,8 @@ const uint32_t SAMPLE_TYPES[] = {
     MSG_STATUS_REPLY, MSG_LIST,       MSG_LIST_REPLY,     MSG_RUNS,    MSG_RUNS_REPLY, MSG_RESTORE,
     MSG_RESOLVED,     MSG_REPORT,     MSG_VERDICT,        MSG_FETCH,   MSG_BYTES,      MSG_PLAN,
     MSG_PLAN_REPLY,   MSG_READ,       MSG_READ_REPLY,     MSG_AGREE,   MSG_AGREED,     MSG_LISTS,
-    MSG_HOLDERS,      MSG_DIGESTS,    MSG_COMPARED,
+    MSG_HOLDERS,      MSG_DIGESTS,    MSG_COMPARED,       MSG_ARENA,   MSG_DESCRIBE,   MSG_COMPLETE,
+    MSG_HANDED,
 };
 const size_t SAMPLE_TYPE_COUNT = ARRAY_LEN(SAMPLE_TYPES);
 
@@ -38,7 +39,7 @@ static bool flip(struct sample *s) { return sample_below(s, 2) == 1; }
 /* Small and large numbers alike. */
 static uint64_t number(struct sample *s)
 {
-    uint64_t shift = sample_below(s, 64);
+    uint64_t shift = sample_below(s, 64); /* first: C leaves the order of operands open */
     return sample_u64(s) >> shift;
 }
 
@@ -233,6 +234,27 @@ static void make_session(struct sample *s, uint32_t type, struct msg *ret)
     }
 }
 
+static void make_hand_over(struct sample *s, uint32_t type, struct msg *ret)
+{
+    if (type == MSG_ARENA) {
+        ret->u.arena = (struct msg_arena){.arena_id = 1 + number(s) / 2};
+        ret->u.arena.bytes = number(s);
+    } else if (type == MSG_DESCRIBE) {
+        struct msg_describe *d = &ret->u.describe;
+        *d = (struct msg_describe){.bytes = 0};
+        make_data(s, &d->data);
+        d->arena_id = sample_u64(s);
+        d->arena_offset = sample_below(s, 1 << 20) * LIMIT_ALIGN_BYTES;
+        d->bytes = 1 + below32(s, LIMIT_CHUNK_BYTES);
+    } else if (type == MSG_COMPLETE) {
+        ret->u.complete = (struct msg_complete){.id = ckpt(s)};
+        ret->u.complete.open_id = sample_u64(s);
+        ret->u.complete.part_bytes = 1 + sample_below(s, LIMIT_PART_BYTES);
+    } else if (type == MSG_HANDED) {
+        ret->u.handed.id = ckpt(s);
+    }
+}
+
 static void make_save(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret_payload)
 {
     if (type == MSG_OPEN) {
@@ -289,6 +311,8 @@ static void make_save(struct sample *s, uint32_t type, struct msg *ret, uint32_t
         o->seq = number(s);
     } else if (type == MSG_ABORT) {
         ret->u.abort = (struct msg_abort){ckpt(s), sample_u64(s), code(s), text(s, 0, 200)};
+    } else {
+        make_hand_over(s, type, ret);
     }
 }
 

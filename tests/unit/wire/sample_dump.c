@@ -162,6 +162,21 @@ static void dump_save_end(const struct msg *msg, struct buf *buf)
     case MSG_ABORT:
         CKPT(a, id), U(a, open_id), I(a, code), T(a, reason);
         break;
+    case MSG_ARENA:
+        U(&msg->u.arena, arena_id), U(&msg->u.arena, bytes);
+        break;
+    case MSG_DESCRIBE:
+        dump_data(&msg->u.describe.data, buf);
+        U(&msg->u.describe, arena_id), U(&msg->u.describe, arena_offset);
+        U(&msg->u.describe, bytes);
+        break;
+    case MSG_COMPLETE:
+        CKPT(&msg->u.complete, id), U(&msg->u.complete, open_id);
+        U(&msg->u.complete, part_bytes);
+        break;
+    case MSG_HANDED:
+        CKPT(&msg->u.handed, id);
+        break;
     default:
         break;
     }

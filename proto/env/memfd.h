@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * memfd: somebody else's shared memory, mapped read-only after it was made sure that touching it
+ * cannot end this process: a file that can shrink under a mapping is a SIGBUS at its owner's will.
+ * Any thread.
+ */
+#ifndef CAIRN_ENV_MEMFD_H
+#define CAIRN_ENV_MEMFD_H
+
+#include "base/diag.h"
+
+#include <stdint.h>
+
+struct memfd_map {
+    const uint8_t *data;
+    uint64_t bytes;
+};
+
+/* Maps all of fd, which must have exactly `bytes`, be shared memory, and be sealed against
+ * shrinking and growing. fd stays the caller's, and may be closed afterwards. INVALID says what is
+ * wrong with it; NO_MEMORY and others: the system refused. */
+int MUST_USE memfd_map(int fd, uint64_t bytes, struct memfd_map *ret, struct diag *diag);
+void memfd_unmap(struct memfd_map *map); /* fine when nothing is mapped */
+
+#endif

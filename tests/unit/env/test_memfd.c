@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: memory that is handed over is mapped only when touching it cannot end us, and a refusal
+ * says what is wrong. Method: memfds with each property missing in turn, and things that are no
+ * memfds.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "env/memfd.h"
+
+enum { BYTES = 3 * 4096 };
+
+static int make(unsigned flags, int seals)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | flags);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, BYTES), 0);
+    if (seals != 0) {
+        assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+    }
+    return fd;
+}
+
+static void refused(int fd, uint64_t bytes, const char *why)
+{
+    struct memfd_map map = {.data = NULL};
+    struct diag diag = DIAG_INIT;
+    assert_int_equal(memfd_map(fd, bytes, &map, &diag), CAIRN_E_INVALID);
+    if (!strstr(diag.text, why)) {
+        fail_msg("'%s' does not say '%s'", diag.text, why);
+    }
+    assert_null(map.data);
+    close(fd);
+}
+
+static void test_a_sealed_one_is_mapped_and_stays(void **state)
+{
+    struct memfd_map map = {.data = NULL};
+    (void)state;
+    int fd = make(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW);
+    assert_int_equal(pwrite(fd, "hello", 5, 5000), 5);
+    assert_int_equal(memfd_map(fd, BYTES, &map, NULL), 0);
+    assert_int_equal(map.bytes, BYTES);
+    assert_memory_equal(map.data + 5000, "hello", 5);
+    assert_int_equal(pwrite(fd, "later", 5, 5000), 5);
+    assert_memory_equal(map.data + 5000, "later", 5); /* shared, not a copy */
+    assert_int_not_equal(ftruncate(fd, 0), 0);
+    close(fd);
+    assert_memory_equal(map.data + 5000, "later", 5);
+    memfd_unmap(&map);
+    assert_null(map.data);
+    memfd_unmap(&map);
+}
+
+static void test_what_could_shrink_is_refused(void **state)
+{
+    (void)state;
+    refused(make(0, 0), BYTES, "not sealed");
+    refused(make(MFD_ALLOW_SEALING, 0), BYTES, "not sealed");
+    refused(make(MFD_ALLOW_SEALING, F_SEAL_SHRINK), BYTES, "not sealed");
+    refused(make(MFD_ALLOW_SEALING, F_SEAL_GROW), BYTES, "not sealed");
+}
+
+static void test_another_length_is_refused(void **state)
+{
+    int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+    (void)state;
+    refused(make(MFD_ALLOW_SEALING, seals), BYTES + 4096, "were announced");
+    refused(make(MFD_ALLOW_SEALING, seals), BYTES - 1, "were announced");
+    refused(make(MFD_ALLOW_SEALING, seals), 0, "were announced");
+    refused(make(MFD_ALLOW_SEALING, seals), UINT64_MAX, "were announced");
+}
+
+static void test_what_is_no_memory_is_refused(void **state)
+{
+    int ends[2];
+    char path[] = "/tmp/cairn-memfd-XXXXXX";
+    (void)state;
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    refused(ends[0], BYTES, "memfd");
+    refused(ends[1], BYTES, "memfd");
+    refused(open("/dev/zero", O_RDONLY | O_CLOEXEC), BYTES, "memfd");
+    int fd = mkostemp(path, O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(ftruncate(fd, BYTES), 0);
+    struct memfd_map map;
+    assert_int_equal(memfd_map(fd, BYTES, &map, NULL), CAIRN_E_INVALID); /* whatever /tmp is */
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_sealed_one_is_mapped_and_stays),
+        cmocka_unit_test(test_what_could_shrink_is_refused),
+        cmocka_unit_test(test_another_length_is_refused),
+        cmocka_unit_test(test_what_is_no_memory_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
