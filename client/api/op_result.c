@@ -65,7 +65,7 @@ int cairn_op_result(cairn_op_t *op, struct cairn_result *io, struct cairn_error 
         if (op->is_save) {
             result.new_lineage = op->u.save.new_lineage;
             result.plain_bytes = atomic_load(&op->u.save.total_bytes);
-            result.stored_bytes = atomic_load(&op->u.save.durable_bytes);
+            result.stored_bytes = atomic_load(&op->u.save.stored_bytes);
         } else {
             result.fell_back = op->u.restore.fell_back;
             result.plain_bytes = atomic_load(&op->u.restore.total_bytes);

@@ -57,6 +57,7 @@ int engine_new(const struct engine_options *options,
     list_init(&engine->restores);
     list_init(&engine->calls);
     link_init(&engine->link, engine);
+    encode_kit_init(&engine->kit, options->encoding);
     link_start(&engine->link);
     *ret = engine;
     return 0;
@@ -193,6 +194,7 @@ static void on_closed_post(struct post *post)
     void *user = engine->closed_user;
     CHECK(engine->magic == ENGINE_MAGIC);
     engine->magic = 0;
+    encode_kit_fini(&engine->kit);
     free((char *)(uintptr_t)engine->options.label);
     free(engine);
     closed(user);

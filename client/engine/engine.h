@@ -13,6 +13,7 @@
 #include "env/net.h"
 #include "env/work.h"
 #include "net/stream.h"
+#include "pipeline/adapt.h"
 #include "wire/msg.h"
 #include "wire/plan.h"
 
@@ -32,6 +33,9 @@ struct engine_options {
     uint64_t io_deadline_ms; /* of small requests, and of the first connect */
     uint32_t reconnect_ms_min, reconnect_ms_max; /* 0: 50 and 5,000; jittered */
     const char *label;
+    /* What saves try to store fewer bytes with: nothing (ENCODE_NEVER, 0), what keeps up with the
+     * sink, or what is densest. */
+    enum encode_mode encoding;
     /* In place of connecting: gives a connected socket (offline mode, tests). NULL: net connect to
      * url.servers in turn. */
     int (*dial)(void *user, struct sock **ret, struct diag *diag);
@@ -73,6 +77,7 @@ struct engine_save {
     bool new_lineage;
     /* progress: written by the loop, readable by any thread */
     _Atomic uint64_t total_bytes, staged_bytes, sent_bytes, durable_bytes;
+    _Atomic uint64_t stored_bytes; /* that it sent: less what was shared with its base */
     struct save *impl;
 };
 void engine_save_start(struct engine *engine, struct engine_save *save);

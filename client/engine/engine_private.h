@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/layout.h"
 #include "engine/link.h"
+#include "pack/encode_kit.h"
 
 enum {
     ENGINE_MAGIC = 0x43454e47,
@@ -47,6 +48,7 @@ struct engine {
         uint64_t step, open_id;
     } dead; /* the last opening that is known to be aborted */
     struct prepare prepare;
+    struct encode_kit kit;
     bool pumping;
 };
 

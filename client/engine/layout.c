@@ -14,7 +14,6 @@
 #define LAYOUT_BYTES_MAX ((size_t)4 << 30)
 enum {
     LAYOUT_PACK_PIECES_MAX = 1024, /* keeps the message of a DATA frame small */
-    LAYOUT_OBJECT_PIECES_MAX = 16384,
     LAYOUT_OBJECT_BYTES = 64 << 20,
 };
 
@@ -215,12 +214,16 @@ static int allocate(struct walk *walk)
                : no_memory(walk->diag);
 }
 
+uint64_t layout_object_bytes(uint64_t preferred)
+{
+    return min_u64(preferred > 0 ? preferred : LAYOUT_OBJECT_BYTES, LIMIT_OBJECT_BYTES / 2);
+}
+
 int layout_init(struct layout *layout, const struct registered *set,
                 const struct layout_options *options, struct diag *diag)
 {
     struct walk walk = {
         .set = set, .chunk_bytes = options->chunk_bytes, .layout = layout, .diag = diag};
-    uint64_t object_bytes = options->object_bytes > 0 ? options->object_bytes : LAYOUT_OBJECT_BYTES;
     struct share alike = {0};
     int rc = 0;
     memset(layout, 0, sizeof *layout);
@@ -241,7 +244,7 @@ int layout_init(struct layout *layout, const struct registered *set,
     }
     struct placer placer = {.layout = layout,
                             .options = options,
-                            .object_bytes = min_u64(object_bytes, LIMIT_OBJECT_BYTES / 2)};
+                            .object_bytes = layout_object_bytes(options->object_bytes)};
     place_all(&placer, walk.found);
     return 0;
 }

@@ -52,6 +52,10 @@ struct layout {
     uint64_t extent_bytes, plain_bytes;
 };
 
+enum { LAYOUT_OBJECT_PIECES_MAX = 16384 }; /* of an object */
+/* What an object's data may have, of what the server prefers (0: no preference). */
+uint64_t layout_object_bytes(uint64_t preferred);
+
 /* INVALID, TOO_LARGE, NO_MEMORY. */
 int MUST_USE layout_init(struct layout *layout, const struct registered *set,
                          const struct layout_options *options, struct diag *diag);

@@ -64,7 +64,10 @@ struct save *save_of_link(struct list *node) { return list_item(node, struct sav
 static struct save *save_of_sm(struct sm *sm) { return container_of(sm, struct save, sm); }
 
 bool save_is_sending(const struct save *save) { return sm_is(&save->sm, SV_SEND); }
-bool save_has_failed(const struct save *save) { return save->status != 0; }
+bool save_is_over(const struct save *save)
+{
+    return save->status != 0 || sm_is(&save->sm, SV_DRAIN) || sm_is(&save->sm, SV_END);
+}
 bool save_is_staging(const struct save *save)
 {
     return save->status == 0 && (sm_is(&save->sm, SV_QUEUE) || save->copying);
@@ -268,6 +271,7 @@ static enum sm_result opened(struct save *save)
         save->open_id = opened.open_id;
         save->run_uuid = opened.run_uuid;
         save->opened = true;
+        save->base_known = true;
     }
     if (is_interrupted(save)) {
         return SM_AGAIN;
@@ -334,11 +338,11 @@ static enum sm_result on_send(struct sm *sm)
     if (is_interrupted(save)) {
         return SM_AGAIN;
     }
+    if (!save_stream_is_durable(save) && !save->answer.asked) {
+        save->answer.asked = true;
+        engine_pump(save->engine);
+    }
     if (!save_stream_is_durable(save)) {
-        if (!save->answer.asked) {
-            save->answer.asked = true;
-            engine_pump(save->engine);
-        }
         return SM_WAIT;
     }
     save_move(save, SV_PART);
@@ -351,12 +355,8 @@ static enum sm_result on_part(struct sm *sm)
     if (is_interrupted(save)) {
         return SM_AGAIN;
     }
-    /* Everything durable after a resume does not mean that our digests are made: held objects need
-     * none. */
-    save_digest_start(save);
-    if (save->part.running || save->slots_busy > 0 || save->digests_running > 0 ||
-        save->digest_next < save->layout.payload_count) {
-        return SM_WAIT;
+    if (save->part.running || save->slots_busy > 0 || save->digests_running > 0) {
+        return SM_WAIT; /* after a resume a digest may be made that is not needed any more */
     }
     if (!save->part.made && save->part.status == 0) {
         save_part_make(save);
@@ -577,6 +577,8 @@ static void on_slot_done(struct conn_out *out, int status)
     struct save *save = slot->save;
     slot->busy = false;
     save->slots_busy--;
+    encode_kit_give_side(slot->side);
+    slot->side = NULL;
     if (status == 0 && slot->is_data) {
         atomic_fetch_add(&save->user->sent_bytes, slot->bytes);
     }
@@ -593,6 +595,7 @@ struct save_slot *save_slot_take(struct save *save)
         struct save_slot *slot = &save->slots[i];
         if (!slot->busy) {
             slot->busy = true;
+            slot->side = NULL;
             slot->save = save;
             slot->out = (struct conn_out){.done = on_slot_done};
             save->slots_busy++;
@@ -645,6 +648,7 @@ static enum sm_result on_drain(struct sm *sm)
         return SM_WAIT;
     }
     timer_stop(&save->timer);
+    save_digest_fini(save);
     sm_move(&save->sm, SV_END);
     return SM_AGAIN;
 }

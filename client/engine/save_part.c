@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part: what this rank holds, with a reference for each chunk that it wrote. Built, encoded and
- * hashed on a worker when every object is durable, so all references are final; sent in frames on
- * the stream of its SEAL.
+ * The part: what this rank holds, with a reference for each chunk that is its to write: to an
+ * object of this save, or to one of an older save where the base had the same chunk. Built, encoded
+ * and hashed on a worker when every object is durable, so all references are final; sent in frames
+ * on the stream of its SEAL.
  */
 #include "engine/save_private.h"
 
@@ -17,6 +18,7 @@ struct maker {
     struct part part;
     struct scratch scratch;
     uint32_t chunk_at;
+    uint32_t *old_objects; /* by object of the base: its index in the part; 0: not used so far */
 };
 
 static int no_memory(struct diag *diag)
@@ -30,7 +32,8 @@ static bool allocate(struct maker *maker)
     const struct registered *set = save->set;
     struct part *part = &maker->part;
     struct scratch *scratch = &maker->scratch;
-    part->object_count = save->layout.object_count;
+    uint32_t old_count = save->base ? save->base->part.object_count : 0;
+    part->object_count = save->object_count; /* those of the base are added as they are used */
     part->chunk_count = save->layout.piece_count;
     part->tensor_count = (uint32_t)set->tensor_count;
     for (size_t i = 0; i < set->tensor_count; i++) {
@@ -39,12 +42,48 @@ static bool allocate(struct maker *maker)
     for (size_t i = 0; i < set->blob_count; i++) {
         part->blob_count += share_writes_blob(set, &set->blobs[i]) ? 1 : 0;
     }
-    part->objects = scratch_array(scratch, part->object_count + 1, sizeof *part->objects);
+    part->objects =
+        scratch_array(scratch, (size_t)part->object_count + old_count + 1, sizeof *part->objects);
+    maker->old_objects = scratch_array(scratch, old_count + 1, sizeof *maker->old_objects);
     part->tensors = scratch_array(scratch, part->tensor_count + 1, sizeof *part->tensors);
     part->boxes = scratch_array(scratch, part->box_count + 1, sizeof *part->boxes);
     part->blobs = scratch_array(scratch, part->blob_count + 1, sizeof *part->blobs);
     part->chunks = scratch_array(scratch, part->chunk_count + 1, sizeof *part->chunks);
-    return part->objects && part->tensors && part->boxes && part->blobs && part->chunks;
+    return part->objects && maker->old_objects && part->tensors && part->boxes && part->blobs &&
+           part->chunks;
+}
+
+/* What the base has: the same reference again, to an object of an older save. */
+static struct part_chunk old_chunk(struct maker *maker, uint32_t piece_idx)
+{
+    const struct save *save = maker->save;
+    CHECK(save->base != NULL);
+    CHECK(save->base_of[piece_idx] > 0);
+    const struct part *base = &save->base->part;
+    struct part_chunk chunk = base->chunks[save->base_of[piece_idx] - 1];
+    uint32_t *object = &maker->old_objects[chunk.object];
+    if (*object == 0) {
+        *object = maker->part.object_count++;
+        maker->part.objects[*object] = (struct part_object){.id = base->objects[chunk.object].id};
+        *object += 1;
+    }
+    chunk.object = *object - 1;
+    return chunk;
+}
+
+static struct part_chunk new_chunk(const struct save *save, const struct layout_piece *piece,
+                                   const struct envelope *envelope)
+{
+    const struct save_payload *payload = &save->payloads[piece->payload];
+    return (struct part_chunk){.object = payload->object,
+                               .cell = piece->cell,
+                               .offset = payload->at + envelope->offset,
+                               .stored_bytes = envelope->stored_bytes,
+                               .plain_bytes = envelope->plain_bytes,
+                               .stored_crc = envelope->stored_crc,
+                               .encoding = envelope->encoding,
+                               .digest_alg = envelope->digest_alg,
+                               .digest = envelope->digest};
 }
 
 /* The chunks that were cut from one box or blob: they follow each other in the part's order. */
@@ -59,19 +98,11 @@ static uint32_t add_chunks(struct maker *maker, uint32_t tensor, uint32_t box)
         if (piece->tensor != tensor || piece->box != box) {
             break;
         }
-        const struct layout_payload *payload = &layout->payloads[piece->payload];
-        const struct envelope *envelope = &save->envelopes[piece_idx];
-        maker->part.chunks[maker->chunk_at++] = (struct part_chunk){
-            .object = payload->object,
-            .cell = piece->cell,
-            .offset = payload->at - layout->objects[payload->object].at + envelope->offset,
-            .stored_bytes = envelope->stored_bytes,
-            .plain_bytes = envelope->plain_bytes,
-            .stored_crc = envelope->stored_crc,
-            .encoding = envelope->encoding,
-            .digest_alg = envelope->digest_alg,
-            .digest = envelope->digest};
-        maker->part.objects[payload->object].bytes_used += envelope->stored_bytes;
+        uint32_t to = save->envelope_of[piece_idx];
+        struct part_chunk chunk = to == SAVE_SHARED ? old_chunk(maker, piece_idx)
+                                                    : new_chunk(save, piece, &save->envelopes[to]);
+        maker->part.chunks[maker->chunk_at++] = chunk;
+        maker->part.objects[chunk.object].bytes_used += chunk.stored_bytes;
     }
     return maker->chunk_at - first;
 }
@@ -119,6 +150,15 @@ static void add_blobs(struct maker *maker)
     CHECK(maker->chunk_at == maker->part.chunk_count);
 }
 
+static uint64_t stored_bytes(const struct save *save)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < save->layout.payload_count; i++) {
+        bytes += save->payloads[i].bytes;
+    }
+    return bytes;
+}
+
 static void on_make_run(struct work *work)
 {
     struct save_part *made = container_of(work, struct save_part, work);
@@ -156,6 +196,7 @@ static void on_make_done(struct work *work)
     struct save_part *made = container_of(work, struct save_part, work);
     struct save *save = container_of(made, struct save, part);
     made->running = false;
+    atomic_store(&save->user->stored_bytes, stored_bytes(save));
     made->made = made->status == 0 && !made->stale;
     save_wake(save);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A save under way, as its files share it: save.c decides (the state machine), save_stream.c
- * digests and sends objects, save_part.c builds and sends the part. All arrays are allocated once,
+ * A save under way, as its files share it: save.c decides (the state machine), save_digest.c
+ * digests, compares with the base and encodes, save_stream.c cuts objects and sends them,
+ * save_part.c builds and sends the part. All arrays are allocated once,
  * with the layout; nothing is allocated per chunk. Loop's thread; works touch only what their
  * comment says.
  */
@@ -11,35 +12,67 @@
 #include "engine/engine_private.h"
 #include "engine/layout.h"
 #include "engine/snapshot.h"
+#include "pack/base_part.h"
 
 enum { SAVE_SLOTS = 32, SAVE_DIGESTS = 4, SAVE_DIGESTS_COPYING = 2, SAVE_LEAD = 6, SAVE_TRIES = 3 };
+/* With a base it is not known before the digest whether a payload needs credit at all: looking
+ * further ahead keeps the window of credit full. */
+enum { SAVE_LEAD_BASE = 16 };
+#define SAVE_SHARED UINT32_MAX /* in place of an envelope's index: the base has the same chunk */
 
 struct save;
 
 enum object_state { OBJECT_IDLE, OBJECT_SENDING, OBJECT_ENDED, OBJECT_DURABLE };
 
-struct save_object {
+struct save_object { /* a run of the layout's payloads, less what of them is not sent */
     struct save *save;
     struct request request; /* its stream: DATA, OBJECT_END, and what the server says to them */
     enum object_state state;
-    bool has_sequence;     /* it was sent at least in part, under `sequence` */
-    uint32_t sequence;     /* of the last try */
-    uint32_t next_payload; /* relative to the object's first */
+    bool has_sequence; /* it was sent at least in part, under `sequence` */
+    bool cut;          /* payload_end is final; only the last object is not */
+    uint32_t sequence; /* of the last try */
+    uint32_t payload_first, payload_end;
     uint32_t failures;
+    /* of the present try */
+    uint32_t next_payload, piece_count;
+    uint64_t data_bytes, plain_bytes;
+};
+
+enum payload_state { PAYLOAD_IDLE, PAYLOAD_BUSY, PAYLOAD_READY };
+
+struct save_payload { /* what becomes of one of the layout's payloads */
+    enum payload_state state;
+    bool from_side;    /* its bytes are not the arena's */
+    struct side *side; /* that has them; NULL: the socket has taken them, or they are the arena's */
+    uint32_t bytes, new_count; /* that are sent: stored bytes, chunks; none where all are shared */
+    uint32_t new_plain_bytes, shared_plain_bytes;
+    uint32_t object;
+    uint64_t at; /* in its object */
 };
 
 struct save_slot { /* a payload on its way through the connection */
     struct conn_out out;
     struct save *save;
+    struct side *side; /* given back when the socket has it */
     uint64_t bytes;
     bool busy, is_data;
 };
 
-struct save_digest { /* work: writes the envelopes of one payload */
+struct save_digest { /* work: writes the envelopes of one payload, and into side and encoder */
     struct work work;
     struct save *save;
     uint32_t payload;
     bool busy;
+    struct side *side;           /* NULL: nothing is encoded or packed anew */
+    struct kit_encoder *encoder; /* NULL: raw */
+    bool again;                  /* with the encodings of the first time */
+    /* adaptive: what was known when it was handed out; then what it cost */
+    bool sample;
+    struct encode_state state;
+    struct encode_sink sink;
+    struct encode_cost samples[ENCODE_CANDIDATES], cost;
+    enum encoding tried;
+    struct save_payload made;
 };
 
 struct save_part { /* work: reads layout, set and envelopes (final by then), writes the rest of this
@@ -58,7 +91,7 @@ struct answer { /* what came for the request of the present state */
     int code;
     struct diag diag;
     enum msg_type type;
-    struct msg_opened opened;
+    struct msg_opened opened; /* without what it points to */
     uint32_t outcome_state;
     int outcome_code;
 };
@@ -93,11 +126,21 @@ struct save {
     /* save_stream.c */
     struct scratch scratch; /* the arrays */
     struct save_object *objects;
-    struct envelope *envelopes; /* by piece; offsets relative to the payload */
-    uint8_t *digested;          /* by payload: 1 when its envelopes are made */
+    uint64_t object_bytes_most;
+    uint32_t object_count, assigned; /* payloads below it are in a cut object, or not sent */
+    struct save_payload *payloads;   /* by the layout's */
+    struct envelope *envelopes;      /* those of a payload's new pieces from its piece_first on;
+                                        offsets relative to what is sent of it */
+    uint32_t *envelope_of;           /* by piece; SAVE_SHARED */
     uint32_t digest_next, digests_running, slots_busy;
     uint32_t object_at; /* no object before it needs sending */
     uint32_t durable_count;
+    struct encode_state *states; /* NULL: all stays raw */
+    /* save_base.c */
+    struct base_part *base; /* NULL: nothing is referred to */
+    uint32_t *base_of;      /* by piece: 1 + index of the base's chunk at its place */
+    bool base_known;        /* digests may begin */
+    uint64_t shared_bytes, stored_bytes;
     struct save_digest digests[SAVE_DIGESTS];
     struct save_slot slots[SAVE_SLOTS];
     struct save_part part;
@@ -119,7 +162,7 @@ enum {
 };
 void save_move(struct save *save, unsigned state); /* ends the request of the present state */
 bool save_is_sending(const struct save *save);
-bool save_has_failed(const struct save *save);
+bool save_is_over(const struct save *save); /* failed, or done but for the draining */
 struct object_id save_object_id(const struct save *save, uint32_t object);
 struct save_slot *save_slot_take(struct save *save); /* NULL: all are under way */
 
@@ -127,9 +170,17 @@ struct save_slot *save_slot_take(struct save *save); /* NULL: all are under way 
 enum sm_result save_on_queue(struct sm *sm);
 void save_set_staged(struct save *save, int status);
 
+/* save_digest.c */
+void save_digest_init(struct save *save);
+void save_digest_start(struct save *save);
+/* No worker runs any more: gives back what the payloads hold. */
+void save_digest_fini(struct save *save);
+
 /* save_stream.c */
 int MUST_USE save_stream_init(struct save *save, struct diag *diag);
-void save_digest_start(struct save *save);
+/* The payload that is to be sent next; where none is, the first that is not assigned. */
+uint32_t save_stream_position(const struct save *save);
+struct save_object *save_stream_object(struct save *save); /* to be sent next; NULL: none begun */
 /* The connection is gone: what is not durable will be sent again. */
 void save_stream_down(struct save *save);
 /* The server holds these, and no others. */

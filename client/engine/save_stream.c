@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bytes of a save on their way: digests run ahead on workers; payloads go out from where they
- * lie in the arena, in order, each against one granted buffer of the server; object after object
- * without waiting for the ones before to be durable. An object's bytes never change, but each try
- * of sending it has a sequence of its own. Loop's thread.
+ * The bytes of a save on their way: payloads go out in order, from the arena or from a side buffer,
+ * each against one granted buffer of the server; object after object without waiting for the ones
+ * before to be durable. What goes into an object is known only when it is sent (chunks that the
+ * base has are left out, others are encoded): an object is cut where the next payload would make it
+ * too long, and then keeps its payloads; each try of sending it has a sequence of its own. Loop's
+ * thread.
  */
 #include "engine/save_private.h"
 
 #include "base/check.h"
-#include "pipeline/chunk.h"
 
 #include <string.h>
 
@@ -16,221 +17,284 @@
 
 static const struct request_ops object_request_ops;
 
-static struct save_object *next_object(struct save *save);
-
-/* --- digests --------------------------------------------------------------------- */
-
-static uint8_t element_bytes_of(const struct save *save, const struct layout_piece *piece)
-{
-    return piece->tensor & LAYOUT_BLOB
-               ? 1
-               : (uint8_t)(dtype_bits(save->set->tensors[piece->tensor].dtype) / 8);
-}
-
-static void on_digest_run(struct work *work)
-{
-    const struct save_digest *digest = container_of(work, struct save_digest, work);
-    struct save *save = digest->save;
-    const struct layout_payload *payload = &save->layout.payloads[digest->payload];
-    for (uint32_t i = 0; i < payload->piece_count; i++) {
-        const struct layout_piece *piece = &save->layout.pieces[payload->piece_first + i];
-        struct envelope *envelope = &save->envelopes[payload->piece_first + i];
-        chunk_seal_raw(piece->bytes, save->extent + payload->at + piece->at,
-                       element_bytes_of(save, piece), envelope);
-        envelope->offset = piece->at;
-    }
-}
-
-/* The payload that is to be sent next; the number of payloads when none is. */
-static uint32_t send_position(struct save *save)
-{
-    const struct save_object *object = next_object(save);
-    if (!object) {
-        return save->layout.payload_count;
-    }
-    return save->layout.objects[object - save->objects].payload_first +
-           (object->state == OBJECT_SENDING ? object->next_payload : 0);
-}
-
-/* Not far ahead of the sending, which then finds the bytes in the cache. */
-static void start_digests(struct save *save)
-{
-    uint32_t copied = snapshot_copied(&save->snapshot), end = send_position(save) + SAVE_LEAD;
-    end = end < copied ? end : copied;
-    unsigned most = save->copying ? SAVE_DIGESTS_COPYING : SAVE_DIGESTS;
-    for (unsigned i = 0; i < most; i++) {
-        struct save_digest *digest = &save->digests[i];
-        if (!digest->busy && save->digest_next < end && !save_has_failed(save)) {
-            digest->busy = true;
-            digest->payload = save->digest_next++;
-            save->digests_running++;
-            work_submit(save->engine->options.pool, &digest->work);
-        }
-    }
-}
-
-static void on_digest_done(struct work *work)
-{
-    struct save_digest *digest = container_of(work, struct save_digest, work);
-    struct save *save = digest->save;
-    save->digested[digest->payload] = 1;
-    digest->busy = false;
-    save->digests_running--;
-    start_digests(save);
-    if (save_is_sending(save)) {
-        engine_pump(save->engine);
-    } else {
-        save_wake(save);
-    }
-}
-
-void save_digest_start(struct save *save) { start_digests(save); }
-
 int save_stream_init(struct save *save, struct diag *diag)
 {
     const struct layout *layout = &save->layout;
-    scratch_init(&save->scratch, STREAM_BYTES_MAX);
-    save->objects = scratch_array(&save->scratch, layout->object_count + 1, sizeof *save->objects);
-    save->envelopes =
-        scratch_array(&save->scratch, layout->piece_count + 1, sizeof *save->envelopes);
-    save->digested = scratch_alloc(&save->scratch, layout->payload_count + 1);
-    if (!save->objects || !save->envelopes || !save->digested) {
+    struct scratch *scratch = &save->scratch;
+    scratch_init(scratch, STREAM_BYTES_MAX);
+    save->objects = scratch_array(scratch, layout->object_count + 1, sizeof *save->objects);
+    save->payloads = scratch_array(scratch, layout->payload_count + 1, sizeof *save->payloads);
+    save->envelopes = scratch_array(scratch, layout->piece_count + 1, sizeof *save->envelopes);
+    save->envelope_of = scratch_array(scratch, layout->piece_count + 1, sizeof *save->envelope_of);
+    save->base_of = scratch_array(scratch, layout->piece_count + 1, sizeof *save->base_of);
+    bool encodes = save->engine->kit.mode != ENCODE_NEVER;
+    save->states =
+        encodes ? scratch_array(scratch, save->set->tensor_count + 1, sizeof *save->states) : NULL;
+    if (!save->objects || !save->payloads || !save->envelopes || !save->envelope_of ||
+        !save->base_of || (encodes && !save->states)) {
+        save->states = NULL;
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a save of %u chunks",
                         layout->piece_count);
     }
-    for (uint32_t i = 0; i < layout->object_count; i++) {
-        save->objects[i].save = save;
-        save->objects[i].request.ops = &object_request_ops;
-    }
-    for (unsigned i = 0; i < SAVE_DIGESTS; i++) {
-        save->digests[i] = (struct save_digest){
-            .save = save, .work = {.run = on_digest_run, .done = on_digest_done}};
-    }
+    save->object_bytes_most = layout_object_bytes(engine_layout_options(save->engine).object_bytes);
+    save_digest_init(save);
     return 0;
 }
 
-/* --- sending --------------------------------------------------------------------- */
+/* --- objects ----------------------------------------------------------------------- */
 
 static bool needs_sending(const struct save_object *object)
 {
     return object->state == OBJECT_IDLE || object->state == OBJECT_SENDING;
 }
 
-/* The object whose payload is next; NULL: none is left. */
-static struct save_object *next_object(struct save *save)
+struct save_object *save_stream_object(struct save *save)
 {
-    while (save->object_at < save->layout.object_count &&
+    while (save->object_at < save->object_count &&
            !needs_sending(&save->objects[save->object_at])) {
         save->object_at++;
     }
-    return save->object_at < save->layout.object_count ? &save->objects[save->object_at] : NULL;
+    return save->object_at < save->object_count ? &save->objects[save->object_at] : NULL;
 }
 
+uint32_t save_stream_position(const struct save *save)
+{
+    for (uint32_t i = save->object_at; i < save->object_count; i++) {
+        if (needs_sending(&save->objects[i])) {
+            return save->objects[i].next_payload;
+        }
+    }
+    return save->assigned;
+}
+
+static bool is_ready(const struct save *save, uint32_t payload)
+{
+    return save->payloads[payload].state == PAYLOAD_READY;
+}
+
+/* A new one at the end: as the payloads of the layout, or less of them, it never needs more objects
+ * than the layout has. */
+static struct save_object *add_object(struct save *save)
+{
+    CHECK(save->object_count < save->layout.object_count);
+    struct save_object *object = &save->objects[save->object_count++];
+    *object = (struct save_object){.save = save,
+                                   .request = {.ops = &object_request_ops},
+                                   .payload_first = save->assigned,
+                                   .next_payload = save->assigned};
+    return object;
+}
+
+/* Side buffers that wait for their turn go back: what comes before them may need one, because it is
+ * sent again. */
+static void release_sides(struct save *save)
+{
+    for (uint32_t i = 0; i < save->digest_next; i++) {
+        struct save_payload *payload = &save->payloads[i];
+        if (payload->state == PAYLOAD_READY && payload->side) {
+            encode_kit_give_side(payload->side);
+            payload->side = NULL;
+            payload->state = PAYLOAD_IDLE;
+        }
+    }
+}
+
+static void begin_object(struct save *save, struct save_object *object)
+{
+    uint32_t end = object->cut ? object->payload_end : save->digest_next;
+    if (object->has_sequence) {
+        release_sides(save);
+    }
+    object->sequence = save->engine->next_sequence++;
+    object->has_sequence = true;
+    object->next_payload = object->payload_first;
+    object->piece_count = 0;
+    object->data_bytes = 0;
+    object->plain_bytes = 0;
+    object->state = OBJECT_SENDING;
+    for (uint32_t i = object->payload_first; i < end; i++) {
+        struct save_payload *payload = &save->payloads[i];
+        if (payload->state == PAYLOAD_READY && payload->from_side && !payload->side) {
+            payload->state = PAYLOAD_IDLE; /* sent before, and now to be encoded again */
+        }
+    }
+    link_add(&save->engine->link, &object->request);
+}
+
+static void end_object(struct save *save, struct save_object *object)
+{
+    struct msg end = {
+        .type = MSG_OBJECT_END,
+        .u.object_end = {.object = save_object_id(save, (uint32_t)(object - save->objects)),
+                         .data_bytes = object->data_bytes,
+                         .envelope_count = object->piece_count}};
+    if (!object->cut) {
+        object->cut = true;
+        object->payload_end = object->next_payload;
+        save->assigned = object->next_payload;
+    }
+    object->state = OBJECT_ENDED;
+    link_send(&save->engine->link, &object->request, &end);
+}
+
+static bool has_room(const struct save *save, const struct save_object *object, uint32_t payload)
+{
+    return object->piece_count == 0 ||
+           (object->data_bytes + save->payloads[payload].bytes <= save->object_bytes_most &&
+            object->piece_count < LAYOUT_OBJECT_PIECES_MAX);
+}
+
+/* How long the object can become at most, its footer included: exactly what it becomes where no
+ * payload is left out or encoded. */
+static uint64_t object_bytes_max(const struct save *save, const struct save_object *object)
+{
+    const struct layout *layout = &save->layout;
+    uint32_t end = object->cut ? object->payload_end : layout->payload_count, pieces = 0;
+    uint64_t data = 0;
+    for (uint32_t i = object->payload_first; i < end; i++) {
+        bool ready = is_ready(save, i);
+        uint32_t bytes = ready ? save->payloads[i].bytes : layout->payloads[i].bytes;
+        if (!object->cut && data > 0 &&
+            (data + bytes > save->object_bytes_most || pieces >= LAYOUT_OBJECT_PIECES_MAX)) {
+            break;
+        }
+        pieces += ready ? save->payloads[i].new_count : layout->payloads[i].piece_count;
+        data = round_up_u64(data + bytes, LIMIT_ALIGN_BYTES);
+    }
+    return data + object_footer_bytes(pieces);
+}
+
+/* --- sending ----------------------------------------------------------------------- */
+
+static void send_payload(struct save *save, struct save_object *object, struct save_slot *slot)
+{
+    uint32_t idx = object->next_payload++;
+    const struct layout_payload *place = &save->layout.payloads[idx];
+    struct save_payload *payload = &save->payloads[idx];
+    payload->object = (uint32_t)(object - save->objects);
+    payload->at = object->data_bytes;
+    struct msg data = {.type = MSG_DATA,
+                       .u.data = {.object = save_object_id(save, payload->object),
+                                  .offset = payload->at,
+                                  .object_bytes = object_bytes_max(save, object),
+                                  .envelope_count = payload->new_count,
+                                  .envelopes = &save->envelopes[place->piece_first]}};
+    CHECK(payload->side != NULL || !payload->from_side);
+    uint8_t *bytes = payload->side ? payload->side->memory : save->extent + place->at;
+    slot->bytes = payload->bytes;
+    slot->is_data = true;
+    slot->side = payload->side;
+    payload->side = NULL;
+    slot->out.iov_count = 1;
+    slot->out.iov[0] = (struct iovec){.iov_base = bytes, .iov_len = payload->bytes};
+    object->data_bytes = round_up_u64(object->data_bytes + payload->bytes, LIMIT_ALIGN_BYTES);
+    object->piece_count += payload->new_count;
+    object->plain_bytes += payload->new_plain_bytes;
+    save->engine->link.credits--;
+    sink_rate_begin(&save->engine->kit.rate, loop_now_ms(save->engine->options.loop));
+    link_send_payload(&save->engine->link, &object->request, &data, &slot->out);
+}
+
+/* Steps over payloads that are shared as a whole. *ret: the payload that comes next; false: it is
+ * not ready yet. */
+static bool find_next(struct save *save, const struct save_object *object, uint32_t *ret)
+{
+    uint32_t count = save->layout.payload_count;
+    uint32_t end = object && object->cut ? object->payload_end : count;
+    uint32_t at = object ? object->next_payload : save->assigned;
+    while (at < end && is_ready(save, at) && save->payloads[at].new_count == 0) {
+        at++;
+    }
+    *ret = at;
+    return at == end || is_ready(save, at);
+}
+
+/* One step of sending; false: nothing can be done now. */
+static bool pump_step(struct save *save)
+{
+    struct save_object *object = save_stream_object(save);
+    uint32_t next;
+    if (object && object->state == OBJECT_IDLE) {
+        begin_object(save, object);
+    }
+    bool ready = find_next(save, object, &next);
+    if (!object) {
+        save->assigned = next;
+        if (!ready || next == save->layout.payload_count) {
+            return false;
+        }
+        object = add_object(save);
+        begin_object(save, object);
+    }
+    object->next_payload = next;
+    uint32_t end = object->cut ? object->payload_end : save->layout.payload_count;
+    if (next == end || (ready && !object->cut && !has_room(save, object, next))) {
+        end_object(save, object);
+        return true;
+    }
+    struct save_slot *slot = ready && save->engine->link.credits > 0 ? save_slot_take(save) : NULL;
+    if (!slot) {
+        return false; /* a digest's end, a grant or a slot's end calls again */
+    }
+    send_payload(save, object, slot);
+    return true;
+}
+
+void save_pump(struct save *save)
+{
+    struct link *link = &save->engine->link;
+    save_digest_start(save);
+    while (save_is_sending(save) && link_is_up(link) && pump_step(save)) {
+        save_digest_start(save);
+    }
+    if (save_is_sending(save)) {
+        uint32_t next;
+        bool is_starved = link->credits > 0 && !find_next(save, save_stream_object(save), &next);
+        sink_rate_starved(&save->engine->kit.rate, is_starved,
+                          loop_now_ms(save->engine->options.loop));
+        save_digest_start(save);
+    }
+}
+
+/* Without a base every payload is sent; with one, those are counted that are known to be. Credit
+ * that is asked for in vain would be taken from others, and from us the connection. */
 uint64_t save_unsent(const struct save *save)
 {
     uint64_t count = 0;
     if (!save_is_sending(save)) {
         return 0;
     }
-    for (uint32_t i = save->object_at; i < save->layout.object_count && count < ENGINE_WINDOW;
-         i++) {
+    for (uint32_t i = save->object_at; i < save->object_count && count < ENGINE_WINDOW; i++) {
         const struct save_object *object = &save->objects[i];
-        if (needs_sending(object)) {
-            count += save->layout.objects[i].payload_count -
-                     (object->state == OBJECT_SENDING ? object->next_payload : 0);
+        uint32_t end = object->cut ? object->payload_end : object->next_payload;
+        for (uint32_t p = object->next_payload; needs_sending(object) && p < end; p++) {
+            count += save->payloads[p].new_count > 0;
         }
+    }
+    uint32_t from = save->assigned;
+    if (save->object_count > 0 && !save->objects[save->object_count - 1].cut) {
+        from = save->objects[save->object_count - 1].next_payload;
+    }
+    for (uint32_t p = from; p < save->layout.payload_count && count < ENGINE_WINDOW; p++) {
+        bool is_known = save->base_known && (!save->base || is_ready(save, p));
+        if (!is_known) {
+            break;
+        }
+        count += !save->base || save->payloads[p].new_count > 0;
     }
     return count;
 }
 
-static void begin_object(struct save *save, struct save_object *object)
-{
-    object->sequence = save->engine->next_sequence++;
-    object->has_sequence = true;
-    object->next_payload = 0;
-    object->state = OBJECT_SENDING;
-    link_add(&save->engine->link, &object->request);
-}
-
-static void end_object(struct save *save, struct save_object *object, uint32_t idx)
-{
-    const struct layout_object *place = &save->layout.objects[idx];
-    struct msg end = {.type = MSG_OBJECT_END,
-                      .u.object_end = {.object = save_object_id(save, idx),
-                                       .data_bytes = place->data_bytes,
-                                       .envelope_count = place->piece_count}};
-    object->state = OBJECT_ENDED;
-    link_send(&save->engine->link, &object->request, &end);
-}
-
-static void send_payload(struct save *save, struct save_object *object, struct save_slot *slot)
-{
-    uint32_t idx = (uint32_t)(object - save->objects);
-    const struct layout_object *place = &save->layout.objects[idx];
-    const struct layout_payload *payload =
-        &save->layout.payloads[place->payload_first + object->next_payload];
-    struct msg data = {
-        .type = MSG_DATA,
-        .u.data = {.object = save_object_id(save, idx),
-                   .offset = payload->at - place->at,
-                   .object_bytes = place->data_bytes + object_footer_bytes(place->piece_count),
-                   .envelope_count = payload->piece_count,
-                   .envelopes = &save->envelopes[payload->piece_first]}};
-    slot->bytes = payload->bytes;
-    slot->is_data = true;
-    slot->out.iov_count = 1;
-    slot->out.iov[0] =
-        (struct iovec){.iov_base = save->extent + payload->at, .iov_len = payload->bytes};
-    save->engine->link.credits--;
-    object->next_payload++;
-    link_send_payload(&save->engine->link, &object->request, &data, &slot->out);
-}
-
-void save_pump(struct save *save)
-{
-    struct link *link = &save->engine->link;
-    start_digests(save);
-    while (save_is_sending(save) && link_is_up(link) && link->credits > 0) {
-        struct save_object *object = next_object(save);
-        if (!object) {
-            return;
-        }
-        uint32_t idx = (uint32_t)(object - save->objects);
-        const struct layout_object *place = &save->layout.objects[idx];
-        uint32_t at = object->state == OBJECT_SENDING ? object->next_payload : 0;
-        struct save_slot *slot =
-            save->digested[place->payload_first + at] ? save_slot_take(save) : NULL;
-        if (!slot) {
-            return; /* on_digest_done or a slot's end calls again */
-        }
-        if (object->state == OBJECT_IDLE) {
-            begin_object(save, object);
-        }
-        send_payload(save, object, slot);
-        if (object->next_payload == place->payload_count) {
-            end_object(save, object, idx);
-        }
-        start_digests(save);
-    }
-}
-
-/* --- what the server says -------------------------------------------------------- */
-
-static uint64_t object_plain_bytes(const struct save *save, uint32_t idx)
-{
-    const struct layout_object *place = &save->layout.objects[idx];
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < place->payload_count; i++) {
-        bytes += save->layout.payloads[place->payload_first + i].bytes;
-    }
-    return bytes;
-}
+/* --- what the server says ---------------------------------------------------------- */
 
 static void set_durable(struct save *save, uint32_t idx)
 {
-    save->objects[idx].state = OBJECT_DURABLE;
+    struct save_object *object = &save->objects[idx];
+    object->state = OBJECT_DURABLE;
     save->durable_count++;
-    atomic_fetch_add(&save->user->durable_bytes, object_plain_bytes(save, idx));
+    sink_rate_durable(&save->engine->kit.rate, object->data_bytes,
+                      loop_now_ms(save->engine->options.loop));
+    atomic_fetch_add(&save->user->durable_bytes, object->plain_bytes);
 }
 
 static void set_idle(struct save *save, uint32_t idx)
@@ -238,17 +302,18 @@ static void set_idle(struct save *save, uint32_t idx)
     struct save_object *object = &save->objects[idx];
     if (object->state == OBJECT_DURABLE) {
         save->durable_count--;
-        atomic_fetch_sub(&save->user->durable_bytes, object_plain_bytes(save, idx));
+        atomic_fetch_sub(&save->user->durable_bytes, object->plain_bytes);
     }
     object->state = OBJECT_IDLE;
-    object->next_payload = 0;
+    object->next_payload = object->payload_first;
     save->object_at = idx < save->object_at ? idx : save->object_at;
     save_part_void(save);
 }
 
 bool save_stream_is_durable(const struct save *save)
 {
-    return save->durable_count == save->layout.object_count;
+    return save->durable_count == save->object_count &&
+           save->assigned == save->layout.payload_count;
 }
 
 /* Void on the server's side: again under a new sequence, a few times; what will not get better ends
@@ -293,6 +358,9 @@ static int on_object_reply(struct request *request, const struct frame *frame,
     }
     link_forget(&save->engine->link, request);
     set_durable(save, idx);
+    if (save_stream_is_durable(save)) {
+        sink_rate_end(&save->engine->kit.rate);
+    }
     save_wake(save);
     return 0;
 }
@@ -307,7 +375,9 @@ static const struct request_ops object_request_ops = {.on_reply = on_object_repl
 
 void save_stream_down(struct save *save)
 {
-    for (uint32_t i = 0; i < save->layout.object_count; i++) {
+    sink_rate_end(&save->engine->kit.rate);
+    release_sides(save);
+    for (uint32_t i = 0; i < save->object_count; i++) {
         if (save->objects[i].state != OBJECT_DURABLE) {
             set_idle(save, i);
         }
@@ -326,7 +396,7 @@ static bool holds(const struct msg_held *held, uint32_t sequence)
 
 void save_stream_held(struct save *save, const struct msg_held *held)
 {
-    for (uint32_t i = 0; i < save->layout.object_count; i++) {
+    for (uint32_t i = 0; i < save->object_count; i++) {
         struct save_object *object = &save->objects[i];
         bool has = object->has_sequence && holds(held, object->sequence);
         if (has && object->state != OBJECT_DURABLE) {
@@ -339,7 +409,7 @@ void save_stream_held(struct save *save, const struct msg_held *held)
 
 void save_stream_forget(struct save *save)
 {
-    for (uint32_t i = 0; save->objects && i < save->layout.object_count; i++) {
+    for (uint32_t i = 0; save->objects && i < save->object_count; i++) {
         link_forget(&save->engine->link, &save->objects[i].request);
     }
 }

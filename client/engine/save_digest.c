@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What workers do with a payload of the layout: the digest of each piece, the comparison with the
+ * base, and the encoding of what is new. A payload of which everything is new and raw is sent from
+ * the arena; otherwise what is sent of it is packed into a side buffer. The arena keeps the plain
+ * bytes, so a payload can be encoded again when it must be sent again. Loop's thread, but for what
+ * on_digest_run calls.
+ */
+#include "engine/save_private.h"
+
+#include "base/check.h"
+#include "pipeline/chunk.h"
+
+#include <string.h>
+#include <time.h>
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* --- on a worker ------------------------------------------------------------------- */
+
+static struct chunk_plain plain_of(const struct save *save, const struct layout_payload *payload,
+                                   const struct layout_piece *piece)
+{
+    struct chunk_plain plain = {.bytes = piece->bytes,
+                                .data = save->extent + payload->at + piece->at,
+                                .shape = {.width = 1},
+                                .element_bytes = 1,
+                                .digest_alg = DIGEST_XXH3_128};
+    if (!(piece->tensor & LAYOUT_BLOB)) {
+        uint32_t dtype = save->set->tensors[piece->tensor].dtype;
+        plain.shape = planes_shape_of_dtype(dtype);
+        plain.element_bytes = (uint8_t)(dtype_bits(dtype) / 8);
+    }
+    return plain;
+}
+
+static bool is_same(const struct part_chunk *old, const struct envelope *envelope)
+{
+    return old->digest_alg == envelope->digest_alg && old->plain_bytes == envelope->plain_bytes &&
+           memcmp(&old->digest, &envelope->digest, sizeof old->digest) == 0;
+}
+
+/* Samples where that is due, and chooses by what is known then. */
+static enum encoding choose(struct save_digest *digest, struct encoder *encoder,
+                            const struct chunk_plain *plain)
+{
+    for (unsigned i = 0; i < ENCODE_CANDIDATES && digest->sample; i++) {
+        uint64_t begun_ns = now_ns();
+        struct encode_sample sample = encoder_sample(encoder, encode_candidates[i], plain);
+        digest->samples[i] = (struct encode_cost){.plain_bytes = sample.plain_bytes,
+                                                  .stored_bytes = sample.stored_bytes,
+                                                  .ns = now_ns() - begun_ns};
+        encode_state_sample(&digest->state, encode_candidates[i], &digest->samples[i]);
+    }
+    return encode_state_choose(&digest->state, &digest->sink);
+}
+
+/* Seals the piece into the room; what is stored lies there, or is the plain bytes. */
+static const void *encode_piece(struct save_digest *digest, const struct chunk_plain *plain,
+                                uint8_t *room, struct envelope *envelope)
+{
+    struct encoder *encoder = kit_encoder_get(digest->encoder, digest->save->chunk_bytes_seen);
+    struct zstd_room io = {.cap = plain->bytes, .data = room};
+    struct chunk_sealed sealed;
+    bool whole = plain->bytes >= LIMIT_PACK_PIECE_BYTES; /* small ones are not worth a state */
+    if (!encoder) {
+        digest->sample = false;
+        chunk_seal_raw(plain->bytes, plain->data, plain->element_bytes, envelope);
+        return plain->data;
+    }
+    enum encoding encoding = digest->again ? (enum encoding)envelope->encoding
+                             : whole       ? choose(digest, encoder, plain)
+                                           : ENCODING_PLANES_ZSTD;
+    uint64_t begun_ns = now_ns();
+    chunk_seal(encoder, encoding, plain, &io, &sealed);
+    if (whole) {
+        digest->tried = encoding;
+        digest->cost = (struct encode_cost){.plain_bytes = plain->bytes,
+                                            .stored_bytes = sealed.envelope.stored_bytes,
+                                            .ns = now_ns() - begun_ns};
+    }
+    *envelope = sealed.envelope;
+    return sealed.stored;
+}
+
+/* Is the piece what the base has at its place? Then it is not sent. */
+static bool is_shared(const struct save_digest *digest, uint32_t piece_idx,
+                      const struct chunk_plain *plain)
+{
+    const struct save *save = digest->save;
+    if (digest->again) {
+        return save->envelope_of[piece_idx] == SAVE_SHARED;
+    }
+    if (!save->base || save->base_of[piece_idx] == 0) {
+        return false;
+    }
+    struct envelope envelope;
+    chunk_seal_raw(plain->bytes, plain->data, plain->element_bytes, &envelope);
+    return is_same(&save->base->part.chunks[save->base_of[piece_idx] - 1], &envelope);
+}
+
+static void on_digest_run(struct work *work)
+{
+    struct save_digest *digest = container_of(work, struct save_digest, work);
+    struct save *save = digest->save;
+    const struct layout_payload *payload = &save->layout.payloads[digest->payload];
+    struct save_payload *made = &digest->made;
+    bool is_plain = true; /* what is sent is what lies in the arena */
+    uint8_t *room = digest->side ? digest->side->memory : NULL;
+    for (uint32_t i = 0; i < payload->piece_count; i++) {
+        uint32_t idx = payload->piece_first + i, to = payload->piece_first + made->new_count;
+        const struct layout_piece *piece = &save->layout.pieces[idx];
+        struct chunk_plain plain = plain_of(save, payload, piece);
+        if (is_shared(digest, idx, &plain)) {
+            save->envelope_of[idx] = SAVE_SHARED;
+            made->shared_plain_bytes += piece->bytes;
+            is_plain = false;
+            continue;
+        }
+        struct envelope *envelope = &save->envelopes[to];
+        const void *stored = plain.data;
+        if (digest->encoder) {
+            stored = encode_piece(digest, &plain, room + made->bytes, envelope);
+        } else {
+            chunk_seal_raw(plain.bytes, plain.data, plain.element_bytes, envelope);
+        }
+        is_plain = is_plain && stored == plain.data;
+        if (stored == plain.data && payload->piece_count > 1 && room) {
+            memcpy(room + made->bytes, stored, piece->bytes);
+        }
+        save->envelope_of[idx] = to;
+        envelope->offset = made->bytes;
+        made->bytes += envelope->stored_bytes;
+        made->new_plain_bytes += piece->bytes;
+        made->new_count++;
+    }
+    made->from_side = made->new_count > 0 && !is_plain &&
+                      (payload->piece_count > 1 ||
+                       save->envelopes[payload->piece_first].encoding != ENCODING_RAW);
+}
+
+/* --- handing out ------------------------------------------------------------------- */
+
+static struct encode_state *state_of(const struct save *save, const struct layout_payload *payload)
+{
+    const struct layout_piece *piece = &save->layout.pieces[payload->piece_first];
+    size_t idx = piece->tensor & LAYOUT_BLOB ? save->set->tensor_count : piece->tensor;
+    return &save->states[idx];
+}
+
+static bool is_whole(const struct save *save, const struct layout_payload *payload)
+{
+    return payload->piece_count == 1 &&
+           save->layout.pieces[payload->piece_first].bytes >= LIMIT_PACK_PIECE_BYTES;
+}
+
+/* What the worker is to try with this payload, as far as it is the tensor's state that says it. */
+static void note_state(struct save_digest *digest, const struct layout_payload *payload)
+{
+    const struct save *save = digest->save;
+    const struct encode_kit *kit = &save->engine->kit;
+    digest->sample = false;
+    if (save->states && is_whole(save, payload) && !digest->again) {
+        struct encode_state *state = state_of(save, payload);
+        digest->sample = encode_state_next(state);
+        digest->state = *state;
+        digest->sink =
+            (struct encode_sink){.bytes_per_s = kit->rate.bytes_per_s, .workers = SAVE_DIGESTS};
+    }
+}
+
+/* Might any piece of it come out other than raw? */
+static bool may_encode(const struct save_digest *digest, const struct layout_payload *payload)
+{
+    const struct save *save = digest->save;
+    if (!save->states) {
+        return false;
+    }
+    if (digest->again) {
+        return save->payloads[digest->payload].from_side;
+    }
+    if (!is_whole(save, payload)) {
+        return save->engine->kit.mode == ENCODE_DENSEST;
+    }
+    return digest->sample || encode_state_choose(&digest->state, &digest->sink) != ENCODING_RAW;
+}
+
+/* False: the memory that it needs is taken at the moment. What cannot be had at all leaves the
+ * payload raw. */
+static bool take_memory(struct save_digest *digest, const struct layout_payload *payload)
+{
+    struct save *save = digest->save;
+    struct encode_kit *kit = &save->engine->kit;
+    bool encode = may_encode(digest, payload);
+    bool pack = save->base != NULL && payload->piece_count > 1;
+    if (!encode && !pack) {
+        return true;
+    }
+    digest->side = encode_kit_take_side(kit);
+    digest->encoder = digest->side && encode ? encode_kit_take_encoder(kit) : NULL;
+    if (digest->side && (digest->encoder || !encode)) {
+        return true;
+    }
+    encode_kit_give_side(digest->side);
+    digest->side = NULL;
+    return false;
+}
+
+static bool hand_out(struct save *save, struct save_digest *digest, uint32_t idx, bool again)
+{
+    const struct layout_payload *payload = &save->layout.payloads[idx];
+    digest->payload = idx;
+    digest->again = again;
+    digest->side = NULL;
+    digest->encoder = NULL;
+    digest->tried = ENCODING_RAW;
+    digest->made = (struct save_payload){.state = PAYLOAD_READY};
+    note_state(digest, payload);
+    if (!take_memory(digest, payload)) {
+        if (save->states && is_whole(save, payload) && !again) {
+            state_of(save, payload)->chunk_count--; /* it is asked again */
+        }
+        return false;
+    }
+    digest->busy = true;
+    save->payloads[idx].state = PAYLOAD_BUSY;
+    save->digests_running++;
+    work_submit(save->engine->options.pool, &digest->work);
+    return true;
+}
+
+/* What has to be encoded again, because its object is sent again; digest_next: nothing. */
+static uint32_t next_again(struct save *save)
+{
+    const struct save_object *object = save_stream_object(save);
+    uint32_t end = object && object->cut ? object->payload_end : save->digest_next;
+    for (uint32_t i = object ? object->next_payload : save->assigned; i < end; i++) {
+        if (save->payloads[i].state == PAYLOAD_IDLE) {
+            return i;
+        }
+    }
+    return save->digest_next;
+}
+
+/* Not far ahead of the sending, which then finds the bytes in the cache. */
+void save_digest_start(struct save *save)
+{
+    if (!save->base_known || save_is_over(save)) {
+        return;
+    }
+    uint32_t copied = snapshot_copied(&save->snapshot);
+    uint32_t end = save_stream_position(save) + (save->base ? SAVE_LEAD_BASE : SAVE_LEAD);
+    end = end < copied ? end : copied;
+    unsigned most = save->copying ? SAVE_DIGESTS_COPYING : SAVE_DIGESTS;
+    for (unsigned i = 0; i < most; i++) {
+        struct save_digest *digest = &save->digests[i];
+        uint32_t next = next_again(save);
+        bool again = next < save->digest_next;
+        if (digest->busy || next >= (again ? save->digest_next : end)) {
+            continue;
+        }
+        if (!hand_out(save, digest, next, again)) {
+            return; /* engine_pump calls again when a side buffer or an encoder came free */
+        }
+        save->digest_next += again ? 0 : 1;
+    }
+}
+
+static void learn(struct save_digest *digest)
+{
+    struct save *save = digest->save;
+    const struct layout_payload *payload = &save->layout.payloads[digest->payload];
+    if (!save->states || !digest->encoder || digest->again || !is_whole(save, payload) ||
+        digest->made.new_count == 0) {
+        return;
+    }
+    struct encode_state *state = state_of(save, payload);
+    for (unsigned i = 0; i < ENCODE_CANDIDATES && digest->sample; i++) {
+        encode_state_sample(state, encode_candidates[i], &digest->samples[i]);
+    }
+    if (digest->cost.plain_bytes > 0 && digest->tried != ENCODING_RAW) {
+        encode_state_chunk(state, digest->tried, &digest->cost);
+    }
+}
+
+static void on_digest_done(struct work *work)
+{
+    struct save_digest *digest = container_of(work, struct save_digest, work);
+    struct save *save = digest->save;
+    struct save_payload *payload = &save->payloads[digest->payload];
+    learn(digest);
+    encode_kit_give_encoder(digest->encoder);
+    digest->encoder = NULL;
+    if (digest->made.from_side) {
+        digest->made.side = digest->side;
+    } else {
+        encode_kit_give_side(digest->side);
+    }
+    digest->side = NULL;
+    if (!digest->again) {
+        save->shared_bytes += digest->made.shared_plain_bytes;
+        atomic_fetch_add(&save->user->durable_bytes, digest->made.shared_plain_bytes);
+        atomic_fetch_add(&save->user->sent_bytes, digest->made.shared_plain_bytes);
+    }
+    *payload = digest->made;
+    digest->busy = false;
+    save->digests_running--;
+    save_digest_start(save);
+    engine_pump(save->engine); /* other saves may wait for the memory that came free */
+    save_wake(save);
+}
+
+void save_digest_init(struct save *save)
+{
+    if (save->states) {
+        encode_kit_load(&save->engine->kit, &save->set->list_hash, save->set->tensor_count + 1,
+                        save->states);
+    }
+    for (unsigned i = 0; i < SAVE_DIGESTS; i++) {
+        save->digests[i] = (struct save_digest){
+            .save = save, .work = {.run = on_digest_run, .done = on_digest_done}};
+    }
+}
+
+void save_digest_fini(struct save *save)
+{
+    CHECK(save->digests_running == 0);
+    if (save->states) {
+        encode_kit_keep(&save->engine->kit, &save->set->list_hash, save->set->tensor_count + 1,
+                        save->states);
+    }
+    for (uint32_t i = 0; save->payloads && i < save->layout.payload_count; i++) {
+        encode_kit_give_side(save->payloads[i].side);
+        save->payloads[i].side = NULL;
+    }
+}
