@@ -203,7 +203,10 @@ static void begin_try(struct restore *restore, struct ckpt_id id, uint32_t try_c
     restore->user->id = id;
     restore->try_count = try_count;
     restore->user->info = *info;
-    restore->user->info.text = NULL; /* borrowed from a reply that goes */
+    restore->user->info.text = NULL; /* borrowed from a reply that goes, as the note is */
+    restore->user->info.tags = NULL;
+    restore->user->info.metrics = NULL;
+    restore->user->info.tag_count = restore->user->info.metric_count = 0;
     restore->report_code = 0;
     diag_clear(&restore->report_diag);
 }

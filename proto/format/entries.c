@@ -528,6 +528,8 @@ void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX])
     key_printf(ret, "health/%016" PRIx64, seq);
 }
 
+void key_note(uint64_t seq, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "note/%016" PRIx64, seq); }
+
 void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
 {
     key_printf(ret, "open/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
@@ -603,6 +605,7 @@ static const struct key_family key_families[] = {
     {"info", ENTRY_INFO}, {"head", ENTRY_HEAD},     {"chain", ENTRY_CHAIN},
     {"term", ENTRY_TERM}, {"open", ENTRY_OPEN},     {"seal", ENTRY_SEAL},
     {"dead", ENTRY_DEAD}, {"health", ENTRY_HEALTH}, {"restore", ENTRY_RESTORE},
+    {"note", ENTRY_NOTE},
 };
 
 static enum entry_kind key_family_of(size_t bytes, const char *key)
@@ -625,6 +628,7 @@ static bool key_rest(struct entry_key *key, const char **at)
         return true;
     case ENTRY_CHAIN:
     case ENTRY_HEALTH:
+    case ENTRY_NOTE:
         return key_u64(at, &key->seq) && key->seq > 0;
     case ENTRY_TERM:
         return key_u64(at, &key->id.term) && key->id.term > 0;

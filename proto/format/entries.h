@@ -12,6 +12,7 @@
  *   seal/<term>/<step>/<rank>            a rank's part is durable
  *   dead/<term>/<step>                   the last save of this step in this term was aborted, and
  * why health/<seq>                         suspect or damaged, set by restores and scrub
+ *   note/<seq>                           tags and metrics of a committed checkpoint (note.h)
  *   restore/<token>/<ordinal>            a restore session; .../<rank>: that rank's report on a try
  *   (numbers are 16 or, ranks and ordinals, 8 lower-case hex digits, so that key order is number
  * order)
@@ -113,6 +114,7 @@ void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
 void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX]);
 void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
 void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX]);
+void key_note(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_restore(const struct token *token, uint32_t ordinal, char ret[ENTRY_KEY_MAX]);
 void key_report(const struct token *token, uint32_t ordinal, uint32_t rank,
                 char ret[ENTRY_KEY_MAX]);
@@ -128,6 +130,7 @@ enum entry_kind {
     ENTRY_HEALTH,
     ENTRY_RESTORE,
     ENTRY_REPORT,
+    ENTRY_NOTE,
     ENTRY_UNKNOWN
 };
 struct entry_key { /* a parsed key */

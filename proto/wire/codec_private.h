@@ -60,6 +60,18 @@ struct ckpt_id dec_ckpt(struct dec *dec, const char *field, const Cairn__CkptId 
                         enum dec_need need);
 struct object_id dec_object(struct dec *dec, const Cairn__ObjectId *id);
 struct run_name dec_run(struct dec *dec, const char *field, const Cairn__RunName *run);
+/* Lists of tags and of metrics, as OPEN, ANNOTATE and CkptInfo have them. */
+ProtobufCBinaryData *enc_tags(struct enc *enc, uint32_t count, const char *const *tags,
+                              size_t *ret_count);
+Cairn__Metric **enc_metrics(struct enc *enc, uint32_t count, const struct metric *metrics,
+                            size_t *ret_count);
+const char **dec_tags(struct dec *dec, const char *field, size_t count,
+                      const ProtobufCBinaryData *tags, uint32_t *ret_count);
+struct metric *dec_metrics(struct dec *dec, size_t count, Cairn__Metric *const *metrics,
+                           uint32_t *ret_count);
+Cairn__Selector *enc_selector(struct selector selector, Cairn__Selector *store,
+                              Cairn__CkptId *store_id);
+struct selector dec_selector(struct dec *dec, const Cairn__Selector *pb);
 /* A code of err.def's kind: negative, or 0 where none is meant. Unknown ones are kept. */
 int32_t dec_code(struct dec *dec, int32_t code, enum dec_need need);
 

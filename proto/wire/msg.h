@@ -53,6 +53,8 @@ enum msg_type {
     MSG_LIST_REPLY = 43,
     MSG_RUNS = 44,
     MSG_RUNS_REPLY = 45,
+    MSG_ANNOTATE = 46,
+    MSG_ANNOTATED = 47,
     /* restore */
     MSG_RESTORE = 60,
     MSG_RESOLVED = 61,
@@ -108,6 +110,8 @@ struct msg {
         struct msg_list_reply list_reply;
         struct msg_runs runs;
         struct msg_runs_reply runs_reply;
+        struct msg_annotate annotate;
+        struct msg_annotated annotated;
         struct msg_restore restore;
         struct msg_resolved resolved;
         struct msg_report report;

@@ -23,6 +23,9 @@ void ckpt_info_to_pb(struct enc *enc, const struct ckpt_info *info, struct ckpt_
     pb->on_lineage = info->on_lineage;
     pb->is_latest = info->is_latest;
     pb->text = enc_text(enc, info->text);
+    pb->note_version = info->note_version;
+    pb->tags = enc_tags(enc, info->tag_count, info->tags, &pb->n_tags);
+    pb->metrics = enc_metrics(enc, info->metric_count, info->metrics, &pb->n_metrics);
 }
 
 void ckpt_info_from_pb(struct dec *dec, const Cairn__CkptInfo *pb, struct ckpt_info *ret)
@@ -44,7 +47,10 @@ void ckpt_info_from_pb(struct dec *dec, const Cairn__CkptInfo *pb, struct ckpt_i
                               .sealed_count = pb->sealed_count,
                               .on_lineage = pb->on_lineage,
                               .is_latest = pb->is_latest,
-                              .text = dec_text(dec, "info.text", pb->text)};
+                              .text = dec_text(dec, "info.text", pb->text),
+                              .note_version = pb->note_version};
+    ret->tags = dec_tags(dec, "info.tags", pb->n_tags, pb->tags, &ret->tag_count);
+    ret->metrics = dec_metrics(dec, pb->n_metrics, pb->metrics, &ret->metric_count);
     dec_fixed(dec, "info.manifest_sha256", pb->manifest_sha256, sizeof(ret->manifest_sha256),
               &ret->manifest_sha256);
     dec_range(dec, "info.state", pb->state, CKPT_NONE, CKPT_FORGOTTEN);
@@ -170,6 +176,47 @@ static void runs_reply_decode(struct dec *dec, const void *message, struct msg *
     ret->u.runs_reply = reply;
 }
 
+static void annotate_encode(struct enc *enc, const struct msg *msg)
+{
+    const struct msg_annotate *annotate = &msg->u.annotate;
+    Cairn__Annotate pb = CAIRN__ANNOTATE__INIT;
+    Cairn__Selector selector;
+    Cairn__CkptId id;
+    pb.selector = enc_selector(annotate->selector, &selector, &id);
+    pb.metrics = enc_metrics(enc, annotate->metric_count, annotate->metrics, &pb.n_metrics);
+    pb.tags = enc_tags(enc, annotate->tag_count, annotate->tags, &pb.n_tags);
+    pb.removed_tags =
+        enc_tags(enc, annotate->removed_count, annotate->removed, &pb.n_removed_tags);
+    enc_pack(enc, &pb.base);
+}
+
+static void annotate_decode(struct dec *dec, const void *message, struct msg *ret)
+{
+    const Cairn__Annotate *pb = message;
+    struct msg_annotate annotate = {.selector = dec_selector(dec, pb->selector)};
+    annotate.metrics = dec_metrics(dec, pb->n_metrics, pb->metrics, &annotate.metric_count);
+    annotate.tags = dec_tags(dec, "tags", pb->n_tags, pb->tags, &annotate.tag_count);
+    annotate.removed = dec_tags(dec, "removed_tags", pb->n_removed_tags, pb->removed_tags,
+                                &annotate.removed_count);
+    ret->u.annotate = annotate;
+}
+
+static void annotated_encode(struct enc *enc, const struct msg *msg)
+{
+    Cairn__Annotated pb = CAIRN__ANNOTATED__INIT;
+    struct ckpt_info_pb info;
+    ckpt_info_to_pb(enc, &msg->u.annotated.info, &info);
+    pb.info = &info.info;
+    enc_pack(enc, &pb.base);
+}
+
+static void annotated_decode(struct dec *dec, const void *message, struct msg *ret)
+{
+    const Cairn__Annotated *pb = message;
+    ret->u.annotated = (struct msg_annotated){.info = {.state = CKPT_NONE}};
+    ckpt_info_from_pb(dec, pb->info, &ret->u.annotated.info);
+}
+
 static const struct msg_codec CODECS[] = {
     {MSG_STATUS, "STATUS", false, &cairn__status__descriptor, status_encode, status_decode},
     {MSG_STATUS_REPLY, "STATUS_REPLY", false, &cairn__status_reply__descriptor, status_reply_encode,
@@ -180,5 +227,9 @@ static const struct msg_codec CODECS[] = {
     {MSG_RUNS, "RUNS", false, &cairn__runs__descriptor, runs_encode, runs_decode},
     {MSG_RUNS_REPLY, "RUNS_REPLY", false, &cairn__runs_reply__descriptor, runs_reply_encode,
      runs_reply_decode},
+    {MSG_ANNOTATE, "ANNOTATE", false, &cairn__annotate__descriptor, annotate_encode,
+     annotate_decode},
+    {MSG_ANNOTATED, "ANNOTATED", false, &cairn__annotated__descriptor, annotated_encode,
+     annotated_decode},
 };
 const struct msg_family msg_family_list = {CODECS, ARRAY_LEN(CODECS)};

@@ -7,6 +7,7 @@
 #define CAIRN_WIRE_MSG_LIST_H
 
 #include "format/entries.h"
+#include "format/manifest.h"
 
 struct msg_status {
     struct ckpt_id id;
@@ -26,6 +27,10 @@ struct ckpt_info {
     uint32_t world_size, state /* enum ckpt_state */, health /* enum health */, sealed_count;
     bool on_lineage, is_latest;
     const char *text;
+    uint64_t note_version; /* 0: never annotated */
+    uint32_t tag_count, metric_count;
+    const char **tags;
+    struct metric *metrics;
 };
 struct msg_status_reply {
     struct ckpt_info info;
@@ -47,6 +52,16 @@ struct msg_runs {
 struct msg_runs_reply {
     uint32_t count;
     struct run_name *names;
+};
+/* Tags and metrics of a committed checkpoint; the same again changes nothing. */
+struct msg_annotate {
+    struct selector selector;
+    uint32_t metric_count, tag_count, removed_count;
+    struct metric *metrics;
+    const char **tags, **removed;
+};
+struct msg_annotated {
+    struct ckpt_info info; /* as it is now */
 };
 
 #endif

@@ -8,43 +8,20 @@ static void restore_encode(struct enc *enc, const struct msg *msg)
 {
     const struct msg_restore *restore = &msg->u.restore;
     Cairn__Restore pb = CAIRN__RESTORE__INIT;
-    Cairn__Selector selector = CAIRN__SELECTOR__INIT;
+    Cairn__Selector selector;
     Cairn__CkptId id;
     pb.ordinal = restore->ordinal;
-    selector.kind = (uint32_t)restore->selector.kind;
-    selector.id = enc_ckpt(restore->selector.id, &id);
-    pb.selector = &selector;
+    pb.selector = enc_selector(restore->selector, &selector, &id);
     pb.allow_older = restore->allow_older;
     pb.wait_ms = restore->wait_ms;
     enc_pack(enc, &pb.base);
-}
-
-static struct selector selector_from_pb(struct dec *dec, const Cairn__Selector *pb)
-{
-    static const enum select_kind KINDS[] = {SELECT_LATEST, SELECT_STEP, SELECT_EXACT};
-    struct selector selector = {.kind = SELECT_LATEST};
-    if (pb == NULL) {
-        dec_fail(dec, "selector", "missing");
-        return selector;
-    }
-    if (pb->kind >= ARRAY_LEN(KINDS)) {
-        dec_range(dec, "selector.kind", pb->kind, 0, ARRAY_LEN(KINDS) - 1);
-        return selector;
-    }
-    selector.kind = KINDS[pb->kind];
-    selector.id = dec_ckpt(dec, "selector.id", pb->id,
-                           selector.kind == SELECT_EXACT ? DEC_REQUIRED : DEC_OPTIONAL);
-    if (selector.kind != SELECT_EXACT && selector.id.term != 0) {
-        dec_fail(dec, "selector.id", "a term is named, but not by the kind STEP@TERM");
-    }
-    return selector;
 }
 
 static void restore_decode(struct dec *dec, const void *message, struct msg *ret)
 {
     const Cairn__Restore *pb = message;
     ret->u.restore = (struct msg_restore){.ordinal = pb->ordinal,
-                                          .selector = selector_from_pb(dec, pb->selector),
+                                          .selector = dec_selector(dec, pb->selector),
                                           .allow_older = pb->allow_older,
                                           .wait_ms = pb->wait_ms};
 }

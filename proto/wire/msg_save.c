@@ -21,37 +21,9 @@ static void open_encode(struct enc *enc, const struct msg *msg)
     pb.wait_ms = open->wait_ms;
     pb.list_hash = enc_bytes(sizeof(open->list_hash), &open->list_hash);
     pb.metadata = enc_bytes(open->metadata_bytes, open->metadata);
-    pb.tags = enc_array(enc, open->tag_count, sizeof(*pb.tags));
-    for (uint32_t i = 0; pb.tags != NULL && i < open->tag_count; i++) {
-        pb.tags[i] = enc_name(open->tags[i]);
-        pb.n_tags = i + 1;
-    }
-    Cairn__Metric *metrics = enc_array(enc, open->metric_count, sizeof(*metrics));
-    pb.metrics = enc_array(enc, open->metric_count, sizeof(*pb.metrics));
-    for (uint32_t i = 0; enc->status == 0 && i < open->metric_count; i++) {
-        cairn__metric__init(&metrics[i]);
-        metrics[i].name = enc_name(open->metrics[i].name);
-        metrics[i].value = open->metrics[i].value;
-        pb.metrics[i] = &metrics[i];
-        pb.n_metrics = i + 1;
-    }
+    pb.tags = enc_tags(enc, open->tag_count, open->tags, &pb.n_tags);
+    pb.metrics = enc_metrics(enc, open->metric_count, open->metrics, &pb.n_metrics);
     enc_pack(enc, &pb.base);
-}
-
-static void open_labels_decode(struct dec *dec, const Cairn__Open *pb, struct msg_open *ret)
-{
-    ret->tags = dec_array(dec, "tags", pb->n_tags, sizeof(*ret->tags), LIMIT_TAGS);
-    for (size_t i = 0; dec->status == 0 && i < pb->n_tags; i++) {
-        ret->tags[i] = dec_name(dec, "tags", pb->tags[i], 1, LABEL_BYTES_MAX);
-    }
-    ret->tag_count = (uint32_t)pb->n_tags;
-    ret->metrics = dec_array(dec, "metrics", pb->n_metrics, sizeof(*ret->metrics), LIMIT_METRICS);
-    for (size_t i = 0; dec->status == 0 && i < pb->n_metrics; i++) {
-        ret->metrics[i].name =
-            dec_name(dec, "metrics.name", pb->metrics[i]->name, 1, LABEL_BYTES_MAX);
-        ret->metrics[i].value = pb->metrics[i]->value;
-    }
-    ret->metric_count = (uint32_t)pb->n_metrics;
 }
 
 static void open_decode(struct dec *dec, const void *message, struct msg *ret)
@@ -71,7 +43,8 @@ static void open_decode(struct dec *dec, const void *message, struct msg *ret)
         open.metadata = metadata;
         open.metadata_bytes = (uint32_t)pb->metadata.len;
     }
-    open_labels_decode(dec, pb, &open);
+    open.tags = dec_tags(dec, "tags", pb->n_tags, pb->tags, &open.tag_count);
+    open.metrics = dec_metrics(dec, pb->n_metrics, pb->metrics, &open.metric_count);
     ret->u.open = open;
 }
 

@@ -40,6 +40,9 @@ void commit_step(const struct run_state *state, const struct event *event, struc
     case EVENT_HEALTH:
         on_health(&step);
         break;
+    case EVENT_ANNOTATE:
+        on_annotate(&step);
+        break;
     }
     if (ret->code != 0) {
         ret->update = (struct record_update){0};

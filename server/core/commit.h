@@ -9,6 +9,7 @@
 #define CAIRN_CORE_COMMIT_H
 
 #include "format/entries.h"
+#include "format/note.h"
 
 /* The record, decoded. All arrays and raw values are from the scratch of run_state_load (nothing
  * points into the record), sorted by key. raw is the value as stored: guards compare with it. */
@@ -41,6 +42,8 @@ struct state_commit { /* one for each commit entry in the chain, forgotten ones 
     bool forgotten;
     const char *health_reason; /* "" while verified */
     struct record_value health_raw;
+    const struct entry_note *note; /* NULL: none */
+    struct record_value note_raw;
 };
 struct state_dead {
     struct ckpt_id id;
@@ -123,6 +126,7 @@ enum event_kind {
                            * again when the record has changed); restore_done; restore_failed; or
                            * another id: the session's current try */
     EVENT_HEALTH,         /* scrub or a reader found damage */
+    EVENT_ANNOTATE,       /* tags and metrics of a committed checkpoint */
 };
 
 struct event_seal {
@@ -152,7 +156,8 @@ struct event {
     int code;   /* ABORT, HEALTH, RESTORE_REPORT: CAIRN_E_*; RESTORE_REPORT: 0 is OK */
     enum health health; /* HEALTH */
     const char *reason;
-    struct selector selector; /* RESTORE_BEGIN */
+    struct selector selector; /* RESTORE_BEGIN, ANNOTATE */
+    struct note_change note;  /* ANNOTATE */
     bool allow_older;         /* RESTORE_BEGIN */
 };
 
@@ -186,6 +191,7 @@ struct verdict {
     bool new_term, new_lineage; /* OPEN: to be said loudly: new_lineage when the run is not empty */
     bool all_sealed;            /* OPEN, SEAL: every rank has: the driver goes on to commit */
     uint64_t seq;               /* in the chain, where state is SAVE_COMMITTED */
+    uint64_t note_version;      /* ANNOTATE: of the note after it; 0: it has none */
     /* RESTORE_*: */
     bool empty;     /* proven empty run: "no checkpoint" is the answer (restore_done is set too) */
     bool fell_back; /* id is older than what was asked for */

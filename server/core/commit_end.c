@@ -9,6 +9,26 @@
 
 #include "core_private.h"
 
+/* What the save was given at its start is the first version of the note. */
+static void put_first_note(struct step *step, const struct entry_open *open, uint64_t seq)
+{
+    struct note_change change = {.tag_count = open->tag_count,
+                                 .tags = open->tags,
+                                 .metric_count = open->metric_count,
+                                 .of_save = true};
+    struct metric *metrics =
+        scratch_array(step->scratch, open->metric_count + 1u, sizeof(*metrics));
+    if (metrics == NULL) {
+        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for the note of a commit");
+        return;
+    }
+    for (uint32_t i = 0; i < open->metric_count; i++) {
+        metrics[i] = (struct metric){open->metric_names[i], open->metric_values[i]};
+    }
+    change.metrics = metrics;
+    step->ret->note_version = step_put_note(step, seq, NULL, &change);
+}
+
 void on_commit(struct step *step)
 {
     const struct event *event = step->event;
@@ -39,6 +59,7 @@ void on_commit(struct step *step)
     entry.open_id = open->entry.open_id;
     step_guard_newest(step);
     uint64_t seq = step_append(step, &entry);
+    put_first_note(step, &open->entry, seq);
     step_end_open(step, open, 0, "");
     step->ret->state = SAVE_COMMITTED;
     step->ret->seq = seq;

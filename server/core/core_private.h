@@ -51,6 +51,11 @@ uint64_t step_append(struct step *step, struct entry_chain *entry);
 void step_lower_health(struct step *step, const struct state_commit *commit, enum health health,
                        const char *reason);
 
+/* Writes the note of the chain entry `seq` with the change, guarded as read; nothing where it changes
+ * nothing. The note's version afterwards. */
+uint64_t step_put_note(struct step *step, uint64_t seq, const struct state_commit *commit,
+                       const struct note_change *change);
+
 /* As much of a text as an entry holds, cut between characters. */
 void reason_set(char ret[ENTRY_REASON_BYTES], const char *text);
 
@@ -93,5 +98,6 @@ void on_abort(struct step *step);
 void on_restore_begin(struct step *step);
 void on_restore_report(struct step *step);
 void on_health(struct step *step);
+void on_annotate(struct step *step);
 
 #endif

@@ -26,6 +26,12 @@ struct health_mark {
     struct record_value raw;
 };
 
+struct note_mark {
+    uint64_t seq;
+    struct entry_note entry;
+    struct record_value raw;
+};
+
 struct loader {
     struct scratch *scratch;
     struct diag *diag;
@@ -33,9 +39,10 @@ struct loader {
     bool has_head;
     uint64_t chain_seq;
     struct sha256 chain_sha256; /* of the chain entry before */
-    size_t mark_count, health_count;
+    size_t mark_count, health_count, note_count;
     struct mark *marks;
     struct health_mark *healths;
+    struct note_mark *notes;
 };
 
 static int load_count(struct loader *loader, const struct record *record);
@@ -121,10 +128,11 @@ static int load_count(struct loader *loader, const struct record *record)
     state->reports = scratch_array(scratch, counts[ENTRY_REPORT] + 1, sizeof(*state->reports));
     loader->marks = scratch_array(scratch, counts[ENTRY_CHAIN] + 1, sizeof(*loader->marks));
     loader->healths = scratch_array(scratch, counts[ENTRY_HEALTH] + 1, sizeof(*loader->healths));
+    loader->notes = scratch_array(scratch, counts[ENTRY_NOTE] + 1, sizeof(*loader->notes));
     bool whole = state->terms != NULL && state->opens != NULL && state->seals != NULL &&
                  state->commits != NULL && state->by_id != NULL && state->deads != NULL &&
                  state->restores != NULL && state->reports != NULL && loader->marks != NULL &&
-                 loader->healths != NULL;
+                 loader->healths != NULL && loader->notes != NULL;
     return whole ? 0 : no_memory(loader);
 }
 
@@ -233,6 +241,11 @@ static int load_other_entry(struct loader *loader, const struct entry_key *key,
         *health = (struct health_mark){.seq = key->seq, .raw = raw};
         return entry_health_decode(value, scratch, &health->entry, diag);
     }
+    if (key->kind == ENTRY_NOTE) {
+        struct note_mark *note = &loader->notes[loader->note_count++];
+        *note = (struct note_mark){.seq = key->seq, .raw = raw};
+        return entry_note_decode(value, scratch, &note->entry, diag);
+    }
     if (key->kind == ENTRY_RESTORE) {
         struct state_restore *restore = &state->restores[state->restore_count++];
         *restore = (struct state_restore){.token = key->token, .ordinal = key->ordinal, .raw = raw};
@@ -269,6 +282,7 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
     case ENTRY_HEALTH:
     case ENTRY_RESTORE:
     case ENTRY_REPORT:
+    case ENTRY_NOTE:
         return load_other_entry(loader, &key, value);
     case ENTRY_UNKNOWN:
         return 0; /* a newer version's: kept, not touched */
@@ -334,6 +348,20 @@ static struct state_commit *commit_by_seq(struct run_state *state, uint64_t seq)
                                                                              : NULL;
 }
 
+static int check_notes(struct loader *loader)
+{
+    for (size_t i = 0; i < loader->note_count; i++) {
+        const struct note_mark *note = &loader->notes[i];
+        struct state_commit *commit = commit_by_seq(&loader->state, note->seq);
+        if (commit == NULL) {
+            return damaged(loader, "a note is about nothing, at", note->seq);
+        }
+        commit->note = &note->entry;
+        commit->note_raw = note->raw;
+    }
+    return 0;
+}
+
 static int check_commits(struct loader *loader)
 {
     struct run_state *state = &loader->state;
@@ -363,7 +391,7 @@ static int check_commits(struct loader *loader)
         commit->health_raw = health->raw;
         commit->health_reason = health->entry.reason;
     }
-    return 0;
+    return check_notes(loader);
 }
 
 static int check_terms(struct loader *loader)

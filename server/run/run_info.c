@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { MISSING_TEXT_BYTES = 256 };
+enum { MISSING_TEXT_BYTES = 256, LIST_NOTES_BYTES_MAX = LIMIT_MESSAGE_BYTES / 4 };
 
 static int no_memory(void) { return CAIRN_E_NO_MEMORY; }
 
@@ -22,8 +22,8 @@ static struct ckpt_info commit_info(const struct run_state *state,
                                     const struct state_commit *latest)
 {
     const struct entry_chain *entry = &commit->entry;
-
-    return (struct ckpt_info){.id = entry->id,
+    const struct entry_note *note = commit->note;
+    struct ckpt_info info = {.id = entry->id,
                               .parent = parent_of(state, entry->id.term),
                               .seq = entry->seq,
                               .plain_bytes = entry->plain_bytes,
@@ -38,6 +38,14 @@ static struct ckpt_info commit_info(const struct run_state *state,
                               .on_lineage = commit->on_lineage,
                               .is_latest = commit == latest,
                               .text = ""};
+    if (note) { /* borrowed from the state, as long as the reply is made */
+        info.note_version = note->version;
+        info.tag_count = note->tag_count;
+        info.tags = note->tags;
+        info.metric_count = note->metric_count;
+        info.metrics = note->metrics;
+    }
+    return info;
 }
 
 static int open_info(const struct run_state *state, const struct state_open *open,
@@ -57,13 +65,27 @@ static int open_info(const struct run_state *state, const struct state_open *ope
     return ret->text ? 0 : no_memory();
 }
 
+/* What the note of a checkpoint adds to a message, roughly and not below the truth. */
+static size_t info_bytes(const struct state_commit *commit)
+{
+    const struct entry_note *note = commit->note;
+    size_t bytes = 0;
+    for (uint32_t i = 0; note && i < note->tag_count; i++) {
+        bytes += strlen(note->tags[i]) + 8;
+    }
+    for (uint32_t i = 0; note && i < note->metric_count; i++) {
+        bytes += strlen(note->metrics[i].name) + 24;
+    }
+    return bytes;
+}
+
 int run_info_list(const struct run_state *state, uint64_t before_seq, uint32_t limit,
                   struct scratch *scratch, struct msg_list_reply *ret)
 {
     const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
     size_t most = (before_seq ? 0 : state->open_count) + state->commit_count;
     struct msg_list_reply reply = {0};
-    size_t left = state->commit_count;
+    size_t left = state->commit_count, bytes = 0;
 
     most = limit && limit < most ? limit : most;
     reply.entries = scratch_array(scratch, most ? most : 1, sizeof *reply.entries);
@@ -87,7 +109,8 @@ int run_info_list(const struct run_state *state, uint64_t before_seq, uint32_t l
         if (commit->forgotten || (before_seq && commit->entry.seq >= before_seq)) {
             continue;
         }
-        if (reply.count == most) {
+        bytes += info_bytes(commit);
+        if (reply.count == most || (bytes > LIST_NOTES_BYTES_MAX && reply.count > 0)) {
             reply.more = true;
             break;
         }

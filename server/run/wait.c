@@ -29,6 +29,7 @@ bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)
     case EVENT_ABORT:
     case EVENT_RESTORE_BEGIN:
     case EVENT_HEALTH:
+    case EVENT_ANNOTATE:
         return false;
     }
     return false;

@@ -115,6 +115,7 @@ static const struct rule {
     {MSG_RUNS, SESSION_GREETED, false, session_on_runs},
     {MSG_STATUS, SESSION_JOINED, false, session_on_status},
     {MSG_LIST, SESSION_JOINED, false, session_on_list},
+    {MSG_ANNOTATE, SESSION_JOINED, false, session_on_annotate},
     {MSG_RESTORE, SESSION_JOINED, false, session_on_restore},
     {MSG_FETCH, SESSION_JOINED, false, session_on_fetch},
     {MSG_PLAN, SESSION_JOINED, false, session_on_plan},
@@ -152,7 +153,7 @@ static int check_rule(const struct session *session, const struct rule *rule, co
                         session->state == SESSION_NEW ? "HELLO" : "JOIN");
     }
     if (rule->rank_only && session->viewer) {
-        return diag_set(diag, CAIRN_E_DENIED, "%s from a viewer, who may only list and read",
+        return diag_set(diag, CAIRN_E_DENIED, "%s from a viewer, who may only list, read and annotate",
                         msg_name(msg->type));
     }
     return 0;

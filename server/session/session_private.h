@@ -153,6 +153,7 @@ HANDLER(abort);
 HANDLER(status);
 HANDLER(list);
 HANDLER(runs);
+HANDLER(annotate);
 HANDLER(restore);
 HANDLER(report);
 HANDLER(fetch);

@@ -154,6 +154,9 @@ static void applied_commit(struct model *model, const struct event *event,
     model->commits[model->commit_count++] =
         (struct model_commit){.id = opening->id, .open_id = opening->open_id};
     assert_int_equal(verdict->seq, model->commit_count);
+    bool tagged = opening->id.step % 2 == 1; /* as the test opens them */
+    model->commits[model->commit_count - 1].tagged = tagged;
+    model->commits[model->commit_count - 1].note_version = tagged ? 1 : 0;
     model->totals.commits++;
 }
 
@@ -173,6 +176,19 @@ static void lower(struct model *model, struct ckpt_id id, enum health health)
     struct model_commit *commit = commit_of(model, id);
     assert_non_null(commit);
     commit->health = health > commit->health ? health : commit->health;
+}
+
+static void applied_note(struct model *model, const struct event *event,
+                         const struct verdict *verdict)
+{
+    struct model_commit *commit = commit_of(model, verdict->id);
+    assert_non_null(commit);
+    double score = event->note.metric_count > 0 ? event->note.metrics[0].value : commit->score;
+    bool tagged = event->note.tag_count > 0 || (commit->tagged && event->note.removed_count == 0);
+    assert_true(score != commit->score || tagged != commit->tagged); /* else nothing to write */
+    commit->score = score;
+    commit->tagged = tagged;
+    assert_int_equal(verdict->note_version, ++commit->note_version);
 }
 
 void model_applied(struct model *model, const struct event *event, const struct verdict *verdict)
@@ -196,6 +212,9 @@ void model_applied(struct model *model, const struct event *event, const struct 
         } else {
             lower(model, event->id, event->health);
         }
+        break;
+    case EVENT_ANNOTATE:
+        applied_note(model, event, verdict);
         break;
     case EVENT_RESTORE_REPORT:
         if (event->code == CAIRN_E_DAMAGED || event->code == CAIRN_E_DIGEST_MISMATCH) {
@@ -302,6 +321,12 @@ static void compare_commits(const struct model *model, const struct run_state *s
         assert_int_equal(commit->entry.open_id, want->open_id);
         assert_int_equal(content, want->open_id);
         assert_int_equal(commit->health, want->health);
+        assert_int_equal(commit->note != NULL ? commit->note->version : 0, want->note_version);
+        if (commit->note != NULL) {
+            assert_int_equal(commit->note->tag_count, want->tagged);
+            assert_int_equal(commit->note->metric_count, want->score != 0);
+            assert_true(want->score == 0 || commit->note->metrics[0].value == want->score);
+        }
         assert_int_equal(commit->on_lineage, on_lineage(model, want->id));
         assert_int_equal(state_status(state, want->id, NULL), SAVE_COMMITTED);
     }

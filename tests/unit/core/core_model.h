@@ -39,6 +39,9 @@ struct model_commit {
     struct ckpt_id id;
     uint64_t open_id;
     enum health health;
+    uint64_t note_version; /* the note: one tag, one metric */
+    bool tagged;
+    double score; /* 0: none */
 };
 
 /* A try of a restore session: who has said OK to which checkpoint. */

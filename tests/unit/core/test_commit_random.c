@@ -155,12 +155,15 @@ static void act_open(struct model_attempt *attempt)
     event.rank = 0;
     event.id.step = 1 + draw(5);
     event.open.deadline_ms = 1000;
+    static const char *tags[] = {"t"};
+    event.open.tags = tags;
     if (attempt->opening_count > attempt->opening_first && chance(25)) { /* a repeated message */
         event.id.step = attempt->openings[attempt->opening_count - 1].id.step;
         event.open_id = attempt->openings[attempt->opening_count - 1].open_id;
     } else {
         event.open_id = model_new_open_id(&sim.model);
     }
+    event.open.tag_count = event.id.step % 2;
     struct verdict verdict = submit(&event);
     if (verdict.code == 0 && verdict.state == SAVE_OPEN) {
         model_learn_opening(attempt, verdict.id, verdict.open_id);
@@ -288,6 +291,28 @@ static void act_health(void)
     submit(&event);
 }
 
+static void act_annotate(void)
+{
+    if (sim.model.commit_count == 0) {
+        return;
+    }
+    static const char *const tags[] = {"t"};
+    const struct metric score = {.name = "score", .value = 1 + (double)draw(3)};
+    struct event event = {
+        .kind = EVENT_ANNOTATE,
+        .selector = {.kind = SELECT_EXACT,
+                     .id = sim.model.commits[draw(sim.model.commit_count)].id}};
+    if (chance(20)) {
+        event.selector = (struct selector){.kind = SELECT_LATEST};
+    }
+    event.note.metrics = &score;
+    event.note.metric_count = (uint32_t)draw(2);
+    event.note.tags = event.note.removed = tags;
+    event.note.tag_count = (uint32_t)draw(2);
+    event.note.removed_count = event.note.tag_count == 0 ? (uint32_t)draw(2) : 0;
+    submit(&event);
+}
+
 static struct model_attempt *choose_attempt(void)
 {
     struct model *model = &sim.model;
@@ -320,8 +345,10 @@ static void act(void)
         act_begin(attempt);
     } else if (what < 97) {
         act_report(attempt);
-    } else {
+    } else if (what < 98 || chance(50)) {
         act_health();
+    } else {
+        act_annotate();
     }
 }
 

@@ -453,6 +453,9 @@ static const struct entry_chain forget_entry = {
 static const char *open_tags[] = {"t1", "t2"};
 static const char *open_names[] = {"loss"};
 static double open_values[] = {-1.5};
+static const char *note_tags[] = {"best", "keep"};
+static struct metric note_metrics[] = {{"loss", 0.25}};
+static const struct entry_note note_entry = {2, 70, 2, 1, note_tags, note_metrics};
 static const struct entry_open open_entry = {
     60, 61, {62, 63}, 3, 2, 1, (const uint8_t *)"m\0d", open_tags, open_names, open_values};
 
@@ -484,6 +487,7 @@ ENTRY_FIXTURE(dead, dead)
 ENTRY_FIXTURE(health, health)
 ENTRY_FIXTURE(restore, restore)
 ENTRY_FIXTURE(report, report)
+ENTRY_FIXTURE(note, note)
 
 static void encode_tree(struct buf *buf)
 {
@@ -556,6 +560,7 @@ const struct fixture fixtures[] = {
     {"entry_health", false, encode_entry_health, recode_entry_health},
     {"entry_restore", false, encode_entry_restore, recode_entry_restore},
     {"entry_report", false, encode_entry_report, recode_entry_report},
+    {"entry_note", false, encode_entry_note, recode_entry_note},
 };
 const size_t fixture_count = ARRAY_LEN(fixtures);
 

@@ -11,6 +11,7 @@
 #include "base/scratch.h"
 #include "format/entries.h"
 #include "format/manifest.h"
+#include "format/note.h"
 #include "format/part.h"
 #include "format/record.h"
 #include "format/tree.h"

@@ -20,7 +20,7 @@ const uint32_t SAMPLE_TYPES[] = {
     MSG_RESOLVED,     MSG_REPORT,     MSG_VERDICT,        MSG_FETCH,   MSG_BYTES,      MSG_PLAN,
     MSG_PLAN_REPLY,   MSG_READ,       MSG_READ_REPLY,     MSG_AGREE,   MSG_AGREED,     MSG_LISTS,
     MSG_HOLDERS,      MSG_DIGESTS,    MSG_COMPARED,       MSG_ARENA,   MSG_DESCRIBE,   MSG_COMPLETE,
-    MSG_HANDED,
+    MSG_HANDED,      MSG_ANNOTATE,     MSG_ANNOTATED,
 };
 const size_t SAMPLE_TYPE_COUNT = ARRAY_LEN(SAMPLE_TYPES);
 
@@ -129,6 +129,29 @@ static struct ckpt_info info(struct sample *s)
     return ret;
 }
 
+static const char **labels(struct sample *s, uint32_t *ret_count)
+{
+    uint32_t count = below32(s, 5);
+    const char **ret = take(s, count, sizeof(*ret));
+    for (uint32_t i = 0; i < count; i++) {
+        ret[i] = text(s, 1, 40);
+    }
+    *ret_count = count;
+    return ret;
+}
+
+static struct metric *metrics(struct sample *s, uint32_t *ret_count)
+{
+    uint32_t count = below32(s, 5);
+    struct metric *ret = take(s, count, sizeof(*ret));
+    for (uint32_t i = 0; i < count; i++) {
+        ret[i].name = text(s, 1, 40);
+        ret[i].value = (double)(int64_t)sample_u64(s) / 1024.0;
+    }
+    *ret_count = count;
+    return ret;
+}
+
 static void make_open(struct sample *s, struct msg_open *open)
 {
     *open = (struct msg_open){
@@ -142,17 +165,8 @@ static void make_open(struct sample *s, struct msg_open *open)
     uint8_t *metadata = take(s, open->metadata_bytes, 1);
     fill(s, open->metadata_bytes, metadata);
     open->metadata = metadata;
-    open->tag_count = below32(s, 5);
-    open->tags = take(s, open->tag_count, sizeof(*open->tags));
-    for (uint32_t i = 0; i < open->tag_count; i++) {
-        open->tags[i] = text(s, 1, 40);
-    }
-    open->metric_count = below32(s, 5);
-    open->metrics = take(s, open->metric_count, sizeof(*open->metrics));
-    for (uint32_t i = 0; i < open->metric_count; i++) {
-        open->metrics[i].name = text(s, 1, 40);
-        open->metrics[i].value = (double)(int64_t)sample_u64(s) / 1024.0;
-    }
+    open->tags = labels(s, &open->tag_count);
+    open->metrics = metrics(s, &open->metric_count);
 }
 
 static uint32_t make_data(struct sample *s, struct msg_data *data)
@@ -316,6 +330,16 @@ static void make_save(struct sample *s, uint32_t type, struct msg *ret, uint32_t
     }
 }
 
+static struct selector selector(struct sample *s)
+{
+    struct selector ret = {.kind = (enum select_kind)sample_below(s, 3)};
+    if (ret.kind != SELECT_LATEST) {
+        ret.id = ckpt(s);
+        ret.id.term = ret.kind == SELECT_STEP ? 0 : ret.id.term;
+    }
+    return ret;
+}
+
 static void make_list(struct sample *s, uint32_t type, struct msg *ret)
 {
     if (type == MSG_STATUS) {
@@ -341,6 +365,18 @@ static void make_list(struct sample *s, uint32_t type, struct msg *ret)
         for (uint32_t i = 0; i < r->count; i++) {
             r->names[i] = run(s);
         }
+    } else if (type == MSG_ANNOTATE) {
+        struct msg_annotate *a = &ret->u.annotate;
+        a->selector = selector(s);
+        a->metrics = metrics(s, &a->metric_count);
+        a->tags = labels(s, &a->tag_count);
+        a->removed = labels(s, &a->removed_count);
+    } else if (type == MSG_ANNOTATED) {
+        struct ckpt_info *i = &ret->u.annotated.info;
+        *i = info(s);
+        i->note_version = number(s);
+        i->tags = labels(s, &i->tag_count);
+        i->metrics = metrics(s, &i->metric_count);
     }
 }
 
@@ -349,11 +385,7 @@ static void make_restore(struct sample *s, uint32_t type, struct msg *ret, uint3
     if (type == MSG_RESTORE) {
         struct msg_restore *r = &ret->u.restore;
         *r = (struct msg_restore){.ordinal = (uint32_t)number(s)};
-        r->selector.kind = (enum select_kind)sample_below(s, 3);
-        if (r->selector.kind != SELECT_LATEST) {
-            r->selector.id = ckpt(s);
-            r->selector.id.term = r->selector.kind == SELECT_STEP ? 0 : r->selector.id.term;
-        }
+        r->selector = selector(s);
         r->allow_older = flip(s);
         r->wait_ms = number(s);
     } else if (type == MSG_RESOLVED) {

@@ -30,13 +30,26 @@ static void dump_object(struct buf *buf, const struct object_id *o)
     U(o, term), U(o, step), U(o, writer), U(o, rank), U(o, sequence);
 }
 
+static void dump_labels(struct buf *buf, uint32_t tag_count, const char *const *tags,
+                        uint32_t metric_count, const struct metric *metrics)
+{
+    buf_printf(buf, "tag_count=%u\nmetric_count=%u\n", tag_count, metric_count);
+    for (uint32_t i = 0; i < tag_count; i++) {
+        buf_printf(buf, "tag=<%s>\n", tags[i]);
+    }
+    for (uint32_t i = 0; i < metric_count; i++) {
+        buf_printf(buf, "metric=<%s> value=%a\n", metrics[i].name, metrics[i].value);
+    }
+}
+
 static void dump_info(struct buf *buf, const struct ckpt_info *i)
 {
     CKPT(i, id), CKPT(i, parent), U(i, seq), U(i, plain_bytes), U(i, stored_bytes),
         U(i, manifest_bytes);
     H(i, manifest_sha256), I(i, wall_ns), U(i, world_size), U(i, state), U(i, health),
         U(i, sealed_count);
-    U(i, on_lineage), U(i, is_latest), T(i, text);
+    U(i, on_lineage), U(i, is_latest), T(i, text), U(i, note_version);
+    dump_labels(buf, i->tag_count, i->tags, i->metric_count, i->metrics);
 }
 
 static void dump_session(const struct msg *msg, struct buf *buf)
@@ -72,15 +85,9 @@ static void dump_session(const struct msg *msg, struct buf *buf)
 static void dump_open(const struct msg_open *o, struct buf *buf)
 {
     U(o, step), U(o, ordinal), CKPT(o, parent), U(o, newest_seen), U(o, open_id), U(o, deadline_ms);
-    U(o, wait_ms), H(o, list_hash), U(o, metadata_bytes), U(o, tag_count), U(o, metric_count);
+    U(o, wait_ms), H(o, list_hash), U(o, metadata_bytes);
     dump_hex(buf, "metadata", o->metadata_bytes, o->metadata);
-    for (uint32_t i = 0; i < o->tag_count; i++) {
-        T(o, tags[i]);
-    }
-    for (uint32_t i = 0; i < o->metric_count; i++) {
-        T(o, metrics[i].name);
-        buf_printf(buf, "value=%a\n", o->metrics[i].value);
-    }
+    dump_labels(buf, o->tag_count, o->tags, o->metric_count, o->metrics);
 }
 
 static void dump_data(const struct msg_data *d, struct buf *buf)
@@ -182,6 +189,15 @@ static void dump_save_end(const struct msg *msg, struct buf *buf)
     }
 }
 
+static void dump_annotate(const struct msg_annotate *a, struct buf *buf)
+{
+    U(a, selector.kind), CKPT(a, selector.id), U(a, removed_count);
+    dump_labels(buf, a->tag_count, a->tags, a->metric_count, a->metrics);
+    for (uint32_t i = 0; i < a->removed_count; i++) {
+        T(a, removed[i]);
+    }
+}
+
 static void dump_list(const struct msg *msg, struct buf *buf)
 {
     switch ((unsigned)msg->type) {
@@ -208,6 +224,12 @@ static void dump_list(const struct msg *msg, struct buf *buf)
         for (uint32_t i = 0; i < msg->u.runs_reply.count; i++) {
             T(&msg->u.runs_reply, names[i].project), T(&msg->u.runs_reply, names[i].run);
         }
+        break;
+    case MSG_ANNOTATE:
+        dump_annotate(&msg->u.annotate, buf);
+        break;
+    case MSG_ANNOTATED:
+        dump_info(buf, &msg->u.annotated.info);
         break;
     default:
         break;

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Annotations: tags and metrics of a committed checkpoint, beside its manifest, which never changes.
+ * The note goes with the chain entry's sequence. Pure.
+ */
+#include "core_private.h"
+
+uint64_t step_put_note(struct step *step, uint64_t seq, const struct state_commit *commit,
+                       const struct note_change *change)
+{
+    const struct entry_note *before = commit != NULL ? commit->note : NULL;
+    struct entry_note note;
+    struct diag diag = DIAG_INIT;
+    int status = note_apply(before, change, step->scratch, &note, &diag);
+    if (status != 0) {
+        step_fail(step, status, "%s", diag.text);
+        return 0;
+    }
+    if (note.version == (before != NULL ? before->version : 0)) {
+        return note.version;
+    }
+    note.wall_ns = step->event->wall_ns;
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    key_note(seq, key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_note_encode(&note, &buf);
+    step_guard_as_read(step, key, commit != NULL ? commit->note_raw : (struct record_value){0});
+    step_put(step, key, &buf);
+    return note.version;
+}
+
+/* The head as read stands for "committed, and not forgotten since", and for what a selector by step
+ * means; only `latest` looks at the health too. */
+void on_annotate(struct step *step)
+{
+    const struct event *event = step->event;
+    const struct state_commit *commit = NULL;
+    struct diag diag = DIAG_INIT;
+    int status = state_select(step->state, &event->selector, &commit, &diag);
+    if (status != 0) {
+        step_fail(step, status, "%s", diag.text);
+        return;
+    }
+    step_answer_committed(step, commit);
+    step->ret->proven = false; /* that it was annotated is not what is permanent */
+    step_guard_head(step);
+    if (event->selector.kind == SELECT_LATEST) {
+        char key[ENTRY_KEY_MAX];
+        key_health(commit->entry.seq, key);
+        step_guard_as_read(step, key, commit->health_raw);
+    }
+    step->ret->note_version = step_put_note(step, commit->entry.seq, commit, &event->note);
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Annotations: tags and metrics of a committed checkpoint, versioned, beside its manifest.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core_fixture.h"
+
+static const struct actor alone = {.token = 1, .world_size = 1};
+
+static int setup(void **ret)
+{
+    static struct core_fixture fixture;
+    core_fixture_init(&fixture);
+    core_save(&fixture, &alone, 10);
+    core_save(&fixture, &alone, 20);
+    *ret = &fixture;
+    return 0;
+}
+
+static int teardown(void **ret)
+{
+    core_fixture_fini(*ret);
+    return 0;
+}
+
+static struct event note_event(struct selector selector)
+{
+    return (struct event){.kind = EVENT_ANNOTATE, .selector = selector, .wall_ns = 8};
+}
+
+static int set_metric(struct core_fixture *f, struct selector selector, const char *name,
+                      double value)
+{
+    struct metric metric = {.name = name, .value = value};
+    struct event event = note_event(selector);
+    event.note.metrics = &metric;
+    event.note.metric_count = 1;
+    return core_run(f, &event);
+}
+
+static int set_tag(struct core_fixture *f, struct selector selector, const char *tag, bool remove)
+{
+    struct event event = note_event(selector);
+    event.note.tags = event.note.removed = &tag;
+    event.note.tag_count = remove ? 0 : 1;
+    event.note.removed_count = remove ? 1 : 0;
+    return core_run(f, &event);
+}
+
+static const struct entry_note *note_of(const struct core_fixture *f, uint64_t step)
+{
+    return state_commit_find(&f->state, ID(1, step))->note;
+}
+
+/* Goal: metrics are set and replaced by name, tags added and removed; each change is a version, the
+ * same again is none. */
+static void a_note_is_merged_and_counted(void **ret)
+{
+    struct core_fixture *f = *ret;
+    assert_null(note_of(f, 10));
+    assert_int_equal(set_metric(f, EXACT(1, 10), "loss", 2.5), 0);
+    assert_ckpt(f->verdict.id, 1, 10);
+    assert_int_equal(f->verdict.note_version, 1);
+    assert_int_equal(set_metric(f, STEP(10), "acc", 0.5), 0);
+    assert_int_equal(set_metric(f, EXACT(1, 10), "loss", 1.25), 0);
+    assert_int_equal(set_tag(f, EXACT(1, 10), "best", false), 0);
+    assert_int_equal(set_tag(f, EXACT(1, 10), "a", false), 0);
+    assert_int_equal(set_tag(f, EXACT(1, 10), "best", true), 0);
+    uint64_t version = record_version(f->record);
+    assert_int_equal(set_tag(f, EXACT(1, 10), "a", false), 0);
+    assert_int_equal(set_tag(f, EXACT(1, 10), "never there", true), 0);
+    assert_int_equal(set_metric(f, EXACT(1, 10), "loss", 1.25), 0);
+    assert_int_equal(f->verdict.note_version, 6);
+    assert_int_equal(record_version(f->record), version);
+    const struct entry_note *note = note_of(f, 10);
+    assert_int_equal(note->version, 6);
+    assert_int_equal(note->wall_ns, 8);
+    assert_int_equal(note->tag_count, 1);
+    assert_string_equal(note->tags[0], "a");
+    assert_int_equal(note->metric_count, 2);
+    assert_string_equal(note->metrics[0].name, "acc");
+    assert_true(note->metrics[1].value == 1.25);
+    assert_null(note_of(f, 20));
+    assert_int_equal(set_tag(f, LATEST, "newest", false), 0);
+    assert_string_equal(note_of(f, 20)->tags[0], "newest");
+}
+
+/* Goal: what the save was given is the note's first version, written with the commit. */
+static void a_commit_writes_the_first_note(void **ret)
+{
+    struct core_fixture *f = *ret;
+    const char *tags[] = {"z", "a", "z"}, *names[] = {"lr", "loss", "lr"};
+    double values[] = {1, NAN, 3};
+    struct event open = open_event(&alone, 30, 5);
+    open.open.tags = tags;
+    open.open.tag_count = 3;
+    open.open.metric_names = names;
+    open.open.metric_values = values;
+    open.open.metric_count = 3;
+    assert_int_equal(core_run(f, &open), 0);
+    assert_int_equal(core_seal(f, ID(1, 30), 5, 0), 0);
+    assert_int_equal(core_commit(f, ID(1, 30), 5), 0);
+    const struct entry_note *note = note_of(f, 30);
+    assert_int_equal(note->version, 1);
+    assert_int_equal(note->tag_count, 2);
+    assert_string_equal(note->tags[0], "a");
+    assert_int_equal(note->metric_count, 2);
+    assert_true(isnan(note->metrics[0].value)); /* as the manifest has it */
+    assert_true(note->metrics[1].value == 3);
+    assert_int_equal(set_tag(f, EXACT(1, 30), "z", true), 0);
+    assert_int_equal(note_of(f, 30)->tag_count, 1);
+    assert_int_equal(note_of(f, 30)->metric_count, 2);
+}
+
+/* Goal: what cannot be is refused by name and changes nothing. */
+static void bad_notes_are_refused(void **ret)
+{
+    struct core_fixture *f = *ret;
+    char label[200];
+    uint64_t version = record_version(f->record);
+    assert_int_equal(set_metric(f, EXACT(1, 10), "loss", NAN), CAIRN_E_INVALID);
+    assert_non_null(strstr(f->verdict.diag.text, "\"loss\""));
+    assert_int_equal(set_metric(f, EXACT(1, 10), "", 1), CAIRN_E_INVALID);
+    assert_int_equal(set_tag(f, EXACT(1, 10), "bad \xff", false), CAIRN_E_INVALID);
+    memset(label, 'x', sizeof(label));
+    label[LABEL_BYTES_MAX + 1] = '\0';
+    assert_int_equal(set_tag(f, EXACT(1, 10), label, false), CAIRN_E_INVALID);
+    const char *both = "both";
+    struct event event = note_event(EXACT(1, 10));
+    event.note.tags = event.note.removed = &both;
+    event.note.tag_count = event.note.removed_count = 1;
+    assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
+    assert_non_null(strstr(f->verdict.diag.text, "both"));
+    assert_int_equal(set_tag(f, EXACT(1, 15), "x", false), CAIRN_E_NOT_FOUND);
+    assert_int_equal(set_tag(f, STEP(15), "x", false), CAIRN_E_NOT_FOUND);
+    assert_int_equal(core_open(f, &alone, 30, 5), 0);
+    version++;
+    assert_int_equal(set_tag(f, EXACT(1, 30), "x", false), CAIRN_E_NOT_FOUND); /* not committed */
+    assert_int_equal(record_version(f->record), version);
+    for (unsigned i = 0; i < LIMIT_TAGS; i++) {
+        snprintf(label, sizeof(label), "tag%u", i);
+        assert_int_equal(set_tag(f, EXACT(1, 10), label, false), 0);
+    }
+    assert_int_equal(set_tag(f, EXACT(1, 10), "one more", false), CAIRN_E_TOO_LARGE);
+    assert_int_equal(set_tag(f, EXACT(1, 10), "tag7", false), 0);
+    for (unsigned i = 0; i < LIMIT_METRICS; i++) {
+        snprintf(label, sizeof(label), "metric%u", i);
+        assert_int_equal(set_metric(f, EXACT(1, 10), label, i), 0);
+    }
+    assert_int_equal(set_metric(f, EXACT(1, 10), "one more", 1), CAIRN_E_TOO_LARGE);
+    assert_int_equal(set_metric(f, EXACT(1, 10), "metric7", 70), 0);
+}
+
+/* Goal: two drivers that annotate at once lose nothing: the second one's copy is behind and
+ * conflicts; so does one that has not seen the newest commit. */
+static void stale_notes_conflict(void **ret)
+{
+    struct core_fixture *f = *ret;
+    const char *tag = "mine";
+    struct event event = note_event(EXACT(1, 10));
+    event.note.tags = &tag;
+    event.note.tag_count = 1;
+    struct stale stale;
+    stale_init(&stale, f, &event);
+    assert_int_equal(set_tag(f, EXACT(1, 10), "theirs", false), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(note_of(f, 10)->tag_count, 1);
+    stale_init(&stale, f, &event);
+    core_save(f, &alone, 30);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &event), 0);
+    assert_int_equal(note_of(f, 10)->tag_count, 2);
+}
+
+/* Goal: a note without its commit is damage, not ignored. */
+static void a_note_about_nothing_is_damage(void **ret)
+{
+    struct core_fixture *f = *ret;
+    assert_int_equal(set_tag(f, EXACT(1, 10), "x", false), 0);
+    char from[ENTRY_KEY_MAX], to[ENTRY_KEY_MAX];
+    struct record_value value;
+    key_note(state_commit_find(&f->state, ID(1, 10))->entry.seq, from);
+    key_note(77, to);
+    assert_true(record_get(f->record, from, &value));
+    struct record_change change = {.key = to, .value = value};
+    struct record_update update = {.change_count = 1, .changes = &change};
+    assert_int_equal(record_apply(f->record, &update, NULL), 0);
+    struct scratch scratch;
+    struct run_state state;
+    struct diag diag = DIAG_INIT;
+    scratch_init(&scratch, MIB(4));
+    assert_int_equal(run_state_load(f->record, &scratch, &state, &diag), CAIRN_E_DAMAGED);
+    assert_non_null(strstr(diag.text, "note"));
+    scratch_fini(&scratch);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_note_is_merged_and_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_commit_writes_the_first_note, setup, teardown),
+        cmocka_unit_test_setup_teardown(bad_notes_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(stale_notes_conflict, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_note_about_nothing_is_damage, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
