@@ -66,4 +66,5 @@ _Static_assert(sizeof(struct cairn_restore_options) == 40, "cairn_restore_option
 _Static_assert(sizeof(struct cairn_progress) == 40, "cairn_progress");
 _Static_assert(sizeof(struct cairn_result) == 56, "cairn_result");
 _Static_assert(sizeof(struct cairn_checkpoint) == 96, "cairn_checkpoint");
+_Static_assert(sizeof(struct cairn_annotation) == 72, "cairn_annotation");
 #endif

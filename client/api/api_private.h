@@ -157,7 +157,8 @@ int error_fill(struct cairn_error *err, int code, const struct diag *diag);
 const char *error_remedy(int code);
 
 /* Copies a caller's struct that begins with its size over *ret, which holds the defaults and
- * `bytes` in its size; NULL leaves them. INVALID, UNSUPPORTED (fields that this version does not
+ * `bytes` in its size; NULL leaves them, and so do the fields that a program built with an older
+ * header does not have. INVALID, UNSUPPORTED (fields that this version does not
  * know are in use). */
 int MUST_USE args_copy(const char *what, size_t bytes, const void *from, void *ret,
                        struct diag *diag);

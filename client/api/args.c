@@ -11,6 +11,25 @@
 /* Ten years: nobody waits longer, and its nanoseconds fit. */
 #define DEADLINE_MS_MAX (INT64_C(10) * 366 * 24 * 3600 * 1000)
 
+/* What the first version of each struct had: a program that was built with it goes on. */
+static const struct first_size {
+    const char *what;
+    size_t bytes;
+} first_sizes[] = {
+    {"cairn_options", 112},   {"cairn_save_options", 64}, {"cairn_restore_options", 40},
+    {"cairn_checkpoint", 96}, {"cairn_annotation", 72},
+};
+
+static size_t first_size_of(const char *what, size_t bytes)
+{
+    for (size_t i = 0; i < ARRAY_LEN(first_sizes); i++) {
+        if (strcmp(first_sizes[i].what, what) == 0 && first_sizes[i].bytes < bytes) {
+            return first_sizes[i].bytes;
+        }
+    }
+    return bytes;
+}
+
 int args_copy(const char *what, size_t bytes, const void *from, void *ret, struct diag *diag)
 {
     size_t given;
@@ -18,7 +37,7 @@ int args_copy(const char *what, size_t bytes, const void *from, void *ret, struc
         return 0;
     }
     memcpy(&given, from, sizeof given);
-    if (given < bytes) {
+    if (given < first_size_of(what, bytes)) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "%s.size is %zu, it must be %zu: start from %s's INIT macro of cairn.h",
                         what, given, bytes, what);
@@ -31,7 +50,7 @@ int args_copy(const char *what, size_t bytes, const void *from, void *ret, struc
                             what, i, CAIRN_VERSION);
         }
     }
-    memcpy(ret, from, bytes);
+    memcpy(ret, from, given < bytes ? given : bytes);
     return 0;
 }
 

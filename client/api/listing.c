@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn_list and cairn_status: one small request at a time, posted to the handle's thread and
- * waited for. The request lies on the caller's stack: it is answered, or the handle's thread is
- * gone for good. The caller's thread, but for start and on_done.
+ * cairn_list, cairn_status, cairn_annotate: one small request at a time, posted to the handle's
+ * thread and waited for. The request lies on the caller's stack: it is answered, or the handle's
+ * thread is gone for good. The caller's thread, but for start and on_done.
  */
 #include "api_private.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,10 +91,45 @@ static struct cairn_checkpoint convert(const struct ckpt_info *info)
     return to;
 }
 
+struct list_item {
+    struct cairn_checkpoint checkpoint;
+    uint32_t tag_count, metric_count;
+    const char **tags;
+    struct metric *metrics;
+};
+
 struct cairn_list {
     size_t count, room;
-    struct cairn_checkpoint *items;
+    struct list_item *items;
+    struct scratch scratch; /* tags and metrics */
 };
+
+enum { LIST_SCRATCH_MAX = 1 << 30 };
+
+static int list_copy_note(struct cairn_list *list, const struct ckpt_info *info,
+                          struct list_item *ret, struct diag *diag)
+{
+    struct scratch *scratch = &list->scratch;
+    bool fits = true;
+    ret->tag_count = info->tag_count;
+    ret->metric_count = info->metric_count;
+    ret->tags = scratch_array(scratch, info->tag_count + 1u, sizeof *ret->tags);
+    ret->metrics = scratch_array(scratch, info->metric_count + 1u, sizeof *ret->metrics);
+    fits = ret->tags != NULL && ret->metrics != NULL;
+    for (uint32_t i = 0; fits && i < info->tag_count; i++) {
+        ret->tags[i] = scratch_string(scratch, strlen(info->tags[i]), info->tags[i]);
+        fits = ret->tags[i] != NULL;
+    }
+    for (uint32_t i = 0; fits && i < info->metric_count; i++) {
+        const char *name = info->metrics[i].name;
+        ret->metrics[i].name = scratch_string(scratch, strlen(name), name);
+        ret->metrics[i].value = info->metrics[i].value;
+        fits = ret->metrics[i].name != NULL;
+    }
+    return fits ? 0
+                : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a list of %zu checkpoints",
+                           list->count);
+}
 
 static int list_append(struct cairn_list *list, const struct ckpt_info *info, struct diag *diag)
 {
@@ -102,7 +138,7 @@ static int list_append(struct cairn_list *list, const struct ckpt_info *info, st
     }
     if (list->count == list->room) {
         size_t room = list->room > 0 ? list->room * 2 : 64;
-        struct cairn_checkpoint *items = realloc(list->items, room * sizeof *items);
+        struct list_item *items = realloc(list->items, room * sizeof *items);
         if (items == NULL) {
             return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a list of %zu checkpoints",
                             list->count);
@@ -110,8 +146,11 @@ static int list_append(struct cairn_list *list, const struct ckpt_info *info, st
         list->items = items;
         list->room = room;
     }
-    list->items[list->count++] = convert(info);
-    return 0;
+    struct list_item *item = &list->items[list->count];
+    item->checkpoint = convert(info);
+    int rc = list_copy_note(list, info, item, diag);
+    list->count += rc == 0 ? 1 : 0;
+    return rc;
 }
 
 static int list_page(struct cairn *cairn, struct cairn_list *list, uint64_t deadline_ms,
@@ -168,6 +207,7 @@ static int run_list(void *arg, struct diag *diag)
     if (list == NULL) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a list");
     }
+    scratch_init(&list->scratch, LIST_SCRATCH_MAX);
     uint64_t end_ms =
         args_now_ns() / 1000000 + args_deadline_ms(call->deadline_ms, call->cairn->io_deadline_ms);
     uint64_t before = 0;
@@ -194,16 +234,36 @@ size_t cairn_list_count(const cairn_list_t *list) { return list != NULL ? list->
 void cairn_list_get(const cairn_list_t *list, size_t idx, struct cairn_checkpoint *io)
 {
     if (list != NULL && io != NULL && idx < list->count) {
-        args_give(sizeof list->items[idx], &list->items[idx], io);
+        args_give(sizeof list->items[idx].checkpoint, &list->items[idx].checkpoint, io);
     }
 }
 
 void cairn_list_free(cairn_list_t *list)
 {
     if (list != NULL) {
+        scratch_fini(&list->scratch);
         free(list->items);
         free(list);
     }
+}
+
+const char *cairn_list_tag(const cairn_list_t *list, size_t idx, size_t tag_idx)
+{
+    bool there = list != NULL && idx < list->count && tag_idx < list->items[idx].tag_count;
+    return there ? list->items[idx].tags[tag_idx] : NULL;
+}
+
+const char *cairn_list_metric(const cairn_list_t *list, size_t idx, size_t metric_idx,
+                              double *ret_value)
+{
+    if (list == NULL || idx >= list->count || metric_idx >= list->items[idx].metric_count) {
+        return NULL;
+    }
+    const struct metric *metric = &list->items[idx].metrics[metric_idx];
+    if (ret_value != NULL) {
+        *ret_value = metric->value;
+    }
+    return metric->name;
 }
 
 struct status_call {
@@ -242,4 +302,108 @@ int cairn_status(cairn_t *cairn, int64_t deadline_ms, struct cairn_checkpoint *i
 {
     struct status_call call = {cairn, deadline_ms, io};
     return guard_call(cairn, run_status, &call, err);
+}
+
+/* --- annotate ------------------------------------------------------------------------ */
+
+struct annotate_call {
+    struct cairn *cairn;
+    uint64_t step;
+    const struct cairn_annotation *annotation;
+};
+
+static int check_labels(const char *what, const char *const *labels, size_t count,
+                        struct diag *diag)
+{
+    if (count > LIMIT_TAGS || (count > 0 && labels == NULL)) {
+        return diag_set(diag, count > LIMIT_TAGS ? CAIRN_E_TOO_LARGE : CAIRN_E_INVALID,
+                        "%zu %ss%s; at most %d are allowed", count, what,
+                        labels == NULL ? " at NULL" : "", LIMIT_TAGS);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (labels[i] == NULL || !text_is_valid(strlen(labels[i]), labels[i], LABEL_BYTES_MAX)) {
+            return diag_set(diag, CAIRN_E_INVALID, "%s %zu: 1 to %d bytes of UTF-8 are allowed",
+                            what, i, LABEL_BYTES_MAX);
+        }
+    }
+    return 0;
+}
+
+/* Borrowed for the request, but for the metrics, whose struct is ours. */
+static int make_annotate(const struct cairn_annotation *from, struct metric *metrics,
+                         struct msg_annotate *ret, struct diag *diag)
+{
+    if (from->metric_count > LIMIT_METRICS || (from->metric_count > 0 && from->metrics == NULL)) {
+        return diag_set(diag, from->metrics == NULL ? CAIRN_E_INVALID : CAIRN_E_TOO_LARGE,
+                        "%zu metrics%s; at most %d are allowed", from->metric_count,
+                        from->metrics == NULL ? " at NULL" : "", LIMIT_METRICS);
+    }
+    for (size_t i = 0; i < from->metric_count; i++) {
+        metrics[i] = (struct metric){from->metrics[i].name, from->metrics[i].value};
+        int rc = check_labels("name of a metric", &metrics[i].name, 1, diag);
+        if (rc == 0 && isnan(metrics[i].value)) {
+            rc = diag_set(diag, CAIRN_E_INVALID, "metric \"%s\" is not a number (NaN)",
+                          metrics[i].name);
+        }
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    int rc = check_labels("tag", from->tags, from->tag_count, diag);
+    rc = rc != 0 ? rc
+                 : check_labels("removed tag", from->removed_tags, from->removed_tag_count, diag);
+    ret->metrics = metrics;
+    ret->metric_count = (uint32_t)from->metric_count;
+    ret->tag_count = (uint32_t)from->tag_count;
+    ret->removed_count = (uint32_t)from->removed_tag_count;
+    /* The message only reads them; its lists are not const because decoding fills them. */
+    memcpy(&ret->tags, &from->tags, sizeof ret->tags);
+    memcpy(&ret->removed, &from->removed_tags, sizeof ret->removed);
+    return rc;
+}
+
+static int run_annotate(void *arg, struct diag *diag)
+{
+    const struct annotate_call *call = arg;
+    struct cairn_annotation annotation = CAIRN_ANNOTATION_INIT;
+    struct metric metrics[LIMIT_METRICS];
+    int rc = handle_check_may_block(call->cairn, diag);
+    if (rc == 0 && call->cairn->viewer) {
+        rc = diag_set(diag, CAIRN_E_READ_ONLY,
+                      "the handle was opened with read_only: it cannot annotate");
+    }
+    rc = rc != 0 ? rc
+                 : args_copy("cairn_annotation", sizeof annotation, call->annotation, &annotation,
+                             diag);
+    if (rc == 0 && call->step == CAIRN_LATEST && annotation.term != 0) {
+        rc = diag_set(diag, CAIRN_E_INVALID, "annotation.term is %llu without a step",
+                      (unsigned long long)annotation.term);
+    }
+    struct request request = {.cairn = call->cairn};
+    struct msg_annotate *msg = &request.call.request.u.annotate;
+    rc = rc != 0 ? rc : make_annotate(&annotation, metrics, msg, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    request.call.deadline_ms =
+        args_deadline_ms(annotation.deadline_ms, call->cairn->io_deadline_ms);
+    request.call.request.type = MSG_ANNOTATE;
+    if (call->step != CAIRN_LATEST) {
+        msg->selector.kind = annotation.term != 0 ? SELECT_EXACT : SELECT_STEP;
+        msg->selector.id = (struct ckpt_id){.term = annotation.term, .step = call->step};
+    }
+    rc = ask(&request, diag);
+    if (rc == 0) {
+        engine_call_fini(&request.call);
+    } else {
+        diag_add(diag, "annotate step %llu", (unsigned long long)call->step);
+    }
+    return rc;
+}
+
+int cairn_annotate(cairn_t *cairn, uint64_t step, const struct cairn_annotation *annotation,
+                   struct cairn_error *err)
+{
+    struct annotate_call call = {cairn, step, annotation};
+    return guard_call(cairn, run_annotate, &call, err);
 }

@@ -398,9 +398,37 @@ CAIRN_API int CAIRN_MUST_USE cairn_list(cairn_t *cairn, int64_t deadline_ms, cai
 CAIRN_API size_t cairn_list_count(const cairn_list_t *list);
 CAIRN_API void cairn_list_get(const cairn_list_t *list, size_t idx, struct cairn_checkpoint *io);
 CAIRN_API void cairn_list_free(cairn_list_t *list);
+/* Tags and metrics of the idx-th: those of its save, and what was annotated since; sorted. NULL
+ * past the end. Valid until the list is freed. */
+CAIRN_API const char *cairn_list_tag(const cairn_list_t *list, size_t idx, size_t tag_idx);
+CAIRN_API const char *cairn_list_metric(const cairn_list_t *list, size_t idx, size_t metric_idx,
+                                        double *ret_value);
 /* io->term and io->step say which; the truth about it, also after a lost answer. */
 CAIRN_API int CAIRN_MUST_USE cairn_status(cairn_t *cairn, int64_t deadline_ms,
                                           struct cairn_checkpoint *io, struct cairn_error *err);
+
+struct cairn_annotation {
+    size_t size;
+    uint64_t term;                      /* 0: the newest on the lineage that has the step */
+    int64_t deadline_ms;                /* 0: the handle's io_deadline_ms */
+    const struct cairn_metric *metrics; /* set, or replaced by name */
+    size_t metric_count;
+    const char *const *tags; /* added */
+    size_t tag_count;
+    const char *const *removed_tags;
+    size_t removed_tag_count;
+};
+#define CAIRN_ANNOTATION_INIT                                   \
+    {                                                           \
+        sizeof(struct cairn_annotation), 0, 0, 0, 0, 0, 0, 0, 0 \
+    }
+/* What is known only after a save: metrics and tags of a committed checkpoint, kept beside its
+ * manifest, which never changes. step CAIRN_LATEST: the latest. One rank calls it, at any time; the
+ * same again changes nothing. NOT_FOUND (never committed, forgotten), INVALID (NaN, by name),
+ * TOO_LARGE (more than 32 tags or 64 metrics), READ_ONLY. */
+CAIRN_API int CAIRN_MUST_USE cairn_annotate(cairn_t *cairn, uint64_t step,
+                                            const struct cairn_annotation *annotation,
+                                            struct cairn_error *err);
 
 #ifdef __cplusplus
 }

@@ -108,8 +108,9 @@ struct merge {
 static int copy_label(struct merge *merge, const char *what, const char *text, const char **ret)
 {
     if (text == NULL || !text_is_valid(strlen(text), text, LABEL_BYTES_MAX)) {
-        return diag_set(merge->diag, CAIRN_E_INVALID, "%s \"%.40s\": 1 to %d bytes of UTF-8 are allowed",
-                        what, text != NULL ? text : "", LABEL_BYTES_MAX);
+        return diag_set(merge->diag, CAIRN_E_INVALID,
+                        "%s \"%.40s\": 1 to %d bytes of UTF-8 are allowed", what,
+                        text != NULL ? text : "", LABEL_BYTES_MAX);
     }
     *ret = scratch_string(merge->scratch, strlen(text), text);
     return *ret != NULL ? 0 : doc_no_memory("note", merge->diag);

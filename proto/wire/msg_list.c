@@ -185,8 +185,7 @@ static void annotate_encode(struct enc *enc, const struct msg *msg)
     pb.selector = enc_selector(annotate->selector, &selector, &id);
     pb.metrics = enc_metrics(enc, annotate->metric_count, annotate->metrics, &pb.n_metrics);
     pb.tags = enc_tags(enc, annotate->tag_count, annotate->tags, &pb.n_tags);
-    pb.removed_tags =
-        enc_tags(enc, annotate->removed_count, annotate->removed, &pb.n_removed_tags);
+    pb.removed_tags = enc_tags(enc, annotate->removed_count, annotate->removed, &pb.n_removed_tags);
     enc_pack(enc, &pb.base);
 }
 

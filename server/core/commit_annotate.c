@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Annotations: tags and metrics of a committed checkpoint, beside its manifest, which never changes.
- * The note goes with the chain entry's sequence. Pure.
+ * Annotations: tags and metrics of a committed checkpoint, beside its manifest, which never
+ * changes. The note goes with the chain entry's sequence. Pure.
  */
 #include "core_private.h"
 

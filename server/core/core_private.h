@@ -51,8 +51,8 @@ uint64_t step_append(struct step *step, struct entry_chain *entry);
 void step_lower_health(struct step *step, const struct state_commit *commit, enum health health,
                        const char *reason);
 
-/* Writes the note of the chain entry `seq` with the change, guarded as read; nothing where it changes
- * nothing. The note's version afterwards. */
+/* Writes the note of the chain entry `seq` with the change, guarded as read; nothing where it
+ * changes nothing. The note's version afterwards. */
 uint64_t step_put_note(struct step *step, uint64_t seq, const struct state_commit *commit,
                        const struct note_change *change);
 

@@ -24,20 +24,20 @@ static struct ckpt_info commit_info(const struct run_state *state,
     const struct entry_chain *entry = &commit->entry;
     const struct entry_note *note = commit->note;
     struct ckpt_info info = {.id = entry->id,
-                              .parent = parent_of(state, entry->id.term),
-                              .seq = entry->seq,
-                              .plain_bytes = entry->plain_bytes,
-                              .stored_bytes = entry->stored_bytes,
-                              .manifest_bytes = entry->manifest_bytes,
-                              .manifest_sha256 = entry->manifest_sha256,
-                              .wall_ns = entry->wall_ns,
-                              .world_size = entry->world_size,
-                              .state = commit->forgotten ? CKPT_FORGOTTEN : CKPT_COMMITTED,
-                              .health = commit->health,
-                              .sealed_count = entry->world_size,
-                              .on_lineage = commit->on_lineage,
-                              .is_latest = commit == latest,
-                              .text = ""};
+                             .parent = parent_of(state, entry->id.term),
+                             .seq = entry->seq,
+                             .plain_bytes = entry->plain_bytes,
+                             .stored_bytes = entry->stored_bytes,
+                             .manifest_bytes = entry->manifest_bytes,
+                             .manifest_sha256 = entry->manifest_sha256,
+                             .wall_ns = entry->wall_ns,
+                             .world_size = entry->world_size,
+                             .state = commit->forgotten ? CKPT_FORGOTTEN : CKPT_COMMITTED,
+                             .health = commit->health,
+                             .sealed_count = entry->world_size,
+                             .on_lineage = commit->on_lineage,
+                             .is_latest = commit == latest,
+                             .text = ""};
     if (note) { /* borrowed from the state, as long as the reply is made */
         info.note_version = note->version;
         info.tag_count = note->tag_count;

@@ -153,7 +153,8 @@ static int check_rule(const struct session *session, const struct rule *rule, co
                         session->state == SESSION_NEW ? "HELLO" : "JOIN");
     }
     if (rule->rank_only && session->viewer) {
-        return diag_set(diag, CAIRN_E_DENIED, "%s from a viewer, who may only list, read and annotate",
+        return diag_set(diag, CAIRN_E_DENIED,
+                        "%s from a viewer, who may only list, read and annotate",
                         msg_name(msg->type));
     }
     return 0;

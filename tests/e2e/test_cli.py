@@ -175,6 +175,31 @@ class Commands(Case):
             status, out, _ = cairn("status", "demo/one", "9@1", "--json", *where)
             self.assertEqual((status, json.loads(out)["checkpoint"]["state"]), (4, "none"))
 
+    def test_annotate(self):
+        server = ("--server", f"unix:{self.server.socket}")
+        document = cairn_json("annotate", "demo/one", 1, "--metric", "eval=1.25", "--metric", "loss=0.125",
+                              "--tag", "best", "--remove-tag", "e2e", *server)["checkpoint"]
+        self.assertEqual((document["step"], document["tags"], document["metrics"], document["note_version"]),
+                         (1, ["best"], {"eval": 1.25, "loss": 0.125}, 2))
+        again = cairn_json("annotate", "demo/one", 1, "--tag", "best", *server)["checkpoint"]
+        self.assertEqual(again["note_version"], 2)
+        for where in self.ways:
+            listed = {c["step"]: c for c in cairn_json("ls", "demo/one", *where)["checkpoints"]}
+            self.assertEqual((listed[1]["tags"], listed[1]["metrics"]), (["best"], {"eval": 1.25, "loss": 0.125}))
+            self.assertEqual((listed[2]["tags"], listed[2]["metrics"]), (["e2e"], {"loss": 0.5}))
+            self.assertIn("best; eval=1.25, loss=0.125", cairn("ls", "demo/one", *where, check=0)[1])
+            _, out, _ = cairn("show", "demo/one", 1, *where, check=0)
+            self.assertIn("tag         best\nmetric      eval = 1.25\n", out)
+            self.assertNotIn("e2e", out)
+            shown = cairn_json("show", "demo/one", 1, *where)  # the manifest never changes
+            self.assertEqual((shown["checkpoint"]["tags"], shown["manifest"]["tags"]), (["best"], ["e2e"]))
+        _, _, err = cairn("annotate", "demo/one", 9, "--tag", "x", *server, check=4)
+        self.assertIn("nearest: 3", err)
+        for words in (("demo/one",), ("demo/one", 1), ("demo/one", 1, "--metric", "loss=nan")):
+            cairn("annotate", *words, *server, check=2)
+        _, _, err = cairn("annotate", "demo/one", 1, "--tag", "x", "--store", f"dir:{self.server.store}")
+        self.assertIn("READ_ONLY", err)
+
     def test_shares_of_a_verify(self):
         for where in self.ways:
             whole = cairn_json("verify", *where)

@@ -40,6 +40,7 @@ def test_save_list_restore(url):
         assert (checkpoint.step, checkpoint.state, checkpoint.latest, checkpoint.parent) == (5, "committed", True, None)
         assert client.status(1, 5) == checkpoint
         assert client.status(1, 6).state == "none"
+        assert (checkpoint.tags, checkpoint.metrics) == (("a",), {"loss": 0.5})
     other, row = floats([0] * 1000)
     with cairn.Client(url, read_only=True) as client:
         client.set_tensors([row])
@@ -52,6 +53,33 @@ def test_save_list_restore(url):
             client.save(6)
     with pytest.raises(cairn.ClosedError):
         client.list()
+
+
+def test_annotate(url):
+    with cairn.Client(url) as client:
+        data, row = floats([1, 2])
+        client.set_tensors([row])
+        client.save(5, metrics={"loss": 0.5}, tags=["a"]).result(30)
+        client.save(6).result(30)
+        client.annotate(5, metrics={"acc": 0.75, "loss": 0.25}, tags=["best"], remove_tags=["a"])
+        client.annotate(5, tags=["best"])
+        client.annotate(tags=["newest"])
+        newest, older = client.list()
+        assert (older.tags, older.metrics) == (("best",), {"acc": 0.75, "loss": 0.25})
+        assert (newest.tags, newest.metrics) == (("newest",), {})
+        with pytest.raises(cairn.InvalidError, match='"loss" is not a number'):
+            client.annotate(5, metrics={"loss": float("nan")})
+        with pytest.raises(cairn.NotFoundError, match="annotate step 7"):
+            client.annotate(7, tags=["x"])
+        with pytest.raises(cairn.InvalidError, match="one text"):
+            client.annotate(5, tags="best")
+        with pytest.raises(cairn.TooLargeError):
+            client.annotate(5, tags=[str(number) for number in range(32)])
+        with pytest.raises(cairn.InvalidError, match="tag 0"):
+            client.annotate(5, tags=["x" * 200])
+    with cairn.Client(url, read_only=True) as client:
+        with pytest.raises(cairn.CairnError, match="read_only"):
+            client.annotate(5, tags=["x"])
 
 
 def test_bad_arguments(url):

@@ -26,6 +26,9 @@ struct cli {
     bool no_read_data, no_fallback, all, superseded;
     uint64_t subset_n, subset_t; /* 0: all */
     uint64_t limit;
+    struct metric metrics[LIMIT_METRICS];
+    const char *tags[LIMIT_TAGS], *removed_tags[LIMIT_TAGS];
+    uint32_t metric_count, tag_count, removed_tag_count;
     /* made from the above by cli_connect() */
     struct run_name run;
     bool has_run;
@@ -88,10 +91,13 @@ int MUST_USE cli_check_run(struct cli *cli, struct diag *diag);
 /* The whole list, newest first; entries from scratch. */
 int MUST_USE cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count,
                       struct ckpt_info **ret, struct diag *diag);
+/* The tags and metrics of info, copied into scratch: they outlive the reply. */
+int MUST_USE cli_keep_note(struct ckpt_info *io, struct scratch *scratch, struct diag *diag);
 void json_info(struct json *json, const char *name, const struct ckpt_info *info);
 
 int command_ls(struct cli *cli, struct diag *diag);
 int command_show(struct cli *cli, struct diag *diag);
+int command_annotate(struct cli *cli, struct diag *diag);
 int command_status(struct cli *cli, struct diag *diag);
 int command_verify(struct cli *cli, struct diag *diag);
 int command_restore(struct cli *cli, struct diag *diag);

@@ -7,6 +7,7 @@
 
 #include "base/digits.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +27,10 @@ enum option_id {
     OPT_NO_FALLBACK,
     OPT_ALL,
     OPT_SUPERSEDED,
-    OPT_LIMIT
+    OPT_LIMIT,
+    OPT_METRIC,
+    OPT_TAG,
+    OPT_REMOVE_TAG
 };
 
 struct option {
@@ -54,6 +58,9 @@ static const struct option options[] = {
     {OPT_ALL, "all", NULL, 'a', "aborted saves' last word too"},
     {OPT_SUPERSEDED, "superseded", NULL, 'S', "checkpoints off the lineage too"},
     {OPT_LIMIT, "limit", "N", 'l', "at most N checkpoints"},
+    {OPT_METRIC, "metric", "NAME=VALUE", 'n', "set a metric; may be repeated"},
+    {OPT_TAG, "tag", "TEXT", 'n', "add a tag; may be repeated"},
+    {OPT_REMOVE_TAG, "remove-tag", "TEXT", 'n', "remove a tag; may be repeated"},
     {OPT_HELP, "help", NULL, 0, "this text"},
 };
 
@@ -77,6 +84,41 @@ static int take_number(const char *option, const char *text, uint64_t max, uint6
     return digits_parse_decimal(text, max, ret)
                ? 0
                : diag_set(diag, CAIRN_E_INVALID, "--%s '%s': a number is wanted", option, text);
+}
+
+/* NAME=VALUE: the last '=' counts, so that a name may hold one. */
+static int take_metric(struct cli *cli, const char *text, struct diag *diag)
+{
+    const char *equals = strrchr(text, '=');
+    char *end = NULL;
+    double value = equals ? strtod(equals + 1, &end) : 0;
+    if (!equals || equals == text || end == equals + 1 || *end != '\0') {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "--metric '%s': write NAME=VALUE, for instance loss=1.25", text);
+    }
+    if (isnan(value)) {
+        return diag_set(diag, CAIRN_E_INVALID, "--metric '%s': NaN is no value", text);
+    }
+    if (cli->metric_count == LIMIT_METRICS) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d times --metric", LIMIT_METRICS);
+    }
+    char *name = strndup(text, (size_t)(equals - text));
+    if (!name) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    }
+    /* The name is freed with the process, as argv is. */
+    cli->metrics[cli->metric_count++] = (struct metric){.name = name, .value = value};
+    return 0;
+}
+
+static int take_tag(const char *option, const char *text, const char **tags, uint32_t *io_count,
+                    struct diag *diag)
+{
+    if (*io_count == LIMIT_TAGS) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d times --%s", LIMIT_TAGS, option);
+    }
+    tags[(*io_count)++] = text;
+    return 0;
 }
 
 static int take_option(struct cli *cli, enum option_id id, const char *value, struct diag *diag)
@@ -136,6 +178,15 @@ static int take_option(struct cli *cli, enum option_id id, const char *value, st
         break;
     case OPT_LIMIT:
         status = take_number("limit", value, UINT32_MAX, &cli->limit, diag);
+        break;
+    case OPT_METRIC:
+        status = take_metric(cli, value, diag);
+        break;
+    case OPT_TAG:
+        status = take_tag("tag", value, cli->tags, &cli->tag_count, diag);
+        break;
+    case OPT_REMOVE_TAG:
+        status = take_tag("remove-tag", value, cli->removed_tags, &cli->removed_tag_count, diag);
         break;
     }
     return status;

@@ -121,9 +121,30 @@ int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch
         *ret = resolved->info;
         ret->text =
             scratch_string(scratch, ret->text ? strlen(ret->text) : 0, ret->text ? ret->text : "");
+        status = cli_keep_note(ret, scratch, diag);
     }
     engine_call_fini(&request.call);
     return status;
+}
+
+int cli_keep_note(struct ckpt_info *io, struct scratch *scratch, struct diag *diag)
+{
+    const char **tags = scratch_array(scratch, io->tag_count + 1u, sizeof(*tags));
+    struct metric *metrics = scratch_array(scratch, io->metric_count + 1u, sizeof(*metrics));
+    bool fits = tags && metrics;
+    for (uint32_t i = 0; fits && i < io->tag_count; i++) {
+        tags[i] = scratch_string(scratch, strlen(io->tags[i]), io->tags[i]);
+        fits = tags[i] != NULL;
+    }
+    for (uint32_t i = 0; fits && i < io->metric_count; i++) {
+        const char *name =
+            scratch_string(scratch, strlen(io->metrics[i].name), io->metrics[i].name);
+        metrics[i] = (struct metric){.name = name, .value = io->metrics[i].value};
+        fits = name != NULL;
+    }
+    io->tags = tags;
+    io->metrics = metrics;
+    return fits ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for tags and metrics");
 }
 
 struct listing {
@@ -143,13 +164,15 @@ static int keep_page(struct listing *listing, const struct msg_list_reply *reply
         listing->items = grown;
         listing->cap = cap;
     }
-    for (uint32_t i = 0; i < reply->count; i++) {
+    int status = 0;
+    for (uint32_t i = 0; status == 0 && i < reply->count; i++) {
         struct ckpt_info *info = &listing->items[listing->count++];
         *info = reply->entries[i];
         info->text = scratch_string(scratch, info->text ? strlen(info->text) : 0,
                                     info->text ? info->text : "");
+        status = cli_keep_note(info, scratch, diag);
     }
-    return 0;
+    return status;
 }
 
 int cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count, struct ckpt_info **ret,

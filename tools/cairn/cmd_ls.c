@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LIST_SCRATCH_MAX = 1 << 30 };
+enum { LIST_SCRATCH_MAX = 1 << 30, NOTE_TEXT_BYTES = 100 };
 
 static int list_runs(struct cli *cli, struct diag *diag)
 {
@@ -65,6 +65,17 @@ void json_info(struct json *json, const char *name, const struct ckpt_info *info
     json_u64(json, "sealed_ranks", info->sealed_count);
     json_str(json, "manifest_sha256", info->state == CKPT_COMMITTED ? sha : NULL);
     json_str(json, "text", info->text && info->text[0] ? info->text : NULL);
+    json_u64(json, "note_version", info->note_version);
+    json_open(json, "tags", '[');
+    for (uint32_t i = 0; i < info->tag_count; i++) {
+        json_str(json, NULL, info->tags[i]);
+    }
+    json_close(json, ']');
+    json_open(json, "metrics", '{');
+    for (uint32_t i = 0; i < info->metric_count; i++) {
+        json_f64(json, info->metrics[i].name, info->metrics[i].value);
+    }
+    json_close(json, '}');
     json_close(json, '}');
 }
 
@@ -76,9 +87,33 @@ static bool is_shown(const struct cli *cli, const struct ckpt_info *info)
     return info->state != CKPT_COMMITTED || info->on_lineage || cli->superseded || cli->json;
 }
 
+/* "best, keep; loss=0.25", cut where it would not fit on a line. */
+static void format_note(const struct ckpt_info *info, size_t size, char *ret)
+{
+    size_t at = 0;
+    ret[0] = '\0';
+    for (uint32_t i = 0; i < info->tag_count + info->metric_count; i++) {
+        uint32_t metric = i - info->tag_count;
+        const char *between = i == 0 ? "" : i == info->tag_count ? "; " : ", ";
+        char item[200];
+        if (i < info->tag_count) {
+            snprintf(item, sizeof(item), "%s", info->tags[i]);
+        } else {
+            snprintf(item, sizeof(item), "%s=%g", info->metrics[metric].name,
+                     info->metrics[metric].value);
+        }
+        int n = snprintf(ret + at, size - at, "%s%s", between, item);
+        if (n < 0 || (size_t)n + 4 >= size - at) {
+            snprintf(ret + at, size - at, "...");
+            return;
+        }
+        at += (size_t)n;
+    }
+}
+
 static void add_row(struct table *table, const struct ckpt_info *info)
 {
-    char id[48], bytes[32], time[40], ranks[32], parent[48] = "-", state[64];
+    char id[48], bytes[32], time[40], ranks[32], parent[48] = "-", state[64], note[NOTE_TEXT_BYTES];
     format_ckpt(info->id, sizeof(id), id);
     format_bytes(info->plain_bytes, sizeof(bytes), bytes);
     format_time(info->wall_ns, sizeof(time), time);
@@ -90,9 +125,10 @@ static void add_row(struct table *table, const struct ckpt_info *info)
              info->state == CKPT_COMMITTED ? health_name(info->health) : state_name(info->state),
              info->state == CKPT_COMMITTED && !info->on_lineage ? ", superseded" : "");
     bool committed = info->state == CKPT_COMMITTED;
+    format_note(info, sizeof(note), note);
     table_row(table,
               (const char *const[]){info->is_latest ? "*" : "", id, state, committed ? bytes : "-",
-                                    ranks, parent, time, info->text});
+                                    ranks, parent, time, committed ? note : info->text});
 }
 
 static int print_list(struct cli *cli, size_t count, const struct ckpt_info *infos)

@@ -125,11 +125,15 @@ static void print_head(const struct cli *cli, const struct documents *documents)
     printf("ranks       %u\nsize        %s, stored %s in %" PRIu64 " objects, %" PRIu64
            " chunks\nmanifest    sha256 %s\n",
            manifest->world_size, plain, stored, manifest->object_count, manifest->chunk_count, sha);
-    for (uint32_t i = 0; i < manifest->tag_count; i++) {
-        printf("tag         %s\n", manifest->tags[i]);
+    bool noted = info->note_version > 0; /* holds what the save was given, too */
+    uint32_t tag_count = noted ? info->tag_count : manifest->tag_count;
+    uint32_t metric_count = noted ? info->metric_count : manifest->metric_count;
+    const struct metric *metrics = noted ? info->metrics : manifest->metrics;
+    for (uint32_t i = 0; i < tag_count; i++) {
+        printf("tag         %s\n", noted ? info->tags[i] : manifest->tags[i]);
     }
-    for (uint32_t i = 0; i < manifest->metric_count; i++) {
-        printf("metric      %s = %g\n", manifest->metrics[i].name, manifest->metrics[i].value);
+    for (uint32_t i = 0; i < metric_count; i++) {
+        printf("metric      %s = %g\n", metrics[i].name, metrics[i].value);
     }
 }
 

@@ -30,6 +30,12 @@ const struct command commands[] = {
      "renamed. When the newest\n"
      "checkpoint is damaged, the newest good one is restored and the exit status is 3 (not with "
      "--no-fallback).\n"},
+    {"annotate", "RUN CHECKPOINT --metric NAME=VALUE --tag TEXT",
+     "add metrics and tags to a checkpoint", "n", command_annotate,
+     "CHECKPOINT is latest, STEP, or STEP@TERM. Metrics are set or replaced by name. The "
+     "checkpoint's "
+     "bytes do not change; `ls` and `show`\n"
+     "show what was given with the save and what was annotated since.\n"},
     {"status", "RUN STEP@TERM", "what became of a save: open, committed, aborted, and why", "",
      command_status, ""},
     {"version", "", "the version", "", command_version, ""},

@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from . import _cairn
@@ -64,7 +64,8 @@ class Result:
 @dataclass(frozen=True)
 class Checkpoint:
     """One checkpoint of the run. ``parent`` is (term, step) or None; ``state`` "committed", "open", "aborted",
-    "forgotten" or "none"; ``health`` "verified", "suspect" or "damaged"; ``commit_time`` seconds since 1970 UTC."""
+    "forgotten" or "none"; ``health`` "verified", "suspect" or "damaged"; ``commit_time`` seconds since 1970 UTC;
+    ``tags`` and ``metrics`` those of the save and what was annotated since (None from ``status``)."""
 
     term: int
     step: int
@@ -78,15 +79,18 @@ class Checkpoint:
     health: str
     superseded: bool
     latest: bool
+    tags: Optional[tuple] = field(default=None, compare=False)
+    metrics: Optional[Mapping[str, float]] = field(default=None, compare=False)
 
 
-def _checkpoint(row: Sequence) -> Checkpoint:
+def _checkpoint(row: Sequence, tags: Optional[Sequence] = None, metrics: Optional[Sequence] = None) -> Checkpoint:
     (term, step, sequence, plain, stored, parent_term, parent_step, time_ns, world, state, health, superseded,
      latest) = row
     return Checkpoint(term, step, sequence, plain, stored,
                       (parent_term, parent_step) if parent_term else None, time_ns / 1e9, world,
                       _STATES[state] if 0 <= state < len(_STATES) else "unknown",
-                      _HEALTH[health] if 0 <= health < len(_HEALTH) else "unknown", bool(superseded), bool(latest))
+                      _HEALTH[health] if 0 <= health < len(_HEALTH) else "unknown", bool(superseded), bool(latest),
+                      None if tags is None else tuple(tags), None if metrics is None else dict(metrics))
 
 
 class Operation:
@@ -223,9 +227,21 @@ class Client:
         self._ops.add(op)
         return op
 
+    def annotate(self, step: int = LATEST, *, term: int = 0, metrics: Optional[Mapping[str, float]] = None,
+                 tags: Sequence[str] = (), remove_tags: Sequence[str] = (),
+                 timeout: Optional[float] = None) -> None:
+        """Metrics (set or replaced by name) and tags of a committed checkpoint, for what is known only after the
+        save; one rank calls it. ``term`` 0: the newest that has the step. The same again changes nothing.
+        NotFoundError (never committed, or forgotten), InvalidError (NaN, by name), TooLargeError."""
+        if isinstance(tags, str) or isinstance(remove_tags, str):
+            raise InvalidError.of("annotate: tags is a sequence of texts, not one text")
+        rows = tuple((str(name), float(value)) for name, value in (metrics or {}).items())
+        self._handle.annotate(step, term, rows, tuple(str(tag) for tag in tags),
+                              tuple(str(tag) for tag in remove_tags), _ms(timeout))
+
     def list(self, timeout: Optional[float] = None) -> list:
         """Committed checkpoints of the run, newest first."""
-        return [_checkpoint(row) for row in self._handle.list(_ms(timeout))]
+        return [_checkpoint(*row) for row in self._handle.list(_ms(timeout))]
 
     def status(self, term: int, step: int, timeout: Optional[float] = None) -> Checkpoint:
         """The truth about one checkpoint, also after a lost answer."""

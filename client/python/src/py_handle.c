@@ -175,8 +175,8 @@ static PyObject *handle_close(PyObject *self, PyObject *args)
 /* --- save and restore
  * --------------------------------------------------------------------------------- */
 
-static bool read_tags(struct py_scratch *scratch, PyObject *list,
-                      struct cairn_save_options *options)
+static bool read_tags(struct py_scratch *scratch, PyObject *list, const char *const **ret,
+                      size_t *ret_count)
 {
     Py_ssize_t count = PyTuple_Size(list);
     const char **tags = count >= 0 ? py_scratch_take(scratch, (size_t)count, sizeof *tags) : NULL;
@@ -186,13 +186,13 @@ static bool read_tags(struct py_scratch *scratch, PyObject *list,
             return false;
         }
     }
-    options->tags = tags;
-    options->tag_count = tags != NULL ? (size_t)count : 0;
+    *ret = tags;
+    *ret_count = tags != NULL ? (size_t)count : 0;
     return tags != NULL;
 }
 
 static bool read_metrics(struct py_scratch *scratch, PyObject *list,
-                         struct cairn_save_options *options)
+                         const struct cairn_metric **ret, size_t *ret_count)
 {
     Py_ssize_t count = PyTuple_Size(list);
     struct cairn_metric *metrics =
@@ -203,8 +203,8 @@ static bool read_metrics(struct py_scratch *scratch, PyObject *list,
             return false;
         }
     }
-    options->metrics = metrics;
-    options->metric_count = metrics != NULL ? (size_t)count : 0;
+    *ret = metrics;
+    *ret_count = metrics != NULL ? (size_t)count : 0;
     return metrics != NULL;
 }
 
@@ -227,7 +227,8 @@ static PyObject *handle_save(PyObject *self, PyObject *args)
     options.metadata_bytes = (size_t)metadata_bytes;
     options.deadline_ms = deadline_ms;
     cairn_t *cairn = NULL;
-    if (read_tags(&scratch, tags, &options) && read_metrics(&scratch, metrics, &options)) {
+    if (read_tags(&scratch, tags, &options.tags, &options.tag_count) &&
+        read_metrics(&scratch, metrics, &options.metrics, &options.metric_count)) {
         cairn = py_handle_enter(handle);
     }
     if (cairn != NULL) {
@@ -274,6 +275,41 @@ static PyObject *handle_restore(PyObject *self, PyObject *args)
     return result;
 }
 
+static PyObject *handle_annotate(PyObject *self, PyObject *args)
+{
+    struct py_handle *handle = (struct py_handle *)self;
+    struct cairn_annotation note = CAIRN_ANNOTATION_INIT;
+    struct py_scratch scratch = {NULL};
+    struct cairn_error err;
+    unsigned long long step, term;
+    PyObject *metrics, *tags, *removed;
+    long long deadline_ms;
+    int rc = -1;
+    if (!PyArg_ParseTuple(args, "KKO!O!O!L:annotate", &step, &term, &PyTuple_Type, &metrics,
+                          &PyTuple_Type, &tags, &PyTuple_Type, &removed, &deadline_ms)) {
+        return NULL;
+    }
+    note.term = term;
+    note.deadline_ms = deadline_ms;
+    cairn_t *cairn = NULL;
+    if (read_metrics(&scratch, metrics, &note.metrics, &note.metric_count) &&
+        read_tags(&scratch, tags, &note.tags, &note.tag_count) &&
+        read_tags(&scratch, removed, &note.removed_tags, &note.removed_tag_count)) {
+        cairn = py_handle_enter(handle);
+    }
+    if (cairn == NULL) {
+        py_scratch_free(&scratch);
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS rc = cairn_annotate(cairn, step, &note, &err);
+    Py_END_ALLOW_THREADS py_handle_leave(handle);
+    py_scratch_free(&scratch);
+    if (rc != 0) {
+        return py_raise(&err);
+    }
+    Py_RETURN_NONE;
+}
+
 /* --- what is there
  * -------------------------------------------------------------------------------------- */
 
@@ -284,6 +320,35 @@ static PyObject *checkpoint_tuple(const struct cairn_checkpoint *c)
                          (unsigned long long)c->stored_bytes, (unsigned long long)c->parent_term,
                          (unsigned long long)c->parent_step, (long long)c->commit_time_ns,
                          (int)c->world_size, c->state, c->health, c->superseded, c->latest);
+}
+
+/* (checkpoint, (tag, ...), ((metric, value), ...)) */
+static PyObject *list_row(const cairn_list_t *list, size_t idx)
+{
+    struct cairn_checkpoint checkpoint = CAIRN_CHECKPOINT_INIT;
+    cairn_list_get(list, idx, &checkpoint);
+    PyObject *row = checkpoint_tuple(&checkpoint), *tags = PyList_New(0), *metrics = PyList_New(0);
+    PyObject *result = NULL;
+    const char *name;
+    double value = 0;
+    bool good = row != NULL && tags != NULL && metrics != NULL;
+    for (size_t i = 0; good && (name = cairn_list_tag(list, idx, i)) != NULL; i++) {
+        PyObject *item = PyUnicode_FromString(name);
+        good = item != NULL && PyList_Append(tags, item) == 0;
+        Py_XDECREF(item);
+    }
+    for (size_t i = 0; good && (name = cairn_list_metric(list, idx, i, &value)) != NULL; i++) {
+        PyObject *item = Py_BuildValue("sd", name, value);
+        good = item != NULL && PyList_Append(metrics, item) == 0;
+        Py_XDECREF(item);
+    }
+    if (good) {
+        result = Py_BuildValue("OOO", row, tags, metrics);
+    }
+    Py_XDECREF(row);
+    Py_XDECREF(tags);
+    Py_XDECREF(metrics);
+    return result;
 }
 
 static PyObject *handle_list(PyObject *self, PyObject *args)
@@ -307,9 +372,7 @@ static PyObject *handle_list(PyObject *self, PyObject *args)
     }
     PyObject *result = PyList_New(0);
     for (size_t i = 0; result != NULL && i < cairn_list_count(list); i++) {
-        struct cairn_checkpoint checkpoint = CAIRN_CHECKPOINT_INIT;
-        cairn_list_get(list, i, &checkpoint);
-        PyObject *item = checkpoint_tuple(&checkpoint);
+        PyObject *item = list_row(list, i);
         if (item == NULL || PyList_Append(result, item) != 0) {
             Py_CLEAR(result);
         }
@@ -355,7 +418,10 @@ static PyMethodDef handle_methods[] = {
      "save(step, tags, metrics, metadata, deadline_ms) -> Op; returns when staged"},
     {"restore", handle_restore, METH_VARARGS,
      "restore(step, term, allow_older, strict, deadline_ms) -> Op"},
-    {"list", handle_list, METH_VARARGS, "list(deadline_ms) -> list of tuples, newest first"},
+    {"annotate", handle_annotate, METH_VARARGS,
+     "annotate(step, term, metrics, tags, removed_tags, deadline_ms)"},
+    {"list", handle_list, METH_VARARGS,
+     "list(deadline_ms) -> list of (tuple, tags, metrics), newest first"},
     {"status", handle_status, METH_VARARGS, "status(term, step, deadline_ms) -> tuple"},
     {"is_open", handle_is_open, METH_NOARGS, "whether calls can be made in this process"},
     {"close", handle_close, METH_VARARGS,

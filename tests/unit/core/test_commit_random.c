@@ -298,10 +298,9 @@ static void act_annotate(void)
     }
     static const char *const tags[] = {"t"};
     const struct metric score = {.name = "score", .value = 1 + (double)draw(3)};
-    struct event event = {
-        .kind = EVENT_ANNOTATE,
-        .selector = {.kind = SELECT_EXACT,
-                     .id = sim.model.commits[draw(sim.model.commit_count)].id}};
+    struct event event = {.kind = EVENT_ANNOTATE,
+                          .selector = {.kind = SELECT_EXACT,
+                                       .id = sim.model.commits[draw(sim.model.commit_count)].id}};
     if (chance(20)) {
         event.selector = (struct selector){.kind = SELECT_LATEST};
     }

@@ -9,6 +9,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -216,6 +217,64 @@ static void fill(struct rig *rig, uint64_t commits)
     free(filler);
 }
 
+static void on_noted(struct run_req *req) { *(bool *)(void *)req->event.reason = true; }
+
+static void annotate(struct rig *rig, uint64_t step, uint32_t count, const char *const *tags)
+{
+    bool done = false;
+    struct run_req req = {.done = on_noted};
+    req.event = (struct event){.kind = EVENT_ANNOTATE,
+                               .selector = {.kind = SELECT_STEP, .id = {0, step}},
+                               .note = {.tag_count = count, .tags = tags}};
+    req.event.reason = (const char *)&done; /* not read by this event: where to tell */
+    run_submit(rig->run, &req);
+    rig_until(rig, &done);
+    assert_int_equal(req.status, 0);
+}
+
+/* Notes are listed with their checkpoint; a page ends early when they would fill a message. */
+static void test_notes_are_listed(void **state)
+{
+    enum { CHECKPOINTS = 100 };
+    struct rig *rig = *state;
+    struct listing listing = {.id = {1, 7}};
+    char tags[LIMIT_TAGS][LABEL_BYTES_MAX + 1];
+    const char *names[LIMIT_TAGS];
+
+    for (int i = 0; i < LIMIT_TAGS; i++) {
+        snprintf(tags[i], sizeof tags[i], "%02d-%0*d", i, LABEL_BYTES_MAX - 3, 0);
+        names[i] = tags[i];
+    }
+    fill(rig, CHECKPOINTS);
+    rig_start(rig);
+    for (uint64_t step = 1; step <= CHECKPOINTS; step++) {
+        annotate(rig, step, LIMIT_TAGS, names);
+    }
+    look(rig, &listing);
+    assert_int_equal(listing.info.note_version, 1);
+    assert_int_equal(listing.info.tag_count, LIMIT_TAGS);
+    assert_string_equal(listing.info.tags[LIMIT_TAGS - 1], tags[LIMIT_TAGS - 1]);
+    scratch_fini(&listing.scratch);
+    listing = (struct listing){.limit = 0};
+    size_t seen = 0, pages = 0;
+    do {
+        look(rig, &listing);
+        struct msg msg = {.type = MSG_LIST_REPLY, .u.list_reply = listing.reply};
+        struct buf buf;
+        buf_init(&buf, LIMIT_MESSAGE_BYTES);
+        msg_encode(&msg, &buf);
+        assert_int_equal(buf_status(&buf), 0);
+        buf_fini(&buf);
+        assert_true(listing.reply.count > 0);
+        seen += listing.reply.count;
+        pages++;
+        listing.before_seq = listing.reply.entries[listing.reply.count - 1].seq;
+        scratch_fini(&listing.scratch);
+    } while (listing.reply.more);
+    assert_int_equal(seen, CHECKPOINTS);
+    assert_true(pages > 1 && pages < 10);
+}
+
 /* From a cold start: 10,000 checkpoints are loaded, checked and listed in less than a second. */
 static void test_ten_thousand_in_a_second(void **state)
 {
@@ -242,6 +301,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_order_and_pages, setup, teardown),
         cmocka_unit_test_setup_teardown(test_status_is_the_truth, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_notes_are_listed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_ten_thousand_in_a_second, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

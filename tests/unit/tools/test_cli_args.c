@@ -16,10 +16,11 @@
 const struct command commands[] = {{"ls", "[RUN]", "lists", "aSl", NULL, NULL},
                                    {"verify", "[RUN [SELECTOR]]", "checks", "dD", NULL, NULL},
                                    {"restore", "RUN SELECTOR", "writes", "tf", NULL, NULL},
+                                   {"annotate", "RUN SELECTOR", "notes", "n", NULL, NULL},
                                    {"version", "", "says", "", NULL, NULL},
                                    {NULL, NULL, NULL, NULL, NULL, NULL}};
 
-enum { WORDS_MAX = 10 };
+enum { WORDS_MAX = 12 };
 
 static int parse(const char *line, struct cli *cli, const struct command **command,
                  struct diag *diag)
@@ -53,6 +54,16 @@ static void test_good_lines(void **state)
     assert_true(cli.no_fallback);
     assert_int_equal(parse("verify --read-data-subset 3/7 --timeout 5", &cli, &command, NULL), 0);
     assert_true(cli.subset_n == 3 && cli.subset_t == 7 && cli.source.deadline_ms == 5000);
+    assert_int_equal(
+        parse("annotate lab/gpt 7 --metric a=b=1.5 --metric x=-2 --tag t --remove-tag=u", &cli,
+              &command, NULL),
+        0);
+    assert_int_equal(cli.metric_count, 2);
+    assert_string_equal(cli.metrics[0].name, "a=b");
+    assert_true(cli.metrics[0].value == 1.5 && cli.metrics[1].value == -2);
+    assert_true(cli.tag_count == 1 && cli.removed_tag_count == 1);
+    assert_string_equal(cli.tags[0], "t");
+    assert_string_equal(cli.removed_tags[0], "u");
     assert_int_equal(parse("--version", &cli, &command, NULL), 0);
     assert_string_equal(command->name, "version");
     assert_int_equal(parse("restore --help", &cli, &command, NULL), 0);
@@ -99,6 +110,12 @@ static void test_bad_lines(void **state)
         {"verify --read-data-subset 1", "1 <= N <= T"},
         {"verify --read-data-subset 1/99999999999", "1 <= N <= T"},
         {"ls --timeout 86401", "a number is wanted"},
+        {"annotate a/b 1 --metric loss", "NAME=VALUE"},
+        {"annotate a/b 1 --metric =1", "NAME=VALUE"},
+        {"annotate a/b 1 --metric loss=1x", "NAME=VALUE"},
+        {"annotate a/b 1 --metric loss=", "NAME=VALUE"},
+        {"annotate a/b 1 --metric loss=nan", "NaN"},
+        {"ls --tag x", "--tag is no option of cairn ls"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct cli cli;
