@@ -53,6 +53,7 @@ static struct scratch_block *scratch_grow(struct scratch *scratch, size_t bytes)
     block->cap = cap;
     block->next = scratch->head;
     scratch->head = block;
+    scratch->held += sizeof(*block) + cap;
     return block;
 }
 

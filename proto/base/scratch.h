@@ -14,6 +14,7 @@ struct scratch_block;
 struct scratch {
     struct scratch_block *head;
     size_t used, max;
+    size_t held; /* what its blocks take, at least used */
 };
 
 void scratch_init(struct scratch *scratch, size_t max_bytes);

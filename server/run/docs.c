@@ -371,7 +371,7 @@ static void doc_deliver(struct doc *doc)
     if (!doc->ready) { /* first delivery: into the cache, or out of the table */
         if (doc->status == 0) {
             doc->ready = true;
-            doc->cost = (size_t)doc->key.bytes + doc->scratch.used + sizeof *doc;
+            doc->cost = (size_t)doc->key.bytes + doc->scratch.held + sizeof *doc;
             catalog->docs.bytes += doc->cost;
         } else {
             list_remove(&doc->bucket);

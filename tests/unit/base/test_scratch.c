@@ -48,7 +48,9 @@ static void test_bound_is_kept(void **state)
     assert_non_null(scratch_alloc(&scratch, 16));
     assert_null(scratch_alloc(&scratch, 0));
     assert_int_equal(scratch.used, 64);
+    assert_true(scratch.held >= scratch.used);
     scratch_fini(&scratch);
+    assert_int_equal(scratch.held, 0);
     assert_non_null(scratch_alloc(&scratch, 64)); /* usable again */
     scratch_fini(&scratch);
 }
