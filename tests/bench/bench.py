@@ -3,333 +3,228 @@
 """Measures Cairn beside the disk, memcpy and PyTorch's own checkpointing, all in one run.
 
 Every repetition lets everybody take a turn, so that a machine which slows down slows all of them
-down; what is compared are medians. Prints a table (ratios first of all) and writes JSON. No figure
-makes it fail: only a program that breaks does. What each figure means is in README.md.
+down; what is compared are medians. Where memory does not hold everybody at once, they come one
+after the other, each with the disk beside it. Prints a table (ratios first of all) and writes JSON.
+No figure makes it fail: only a program that breaks does. What each figure means is in README.md.
 """
 
 import argparse
-import atexit
 import json
-import os
-import secrets
-import shutil
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1]
-GIB = 1 << 30
-MIB = 1 << 20
-PATIENCE_S = 600
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+from benchlib import (GIB, HERE, MIB, TRANSPORTS, Daemon, Disk, Group, Place, bytes_below, cairn_group, common_options,
+                      evict, finish_options, machine, median, memory_bytes, python_env, say, table, write_json)
 
-
-class Place:
-    """A directory on the disk that is measured, and the processes that work there."""
-
-    def __init__(self, parent):
-        parent.mkdir(parents=True, exist_ok=True)
-        self.path = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
-        self.sockets = Path(tempfile.mkdtemp(prefix="cairn-"))
-        self.processes = []
-        atexit.register(self.close)
-
-    def start(self, argv, **keywords):
-        process = subprocess.Popen([str(word) for word in argv], **keywords)
-        self.processes.append(process)
-        return process
-
-    def close(self):
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-        self.processes = []
-        shutil.rmtree(self.path, ignore_errors=True)
-        shutil.rmtree(self.sockets, ignore_errors=True)
-
-
-def evict(path):
-    """Takes the files below path out of the page cache: what is read next comes from the disk."""
-    for file in [path] if path.is_file() else path.rglob("*"):
-        if file.is_file():
-            fd = os.open(file, os.O_RDONLY)
-            try:
-                os.fsync(fd)  # dirty pages stay otherwise
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
-
-
-class Group:
-    """Processes of one kind, one a rank, that answer each line with a line of JSON."""
-
-    def __init__(self, place, name, argvs, env=None):
-        self.name = name
-        self.logs = [open(place.path / f"{name}-{i}.log", "wb") for i in range(len(argvs))]
-        self.ranks = [
-            place.start(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                        env={**os.environ, **(env[i] if env else {})})
-            for i, (argv, log) in enumerate(zip(argvs, self.logs))]
-        self.ready = self.answers("start")
-
-    def answers(self, what):
-        answers = []
-        for rank in self.ranks:
-            line = rank.stdout.readline()
-            answer = json.loads(line) if line else {"error": f"ended with {rank.wait()}"}
-            answers.append(answer)
-        bad = [a["error"] for a in answers if "error" in a]
-        if bad:
-            for log in self.logs:
-                log.flush()
-                sys.stderr.write(Path(log.name).read_text(errors="replace")[-2000:])
-            raise SystemExit(f"bench: {self.name}: {what}: {'; '.join(bad)}")
-        return answers
-
-    def tell(self, line):
-        for rank in self.ranks:
-            rank.stdin.write(line + "\n")
-            rank.stdin.flush()
-        return self.answers(line)
-
-    def slowest(self, line):
-        answers = self.tell(line)
-        return {key: max(a[key] for a in answers) for key in answers[0]}
-
-    def usage(self):
-        answers = self.tell("usage")
-        return (sum(a["cpu_s"] for a in answers), max(a["rss_peak"] for a in answers))
-
-    def close(self):
-        for rank in self.ranks:
-            rank.stdin.close()
-        for rank in self.ranks:
-            rank.wait(PATIENCE_S)
-        for log in self.logs:
-            log.close()
-
-
-class Daemon:
-    def __init__(self, place, build, name, pki=None):
-        self.store = place.path / name
-        socket = place.sockets / name
-        log_path = place.path / f"{name}.log"
-        argv = [build / "bin/cairnd", "--store-url", f"dir:{self.store}", "--store-create", "yes",
-                "--listen-unix", socket, "--listen-tcp", "127.0.0.1:0"]
-        if pki:
-            argv += ["--tls-cert", pki / "server.crt", "--tls-key", pki / "server.key",
-                     "--tls-ca", pki / "ca.crt"]
-        with open(log_path, "wb") as log:
-            self.process = place.start(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        end = time.monotonic() + 60
-        while "ready" not in log_path.read_text():
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise SystemExit("bench: cairnd did not start:\n" + log_path.read_text())
-            time.sleep(0.02)
-        self.socket = socket
-        self.port = next(word.rsplit(":", 1)[1].rstrip('"') for word in log_path.read_text().split()
-                         if "tcp:127.0.0.1:" in word)
-
-    def cpu_s(self):
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) * TICK_S
-
-    def rss_peak(self):
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-        return 0
-
-    def prune(self, keep):
-        """Room for the next repetition; nobody reads an old step any more."""
-        for folder in self.store.glob("runs/*/*/objects/*"):
-            if int(folder.name.split("-")[1]) < keep:
-                shutil.rmtree(folder)
-
-    def stop(self):
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            print("bench: cairnd did not stop within 10 s of SIGTERM", file=sys.stderr)
-            self.process.kill()
-            self.process.wait()
+PEERS = ("torch.save", "safetensors", "dcp.save", "dcp.async_save")
+STEP_MS_MIN = 200
 
 
 class Cairn:
     """Ranks over one transport, with a daemon of their own."""
 
     def __init__(self, bench, transport):
-        pki = bench.pki() if transport == "tls" else None
-        self.transport = transport
-        self.bench = bench
-        self.daemon = Daemon(bench.place, bench.options.build, f"store-{transport}", pki)
-        run = f"bench/{transport}"
-        url = (f"cairn+unix://{self.daemon.socket}?run={run}" if transport == "unix"
-               else f"cairn://localhost:{self.daemon.port}/{run}")
-        env = {"BENCH_CA": str(pki / "ca.crt"), "BENCH_CERT": str(pki / "client.crt"),
-               "BENCH_KEY": str(pki / "client.key")} if pki else {}
-        attempt = secrets.token_hex(16)
-        ranks = bench.options.ranks
-        argvs = [[bench.options.build / "bin/cairn_bench", url, attempt, rank, ranks,
-                  bench.options.bytes] for rank in range(ranks)]
-        self.group = Group(bench.place, f"cairn-{transport}", argvs, [env] * ranks)
-        self.bytes = sum(a["bytes"] for a in self.group.ready)
+        options = bench.options
+        self.bench, self.transport, self.name = bench, transport, f"cairn {transport}"
+        self.daemon = Daemon(bench.place, options.build, f"store-{transport}",
+                             bench.place.pki() if transport == "tls" else None)
+        self.group = cairn_group(bench.place, options.build, self.daemon, transport, ranks=options.ranks,
+                                 bytes=options.bytes, run=f"bench/{transport}", name=self.name)
+        self.gib = sum(a["bytes"] for a in self.group.ready) / GIB
         self.step = 0
+        self.step_ms = STEP_MS_MIN
+        self.modes = list(options.modes)
+        self.absent = ""  # why it cannot be measured
 
-    def save(self):
+    def save(self, mode):
         self.step += 1
         self.group.tell(f"change {self.step}")
-        client_s, daemon_s = self.group.usage()[0], self.daemon.cpu_s()
-        times = self.group.slowest(f"save {self.step}")
-        record = self.bench.record
-        name = f"cairn {self.transport}"
+        daemon_s = self.daemon.proc.cpu_s()
+        answers = self.group.tell(f"save {self.step}" + (f" lazy {self.step_ms}" if mode == "lazy" else ""))
+        if "unsupported" in answers[0]:
+            say(f"{self.name}: this build has no {mode} mode: left out")
+            self.modes.remove(mode)
+            return
+        daemon_s = self.daemon.proc.cpu_s() - daemon_s
+        blocked, durable = (max(a[key] for a in answers) for key in ("blocked_s", "durable_s"))
         first = " first" if self.step == 1 else ""  # the arena is made and prefaulted
-        record(f"{name}{first} save blocked_s", times["blocked_s"])
-        record(f"{name}{first} save durable_s", times["durable_s"])
+        name = f"{self.name}{first} save" if mode == "copy" else f"{self.name}{first} {mode} save"
+        self.bench.record(f"{name} blocked_s", blocked)
+        self.bench.record(f"{name} durable_s", durable)
         if not first:
-            gib = self.bytes / GIB
-            record(f"{name} save cpu_s_per_gib client", (self.group.usage()[0] - client_s) / gib)
-            record(f"{name} save cpu_s_per_gib daemon", (self.daemon.cpu_s() - daemon_s) / gib)
+            client_s = sum(a["cpu_s"] for a in answers)
+            self.bench.record(f"{name} cpu_s_per_gib client", client_s / self.gib)
+            self.bench.record(f"{name} cpu_s_per_gib daemon", daemon_s / self.gib)
+            self.bench.record(f"{name} cpu_s_per_gib both", (client_s + daemon_s) / self.gib)
+            if mode == "copy":  # a step that is longer than the copy
+                self.step_ms = max(STEP_MS_MIN, int(3000 * blocked))
+        else:
+            self.check_transport()
         self.daemon.prune(self.step)
 
+    def check_transport(self):
+        """Says so if the bytes did not go the way that this row is named after."""
+        if self.transport == "memfd" and not self.daemon.proc.holds_arena():
+            self.absent = "the daemon holds no arena of a client: the memfd was not handed over"
+        if self.transport != "memfd" and self.daemon.proc.holds_arena():
+            self.absent = "the daemon holds a client's arena, although the socket was asked for"
+
     def memcpy(self):
+        usage = self.group.tell("usage")  # before the copy, which has memory of its own
+        self.bench.record(f"{self.name} rss_extra client", max(a["extra"] for a in usage))
+        self.bench.record(f"{self.name} rss_peak client", max(a["rss_peak"] for a in usage))
         self.bench.record("memcpy s", self.group.slowest("memcpy")["memcpy_s"])
 
     def restore(self):
         evict(self.daemon.store)
-        client_s, daemon_s = self.group.usage()[0], self.daemon.cpu_s()
-        times = self.group.slowest("restore")
-        name, gib = f"cairn {self.transport}", self.bytes / GIB
-        self.bench.record(f"{name} restore_s", times["restore_s"])
-        self.bench.record(f"{name} restore cpu_s_per_gib daemon",
-                          (self.daemon.cpu_s() - daemon_s) / gib)
-        # The client's includes the comparison of the contents, which is not part of the restore.
-        self.bench.record(f"{name} restore cpu_s_per_gib client and check",
-                          (self.group.usage()[0] - client_s) / gib)
+        daemon_s = self.daemon.proc.cpu_s()
+        answers = self.group.tell("restore")
+        self.bench.record(f"{self.name} restore_s", max(a["restore_s"] for a in answers))
+        self.bench.record(f"{self.name} restore cpu_s_per_gib daemon", (self.daemon.proc.cpu_s() - daemon_s) / self.gib)
+        self.bench.record(f"{self.name} restore cpu_s_per_gib client", sum(a["cpu_s"] for a in answers) / self.gib)
+
+    def warm(self):
+        self.save("copy")
+        if self.absent:
+            say(f"{self.name}: {self.absent}: left out")
+        return not self.absent
+
+    def turn(self, party):
+        self.bench.disk_turn(party)
+        self.save("copy")
+        self.memcpy()
+        self.restore()
+        for mode in [m for m in self.modes if m != "copy"]:
+            self.save(mode)
 
     def close(self):
-        self.bench.record(f"cairn {self.transport} rss_peak client", self.group.usage()[1])
         self.group.close()
-        self.bench.record(f"cairn {self.transport} rss_peak daemon", self.daemon.rss_peak())
-        self.daemon.stop()
-        shutil.rmtree(self.daemon.store)
+        self.bench.record(f"{self.name} rss_peak daemon", self.daemon.proc.status_bytes("VmHWM"))
+        self.bench.state_bytes = int(self.gib * GIB)
+        self.daemon.end()
 
 
 class Peers:
-    """torch.save, safetensors and DCP on as many processes with the same tensors."""
+    """torch.save, safetensors and DCP on as many processes with tensors of the same shapes."""
 
     def __init__(self, bench):
         options = bench.options
-        self.bench = bench
+        self.bench, self.name = bench, "peers"
         self.folder = bench.place.path / "peers"
         self.folder.mkdir()
-        argvs = [[options.python, HERE / "peers.py", self.folder, options.bytes]
-                 for _ in range(options.ranks)]
-        envs = [{"RANK": str(rank), "WORLD_SIZE": str(options.ranks),
-                 "PEERS_RENDEZVOUS": str(bench.place.path / "rendezvous")}
-                for rank in range(options.ranks)]
+        argvs = [[options.python, HERE / "peers.py", self.folder, options.bytes] for _ in range(options.ranks)]
+        envs = [{"RANK": str(rank), "WORLD_SIZE": str(options.ranks), **python_env(options.build),
+                 "PEERS_RENDEZVOUS": str(bench.place.path / "rendezvous")} for rank in range(options.ranks)]
         self.group = Group(bench.place, "peers", argvs, envs)
-        self.kinds = self.group.ready[0]["kinds"]
-        self.bytes = sum(a["bytes"] for a in self.group.ready)
+        self.kinds = [kind for kind in PEERS if kind in self.group.ready[0]["kinds"]]
+        if "safetensors" not in self.kinds:
+            say("safetensors is not installed there: left out")
+        if "dcp.async_save" in self.kinds and 3.5 * options.bytes > memory_bytes():
+            self.kinds.remove("dcp.async_save")
+            say("dcp.async_save needs a second copy of the state: not enough memory, left out")
+        self.gib = sum(a["bytes"] for a in self.group.ready) / GIB
 
-    def turn(self, kind):
-        cpu_s = self.group.usage()[0]
+    def peer(self, kind):
+        cpu_s = sum(a["cpu_s"] for a in self.group.tell("usage"))
         times = self.group.slowest(f"save {kind}")
-        self.bench.record(f"{kind} save cpu_s_per_gib",
-                          (self.group.usage()[0] - cpu_s) / (self.bytes / GIB))
+        cpu_s = sum(a["cpu_s"] for a in self.group.tell("usage")) - cpu_s
+        self.bench.record(f"{kind} save cpu_s_per_gib", cpu_s / self.gib)
         for key, value in times.items():
             self.bench.record(f"{kind} save {key}", value)
+        self.bench.record(f"{kind} stored / state", bytes_below(self.folder) / (self.gib * GIB))
         evict(self.folder)
         if kind != "dcp.async_save":
             self.bench.record(f"{kind} load_s", self.group.slowest(f"load {kind}")["load_s"])
         self.group.tell("clear")
 
+    def warm(self):
+        for kind in self.kinds:
+            self.peer(kind)  # imports, shared memory
+        return True
+
+    def turn(self, party):
+        if self.bench.blocks:
+            self.bench.disk_turn(party)
+        for kind in self.kinds:
+            self.peer(kind)
+
     def close(self):
-        self.bench.record("peers rss_peak", self.group.usage()[1])
+        self.bench.record("peers rss_peak", max(a["rss_peak"] for a in self.group.tell("usage")))
         self.group.close()
 
 
 class Bench:
     def __init__(self, options):
         self.options = options
-        self.place = Place(options.dir or options.build / "bench")
+        self.place = Place(options.dir)
+        self.disk = Disk(self.place, options.build, options.bytes)
         self.samples = {}
-        self.has_fio = shutil.which("fio") is not None
-        self.made_pki = None
+        self.party = None  # whose block it is
+        self.blocks = self.warming = False
+        self.measured = []
+        self.state_bytes = options.bytes
 
     def record(self, name, value):
+        if self.warming and " first " not in name:
+            return
         self.samples.setdefault(name, []).append(value)
+        if self.blocks and self.party and name.startswith(("raw ", "fio ", "memcpy ")):
+            self.samples.setdefault(f"{name} beside {self.party}", []).append(value)
 
-    def pki(self):
-        if not self.made_pki:
-            self.made_pki = self.place.path / "pki"
-            subprocess.run([SOURCE / "tools/make-test-pki", self.made_pki], check=True,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        return self.made_pki
+    def disk_turn(self, party):
+        for kind, value in self.disk.raw().items():
+            self.record(f"raw {kind} s", value)
+        if party == 0:
+            for kind, value in self.disk.fio().items():
+                self.record(f"fio {kind} s", value)
 
-    def raw(self):
-        file = self.place.path / "raw"
-        program = self.options.build / "bin/raw_disk"
-        for kind in ("write", "read"):
-            out = subprocess.run([program, kind, file, str(self.options.bytes), "4"], check=True,
-                                 stdout=subprocess.PIPE, text=True).stdout
-            self.record(f"raw {kind} s", json.loads(out)["seconds"])
-        file.unlink()
+    def parties(self):
+        """Makers, so that each can be made when there is room for it."""
+        makers = [(f"cairn {transport}", lambda transport=transport: Cairn(self, transport))
+                  for transport in self.options.transports]
+        return makers + ([("peers", lambda: Peers(self))] if self.options.python else [])
 
-    def fio(self):
-        file = self.place.path / "fio"
-        for kind in ("write", "read"):
-            out = subprocess.run(
-                ["fio", "--name=j", f"--rw={kind}", "--bs=4M", f"--size={self.options.bytes}",
-                 "--direct=1", "--ioengine=io_uring", "--iodepth=8", f"--filename={file}",
-                 "--fallocate=posix", "--end_fsync=1", "--output-format=json"],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            if out.returncode != 0:  # a kernel without io_uring, for instance
-                self.has_fio = False
-                print("bench: fio failed, going on without:", out.stderr.strip(), file=sys.stderr)
-                return
-            job = json.loads(out.stdout[out.stdout.index("{"):])["jobs"][0]
-            self.record(f"fio {kind} s", self.options.bytes / job[kind]["bw_bytes"])
-        file.unlink()
+    def warmed(self, made):
+        """Those that work, after a turn of which only the first save, which makes the arena, counts."""
+        self.warming = True
+        made = [party for party in made if self.options.smoke and isinstance(party, Peers) or party.warm()]
+        self.warming = False
+        self.measured += [party.name for party in made]
+        return made
+
+    def rounds(self, parties):
+        for turn in range(self.options.repeat):
+            begin = time.monotonic()
+            for idx, party in enumerate(parties):
+                party.turn(idx)
+            say(f"round {turn + 1} of {self.options.repeat}" + (f" of {self.party}" if self.party else "")
+                + f": {time.monotonic() - begin:.0f} s")
 
     def run(self):
-        cairns = [Cairn(self, transport) for transport in self.options.transports]
-        peers = Peers(self) if self.options.python else None
-        if not self.options.smoke:
-            for cairn in cairns:
-                cairn.save()  # the first one makes the arena
-            for kind in peers.kinds if peers else []:
-                peers.turn(kind)  # imports, shared memory
-            self.samples = {name: values for name, values in self.samples.items()
-                            if " first save" in name}
-        for turn in range(self.options.repeat):
-            print(f"bench: round {turn + 1} of {self.options.repeat}", file=sys.stderr)
-            for cairn in cairns:
-                self.raw()
-                if self.has_fio and cairn is cairns[0]:
-                    self.fio()
-                cairn.save()
-                if cairn is cairns[0]:
-                    cairn.memcpy()
-                cairn.restore()
-            for kind in peers.kinds if peers else []:
-                peers.turn(kind)
-        for party in cairns + ([peers] if peers else []):
-            party.close()
+        makers = self.parties()
+        # State and arena of each transport; state, shared memory and what is loaded of the peers.
+        self.blocks = len(makers) > 1 and 2.1 * len(makers) * self.options.bytes > 0.8 * memory_bytes("MemAvailable")
+        if not self.blocks:
+            made = [make() for _, make in makers]
+            working = self.warmed(made)
+            self.rounds(working)
+            for party in made:
+                party.close()
+        for idx, (name, make) in enumerate(makers if self.blocks else []):
+            self.party = name
+            made = make()
+            working = self.warmed([made])
+            for turn in range(self.options.repeat if working else 0):
+                begin = time.monotonic()
+                made.turn(idx)
+                say(f"{name}: round {turn + 1} of {self.options.repeat}: {time.monotonic() - begin:.0f} s")
+            made.close()
         self.place.close()
-        return cairns[0].bytes
 
 
-def summary(bench, state_bytes):
+def summary(bench):
     """Medians, rates, and the ratios that the aims speak of."""
-    medians = {name: statistics.median(values) for name, values in bench.samples.items()}
-    rates = {name: state_bytes / value / 1e9 for name, value in medians.items()
+    medians = {name: median(values) for name, values in bench.samples.items()}
+    rates = {name: bench.state_bytes / value / 1e9 for name, value in medians.items()
              if name.endswith((" s", "durable_s", "restore_s", "load_s")) and value > 0}
     ratios = {}
 
@@ -337,80 +232,69 @@ def summary(bench, state_bytes):
         if over is not None and under:
             ratios[name] = over / under
 
-    def best(kind):
-        known = [rates[name] for name in (f"raw {kind} s", f"fio {kind} s") if name in rates]
-        return max(known) if known else None
+    def beside(values, name, party):
+        return values.get(f"{name} beside {party}", values.get(name))
 
-    for transport in bench.options.transports:
-        name = f"cairn {transport}"
-        durable = rates.get(f"{name} save durable_s")
-        ratio(f"{name} save / disk", durable, best("write"))
-        ratio(f"{name} save / safetensors", durable, rates.get("safetensors save durable_s"))
+    def best(kind, party):
+        known = [beside(rates, f"{who} {kind} s", party) for who in ("raw", "fio")]
+        return max([rate for rate in known if rate], default=None)
+
+    for name in [party for party in bench.measured if party != "peers"]:
+        durable, blocked = rates.get(f"{name} save durable_s"), medians.get(f"{name} save blocked_s")
+        copied = beside(medians, "memcpy s", name)
+        ratio(f"{name} save / disk", durable, best("write", name))
+        for peer in ("safetensors", "torch.save", "dcp.save"):
+            ratio(f"{name} save / {peer}", durable, rates.get(f"{peer} save durable_s"))
         ratio(f"{name} save / cairn tcp save", durable, rates.get("cairn tcp save durable_s"))
-        ratio(f"{name} blocked / memcpy", medians.get(f"{name} save blocked_s"),
-              medians.get("memcpy s"))
-        ratio(f"{name} restore / disk", rates.get(f"{name} restore_s"), best("read"))
-        ratio(f"{name} restore / dcp.load", rates.get(f"{name} restore_s"),
-              rates.get("dcp.save load_s"))
-        ratio(f"{name} blocked / dcp.async_save blocked", medians.get(f"{name} save blocked_s"),
-              medians.get("dcp.async_save save blocked_s"))
+        ratio(f"{name} blocked / memcpy", blocked, copied)
+        ratio(f"{name} lazy blocked / memcpy", medians.get(f"{name} lazy save blocked_s"), copied)
+        ratio(f"{name} restore / disk", rates.get(f"{name} restore_s"), best("read", name))
+        for peer, load in (("dcp.load", "dcp.save"), ("torch.load", "torch.save"), ("safetensors load", "safetensors")):
+            ratio(f"{name} restore / {peer}", rates.get(f"{name} restore_s"), rates.get(f"{load} load_s"))
+        ratio(f"{name} blocked / dcp.async_save blocked", blocked, medians.get("dcp.async_save save blocked_s"))
+    for peer in PEERS:
+        ratio(f"{peer} / disk", rates.get(f"{peer} save durable_s"), best("write", "peers"))
+    ratio("dcp.async_save blocked / memcpy", medians.get("dcp.async_save save blocked_s"), medians.get("memcpy s"))
     return {"medians": medians, "gb_per_s": rates, "ratios": ratios}
 
 
-def machine():
-    model = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-             if line.startswith("model name")]
-    return {"cores": len(os.sched_getaffinity(0)), "cpu": model[0] if model else "?",
-            "kernel": os.uname().release, "load_1min": os.getloadavg()[0]}
-
-
-def print_table(title, unit, rows):
-    print(f"\n{title}")
-    for name, value in rows.items():
-        print(f"  {name:<52} {value:10.3f} {unit}")
-
-
 def print_result(result):
-    print_table("Ratios (medians, one run)", "", result["ratios"])
-    print_table("Rates", "GB/s", result["gb_per_s"])
     medians = result["medians"]
-    print_table("Blocked", "s", {n: v for n, v in medians.items() if n.endswith("blocked_s")})
-    print_table("CPU per GiB", "s", {n: v for n, v in medians.items() if "cpu_s" in n})
-    print_table("Peak memory", "MiB",
-                {n: v / MIB for n, v in medians.items() if "rss_peak" in n})
+    table("Ratios (medians, one run)", "", result["ratios"])
+    table("Rates", "GB/s", result["gb_per_s"])
+    table("Blocked", "s", {n: v for n, v in medians.items() if n.endswith("blocked_s")})
+    table("CPU per GiB", "s", {n: v for n, v in medians.items() if "cpu_s" in n})
+    table("Peak memory", "MiB", {n: v / MIB for n, v in medians.items() if "rss_" in n})
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", type=Path, default=SOURCE / "build/release",
-                        help="the build to measure (use the release preset)")
-    parser.add_argument("--dir", type=Path, help="where to write; default: BUILD/bench")
+    common_options(parser)
     parser.add_argument("--bytes", type=int, default=2 * GIB, help="of all ranks together")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--transports", default="unix,tcp,tls")
+    parser.add_argument("--transports", default="unix,memfd,tcp,tls", help="some of " + ", ".join(TRANSPORTS))
+    parser.add_argument("--modes", default="copy,lazy", help="of the snapshot; copy is always measured")
     parser.add_argument("--python", help="an interpreter with torch and safetensors: adds the peers")
-    parser.add_argument("--json", type=Path, help="writes samples and results there")
-    parser.add_argument("--smoke", action="store_true", help="64 MiB once: does it all work?")
-    options = parser.parse_args()
-    options.transports = options.transports.split(",")
-    options.build = options.build.resolve()
+    options = finish_options(parser.parse_args())
+    options.transports, options.modes = options.transports.split(","), options.modes.split(",")
+    unknown = [word for word in options.transports if word not in TRANSPORTS]
+    if unknown:
+        parser.error(f"--transports: {', '.join(unknown)}; there are {', '.join(TRANSPORTS)}")
     if options.smoke:
-        options.bytes, options.repeat = 64 * MIB, 1
+        options.bytes = 64 * MIB
     return options
 
 
 def main():
     options = parse_options()
     bench = Bench(options)
-    state_bytes = bench.run()
-    result = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "state_bytes": state_bytes,
-              "ranks": options.ranks, "repeat": options.repeat, **summary(bench, state_bytes)}
-    print(f"{result['date']}, {result['machine']}, {state_bytes / GIB:.2f} GiB on "
-          f"{options.ranks} ranks, medians of {options.repeat}")
+    bench.run()
+    result = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "state_bytes": bench.state_bytes,
+              "ranks": options.ranks, "repeat": options.repeat, "blocks": bench.blocks, **summary(bench)}
+    print(f"{result['date']}, {json.dumps(result['machine'])}, {bench.state_bytes / GIB:.2f} GiB on "
+          f"{options.ranks} ranks, medians of {options.repeat}" + (", one party after the other" if bench.blocks else ""))
     print_result(result)
-    if options.json:
-        options.json.write_text(json.dumps({**result, "samples": bench.samples}, indent=1) + "\n")
+    write_json(options.json, {**result, "samples": bench.samples})
 
 
 if __name__ == "__main__":

@@ -128,15 +128,33 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 32;
 }
 
+/* Eight bytes of a tensor as its place there gives them: any cut into shards holds the same. */
+static uint64_t word_at(uint64_t start, uint64_t idx)
+{
+    uint64_t value = (start + idx) * UINT64_C(0x9e3779b97f4a7c15);
+    return value ^ value >> 29;
+}
+
 void bench_state_fill(struct bench_state *state, uint64_t seed)
 {
     for (size_t i = 0; i < state->count; i++) {
-        uint8_t *data = state->parts[i].box.data;
-        uint64_t value = mix(seed * 1000003 + i + 1);
-        for (size_t at = 0; at < state->parts[i].bytes; at += sizeof value) {
-            size_t left = state->parts[i].bytes - at;
-            value = value * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-            memcpy(data + at, &value, left < sizeof value ? left : sizeof value);
+        const struct bench_tensor *part = &state->parts[i];
+        uint8_t *data = part->box.data;
+        uint64_t start = mix(seed * 1000003 + i + 1), rows = (uint64_t)part->length[0];
+        uint64_t from = rows > 0 ? (uint64_t)part->offset[0] * (part->bytes / rows) : 0;
+        size_t skip = from % sizeof start, at = 0;
+        while (at < part->bytes) {
+            uint64_t value = word_at(start, (from + at) / sizeof value);
+            size_t left = part->bytes - at;
+            if (skip == 0 && left >= sizeof value) {
+                memcpy(data + at, &value, sizeof value);
+                at += sizeof value;
+                continue;
+            }
+            size_t bytes = left < sizeof value - skip ? left : sizeof value - skip;
+            memcpy(data + at, (const uint8_t *)&value + skip, bytes);
+            at += bytes;
+            skip = 0;
         }
     }
 }

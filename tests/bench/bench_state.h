@@ -23,7 +23,8 @@ struct bench_state {
 /* bytes: of all ranks together, reached within one layer's size. False: out of memory. */
 bool bench_state_init(struct bench_state *state, uint64_t bytes, int32_t rank, int32_t world_size);
 void bench_state_fini(struct bench_state *state);
-/* Overwrites everything with what follows from seed alone. */
+/* Overwrites everything with what follows from seed and the place in each tensor alone, not from
+ * the rank. */
 void bench_state_fill(struct bench_state *state, uint64_t seed);
 /* The same for the same contents. */
 uint64_t bench_state_sum(const struct bench_state *state);

@@ -4,12 +4,13 @@
  * input says, and answers with one line of JSON, so that a driver can let several ranks, transports
  * and peers take turns within one run.
  *
- *     save STEP      seconds until cairn_save returned (blocked) and until all ranks are durable
- *     restore        of the latest; checked against what was last saved
- *     memcpy         the same bytes, with as many threads as the snapshot, into prefaulted memory
- *     change SEED    new contents
- *     usage          CPU seconds and peak memory of this process so far
- *     quit
+ *     save STEP [lazy MS]  seconds until cairn_save returned (blocked) and until all ranks are
+ * durable; lazy: a training step of MS milliseconds runs elsewhere meanwhile, as on a GPU, and what
+ * the wait for the copy takes after it counts as blocked too restore        of the latest, over
+ * wiped memory; checked against what was last saved memcpy         the same bytes, with as many
+ * threads as the snapshot, into prefaulted memory change SEED    new contents; they follow from
+ * SEED and the place in the tensor alone usage          CPU seconds so far; peak memory since the
+ * last memcpy and what of it is known quit
  */
 #include "bench_state.h"
 
@@ -23,14 +24,16 @@
 #include <sys/resource.h>
 #include <time.h>
 
-enum { THREADS_MAX = 4, SLICE_BYTES = 4 << 20, DEADLINE_MS = 300000 };
+enum { THREADS_MAX = 4, SLICE_BYTES = 4 << 20, DEADLINE_MS = 300000, LINE_BYTES = 512 };
+#define COPY_BYTES_MAX (UINT64_C(2) << 30) /* of all ranks: state, arena and copy must fit */
 
 struct bench {
     struct bench_state state;
     cairn_t *cairn;
     uint64_t sum; /* of what was last saved */
     unsigned threads;
-    uint8_t *copy; /* of memcpy, while that runs; prefaulted */
+    uint8_t *copy;       /* of memcpy, while that runs; prefaulted */
+    uint64_t copy_bytes; /* used again from its start when the state is larger */
 };
 
 static double now_s(void)
@@ -38,6 +41,14 @@ static double now_s(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static double cpu_s(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
 static int complain(const char *what, const struct cairn_error *err)
@@ -49,6 +60,60 @@ static int complain(const char *what, const struct cairn_error *err)
     printf("\"}\n");
     fflush(stdout);
     return 1;
+}
+
+/* --- memory ---------------------------------------------------------------------------------- */
+
+/* The peak counts from here on; where the kernel does not allow that, it keeps the copy in it. */
+static void forget_peak(void)
+{
+    FILE *file = fopen("/proc/self/clear_refs", "w");
+    if (file) {
+        fputs("5", file);
+        fclose(file);
+    }
+}
+
+static uint64_t peak_bytes(void)
+{
+    char line[LINE_BYTES];
+    unsigned long long kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file) && sscanf(line, "VmHWM: %llu kB", &kib) != 1) {
+    }
+    if (file) {
+        fclose(file);
+    }
+    return kib * 1024;
+}
+
+/* The library's staging memory is the mapping of its memfd. */
+static uint64_t arena_bytes(void)
+{
+    char line[LINE_BYTES];
+    uint64_t bytes = 0;
+    FILE *file = fopen("/proc/self/maps", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        unsigned long long from, to;
+        if (strstr(line, "memfd:cairn-arena") && sscanf(line, "%llx-%llx", &from, &to) == 2) {
+            bytes += to - from;
+        }
+    }
+    if (file) {
+        fclose(file);
+    }
+    return bytes;
+}
+
+static int run_usage(const struct bench *bench)
+{
+    uint64_t peak = peak_bytes(), arena = arena_bytes();
+    printf("{\"cpu_s\": %.6f, \"rss_peak\": %llu, \"arena\": %llu, \"state\": %llu, "
+           "\"extra\": %lld}\n",
+           cpu_s(), (unsigned long long)peak, (unsigned long long)arena,
+           (unsigned long long)bench->state.bytes,
+           (long long)peak - (long long)arena - (long long)bench->state.bytes);
+    return 0;
 }
 
 /* --- memcpy: the baseline of blocked time ---------------------------------------------------- */
@@ -64,14 +129,15 @@ static void *copy_main(void *arg)
 {
     const struct copier *copier = arg;
     const struct bench *bench = copier->bench;
-    uint8_t *to = bench->copy;
+    uint64_t to = 0;
     unsigned turn = 0;
     for (size_t i = 0; i < bench->state.count; i++) {
         size_t bytes;
         const uint8_t *from = bench_state_data(&bench->state, i, &bytes);
         for (size_t at = 0; at < bytes; at += SLICE_BYTES) {
             if (turn++ % bench->threads == copier->idx) {
-                memcpy(to + at, from + at, bytes - at < SLICE_BYTES ? bytes - at : SLICE_BYTES);
+                memcpy(bench->copy + (to + at) % bench->copy_bytes, from + at,
+                       bytes - at < SLICE_BYTES ? bytes - at : SLICE_BYTES);
             }
         }
         to += bytes;
@@ -82,14 +148,16 @@ static void *copy_main(void *arg)
 static int run_memcpy(struct bench *bench)
 {
     struct copier copiers[THREADS_MAX];
-    void *copy =
-        mmap(NULL, bench->state.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t most = COPY_BYTES_MAX / (uint64_t)bench->state.world_size;
+    bench->copy_bytes = bench->state.bytes < most ? bench->state.bytes : most;
+    size_t mapped = bench->copy_bytes + SLICE_BYTES; /* a slice may begin at the very end */
+    void *copy = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) {
         struct cairn_error err = {.code = CAIRN_E_NO_MEMORY, .text = "memory for the copy"};
         return complain("memcpy", &err);
     }
     bench->copy = copy;
-    memset(bench->copy, 1, bench->state.bytes);
+    memset(bench->copy, 1, mapped);
     double begin = now_s();
     unsigned started = 0;
     while (started < bench->threads) {
@@ -103,41 +171,74 @@ static int run_memcpy(struct bench *bench)
         pthread_join(copiers[i].thread, NULL);
     }
     printf("{\"memcpy_s\": %.6f, \"threads\": %u}\n", now_s() - begin, started);
-    munmap(bench->copy, bench->state.bytes);
+    munmap(bench->copy, mapped);
     bench->copy = NULL;
+    forget_peak();
     return started == bench->threads ? 0 : 1;
 }
 
 /* --- save and restore ------------------------------------------------------------------------ */
 
-static int run_save(struct bench *bench, uint64_t step)
+/* The step that trains on meanwhile needs no processor of ours. */
+static void pass_ms(unsigned ms)
 {
+    struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+    }
+}
+
+static int run_save(struct bench *bench, uint64_t step, bool lazy, unsigned step_ms)
+{
+    struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
     struct cairn_error err = {0};
     cairn_op_t *op = NULL;
-    double begin = now_s();
-    int rc = cairn_save(bench->cairn, step, NULL, &op, &err);
+    if (lazy) {
+        printf("{\"unsupported\": 1}\n");
+        return 0;
+    }
+    double cpu = cpu_s(), begin = now_s();
+    int rc = cairn_save(bench->cairn, step, &options, &op, &err);
     if (rc != 0) {
         return complain("save", &err);
     }
-    double staged = now_s();
-    rc = cairn_op_wait(op, CAIRN_DONE, DEADLINE_MS, &err);
+    double blocked = now_s() - begin;
+    if (lazy) {
+        pass_ms(step_ms);
+    }
+    double wait = now_s();
+    rc = cairn_op_wait(op, CAIRN_STAGED, DEADLINE_MS, &err);
+    blocked += now_s() - wait;
+    rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, DEADLINE_MS, &err);
     double end = now_s();
     cairn_op_free(op);
     if (rc != 0) {
         return complain("durable", &err);
     }
-    printf("{\"blocked_s\": %.6f, \"durable_s\": %.6f}\n", staged - begin, end - begin);
+    printf("{\"blocked_s\": %.6f, \"durable_s\": %.6f, \"cpu_s\": %.6f}\n", blocked, end - begin,
+           cpu_s() - cpu);
     return 0;
+}
+
+/* Memory that held the right bytes before would hide a restore that does nothing. */
+static void wipe(struct bench *bench)
+{
+    for (size_t i = 0; i < bench->state.count; i++) {
+        size_t bytes;
+        uint8_t *data = bench_state_data(&bench->state, i, &bytes);
+        memset(data, 0x5a, bytes);
+    }
 }
 
 static int run_restore(struct bench *bench)
 {
     struct cairn_error err = {0};
     cairn_op_t *op = NULL;
-    double begin = now_s();
+    wipe(bench);
+    double cpu = cpu_s(), begin = now_s();
     int rc = cairn_restore(bench->cairn, NULL, &op, &err);
     rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, DEADLINE_MS, &err);
     double end = now_s();
+    cpu = cpu_s() - cpu;
     cairn_op_free(op);
     if (rc != 0) {
         return complain("restore", &err);
@@ -146,18 +247,7 @@ static int run_restore(struct bench *bench)
         err = (struct cairn_error){.code = CAIRN_E_INTERNAL, .text = "not what was saved"};
         return complain("restore", &err);
     }
-    printf("{\"restore_s\": %.6f}\n", end - begin);
-    return 0;
-}
-
-static int run_usage(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    printf("{\"cpu_s\": %.6f, \"rss_peak\": %llu}\n",
-           (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-               (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6,
-           (unsigned long long)usage.ru_maxrss * 1024);
+    printf("{\"restore_s\": %.6f, \"cpu_s\": %.6f}\n", end - begin, cpu);
     return 0;
 }
 
@@ -172,8 +262,10 @@ static int run_change(struct bench *bench, uint64_t seed)
 static int run_command(struct bench *bench, const char *line)
 {
     unsigned long long number;
-    if (sscanf(line, "save %llu", &number) == 1) {
-        return run_save(bench, number);
+    unsigned step_ms = 0;
+    int words = sscanf(line, "save %llu lazy %u", &number, &step_ms);
+    if (words >= 1) {
+        return run_save(bench, number, words == 2, step_ms);
     }
     if (sscanf(line, "change %llu", &number) == 1) {
         return run_change(bench, number);
@@ -185,7 +277,7 @@ static int run_command(struct bench *bench, const char *line)
         return run_memcpy(bench);
     }
     if (strcmp(line, "usage\n") == 0) {
-        return run_usage();
+        return run_usage(bench);
     }
     printf("{\"error\": \"unknown command\"}\n");
     return 1;
