@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cairn: save and restore the state of a distributed training job.
 
-``cairn.torch.Checkpointer`` for PyTorch; ``cairn.Client`` for tensors and blobs of any kind;
-``cairn.errors`` for what can go wrong. What Cairn lists is complete, verified and durable; what it
+``cairn.torch.Checkpointer`` for PyTorch; ``cairn.dcp`` for torch.distributed.checkpoint;
+``cairn.Client`` for tensors and blobs of any kind; ``cairn.errors`` for what can go wrong. What Cairn lists is complete, verified and durable; what it
 restores is exactly what was saved, or a named error.
 """
 
@@ -20,11 +20,11 @@ from .tree import Ref, register_type
 
 
 def __getattr__(name: str) -> Any:
-    """``cairn.torch`` is imported when it is first used: Cairn itself needs no PyTorch."""
-    if name == "torch":
-        return importlib.import_module(".torch", __name__)
+    """``cairn.torch`` and ``cairn.dcp`` are imported when they are first used: Cairn itself needs no PyTorch."""
+    if name in ("dcp", "torch"):
+        return importlib.import_module("." + name, __name__)
     raise AttributeError(f"module 'cairn' has no attribute {name!r}")
 
 
 __all__ = ["Checkpoint", "Client", "DONE", "LATEST", "Operation", "Ref", "Result", "STAGED", "__version__",
-           "errors", "new_attempt", "register_type", "torch", "tree", *errors.__all__]
+           "dcp", "errors", "new_attempt", "register_type", "torch", "tree", *errors.__all__]

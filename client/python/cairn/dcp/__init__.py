@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cairn.dcp: torch.distributed.checkpoint (DCP) that stores in Cairn.
+
+    writer = cairn.dcp.Writer("cairn://host:7421/project/run")
+    dcp.save(state_dict, checkpoint_id="step-100", storage_writer=writer)
+    dcp.load(state_dict, checkpoint_id="step-100", storage_reader=cairn.dcp.Reader("cairn://host:7421/project/run"))
+
+Raw bytes and typed trees, no pickles; committed by the server when every rank's part is durable.
+"""
+
+from __future__ import annotations
+
+from .items import PlanStaleError
+from .names import parse_id, split_url
+from .reader import Reader
+from .writer import Writer
+
+__all__ = ["PlanStaleError", "Reader", "Writer", "parse_id", "split_url"]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a checkpoint_id to a run and a step. The grammar is public; README.md shows it.
+
+    id    = URL "/" name | name | number
+    URL   = "cairn://" hosts "/" project "/" run | "cairn+unix://" path "?run=" project "/" run
+    name  = text with one step in it: "step-100", "step_100", "global_step100", "iter_0000100",
+            "checkpoint-100", "epoch=3-step=500.ckpt", "100"; of a reader also "step-100@2" (term 2), "latest"
+
+The step is the number behind a word of _STEP_WORDS; where none stands there, behind one of _CHECKPOINT_WORDS;
+else the name must be a number as a whole. Folders in front of the last name do not count. Pure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Optional
+from urllib.parse import parse_qsl
+
+from ..client import LATEST
+from ..errors import InvalidError
+
+_STEP_WORDS = frozenset(("step", "steps", "iter", "iters", "iteration", "iterations", "globalstep"))
+_CHECKPOINT_WORDS = frozenset(("checkpoint", "ckpt", "tag"))
+_SUFFIX = re.compile(r"\.(ckpt|pt|pth|bin|distcp|dcp)$")
+_TOKEN = re.compile(r"[A-Za-z]+|\d+")
+_SCHEMES = ("cairn://", "cairn+unix://")
+
+
+@dataclass(frozen=True)
+class CheckpointId:
+    """A run's URL ("" when the id names none) and a step in it; ``step`` None: the id has none, ``term`` 0: any."""
+
+    run_url: str
+    name: str
+    step: Optional[int]
+    term: int = 0
+
+
+def is_url(text: str) -> bool:
+    return text.startswith(_SCHEMES)
+
+
+def split_url(url: str) -> tuple:
+    """(URL of the run, what stands behind it) of a Cairn URL; InvalidError when it names no run."""
+    if url.startswith("cairn://"):
+        hosts, _, path = url[len("cairn://"):].partition("/")
+        head = f"cairn://{hosts}/"
+    elif url.startswith("cairn+unix://"):
+        head, _, query = url.partition("?")
+        path = dict(parse_qsl(query)).get("run", "")
+        head += "?run="
+    else:
+        raise InvalidError.of(f"{url!r} is no Cairn URL: cairn://host:port/project/run[/step-100] or "
+                              "cairn+unix:///path?run=project/run[/step-100]")
+    parts = [part for part in path.split("/") if part]
+    if len(parts) < 2:
+        raise InvalidError.of(f"{url!r} names no run: cairn://host:port/project/run[/step-100] or "
+                              "cairn+unix:///path?run=project/run[/step-100]")
+    return head + "/".join(parts[:2]), "/".join(parts[2:])
+
+
+def parse_step(name: str) -> Optional[int]:
+    """The step in a name, None when there is none. InvalidError when it has two."""
+    stem = _SUFFIX.sub("", name.rstrip("/").rsplit("/", 1)[-1])
+    if stem.isdecimal() and stem.isascii():
+        return int(stem)
+    tokens = _TOKEN.findall(stem)
+    pairs = [(a.lower(), int(b)) for a, b in zip(tokens, tokens[1:]) if a.isalpha() and b.isdecimal()]
+    for words in (_STEP_WORDS, _CHECKPOINT_WORDS):
+        steps = {number for word, number in pairs if word in words}
+        if len(steps) > 1:
+            raise InvalidError.of(f"the checkpoint id {name!r} names several steps: {sorted(steps)}; one is allowed")
+        if steps:
+            return steps.pop()
+    return None
+
+
+def parse_id(checkpoint_id: Any, run_url: str = "", latest: bool = False) -> CheckpointId:
+    """The run, step and term of a checkpoint_id: text, path-like, or number.
+
+    ``run_url`` is that of ids that are no URL. ``latest``: whether "latest" is allowed (a reader's ids; then the
+    step is LATEST). InvalidError: no run, several steps, a step that is too large.
+    """
+    if isinstance(checkpoint_id, int) and not isinstance(checkpoint_id, bool):
+        text = str(checkpoint_id)
+    else:
+        text = os.fspath(checkpoint_id)
+    if isinstance(text, bytes):
+        text = os.fsdecode(text)
+    name = text
+    if is_url(text):
+        run_url, name = split_url(text)
+    if not run_url:
+        raise InvalidError.of(f"the checkpoint id {text!r} is no Cairn URL, and none was given before: use "
+                              "cairn://host:port/project/run/step-100, or make the Writer or Reader with the run's URL")
+    stem, at, term_text = name.rstrip("/").rpartition("@")
+    term = int(term_text) if latest and at and term_text.isdecimal() and term_text.isascii() else 0
+    if term:
+        name = stem
+    step = LATEST if latest and name.rsplit("/", 1)[-1] == "latest" else parse_step(name)
+    if step is not None and step > LATEST:
+        raise InvalidError.of(f"the step in the checkpoint id {text!r} is too large")
+    return CheckpointId(run_url, name, step, term)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader: DCP's StorageReader over Cairn.
+
+Wanted boxes are planned by the server and read straight into the planner's tensors where those lie in CPU memory and
+have the stored type. Values come from typed trees and are pickled anew, in this process, since DCP's planner reads
+nothing else: no stored byte is ever unpickled, unless it was stored as opaque and Reader(allow_opaque=True) says so.
+Planner hooks run on the calling thread.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from dataclasses import replace
+from typing import Any, Optional
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+
+from .. import tree
+from ..client import BYTES, DTYPES, LATEST, SHARDED, Client
+from ..errors import CairnError, ConflictError, InvalidError, NotFoundError, UnsupportedError
+from ..torch import arrays
+from . import metadata as codec
+from .items import METADATA_BLOB
+from .names import is_url, parse_id, split_url
+from .session import note_load
+
+_log = logging.getLogger("cairn.dcp")
+
+
+class _Box:
+    """One box to read: where it lies in the tensor, and the targets that want it."""
+
+    def __init__(self, dtype: str, offsets: tuple, sizes: tuple) -> None:
+        self.dtype, self.offsets, self.sizes = dtype, offsets, sizes
+        self.memory: Any = None
+        self.targets: list = []
+
+    def add(self, target: torch.Tensor) -> None:
+        if (self.memory is None and arrays.TORCH_NAMES.get(target.dtype) == self.dtype and arrays.is_direct(target)):
+            self.memory = target
+        else:
+            self.targets.append(target)
+
+    def row(self) -> tuple:
+        if self.memory is None:
+            self.memory = torch.empty(self.sizes, dtype=arrays.TORCH_TYPES[self.dtype])
+        stride = None if self.memory.is_contiguous() else tuple(self.memory.stride())
+        return self.offsets, self.sizes, stride, self.memory.data_ptr() if self.memory.numel() else 0
+
+    def spread(self) -> None:
+        for target in self.targets:
+            target.copy_(self.memory)
+
+
+class Reader(StorageReader):
+    """Loads from a run of Cairn: ``dcp.load(sd, checkpoint_id="step-100", storage_reader=Reader(run_url))``.
+
+    ``path``: URL of the run, or of a checkpoint in it; ids may also be "latest" and "step-100@2". ``step``: for ids
+    that hold none. ``resume``: training goes on from here, so that what this process saves to the run later descends
+    from it; False for a look only. ``allow_opaque``: hand pickles that were stored by ``Writer(allow_opaque=True)`` to the planner,
+    which runs what is in them. ``deadline``: seconds for each restore. Other options as for cairn.Client.
+
+    Each rank reads alone, and all must have seen the same (term, step). Errors while the metadata is read are logged here too, since DCP wraps them.
+    """
+
+    def __init__(self, path: Any, *, step: Optional[int] = None, resume: bool = True, allow_opaque: bool = False,
+                 deadline: Optional[float] = None, **options: Any) -> None:
+        super().__init__()
+        self._run_url, name = split_url(os.fspath(path))
+        self._step, self._resume, self._allow_opaque = step, resume, allow_opaque
+        self._deadline, self._options = deadline, options
+        self._given_id: Optional[str] = os.fspath(path) if name else None
+        self._found: Optional[tuple] = None  # (URL of the run, term, step, Metadata)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        try:
+            text = os.fspath(checkpoint_id)
+            return is_url(text) and parse_id(text, latest=True).step is not None
+        except (CairnError, TypeError):
+            return False
+
+    @property
+    def checkpoint_id(self) -> Any:
+        return self._given_id
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        if checkpoint_id is not None:
+            self._given_id = str(checkpoint_id) if isinstance(checkpoint_id, int) else os.fspath(checkpoint_id)
+        self._found = None
+
+    def _target(self) -> tuple:
+        """(URL of the run, step, term)."""
+        if self._given_id is None:
+            return self._run_url, LATEST if self._step is None else self._step, 0
+        parsed = parse_id(self._given_id, self._run_url, latest=True)
+        if parsed.step is None and self._step is None:
+            raise InvalidError.of(f"the checkpoint id {self._given_id!r} holds no step: use \"step-100\" or \"latest\", or "
+                                  "give Reader(step=...)")
+        return parsed.run_url, parsed.step if parsed.step is not None else self._step, parsed.term
+
+    # --- DCP's road ----------------------------------------------------------------------------------
+
+    def read_metadata(self, *args: Any, **_: Any) -> Metadata:
+        """What the checkpoint holds; the objects for each tensor are made when they are asked for."""
+        try:
+            run_url, step, term = self._target()
+            with Client(run_url, read_only=True, **self._options) as client:
+                client.set_blobs([(METADATA_BLOB, BYTES, b"", SHARDED, None)])
+                op = client.restore(step, term=term, allow_older=False, deadline=self._deadline)
+                result = op.result()
+                try:
+                    data = op.blob(METADATA_BLOB)
+                except NotFoundError:
+                    raise NotFoundError.of(f"step {result.step} of {run_url} was not saved through DCP: it has no "
+                                           f"blob {METADATA_BLOB}; read it by cairn.torch or cairn.Client") from None
+            metadata, _save = codec.decode(data)
+        except CairnError as error:
+            _log.error("cairn: cannot read the metadata of %s: %s", self._given_id or self._run_url, error)
+            raise
+        metadata.storage_meta = StorageMeta(checkpoint_id=self._given_id)
+        self._found = (run_url, result.term, result.step, metadata)
+        return metadata
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if self._found is None or self._found[3] is not metadata:
+            raise InvalidError.of("the metadata is not what this Reader has read last")
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list) -> list:
+        return [replace(plan, storage_data=self._identity()) for plan in plans]
+
+    def _identity(self) -> tuple:
+        if self._found is None:
+            raise InvalidError.of("read_data without read_metadata")
+        return self._found[1], self._found[2]
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future:
+        mine = self._identity()
+        if plan.storage_data is not None and tuple(plan.storage_data) != mine:
+            raise ConflictError.of(f"rank 0 loads step {plan.storage_data[1]} of term {plan.storage_data[0]}, this rank found "
+                                   f"step {mine[1]} of term {mine[0]}: a save came in between; load again")
+        run_url, term, step, metadata = self._found
+        with Client(run_url, read_only=True, **self._options) as client:
+            self._read_tensors(client, plan, planner, metadata)
+            self._read_values(client, plan, planner, metadata)
+        if self._resume:
+            note_load(run_url, term, step)
+        future: torch.futures.Future = torch.futures.Future()
+        future.set_result(None)
+        return future
+
+    def _restore(self, client: Client, tensors: list, blobs: list) -> Any:
+        term, step = self._identity()
+        client.set_tensors(tensors)
+        client.set_blobs(blobs)
+        op = client.restore(step, term=term, allow_older=False, strict=True, deadline=self._deadline)
+        op.result()
+        return op
+
+    def _read_tensors(self, client: Client, plan: LoadPlan, planner: LoadPlanner, metadata: Metadata) -> None:
+        boxes: dict = {}
+        targets = []
+        for item in plan.items:
+            if item.type == LoadItemType.BYTE_IO:
+                continue
+            fqn = item.storage_index.fqn
+            entry = metadata.state_dict_metadata[fqn]
+            target = planner.resolve_tensor(item)
+            if tuple(target.shape) != tuple(item.lengths):
+                raise InvalidError.of(f"{fqn}: the planner gave a tensor of {list(target.shape)} elements for a box of "
+                                      f"{list(item.lengths)}")
+            offsets, sizes = _global_offsets(item, len(entry.size)), tuple(item.lengths)
+            of_tensor = boxes.setdefault(fqn, {})
+            box = of_tensor.setdefault((offsets, sizes), None) or _Box(arrays.TORCH_NAMES[entry.properties.dtype],
+                                                                       offsets, sizes)
+            of_tensor[offsets, sizes] = box
+            box.add(target.detach())
+            targets.append((item, target))
+        rows = [(fqn, DTYPES[next(iter(of_tensor.values())).dtype], tuple(metadata.state_dict_metadata[fqn].size), 0,
+                 None, of_tensor, SHARDED, None, None, [box.row() for box in of_tensor.values()])
+                for fqn, of_tensor in boxes.items()]
+        if rows:
+            self._restore(client, rows, [])
+        for of_tensor in boxes.values():
+            for box in of_tensor.values():
+                box.spread()
+        for item, target in targets:
+            planner.commit_tensor(item, target)
+
+    def _read_values(self, client: Client, plan: LoadPlan, planner: LoadPlanner, metadata: Metadata) -> None:
+        items = [item for item in plan.items if item.type == LoadItemType.BYTE_IO]
+        names = sorted({item.storage_index.fqn for item in items})
+        if not names:
+            return
+        op = self._restore(client, [], [(name, BYTES, b"", SHARDED, None) for name in names])
+        entries = metadata.state_dict_metadata
+        values = {}
+        for name in names:
+            if entries.kind(name) == "opaque":
+                values[name] = self._opaque(name, op.blob(name))
+            else:
+                values[name] = tree.decode(op.blob(name), deferred=True)
+        found = {ref.name: ref for name in names for ref in tree.refs(values[name])}
+        made = {name: arrays.empty(ref) for name, ref in found.items()}
+        if made:
+            self._restore(client, [_whole(found[name], made[name]) for name in made], [])
+        for item in items:
+            name = item.storage_index.fqn
+            if entries.kind(name) == "opaque":
+                data = io.BytesIO(values[name])
+            else:
+                data = io.BytesIO()
+                torch.save(tree.resolve(values[name], lambda ref: made[ref.name]), data)
+                data.seek(0)
+            planner.load_bytes(item, data)
+
+    def _opaque(self, name: str, data: bytes) -> bytes:
+        if not self._allow_opaque:
+            raise UnsupportedError.of(f"{name}: it was stored as an opaque pickle, and reading it runs what is in it; if "
+                                      "you trust the store and who wrote it, use Reader(allow_opaque=True)")
+        return data
+
+
+def _global_offsets(item: ReadItem, ndim: int) -> tuple:
+    base = item.storage_index.offset
+    base = tuple(base) if base is not None else (0,) * ndim
+    return tuple(a + b for a, b in zip(base, item.storage_offsets))
+
+
+def _whole(ref: tree.Ref, array: Any) -> tuple:
+    name, dtype, shape, address, stride, keep = arrays.row(ref, array, None)[:6]
+    return name, dtype, shape, address, stride, keep, SHARDED, None, None, None

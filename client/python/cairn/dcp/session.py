@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Session: a rank's connection to one run, shared by all Writers of a process.
+
+A Writer for each save is DCP's habit; a connection, a term and a lineage for each would be Cairn's ruin. So sessions
+are kept here, by (run, attempt, rank, world size, options), and the attempt token by ranks, for as long as the process
+lives. Any thread; one save at a time.
+
+The process mode of async_save pickles the Writer into a helper process that saves in this rank's name. Only one
+process can hold a (token, rank) at a time: pickling closes the session here, and one that came by pickling closes
+after each save; whoever finds the place taken waits for it, for at most _TAKEN_S.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from typing import Any, Optional
+
+import torch.distributed as dist
+
+from ..client import DONE, Client, Operation, new_attempt
+from ..errors import CairnError, DuplicateRankError, ExistsError
+from ..torch.group import Group
+
+_TAKEN_S = 30.0
+_SETTLE_S = 10.0
+
+_lock = threading.Lock()
+_sessions: dict = {}
+_attempts: dict = {}  # ranks -> (default group, Group, token)
+_loads: dict = {}  # run URL -> (number of loads, term, step) of the newest
+
+
+def attempt_of(process_group: Any, rank: Optional[int], world_size: Optional[int], given: Optional[str]) -> tuple:
+    """(rank, world size, attempt token): drawn by rank 0 and handed out once for each set of ranks of a process.
+
+    The first call for a set of ranks is collective, on a gloo group of Cairn's own; later ones are not. That group is
+    kept: PyTorch names a group after its ranks, and a name that comes again finds the dead one's addresses.
+    """
+    world = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    if rank is not None or world_size is not None or world is None:
+        group = Group(process_group, rank, world_size, False)
+        token = group.token(given)
+        with _lock:
+            key = (None, group.rank, group.world_size)
+            token = token or os.environ.get("CAIRN_ATTEMPT") or _attempts.setdefault(key, (None, None, new_attempt()))[2]
+        return group.rank, group.world_size, token
+    ranks = tuple(dist.get_process_group_ranks(process_group if process_group is not None else world))
+    with _lock:
+        known = _attempts.get(ranks)
+    if known is None or known[0] is not world:
+        group = Group(process_group, None, None, False)
+        token = group.token(given or os.environ.get("CAIRN_ATTEMPT")) or new_attempt()
+        with _lock:
+            known = _attempts[ranks] = (world, group, token)
+    return known[1].rank, known[1].world_size, given or known[2]
+
+
+def note_load(run_url: str, term: int, step: int) -> None:
+    """A Reader has loaded this: the next save of this process descends from it."""
+    with _lock:
+        _loads[run_url] = (_loads.get(run_url, (0,))[0] + 1, term, step)
+
+
+def loads() -> dict:
+    with _lock:
+        return dict(_loads)
+
+
+def adopt_loads(known: dict) -> None:
+    """What the process that pickled a Writer had loaded."""
+    with _lock:
+        for run_url, load in known.items():
+            if load[0] > _loads.get(run_url, (0,))[0]:
+                _loads[run_url] = load
+
+
+class Session:
+    """See the top of the file. Made by ``session_of``."""
+
+    def __init__(self, run_url: str, token: str, rank: int, world_size: int, options: dict) -> None:
+        self.run_url, self.token, self.rank, self.world_size = run_url, token, rank, world_size
+        self.transient = False
+        self._options = options
+        self._client: Optional[Client] = None
+        self._op: Optional[Operation] = None
+        self._restored = 0  # number of the load that the attempt's parent was taken from
+        self._term = 0
+        self._mutex = threading.RLock()
+
+    def _connect(self) -> Client:
+        until = time.monotonic() + _TAKEN_S
+        while self._client is None:
+            try:
+                self._client = Client(self.run_url, rank=self.rank, world_size=self.world_size, attempt=self.token,
+                                      label="dcp", **self._options)
+                self._restored = 0
+            except DuplicateRankError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        return self._client
+
+    def _take_parent(self, client: Client) -> None:
+        """What this process loaded becomes the parent of what it saves: an empty restore, by all ranks."""
+        number, term, step = loads().get(self.run_url, (0, 0, 0))
+        if number > self._restored:
+            client.set_tensors([])
+            client.set_blobs([])
+            client.restore(step, term=term, allow_older=False, deadline=_TAKEN_S * 2).result()
+            self._restored, self._term = number, 0
+
+    def prepare(self) -> None:
+        """Connects, and takes the parent where something was loaded: every rank calls it before a save, at the same
+        place, since ranks restore together."""
+        with self._mutex:
+            self.settle()
+            self._take_parent(self._connect())
+
+    def save(self, step: int, tensors: list, blobs: list, **options: Any) -> Operation:
+        """Starts a save; returns when all is copied."""
+        with self._mutex:
+            client = self._connect()
+            before = self._known(client, step) if self.rank == 0 else frozenset()
+            client.set_tensors(tensors)
+            client.set_blobs(blobs)
+            self._op = op = client.save(step, **options)
+            self._before = before
+            if self.transient and self.rank != 0:
+                threading.Thread(target=self._close_after, args=(op,), name="cairn-dcp-close", daemon=True).start()
+            return op
+
+    def _known(self, client: Client, step: int) -> frozenset:
+        """(term, step) of what this attempt may have committed as this step."""
+        if self._term:
+            there = client.status(self._term, step).state == "committed"
+            return frozenset([(self._term, step)] if there else [])
+        return frozenset((item.term, item.step) for item in client.list() if item.step == step)
+
+    def commit(self) -> Any:
+        """Rank 0: waits until the checkpoint of all ranks is committed; its Result."""
+        with self._mutex:
+            op, self._op = self._op, None
+            try:
+                result = op.result()
+            finally:
+                if self.transient:
+                    self.close()
+        self._term = result.term
+        if (result.term, result.step) in self._before:
+            raise ExistsError.of(f"step {result.step} was saved before by this attempt (term {result.term}) and is "
+                                 "not overwritten: save under another step")
+        return result
+
+    def _close_after(self, op: Operation) -> None:
+        try:
+            op.wait(DONE)
+        except CairnError:
+            pass  # rank 0 hears of it; this is only about leaving
+        with self._mutex:
+            if self._op is op:
+                self.close()
+
+    def settle(self) -> None:
+        """Ends what an earlier save left: the last moment of a good one, or one that DCP gave up on."""
+        with self._mutex:
+            op, self._op = self._op, None
+            if op is None:
+                return
+            try:
+                if not op.wait(DONE, 1.0):
+                    op.abort()
+                    op.wait(DONE, _SETTLE_S)
+            except CairnError:
+                pass  # DCP has raised it, or will find the checkpoint missing
+
+    def close(self) -> None:
+        """Leaves the run; the next save connects again."""
+        with self._mutex:
+            self.settle()
+            client, self._client = self._client, None
+            if client is not None:
+                try:
+                    client.close(_SETTLE_S)
+                except CairnError:
+                    pass  # of a save that settle gave up
+
+
+def session_of(run_url: str, token: str, rank: int, world_size: int, options: dict) -> Session:
+    key = (run_url, token, rank, world_size, tuple(sorted(options.items())))
+    with _lock:
+        if key not in _sessions:
+            _sessions[key] = Session(run_url, token, rank, world_size, options)
+        return _sessions[key]
+
+
+def close_sessions(token: Optional[str] = None) -> None:
+    """Closes the sessions of an attempt, or all."""
+    with _lock:
+        chosen = [session for session in _sessions.values() if token in (None, session.token)]
+    for session in chosen:
+        session.close()
+
+
+atexit.register(close_sessions)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writer: DCP's StorageWriter over Cairn.
+
+Every rank gives its boxes to libcairn in ``write_data`` and goes on when they are copied; rank 0 keeps its own until
+``finish``, where DCP has heard that no rank failed, adds the metadata, and opens the checkpoint on the server. So a
+rank that fails leaves nothing behind, and the server commits when the parts of all ranks are durable, which
+``finish`` waits for. ``prepare_*`` keep no state and plans carry none: the identity of a save is the Writer's.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Any, Mapping, Optional, Sequence
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageWriter
+
+from .. import tree
+from ..client import SHARDED, TREE, Result
+from ..errors import CairnError, InvalidError
+from . import metadata as codec
+from . import session as sessions
+from .items import METADATA_BLOB, Collected
+from .names import is_url, parse_id, split_url
+
+
+class Writer(StorageWriter):
+    """Saves to a run of Cairn: ``dcp.save(sd, checkpoint_id="step-100", storage_writer=Writer(run_url))``.
+
+    ``path``: URL of the run, or of a checkpoint in it (names.py has the grammar). ``step``: for ids that hold none.
+    ``process_group``: the ranks that save together, the one that is given to dcp.save (default: all); ``rank`` and
+    ``world_size`` instead of it where torch.distributed is not used. ``allow_opaque``: values that the typed tree cannot
+    hold are stored as pickles, flagged, instead of failing the save by name. ``tags``, ``metrics``: of each save, from
+    rank 0. Other options as for cairn.Client.
+
+    Making the first Writer is a collective call, on a gloo group of Cairn's own. A step is saved once: a second save of it is
+    ExistsError. Errors reach every rank inside DCP's CheckpointException, which is no Exception but a BaseException.
+    Writers of one process share their connection. Pickling (async_save in process mode) hands it over: see session.py.
+    """
+
+    def __init__(self, path: Any, *, step: Optional[int] = None, process_group: Any = None,
+                 attempt: Optional[str] = None, rank: Optional[int] = None, world_size: Optional[int] = None,
+                 allow_opaque: bool = False, tags: Sequence[str] = (), metrics: Optional[Mapping[str, float]] = None,
+                 **options: Any) -> None:
+        super().__init__()
+        self._run_url, name = split_url(os.fspath(path))
+        self._step, self._allow_opaque = step, allow_opaque
+        self._tags, self._metrics, self._options = tuple(tags), dict(metrics or {}), options
+        self._given_id: Optional[str] = os.fspath(path) if name else None
+        self.last: Optional[Result] = None  # of the last save, on rank 0
+        self._transient = False
+        self._held: Optional[Collected] = None
+        self.rank, self.world_size, self._attempt = sessions.attempt_of(process_group, rank, world_size, attempt)
+        if self._given_id is not None and self._step is None:
+            self._target()
+
+    # --- identity ------------------------------------------------------------------------------------
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        try:
+            text = os.fspath(checkpoint_id)
+            return is_url(text) and parse_id(text).step is not None
+        except (CairnError, TypeError):
+            return False
+
+    @property
+    def checkpoint_id(self) -> Any:
+        return self._given_id
+
+    def _target(self) -> tuple:
+        """(URL of the run, step) of the save at hand."""
+        if self._given_id is None:
+            if self._step is None:
+                raise InvalidError.of("no checkpoint_id was given: dcp.save(..., checkpoint_id=\"step-100\"), or "
+                                      "Writer(..., step=100)")
+            return self._run_url, self._step
+        parsed = parse_id(self._given_id, self._run_url)
+        if parsed.step is None and self._step is None:
+            raise InvalidError.of(f"the checkpoint id {self._given_id!r} holds no step: use \"step-100\", "
+                                  "\"iter_0000100\" or \"epoch=3-step=500.ckpt\", or give Writer(step=...)")
+        if parsed.step is not None and self._step is not None and parsed.step != self._step:
+            raise InvalidError.of(f"the checkpoint id {self._given_id!r} names step {parsed.step}, the Writer was made "
+                                  f"with step={self._step}")
+        return parsed.run_url, parsed.step if parsed.step is not None else self._step
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        if checkpoint_id is not None:
+            self._given_id = str(checkpoint_id) if isinstance(checkpoint_id, int) else os.fspath(checkpoint_id)
+        self._held = None
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta(checkpoint_id=self._given_id)
+
+    def _session(self, run_url: str) -> sessions.Session:
+        session = sessions.session_of(run_url, self._attempt, self.rank, self.world_size, self._options)
+        session.transient = self._transient
+        return session
+
+    # --- DCP's road ----------------------------------------------------------------------------------
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self._held = None
+        rank = kwargs.get("rank", 0 if is_coordinator else self.rank)
+        if not kwargs.get("use_collectives", True) and self.world_size > 1:
+            raise InvalidError.of("use_collectives=False makes a checkpoint for each rank; Cairn saves all ranks as one: "
+                                  "leave it out")
+        if rank != self.rank or is_coordinator != (self.rank == 0):
+            raise self._other_world(f"DCP calls this process rank {rank}, the Writer rank {self.rank} of "
+                                    f"{self.world_size}")
+        run_url, step = self._target()
+        self._session(run_url).prepare()
+        self._save = (run_url, step, uuid.uuid4().hex)
+
+    def _other_world(self, what: str) -> InvalidError:
+        return InvalidError.of(f"{what}: with no_dist=True, or another process_group than the Writer's, every process would "
+                               "write the same checkpoint alone. Give both the same process_group; or, where each process "
+                               "shall save for itself, a run of its own with Writer(..., rank=0, world_size=1)")
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list) -> list:
+        if len(plans) != self.world_size:
+            raise self._other_world(f"DCP plans for {len(plans)} ranks, the Writer was made for {self.world_size}")
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future:
+        run_url, step, _ = self._save
+        collected = Collected(self._attempt, step, self._allow_opaque)
+        collected.collect(plan, planner)
+        if self.rank == 0:
+            self._held = collected
+        else:
+            self._session(run_url).save(step, collected.rows(), collected.blobs)
+        future: torch.futures.Future = torch.futures.Future()
+        future.set_result(collected.results)
+        return future
+
+    def finish(self, metadata: Metadata, results: list) -> None:
+        run_url, step, save = self._save
+        held, self._held = self._held, None
+        if held is None:
+            raise InvalidError.of("finish without write_data: a Writer serves one save at a time")
+        entry = codec.encode(metadata, results, self._attempt, step, save)
+        blobs = held.blobs + [(METADATA_BLOB, TREE, entry, SHARDED, None)]
+        session = self._session(run_url)
+        note = tree.encode({"framework": "dcp", "checkpoint_id": str(self._given_id or "")[:1024]})
+        session.save(step, held.rows(), blobs, tags=self._tags, metrics=self._metrics, metadata=note)
+        self.last = session.commit()
+
+    # --- the end -------------------------------------------------------------------------------------
+
+    def close_session(self) -> None:
+        """Leaves the server; a later save connects again. Not called ``close``: DCP would take a writer that has
+        a stager's methods for one."""
+        sessions.close_sessions(self._attempt)
+
+    def __getstate__(self) -> dict:
+        sessions.close_sessions(self._attempt)  # the process that gets this Writer takes the rank's place
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_held", "_save")}
+        return {**state, "_held": None, "_loads": sessions.loads()}
+
+    def __setstate__(self, state: dict) -> None:
+        sessions.adopt_loads(state.pop("_loads"))
+        self.__dict__.update(state)
+        self._transient = True

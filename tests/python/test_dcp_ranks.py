@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cairn.dcp with several ranks over gloo: one launch of two ranks and one of four run all scenarios of dcp_worker.py;
+the tests look at what came of each. Named after the points of the notes on PyTorch that they hold Cairn to."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from cairn.dcp import Reader
+
+WORKER = pathlib.Path(__file__).with_name("dcp_worker.py")
+TWO = ("round_trip", "partial", "fsdp_save", "failing_rank", "unsupported_value", "server_fails", "caching",
+       "async_thread", "async_process", "no_dist", "lineage", "mismatch")
+
+
+def launch(folder, prefix, world, scenarios):
+    """Runs the scenarios on all ranks; gives the results of each rank."""
+    processes = [subprocess.Popen(
+        [sys.executable, str(WORKER), str(rank), str(world), str(folder / f"meet{world}"), prefix,
+         str(folder / f"result{world}-{rank}.json"), *scenarios],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=dict(os.environ, OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo"))
+        for rank in range(world)]
+    try:
+        outputs = [process.communicate(timeout=240)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(outputs)
+    return [json.loads((folder / f"result{world}-{rank}.json").read_text()) for rank in range(world)]
+
+
+@pytest.fixture(scope="module")
+def ranks(daemon, tmp_path_factory):
+    folder, prefix = tmp_path_factory.mktemp("dcp"), daemon.url("dcp")
+    two = launch(folder, prefix, 2, TWO)
+    four = launch(folder, prefix, 4, ("reshard", "fsdp_load"))
+    return {"two": two, "four": four, "prefix": prefix}
+
+
+def both(ranks, name, world="two"):
+    rows = [row[name] for row in ranks[world]]
+    for row in rows:
+        assert "error" not in row, row["error"]
+    return rows
+
+
+def test_sharded_and_replicated_round_trip(ranks):
+    rows = both(ranks, "round_trip")
+    assert [row["same"] for row in rows] == [True, True] and rows[0]["committed"]
+
+
+def test_reshard_2_to_4_and_1(ranks):
+    assert all(row["same"] for row in both(ranks, "reshard", "four"))
+    assert all(row["same"] for row in both(ranks, "fsdp_load", "four"))
+    back = {"rows": torch.zeros(12, 4), "uneven": torch.zeros(7, 5), "other": torch.zeros(3, dtype=torch.bfloat16)}
+    dcp.load(back, storage_reader=Reader(ranks["prefix"] + "-shared/step-1"))
+    assert torch.equal(back["rows"], torch.arange(48.).reshape(12, 4))
+    assert torch.equal(back["uneven"], torch.arange(35.).reshape(7, 5)) and back["other"].sum() == 3
+
+
+def test_partial_load(ranks):
+    assert all(row["same"] for row in both(ranks, "partial"))
+
+
+def test_rule_05_any_failure_on_any_rank_fails_the_save_on_all(ranks):
+    for row in both(ranks, "failing_rank"):
+        assert "rank 1: OSError: the disk of rank 1 is gone" in row["text"]
+        assert row["before"] == [] and row["after"] == [[1, 5]] and row["same"]
+    for row in both(ranks, "server_fails"):
+        assert "rank 0: ExistsError" in row["text"] and "step 1 was saved before" in row["text"]
+        assert row["listed"] == [[1, 1]]
+
+
+def test_torch_14_unsupported_value_fails_the_save_by_name_on_all_ranks(ranks):
+    for row in both(ranks, "unsupported_value"):
+        assert "rank 1: UnsupportedValueError" in row["text"] and "odd1" in row["text"] and row["listed"] == []
+
+
+def test_torch_15_no_dist_with_a_shared_id_is_refused(ranks):
+    for rank, row in enumerate(both(ranks, "no_dist")):
+        assert "no_dist=True" in row["alone"] and "InvalidError" in row["alone"]
+        assert "process_group" in row["other"]
+        assert row["listed"] == [] and row["own"] == [[1, 1]]
+
+
+def test_torch_17_async_save_in_thread_mode(ranks):
+    for row in both(ranks, "async_thread"):
+        assert row["same"] and row["listed"] == [[1, 2], [1, 1]]
+
+
+def test_torch_17_async_save_in_process_mode(ranks):
+    for row in both(ranks, "async_process"):
+        assert row["same"] and row["listed"] == [[1, 4], [1, 3], [1, 2], [1, 1]]
+        assert "UnsupportedValueError" in row["text"] and "odd" in row["text"]
+
+
+def test_torch_18_plan_caching_hands_the_writer_stale_truth(ranks):
+    """Rule 7: no per-save state in cached plans."""
+    for row in both(ranks, "caching"):
+        assert row["same"] and row["retried"]
+        assert "PLAN_STALE" in row["stale"] and "PlanStaleError" in row["stale"]
+        assert "rows" in row["stale"] or "plain" in row["stale"]
+        assert [step for _, step in row["listed"]] == [6, 5, 4, 3, 2, 1]
+
+
+def test_what_was_loaded_is_the_parent_of_what_is_saved(ranks):
+    for row in both(ranks, "lineage"):
+        assert row["list"] == [[2, 2, [1, 1], False], [1, 2, None, True], [1, 1, None, False]]
+
+
+def test_ranks_never_load_different_checkpoints(ranks):
+    for row in both(ranks, "mismatch"):
+        assert "rank 1: ConflictError" in row["text"] and "load again" in row["text"]
+        assert "NOT_FOUND" in row["missing"] and "step 77" in row["missing"]

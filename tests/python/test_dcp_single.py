@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cairn.dcp in one process: what DCP's own storage tests ask of a StorageWriter and StorageReader."""
+
+import collections
+import io
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+import cairn
+from bed import assert_same
+from cairn.dcp import PlanStaleError, Reader, Writer, parse_id, split_url
+
+
+def state(scale=1.0):
+    torch.manual_seed(3)
+    return {"model": {"w": torch.randn(8, 6) * scale, "b": torch.arange(5, dtype=torch.bfloat16) * scale,
+                      "s": torch.tensor(2.5), "none": torch.empty(0, 3), "t": torch.randn(4, 6).t() * scale},
+            "optim": {"lr": 0.1, "betas": (0.9, 0.999), "milestones": (collections.Counter({3: 2}),), "step": 7},
+            "mixed": ({"inner": torch.arange(4) * 2}, "text", None)}
+
+
+def zeros(tree):
+    if isinstance(tree, dict):
+        return {key: zeros(value) for key, value in tree.items()}
+    return torch.zeros_like(tree) if isinstance(tree, torch.Tensor) else None
+
+
+def test_round_trip(url):
+    dcp.save(state(), checkpoint_id="step-100", storage_writer=Writer(url))
+    back = zeros(state())
+    dcp.load(back, checkpoint_id="step-100", storage_reader=Reader(url))
+    assert_same(back, state())
+
+
+def zeros_of(checkpoint):
+    return {key: torch.zeros_like(value) if isinstance(value, torch.Tensor) else None
+            for key, value in checkpoint.items()}
+
+
+def failures(call):
+    """The errors inside the CheckpointException that DCP raises."""
+    with pytest.raises(CheckpointException) as caught:
+        call()
+    return [inner[0] for inner in caught.value.failures.values()]
+
+
+@pytest.mark.parametrize("name, step", [
+    ("step-100", 100), ("step_100", 100), ("step100", 100), ("global_step7", 7), ("iter_0000100", 100),
+    ("checkpoint-12", 12), ("ckpt.5", 5), ("epoch=3-step=500.ckpt", 500), ("epoch_3_iter_20", 20), ("42", 42),
+    ("epoch=3", None), ("final", None), ("best-model", None), ("ema/step-9/", 9), ("checkpoint-3-step-8", 8)])
+def test_torch_15_checkpoint_ids_follow_a_published_grammar(name, step):
+    assert parse_id(f"cairn://h:1/p/r/{name}").step == step
+    assert parse_id(name, "cairn://h:1/p/r").step == step
+    assert parse_id(f"cairn+unix:///s?run=p/r/{name}").run_url == "cairn+unix:///s?run=p/r"
+
+
+def test_torch_15_ids_that_cannot_be(url):
+    assert split_url("cairn://a:1,b:2/p/r/step-1/x") == ("cairn://a:1,b:2/p/r", "step-1/x")
+    for bad in ("step-1", "file:///x/step-1", "cairn://h:1/p", "cairn+unix:///s?run=p"):
+        with pytest.raises(cairn.InvalidError):
+            parse_id(bad)
+    with pytest.raises(cairn.InvalidError, match="several steps"):
+        parse_id("step-1-iter-2", url)
+    assert parse_id("step-5@3", url, latest=True).term == 3
+    assert parse_id(7, url).step == 7
+    assert Writer.validate_checkpoint_id(f"{url}/step-1") and not Writer.validate_checkpoint_id(f"{url}/final")
+    assert Reader.validate_checkpoint_id(f"{url}/latest") and not Reader.validate_checkpoint_id("/tmp/x")
+    with pytest.raises(cairn.InvalidError, match="holds no step"):
+        Writer(f"{url}/final")
+    assert [type(error) for error in failures(
+        lambda: dcp.save({"x": torch.ones(1)}, checkpoint_id="final", storage_writer=Writer(url)))] == [cairn.InvalidError]
+    dcp.save({"x": torch.ones(1)}, storage_writer=Writer(f"{url}/final", step=3))
+    back = {"x": torch.zeros(1)}
+    dcp.load(back, storage_reader=Reader(f"{url}/latest"))
+    assert back["x"] == 1
+    error, = failures(lambda: dcp.save(back, checkpoint_id="step-4", storage_writer=Writer(url, step=3)))
+    assert "names step 4" in str(error)
+
+
+def test_torch_15_no_dist_in_many_processes_is_refused(url, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(cairn.InvalidError, match="WORLD_SIZE"):
+        Writer(url)
+
+
+def test_torch_14_nothing_that_is_stored_is_a_pickle(url, daemon, monkeypatch):
+    """Neither zips nor pickles are in the store, and no stored byte reaches a pickle's reader on the way back."""
+    dcp.save(state(), checkpoint_id="step-1", storage_writer=Writer(url))
+    stored = b"".join(path.read_bytes() for path in (daemon.store / "runs" / "py" / url.rsplit("/", 1)[1]).rglob("*")
+                      if path.is_file())
+    control, read, load = io.BytesIO(), [], torch.load
+    torch.save(0.1, control)
+    for mark in (b"PK\x03\x04", b"data.pkl"):
+        assert mark in control.getvalue() and mark not in stored
+
+    def spy(file, *args, **kwargs):
+        read.append(file.getvalue())
+        return load(file, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "load", spy)
+    dcp.load(zeros(state()), checkpoint_id="step-1", storage_reader=Reader(url))
+    assert read and all(data not in stored for data in read)
+
+
+def test_torch_14_planner_that_transforms(url):
+    """A planner's own bytes are read with the restricted reader; code in them is not run but refused by name."""
+    class Planner(DefaultSavePlanner):
+        def transform_object(self, write_item, value):
+            return super().transform_object(write_item, value * 2 if isinstance(value, int) else value)
+
+    dcp.save({"n": 21}, checkpoint_id="step-1", storage_writer=Writer(url), planner=Planner())
+    back = {"n": None}
+    dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url))
+    assert back == {"n": 42}
+    error, = failures(lambda: dcp.save({"n": Odd()}, checkpoint_id="step-2", storage_writer=Writer(url),
+                                       planner=Planner()))
+    assert isinstance(error, cairn.UnsupportedValueError) and error.text.startswith("n: ")
+
+
+class Odd:
+    def __eq__(self, other):
+        return isinstance(other, Odd)
+
+
+def test_torch_14_opaque_values_only_by_name_and_option(url):
+    checkpoint = {"fine": 1, "odd": Odd()}
+    error, = failures(lambda: dcp.save(checkpoint, checkpoint_id="step-1", storage_writer=Writer(url)))
+    assert isinstance(error, cairn.UnsupportedValueError) and error.text.startswith("odd: ")
+    dcp.save(checkpoint, checkpoint_id="step-1", storage_writer=Writer(url, allow_opaque=True))
+    back = {"fine": None}
+    dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url))  # what is flagged is not touched
+    assert back == {"fine": 1}
+    back = {"fine": None, "odd": None}
+    error, = failures(lambda: dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url)))
+    assert isinstance(error, cairn.UnsupportedError) and error.text.startswith("odd: ")
+    dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url, allow_opaque=True))
+    assert back == checkpoint
+
+
+def test_torch_13_errors_cross_processes():
+    """Rule 6: DCP pickles exceptions between ranks."""
+    import pickle
+    for error in (PlanStaleError.about("a.b", "why"), cairn.UnsupportedValueError.of("x: no")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error) and (copy.code, copy.name, copy.text) == (error.code, error.name, error.text)
+
+
+def test_torch_13_unreachable_is_an_error(tmp_path):
+    nowhere = f"cairn+unix://{tmp_path}/none?run=a/b/step-1"
+    error, = failures(lambda: dcp.save({"x": 1}, storage_writer=Writer(nowhere, io_deadline=0.3)))
+    assert isinstance(error, cairn.UnreachableError)
+    assert "UNREACHABLE" in str(failures(lambda: dcp.load({"x": 1}, storage_reader=Reader(nowhere, io_deadline=0.3)))[0])
+
+
+def test_torch_15_metadata_is_lazy(url):
+    dcp.save(state(), checkpoint_id="step-1", storage_writer=Writer(url))
+    metadata = Reader(f"{url}/step-1").read_metadata()
+    entries = metadata.state_dict_metadata
+    assert entries._made == {} and "model.w" in entries and len(entries) == len(list(entries)) >= 10
+    assert entries["model.b"].properties.dtype == torch.bfloat16 and tuple(entries["model.w"].size) == (8, 6)
+    assert metadata.planner_data["model.w"] == ("model", "w") and metadata.storage_data == {}
+
+
+def test_torch_19_cases_of_dcp_s_own_tests(url):
+    """After DCP's tests of its file system storage: keys and sizes that do not fit, subsets, an empty state, an
+    unflattened state, tensors of other types, views and overlapping memory, the whole rebuilt from the metadata."""
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, _EmptyStateDictLoadPlanner
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+    writer, base = Writer(url), torch.arange(24.).reshape(4, 6)
+    checkpoint = {"a": base, "view": base[1:3, ::2], "expanded": torch.ones(1).expand(3, 2), "half": base.half(),
+                  "conj": torch.complex(base, base).conj(), "bool": base > 3}
+    dcp.save(checkpoint, checkpoint_id="step-1", storage_writer=writer)
+    reader = Reader(url)
+    back = zeros_of(checkpoint)
+    back["half"] = torch.zeros(4, 6, dtype=torch.float64)  # DCP casts
+    back["view"] = torch.zeros(6, 4).t()[1:3, ::2]
+    dcp.load(back, checkpoint_id="step-1", storage_reader=reader)
+    assert all(torch.equal(back[key].to(value.dtype), value) for key, value in checkpoint.items())
+    assert "Missing key" in str(failures(lambda: dcp.load({"b": torch.zeros(2)}, checkpoint_id="step-1",
+                                                          storage_reader=reader))[0])
+    assert "Size mismatch" in str(failures(lambda: dcp.load({"a": torch.zeros(2)}, checkpoint_id="step-1",
+                                                            storage_reader=reader))[0])
+    back = {"a": torch.zeros(4, 6), "new": torch.ones(2)}
+    dcp.load(back, checkpoint_id="step-1", storage_reader=reader, planner=DefaultLoadPlanner(allow_partial_load=True))
+    assert torch.equal(back["a"], base) and back["new"].sum() == 2
+    dcp.save({}, checkpoint_id="step-2", storage_writer=writer)
+    dcp.load({}, checkpoint_id="step-2", storage_reader=reader)
+    dcp.save({"x": torch.ones(2), "y": [1, {"z": 2}]}, checkpoint_id="step-3", storage_writer=writer,
+             planner=DefaultSavePlanner(flatten_state_dict=False))
+    back = {"x": torch.zeros(2), "y": None}
+    dcp.load(back, checkpoint_id="step-3", storage_reader=reader,
+             planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False))
+    assert back["x"].sum() == 2 and back["y"] == [1, {"z": 2}]
+    dcp.save(state(), checkpoint_id="step-4", storage_writer=writer)
+    back = {}
+    _load_state_dict(back, Reader(f"{url}/step-4"), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    assert_same(back["model"], {key: value.contiguous() for key, value in state()["model"].items()})
+    assert back["optim"] == state()["optim"]
+
+
+def test_unsupported_tensor_is_refused_by_name(url):
+    sparse = torch.eye(3).to_sparse()
+    error, = failures(lambda: dcp.save({"fine": torch.ones(1), "odd": sparse}, checkpoint_id="step-1",
+                                       storage_writer=Writer(url)))
+    assert "odd" in str(error)
+    with cairn.Client(url, read_only=True) as client:
+        assert client.list() == []
+
+
+def test_rule_04_buffers_are_not_known_by_address(url):
+    """The same tensor object and memory at every save: each checkpoint has its own bytes."""
+    tensor, writer = torch.zeros(1000), Writer(url)
+    for step in range(1, 4):
+        tensor.fill_(step)
+        dcp.save({"x": tensor}, checkpoint_id=f"step-{step}", storage_writer=writer)
+    for step in range(1, 4):
+        back = {"x": torch.zeros(1000)}
+        dcp.load(back, checkpoint_id=f"step-{step}", storage_reader=Reader(url, resume=False))
+        assert (back["x"] == step).all()
+    with cairn.Client(url, read_only=True) as client:
+        assert [(item.term, item.step) for item in client.list()] == [(1, 3), (1, 2), (1, 1)]
+
+
+def test_rule_03_async_save_copies_cpu_tensors(url):
+    tensor, writer = torch.zeros(200_000), Writer(url)
+    future = dcp.async_save({"x": tensor, "view": tensor[::2]}, checkpoint_id="step-1", storage_writer=writer,
+                            no_dist=True)
+    tensor.fill_(9)
+    future.result()
+    back = {"x": torch.ones(200_000), "view": torch.ones(100_000)}
+    dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url))
+    assert not back["x"].any() and not back["view"].any()
+
+
+def test_restorable_by_name_without_dcp(url):
+    """A checkpoint of DCP's is one of Cairn's: tensors by name, through the plain client."""
+    dcp.save(state(), checkpoint_id="step-8", storage_writer=Writer(url, tags=["dcp"], metrics={"loss": 0.5}))
+    weight = torch.zeros(8, 6)
+    with cairn.Client(url, read_only=True) as client:
+        client.set_tensors([("model.w", cairn.client.DTYPES["float32"], (8, 6), weight.data_ptr(), None, weight, 1, None,
+                             None, None)])
+        op = client.restore(8)
+        assert op.result(30).step == 8
+        assert cairn.tree.decode(op.metadata()) == {"framework": "dcp", "checkpoint_id": "step-8"}
+    assert torch.equal(weight, state()["model"]["w"])
+
+
+def test_damage_is_an_error(own_daemon):
+    url = own_daemon.url("damaged")
+    checkpoint = {"x": torch.arange(40_000.)}
+    dcp.save(checkpoint, checkpoint_id="step-1", storage_writer=Writer(url))
+    big = max((path for path in (own_daemon.store / "runs").rglob("*") if path.is_file()),
+              key=lambda path: path.stat().st_size)
+    data = bytearray(big.read_bytes())
+    data[1000] ^= 1
+    big.write_bytes(bytes(data))
+    back = {"x": torch.zeros(40_000)}
+    error, = failures(lambda: dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url)))
+    assert isinstance(error, (cairn.DamagedError, cairn.DigestMismatchError)), error
+
+
+def test_not_written_by_dcp(url):
+    with cairn.Client(url) as client:
+        client.set_blobs([("note", 1, b"x", 1, None)])
+        client.save(1).result(30)
+    assert "not saved through DCP" in str(failures(lambda: dcp.load({"x": 1}, checkpoint_id="step-1",
+                                                                    storage_reader=Reader(url)))[0])
