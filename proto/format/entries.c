@@ -19,7 +19,7 @@
 #include "doc.h"
 #include "manifest.h"
 
-enum { ENTRY_VERSION = 1 };
+enum { ENTRY_VERSION = 1, CHAIN_VERSION_BASE = 2 };
 
 static void put_id(struct buf *buf, struct ckpt_id id)
 {
@@ -62,20 +62,28 @@ static void take_reason(struct cur *cur, char ret[ENTRY_REASON_BYTES])
     memcpy(ret, text, bytes);
 }
 
-static int entry_open_value(const char *what, struct record_value value, struct cur *ret,
-                            struct diag *diag)
+static int entry_open_version(const char *what, struct record_value value, struct cur *ret,
+                              uint8_t *ret_version, struct diag *diag)
 {
     if (value.bytes == 0) {
         return diag_set(diag, CAIRN_E_FORMAT, "the %s entry is empty", what);
     }
     cur_init(ret, value.bytes, value.data);
     uint8_t version = cur_u8(ret);
-    if (version != ENTRY_VERSION) {
+    if (version < ENTRY_VERSION || version > *ret_version) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
                         "the %s entry has version %u; this program reads %d", what, version,
-                        ENTRY_VERSION);
+                        *ret_version);
     }
+    *ret_version = version;
     return 0;
+}
+
+static int entry_open_value(const char *what, struct record_value value, struct cur *ret,
+                            struct diag *diag)
+{
+    uint8_t version = ENTRY_VERSION;
+    return entry_open_version(what, value, ret, &version, diag);
 }
 
 /* good: what was read also makes sense. */
@@ -356,9 +364,11 @@ int entry_report_decode(struct record_value value, struct scratch *scratch,
     return rc;
 }
 
+/* Full checkpoints have the entry that they always had. */
 void entry_chain_encode(const struct entry_chain *entry, struct buf *buf)
 {
-    buf_put_u8(buf, ENTRY_VERSION);
+    bool has_base = entry->kind == CHAIN_COMMIT && entry->base.term != 0;
+    buf_put_u8(buf, has_base ? CHAIN_VERSION_BASE : ENTRY_VERSION);
     buf_put_u32(buf, entry->kind);
     buf_put_u64(buf, entry->seq);
     buf_put(buf, sizeof entry->previous.bytes, entry->previous.bytes);
@@ -372,9 +382,13 @@ void entry_chain_encode(const struct entry_chain *entry, struct buf *buf)
         buf_put_u32(buf, entry->world_size);
         buf_put_u64(buf, entry->open_id);
     }
+    if (has_base) {
+        put_id(buf, entry->base);
+    }
 }
 
-static int take_chain(struct cur *cur, struct entry_chain *entry, struct diag *diag)
+static int take_chain(struct cur *cur, uint8_t version, struct entry_chain *entry,
+                      struct diag *diag)
 {
     entry->kind = cur_u32(cur);
     entry->seq = cur_u64(cur);
@@ -396,6 +410,10 @@ static int take_chain(struct cur *cur, struct entry_chain *entry, struct diag *d
         good = good && entry->manifest_bytes > 0 && entry->manifest_bytes <= LIMIT_MANIFEST_BYTES &&
                entry->world_size > 0 && entry->world_size <= LIMIT_WORLD_SIZE;
     }
+    if (version == CHAIN_VERSION_BASE) {
+        entry->base = take_id(cur);
+        good = good && entry->kind == CHAIN_COMMIT && entry->base.term > 0;
+    }
     return entry_finish("chain", cur, good, diag);
 }
 
@@ -406,8 +424,9 @@ int entry_chain_decode(struct record_value value, struct scratch *scratch, struc
     struct cur cur;
     memset(&entry, 0, sizeof entry);
     (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_value("chain", value, &cur, diag);
-    rc = rc != 0 ? rc : take_chain(&cur, &entry, diag);
+    uint8_t version = CHAIN_VERSION_BASE;
+    int rc = entry_open_version("chain", value, &cur, &version, diag);
+    rc = rc != 0 ? rc : take_chain(&cur, version, &entry, diag);
     if (rc == 0) {
         *ret = entry;
     }

@@ -74,6 +74,7 @@ struct entry_chain {
     uint64_t manifest_bytes, plain_bytes, stored_bytes;
     uint32_t world_size;
     uint64_t open_id;
+    struct ckpt_id base; /* that chunks of it may refer through; term 0: it is full */
 };
 
 struct entry_dead {

@@ -23,6 +23,7 @@ static void open_encode(struct enc *enc, const struct msg *msg)
     pb.metadata = enc_bytes(open->metadata_bytes, open->metadata);
     pb.tags = enc_tags(enc, open->tag_count, open->tags, &pb.n_tags);
     pb.metrics = enc_metrics(enc, open->metric_count, open->metrics, &pb.n_metrics);
+    pb.full = open->full;
     enc_pack(enc, &pb.base);
 }
 
@@ -35,7 +36,8 @@ static void open_decode(struct dec *dec, const void *message, struct msg *ret)
                             .newest_seen = pb->newest_seen,
                             .open_id = pb->open_id,
                             .deadline_ms = pb->deadline_ms,
-                            .wait_ms = pb->wait_ms};
+                            .wait_ms = pb->wait_ms,
+                            .full = pb->full};
     dec_fixed(dec, "list_hash", pb->list_hash, sizeof(open.list_hash), &open.list_hash);
     uint8_t *metadata = dec_array(dec, "metadata", pb->metadata.len, 1, LIMIT_METADATA_BYTES);
     if (metadata != NULL && pb->metadata.len > 0) {
@@ -52,7 +54,14 @@ static void opened_encode(struct enc *enc, const struct msg *msg)
 {
     const struct msg_opened *opened = &msg->u.opened;
     Cairn__Opened pb = CAIRN__OPENED__INIT;
-    Cairn__CkptId id;
+    Cairn__CkptId id, base;
+    Cairn__ObjectId *sparse = enc_array(enc, opened->sparse_count, sizeof(*sparse));
+    pb.sparse = enc_array(enc, opened->sparse_count, sizeof(*pb.sparse));
+    for (uint32_t i = 0; enc->status == 0 && i < opened->sparse_count; i++) {
+        pb.sparse[i] = enc_object(&opened->sparse[i], &sparse[i]);
+        pb.n_sparse = i + 1;
+    }
+    pb.base_id = enc_ckpt(opened->base, &base);
     pb.id = enc_ckpt(opened->id, &id);
     pb.open_id = opened->open_id;
     pb.state = opened->state;
@@ -81,6 +90,13 @@ static void opened_decode(struct dec *dec, const void *message, struct msg *ret)
     dec_range(dec, "state", pb->state, 0, WIRE_STATE_MAX);
     dec_range(dec, "chunk_bytes", pb->chunk_bytes, LIMIT_CHUNK_BYTES_MIN, LIMIT_CHUNK_BYTES);
     dec_fixed(dec, "run_uuid", pb->run_uuid, sizeof(opened.run_uuid), &opened.run_uuid);
+    opened.base = dec_ckpt(dec, "base_id", pb->base_id, DEC_OPTIONAL);
+    opened.sparse =
+        dec_array(dec, "sparse", pb->n_sparse, sizeof(*opened.sparse), OPENED_SPARSE_MAX);
+    for (size_t i = 0; dec->status == 0 && i < pb->n_sparse; i++) {
+        opened.sparse[i] = dec_object(dec, pb->sparse[i]);
+    }
+    opened.sparse_count = (uint32_t)pb->n_sparse;
     ret->u.opened = opened;
 }
 

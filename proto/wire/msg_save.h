@@ -23,7 +23,9 @@ struct msg_open {
     const char **tags;
     uint32_t metric_count;
     struct metric *metrics;
+    bool full; /* without a base */
 };
+enum { OPENED_SPARSE_MAX = 4096 };
 struct msg_opened {
     struct ckpt_id id;
     uint64_t open_id;
@@ -31,6 +33,9 @@ struct msg_opened {
     bool sealed, new_term, new_lineage;
     uint64_t seq, deadline_ms, chunk_bytes;
     struct uuid run_uuid;
+    struct ckpt_id base; /* `base_id`: what the part may refer through; term 0: nothing older */
+    uint32_t sparse_count;
+    struct object_id *sparse; /* ascending: objects of the base that are not to be referred to */
 };
 
 /* Credit: the client says how many more payload buffers it could use; the server hands them out. No

@@ -148,7 +148,9 @@ struct event {
     uint64_t open_id;
     int64_t wall_ns;
     struct entry_info info; /* CREATE, and OPEN and RESTORE_BEGIN of a run that does not exist */
-    struct entry_open open; /* OPEN: deadline, metadata ... (open_id is set from above) */
+    struct entry_open open; /* OPEN: deadline, metadata ... (open_id and base are the core's) */
+    bool full;              /* OPEN: without a base, because the client wants it so */
+    uint32_t full_every;    /* OPEN: every so many saves of a lineage are full; 0: only the first */
     size_t seal_count;
     const struct event_seal *seals; /* SEAL */
     struct entry_chain
@@ -185,7 +187,9 @@ struct verdict {
     enum save_state state; /* OPEN, FIND_OPEN, SEAL, COMMIT, ABORT: where that save stands now */
     uint64_t open_id;      /* of that opening; of the committed one where state is SAVE_COMMITTED */
     uint64_t deadline_ms;
-    int dead_code; /* code ABORTED: why, as the abort gave it (MISSING_RANKS, COVERAGE ...) */
+    struct ckpt_id base; /* OPEN, FIND_OPEN, where state is SAVE_OPEN: what chunks may refer
+                            through; term 0: the save must be full */
+    int dead_code;       /* code ABORTED: why, as the abort gave it (MISSING_RANKS, COVERAGE ...) */
     uint32_t rank; /* SEAL: the rank whose seal was refused, when code is CONFLICT or INVALID */
     bool sealed;   /* OPEN, FIND_OPEN: this rank has sealed already */
     bool new_term, new_lineage; /* OPEN: to be said loudly: new_lineage when the run is not empty */

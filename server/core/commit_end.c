@@ -57,6 +57,7 @@ void on_commit(struct step *step)
     entry.wall_ns = event->wall_ns;
     entry.world_size = open->world_size;
     entry.open_id = open->entry.open_id;
+    entry.base = open->entry.base;
     step_guard_newest(step);
     uint64_t seq = step_append(step, &entry);
     put_first_note(step, &open->entry, seq);

@@ -125,13 +125,15 @@ static uint64_t grant(struct step *step)
     return newest;
 }
 
-static void open_new(struct step *step, struct ckpt_id id, const struct state_dead *dead)
+static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent)
 {
     const struct event *event = step->event;
+    const struct state_dead *dead = dead_find(step->state, id);
     char key[ENTRY_KEY_MAX];
     struct buf buf;
     struct entry_open open = event->open;
     open.open_id = event->open_id;
+    open.base = step_choose_base(step, id.term, parent);
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_open_encode(&open, &buf);
     /* Tags and names come from outside: what could not be read back must not get in. */
@@ -154,6 +156,7 @@ static void open_new(struct step *step, struct ckpt_id id, const struct state_de
     step->ret->state = SAVE_OPEN;
     step->ret->open_id = open.open_id;
     step->ret->deadline_ms = open.deadline_ms;
+    step->ret->base = open.base;
 }
 
 /* Has this (term, step) a past or a present already? True when that was the answer. */
@@ -187,18 +190,6 @@ static bool open_is_answered(struct step *step, struct ckpt_id id)
     return false;
 }
 
-static bool base_is_there(struct step *step)
-{
-    struct ckpt_id base = step->event->open.base;
-    if (base.term != 0 && state_commit_find(step->state, base) == NULL) {
-        step_fail(step, CAIRN_E_NOT_FOUND,
-                  "the base checkpoint %" PRIu64 "@%" PRIu64 " is not in the run", base.step,
-                  base.term);
-        return false;
-    }
-    return true;
-}
-
 void on_open(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -217,7 +208,7 @@ void on_open(struct step *step)
     if (term != NULL && open_is_answered(step, (struct ckpt_id){term->term, event->id.step})) {
         return;
     }
-    if ((term == NULL && !grant_is_allowed(step)) || !base_is_there(step)) {
+    if (term == NULL && !grant_is_allowed(step)) {
         return;
     }
     step_create_run(step);
@@ -225,7 +216,7 @@ void on_open(struct step *step)
     step_guard_newest(step);
     uint64_t number = term != NULL ? term->term : grant(step);
     struct ckpt_id id = {number, event->id.step};
-    open_new(step, id, dead_find(state, id));
+    open_new(step, id, term != NULL ? term->entry.parent : event->parent);
     step_sweep(step);
     step->ret->newest_term = number;
 }

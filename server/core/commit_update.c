@@ -289,6 +289,7 @@ void step_answer_open(struct step *step, const struct state_open *open)
     ret->state = SAVE_OPEN;
     ret->open_id = open->entry.open_id;
     ret->deadline_ms = open->entry.deadline_ms;
+    ret->base = open->entry.base;
     ret->all_sealed = open->sealed_count == open->world_size;
     for (size_t i = 0; i < count; i++) {
         ret->sealed = ret->sealed || (seals[i].rank == step->event->rank && !seals[i].orphan);

@@ -59,6 +59,10 @@ uint64_t step_put_note(struct step *step, uint64_t seq, const struct state_commi
 /* As much of a text as an entry holds, cut between characters. */
 void reason_set(char ret[ENTRY_REASON_BYTES], const char *text);
 
+/* What a save of this term may refer through, its parent's checkpoint where the term has none of
+ * its own yet; term 0: it must be full. Guards what the choice read. */
+struct ckpt_id step_choose_base(struct step *step, uint64_t term, struct ckpt_id parent);
+
 /* --- answers --- */
 #define step_fail(step, ...) ((step)->ret->code = diag_set(&(step)->ret->diag, __VA_ARGS__))
 /* (term, step) is in the chain: fills state, seq, open_id. */
@@ -80,6 +84,8 @@ const struct state_report *reports_of(const struct run_state *state,
                                       const struct state_restore *session, size_t *ret_count);
 const struct state_term *term_of(const struct run_state *state,
                                  uint64_t term); /* NULL: not granted */
+/* The next older one that is not forgotten among its own ancestors, itself included; NULL: none. */
+const struct state_commit *ancestor_kept(const struct run_state *state, struct ckpt_id from);
 /* The next older good one than `from` among its own ancestors; NULL: none. */
 const struct state_commit *ancestor_below(const struct run_state *state, struct ckpt_id from);
 /* "12@3, 10@3" of the ancestors of `from` and itself that are not good. */

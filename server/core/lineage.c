@@ -221,6 +221,15 @@ static const struct state_commit *ancestor_next(const struct run_state *state, s
     return NULL;
 }
 
+const struct state_commit *ancestor_kept(const struct run_state *state, struct ckpt_id from)
+{
+    const struct state_commit *commit = commit_any(state, from);
+    while (commit != NULL && commit->forgotten) {
+        commit = ancestor_next(state, commit->entry.id);
+    }
+    return commit;
+}
+
 const struct state_commit *ancestor_below(const struct run_state *state, struct ckpt_id from)
 {
     const struct state_commit *commit = ancestor_next(state, from);

@@ -375,6 +375,15 @@ static int check_commits(struct loader *loader)
                            state->by_id[i]->entry.seq);
         }
     }
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct entry_chain *entry = &state->commits[i].entry;
+        const struct state_commit *base =
+            entry->base.term != 0 ? commit_any(state, entry->base) : NULL;
+        if (entry->base.term != 0 && (base == NULL || base->entry.seq >= entry->seq)) {
+            return damaged(loader, "the base of a commit was not committed before it, at",
+                           entry->seq);
+        }
+    }
     for (size_t i = 0; i < loader->mark_count; i++) {
         int status = apply_mark(loader, &loader->marks[i]);
         if (status != 0) {

@@ -198,6 +198,8 @@ static int open_catalog(struct daemon *daemon)
                                       .chunk_bytes = config->chunk_bytes,
                                       .restore_drain_ms = config->drain_ms,
                                       .deadline_ms_max = config->deadline_max_ms,
+                                      .full_every =
+                                          (uint32_t)min_u64(config->full_every, UINT32_MAX),
                                       .pool = daemon->verify_pool,
                                       .cache_bytes = config->cache_bytes};
     return catalog_new(daemon->loop, daemon->store, &options, &daemon->catalog);

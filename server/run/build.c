@@ -192,7 +192,10 @@ static struct part_ref part_ref_of(const struct build_input *input, uint32_t ran
 
     for (uint32_t i = 0; i < part->chunk_count; i++) {
         ref.plain_bytes += part->chunks[i].plain_bytes;
-        ref.stored_bytes += part->chunks[i].stored_bytes;
+        const struct object_id *object = &part->objects[part->chunks[i].object].id;
+        if (object->term == input->id.term && object->step == input->id.step) {
+            ref.stored_bytes += part->chunks[i].stored_bytes; /* the others are older saves' */
+        }
     }
     return ref;
 }

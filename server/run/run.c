@@ -148,6 +148,9 @@ static void event_complete(struct run *run, struct event *event)
         uint64_t asked = event->open.deadline_ms ? event->open.deadline_ms : UINT64_MAX;
         event->open.deadline_ms = min_u64(asked, options->deadline_ms_max);
     }
+    if (event->kind == EVENT_OPEN && !run->catalog->store->caps.redundant) {
+        event->full_every = options->full_every;
+    }
 }
 
 void run_submit(struct run *run, struct run_req *req)

@@ -27,6 +27,8 @@ struct catalog_options {
     void (*ready)(void *user, int status,
                   const struct diag *diag); /* required; see catalog_new() */
     void *user;
+    uint32_t full_every; /* of so many saves of a lineage one is full; 0: only the first. Not for a
+                            store that survives a media fault by itself */
     struct work_pool
         *pool; /* decoding, hashing, coverage, planning; required, outlives the catalogue */
     uint64_t

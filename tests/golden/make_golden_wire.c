@@ -20,6 +20,28 @@ static int write_file(const char *path, const struct buf *buf)
     return 0;
 }
 
+static int make(const char *folder, uint32_t type, bool grown)
+{
+    char path[512];
+    struct scratch scratch;
+    struct buf buf;
+    struct msg msg;
+    uint32_t payload_bytes;
+    snprintf(path, sizeof(path), "%s/%s%s.bin", folder, msg_name(type), grown ? ".grown" : "");
+    if (access(path, F_OK) == 0) {
+        return 0;
+    }
+    scratch_init(&scratch, MIB(1));
+    struct sample sample = {.state = type, .scratch = &scratch, .grown = grown};
+    sample_make(&sample, type, &msg, &payload_bytes);
+    buf_init(&buf, MIB(1));
+    sample_frame(&msg, 7, type, payload_bytes, &buf);
+    int status = write_file(path, &buf);
+    buf_fini(&buf);
+    scratch_fini(&scratch);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -28,23 +50,10 @@ int main(int argc, char **argv)
     }
     int status = 0;
     for (size_t i = 0; i < SAMPLE_TYPE_COUNT; i++) {
-        char path[512];
-        snprintf(path, sizeof(path), "%s/%s.bin", argv[1], msg_name(SAMPLE_TYPES[i]));
-        if (access(path, F_OK) == 0) {
-            continue;
+        status |= make(argv[1], SAMPLE_TYPES[i], false);
+        if (sample_has_grown(SAMPLE_TYPES[i])) {
+            status |= make(argv[1], SAMPLE_TYPES[i], true);
         }
-        struct scratch scratch;
-        scratch_init(&scratch, MIB(1));
-        struct sample sample = {.state = SAMPLE_TYPES[i], .scratch = &scratch};
-        struct msg msg;
-        uint32_t payload_bytes;
-        sample_make(&sample, SAMPLE_TYPES[i], &msg, &payload_bytes);
-        struct buf buf;
-        buf_init(&buf, MIB(1));
-        sample_frame(&msg, 7, SAMPLE_TYPES[i], payload_bytes, &buf);
-        status |= write_file(path, &buf);
-        buf_fini(&buf);
-        scratch_fini(&scratch);
     }
     return status;
 }

@@ -197,3 +197,30 @@ int stale_apply(struct stale *stale, struct core_fixture *fixture)
     reload(fixture);
     return status;
 }
+
+int core_append(struct core_fixture *f, uint32_t kind, struct ckpt_id id, struct run_state *ret)
+{
+    struct entry_chain entry = {
+        .kind = kind, .seq = f->state.head.seq + 1, .previous = f->state.head.sha256, .id = id};
+    char chain[ENTRY_KEY_MAX], head[ENTRY_KEY_MAX];
+    struct buf chain_buf, head_buf;
+    key_chain(entry.seq, chain);
+    key_head(head);
+    buf_init(&chain_buf, KIB(1));
+    buf_init(&head_buf, KIB(1));
+    entry_chain_encode(&entry, &chain_buf);
+    struct entry_head new_head = {.seq = entry.seq,
+                                  .sha256 = sha256(chain_buf.bytes, chain_buf.data)};
+    entry_head_encode(&new_head, &head_buf);
+    struct record_change changes[2] = {{.key = chain, .value = {chain_buf.bytes, chain_buf.data}},
+                                       {.key = head, .value = {head_buf.bytes, head_buf.data}}};
+    struct record_update update = {.change_count = 2, .changes = changes};
+    assert_int_equal(record_apply(f->record, &update, NULL), 0);
+    buf_fini(&chain_buf);
+    buf_fini(&head_buf);
+    int status = run_state_load(f->record, &f->scratch, ret, NULL);
+    if (status == 0) {
+        f->state = *ret;
+    }
+    return status;
+}

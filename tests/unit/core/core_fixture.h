@@ -46,6 +46,11 @@ int core_report(struct core_fixture *fixture, const struct actor *actor, struct 
 /* Open, all seals, commit; the id. Fails the test when one of them fails. */
 struct ckpt_id core_save(struct core_fixture *fixture, const struct actor *actor, uint64_t step);
 
+/* Appends a chain entry as a later version's transition will, hash and head right; what loading it
+ * says. */
+int core_append(struct core_fixture *fixture, uint32_t kind, struct ckpt_id id,
+                struct run_state *ret);
+
 /* The update that an event would make now, on a copy that goes stale: core_apply it later. */
 struct stale {
     struct scratch scratch;

@@ -288,9 +288,6 @@ static void bad_input(void **ret)
     event.open.metadata_bytes = LIMIT_METADATA_BYTES + 1;
     assert_int_equal(core_run(f, &event), CAIRN_E_TOO_LARGE);
     event = open_event(&first, 1, 5);
-    event.open.base = ID(1, 1);
-    assert_int_equal(core_run(f, &event), CAIRN_E_NOT_FOUND);
-    event = open_event(&first, 1, 5);
     event.info.chunk_bytes = 1000;
     assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
     assert_int_equal(record_version(f->record), 0);

@@ -193,34 +193,6 @@ static void no_memory_is_an_error(void **ret)
     assert_true(ok_count > 0);
 }
 
-/* Appends a chain entry as a later version's transition will, hash and head right. */
-static int append(struct core_fixture *f, uint32_t kind, struct ckpt_id id, struct run_state *ret)
-{
-    struct entry_chain entry = {
-        .kind = kind, .seq = f->state.head.seq + 1, .previous = f->state.head.sha256, .id = id};
-    char chain[ENTRY_KEY_MAX], head[ENTRY_KEY_MAX];
-    struct buf chain_buf, head_buf;
-    key_chain(entry.seq, chain);
-    key_head(head);
-    buf_init(&chain_buf, KIB(1));
-    buf_init(&head_buf, KIB(1));
-    entry_chain_encode(&entry, &chain_buf);
-    struct entry_head new_head = {.seq = entry.seq,
-                                  .sha256 = sha256(chain_buf.bytes, chain_buf.data)};
-    entry_head_encode(&new_head, &head_buf);
-    struct record_change changes[2] = {{.key = chain, .value = {chain_buf.bytes, chain_buf.data}},
-                                       {.key = head, .value = {head_buf.bytes, head_buf.data}}};
-    struct record_update update = {.change_count = 2, .changes = changes};
-    assert_int_equal(record_apply(f->record, &update, NULL), 0);
-    buf_fini(&chain_buf);
-    buf_fini(&head_buf);
-    int status = run_state_load(f->record, &f->scratch, ret, NULL);
-    if (status == 0) {
-        f->state = *ret;
-    }
-    return status;
-}
-
 /* Goal: forgotten ones are in the chain, not in the list; their step is not saved again; latest
  * goes on. */
 static void forget_and_undelete(void **ret)
@@ -228,7 +200,7 @@ static void forget_and_undelete(void **ret)
     struct core_fixture *f = *ret;
     struct run_state state;
     const struct state_commit *found = NULL;
-    assert_int_equal(append(f, CHAIN_FORGET, ID(2, 20), &state), 0);
+    assert_int_equal(core_append(f, CHAIN_FORGET, ID(2, 20), &state), 0);
     assert_null(state_commit_find(&state, ID(2, 20)));
     assert_int_equal(state_status(&state, ID(2, 20), NULL), SAVE_FORGOTTEN);
     assert_ckpt(state_latest(&state, ID(0, 0))->entry.id, 1, 10);
@@ -238,16 +210,16 @@ static void forget_and_undelete(void **ret)
     assert_int_equal(f->verdict.state, SAVE_FORGOTTEN);
     struct actor child = {.token = 8, .world_size = 1, .newest_seen = 2, .parent = {2, 20}};
     assert_int_equal(core_open(f, &child, 30, 124), CAIRN_E_NOT_FOUND);
-    assert_int_equal(append(f, CHAIN_UNDELETE, ID(2, 20), &state), 0);
+    assert_int_equal(core_append(f, CHAIN_UNDELETE, ID(2, 20), &state), 0);
     assert_non_null(state_commit_find(&state, ID(2, 20)));
-    assert_int_equal(append(f, CHAIN_UNDELETE, ID(2, 20), &state), CAIRN_E_DAMAGED);
+    assert_int_equal(core_append(f, CHAIN_UNDELETE, ID(2, 20), &state), CAIRN_E_DAMAGED);
 }
 
 /* Goal: a tombstone for what was never there is damage. */
 static void forgetting_nothing_is_damage(void **ret)
 {
     struct run_state state;
-    assert_int_equal(append(*ret, CHAIN_FORGET, ID(2, 21), &state), CAIRN_E_DAMAGED);
+    assert_int_equal(core_append(*ret, CHAIN_FORGET, ID(2, 21), &state), CAIRN_E_DAMAGED);
 }
 
 /* Goal: a newer version's entries are kept and ignored. */

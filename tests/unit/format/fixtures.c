@@ -447,7 +447,9 @@ static const struct entry_restore restore_entry = {
     34, 1, 35, 36, RESTORE_FAILED, {37, 38}, {39, 40}, CAIRN_E_DAMAGED, "all are damaged"};
 static const struct entry_report report_entry = {41, 0, ""};
 static const struct entry_chain chain_entry = {
-    CHAIN_COMMIT, 42, {{43, 44}}, {45, 46}, 47, {{48, 49}}, 50, 51, 52, 53, 54};
+    CHAIN_COMMIT, 42, {{43, 44}}, {45, 46}, 47, {{48, 49}}, 50, 51, 52, 53, 54, {0, 0}};
+static const struct entry_chain based_entry = {
+    CHAIN_COMMIT, 42, {{43, 44}}, {45, 46}, 47, {{48, 49}}, 50, 51, 52, 53, 54, {45, 40}};
 static const struct entry_chain forget_entry = {
     .kind = CHAIN_FORGET, .seq = 55, .previous = {{56}}, .id = {57, 58}, .wall_ns = -59};
 static const char *open_tags[] = {"t1", "t2"};
@@ -479,6 +481,7 @@ static const struct entry_open open_entry = {
 ENTRY_FIXTURE(info, info)
 ENTRY_FIXTURE(head, head)
 ENTRY_FIXTURE(chain, chain)
+ENTRY_FIXTURE(based, chain)
 ENTRY_FIXTURE(forget, chain)
 ENTRY_FIXTURE(term, term)
 ENTRY_FIXTURE(open, open)
@@ -552,6 +555,7 @@ const struct fixture fixtures[] = {
     {"entry_info", false, encode_entry_info, recode_entry_info},
     {"entry_head", false, encode_entry_head, recode_entry_head},
     {"entry_chain_commit", false, encode_entry_chain, recode_entry_chain},
+    {"entry_chain_base", false, encode_entry_based, recode_entry_based},
     {"entry_chain_forget", false, encode_entry_forget, recode_entry_forget},
     {"entry_term", false, encode_entry_term, recode_entry_term},
     {"entry_open", false, encode_entry_open, recode_entry_open},

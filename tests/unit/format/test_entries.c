@@ -180,11 +180,45 @@ static void test_newer_versions_and_kinds_are_unsupported(void **state)
     assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), 0);
     buf.data[1] = 9;
     assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), CAIRN_E_UNSUPPORTED);
-    buf.data[0] = 2;
+    buf.data[0] = 3;
     assert_int_equal(entry_chain_decode(value, &scratch, &again, &diag), CAIRN_E_UNSUPPORTED);
-    assert_non_null(strstr(diag.text, "version 2"));
+    assert_non_null(strstr(diag.text, "version 3"));
     value.bytes = 0;
     assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), CAIRN_E_FORMAT);
+    buf_fini(&buf);
+    scratch_fini(&scratch);
+}
+
+/* A commit without a base has the bytes that it always had; version 2 is for those with one. */
+static void test_only_commits_with_a_base_have_version_2(void **state)
+{
+    struct entry_chain entry = {.kind = CHAIN_COMMIT,
+                                .seq = 2,
+                                .id = {3, 40},
+                                .manifest_bytes = 500,
+                                .world_size = 2,
+                                .open_id = 5},
+                       again;
+    struct scratch scratch;
+    struct buf buf;
+    (void)state;
+    scratch_init(&scratch, MIB(1));
+    for (unsigned i = 0; i < 2; i++) {
+        entry.base = i == 0 ? (struct ckpt_id){0} : (struct ckpt_id){2, 30};
+        buf_init(&buf, MIB(1));
+        entry_chain_encode(&entry, &buf);
+        assert_int_equal(buf.data[0], 1 + i);
+        struct record_value value = {buf.bytes, buf.data};
+        assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), 0);
+        assert_true(ckpt_id_equal(again.base, entry.base));
+        buf.data[0] = (uint8_t)(2 - i); /* the other version: bytes missing, or too many */
+        assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), CAIRN_E_FORMAT);
+        buf_fini(&buf);
+    }
+    entry.kind = CHAIN_FORGET; /* whatever its struct says */
+    buf_init(&buf, MIB(1));
+    entry_chain_encode(&entry, &buf);
+    assert_int_equal(buf.data[0], 1);
     buf_fini(&buf);
     scratch_fini(&scratch);
 }
@@ -193,6 +227,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys_are_read_back),
+        cmocka_unit_test(test_only_commits_with_a_base_have_version_2),
         cmocka_unit_test(test_unknown_families_are_kept_and_broken_keys_refused),
         cmocka_unit_test(test_key_order_is_number_order),
         cmocka_unit_test(test_an_open_entry_is_read_back),

@@ -167,6 +167,7 @@ static void make_open(struct sample *s, struct msg_open *open)
     open->metadata = metadata;
     open->tags = labels(s, &open->tag_count);
     open->metrics = metrics(s, &open->metric_count);
+    open->full = s->grown && flip(s);
 }
 
 static uint32_t make_data(struct sample *s, struct msg_data *data)
@@ -283,6 +284,12 @@ static void make_save(struct sample *s, uint32_t type, struct msg *ret, uint32_t
         o->deadline_ms = number(s);
         o->chunk_bytes = chunk_bytes(s);
         fill(s, sizeof(o->run_uuid), &o->run_uuid);
+        o->base = s->grown ? maybe_ckpt(s) : (struct ckpt_id){0};
+        o->sparse_count = s->grown ? below32(s, 4) : 0;
+        o->sparse = take(s, o->sparse_count, sizeof(*o->sparse));
+        for (uint32_t i = 0; i < o->sparse_count; i++) {
+            o->sparse[i] = object(s);
+        }
     } else if (type == MSG_WANT) {
         ret->u.want.buffers = below32(s, 65537);
     } else if (type == MSG_GRANT) {
@@ -500,6 +507,8 @@ static void make_lists(struct sample *s, uint32_t type, struct msg *ret)
         make_sets(s, type == MSG_HOLDERS ? &ret->u.holders : &ret->u.compared);
     }
 }
+
+bool sample_has_grown(uint32_t type) { return type == MSG_OPEN || type == MSG_OPENED; }
 
 void sample_make(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret_payload_bytes)
 {

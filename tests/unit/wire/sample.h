@@ -13,10 +13,13 @@ struct sample {
     uint64_t
         state; /* of the generator; the same seed makes the same messages for ever (golden files) */
     struct scratch *scratch;
+    bool grown; /* with fields that were added to a message after its first golden file */
 };
 
 extern const uint32_t SAMPLE_TYPES[];
 extern const size_t SAMPLE_TYPE_COUNT;
+/* Has `grown` fields: its golden file with them is NAME.grown.bin. */
+bool sample_has_grown(uint32_t type);
 
 uint64_t sample_u64(struct sample *s);
 /* 0..n-1 */

@@ -113,6 +113,10 @@ static void dump_save(const struct msg *msg, struct buf *buf)
         CKPT(o, id), U(o, open_id), U(o, state), U(o, sealed), U(o, new_term), U(o, new_lineage),
             U(o, seq);
         U(o, deadline_ms), U(o, chunk_bytes), H(o, run_uuid);
+        CKPT(o, base), U(o, sparse_count);
+        for (uint32_t i = 0; i < o->sparse_count; i++) {
+            dump_object(buf, &o->sparse[i]);
+        }
         break;
     case MSG_WANT:
         U(&msg->u.want, buffers);

@@ -23,7 +23,7 @@ static void round_trip(uint32_t type, uint64_t seed)
     struct scratch scratch, decoded_scratch;
     scratch_init(&scratch, MIB(4));
     scratch_init(&decoded_scratch, MIB(4));
-    struct sample sample = {.state = seed, .scratch = &scratch};
+    struct sample sample = {.state = seed, .scratch = &scratch, .grown = true};
     struct msg msg, decoded;
     uint32_t payload_bytes;
     sample_make(&sample, type, &msg, &payload_bytes);
