@@ -51,6 +51,7 @@ int run_new(struct catalog *catalog, const struct run_name *name, struct run **r
     list_init(&run->tracks);
     list_init(&run->watches);
     list_init(&run->snapshots);
+    list_init(&run->handed);
     scratch_init(&run->scratch, 0);
     scratch_init(&run->step_scratch, 0);
     *ret = run;
@@ -75,7 +76,8 @@ bool run_is_unused(const struct run *run)
     return run->users == 0 && !run->held && !run->busy && !run->posted && !run->sweeping &&
            list_is_empty(&run->queue) && list_is_empty(&run->current) &&
            list_is_empty(&run->waiting) && list_is_empty(&run->tracks) &&
-           list_is_empty(&run->watches) && list_is_empty(&run->snapshots);
+           list_is_empty(&run->watches) && list_is_empty(&run->snapshots) &&
+           list_is_empty(&run->handed);
 }
 
 const struct run_name *run_name_of(const struct run *run) { return &run->name; }

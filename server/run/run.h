@@ -21,8 +21,8 @@ struct run;
 
 struct catalog_options {
     uint64_t chunk_bytes;      /* of new runs; 0: LIMIT_CHUNK_BYTES */
-    uint64_t restore_drain_ms; /* DESIGN's "drain": how long `latest` waits for a save of which all
-                                  ranks sealed */
+    uint64_t restore_drain_ms; /* DESIGN's "drain": how long `latest` waits for a save that
+                                  needs no client any more */
     uint64_t deadline_ms_max;  /* a save's deadline is cut to this; 0: not cut */
     void (*ready)(void *user, int status,
                   const struct diag *diag); /* required; see catalog_new() */
@@ -70,7 +70,8 @@ const struct run_name *run_name_of(const struct run *run);
  * - RESTORE_REPORT until the session is decided: restore_done, restore_failed, or moved on (then
  *   verdict.id is another than event.id); then MISSING_RANKS naming who has not reported;
  *
- * - RESTORE_BEGIN of `latest` waits by itself, at most restore_drain_ms, for a sealed save. */
+ * - RESTORE_BEGIN of `latest` waits by itself, at most restore_drain_ms, for a save that every
+ *   rank has sealed, or handed over whole to this daemon (run_handed). */
 struct run_req {
     struct event event; /* pointers in it are borrowed until done */
     uint64_t wait_ms;
@@ -104,6 +105,18 @@ struct run_watch {
 };
 void run_watch(struct run *run, struct run_watch *watch);
 void run_unwatch(struct run_watch *watch); /* safe when idle */
+
+/* A rank of an open save whose part this daemon will finish by itself. `latest` waits for a save of
+ * which every rank is sealed or one of these. */
+struct run_handed {
+    struct ckpt_id id;
+    uint64_t open_id;
+    uint32_t rank;
+    struct list link;
+    struct run *run;
+};
+void run_handed_add(struct run *run, struct run_handed *handed);
+void run_handed_remove(struct run_handed *handed);
 
 /* The current, decoded state for listing and joining. Asynchronous because the record may have to
  * be read first. */

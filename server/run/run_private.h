@@ -62,6 +62,7 @@ struct run {
     struct list queue, current,
         waiting; /* run_req: to be stepped; being stepped; for something to happen */
     struct list tracks, watches, snapshots;
+    struct list handed; /* run_handed.link */
 };
 
 struct catalog {

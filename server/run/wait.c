@@ -35,7 +35,67 @@ bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)
     return false;
 }
 
-/* The first rank of a restore of `latest` waits for a save of which every rank has sealed: the step
+void run_handed_add(struct run *run, struct run_handed *handed)
+{
+    handed->run = run;
+    list_init(&handed->link);
+    list_add_tail(&run->handed, &handed->link);
+}
+
+void run_handed_remove(struct run_handed *handed)
+{
+    list_remove(&handed->link);
+    handed->run->wake = true; /* somebody may wait for what will not come */
+    run_kick(handed->run);
+}
+
+static bool is_sealed(const struct run_state *state, const struct state_open *open, uint32_t rank)
+{
+    for (size_t i = 0; i < state->seal_count; i++) {
+        const struct state_seal *seal = &state->seals[i];
+        if (!seal->orphan && seal->rank == rank && ckpt_id_equal(seal->id, open->id)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_of(const struct run_handed *handed, const struct state_open *open)
+{
+    return handed->open_id == open->entry.open_id && ckpt_id_equal(handed->id, open->id);
+}
+
+/* Of two processes of one rank only one counts. */
+static bool is_first(const struct run *run, const struct run_handed *handed)
+{
+    list_each (node, &run->handed) {
+        const struct run_handed *other = list_item(node, struct run_handed, link);
+        if (other->rank == handed->rank && other->open_id == handed->open_id &&
+            ckpt_id_equal(other->id, handed->id)) {
+            return other == handed;
+        }
+    }
+    return false;
+}
+
+/* Needs no client any more: each rank has sealed, or has handed over all that it had. */
+static bool is_secured(const struct run *run, const struct state_open *open)
+{
+    uint32_t count = open->sealed_count;
+    if (open->id.term != run->state.newest_term || open->world_size == 0) {
+        return false;
+    }
+    list_each (node, &run->handed) {
+        const struct run_handed *handed = list_item(node, struct run_handed, link);
+        if (is_of(handed, open) && is_first(run, handed) &&
+            !is_sealed(&run->state, open, handed->rank)) {
+            count++;
+        }
+    }
+    return count >= open->world_size;
+}
+
+/* The first rank of a restore of `latest` waits for a save that needs no client any more: the step
  * before the crash is worth some seconds. The others of the session get what the first one got. */
 bool wait_drain_is_needed(const struct run *run, const struct run_req *req)
 {
@@ -50,7 +110,7 @@ bool wait_drain_is_needed(const struct run *run, const struct run_req *req)
         return false;
     }
     for (size_t i = 0; i < state->open_count; i++) {
-        if (open_is_sealed(state, &state->opens[i])) {
+        if (is_secured(run, &state->opens[i])) {
             return true;
         }
     }

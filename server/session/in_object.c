@@ -17,21 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct in_write {
-    struct list link;
-    struct in_object *object;
-    struct work work;
-    struct store_req req;
-    uint8_t *payload;
-    uint64_t offset;
-    uint32_t payload_bytes, envelope_count;
-    int status;
-    struct diag diag;
-    struct envelope envelopes[]; /* offsets relative to the payload, ascending */
-};
-
-static void advance(struct in_object *object);
-
 struct in_object *in_object_new(struct writer *writer, const struct msg_data *first)
 {
     struct in_object *object = calloc(1, sizeof(*object));
@@ -80,7 +65,7 @@ static void on_aborted(struct store_req *req)
     free_object(container_of(req, struct in_object, req));
 }
 
-static void fail(struct in_object *object, int code, const char *text)
+void in_object_fail(struct in_object *object, int code, const char *text)
 {
     struct writer *writer = object->writer;
     if (in_object_has_failed(object)) {
@@ -90,6 +75,8 @@ static void fail(struct in_object *object, int code, const char *text)
     if (writer->user && !object->quiet) {
         writer->events.on_failed(writer->user, object->stream, &object->id, code, text);
     }
+    mapped_drop(object);
+    hand_over_look(writer);
 }
 
 bool in_object_has_failed(const struct in_object *object)
@@ -107,7 +94,8 @@ void in_object_drop(struct in_object *object)
     if (object->state != IN_ABORTING) {
         object->state = IN_FAILED;
     }
-    advance(object);
+    mapped_drop(object);
+    in_object_advance(object);
 }
 
 /* --- one payload
@@ -134,13 +122,17 @@ static void verify_run(struct work *work)
 static void write_finish(struct in_write *write, int status, const struct diag *diag)
 {
     struct in_object *object = write->object;
+    if (write->mapped) {
+        mapped_written(write, status, diag);
+        return;
+    }
     credit_put(object->writer->ingest->credit, write->payload);
     free(write);
     object->pending--;
     if (status != 0) {
-        fail(object, status, diag_text(diag, status));
+        in_object_fail(object, status, diag_text(diag, status));
     }
-    advance(object);
+    in_object_advance(object);
 }
 
 static void on_written(struct store_req *req)
@@ -150,7 +142,7 @@ static void on_written(struct store_req *req)
     write_finish(write, req->status, &diag);
 }
 
-static void write_submit(struct in_write *write)
+void in_write_submit(struct in_write *write)
 {
     struct in_object *object = write->object;
     write->req = (struct store_req){.op = STORE_WRITE,
@@ -173,7 +165,7 @@ static void verify_done(struct work *work)
     } else if (!object->created) {
         list_add_tail(&object->ready, &write->link);
     } else {
-        write_submit(write);
+        in_write_submit(write);
     }
 }
 
@@ -245,7 +237,7 @@ static void on_created(struct store_req *req)
     object->busy = false;
     object->created = true;
     if (req->status != 0) {
-        fail(object, req->status, diag_text(&req->diag, req->status));
+        in_object_fail(object, req->status, diag_text(&req->diag, req->status));
         object->created = false;
     } else if (object->state == IN_CREATING) {
         object->state = IN_WRITING;
@@ -255,14 +247,48 @@ static void on_created(struct store_req *req)
     while ((node = list_pop(&object->ready))) {
         struct in_write *write = list_item(node, struct in_write, link);
         if (object->state == IN_WRITING) {
-            write_submit(write);
+            in_write_submit(write);
         } else {
             struct diag diag = DIAG_INIT;
             write_finish(write, 0, &diag);
         }
     }
     object->pending--;
-    advance(object);
+    in_object_advance(object);
+}
+
+void in_object_create(struct in_object *object) { submit(object, STORE_CREATE, on_created); }
+
+int in_object_take(struct in_object *object, const struct msg_data *data, uint32_t bytes,
+                   struct in_write **ret, struct diag *diag)
+{
+    size_t envelopes_bytes = data->envelope_count * sizeof(data->envelopes[0]);
+    struct in_write *write = NULL;
+    uint32_t first = object->envelope_count;
+    int status = check_place(object, data, bytes, diag);
+    if (status == 0) {
+        status = keep_envelopes(object, data, diag);
+    }
+    if (status == 0) {
+        write = malloc(sizeof(*write) + envelopes_bytes);
+        status = write ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a write");
+    }
+    if (status != 0) {
+        return status;
+    }
+    *write = (struct in_write){.object = object,
+                               .offset = data->offset,
+                               .payload_bytes = bytes,
+                               .envelope_first = first,
+                               .envelope_count = data->envelope_count};
+    list_init(&write->link);
+    list_init(&write->digest_link);
+    memcpy(write->envelopes, data->envelopes, envelopes_bytes);
+    object->next_offset = round_up_u64(data->offset + bytes, LIMIT_ALIGN_BYTES);
+    object->pending++;
+    object->writer->ingest->bytes_in += bytes;
+    *ret = write;
+    return 0;
 }
 
 int in_object_data(struct in_object *object, const struct msg_data *data,
@@ -275,32 +301,19 @@ int in_object_data(struct in_object *object, const struct msg_data *data,
         return 0;
     }
     object->stream = payload->stream;
-    int status = check_place(object, data, payload->bytes, diag);
-    if (status == 0) {
-        status = keep_envelopes(object, data, diag);
-    }
-    if (status == 0) {
-        write = malloc(sizeof(*write) + data->envelope_count * sizeof(write->envelopes[0]));
-        status = write ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a write");
-    }
+    bool first = object->next_offset == 0;
+    int status = object->described ? diag_set(diag, CAIRN_E_PROTOCOL,
+                                              "object %u was described, and bytes of it came",
+                                              object->id.sequence)
+                                   : in_object_take(object, data, payload->bytes, &write, diag);
     if (status != 0) {
         credit_put(ingest->credit, payload->data);
         return status;
     }
-    bool first = object->next_offset == 0;
-    *write = (struct in_write){.object = object,
-                               .payload = payload->data,
-                               .offset = data->offset,
-                               .payload_bytes = payload->bytes};
-    list_init(&write->link);
-    write->envelope_count = data->envelope_count;
-    memcpy(write->envelopes, data->envelopes, data->envelope_count * sizeof(write->envelopes[0]));
+    write->payload = payload->data;
     write->work = (struct work){.run = verify_run, .done = verify_done};
-    object->next_offset = round_up_u64(data->offset + payload->bytes, LIMIT_ALIGN_BYTES);
-    object->pending++;
-    ingest->bytes_in += payload->bytes;
     if (first) {
-        submit(object, STORE_CREATE, on_created);
+        in_object_create(object);
     }
     work_submit(ingest->pool, &write->work);
     return 0;
@@ -324,13 +337,14 @@ static void on_sealed(struct store_req *req)
         /* OUTCOME_UNKNOWN too: the client sends the chunks again under a new sequence; gc finds the
          * other. */
         object->state = IN_WRITING;
-        fail(object, status, diag_text(&req->diag, status));
-        advance(object);
+        in_object_fail(object, status, diag_text(&req->diag, status));
+        in_object_advance(object);
         return;
     }
     if (writer->user && !object->quiet) {
         writer->events.on_durable(writer->user, object->stream, &object->id);
     }
+    hand_over_look(writer);
     free_object(object);
 }
 
@@ -339,10 +353,10 @@ static void on_footer(struct store_req *req)
     struct in_object *object = container_of(req, struct in_object, req);
     object->busy = false;
     if (req->status != 0) {
-        fail(object, req->status, diag_text(&req->diag, req->status));
+        in_object_fail(object, req->status, diag_text(&req->diag, req->status));
     }
     if (object->state == IN_FAILED) {
-        advance(object);
+        in_object_advance(object);
         return;
     }
     object->state = IN_SEALING;
@@ -363,8 +377,8 @@ static void write_footer(struct in_object *object)
     object->footer = aligned_alloc(POOL_ALIGN, bytes);
     if (buf_status(&buf) != 0 || !object->footer) {
         buf_fini(&buf);
-        fail(object, CAIRN_E_NO_MEMORY, "no memory for an object's footer");
-        advance(object);
+        in_object_fail(object, CAIRN_E_NO_MEMORY, "no memory for an object's footer");
+        in_object_advance(object);
         return;
     }
     memcpy(object->footer, buf.data, bytes);
@@ -382,7 +396,7 @@ static void write_footer(struct in_object *object)
 }
 
 /* The one place that decides what an object does next. */
-static void advance(struct in_object *object)
+void in_object_advance(struct in_object *object)
 {
     if (object->pending > 0 || object->busy) {
         return;
@@ -402,5 +416,5 @@ static void advance(struct in_object *object)
 void in_object_end(struct in_object *object)
 {
     object->ended = true;
-    advance(object);
+    in_object_advance(object);
 }

@@ -12,15 +12,16 @@
 
 enum { WRITER_OBJECTS_MAX = 256 };
 
-int ingest_new(struct store *store, struct work_pool *verify_pool, struct credit *credit,
-               struct ingest **ret)
+int ingest_new(struct loop *loop, struct store *store, struct work_pool *verify_pool,
+               struct credit *credit, struct ingest **ret)
 {
     struct ingest *ingest = calloc(1, sizeof(*ingest));
     if (!ingest) {
         return CAIRN_E_NO_MEMORY;
     }
-    *ingest = (struct ingest){.store = store, .pool = verify_pool, .credit = credit};
+    *ingest = (struct ingest){.store = store, .pool = verify_pool, .credit = credit, .loop = loop};
     list_init(&ingest->writers);
+    timer_init(&ingest->hold, loop, mapped_hold_over);
     *ret = ingest;
     return 0;
 }
@@ -29,6 +30,7 @@ void ingest_free(struct ingest *ingest)
 {
     if (ingest) {
         CHECK(ingest->pending == 0);
+        timer_stop(&ingest->hold);
         free(ingest);
     }
 }
@@ -61,12 +63,21 @@ void writer_unref(struct writer *writer)
     }
 }
 
+static void drop_objects(struct writer *writer)
+{
+    list_each_safe (node, &writer->objects) {
+        in_object_drop(list_item(node, struct in_object, link));
+    }
+}
+
 /* The save ended: the watch's reference goes; whoever else holds one lets the writer live until
  * then. */
 static void end_writer(struct writer *writer)
 {
     if (!writer->over) {
         writer->over = true;
+        hand_over_cancel(writer);
+        drop_objects(writer); /* nothing can refer to them any more */
         writer_unref(writer);
     }
 }
@@ -144,6 +155,8 @@ int ingest_attach(struct ingest *ingest, const struct writer_key *key,
             .ingest = ingest, .key = *key, .run = *run_name_of(key->run), .refs = 1};
         list_init(&writer->objects);
         list_init(&writer->haves);
+        list_init(&writer->to_write);
+        list_init(&writer->to_digest);
         list_add_tail(&ingest->writers, &writer->link);
         ingest->pending++;
         writer->watch =
@@ -173,8 +186,11 @@ void writer_detach(struct writer *writer, void *user)
     if (user && writer->user == user) {
         writer->user = NULL;
         fail_haves(writer);
-        list_each_safe (node, &writer->objects) {
-            in_object_drop(list_item(node, struct in_object, link));
+        if (!writer->hand) {
+            drop_objects(writer);
+        }
+        list_each (node, &writer->objects) {
+            list_item(node, struct in_object, link)->quiet = true;
         }
     }
     writer_unref(writer);
@@ -191,7 +207,7 @@ bool writer_is_over(const struct writer *writer) { return writer->over; }
 /* --- objects
  * ---------------------------------------------------------------------------------------- */
 
-static struct in_object *find_object(struct writer *writer, uint32_t sequence)
+struct in_object *writer_find_object(struct writer *writer, uint32_t sequence)
 {
     list_each (node, &writer->objects) {
         struct in_object *object = list_item(node, struct in_object, link);
@@ -213,14 +229,22 @@ static int check_id(const struct writer *writer, const struct object_id *id, str
     return 0;
 }
 
+bool writer_owns(const struct writer *writer, const struct object_id *id)
+{
+    struct diag ignored;
+    return check_id(writer, id, &ignored) == 0;
+}
+
 /* NULL with *ret_status 0: what comes belongs to an object that has failed here meanwhile, and the
  * client learns of it from its ERROR. */
 static struct in_object *begin_object(struct writer *writer, const struct msg_data *data,
                                       int *ret_status, struct diag *diag)
 {
-    size_t count = 0;
+    size_t count = 0; /* without those that are described, and wait for their turn at the disk */
     list_each (node, &writer->objects) {
-        count++;
+        const struct in_object *object = list_item(node, struct in_object, link);
+        bool is_waiting = object->ended && !object->created && !object->busy;
+        count += is_waiting ? 0 : 1;
     }
     *ret_status = 0;
     if (data->object.sequence < writer->next_sequence) {
@@ -246,7 +270,8 @@ int writer_data(struct writer *writer, const struct msg_data *data, const struct
                 struct diag *diag)
 {
     int status = check_id(writer, &data->object, diag);
-    struct in_object *object = status == 0 ? find_object(writer, data->object.sequence) : NULL;
+    struct in_object *object =
+        status == 0 ? writer_find_object(writer, data->object.sequence) : NULL;
     if (status == 0 && !object) {
         object = begin_object(writer, data, &status, diag);
     }
@@ -257,6 +282,18 @@ int writer_data(struct writer *writer, const struct msg_data *data, const struct
     return in_object_data(object, data, payload, diag);
 }
 
+int writer_describe(struct writer *writer, const struct msg_data *data,
+                    const struct described *described, struct diag *diag)
+{
+    int status = check_id(writer, &data->object, diag);
+    struct in_object *object =
+        status == 0 ? writer_find_object(writer, data->object.sequence) : NULL;
+    if (status == 0 && !object) {
+        object = begin_object(writer, data, &status, diag);
+    }
+    return object ? in_object_describe(object, data, described, diag) : status;
+}
+
 int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_end *end,
                struct diag *diag)
 {
@@ -264,7 +301,7 @@ int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_e
     if (status != 0) {
         return status;
     }
-    struct in_object *object = find_object(writer, end->object.sequence);
+    struct in_object *object = writer_find_object(writer, end->object.sequence);
     if (!object) {
         return end->object.sequence < writer->next_sequence
                    ? 0
@@ -302,7 +339,7 @@ static size_t durable_position(const struct writer *writer, uint32_t sequence)
     return low;
 }
 
-static const struct durable *find_durable(const struct writer *writer, uint32_t sequence)
+const struct durable *writer_find_durable(const struct writer *writer, uint32_t sequence)
 {
     size_t at = durable_position(writer, sequence);
     return at < writer->durable_count && writer->durables[at].sequence == sequence
@@ -313,7 +350,7 @@ static const struct durable *find_durable(const struct writer *writer, uint32_t 
 int writer_add_durable(struct writer *writer, uint32_t sequence, uint32_t count,
                        struct envelope *take_envelopes)
 {
-    if (find_durable(writer, sequence)) {
+    if (writer_find_durable(writer, sequence)) {
         free(take_envelopes);
         return 0;
     }
@@ -339,7 +376,7 @@ int writer_add_durable(struct writer *writer, uint32_t sequence, uint32_t count,
     return 0;
 }
 
-static const struct envelope *find_envelope(const struct durable *durable, uint64_t offset)
+const struct envelope *durable_find(const struct durable *durable, uint64_t offset)
 {
     uint32_t low = 0, high = durable->envelope_count;
     while (low < high) {
@@ -379,8 +416,8 @@ int writer_check_part(const struct writer *writer, const struct part *part, stru
         const struct object_id *id = &part->objects[chunk->object].id;
         struct diag ignored;
         const struct durable *durable =
-            check_id(writer, id, &ignored) == 0 ? find_durable(writer, id->sequence) : NULL;
-        if (!durable || !chunk_matches(chunk, find_envelope(durable, chunk->offset))) {
+            check_id(writer, id, &ignored) == 0 ? writer_find_durable(writer, id->sequence) : NULL;
+        if (!durable || !chunk_matches(chunk, durable_find(durable, chunk->offset))) {
             return diag_set(diag, CAIRN_E_INVALID,
                             "rank %u: chunk %u refers to object %u at %llu, which %s", key->rank, i,
                             id->sequence, (unsigned long long)chunk->offset,

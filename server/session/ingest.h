@@ -13,6 +13,7 @@
 #include "format/part.h"
 #include "run/run.h"
 #include "session/credit.h"
+#include "session/mapped.h"
 #include "wire/msg.h"
 
 struct ingest;
@@ -25,13 +26,19 @@ struct writer_events {
                       const char *text);
 };
 
-int MUST_USE ingest_new(struct store *store, struct work_pool *verify_pool, struct credit *credit,
-                        struct ingest **ret);
+int MUST_USE ingest_new(struct loop *loop, struct store *store, struct work_pool *verify_pool,
+                        struct credit *credit, struct ingest **ret);
 /* idle: when no writer and no request is left; call after every session is closed. Drops the
  * writers at once (their durable objects stay in the store; the record decides). */
 void ingest_close(struct ingest *ingest, void (*idle)(void *user), void *user);
 void ingest_free(struct ingest *ingest);
 uint64_t ingest_bytes_in(const struct ingest *ingest);
+/* Descriptions have run so far ahead of the disk that no more should be read; room is called when
+ * that has passed. */
+bool ingest_is_full(const struct ingest *ingest);
+void ingest_on_room(struct ingest *ingest, void (*room)(void *user), void *user);
+/* Is a rank's contribution being finished that needs no connection any more? */
+bool ingest_is_finishing(const struct ingest *ingest);
 
 struct writer_key {
     struct run *run;
@@ -62,6 +69,15 @@ struct payload {
  * a rule. */
 int MUST_USE writer_data(struct writer *writer, const struct msg_data *data,
                          const struct payload *payload, struct diag *diag);
+/* The same with a payload that lies in an arena: written from there, crc and digest are made here.
+ * Borrows mapped. */
+struct described {
+    uint32_t stream, bytes;
+    struct mapped *mapped;
+    uint64_t offset; /* in the arena */
+};
+int MUST_USE writer_describe(struct writer *writer, const struct msg_data *data,
+                             const struct described *described, struct diag *diag);
 int MUST_USE writer_end(struct writer *writer, uint32_t stream, const struct msg_object_end *end,
                         struct diag *diag);
 
@@ -80,5 +96,31 @@ void writer_have(struct writer *writer, struct writer_have *have);
  * that is not. */
 int MUST_USE writer_check_part(const struct writer *writer, const struct part *part,
                                struct diag *diag);
+
+/* --- hand-over: everything of this writer is here or described; its part follows --- */
+
+struct hand_over;
+
+/* What is needed to seal when the session is gone. part: malloc'ed, taken on success; given back by
+ * put_part. */
+struct hand_over_options {
+    struct token token;
+    uint32_t world_size;
+    uint8_t *part;
+    uint64_t part_bytes;
+    void (*put_part)(void *user, uint8_t *part, uint64_t bytes);
+    void *user;
+    struct work_pool *pool;
+};
+/* Told once, never inside the call; cancelled by unlinking. */
+struct hand_over_wait {
+    void (*done)(struct hand_over_wait *wait, int status, const struct diag *diag);
+    struct list link;
+};
+/* From here on the writer needs nobody: when its objects are durable, the chunks of the part that
+ * were described get their crcs and digests, the part is published and sealed. BUSY: that is going
+ * on already. */
+int MUST_USE writer_hand_over(struct writer *writer, const struct hand_over_options *options,
+                              struct hand_over_wait *wait, struct diag *diag);
 
 #endif

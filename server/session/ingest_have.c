@@ -160,9 +160,13 @@ void writer_have(struct writer *writer, struct writer_have *have)
 {
     list_init(&have->link);
     list_add_tail(&writer->haves, &have->link);
-    if (writer->asking) {
-        return;
+    if (!writer->asking && !writer->hand) { /* after a hand-over: hand_over.c begins */
+        writer_have_begin(writer);
     }
+}
+
+void writer_have_begin(struct writer *writer)
+{
     struct asking *asking = calloc(1, sizeof(*asking));
     if (!asking) {
         answer(writer, CAIRN_E_NO_MEMORY, NULL);

@@ -60,7 +60,7 @@ static bool has_saves(const struct server *server)
             return true;
         }
     }
-    return false;
+    return ingest_is_finishing(server->ingest);
 }
 
 enum { GRACE_STEP_MS = 50 };
@@ -87,6 +87,7 @@ int server_new(const struct server_options *options, struct server **ret, struct
         server->options.buffer_bytes = LIMIT_CHUNK_BYTES;
     }
     list_init(&server->sessions);
+    list_init(&server->mapped);
     server->stopped_post.cb = on_stopped;
     timer_init(&server->grace, options->loop, on_grace);
     int status = credit_init(&server->credit, options->buffer_bytes_total,
@@ -95,13 +96,14 @@ int server_new(const struct server_options *options, struct server **ret, struct
         free(server);
         return status;
     }
-    status = ingest_new(catalog_store(options->catalog), options->verify_pool, &server->credit,
-                        &server->ingest);
+    status = ingest_new(options->loop, catalog_store(options->catalog), options->verify_pool,
+                        &server->credit, &server->ingest);
     if (status != 0) {
         credit_fini(&server->credit);
         free(server);
         return diag_set(diag, status, "no memory for the server");
     }
+    ingest_on_room(server->ingest, session_room, server);
     *ret = server;
     return 0;
 }
@@ -123,6 +125,7 @@ void server_free(struct server *server)
 {
     if (server) {
         CHECK(server->session_count == 0 && server->request_count == 0);
+        CHECK(list_is_empty(&server->mapped));
         ingest_free(server->ingest);
         credit_fini(&server->credit);
         free(server);

@@ -128,6 +128,9 @@ static const struct rule {
     {MSG_SEAL, SESSION_JOINED, true, session_on_seal},
     {MSG_WAIT, SESSION_JOINED, true, session_on_wait},
     {MSG_ABORT, SESSION_JOINED, true, session_on_abort},
+    {MSG_ARENA, SESSION_JOINED, true, session_on_arena},
+    {MSG_DESCRIBE, SESSION_JOINED, true, session_on_describe},
+    {MSG_COMPLETE, SESSION_JOINED, true, session_on_complete},
     {MSG_DATA, SESSION_JOINED, true, NULL},
     {MSG_PART, SESSION_JOINED, true, NULL},
 };
@@ -241,6 +244,7 @@ static void session_end(struct session *session)
     CHECK(list_is_empty(&session->requests));
     session_drop_saves(session);
     session_free_part_left(session);
+    session_end_hand_over(session);
     if (session->run) {
         catalog_release(session->run);
     }

@@ -293,20 +293,29 @@ static void cancel_seal(struct request *request)
     }
 }
 
+int session_take_part(struct session_save *save, const char *what, uint64_t bytes, uint8_t **ret,
+                      struct diag *diag)
+{
+    if (!save->part || save->part_at != save->part_bytes || bytes != save->part_bytes) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s before the whole part: %llu of %llu bytes",
+                        what, (unsigned long long)save->part_at, (unsigned long long)bytes);
+    }
+    *ret = save->part;
+    save->part = NULL;
+    return 0;
+}
+
 /* Moves the part's bytes from the save to the request, and holds the writer for as long as the
  * request lives. */
 static int take_part(struct request *request, struct session_save *save, struct diag *diag)
 {
-    const struct msg_seal *seal = &request->msg.u.seal;
-    if (!save->part || save->part_at != save->part_bytes || seal->part_bytes != save->part_bytes) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "SEAL before the whole part: %llu of %llu bytes",
-                        (unsigned long long)save->part_at, (unsigned long long)seal->part_bytes);
+    int status = session_take_part(save, "SEAL", request->msg.u.seal.part_bytes,
+                                   &request->u.seal.data, diag);
+    if (status == 0) {
+        scratch_init(&request->u.seal.scratch, save->part_bytes * PART_SCRATCH_FACTOR + KIB(64));
+        request->u.seal.writer = writer_hold(save->writer);
     }
-    request->u.seal.data = save->part;
-    save->part = NULL;
-    scratch_init(&request->u.seal.scratch, save->part_bytes * PART_SCRATCH_FACTOR + KIB(64));
-    request->u.seal.writer = writer_hold(save->writer);
-    return 0;
+    return status;
 }
 
 int session_on_seal(struct session *session, uint32_t stream, const struct msg *msg,

@@ -23,6 +23,7 @@ struct server {
     uint32_t session_count, request_count; /* requests: orphans included */
     uint64_t part_bytes_used, bytes_out;
     bool stopping, closing, ingest_idle;
+    struct list mapped; /* arenas that clients handed over (mapped.h) */
     uint64_t grace_until_ms;
     struct timer grace;
     struct post stopped_post;
@@ -54,7 +55,10 @@ struct session {
     struct conn *conn;
     enum session_state state;
     bool joining, viewer;
-    struct msg_join join; /* no pointers: label is dropped */
+    bool hands_over;       /* negotiated: arenas instead of bytes */
+    bool waits_for_room;   /* not read for the moment: its descriptions are far ahead */
+    struct mapped *mapped; /* the newest arena; a reference, or NULL */
+    struct msg_join join;  /* no pointers: label is dropped */
     struct run *run;
     struct credit_user credit;
     void *receiving; /* the payload buffer that conn writes into, when it is credit's */
@@ -87,6 +91,7 @@ struct request {
         struct fetch_req fetch;
         struct plan_req plan;
         struct writer_have have;
+        struct hand_over_wait hand;
         struct {
             struct credit_read credit;
             struct store_req store;
@@ -150,6 +155,9 @@ HANDLER(have);
 HANDLER(seal);
 HANDLER(wait);
 HANDLER(abort);
+HANDLER(arena);
+HANDLER(describe);
+HANDLER(complete);
 HANDLER(status);
 HANDLER(list);
 HANDLER(runs);
@@ -169,6 +177,17 @@ int MUST_USE session_data(struct session *session, const struct frame *frame, co
 int MUST_USE session_part_buffer(struct session *session, const struct frame *frame,
                                  const struct msg *msg, void **ret, struct diag *diag);
 void session_part(struct session *session, const struct frame *frame);
+
+/* session_part.c: the whole part that was received, now the caller's (counted in part_bytes_used).
+ * PROTOCOL: it is not whole, or not of `bytes` bytes, when what
+ * (the message's name) came. */
+int MUST_USE session_take_part(struct session_save *save, const char *what, uint64_t bytes,
+                               uint8_t **ret, struct diag *diag);
+
+/* session_hand.c */
+void session_offer_hand_over(struct session *session, uint64_t *features);
+void session_end_hand_over(struct session *session);
+void session_room(void *server); /* those who wait for room are read again */
 
 /* server.c */
 void server_session_gone(struct server *server);

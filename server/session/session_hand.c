@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A rank on this host that hands over its arena instead of sending bytes: ARENA, DESCRIBE,
+ * COMPLETE. Everything that comes from the peer is checked before it is mapped or read; what it has
+ * no right to (the feature was not negotiated) ends the connection. The loop's thread.
+ */
+#include "session/session_private.h"
+
+#include "base/log.h"
+#include "wire/negotiate.h"
+
+#include <stdlib.h>
+
+void session_offer_hand_over(struct session *session, uint64_t *features)
+{
+    if (!conn_passes_fds(session->conn)) {
+        *features &= ~(uint64_t)WIRE_FEATURE_HAND_OVER;
+    }
+    session->hands_over = (*features & WIRE_FEATURE_HAND_OVER) != 0;
+    if (session->hands_over) {
+        conn_accept_fds(session->conn, NET_FDS_MAX);
+    }
+}
+
+void session_end_hand_over(struct session *session)
+{
+    mapped_unref(session->mapped);
+    session->mapped = NULL;
+}
+
+static int check_feature(const struct session *session, const struct msg *msg, struct diag *diag)
+{
+    return session->hands_over
+               ? 0
+               : diag_set(diag, CAIRN_E_PROTOCOL, "%s, and hand-over was not agreed on",
+                          msg_name(msg->type));
+}
+
+int session_on_arena(struct session *session, uint32_t stream, const struct msg *msg,
+                     struct diag *diag)
+{
+    struct mapped *mapped = NULL;
+    struct diag why = DIAG_INIT;
+    int status = check_feature(session, msg, diag);
+    if (status != 0) {
+        return status;
+    }
+    struct mapped_offer offer = {
+        .fd = conn_take_fd(session->conn), .owner = session->id, .arena = &msg->u.arena};
+    status = mapped_new(&session->server->mapped, &offer, &mapped, &why);
+    if (status != 0) {
+        session_log(session, LOG_INFO, "arena not taken, its bytes come by the socket",
+                    diag_text(&why, status));
+        conn_send_error(session->conn, stream, status, diag_text(&why, status));
+        return 0;
+    }
+    mapped_unref(session->mapped);
+    session->mapped = mapped;
+    conn_send_always(session->conn, stream, msg);
+    return 0;
+}
+
+/* Far ahead of the disk: no more is read from here until there is room. */
+static void wait_for_room(struct session *session)
+{
+    if (ingest_is_full(session->server->ingest) && !session->waits_for_room) {
+        session->waits_for_room = true;
+        conn_pause(session->conn);
+    }
+}
+
+void session_room(void *user)
+{
+    struct server *server = user;
+    list_each (node, &server->sessions) {
+        struct session *session = list_item(node, struct session, link);
+        if (session->waits_for_room) {
+            session->waits_for_room = false;
+            conn_resume(session->conn);
+        }
+    }
+}
+
+int session_on_describe(struct session *session, uint32_t stream, const struct msg *msg,
+                        struct diag *diag)
+{
+    const struct msg_describe *describe = &msg->u.describe;
+    const struct msg_data *data = &describe->data;
+    int status = check_feature(session, msg, diag);
+    if (status != 0) {
+        return status;
+    }
+    if (!session->mapped || mapped_arena_id(session->mapped) != describe->arena_id) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "a description in arena %llx, which is not here",
+                        (unsigned long long)describe->arena_id);
+    }
+    struct session_save *save =
+        session_find_save(session, (struct ckpt_id){data->object.term, data->object.step});
+    if (!save || writer_is_over(save->writer)) {
+        return 0; /* the save ended while this was on its way; WAIT's OUTCOME says how */
+    }
+    struct described described = {.stream = stream,
+                                  .bytes = describe->bytes,
+                                  .mapped = session->mapped,
+                                  .offset = describe->arena_offset};
+    status = writer_describe(save->writer, data, &described, diag);
+    wait_for_room(session);
+    return status;
+}
+
+/* --- COMPLETE --- */
+
+static void put_part(void *user, uint8_t *part, uint64_t bytes)
+{
+    struct server *server = user;
+    server->part_bytes_used -= bytes;
+    free(part);
+}
+
+static void on_handed_over(struct hand_over_wait *wait, int status, const struct diag *diag)
+{
+    struct request *request = container_of(wait, struct request, u.hand);
+    struct msg reply = {.type = MSG_SEALED, .u.sealed = {.id = request->msg.u.complete.id}};
+    if (status == 0) {
+        request_reply(request, &reply);
+    } else {
+        request_error(request, status, diag);
+    }
+    request_free(request);
+}
+
+/* The hand-over itself goes on: nobody is told. */
+static void cancel_complete(struct request *request)
+{
+    list_remove(&request->u.hand.link);
+    request_free(request);
+}
+
+static int begin_hand_over(struct request *request, struct session_save *save, struct diag *diag)
+{
+    struct session *session = request->session;
+    const struct msg_complete *complete = &request->msg.u.complete;
+    struct hand_over_options options = {.token = session->join.token,
+                                        .world_size = session->join.world_size,
+                                        .part_bytes = complete->part_bytes,
+                                        .put_part = put_part,
+                                        .user = session->server,
+                                        .pool = session->server->options.verify_pool};
+    int status = session_take_part(save, "COMPLETE", complete->part_bytes, &options.part, diag);
+    if (status != 0) {
+        return status;
+    }
+    struct diag why = DIAG_INIT;
+    request->u.hand = (struct hand_over_wait){.done = on_handed_over};
+    status = writer_hand_over(save->writer, &options, &request->u.hand, &why);
+    if (status != 0) {
+        put_part(session->server, options.part, options.part_bytes);
+        request_error(request, status, &why);
+        request_free(request);
+        return 0;
+    }
+    struct msg reply = {.type = MSG_HANDED, .u.handed = {.id = complete->id}};
+    request->cancel = cancel_complete;
+    request_reply(request, &reply);
+    return 0;
+}
+
+int session_on_complete(struct session *session, uint32_t stream, const struct msg *msg,
+                        struct diag *diag)
+{
+    const struct msg_complete *complete = &msg->u.complete;
+    int status = check_feature(session, msg, diag);
+    if (status != 0) {
+        return status;
+    }
+    struct session_save *save = session_find_save(session, complete->id);
+    if (!save || save->open_id != complete->open_id || writer_is_over(save->writer)) {
+        conn_send_error(session->conn, stream, CAIRN_E_ABORTED, "the save is not open");
+        return 0;
+    }
+    struct request *request = request_new(session, stream, msg);
+    if (!request) {
+        return 0;
+    }
+    status = begin_hand_over(request, save, diag);
+    if (status != 0) {
+        request_free(request);
+    }
+    return status;
+}
