@@ -6,6 +6,7 @@
 #include "cairn.h"
 
 #include "base/limits.h"
+#include "engine/watch.h"
 #include "format/entries.h"
 #include "format/part.h"
 #include "wire/msg.h"
@@ -32,8 +33,7 @@ enum {
 #include "format/dtype.def"
 #undef CAIRN_DTYPE
 };
-_Static_assert((int)CAIRN_E_LIST_MISMATCH == -(int)ABI_ERR_COUNT,
-               "cairn.h ends with err.def's last row");
+_Static_assert((int)CAIRN_E_SKIPPED == -(int)ABI_ERR_COUNT, "cairn.h ends with err.def's last row");
 _Static_assert((int)CAIRN_F4_E2M1FN_X2 == (int)ABI_DTYPE_COUNT,
                "cairn.h ends with dtype.def's last row");
 
@@ -51,17 +51,20 @@ ABI_SAME(CAIRN_FORGOTTEN, CKPT_FORGOTTEN);
 ABI_SAME(CAIRN_VERIFIED, HEALTH_VERIFIED);
 ABI_SAME(CAIRN_SUSPECT, HEALTH_SUSPECT);
 ABI_SAME(CAIRN_DAMAGED, HEALTH_DAMAGED);
+ABI_SAME(CAIRN_VERIFY_SAMPLED, WATCH_SAMPLED);
+ABI_SAME(CAIRN_VERIFY_FULL, WATCH_FULL);
 ABI_SAME(8, LIMIT_NDIM);                  /* cairn_tensor.ndim */
 ABI_SAME(16 << 10, LIMIT_METADATA_BYTES); /* cairn_save_options.metadata */
 
-/* On the platforms that are shipped: every struct of the first version has exactly these bytes. */
+/* On the platforms that are shipped: every struct has exactly these bytes (those of the first
+ * version: args_first_bytes). */
 #if defined(__LP64__)
 _Static_assert(sizeof(struct cairn_error) == 512, "cairn_error");
-_Static_assert(sizeof(struct cairn_options) == 112, "cairn_options");
+_Static_assert(sizeof(struct cairn_options) == 120, "cairn_options");
 _Static_assert(sizeof(struct cairn_box) == 32, "cairn_box");
-_Static_assert(sizeof(struct cairn_tensor) == 80, "cairn_tensor");
+_Static_assert(sizeof(struct cairn_tensor) == 88, "cairn_tensor");
 _Static_assert(sizeof(struct cairn_blob) == 48, "cairn_blob");
-_Static_assert(sizeof(struct cairn_save_options) == 64, "cairn_save_options");
+_Static_assert(sizeof(struct cairn_save_options) == 80, "cairn_save_options");
 _Static_assert(sizeof(struct cairn_restore_options) == 40, "cairn_restore_options");
 _Static_assert(sizeof(struct cairn_progress) == 40, "cairn_progress");
 _Static_assert(sizeof(struct cairn_result) == 56, "cairn_result");

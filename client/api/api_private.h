@@ -21,6 +21,7 @@
 enum {
     API_THREADS_MAX = 64,
     API_THREADS_DEFAULT = 4,
+    API_SNAPSHOTS_MAX = 64,
     API_IO_DEADLINE_MS = 30000,
     API_SAVE_DEADLINE_MS = 600000,
     API_CLOSE_GRACE_MS = 2000, /* for the answers to the aborts that cairn_close sends */
@@ -34,6 +35,7 @@ struct cairn {
     unsigned generation;   /* of the process that opened it */
     bool viewer;
     uint64_t io_deadline_ms, save_deadline_ms;
+    enum when_full when_full;
     void (*log)(void *user, int level, const char *line);
     void *log_user;
 
@@ -114,13 +116,14 @@ struct cairn_op {
     bool borrows;           /* counted in borrow_count; handle's lock */
     struct registered *set; /* a reference */
     struct scratch scratch; /* copies of the arguments */
-    struct post start, abort;
+    struct post start, abort, hurry;
     uint64_t blocked_ns;
 
     pthread_mutex_t lock; /* guards all below; cond tells of every change */
     pthread_cond_t cond;
-    bool staged, done, abort_asked, abort_posted;
-    int status; /* once done */
+    bool released, staged, done, abort_asked, abort_posted, hurry_asked, hurry_posted;
+    struct diag refused; /* code not 0: the call fails, the loop still tells the other ranks */
+    int status;          /* once done */
     struct diag diag;
     struct list notifies;
 
@@ -137,7 +140,12 @@ void op_unref(struct cairn_op *op);
 /* Enters the handle's list with the loop's reference and the present set, and posts `start`.
  * CLOSED, BUSY, INTERNAL, FENCED. */
 int MUST_USE op_start(struct cairn_op *op, void (*start)(struct post *post), struct diag *diag);
-/* Handle's thread: staged, done. op_finish gives back the loop's reference. */
+/* Before CAIRN_STAGED: cairn_save may return. */
+#define OP_RELEASED ((enum cairn_stage)0)
+/* Handle's thread: released (well, or with a failure of the call), staged, done. op_finish gives
+ * back the loop's reference. */
+void op_release(struct cairn_op *op);
+void op_refuse(struct cairn_op *op, int status, const struct diag *diag);
 void op_stage(struct cairn_op *op);
 void op_finish(struct cairn_op *op, int status, const struct diag *diag);
 /* Waits for the stage; AGAIN when the time has passed. */
@@ -162,10 +170,15 @@ const char *error_remedy(int code);
  * know are in use). */
 int MUST_USE args_copy(const char *what, size_t bytes, const void *from, void *ret,
                        struct diag *diag);
+/* What the first version of a struct of cairn.h had, by its name; `bytes` where it has not grown.
+ */
+size_t args_first_bytes(const char *what, size_t bytes);
 /* Writes as much of a result as the caller's struct has room for, but for its size. */
 void args_give(size_t bytes, const void *from, void *io);
 /* 0 or negative: the default; capped so that sums cannot overflow. */
 uint64_t args_deadline_ms(int64_t deadline_ms, uint64_t default_ms);
+int MUST_USE args_check_when_full(int when_full, struct diag *diag);
+enum when_full args_when_full(int when_full); /* of one that was checked; 0: wait */
 /* Now plus a deadline on CLOCK_MONOTONIC. */
 struct timespec args_due(int64_t deadline_ms);
 uint64_t args_now_ns(void);

@@ -17,10 +17,11 @@ static const struct first_size {
     size_t bytes;
 } first_sizes[] = {
     {"cairn_options", 112},   {"cairn_save_options", 64}, {"cairn_restore_options", 40},
-    {"cairn_checkpoint", 96}, {"cairn_annotation", 72},
+    {"cairn_checkpoint", 96}, {"cairn_annotation", 72},   {"cairn_tensor", 80},
+    {"cairn_blob", 48},
 };
 
-static size_t first_size_of(const char *what, size_t bytes)
+size_t args_first_bytes(const char *what, size_t bytes)
 {
     for (size_t i = 0; i < ARRAY_LEN(first_sizes); i++) {
         if (strcmp(first_sizes[i].what, what) == 0 && first_sizes[i].bytes < bytes) {
@@ -37,7 +38,7 @@ int args_copy(const char *what, size_t bytes, const void *from, void *ret, struc
         return 0;
     }
     memcpy(&given, from, sizeof given);
-    if (given < first_size_of(what, bytes)) {
+    if (given < args_first_bytes(what, bytes)) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "%s.size is %zu, it must be %zu: start from %s's INIT macro of cairn.h",
                         what, given, bytes, what);
@@ -107,4 +108,25 @@ int args_lock_init(pthread_mutex_t *lock, pthread_cond_t *cond, struct diag *dia
         return diag_errno(diag, errnum, "create a condition variable");
     }
     return 0;
+}
+
+int args_check_when_full(int when_full, struct diag *diag)
+{
+    if (when_full >= 0 && when_full <= CAIRN_FULL_FAIL) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_INVALID,
+                    "options.when_full is %d; CAIRN_FULL_WAIT, CAIRN_FULL_SKIP and CAIRN_FULL_FAIL "
+                    "are possible",
+                    when_full);
+}
+
+enum when_full args_when_full(int when_full)
+{
+    static const enum when_full table[] = {[0] = WHEN_FULL_WAIT,
+                                           [CAIRN_FULL_WAIT] = WHEN_FULL_WAIT,
+                                           [CAIRN_FULL_SKIP] = WHEN_FULL_SKIP,
+                                           [CAIRN_FULL_FAIL] = WHEN_FULL_FAIL};
+    CHECK(when_full >= 0 && (size_t)when_full < ARRAY_LEN(table));
+    return table[when_full];
 }

@@ -143,6 +143,11 @@ static int check_options(const struct cairn_options *options, struct diag *diag)
         return diag_set(diag, CAIRN_E_INVALID,
                         "a deadline in the options is negative; 0 is the default");
     }
+    if (options->snapshots < 0 || options->snapshots > API_SNAPSHOTS_MAX) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.snapshots is %d; 0 (automatic) to %d are possible",
+                        options->snapshots, API_SNAPSHOTS_MAX);
+    }
     if ((options->cert_file == NULL) != (options->key_file == NULL)) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "options.cert_file and options.key_file go together");
@@ -175,6 +180,7 @@ static int set_identity(struct cairn *cairn, const char *url, const struct cairn
     CHECK(cairn != NULL);
     struct engine_options *engine = &cairn->engine_options;
     int rc = check_options(options, diag);
+    rc = rc != 0 ? rc : args_check_when_full(options->when_full, diag);
     rc = rc != 0 ? rc : url_parse(url, getenv("CAIRN_SERVER"), false, &engine->url, diag);
     if (rc == 0 && !options->read_only) {
         rc = parse_attempt(options, &engine->token, diag);
@@ -185,6 +191,7 @@ static int set_identity(struct cairn *cairn, const char *url, const struct cairn
     cairn->viewer = options->read_only != 0;
     cairn->io_deadline_ms = args_deadline_ms(options->io_deadline_ms, API_IO_DEADLINE_MS);
     cairn->save_deadline_ms = args_deadline_ms(options->save_deadline_ms, API_SAVE_DEADLINE_MS);
+    cairn->when_full = args_when_full(options->when_full);
     cairn->log = options->log;
     cairn->log_user = options->log_user;
     engine->viewer = cairn->viewer;
@@ -311,6 +318,9 @@ static int make_parts(struct cairn *cairn, const struct cairn_options *options, 
     rc = rc != 0 ? rc : net_uv_new(cairn->loop, &cairn->net, diag);
     if (rc == 0 && !cairn->viewer) {
         rc = arena_new(options->arena_bytes, &cairn->arena, diag);
+    }
+    if (rc == 0 && cairn->arena != NULL) {
+        arena_set_snapshots(cairn->arena, (unsigned)options->snapshots);
     }
     if (rc == 0) {
         rc = work_threads_new(cairn->loop, thread_count(options->threads), "cairn-work",

@@ -19,6 +19,7 @@ struct notify {
 };
 
 static void on_abort_post(struct post *post);
+static void on_hurry_post(struct post *post);
 
 int op_new(struct cairn *cairn, bool is_save, struct cairn_op **ret, struct diag *diag)
 {
@@ -36,6 +37,7 @@ int op_new(struct cairn *cairn, bool is_save, struct cairn_op **ret, struct diag
     op->is_save = is_save;
     op->cairn = cairn;
     op->abort.cb = on_abort_post;
+    op->hurry.cb = on_hurry_post;
     list_init(&op->link);
     list_init(&op->notifies);
     scratch_init(&op->scratch, MIB(1));
@@ -144,6 +146,28 @@ static void fire(struct cairn_op *op, bool all, int code)
     }
 }
 
+void op_release(struct cairn_op *op)
+{
+    pthread_mutex_lock(&op->lock);
+    op->released = true;
+    pthread_cond_broadcast(&op->cond);
+    pthread_mutex_unlock(&op->lock);
+}
+
+/* It touches no tensor; what is left to do is to tell the other ranks. */
+void op_refuse(struct cairn_op *op, int status, const struct diag *diag)
+{
+    pthread_mutex_lock(&op->cairn->lock);
+    return_loan(op);
+    pthread_mutex_unlock(&op->cairn->lock);
+    pthread_mutex_lock(&op->lock);
+    op->refused = *diag;
+    op->refused.code = status;
+    op->released = true;
+    pthread_cond_broadcast(&op->cond);
+    pthread_mutex_unlock(&op->lock);
+}
+
 void op_stage(struct cairn_op *op)
 {
     pthread_mutex_lock(&op->cairn->lock);
@@ -173,7 +197,9 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
     } else if (!op->is_save && status == 0) {
         diag_clear(&cairn->fenced); /* the attempt has seen the newest term now */
     }
-    if (cairn->is_closing && op->is_save && status != 0 && cairn->close_failure.code == 0) {
+    bool was_refused = op->refused.code != 0; /* written on this thread; its caller knows */
+    if (cairn->is_closing && op->is_save && status != 0 && !was_refused &&
+        cairn->close_failure.code == 0) {
         cairn->close_failure = final;
     }
     pthread_cond_broadcast(&cairn->cond);
@@ -183,14 +209,12 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
     op->done = true;
     op->status = status;
     op->diag = final;
-    bool abort_lost =
-        op->abort_posted && atomic_load(&cairn->dead) != 0; /* that post never comes */
+    bool is_dead = atomic_load(&cairn->dead) != 0; /* posts do not come any more */
+    unsigned lost = is_dead ? (unsigned)op->abort_posted + (unsigned)op->hurry_posted : 0;
     pthread_cond_broadcast(&op->cond);
     pthread_mutex_unlock(&op->lock);
     fire(op, true, status);
-    if (abort_lost) {
-        atomic_fetch_sub(&op->refs, 1); /* not the last one: the loop's own follows */
-    }
+    atomic_fetch_sub(&op->refs, lost); /* not the last ones: the loop's own follows */
     op_unref(op);
 }
 
@@ -211,7 +235,8 @@ static int op_check(const struct cairn_op *op, struct diag *diag)
 /* With the lock held. */
 static bool has_reached(const struct cairn_op *op, enum cairn_stage stage)
 {
-    return op->done || (op->staged && stage == CAIRN_STAGED);
+    return op->done || (op->staged && stage != CAIRN_DONE) ||
+           (op->released && stage == OP_RELEASED);
 }
 
 static int outcome(const struct cairn_op *op, enum cairn_stage stage, struct diag *diag)
@@ -219,8 +244,11 @@ static int outcome(const struct cairn_op *op, enum cairn_stage stage, struct dia
     if (!has_reached(op, stage)) {
         return diag_set(diag, CAIRN_E_AGAIN, "the operation goes on");
     }
-    return (op->staged && stage == CAIRN_STAGED) || op->status == 0 ? 0
-                                                                    : diag_copy(diag, &op->diag);
+    if (stage == OP_RELEASED && op->refused.code != 0) {
+        return diag_copy(diag, &op->refused);
+    }
+    bool well = (op->staged && stage != CAIRN_DONE) || (op->released && stage == OP_RELEASED);
+    return well || op->status == 0 ? 0 : diag_copy(diag, &op->diag);
 }
 
 int op_wait(struct cairn_op *op, enum cairn_stage stage, int64_t deadline_ms, struct diag *diag)
@@ -242,6 +270,31 @@ static bool is_stage(enum cairn_stage stage)
     return stage == CAIRN_STAGED || stage == CAIRN_DONE;
 }
 
+/* Somebody waits for a lazy save's copy: low interference is no longer what is wanted. */
+static void op_hurry(struct cairn_op *op)
+{
+    pthread_mutex_lock(&op->lock);
+    if (op->is_save && op->u.save.lazy && !op->staged && !op->done && !op->hurry_asked) {
+        op->hurry_asked = op->hurry_posted = true;
+        op_ref(op);
+        loop_post(op->cairn->loop, &op->hurry); /* not done: the handle is there */
+    }
+    pthread_mutex_unlock(&op->lock);
+}
+
+static void on_hurry_post(struct post *post)
+{
+    struct cairn_op *op = container_of(post, struct cairn_op, hurry);
+    pthread_mutex_lock(&op->lock);
+    bool done = op->done;
+    op->hurry_posted = false;
+    pthread_mutex_unlock(&op->lock);
+    if (!done) {
+        engine_save_hurry(&op->u.save);
+    }
+    op_unref(op);
+}
+
 int cairn_op_wait(cairn_op_t *op, enum cairn_stage stage, int64_t deadline_ms,
                   struct cairn_error *err)
 {
@@ -250,6 +303,9 @@ int cairn_op_wait(cairn_op_t *op, enum cairn_stage stage, int64_t deadline_ms,
     if (rc == 0 && !is_stage(stage)) {
         rc = diag_set(&diag, CAIRN_E_INVALID,
                       "stage is %d; CAIRN_STAGED and CAIRN_DONE are possible", (int)stage);
+    }
+    if (rc == 0 && stage == CAIRN_STAGED && deadline_ms != 0) {
+        op_hurry(op);
     }
     if (rc == 0) {
         /* On Cairn's own thread the wait would keep away what it waits for. */

@@ -39,7 +39,8 @@ static int take(struct registration *reg, const void *array, size_t idx, size_t 
 {
     size_t distance;
     memcpy(&distance, array, sizeof distance);
-    if (distance < bytes) {
+    bool is_tensor = strcmp(reg->what, "tensor") == 0;
+    if (distance < args_first_bytes(is_tensor ? "cairn_tensor" : "cairn_blob", bytes)) {
         return diag_set(
             reg->diag, CAIRN_E_INVALID,
             "%s [0].size is %zu, it must be %zu or more: start from its INIT macro of cairn.h",
@@ -54,7 +55,8 @@ static int take(struct registration *reg, const void *array, size_t idx, size_t 
                 reg->what, idx, CAIRN_VERSION);
         }
     }
-    memcpy(ret, from, bytes);
+    memcpy((uint8_t *)ret + sizeof distance, from + sizeof distance,
+           (distance < bytes ? distance : bytes) - sizeof distance);
     return 0;
 }
 
@@ -161,6 +163,7 @@ static int convert_tensor(struct registration *reg, const struct cairn_tensor *f
     to->dtype = (uint32_t)from->dtype;
     to->placement = from->placement != 0 ? (uint32_t)from->placement : CAIRN_REPLICATED;
     to->coordinate = coordinate_of(reg, from->placement, from->coordinate);
+    to->eager = from->eager != 0;
     to->shape.ndim = from->ndim;
     for (uint32_t d = 0; d < from->ndim; d++) {
         to->shape.length[d] = from->shape[d];

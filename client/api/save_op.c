@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cairn_save: copies the arguments, posts the save to the handle's thread, and returns when the
- * state is staged. A save that fails before that is the call's own failure. on_* and start: the
+ * state is staged, or, in lazy mode, when what may change at once is copied. A save that fails
+ * before that is the call's own failure. on_* and start: the
  * handle's thread; the rest: the caller's.
  */
 #include "api_private.h"
@@ -11,10 +12,18 @@
 
 #include <string.h>
 
+static void on_released(struct engine_save *save)
+{
+    op_release(container_of(save, struct cairn_op, u.save));
+}
+
 static void on_staged(struct engine_save *save, int status)
 {
+    struct cairn_op *op = container_of(save, struct cairn_op, u.save);
     if (status == 0) {
-        op_stage(container_of(save, struct cairn_op, u.save));
+        op_stage(op);
+    } else if (save->refused) {
+        op_refuse(op, status, &save->diag);
     }
 }
 
@@ -131,6 +140,27 @@ static int check_call(const struct save_call *call, struct diag *diag)
     return 0;
 }
 
+static int check_snapshot(const struct cairn_save_options *options, struct diag *diag)
+{
+    if (options->mode < 0 || options->mode > CAIRN_LAZY) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.mode is %d; CAIRN_COPY and CAIRN_LAZY are possible",
+                        options->mode);
+    }
+    if (options->verify_staged < 0 || options->verify_staged > CAIRN_VERIFY_FULL) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.verify_staged is %d; 0, CAIRN_VERIFY_SAMPLED and "
+                        "CAIRN_VERIFY_FULL are possible",
+                        options->verify_staged);
+    }
+    if (options->verify_staged != 0 && options->mode != CAIRN_LAZY) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.verify_staged goes with CAIRN_LAZY: in copy mode the call returns "
+                        "when all is copied");
+    }
+    return args_check_when_full(options->when_full, diag);
+}
+
 static int make_op(const struct save_call *call, struct cairn_op **ret, struct diag *diag)
 {
     struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
@@ -139,6 +169,7 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
     if (rc == 0 && options.deadline_ms < 0) {
         rc = diag_set(diag, CAIRN_E_INVALID, "options.deadline_ms is negative; 0 is the default");
     }
+    rc = rc != 0 ? rc : check_snapshot(&options, diag);
     rc = rc != 0 ? rc : op_new(call->cairn, true, &op, diag);
     rc = rc != 0 ? rc : copy_options(&options, &op->scratch, &op->u.save, diag);
     if (rc != 0) {
@@ -147,6 +178,11 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
     }
     op->u.save.step = call->step;
     op->u.save.deadline_ms = args_deadline_ms(options.deadline_ms, call->cairn->save_deadline_ms);
+    op->u.save.lazy = options.mode == CAIRN_LAZY;
+    op->u.save.watch = (enum watch_kind)options.verify_staged;
+    op->u.save.when_full =
+        options.when_full != 0 ? args_when_full(options.when_full) : call->cairn->when_full;
+    op->u.save.on_released = on_released;
     op->u.save.on_staged = on_staged;
     op->u.save.on_done = on_done;
     *ret = op;
@@ -165,7 +201,7 @@ static int run(void *arg, struct diag *diag)
     }
     rc = op_start(op, start, diag);
     if (rc == 0) {
-        rc = op_wait(op, CAIRN_STAGED, CAIRN_FOREVER,
+        rc = op_wait(op, OP_RELEASED, CAIRN_FOREVER,
                      diag); /* the engine keeps the save's own deadline */
     }
     if (rc != 0) {

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One memfd, mapped and touched before the first copy, given out first fit. Extents are few (one a
- * save in flight), so a sorted list of them is all the bookkeeping there is, kept apart from the
- * bytes. Owned by the engine's loop; arena_reserve runs on a worker while nobody else uses the
- * arena.
+ * save in flight, or one an object of a save in waves), so a sorted list of them is all the
+ * bookkeeping there is, kept apart from the bytes. Owned by the engine's loop; arena_reserve runs
+ * on a worker while nobody else uses the arena.
+ *
+ * Huge pages, in this order: MFD_HUGETLB where the machine has set pages aside; the kernel's own
+ * where shmem_enabled lets a program ask for them; otherwise one page of each 2 MiB is touched and
+ * MADV_COLLAPSE makes a huge page of it, which works whatever shmem_enabled says and costs no more
+ * than touching the rest (nothing has to be copied); what none of these give has 4 KiB pages.
  */
 #include "arena/arena.h"
 
@@ -14,11 +19,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
 enum { ARENA_HUGE_BYTES = 2 << 20 };
@@ -30,7 +39,8 @@ struct extent {
 
 struct arena {
     uint64_t max_bytes;
-    uint64_t bytes; /* mapped */
+    unsigned snapshots; /* that it is made for; 0: as the bound says */
+    uint64_t bytes;     /* mapped */
     uint64_t used_bytes;
     uint8_t *data;
     int fd;
@@ -90,6 +100,79 @@ static int populate(uint8_t *data, uint64_t bytes)
     return 0;
 }
 
+/* May a program ask for huge pages of shared memory? Asking in vain makes everything slower. */
+static bool shmem_is_advisable(void)
+{
+    char text[128] = "";
+    int fd = open("/sys/kernel/mm/transparent_hugepage/shmem_enabled", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return false;
+    }
+    ssize_t got = read(fd, text, sizeof text - 1);
+    err_ignore(close(fd)); /* only read from */
+    return got > 0 && !strstr(text, "[never]") && !strstr(text, "[deny]");
+}
+
+/* How much of the memory became huge pages, one after the other; the rest is left to populate(). */
+static uint64_t collapse(uint8_t *data, uint64_t bytes)
+{
+    uint64_t collapsed = 0;
+    for (uint64_t at = 0; at + ARENA_HUGE_BYTES <= bytes; at += ARENA_HUGE_BYTES) {
+        *(volatile uint8_t *)(data + at) = 0; /* a hole cannot be collapsed */
+        if (madvise(data + at, ARENA_HUGE_BYTES, MADV_COLLAPSE) == 0) {
+            collapsed += ARENA_HUGE_BYTES;
+        } else if (collapsed == 0) {
+            break; /* this kernel does not */
+        }
+    }
+    return collapsed;
+}
+
+/* Mapped at a multiple of the huge page, which the kernel alone does not see to. */
+static void *map_aligned(int fd, uint64_t bytes)
+{
+    uint64_t slack = bytes >= ARENA_HUGE_BYTES ? ARENA_HUGE_BYTES : 0;
+    uint8_t *room = mmap(NULL, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) {
+        return MAP_FAILED;
+    }
+    uint64_t head = slack > 0 ? round_up_u64((uintptr_t)room, slack) - (uintptr_t)room : 0;
+    void *data = mmap(room + head, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    int errnum = errno;
+    if (data == MAP_FAILED) {
+        CHECK(munmap(room, bytes + slack) == 0);
+        errno = errnum;
+        return MAP_FAILED;
+    }
+    uint64_t tail = slack - head, used = round_up_u64(bytes, LIMIT_ALIGN_BYTES);
+    if (head > 0) {
+        CHECK(munmap(room, head) == 0);
+    }
+    if (tail > 0) {
+        CHECK(munmap(room + head + used, tail) == 0);
+    }
+    return data;
+}
+
+/* Touches all of it, and makes it huge pages where that can be done. 0, or an errno value. */
+static int settle(uint8_t *data, uint64_t bytes, unsigned flags, enum arena_pages *ret_pages)
+{
+    enum arena_pages pages = flags != 0 ? ARENA_PAGES_HUGETLB : ARENA_PAGES_4K;
+    if (flags == 0 && bytes >= ARENA_HUGE_BYTES) {
+        uint64_t huge = bytes - bytes % ARENA_HUGE_BYTES;
+        if (shmem_is_advisable() && madvise(data, bytes, MADV_HUGEPAGE) == 0) {
+            pages = ARENA_PAGES_THP;
+        } else if (collapse(data, bytes) == huge) {
+            pages = ARENA_PAGES_COLLAPSED;
+        }
+    }
+    int errnum = populate(data, bytes);
+    if (errnum == 0) {
+        *ret_pages = pages;
+    }
+    return errnum;
+}
+
 /* 0, or an errno value; on failure nothing is left behind. */
 static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags)
 {
@@ -101,12 +184,11 @@ static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags)
     int errnum = 0;
     if (ftruncate(fd, (off_t)bytes) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0 ||
-        (data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED ||
-        madvise(data, bytes, MADV_DONTFORK) != 0) {
+        (data = map_aligned(fd, bytes)) == MAP_FAILED || madvise(data, bytes, MADV_DONTFORK) != 0) {
         errnum = errno;
     }
     if (errnum == 0) {
-        errnum = populate(data, bytes);
+        errnum = settle(data, bytes, flags, &arena->pages);
     }
     if (errnum != 0) {
         if (data != MAP_FAILED) {
@@ -119,6 +201,15 @@ static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags)
     arena->data = data;
     arena->bytes = bytes;
     return 0;
+}
+
+/* Room for as many saves of `bytes` as were asked for, within the bound; without either word, for
+ * one, and for a second in flight where the user gave a bound that allows it. */
+static uint64_t wanted_bytes(const struct arena *arena, uint64_t bytes)
+{
+    uint64_t count = arena->snapshots != 0 ? arena->snapshots : arena->max_bytes != 0 ? 2 : 1;
+    uint64_t wanted = bytes <= UINT64_MAX / 4 / count ? bytes * count : bytes;
+    return arena->max_bytes != 0 ? max_u64(bytes, min_u64(wanted, arena->max_bytes)) : wanted;
 }
 
 int arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag)
@@ -140,15 +231,11 @@ int arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag)
         return diag_set(diag, CAIRN_E_TOO_LARGE, "an arena of %llu bytes",
                         (unsigned long long)bytes);
     }
-    /* With a bound that the user gave, room for a second save in flight where the bound allows it.
-     */
-    uint64_t wanted =
-        arena->max_bytes != 0 ? max_u64(bytes, min_u64(bytes * 2, arena->max_bytes)) : bytes;
+    uint64_t wanted = wanted_bytes(arena, bytes);
     arena_unmap(arena);
     uint64_t huge = round_up_u64(wanted, ARENA_HUGE_BYTES);
     if (wanted >= ARENA_HUGE_BYTES && (arena->max_bytes == 0 || huge <= arena->max_bytes) &&
         map_memfd(arena, huge, MFD_HUGETLB) == 0) {
-        arena->pages = ARENA_PAGES_HUGETLB;
         return 0;
     }
     /* The rounding to whole pages is not counted against the bound. */
@@ -157,14 +244,24 @@ int arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag)
         return diag_errno(diag, errnum, "map %llu bytes of staging memory",
                           (unsigned long long)wanted);
     }
-    arena->pages = ARENA_PAGES_4K;
     return 0;
 }
 
+void arena_set_snapshots(struct arena *arena, unsigned count) { arena->snapshots = count; }
 uint64_t arena_bytes(const struct arena *arena) { return arena->bytes; }
+uint64_t arena_max_bytes(const struct arena *arena) { return arena->max_bytes; }
 uint64_t arena_used_bytes(const struct arena *arena) { return arena->used_bytes; }
 enum arena_pages arena_pages(const struct arena *arena) { return arena->pages; }
 int arena_fd(const struct arena *arena) { return arena->fd; }
+
+const char *arena_pages_name(enum arena_pages pages)
+{
+    static const char *const names[] = {[ARENA_PAGES_4K] = "4 KiB",
+                                        [ARENA_PAGES_THP] = "2 MiB, advised",
+                                        [ARENA_PAGES_COLLAPSED] = "2 MiB, collapsed",
+                                        [ARENA_PAGES_HUGETLB] = "2 MiB, hugetlb"};
+    return names[pages];
+}
 
 uint8_t *arena_take(struct arena *arena, uint64_t bytes)
 {

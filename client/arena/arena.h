@@ -16,17 +16,27 @@
 
 struct arena;
 
-enum arena_pages { ARENA_PAGES_4K, ARENA_PAGES_THP, ARENA_PAGES_HUGETLB };
+enum arena_pages {
+    ARENA_PAGES_4K,
+    ARENA_PAGES_THP, /* asked for; the kernel may give fewer */
+    ARENA_PAGES_HUGETLB,
+    ARENA_PAGES_COLLAPSED
+};
 
 /* max_bytes 0: grows to what the first save needs (arena_reserve). Nothing is mapped yet. */
 int MUST_USE arena_new(uint64_t max_bytes, struct arena **ret, struct diag *diag);
+/* Room is made for so many saves at once (arena_reserve), within max_bytes. 0: one, or two where
+ * max_bytes allows it. Before the first arena_reserve. */
+void arena_set_snapshots(struct arena *arena, unsigned count);
 void arena_free(struct arena *arena); /* extents must be back; NULL is fine */
 /* Makes room for saves of `bytes` (mapping and prefaulting: slow, done once, on a worker).
  * ARENA_TOO_SMALL when above max. */
 int MUST_USE arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag);
-uint64_t arena_bytes(const struct arena *arena); /* mapped */
+uint64_t arena_bytes(const struct arena *arena);     /* mapped */
+uint64_t arena_max_bytes(const struct arena *arena); /* 0: no bound */
 uint64_t arena_used_bytes(const struct arena *arena);
 enum arena_pages arena_pages(const struct arena *arena);
+const char *arena_pages_name(enum arena_pages pages); /* for logs */
 /* An extent, or NULL when there is no room now (wait for arena_give). */
 uint8_t *arena_take(struct arena *arena, uint64_t bytes);
 void arena_give(struct arena *arena, uint8_t *extent);

@@ -177,6 +177,7 @@ void engine_wake_stagers(struct engine *engine)
     list_each (node, &engine->saves) {
         struct save *save = save_of_link(node);
         if (save_is_staging(save)) {
+            save_room_more(save);
             save_wake(save);
             if (save_is_staging(save)) {
                 return;

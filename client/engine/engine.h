@@ -10,6 +10,7 @@
 
 #include "arena/arena.h"
 #include "engine/registered.h"
+#include "engine/watch.h"
 #include "env/net.h"
 #include "env/work.h"
 #include "net/stream.h"
@@ -58,23 +59,37 @@ const struct msg_joined *engine_joined(const struct engine *engine); /* of the n
  * for it. Repeatable: the newest counts. */
 void engine_prepare(struct engine *engine, struct registered *set);
 
+/* What a save does that finds no room in the arena for its copy, because others are in flight. */
+enum when_full {
+    WHEN_FULL_WAIT, /* for room, within its deadline */
+    WHEN_FULL_SKIP, /* ends at once with SKIPPED, on all ranks */
+    WHEN_FULL_FAIL  /* ends at once with BUSY, on all ranks */
+};
+
 /* --- save: embedded in the caller's op; all inputs borrowed until on_done -------- */
 struct engine_save {
     uint64_t step, deadline_ms;
     struct registered
         *set; /* a reference is held until on_done; the tensors' memory is read until on_staged */
+    enum when_full when_full;
+    bool lazy;             /* one copy at a time, and the caller goes on at on_released */
+    enum watch_kind watch; /* lazy: detect tensors that change before on_staged */
     uint32_t metadata_bytes;
     const uint8_t *metadata;
     uint32_t tag_count;
     const char **tags;
     uint32_t metric_count;
     struct metric *metrics;
+    /* lazy, at most once, before on_staged: eager tensors are copied, the others are borrowed on.
+     */
+    void (*on_released)(struct engine_save *save);
     void (*on_staged)(struct engine_save *save,
                       int status); /* status != 0: on_done follows, what was sent is given up */
     void (*on_done)(struct engine_save *save, int status); /* last; committed, or why not */
     struct diag diag;
     struct ckpt_id id; /* results */
     bool new_lineage;
+    bool refused; /* on_staged told SKIPPED or BUSY: no room; on_done comes when all ranks know */
     /* progress: written by the loop, readable by any thread */
     _Atomic uint64_t total_bytes, staged_bytes, sent_bytes, durable_bytes;
     _Atomic uint64_t stored_bytes; /* that it sent: less what was shared with its base */
@@ -82,6 +97,8 @@ struct engine_save {
 };
 void engine_save_start(struct engine *engine, struct engine_save *save);
 void engine_save_abort(struct engine_save *save);
+/* Somebody waits for on_staged of a lazy save: its copy gets all workers. */
+void engine_save_hurry(struct engine_save *save);
 
 /* --- restore --------------------------------------------------------------------- */
 struct engine_restore {

@@ -66,6 +66,7 @@ int engine_refuses(const struct engine *engine, struct diag *diag);
 /* prepare.c. wake: the connection is there, or the last save went. */
 void engine_prepare_wake(struct engine *engine);
 void engine_prepare_drop(struct engine *engine);
+void engine_log_arena(const struct engine *engine); /* it was made, or made larger */
 struct layout_options engine_layout_options(const struct engine *engine);
 /* Deadlines beyond a year are a year, so that sums of times cannot overflow. */
 uint64_t engine_cut_deadline(uint64_t deadline_ms);
@@ -78,6 +79,9 @@ void save_on_down(struct save *save);
 void save_fail(struct save *save, int status, const struct diag *diag);
 void save_wake(struct save *save);
 bool save_is_staging(const struct save *save); /* has not left the queue for the arena */
+void save_check_released(struct save *save);   /* lazy: may its caller go on? */
+/* Somebody gave room back: what rests in a save in waves goes on. */
+void save_room_more(struct save *save);
 struct save *save_of_link(struct list *node);
 /* save_stream.c */
 void save_pump(struct save *save);

@@ -121,6 +121,7 @@ static int walk_all(struct walk *walk)
 
 struct placer {
     struct layout *layout;
+    const struct registered *set;
     const struct layout_options *options;
     uint64_t object_bytes;
     uint32_t piece_at;
@@ -170,19 +171,27 @@ static void end_payload(struct placer *placer, const struct layout_payload *payl
     object->data_bytes = layout->extent_bytes - object->at;
 }
 
-static void place_all(struct placer *placer, const struct layout_piece *found)
+static bool is_eager(const struct placer *placer, const struct layout_piece *piece)
 {
-    struct layout *layout = placer->layout;
-    struct layout_payload *pack = NULL;
-    for (uint32_t i = 0; i < layout->piece_count; i++) {
-        if (found[i].bytes >= LIMIT_PACK_PIECE_BYTES) {
+    return !(piece->tensor & LAYOUT_BLOB) && placer->set->tensors[piece->tensor].eager;
+}
+
+static void place_whole(struct placer *placer, const struct layout_piece *found, bool eager)
+{
+    for (uint32_t i = 0; i < placer->layout->piece_count; i++) {
+        if (found[i].bytes >= LIMIT_PACK_PIECE_BYTES && is_eager(placer, &found[i]) == eager) {
             struct layout_payload *payload = new_payload(placer, found[i].bytes);
             put_piece(placer, payload, &found[i], i);
             end_payload(placer, payload);
         }
     }
-    for (uint32_t i = 0; i < layout->piece_count; i++) {
-        if (found[i].bytes >= LIMIT_PACK_PIECE_BYTES) {
+}
+
+static void place_packed(struct placer *placer, const struct layout_piece *found, bool eager)
+{
+    struct layout_payload *pack = NULL;
+    for (uint32_t i = 0; i < placer->layout->piece_count; i++) {
+        if (found[i].bytes >= LIMIT_PACK_PIECE_BYTES || is_eager(placer, &found[i]) != eager) {
             continue;
         }
         if (pack && (pack->bytes + found[i].bytes > placer->options->payload_bytes ||
@@ -198,6 +207,16 @@ static void place_all(struct placer *placer, const struct layout_piece *found)
     if (pack) {
         end_payload(placer, pack);
     }
+}
+
+/* What must be copied before the save returns comes first, so that "copied up to here" says it. */
+static void place_all(struct placer *placer, const struct layout_piece *found)
+{
+    place_whole(placer, found, true);
+    place_packed(placer, found, true);
+    placer->layout->eager_payload_count = placer->layout->payload_count;
+    place_whole(placer, found, false);
+    place_packed(placer, found, false);
 }
 
 static int allocate(struct walk *walk)
@@ -243,6 +262,7 @@ int layout_init(struct layout *layout, const struct registered *set,
         return rc;
     }
     struct placer placer = {.layout = layout,
+                            .set = set,
                             .options = options,
                             .object_bytes = layout_object_bytes(options->object_bytes)};
     place_all(&placer, walk.found);

@@ -45,7 +45,8 @@ struct layout_object {
 struct layout {
     struct scratch scratch; /* owns all below */
     uint32_t piece_count, payload_count, object_count;
-    struct layout_piece *pieces; /* in the order of payloads */
+    uint32_t eager_payload_count; /* the first ones: of tensors that are eager */
+    struct layout_piece *pieces;  /* in the order of payloads */
     struct layout_payload *payloads;
     struct layout_object *objects;
     uint32_t *by_part; /* pieces in a part's order: by (tensor, box, cell), blobs behind */

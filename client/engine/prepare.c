@@ -8,6 +8,7 @@
 #include "engine/engine_private.h"
 
 #include "base/check.h"
+#include "base/log.h"
 
 struct layout_options engine_layout_options(const struct engine *engine)
 {
@@ -26,11 +27,19 @@ static void on_run(struct work *work)
     err_ignore(arena_reserve(prepare->arena, prepare->bytes, &diag));
 }
 
+void engine_log_arena(const struct engine *engine)
+{
+    const struct arena *arena = engine->options.arena;
+    LOG(LOG_INFO, "engine", "staging memory", lu("bytes", arena_bytes(arena)),
+        ls("pages", arena_pages_name(arena_pages(arena))));
+}
+
 static void on_done(struct work *work)
 {
     struct engine *engine = container_of(work, struct engine, prepare.work);
     CHECK(engine->magic == ENGINE_MAGIC);
     engine->prepare.running = false;
+    engine_log_arena(engine);
     engine_wake_stagers(engine);
     engine_prepare_wake(engine);
     engine_op_gone(engine);
@@ -45,7 +54,9 @@ static uint64_t extent_bytes(const struct engine *engine)
     if (layout_init(&layout, engine->prepare.set, &options, &diag) != 0) {
         return 0; /* the save will say so */
     }
-    uint64_t bytes = layout.extent_bytes;
+    uint64_t most = arena_max_bytes(engine->options.arena); /* a larger save goes in waves */
+    most -= most % LIMIT_ALIGN_BYTES;
+    uint64_t bytes = most > 0 ? min_u64(layout.extent_bytes, most) : layout.extent_bytes;
     layout_fini(&layout);
     return bytes;
 }

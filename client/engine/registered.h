@@ -29,6 +29,7 @@ struct registered_tensor {
     uint32_t group_count;         /* ranks that hold the same boxes; 1: only this one */
     uint32_t group_member;        /* this rank's position in it */
     uint32_t *group;
+    bool eager; /* a lazy save copies it before the call returns */
 };
 
 struct registered_blob {

@@ -48,8 +48,8 @@ static const struct sm_state save_table[] = {
     [SV_QUEUE] = {"queue", save_on_queue, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
     [SV_LINK] = {"link", on_link, SM_TO(SV_OPEN) | SV_STOP, 0},
     [SV_OPEN] = {"open", on_open, SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
-    [SV_HAVE] = {"have", on_have, SM_TO(SV_SEND) | SV_STOP, 0},
-    [SV_SEND] = {"send", on_send, SM_TO(SV_PART) | SV_STOP, 0},
+    [SV_HAVE] = {"have", on_have, SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
+    [SV_SEND] = {"send", on_send, SM_TO(SV_PART) | SM_TO(SV_WAIT) | SV_STOP, 0},
     [SV_PART] = {"part", on_part, SM_TO(SV_SEAL) | SV_STOP, 0},
     [SV_SEAL] = {"seal", on_seal, SM_TO(SV_WAIT) | SM_TO(SV_HAVE) | SV_STOP, 0},
     [SV_WAIT] = {"wait", on_wait, SV_STOP, 0},
@@ -67,6 +67,10 @@ bool save_is_sending(const struct save *save) { return sm_is(&save->sm, SV_SEND)
 bool save_is_over(const struct save *save)
 {
     return save->status != 0 || sm_is(&save->sm, SV_DRAIN) || sm_is(&save->sm, SV_END);
+}
+bool save_is_queued(const struct save *save)
+{
+    return save->status == 0 && sm_is(&save->sm, SV_QUEUE) && !save->extent;
 }
 bool save_is_staging(const struct save *save)
 {
@@ -107,7 +111,7 @@ void save_fail(struct save *save, int status, const struct diag *diag)
     save->status = status;
     diag_set(&save->user->diag, status, "%s", diag_text(diag, status));
     save->grace = status == CAIRN_E_CLOSED || save->engine->link.status != 0;
-    snapshot_stop(&save->snapshot);
+    save_stage_stop(save);
     timer_stop(&save->retry);
     timer_start(&save->timer, min_u64(save->engine->options.io_deadline_ms, SAVE_GRACE_MS_MAX));
     save_wake(save);
@@ -220,6 +224,10 @@ static bool is_for_the_moment(struct save *save)
 
 static enum sm_result fail_with_answer(struct save *save, const char *what)
 {
+    if (save->answer.code == CAIRN_E_ABORTED && save->opened && !sm_is(&save->sm, SV_WAIT)) {
+        save_move(save, SV_WAIT); /* why it was aborted, with the code of whoever did it */
+        return SM_AGAIN;
+    }
     diag_add(&save->answer.diag, "%s", what);
     struct diag diag = save->answer.diag;
     save_fail(save, save->answer.code, &diag);
@@ -272,6 +280,9 @@ static enum sm_result opened(struct save *save)
         save->run_uuid = opened.run_uuid;
         save->opened = true;
         save->base_known = true;
+    }
+    if (save->declined.code != 0 && save->status == 0) {
+        save_fail(save, save->declined.code, &save->declined); /* now that there is what to abort */
     }
     if (is_interrupted(save)) {
         return SM_AGAIN;
@@ -336,6 +347,10 @@ static enum sm_result on_send(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
     if (is_interrupted(save)) {
+        return SM_AGAIN;
+    }
+    if (save->ended) {
+        save_move(save, SV_WAIT); /* what became of it, and why */
         return SM_AGAIN;
     }
     if (!save_stream_is_durable(save) && !save->answer.asked) {
@@ -579,8 +594,10 @@ static void on_slot_done(struct conn_out *out, int status)
     save->slots_busy--;
     encode_kit_give_side(slot->side);
     slot->side = NULL;
-    if (status == 0 && slot->is_data) {
-        atomic_fetch_add(&save->user->sent_bytes, slot->bytes);
+    if (slot->object) {
+        slot->object->slots_busy--;
+        atomic_fetch_add(&save->user->sent_bytes, status == 0 ? slot->bytes : 0);
+        save_room_release(save, slot->object);
     }
     if (save_is_sending(save)) {
         engine_pump(save->engine);
@@ -597,6 +614,7 @@ struct save_slot *save_slot_take(struct save *save)
             slot->busy = true;
             slot->side = NULL;
             slot->save = save;
+            slot->object = NULL;
             slot->out = (struct conn_out){.done = on_slot_done};
             save->slots_busy++;
             return slot;
@@ -639,6 +657,7 @@ static enum sm_result on_drain(struct sm *sm)
     if (!save->answer.asked) {
         save->answer.asked = true;
         save_stream_forget(save);
+        save_stage_stop(save); /* one that was committed before need not be copied */
         timer_stop(&save->retry);
         /* The socket still borrows the arena: it is given a moment. */
         timer_start(&save->timer, SAVE_DRAIN_MS);
@@ -658,10 +677,7 @@ static enum sm_result on_end(struct sm *sm)
     struct save *save = save_of_sm(sm);
     if (!save->tell_done) {
         save->tell_done = true;
-        if (save->extent) {
-            arena_give(save->engine->options.arena, save->extent);
-            save->extent = NULL;
-        }
+        save_room_give(save);
         if (!save->staged) {
             save_set_staged(save, save->status);
         }
@@ -686,12 +702,15 @@ static void on_deliver(struct post *post)
     struct save *save = container_of(post, struct save, post);
     struct engine *engine = save->engine;
     struct engine_save *user = save->user;
-    bool staged = save->tell_staged, done = save->tell_done;
+    bool released = save->tell_released, staged = save->tell_staged, done = save->tell_done;
     int status = save->status, staged_status = save->staged_status;
-    save->tell_staged = false;
+    save->tell_staged = save->tell_released = false;
     if (done) {
         save_free(save);
         user->impl = NULL;
+    }
+    if (released) {
+        user->on_released(user);
     }
     if (staged) {
         user->on_staged(user, staged_status);
@@ -749,6 +768,7 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     }
     link_hurry(&engine->link);
     timer_start(&save->timer, engine_cut_deadline(user->deadline_ms));
+    save_check_released(save);
     save_wake(save);
 }
 

@@ -26,11 +26,12 @@ static uint64_t now_ns(void)
 static struct chunk_plain plain_of(const struct save *save, const struct layout_payload *payload,
                                    const struct layout_piece *piece)
 {
-    struct chunk_plain plain = {.bytes = piece->bytes,
-                                .data = save->extent + payload->at + piece->at,
-                                .shape = {.width = 1},
-                                .element_bytes = 1,
-                                .digest_alg = DIGEST_XXH3_128};
+    struct chunk_plain plain = {
+        .bytes = piece->bytes,
+        .data = save_payload_data(save, (uint32_t)(payload - save->layout.payloads)) + piece->at,
+        .shape = {.width = 1},
+        .element_bytes = 1,
+        .digest_alg = DIGEST_XXH3_128};
     if (!(piece->tensor & LAYOUT_BLOB)) {
         uint32_t dtype = save->set->tensors[piece->tensor].dtype;
         plain.shape = planes_shape_of_dtype(dtype);

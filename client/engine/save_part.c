@@ -238,7 +238,6 @@ bool save_part_send(struct save *save)
                                      .offset = part->sent,
                                      .total_bytes = part->buf.bytes}};
         slot->bytes = bytes;
-        slot->is_data = false;
         slot->out.iov_count = 1;
         slot->out.iov[0] =
             (struct iovec){.iov_base = part->buf.data + part->sent, .iov_len = bytes};

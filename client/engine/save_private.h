@@ -33,6 +33,7 @@ struct save_object { /* a run of the layout's payloads, less what of them is not
     uint32_t sequence; /* of the last try */
     uint32_t payload_first, payload_end;
     uint32_t failures;
+    uint32_t slots_busy; /* payloads of it that a socket borrows */
     /* of the present try */
     uint32_t next_payload, piece_count;
     uint64_t data_bytes, plain_bytes;
@@ -53,9 +54,10 @@ struct save_payload { /* what becomes of one of the layout's payloads */
 struct save_slot { /* a payload on its way through the connection */
     struct conn_out out;
     struct save *save;
-    struct side *side; /* given back when the socket has it */
+    struct side *side;          /* given back when the socket has it */
+    struct save_object *object; /* whose payload it is; NULL: a frame of the part */
     uint64_t bytes;
-    bool busy, is_data;
+    bool busy;
 };
 
 struct save_digest { /* work: writes the envelopes of one payload, and into side and encoder */
@@ -107,8 +109,16 @@ struct save {
     struct work reserve; /* work: arena_reserve */
     struct diag reserve_diag;
     int reserve_status;
-    uint8_t *extent;    /* NULL: none */
-    struct timer timer; /* the deadline, then the grace for the truth */
+    uint8_t *extent; /* NULL: none, or in waves */
+    /* A lot is what the layout calls an object: a run of payloads that have their place together.
+     */
+    uint8_t **places;     /* by lot, where its first payload lies; NULL: not there (any more) */
+    uint32_t placed;      /* lots before this one got a place */
+    uint32_t *lots_left;  /* in waves, by lot: payloads that are still needed */
+    uint8_t *given;       /* in waves, by payload: 1 when it is needed no more */
+    struct watch watch;   /* of a lazy save that verifies */
+    struct diag declined; /* code not 0: this rank found no room, and tells the others */
+    struct timer timer;   /* the deadline, then the grace for the truth */
     struct timer retry;
     struct post post;
     struct request request;
@@ -116,7 +126,12 @@ struct save {
     uint64_t end_ms;
     uint32_t chunk_bytes_seen; /* laid out for this chunk size */
     bool laid_out, staged, reserving, copying, opened, seal_sent, lost, grace;
-    bool tell_staged, tell_done;
+    bool waves;    /* each lot has an extent of its own */
+    bool admitted; /* it may wait for its turn: there was room, or its policy is to wait */
+    bool watched;  /* the digests before the copy are made, or none are asked for */
+    bool released, hurry;
+    bool ended; /* the server said so while objects were on their way */
+    bool tell_released, tell_staged, tell_done;
     int status; /* what it will end with; 0 so far: well */
     int staged_status;
     uint64_t opening; /* open_id that we draw */
@@ -162,13 +177,34 @@ enum {
 };
 void save_move(struct save *save, unsigned state); /* ends the request of the present state */
 bool save_is_sending(const struct save *save);
-bool save_is_over(const struct save *save); /* failed, or done but for the draining */
+bool save_is_over(const struct save *save);   /* failed, or done but for the draining */
+bool save_is_queued(const struct save *save); /* waits, and has no room yet */
 struct object_id save_object_id(const struct save *save, uint32_t object);
 struct save_slot *save_slot_take(struct save *save); /* NULL: all are under way */
 
 /* save_stage.c: the state QUEUE, and the copy */
 enum sm_result save_on_queue(struct sm *sm);
 void save_set_staged(struct save *save, int status);
+/* The copy goes no further; what runs of it ends. */
+void save_stage_stop(struct save *save);
+
+/* save_room.c: its places in the arena */
+int MUST_USE save_room_lay_out(struct save *save, struct diag *diag);
+/* True when there is room to begin; otherwise it is being made, or somebody gives some back. */
+bool save_room_take(struct save *save);
+/* Could it begin now? Takes the room where that is certain. */
+bool save_room_is_free(struct save *save);
+/* In waves: what is durable of the object, and not on its way through a socket, is needed no more.
+ */
+void save_room_release(struct save *save, const struct save_object *object);
+/* In waves: these payloads are not sent at all. */
+void save_room_release_range(struct save *save, uint32_t from, uint32_t to);
+/* False: bytes of the object were given up, since it was durable. */
+bool save_room_has(const struct save *save, const struct save_object *object);
+/* In waves an object ends with the lot that it began in. */
+bool save_room_ends(const struct save *save, const struct save_object *object, uint32_t payload);
+void save_room_give(struct save *save);
+uint8_t *save_payload_data(const struct save *save, uint32_t payload);
 
 /* save_digest.c */
 void save_digest_init(struct save *save);

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The first half of a save: wait for the turn and for room in the arena, lay out, copy. Saves stage
- * one after the other, so that the arena has one user while it grows. Loop's thread; reserving and
- * copying on workers.
+ * one after the other, so that the arena has one user while it grows. What a save does that finds
+ * no room is its policy: wait, skip or fail; a rank that does not wait tells the others by opening
+ * the step and aborting it with its reason, so that all of them end alike. Loop's thread;
+ * reserving, digests and copying on workers.
  */
 #include "engine/save_private.h"
 
 #include "base/check.h"
+
+#include <stdio.h>
 
 void save_set_staged(struct save *save, int status)
 {
@@ -15,57 +19,6 @@ void save_set_staged(struct save *save, int status)
     save->tell_staged = true;
     loop_post(save->engine->options.loop, &save->post);
     engine_wake_stagers(save->engine);
-}
-
-static int lay_out(struct save *save, struct diag *diag)
-{
-    struct layout_options options = engine_layout_options(save->engine);
-    int rc = layout_init(&save->layout, save->set, &options, diag);
-    rc = rc != 0 ? rc : save_stream_init(save, diag);
-    if (rc == 0) {
-        save->laid_out = true;
-        save->chunk_bytes_seen = (uint32_t)options.chunk_bytes;
-        atomic_store(&save->user->total_bytes, save->layout.plain_bytes);
-    }
-    return rc;
-}
-
-static void on_reserve_run(struct work *work)
-{
-    struct save *save = container_of(work, struct save, reserve);
-    save->reserve_status =
-        arena_reserve(save->engine->options.arena, save->layout.extent_bytes, &save->reserve_diag);
-}
-
-static void on_reserve_done(struct work *work)
-{
-    struct save *save = container_of(work, struct save, reserve);
-    save->reserving = false;
-    if (save->reserve_status != 0) {
-        save_fail(save, save->reserve_status, &save->reserve_diag);
-    }
-    save_wake(save);
-}
-
-/* True when the extent is there. Nobody else uses the arena while it is being reserved: we are the
- * first in the queue, and it is done only when no extent is out. */
-static bool take_extent(struct save *save)
-{
-    struct arena *arena = save->engine->options.arena;
-    uint64_t bytes = save->layout.extent_bytes;
-    if (save->engine->prepare.running) {
-        return false; /* the worker has the arena */
-    }
-    if (bytes <= arena_bytes(arena)) {
-        save->extent = arena_take(arena, bytes);
-        return save->extent != NULL;
-    }
-    if (arena_used_bytes(arena) == 0 && !save->reserving) {
-        save->reserving = true;
-        save->reserve = (struct work){.run = on_reserve_run, .done = on_reserve_done};
-        work_submit(save->engine->options.pool, &save->reserve);
-    }
-    return false;
 }
 
 static bool is_first_stager(const struct save *save)
@@ -82,41 +35,217 @@ static bool is_first_stager(const struct save *save)
     return true;
 }
 
+/* --- the lazy mode --------------------------------------------------------------- */
+
+static bool has_eager(const struct registered *set)
+{
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        if (set->tensors[i].eager) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Has all been done that the caller of a lazy save must wait for? */
+void save_check_released(struct save *save)
+{
+    const struct engine_save *user = save->user;
+    if (!user->lazy || save->released || save->status != 0 || save->declined.code != 0 ||
+        (user->when_full != WHEN_FULL_WAIT && !save->admitted)) {
+        return;
+    }
+    bool must_wait = user->watch != WATCH_NONE || has_eager(save->set);
+    if (must_wait && !(save->laid_out && save->watched &&
+                       snapshot_copied(&save->snapshot) >= save->layout.eager_payload_count)) {
+        return;
+    }
+    save->released = true;
+    save->tell_released = true;
+    loop_post(save->engine->options.loop, &save->post);
+}
+
+void engine_save_hurry(struct engine_save *user)
+{
+    struct save *save = user->impl;
+    if (save) {
+        save->hurry = true;
+        save->snapshot.tasks_max = SNAPSHOT_TASKS;
+        if (save->copying && save->watched) {
+            snapshot_resume(&save->snapshot);
+        }
+    }
+}
+
+/* --- the copy -------------------------------------------------------------------- */
+
+static void fail_changed(struct save *save, const char *tensor)
+{
+    struct diag diag = DIAG_INIT;
+    diag_set(&diag, CAIRN_E_DIGEST_MISMATCH,
+             "step %llu: tensor '%.200s' was changed between cairn_save and CAIRN_STAGED: wait for "
+             "CAIRN_STAGED before the state changes, or save it in copy mode",
+             (unsigned long long)save->user->step, tensor);
+    save_fail(save, CAIRN_E_DIGEST_MISMATCH, &diag);
+}
+
 static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
 {
     struct save *save = container_of(snapshot, struct save, snapshot);
     atomic_fetch_add(&save->user->staged_bytes, bytes);
     save->copying = !done; /* first: fewer digests run beside a copy than after it */
     save_digest_start(save);
+    save_check_released(save);
+    const char *changed = watch_changed(&save->watch);
+    if (changed && save->status == 0) {
+        fail_changed(save, changed);
+    }
     if (done) {
-        if (save->status == 0) {
+        if (save->status == 0 && !snapshot->stopped) {
             save_set_staged(save, 0);
         }
         save_wake(save);
     }
 }
 
-static void start_copy(struct save *save)
+static void on_watched(struct watch *watch)
 {
-    save->copying = true;
-    save->snapshot.set = save->set;
-    save->snapshot.layout = &save->layout;
-    save->snapshot.extent = save->extent;
-    save->snapshot.pool = save->engine->options.pool;
-    save->snapshot.on_progress = on_copied;
+    struct save *save = container_of(watch, struct save, watch);
+    save->watched = true;
+    if (save->snapshot.stopped) {
+        save->copying = false;
+        save_wake(save);
+        return;
+    }
     snapshot_start(&save->snapshot);
+    save_check_released(save);
+}
+
+static bool must_watch(const struct save *save)
+{
+    return save->user->lazy && save->user->watch != WATCH_NONE &&
+           save->layout.eager_payload_count < save->layout.payload_count;
+}
+
+static int start_copy(struct save *save, struct diag *diag)
+{
+    const struct engine_save *user = save->user;
+    struct work_pool *pool = save->engine->options.pool;
+    struct snapshot *snapshot = &save->snapshot;
+    snapshot->set = save->set;
+    snapshot->layout = &save->layout;
+    snapshot->places = save->places;
+    snapshot->pool = pool;
+    snapshot->tasks_max = user->lazy && !save->hurry ? 1 : SNAPSHOT_TASKS;
+    snapshot->on_progress = on_copied;
+    if (must_watch(save)) {
+        struct watch *watch = &save->watch;
+        watch->kind = user->watch;
+        watch->set = save->set;
+        watch->layout = &save->layout;
+        watch->pool = pool;
+        watch->on_done = on_watched;
+        watch->digests =
+            scratch_array(&save->scratch, save->layout.piece_count, sizeof *watch->digests);
+        if (!watch->digests) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the digests of verify_staged");
+        }
+        snapshot->watch = watch;
+        save->copying = true;
+        watch_start(watch);
+        return 0;
+    }
+    save->copying = true;
+    save->watched = true;
+    snapshot_start(snapshot);
+    save_check_released(save); /* where nothing is eager */
+    return 0;
+}
+
+void save_stage_stop(struct save *save)
+{
+    bool is_idle = snapshot_stop(&save->snapshot);
+    if (save->copying && !save->watched) {
+        watch_stop(&save->watch); /* on_watched sees to the rest */
+    } else if (is_idle) {
+        save->copying = false; /* it rested for want of room: nobody tells */
+    }
+}
+
+/* --- no room --------------------------------------------------------------------- */
+
+static void describe_full(const struct save *save, struct diag *diag, int code)
+{
+    const struct engine *engine = save->engine;
+    char steps[160] = "";
+    size_t used = 0, count = 0;
+    list_each (node, &engine->saves) {
+        const struct save *other = save_of_link(node);
+        if (other == save) {
+            break;
+        }
+        count++;
+        if (used + 24 < sizeof steps) {
+            used += (size_t)snprintf(steps + used, sizeof steps - used, "%s%llu",
+                                     used > 0 ? ", " : "", (unsigned long long)other->user->step);
+        }
+    }
+    diag_set(diag, code,
+             "rank %u has no room for step %llu, %llu bytes: %zu in flight (step %s), which hold "
+             "%llu of the arena's %llu bytes%s",
+             engine->options.rank, (unsigned long long)save->user->step,
+             (unsigned long long)save->layout.extent_bytes, count, steps,
+             (unsigned long long)arena_used_bytes(engine->options.arena),
+             (unsigned long long)arena_bytes(engine->options.arena),
+             code == CAIRN_E_SKIPPED ? "; skipped, as when_full says"
+                                     : "; raise arena_bytes, or let when_full wait");
+}
+
+/* The caller hears of it at once; the other ranks through the opening. */
+static void decline(struct save *save)
+{
+    int code = save->user->when_full == WHEN_FULL_SKIP ? CAIRN_E_SKIPPED : CAIRN_E_BUSY;
+    struct diag diag = DIAG_INIT;
+    describe_full(save, &diag, code);
+    save->user->refused = true;
+    if (save->engine->options.world_size == 1) {
+        save_fail(save, code, &diag);
+        return;
+    }
+    save->declined = diag;
+    diag_set(&save->user->diag, code, "%s", diag.text);
+    save_set_staged(save, code);
+    save_move(save, SV_LINK);
+}
+
+/* --- the state ------------------------------------------------------------------- */
+
+static void lay_out_and_admit(struct save *save)
+{
+    struct diag diag = DIAG_INIT;
+    bool at_once = save->user->when_full != WHEN_FULL_WAIT;
+    if (!save->laid_out && save->engine->link.joined_once && (at_once || is_first_stager(save))) {
+        int rc = save_room_lay_out(save, &diag);
+        if (rc != 0) {
+            save_fail(save, rc, &diag);
+            return;
+        }
+    }
+    if (save->laid_out && !save->admitted) {
+        save->admitted = !at_once || save->layout.payload_count == 0 || save_room_is_free(save);
+        if (!save->admitted) {
+            decline(save);
+        }
+    }
+    save_check_released(save);
 }
 
 enum sm_result save_on_queue(struct sm *sm)
 {
     struct save *save = container_of(sm, struct save, sm);
     struct diag diag = DIAG_INIT;
-    if (save->status == 0 && !save->laid_out && is_first_stager(save) &&
-        save->engine->link.joined_once) {
-        int rc = lay_out(save, &diag);
-        if (rc != 0) {
-            save_fail(save, rc, &diag);
-        }
+    if (save->status == 0) {
+        lay_out_and_admit(save);
     }
     if (save->status != 0) {
         if (save->reserving) {
@@ -125,18 +254,27 @@ enum sm_result save_on_queue(struct sm *sm)
         save_move(save, SV_DRAIN);
         return SM_AGAIN;
     }
+    if (save->declined.code != 0) {
+        return SM_AGAIN; /* moved */
+    }
     if (!save->laid_out || save->reserving || !is_first_stager(save)) {
         return SM_WAIT;
     }
     if (save->layout.payload_count == 0) {
+        save->watched = true;
+        save_check_released(save);
         save_set_staged(save, 0);
         save_move(save, SV_LINK);
         return SM_AGAIN;
     }
-    if (!take_extent(save)) {
+    if (!save_room_take(save)) {
         return SM_WAIT;
     }
-    start_copy(save);
+    int rc = start_copy(save, &diag);
+    if (rc != 0) {
+        save_fail(save, rc, &diag);
+        return SM_AGAIN;
+    }
     save_move(save, SV_LINK);
     return SM_AGAIN;
 }

@@ -153,6 +153,9 @@ static uint64_t object_bytes_max(const struct save *save, const struct save_obje
     uint64_t data = 0;
     for (uint32_t i = object->payload_first; i < end; i++) {
         bool ready = is_ready(save, i);
+        if (!object->cut && save_room_ends(save, object, i)) {
+            break;
+        }
         uint32_t bytes = ready ? save->payloads[i].bytes : layout->payloads[i].bytes;
         if (!object->cut && data > 0 &&
             (data + bytes > save->object_bytes_most || pieces >= LAYOUT_OBJECT_PIECES_MAX)) {
@@ -180,9 +183,10 @@ static void send_payload(struct save *save, struct save_object *object, struct s
                                   .envelope_count = payload->new_count,
                                   .envelopes = &save->envelopes[place->piece_first]}};
     CHECK(payload->side != NULL || !payload->from_side);
-    uint8_t *bytes = payload->side ? payload->side->memory : save->extent + place->at;
+    uint8_t *bytes = payload->side ? payload->side->memory : save_payload_data(save, idx);
     slot->bytes = payload->bytes;
-    slot->is_data = true;
+    slot->object = object;
+    object->slots_busy++;
     slot->side = payload->side;
     payload->side = NULL;
     slot->out.iov_count = 1;
@@ -219,6 +223,7 @@ static bool pump_step(struct save *save)
     }
     bool ready = find_next(save, object, &next);
     if (!object) {
+        save_room_release_range(save, save->assigned, next);
         save->assigned = next;
         if (!ready || next == save->layout.payload_count) {
             return false;
@@ -228,7 +233,8 @@ static bool pump_step(struct save *save)
     }
     object->next_payload = next;
     uint32_t end = object->cut ? object->payload_end : save->layout.payload_count;
-    if (next == end || (ready && !object->cut && !has_room(save, object, next))) {
+    if (next == end || (!object->cut && save_room_ends(save, object, next)) ||
+        (ready && !object->cut && !has_room(save, object, next))) {
         end_object(save, object);
         return true;
     }
@@ -295,6 +301,18 @@ static void set_durable(struct save *save, uint32_t idx)
     sink_rate_durable(&save->engine->kit.rate, object->data_bytes,
                       loop_now_ms(save->engine->options.loop));
     atomic_fetch_add(&save->user->durable_bytes, object->plain_bytes);
+    save_room_release(save, object);
+}
+
+/* In waves what was durable is in the arena no more. */
+static void fail_lost(struct save *save, const struct save_object *object)
+{
+    struct diag diag = DIAG_INIT;
+    diag_set(&diag, CAIRN_E_DAMAGED,
+             "object %u of this save was durable, the server does not hold it any more, and the "
+             "arena, smaller than the save, had to give its bytes up: save again",
+             object->sequence);
+    save_fail(save, CAIRN_E_DAMAGED, &diag);
 }
 
 static void set_idle(struct save *save, uint32_t idx)
@@ -327,6 +345,11 @@ static void object_failed(struct save *save, struct save_object *object,
     diag_set(&diag, code, "object %u: %s", object->sequence,
              error->text && error->text[0] ? error->text : err_text(code));
     if (!save_is_sending(save)) {
+        return;
+    }
+    if (code == CAIRN_E_ABORTED) {
+        save->ended = true;
+        save_wake(save);
         return;
     }
     bool again = code == CAIRN_E_DIGEST_MISMATCH || err_retry(code) == ERR_RETRY_RETRY;
@@ -402,6 +425,10 @@ void save_stream_held(struct save *save, const struct msg_held *held)
         if (has && object->state != OBJECT_DURABLE) {
             set_durable(save, i);
         } else if (!has && object->state == OBJECT_DURABLE) {
+            if (!save_room_has(save, object)) {
+                fail_lost(save, object);
+                return;
+            }
             set_idle(save, i);
         }
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The copy of a save. A task is a run of payloads; as one ends, the next begins, so at most
- * SNAPSHOT_TASKS are queued. The padding behind a payload is zeroed here, once: what is stored is
- * all determined. Loop's thread, copies on workers.
+ * The copy of a save. A task is a run of payloads that have their places; as one ends, the next
+ * begins, so at most tasks_max are queued. The padding behind a payload is zeroed here, once: what
+ * is stored is all determined. Loop's thread, copies on workers.
  */
 #include "engine/snapshot.h"
 
@@ -12,7 +12,8 @@
 
 #include <string.h>
 
-static void copy_piece(const struct registered *set, const struct layout_piece *piece, uint8_t *to)
+void snapshot_copy_piece(const struct registered *set, const struct layout_piece *piece,
+                         uint8_t *to)
 {
     const struct registered_tensor *tensor = &set->tensors[piece->tensor];
     const struct registered_box *box = &tensor->boxes[piece->box];
@@ -43,46 +44,60 @@ static void copy_piece(const struct registered *set, const struct layout_piece *
 }
 
 void snapshot_copy_payload(const struct registered *set, const struct layout *layout, uint32_t idx,
-                           uint8_t *extent)
+                           uint8_t *to)
 {
     const struct layout_payload *payload = &layout->payloads[idx];
-    uint8_t *to = extent + payload->at;
     for (uint32_t i = 0; i < payload->piece_count; i++) {
         const struct layout_piece *piece = &layout->pieces[payload->piece_first + i];
         if (piece->tensor & LAYOUT_BLOB) {
             const struct registered_blob *blob = &set->blobs[piece->tensor & ~LAYOUT_BLOB];
             memcpy(to + piece->at, blob->data + piece->source, piece->bytes);
         } else {
-            copy_piece(set, piece, to + piece->at);
+            snapshot_copy_piece(set, piece, to + piece->at);
         }
     }
     memset(to + payload->bytes, 0,
            round_up_u64(payload->bytes, LIMIT_ALIGN_BYTES) - payload->bytes);
 }
 
+static uint8_t *place_of(const struct snapshot *snapshot, uint32_t idx)
+{
+    const struct layout_payload *payload = &snapshot->layout->payloads[idx];
+    uint8_t *place = snapshot->places[payload->object];
+    return place ? place + (payload->at - snapshot->layout->objects[payload->object].at) : NULL;
+}
+
 static void on_task_run(struct work *work)
 {
     const struct snapshot_task *task = container_of(work, struct snapshot_task, work);
     const struct snapshot *snapshot = task->snapshot;
-    for (uint32_t i = 0; i < task->payload_count; i++) {
-        snapshot_copy_payload(snapshot->set, snapshot->layout, task->payload_first + i,
-                              snapshot->extent);
+    for (uint32_t i = task->payload_first; i < task->payload_first + task->payload_count; i++) {
+        uint8_t *to = place_of(snapshot, i);
+        CHECK(to != NULL);
+        snapshot_copy_payload(snapshot->set, snapshot->layout, i, to);
+        if (snapshot->watch) {
+            watch_compare(snapshot->watch, i, to);
+        }
     }
 }
 
 static bool start_task(struct snapshot *snapshot, struct snapshot_task *task)
 {
     const struct layout *layout = snapshot->layout;
-    if (snapshot->stopped || snapshot->next_payload == layout->payload_count) {
+    if (snapshot->stopped || snapshot->running >= snapshot->tasks_max) {
         return false;
     }
     task->payload_first = snapshot->next_payload;
     task->payload_count = 0;
     task->bytes = 0;
-    while (snapshot->next_payload < layout->payload_count && task->bytes < SNAPSHOT_TASK_BYTES) {
+    while (snapshot->next_payload < layout->payload_count && task->bytes < SNAPSHOT_TASK_BYTES &&
+           place_of(snapshot, snapshot->next_payload)) {
         task->bytes += layout->payloads[snapshot->next_payload].bytes;
         snapshot->next_payload++;
         task->payload_count++;
+    }
+    if (task->payload_count == 0) {
+        return false;
     }
     snapshot->running++;
     task->running = true;
@@ -97,19 +112,28 @@ static void on_task_done(struct work *work)
     uint64_t bytes = task->bytes;
     snapshot->running--;
     task->running = false;
-    bool done = !start_task(snapshot, task) && snapshot->running == 0;
-    snapshot->on_progress(snapshot, bytes, done);
+    bool over = !start_task(snapshot, task) && snapshot->running == 0 &&
+                (snapshot->stopped || snapshot->next_payload == snapshot->layout->payload_count);
+    snapshot->on_progress(snapshot, bytes, over);
 }
 
 void snapshot_start(struct snapshot *snapshot)
 {
     CHECK(snapshot->layout->payload_count > 0);
+    CHECK(snapshot->tasks_max >= 1 && snapshot->tasks_max <= SNAPSHOT_TASKS);
+    for (unsigned i = 0; i < SNAPSHOT_TASKS; i++) {
+        snapshot->tasks[i] = (struct snapshot_task){
+            .snapshot = snapshot, .work = {.run = on_task_run, .done = on_task_done}};
+    }
+    snapshot_resume(snapshot);
+}
+
+void snapshot_resume(struct snapshot *snapshot)
+{
     for (unsigned i = 0; i < SNAPSHOT_TASKS; i++) {
         struct snapshot_task *task = &snapshot->tasks[i];
-        *task = (struct snapshot_task){.snapshot = snapshot,
-                                       .work = {.run = on_task_run, .done = on_task_done}};
-        if (!start_task(snapshot, task)) {
-            break;
+        if (!task->running && !start_task(snapshot, task)) {
+            return;
         }
     }
 }
@@ -126,4 +150,8 @@ uint32_t snapshot_copied(const struct snapshot *snapshot)
     return copied;
 }
 
-void snapshot_stop(struct snapshot *snapshot) { snapshot->stopped = true; }
+bool snapshot_stop(struct snapshot *snapshot)
+{
+    snapshot->stopped = true;
+    return snapshot->running == 0;
+}

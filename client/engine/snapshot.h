@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot: copies what a rank writes out of the registered memory into its extent of the arena, in
+ * snapshot: copies what a rank writes out of the registered memory into its places in the arena, in
  * tasks of a few MiB on the work pool, a bounded number at a time. Afterwards the caller may change
- * its tensors. Loop's thread; the copying itself on workers.
+ * its tensors. Where an object has no place yet the copy rests until snapshot_resume. Loop's
+ * thread; the copying itself on workers.
  */
 #ifndef CAIRN_ENGINE_SNAPSHOT_H
 #define CAIRN_ENGINE_SNAPSHOT_H
 
 #include "engine/layout.h"
+#include "engine/watch.h"
 #include "env/work.h"
 
 enum { SNAPSHOT_TASKS = 4, SNAPSHOT_TASK_BYTES = 4 << 20 };
@@ -24,25 +26,33 @@ struct snapshot_task {
 struct snapshot {
     const struct registered *set;
     const struct layout *layout;
-    uint8_t *extent;
+    uint8_t *const *places; /* by object, where its first payload goes; NULL: no room yet */
     struct work_pool *pool;
+    struct watch *watch; /* compares what was copied; NULL: nothing does */
     /* After each task, and with done set after the last one (also when stopped). Never inside
-     * snapshot_start. */
+     * snapshot_start or snapshot_resume. */
     void (*on_progress)(struct snapshot *snapshot, uint64_t bytes, bool done);
+    unsigned tasks_max; /* 1 to SNAPSHOT_TASKS at a time; may be raised before snapshot_resume */
     uint32_t next_payload, running;
     bool stopped;
     struct snapshot_task tasks[SNAPSHOT_TASKS];
 };
 
+/* Copies one piece, packed. Any thread. */
+void snapshot_copy_piece(const struct registered *set, const struct layout_piece *piece,
+                         uint8_t *to);
 /* Copies one payload: its pieces, and zeroes up to the next multiple of LIMIT_ALIGN_BYTES. Any
  * thread. */
 void snapshot_copy_payload(const struct registered *set, const struct layout *layout,
-                           uint32_t payload, uint8_t *extent);
+                           uint32_t payload, uint8_t *to);
 /* There must be at least one payload. */
 void snapshot_start(struct snapshot *snapshot);
+/* More objects have places, or more tasks may run. Harmless when there is nothing to do. */
+void snapshot_resume(struct snapshot *snapshot);
 /* Payloads before this one are copied. */
 uint32_t snapshot_copied(const struct snapshot *snapshot);
-/* No further task is begun; on_progress tells when the last one ended. */
-void snapshot_stop(struct snapshot *snapshot);
+/* No further task is begun. True when none runs: on_progress is not called any more; otherwise it
+ * tells when the last one ended. */
+bool snapshot_stop(struct snapshot *snapshot);
 
 #endif

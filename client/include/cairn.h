@@ -107,7 +107,8 @@ enum cairn_err {
     CAIRN_E_NOT_EMPTY = -45,
     CAIRN_E_ENDED = -46,
     CAIRN_E_SHUTTING_DOWN = -47,
-    CAIRN_E_LIST_MISMATCH = -48
+    CAIRN_E_LIST_MISMATCH = -48,
+    CAIRN_E_SKIPPED = -49 /* when_full says skip, and there was no room: no failure */
 };
 
 struct cairn_error {
@@ -167,20 +168,33 @@ struct cairn_options {
     /* Attempt token, 32 hex digits: drawn once by rank 0 (cairn_new_attempt) and given to all
      * ranks; NULL: CAIRN_ATTEMPT, or, for a world of one, a fresh one. */
     const char *attempt;
-    int read_only;            /* list, status, restore; has no rank and is in no group */
-    uint64_t arena_bytes;     /* staging memory at most; 0: what the rank writes */
-    int32_t threads;          /* copy and digest; 0: cores, at most 4 */
-    int64_t io_deadline_ms;   /* of opening and of small requests; 0: 30,000 */
-    int64_t save_deadline_ms; /* default deadline of a save; 0: 600,000 */
+    int read_only; /* list, status, restore; has no rank and is in no group */
+    /* Staging memory at most; 0: what the rank writes. A save that is larger goes in waves: it is
+     * staged when the last of its bytes is copied, for which others must have become durable. */
+    uint64_t arena_bytes;
+    int32_t threads;                            /* copy and digest; 0: cores, at most 4 */
+    int64_t io_deadline_ms;                     /* of opening and of small requests; 0: 30,000 */
+    int64_t save_deadline_ms;                   /* default deadline of a save; 0: 600,000 */
     const char *cert_file, *key_file, *ca_file; /* PEM; TLS is used when ca_file is set */
     const char *label;                          /* shown in logs: host, job id; no identity */
     void (*log)(void *user, int level, const char *line); /* NULL: warnings and errors to stderr */
     void *log_user;
+    /* Saves in flight that the arena has room for, within arena_bytes; 0: 1, or, where arena_bytes
+     * is set and allows it, 2. */
+    int32_t snapshots;
+    int when_full; /* enum cairn_when_full: saves that find no room there; 0: CAIRN_FULL_WAIT */
 };
-#define CAIRN_OPTIONS_INIT                                                     \
-    {                                                                          \
-        sizeof(struct cairn_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_OPTIONS_INIT                                                           \
+    {                                                                                \
+        sizeof(struct cairn_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
+
+/* What becomes of a save whose copy cannot begin, because saves in flight fill the arena. */
+enum cairn_when_full {
+    CAIRN_FULL_WAIT = 1, /* it waits for room, within its deadline */
+    CAIRN_FULL_SKIP = 2, /* cairn_save gives CAIRN_E_SKIPPED at once: no failure, no checkpoint */
+    CAIRN_FULL_FAIL = 3  /* cairn_save gives CAIRN_E_BUSY at once, naming what is in flight */
+};
 
 /* Draws a token: 32 hex digits and NUL. */
 CAIRN_API int CAIRN_MUST_USE cairn_new_attempt(char ret_token[33]);
@@ -227,10 +241,11 @@ struct cairn_tensor {
     uint32_t group_count;
     int placement;          /* enum cairn_placement; 0: REPLICATED */
     const char *coordinate; /* LOCAL: known by (name, coordinate); NULL: "rank=<rank>" */
+    int eager; /* 1: a lazy save copies it before the call returns, so that it may change */
 };
-#define CAIRN_TENSOR_INIT                                            \
-    {                                                                \
-        sizeof(struct cairn_tensor), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_TENSOR_INIT                                               \
+    {                                                                   \
+        sizeof(struct cairn_tensor), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 enum cairn_blob_kind { CAIRN_BYTES = 1, CAIRN_TREE = 2 };
@@ -264,6 +279,21 @@ enum cairn_stage {
     CAIRN_DONE = 2    /* save: committed by all ranks, durable; restore: verified by all ranks */
 };
 
+enum cairn_mode {
+    CAIRN_COPY = 1, /* cairn_save returns when all is copied (STAGED) */
+    CAIRN_LAZY =
+        2 /* it returns at once; wait for STAGED before a tensor that is not eager changes */
+};
+
+/* Lazy: a tensor that changes between the call and STAGED fails the save with
+ * CAIRN_E_DIGEST_MISMATCH and its name. A digest of the memory is taken before cairn_save returns,
+ * one of the copy after it is made, so a change is seen if and only if the copy has other bytes
+ * than the memory had at the call. SAMPLED looks at 64 bytes of every 64 KiB (tensors of up to 4
+ * KiB: all) and makes the call a few per cent of a copy longer: an optimizer's step, which changes
+ * a tensor all over, is seen, single elements may not be. FULL reads everything: every change is
+ * seen, and the call takes about half as long as a copy. */
+enum cairn_verify { CAIRN_VERIFY_SAMPLED = 1, CAIRN_VERIFY_FULL = 2 };
+
 struct cairn_metric {
     const char *name;
     double value;
@@ -280,17 +310,24 @@ struct cairn_save_options {
     size_t metric_count;
     const void *metadata; /* opaque, <= 16 KiB */
     size_t metadata_bytes;
+    int mode;          /* enum cairn_mode; 0: CAIRN_COPY */
+    int verify_staged; /* enum cairn_verify, lazy only; 0: nothing is detected */
+    int when_full;     /* enum cairn_when_full; 0: the handle's */
 };
-#define CAIRN_SAVE_OPTIONS_INIT                                \
-    {                                                          \
-        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_SAVE_OPTIONS_INIT                                         \
+    {                                                                   \
+        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Every rank calls it with the same step. Returns when the state is copied into the arena (STAGED);
- * the rest goes on in the background. Several saves may be in flight as far as the arena reaches;
- * beyond that the call waits for room. A step that this attempt has committed already, with no
- * restore in between, is not written again: the save ends well at once, the contents are those of
- * the first. ARENA_TOO_SMALL, TIMED_OUT, BUSY (a restore, or a save of this step, runs), FENCED. */
+ * the rest goes on in the background. In lazy mode it returns when the eager tensors are copied (at
+ * once where none are), and the others are borrowed until STAGED: wait for that before they change.
+ * Several saves may be in flight as far as the arena reaches; what happens beyond that is
+ * when_full. A rank that skips or fails ends the step on all ranks with its code and reason: on the
+ * others, cairn_op_wait tells. A step that this attempt has committed already, with no restore in
+ * between, is not written again: the save ends well at once, the contents are those of the first.
+ * ARENA_TOO_SMALL (not even two chunks fit), TIMED_OUT, SKIPPED, BUSY (no room; a restore, or a
+ * save of this step, runs), FENCED. */
 CAIRN_API int CAIRN_MUST_USE cairn_save(cairn_t *cairn, uint64_t step,
                                         const struct cairn_save_options *options, cairn_op_t **ret,
                                         struct cairn_error *err);

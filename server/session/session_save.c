@@ -177,14 +177,18 @@ static void log_opened(const struct request *request, const struct verdict *verd
 static void on_opened(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
+    /* One that was aborted before this rank came: OPENED says so, WAIT tells why. */
+    bool aborted = req->status == CAIRN_E_ABORTED && req->verdict.state == SAVE_ABORTED;
     if (req->status != 0) {
         session_log(request->session, LOG_WARN, "save not opened",
                     diag_text(&req->diag, req->status));
+    }
+    if (req->status != 0 && !aborted) {
         request_error(request, req->status, &req->diag);
         request_free(request);
         return;
     }
-    if (request->session->join.rank == 0) {
+    if (request->session->join.rank == 0 && !aborted) {
         log_opened(request, &req->verdict);
     }
     request->verdict = req->verdict;

@@ -475,6 +475,16 @@ class ListMismatchError(CairnError):
     retry = "never"
 
 
+class SkippedError(CairnError):
+    """The save was skipped, because ``when_full`` says so and a rank's arena had no room for another one in flight.
+    Not a failure: nothing is counted, and the next save may find room."""
+
+    CODE = -49
+    NAME = "SKIPPED"
+    SUMMARY = "the save was skipped: no room for another one in flight"
+    retry = "later"
+
+
 class UnsupportedValueError(UnsupportedError, TypeError):
     """A value or tensor that cannot be stored; the text begins with its path in the state."""
 
@@ -549,4 +559,5 @@ __all__ = [
     "EndedError",
     "ShuttingDownError",
     "ListMismatchError",
+    "SkippedError",
 ]

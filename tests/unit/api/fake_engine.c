@@ -14,6 +14,7 @@
 #include <string.h>
 
 struct fake_script fake_script;
+struct fake_seen fake_seen;
 
 struct engine {
     struct engine_options options;
@@ -29,7 +30,7 @@ struct save {
     struct list link;
     struct engine_save *user;
     struct engine *engine;
-    struct post staged, done;
+    struct post released, staged, done;
     struct work copy;
     int status;
     bool is_done;
@@ -185,15 +186,25 @@ void engine_close(struct engine *engine, void (*done)(void *user), void *user)
 /* --- saves
  * ---------------------------------------------------------------------------------------- */
 
+static void on_save_released(struct post *post)
+{
+    struct engine_save *user = container_of(post, struct save, released)->user;
+    user->on_released(user);
+}
+
 static void on_save_staged(struct post *post)
 {
     struct save *save = container_of(post, struct save, staged);
     struct engine_save *user = save->user;
+    if (fake_script.refuses) {
+        user->refused = true;
+        diag_set(&user->diag, fake_script.stage_status, "no room, says the fake engine");
+    }
     user->id = (struct ckpt_id){.term = 1, .step = user->step};
     atomic_store(&user->total_bytes, 4096);
     atomic_store(&user->staged_bytes, 4096);
     user->on_staged(user, fake_script.stage_status);
-    if (fake_script.stage_status != 0) {
+    if (fake_script.stage_status != 0 && !fake_script.refuses) {
         save_end(save, fake_script.stage_status);
     } else if (!fake_script.never_ends) {
         atomic_store(&user->durable_bytes, 4096);
@@ -222,13 +233,29 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     CHECK(user->set != NULL);
     save->user = user;
     save->engine = engine;
+    save->released.cb = on_save_released;
     save->staged.cb = on_save_staged;
     save->done.cb = on_save_done;
     save->copy.run = copy_run;
     save->copy.done = copy_done;
     user->impl = save;
     list_add_tail(&engine->saves, &save->link);
-    work_submit(engine->options.pool, &save->copy);
+    fake_seen.lazy = user->lazy;
+    fake_seen.watch = (int)user->watch;
+    fake_seen.when_full = (int)user->when_full;
+    if (user->lazy) {
+        loop_post(engine->options.loop, &save->released);
+    }
+    if (!user->lazy || !fake_script.copies_when_hurried) {
+        work_submit(engine->options.pool, &save->copy);
+    }
+}
+
+void engine_save_hurry(struct engine_save *user)
+{
+    if (fake_script.copies_when_hurried) {
+        work_submit(user->impl->engine->options.pool, &user->impl->copy);
+    }
 }
 
 void engine_prepare(struct engine *engine, struct registered *set)

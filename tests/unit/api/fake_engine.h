@@ -19,8 +19,16 @@ struct fake_script {
     int done_status;
     bool ignores_abort; /* only engine_close ends it */
     bool breaks_worker; /* the copy of a save meets a broken CHECK on a worker */
+    bool refuses;       /* stage_status is for want of room: the save ends later (never_ends) */
+    bool copies_when_hurried; /* a lazy save is staged only when somebody waits for that */
 };
 extern struct fake_script fake_script;
+
+struct fake_seen { /* of the newest save */
+    bool lazy;
+    int watch, when_full;
+};
+extern struct fake_seen fake_seen;
 
 void fake_reset(void);
 /* Ends the save or restore that waits, with done_status. Any thread. */

@@ -159,6 +159,7 @@ static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_s
         tensor("step", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[4]),
         tensor("empty", CAIRN_F16, PLACEMENT_REPLICATED, &boxes[5])};
     tensors[2].shape.length[0] = 100 * (int64_t)world_size;
+    tensors[2].eager = rank->world->eager;
     tensors[3].coordinate = coordinate;
     for (unsigned i = 0; i < WORLD_TENSORS; i++) {
         if (tensors[i].placement == PLACEMENT_REPLICATED) {
@@ -200,7 +201,8 @@ static void rank_start(struct world *world, uint32_t idx)
     rank->host = sim_host_new(world->sim, name, NULL);
     rank->memory_bytes = 111000;
     rank->memory = calloc(1, rank->memory_bytes);
-    assert_int_equal(arena_new(0, &rank->arena, NULL), 0);
+    assert_int_equal(arena_new(world->arena_bytes, &rank->arena, NULL), 0);
+    arena_set_snapshots(rank->arena, world->snapshots);
     register_all(rank, idx, world->world_size);
     struct engine_options options = {.loop = sim_loop(rank->host),
                                      .net = sim_net(rank->host),

@@ -49,6 +49,9 @@ struct world {
     bool catalog_ready;
     unsigned down; /* steps of the server's end that are done */
     uint32_t world_size;
+    uint64_t arena_bytes; /* of ranks that start from now on; 0: no bound */
+    unsigned snapshots;   /* that their arenas have room for; 0: the default */
+    bool eager;           /* their tensor optim.exp_avg is copied at once in lazy saves */
     struct token token;
     struct world_rank ranks[WORLD_RANKS_MAX];
 };

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn.h's side of snapshots over the fake engine: the lazy mode, saves without room, and structs
+ * of programs that were built before these fields were there.
+ */
+#include "cairn.h"
+
+#include "fake_engine.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *url = "cairn://nowhere:1/demo/run1";
+
+static int setup(void **state)
+{
+    (void)state;
+    fake_reset();
+    return 0;
+}
+
+static cairn_t *open_default(void)
+{
+    cairn_t *cairn = NULL;
+    assert_int_equal(cairn_open(url, NULL, &cairn, NULL), 0);
+    return cairn;
+}
+
+static void close_well(cairn_t *cairn)
+{
+    struct cairn_error err;
+    assert_int_equal(cairn_close(cairn, CAIRN_FOREVER, &err), 0);
+    assert_string_equal(err.text, "");
+}
+
+/* Goal: a lazy save returns before it is staged, keeps the tensors borrowed, and is hurried by who
+ * waits for STAGED. */
+static void test_a_lazy_save_returns_at_once(void **state)
+{
+    struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
+    struct cairn_error err;
+    cairn_op_t *op = NULL;
+    (void)state;
+    fake_script.copies_when_hurried = true;
+    cairn_t *cairn = open_default();
+    options.mode = CAIRN_LAZY, options.verify_staged = CAIRN_VERIFY_FULL;
+    options.when_full = CAIRN_FULL_SKIP;
+    assert_int_equal(cairn_save(cairn, 5, &options, &op, &err), 0);
+    assert_true(fake_seen.lazy);
+    assert_int_equal(fake_seen.watch, CAIRN_VERIFY_FULL);
+    assert_int_equal(fake_seen.when_full, CAIRN_FULL_SKIP - 1);                /* engine.h's */
+    assert_int_equal(cairn_op_wait(op, CAIRN_STAGED, 0, &err), CAIRN_E_AGAIN); /* polls only */
+    assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), CAIRN_E_BUSY);
+    assert_int_equal(cairn_op_wait(op, CAIRN_STAGED, CAIRN_FOREVER, &err), 0);
+    assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), 0);
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
+    cairn_op_free(op);
+    close_well(cairn);
+}
+
+/* Goal: a save without room fails its call at once although the others are still being told, and
+ * closing well is not spoiled by it. */
+static void test_a_skipped_save_fails_its_call_only(void **state)
+{
+    struct cairn_error err;
+    cairn_op_t *op = NULL;
+    (void)state;
+    fake_script.never_ends = fake_script.refuses = true;
+    fake_script.stage_status = fake_script.done_status = CAIRN_E_SKIPPED;
+    cairn_t *cairn = open_default();
+    assert_int_equal(cairn_save(cairn, 5, NULL, &op, &err), CAIRN_E_SKIPPED);
+    assert_null(op);
+    assert_non_null(strstr(err.text, "no room"));
+    assert_int_equal(cairn_set_tensors(cairn, NULL, 0, &err), 0); /* nothing is borrowed */
+    fake_let_go();
+    close_well(cairn);
+}
+
+static void test_older_structs_are_taken(void **state)
+{
+    struct cairn_options options = CAIRN_OPTIONS_INIT;
+    struct cairn_save_options older = CAIRN_SAVE_OPTIONS_INIT;
+    struct cairn_error err;
+    cairn_t *cairn = NULL;
+    cairn_op_t *op = NULL;
+    (void)state;
+    options.size = offsetof(struct cairn_options, snapshots);
+    options.snapshots = -1; /* behind the end of what the caller knew */
+    assert_int_equal(cairn_open(url, &options, &cairn, &err), 0);
+    older.size = offsetof(struct cairn_save_options, mode);
+    older.mode = 77;
+    assert_int_equal(cairn_save(cairn, 1, &older, &op, &err), 0);
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
+    cairn_op_free(op);
+    close_well(cairn);
+}
+
+static void test_bad_snapshot_options_are_refused(void **state)
+{
+    const struct {
+        int mode, verify, when_full;
+        const char *text;
+    } bad[] = {{3, 0, 0, "mode is 3"},
+               {CAIRN_COPY, CAIRN_VERIFY_FULL, 0, "verify_staged goes with CAIRN_LAZY"},
+               {CAIRN_LAZY, 9, 0, "verify_staged is 9"},
+               {0, 0, 4, "when_full is 4"}};
+    cairn_t *cairn = open_default();
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
+        struct cairn_error err;
+        cairn_op_t *op = NULL;
+        options.mode = bad[i].mode, options.verify_staged = bad[i].verify;
+        options.when_full = bad[i].when_full;
+        assert_int_equal(cairn_save(cairn, 1, &options, &op, &err), CAIRN_E_INVALID);
+        assert_non_null(strstr(err.text, bad[i].text));
+    }
+    struct cairn_options options = CAIRN_OPTIONS_INIT;
+    struct cairn_error err;
+    cairn_t *none = NULL;
+    options.snapshots = 65;
+    assert_int_equal(cairn_open(url, &options, &none, &err), CAIRN_E_INVALID);
+    assert_non_null(strstr(err.text, "snapshots is 65"));
+    options.snapshots = 0, options.when_full = -1;
+    assert_int_equal(cairn_open(url, &options, &none, &err), CAIRN_E_INVALID);
+    close_well(cairn);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_a_lazy_save_returns_at_once, setup),
+        cmocka_unit_test_setup(test_a_skipped_save_fails_its_call_only, setup),
+        cmocka_unit_test_setup(test_older_structs_are_taken, setup),
+        cmocka_unit_test_setup(test_bad_snapshot_options_are_refused, setup),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

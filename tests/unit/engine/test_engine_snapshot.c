@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The snapshot's side of saves, against the real server on the simulator: several in flight, what
+ * becomes of one that finds no room, saves in waves, the lazy mode and what it detects.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine_world.h"
+
+static const struct selector latest = {.kind = SELECT_LATEST};
+
+/* One of several saves of a rank. */
+struct flight {
+    struct engine_save save;
+    struct world_rank *rank;
+    bool released, staged, done;
+    int staged_status, status;
+    uint8_t fill_when_staged; /* 0: the memory stays as it is */
+    struct flight *next;      /* started when this one is staged */
+};
+
+static void fly(struct flight *flight, struct world_rank *rank, uint64_t step);
+
+static void on_released(struct engine_save *save)
+{
+    struct flight *flight = container_of(save, struct flight, save);
+    assert_false(flight->released);
+    assert_false(flight->staged);
+    flight->released = true;
+}
+
+static void on_staged(struct engine_save *save, int status)
+{
+    struct flight *flight = container_of(save, struct flight, save);
+    assert_false(flight->staged);
+    flight->staged = true;
+    flight->staged_status = status;
+    if (status == 0 && flight->fill_when_staged != 0) {
+        world_fill(flight->rank, flight->fill_when_staged);
+    }
+    if (flight->next) {
+        fly(flight->next, flight->rank, save->step + 1);
+    }
+}
+
+static void on_done(struct engine_save *save, int status)
+{
+    struct flight *flight = container_of(save, struct flight, save);
+    assert_true(flight->staged);
+    assert_false(flight->done);
+    flight->done = true;
+    flight->status = status;
+}
+
+static void fly(struct flight *flight, struct world_rank *rank, uint64_t step)
+{
+    flight->rank = rank;
+    flight->save.step = step;
+    flight->save.deadline_ms = flight->save.deadline_ms ? flight->save.deadline_ms : 60000;
+    flight->save.set = rank->set;
+    flight->save.on_released = on_released;
+    flight->save.on_staged = on_staged;
+    flight->save.on_done = on_done;
+    engine_save_start(rank->engine, &flight->save);
+}
+
+struct waited {
+    struct flight *flights;
+    unsigned count;
+};
+
+static bool all_done(void *user)
+{
+    const struct waited *waited = user;
+    for (unsigned i = 0; i < waited->count; i++) {
+        if (!waited->flights[i].done) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_released(void *user) { return ((struct flight *)user)->released; }
+static bool is_staged(void *user) { return ((struct flight *)user)->staged; }
+
+static void await(struct world *world, unsigned count, struct flight flights[])
+{
+    struct waited waited = {flights, count};
+    assert_true(sim_run_until(world->sim, all_done, &waited, 120000));
+}
+
+static void expect_status(unsigned count, const struct flight flights[], int status)
+{
+    for (unsigned i = 0; i < count; i++) {
+        if (flights[i].status != status) {
+            fail_msg("flight %u: %d, not %d: %s", i, flights[i].status, status,
+                     flights[i].save.diag.text);
+        }
+    }
+}
+
+static void expect_restored(struct world *world, uint64_t step, uint8_t salt)
+{
+    const struct selector one = {.kind = SELECT_STEP, .id = {.step = step}};
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], 0x77);
+        world_restore(&world->ranks[i], step == 0 ? latest : one, 60000);
+    }
+    world_await_restores(world, 120000);
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        struct world_rank *rank = &world->ranks[i];
+        if (rank->restore_status != 0) {
+            fail_msg("rank %u: %d: %s", i, rank->restore_status, rank->restore.diag.text);
+        }
+        assert_true(world_has(rank, salt));
+    }
+}
+
+static void begin(struct world *world, uint64_t seed, uint32_t size, uint64_t arena_bytes,
+                  unsigned snapshots)
+{
+    world_init(world, seed, size);
+    world->arena_bytes = arena_bytes;
+    world->snapshots = snapshots;
+    world_ranks_start(world);
+}
+
+static void end(struct world *world)
+{
+    world_ranks_stop(world);
+    world_fini(world);
+}
+
+/* --- several in flight ------------------------------------------------------------ */
+
+/* Goal: with room for n, n saves are in flight at once, and each has the contents of its moment.
+ * Method: the server is out of reach until all are staged, and the memory changes in between. */
+static void n_saves_are_in_flight(unsigned n)
+{
+    struct world world;
+    struct flight flights[3][2] = {0};
+    begin(&world, 40 + n, 2, 0, n);
+    world_fill(&world.ranks[0], 1);
+    world_fill(&world.ranks[1], 1);
+    sim_partition(world.sim, NULL, NULL, true);
+    for (unsigned i = 0; i < n; i++) {
+        for (unsigned r = 0; r < 2; r++) {
+            flights[i][r].save.deadline_ms = 600000;
+            flights[i][r].fill_when_staged = (uint8_t)(i + 2);
+            fly(&flights[i][r], &world.ranks[r], i + 1);
+        }
+        for (unsigned r = 0; r < 2; r++) {
+            assert_true(sim_run_until(world.sim, is_staged, &flights[i][r], 1000));
+        }
+    }
+    for (unsigned i = 0; i < n; i++) {
+        assert_false(flights[i][0].done);
+        assert_int_equal(flights[i][0].staged_status, 0);
+    }
+    assert_true(arena_used_bytes(world.ranks[0].arena) * (n + 1) >
+                arena_bytes(world.ranks[0].arena) * n);
+    sim_partition(world.sim, NULL, NULL, false);
+    await(&world, 2 * n, flights[0]);
+    expect_status(2 * n, flights[0], 0);
+    for (unsigned i = 0; i < n; i++) {
+        expect_restored(&world, i + 1, (uint8_t)(i + 1));
+    }
+    end(&world);
+}
+
+static void two_saves_are_in_flight(void **state)
+{
+    (void)state;
+    n_saves_are_in_flight(2);
+}
+
+static void three_saves_are_in_flight(void **state)
+{
+    (void)state;
+    n_saves_are_in_flight(3);
+}
+
+/* Goal: by default the one that finds no room waits for it, and then goes on. */
+static void without_room_a_save_waits(void **state)
+{
+    struct world world;
+    struct flight flights[3] = {
+        {.fill_when_staged = 2}, {.fill_when_staged = 3}, {.fill_when_staged = 0}};
+    (void)state;
+    begin(&world, 45, 1, 0, 1);
+    world_fill(&world.ranks[0], 1);
+    flights[0].next = &flights[1];
+    flights[1].next = &flights[2];
+    fly(&flights[0], &world.ranks[0], 1);
+    assert_true(sim_run_until(world.sim, is_staged, &flights[0], 1000));
+    assert_false(flights[1].staged);
+    await(&world, 3, flights);
+    expect_status(3, flights, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        expect_restored(&world, i + 1, (uint8_t)(i + 1));
+    }
+    end(&world);
+}
+
+/* --- skip and fail ----------------------------------------------------------------- */
+
+/* Goal: one rank without room ends the step on all ranks alike, by name, at once. Method: rank
+ * `full` has room for one save, the others for two; rank 0 opens late or early. */
+static void all_end_alike(unsigned full, enum when_full policy, int code)
+{
+    struct world world;
+    struct flight flights[2][3] = {0};
+    world_init(&world, 50 + full, 3);
+    world.snapshots = 2;
+    world_ranks_start(&world);
+    arena_set_snapshots(world.ranks[full].arena, 1);
+    for (unsigned r = 0; r < 3; r++) {
+        world_fill(&world.ranks[r], 1);
+        flights[0][r].save.when_full = policy;
+        flights[0][r].save.deadline_ms = 600000;
+        fly(&flights[0][r], &world.ranks[r], 1);
+        assert_true(sim_run_until(world.sim, is_staged, &flights[0][r], 1000));
+        assert_int_equal(flights[0][r].staged_status, 0); /* the first finds room */
+    }
+    sim_partition(world.sim, NULL, NULL, true); /* so that step 1 is in flight for certain */
+    sim_run_for(world.sim, 3000);
+    bool in_flight = !flights[0][full].done;
+    for (unsigned r = 0; r < 3; r++) {
+        flights[1][r].save.when_full = policy;
+        fly(&flights[1][r], &world.ranks[r], 2);
+        assert_true(sim_run_until(world.sim, is_staged, &flights[1][r], 1000));
+    }
+    if (in_flight) {
+        assert_true(flights[1][full].save.refused);
+        assert_int_equal(flights[1][full].staged_status, code);
+        assert_non_null(strstr(flights[1][full].save.diag.text, "step 1"));
+    }
+    sim_partition(world.sim, NULL, NULL, false);
+    await(&world, 6, flights[0]);
+    expect_status(3, flights[0], 0);
+    assert_true(in_flight);
+    expect_status(3, flights[1], code);
+    char who[32];
+    snprintf(who, sizeof who, "rank %u has no room for step 2", full);
+    for (unsigned r = 0; r < 3; r++) {
+        assert_non_null(strstr(flights[1][r].save.diag.text, who));
+    }
+    struct flight again[3] = {0}; /* the run is none the worse, and the same step can be saved */
+    for (unsigned r = 0; r < 3; r++) {
+        world_fill(&world.ranks[r], 9);
+        again[r].save.when_full = policy;
+        fly(&again[r], &world.ranks[r], 2);
+    }
+    await(&world, 3, again);
+    expect_status(3, again, 0);
+    expect_restored(&world, 2, 9);
+    end(&world);
+}
+
+static void a_skip_is_the_same_on_all_ranks(void **state)
+{
+    (void)state;
+    for (unsigned full = 0; full < 3; full++) {
+        all_end_alike(full, WHEN_FULL_SKIP, CAIRN_E_SKIPPED);
+    }
+}
+
+static void a_refusal_is_the_same_on_all_ranks(void **state)
+{
+    (void)state;
+    for (unsigned full = 0; full < 3; full++) {
+        all_end_alike(full, WHEN_FULL_FAIL, CAIRN_E_BUSY);
+    }
+}
+
+/* Goal: a rank alone skips without a word to the server, and names what is in flight. */
+static void a_rank_alone_skips_at_once(void **state)
+{
+    struct world world;
+    struct flight flights[2] = {{.save.deadline_ms = 600000}, {.save.when_full = WHEN_FULL_SKIP}};
+    (void)state;
+    begin(&world, 55, 1, 0, 1);
+    sim_partition(world.sim, NULL, NULL, true);
+    world_fill(&world.ranks[0], 1);
+    fly(&flights[0], &world.ranks[0], 1);
+    assert_true(sim_run_until(world.sim, is_staged, &flights[0], 1000));
+    fly(&flights[1], &world.ranks[0], 2);
+    await(&world, 1, &flights[1]);
+    assert_int_equal(flights[1].status, CAIRN_E_SKIPPED);
+    assert_non_null(strstr(flights[1].save.diag.text, "1 in flight (step 1)"));
+    assert_false(flights[0].done);
+    sim_partition(world.sim, NULL, NULL, false);
+    await(&world, 1, flights);
+    expect_status(1, flights, 0);
+    end(&world);
+}
+
+/* --- waves ------------------------------------------------------------------------- */
+
+enum { STATE_BYTES = 92 << 10, EIGHTH = STATE_BYTES / 8 };
+
+/* Goal: an arena of an eighth of the state holds the save, whatever happens to the daemon, and
+ * never grows. Method: kill the daemon at a random moment, many seeds. */
+static void waves_survive_a_killed_daemon(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct world world;
+        struct flight flights[2] = {{.fill_when_staged = 0xee}, {.fill_when_staged = 0xee}};
+        begin(&world, seed, seed % 2 + 1, seed % 3 == 0 ? 2 * 4096 : EIGHTH, 0);
+        for (unsigned r = 0; r < world.world_size; r++) {
+            world_fill(&world.ranks[r], (uint8_t)seed);
+            fly(&flights[r], &world.ranks[r], 1);
+        }
+        sim_run_for(world.sim, sim_below(world.sim, 120));
+        world_server_kill(&world);
+        world_server_start(&world);
+        await(&world, world.world_size, flights);
+        expect_status(world.world_size, flights, 0);
+        for (unsigned r = 0; r < world.world_size; r++) {
+            assert_int_equal(flights[r].save.staged_bytes, flights[r].save.total_bytes);
+            assert_int_equal(flights[r].save.durable_bytes, flights[r].save.total_bytes);
+            assert_true(flights[r].save.total_bytes > 3 * arena_bytes(world.ranks[r].arena));
+            assert_true(arena_bytes(world.ranks[r].arena) <= EIGHTH + 4096);
+        }
+        expect_restored(&world, 0, (uint8_t)seed);
+        end(&world);
+    }
+}
+
+static void cut_all(void *user) { (void)sim_cut(((struct world *)user)->sim, NULL, NULL); }
+
+/* Goal: reconnects in the middle of waves, with a second save behind; nothing is sent that is not
+ * in the arena any more. */
+static void waves_survive_cut_connections(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct world world;
+        struct flight flights[2][2] = {{{.fill_when_staged = 5}, {.fill_when_staged = 5}}};
+        begin(&world, seed + 200, 2, EIGHTH, 0);
+        for (unsigned r = 0; r < 2; r++) {
+            world_fill(&world.ranks[r], 4);
+            flights[0][r].next = &flights[1][r];
+            fly(&flights[0][r], &world.ranks[r], 1);
+        }
+        for (unsigned i = 0; i < 6; i++) {
+            sim_at(world.sim, sim_below(world.sim, 300), cut_all, &world);
+        }
+        await(&world, 4, flights[0]);
+        expect_status(4, flights[0], 0);
+        expect_restored(&world, 1, 4);
+        expect_restored(&world, 2, 5);
+        end(&world);
+    }
+}
+
+/* Goal: aborting and closing at any moment of a save in waves leaves nothing behind. */
+static void waves_end_at_any_moment(void **state)
+{
+    (void)state;
+    for (uint64_t ms = 0; ms < 90; ms += 3) {
+        struct world world;
+        struct flight flight = {0};
+        begin(&world, ms + 1, 1, EIGHTH, 0);
+        world_fill(&world.ranks[0], 1);
+        fly(&flight, &world.ranks[0], 1);
+        sim_run_for(world.sim, ms);
+        if (ms % 2 == 0) {
+            engine_save_abort(&flight.save);
+            await(&world, 1, &flight);
+            assert_true(flight.status == CAIRN_E_CANCELLED || flight.status == 0);
+            assert_int_equal(arena_used_bytes(world.ranks[0].arena), 0);
+        }
+        end(&world);
+        assert_true(flight.done);
+    }
+}
+
+/* Goal: an arena that cannot even hold two payloads is refused, and the text says what would do. */
+static void an_arena_without_room_for_two_payloads_is_too_small(void **state)
+{
+    struct world world;
+    struct flight flight = {0};
+    (void)state;
+    begin(&world, 60, 1, 4096, 0);
+    world_fill(&world.ranks[0], 1);
+    fly(&flight, &world.ranks[0], 1);
+    await(&world, 1, &flight);
+    assert_int_equal(flight.status, CAIRN_E_ARENA_TOO_SMALL);
+    assert_non_null(strstr(flight.save.diag.text, "needs 8192 at least"));
+    end(&world);
+}
+
+/* --- lazy -------------------------------------------------------------------------- */
+
+/* Goal: a lazy save lets its caller go before the copy is made; eager tensors are copied by then,
+ * and may change. Method: the eager tensor is overwritten at on_released. */
+static void eager_tensors_are_copied_before_the_release(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct world world;
+        struct flight flight = {.save = {.lazy = true}};
+        world_init(&world, 70 + seed, 1);
+        world.eager = true;
+        world.arena_bytes = seed % 2 == 0 ? EIGHTH : 0;
+        world_ranks_start(&world);
+        struct world_rank *rank = &world.ranks[0];
+        world_fill(rank, 3);
+        fly(&flight, rank, 1);
+        while (!flight.released) {
+            sim_run_for(world.sim, 1);
+        }
+        memset(rank->memory + 70000, 0xdd, 100 * 64 * 4);
+        await(&world, 1, &flight);
+        expect_status(1, &flight, 0);
+        expect_restored(&world, 0, 3);
+        end(&world);
+    }
+}
+
+/* Goal: without eager tensors the caller goes on before anything was copied, and somebody who waits
+ * hurries the copy. */
+static void a_lazy_save_returns_before_it_copies(void **state)
+{
+    struct world world;
+    struct flight flight = {.save = {.lazy = true}, .fill_when_staged = 0xee};
+    (void)state;
+    begin(&world, 80, 1, 0, 0);
+    world_fill(&world.ranks[0], 3);
+    fly(&flight, &world.ranks[0], 1);
+    assert_true(sim_run_until(world.sim, is_released, &flight, 10));
+    assert_true(flight.released);
+    assert_false(flight.staged);
+    assert_int_equal(flight.save.staged_bytes, 0);
+    engine_save_hurry(&flight.save);
+    await(&world, 1, &flight);
+    expect_status(1, &flight, 0);
+    expect_restored(&world, 0, 3);
+    end(&world);
+}
+
+/* Goal: state that changes before STAGED fails the save by the name of a tensor, and what does not
+ * change passes. Method: one byte (full) or all of a tensor (sampled) is changed after the release.
+ */
+static void changed_state_is_detected(void **state)
+{
+    (void)state;
+    for (unsigned kind = WATCH_SAMPLED; kind <= WATCH_FULL; kind++) {
+        for (unsigned change = 0; change < 2; change++) {
+            struct world world;
+            struct flight flight = {.save = {.lazy = true, .watch = kind}};
+            begin(&world, 90 + kind, 1, EIGHTH, 0); /* in waves: it takes its time */
+            struct world_rank *rank = &world.ranks[0];
+            world_fill(rank, 3);
+            fly(&flight, rank, 1);
+            while (!flight.released) {
+                sim_run_for(world.sim, 1);
+            }
+            assert_false(flight.staged);
+            if (change && kind == WATCH_FULL) {
+                rank->memory[100000 + 70 * 30 - 1] ^= 1; /* the last byte of "rng" */
+            } else if (change) {
+                memset(rank->memory + 100000, 0xdd, 70 * 30);
+            }
+            await(&world, 1, &flight);
+            assert_int_equal(flight.status, change ? CAIRN_E_DIGEST_MISMATCH : 0);
+            if (change) {
+                assert_non_null(strstr(flight.save.diag.text, "'rng'"));
+                assert_int_not_equal(flight.staged_status, 0);
+            } else {
+                expect_restored(&world, 0, 3);
+            }
+            end(&world);
+        }
+    }
+}
+
+/* Goal: the samples see a change all over a large run of bytes, and a digest is the same for the
+ * same bytes. */
+static void samples_see_what_an_optimizer_does(void **state)
+{
+    static uint8_t bytes[(4 << 20) + 100];
+    (void)state;
+    const size_t sizes[] = {1, 64, 4096, 4097, 65536, 70000, 1 << 20, sizeof bytes};
+    for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (size_t b = 0; b < sizes[i]; b++) {
+            bytes[b] = (uint8_t)(b * 7);
+        }
+        uint64_t before = watch_digest(WATCH_SAMPLED, sizes[i], bytes);
+        assert_true(before == watch_digest(WATCH_SAMPLED, sizes[i], bytes));
+        for (size_t b = 0; b < sizes[i]; b += 4) {
+            bytes[b]++; /* the low byte of each float */
+        }
+        assert_true(before != watch_digest(WATCH_SAMPLED, sizes[i], bytes));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_saves_are_in_flight),
+        cmocka_unit_test(three_saves_are_in_flight),
+        cmocka_unit_test(without_room_a_save_waits),
+        cmocka_unit_test(a_skip_is_the_same_on_all_ranks),
+        cmocka_unit_test(a_refusal_is_the_same_on_all_ranks),
+        cmocka_unit_test(a_rank_alone_skips_at_once),
+        cmocka_unit_test(waves_survive_a_killed_daemon),
+        cmocka_unit_test(waves_survive_cut_connections),
+        cmocka_unit_test(waves_end_at_any_moment),
+        cmocka_unit_test(an_arena_without_room_for_two_payloads_is_too_small),
+        cmocka_unit_test(eager_tensors_are_copied_before_the_release),
+        cmocka_unit_test(a_lazy_save_returns_before_it_copies),
+        cmocka_unit_test(changed_state_is_detected),
+        cmocka_unit_test(samples_see_what_an_optimizer_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
