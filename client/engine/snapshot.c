@@ -6,8 +6,8 @@
  */
 #include "engine/snapshot.h"
 
+#include "arena/streamed.h"
 #include "base/check.h"
-#include "engine/streamed.h"
 #include "engine/strided.h"
 
 #include <string.h>

@@ -4,7 +4,7 @@
  * elsewhere. The C library has the same, but only for copies of many times a chunk. Invariant: all
  * stores are visible to other threads on return. Pure; any thread.
  */
-#include "engine/streamed.h"
+#include "arena/streamed.h"
 
 #include <stdint.h>
 #include <string.h>

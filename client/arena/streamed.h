@@ -3,8 +3,8 @@
  * streamed: a copy that goes past the caches, for bytes that are not read again soon. Pure; any
  * thread.
  */
-#ifndef CAIRN_ENGINE_STREAMED_H
-#define CAIRN_ENGINE_STREAMED_H
+#ifndef CAIRN_ARENA_STREAMED_H
+#define CAIRN_ARENA_STREAMED_H
 
 #include <stddef.h>
 

@@ -3,7 +3,7 @@
  * streamed: copies exactly what memcpy would, whatever the alignment and the length, and nothing
  * around it.
  */
-#include "engine/streamed.h"
+#include "arena/streamed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
