@@ -9,6 +9,10 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 
+#include <string.h>
+
+enum { ONLY_MAX = 4096 };
+
 static void on_done(struct engine_restore *restore, int status)
 {
     struct cairn_op *op = container_of(restore, struct cairn_op, u.restore);
@@ -48,6 +52,33 @@ static int check_options(const struct cairn_restore_options *options, struct dia
     return 0;
 }
 
+/* The patterns live as long as the op. */
+static int copy_only(const struct cairn_restore_options *options, struct scratch *scratch,
+                     struct engine_restore *restore, struct diag *diag)
+{
+    const char **only;
+    if (options->only_count > ONLY_MAX || (options->only_count > 0 && options->only == NULL)) {
+        return diag_set(diag, options->only ? CAIRN_E_TOO_LARGE : CAIRN_E_INVALID,
+                        "options.only has %zu patterns%s; at most %d are allowed",
+                        options->only_count, options->only ? "" : " at NULL", ONLY_MAX);
+    }
+    only = scratch_array(scratch, options->only_count + 1, sizeof *only);
+    for (size_t i = 0; only != NULL && i < options->only_count; i++) {
+        const char *text = options->only[i];
+        if (text == NULL || !text_is_valid(strlen(text), text, LIMIT_NAME_BYTES)) {
+            return diag_set(diag, CAIRN_E_INVALID, "options.only[%zu]: 1 to %d bytes of UTF-8", i,
+                            LIMIT_NAME_BYTES);
+        }
+        only[i] = scratch_string(scratch, strlen(text), text);
+        if (only[i] == NULL) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the restore's options");
+        }
+    }
+    restore->only = only;
+    restore->only_count = options->only_count;
+    return only != NULL ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the restore");
+}
+
 static struct selector make_selector(const struct cairn_restore_options *options)
 {
     struct selector selector = {.kind = SELECT_LATEST};
@@ -73,7 +104,9 @@ static int run(void *arg, struct diag *diag)
              : args_copy("cairn_restore_options", sizeof options, call->options, &options, diag);
     rc = rc != 0 ? rc : check_options(&options, diag);
     rc = rc != 0 ? rc : op_new(call->cairn, false, &op, diag);
+    rc = rc != 0 ? rc : copy_only(&options, &op->scratch, &op->u.restore, diag);
     if (rc != 0) {
+        op_unref(op);
         return rc;
     }
     struct engine_restore *restore = &op->u.restore;

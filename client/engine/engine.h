@@ -104,6 +104,10 @@ void engine_save_hurry(struct engine_save *save);
 struct engine_restore {
     struct selector selector;
     bool allow_older, strict;
+    /* Patterns (base/glob.h); none: all. Registered tensors and stored blobs whose names match none
+     * are left as they are. Borrowed until on_done. */
+    size_t only_count;
+    const char *const *only;
     uint64_t deadline_ms;
     struct registered *set; /* destination; a reference is held until on_done */
     void (*on_done)(struct engine_restore *restore, int status);

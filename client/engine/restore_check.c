@@ -6,6 +6,7 @@
 #include "engine/restore_private.h"
 
 #include "base/check.h"
+#include "base/glob.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -163,9 +164,16 @@ static bool is_own_coordinate(const struct registered *set, const char *coordina
     return false;
 }
 
-bool restore_takes_blob(const struct registered *set, const struct index_entry *entry)
+bool restore_is_chosen(const struct restore *restore, const char *name)
 {
-    if (entry->kind != INDEX_BLOB) {
+    const struct engine_restore *user = restore->user;
+    return user->only_count == 0 || glob_matches_any(user->only_count, user->only, name);
+}
+
+bool restore_takes_blob(const struct restore *restore, const struct index_entry *entry)
+{
+    const struct registered *set = restore->set;
+    if (entry->kind != INDEX_BLOB || !restore_is_chosen(restore, entry->name)) {
         return false;
     }
     if (entry->placement == PLACEMENT_LOCAL) {
@@ -182,6 +190,30 @@ bool restore_takes_blob(const struct registered *set, const struct index_entry *
     return false;
 }
 
+/* A pattern that means nothing is a typing error; where the names are another rank's, or of this
+ * rank alone, it means something. */
+static int check_patterns(const struct restore *restore, struct diag *diag)
+{
+    const struct engine_restore *user = restore->user;
+    char near[256];
+    for (size_t i = 0; user->strict && i < user->only_count; i++) {
+        bool found = false;
+        for (size_t k = 0; !found && k < restore->index.count; k++) {
+            found = glob_matches(user->only[i], restore->index.entries[k].name);
+        }
+        for (size_t k = 0; !found && k < restore->set->tensor_count; k++) {
+            found = glob_matches(user->only[i], restore->set->tensors[k].name);
+        }
+        if (!found) {
+            near_names(&restore->index, user->only[i], sizeof near, near);
+            return diag_set(diag, CAIRN_E_MISSING_TENSOR,
+                            "nothing in the checkpoint has a name like '%.200s' (of `only`)%s",
+                            user->only[i], near);
+        }
+    }
+    return 0;
+}
+
 int restore_check(struct restore *restore, struct diag *diag)
 {
     struct engine_restore *user = restore->user;
@@ -194,22 +226,24 @@ int restore_check(struct restore *restore, struct diag *diag)
         return diag_set(diag, CAIRN_E_NO_MEMORY,
                         "no memory for the lists of missing and unexpected names");
     }
-    for (size_t i = 0; i < set->tensor_count; i++) {
+    int rc = check_patterns(restore, diag);
+    for (size_t i = 0; rc == 0 && i < set->tensor_count; i++) {
         const struct registered_tensor *tensor = &set->tensors[i];
+        if (!restore_is_chosen(restore, tensor->name)) {
+            continue;
+        }
         const struct index_entry *entry =
             restore_index_find(&restore->index, tensor->name, tensor->coordinate, INDEX_TENSOR);
-        int rc = entry ? check_tensor(tensor, entry, diag) : add_missing(restore, tensor, diag);
-        if (rc != 0) {
-            return rc;
-        }
+        rc = entry ? check_tensor(tensor, entry, diag) : add_missing(restore, tensor, diag);
     }
-    for (size_t i = 0; i < restore->index.count; i++) {
+    for (size_t i = 0; rc == 0 && i < restore->index.count; i++) {
         const struct index_entry *entry = &restore->index.entries[i];
         bool foreign =
             entry->placement == PLACEMENT_LOCAL && !is_own_coordinate(set, entry->coordinate);
-        if (entry->kind == INDEX_TENSOR && !foreign && !is_registered(set, entry)) {
+        if (entry->kind == INDEX_TENSOR && !foreign && restore_is_chosen(restore, entry->name) &&
+            !is_registered(set, entry)) {
             user->unexpected[user->unexpected_count++] = entry->name;
         }
     }
-    return 0;
+    return rc;
 }

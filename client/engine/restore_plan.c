@@ -75,7 +75,7 @@ static size_t count_wants(const struct restore *restore, size_t *ret_blobs)
         count += set->tensors[i].box_count;
     }
     for (size_t i = 0; i < restore->index.count; i++) {
-        *ret_blobs += restore_takes_blob(set, &restore->index.entries[i]);
+        *ret_blobs += restore_takes_blob(restore, &restore->index.entries[i]);
     }
     return count + *ret_blobs;
 }
@@ -96,13 +96,14 @@ int restore_make_wants(struct restore *restore, struct diag *diag)
     }
     for (size_t i = 0; i < restore->set->tensor_count; i++) {
         const struct registered_tensor *tensor = &restore->set->tensors[i];
-        if (restore_index_find(&restore->index, tensor->name, tensor->coordinate, INDEX_TENSOR)) {
+        if (restore_is_chosen(restore, tensor->name) &&
+            restore_index_find(&restore->index, tensor->name, tensor->coordinate, INDEX_TENSOR)) {
             add_tensor(restore, tensor);
         }
     }
     for (size_t i = 0; i < restore->index.count; i++) {
         const struct index_entry *entry = &restore->index.entries[i];
-        int rc = restore_takes_blob(restore->set, entry) ? add_blob(restore, entry, diag) : 0;
+        int rc = restore_takes_blob(restore, entry) ? add_blob(restore, entry, diag) : 0;
         if (rc != 0) {
             return rc;
         }

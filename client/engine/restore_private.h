@@ -92,7 +92,9 @@ struct restore {
 int MUST_USE restore_check(struct restore *restore, struct diag *diag);
 const struct index_entry *restore_index_find(const struct index *index, const char *name,
                                              const char *coordinate, uint32_t kind);
-bool restore_takes_blob(const struct registered *set, const struct index_entry *entry);
+bool restore_takes_blob(const struct restore *restore, const struct index_entry *entry);
+/* Is a tensor or blob of this name to be restored at all (user->only)? */
+bool restore_is_chosen(const struct restore *restore, const char *name);
 
 /* restore_plan.c */
 /* One want for each registered box and each blob taken; memory for the blobs. */

@@ -343,10 +343,17 @@ struct cairn_restore_options {
      * as it is and named by cairn_op_missing. */
     int strict;
     int64_t deadline_ms; /* 0: 600,000 */
+    /* Patterns of names: only the registered tensors and stored blobs that match one are restored,
+     * all else stays as it is (and is neither missing nor unexpected). `*` any characters, `?` one,
+     * `[a-z]` one of, `[!a-z]` one not of, `[[]` a bracket; a pattern that equals a name means that
+     * name. strict 1: a pattern to which nothing stored or registered answers is MISSING_TENSOR.
+     * Count 0: all. */
+    const char *const *only;
+    size_t only_count;
 };
-#define CAIRN_RESTORE_OPTIONS_INIT                                      \
-    {                                                                   \
-        sizeof(struct cairn_restore_options), CAIRN_LATEST, 0, -1, 1, 0 \
+#define CAIRN_RESTORE_OPTIONS_INIT                                            \
+    {                                                                         \
+        sizeof(struct cairn_restore_options), CAIRN_LATEST, 0, -1, 1, 0, 0, 0 \
     }
 
 /* Fills the registered tensors. Every rank calls it. DONE with 0: every rank verified the same

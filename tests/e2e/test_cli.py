@@ -110,6 +110,20 @@ class Files(Case):
             self.assertTrue((target / entry["file"]).exists(), entry)
         self.assertFalse(target.with_name(target.name + ".partial").exists())
 
+    def test_only(self):
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        where, target = ("--server", f"unix:{daemon.socket}"), self.bed.path / "part"
+        cairn("restore", "demo/run", "--to", target, "--only", "model.*", "--only", "rng", *where, check=0)
+        self.assertEqual(set(read_safetensors(target / "model.safetensors")), {"model.w"})
+        self.assertEqual(set(read_safetensors(target / "local-rank=0.safetensors")), {"rng"})
+        summary = json.loads((target / "checkpoint.json").read_text())
+        self.assertEqual({entry["name"] for entry in summary["entries"]}, {"model.w", "rng"})
+        _, _, err = cairn("restore", "demo/run", "--to", self.bed.path / "none", "--only", "modle.*", *where)
+        self.assertIn("MISSING_TENSOR", err)
+        self.assertIn("'modle.*'", err)
+        self.assertFalse((self.bed.path / "none").exists())
+
     def test_target_not_empty(self):
         daemon = self.daemon()
         self.group(daemon).save(1)

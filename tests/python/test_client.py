@@ -82,6 +82,24 @@ def test_annotate(url):
             client.annotate(5, tags=["x"])
 
 
+def test_restore_only(url):
+    one, row_one = floats([1, 2])
+    two, row_two = floats([3, 4])
+    rows = [("model.one", *row_one[1:]), ("optim.two", *row_two[1:])]
+    with cairn.Client(url) as client:
+        client.set_tensors(rows)
+        client.save(1).result(30)
+        one[:], two[:] = array.array("f", [0, 0]), array.array("f", [0, 0])
+        op = client.restore(only=["model.*"])
+        assert op.result(30).step == 1 and op.unexpected() == []
+        assert (list(one), list(two)) == ([1, 2], [0, 0])
+        with pytest.raises(cairn.MissingTensorError, match="modle"):
+            client.restore(only=["modle.*"]).result(30)
+        assert client.restore(only=["modle.*"], strict=False).result(30).step == 1
+        with pytest.raises(cairn.InvalidError, match="one text"):
+            client.restore(only="model.*")
+
+
 def test_bad_arguments(url):
     with cairn.Client(url) as client:
         data, row = floats([1, 2])

@@ -15,6 +15,8 @@
 /* Exit statuses of their own, beside those of the error table. */
 enum { EXIT_FELL_BACK = 3, EXIT_DAMAGE = 6, EXIT_INTERRUPTED = 130 };
 
+enum { ONLY_MAX = 256 };
+
 struct cli {
     struct source_options source;
     bool json, quiet, help;
@@ -29,6 +31,8 @@ struct cli {
     struct metric metrics[LIMIT_METRICS];
     const char *tags[LIMIT_TAGS], *removed_tags[LIMIT_TAGS];
     uint32_t metric_count, tag_count, removed_tag_count;
+    const char *only[ONLY_MAX];
+    uint32_t only_count;
     /* made from the above by cli_connect() */
     struct run_name run;
     bool has_run;

@@ -30,7 +30,8 @@ enum option_id {
     OPT_LIMIT,
     OPT_METRIC,
     OPT_TAG,
-    OPT_REMOVE_TAG
+    OPT_REMOVE_TAG,
+    OPT_ONLY
 };
 
 struct option {
@@ -58,6 +59,8 @@ static const struct option options[] = {
     {OPT_ALL, "all", NULL, 'a', "aborted saves' last word too"},
     {OPT_SUPERSEDED, "superseded", NULL, 'S', "checkpoints off the lineage too"},
     {OPT_LIMIT, "limit", "N", 'l', "at most N checkpoints"},
+    {OPT_ONLY, "only", "PATTERN", 't',
+     "only tensors and blobs whose names match (* ? [a-z]); may be repeated"},
     {OPT_METRIC, "metric", "NAME=VALUE", 'n', "set a metric; may be repeated"},
     {OPT_TAG, "tag", "TEXT", 'n', "add a tag; may be repeated"},
     {OPT_REMOVE_TAG, "remove-tag", "TEXT", 'n', "remove a tag; may be repeated"},
@@ -111,13 +114,26 @@ static int take_metric(struct cli *cli, const char *text, struct diag *diag)
     return 0;
 }
 
-static int take_tag(const char *option, const char *text, const char **tags, uint32_t *io_count,
-                    struct diag *diag)
+/* Options that may be given several times. */
+static int take_repeated(struct cli *cli, enum option_id id, const char *value, struct diag *diag)
 {
-    if (*io_count == LIMIT_TAGS) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d times --%s", LIMIT_TAGS, option);
+    struct repeated {
+        const char **texts;
+        uint32_t *count, max;
+    } to = {cli->tags, &cli->tag_count, LIMIT_TAGS};
+    if (id == OPT_METRIC) {
+        return take_metric(cli, value, diag);
     }
-    tags[(*io_count)++] = text;
+    if (id == OPT_REMOVE_TAG) {
+        to = (struct repeated){cli->removed_tags, &cli->removed_tag_count, LIMIT_TAGS};
+    } else if (id == OPT_ONLY) {
+        to = (struct repeated){cli->only, &cli->only_count, ONLY_MAX};
+    }
+    if (*to.count == to.max) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "'%s' is one more than the %u that are allowed",
+                        value, to.max);
+    }
+    to.texts[(*to.count)++] = value;
     return 0;
 }
 
@@ -180,13 +196,10 @@ static int take_option(struct cli *cli, enum option_id id, const char *value, st
         status = take_number("limit", value, UINT32_MAX, &cli->limit, diag);
         break;
     case OPT_METRIC:
-        status = take_metric(cli, value, diag);
-        break;
     case OPT_TAG:
-        status = take_tag("tag", value, cli->tags, &cli->tag_count, diag);
-        break;
     case OPT_REMOVE_TAG:
-        status = take_tag("remove-tag", value, cli->removed_tags, &cli->removed_tag_count, diag);
+    case OPT_ONLY:
+        status = take_repeated(cli, id, value, diag);
         break;
     }
     return status;

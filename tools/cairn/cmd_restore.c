@@ -10,6 +10,7 @@
 #include "target.h"
 #include "writeout.h"
 
+#include "base/glob.h"
 #include "format/tree.h"
 
 #include <stdlib.h>
@@ -261,10 +262,36 @@ static int restore_documents(struct cli *cli, struct documents *documents, struc
     return status;
 }
 
+/* Leaves the entries that --only names; each pattern must name one. */
+static int choose(const struct cli *cli, struct documents *documents, struct diag *diag)
+{
+    size_t kept = 0;
+    for (uint32_t i = 0; i < cli->only_count; i++) {
+        bool found = false;
+        for (size_t k = 0; !found && k < documents->index_count; k++) {
+            found = glob_matches(cli->only[i], documents->index[k].name);
+        }
+        if (!found) {
+            return diag_set(diag, CAIRN_E_MISSING_TENSOR,
+                            "nothing in the checkpoint has a name like '%s' (--only); `cairn show` "
+                            "names all",
+                            cli->only[i]);
+        }
+    }
+    for (size_t k = 0; cli->only_count > 0 && k < documents->index_count; k++) {
+        if (glob_matches_any(cli->only_count, cli->only, documents->index[k].name)) {
+            documents->index[kept++] = documents->index[k];
+        }
+    }
+    documents->index_count = cli->only_count > 0 ? kept : documents->index_count;
+    return 0;
+}
+
 static int restore_one(struct cli *cli, const struct ckpt_info *info, struct diag *diag)
 {
     struct documents documents;
     int status = documents_load(cli, info, &documents, diag);
+    status = status != 0 ? status : choose(cli, &documents, diag);
     if (status == 0) {
         status = restore_documents(cli, &documents, diag);
     }

@@ -216,14 +216,18 @@ class Client:
         return op
 
     def restore(self, step: int = LATEST, *, term: int = 0, allow_older: Optional[bool] = None,
-                strict: bool = True, deadline: Optional[float] = None) -> Operation:
+                strict: bool = True, deadline: Optional[float] = None, only: Sequence[str] = ()) -> Operation:
         """Fills the registered tensors; every rank calls it. ``term`` 0: the newest that has the step.
         ``allow_older``: when the checkpoint is damaged, all ranks take an older one (None: for LATEST only).
-        ``strict``: a registered tensor that is not stored is MissingTensorError; else it is left as it is. Until
+        ``strict``: a registered tensor that is not stored is MissingTensorError; else it is left as it is.
+        ``only``: patterns (``*``, ``?``, ``[a-z]``) of the names to restore, tensors and blobs; all else stays
+        as it is; with ``strict`` each must match something. Until
         the operation is DONE without error the tensors' contents are unusable. NotFoundError: the run is empty,
         or has no such step."""
         allow = -1 if allow_older is None else int(allow_older)
-        op = Operation(self._handle.restore(step, term, allow, int(strict), _ms(deadline)))
+        if isinstance(only, str):
+            raise InvalidError.of("restore: only is a sequence of patterns, not one text")
+        op = Operation(self._handle.restore(step, term, allow, int(strict), _ms(deadline), tuple(only)))
         self._ops.add(op)
         return op
 

@@ -251,25 +251,31 @@ static PyObject *handle_restore(PyObject *self, PyObject *args)
     struct py_handle *handle = (struct py_handle *)self;
     struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
     struct cairn_error err;
+    struct py_scratch scratch = {NULL};
     unsigned long long step, term;
     long long deadline_ms;
+    PyObject *only;
     cairn_op_t *op = NULL;
     int rc;
-    if (!PyArg_ParseTuple(args, "KKiiL:restore", &step, &term, &options.allow_older,
-                          &options.strict, &deadline_ms)) {
+    if (!PyArg_ParseTuple(args, "KKiiLO!:restore", &step, &term, &options.allow_older,
+                          &options.strict, &deadline_ms, &PyTuple_Type, &only)) {
         return NULL;
     }
     options.step = step;
     options.term = term;
     options.deadline_ms = deadline_ms;
-    cairn_t *cairn = py_handle_enter(handle);
+    cairn_t *cairn = read_tags(&scratch, only, &options.only, &options.only_count)
+                         ? py_handle_enter(handle)
+                         : NULL;
     if (cairn == NULL) {
+        py_scratch_free(&scratch);
         return NULL;
     }
     PyObject *keepalive = handle->keepalive;
     Py_XINCREF(keepalive);
     Py_BEGIN_ALLOW_THREADS rc = cairn_restore(cairn, &options, &op, &err);
     Py_END_ALLOW_THREADS py_handle_leave(handle);
+    py_scratch_free(&scratch);
     PyObject *result = rc == 0 ? py_op_new(op, false, keepalive) : py_raise(&err);
     Py_XDECREF(keepalive);
     return result;
@@ -417,7 +423,7 @@ static PyMethodDef handle_methods[] = {
     {"save", handle_save, METH_VARARGS,
      "save(step, tags, metrics, metadata, deadline_ms) -> Op; returns when staged"},
     {"restore", handle_restore, METH_VARARGS,
-     "restore(step, term, allow_older, strict, deadline_ms) -> Op"},
+     "restore(step, term, allow_older, strict, deadline_ms, only) -> Op"},
     {"annotate", handle_annotate, METH_VARARGS,
      "annotate(step, term, metrics, tags, removed_tags, deadline_ms)"},
     {"list", handle_list, METH_VARARGS,

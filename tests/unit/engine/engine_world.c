@@ -369,6 +369,8 @@ void world_restore(struct world_rank *rank, struct selector selector, uint64_t d
     rank->restore.selector = selector;
     rank->restore.allow_older = selector.kind == SELECT_LATEST;
     rank->restore.strict = true;
+    rank->restore.only = rank->only;
+    rank->restore.only_count = rank->only_count;
     rank->restore.deadline_ms = deadline_ms;
     rank->restore.set = rank->set;
     rank->restore.on_done = on_restore_done;

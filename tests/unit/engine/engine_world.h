@@ -36,6 +36,8 @@ struct world_rank {
     struct engine_restore restore;
     bool restoring, restore_done;
     int restore_status;
+    const char *const *only; /* of the next restores */
+    size_t only_count;
 };
 
 struct world {

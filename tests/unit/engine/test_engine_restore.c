@@ -144,6 +144,68 @@ static void what_does_not_fit_is_named(void **state)
     world_fini(&world);
 }
 
+/* Goal: `only` restores what matches a pattern and touches nothing else; a pattern that means
+ * nothing is named. */
+static void a_part_is_restored_by_pattern(void **state)
+{
+    static const char *const weight[] = {"*.weight", "config"}, *const typo[] = {"model.weigth"};
+    struct world world;
+    (void)state;
+    world_init(&world, 13, 2);
+    world_ranks_start(&world);
+    save_all(&world, 1, 1);
+    size_t changed = 0, kept = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct world_rank *rank = &world.ranks[i];
+        world_fill(rank, 0x77);
+        rank->only = weight;
+        rank->only_count = 2;
+        world_restore(rank, latest, 10000);
+    }
+    world_await_restores(&world, 12000);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct world_rank *rank = &world.ranks[i];
+        assert_int_equal(rank->restore_status, 0);
+        uint8_t *restored = malloc(rank->memory_bytes), *untouched = malloc(rank->memory_bytes);
+        memcpy(restored, rank->memory, rank->memory_bytes);
+        world_fill(rank, 0x77);
+        memcpy(untouched, rank->memory, rank->memory_bytes);
+        world_fill(rank, 1);
+        for (size_t t = 0; t < rank->set->tensor_count; t++) {
+            const struct registered_tensor *tensor = &rank->set->tensors[t];
+            bool wanted = strcmp(tensor->name + strlen(tensor->name) - 7, ".weight") == 0;
+            for (size_t b = 0; b < tensor->box_count; b++) {
+                const struct registered_box *box = &tensor->boxes[b];
+                size_t at = (size_t)(box->data - rank->memory);
+                uint64_t bytes = box_bytes(&box->box, tensor->dtype);
+                if (!box->contiguous || bytes == 0) {
+                    continue;
+                }
+                assert_memory_equal(restored + at, wanted ? rank->memory + at : untouched + at,
+                                    bytes);
+                changed += wanted;
+                kept += !wanted;
+            }
+        }
+        assert_int_equal(rank->restore.blobs.count, 1);
+        assert_string_equal(rank->restore.blobs.items[0].name, "config");
+        assert_int_equal(rank->restore.unexpected_count, 0);
+        free(restored);
+        free(untouched);
+    }
+    assert_true(changed > 0 && kept > 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        world.ranks[i].only = typo;
+        world.ranks[i].only_count = 1;
+        world_restore(&world.ranks[i], latest, 10000);
+    }
+    world_await_restores(&world, 12000);
+    assert_int_equal(world.ranks[0].restore_status, CAIRN_E_MISSING_TENSOR);
+    assert_non_null(strstr(world.ranks[0].restore.diag.text, "near is 'model.weight'"));
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
 /* Goal: one rank's damage moves all ranks to the older checkpoint, loudly. Method: the store flips
  * a bit of what is read. */
 static uint64_t flip_step;
@@ -343,6 +405,7 @@ int main(void)
         cmocka_unit_test(an_empty_run_is_proven_empty),
         cmocka_unit_test(an_unknown_step_is_named),
         cmocka_unit_test(what_does_not_fit_is_named),
+        cmocka_unit_test(a_part_is_restored_by_pattern),
         cmocka_unit_test(damage_moves_all_ranks_to_an_older_one),
         cmocka_unit_test(a_rank_that_does_not_restore_is_named),
         cmocka_unit_test(close_ends_restores_at_once),
