@@ -16,7 +16,8 @@
 
 enum bed_kind bed_kind_parse(const char *name)
 {
-    static const char *const names[] = {"memory", "dir", "dir-sim", "retry", "limit"};
+    static const char *const names[] = {"memory", "dir",   "dir-sim", "retry",
+                                        "limit",  "rados", "ceph"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (strcmp(names[i], name) == 0) {
             return (enum bed_kind)i;
@@ -61,6 +62,12 @@ void bed_init(struct bed *bed, enum bed_kind kind, const char *parent, uint64_t 
     if (kind == BED_DIR) {
         bed->vfs = vfs_posix();
         make_directory(bed, parent);
+    } else if (kind == BED_RADOS) {
+        bed->cluster = fake_medium_new();
+    } else if (kind == BED_CEPH) {
+        uint64_t random;
+        loop_random(bed->loop, sizeof(random), &random);
+        snprintf(bed->space, sizeof(bed->space), "test-%016llx", (unsigned long long)random);
     } else {
         assert_int_equal(memory_medium_new(&bed->medium), 0);
     }
@@ -85,13 +92,41 @@ void bed_fini(struct bed *bed)
     work_threads_free(bed->pool);
     loop_uv_free(bed->loop);
     memory_medium_free(bed->medium);
+    fake_medium_free(bed->cluster);
     if (bed->path[0] != 0) {
         nftw(bed->path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     }
 }
 
+static int open_rados(struct bed *bed, bool create, bool read_only, struct diag *diag)
+{
+    struct store_rados_options options = {.loop = bed->loop,
+                                          .pool = bed->pool,
+                                          .space = bed->kind == BED_CEPH ? bed->space : "bed",
+                                          .create = create,
+                                          .read_only = read_only,
+                                          .expected_uuid = bed->expected_uuid};
+    if (bed->kind == BED_RADOS) {
+        options.cluster = fake_cluster_new(bed->cluster);
+    } else {
+        struct cluster_rados_options where = {.meta_pool = getenv("CAIRN_CEPH_POOL"),
+                                              .data_pool = getenv("CAIRN_CEPH_DATA_POOL")};
+        if (!where.meta_pool) {
+            fail_msg("CEPH_CONF and CAIRN_CEPH_POOL name the cluster and pool of this test");
+        }
+        int rc = cluster_rados_new(&where, &options.cluster, diag);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return store_rados_new(&options, &bed->store, diag);
+}
+
 static int open_inner(struct bed *bed, bool create, bool read_only, struct diag *diag)
 {
+    if (bed->kind == BED_RADOS || bed->kind == BED_CEPH) {
+        return open_rados(bed, create, read_only, diag);
+    }
     if (bed->kind != BED_DIR && bed->kind != BED_DIR_SIM) {
         return store_memory_new(bed->loop, bed->pool, bed->medium, &bed->store, diag);
     }

@@ -20,10 +20,12 @@
 #include "sim/env/sim.h"
 #include "store/dir/store_dir.h"
 #include "store/memory/store_memory.h"
+#include "store/rados/store_rados.h"
 #include "store/store.h"
 #include "store/wrap/store_wrap.h"
+#include "support/cluster_fake.h"
 
-enum bed_kind { BED_MEMORY, BED_DIR, BED_DIR_SIM, BED_RETRY, BED_LIMIT };
+enum bed_kind { BED_MEMORY, BED_DIR, BED_DIR_SIM, BED_RETRY, BED_LIMIT, BED_RADOS, BED_CEPH };
 
 struct bed {
     enum bed_kind kind;
@@ -32,7 +34,9 @@ struct bed {
     struct vfs *vfs;
     struct store *store; /* NULL while closed */
     struct memory_medium *medium;
-    char path[512]; /* of the directory store */
+    struct fake_medium *cluster; /* BED_RADOS */
+    char space[64];              /* BED_CEPH */
+    char path[512];              /* of the directory store */
     struct sim *sim;
     struct sim_host *host;
     struct sim_disk *disk;
@@ -42,7 +46,8 @@ struct bed {
     bool is_not_forced; /* without force_fs */
 };
 
-/* "memory", "dir", "dir-sim", "retry", "limit". */
+/* "memory", "dir", "dir-sim", "retry", "limit", "rados" (a fake cluster), "ceph" (the cluster that
+ * CEPH_CONF names, in a namespace of its own). */
 enum bed_kind bed_kind_parse(const char *name);
 /* parent: where a directory store is made (a new directory in it); "" for $TMPDIR or /tmp. */
 void bed_init(struct bed *bed, enum bed_kind kind, const char *parent, uint64_t seed);

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which objects a checkpoint has. RADOS lists a whole pool without order, so each checkpoint has
+ * index objects (RADOS_INDEX_SHARDS of them, by rank) whose keys are the objects:
+ *
+ *   u/<object>/<epoch>   begun by the daemon of that epoch; what a crash leaves behind is found
+ * here s/<object>           sealed: the epoch in the names of its pieces, the pieces, a crc
+ *   d/<object>           being deleted: its pieces go before the key does
+ *
+ * Setting s/ is the seal: durable, and it happens once.
+ */
+#include "rados_private.h"
+
+#include "base/buf.h"
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TABLE_HEADER_BYTES = 12, PIECE_BYTES = 16 };
+
+struct shard { /* the place of an object in the index */
+    char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
+};
+
+static void shard_of(const struct rados_store *store, const struct run_name *run,
+                     const struct object_id *id, struct shard *ret)
+{
+    rados_space_of(store, run, ret->space);
+    rados_name_index(run, id, id->rank % RADOS_INDEX_SHARDS, ret->object);
+}
+
+static int call(struct rados_store *store, const struct shard *shard, size_t count,
+                struct cluster_step *steps)
+{
+    struct cluster_call call = {.pool = CLUSTER_META,
+                                .space = shard->space,
+                                .object = shard->object,
+                                .step_count = count,
+                                .steps = steps};
+    return cluster_do(store->cluster, &call);
+}
+
+/* --- begin, forget ---------------------------------------------------------------------------- */
+
+int rados_index_begin(struct rados_store *store, const struct run_name *run,
+                      const struct object_id *id, struct diag *diag)
+{
+    char sealed[RADOS_KEY_MAX], begun[RADOS_KEY_MAX];
+    struct shard shard;
+    rados_key_object('s', id, sealed);
+    rados_key_begun(id, store->base.caps.epoch, begun);
+    shard_of(store, run, id, &shard);
+    int rc = -ENOENT;
+    /* The guard needs the index object; who finds none makes it, unless another is faster. */
+    for (unsigned i = 0; i < 3 && (rc == -ENOENT || rc == -EEXIST); i++) {
+        struct cluster_step steps[] = {
+            {.kind = i == 1 ? STEP_CREATE : STEP_KEY_IS, .key = sealed},
+            {.kind = STEP_KEY_SET, .key = begun, .data = "", .bytes = 0},
+        };
+        rc = call(store, &shard, 2, steps);
+        if (i == 1 && rc == 0) {
+            return 0;
+        }
+    }
+    if (rc == -ECANCELED) {
+        return diag_set(diag, CAIRN_E_EXISTS, "object %s exists already", sealed + 2);
+    }
+    return rc == 0 ? 0 : rados_error(rc, true, "begin an object", diag);
+}
+
+void rados_index_forget(struct rados_store *store, const struct run_name *run,
+                        const struct object_id *id)
+{
+    char begun[RADOS_KEY_MAX];
+    struct shard shard;
+    rados_key_begun(id, store->base.caps.epoch, begun);
+    shard_of(store, run, id, &shard);
+    struct cluster_step step = {.kind = STEP_KEY_REMOVE, .key = begun};
+    err_ignore(call(store, &shard, 1, &step)); /* what stays names nothing, and gc takes it */
+}
+
+/* --- seal ------------------------------------------------------------------------------------- */
+
+static void table_encode(const struct piece_table *table, struct buf *buf)
+{
+    buf_put_u64(buf, table->epoch);
+    buf_put_u32(buf, table->count);
+    for (uint32_t i = 0; i < table->count; i++) {
+        buf_put_u64(buf, table->pieces[i].offset);
+        buf_put_u32(buf, table->pieces[i].bytes);
+        buf_put_u32(buf, table->pieces[i].number);
+    }
+    if (buf_status(buf) == 0) {
+        buf_put_u32(buf, crc32c(0, buf->bytes, buf->data));
+    }
+}
+
+static size_t table_bytes(uint32_t count)
+{
+    return TABLE_HEADER_BYTES + (size_t)count * PIECE_BYTES + 4;
+}
+
+int rados_index_seal(struct rados_store *store, const struct piece_table *table, struct diag *diag)
+{
+    char sealed[RADOS_KEY_MAX], begun[RADOS_KEY_MAX];
+    struct shard shard;
+    struct buf buf;
+    rados_key_object('s', &table->id, sealed);
+    rados_key_begun(&table->id, table->epoch, begun);
+    shard_of(store, &table->run, &table->id, &shard);
+    buf_init(&buf, table_bytes(table->count));
+    table_encode(table, &buf);
+    int rc = buf_status(&buf);
+    if (rc != 0) {
+        buf_fini(&buf);
+        return diag_set(diag, rc, "no memory for an object's table");
+    }
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = sealed},
+        {.kind = STEP_KEY_SET, .key = sealed, .data = buf.data, .bytes = buf.bytes},
+        {.kind = STEP_KEY_REMOVE, .key = begun},
+    };
+    rc = call(store, &shard, 3, steps);
+    buf_fini(&buf);
+    if (rc == -ECANCELED) {
+        return diag_set(diag, CAIRN_E_EXISTS, "object %s is sealed already", sealed + 2);
+    }
+    return rc == 0 ? 0 : rados_error(rc, true, "seal an object", diag);
+}
+
+/* --- find ------------------------------------------------------------------------------------- */
+
+static struct piece_table **slot_of(struct rados_store *store, const struct object_id *id)
+{
+    uint32_t crc = crc32c(0, sizeof(id->writer), &id->writer);
+    return &store->tables[(crc + id->sequence + id->rank) % RADOS_TABLES_KEPT];
+}
+
+void rados_table_unref(struct rados_store *store, struct piece_table *table)
+{
+    if (table == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&store->lock);
+    CHECK(table->refs > 0);
+    bool last = --table->refs == 0;
+    pthread_mutex_unlock(&store->lock);
+    if (last) {
+        free(table);
+    }
+}
+
+void rados_tables_free(struct rados_store *store)
+{
+    for (size_t i = 0; i < RADOS_TABLES_KEPT; i++) {
+        rados_table_unref(store, store->tables[i]);
+        store->tables[i] = NULL;
+    }
+}
+
+static bool is_table_of(const struct piece_table *table, const struct store_req *req)
+{
+    return table != NULL && object_id_equal(&table->id, &req->object) &&
+           strcmp(table->run.project, req->run.project) == 0 &&
+           strcmp(table->run.run, req->run.run) == 0;
+}
+
+static int table_decode(const struct store_req *req, const struct cluster_pair *pair,
+                        struct piece_table **ret, struct diag *diag)
+{
+    uint32_t count = pair->bytes >= TABLE_HEADER_BYTES ? load_u32(pair->data + 8) : 0;
+    if (pair->bytes < TABLE_HEADER_BYTES + 4 || pair->bytes != table_bytes(count) ||
+        load_u32(pair->data + pair->bytes - 4) != crc32c(0, pair->bytes - 4, pair->data)) {
+        return diag_set(diag, CAIRN_E_DAMAGED, "the index entry of object %s is damaged",
+                        pair->key + 2);
+    }
+    struct piece_table *table = calloc(1, sizeof(*table) + count * sizeof(table->pieces[0]));
+    if (table == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an object's table");
+    }
+    *table = (struct piece_table){.refs = 1,
+                                  .run = req->run,
+                                  .id = req->object,
+                                  .epoch = load_u64(pair->data),
+                                  .count = count};
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t *at = pair->data + TABLE_HEADER_BYTES + (size_t)i * PIECE_BYTES;
+        table->pieces[i] = (struct piece){
+            .offset = load_u64(at), .bytes = load_u32(at + 8), .number = load_u32(at + 12)};
+        table->bytes = table->pieces[i].offset + table->pieces[i].bytes;
+    }
+    *ret = table;
+    return 0;
+}
+
+static void remember(struct rados_store *store, struct piece_table *table)
+{
+    struct piece_table **slot = slot_of(store, &table->id);
+    pthread_mutex_lock(&store->lock);
+    struct piece_table *old = *slot;
+    *slot = table;
+    table->refs++;
+    pthread_mutex_unlock(&store->lock);
+    rados_table_unref(store, old);
+}
+
+static void forget_table(struct rados_store *store, const struct store_req *req)
+{
+    struct piece_table **slot = slot_of(store, &req->object), *old = NULL;
+    pthread_mutex_lock(&store->lock);
+    if (is_table_of(*slot, req)) {
+        old = *slot;
+        *slot = NULL;
+    }
+    pthread_mutex_unlock(&store->lock);
+    rados_table_unref(store, old);
+}
+
+static int fetch_table(struct rados_store *store, const struct store_req *req,
+                       struct piece_table **ret, struct diag *diag)
+{
+    char sealed[RADOS_KEY_MAX];
+    struct shard shard;
+    rados_key_object('s', &req->object, sealed);
+    shard_of(store, &req->run, &req->object, &shard);
+    struct cluster_step step = {.kind = STEP_KEY, .key = sealed};
+    int rc = call(store, &shard, 1, &step);
+    if (rc == -ENOENT || (rc == 0 && step.ret_map.count == 0)) {
+        cluster_map_fini(&step.ret_map);
+        return diag_set(diag, CAIRN_E_NOT_FOUND, "object %s of step %llu is not in the store",
+                        sealed + 2, (unsigned long long)req->object.step);
+    }
+    rc = rc != 0 ? rados_error(rc, false, "find an object", diag)
+                 : table_decode(req, &step.ret_map.pairs[0], ret, diag);
+    cluster_map_fini(&step.ret_map);
+    return rc;
+}
+
+int rados_index_find(struct rados_store *store, const struct store_req *req, bool fresh,
+                     struct piece_table **ret, struct diag *diag)
+{
+    pthread_mutex_lock(&store->lock);
+    struct piece_table *known = *slot_of(store, &req->object);
+    bool found = !fresh && is_table_of(known, req);
+    if (found) {
+        known->refs++;
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (found) {
+        *ret = known;
+        return 0;
+    }
+    forget_table(store, req);
+    int rc = fetch_table(store, req, ret, diag);
+    if (rc == 0) {
+        remember(store, *ret);
+    }
+    return rc;
+}
+
+int rados_op_stat(struct rados_store *store, struct store_req *req)
+{
+    struct piece_table *table;
+    int rc = rados_index_find(store, req, true, &table, &req->diag);
+    if (rc == 0) {
+        req->ret_bytes = table->bytes;
+        rados_table_unref(store, table);
+    }
+    return rc;
+}
+
+/* --- list, delete ----------------------------------------------------------------------------- */
+
+static int add_objects(struct store_req *req, const struct cluster_map *map)
+{
+    if (map->count == 0) {
+        return 0;
+    }
+    struct object_id *grown =
+        realloc(req->ret_objects, (req->ret_count + map->count) * sizeof(*grown));
+    if (grown == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu objects", req->ret_count);
+    }
+    req->ret_objects = grown;
+    for (size_t i = 0; i < map->count; i++) {
+        if (!rados_key_parse(map->pairs[i].key, req->id, &grown[req->ret_count])) {
+            return diag_set(&req->diag, CAIRN_E_DAMAGED, "the index holds '%s', no object's name",
+                            map->pairs[i].key);
+        }
+        req->ret_count++;
+    }
+    return 0;
+}
+
+static int list_shard(struct rados_store *store, struct store_req *req, unsigned number)
+{
+    struct object_id id = {.term = req->id.term, .step = req->id.step};
+    char after[RADOS_KEY_MAX] = "";
+    struct shard shard;
+    bool more = true;
+    int rc = 0;
+    rados_space_of(store, &req->run, shard.space);
+    rados_name_index(&req->run, &id, number, shard.object);
+    while (rc == 0 && more) {
+        struct cluster_step step = {.kind = STEP_KEYS, .key = "s/", .after = after};
+        rc = call(store, &shard, 1, &step);
+        if (rc != 0) {
+            return rc == -ENOENT ? 0 : rados_error(rc, false, "list objects", &req->diag);
+        }
+        rc = add_objects(req, &step.ret_map);
+        more = step.ret_map.more && step.ret_map.count > 0;
+        if (more) {
+            snprintf(after, sizeof(after), "%s", step.ret_map.pairs[step.ret_map.count - 1].key);
+        }
+        cluster_map_fini(&step.ret_map);
+    }
+    return rc;
+}
+
+static int compare_objects(const void *a, const void *b) { return object_id_compare(a, b); }
+
+int rados_op_list_objects(struct rados_store *store, struct store_req *req)
+{
+    req->ret_objects = calloc(1, sizeof(*req->ret_objects)); /* never NULL on success */
+    req->ret_count = 0;
+    int rc = req->ret_objects != NULL
+                 ? 0
+                 : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a list");
+    for (unsigned i = 0; rc == 0 && i < RADOS_INDEX_SHARDS; i++) {
+        rc = list_shard(store, req, i);
+    }
+    if (rc != 0) {
+        free(req->ret_objects);
+        req->ret_objects = NULL;
+    } else if (req->ret_count > 1) {
+        qsort(req->ret_objects, req->ret_count, sizeof(*req->ret_objects), compare_objects);
+    }
+    return rc;
+}
+
+int rados_op_delete_object(struct rados_store *store, struct store_req *req)
+{
+    char sealed[RADOS_KEY_MAX], dying[RADOS_KEY_MAX];
+    struct piece_table *table;
+    struct shard shard;
+    struct buf buf;
+    int rc = rados_index_find(store, req, true, &table, &req->diag);
+    if (rc != 0) {
+        return rc;
+    }
+    forget_table(store, req);
+    rados_key_object('s', &req->object, sealed);
+    rados_key_object('d', &req->object, dying);
+    shard_of(store, &req->run, &req->object, &shard);
+    buf_init(&buf, table_bytes(table->count));
+    table_encode(table, &buf);
+    rc = buf_status(&buf);
+    if (rc == 0) { /* from here on nobody sees it; what a crash leaves is under d/ */
+        struct cluster_step steps[] = {
+            {.kind = STEP_KEY_IS, .key = sealed, .data = buf.data, .bytes = buf.bytes},
+            {.kind = STEP_KEY_SET, .key = dying, .data = buf.data, .bytes = buf.bytes},
+            {.kind = STEP_KEY_REMOVE, .key = sealed}};
+        rc = call(store, &shard, 3, steps);
+        rc = rc == 0 ? 0 : rados_error(rc, true, "delete an object", &req->diag);
+    }
+    rc = rc != 0 ? rc : rados_remove_pieces(store, table, &req->diag);
+    if (rc == 0) {
+        struct cluster_step step = {.kind = STEP_KEY_REMOVE, .key = dying};
+        int removed = call(store, &shard, 1, &step);
+        rc = removed == 0 ? 0 : rados_error(removed, true, "delete an object", &req->diag);
+    }
+    buf_fini(&buf);
+    rados_table_unref(store, table);
+    return rc;
+}

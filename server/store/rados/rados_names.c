@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of RADOS objects and keys, and what librados' errors mean. Run and project names hold no
+ * '/', so each name has one reading.
+ */
+#include "rados_private.h"
+
+#include "base/digits.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void rados_space_of(const struct rados_store *store, const struct run_name *run,
+                    char ret[CLUSTER_NAMESPACE_MAX])
+{
+    snprintf(ret, CLUSTER_NAMESPACE_MAX, "%.128s/%s", store->space, run->project);
+}
+
+void rados_name_index(const struct run_name *run, const struct object_id *id, unsigned shard,
+                      char ret[CLUSTER_OBJECT_NAME_MAX])
+{
+    snprintf(ret, CLUSTER_OBJECT_NAME_MAX, "index/%s/%" PRIu64 "-%" PRIu64 "/%u", run->run,
+             id->term, id->step, shard);
+}
+
+void rados_name_piece(const struct run_name *run, const struct object_id *id, uint64_t epoch,
+                      uint32_t number, char ret[CLUSTER_OBJECT_NAME_MAX])
+{
+    snprintf(ret, CLUSTER_OBJECT_NAME_MAX,
+             "piece/%s/%" PRIu64 "-%" PRIu64 "/%u-%016" PRIx64 "-%u/%" PRIu64 "-%u", run->run,
+             id->term, id->step, id->rank, id->writer, id->sequence, epoch, number);
+}
+
+void rados_name_small(const struct store_name *name, char ret[CLUSTER_OBJECT_NAME_MAX])
+{
+    static const char *const kinds[] = {
+        [STORE_MANIFEST] = "manifest", [STORE_PART] = "part", [STORE_PAGE] = "page"};
+    snprintf(ret, CLUSTER_OBJECT_NAME_MAX, "small/%s/%" PRIu64 "-%" PRIu64 "/%s-%u-%016" PRIx64,
+             name->run.run, name->id.term, name->id.step, kinds[name->kind], name->number,
+             name->tag);
+}
+
+void rados_key_object(char state, const struct object_id *id, char ret[RADOS_KEY_MAX])
+{
+    snprintf(ret, RADOS_KEY_MAX, "%c/%u-%016" PRIx64 "-%u", state, id->rank, id->writer,
+             id->sequence);
+}
+
+void rados_key_begun(const struct object_id *id, uint64_t epoch, char ret[RADOS_KEY_MAX])
+{
+    snprintf(ret, RADOS_KEY_MAX, "u/%u-%016" PRIx64 "-%u/%" PRIu64, id->rank, id->writer,
+             id->sequence, epoch);
+}
+
+bool rados_key_parse(const char *key, struct ckpt_id ckpt, struct object_id *ret)
+{
+    const char *at = key + 2;
+    uint64_t rank, sequence, writer;
+    if (!digits_read_decimal(&at, UINT32_MAX, &rank) || !digits_skip(&at, "-") ||
+        !digits_read_hex(&at, 16, &writer) || !digits_skip(&at, "-") ||
+        !digits_parse_decimal(at, UINT32_MAX, &sequence)) {
+        return false;
+    }
+    *ret = (struct object_id){.term = ckpt.term,
+                              .step = ckpt.step,
+                              .writer = writer,
+                              .rank = (uint32_t)rank,
+                              .sequence = (uint32_t)sequence};
+    return true;
+}
+
+int rados_error(int rc, bool change, const char *what, struct diag *diag)
+{
+    switch (-rc) {
+    case ETIMEDOUT:
+        return diag_set(diag, change ? CAIRN_E_OUTCOME_UNKNOWN : CAIRN_E_TIMED_OUT,
+                        "%s: the Ceph cluster did not answer in time; look at `ceph health detail`",
+                        what);
+    case ENOENT:
+        return diag_set(diag, CAIRN_E_NOT_FOUND, "%s: not in the store", what);
+    case EEXIST:
+        return diag_set(diag, CAIRN_E_EXISTS, "%s: exists already", what);
+    case ECANCELED:
+        return diag_set(diag, CAIRN_E_CONFLICT, "%s: changed in between", what);
+    case EDQUOT:
+        return diag_set(diag, CAIRN_E_QUOTA,
+                        "%s: the pool's quota is reached; raise it with `ceph osd pool set-quota`",
+                        what);
+    case ENOSPC:
+        return diag_set(diag, CAIRN_E_NO_SPACE, "%s: the Ceph cluster is full; add OSDs or delete",
+                        what);
+    case EPERM:
+    case EACCES:
+        return diag_set(diag, CAIRN_E_DENIED,
+                        "%s: the cephx user may not; its caps need rwx on the pools and on "
+                        "namespace=<space>*",
+                        what);
+    case ESHUTDOWN: /* EBLOCKLISTED */
+        return diag_set(diag, CAIRN_E_DENIED,
+                        "%s: this client is on the cluster's blocklist; see `ceph osd blocklist "
+                        "ls`, then restart the daemon",
+                        what);
+    case EOPNOTSUPP:
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "%s: the pool takes no keys (omap): metadata needs a replicated pool, only "
+                        "data may be erasure-coded",
+                        what);
+    case ENOMEM:
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "%s: no memory", what);
+    default:
+        return diag_set(diag, CAIRN_E_IO, "%s: %s", what, strerror(-rc));
+    }
+}

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Objects. Each write becomes pieces, RADOS objects of at most RADOS_PIECE_BYTES that are written
+ * once and whole (R3, R4): that suits an erasure-coded pool, needs no order, and is where RADOS is
+ * fastest. The table of pieces goes into the index with the seal. Piece names hold the daemon's
+ * epoch, so that nothing late of an earlier daemon can be taken for ours. After any failed write
+ * the object is void. What a write that timed out leaves behind is garbage that the index names
+ * (u/).
+ */
+#include "rados_private.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { READS_AT_ONCE = 8 };
+
+struct piece_call {
+    struct cluster_call call;
+    struct cluster_step steps[2];
+    char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
+};
+
+static bool run_equal(const struct run_name *a, const struct run_name *b)
+{
+    return strcmp(a->project, b->project) == 0 && strcmp(a->run, b->run) == 0;
+}
+
+/* The lock is held. */
+static struct open_object *find_open(struct rados_store *store, const struct store_req *req)
+{
+    list_each (node, &store->open) {
+        struct open_object *object = list_item(node, struct open_object, link);
+        if (object_id_equal(&object->id, &req->object) && run_equal(&object->run, &req->run)) {
+            return object;
+        }
+    }
+    return NULL;
+}
+
+static int not_open(struct store_req *req)
+{
+    return diag_set(&req->diag, CAIRN_E_NOT_FOUND, "object %u of rank %u is not being written",
+                    req->object.sequence, req->object.rank);
+}
+
+static void free_open(struct open_object *object)
+{
+    list_remove(&object->link);
+    free(object->pieces);
+    free(object);
+}
+
+/* --- create ----------------------------------------------------------------------------------- */
+
+int rados_op_create(struct rados_store *store, struct store_req *req)
+{
+    if (req->bytes == 0 || req->bytes > LIMIT_OBJECT_BYTES) {
+        return diag_set(&req->diag, CAIRN_E_INVALID, "an object of %llu bytes",
+                        (unsigned long long)req->bytes);
+    }
+    struct open_object *object = calloc(1, sizeof(*object));
+    if (object == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for an object");
+    }
+    object->run = req->run;
+    object->id = req->object;
+    object->bytes_max = req->bytes;
+    object->busy = true; /* until the index has it */
+    list_init(&object->link);
+    pthread_mutex_lock(&store->lock);
+    bool taken = find_open(store, req) != NULL;
+    if (!taken) {
+        list_add_tail(&store->open, &object->link);
+    }
+    pthread_mutex_unlock(&store->lock);
+    int rc = taken ? diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u is being written",
+                              req->object.sequence, req->object.rank)
+                   : rados_index_begin(store, &req->run, &req->object, &req->diag);
+    pthread_mutex_lock(&store->lock);
+    object->busy = false;
+    if (rc != 0) {
+        free_open(object);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return rc;
+}
+
+/* --- write ------------------------------------------------------------------------------------ */
+
+static int check_write(const struct open_object *object, const struct store_req *req,
+                       struct diag *diag)
+{
+    if (req->offset % LIMIT_ALIGN_BYTES != 0 || req->bytes % LIMIT_ALIGN_BYTES != 0 ||
+        req->bytes == 0) {
+        return diag_set(diag, CAIRN_E_INVALID, "a write of %llu bytes at %llu is not aligned",
+                        (unsigned long long)req->bytes, (unsigned long long)req->offset);
+    }
+    if (req->offset > object->bytes_max || req->bytes > object->bytes_max - req->offset) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "a write of %llu bytes at %llu leaves the object of "
+                        "%llu",
+                        (unsigned long long)req->bytes, (unsigned long long)req->offset,
+                        (unsigned long long)object->bytes_max);
+    }
+    for (uint32_t i = 0; i < object->piece_count; i++) {
+        const struct piece *piece = &object->pieces[i];
+        if (req->offset < piece->offset + piece->bytes &&
+            piece->offset < req->offset + req->bytes) {
+            return diag_set(diag, CAIRN_E_INVALID, "a write at %llu meets an earlier one",
+                            (unsigned long long)req->offset);
+        }
+    }
+    return 0;
+}
+
+static int add_pieces(struct open_object *object, const struct store_req *req, uint32_t *ret_first,
+                      uint32_t *ret_count)
+{
+    uint32_t count = (uint32_t)((req->bytes + RADOS_PIECE_BYTES - 1) / RADOS_PIECE_BYTES);
+    if (object->piece_count + count > object->piece_cap) {
+        uint32_t cap = 2 * (object->piece_count + count);
+        struct piece *grown = realloc(object->pieces, cap * sizeof(*grown));
+        if (grown == NULL) {
+            return CAIRN_E_NO_MEMORY;
+        }
+        object->pieces = grown;
+        object->piece_cap = cap;
+    }
+    *ret_first = object->piece_count;
+    *ret_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t at = (uint64_t)i * RADOS_PIECE_BYTES;
+        uint64_t left = req->bytes - at;
+        object->pieces[object->piece_count] =
+            (struct piece){.offset = req->offset + at,
+                           .bytes = (uint32_t)(left < RADOS_PIECE_BYTES ? left : RADOS_PIECE_BYTES),
+                           .number = object->piece_count};
+        object->piece_count++;
+    }
+    return 0;
+}
+
+/* Room for the pieces in the object's table; the first number of them. */
+static int begin_write(struct rados_store *store, struct store_req *req, uint32_t *ret_first,
+                       uint32_t *ret_count)
+{
+    pthread_mutex_lock(&store->lock);
+    struct open_object *object = find_open(store, req);
+    int rc = 0;
+    if (object == NULL || object->busy) {
+        rc = not_open(req);
+    } else if (object->failed) {
+        rc = diag_set(&req->diag, CAIRN_E_IO, "object %u of rank %u is void since a write failed",
+                      req->object.sequence, req->object.rank);
+    } else {
+        rc = check_write(object, req, &req->diag);
+        if (rc == 0 && add_pieces(object, req, ret_first, ret_count) != 0) {
+            rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a write");
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+    return rc;
+}
+
+static void note_failure(struct rados_store *store, const struct store_req *req)
+{
+    pthread_mutex_lock(&store->lock);
+    struct open_object *object = find_open(store, req);
+    if (object != NULL) {
+        object->failed = true;
+    }
+    pthread_mutex_unlock(&store->lock);
+}
+
+static int write_piece(struct rados_store *store, const struct store_req *req, uint32_t number,
+                       uint64_t at)
+{
+    struct piece_call piece;
+    uint64_t left = req->bytes - at;
+    rados_space_of(store, &req->run, piece.space);
+    rados_name_piece(&req->run, &req->object, store->base.caps.epoch, number, piece.object);
+    piece.steps[0] = (struct cluster_step){.kind = STEP_CREATE};
+    piece.steps[1] = (struct cluster_step){
+        .kind = STEP_WRITE_FULL,
+        .data = (const uint8_t *)req->data + at,
+        .bytes = (size_t)(left < RADOS_PIECE_BYTES ? left : RADOS_PIECE_BYTES)};
+    piece.call = (struct cluster_call){.pool = CLUSTER_DATA,
+                                       .space = piece.space,
+                                       .object = piece.object,
+                                       .step_count = 2,
+                                       .steps = piece.steps};
+    return cluster_do(store->cluster, &piece.call);
+}
+
+int rados_op_write(struct rados_store *store, struct store_req *req)
+{
+    uint32_t first = 0, count = 0;
+    int rc = begin_write(store, req, &first, &count);
+    if (rc != 0) {
+        return rc;
+    }
+    for (uint32_t i = 0; rc == 0 && i < count; i++) {
+        rc = write_piece(store, req, first + i, (uint64_t)i * RADOS_PIECE_BYTES);
+    }
+    if (rc != 0) {
+        note_failure(store, req);
+        rc = rados_error(rc, true, "write a piece of an object", &req->diag);
+    }
+    return rc;
+}
+
+/* --- seal, abort ------------------------------------------------------------------------------ */
+
+static int compare_pieces(const void *a, const void *b)
+{
+    const struct piece *x = a, *y = b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static struct piece_table *table_of(const struct rados_store *store,
+                                    const struct open_object *object)
+{
+    struct piece_table *table =
+        calloc(1, sizeof(*table) + object->piece_count * sizeof(table->pieces[0]));
+    if (table == NULL) {
+        return NULL;
+    }
+    *table = (struct piece_table){.refs = 1,
+                                  .run = object->run,
+                                  .id = object->id,
+                                  .epoch = store->base.caps.epoch,
+                                  .count = object->piece_count};
+    if (object->piece_count > 0) {
+        memcpy(table->pieces, object->pieces, object->piece_count * sizeof(table->pieces[0]));
+        qsort(table->pieces, table->count, sizeof(table->pieces[0]), compare_pieces);
+        const struct piece *last = &table->pieces[table->count - 1];
+        table->bytes = last->offset + last->bytes;
+    }
+    return table;
+}
+
+/* Takes an object for sealing or dropping: nobody else writes, seals or drops it meanwhile. */
+static struct open_object *take(struct rados_store *store, const struct store_req *req)
+{
+    pthread_mutex_lock(&store->lock);
+    struct open_object *object = find_open(store, req);
+    object = object != NULL && !object->busy ? object : NULL;
+    if (object != NULL) {
+        object->busy = true;
+    }
+    pthread_mutex_unlock(&store->lock);
+    return object;
+}
+
+/* Not being written here: sealed already, or never begun. */
+static int seal_of_another(struct rados_store *store, struct store_req *req)
+{
+    struct piece_table *table;
+    struct diag why = DIAG_INIT;
+    int rc = rados_index_find(store, req, true, &table, &why);
+    if (rc == 0) {
+        rados_table_unref(store, table);
+        return diag_set(&req->diag, CAIRN_E_EXISTS, "object %u of rank %u is sealed already",
+                        req->object.sequence, req->object.rank);
+    }
+    return rc == CAIRN_E_NOT_FOUND ? not_open(req) : diag_copy(&req->diag, &why);
+}
+
+int rados_op_seal(struct rados_store *store, struct store_req *req)
+{
+    struct open_object *object = take(store, req);
+    if (object == NULL) {
+        return seal_of_another(store, req);
+    }
+    struct piece_table *table = table_of(store, object);
+    int rc = 0;
+    if (table == NULL) {
+        rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for an object's table");
+    } else if (object->failed) {
+        rc = diag_set(&req->diag, CAIRN_E_IO, "object %u of rank %u is void since a write failed",
+                      req->object.sequence, req->object.rank);
+    } else {
+        rc = rados_index_seal(store, table, &req->diag);
+    }
+    pthread_mutex_lock(&store->lock);
+    if (rc == 0 || rc == CAIRN_E_OUTCOME_UNKNOWN || rc == CAIRN_E_EXISTS) {
+        free_open(object); /* unknown: its pieces may be somebody's; the index tells */
+    } else {
+        object->failed = true;
+        object->busy = false;
+    }
+    pthread_mutex_unlock(&store->lock);
+    free(table);
+    return rc;
+}
+
+int rados_remove_pieces(struct rados_store *store, const struct piece_table *table,
+                        struct diag *diag)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < table->count; i++) {
+        struct piece_call piece;
+        rados_space_of(store, &table->run, piece.space);
+        rados_name_piece(&table->run, &table->id, table->epoch, table->pieces[i].number,
+                         piece.object);
+        piece.steps[0] = (struct cluster_step){.kind = STEP_REMOVE};
+        piece.call = (struct cluster_call){.pool = CLUSTER_DATA,
+                                           .space = piece.space,
+                                           .object = piece.object,
+                                           .step_count = 1,
+                                           .steps = piece.steps};
+        int removed = cluster_do(store->cluster, &piece.call);
+        rc = rc == 0 && removed != -ENOENT ? removed : rc;
+    }
+    return rc == 0 ? 0 : rados_error(rc, true, "remove pieces of an object", diag);
+}
+
+static void drop(struct rados_store *store, struct open_object *object)
+{
+    struct piece_table *table = table_of(store, object);
+    if (table != NULL && rados_remove_pieces(store, table, NULL) == 0 && !object->failed) {
+        /* A write that timed out may still land: then the entry stays, for gc. */
+        rados_index_forget(store, &object->run, &object->id);
+    }
+    free(table);
+}
+
+int rados_op_abort(struct rados_store *store, struct store_req *req)
+{
+    struct open_object *object = take(store, req);
+    if (object == NULL) {
+        return not_open(req);
+    }
+    drop(store, object);
+    pthread_mutex_lock(&store->lock);
+    free_open(object);
+    pthread_mutex_unlock(&store->lock);
+    return 0;
+}
+
+void rados_abort_all(struct rados_store *store)
+{
+    list_each_safe (node, &store->open) { /* no request is left: no lock is needed */
+        struct open_object *object = list_item(node, struct open_object, link);
+        drop(store, object);
+        free_open(object);
+    }
+}
+
+/* --- read ------------------------------------------------------------------------------------- */
+
+struct reading {
+    struct rados_store *store;
+    const struct piece_table *table;
+    uint64_t from, to; /* of the object */
+    uint8_t *data;
+};
+
+static void start_piece(const struct reading *reading, const struct piece *piece,
+                        struct piece_call *ret)
+{
+    uint64_t from = piece->offset > reading->from ? piece->offset : reading->from;
+    uint64_t end = piece->offset + piece->bytes;
+    uint64_t to = end < reading->to ? end : reading->to;
+    rados_space_of(reading->store, &reading->table->run, ret->space);
+    rados_name_piece(&reading->table->run, &reading->table->id, reading->table->epoch,
+                     piece->number, ret->object);
+    ret->steps[0] = (struct cluster_step){.kind = STEP_READ,
+                                          .offset = from - piece->offset,
+                                          .bytes = (size_t)(to - from),
+                                          .into = reading->data + (from - reading->from)};
+    ret->call = (struct cluster_call){.pool = CLUSTER_DATA,
+                                      .space = ret->space,
+                                      .object = ret->object,
+                                      .step_count = 1,
+                                      .steps = ret->steps};
+    cluster_start(reading->store->cluster, &ret->call);
+}
+
+static int wait_piece(const struct reading *reading, struct piece_call *piece)
+{
+    int rc = cluster_wait(reading->store->cluster, &piece->call);
+    return rc == 0 && piece->steps[0].ret_bytes != piece->steps[0].bytes ? -ERANGE : rc;
+}
+
+/* A few pieces at a time; all that were started are waited for. -ERANGE: a piece is too short. */
+static int read_pieces(const struct reading *reading)
+{
+    const struct piece_table *table = reading->table;
+    struct piece_call calls[READS_AT_ONCE];
+    uint32_t next = 0, waited = 0, started = 0;
+    int rc = 0;
+    while (true) {
+        while (next < table->count && started - waited < READS_AT_ONCE) {
+            const struct piece *piece = &table->pieces[next++];
+            if (piece->offset < reading->to && piece->offset + piece->bytes > reading->from) {
+                start_piece(reading, piece, &calls[started++ % READS_AT_ONCE]);
+            }
+        }
+        if (waited == started) {
+            return rc;
+        }
+        int piece_rc = wait_piece(reading, &calls[waited++ % READS_AT_ONCE]);
+        if (piece_rc != 0 && rc == 0) {
+            rc = piece_rc;
+            next = table->count;
+        }
+    }
+}
+
+static int read_table(struct rados_store *store, struct store_req *req,
+                      const struct piece_table *table, struct diag *diag)
+{
+    if (req->offset > table->bytes || req->bytes > table->bytes - req->offset) {
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "object %u of rank %u has %llu bytes; %llu at %llu were wanted",
+                        req->object.sequence, req->object.rank, (unsigned long long)table->bytes,
+                        (unsigned long long)req->bytes, (unsigned long long)req->offset);
+    }
+    struct reading reading = {.store = store,
+                              .table = table,
+                              .from = req->offset,
+                              .to = req->offset + req->bytes,
+                              .data = req->data};
+    memset(req->data, 0, req->bytes > 0 && table->count == 0 ? req->bytes : 0);
+    uint64_t covered = 0;
+    for (uint32_t i = 0; i < table->count; i++) {
+        covered += table->pieces[i].bytes;
+    }
+    if (covered != table->bytes && req->bytes > 0) {
+        memset(req->data, 0, req->bytes); /* holes read as zeros */
+    }
+    int rc = read_pieces(&reading);
+    if (rc == -ENOENT || rc == -ERANGE) {
+        return diag_set(diag, CAIRN_E_DAMAGED, "object %u of rank %u: a piece is %s",
+                        req->object.sequence, req->object.rank,
+                        rc == -ENOENT ? "missing" : "too short");
+    }
+    return rc == 0 ? 0 : rados_error(rc, false, "read an object", diag);
+}
+
+int rados_op_read(struct rados_store *store, struct store_req *req)
+{
+    struct piece_table *table;
+    int rc = rados_index_find(store, req, false, &table, &req->diag);
+    if (rc != 0) {
+        return rc;
+    }
+    struct diag why = DIAG_INIT;
+    rc = read_table(store, req, table, &why);
+    rados_table_unref(store, table);
+    if (rc == CAIRN_E_DAMAGED) { /* or was it deleted meanwhile, by another daemon? */
+        rc = rados_index_find(store, req, true, &table, &req->diag);
+        if (rc == 0) {
+            rados_table_unref(store, table);
+            rc = CAIRN_E_DAMAGED;
+        }
+    }
+    return rc == CAIRN_E_DAMAGED || (rc != 0 && req->diag.code == 0) ? diag_copy(&req->diag, &why)
+                                                                     : rc;
+}

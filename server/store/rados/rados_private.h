@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the rados store share. Locks: `lock` guards the tables (open objects, piece
+ * tables, records in memory); a record's own lock is held over its calls, so that a daemon's
+ * updates of one run go one after the other. Never both but in the order record, lock.
+ *
+ * Names in a project's namespace, in the metadata pool:
+ *   run.<run>                              the record of a run (rados_record.c)
+ *   small/<run>/<term>-<step>/<kind>-<number>-<tag>    a part, page or manifest (rados_small.c)
+ *   index/<run>/<term>-<step>/<shard>      which objects there are, and their pieces
+ * (rados_index.c) in the data pool:
+ *   piece/<run>/<term>-<step>/<rank>-<writer>-<sequence>/<epoch>-<n>
+ * In the base namespace: store (the store record), runs (omap: "project/run").
+ */
+#ifndef CAIRN_STORE_RADOS_PRIVATE_H
+#define CAIRN_STORE_RADOS_PRIVATE_H
+
+#include "store_rados.h"
+
+#include "base/list.h"
+#include "hash/hash.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum {
+    RADOS_PIECE_BYTES = 4 << 20, /* of one RADOS object: larger ones are written slower */
+    RADOS_INDEX_SHARDS = 16,     /* index objects of a checkpoint, by rank */
+    RADOS_LOG_KEPT = 128,        /* updates that a record keeps for daemons that are behind */
+    RADOS_TABLES_KEPT = 1024,    /* piece tables in memory */
+    RADOS_RUN_BUCKETS = 256,
+    RADOS_RETRIES = 64, /* of a guarded update against others */
+    RADOS_FORMAT_VERSION = 1
+};
+#define RADOS_INCOMPAT_KNOWN  UINT64_C(0)
+#define RADOS_RO_COMPAT_KNOWN UINT64_C(0)
+
+struct piece {
+    uint64_t offset;
+    uint32_t bytes, number;
+};
+
+struct piece_table { /* of a sealed object: pieces by offset, without overlap */
+    unsigned refs;
+    struct run_name run;
+    struct object_id id;
+    uint64_t epoch, bytes;
+    uint32_t count;
+    struct piece pieces[];
+};
+
+struct open_object { /* created, not sealed; known to this daemon alone */
+    struct list link;
+    struct run_name run;
+    struct object_id id;
+    uint64_t bytes_max;
+    bool failed, busy; /* busy: being sealed or aborted */
+    uint32_t piece_count, piece_cap;
+    struct piece *pieces;
+};
+
+struct rados_record { /* a cache of the record; the cluster's is the truth */
+    struct rados_record *next;
+    struct run_name run;
+    pthread_mutex_t lock;
+    char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
+    struct record *record; /* NULL: not read yet */
+    struct sha256 last;    /* of the newest update's bytes */
+    bool listed;           /* the run is in the list of runs, as made */
+};
+
+struct rados_store {
+    struct store base;
+    struct loop *loop;
+    struct work_pool *pool;
+    struct cluster *cluster;
+    char space[CLUSTER_NAMESPACE_MAX];
+    bool read_only;
+    uint64_t writer;       /* random: whose update it is (rados_record.c) */
+    _Atomic uint64_t next; /* counts this daemon's updates */
+    size_t pending;
+    pthread_mutex_t lock;
+    struct list open; /* open_object.link */
+    struct piece_table *tables[RADOS_TABLES_KEPT];
+    struct rados_record *runs[RADOS_RUN_BUCKETS];
+    struct rados_record store_record;
+    struct work close_work;
+    void (*close_done)(void *user);
+    void *close_user;
+};
+
+static inline struct rados_store *rados_of(struct store *store)
+{
+    return (struct rados_store *)store;
+}
+
+/* --- rados_names.c --- */
+void rados_space_of(const struct rados_store *store, const struct run_name *run,
+                    char ret[CLUSTER_NAMESPACE_MAX]);
+void rados_name_index(const struct run_name *run, const struct object_id *id, unsigned shard,
+                      char ret[CLUSTER_OBJECT_NAME_MAX]);
+void rados_name_piece(const struct run_name *run, const struct object_id *id, uint64_t epoch,
+                      uint32_t number, char ret[CLUSTER_OBJECT_NAME_MAX]);
+void rados_name_small(const struct store_name *name, char ret[CLUSTER_OBJECT_NAME_MAX]);
+enum { RADOS_KEY_MAX = 128 };
+/* "s/<rank>-<writer>-<sequence>": sealed; "d/...": being deleted. */
+void rados_key_object(char state, const struct object_id *id, char ret[RADOS_KEY_MAX]);
+/* "u/<rank>-<writer>-<sequence>/<epoch>": begun, not sealed. */
+void rados_key_begun(const struct object_id *id, uint64_t epoch, char ret[RADOS_KEY_MAX]);
+bool rados_key_parse(const char *key, struct ckpt_id ckpt, struct object_id *ret);
+/* A negative errno as Cairn's error; what: "write piece ...". change: a time-out leaves the outcome
+ * unknown. */
+int rados_error(int rc, bool change, const char *what, struct diag *diag);
+
+/* --- rados_index.c --- */
+int MUST_USE rados_index_begin(struct rados_store *store, const struct run_name *run,
+                               const struct object_id *id, struct diag *diag);
+int MUST_USE rados_index_seal(struct rados_store *store, const struct piece_table *table,
+                              struct diag *diag);
+void rados_index_forget(struct rados_store *store, const struct run_name *run,
+                        const struct object_id *id);
+/* A reference, to be given back; NOT_FOUND. fresh: not from memory. */
+int MUST_USE rados_index_find(struct rados_store *store, const struct store_req *req, bool fresh,
+                              struct piece_table **ret, struct diag *diag);
+void rados_table_unref(struct rados_store *store, struct piece_table *table);
+void rados_tables_free(struct rados_store *store);
+int rados_op_stat(struct rados_store *store, struct store_req *req);
+int rados_op_list_objects(struct rados_store *store, struct store_req *req);
+int rados_op_delete_object(struct rados_store *store, struct store_req *req);
+
+/* --- rados_object.c --- */
+int rados_op_create(struct rados_store *store, struct store_req *req);
+int rados_op_write(struct rados_store *store, struct store_req *req);
+int rados_op_seal(struct rados_store *store, struct store_req *req);
+int rados_op_abort(struct rados_store *store, struct store_req *req);
+int rados_op_read(struct rados_store *store, struct store_req *req);
+void rados_abort_all(struct rados_store *store);
+/* Removes pieces; what cannot be removed now is garbage that the index still names. */
+int MUST_USE rados_remove_pieces(struct rados_store *store, const struct piece_table *table,
+                                 struct diag *diag);
+
+/* --- rados_small.c --- */
+int rados_op_publish(struct rados_store *store, struct store_req *req);
+int rados_op_fetch(struct rados_store *store, struct store_req *req);
+int rados_op_delete_small(struct rados_store *store, struct store_req *req);
+
+/* --- rados_record.c --- */
+void rados_record_init(struct rados_record *rec, const char *space, const char *object);
+void rados_record_fini(struct rados_record *rec);
+/* Brings the cache up to what the cluster has. The record's lock is held. */
+int MUST_USE rados_record_refresh(struct rados_store *store, struct rados_record *rec,
+                                  struct diag *diag);
+int MUST_USE rados_record_update(struct rados_store *store, struct rados_record *rec,
+                                 const struct record_update *update, uint64_t *ret_version,
+                                 struct diag *diag);
+
+/* --- rados_runs.c --- */
+int rados_op_list_runs(struct rados_store *store, struct store_req *req);
+int rados_op_record_get(struct rados_store *store, struct store_req *req);
+int rados_op_record_update(struct rados_store *store, struct store_req *req);
+int rados_op_usage(struct rados_store *store, struct store_req *req);
+void rados_runs_free(struct rados_store *store);
+
+/* --- rados_start.c --- */
+int MUST_USE rados_start(struct rados_store *store, const struct store_rados_options *options,
+                         struct diag *diag);
+
+#endif

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A record as one RADOS object, and the guarded update as one compound operation on it, so that the
+ * fence and the commit cannot come apart (R5). Keys of its omap:
+ *
+ *   v               version u64, SHA-256 of the newest update
+ *   k/<key>         the value, crc32c of key and value
+ *   l/<version>     who made that version (writer u64, count u64), and the update as it is encoded
+ *                   (FORMAT.md 8), which names the SHA-256 of the one before; the newest 128
+ *
+ * Every update is guarded by `v` as it was read: the version only grows, so an update that was
+ * prepared for version n can take effect as n+1 or never. A daemon that is behind reads the log
+ * instead of the map.
+ *
+ * A time-out leaves the outcome unknown (R9): the operation may land later. It is resolved by
+ * making the late one impossible: an empty update takes the same version. If that wins, ours never
+ * was; if it loses, the log says who won.
+ */
+#include "rados_private.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VERSION_BYTES = 8 + 32, MAKER_BYTES = 16, KEY_MAX = 2 + LIMIT_RECORD_KEY_BYTES };
+enum { FENCE_TRIES = 3, LOAD_TRIES = 8, UPDATE_SCRATCH_BYTES = 4 * LIMIT_RECORD_UPDATE_BYTES };
+
+struct maker { /* of an update */
+    uint8_t bytes[MAKER_BYTES];
+};
+
+void rados_record_init(struct rados_record *rec, const char *space, const char *object)
+{
+    CHECK(pthread_mutex_init(&rec->lock, NULL) == 0);
+    snprintf(rec->space, sizeof(rec->space), "%s", space);
+    snprintf(rec->object, sizeof(rec->object), "%s", object);
+}
+
+void rados_record_fini(struct rados_record *rec)
+{
+    record_free(rec->record);
+    rec->record = NULL;
+    pthread_mutex_destroy(&rec->lock);
+}
+
+static void log_key(uint64_t version, char ret[KEY_MAX])
+{
+    snprintf(ret, KEY_MAX, "l/%016" PRIx64, version);
+}
+
+static void encode_version(uint64_t version, const struct sha256 *last, uint8_t ret[VERSION_BYTES])
+{
+    store_u64(ret, version);
+    memcpy(ret + 8, last->bytes, sizeof(last->bytes));
+}
+
+static int damaged(const struct rados_record *rec, const char *what, struct diag *diag)
+{
+    return diag_set(diag, CAIRN_E_DAMAGED, "the record %s/%s: %s", rec->space, rec->object, what);
+}
+
+static int call(struct rados_store *store, const struct rados_record *rec, size_t count,
+                struct cluster_step *steps)
+{
+    struct cluster_call call = {.pool = CLUSTER_META,
+                                .space = rec->space,
+                                .object = rec->object,
+                                .step_count = count,
+                                .steps = steps};
+    return cluster_do(store->cluster, &call);
+}
+
+static int failed(const struct rados_record *rec, int rc, bool change, struct diag *diag)
+{
+    char what[CLUSTER_NAMESPACE_MAX + CLUSTER_OBJECT_NAME_MAX + 32];
+    snprintf(what, sizeof(what), "the record %s/%s", rec->space, rec->object);
+    return rados_error(rc, change, what, diag);
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+static int take_version(const struct rados_record *rec, const struct cluster_map *map,
+                        uint64_t *ret_version, struct sha256 *ret_last, struct diag *diag)
+{
+    if (map->count != 1 || map->pairs[0].bytes != VERSION_BYTES) {
+        return damaged(rec, "it has no proper version", diag);
+    }
+    *ret_version = load_u64(map->pairs[0].data);
+    memcpy(ret_last->bytes, map->pairs[0].data + 8, sizeof(ret_last->bytes));
+    return 0;
+}
+
+/* One logged update on top of the cache. */
+static int replay(struct rados_record *rec, const struct cluster_pair *pair,
+                  struct scratch *scratch, struct diag *diag)
+{
+    struct record_update update;
+    uint64_t version;
+    struct sha256 previous;
+    if (pair->bytes < MAKER_BYTES) {
+        return damaged(rec, "an update in its log is cut", diag);
+    }
+    const uint8_t *data = pair->data + MAKER_BYTES;
+    size_t bytes = pair->bytes - MAKER_BYTES;
+    int rc = record_update_decode(bytes, data, scratch, &update, &version, previous.bytes, diag);
+    if (rc == 0 && (version != record_version(rec->record) + 1 ||
+                    memcmp(previous.bytes, rec->last.bytes, sizeof(previous.bytes)) != 0)) {
+        rc = damaged(rec, "an update in its log does not follow the one before", diag);
+    }
+    rc = rc != 0 ? rc : record_apply(rec->record, &update, diag);
+    if (rc == 0) {
+        rec->last = sha256(bytes, data);
+    }
+    return rc;
+}
+
+static int replay_all(struct rados_record *rec, const struct cluster_map *log, struct diag *diag)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < log->count; i++) {
+        struct scratch scratch;
+        scratch_init(&scratch, UPDATE_SCRATCH_BYTES);
+        rc = replay(rec, &log->pairs[i], &scratch, diag);
+        scratch_fini(&scratch);
+    }
+    return rc;
+}
+
+static void drop(struct rados_record *rec)
+{
+    record_free(rec->record);
+    rec->record = NULL;
+    rec->last = (struct sha256){{0}};
+}
+
+/* Reads what came behind the cached version. *ret_behind: more than the log holds. */
+static int catch_up(struct rados_store *store, struct rados_record *rec, bool *ret_behind,
+                    struct diag *diag)
+{
+    bool more = true;
+    *ret_behind = false;
+    while (more) {
+        char after[KEY_MAX];
+        uint64_t have = record_version(rec->record), version = 0;
+        struct sha256 last;
+        log_key(have, after);
+        struct cluster_step steps[] = {{.kind = STEP_KEY, .key = "v"},
+                                       {.kind = STEP_KEYS, .key = "l/", .after = after}};
+        int rc = call(store, rec, 2, steps);
+        if (rc == -ENOENT && have == 0) {
+            return 0;
+        }
+        if (rc != 0) {
+            return rc == -ENOENT ? damaged(rec, "it is gone", diag) : failed(rec, rc, false, diag);
+        }
+        struct cluster_map *log = &steps[1].ret_map;
+        more = log->more;
+        rc = take_version(rec, &steps[0].ret_map, &version, &last, diag);
+        if (rc == 0 && version < have) {
+            rc = damaged(rec, "its version went back", diag);
+        }
+        if (rc == 0 && version > have) {
+            char next[KEY_MAX];
+            log_key(have + 1, next);
+            *ret_behind = log->count == 0 || strcmp(log->pairs[0].key, next) != 0;
+            rc = *ret_behind ? 0 : replay_all(rec, log, diag);
+            more = more && !*ret_behind;
+        }
+        cluster_map_fini(&steps[0].ret_map);
+        cluster_map_fini(log);
+        if (rc != 0) {
+            drop(rec);
+            return rc;
+        }
+    }
+    return 0;
+}
+
+static int take_value(struct rados_record *rec, const struct cluster_pair *pair, struct diag *diag)
+{
+    const char *key = pair->key + 2;
+    size_t bytes = pair->bytes - 4;
+    if (pair->bytes < 4 ||
+        load_u32(pair->data + bytes) != crc32c(crc32c(0, strlen(key), key), bytes, pair->data)) {
+        char what[LIMIT_RECORD_KEY_BYTES + 48];
+        snprintf(what, sizeof(what), "the crc of its entry %s does not match", key);
+        return damaged(rec, what, diag);
+    }
+    struct record_change change = {.key = key, .value = {bytes, pair->data}};
+    struct record_update update = {.change_count = 1, .changes = &change};
+    return record_apply(rec->record, &update, diag);
+}
+
+/* The map page by page. Others may update it meanwhile: what a page misses or has too early, the
+ * log behind the version that was read first sets right (catch_up). */
+static int load_map(struct rados_store *store, struct rados_record *rec, struct diag *diag)
+{
+    char after[KEY_MAX] = "";
+    bool more = true;
+    int rc = 0;
+    while (rc == 0 && more) {
+        struct cluster_step step = {.kind = STEP_KEYS, .key = "k/", .after = after};
+        rc = call(store, rec, 1, &step);
+        if (rc != 0) {
+            return failed(rec, rc, false, diag);
+        }
+        const struct cluster_map *map = &step.ret_map;
+        for (size_t i = 0; rc == 0 && i < map->count; i++) {
+            rc = take_value(rec, &map->pairs[i], diag);
+        }
+        more = map->more && map->count > 0;
+        if (map->count > 0) {
+            snprintf(after, sizeof(after), "%s", map->pairs[map->count - 1].key);
+        }
+        cluster_map_fini(&step.ret_map);
+    }
+    return rc;
+}
+
+static int load(struct rados_store *store, struct rados_record *rec, struct diag *diag)
+{
+    struct cluster_step step = {.kind = STEP_KEY, .key = "v"};
+    uint64_t version = 0;
+    struct sha256 last = {{0}};
+    int rc = record_new(&rec->record);
+    if (rc != 0) {
+        return diag_set(diag, rc, "no memory for a record");
+    }
+    rec->last = last;
+    rc = call(store, rec, 1, &step);
+    if (rc == -ENOENT) {
+        return 0;
+    }
+    rc = rc != 0 ? failed(rec, rc, false, diag)
+                 : take_version(rec, &step.ret_map, &version, &last, diag);
+    cluster_map_fini(&step.ret_map);
+    rc = rc != 0 ? rc : load_map(store, rec, diag);
+    if (rc != 0) {
+        drop(rec);
+        return rc;
+    }
+    record_set_version(rec->record, version);
+    rec->last = last;
+    return 0;
+}
+
+int rados_record_refresh(struct rados_store *store, struct rados_record *rec, struct diag *diag)
+{
+    for (unsigned i = 0; i < LOAD_TRIES; i++) {
+        bool behind = false;
+        int rc = rec->record == NULL ? load(store, rec, diag) : 0;
+        rc = rc != 0 ? rc : catch_up(store, rec, &behind, diag);
+        if (rc != 0 || !behind) {
+            return rc;
+        }
+        drop(rec);
+    }
+    return diag_set(diag, CAIRN_E_BUSY, "the record %s/%s changes faster than it can be read",
+                    rec->space, rec->object);
+}
+
+/* --- the guarded update ----------------------------------------------------------------------- */
+
+struct attempt { /* at making version `version` */
+    uint64_t version;
+    struct maker maker;
+    struct buf log; /* maker, update */
+    struct sha256 sha256;
+    size_t count;
+    struct cluster_step *steps;
+    char (*keys)[KEY_MAX];
+    uint8_t *values; /* of k/ */
+    uint8_t was[VERSION_BYTES], will[VERSION_BYTES];
+};
+
+static struct maker next_maker(struct rados_store *store)
+{
+    struct maker maker;
+    store_u64(maker.bytes, store->writer);
+    store_u64(maker.bytes + 8, atomic_fetch_add(&store->next, 1));
+    return maker;
+}
+
+static void attempt_fini(struct attempt *attempt)
+{
+    buf_fini(&attempt->log);
+    free(attempt->steps);
+    free(attempt->keys);
+    free(attempt->values);
+}
+
+static void add_values(struct attempt *attempt, const struct record_update *update)
+{
+    uint8_t *at = attempt->values;
+    for (size_t i = 0; i < update->change_count; i++) {
+        const struct record_change *change = &update->changes[i];
+        char *key = attempt->keys[i];
+        snprintf(key, KEY_MAX, "k/%s", change->key);
+        if (change->remove) {
+            attempt->steps[attempt->count++] =
+                (struct cluster_step){.kind = STEP_KEY_REMOVE, .key = key};
+            continue;
+        }
+        uint32_t crc = crc32c(crc32c(0, strlen(change->key), change->key), change->value.bytes,
+                              change->value.data);
+        if (change->value.bytes > 0) {
+            memcpy(at, change->value.data, change->value.bytes);
+        }
+        store_u32(at + change->value.bytes, crc);
+        attempt->steps[attempt->count++] = (struct cluster_step){
+            .kind = STEP_KEY_SET, .key = key, .data = at, .bytes = change->value.bytes + 4};
+        at += change->value.bytes + 4;
+    }
+}
+
+/* The steps: the guard (create, or the version as it was), the changes, the log, the version. */
+static int prepare(struct rados_store *store, const struct rados_record *rec,
+                   const struct record_update *update, struct attempt *ret, struct diag *diag)
+{
+    size_t values = 0, changes = update->change_count;
+    for (size_t i = 0; i < changes; i++) {
+        values += update->changes[i].value.bytes + 4;
+    }
+    uint64_t was = record_version(rec->record);
+    *ret = (struct attempt){.version = was + 1, .maker = next_maker(store)};
+    buf_init(&ret->log, MAKER_BYTES + LIMIT_RECORD_UPDATE_BYTES);
+    ret->steps = calloc(changes + 4, sizeof(*ret->steps));
+    ret->keys = calloc(changes + 2, sizeof(*ret->keys));
+    ret->values = malloc(values + 1);
+    if (ret->steps == NULL || ret->keys == NULL || ret->values == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an update of a record");
+    }
+    buf_put(&ret->log, MAKER_BYTES, ret->maker.bytes);
+    record_update_encode(update, ret->version, rec->last.bytes, &ret->log);
+    if (buf_status(&ret->log) != 0) {
+        return buf_status(&ret->log); /* the caller knows which change it is */
+    }
+    ret->sha256 = sha256(ret->log.bytes - MAKER_BYTES, ret->log.data + MAKER_BYTES);
+    encode_version(was, &rec->last, ret->was);
+    encode_version(ret->version, &ret->sha256, ret->will);
+    ret->steps[ret->count++] =
+        was == 0 ? (struct cluster_step){.kind = STEP_CREATE}
+                 : (struct cluster_step){
+                       .kind = STEP_KEY_IS, .key = "v", .data = ret->was, .bytes = VERSION_BYTES};
+    add_values(ret, update);
+    char *log = ret->keys[changes], *old = ret->keys[changes + 1];
+    log_key(ret->version, log);
+    ret->steps[ret->count++] = (struct cluster_step){
+        .kind = STEP_KEY_SET, .key = log, .data = ret->log.data, .bytes = ret->log.bytes};
+    if (ret->version > RADOS_LOG_KEPT) {
+        log_key(ret->version - RADOS_LOG_KEPT, old);
+        ret->steps[ret->count++] = (struct cluster_step){.kind = STEP_KEY_REMOVE, .key = old};
+    }
+    ret->steps[ret->count++] = (struct cluster_step){
+        .kind = STEP_KEY_SET, .key = "v", .data = ret->will, .bytes = VERSION_BYTES};
+    return 0;
+}
+
+/* Who made that version? *ret_known: the log still says. */
+static int look_who(struct rados_store *store, const struct rados_record *rec,
+                    const struct attempt *attempt, bool *ret_ours, struct diag *diag)
+{
+    char key[KEY_MAX];
+    log_key(attempt->version, key);
+    struct cluster_step step = {.kind = STEP_KEY, .key = key};
+    int rc = call(store, rec, 1, &step);
+    if (rc != 0) {
+        return failed(rec, rc, false, diag);
+    }
+    const struct cluster_map *map = &step.ret_map;
+    bool known = map->count == 1 && map->pairs[0].bytes >= MAKER_BYTES;
+    *ret_ours = known && memcmp(map->pairs[0].data, attempt->maker.bytes, MAKER_BYTES) == 0;
+    cluster_map_fini(&step.ret_map);
+    return known ? 0
+                 : diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN,
+                            "the record %s/%s has moved on too far to tell whether update %" PRIu64
+                            " was made",
+                            rec->space, rec->object, attempt->version);
+}
+
+/* After a time-out: takes the version away from the attempt, or finds that it is taken. */
+static int resolve(struct rados_store *store, const struct rados_record *rec,
+                   const struct attempt *attempt, bool *ret_ours, struct diag *diag)
+{
+    static const struct record_update nothing = {0};
+    int rc = -ETIMEDOUT;
+    *ret_ours = false;
+    for (unsigned i = 0; rc == -ETIMEDOUT && i < FENCE_TRIES; i++) {
+        struct attempt fence;
+        int prepared = prepare(store, rec, &nothing, &fence, diag);
+        rc = prepared == 0 ? call(store, rec, fence.count, fence.steps) : 0;
+        attempt_fini(&fence);
+        if (prepared != 0) {
+            return prepared;
+        }
+    }
+    if (rc == 0) {
+        return 0; /* nobody will ever make this version again */
+    }
+    return rc == -ECANCELED || rc == -EEXIST ? look_who(store, rec, attempt, ret_ours, diag)
+                                             : failed(rec, rc, true, diag);
+}
+
+/* The cluster has it: now the cache. If it cannot follow, it is dropped and read anew. */
+static void adopt(struct rados_record *rec, const struct record_update *update,
+                  const struct attempt *attempt)
+{
+    struct record_update changes = *update;
+    changes.guard_count = 0;
+    if (record_apply(rec->record, &changes, NULL) == 0) {
+        rec->last = attempt->sha256;
+    } else {
+        drop(rec);
+    }
+}
+
+static int would_fit(const struct rados_record *rec, const struct record_update *update,
+                     struct diag *diag)
+{
+    struct record *copy;
+    int rc = record_clone(rec->record, &copy);
+    if (rc != 0) {
+        return diag_set(diag, rc, "no memory for an update of a record");
+    }
+    rc = record_apply(copy, update, diag);
+    record_free(copy);
+    return rc;
+}
+
+/* 0 with *ret_version; CONFLICT of guards; AGAIN: others were faster. */
+static int try_update(struct rados_store *store, struct rados_record *rec,
+                      const struct record_update *update, uint64_t *ret_version, struct diag *diag)
+{
+    struct attempt attempt;
+    bool ours = false;
+    int rc = prepare(store, rec, update, &attempt, diag);
+    if (rc != 0) {
+        int why = would_fit(rec, update, diag);
+        rc = why != 0 ? why : rc;
+    } else if (record_bytes(rec->record) + attempt.log.bytes > LIMIT_RECORD_BYTES) {
+        rc = would_fit(rec, update, diag);
+    }
+    if (rc == 0) {
+        int made = call(store, rec, attempt.count, attempt.steps);
+        if (made == -ETIMEDOUT) {
+            rc = resolve(store, rec, &attempt, &ours, diag);
+            rc = rc == 0 && !ours ? CAIRN_E_AGAIN : rc;
+        } else if (made == -ECANCELED || made == -EEXIST) {
+            rc = CAIRN_E_AGAIN;
+        } else {
+            rc = made == 0 ? 0 : failed(rec, made, true, diag);
+        }
+    }
+    if (rc == 0) {
+        *ret_version = attempt.version;
+        adopt(rec, update, &attempt);
+    }
+    attempt_fini(&attempt);
+    return rc;
+}
+
+int rados_record_update(struct rados_store *store, struct rados_record *rec,
+                        const struct record_update *update, uint64_t *ret_version,
+                        struct diag *diag)
+{
+    bool fresh = rec->record == NULL;
+    int rc = fresh ? rados_record_refresh(store, rec, diag) : 0;
+    for (unsigned i = 0; rc == 0 && i < RADOS_RETRIES; i++) {
+        if (!record_guards_hold(rec->record, update, fresh ? diag : NULL)) {
+            if (fresh) {
+                return CAIRN_E_CONFLICT;
+            }
+        } else {
+            rc = try_update(store, rec, update, ret_version, diag);
+            if (rc != CAIRN_E_AGAIN) {
+                if (rc != 0) {
+                    drop(rec);
+                }
+                return rc;
+            }
+        }
+        rc = rados_record_refresh(store, rec, diag);
+        fresh = true;
+    }
+    return rc != 0
+               ? rc
+               : diag_set(diag, CAIRN_E_BUSY, "the record %s/%s: %d updates by others came first",
+                          rec->space, rec->object, RADOS_RETRIES);
+}

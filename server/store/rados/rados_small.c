@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Small things (parts, pages, manifests): one RADOS object each, made exclusively with all its
+ * bytes in one operation. A part may be larger than an operation may be: what does not fit goes
+ * into tails with a name drawn for this try, which are there before the head that names them.
+ *
+ * The head: magic, bytes of the whole, tail name, bytes per tail (all u64), then the first bytes.
+ */
+#include "rados_private.h"
+
+#include "base/buf.h"
+#include "base/check.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD_BYTES = 32, HEAD_DATA_BYTES = 4 << 20, TAIL_BYTES = 16 << 20 };
+#define HEAD_MAGIC UINT64_C(0x31304c4c414d5343) /* "CSMALL01" */
+
+struct small { /* where one lies */
+    char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
+    char tail[CLUSTER_OBJECT_NAME_MAX + 48];
+};
+
+static void place_of(const struct rados_store *store, const struct store_name *name,
+                     struct small *ret)
+{
+    rados_space_of(store, &name->run, ret->space);
+    rados_name_small(name, ret->object);
+}
+
+static const char *tail_of(struct small *small, uint64_t name, uint64_t number)
+{
+    snprintf(small->tail, sizeof(small->tail), "%s+%016" PRIx64 "-%" PRIu64, small->object, name,
+             number);
+    return small->tail;
+}
+
+static int call(struct rados_store *store, const struct small *small, const char *object,
+                size_t count, struct cluster_step *steps)
+{
+    struct cluster_call call = {.pool = CLUSTER_META,
+                                .space = small->space,
+                                .object = object,
+                                .step_count = count,
+                                .steps = steps};
+    return cluster_do(store->cluster, &call);
+}
+
+static int make(struct rados_store *store, const struct small *small, const char *object,
+                struct record_value bytes)
+{
+    struct cluster_step steps[] = {
+        {.kind = STEP_CREATE}, {.kind = STEP_WRITE_FULL, .data = bytes.data, .bytes = bytes.bytes}};
+    return call(store, small, object, 2, steps);
+}
+
+static void remove_tails(struct rados_store *store, struct small *small, uint64_t name,
+                         uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        struct cluster_step step = {.kind = STEP_REMOVE};
+        err_ignore(call(store, small, tail_of(small, name, i), 1, &step)); /* named by nothing */
+    }
+}
+
+/* --- publish ---------------------------------------------------------------------------------- */
+
+static int write_tails(struct rados_store *store, struct small *small, const struct store_req *req,
+                       uint64_t name)
+{
+    uint64_t at = HEAD_DATA_BYTES;
+    int rc = 0;
+    for (uint64_t i = 0; rc == 0 && at < req->bytes; i++) {
+        uint64_t left = req->bytes - at;
+        struct record_value bytes = {.bytes = (size_t)(left < TAIL_BYTES ? left : TAIL_BYTES),
+                                     .data = (const uint8_t *)req->data + at};
+        rc = make(store, small, tail_of(small, name, i), bytes);
+        if (rc == -ETIMEDOUT) {
+            rc = -EAGAIN; /* nothing refers to it: this is no unknown outcome */
+        }
+        at += bytes.bytes;
+    }
+    return rc;
+}
+
+static uint64_t tail_count(uint64_t bytes)
+{
+    return bytes > HEAD_DATA_BYTES ? (bytes - HEAD_DATA_BYTES + TAIL_BYTES - 1) / TAIL_BYTES : 0;
+}
+
+int rados_op_publish(struct rados_store *store, struct store_req *req)
+{
+    struct small small;
+    size_t inside = req->bytes < HEAD_DATA_BYTES ? (size_t)req->bytes : HEAD_DATA_BYTES;
+    uint64_t name = store->writer ^ atomic_fetch_add(&store->next, 1);
+    uint8_t *head = malloc(HEAD_BYTES + inside);
+    if (head == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to publish %zu bytes", inside);
+    }
+    place_of(store, &req->name, &small);
+    store_u64(head, HEAD_MAGIC);
+    store_u64(head + 8, req->bytes);
+    store_u64(head + 16, name);
+    store_u64(head + 24, TAIL_BYTES);
+    if (inside > 0) {
+        memcpy(head + HEAD_BYTES, req->data, inside);
+    }
+    int rc = write_tails(store, &small, req, name);
+    rc = rc != 0 ? rc
+                 : make(store, &small, small.object,
+                        (struct record_value){.bytes = HEAD_BYTES + inside, .data = head});
+    free(head);
+    if (rc != 0 && rc != -ETIMEDOUT) {
+        remove_tails(store, &small, name, tail_count(req->bytes));
+    }
+    return rc == 0 ? 0 : rados_error(rc, true, small.object, &req->diag);
+}
+
+/* --- fetch ------------------------------------------------------------------------------------ */
+
+struct head {
+    uint64_t bytes, tail_name, tail_bytes;
+};
+
+static int damaged(const struct small *small, const char *what, struct diag *diag)
+{
+    return diag_set(diag, CAIRN_E_DAMAGED, "%s/%s: %s", small->space, small->object, what);
+}
+
+static int read_tails(struct rados_store *store, struct small *small, const struct head *head,
+                      uint8_t *data, struct diag *diag)
+{
+    uint64_t at = HEAD_DATA_BYTES;
+    for (uint64_t i = 0; at < head->bytes; i++) {
+        uint64_t left = head->bytes - at;
+        struct cluster_step step = {.kind = STEP_READ,
+                                    .bytes =
+                                        (size_t)(left < head->tail_bytes ? left : head->tail_bytes),
+                                    .into = data + at};
+        int rc = call(store, small, tail_of(small, head->tail_name, i), 1, &step);
+        if (rc == -ENOENT || (rc == 0 && step.ret_bytes != step.bytes)) {
+            return damaged(small, "a tail is missing or too short", diag);
+        }
+        if (rc != 0) {
+            return rados_error(rc, false, small->object, diag);
+        }
+        at += step.bytes;
+    }
+    return 0;
+}
+
+static int read_head(struct rados_store *store, const struct small *small, uint8_t *room,
+                     struct head *ret, struct diag *diag)
+{
+    struct cluster_step step = {
+        .kind = STEP_READ, .bytes = HEAD_BYTES + HEAD_DATA_BYTES, .into = room};
+    int rc = call(store, small, small->object, 1, &step);
+    if (rc != 0) {
+        return rados_error(rc, false, small->object, diag);
+    }
+    if (step.ret_bytes < HEAD_BYTES || load_u64(room) != HEAD_MAGIC) {
+        return damaged(small, "no proper head", diag);
+    }
+    *ret = (struct head){.bytes = load_u64(room + 8),
+                         .tail_name = load_u64(room + 16),
+                         .tail_bytes = load_u64(room + 24)};
+    uint64_t inside = ret->bytes < HEAD_DATA_BYTES ? ret->bytes : HEAD_DATA_BYTES;
+    if (ret->bytes > LIMIT_PART_BYTES || step.ret_bytes != HEAD_BYTES + inside ||
+        ret->tail_bytes == 0) {
+        return damaged(small, "its length is not what its head says", diag);
+    }
+    return 0;
+}
+
+int rados_op_fetch(struct rados_store *store, struct store_req *req)
+{
+    struct small small;
+    struct head head;
+    uint8_t *data = NULL, *room = malloc(HEAD_BYTES + HEAD_DATA_BYTES);
+    place_of(store, &req->name, &small);
+    int rc = room != NULL ? read_head(store, &small, room, &head, &req->diag)
+                          : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to fetch");
+    if (rc == 0) {
+        data = malloc(head.bytes + 1);
+        rc = data != NULL ? 0 : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to fetch");
+    }
+    if (rc == 0) {
+        memcpy(data, room + HEAD_BYTES,
+               head.bytes < HEAD_DATA_BYTES ? head.bytes : HEAD_DATA_BYTES);
+        rc = read_tails(store, &small, &head, data, &req->diag);
+    }
+    free(room);
+    if (rc != 0) {
+        free(data);
+        return rc;
+    }
+    req->ret_data = data;
+    req->ret_bytes = head.bytes;
+    return 0;
+}
+
+int rados_op_delete_small(struct rados_store *store, struct store_req *req)
+{
+    struct small small;
+    struct head head;
+    uint8_t *room = malloc(HEAD_BYTES + HEAD_DATA_BYTES);
+    place_of(store, &req->name, &small);
+    int rc = room != NULL ? read_head(store, &small, room, &head, &req->diag)
+                          : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to delete");
+    free(room);
+    if (rc != 0 && rc != CAIRN_E_DAMAGED) {
+        return rc;
+    }
+    struct cluster_step step = {.kind = STEP_REMOVE};
+    int removed = call(store, &small, small.object, 1, &step);
+    if (removed != 0) {
+        diag_clear(&req->diag);
+        return rados_error(removed, true, small.object, &req->diag);
+    }
+    if (rc == 0) {
+        remove_tails(store, &small, head.tail_name, tail_count(head.bytes));
+    }
+    diag_clear(&req->diag);
+    return 0;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * store_rados: the store on a Ceph cluster. Any number of daemons on it at once; what one knows and
+ * the cluster does not is only a cache. Straight-line blocking code over struct cluster, run on a
+ * work pool whose threads are the depth. Layout and the rules R1 to R18 that it keeps:
+ * server/store/README.md.
+ */
+#ifndef CAIRN_STORE_RADOS_H
+#define CAIRN_STORE_RADOS_H
+
+#include "cluster.h"
+#include "env/work.h"
+#include "store/store.h"
+
+struct store_rados_options {
+    struct loop *loop;       /* where operations complete */
+    struct work_pool *pool;  /* its threads wait for the cluster: 16 and more */
+    struct cluster *cluster; /* closed with the store, also when opening fails */
+    const char *space; /* RADOS namespace, and the start of those of projects; NULL: "cairn" */
+    bool create;       /* make the store where there is none */
+    bool read_only;    /* writes nothing at all */
+    const struct uuid *expected_uuid; /* NULL: any; otherwise another store is STORE_MISMATCH */
+};
+
+/* Opens the store; blocks the caller for a few round trips. NO_STORE, STORE_FEATURES,
+ * STORE_MISMATCH, UNSUPPORTED (an erasure-coded pool for metadata), DENIED, TIMED_OUT, IO. */
+int MUST_USE store_rados_new(const struct store_rados_options *options, struct store **ret,
+                             struct diag *diag);
+
+#endif

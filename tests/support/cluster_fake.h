@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cluster_fake: RADOS in memory behind struct cluster, with the bad habits of the real one on
+ * demand. The medium outlives its clients and may have several, so that restarts and several
+ * daemons on one cluster can be tested. Any thread.
+ */
+#ifndef CAIRN_TEST_CLUSTER_FAKE_H
+#define CAIRN_TEST_CLUSTER_FAKE_H
+
+#include "store/rados/cluster.h"
+
+struct fake_medium;
+
+struct fake_medium *fake_medium_new(void);
+void fake_medium_free(struct fake_medium *medium);
+struct cluster *fake_cluster_new(struct fake_medium *medium);
+
+enum fake_fault {
+    FAKE_LOST,       /* ETIMEDOUT, and it never happens */
+    FAKE_UNANSWERED, /* ETIMEDOUT, and it happened */
+    FAKE_LATE,       /* ETIMEDOUT, and it happens after `later` further calls */
+    FAKE_REFUSED,    /* the errno of `error`, and it did not happen */
+    FAKE_FAULTS
+};
+
+struct fake_plan {
+    uint64_t seed;
+    unsigned percent[FAKE_FAULTS]; /* of the changing calls; REFUSED: of all */
+    unsigned later_max;            /* 1 to this many calls */
+    int error;                     /* of FAKE_REFUSED: ENOSPC, EDQUOT, EACCES ... */
+};
+/* NULL: no faults. Late ones that wait still land in their time. */
+void fake_medium_plan(struct fake_medium *medium, const struct fake_plan *plan);
+/* All late ones land now. */
+void fake_medium_settle(struct fake_medium *medium);
+/* The data pool is erasure-coded by nature; so is the metadata pool, if told: no keys. */
+void fake_medium_erasure_coded_meta(struct fake_medium *medium, bool is);
+/* Bytes that may be stored in all; 0: no bound. Beyond: ENOSPC. */
+void fake_medium_capacity(struct fake_medium *medium, uint64_t bytes);
+
+size_t fake_medium_objects(struct fake_medium *medium); /* alive, of both pools */
+uint64_t fake_medium_calls(struct fake_medium *medium); /* so far: round trips */
+uint64_t fake_medium_landed_late(struct fake_medium *medium);
+
+#endif

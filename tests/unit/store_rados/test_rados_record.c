@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: the guarded update happens once or not at all, and whoever asked knows which (R5, R9), with
+ * several daemons on one cluster that loses answers, loses operations, and carries some out long
+ * after it has said that they timed out. Method: a counter that is only ever raised under a guard
+ * on its value; every update that was answered with success is counted.
+ */
+#include "store/store_bed.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DAEMONS = 3 };
+
+struct daemons {
+    struct bed beds[DAEMONS];
+};
+
+static void daemons_open(struct daemons *daemons)
+{
+    for (size_t i = 0; i < DAEMONS; i++) {
+        bed_init(&daemons->beds[i], BED_RADOS, "", 1);
+        if (i > 0) {
+            fake_medium_free(daemons->beds[i].cluster);
+            daemons->beds[i].cluster = daemons->beds[0].cluster;
+        }
+        bed_open_ok(&daemons->beds[i]);
+    }
+}
+
+static void daemons_close(struct daemons *daemons)
+{
+    for (size_t i = DAEMONS; i-- > 0;) {
+        struct fake_medium *medium = daemons->beds[0].cluster;
+        bed_close(&daemons->beds[i]);
+        daemons->beds[i].cluster = i > 0 ? NULL : medium;
+        bed_fini(&daemons->beds[i]);
+    }
+}
+
+static unsigned counter_of(struct bed *bed)
+{
+    struct record *record;
+    struct record_value value;
+    char text[16] = "0";
+    assert_int_equal(bed_record(bed, &record), 0);
+    if (record_get(record, "counter", &value)) {
+        assert_in_range(value.bytes, 1, sizeof(text) - 1);
+        memcpy(text, value.data, value.bytes);
+        text[value.bytes] = 0;
+    }
+    record_free(record);
+    return (unsigned)strtoul(text, NULL, 10);
+}
+
+static int raise_counter(struct bed *bed, unsigned from)
+{
+    char was[16], will[16];
+    snprintf(was, sizeof(was), "%u", from);
+    snprintf(will, sizeof(will), "%u", from + 1);
+    struct bed_change change = {"counter", will, true, from == 0 ? NULL : was};
+    return bed_update(bed, &change, NULL);
+}
+
+/* Goal: a thousand races for the same transition, one winner each. */
+static void a_race_has_one_winner(void **state)
+{
+    struct daemons daemons;
+    (void)state;
+    daemons_open(&daemons);
+    for (unsigned round = 0; round < 1000; round++) {
+        unsigned winners = 0;
+        for (size_t i = 0; i < DAEMONS; i++) {
+            int rc = raise_counter(&daemons.beds[(i + round) % DAEMONS], round);
+            assert_true(rc == 0 || rc == CAIRN_E_CONFLICT);
+            winners += rc == 0;
+        }
+        assert_int_equal(winners, 1);
+    }
+    assert_int_equal(counter_of(&daemons.beds[0]), 1000);
+    daemons_close(&daemons);
+}
+
+static void one_bad_cluster(uint64_t seed)
+{
+    struct daemons daemons;
+    unsigned made = 0, unknown = 0, known = 0;
+    const struct fake_plan plan = {
+        .seed = seed,
+        .percent = {[FAKE_LOST] = 8, [FAKE_UNANSWERED] = 8, [FAKE_LATE] = 12},
+        .later_max = 40};
+    daemons_open(&daemons);
+    fake_medium_plan(daemons.beds[0].cluster, &plan);
+    for (unsigned i = 0; i < 300; i++) {
+        struct bed *bed = &daemons.beds[(i * 7 + seed) % DAEMONS];
+        int rc = raise_counter(bed, known);
+        made += rc == 0;
+        unknown += rc == CAIRN_E_OUTCOME_UNKNOWN;
+        assert_true(rc == 0 || rc == CAIRN_E_CONFLICT || rc == CAIRN_E_OUTCOME_UNKNOWN);
+        unsigned now = counter_of(bed);
+        assert_in_range(now, made, made + unknown);
+        assert_true(now >= known); /* never back */
+        known = now;
+    }
+    fake_medium_plan(daemons.beds[0].cluster, NULL);
+    fake_medium_settle(daemons.beds[0].cluster);
+    for (size_t i = 0; i < DAEMONS; i++) {
+        assert_in_range(counter_of(&daemons.beds[i]), made, made + unknown);
+        assert_int_equal(counter_of(&daemons.beds[i]), counter_of(&daemons.beds[0]));
+    }
+    assert_true(made > 200); /* it gets on all the same */
+    daemons_close(&daemons);
+}
+
+/* Goal: what was answered is what happened, whatever the cluster loses, hides or does late. */
+static void answers_are_true_on_a_bad_cluster(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        one_bad_cluster(seed);
+    }
+}
+
+/* Goal: after "not made" the late operation finds its version taken. */
+static void a_late_update_finds_the_door_shut(void **state)
+{
+    struct daemons daemons;
+    const struct fake_plan late = {.seed = 1, .percent = {[FAKE_LATE] = 100}, .later_max = 1000};
+    (void)state;
+    daemons_open(&daemons);
+    struct bed *a = &daemons.beds[0], *b = &daemons.beds[1];
+    assert_int_equal(raise_counter(a, 0), 0);
+    assert_int_equal(counter_of(b), 1);
+    fake_medium_plan(a->cluster, &late);
+    assert_int_equal(raise_counter(a, 1), CAIRN_E_OUTCOME_UNKNOWN); /* its fences are late too */
+    fake_medium_plan(a->cluster, NULL);
+    assert_int_equal(raise_counter(b, 1), 0); /* somebody else takes the version */
+    fake_medium_settle(a->cluster);
+    assert_int_equal(counter_of(a), 2);
+    assert_int_equal(counter_of(b), 2);
+    assert_int_equal(fake_medium_landed_late(a->cluster), 0);
+    daemons_close(&daemons);
+}
+
+/* Goal: a daemon that slept reads what it missed, by the log or, beyond it, from the map. */
+static void a_daemon_that_slept_catches_up(void **state)
+{
+    struct daemons daemons;
+    (void)state;
+    daemons_open(&daemons);
+    assert_int_equal(counter_of(&daemons.beds[1]), 0);
+    unsigned at = 0;
+    for (unsigned missed = 1; missed <= 400; missed = missed * 3 + 1) {
+        for (unsigned i = 0; i < missed; i++, at++) {
+            assert_int_equal(raise_counter(&daemons.beds[0], at), 0);
+        }
+        assert_int_equal(counter_of(&daemons.beds[1]), at);
+        assert_int_equal(bed_version(&daemons.beds[1]), at);
+    }
+    daemons_close(&daemons);
+}
+
+/* Goal: the cost: one round trip for an update, one for a look, when nobody interferes. */
+static void round_trips_are_few(void **state)
+{
+    struct daemons daemons;
+    (void)state;
+    daemons_open(&daemons);
+    struct bed *bed = &daemons.beds[0];
+    assert_int_equal(raise_counter(bed, 0), 0);
+    uint64_t before = fake_medium_calls(bed->cluster);
+    assert_int_equal(raise_counter(bed, 1), 0);
+    assert_int_equal(fake_medium_calls(bed->cluster) - before, 1);
+    assert_int_equal(counter_of(bed), 2);
+    assert_int_equal(fake_medium_calls(bed->cluster) - before, 2);
+    daemons_close(&daemons);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_race_has_one_winner),
+        cmocka_unit_test(answers_are_true_on_a_bad_cluster),
+        cmocka_unit_test(a_late_update_finds_the_door_shut),
+        cmocka_unit_test(a_daemon_that_slept_catches_up),
+        cmocka_unit_test(round_trips_are_few),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
