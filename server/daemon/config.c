@@ -11,6 +11,7 @@
 #include "daemon/config_value.h"
 #include "env/net.h"
 #include "hash/hash.h"
+#include "store/open/store_open.h"
 
 #include <errno.h>
 #include <ini.h>
@@ -284,9 +285,12 @@ static int check_words(const struct config *config, struct diag *diag)
 
 int config_check(const struct config *config, struct diag *diag)
 {
-    if (strncmp(config->store_url, "dir:/", 5) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG,
-                        "[store] url: '%s': say where checkpoints live, as dir:/absolute/path",
+    if (store_url_check(config->store_url, diag) != 0) {
+        diag_add(diag, "[store] url");
+        return CAIRN_E_CONFIG;
+    }
+    if (strncmp(config->store_url, "dir:", 4) == 0 && config->store_url[4] != '/') {
+        return diag_set(diag, CAIRN_E_CONFIG, "[store] url: '%s': an absolute path is wanted",
                         config->store_url);
     }
     if (config->listen_unix[0] == '\0' && config->listen_tcp[0] == '\0') {

@@ -8,10 +8,9 @@
 
 #include "base/log.h"
 #include "daemon/listeners.h"
-#include "env/vfs.h"
 #include "hash/hash.h"
 #include "session/server.h"
-#include "store/dir/store_dir.h"
+#include "store/open/store_open.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -22,6 +21,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+/* How often the record is read while something waits for what another daemon may write. */
+enum { SHARED_POLL_MS = 100 };
 
 struct daemon {
     const struct config *config;
@@ -172,20 +174,18 @@ static int open_store(struct daemon *daemon)
     struct uuid uuid;
     bool expected =
         config->store_uuid[0] != '\0' && hex_decode(sizeof(uuid), config->store_uuid, &uuid);
-    struct store_dir_options options = {.loop = daemon->loop,
-                                        .pool = daemon->store_pool,
-                                        .vfs = vfs_posix(),
-                                        .path = config->store_url + strlen("dir:"),
-                                        .create = config->store_create,
-                                        .force_fs = config->store_force,
-                                        .expected_uuid = expected ? &uuid : NULL,
-                                        .reserve_bytes = config->store_reserve};
-    int status = store_dir_new(&options, &daemon->store, &daemon->diag);
+    struct store_open_options options = {.loop = daemon->loop,
+                                         .pool = daemon->store_pool,
+                                         .url = config->store_url,
+                                         .create = config->store_create,
+                                         .force_fs = config->store_force,
+                                         .expected_uuid = expected ? &uuid : NULL,
+                                         .reserve_bytes = config->store_reserve};
+    int status = store_open(&options, &daemon->store, &daemon->diag);
     if (status == CAIRN_E_DENIED) {
-        diag_add(&daemon->diag, "may user %lu write in %s?", (unsigned long)geteuid(),
-                 options.path);
+        diag_add(&daemon->diag, "may user %lu write in %s?", (unsigned long)geteuid(), options.url);
     } else if (status != 0) {
-        diag_add(&daemon->diag, "open the store %s", options.path);
+        diag_add(&daemon->diag, "open the store %s", options.url);
     }
     return status;
 }
@@ -201,7 +201,8 @@ static int open_catalog(struct daemon *daemon)
                                       .full_every =
                                           (uint32_t)min_u64(config->full_every, UINT32_MAX),
                                       .pool = daemon->verify_pool,
-                                      .cache_bytes = config->cache_bytes};
+                                      .cache_bytes = config->cache_bytes,
+                                      .poll_ms = daemon->store->caps.shared ? SHARED_POLL_MS : 0};
     return catalog_new(daemon->loop, daemon->store, &options, &daemon->catalog);
 }
 
@@ -217,8 +218,11 @@ static int start(struct daemon *daemon)
         status = net_uv_new(daemon->loop, &daemon->net, &daemon->diag);
     }
     if (status == 0) {
-        status = work_threads_new(daemon->loop, (unsigned)config->store_threads, "cairn-store",
-                                  &daemon->store_pool, &daemon->diag);
+        unsigned threads = (unsigned)config->store_threads;
+        unsigned least = store_url_threads_min(config->store_url);
+        threads = threads > least ? threads : least;
+        status = work_threads_new(daemon->loop, threads, "cairn-store", &daemon->store_pool,
+                                  &daemon->diag);
     }
     if (status == 0) {
         status = work_threads_new(daemon->loop, (unsigned)config->verify_threads, "cairn-verify",

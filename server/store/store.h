@@ -102,6 +102,7 @@ struct store_caps {
     uint64_t object_bytes_preferred; /* how large an object should become */
     uint32_t align_bytes;            /* of WRITE's offset, length and memory */
     bool redundant;                  /* survives one media fault by itself */
+    bool shared;                     /* other daemons may write to it at the same time */
     char name[16];                   /* "dir", "memory" */
     struct uuid uuid;                /* of the store record */
     uint64_t epoch;                  /* raised at every start of a daemon on it */

@@ -44,7 +44,8 @@ struct option {
 static const struct option options[] = {
     {OPT_SERVER, "server", "HOST:PORT", 0,
      "the server (or unix:/path); also in RUN as cairn://HOST:PORT/project/run"},
-    {OPT_STORE, "store", "dir:/PATH", 0, "read the store itself, without a server"},
+    {OPT_STORE, "store", "URL", 0,
+     "read the store itself, without a server: dir:/PATH or rados:POOL[/NAMESPACE][?conf=FILE]"},
     {OPT_CA, "ca-file", "FILE", 0, "use TLS; the server's certificate must be of this authority"},
     {OPT_CERT, "cert-file", "FILE", 0, "this client's certificate"},
     {OPT_KEY, "key-file", "FILE", 0, "its private key"},

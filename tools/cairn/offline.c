@@ -4,9 +4,8 @@
  */
 #include "offline.h"
 
-#include "env/vfs.h"
 #include "session/server.h"
-#include "store/dir/store_dir.h"
+#include "store/open/store_open.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +18,7 @@ enum { BUFFER_BYTES = 32 << 20, NEVER_MS = 1 << 30 };
 struct offline {
     struct loop *loop;
     struct net *net;
-    struct work_pool *pool;
+    struct work_pool *pool, *store_pool;
     struct store *store;
     struct catalog *catalog;
     struct server *server;
@@ -41,15 +40,14 @@ static void on_ready(void *user, int status, const struct diag *diag)
 
 static int open_store(struct offline *offline, const char *store, struct diag *diag)
 {
-    if (strncmp(store, "dir:", 4) != 0 || store[4] == '\0') {
-        return diag_set(diag, CAIRN_E_INVALID, "--store %s: write dir:/path", store);
+    int status = store_url_check(store, diag);
+    if (status == 0) {
+        status = work_threads_new(offline->loop, store_url_threads_min(store) + 1, "cairn-store",
+                                  &offline->store_pool, diag);
     }
-    struct store_dir_options options = {.loop = offline->loop,
-                                        .pool = offline->pool,
-                                        .vfs = vfs_posix(),
-                                        .path = store + 4,
-                                        .read_only = true};
-    return store_dir_new(&options, &offline->store, diag);
+    struct store_open_options options = {
+        .loop = offline->loop, .pool = offline->store_pool, .url = store, .read_only = true};
+    return status != 0 ? status : store_open(&options, &offline->store, diag);
 }
 
 static int open_catalog(struct offline *offline, struct diag *diag)
@@ -132,6 +130,7 @@ void offline_free(struct offline *offline)
         store_close(offline->store, on_closed, offline);
         wait_closed(offline);
     }
+    work_threads_free(offline->store_pool);
     free(offline);
 }
 

@@ -11,7 +11,8 @@
 
 struct offline;
 
-/* store: "dir:/path". offline_new blocks while it opens. NO_STORE, STORE_FEATURES, DAMAGED, DENIED
+/* store: a URL as store_open.h says. offline_new blocks while it opens. NO_STORE, STORE_FEATURES,
+ * DAMAGED, DENIED
  * ... */
 struct offline_options {
     struct loop *loop;

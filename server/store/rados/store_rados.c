@@ -117,6 +117,7 @@ int store_rados_new(const struct store_rados_options *options, struct store **re
     store->base.caps = (struct store_caps){.object_bytes_preferred = MIB(64),
                                            .align_bytes = LIMIT_ALIGN_BYTES,
                                            .redundant = true,
+                                           .shared = true,
                                            .name = "rados"};
     store->loop = options->loop;
     store->pool = options->pool;
