@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from ranks import Ranks
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -85,3 +87,20 @@ def url(daemon):
     global _runs
     _runs += 1
     return daemon.url(f"t{_runs}")
+
+
+def _pool(world):
+    pool = Ranks(world)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def ranks2():
+    """Two processes under gloo; see ranks.py."""
+    yield from _pool(2)
+
+
+@pytest.fixture(scope="session")
+def ranks4():
+    yield from _pool(4)

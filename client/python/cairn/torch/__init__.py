@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
-from .checkpointer import Checkpointer, PerRank, per_rank, warm_ddp
+from .checkpointer import Checkpointer, warm_ddp
 from .futures import Future, Restored, SaveHandle
-from .parts import CairnWarning
+from .local import PerRank, per_rank
+from .part import CairnWarning
 
 __all__ = ["CairnWarning", "Checkpointer", "Future", "PerRank", "Restored", "SaveHandle", "per_rank", "warm_ddp"]

@@ -2,19 +2,22 @@
 """Tensors and ndarrays as memory: which can be stored, where they lie, whether two hold the same bits.
 
 Stored are dense tensors of the element types in ``TORCH_NAMES``, at any strides, on the CPU in place or from
-a device by a copy. Conjugate and negative views are resolved. Refused by name: sparse, quantized, nested and
-meta tensors, subclasses (DTensor among them), element types that Cairn does not know, more than 8 dimensions.
+a device by a copy, whole or as this rank's part of a sharded one (sharded.py). Conjugate and negative views are
+resolved. Refused by name: sparse, quantized, nested and meta tensors, subclasses other than DTensor, element types
+that Cairn does not know, more than 8 dimensions.
 """
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
-from ..client import DTYPES, LOCAL, REPLICATED
+from ..client import DTYPES, LOCAL, REPLICATED, SHARDED
 from ..errors import UnsupportedValueError
 from ..tree import Ref
+from . import sharded
+from .sharded import Layouts, Sharded
 
 try:
     import numpy
@@ -30,7 +33,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_array(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) or (numpy is not None and isinstance(value, numpy.ndarray))
+    return (isinstance(value, (torch.Tensor, Sharded)) or (numpy is not None and isinstance(value, numpy.ndarray)))
 
 
 def check_tensor(path: str, tensor: torch.Tensor) -> None:
@@ -82,14 +85,18 @@ def overlaps(shape: tuple, stride: tuple) -> bool:
 
 def is_direct(array: Any) -> bool:
     """Whether libcairn can read and write this memory as it is."""
+    if isinstance(array, Sharded):
+        return is_direct(array.local) and (not array.layout.is_flat or array.local.is_contiguous())
     if not isinstance(array, torch.Tensor):
         return bool(array.flags.c_contiguous and array.flags.writeable)
     return (array.device.type == "cpu" and not array.is_conj() and not array.is_neg()
             and not overlaps(array.shape, array.stride()))
 
 
-def row(ref: Ref, array: Any, coordinate: Optional[str]) -> tuple:
-    """The tuple of Client.set_tensors for memory that is_direct."""
+def row(ref: Ref, array: Any, coordinate: Optional[str]) -> Optional[tuple]:
+    """The tuple of Client.set_tensors for memory that is_direct; None when this rank holds nothing of it."""
+    if isinstance(array, Sharded):
+        return _sharded_row(ref, array)
     place = REPLICATED if coordinate is None else LOCAL
     if isinstance(array, torch.Tensor):
         stride = None if array.is_contiguous() else array.stride()
@@ -99,8 +106,28 @@ def row(ref: Ref, array: Any, coordinate: Optional[str]) -> tuple:
     return (ref.name, DTYPES[ref.dtype], ref.shape, address, stride, array, place, coordinate, None, None)
 
 
+def _sharded_row(ref: Ref, array: Sharded) -> Optional[tuple]:
+    layout, local = array.layout, array.local
+    if not layout.boxes:
+        return None
+    boxes = []
+    for box in layout.boxes:
+        view = local
+        if layout.is_flat:
+            view = local.reshape(-1)[box.start[0]:]
+        elif box.length != layout.local and 0 not in box.length:
+            for dim, (start, length) in enumerate(zip(box.start, box.length)):
+                view = view.narrow(dim, start, length)
+        stride = None if layout.is_flat or view.is_contiguous() else view.stride()
+        boxes.append((box.offset, box.length, stride, view.data_ptr() if view.numel() else 0))
+    place = REPLICATED if layout.is_whole else SHARDED
+    return (ref.name, DTYPES[ref.dtype], ref.shape, 0, None, local, place, None, layout.group, boxes)
+
+
 def flat(array: Any) -> Any:
     """What is read for a save: the array itself where it can be borrowed, else a CPU copy of it."""
+    if isinstance(array, Sharded):
+        return array if is_direct(array) else array.with_local(flat(array.local).contiguous())
     if isinstance(array, torch.Tensor):
         array = array.detach()
         if not is_direct(array):
@@ -109,11 +136,16 @@ def flat(array: Any) -> Any:
     return array if array.flags.c_contiguous else numpy.ascontiguousarray(array).reshape(array.shape)
 
 
-def empty(ref: Ref, device: Any = "cpu", like: Optional[torch.Tensor] = None) -> Any:
-    """Fresh memory for a stored array. ``like``: its strides are used where shape and kind allow."""
+def empty(ref: Ref, device: Any = "cpu", like: Union[torch.Tensor, Sharded, None] = None) -> Any:
+    """Fresh memory for a stored array. ``like``: its strides, or its layout over ranks, are used where shape and kind
+    allow."""
     if ref.kind == "numpy":
         return numpy.empty(ref.shape, dtype=ref.dtype)
     dtype = TORCH_TYPES[ref.dtype]
+    if isinstance(like, Sharded):
+        if like.shape == ref.shape:
+            return sharded.like(like, dtype)
+        like = None
     if like is not None and tuple(like.shape) == ref.shape and like.layout is torch.strided:
         return torch.empty_like(like, dtype=dtype, device=device, requires_grad=False,
                                 memory_format=torch.preserve_format)
@@ -124,7 +156,7 @@ def fits(ref: Ref, array: Any) -> bool:
     """Whether the array has the stored kind, element type and shape."""
     if tuple(array.shape) != ref.shape:
         return False
-    if isinstance(array, torch.Tensor):
+    if isinstance(array, (torch.Tensor, Sharded)):
         return ref.kind == "torch" and TORCH_NAMES.get(array.dtype) == ref.dtype
     return ref.kind == "numpy" and array.dtype.name == ref.dtype
 
@@ -141,6 +173,10 @@ def same_bits(a: Any, b: Any) -> bool:
     """Equal bit for bit: NaNs and signs of zero count."""
     if a is b:
         return True
+    if isinstance(a, Sharded) or isinstance(b, Sharded):
+        if not (isinstance(a, Sharded) and isinstance(b, Sharded) and a.layout == b.layout):
+            return False
+        return same_bits(a.local, b.local)
     left, right = _bytes_of(a), _bytes_of(b)
     return left.shape == right.shape and bool(torch.equal(left, right))
 
@@ -159,18 +195,20 @@ def sha256_hex(tensor: torch.Tensor) -> str:
 class Collector:
     """Gathers the arrays that an encoder meets: the ``array`` callback of tree.encode.
 
-    ``coordinate`` None: replicated; else local to it. ``known``: Refs of the save before, used again where nothing
-    changed, since their bytes are made already.
+    ``coordinate`` None: replicated or sharded; else local to it. ``known``: Refs of the save before, used again where
+    nothing changed, since their bytes are made already.
     """
 
-    def __init__(self, coordinate: Optional[str] = None, known: Optional[dict] = None) -> None:
-        self.coordinate = coordinate
+    def __init__(self, layouts: Optional[Layouts] = None, coordinate: Optional[str] = None,
+                 known: Optional[dict] = None) -> None:
+        self.layouts, self.coordinate = layouts or Layouts(), coordinate
         self.known: dict = {} if known is None else known
         self.arrays: dict = {}  # name -> (Ref, array as given)
 
     def __call__(self, path: str, value: Any) -> Optional[Ref]:
-        if isinstance(value, torch.Tensor):
-            check_tensor(path, value)
+        value = self._wrap(path, value)
+        if isinstance(value, (torch.Tensor, Sharded)):
+            check_tensor(path, value.local if isinstance(value, Sharded) else value)
             fields = ("torch", TORCH_NAMES[value.dtype], tuple(value.shape), str(value.device))
         elif numpy is not None and isinstance(value, numpy.ndarray):
             check_ndarray(path, value)
@@ -186,6 +224,12 @@ class Collector:
         self.arrays[name] = (ref, value)
         return ref
 
+    def _wrap(self, path: str, value: Any) -> Any:
+        if self.coordinate is not None and sharded.is_sharded(value):
+            raise UnsupportedValueError.of(f"{path}: a sharded tensor cannot belong to one rank; give it outside per_rank")
+        return self.layouts.wrap(path, value)
+
     def rows(self) -> list:
         """Tuples for Client.set_tensors; device tensors are copied here."""
-        return [row(ref, flat(array), self.coordinate) for ref, array in self.arrays.values()]
+        rows = (row(ref, flat(array), self.coordinate) for ref, array in self.arrays.values())
+        return [item for item in rows if item is not None]

@@ -7,13 +7,15 @@ exchanged as codes: no object is ever pickled.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import torch
 
 from ..client import new_attempt
-from ..errors import InvalidError, from_code
+from ..errors import CairnError, InvalidError, UnsupportedError, from_code
+from .local import check_coordinates, coordinate_text
 
 try:
     import torch.distributed as dist
@@ -27,8 +29,13 @@ class Group:
     def __init__(self, process_group: Any, rank: Optional[int], world_size: Optional[int], read_only: bool) -> None:
         self._group: Any = None
         self.rank, self.world_size = 0, 1
+        self.me, self.ranks = 0, [0]  # this process's global rank; all ranks' in Cairn's order
+        self.coordinate = "rank=0"
+        self.coordinates: list = [self.coordinate]
         if rank is not None or world_size is not None:
             self.rank, self.world_size = rank or 0, world_size or 1
+            self.me = self.rank
+            self.ranks = list(range(self.world_size))
         elif dist is not None and dist.is_available() and dist.is_initialized():
             self._join(process_group, read_only)
         elif process_group is not None:
@@ -43,9 +50,9 @@ class Group:
         self.rank, self.world_size = dist.get_rank(base), dist.get_world_size(base)
         if self.rank < 0:
             raise InvalidError.of("this process is not in the process_group")
+        self.me, self.ranks = dist.get_rank(), dist.get_process_group_ranks(base)
         if self.world_size > 1 and not read_only:
-            self._ranks = dist.get_process_group_ranks(base)
-            self._group = dist.new_group(self._ranks, backend="gloo",
+            self._group = dist.new_group(self.ranks, backend="gloo",
                                          use_local_synchronization=process_group is not None)
 
     def token(self, given: Optional[str]) -> Optional[str]:
@@ -61,8 +68,55 @@ class Group:
             if len(text) != 32 or not text.isascii():
                 text = "?" * 32  # the library refuses it on every rank, with its own words
             data.copy_(torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))
-        dist.broadcast(data, src=self._ranks[0], group=self._group)
+        dist.broadcast(data, src=self.ranks[0], group=self._group)
         return data.numpy().tobytes().decode() if given is None or self.rank == 0 else given
+
+    def share_coordinate(self, coordinate: Any) -> None:
+        """Every rank calls it: gives ``coordinate`` (this rank's) and ``coordinates`` (of all). InvalidError on all ranks
+        when one is malformed or two are the same."""
+        error: Optional[CairnError] = None
+        try:
+            self.coordinate = coordinate_text(coordinate, self.rank)
+            if coordinate is not None and self._group is None and self.world_size > 1:
+                raise InvalidError.of("coordinate: it needs torch.distributed, since all ranks must know all coordinates")
+        except CairnError as failure:
+            error = failure
+        self.agree(error, "reading the coordinates")
+        self.coordinates = [f"rank={rank}" for rank in range(self.world_size)]
+        if self._group is not None:
+            self.coordinates = [data.decode() for data in self.gather(self.coordinate.encode())]
+        elif self.world_size == 1:
+            self.coordinates = [self.coordinate]
+        check_coordinates(self.coordinates)
+
+    def gather(self, data: bytes) -> list:
+        """Every rank calls it: all ranks' bytes."""
+        if self._group is None:
+            return [data]
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
+        dist.all_gather(sizes, torch.tensor([len(data)]), group=self._group)
+        most = max(1, max(int(size) for size in sizes))
+        mine = torch.zeros(most, dtype=torch.uint8)
+        mine[:len(data)] = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[:len(data)]
+        all_data = [torch.zeros_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(all_data, mine, group=self._group)
+        return [item.numpy().tobytes()[:int(size)] for item, size in zip(all_data, sizes)]
+
+    def agree_names(self, names: Sequence[str]) -> None:
+        """Every rank calls it: UnsupportedError on all ranks unless all have the same names. Rank 0's tree is the one
+        that is stored, so what only another rank has would be lost."""
+        names = sorted(names)
+        digests = self.gather(hashlib.sha256("\n".join(names).encode()).digest())
+        if all(digest == digests[0] for digest in digests):
+            return
+        by_rank = [set(data.decode().split("\n")) for data in self.gather("\n".join(names).encode())]
+        for rank, found in enumerate(by_rank):
+            odd = sorted(found ^ by_rank[0])
+            if odd:
+                has, lacks = (rank, 0) if odd[0] in found else (0, rank)
+                raise UnsupportedError.of(f"{odd[0]}: rank {has} has this tensor, rank {lacks} has not: the models of all "
+                                          "ranks must have the same tensors (sharded or not); pipeline stages and ranks "
+                                          "with models of their own each need a run, or a process_group, of their own")
 
     def agree(self, error: Optional[BaseException], what: str) -> None:
         """Every rank calls it; raises on all ranks when one has an error: its own, or one that names the rank."""

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canonical names: the same for a model plain, compiled, in DDP or under activation checkpointing.
+"""Canonical names: the same for a model plain, compiled, in DDP, FSDP or under activation checkpointing.
 
 Wrappers are walked through, not named: DistributedDataParallel and DataParallel (``module.``), torch.compile
-(``_orig_mod.``), activation checkpointing (``_checkpoint_wrapped_module.``). Tied tensors have one canonical name,
+(``_orig_mod.``), activation checkpointing (``_checkpoint_wrapped_module.``), FSDP1 (``_fsdp_wrapped_module.``). Tied tensors have one canonical name,
 the first in the order of the walk, and aliases.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
-from ..errors import UnsupportedValueError
+from . import fsdp
+from .sharded import Layouts, is_dtensor
 
-_TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module")
+_TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
 
 def unwrap(module: torch.nn.Module) -> torch.nn.Module:
@@ -33,12 +34,14 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
 
 
 class Walk:
-    """One module's tensors. ``tensors``: canonical name -> tensor; ``aliases``: other name -> canonical name;
+    """One module's tensors. ``tensors``: canonical name -> tensor, or Sharded for a piece of FSDP1's; ``aliases``: other name -> canonical name;
     ``names``: id(tensor) -> all its names; ``transient``: non-persistent buffers; ``extra``: module's name ->
-    get_extra_state()."""
+    get_extra_state(); ``flat``: id(parameter) -> FlatParam. UnsupportedValueError: FSDP in a form that hides them."""
 
-    def __init__(self, key: str, module: torch.nn.Module) -> None:
+    def __init__(self, key: str, module: torch.nn.Module, layouts: Layouts) -> None:
         self.key = key
+        fsdp.reshard(module)
+        self.flat = {id(item.param): item for item in fsdp.flat_params(key, module, layouts)}
         self.tensors: dict = {}
         self.buffers: set = set()
         self.aliases: dict = {}
@@ -50,9 +53,6 @@ class Walk:
 
     def _walk(self, module: torch.nn.Module, prefix: str) -> None:
         module = unwrap(module)
-        if type(module).__name__ == "FullyShardedDataParallel":
-            raise UnsupportedValueError.of(f"{self.key}: {prefix or 'the model'} is wrapped in FSDP, whose sharded "
-                                           "parameters are not supported; use DDP")
         for name, param in module._parameters.items():
             if param is not None:
                 self._add(prefix + name, param)
@@ -71,9 +71,10 @@ class Walk:
                 self._walk(child, f"{prefix}{name}.")
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
-        first = self._by_memory.setdefault(_memory(tensor), name)
+        flat = self.flat.get(id(tensor))
+        first = self._by_memory.setdefault(id(tensor) if flat is not None else _memory(tensor), name)
         if first == name:
-            self.tensors[name] = tensor
+            self.tensors[name] = tensor if flat is None else flat.sharded
         else:
             self.aliases[name] = first
         names = self.names.setdefault(id(tensor), [])
@@ -84,6 +85,8 @@ class Walk:
 
 def _memory(tensor: torch.Tensor) -> Any:
     """Equal for two tensors exactly when they are tied."""
+    if is_dtensor(tensor):  # a shard may be empty here and not elsewhere; all ranks must see the same ties
+        return id(tensor)
     try:
         address = tensor.data_ptr() if tensor.numel() > 0 else 0
     except (RuntimeError, ValueError):  # lazy, or a subclass without memory: refused by name later
@@ -98,10 +101,16 @@ class Names:
 
     def __init__(self, walks: list) -> None:
         self._names: dict = {}
+        self._flat: dict = {}
         for walk in walks:
+            self._flat.update(walk.flat)
             for ident, names in walk.names.items():
                 self._names.setdefault(ident, []).extend(f"{walk.key}.{name}" for name in names)
 
     def of(self, tensor: torch.Tensor) -> list:
         """All names of a parameter; empty for one that is in no model."""
         return self._names.get(id(tensor), [])
+
+    def flat(self, tensor: torch.Tensor) -> Optional[fsdp.FlatParam]:
+        """What FSDP1 made of a parameter; None where it did nothing."""
+        return self._flat.get(id(tensor))

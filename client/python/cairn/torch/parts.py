@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a state: how a model, an optimizer, an object, a value is collected and put back.
+"""How a model, an object, a generator, a value is collected and put back; optimizers are in optim.py.
 
-Each part has five steps, called in this order: ``collect`` (save) gives a tree with live tensors in it;
-``plan`` (restore) says where stored arrays go and touches nothing; ``apply`` runs after the arrays have come;
-``verify`` holds the live state against what was stored. PyTorch's own state-dict helpers are not used: they
-cast state to the parameter's type and step the optimizer (they change training).
+PyTorch's own state-dict helpers are not used: they cast state to the parameter's type and step the optimizer (they
+change training). The steps of a part are explained in part.py.
 """
 
 from __future__ import annotations
@@ -15,43 +13,14 @@ from typing import Any, Optional
 import torch
 
 from .. import tree
-from ..errors import (CairnError, DigestMismatchError, FormatError, InvalidError, MissingTensorError,
-                      UnsupportedValueError)
-from ..tree import At, Ref, path_join
+from ..errors import CairnError, FormatError, InvalidError, MissingTensorError, UnsupportedValueError
+from ..tree import At, Ref
 from . import arrays
 from .naming import Names, Walk
+from .optim import OptimizerState
+from .part import CairnWarning, Part
 from .plan import Plan
-
-
-class CairnWarning(UserWarning):
-    """What a restore had to do that may surprise: reseeded RNG, tied weights restored into an untied model."""
-
-
-class Part:
-    """One key of the state. ``coordinate`` is set for parts that belong to the rank."""
-
-    kind = ""
-
-    def __init__(self, key: str, obj: Any, coordinate: Optional[str] = None) -> None:
-        self.key, self.obj, self.coordinate = key, obj, coordinate
-
-    def _field(self, stored: dict, name: str, kind: type) -> Any:
-        value = stored.get(name)
-        if type(value) is not kind:
-            raise FormatError.of(f"{self.key}: the stored state has no {name!r}: it was written by another version")
-        return value
-
-    def collect(self, names: Names) -> dict:
-        raise NotImplementedError
-
-    def plan(self, stored: dict, plan: Plan, names: Names) -> None:
-        raise NotImplementedError
-
-    def apply(self, plan: Plan) -> None:
-        raise NotImplementedError
-
-    def verify(self, plan: Plan) -> None:
-        raise NotImplementedError
+from .sharded import Layouts, is_sharded
 
 
 class ModuleState(Part):
@@ -59,8 +28,8 @@ class ModuleState(Part):
 
     kind = "module"
 
-    def __init__(self, key: str, obj: torch.nn.Module) -> None:
-        super().__init__(key, obj)
+    def __init__(self, key: str, obj: torch.nn.Module, layouts: Layouts) -> None:
+        super().__init__(key, obj, layouts)
         self._digests: dict = {}  # name -> (identity of the content, digest)
 
     def _transient_digest(self, name: str, tensor: torch.Tensor) -> str:
@@ -72,20 +41,21 @@ class ModuleState(Part):
         return self._digests[name][1]
 
     def collect(self, names: Names) -> dict:
-        walk = Walk(self.key, self.obj)
+        walk = Walk(self.key, self.obj, self.layouts)
         return {
             "kind": self.kind,
             "tensors": {name: At(f"{self.key}.{name}", tensor) for name, tensor in walk.tensors.items()},
             "buffers": [name for name in walk.tensors if name in walk.buffers],
             "aliases": walk.aliases,
-            "transient": {name: self._transient_digest(name, tensor) for name, tensor in walk.transient.items()},
+            "transient": {name: self._transient_digest(name, tensor) for name, tensor in walk.transient.items()
+                          if not is_sharded(tensor)},  # of a shard a digest would say nothing elsewhere
             "extra": {name: At(f"{self.key}.{name}.extra_state" if name else f"{self.key}.extra_state",
                                module.get_extra_state()) for name, module in walk.extra_modules.items()},
         }
 
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
         tensors, aliases = self._field(stored, "tensors", dict), self._field(stored, "aliases", dict)
-        self._walk = walk = Walk(self.key, self.obj)
+        self._walk = walk = Walk(self.key, self.obj, self.layouts)
         self._stored, self._pairs = stored, []
         used: set = set()
         targets: dict = {}  # stored name -> live name that it went to first
@@ -127,7 +97,7 @@ class ModuleState(Part):
                 module.set_extra_state(tree.resolve(self._stored["extra"][name], plan.get))
 
     def verify(self, plan: Plan) -> None:
-        live = Walk(self.key, self.obj).tensors
+        live = Walk(self.key, self.obj, self.layouts).tensors
         for name, ref in self._pairs:
             plan.check_live(f"{self.key}.{name}", ref, live.get(name))
         for name, digest in self._field(self._stored, "transient", dict).items():
@@ -136,135 +106,6 @@ class ModuleState(Part):
                 warnings.warn(f"{self.key}.{name}: this non-persistent buffer is not stored and differs from the one at the "
                               "time of the save; if it is a constant (a RoPE table), initialise it as the model's "
                               "constructor does", CairnWarning, stacklevel=5)
-
-
-class OptimizerState(Part):
-    """State and group options of a torch.optim.Optimizer, keyed by parameter name. Reads and writes ``optimizer.state``
-    itself; never steps."""
-
-    kind = "optimizer"
-    _SKIPPED = ("params", "param_names")
-
-    def __init__(self, key: str, obj: torch.optim.Optimizer) -> None:
-        super().__init__(key, obj)
-        if type(obj).__name__ == "ZeroRedundancyOptimizer":
-            raise UnsupportedValueError.of(f"{key}: ZeroRedundancyOptimizer's sharded state is not supported")
-
-    def _param_name(self, names: Names, group: int, idx: int, param: torch.Tensor) -> str:
-        known = names.of(param)
-        return known[0] if known else f"[{group}][{idx}]"
-
-    def _params(self) -> list:
-        """(group, index, parameter) of all."""
-        return [(g, i, param) for g, group in enumerate(self.obj.param_groups) for i, param in enumerate(group["params"])]
-
-    def collect(self, names: Names) -> dict:
-        groups: list = []
-        for g, group in enumerate(self.obj.param_groups):
-            options = {key: value for key, value in group.items() if key not in self._SKIPPED}
-            groups.append({"params": [self._param_name(names, g, i, p) for i, p in enumerate(group["params"])],
-                           "options": At(f"{self.key}.groups[{g}]", options)})
-        state: dict = {}
-        seen: set = set()
-        for g, i, param in self._params():
-            if param in self.obj.state:
-                name = self._param_name(names, g, i, param)
-                state[name] = At(f"{self.key}.{name}", self.obj.state[param])
-                seen.add(id(param))
-        other: dict = {}
-        for key, value in self.obj.state.items():
-            if not isinstance(key, torch.Tensor):
-                other[key] = value
-            elif id(key) not in seen:
-                raise UnsupportedValueError.of(f"{self.key}: the optimizer holds state of a parameter that is in none of "
-                                               "its groups; remove it from optimizer.state")
-        return {"kind": self.kind, "class": type(self.obj).__qualname__, "groups": groups, "state": state,
-                "other": At(f"{self.key}.other", other)}
-
-    def plan(self, stored: dict, plan: Plan, names: Names) -> None:
-        self._stored = stored
-        groups, state = self._field(stored, "groups", list), self._field(stored, "state", dict)
-        if stored.get("class") != type(self.obj).__qualname__:
-            raise InvalidError.of(f"{self.key}: the stored optimizer is {stored.get('class')}, the live one "
-                                  f"{type(self.obj).__qualname__}")
-        group_of = {name: g for g, group in enumerate(groups) for name in group["params"]}
-        self._matched: list = []  # (parameter, stored name or None)
-        self._group_match: dict = {}  # live group -> stored group
-        used: set = set()
-        for g, i, param in self._params():
-            candidates = names.of(param) or [f"[{g}][{i}]"]
-            name = next((name for name in candidates if name in group_of), None)
-            self._matched.append((g, param, name))
-            if name is None:
-                plan.missing.append(f"{self.key}.{candidates[0]}")
-                continue
-            used.add(name)
-            if self._group_match.setdefault(g, group_of[name]) != group_of[name]:
-                raise InvalidError.of(f"{self.key}: parameters of group {g} ({candidates[0]} among them) were stored in "
-                                      f"different groups ({self._group_match[g]} and {group_of[name]}): build the "
-                                      "optimizer's groups as they were saved")
-        plan.unexpected.extend(f"{self.key}.{name}" for name in group_of if name not in used)
-        for g, param, name in self._matched:
-            if name in state:
-                options = {**self.obj.param_groups[g], **groups[group_of[name]]["options"]}
-                self._plan_state(state[name], param, options, plan)
-        for g, s in self._group_match.items():
-            for key, value in groups[s]["options"].items():
-                live = self.obj.param_groups[g].get(key)
-                self._want(value, live, plan)
-        self._want(self._field(stored, "other", dict), None, plan)
-
-    @staticmethod
-    def _want(value: Any, live: Any, plan: Plan) -> None:
-        if type(value) is Ref and arrays.is_array(live) and arrays.fits(value, live) and not isinstance(
-                live, torch.nn.Parameter):
-            plan.want(value, live)
-            return
-        for ref in tree.refs(value):
-            plan.want(ref)
-
-    def _plan_state(self, stored: Any, param: torch.Tensor, options: dict, plan: Plan) -> None:
-        """In place where the live state has the stored type and shape, else into new tensors beside the parameter."""
-        live_state = self.obj.state[param] if param in self.obj.state else {}
-        for key, value in stored.items() if type(stored) is dict else (("", stored),):
-            on_cpu = key == "step" and not (options.get("capturable") or options.get("fused"))
-            device = torch.device("cpu") if on_cpu else param.device
-            live = live_state.get(key) if isinstance(live_state, dict) else None
-            if (type(value) is Ref and isinstance(live, torch.Tensor) and live.device == device
-                    and arrays.fits(value, live) and not arrays.overlaps(tuple(live.shape), live.stride())):
-                plan.want(value, live)
-                continue
-            for ref in tree.refs(value):
-                like = param if ref.kind == "torch" else None
-                plan.want(ref, fresh=arrays.empty(ref, device, like))
-
-    def apply(self, plan: Plan) -> None:
-        state = self._stored["state"]
-        for _, param, name in self._matched:
-            if name is None:
-                continue
-            if name not in state:
-                self.obj.state.pop(param, None)  # absent is stored as absent
-            else:
-                self.obj.state[param] = tree.resolve(state[name], plan.get)
-        for key in [key for key in self.obj.state if not isinstance(key, torch.Tensor)]:
-            del self.obj.state[key]
-        self.obj.state.update(tree.resolve(self._stored["other"], plan.get))
-        for g, s in self._group_match.items():
-            self.obj.param_groups[g].update(tree.resolve(self._stored["groups"][s]["options"], plan.get))
-
-    def verify(self, plan: Plan) -> None:
-        for _, param, name in self._matched:
-            stored = self._stored["state"].get(name)
-            if type(stored) is not dict:
-                continue
-            live = self.obj.state[param]
-            if list(live) != list(stored):
-                raise DigestMismatchError.of(f"{self.key}.{name}: the live state has the entries {list(live)}, restored were "
-                                             f"{list(stored)}")
-            for key, value in stored.items():
-                if type(value) is Ref:
-                    plan.check_live(path_join(f"{self.key}.{name}", key), value, live[key])
 
 
 class ObjectState(Part):
@@ -292,7 +133,7 @@ class ObjectState(Part):
         return tree.resolve(self._stored, lambda ref: plan.get(ref, self.coordinate))
 
     def apply(self, plan: Plan) -> None:
-        self._before = arrays.Collector(self.coordinate)
+        self._before = arrays.Collector(self.layouts, self.coordinate)
         # The bytes before load_state_dict may keep or change what it is given.
         self._bytes = tree.encode(self._resolved(plan), self.key, self._before)
         self._copies = {name: array.clone() if isinstance(array, torch.Tensor) else array.copy()
@@ -301,7 +142,7 @@ class ObjectState(Part):
 
     def verify(self, plan: Plan) -> None:
         """load_state_dict is foreign code: a difference is worth a warning, not a failure."""
-        after = arrays.Collector(self.coordinate)
+        after = arrays.Collector(self.layouts, self.coordinate)
         try:
             same = tree.encode(self._state(), self.key, after) == self._bytes
         except CairnError as error:
@@ -313,7 +154,7 @@ class ObjectState(Part):
         if not same:
             warnings.warn(f"{self.key}: state_dict() after load_state_dict() differs from what was stored: "
                           f"{type(self.obj).__qualname__} does not restore all that it saves", CairnWarning, stacklevel=5)
-        self._before, self._copies, self._bytes = arrays.Collector(), {}, b""
+        self._before, self._copies, self._bytes = arrays.Collector(self.layouts), {}, b""
 
 
 class GeneratorState(ObjectState):
@@ -334,8 +175,8 @@ class ValueState(Part):
 
     kind = "value"
 
-    def __init__(self, key: str, obj: Any, coordinate: Optional[str] = None) -> None:
-        super().__init__(key, obj, coordinate)
+    def __init__(self, key: str, obj: Any, layouts: Layouts, coordinate: Optional[str] = None) -> None:
+        super().__init__(key, obj, layouts, coordinate)
         self.replaced = False
 
     def collect(self, names: Names) -> dict:
@@ -345,7 +186,7 @@ class ValueState(Part):
         if "value" not in stored:
             raise FormatError.of(f"{self.key}: the stored state has no 'value': it was written by another version")
         self._stored = stored["value"]
-        live = arrays.Collector(self.coordinate)
+        live = arrays.Collector(self.layouts, self.coordinate)
         try:
             tree.encode(self.obj, self.key, live)
         except UnsupportedValueError:
@@ -373,16 +214,16 @@ class ValueState(Part):
             plan.check_live(ref.name, ref, plan.get(ref, self.coordinate), self.coordinate)
 
 
-def make_part(key: str, obj: Any, coordinate: Optional[str] = None) -> Part:
+def make_part(key: str, obj: Any, layouts: Layouts, coordinate: Optional[str] = None) -> Part:
     """The part for an object; ``coordinate`` for one that belongs to the rank."""
     if isinstance(obj, torch.Generator):
-        return GeneratorState(key, obj, coordinate)
+        return GeneratorState(key, obj, layouts, coordinate)
     if isinstance(obj, (torch.nn.Module, torch.optim.Optimizer)) and coordinate is not None:
         raise InvalidError.of(f"{key}: models and optimizers cannot be per_rank")
     if isinstance(obj, torch.nn.Module):
-        return ModuleState(key, obj)
+        return ModuleState(key, obj, layouts)
     if isinstance(obj, torch.optim.Optimizer):
-        return OptimizerState(key, obj)
+        return OptimizerState(key, obj, layouts)
     if callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None)):
-        return ObjectState(key, obj, coordinate)
-    return ValueState(key, obj, coordinate)
+        return ObjectState(key, obj, layouts, coordinate)
+    return ValueState(key, obj, layouts, coordinate)

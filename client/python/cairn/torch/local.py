@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State that belongs to a rank: RNG, data loaders. Known by a logical coordinate (dp=3,tp=0), never by a rank number
+that another launch gives to somebody else."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping, Sequence, Union
+
+from ..errors import InvalidError, UnsupportedError
+
+
+class PerRank:
+    """See per_rank."""
+
+    def __init__(self, obj: Any, on_reshape: Union[str, Callable]) -> None:
+        if on_reshape not in ("error", "reseed") and not callable(on_reshape):
+            raise InvalidError.of(f'per_rank: on_reshape is {on_reshape!r}; it may be "error", "reseed" or a callable')
+        self.obj, self.on_reshape = obj, on_reshape
+
+
+def per_rank(obj: Any, on_reshape: Union[str, Callable[[list, int, int], Any]] = "error") -> PerRank:
+    """Marks an object whose state differs from rank to rank (a data loader, a sampler), for ``state``.
+
+    ``on_reshape`` decides when the ranks' coordinates have changed (another world size, another mesh): "error" raises;
+    "reseed" leaves the object as it is, with a warning; a callable gets (states of all old ranks, rank, world size) and
+    gives this rank's state.
+    """
+    return PerRank(obj, on_reshape)
+
+
+def coordinate_text(coordinate: Any, rank: int) -> str:
+    """``rank=3`` where nothing is given; else of a mapping (``{"dp": 3, "tp": 0}``) or of a DeviceMesh with names."""
+    if coordinate is None:
+        return f"rank={rank}"
+    names = getattr(coordinate, "mesh_dim_names", None)
+    if hasattr(coordinate, "get_coordinate"):
+        at = coordinate.get_coordinate()
+        if names is None or at is None:
+            raise InvalidError.of("coordinate: the device mesh needs mesh_dim_names, and this rank in it")
+        coordinate = dict(zip(names, at))
+    if not isinstance(coordinate, Mapping) or not coordinate:
+        raise InvalidError.of(f"coordinate is {coordinate!r}; it may be a mapping such as {{'dp': 3, 'tp': 0}}, or a "
+                              "DeviceMesh with names")
+    for name, at in coordinate.items():
+        if not isinstance(name, str) or not name.isidentifier() or isinstance(at, bool) or not isinstance(at, int):
+            raise InvalidError.of(f"coordinate: {name!r}: {at!r} is not a name with a number")
+    text = ",".join(f"{name}={at}" for name, at in coordinate.items())
+    if len(text) > 120:
+        raise InvalidError.of(f"coordinate: {text!r} is longer than 120 characters")
+    return text
+
+
+def check_coordinates(coordinates: Sequence[str]) -> None:
+    """InvalidError unless all ranks have different ones."""
+    seen: dict = {}
+    for rank, text in enumerate(coordinates):
+        if text in seen:
+            raise InvalidError.of(f"coordinate: ranks {seen[text]} and {rank} are both {text}; each rank needs its own")
+        seen[text] = rank
+
+
+def refuse_reshape(key: str, old: Sequence[str], new: Sequence[str]) -> UnsupportedError:
+    """The error of on_reshape="error"."""
+    if len(old) != len(new):
+        return UnsupportedError.of(f"{key}: its state belongs to {len(old)} ranks and cannot be given to {len(new)}; start "
+                                   f"with {len(old)} ranks, or say per_rank(obj, on_reshape=...)")
+    return UnsupportedError.of(f"{key}: its states belong to {old[0]} to {old[-1]}, and the ranks are now {new[0]} to "
+                               f"{new[-1]}; start with the same mesh, or say per_rank(obj, on_reshape=...)")

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words for what a state and a checkpoint do not have in common: lists, and for each missing name the nearest one."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Sequence
+
+_SHOWN_MAX = 10
+_COMPARED_MAX = 2000  # names; comparing is quadratic
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names and how many more there are."""
+    shown = ", ".join(names[:_SHOWN_MAX])
+    return shown + (f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else "")
+
+
+def pairs(missing: Sequence[str], unexpected: Sequence[str]) -> list:
+    """(missing name, the stored name that it resembles), for the names that will be shown. The part of the state
+    (before the first dot) must be the same."""
+    found, left = [], list(unexpected[:_COMPARED_MAX])
+    for name in missing[:_SHOWN_MAX]:
+        part = name.partition(".")[0]
+        same_part = [other for other in left if other.partition(".")[0] == part and other != part]
+        close = difflib.get_close_matches(name, same_part, 1, 0.7)
+        if not close and name != part:  # a prefix more or less: the same tail
+            close = [other for other in same_part if other.endswith(name.partition(".")[2])
+                     or name.endswith(other.partition(".")[2])][:1]
+        if close:
+            found.append((name, close[0]))
+            left.remove(close[0])
+    return found
+
+
+def explain(missing: Sequence[str], unexpected: Sequence[str]) -> str:
+    """One sentence for the error of a strict restore."""
+    text = "the state and the checkpoint hold different things: "
+    if missing:
+        text += f"the checkpoint lacks {listed(missing)}"
+    if missing and unexpected:
+        text += "; "
+    if unexpected:
+        text += f"the state lacks {listed(unexpected)}"
+    renamed = pairs(missing, unexpected)
+    if renamed:
+        text += "; renamed? " + ", ".join(f"{name} is perhaps the stored {other}" for name, other in renamed)
+    return text + "; strict=False restores what both have"

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a torch.optim.Optimizer, by parameter name: read and written in ``optimizer.state`` itself.
+
+Never stepped, nothing cast: PyTorch's own helpers do both (they change training). State beside a sharded parameter is
+sharded as the parameter is. Where each rank holds the state of other parameters (ZeroRedundancyOptimizer, FSDP1) the
+optimizer is *partitioned*: each rank brings a tree of what it has, and a restore reads all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from .. import tree
+from ..errors import DigestMismatchError, FormatError, InvalidError, UnsupportedValueError
+from ..tree import At, Ref, path_join
+from . import arrays
+from .naming import Names
+from .part import Part
+from .plan import Plan
+from .sharded import Layouts, Sharded, is_dtensor, replicated_like
+
+try:
+    import torch.distributed as dist
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+except ImportError:  # a PyTorch without it
+    ZeroRedundancyOptimizer = None  # type: ignore[assignment,misc]
+
+
+def _map_arrays(value: Any, change: Any) -> Any:
+    """A copy of plain containers with ``change`` applied to the tensors in them."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if type(value) is dict:
+        return {key: _map_arrays(item, change) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_map_arrays(item, change) for item in value)
+    return value
+
+
+class OptimizerState(Part):
+    """State and group options of an optimizer, keyed by parameter name."""
+
+    kind = "optimizer"
+    _SKIPPED = ("params", "param_names")
+
+    def __init__(self, key: str, obj: torch.optim.Optimizer, layouts: Layouts) -> None:
+        super().__init__(key, obj, layouts)
+        self._inner: Any = obj
+        if ZeroRedundancyOptimizer is not None and isinstance(obj, ZeroRedundancyOptimizer):
+            self._inner = self._inside_zero(key, obj)
+
+    def _inside_zero(self, key: str, obj: Any) -> Any:
+        if obj._overlap_with_ddp:
+            raise UnsupportedValueError.of(f"{key}: ZeroRedundancyOptimizer(overlap_with_ddp=True) makes its partition "
+                                           "while training runs; use overlap_with_ddp=False")
+        ranks = dist.get_process_group_ranks(obj.process_group)
+        if len(self.layouts.group(key, ranks)) != self.layouts.world_size:
+            raise UnsupportedValueError.of(f"{key}: ZeroRedundancyOptimizer is spread over {len(ranks)} of the "
+                                           f"{self.layouts.world_size} ranks that save together; use all of them")
+        return obj.optim
+
+    # --- parameters ---------------------------------------------------------------------------------------------
+
+    def _param_name(self, names: Names, group: int, idx: int, param: torch.Tensor) -> str:
+        known = names.of(param)
+        return known[0] if known else f"[{group}][{idx}]"
+
+    def _params(self) -> list:
+        """(group, index, parameter) of all."""
+        return [(g, i, param) for g, group in enumerate(self.obj.param_groups) for i, param in enumerate(group["params"])]
+
+    def is_partitioned(self, names: Names) -> bool:
+        """Whether the ranks hold the state of different parameters."""
+        return self._inner is not self.obj or any(names.flat(param) is not None for _, _, param in self._params())
+
+    def _mine(self, names: Names) -> Optional[set]:
+        """ids of the parameters whose state is on this rank; None: of all."""
+        if self._inner is not self.obj:
+            return {id(param) for group in self._inner.param_groups for param in group["params"]}
+        flats = [(param, names.flat(param)) for _, _, param in self._params()]
+        if all(flat is None for _, flat in flats):
+            return None
+        return {id(param) for param, flat in flats if flat is None or flat.owners is not None}
+
+    def _place(self, path: str, param: torch.Tensor, value: Any, names: Names) -> Any:
+        """A tensor of the state as what it is over all ranks."""
+        flat = names.flat(param)
+        if flat is not None and not is_dtensor(value):
+            if value.dim() == 0:
+                return Sharded(value, flat.owners)
+            if tuple(value.shape) == flat.sharded.layout.local:
+                return flat.sharded.with_local(value)
+            raise UnsupportedValueError.of(f"{path}: a state of the shape {list(value.shape)} beside FSDP's piece of "
+                                           f"{list(flat.sharded.layout.local)} elements: nothing says which part of the "
+                                           "parameter it belongs to; use fully_shard")
+        if self._inner is not self.obj:
+            return Sharded(value, self.layouts.whole(path, value.shape, [self.layouts.me]))
+        if is_dtensor(param) and not is_dtensor(value) and value.dim() > 0 and tuple(value.shape) != tuple(param.shape):
+            local = self.layouts.wrap(path, param).layout
+            if tuple(value.shape) == local.local or not local.boxes:
+                raise UnsupportedValueError.of(f"{path}: the optimizer keeps a plain tensor beside a shard of its "
+                                               "parameter; let it keep DTensors (torch.zeros_like(parameter) makes one)")
+        return value
+
+    # --- save ---------------------------------------------------------------------------------------------------
+
+    def collect(self, names: Names) -> dict:
+        groups: list = []
+        for g, group in enumerate(self.obj.param_groups):
+            options = {key: value for key, value in group.items() if key not in self._SKIPPED}
+            groups.append({"params": [self._param_name(names, g, i, p) for i, p in enumerate(group["params"])],
+                           "options": At(f"{self.key}.groups[{g}]", options)})
+        params = {id(param) for _, _, param in self._params()}
+        other: dict = {}
+        for key, value in self._inner.state.items():
+            if not isinstance(key, torch.Tensor):
+                other[key] = value
+            elif id(key) not in params:
+                raise UnsupportedValueError.of(f"{self.key}: the optimizer holds state of a parameter that is in none of "
+                                               "its groups; remove it from optimizer.state")
+        stored = {"kind": self.kind, "class": type(self._inner).__qualname__, "groups": groups, "state": {},
+                  "other": At(f"{self.key}.other", other)}
+        if self.is_partitioned(names):
+            stored["partitioned"] = True
+        else:
+            stored["state"] = self.collect_state(names)
+        return stored
+
+    def collect_state(self, names: Names) -> dict:
+        """Parameter's name -> state, of what this rank has."""
+        mine, state = self._mine(names), {}
+        for g, i, param in self._params():
+            if param not in self._inner.state or (mine is not None and id(param) not in mine):
+                continue
+            name = self._param_name(names, g, i, param)
+            path = f"{self.key}.{name}"
+            state[name] = At(path, _map_arrays(self._inner.state[param],
+                                               lambda value: self._place(path, param, value, names)))
+        return state
+
+    # --- restore ------------------------------------------------------------------------------------------------
+
+    def plan(self, stored: dict, plan: Plan, names: Names) -> None:
+        self._stored, self._names = stored, names
+        groups, state = self._field(stored, "groups", list), self._field(stored, "state", dict)
+        if stored.get("class") != type(self._inner).__qualname__:
+            raise InvalidError.of(f"{self.key}: the stored optimizer is {stored.get('class')}, the live one "
+                                  f"{type(self._inner).__qualname__}")
+        group_of = {name: g for g, group in enumerate(groups) for name in group["params"]}
+        self._matched: list = []  # (parameter, stored name or None)
+        self._group_match: dict = {}  # live group -> stored group
+        used: set = set()
+        for g, i, param in self._params():
+            candidates = names.of(param) or [f"[{g}][{i}]"]
+            name = next((name for name in candidates if name in group_of), None)
+            self._matched.append((g, param, name))
+            if name is None:
+                plan.missing.append(f"{self.key}.{candidates[0]}")
+                continue
+            used.add(name)
+            if self._group_match.setdefault(g, group_of[name]) != group_of[name]:
+                raise InvalidError.of(f"{self.key}: parameters of group {g} ({candidates[0]} among them) were stored in "
+                                      f"different groups ({self._group_match[g]} and {group_of[name]}): build the "
+                                      "optimizer's groups as they were saved")
+        plan.unexpected.extend(f"{self.key}.{name}" for name in group_of if name not in used)
+        mine = self._mine(names)
+        self._here = [item for item in self._matched if mine is None or id(item[1]) in mine]
+        for g, param, name in self._here:
+            if name in state:
+                options = {**self.obj.param_groups[g], **groups[group_of[name]]["options"]}
+                self._plan_state(state[name], param, options, plan)
+        for g, s in self._group_match.items():
+            for key, value in groups[s]["options"].items():
+                live = self.obj.param_groups[g].get(key)
+                self._want(value, live, plan)
+        self._want(self._field(stored, "other", dict), None, plan)
+
+    @staticmethod
+    def _want(value: Any, live: Any, plan: Plan) -> None:
+        if type(value) is Ref and arrays.is_array(live) and arrays.fits(value, live) and not isinstance(
+                live, torch.nn.Parameter):
+            plan.want(value, live)
+            return
+        for ref in tree.refs(value):
+            plan.want(ref)
+
+    def _plan_state(self, stored: Any, param: torch.Tensor, options: dict, plan: Plan) -> None:
+        """In place where the live state has the stored type and shape, else into new tensors beside the parameter."""
+        live_state = self._inner.state[param] if param in self._inner.state else {}
+        for key, value in stored.items() if type(stored) is dict else (("", stored),):
+            on_cpu = key == "step" and not (options.get("capturable") or options.get("fused"))
+            device = torch.device("cpu") if on_cpu else param.device
+            live = live_state.get(key) if isinstance(live_state, dict) else None
+            if isinstance(live, torch.Tensor):
+                live = self._live(param, live)
+            if (type(value) is Ref and live is not None and arrays.is_array(live) and live.device == device
+                    and arrays.fits(value, live) and not _is_overlapping(live)):
+                plan.want(value, live)
+                continue
+            for ref in tree.refs(value):
+                plan.want(ref, fresh=self._fresh(ref, device, param))
+
+    def _live(self, param: torch.Tensor, live: torch.Tensor) -> Any:
+        """A live state tensor as the part of the whole that it is."""
+        flat = self._names.flat(param)
+        if flat is not None and live.dim() > 0 and tuple(live.shape) == flat.sharded.layout.local:
+            return flat.sharded.with_local(live)
+        return self.layouts.wrap(self.key, live)
+
+    def _fresh(self, ref: Ref, device: torch.device, param: torch.Tensor) -> Any:
+        flat = self._names.flat(param)
+        if ref.kind != "torch" or not (flat is not None or is_dtensor(param)):
+            return arrays.empty(ref, device, param if ref.kind == "torch" else None)
+        like = flat.sharded if flat is not None else self.layouts.wrap(self.key, param)
+        fresh = arrays.empty(ref, device, like)
+        if isinstance(fresh, Sharded) or not ref.shape or flat is not None:
+            return fresh
+        # Beside a DTensor parameter an optimizer computes with DTensors only, but for scalars.
+        return replicated_like(param, fresh)
+
+    def apply(self, plan: Plan) -> None:
+        state = self._stored["state"]
+        here = {id(param) for _, param, _ in self._here}
+        for _, param, name in self._matched:
+            if name is None:
+                continue
+            if name not in state or id(param) not in here:
+                self._inner.state.pop(param, None)  # absent is stored as absent
+            else:
+                self._inner.state[param] = tree.resolve(state[name], plan.get)
+        for key in [key for key in self._inner.state if not isinstance(key, torch.Tensor)]:
+            del self._inner.state[key]
+        self._inner.state.update(tree.resolve(self._stored["other"], plan.get))
+        for g, s in self._group_match.items():
+            options = tree.resolve(self._stored["groups"][s]["options"], plan.get)
+            self.obj.param_groups[g].update(options)
+            if self._inner is not self.obj:
+                self._inner.param_groups[g].update(options)
+
+    def verify(self, plan: Plan) -> None:
+        for _, param, name in self._here:
+            stored = self._stored["state"].get(name)
+            if type(stored) is not dict:
+                continue
+            live = self._inner.state[param]
+            if list(live) != list(stored):
+                raise DigestMismatchError.of(f"{self.key}.{name}: the live state has the entries {list(live)}, restored were "
+                                             f"{list(stored)}")
+            for key, value in stored.items():
+                if type(value) is Ref:
+                    found = self._live(param, live[key]) if isinstance(live[key], torch.Tensor) else live[key]
+                    plan.check_live(path_join(f"{self.key}.{name}", key), value, found)
+
+
+def _is_overlapping(array: Any) -> bool:
+    local = array.local if isinstance(array, Sharded) else array
+    return isinstance(local, torch.Tensor) and arrays.overlaps(tuple(local.shape), local.stride())
+
+
+def merge_partitions(key: str, partitions: list) -> dict:
+    """One state of all ranks' trees: parameter's name -> state. FormatError: a tree lacks the optimizer."""
+    merged: dict = {}
+    for rank, partition in enumerate(partitions):
+        state = partition.get(key)
+        if type(state) is not dict:
+            raise FormatError.of(f"{key}: the stored state of rank {rank} has no partition of this optimizer")
+        for name, value in state.items():
+            merged.setdefault(name, value)
+    return merged

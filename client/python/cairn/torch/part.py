@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every part of a state has in common; parts.py and optim.py hold the kinds.
+
+Each part has five steps, called in this order: ``collect`` (save) gives a tree with live tensors in it;
+``plan`` (restore) says where stored arrays go and touches nothing; ``apply`` runs after the arrays have come;
+``verify`` holds the live state against what was stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ..errors import FormatError
+from .naming import Names
+from .plan import Plan
+from .sharded import Layouts
+
+
+class CairnWarning(UserWarning):
+    """What a restore had to do that may surprise: reseeded RNG, tied weights restored into an untied model."""
+
+
+class Part:
+    """One key of the state. ``coordinate`` is set for parts that belong to the rank; ``layouts`` knows the ranks."""
+
+    kind = ""
+
+    def __init__(self, key: str, obj: Any, layouts: Layouts, coordinate: Optional[str] = None) -> None:
+        self.key, self.obj, self.layouts, self.coordinate = key, obj, layouts, coordinate
+
+    def _field(self, stored: dict, name: str, kind: type) -> Any:
+        value = stored.get(name)
+        if type(value) is not kind:
+            raise FormatError.of(f"{self.key}: the stored state has no {name!r}: it was written by another version")
+        return value
+
+    def collect(self, names: Names) -> dict:
+        raise NotImplementedError
+
+    def plan(self, stored: dict, plan: Plan, names: Names) -> None:
+        raise NotImplementedError
+
+    def apply(self, plan: Plan) -> None:
+        raise NotImplementedError
+
+    def verify(self, plan: Plan) -> None:
+        raise NotImplementedError

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors whose elements lie on several ranks: which boxes of the whole this rank holds, and who holds the same.
+
+Two sources: a DTensor's mesh and placements (FSDP2, tensor parallel, HSDP), and flat ranges of a tensor's row-major
+elements (FSDP1). Boxes are derived from indices, never from what PyTorch reports: for a strided shard that is wrong.
+A shard may be empty; then the rank has nothing to bring and nothing to want. ``Partial`` holds no value of the
+tensor at all and is refused by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, Iterable, NamedTuple, Optional, Sequence
+
+import torch
+
+from ..errors import InvalidError, ShapeMismatchError, UnsupportedValueError
+
+try:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+except ImportError:  # a PyTorch without it
+    DTensor = Replicate = Shard = None  # type: ignore[assignment,misc]
+try:
+    from torch.distributed.tensor.placement_types import _StridedShard
+except ImportError:
+    _StridedShard = None  # type: ignore[assignment,misc]
+
+
+class Box(NamedTuple):
+    """A rectangle of the whole tensor; ``start``: where it begins in the local tensor, an index per dimension, or
+    one number for a local tensor that is flat."""
+
+    offset: tuple
+    length: tuple
+    start: tuple
+
+
+class Layout(NamedTuple):
+    """What a rank holds of a tensor of ``shape``: ``boxes``, in a local tensor of ``local`` shape. ``group``: Cairn's
+    ranks that hold the same, ascending. ``is_flat``: the boxes' elements lie one after the other."""
+
+    shape: tuple
+    local: tuple
+    boxes: tuple
+    group: tuple
+    is_flat: bool
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.boxes) == 1 and self.boxes[0].length == self.shape
+
+
+class Sharded:
+    """The local memory of a tensor under a layout. ``whole``: the DTensor around it, or None."""
+
+    __slots__ = ("local", "layout", "whole")
+
+    def __init__(self, local: torch.Tensor, layout: Layout, whole: Any = None) -> None:
+        self.local, self.layout, self.whole = local, layout, whole
+
+    @property
+    def shape(self) -> tuple:
+        return self.layout.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.local.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.local.device
+
+    def with_local(self, local: torch.Tensor) -> "Sharded":
+        """The same layout over other memory."""
+        return Sharded(local, self.layout)
+
+    def value(self) -> Any:
+        """What the framework holds: the DTensor, or the local tensor."""
+        return self.local if self.whole is None else self.whole
+
+
+def is_dtensor(value: Any) -> bool:
+    return DTensor is not None and isinstance(value, DTensor)
+
+
+def is_sharded(value: Any) -> bool:
+    return isinstance(value, Sharded) or is_dtensor(value)
+
+
+# --- intervals ----------------------------------------------------------------------------------------------
+
+def _cut(runs: Sequence[tuple], begin: int, end: int) -> list:
+    """Positions begin..end of a list of (global start, length)."""
+    result, at = [], 0
+    for start, length in runs:
+        low, high = max(begin, at), min(end, at + length)
+        if low < high:
+            result.append((start + low - at, high - low))
+        at += length
+    return result
+
+
+def _chunk(runs: Sequence[tuple], count: int, idx: int) -> list:
+    """Chunk ``idx`` of ``count`` as torch.chunk cuts: equal ones, the last shorter, empty ones behind."""
+    total = sum(length for _, length in runs)
+    size = -(-total // count)
+    return _cut(runs, min(total, size * idx), min(total, size * (idx + 1)))
+
+
+def _merge(runs: Iterable[tuple]) -> list:
+    merged: list = []
+    for start, length in runs:
+        if merged and merged[-1][0] + merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], merged[-1][1] + length)
+        else:
+            merged.append((start, length))
+    return merged
+
+
+def shard_runs(length: int, cuts: Sequence[tuple]) -> list:
+    """Intervals of one dimension that a rank holds, in the order in which they lie locally. ``cuts``: (split factor,
+    number of shards, which one) for each mesh dimension that shards it, in the mesh's order."""
+    runs: list = [(0, length)]
+    for factor, count, idx in cuts:
+        runs = [run for piece in range(factor) for run in _chunk(_chunk(runs, factor, piece), count, idx)]
+    return _merge(runs)
+
+
+def product_boxes(runs: Sequence[Sequence[tuple]]) -> tuple:
+    """The boxes of a product of intervals per dimension; none where a dimension has none."""
+    placed = []
+    for of_dim in runs:
+        starts = itertools.accumulate((length for _, length in of_dim), initial=0)
+        placed.append([(start, length, local) for (start, length), local in zip(of_dim, starts)])
+    return tuple(Box(tuple(p[0] for p in pick), tuple(p[1] for p in pick), tuple(p[2] for p in pick))
+                 for pick in itertools.product(*placed))
+
+
+def flat_boxes(shape: Sequence[int], begin: int, end: int) -> tuple:
+    """Boxes whose row-major elements, one box after the other, are the flat range begin..end of the tensor. At most
+    2 * dimensions - 1 of them."""
+    boxes, at = [], begin
+    inner = [math.prod(shape[d + 1:]) for d in range(len(shape))]
+    while at < end:
+        offset, length, count = [0] * len(shape), [1] * len(shape), 1
+        for d, below in enumerate(inner):
+            offset[d] = at // below % shape[d]
+            if at % below == 0 and end - at >= below:
+                rows = min((end - at) // below, shape[d] - offset[d])
+                length[d:] = [rows, *shape[d + 1:]]
+                count = rows * below
+                break
+        boxes.append(Box(tuple(offset), tuple(length), (at - begin,)))
+        at += count
+    return tuple(boxes)
+
+
+# --- layouts --------------------------------------------------------------------------------------------------
+
+class Layouts:
+    """Makes layouts. ``ranks``: the global ranks that save together, in Cairn's order; None: a world of one. ``me``:
+    this process's global rank."""
+
+    def __init__(self, ranks: Optional[Sequence[int]] = None, me: int = 0) -> None:
+        self.me = me
+        self._of: dict = {rank: idx for idx, rank in enumerate([me] if ranks is None else ranks)}
+        self._cache: dict = {}
+
+    @property
+    def world_size(self) -> int:
+        return len(self._of)
+
+    def group(self, path: str, ranks: Iterable[int]) -> tuple:
+        """Cairn's ranks of these global ones. InvalidError: one is outside."""
+        ranks = list(ranks)
+        outside = [rank for rank in ranks if rank not in self._of]
+        if outside:
+            raise InvalidError.of(f"{path}: rank {outside[0]} holds a part of it, but is not among the ranks that save; "
+                                  "make the Checkpointer with a process_group that has all ranks of the device mesh")
+        return tuple(sorted(self._of[rank] for rank in ranks))
+
+    def flat(self, path: str, shape: Sequence[int], begin: int, end: int, ranks: Iterable[int]) -> Layout:
+        """Of a flat range; ``ranks`` hold the same range."""
+        return Layout(tuple(shape), (end - begin,), flat_boxes(shape, begin, end), self.group(path, ranks), True)
+
+    def whole(self, path: str, shape: Sequence[int], ranks: Iterable[int]) -> Layout:
+        """Of a tensor that these ranks hold whole, and the others not at all."""
+        shape = tuple(shape)
+        box = Box((0,) * len(shape), shape, (0,) * len(shape))
+        return Layout(shape, shape, (box,), self.group(path, ranks), False)
+
+    def wrap(self, path: str, value: Any) -> Any:
+        """A DTensor as Sharded; anything else as it is. UnsupportedValueError: its layout cannot be stored."""
+        if not is_dtensor(value):
+            return value
+        # The local tensor itself, without the machinery that tracks gradients.
+        local = value.detach()._local_tensor if hasattr(value, "_local_tensor") else value.detach().to_local()
+        key = (value.device_mesh, tuple(value.placements), tuple(value.shape))
+        layout = self._cache.get(key)
+        if layout is None:
+            layout = self._cache[key] = self._of_dtensor(path, value)
+        if tuple(local.shape) != layout.local:
+            raise ShapeMismatchError.of(f"{path}: the local shard has the shape {list(local.shape)}, but mesh and "
+                                        f"placements {list(value.placements)} say {list(layout.local)}")
+        return Sharded(local, layout, value)
+
+    def _of_dtensor(self, path: str, tensor: Any) -> Layout:
+        mesh, shape = tensor.device_mesh, tuple(tensor.shape)
+        coordinate = mesh.get_coordinate()
+        if coordinate is None:
+            raise UnsupportedValueError.of(f"{path}: this rank is not in the tensor's device mesh; give each Checkpointer "
+                                           "only tensors that it holds a part of")
+        self.group(path, mesh.mesh.reshape(-1).tolist())  # all who hold parts of it save it
+        cuts: list = [[] for _ in shape]
+        same: list = []  # how to index the mesh for the ranks that hold the same boxes
+        for dim, placement in enumerate(tensor.placements):
+            if isinstance(placement, Replicate):
+                same.append(slice(None))
+                continue
+            factor = None
+            if _StridedShard is not None and isinstance(placement, _StridedShard):
+                factor = int(placement.split_factor)
+            elif type(placement) is Shard:
+                factor = 1
+            if factor is None:
+                raise UnsupportedValueError.of(
+                    f"{path}: it is a DTensor with the placement {placement!r}, which holds no value of the tensor: "
+                    "redistribute it to Replicate() or Shard(dim) before the save")
+            cuts[placement.dim].append((factor, mesh.size(dim), coordinate[dim]))
+            same.append(coordinate[dim])
+        runs = [shard_runs(length, cut) for length, cut in zip(shape, cuts)]
+        ranks = _with_replicas(mesh, mesh.mesh[tuple(same)].reshape(-1).tolist())
+        if 0 in shape:  # nothing to shard: known to all who have it
+            return self.whole(path, shape, _with_replicas(mesh, mesh.mesh.reshape(-1).tolist()))._replace(
+                local=tuple(sum(length for _, length in run) for run in runs))
+        local = tuple(sum(length for _, length in run) for run in runs)
+        return Layout(shape, local, product_boxes(runs), self.group(path, ranks), False)
+
+
+def _with_replicas(mesh: Any, ranks: list) -> list:
+    """These ranks of a mesh, and those at the same place of the root mesh but for the dimensions that the mesh leaves
+    out: where "dp" of ("dp", "tp") shards a norm, each tp rank holds it as well."""
+    root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+    if root.mesh.numel() == mesh.mesh.numel():
+        return ranks
+    at = {rank: tuple((root.mesh == rank).nonzero()[0].tolist()) for rank in mesh.mesh.reshape(-1).tolist()}
+    left_out = [len({place[dim] for place in at.values()}) == 1 for dim in range(root.ndim)]
+    found: set = set()
+    for rank in ranks:
+        index = tuple(slice(None) if free else place for free, place in zip(left_out, at[rank]))
+        found.update(root.mesh[index].reshape(-1).tolist())
+    return sorted(found)
+
+
+def like(sharded: Sharded, dtype: torch.dtype) -> Sharded:
+    """Fresh memory with the same layout; a DTensor again where it was one."""
+    local = torch.empty_like(sharded.local, dtype=dtype, memory_format=torch.preserve_format)
+    whole = sharded.whole
+    if whole is not None:
+        whole = DTensor.from_local(local, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape,
+                                   stride=whole.stride())
+        local = whole._local_tensor if hasattr(whole, "_local_tensor") else whole.to_local()
+    return Sharded(local, sharded.layout, whole)
+
+
+def replicated_like(tensor: Any, local: torch.Tensor) -> Any:
+    """A DTensor that is the same on all ranks of another DTensor's mesh, around memory of its own."""
+    mesh = tensor.device_mesh
+    return DTensor.from_local(local, mesh, [Replicate()] * mesh.ndim, run_check=False)

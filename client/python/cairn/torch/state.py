@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state that a Checkpointer was given, as parts: what is the same or sharded over the ranks, and what is a rank's
+own. ``collect`` makes of it the tensors and trees of one save."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+from .. import tree
+from ..client import LOCAL, REPLICATED, TREE
+from ..errors import InvalidError
+from . import arrays, rng
+from .local import PerRank
+from .naming import Names, Walk
+from .optim import OptimizerState
+from .part import Part
+from .parts import GeneratorState, ModuleState, ValueState, make_part
+from .sharded import Layouts
+
+STATE_BLOB, LOCAL_BLOB, PARTITION_BLOB = "cairn.state", "cairn.local", "cairn.partition"
+VERSION = 1
+
+
+class State:
+    """``values``: key -> object, as the caller sees it; ``parts`` and ``local_parts``: the same as Parts;
+    ``on_reshape``: key -> rule of a local part. InvalidError names a key that cannot be used."""
+
+    def __init__(self, values: Mapping[str, Any], layouts: Layouts, coordinate: str) -> None:
+        self.values, self.layouts, self.coordinate = dict(values), layouts, coordinate
+        self.parts: list = []
+        self.local_parts: list = []
+        self.on_reshape: dict = {}
+        self._known: dict = {}
+        self._known_local: dict = {}
+        for key, obj in self.values.items():
+            self._add(key, obj)
+
+    def _add(self, key: str, obj: Any) -> None:
+        if not isinstance(key, str) or not key or "." in key or key.startswith("cairn"):
+            raise InvalidError.of(f"state: the key {key!r} must be a text without a dot that does not begin with cairn")
+        if isinstance(obj, PerRank):
+            self.local_parts.append(make_part(key, obj.obj, self.layouts, self.coordinate))
+            self.on_reshape[key] = obj.on_reshape
+            return
+        part = make_part(key, obj, self.layouts)
+        if isinstance(part, GeneratorState):  # belongs to the rank without being told
+            self.local_parts.append(make_part(key, obj, self.layouts, self.coordinate))
+            self.on_reshape[key] = "reseed"
+        else:
+            self.parts.append(part)
+
+    def names(self) -> Names:
+        return Names([Walk(part.key, part.obj, self.layouts) for part in self.parts if isinstance(part, ModuleState)])
+
+    def model_names(self) -> list:
+        """``key.name`` of all tensors of all models, ties included."""
+        walks = [Walk(part.key, part.obj, self.layouts) for part in self.parts if isinstance(part, ModuleState)]
+        return [f"{walk.key}.{name}" for walk in walks for name in [*walk.tensors, *walk.aliases]]
+
+    def refresh(self) -> None:
+        """Plain values may have been replaced in ``values``."""
+        for part in self.parts + self.local_parts:
+            if isinstance(part, ValueState):
+                live = self.values[part.key]
+                part.obj = live.obj if isinstance(live, PerRank) else live
+
+    def replaced(self, part: Part) -> None:
+        """A restore made another object for this part: hands it to the caller."""
+        holder = self.values[part.key]
+        if isinstance(holder, PerRank):
+            holder.obj = part.obj
+        else:
+            self.values[part.key] = part.obj
+
+    def collect(self, rank: int, coordinates: Sequence[str]) -> tuple:
+        """(rows for set_tensors, rows for set_blobs). UnsupportedValueError names what cannot be stored."""
+        names = self.names()
+        shared = arrays.Collector(self.layouts, None, self._known)
+        root = {"version": VERSION, "framework": "torch", "world_size": len(coordinates),
+                "coordinates": list(coordinates), "parts": {part.key: part.collect(names) for part in self.parts}}
+        local = arrays.Collector(self.layouts, self.coordinate, self._known_local)
+        mine = {"version": VERSION, "rank": rank, "rng": rng.collect(),
+                "parts": {part.key: part.collect(names) for part in self.local_parts}}
+        blobs = [(STATE_BLOB, TREE, tree.encode(root, "", shared), REPLICATED, None),
+                 (LOCAL_BLOB, TREE, tree.encode(mine, "", local), LOCAL, self.coordinate)]
+        partition = {part.key: part.collect_state(names) for part in self.parts
+                     if isinstance(part, OptimizerState) and part.is_partitioned(names)}
+        if partition:
+            data = tree.encode({"version": VERSION, "parts": partition}, "", shared)
+            blobs.append((PARTITION_BLOB, TREE, data, LOCAL, self.coordinate))
+        return shared.rows() + local.rows(), blobs

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases for ranks.py: single DTensors of known values in many placements."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+import cairn
+from bed import assert_same
+from cairn.torch import Checkpointer
+
+PLACEMENTS = {
+    "hsdp": (Replicate(), Shard(0)),
+    "other_way": (Shard(0), Replicate()),
+    "both": (Shard(0), Shard(0)),
+    "fsdp_tp": (_StridedShard(0, split_factor=2), Shard(0)),
+    "strided": (Shard(0), _StridedShard(0, split_factor=2)),
+    "two_dims": (Shard(0), Shard(1)),
+    "columns": (Replicate(), Shard(1)),
+    "replicated": (Replicate(), Replicate()),
+}
+ROWS = (1, 2, 5, 6, 7, 8, 9)
+
+
+def values():
+    """name -> whole tensor."""
+    result = {}
+    for name in PLACEMENTS:
+        for rows in ROWS:
+            result[f"{name}_{rows}"] = torch.arange(rows * 3, dtype=torch.float32).reshape(rows, 3) + len(name)
+    result["hsdp_bf16"] = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(1)).bfloat16()
+    result["two_dims_transposed"] = torch.arange(24.0).reshape(6, 4)
+    result["both_empty"] = torch.zeros(0, 4)
+    result["replicated_scalar"] = torch.tensor(2.5)
+    result["columns_wide"] = torch.arange(300000, dtype=torch.int32).reshape(3, 100000)  # more than one chunk's row
+    return result
+
+
+def cut(whole, placements, mesh):
+    """The DTensor of a whole tensor, its local part cut by PyTorch's own split."""
+    local = whole
+    for dim, placement in enumerate(placements):
+        if not isinstance(placement, Replicate):
+            parts = placement._split_tensor(local, mesh.size(dim), with_padding=False)[0]
+            local = parts[mesh.get_coordinate()[dim]]
+    return DTensor.from_local(local.clone(), mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
+
+
+def make(mesh):
+    tensors = {}
+    for name, whole in values().items():
+        kind = max((kind for kind in PLACEMENTS if name.startswith(kind)), key=len)
+        tensor = cut(whole, PLACEMENTS[kind], mesh)
+        if name.endswith("transposed"):  # the local memory is not row-major
+            local = tensor.to_local().t().contiguous().t()
+            tensor = DTensor.from_local(local, mesh, PLACEMENTS[kind], run_check=False, shape=whole.shape,
+                                        stride=whole.stride())
+        tensors[name] = tensor
+    return tensors
+
+
+def save(rank, world, url):
+    tensors = make(init_device_mesh("cpu", (2, 2)))
+    with Checkpointer(url, {"t": tensors}, on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+
+
+def restore(rank, world, url):
+    """Each into its own layout, in place, and into the one of its neighbour."""
+    mesh = init_device_mesh("cpu", (2, 2))
+    expected = make(mesh)
+    kinds = list(PLACEMENTS.values())
+    for shift in (0, 3):
+        live = {}
+        for name, tensor in expected.items():
+            placements = tensor.placements
+            if shift and tensor.dim() > 1:
+                placements = kinds[(kinds.index(placements) + shift) % len(kinds)]
+            live[name] = cut(torch.zeros(tensor.shape, dtype=tensor.dtype), placements, mesh)
+        kept = dict(live)
+        with Checkpointer(url, {"t": live}, on_error="raise") as ck:
+            ck.restore()
+        for name, whole in values().items():
+            assert live[name] is kept[name], name
+            assert_same(live[name].to_local(), cut(whole, live[name].placements, mesh).to_local())
+
+
+def refused(rank, world, url):
+    """A Partial, a mesh that this rank is not in, a local part of the wrong size."""
+    mesh = init_device_mesh("cpu", (4,))
+    partial = DTensor.from_local(torch.ones(2), mesh, [Partial()], run_check=False)
+    wrong = DTensor.from_local(torch.ones(3), mesh, [Shard(0)], run_check=False, shape=(8,), stride=(1,))
+    with Checkpointer(url, {"a": {"b": [partial]}}, on_error="raise") as ck:
+        with pytest.raises(cairn.UnsupportedValueError, match=r"a\.b\[0\]: .*Partial.*redistribute"):
+            ck.save(1)
+        ck.state["a"]["b"] = [wrong]
+        with pytest.raises(cairn.ShapeMismatchError, match=r"a\.b\[0\]: the local shard has the shape \[3\].*\[2\]"):
+            ck.save(1)
+        ck.state["a"]["b"] = cairn.torch.per_rank(1)
+        with pytest.raises(cairn.UnsupportedValueError, match=r"a\.b: "):
+            ck.save(1)
+    assert ck.failed_saves == 0
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        shard = DTensor.from_local(torch.ones(2), mesh, [Shard(0)], run_check=False)
+        with Checkpointer(url, {"x": {"y": shard}}, process_group=pair) as ck:
+            with pytest.raises(cairn.InvalidError, match=r"x\.y: rank 2 holds a part of it.*process_group"):
+                ck.save(1)
+    dist.barrier()
+
+
+def differ(rank, world, url):
+    """A pipeline stage each: what rank 1 alone has would be lost."""
+    layers = torch.nn.ModuleDict({f"stage{rank}": torch.nn.Linear(2, 2)})
+    with pytest.raises(cairn.UnsupportedError, match=r"model\.stage0\.bias: rank 0 has this tensor, rank 1 has not"):
+        Checkpointer(url, {"model": layers})
