@@ -46,6 +46,9 @@ def run(options):
         group.tell(f"change {step}")
         group.tell(f"save {step}")
         daemon.prune(step)
+        if step == 1 and daemon.not_taken(options.transport):
+            say(f"{options.transport}: {daemon.not_taken(options.transport)}: left out")
+            return {}, 0
         if step % options.every == 0:
             for rank, sample in enumerate(group.samples()):
                 samples[f"rank {rank}"].append(sample)
@@ -78,6 +81,9 @@ def main():
     options = parse_options()
     samples, seconds = run(options)
     judged = {name: judge(values, options.every) for name, values in samples.items()}
+    if not judged:
+        write_json(options.json, {"judged": {}})
+        return
     print(f"{time.strftime('%Y-%m-%d')}, {json.dumps(machine())}, {options.saves} saves of {options.bytes / MIB:.0f} MiB on "
           f"{options.ranks} ranks in {seconds:.0f} s")
     for key in next(iter(judged.values())):

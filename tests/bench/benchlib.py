@@ -190,6 +190,14 @@ class Daemon:
         self.port = next(word.rsplit(":", 1)[1].rstrip('"') for word in log_path.read_text().split()
                          if "tcp:127.0.0.1:" in word)
 
+    def not_taken(self, transport):
+        """Why the bytes of a client, still connected, did not go the way that it asked for; "" when they did."""
+        if transport == "memfd" and not self.proc.holds_arena():
+            return "the daemon holds no arena of a client: the memfd was not handed over"
+        if transport != "memfd" and self.proc.holds_arena():
+            return "the daemon holds a client's arena, although the socket was asked for"
+        return ""
+
     def url(self, transport, run):
         if transport in ("unix", "memfd"):
             return f"cairn+unix://{self.socket}?run={run}"
@@ -336,7 +344,24 @@ def finish_options(options):
 
 
 def python_env(build):
-    """The environment in which the package `cairn` of this build is found (figures.py puts it there)."""
+    """The environment in which what install_package() has put there is found."""
     site = str(build / "bench-python")
     old = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": site + (os.pathsep + old if old else ""), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def install_package(python, build):
+    """Puts the package `cairn` of these sources into BUILD/bench-python, and safetensors where it can be had. Made anew
+    each time, which takes seconds when nothing has changed: a stale package would measure something else."""
+    site = build / "bench-python"
+    say(f"installing the Python package into {site}")
+    pip = [python, "-m", "pip", "install", "-q", "--no-deps", "--upgrade", "--target", site]
+    done = subprocess.run([*pip, "--no-build-isolation", "-C", f"build-dir={build / 'bench-python-build'}",
+                           SOURCE / "client/python"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"bench: the package did not build (it needs scikit-build-core in {python}):\n"
+                         + done.stdout[-3000:])
+    has = subprocess.run([python, "-c", "import safetensors"], env={**os.environ, **python_env(build)}, stderr=subprocess.PIPE)
+    if has.returncode != 0 and subprocess.run([*pip, "safetensors"], stdout=subprocess.PIPE,
+                                              stderr=subprocess.STDOUT).returncode != 0:
+        say("safetensors cannot be installed: its rows will be missing")

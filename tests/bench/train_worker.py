@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a training loop that saves at every 10th step, one way or another; told what to do by bench_train.py.
+
+A GPT with AdamW on the CPU, one thread a rank, DDP over gloo where there are several. `segment N` is a save and then N
+steps, as they follow each other in a real loop; what of the save is not over by then is waited for outside the time,
+and told. All ways train from the same seed: their losses must be the same to the bit.
+"""
+
+import json
+import os
+import resource
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import cairn_ways
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+WORDS = 32768
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.heads = max(1, width // 64)
+        self.ln_1, self.ln_2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(self.ln_1(x)).chunk(3, -1))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.ln_2(x))))
+
+
+class Gpt(torch.nn.Module):
+    def __init__(self, words, width, layers, length):
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(words, width), torch.nn.Embedding(length, width)
+        self.blocks = torch.nn.Sequential(*(Block(width) for _ in range(layers)))
+        self.ln = torch.nn.LayerNorm(width)
+        self.head = torch.nn.Linear(width, words, bias=False)
+
+    def forward(self, tokens):
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
+        return self.head(self.ln(self.blocks(x)))
+
+
+class Nothing:
+    """The same loop without saves; and what every way of saving has."""
+
+    def __init__(self, job):
+        self.job = job
+
+    def save(self, step):
+        pass
+
+    def before_update(self):
+        """Right before the optimizer changes anything."""
+
+    def finish(self):
+        """Until what was saved is durable."""
+
+    def close(self):
+        pass
+
+
+class CairnWay(Nothing):
+    def __init__(self, job, mode):
+        super().__init__(job)
+        import cairn.torch  # not of the peers
+        options, self.save_options = cairn_ways.snapshot(mode)
+        self.checkpointer = cairn.torch.Checkpointer(
+            job.target, {"model": job.model, "optim": job.optimizer}, on_error="raise", attempt=os.environ["BENCH_ATTEMPT"],
+            **({"rank": 0, "world_size": 1} if job.world == 1 else {}), **options)
+
+    def save(self, step):
+        self.handle = self.checkpointer.save(step, **self.save_options)
+
+    def finish(self):
+        self.handle.durable.result(600)
+
+    def close(self):
+        self.checkpointer.close()
+
+
+class DcpWay(Nothing):
+    def __init__(self, job, mode):
+        super().__init__(job)
+        self.folder, self.mode, self.number = Path(job.target), mode, 0
+        self.group = dist.new_group(backend="gloo")
+        self.future = self.staging = self.stager = None
+        if mode in ("cached stager", "async staging"):
+            self.stager = DefaultStager(StagingOptions(
+                use_pinned_memory=False, use_shared_memory=True, use_async_staging=mode == "async staging",
+                use_non_blocking_copy=False))
+
+    def state(self):
+        return {"model": self.job.model.state_dict(), "optim": self.job.optimizer.state_dict()}
+
+    def path(self):
+        return self.folder / str(self.number)
+
+    def save(self, step):
+        self.number += 1
+        if self.mode == "sync":
+            dcp.save(self.state(), checkpoint_id=self.path(), process_group=self.group)
+            return
+        kind = AsyncCheckpointerType.PROCESS if self.mode == "process" else AsyncCheckpointerType.THREAD
+        answer = dcp.async_save(self.state(), checkpoint_id=self.path(), process_group=self.group,
+                                async_checkpointer_type=kind, **({"async_stager": self.stager} if self.stager else {}))
+        self.staging = getattr(answer, "staging_completion", None)
+        self.future = getattr(answer, "upload_completion", answer)
+
+    def before_update(self):
+        if self.staging:
+            self.staging.result()
+            self.staging = None
+
+    def finish(self):
+        if self.future:
+            self.future.result()
+            self.future = None
+        if self.job.rank == 0:
+            shutil.rmtree(self.path())
+
+    def close(self):
+        if self.stager:
+            self.stager.close()
+
+
+class TorchWay(Nothing):
+    """torch.save of rank 0 and fsync."""
+
+    def save(self, step):
+        if self.job.rank == 0:
+            path = Path(self.job.target) / "state.pt"
+            torch.save({"model": self.job.model.state_dict(), "optim": self.job.optimizer.state_dict()}, path)
+            fd = os.open(path, os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
+        if self.job.world > 1:
+            dist.barrier()
+
+
+WAYS = {"none": Nothing, "torch.save": TorchWay, "dcp.save": lambda job: DcpWay(job, "sync"),
+        "dcp.async_save thread": lambda job: DcpWay(job, "thread"),
+        "dcp.async_save process": lambda job: DcpWay(job, "process"),
+        "dcp.async_save cached stager": lambda job: DcpWay(job, "cached stager"),
+        "dcp.async_save async staging": lambda job: DcpWay(job, "async staging"),
+        "cairn copy": lambda job: CairnWay(job, "copy"), "cairn lazy": lambda job: CairnWay(job, "lazy")}
+
+
+class Job:
+    def __init__(self, options):
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.target, self.tokens = options["target"], options["tokens"]
+        torch.set_num_threads(1)
+        torch.manual_seed(1)
+        self.model = Gpt(WORDS if options["width"] >= 256 else 512, options["width"], options["layers"], options["tokens"])
+        self.words = self.model.words.num_embeddings
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.loop = torch.nn.parallel.DistributedDataParallel(self.model) if self.world > 1 else self.model
+        self.data = torch.Generator().manual_seed(2 + self.rank)
+        self.count = 0
+        self.loss = 0.0
+        self.way = Nothing(self)
+        self.train(2)  # the optimizer has all its state before the first save
+        self.way = WAYS[options["way"]](self)
+
+    def train(self, steps):
+        for _ in range(steps):
+            tokens = torch.randint(self.words, (1, self.tokens + 1), generator=self.data)
+            loss = F.cross_entropy(self.loop(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            self.way.before_update()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.loss = loss.item()
+            self.count += 1
+
+    def state_bytes(self):
+        tensors = [*self.model.parameters(), *(t for state in self.optimizer.state.values() for t in state.values())]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    def segment(self, steps):
+        begin = time.monotonic()
+        self.way.save(self.count)
+        blocked = time.monotonic()
+        self.train(steps)
+        end = time.monotonic()
+        self.way.finish()
+        return {"seconds": end - begin, "blocked_s": blocked - begin, "overrun_s": time.monotonic() - end}
+
+    def usage(self):
+        """Of this process and of those that it has started and waited for."""
+        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return {"cpu_s": sum(u.ru_utime + u.ru_stime for u in usages)}
+
+
+def main():
+    options = json.loads(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not meet the answers
+
+    def answer(what):
+        answers.write(json.dumps(what) + "\n")
+        answers.flush()
+
+    dist.init_process_group("gloo", init_method=f"file://{os.environ['BENCH_RENDEZVOUS']}",
+                            rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+    try:
+        job = Job(options)
+    except cairn_ways.Absent as reason:
+        answer({"ready": True, "absent": str(reason)})
+        dist.destroy_process_group()
+        return
+    answer({"ready": True, "state_bytes": job.state_bytes()})
+    for line in sys.stdin:
+        words = line.split()
+        if words[0] == "segment":
+            answer(job.segment(int(words[1])))
+        elif words[0] == "usage":
+            answer(job.usage())
+        elif words[0] == "loss":
+            answer({"loss": job.loss.hex(), "steps": job.count})
+        else:
+            answer({"error": f"unknown command {words[0]}"})
+    job.way.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
