@@ -22,6 +22,8 @@ LATEST = (1 << 64) - 1
 STAGED, DONE = 1, 2
 REPLICATED, SHARDED, LOCAL = 1, 2, 3
 BYTES, TREE = 1, 2
+_WHEN_FULL = {None: 0, "wait": 1, "skip": 2, "fail": 3}
+_VERIFY = {None: 0, "sampled": 1, "full": 2}
 
 _STATES = ("none", "open", "committed", "aborted", "forgotten")
 _HEALTH = ("verified", "suspect", "damaged")
@@ -42,6 +44,12 @@ DTYPES: dict[str, int] = _dtype_table()
 def new_attempt() -> str:
     """A fresh attempt token, 32 hex digits: rank 0 draws it once, all ranks open their clients with it."""
     return _cairn.new_attempt()
+
+
+def _choice(what: str, table: dict, value: Optional[str]) -> int:
+    if value not in table:
+        raise InvalidError.of(f"{what} is {value!r}; it may be {', '.join(repr(key) for key in table if key)}")
+    return table[value]
 
 
 def _ms(seconds: Optional[float]) -> int:
@@ -150,7 +158,9 @@ class Client:
 
     ``url``: ``cairn://host:port/project/run`` or ``cairn+unix:///path?run=project/run``. ``attempt``: the token
     that all ranks share (default: CAIRN_ATTEMPT, or a fresh one for a world of one). ``read_only``: list, status
-    and restore, without a rank. ``arena_bytes``: staging memory at most (default: what the rank writes).
+    and restore, without a rank. ``arena_bytes``: staging memory at most (default: what the rank writes); a larger save
+    goes in waves. ``snapshots``: saves in flight that it has room for (default: 1, or 2 where arena_bytes allows it).
+    ``when_full``: what a save does that finds no room: "wait", "skip" (SkippedError) or "fail" (BusyError).
     ``threads``: for copies and digests. ``io_deadline``, ``save_deadline``: seconds (30, 600). ``cert_file``,
     ``key_file``, ``ca_file``: PEM; TLS is used when ca_file is given. ``label``: shown in logs.
 
@@ -162,7 +172,8 @@ class Client:
                  read_only: bool = False, arena_bytes: int = 0, threads: int = 0,
                  io_deadline: Optional[float] = None, save_deadline: Optional[float] = None,
                  cert_file: Optional[str] = None, key_file: Optional[str] = None,
-                 ca_file: Optional[str] = None, label: Optional[str] = None) -> None:
+                 ca_file: Optional[str] = None, label: Optional[str] = None, snapshots: int = 0,
+                 when_full: Optional[str] = None) -> None:
         self.url, self.rank, self.world_size, self.read_only = url, rank, world_size, read_only
         self._save_deadline = 600.0 if save_deadline is None else save_deadline
         self._ops: weakref.WeakSet = weakref.WeakSet()
@@ -170,7 +181,8 @@ class Client:
         self._handle = _cairn.Handle(url, dict(
             rank=rank, world_size=world_size, attempt=attempt, read_only=int(read_only), arena_bytes=arena_bytes,
             threads=threads, io_deadline_ms=_ms(io_deadline), save_deadline_ms=_ms(save_deadline),
-            cert_file=cert_file, key_file=key_file, ca_file=ca_file, label=label))
+            cert_file=cert_file, key_file=key_file, ca_file=ca_file, label=label, snapshots=snapshots,
+            when_full=_choice("when_full", _WHEN_FULL, when_full)))
 
     def __enter__(self) -> "Client":
         return self
@@ -188,11 +200,11 @@ class Client:
         """What is saved or filled; replaces the set before.
 
         Each is (name, dtype, shape, address, stride or None, keepalive, placement, coordinate or None, group or
-        None, boxes or None): ``dtype`` from ``cairn.client.DTYPES``; ``address`` of the first element, an int;
+        None, boxes or None[, eager]): ``dtype`` from ``cairn.client.DTYPES``; ``address`` of the first element, an int;
         ``stride`` in elements (None: row-major); ``keepalive`` any object that owns the memory, referenced
         until the set is replaced; ``placement`` REPLICATED, SHARDED or LOCAL; ``group`` the ranks that hold the
         same, ascending; ``boxes`` tuples (offset, length, stride or None, address) where the rank holds only
-        parts. BusyError while an operation borrows the present set; InvalidError names the tensor.
+        parts; ``eager`` 1: a lazy save copies it before it returns. BusyError while an operation borrows the present set; InvalidError names the tensor.
         """
         self._handle.set_tensors(list(tensors))
 
@@ -202,16 +214,24 @@ class Client:
         self._handle.set_blobs(list(blobs))
 
     def save(self, step: int, *, tags: Sequence[str] = (), metrics: Optional[Mapping[str, float]] = None,
-             metadata: bytes = b"", deadline: Optional[float] = None) -> Operation:
+             metadata: bytes = b"", deadline: Optional[float] = None, lazy: bool = False,
+             verify_staged: Optional[str] = None, when_full: Optional[str] = None) -> Operation:
         """Saves the registered state as ``step``; every rank calls it. Returns when all is copied (STAGED): the
         tensors may change again. ``deadline``: seconds until durable. Tags, metrics and metadata (16 KiB at
-        most) count from rank 0. ArenaTooSmallError, TimedOutError, BusyError, FencedError."""
+        most) count from rank 0.
+
+        ``lazy``: returns when the tensors marked eager are copied; ``wait(STAGED)`` before another one changes.
+        ``verify_staged`` ("sampled", "full"; lazy only): a tensor that changed before STAGED all the same fails the save
+        with DigestMismatchError and its name; cairn.h says what each of them sees. ``when_full``: as for the client.
+        ArenaTooSmallError, TimedOutError, SkippedError, BusyError, FencedError."""
         if not 0 <= step < LATEST:
             raise InvalidError.of(f"save: the step must be from 0 to {LATEST - 1}, it is {step}")
         if isinstance(tags, str):
             raise InvalidError.of("save: tags is a sequence of texts, not one text")
         rows = tuple((str(name), float(value)) for name, value in (metrics or {}).items())
-        op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms(deadline)))
+        op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms(deadline),
+                                         2 if lazy else 1, _choice("verify_staged", _VERIFY, verify_staged),
+                                         _choice("when_full", _WHEN_FULL, when_full)))
         self._ops.add(op)
         return op
 

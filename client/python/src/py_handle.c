@@ -64,6 +64,12 @@ static void read_options(PyObject *dict, struct cairn_options *options)
         options->threads = option_int(dict, "threads");
     }
     if (PyErr_Occurred() == NULL) {
+        options->snapshots = option_int(dict, "snapshots");
+    }
+    if (PyErr_Occurred() == NULL) {
+        options->when_full = option_int(dict, "when_full");
+    }
+    if (PyErr_Occurred() == NULL) {
         options->arena_bytes = option_u64(dict, "arena_bytes");
     }
     if (PyErr_Occurred() == NULL) {
@@ -219,8 +225,9 @@ static PyObject *handle_save(PyObject *self, PyObject *args)
     const char *metadata;
     Py_ssize_t metadata_bytes;
     long long deadline_ms;
-    if (!PyArg_ParseTuple(args, "KO!O!y#L:save", &step, &PyTuple_Type, &tags, &PyTuple_Type,
-                          &metrics, &metadata, &metadata_bytes, &deadline_ms)) {
+    if (!PyArg_ParseTuple(args, "KO!O!y#Liii:save", &step, &PyTuple_Type, &tags, &PyTuple_Type,
+                          &metrics, &metadata, &metadata_bytes, &deadline_ms, &options.mode,
+                          &options.verify_staged, &options.when_full)) {
         return NULL;
     }
     options.metadata = metadata_bytes > 0 ? metadata : NULL;
@@ -421,7 +428,7 @@ static PyMethodDef handle_methods[] = {
      "set_tensors(list of tuples): see py_register.c"},
     {"set_blobs", py_handle_set_blobs, METH_O, "set_blobs(list of tuples): see py_register.c"},
     {"save", handle_save, METH_VARARGS,
-     "save(step, tags, metrics, metadata, deadline_ms) -> Op; returns when staged"},
+     "save(step, tags, metrics, metadata, deadline_ms, mode, verify_staged, when_full) -> Op"},
     {"restore", handle_restore, METH_VARARGS,
      "restore(step, term, allow_older, strict, deadline_ms, only) -> Op"},
     {"annotate", handle_annotate, METH_VARARGS,

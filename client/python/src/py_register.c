@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * set_tensors and set_blobs: tuples to cairn.h's structs. A tensor is (name, dtype, shape, address,
- * stride or None, keepalive, placement, coordinate or None, group or None, boxes or None), a box
+ * stride or None, keepalive, placement, coordinate or None, group or None, boxes or None[, eager]), a box
  * (offset, length, stride or None, address), a blob (name, kind, data, placement, coordinate or
  * None). With the GIL but for the call itself.
  */
@@ -155,7 +155,9 @@ static bool read_tensor(struct py_scratch *scratch, PyObject *item, struct cairn
 {
     Py_ssize_t ndim = -1;
     *tensor = (struct cairn_tensor)CAIRN_TENSOR_INIT;
-    if (!expect_tuple(item, TENSOR_FIELDS, "tensor") ||
+    bool has_eager = PyTuple_Check(item) && PyTuple_Size(item) == TENSOR_FIELDS + 1;
+    if (!expect_tuple(item, TENSOR_FIELDS + has_eager, "tensor") ||
+        (has_eager && !read_int(PyTuple_GetItem(item, TENSOR_FIELDS), &tensor->eager)) ||
         !read_text(PyTuple_GetItem(item, 0), &tensor->name) ||
         !read_int(PyTuple_GetItem(item, 1), &tensor->dtype)) {
         return false;

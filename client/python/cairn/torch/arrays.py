@@ -124,6 +124,12 @@ def _sharded_row(ref: Ref, array: Sharded) -> Optional[tuple]:
     return (ref.name, DTYPES[ref.dtype], ref.shape, 0, None, local, place, None, layout.group, boxes)
 
 
+def memory_key(array: Any) -> Any:
+    """What two arrays have in common that are the same memory."""
+    array = array.local if isinstance(array, Sharded) else array
+    return (array.data_ptr(), array.numel(), array.dtype) if isinstance(array, torch.Tensor) else id(array)
+
+
 def flat(array: Any) -> Any:
     """What is read for a save: the array itself where it can be borrowed, else a CPU copy of it."""
     if isinstance(array, Sharded):
@@ -229,7 +235,14 @@ class Collector:
             raise UnsupportedValueError.of(f"{path}: a sharded tensor cannot belong to one rank; give it outside per_rank")
         return self.layouts.wrap(path, value)
 
-    def rows(self) -> list:
-        """Tuples for Client.set_tensors; device tensors are copied here."""
-        rows = (row(ref, flat(array), self.coordinate) for ref, array in self.arrays.values())
-        return [item for item in rows if item is not None]
+    def rows(self, guarded: Optional[set] = None) -> list:
+        """Tuples for Client.set_tensors; device tensors are copied here. ``guarded``: keys (memory_key) of what a lazy
+        save may copy behind; all else is eager, but for what was copied just now."""
+        rows = []
+        for ref, array in self.arrays.values():
+            borrowed = flat(array)
+            item = row(ref, borrowed, self.coordinate)
+            if item is not None:
+                eager = guarded is not None and is_direct(array) and memory_key(array) not in guarded
+                rows.append((*item, int(eager)))
+        return rows

@@ -14,6 +14,7 @@ from ..errors import (CairnError, ClosedError, FencedError, ForkedError, Interna
                       UnsupportedError)
 from .futures import Failures, Restored, SaveHandle
 from .group import Group
+from .lazy import Guard, is_capturing
 from .part import CairnWarning
 from .restore import Restore
 from .sharded import Layouts
@@ -45,7 +46,14 @@ class Checkpointer:
     ``coordinate``: what this rank's own state is known by, a mapping (``{"dp": 3, "tp": 0}``) or a DeviceMesh with names
     (default: its number); all ranks give one, or none.
 
-    Options: ``arena_bytes``, ``threads``, ``io_deadline``, ``save_deadline`` (seconds), ``restore_deadline`` (seconds),
+    ``snapshot``: "copy", ``save`` returns when all is copied; "lazy", parameters in, and state of, the state's
+    torch.optim optimizers are copied behind, and the next step of any optimizer waits until they are; all else is copied
+    before ``save`` returns (cairn.torch.lazy says what cannot be lazy). Whoever changes a parameter by other means than
+    an optimizer's step waits for the handle's ``staged`` first; ``verify_staged`` ("sampled", "full") fails the save by
+    the tensor's name where that was forgotten.
+
+    Options: ``arena_bytes``, ``snapshots``, ``when_full`` ("wait", "skip", "fail"), ``threads``, ``io_deadline``,
+    ``save_deadline`` (seconds), ``restore_deadline`` (seconds),
     ``cert_file``, ``key_file``, ``ca_file``, ``label`` as for cairn.Client; ``max_failures`` (3), ``max_age`` (seconds,
     1800); ``rank`` and ``world_size`` where torch.distributed is not used.
 
@@ -57,12 +65,17 @@ class Checkpointer:
     def __init__(self, url: str, state: Mapping[str, Any], on_error: Union[str, Callable] = "warn",
                  read_only: bool = False, process_group: Any = None, attempt: Optional[str] = None, *,
                  coordinate: Any = None, rank: Optional[int] = None, world_size: Optional[int] = None, max_failures: int = 3,
-                 max_age: Optional[float] = 1800.0, restore_deadline: Optional[float] = None, **options: Any) -> None:
+                 max_age: Optional[float] = 1800.0, restore_deadline: Optional[float] = None, snapshot: str = "copy",
+                 verify_staged: Optional[str] = None, **options: Any) -> None:
         self._pid = os.getpid()
         self._failures = Failures(on_error, max_failures, max_age)
         self._restore_deadline, self._read_only = restore_deadline, read_only
         self._inflight: list = []
         self._unusable = ""
+        if snapshot not in ("copy", "lazy") or (verify_staged is not None and snapshot != "lazy"):
+            raise InvalidError.of(f'snapshot is {snapshot!r}; it may be "copy" or "lazy", with verify_staged "lazy" only')
+        self._verify_staged = verify_staged
+        self._guard: Optional[Guard] = Guard() if snapshot == "lazy" and not read_only else None
         self._client: Optional[Client] = None
         self._group = Group(process_group, rank, world_size, read_only)
         error: Optional[BaseException] = None
@@ -84,6 +97,8 @@ class Checkpointer:
             raise
 
     def _drop(self) -> None:
+        if self._guard is not None:
+            self._guard.close()
         if self._client is not None:
             try:
                 self._client.close(0)
@@ -121,7 +136,7 @@ class Checkpointer:
              deadline: Optional[float] = None) -> SaveHandle:
         """Saves the state as ``step``; every rank calls it, after the same training step.
 
-        Returns when the state is copied: it may change at once. ``metadata``: plain values, 16 KiB at most once
+        Returns when the state is copied: it may change at once (``snapshot="lazy"``: by the next optimizer step). ``metadata``: plain values, 16 KiB at most once
         encoded; ``metrics``: name -> number; ``tags``: texts; all from rank 0. ``deadline``: seconds until durable.
         What cannot be stored raises UnsupportedValueError with its path before the save starts. Earlier saves that
         failed are raised here according to ``on_error``; FencedError always: a newer attempt has taken over, stop.
@@ -134,12 +149,19 @@ class Checkpointer:
         if self._unusable:
             raise InvalidError.of(f"the state in memory is unusable ({self._unusable}): restore again, or start anew")
         self._state.refresh()
-        tensors, blobs = self._state.collect(self._group.rank, self._group.coordinates)
+        if self._guard is not None:
+            self._guard.wait()  # for the save before this one
+        lazy = self._guard is not None and not is_capturing()
+        tensors, blobs = self._state.collect(self._group.rank, self._group.coordinates, lazy)
         note = tree.encode(dict(metadata), "metadata") if metadata else b""
         try:
             client.set_tensors(tensors)
             client.set_blobs(blobs)
-            op = client.save(step, tags=tags, metrics=metrics, metadata=note, deadline=deadline)
+            op = client.save(step, tags=tags, metrics=metrics, metadata=note, deadline=deadline,
+                             lazy=lazy, verify_staged=self._verify_staged if lazy else None)
+            if lazy:
+                assert self._guard is not None
+                self._guard.add(op)
         except CairnError as error:
             if isinstance(error, FencedError):
                 self._failures.failed(step, error)
@@ -188,6 +210,8 @@ class Checkpointer:
         finally:
             self._client = None
             self._group.close()
+            if self._guard is not None:
+                self._guard.close()
         self._poll()
         if error is not None and not handles:
             raise error
@@ -207,6 +231,8 @@ class Checkpointer:
         changed in place are replaced in ``self.state``.
         """
         client = self._live()
+        if self._guard is not None:
+            self._guard.wait()
         self._state.refresh()
         job = Restore(client, self._group, self._state, self._restore_deadline)
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Union
 
 from ..client import DONE, STAGED, Operation, Result
-from ..errors import AgainError, CairnError, FencedError, InvalidError, with_text
+from ..errors import AgainError, CairnError, FencedError, InvalidError, SkippedError, with_text
 
 log = logging.getLogger("cairn")
 
@@ -63,6 +63,19 @@ class SaveHandle:
         self.staged = Future(op, STAGED, error)
         self.durable = Future(op, DONE, error)
 
+    @property
+    def skipped(self) -> bool:
+        """Whether it ended without a checkpoint because a rank had no room (``when_full="skip"``): no failure."""
+        if not self.durable.done():
+            return False
+        try:
+            self.durable.result(0)
+        except SkippedError:
+            return True
+        except CairnError:
+            return False
+        return False
+
     def progress(self) -> dict:
         """Bytes of this rank: total, staged, sent, durable."""
         return self._op.progress() if self._op is not None else dict(total=0, staged=0, sent=0, durable=0)
@@ -74,7 +87,7 @@ class SaveHandle:
 
 
 class Failures:
-    """The rule for saves that fail in the background.
+    """The rule for saves that fail in the background. A skipped one has not failed: it is counted apart.
 
     "warn": logged and counted; the next save raises after ``max_failures`` in a row, or when the last good save is
     ``max_age`` seconds ago. "raise": the next save, wait or close raises. A callable: called with (step, error) from
@@ -93,12 +106,17 @@ class Failures:
         self.total = 0
         self._last: Optional[CairnError] = None
         self._pending: Optional[CairnError] = None
+        self.skipped = 0
         self._fenced: Optional[CairnError] = None
 
     def succeeded(self) -> None:
         self.count, self._last_good = 0, time.monotonic()
 
     def failed(self, step: int, error: CairnError) -> None:
+        if isinstance(error, SkippedError):
+            self.skipped += 1
+            log.info("the save of step %d was skipped: %s", step, error)
+            return
         self.count += 1
         self.total += 1
         self._last = error

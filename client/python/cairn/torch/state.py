@@ -10,6 +10,7 @@ from .. import tree
 from ..client import LOCAL, REPLICATED, TREE
 from ..errors import InvalidError
 from . import arrays, rng
+from .lazy import guarded_memory
 from .local import PerRank
 from .naming import Names, Walk
 from .optim import OptimizerState
@@ -72,8 +73,9 @@ class State:
         else:
             self.values[part.key] = part.obj
 
-    def collect(self, rank: int, coordinates: Sequence[str]) -> tuple:
-        """(rows for set_tensors, rows for set_blobs). UnsupportedValueError names what cannot be stored."""
+    def collect(self, rank: int, coordinates: Sequence[str], lazy: bool = False) -> tuple:
+        """(rows for set_tensors, rows for set_blobs). UnsupportedValueError names what cannot be stored. ``lazy``: rows
+        are marked eager but for what only optimizer steps change."""
         names = self.names()
         shared = arrays.Collector(self.layouts, None, self._known)
         root = {"version": VERSION, "framework": "torch", "world_size": len(coordinates),
@@ -88,4 +90,5 @@ class State:
         if partition:
             data = tree.encode({"version": VERSION, "parts": partition}, "", shared)
             blobs.append((PARTITION_BLOB, TREE, data, LOCAL, self.coordinate))
-        return shared.rows() + local.rows(), blobs
+        guarded = guarded_memory(part.obj for part in self.parts if isinstance(part, OptimizerState)) if lazy else None
+        return shared.rows(guarded) + local.rows(guarded), blobs

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lazy saves: which tensors may be copied behind the training step, and what keeps them still until they are.
+
+Only parameters in, and state of, optimizers that step through torch.optim.Optimizer: its step runs PyTorch's global
+pre-step hooks, also for optimizers that are stepped one parameter at a time in backward. Ours waits until every lazy
+save is staged. All else (buffers change in forward, an EMA after the step, schedulers whenever they like) is eager:
+copied before ``save`` returns. So are the tensors of an optimizer whose steps may pass the hook by: one whose ``step``
+was replaced, and one that is ``capturable``, since the replay of a CUDA graph runs no Python.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Iterable
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ..client import STAGED, Operation
+from ..errors import CairnError
+from .arrays import memory_key
+
+
+def steps_through_hooks(optimizer: Any) -> bool:
+    """Whether every step of it runs the global pre-step hooks."""
+    if not isinstance(optimizer, torch.optim.Optimizer) or not getattr(type(optimizer).step, "hooked", False):
+        return False
+    own = vars(optimizer).get("step")  # schedulers put a wrapper there, which calls the class's
+    if own is not None and not getattr(own, "_wrapped_by_lr_sched", False):
+        return False
+    return not any(group.get("capturable") for group in optimizer.param_groups)
+
+
+def is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+
+
+def guarded_memory(optimizers: Iterable[Any]) -> set:
+    """Keys of the tensors that change only in steps of these optimizers."""
+    keys: set = set()
+    others: set = set()  # of optimizers that pass the hooks by, whoever else has them
+    for optimizer in optimizers:
+        guarded = keys if steps_through_hooks(optimizer) else others
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                guarded.add(memory_key(_local(param.detach())))
+                state = optimizer.state.get(param)
+                for value in state.values() if isinstance(state, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        guarded.add(memory_key(_local(value.detach())))
+    return keys - others
+
+
+class Guard:
+    """The hook, and the saves that it waits for. From its making until ``close``."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._ops: list = []
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._ops:
+            self.wait()
+
+    def add(self, op: Operation) -> None:
+        with self._lock:
+            self._ops.append(op)
+
+    def wait(self) -> None:
+        """Until all are staged. One that failed is as good: it reads no tensor any more, and tells by its own future."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            ops = list(self._ops)
+        for op in ops:
+            try:
+                op.wait(STAGED)
+            except CairnError:
+                pass  # reported by the save's handle
+        with self._lock:
+            self._ops = [op for op in self._ops if op not in ops]
+
+    def close(self) -> None:
+        self._hook.remove()
