@@ -165,13 +165,73 @@ static bool want_is_empty(const struct sect_want *item)
                                : box_elements(&item->want->box) == 0;
 }
 
+/* Where a box lies among boxes of its own size that would tile the tensor: the number of such boxes
+ * and its own, counted from the first dimension and from the last. */
+struct place {
+    uint64_t count, row_major, column_major;
+    uint32_t cut_dims, dim; /* dimensions that are cut; one of them */
+};
+
+static struct place place_of(const struct plan_want *want)
+{
+    struct place place = {.count = 1};
+    for (uint32_t d = 0; d < want->shape.ndim; d++) {
+        uint64_t length = (uint64_t)want->box.length[d], all = (uint64_t)want->shape.length[d];
+        uint64_t boxes = (all + length - 1) / length, at = (uint64_t)want->box.offset[d] / length;
+        place.row_major = place.row_major * boxes + at;
+        place.column_major += at * place.count;
+        place.count *= boxes;
+        if (boxes > 1) {
+            place.cut_dims++;
+            place.dim = d;
+        }
+    }
+    return place;
+}
+
+/* The k-th of n ranks that hold parts of one dimension in order: does it hold any of the box, if
+ * they have equal shares, or shares that are rounded up? */
+static bool share_meets(const struct plan_want *want, uint32_t dim, uint64_t k, uint64_t n)
+{
+    uint64_t all = (uint64_t)want->shape.length[dim], from = (uint64_t)want->box.offset[dim];
+    uint64_t last = from + (uint64_t)want->box.length[dim] - 1, each = (all + n - 1) / n;
+    bool rounded_up = k >= from / each && k <= last / each;
+    return rounded_up || (k >= from * n / all && k <= last * n / all);
+}
+
+/* A guess, from how training frameworks lay ranks out: one that is wrong costs reading more parts.
+ */
+static bool is_likely(const struct sect_want *item, const struct place *place, uint32_t k,
+                      uint32_t world_size)
+{
+    const struct index_entry *entry = item->entry;
+    uint32_t rank = entry->ranks[k];
+    if (item->want->is_blob || place->cut_dims == 0) {
+        return true;
+    }
+    if (place->cut_dims == 1 && share_meets(item->want, place->dim, k, entry->rank_count)) {
+        return true;
+    }
+    if (place->count > world_size || world_size % place->count != 0) {
+        return false;
+    }
+    uint64_t inner = rank % place->count, outer = rank / (world_size / place->count);
+    return inner == place->row_major || inner == place->column_major || outer == place->row_major ||
+           outer == place->column_major;
+}
+
 void intersect_ranks(const struct intersect *sect, uint32_t world_size, uint8_t *ret)
 {
     for (uint32_t i = 0; i < sect->want_count; i++) {
         const struct sect_want *item = &sect->items[i];
-        for (uint32_t k = 0; !want_is_empty(item) && k < item->entry->rank_count; k++) {
-            if (item->entry->ranks[k] < world_size) {
-                ret[item->entry->ranks[k]] = 1;
+        if (want_is_empty(item)) {
+            continue;
+        }
+        struct place place = place_of(item->want);
+        for (uint32_t k = 0; k < item->entry->rank_count; k++) {
+            uint32_t rank = item->entry->ranks[k];
+            if (rank < world_size && ret[rank] != RANK_LIKELY) {
+                ret[rank] = is_likely(item, &place, k, world_size) ? RANK_LIKELY : RANK_POSSIBLE;
             }
         }
     }
@@ -318,14 +378,28 @@ static int read_order(const void *a, const void *b)
     return (x->want > y->want) - (x->want < y->want);
 }
 
+static uint64_t want_needs(const struct sect_want *item)
+{
+    return item->want->is_blob ? item->entry->plain_bytes : box_elements(&item->want->box);
+}
+
+bool intersect_is_covered(const struct intersect *sect)
+{
+    for (uint32_t i = 0; i < sect->want_count; i++) {
+        if (sect->items[i].covered != want_needs(&sect->items[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 int intersect_end(struct intersect *sect, struct diag *diag)
 {
     char text[384];
 
     for (uint32_t i = 0; i < sect->want_count; i++) {
         const struct sect_want *item = &sect->items[i];
-        uint64_t needed =
-            item->want->is_blob ? item->entry->plain_bytes : box_elements(&item->want->box);
+        uint64_t needed = want_needs(item);
 
         if (item->covered != needed) {
             want_text(item->want, sizeof text, text);

@@ -35,10 +35,16 @@ bool intersect_has_name_between(const struct intersect *sect, const char *first,
 int MUST_USE intersect_page(struct intersect *sect, const struct page *page, struct diag *diag);
 /* MISSING_TENSOR names the first want that no page had, and how many more there are. */
 int MUST_USE intersect_check_found(const struct intersect *sect, struct diag *diag);
-/* Sets ret[rank] for each part that is needed. */
+/* Sets ret[rank] for each part that the index names, to RANK_LIKELY where a chunk that is wanted
+ * will be, as far as the box's place tells (rows, columns, meshes, HSDP): these first, and mostly
+ * no others: see intersect_is_covered. */
+enum { RANK_POSSIBLE = 1, RANK_LIKELY = 2 };
 void intersect_ranks(const struct intersect *sect, uint32_t world_size, uint8_t *ret);
 /* Adds the part's chunks. DAMAGED when the part does not hold what the index says. */
 int MUST_USE intersect_part(struct intersect *sect, const struct part *part, struct diag *diag);
+/* Is every want covered by the parts so far? Coverage was checked at the commit, so no further part
+ * has more of them. */
+bool intersect_is_covered(const struct intersect *sect);
 /* Sorts, and checks that each want is covered exactly. DAMAGED names one that is not. */
 int MUST_USE intersect_end(struct intersect *sect, struct diag *diag);
 struct plan_read *intersect_take(struct intersect *sect,

@@ -6,6 +6,10 @@
  *
  *   MANIFEST --> PAGES (one by one) --> PARTS (one by one: fetch, intersect in the pool) --> done
  *
+ * Parts that are likely to hold what is wanted come first, and when everything is covered no
+ * further one is read: what one rank of many reads is what its own boxes need, not the whole
+ * metadata.
+ *
  * Invariant: an answer of 0 covers each wanted box exactly once: the elements are counted. Loop's
  * thread, but for work_*.
  */
@@ -28,8 +32,9 @@ struct plan_op {
     struct fetch_req manifest, part;
     struct plan_page *pages; /* of the manifest; those that are needed are filled */
     uint32_t page_next;
-    uint8_t *ranks; /* which parts are needed */
+    uint8_t *ranks; /* which parts may be needed; RANK_LIKELY ones are read first */
     uint32_t rank_next;
+    bool likely_are_read, covered;
     struct work work;
     bool working;
     int status;
@@ -221,16 +226,29 @@ static void on_page(struct fetch_req *req)
     next_page(op);
 }
 
-/* The next part, or, when there is none, the last work: to sort. */
+static uint32_t next_rank(const struct plan_op *op, uint32_t world)
+{
+    uint8_t wanted = op->likely_are_read ? RANK_POSSIBLE : RANK_LIKELY;
+    uint32_t rank = op->rank_next;
+    while (rank < world && op->ranks[rank] != wanted) {
+        rank++;
+    }
+    return rank;
+}
+
+/* The next part, or, when there is none or no need of one, the last work: to sort. */
 static void next_part(struct plan_op *op)
 {
     uint32_t world = op->manifest.manifest->world_size;
 
     run_fetch_release(&op->part);
-    while (op->rank_next < world && !op->ranks[op->rank_next]) {
-        op->rank_next++;
+    op->rank_next = next_rank(op, world);
+    if (op->rank_next == world && !op->likely_are_read && !op->covered) {
+        op->likely_are_read = true;
+        op->rank_next = 0;
+        op->rank_next = next_rank(op, world);
     }
-    if (op->rank_next == world) {
+    if (op->rank_next == world || op->covered) {
         op->working = true;
         op->work = (struct work){.run = work_sort, .done = on_sorted};
         work_submit(op->run->catalog->options.pool, &op->work);
@@ -260,6 +278,7 @@ static void work_intersect(struct work *work)
     struct plan_op *op = container_of(work, struct plan_op, work);
 
     op->status = intersect_part(&op->sect, op->part.part, &op->diag);
+    op->covered = intersect_is_covered(&op->sect);
 }
 
 /* True when the operation is over: cancelled, or failed in the pool. */

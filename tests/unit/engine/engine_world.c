@@ -136,9 +136,12 @@ static struct registered_box box2(int64_t rows, int64_t columns, uint8_t *data)
 
 static void register_all(struct world_rank *rank, uint32_t idx, uint32_t world_size)
 {
-    uint32_t everybody[WORLD_RANKS_MAX] = {0, 1, 2, 3};
+    uint32_t everybody[WORLD_RANKS_MAX];
     char coordinate[32], text[32];
     uint8_t *at = rank->memory;
+    for (uint32_t i = 0; i < WORLD_RANKS_MAX; i++) {
+        everybody[i] = i;
+    }
     struct registered_box boxes[WORLD_TENSORS] = {box2(300, 40, at),
                                                   box2(60, 50, at + 50000),
                                                   box2(100, 64, at + 70000),
@@ -199,11 +202,15 @@ static void rank_start(struct world *world, uint32_t idx)
     memset(rank, 0, sizeof *rank);
     rank->world = world;
     rank->host = sim_host_new(world->sim, name, NULL);
-    rank->memory_bytes = 111000;
-    rank->memory = calloc(1, rank->memory_bytes);
     assert_int_equal(arena_new(world->arena_bytes, &rank->arena, NULL), 0);
     arena_set_snapshots(rank->arena, world->snapshots);
-    register_all(rank, idx, world->world_size);
+    if (world->register_rank != NULL) {
+        world->register_rank(rank, idx, world->register_user);
+    } else {
+        rank->memory_bytes = 111000;
+        rank->memory = calloc(1, rank->memory_bytes);
+        register_all(rank, idx, world->world_size);
+    }
     struct engine_options options = {.loop = sim_loop(rank->host),
                                      .net = sim_net(rank->host),
                                      .pool = sim_pool(rank->host),

@@ -12,7 +12,7 @@
 #include "store/memory/store_memory.h"
 
 enum {
-    WORLD_RANKS_MAX = 4,
+    WORLD_RANKS_MAX = 16,
     WORLD_TENSORS = 6,
     WORLD_CHUNK_BYTES = 4096,
     WORLD_PORT = 7421,
@@ -54,6 +54,10 @@ struct world {
     uint64_t arena_bytes; /* of ranks that start from now on; 0: no bound */
     unsigned snapshots;   /* that their arenas have room for; 0: the default */
     bool eager;           /* their tensor optim.exp_avg is copied at once in lazy saves */
+    /* In place of the tensors above: makes rank->memory (malloc, freed by the world) and rank->set.
+     */
+    void (*register_rank)(struct world_rank *rank, uint32_t idx, void *user);
+    void *register_user;
     struct token token;
     struct world_rank ranks[WORLD_RANKS_MAX];
 };

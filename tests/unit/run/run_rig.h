@@ -15,7 +15,7 @@
 #include "store/memory/store_memory.h"
 #include "store/wrap/store_wrap.h"
 
-enum { RIG_CHUNK = 4096, RIG_RANKS_MAX = 8, RIG_PIECES_MAX = 16 };
+enum { RIG_CHUNK = 4096, RIG_RANKS_MAX = 64, RIG_PIECES_MAX = 16 };
 
 struct rig {
     uint64_t seed;

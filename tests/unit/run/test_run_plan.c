@@ -381,6 +381,116 @@ static void test_one_read_serves_all(void **state)
     }
 }
 
+/* Bytes of the documents that are read from the store. */
+static uint64_t fetched_bytes;
+static unsigned fetched_parts;
+static const struct store_ops *real_ops;
+static void (*fetch_done)(struct store_req *req);
+
+static void on_counted(struct store_req *req)
+{
+    fetched_bytes += req->status == 0 ? req->ret_bytes : 0;
+    fetched_parts += req->name.kind == STORE_PART;
+    req->done = fetch_done;
+    fetch_done(req);
+}
+
+static void count_submit(struct store *store, struct store_req *req)
+{
+    if (req->op == STORE_FETCH) { /* one at a time, as a plan does */
+        fetch_done = req->done;
+        req->done = on_counted;
+    }
+    real_ops->submit(store, req);
+}
+
+enum { WORLD = 64, TENSORS = 12 };
+
+/* What rank `rank` of 64 holds of each tensor. */
+static struct box box_of(int layout, const struct shape *shape, int64_t rank)
+{
+    struct box box = box_whole(shape);
+    int64_t rows = shape->length[0], columns = shape->length[1];
+    if (layout == 0 || layout == 2) { /* rows; HSDP: 4 groups of 16 */
+        int64_t n = layout == 0 ? WORLD : 16, k = rank % n;
+        box.offset[0] = rows / n * k;
+        box.length[0] = rows / n;
+    } else if (layout == 1) { /* columns, rounded up: the last ranks have none */
+        int64_t each = (columns + WORLD - 1) / WORLD;
+        box.offset[1] = each * rank < columns ? each * rank : columns;
+        box.length[1] = each < columns - box.offset[1] ? each : columns - box.offset[1];
+    } else { /* a mesh of 8 by 8 */
+        box.offset[0] = rows / 8 * (rank / 8);
+        box.length[0] = rows / 8;
+        box.offset[1] = columns / 8 * (rank % 8);
+        box.length[1] = columns / 8;
+    }
+    return box;
+}
+
+/* A rank of many reads the manifest, the index, and the parts that hold its own boxes: not the
+ * metadata of the whole world. Method: 64 ranks, 12 tensors each in four layouts; the bytes that
+ * the store gives for the plan of one rank, also of another world size, from a cold cache. */
+static void test_one_rank_reads_what_it_needs(void **state)
+{
+    static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "f",
+                                               "g", "h", "i", "j", "k", "l"};
+    struct rig *rig = *state;
+    struct rank_list *lists = calloc(WORLD, sizeof *lists);
+    struct shape shape = rig_shape(2, 128, 72, 0);
+    struct store_ops ops;
+    for (int layout = 0; layout < 4; layout++) {
+        for (uint32_t rank = 0; rank < WORLD; rank++) {
+            lists[rank].count = 0;
+            for (size_t t = 0; t < TENSORS; t++) {
+                struct piece piece = rig_slab(names[t], shape, 0, 128);
+                piece.box = box_of(layout, &shape, rank);
+                piece.of = layout == 2 ? 4 : 1; /* a box has one cell here: one of four writes it */
+                piece.member = layout == 2 ? (rank / 16 + (uint32_t)t) % 4 : 0;
+                if (box_elements(&piece.box) > 0) {
+                    lists[rank].pieces[lists[rank].count++] = piece;
+                }
+            }
+        }
+        struct ckpt_id id = rig_save(rig, 10 + (uint64_t)layout, WORLD, lists);
+        for (uint32_t rank = 0; rank < WORLD; rank += 21) {
+            struct plan_want wants[TENSORS];
+            uint32_t count = 0;
+            for (size_t t = 0; t < TENSORS; t++) {
+                struct box box = box_of(layout, &shape, rank);
+                if (rank == 42 && layout == 0) { /* half of what one of 32 ranks wants */
+                    box.offset[0] -= box.length[0];
+                    box.length[0] *= 2;
+                }
+                if (box_elements(&box) > 0) {
+                    wants[count++] = want_box(names[t], shape, box);
+                }
+            }
+            struct plan_call call;
+            rig_stop(rig);
+            rig_start(rig);
+            sim_run_for(rig->sim, 1000);
+            real_ops = rig->store->ops;
+            ops = *real_ops;
+            ops.submit = count_submit;
+            rig->store->ops = &ops;
+            fetched_bytes = fetched_parts = 0;
+            plan(rig, id, count, wants, &call);
+            rig->store->ops = real_ops;
+            assert_int_equal(call.req.status, 0);
+            for (uint32_t i = 0; i < count; i++) {
+                check_model(&call, i);
+            }
+            free(call.req.reads);
+            if (fetched_parts > 8 || fetched_bytes > 64 << 10) {
+                fail_msg("layout %d, rank %u: %u parts, %llu bytes", layout, rank, fetched_parts,
+                         (unsigned long long)fetched_bytes);
+            }
+        }
+    }
+    free(lists);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -391,6 +501,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_any_flipped_byte_is_damage, setup, teardown),
         cmocka_unit_test_setup_teardown(test_missing_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_one_read_serves_all, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_one_rank_reads_what_it_needs, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
