@@ -20,11 +20,12 @@ from .tree import Ref, register_type
 
 
 def __getattr__(name: str) -> Any:
-    """``cairn.torch`` and ``cairn.dcp`` are imported when they are first used: Cairn itself needs no PyTorch."""
-    if name in ("dcp", "torch"):
+    """``cairn.torch``, ``cairn.dcp`` and ``cairn.fs`` are imported when they are first used: Cairn itself needs neither
+    PyTorch nor fsspec."""
+    if name in ("dcp", "fs", "torch"):
         return importlib.import_module("." + name, __name__)
     raise AttributeError(f"module 'cairn' has no attribute {name!r}")
 
 
 __all__ = ["Checkpoint", "Client", "DONE", "LATEST", "Operation", "Ref", "Result", "STAGED", "__version__",
-           "dcp", "errors", "new_attempt", "register_type", "torch", "tree", *errors.__all__]
+           "dcp", "errors", "fs", "new_attempt", "register_type", "torch", "tree", *errors.__all__]

@@ -11,7 +11,7 @@ Raw bytes and typed trees, no pickles; committed by the server when every rank's
 from __future__ import annotations
 
 from .items import PlanStaleError
-from .names import parse_id, split_url
+from ..names import parse_id, split_url
 from .reader import Reader
 from .writer import Writer
 

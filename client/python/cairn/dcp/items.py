@@ -147,6 +147,8 @@ class _Inner:
         self._found = found
 
     def __call__(self, path: str, value: Any) -> Optional[tree.Ref]:
+        if isinstance(value, torch.Tensor):
+            arrays.check_tensor(path, value)  # a DTensor inside a value has no plan that shards it
         ref = arrays.Collector()(path, value)
         if ref is None:
             return None

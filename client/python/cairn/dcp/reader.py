@@ -26,7 +26,7 @@ from ..errors import CairnError, ConflictError, InvalidError, NotFoundError, Uns
 from ..torch import arrays
 from . import metadata as codec
 from .items import METADATA_BLOB
-from .names import is_url, parse_id, split_url
+from ..names import is_url, parse_id, split_url
 from .session import note_load
 
 _log = logging.getLogger("cairn.dcp")

@@ -24,13 +24,13 @@ from ..errors import CairnError, InvalidError
 from . import metadata as codec
 from . import session as sessions
 from .items import METADATA_BLOB, Collected
-from .names import is_url, parse_id, split_url
+from ..names import is_url, parse_id, split_url
 
 
 class Writer(StorageWriter):
     """Saves to a run of Cairn: ``dcp.save(sd, checkpoint_id="step-100", storage_writer=Writer(run_url))``.
 
-    ``path``: URL of the run, or of a checkpoint in it (names.py has the grammar). ``step``: for ids that hold none.
+    ``path``: URL of the run, or of a checkpoint in it (cairn.names has the grammar). ``step``: for ids that hold none.
     ``process_group``: the ranks that save together, the one that is given to dcp.save (default: all); ``rank`` and
     ``world_size`` instead of it where torch.distributed is not used. ``allow_opaque``: values that the typed tree cannot
     hold are stored as pickles, flagged, instead of failing the save by name. ``tags``, ``metrics``: of each save, from

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint_id to a run and a step. The grammar is public; README.md shows it.
+"""From a checkpoint_id to a run and a step. The grammar is public; dcp/README.md shows it.
 
     id    = URL "/" name | name | number
     URL   = "cairn://" hosts "/" project "/" run | "cairn+unix://" path "?run=" project "/" run
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Optional
 from urllib.parse import parse_qsl
 
-from ..client import LATEST
-from ..errors import InvalidError
+from .client import LATEST
+from .errors import InvalidError
 
 _STEP_WORDS = frozenset(("step", "steps", "iter", "iters", "iteration", "iterations", "globalstep"))
 _CHECKPOINT_WORDS = frozenset(("checkpoint", "ckpt", "tag"))

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are being written: each is a private memfd until its tree is committed.
+
+What is closed by an exception is discarded: a torn file never becomes part of a checkpoint. Any thread; the tree's
+lock guards its table.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import mmap
+import os
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Optional
+
+from ..errors import ExistsError, InvalidError
+
+
+class WriteFile(io.FileIO):
+    """A file open for writing. ``fileno()`` is its memfd, so that fsync costs nothing; ``close`` hands it to the
+    tree and, where it is a marker, waits until the checkpoint is durable. Discarded instead: when the ``with`` block
+    raises, when it is closed in an exception that was not there when it was opened, when it is only dropped."""
+
+    def __init__(self, name: str, on_close: Callable[["WriteFile", bool], None]) -> None:
+        super().__init__(os.memfd_create("cairn-file", os.MFD_CLOEXEC), "w+b")
+        self.path, self._on_close = name, on_close
+        self._outer = sys.exc_info()[1]
+        self._discard = False
+
+    def discard(self) -> None:
+        """Closes it; nothing of it stays."""
+        self._discard = True
+        self.close()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._discard = self._discard or kind is not None
+        self.close()
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self.discard()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        inner = sys.exc_info()[1]
+        keep = not self._discard and (inner is None or inner is self._outer)
+        fd = os.dup(self.fileno()) if keep else -1
+        super().close()
+        self.kept_fd = fd
+        self._on_close(self, keep)
+
+    def commit(self) -> None:
+        """For fsspec's transactions; ``close`` has done it."""
+
+
+class Content:
+    """A closed file: its memfd, mapped for as long as libcairn reads it."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.size = fd, os.fstat(fd).st_size
+        self._map: Optional[mmap.mmap] = None
+        self._view: Any = None
+
+    def address(self) -> int:
+        if self.size == 0:
+            return 0
+        if self._map is None:
+            self._map = mmap.mmap(self.fd, self.size)
+            self._view = ctypes.c_char.from_buffer(self._map)
+        return ctypes.addressof(self._view)
+
+    def reader(self) -> io.BufferedReader:
+        """A reader with an offset of its own."""
+        return open(f"/proc/self/fd/{self.fd}", "rb")
+
+    def read(self, start: int, end: int) -> bytes:
+        return os.pread(self.fd, end - start, start)
+
+    def close(self) -> None:
+        self._view = None
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class WriteTree:
+    """The files of a checkpoint that is not committed yet. ``state``: "open", "sealing", "done"."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.state, self.pid = name, "open", os.getpid()
+        self.lock = threading.RLock()
+        self.files: dict = {}  # inner path -> Content
+        self.writing: Any = weakref.WeakValueDictionary()  # inner path -> WriteFile; dropping one discards it
+        self.folders: set = set()
+        self.meeting: Any = None  # of several ranks that write it (ranks.py)
+
+    def open(self, inner: str, exclusive: bool, on_close: Callable) -> WriteFile:
+        with self.lock:
+            if self.state != "open":
+                raise ExistsError.of(f"{self.name}: it is being committed; no file can be added")
+            if inner in self.writing or (exclusive and inner in self.files):
+                raise FileExistsError(f"{self.name}/{inner} is " + ("open for writing already" if inner in self.writing
+                                                                    else "there"))
+            file = self.writing[inner] = WriteFile(inner, on_close)
+            return file
+
+    def closed(self, file: WriteFile, keep: bool) -> None:
+        with self.lock:
+            if self.writing.get(file.path) is file:
+                del self.writing[file.path]
+            if keep and self.state == "open":
+                self.remove(file.path)
+                self.files[file.path] = Content(file.kept_fd)
+            elif keep:
+                os.close(file.kept_fd)
+
+    def remove(self, inner: str) -> bool:
+        with self.lock:
+            content = self.files.pop(inner, None)
+            if content is not None:
+                content.close()
+            return content is not None
+
+    def rename(self, old: str, new: str) -> None:
+        with self.lock:
+            if old not in self.files:
+                raise FileNotFoundError(f"{self.name}/{old}")
+            content = self.files.pop(old)
+            self.remove(new)
+            self.files[new] = content
+
+    def start_sealing(self) -> None:
+        with self.lock:
+            if self.writing:
+                raise InvalidError.of(f"{self.name}: {sorted(self.writing)[0]!r} is still open for writing; close every "
+                                      "file before the marker")
+            if self.state != "open":
+                raise ExistsError.of(f"{self.name}: it is being committed already")
+            self.state = "sealing"
+
+    def close(self) -> None:
+        with self.lock:
+            self.state = "done"
+            for inner in list(self.files):
+                self.remove(inner)

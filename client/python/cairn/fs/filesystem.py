@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CairnFileSystem: a run of Cairn as a tree of files, for fsspec and whatever takes its URLs.
+
+A folder ``step-100`` is a checkpoint of kind files. What is written into it stays in this process, in memory, until a
+marker is closed or renamed into place (``.metadata``, ``model.safetensors.index.json``, or ``seal``); then it is
+committed as a whole, and closing the marker waits for that. Before, only the process that writes sees it; afterwards
+nothing of it changes. A file that stands where the folder would (``epoch=3-step=500.ckpt``) is a checkpoint by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import io
+import os
+import threading
+import warnings
+from typing import Any, Iterable, Optional
+
+from fsspec.asyn import AsyncFileSystem
+from fsspec.spec import AbstractBufferedFile
+
+from ..client import Result
+from ..errors import CairnError, ExistsError, InvalidError, UnsupportedError
+from .files import WriteFile, WriteTree
+from .paths import Place, place_of, strip
+from .ranks import Deal, meeting_of
+from .remote import Committer, Reader
+
+MARKERS = frozenset((".metadata", "model.safetensors.index.json"))
+
+_lock = threading.Lock()
+_trees: dict = {}  # (run URL, step) -> WriteTree; shared by all instances of a process
+_committers: dict = {}
+_readers: dict = {}
+_done: dict = {}  # (process, run URL) -> steps that it committed
+
+
+def _of_this_process(table: dict, key: Any, make: Any) -> Any:
+    """The entry, made anew in a forked child."""
+    with _lock:
+        if key not in table or table[key].pid != os.getpid():
+            table[key] = make()
+        return table[key]
+
+
+class ReadFile(AbstractBufferedFile):
+    """A committed file, read by ranges, always of the same (term, step)."""
+
+    def __init__(self, fs: "CairnFileSystem", path: str, place: Place, term: int, size: int, **kwargs: Any) -> None:
+        self._place, self._term, self._length = place, term, size
+        super().__init__(fs, path, "rb", size=size, **kwargs)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        end = min(end, self._length)
+        return self.fs._reader(self._place).read(self._place.step, self._term,
+                                                 [(self._place.inner, self._length, start, end)])[0]
+
+
+class _Text(io.TextIOWrapper):
+    """Text over a WriteFile, which hears of the exception that ends the ``with`` block."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None and isinstance(self.buffer, io.BufferedWriter):
+            self.buffer.raw._discard = True
+        super().__exit__(kind, error, trace)
+
+
+class CairnFileSystem(AsyncFileSystem):
+    """See the top of the file. ``markers``: names that commit a folder, beside the two that always do. Other options
+    as for cairn.Client (ca_file, io_deadline, save_deadline, ...).
+
+    Errors: FileNotFoundError and the like where Python's files have them, else CairnError by name. Committed files
+    cannot be written, renamed or removed: ``cairn forget`` removes checkpoints.
+    """
+
+    protocol = ("cairn", "cairn+unix")
+    root_marker = ""
+    cachable = True
+
+    def __init__(self, *args: Any, markers: Iterable = (), asynchronous: bool = False, loop: Any = None,
+                 batch_size: Optional[int] = None, skip_instance_cache: bool = False, use_listings_cache: bool = False,
+                 **options: Any) -> None:
+        super().__init__(*args, asynchronous=asynchronous, loop=loop, batch_size=batch_size)
+        self._markers, self._options = MARKERS | frozenset(markers), options
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(item) for item in path]
+        return strip(os.fspath(path))
+
+    def unstrip_protocol(self, name: str) -> str:
+        return "cairn://" + strip(name)
+
+    # --- where things are -----------------------------------------------------------------------------
+
+    def _reader(self, place: Place) -> Reader:
+        key = (place.run_url, tuple(sorted(self._options.items())))
+        return _of_this_process(_readers, key, lambda: Reader(place.run_url, self._options))
+
+    def _committer(self, place: Place, deal: Optional[Deal]) -> Committer:
+        share = (deal.token, deal.rank, deal.world_size) if deal is not None else ()
+        key = (place.run_url, share, tuple(sorted(self._options.items())))
+        return _of_this_process(_committers, key, lambda: Committer(place.run_url, self._options, *share))
+
+    def _tree(self, place: Place) -> Optional[WriteTree]:
+        """The tree that this process is writing at the place."""
+        with _lock:
+            tree = _trees.get((place.run_url, place.step))
+        return tree if tree is not None and tree.pid == os.getpid() else None
+
+    def _tree_to_write(self, place: Place) -> WriteTree:
+        if place.step in _done.get((os.getpid(), place.run_url), ()):
+            raise ExistsError.of(f"cairn://{place.root}/{place.name} was committed by this process already; a step is "
+                                 "written once")
+        with _lock:
+            tree = _trees.get((place.run_url, place.step))
+            if tree is None or tree.pid != os.getpid():
+                tree = WriteTree(f"cairn://{place.root}/{place.name}")
+                tree.meeting = meeting_of(place.run_url, place.step)
+                _trees[place.run_url, place.step] = tree
+                if tree.meeting is not None:
+                    tree.meeting.watch(lambda: _sizes(tree, tree.start_sealing()),
+                                       lambda deal: self._commit_share(place, tree, deal))
+            return tree
+
+    def _listing(self, place: Place) -> Optional[tuple]:
+        """(term or None, path -> size) of a checkpoint: what is being written here, else what is committed."""
+        tree = self._tree(place)
+        if tree is not None:
+            with tree.lock:
+                return None, {inner: content.size for inner, content in tree.files.items()}
+        return self._reader(place).index(place.step)
+
+    # --- looking --------------------------------------------------------------------------------------
+
+    def _info_now(self, path: str) -> dict:
+        place = place_of(path)
+        if place.step is None:
+            return {"name": place.root, "size": 0, "type": "directory"}
+        full = f"{place.root}/{place.name}" + (f"/{place.inner}" if place.inner else "")
+        listing = self._listing(place)
+        if listing is None:
+            raise FileNotFoundError(f"cairn://{full}")
+        files, tree = listing[1], self._tree(place)
+        if place.inner in files:
+            return {"name": full, "size": files[place.inner], "type": "file"}
+        if (not place.inner or any(name.startswith(place.inner + "/") for name in files)
+                or (tree is not None and place.inner in tree.folders)):
+            return {"name": full, "size": 0, "type": "directory"}
+        raise FileNotFoundError(f"cairn://{full}")
+
+    def _ls_now(self, path: str) -> list:
+        place = place_of(path)
+        if place.step is None:
+            return self._ls_run(place)
+        info = self._info_now(path)
+        if info["type"] == "file":
+            return [info]
+        listing = self._listing(place)
+        head = place.inner + "/" if place.inner else ""
+        found: dict = {}
+        for name, size in (listing[1] if listing else {}).items():
+            if name.startswith(head) and name:
+                first, slash, _ = name[len(head):].partition("/")
+                found[first] = {"name": f"{info['name']}/{first}", "size": 0 if slash else size,
+                                "type": "directory" if slash else "file"}
+        return [found[name] for name in sorted(found)]
+
+    def _ls_run(self, place: Place) -> list:
+        """Checkpoints as step-N, whatever they were called when they were written; a name is only a way to say N."""
+        rows = {item.step: {"name": f"{place.root}/step-{item.step}", "size": 0, "type": "directory",
+                            "term": item.term, "created": item.commit_time, "bytes": item.plain_bytes}
+                for item in reversed(self._reader(place).steps())}
+        with _lock:
+            mine = [key[1] for key, tree in _trees.items() if key[0] == place.run_url and tree.pid == os.getpid()]
+        for step in mine:
+            rows.setdefault(step, {"name": f"{place.root}/step-{step}", "size": 0, "type": "directory"})
+        return [rows[step] for step in sorted(rows)]
+
+    async def _info(self, path: str, **_: Any) -> dict:
+        return await asyncio.to_thread(self._info_now, self._strip_protocol(path))
+
+    async def _ls(self, path: str, detail: bool = True, **_: Any) -> list:
+        rows = await asyncio.to_thread(self._ls_now, self._strip_protocol(path))
+        return rows if detail else [row["name"] for row in rows]
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def _cat_now(self, wanted: list) -> list:
+        """Bytes or exceptions of (path, start, end); one restore for each checkpoint."""
+        results: list = [None] * len(wanted)
+        groups: dict = {}
+        for idx, (path, start, end) in enumerate(wanted):
+            place = place_of(path)
+            groups.setdefault((place.run_url, place.step), (place, []))[1].append((idx, place.inner, start, end))
+        for place, items in groups.values():
+            tree, listing = self._tree(place), self._listing(place) if place.step is not None else None
+            files, reads = (listing[1] if listing is not None else {}), []
+            for idx, inner, start, end in items:
+                if inner not in files:
+                    results[idx] = FileNotFoundError(f"cairn://{wanted[idx][0]}")
+                    continue
+                a, b = _clip(start, end, files[inner])
+                if tree is not None:
+                    results[idx] = tree.files[inner].read(a, b)
+                else:
+                    reads.append((idx, (inner, files[inner], a, b)))
+            if reads:
+                try:
+                    data = self._reader(place).read(place.step, listing[0], [read for _, read in reads])
+                except CairnError as error:
+                    data = [error] * len(reads)
+                for (idx, _), part in zip(reads, data):
+                    results[idx] = part
+        return results
+
+    async def _cat_file(self, path: str, start: Optional[int] = None, end: Optional[int] = None, **_: Any) -> bytes:
+        result, = await asyncio.to_thread(self._cat_now, [(self._strip_protocol(path), start, end)])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def _cat_ranges(self, paths: Any, starts: Any, ends: Any, max_gap: Any = None, batch_size: Any = None,
+                          on_error: str = "return", **_: Any) -> list:
+        paths = [paths] if isinstance(paths, str) else paths
+        starts = starts if isinstance(starts, (list, tuple)) else [starts] * len(paths)
+        ends = ends if isinstance(ends, (list, tuple)) else [ends] * len(paths)
+        results = await asyncio.to_thread(self._cat_now, list(zip(self._strip_protocol(list(paths)), starts, ends)))
+        for result in results:
+            if isinstance(result, Exception) and on_error != "return":
+                raise result
+        return results
+
+    async def _get_file(self, rpath: str, lpath: Any, **_: Any) -> None:
+        await asyncio.to_thread(self._get_now, self._strip_protocol(rpath), lpath)
+
+    def _get_now(self, path: str, lpath: Any) -> None:
+        if self._info_now(path)["type"] == "directory":
+            os.makedirs(lpath, exist_ok=True)
+            return
+        if os.path.dirname(lpath):
+            os.makedirs(os.path.dirname(lpath), exist_ok=True)
+        with self._open(path, "rb", block_size=16 << 20) as source, open(lpath, "wb") as target:
+            while data := source.read(16 << 20):
+                target.write(data)
+
+    # --- writing --------------------------------------------------------------------------------------
+
+    def open(self, path: str, mode: str = "rb", block_size: Any = None, cache_options: Any = None,
+             compression: Any = None, **kwargs: Any) -> Any:
+        if "b" not in mode and compression is None and set(mode) & set("wx"):
+            text = {key: kwargs.pop(key) for key in ("encoding", "errors", "newline") if key in kwargs}
+            return _Text(io.BufferedWriter(self._open(self._strip_protocol(path), mode.replace("t", "") + "b")), **text)
+        return super().open(path, mode, block_size=block_size, cache_options=cache_options, compression=compression,
+                            **kwargs)
+
+    def _open(self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True,
+              cache_options: Any = None, **kwargs: Any) -> Any:
+        place = place_of(path)
+        if place.step is None:
+            raise IsADirectoryError(f"cairn://{path}")
+        if mode in ("wb", "xb", "w+b", "wb+"):
+            if not autocommit:
+                raise UnsupportedError.of("fsspec's transactions are not supported: close the marker, or call seal")
+            tree = self._tree_to_write(place)
+            return tree.open(place.inner, mode == "xb", lambda file, keep: self._closed(place, tree, file, keep))
+        if mode != "rb":
+            raise UnsupportedError.of(f"cairn://{path}: mode {mode!r}; files can be read (rb) or written anew (wb, xb)")
+        tree, listing = self._tree(place), self._listing(place)
+        if listing is None or place.inner not in listing[1]:
+            raise FileNotFoundError(f"cairn://{path}")
+        if tree is not None:
+            return tree.files[place.inner].reader()
+        return ReadFile(self, path, place, listing[0], listing[1][place.inner], block_size=block_size or "default",
+                        cache_options=cache_options)
+
+    def _closed(self, place: Place, tree: WriteTree, file: WriteFile, keep: bool) -> None:
+        tree.closed(file, keep)
+        if keep and self._is_marker(place):
+            self._commit(place, tree)
+        elif not keep and not tree.files and not tree.writing and not tree.folders:
+            self._forget(place, tree)
+
+    def _is_marker(self, place: Place) -> bool:
+        return place.inner in self._markers or not place.inner
+
+    def _forget(self, place: Place, tree: WriteTree) -> None:
+        with _lock:
+            if _trees.get((place.run_url, place.step)) is tree:
+                del _trees[place.run_url, place.step]
+        if tree.meeting is not None:
+            tree.meeting.leave()
+
+    def _commit(self, place: Place, tree: WriteTree) -> None:
+        """All or nothing: after an error the files are gone, and may be written again."""
+        tree.start_sealing()
+        try:
+            index = _sizes(tree)
+            deal = tree.meeting.seal(index) if tree.meeting is not None else None
+            index = deal.index if deal is not None else index
+            if "" in index and len(index) > 1:
+                raise InvalidError.of(f"{tree.name} was written as a file and as a folder")
+            committer = self._committer(place, deal)
+            op = committer.start(place.step, tree.files, index)
+            if deal is not None:
+                tree.meeting.wait(op)
+            self._committed(place, committer.finish(op))
+        finally:
+            self._forget(place, tree)
+            tree.close()
+
+    def _commit_share(self, place: Place, tree: WriteTree, deal: Optional[Deal]) -> None:
+        """This process's part of a tree that another rank seals; None: there is nothing to commit."""
+        try:
+            if deal is not None:
+                committer = self._committer(place, deal)
+                self._committed(place, committer.finish(committer.start(place.step, tree.files, None)))
+        finally:
+            self._forget(place, tree)
+            tree.close()
+
+    def _committed(self, place: Place, result: Result) -> None:
+        with _lock:
+            _done.setdefault((os.getpid(), place.run_url), set()).add(result.step)
+
+    def seal(self, path: str) -> None:
+        """Commits what was written into the folder; returns when it is durable. FileNotFoundError: nothing was."""
+        place = place_of(path)
+        tree = self._tree(place)
+        if tree is None:
+            raise FileNotFoundError(f"cairn://{strip(path)}: nothing is being written there")
+        self._commit(place, tree)
+
+    def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: Any = None, **_: Any) -> None:
+        """Inside what is being written. A marker that gets its name commits; so does a folder that is renamed to another
+        name of the same step."""
+        old, new = place_of(path1), place_of(path2)
+        tree = self._tree(old)
+        if (old.run_url, old.step) != (new.run_url, new.step):
+            raise UnsupportedError.of(f"mv {old.name} {new.name}: files stay in their checkpoint")
+        if not old.inner and not new.inner:
+            if tree is not None and old.name != new.name:
+                self._commit(old, tree)
+            elif tree is None and self._reader(old).index(old.step) is None:
+                raise FileNotFoundError(f"cairn://{strip(path1)}")
+            return  # committed: it has no name but its step
+        if tree is None:
+            raise UnsupportedError.of(f"cairn://{strip(path1)}: what is committed cannot be renamed")
+        tree.rename(old.inner, new.inner)
+        if self._is_marker(new):
+            self._commit(new, tree)
+
+    async def _rm_file(self, path: str, **_: Any) -> None:
+        place = place_of(path)
+        tree = self._tree(place)
+        if tree is not None and not place.inner:
+            self._forget(place, tree)
+            tree.close()
+        elif tree is not None:
+            with tree.lock:
+                gone = [name for name in tree.files if name.startswith(place.inner + "/")]
+                known = tree.remove(place.inner) or gone or place.inner in tree.folders
+                tree.folders.discard(place.inner)
+                for name in gone:
+                    tree.remove(name)
+            if not known:
+                raise FileNotFoundError(f"cairn://{path}")
+        else:
+            await self._info(path)  # FileNotFoundError where there is nothing
+            raise UnsupportedError.of(f"cairn://{path}: what is committed is not removed by paths; use cairn forget")
+
+    async def _rm(self, path: Any, recursive: bool = False, **_: Any) -> None:
+        for item in [path] if isinstance(path, str) else path:
+            await self._rm_file(self._strip_protocol(item))
+
+    async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
+        await self._mkdir(path)
+
+    async def _mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        place = place_of(path)
+        tree = self._tree(place) if place.step is not None else None
+        if tree is not None and place.inner:
+            tree.folders.add(place.inner)
+
+    async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        def write() -> None:
+            with self._open(self._strip_protocol(path), "xb" if mode == "create" else "wb") as file:
+                file.write(value)
+        await asyncio.to_thread(write)
+
+    async def _put_file(self, lpath: Any, rpath: str, callback: Any = None, **_: Any) -> None:
+        def write() -> None:
+            if os.path.isdir(lpath):
+                return
+            with open(lpath, "rb") as source, self._open(self._strip_protocol(rpath), "wb") as file:
+                while data := source.read(16 << 20):
+                    file.write(data)
+        await asyncio.to_thread(write)
+
+    async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        await self._pipe_file(path2, await self._cat_file(path1))
+
+
+def _sizes(tree: WriteTree, *_: Any) -> dict:
+    with tree.lock:
+        return {inner: content.size for inner, content in sorted(tree.files.items())}
+
+
+def _clip(start: Optional[int], end: Optional[int], size: int) -> tuple:
+    start = 0 if start is None else start + size if start < 0 else start
+    end = size if end is None else end + size if end < 0 else end
+    start = max(0, min(start, size))
+    return start, max(start, min(end, size))
+
+
+def seal(url: str, **options: Any) -> None:
+    """Commits the folder at the URL: CairnFileSystem(**options).seal(url)."""
+    CairnFileSystem(**options).seal(url)
+
+
+@atexit.register
+def _leave() -> None:
+    with _lock:
+        lost = [tree.name for tree in _trees.values() if tree.pid == os.getpid() and tree.files]
+        ends = [item for table in (_committers, _readers) for item in table.values() if item.pid == os.getpid()]
+    for name in lost:
+        warnings.warn(f"{name} was written but never sealed: it is not saved", ResourceWarning, stacklevel=1)
+    for item in ends:
+        item.close()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths of the file system: which run, which step, which file.
+
+A path is ``authority/project/run/id/inner``: the URL without its scheme. ``authority`` is host:port[,...], empty for
+CAIRN_SERVER, or ``unix%3A`` and the percent-encoded path of a socket, which is what ``cairn+unix:///sock?run=...``
+becomes (a question mark would be taken for a wildcard). ``id`` holds the step (cairn.names). Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+from urllib.parse import parse_qsl, quote, unquote
+
+from ..errors import InvalidError
+from ..names import parse_step
+
+_UNIX = "unix%3A"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a path names. ``step`` None: the run itself (``name`` is then empty); ``inner`` "": the checkpoint itself."""
+
+    run_url: str
+    root: str  # the run as a path
+    name: str
+    step: Optional[int]
+    inner: str
+
+
+def strip(path: str) -> str:
+    """A URL or path in the form that this file works with."""
+    if path.startswith("cairn+unix://"):
+        socket, _, query = path[len("cairn+unix://"):].partition("?")
+        path = f"{_UNIX}{quote(socket, safe='')}/{dict(parse_qsl(query)).get('run', '')}"
+    elif path.startswith("cairn://"):
+        path = path[len("cairn://"):]
+    return path.rstrip("/")
+
+
+def place_of(path: str) -> Place:
+    """InvalidError: the path names no run, or its id no step."""
+    path = strip(path)
+    authority, *parts = path.split("/")
+    parts = [part for part in parts if part]
+    if len(parts) < 2:
+        raise InvalidError.of(f"cairn://{path}: paths begin with a run: cairn://host:port/project/run/step-100/file")
+    run = "/".join(parts[:2])
+    if authority.startswith(_UNIX):
+        run_url = f"cairn+unix://{unquote(authority[len(_UNIX):])}?run={run}"
+    else:
+        run_url = f"cairn://{authority}/{run}"
+    if len(parts) == 2:
+        return Place(run_url, f"{authority}/{run}", "", None, "")
+    step = parse_step(parts[2])
+    if step is None:
+        raise InvalidError.of(f"cairn://{path}: {parts[2]!r} holds no step; behind the run stands a checkpoint, such as "
+                              "step-100, iter_0000100 or epoch=3-step=500.ckpt")
+    return Place(run_url, f"{authority}/{run}", parts[2], step, "/".join(parts[3:]))

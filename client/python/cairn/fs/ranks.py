@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes write one tree: who takes part, and when it is sealed.
+
+A path call is no collective, so ranks meet in torch.distributed's key-value store, one Meeting for each tree that is
+being written. Whoever creates a file says ``here``. Who closes the marker is the sealer: it asks all who are here for
+their lists of files, refuses the checkpoint when one has a file open or two have the same name, and else hands out a
+token and ranks (itself rank 0), with which all commit. Others hear of it from a thread that looks every _LOOK_S. Texts
+are JSON, nothing is pickled. Without torch.distributed, or in a world of one, there is no Meeting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable, Optional
+
+from ..client import new_attempt
+from ..errors import CairnError, InvalidError, MissingRanksError
+
+_LOOK_S = 0.05
+_ANSWER_S = 60.0
+_tokens: dict = {}  # (run URL, ranks) -> token: the same ranks stay one attempt
+
+
+def _store() -> tuple:
+    """(store, rank, world size), or Nones."""
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None) if torch is not None else None
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        if int(os.environ.get("RANK", "0")) > 0 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise InvalidError.of(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} writes files of a checkpoint, but "
+                                  "torch.distributed is not initialised, so the ranks cannot commit together: call "
+                                  "init_process_group first, or let rank 0 write alone")
+        return None, 0, 1
+    if dist.get_world_size() == 1:
+        return None, 0, 1
+    store = dist.distributed_c10d._get_default_store()
+    try:
+        store = store.clone()  # a connection of its own: a wait of the trainer's does not hold ours up
+    except (AttributeError, RuntimeError, NotImplementedError):
+        pass
+    return store, dist.get_rank(), dist.get_world_size()
+
+
+class Deal:
+    """What the sealer hands out: the attempt, this process's rank in it, and the files of all (rank 0 only)."""
+
+    def __init__(self, token: str, rank: int, world_size: int, index: Optional[dict]) -> None:
+        self.token, self.rank, self.world_size, self.index = token, rank, world_size, index
+
+
+class Meeting:
+    """See the top of the file."""
+
+    def __init__(self, store: Any, rank: int, world: int, run_url: str, step: int) -> None:
+        self._store, self._rank, self._world, self._run_url, self._step = store, rank, world, run_url, step
+        base = "cairn.fs/" + hashlib.sha256(f"{run_url} {step}".encode()).hexdigest()[:24]
+        self._round = base + "/round"
+        self._base = f"{base}/{store.add(self._round, 0)}"
+        self._over = threading.Event()
+        self._order: list = []
+        store.set(self._key("here", rank), "1")
+
+    def _key(self, *parts: Any) -> str:
+        return "/".join((self._base, *map(str, parts)))
+
+    def _put(self, value: Any, *parts: Any) -> None:
+        self._store.set(self._key(*parts), json.dumps(value))
+
+    def _get(self, *parts: Any) -> Any:
+        """What was put there, None when nothing was."""
+        key = self._key(*parts)
+        return json.loads(self._store.get(key)) if self._store.check([key]) else None
+
+    def _await(self, who: str, what: str, *parts: Any) -> Any:
+        until = time.monotonic() + _ANSWER_S
+        while (value := self._get(*parts)) is None:
+            if time.monotonic() > until:
+                raise MissingRanksError.of(f"step {self._step}: {who} {what} within {_ANSWER_S:.0f} s; is it alive?")
+            time.sleep(_LOOK_S)
+        return value
+
+    def leave(self) -> None:
+        """This process has nothing in the tree any more."""
+        self._over.set()
+        self._store.delete_key(self._key("here", self._rank))
+
+    # --- the sealer -----------------------------------------------------------------------------------
+
+    def seal(self, files: dict) -> Optional[Deal]:
+        """By the process that closes the marker. None: nobody else wrote. CairnError: not all is well; all drop it."""
+        self._over.set()
+        others = [rank for rank in range(self._world)
+                  if rank != self._rank and self._store.check([self._key("here", rank)])]
+        if not others:
+            self._finish()
+            return None
+        self._order = [self._rank, *others]
+        self._put({"by": self._rank}, "seal")
+        try:
+            index = dict(files)
+            for rank in others:
+                answer = self._await(f"rank {rank}", "did not send its list of files", "files", rank)
+                if "error" in answer:
+                    raise InvalidError.of(f"rank {rank}: {answer['error']}")
+                both = sorted(set(index) & set(answer["files"]))
+                if both:
+                    raise InvalidError.of(f"{both[0]!r} was written by rank {rank} and by another rank")
+                index.update(answer["files"])
+        except CairnError as error:
+            self._put({"error": str(error)}, "go")
+            self._next_round()
+            raise
+        token = _tokens.setdefault((self._run_url, tuple(self._order)), new_attempt())
+        self._put({"token": token, "order": self._order}, "go")
+        return Deal(token, 0, len(self._order), index)
+
+    def wait(self, op: Any) -> None:
+        """The sealer's wait for its save, which ends when another rank says that it failed."""
+        try:
+            while not op.wait(timeout=0.2):
+                for rank in self._order[1:]:
+                    answer = self._get("end", rank)
+                    if answer is not None and "error" in answer:
+                        op.abort()
+                        op.wait(timeout=10.0)
+                        raise InvalidError.of(f"rank {rank}: {answer['error']}")
+        except CairnError as error:
+            for rank in self._order[1:]:
+                answer = self._get("end", rank)
+                if answer is not None and "error" in answer and answer["error"] not in str(error):
+                    raise type(error)(error.code, error.name, f"{error.text} (rank {rank}: {answer['error']})") from None
+            raise
+        finally:
+            self._next_round()
+
+    def _next_round(self) -> None:
+        self._store.add(self._round, 1)
+
+    def _finish(self) -> None:
+        self._store.delete_key(self._key("here", self._rank))
+
+    # --- the others -----------------------------------------------------------------------------------
+
+    def watch(self, on_seal: Callable[[], dict], on_go: Callable[[Optional[Deal]], None]) -> None:
+        """Starts the thread. ``on_seal`` gives this process's files (CairnError: it cannot); ``on_go`` commits them,
+        or drops them (None)."""
+        threading.Thread(target=self._watch, args=(on_seal, on_go), name="cairn-fs-ranks", daemon=True).start()
+
+    def _watch(self, on_seal: Callable[[], dict], on_go: Callable[[Optional[Deal]], None]) -> None:
+        try:
+            while not self._store.check([self._key("seal")]):
+                if self._over.wait(_LOOK_S):
+                    return
+            try:
+                self._put({"files": on_seal()}, "files", self._rank)
+            except CairnError as error:
+                self._put({"error": str(error)}, "files", self._rank)
+            try:
+                go = self._await("the rank that seals", "did not decide", "go")
+                deal = None
+                if "error" not in go:
+                    deal = Deal(go["token"], go["order"].index(self._rank), len(go["order"]), None)
+                on_go(deal)
+                self._put({}, "end", self._rank)
+            except CairnError as error:
+                on_go(None)
+                self._put({"error": str(error)}, "end", self._rank)
+        except RuntimeError:
+            on_go(None)  # the store is gone: so is the group, and whoever would seal
+
+
+def meeting_of(run_url: str, step: int) -> Optional[Meeting]:
+    """The Meeting of the ranks that write this tree; None for a process by itself."""
+    store, rank, world = _store()
+    return None if store is None else Meeting(store, rank, world, run_url, step)
+

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's side of the file system: committed trees to read, open ones to commit.
+
+A file is a tensor of bytes named ``file:`` and its path: so it is written straight from its memfd, chunked and
+digested like any tensor, and read by ranges. The blob ``cairn.files`` lists them: path -> size. Blocking; any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Any, Optional
+
+from .. import tree
+from ..client import BYTES, DTYPES, SHARDED, TREE, Client, Result, new_attempt
+from ..errors import CairnError, FormatError, NotFoundError
+from .files import Content
+
+INDEX_BLOB = "cairn.files"
+PREFIX = "file:"
+VERSION = 1
+
+
+class Reader:
+    """Reads committed trees of one run over one connection."""
+
+    def __init__(self, run_url: str, options: dict) -> None:
+        self._run_url, self._options = run_url, options
+        self._client: Optional[Client] = None
+        self._lock = threading.Lock()
+        self.pid = os.getpid()
+
+    def _live(self) -> Client:
+        if self._client is None:
+            self._client = Client(self._run_url, read_only=True, label="fs", **self._options)
+        return self._client
+
+    def _restore(self, step: int, term: int, tensors: list, blobs: list) -> Any:
+        client = self._live()
+        client.set_tensors(tensors)
+        client.set_blobs(blobs)
+        op = client.restore(step, term=term, allow_older=False)
+        op.result()
+        return op
+
+    def steps(self) -> list:
+        """Committed checkpoints on the lineage, newest first."""
+        with self._lock:
+            return [item for item in self._live().list() if item.state == "committed" and not item.superseded]
+
+    def index(self, step: int) -> Optional[tuple]:
+        """(term, path -> size) of a committed step; None when there is no such step; no files: not made by paths."""
+        with self._lock:
+            try:
+                op = self._restore(step, 0, [], [(INDEX_BLOB, BYTES, b"", SHARDED, None)])
+            except NotFoundError:
+                return None
+            try:
+                root = tree.decode(op.blob(INDEX_BLOB))
+            except NotFoundError:
+                return op.result().term, {}
+            if not isinstance(root, dict) or root.get("version") != VERSION or not isinstance(root.get("files"), dict):
+                raise FormatError.of(f"{self._run_url}: step {step} has a list of files of an unknown form")
+            return op.result().term, root["files"]
+
+    def read(self, step: int, term: int, wanted: list) -> list:
+        """The bytes of (path, size, start, end) each, in one restore."""
+        rows: dict = {}
+        results: list = []
+        for path, size, start, end in wanted:
+            boxes = rows.setdefault(path, (size, {}))[1]
+            if end > start and (start, end) not in boxes:
+                boxes[start, end] = bytearray(end - start)
+            results.append(boxes.get((start, end), b""))
+        keep = {id(data): (ctypes.c_char * len(data)).from_buffer(data)
+                for _, boxes in rows.values() for data in boxes.values()}
+        tensors = [(PREFIX + path, DTYPES["uint8"], (size,), 0, None, keep, SHARDED, None, None,
+                    [((start,), (end - start,), None, ctypes.addressof(keep[id(data)]))
+                     for (start, end), data in boxes.items()])
+                   for path, (size, boxes) in rows.items() if boxes]
+        if tensors:
+            with self._lock:
+                self._restore(step, term, tensors, [])
+        del keep, tensors
+        return [bytes(data) for data in results]
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+            if client is not None and self.pid == os.getpid():
+                client.close(1.0)
+
+
+class Committer:
+    """Commits trees of one run as one rank of one attempt.
+
+    The attempt descends from what is newest in the run when it comes: a path does not say what was resumed.
+    """
+
+    def __init__(self, run_url: str, options: dict, token: Optional[str] = None, rank: int = 0,
+                 world_size: int = 1) -> None:
+        self._run_url, self._options = run_url, options
+        self._token, self._rank, self._world = token or new_attempt(), rank, world_size
+        self._client: Optional[Client] = None
+        self._lock = threading.Lock()
+        self.pid = os.getpid()
+
+    def start(self, step: int, files: dict, index: Optional[dict]) -> Any:
+        """Begins the save; ``index`` of all ranks: rank 0's. The operation; ``files`` must live until it is staged,
+        which it is when this returns."""
+        with self._lock:
+            if self._client is None:
+                self._client = Client(self._run_url, rank=self._rank, world_size=self._world, attempt=self._token,
+                                      label="fs", **self._options)
+                try:
+                    self._client.restore(allow_older=True).result()
+                except NotFoundError:
+                    pass  # the first of the run
+            client = self._client
+            client.set_tensors([_row(path, content) for path, content in files.items()])
+            blobs = []
+            if index is not None:
+                blobs = [(INDEX_BLOB, TREE, tree.encode({"version": VERSION, "files": index}, "files"), SHARDED, None)]
+            client.set_blobs(blobs)
+            note = tree.encode({"framework": "files"})
+            return client.save(step, metadata=note)
+
+    def finish(self, op: Any) -> Result:
+        return op.result()
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+            if client is not None and self.pid == os.getpid():
+                try:
+                    client.close(1.0)
+                except CairnError:
+                    pass  # whoever waited for that save has heard of it
+
+
+def _row(path: str, content: Content) -> tuple:
+    return (PREFIX + path, DTYPES["uint8"], (content.size,), content.address(), None, content, SHARDED, None, None, None)

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cairn:// through fsspec: files of a checkpoint are there all at once, when their marker is closed, or never."""
+
+import io
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import fsspec
+import numpy
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+import cairn
+import cairn.fs
+from cairn.fs.paths import place_of, strip
+
+
+def write(url, data, mode="wb"):
+    with fsspec.open(url, mode) as file:
+        file.write(data)
+
+
+def elsewhere(code):
+    """Runs code in another process; its output."""
+    return subprocess.run([sys.executable, "-c", "import fsspec\n" + textwrap.dedent(code)], text=True, check=True,
+                          stdout=subprocess.PIPE, timeout=60).stdout.strip()
+
+
+def test_torch_16_open_until_the_marker_is_closed(url):
+    fs = fsspec.filesystem("cairn")
+    write(f"{url}/step-7/a.bin", b"abc")
+    write(f"{url}/step-7/sub/b.bin", b"defgh")
+    assert fs.exists(f"{url}/step-7/a.bin") and fs.cat(f"{url}/step-7/a.bin") == b"abc"
+    look = f"fs = fsspec.filesystem('cairn'); print(fs.exists({url!r} + '/step-7/a.bin'), len(fs.ls({url!r})))"
+    assert elsewhere(look) == "False 0"  # only the writing process sees it
+    with fsspec.open(f"{url}/step-7/.metadata", "wb") as marker:
+        marker.write(b"done")
+        assert not cairn.Client(url, read_only=True).list()
+    assert elsewhere(look) == "True 1"
+    with cairn.Client(url, read_only=True) as client:
+        assert [(item.term, item.step) for item in client.list()] == [(1, 7)]
+    assert fs.info(f"{url}/step-7/sub/b.bin")["size"] == 5 and fs.isdir(f"{url}/step-7/sub")
+    assert [row["name"].rsplit("/", 1)[1] for row in fs.ls(f"{url}/step-7")] == [".metadata", "a.bin", "sub"]
+    assert [name.rsplit("/", 1)[1] for name in fs.ls(url, detail=False)] == ["step-7"]
+    assert sorted(name.split("step-7/")[1] for name in fs.find(f"{url}/step-7")) == [".metadata", "a.bin", "sub/b.bin"]
+    with pytest.raises(cairn.ExistsError, match="committed"):
+        write(f"{url}/step-7/c.bin", b"too late")
+    with pytest.raises(cairn.UnsupportedError, match="cairn forget"):
+        fs.rm(f"{url}/step-7/a.bin")
+    with pytest.raises(FileNotFoundError):
+        fs.rm(f"{url}/step-99/a.bin")
+
+
+def test_torch_16_marker_renamed_into_place(url):
+    fs = fsspec.filesystem("cairn")
+    fs.makedirs(f"{url}/step-1", exist_ok=True)
+    write(f"{url}/step-1/data", b"x" * 100)
+    write(f"{url}/step-1/.metadata.tmp", b"m")
+    assert fs.exists(f"{url}/step-1/.metadata.tmp")
+    fs.rename(f"{url}/step-1/.metadata.tmp", f"{url}/step-1/.metadata")
+    assert elsewhere(f"print(fsspec.filesystem('cairn').cat({url!r} + '/step-1/.metadata'))") == "b'm'"
+
+
+def test_torch_16_seal_and_markers_of_one_s_own(url):
+    write(f"{url}/step-1/data", b"1")
+    cairn.fs.seal(f"{url}/step-1")
+    with pytest.raises(FileNotFoundError):
+        cairn.fs.seal(f"{url}/step-1")
+    with fsspec.open(f"{url}/step-2/data", "wb", markers=("DONE",)) as file:
+        file.write(b"2")
+    with fsspec.open(f"{url}/step-2/DONE", "w", markers=("DONE",)) as file:
+        file.write("ok")
+    write(f"{url}/tmp-checkpoint-3/data", b"3")
+    fsspec.filesystem("cairn").mv(f"{url}/tmp-checkpoint-3", f"{url}/checkpoint-3", recursive=True)  # a folder's commit
+    assert fsspec.filesystem("cairn").cat(f"{url}/checkpoint-3/data") == b"3"
+    with cairn.Client(url, read_only=True) as client:
+        assert [(item.term, item.step) for item in client.list()] == [(1, 3), (1, 2), (1, 1)]
+
+
+def test_torch_16_discarded_on_an_exception(url):
+    fs = fsspec.filesystem("cairn")
+    for mode, data in (("wb", b"torn"), ("w", "torn")):
+        with pytest.raises(ZeroDivisionError):
+            with fsspec.open(f"{url}/step-1/torn", mode) as file:
+                file.write(data)
+                1 / 0
+        with pytest.raises(ZeroDivisionError):
+            with fs.open(f"{url}/step-1/torn", mode) as file:
+                file.write(data)
+                1 / 0
+        with pytest.raises(ZeroDivisionError):  # not even the marker
+            with fs.open(f"{url}/step-1/.metadata", mode) as file:
+                1 / 0
+    file = fs.open(f"{url}/step-1/dropped", "wb")
+    file.write(b"x")
+    del file
+    assert not fs.exists(f"{url}/step-1/torn") and not fs.exists(f"{url}/step-1")
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:  # an emergency save in a handler is no torn file
+        write(f"{url}/step-1/whole", b"whole")
+        cairn.fs.seal(f"{url}/step-1")
+    assert elsewhere(f"print(fsspec.filesystem('cairn').cat({url!r} + '/step-1/whole'))") == "b'whole'"
+
+
+def test_torch_16_failed_commit_leaves_nothing(own_daemon):
+    url = own_daemon.url("lost")
+    fs = fsspec.filesystem("cairn", io_deadline=0.5, save_deadline=2.0)
+    with fs.open(f"{url}/step-1/data", "wb") as file:
+        file.write(b"x" * 10)
+    own_daemon.kill()
+    with pytest.raises(cairn.CairnError):
+        fs.seal(f"{url}/step-1")
+    own_daemon.start()
+    assert not fs.exists(f"{url}/step-1/data")
+    with fs.open(f"{url}/step-1/data", "wb") as file:
+        file.write(b"again")
+    fs.seal(f"{url}/step-1")
+    assert fs.cat(f"{url}/step-1/data") == b"again"
+
+
+def test_torch_16_fileno_is_a_private_memfd(url, monkeypatch):
+    """So that fsync costs nothing, and torch does not fall back to os.sync."""
+    monkeypatch.setattr(os, "sync", lambda: pytest.fail("os.sync was called"))
+    with fsspec.open(f"{url}/step-1/data", "wb") as file:
+        assert "memfd:" in os.readlink(f"/proc/self/fd/{file.fileno()}")
+        file.write(b"x")
+        os.fsync(file.fileno())
+    with pytest.raises(FileExistsError):
+        first = fsspec.filesystem("cairn").open(f"{url}/step-1/other", "wb")
+        try:
+            fsspec.filesystem("cairn").open(f"{url}/step-1/other", "wb")
+        finally:
+            first.discard()
+    cairn.fs.seal(f"{url}/step-1")
+
+
+def test_range_reads(url):
+    data = os.urandom(300_000)
+    write(f"{url}/step-1/big", data)
+    write(f"{url}/step-1/empty", b"")
+    fs = fsspec.filesystem("cairn")
+    for _ in range(2):  # while it is being written, then committed
+        assert fs.cat_file(f"{url}/step-1/big", 1000, 1010) == data[1000:1010]
+        assert fs.cat_file(f"{url}/step-1/big", -5) == data[-5:] and fs.cat_file(f"{url}/step-1/big", 5, -5) == data[5:-5]
+        assert fs.cat_file(f"{url}/step-1/big", 299_999, 400_000) == data[-1:]
+        results = fs.cat_ranges([f"{url}/step-1/{name}" for name in ("big", "big", "big", "empty", "none")],
+                                [0, 7, 7, 0, 0], [4, 9, 9, 10, 1])
+        assert results[:4] == [data[:4], data[7:9], data[7:9], b""] and isinstance(results[4], FileNotFoundError)
+        with fs.open(f"{url}/step-1/big", "rb") as file:
+            assert file.seek(-10, 2) == 299_990 and file.read() == data[-10:]
+            assert file.seek(100_000) == 100_000 and file.read(5) == data[100_000:100_005]
+        assert fs.cat(f"{url}/step-1/empty") == b""
+        if fs._tree(place_of(f"{url}/step-1")):
+            fs.seal(f"{url}/step-1")
+    assert not fs._tree(place_of(f"{url}/step-1"))
+
+
+def test_get_put_and_text(url, tmp_path):
+    fs = fsspec.filesystem("cairn")
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    (tmp_path / "tree" / "a").write_bytes(b"a" * 100_000)
+    (tmp_path / "tree" / "deep" / "b").write_text("käse")
+    fs.put(f"{tmp_path}/tree/", f"{url}/step-3/", recursive=True)
+    fs.pipe_file(f"{url}/step-3/c", b"c")
+    fs.seal(f"{url}/step-3")
+    fs.get(f"{url}/step-3/", f"{tmp_path}/back/", recursive=True)
+    assert (tmp_path / "back" / "a").read_bytes() == b"a" * 100_000
+    with fsspec.open(f"{url}/step-3/deep/b", "r", encoding="utf-8") as file:
+        assert file.read() == "käse"
+
+
+def test_one_file_as_a_checkpoint(url):
+    """Lightning and plain torch.save write a file where the folder would stand; its step is in its name."""
+    path, model = f"{url}/epoch=3-step=500.ckpt", {"w": torch.arange(10.)}
+    with fsspec.open(path, "wb") as file:
+        torch.save(model, file)
+    with fsspec.open(path, "rb") as file:
+        assert torch.equal(torch.load(file, weights_only=True)["w"], model["w"])
+    fs = fsspec.filesystem("cairn")
+    assert fs.isfile(path) and [row["name"].rsplit("/", 1)[1] for row in fs.ls(url)] == ["step-500"]
+    with pytest.raises(cairn.InvalidError, match="holds no step"):
+        write(f"{url}/last.ckpt", b"x")
+
+
+def test_numpy_and_torch_save(url):
+    with fsspec.open(f"{url}/step-1/x.npy", "wb") as file:
+        numpy.save(file, numpy.arange(1000))
+    with fsspec.open(f"{url}/step-1/sd.pt", "wb") as file:
+        torch.save({"x": torch.ones(1000)}, file)
+    cairn.fs.seal(f"{url}/step-1")
+    with fsspec.open(f"{url}/step-1/x.npy", "rb") as file:
+        assert (numpy.load(file) == numpy.arange(1000)).all()
+    with fsspec.open(f"{url}/step-1/sd.pt", "rb") as file:
+        assert torch.load(file, weights_only=True)["x"].sum() == 1000
+
+
+def test_torch_16_dcp_by_url_alone(url):
+    """dcp.save(checkpoint_id=URL): DCP finds fsspec, fsspec finds Cairn; nothing else changes."""
+    state = {"w": torch.arange(5000.).reshape(50, 100), "lr": 0.5, "b": torch.ones(3, dtype=torch.bfloat16)}
+    for step in (1, 2):
+        dcp.save({**state, "lr": float(step)}, checkpoint_id=f"{url}/step-{step}")
+    back = {"w": torch.zeros(50, 100), "lr": None, "b": torch.zeros(3, dtype=torch.bfloat16)}
+    dcp.load(back, checkpoint_id=f"{url}/step-2")
+    assert torch.equal(back["w"], state["w"]) and back["lr"] == 2.0 and back["b"].sum() == 3
+    with cairn.Client(url, read_only=True) as client:
+        assert [(item.term, item.step) for item in client.list()] == [(1, 2), (1, 1)]
+
+
+def test_a_new_process_goes_on_in_the_lineage(url):
+    write(f"{url}/step-1/data", b"1")
+    cairn.fs.seal(f"{url}/step-1")
+    elsewhere(f"""
+        import cairn.fs
+        with fsspec.open({url!r} + "/step-2/data", "wb") as file:
+            file.write(b"2")
+        cairn.fs.seal({url!r} + "/step-2")
+        """)
+    with cairn.Client(url, read_only=True) as client:
+        assert [(item.term, item.step, item.parent, item.superseded) for item in client.list()] == [
+            (2, 2, (1, 1), False), (1, 1, None, False)]
+    with pytest.raises(cairn.FencedError):  # it has been succeeded
+        write(f"{url}/step-3/.metadata", b"")
+    assert not fsspec.filesystem("cairn").exists(f"{url}/step-3")
+
+
+def test_never_sealed_is_said_at_exit(url):
+    code = f"""
+        with fsspec.open({url!r} + "/step-2/data", "wb") as file:
+            file.write(b"2")
+        """
+    done = subprocess.run([sys.executable, "-W", "always", "-c", "import fsspec\n" + textwrap.dedent(code)], text=True,
+                          stderr=subprocess.PIPE, timeout=60)
+    assert "never sealed" in done.stderr and done.returncode == 0
+    with cairn.Client(url, read_only=True) as client:
+        assert client.list() == []
+
+
+def test_many_threads(url):
+    fs, data = fsspec.filesystem("cairn"), {f"f{n}": os.urandom(5000 + n) for n in range(16)}
+    threads = [threading.Thread(target=fs.pipe_file, args=(f"{url}/step-1/{name}", value))
+               for name, value in data.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    fs.seal(f"{url}/step-1")
+    assert {name.rsplit("/", 1)[1]: value for name, value in fs.cat(fs.find(f"{url}/step-1")).items()} == data
+
+
+def test_rule_09_identity_is_the_run_s_name():
+    assert strip("cairn+unix:///a/b.sock?run=p/r/step-1/x") == "unix%3A%2Fa%2Fb.sock/p/r/step-1/x"
+    place = place_of("cairn+unix:///a/b.sock?run=p/r/step-1/x/y")
+    assert (place.run_url, place.step, place.inner) == ("cairn+unix:///a/b.sock?run=p/r", 1, "x/y")
+    place = place_of("cairn:///p/r/iter_0000100")
+    assert (place.run_url, place.step, place.inner) == ("cairn:///p/r", 100, "")
+    assert place_of("cairn://h:1,i:2/p/r/").step is None
+    for bad in ("cairn://h:1/p", "cairn://h:1/p/r/latest/x"):
+        with pytest.raises(cairn.InvalidError):
+            place_of(bad)
+
+
+def test_fsspec_finds_it_by_its_entry_point():
+    assert elsewhere("""
+        import sys
+        print(fsspec.get_filesystem_class("cairn").__name__, fsspec.get_filesystem_class("cairn+unix").__name__,
+              "torch" in sys.modules)
+        """) == "CairnFileSystem CairnFileSystem False"
