@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * set_tensors and set_blobs: tuples to cairn.h's structs. A tensor is (name, dtype, shape, address,
- * stride or None, keepalive, placement, coordinate or None, group or None, boxes or None[, eager]), a box
+ * stride or None, keepalive, placement, coordinate or None, group or None, boxes or None[, eager]),
+ * a box
  * (offset, length, stride or None, address), a blob (name, kind, data, placement, coordinate or
  * None). With the GIL but for the call itself.
  */
