@@ -5,20 +5,22 @@ puts back, libcairn moves the bytes."""
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from .. import tree
-from ..client import Client
+from ..client import LATEST, Client
 from ..errors import (CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, ReadOnlyError,
                       UnsupportedError)
 from .futures import Failures, Restored, SaveHandle
 from .group import Group
 from .lazy import Guard, is_capturing
 from .part import CairnWarning
-from .restore import Restore
+from .restore import Restore, parse_step
 from .sharded import Layouts
 from .state import State
+from .stop import Stopper
 
 # Of an error that the call itself gives, these are the caller's to mend; the rest is as if it failed later.
 _CALLERS = (InvalidError, UnsupportedError, FencedError, ForkedError, ClosedError, InternalError, ReadOnlyError)
@@ -55,7 +57,7 @@ class Checkpointer:
     Options: ``arena_bytes``, ``snapshots``, ``when_full`` ("wait", "skip", "fail"), ``threads``, ``io_deadline``,
     ``save_deadline`` (seconds), ``restore_deadline`` (seconds),
     ``cert_file``, ``key_file``, ``ca_file``, ``label`` as for cairn.Client; ``max_failures`` (3), ``max_age`` (seconds,
-    1800); ``rank`` and ``world_size`` where torch.distributed is not used.
+    1800); ``stop_signals`` for ``should_stop``; ``rank`` and ``world_size`` where torch.distributed is not used.
 
     Construction is a collective call when there is more than one rank. Errors: UnreachableError and the others of
     Client, on all ranks. Not thread-safe; one thread saves and restores. In a forked child every call raises
@@ -66,7 +68,8 @@ class Checkpointer:
                  read_only: bool = False, process_group: Any = None, attempt: Optional[str] = None, *,
                  coordinate: Any = None, rank: Optional[int] = None, world_size: Optional[int] = None, max_failures: int = 3,
                  max_age: Optional[float] = 1800.0, restore_deadline: Optional[float] = None, snapshot: str = "copy",
-                 verify_staged: Optional[str] = None, **options: Any) -> None:
+                 verify_staged: Optional[str] = None, stop_signals: Sequence[int] = (signal.SIGTERM,),
+                 **options: Any) -> None:
         self._pid = os.getpid()
         self._failures = Failures(on_error, max_failures, max_age)
         self._restore_deadline, self._read_only = restore_deadline, read_only
@@ -78,6 +81,7 @@ class Checkpointer:
         self._guard: Optional[Guard] = Guard() if snapshot == "lazy" and not read_only else None
         self._client: Optional[Client] = None
         self._group = Group(process_group, rank, world_size, read_only)
+        self._stopper = Stopper(self._group, stop_signals)
         error: Optional[BaseException] = None
         token = self._group.token(attempt)
         self._group.share_coordinate(coordinate)
@@ -192,6 +196,45 @@ class Checkpointer:
         self._failures.check(before_save=False)
         return ended
 
+    # --- stopping and notes ---------------------------------------------------------------------------
+
+    def should_stop(self, step: int) -> bool:
+        """Whether to leave the training loop after this step; every rank calls it once a step, with the same number, and
+        all get the same answer at the same step.
+
+            for step in range(start, n):
+                train(step)
+                if ck.should_stop(step):
+                    ck.save(step)
+                    break
+
+        True one or two steps after SIGTERM (``stop_signals``) reached any rank, or after ``request_stop`` on any; and ever
+        after. The first call installs the signal handlers, in front of those that are there, which are called too; until
+        then, and after ``close``, signals do what they did. With ranks of its own (``rank=``, no torch.distributed)
+        each process answers for itself. InvalidError: the ranks are at different steps. MissingRanksError: a rank has gone.
+        """
+        self._live()
+        return self._stopper.should_stop(step)
+
+    def request_stop(self) -> None:
+        """Lets ``should_stop`` become true on all ranks; from any thread or signal handler of any rank."""
+        self._stopper.request()
+
+    def annotate(self, step: Union[str, int] = "latest", metrics: Optional[Mapping[str, float]] = None,
+                 tags: Sequence[str] = (), remove_tags: Sequence[str] = ()) -> None:
+        """Adds metrics and tags to a committed checkpoint, for what is known only after the save; those of rank 0 count, the
+        other ranks may call it too. ``step`` as for ``restore``. Waits while that step is still being saved. NotFoundError,
+        InvalidError, TooLargeError as for Client.annotate."""
+        client = self._live()
+        number, term = parse_step(step)
+        if self._group.rank != 0:
+            return
+        for handle in list(self._inflight):
+            if handle.step == number or number == LATEST:
+                handle.durable.wait()
+        self._poll()
+        client.annotate(number, term=term, metrics=metrics, tags=tags, remove_tags=remove_tags)
+
     @property
     def failed_saves(self) -> int:
         """Saves that failed so far, in the background or at once."""
@@ -201,6 +244,7 @@ class Checkpointer:
         """Waits for saves in flight (``timeout``: seconds; default: their deadline), then leaves. May be repeated."""
         if self._client is None or os.getpid() != self._pid:
             return
+        self._stopper.remove()
         client, handles = self._client, list(self._inflight)
         error: Optional[CairnError] = None
         try:

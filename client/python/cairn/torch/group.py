@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 
 from ..client import new_attempt
-from ..errors import CairnError, InvalidError, UnsupportedError, from_code
+from ..errors import CairnError, InvalidError, MissingRanksError, UnsupportedError, from_code
 from .local import check_coordinates, coordinate_text
 
 try:
@@ -89,10 +89,36 @@ class Group:
             self.coordinates = [self.coordinate]
         check_coordinates(self.coordinates)
 
+    @staticmethod
+    def _together(what: str, call: Callable[[], Any]) -> Any:
+        """A collective call, whose failure means that another rank has gone."""
+        try:
+            return call()
+        except RuntimeError as error:  # gloo: the connection is closed, or the group's time is over
+            raise MissingRanksError.of(f"{what}: another rank has gone or does not answer ({error})") from error
+
+    def max_start(self, values: list) -> Any:
+        """Every rank calls it: begins the maximum over all ranks, each value for itself."""
+        data = torch.tensor(values, dtype=torch.int64)
+        if self._group is None:
+            return None, data
+        return self._together("asking the other ranks", lambda: dist.all_reduce(
+            data, dist.ReduceOp.MAX, group=self._group, async_op=True)), data
+
+    def max_result(self, started: Any, what: str) -> list:
+        """What ``max_start`` began. MissingRanksError."""
+        work, data = started
+        if work is not None:
+            self._together(what, work.wait)
+        return data.tolist()
+
     def gather(self, data: bytes) -> list:
-        """Every rank calls it: all ranks' bytes."""
+        """Every rank calls it: all ranks' bytes. MissingRanksError."""
         if self._group is None:
             return [data]
+        return self._together("asking the other ranks", lambda: self._gather(data))
+
+    def _gather(self, data: bytes) -> list:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
         dist.all_gather(sizes, torch.tensor([len(data)]), group=self._group)
         most = max(1, max(int(size) for size in sizes))
@@ -124,7 +150,7 @@ class Group:
             code = 0 if error is None else getattr(error, "code", -3)
             mine = torch.tensor([code], dtype=torch.int64)
             codes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-            dist.all_gather(codes, mine, group=self._group)
+            self._together(what, lambda: dist.all_gather(codes, mine, group=self._group))
             failed = [(rank, int(item)) for rank, item in enumerate(codes) if int(item) != 0]
             if failed and error is None:
                 ranks = ", ".join(str(rank) for rank, _ in failed[:8])

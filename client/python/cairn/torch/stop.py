@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""should_stop: all ranks leave the training loop at the same step when one of them is told to.
+
+Signals reach ranks around a step's boundary, each at its own moment: were each to save when it sees its own, some would
+save 500 and some 501, and neither would be complete. So each step starts a max-reduce of "I was told" and "what is my
+step", over Cairn's own group, and looks at the one that the step before had started: the answer is there by then, the
+same on all ranks, and costs no waiting. A handler sets a flag and nothing else; it never saves.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+from typing import Any, Callable, Iterable
+
+from ..errors import InvalidError
+from .group import Group
+from .part import CairnWarning
+
+
+class Stopper:
+    """``signals``: numbers that ask to stop. Handlers that were there before are called as well."""
+
+    def __init__(self, group: Group, signals: Iterable[int]) -> None:
+        self._group, self._signals = group, tuple(signals)
+        self._asked = False
+        self._stopped = False
+        self._pending: Any = None
+        self._before: dict = {}  # signal -> handler that was there
+        self._handlers: dict = {}
+        self._installed = False
+
+    def request(self) -> None:
+        """This rank wants to stop; safe in a signal handler and in any thread."""
+        self._asked = True
+
+    def install(self) -> None:
+        """From the first step on, so that a job that never asks still dies by SIGTERM as it always did."""
+        if self._installed or not self._signals:
+            return
+        self._installed = True
+        if threading.current_thread() is not threading.main_thread():
+            warnings.warn("should_stop is called outside the main thread, where Python allows no signal handlers: call "
+                          "Checkpointer.request_stop() from your own", CairnWarning, stacklevel=4)
+            return
+        for number in self._signals:
+            before = signal.getsignal(number)
+            self._before[number] = before
+            self._handlers[number] = self._chain(before, os.getpid())
+            signal.signal(number, self._handlers[number])
+
+    def _chain(self, before: Any, pid: int) -> Callable:
+        def handler(number: int, frame: Any) -> None:
+            self.request()
+            if callable(before):
+                before(number, frame)
+            elif os.getpid() != pid and before is signal.SIG_DFL:  # a forked worker, which nobody asks to stop
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+        return handler
+
+    def remove(self) -> None:
+        """Puts the earlier handlers back, where ours are still the ones."""
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._handlers.items():
+                if signal.getsignal(number) is handler:
+                    signal.signal(number, self._before[number])
+        self._handlers = {}
+
+    def should_stop(self, step: int) -> bool:
+        """See Checkpointer.should_stop."""
+        self.install()
+        if self._stopped:
+            return True
+        last, self._pending = self._pending, None
+        if last is not None:
+            asked, most, least = self._group.max_result(last, f"should_stop at step {step}")
+            if most != -least:
+                raise InvalidError.of(f"should_stop: the ranks are at different steps, {-least} to {most}: every rank must "
+                                      "call it once a step, with the same number")
+            self._stopped = asked > 0
+        if not self._stopped:
+            self._pending = self._group.max_start([int(self._asked), step, -step])
+        return self._stopped

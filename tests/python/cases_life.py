@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases for ranks.py: stopping together, coordinates, a rank that fails, notes after the fact."""
+
+import os
+import signal
+import time
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import cairn
+from bed import assert_same
+from cairn.torch import CairnWarning, Checkpointer, per_rank
+
+
+def stop(rank, world, url, victim, slow):
+    """One rank gets SIGTERM in the middle of a step; the ranks are apart by most of a step. Gives the step at which this
+    rank stopped and the calls of the handler that was there before."""
+    calls = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: calls.append(number))
+    try:
+        with Checkpointer(url, {"w": torch.full((3,), float(rank))}, on_error="raise") as ck:
+            for step in range(100):
+                if rank == victim and step == 5:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if rank == slow:
+                    time.sleep(0.03)
+                if ck.should_stop(step):
+                    ck.save(step).durable.result(60)
+                    break
+            assert ck.should_stop(step + 1)  # and ever after
+        handler = signal.getsignal(signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # after close it is the earlier handler's alone
+        assert handler.__name__ == "<lambda>"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return [step, calls]
+
+
+def stop_at_different_steps(rank, world, url):
+    with Checkpointer(url, {}) as ck:
+        ck.should_stop(rank)
+        with pytest.raises(cairn.InvalidError, match="different steps, 0 to 1"):
+            ck.should_stop(rank + 1)
+
+
+def mesh_save(rank, world, url):
+    """2 x 2 ranks, each with a loader of its own."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(rank)
+    with Checkpointer(url, {"loader": per_rank({"pos": list(mesh.get_coordinate())})}, coordinate=mesh, on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+        return torch.rand(1).item()
+
+
+def mesh_restore(rank, world, url):
+    """The same mesh with its dimensions laid out in another way: rank 1 is now dp=1, tp=0."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("tp", "dp"))
+    tp, dp = mesh.get_coordinate()
+    loader = {}
+    with Checkpointer(url, {"loader": per_rank(loader)}, coordinate={"dp": dp, "tp": tp}, on_error="raise") as ck:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CairnWarning)
+            ck.restore()
+    assert loader == {"pos": [dp, tp]}, loader
+    drawn = torch.rand(1).item()
+    with Checkpointer(url, {"loader": per_rank({})}, on_error="raise") as ck:  # by rank: not the coordinates of the save
+        with pytest.raises(cairn.UnsupportedError, match=r"loader: .*dp=0,tp=0 to dp=1,tp=1.*rank=0 to rank=3"):
+            ck.restore()
+    for wrong in ({"dp": 0}, {"dp": 1.5}, {}, "dp=1"):
+        with pytest.raises(cairn.InvalidError, match="coordinate"):
+            Checkpointer(url, {}, coordinate=wrong)
+    return [dp * 2 + tp, drawn]
+
+
+def grow(rank, world, url):
+    """A checkpoint of two ranks at four."""
+    live = {"x": torch.zeros(4)}
+    with Checkpointer(url, {"plain": live, "loader": per_rank({}, on_reshape=lambda states, rank, world: {
+            "rank": rank, "world": world, "all": [state["pos"] for state in states]})}, on_error="raise") as ck:
+        with pytest.warns(CairnWarning, match="of 2 ranks, now there are 4"):
+            ck.restore()
+        assert_same(ck.state["loader"].obj, {"rank": rank, "world": 4, "all": [0, 10]})
+    assert_same(live["x"], torch.arange(4.0))
+    return torch.rand(1).item()  # seeded from the checkpoint and the rank
+
+
+def grow_save(rank, world, url):
+    with Checkpointer(url, {"plain": {"x": torch.arange(4.0)}, "loader": per_rank({"pos": rank * 10})},
+                      on_error="raise") as ck:
+        ck.save(3).durable.result(60)
+
+
+def one_fails(rank, world, url):
+    """What cannot be stored on one rank fails the save on all, by name; nothing partial is listed."""
+    extra = {"t": torch.ones(2), "bad": object() if rank == 1 else 0}
+    with Checkpointer(url, {"extra": extra}, on_error="raise", save_deadline=2) as ck:
+        if rank == 1:
+            with pytest.raises(cairn.UnsupportedValueError, match=r"extra\.bad"):
+                ck.save(1)
+        else:
+            with pytest.raises(cairn.MissingRanksError, match="1"):
+                ck.save(1).durable.result(60)
+        dist.barrier()
+        assert ck.restore() is None
+        extra["bad"] = 1
+        try:
+            ck.save(2).durable.result(60)  # the next one is whole
+        except cairn.MissingRanksError:
+            ck.save(2).durable.result(60)
+        if rank == 1:
+            assert ck.restore().step == 2
+        else:
+            assert ck.restore().step == 2
+
+
+def annotate(rank, world, url):
+    with Checkpointer(url, {"x": torch.ones(3)}, on_error="raise") as ck:
+        ck.save(4, metrics={"loss": 2.0})
+        ck.annotate(4, metrics={"eval": 0.5 + rank}, tags=["best"])  # waits for the save
+        with pytest.raises(cairn.CairnError) if rank == 0 else warnings.catch_warnings():
+            ck.annotate(5, metrics={"eval": 1.0})
+    with cairn.Client(url, read_only=True) as client:
+        return [rank, {key: float(value) for key, value in client.list()[0].metrics.items()}, client.list()[0].tags]
