@@ -123,6 +123,25 @@ static int parse_attempt(const struct cairn_options *options, struct token *ret,
     return 0;
 }
 
+static int parse_transport(enum engine_transport *ret, struct diag *diag)
+{
+    static const char *const names[] = {
+        [TRANSPORT_AUTO] = "auto", [TRANSPORT_SOCKET] = "socket", [TRANSPORT_MEMFD] = "memfd"};
+    const char *text = getenv("CAIRN_TRANSPORT");
+    if (text == NULL || text[0] == '\0') {
+        *ret = TRANSPORT_AUTO;
+        return 0;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(names[i], text) == 0) {
+            *ret = (enum engine_transport)i;
+            return 0;
+        }
+    }
+    return diag_set(diag, CAIRN_E_INVALID,
+                    "CAIRN_TRANSPORT is '%.40s'; auto, socket and memfd are possible", text);
+}
+
 static int check_options(const struct cairn_options *options, struct diag *diag)
 {
     if (options->world_size < 1 || options->world_size > LIMIT_WORLD_SIZE) {
@@ -182,6 +201,7 @@ static int set_identity(struct cairn *cairn, const char *url, const struct cairn
     int rc = check_options(options, diag);
     rc = rc != 0 ? rc : args_check_when_full(options->when_full, diag);
     rc = rc != 0 ? rc : url_parse(url, getenv("CAIRN_SERVER"), false, &engine->url, diag);
+    rc = rc != 0 ? rc : parse_transport(&engine->transport, diag);
     if (rc == 0 && !options->read_only) {
         rc = parse_attempt(options, &engine->token, diag);
     }

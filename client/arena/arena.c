@@ -46,6 +46,8 @@ struct arena {
     int fd;
     enum arena_pages pages;
     struct list extents;
+    uint64_t generation;
+    bool retired; /* nothing more is given out of this memory */
 };
 
 int arena_new(uint64_t max_bytes, struct arena **ret, struct diag *diag)
@@ -200,6 +202,8 @@ static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags)
     arena->fd = fd;
     arena->data = data;
     arena->bytes = bytes;
+    arena->generation++;
+    arena->retired = false;
     return 0;
 }
 
@@ -253,6 +257,7 @@ uint64_t arena_max_bytes(const struct arena *arena) { return arena->max_bytes; }
 uint64_t arena_used_bytes(const struct arena *arena) { return arena->used_bytes; }
 enum arena_pages arena_pages(const struct arena *arena) { return arena->pages; }
 int arena_fd(const struct arena *arena) { return arena->fd; }
+uint64_t arena_generation(const struct arena *arena) { return arena->generation; }
 
 const char *arena_pages_name(enum arena_pages pages)
 {
@@ -266,7 +271,7 @@ const char *arena_pages_name(enum arena_pages pages)
 uint8_t *arena_take(struct arena *arena, uint64_t bytes)
 {
     CHECK(bytes > 0);
-    if (bytes > arena->bytes) {
+    if (bytes > arena->bytes || arena->retired) {
         return NULL;
     }
     uint64_t need = round_up_u64(bytes, LIMIT_ALIGN_BYTES), at = 0;
@@ -309,10 +314,19 @@ void arena_give(struct arena *arena, uint8_t *data)
             arena->used_bytes -= extent->bytes;
             list_remove(&extent->link);
             free(extent);
+            if (arena->retired && list_is_empty(&arena->extents)) {
+                arena_unmap(arena);
+            }
             return;
         }
     }
     UNREACHABLE();
+}
+
+void arena_retire(struct arena *arena, uint8_t *data)
+{
+    arena->retired = true;
+    arena_give(arena, data);
 }
 
 void arena_abandon(struct arena *arena)

@@ -40,7 +40,12 @@ const char *arena_pages_name(enum arena_pages pages); /* for logs */
 /* An extent, or NULL when there is no room now (wait for arena_give). */
 uint8_t *arena_take(struct arena *arena, uint64_t bytes);
 void arena_give(struct arena *arena, uint8_t *extent);
-int arena_fd(const struct arena *arena); /* for handing to the daemon (later) */
+/* Gives an extent back whose bytes somebody else may still read: the memory is not written to any
+ * more. When the last extent is back it is unmapped, and the next arena_reserve maps another. */
+void arena_retire(struct arena *arena, uint8_t *extent);
+int arena_fd(const struct arena *arena); /* for handing to the daemon; -1: nothing is mapped */
+/* Another number for each memory that was mapped; 0: none so far. */
+uint64_t arena_generation(const struct arena *arena);
 uint64_t arena_offset(const struct arena *arena, const uint8_t *extent);
 void arena_abandon(
     struct arena *arena); /* in a forked child: closes the descriptor, touches no memory */

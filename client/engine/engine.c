@@ -89,6 +89,7 @@ int engine_refuses(const struct engine *engine, struct diag *diag)
 
 void engine_on_up(struct engine *engine)
 {
+    hand_reset(engine);
     if (!engine->ready_told) {
         engine->newest_seen = engine->link.joined.newest_term;
     }
@@ -108,6 +109,7 @@ void engine_on_up(struct engine *engine)
 
 void engine_on_down(struct engine *engine)
 {
+    hand_reset(engine);
     list_each (node, &engine->saves) {
         save_on_down(save_of_link(node));
     }

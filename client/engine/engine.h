@@ -20,6 +20,13 @@
 
 struct engine;
 
+/* How a save's bytes reach the daemon. */
+enum engine_transport {
+    TRANSPORT_AUTO,   /* by handing over the arena where that is possible */
+    TRANSPORT_SOCKET, /* through the socket */
+    TRANSPORT_MEMFD   /* by handing over; a save that cannot fails */
+};
+
 struct engine_options {
     struct loop *loop;
     struct net *net;
@@ -37,6 +44,7 @@ struct engine_options {
     /* What saves try to store fewer bytes with: nothing (ENCODE_NEVER, 0), what keeps up with the
      * sink, or what is densest. */
     enum encode_mode encoding;
+    enum engine_transport transport;
     /* In place of connecting: gives a connected socket (offline mode, tests). NULL: net connect to
      * url.servers in turn. */
     int (*dial)(void *user, struct sock **ret, struct diag *diag);

@@ -25,6 +25,14 @@ struct prepare { /* the arena ahead of the first save */
     bool running;
 };
 
+struct hand { /* the arena at the daemon (prepare.c) */
+    struct request request;
+    uint64_t asked, held; /* generations of the arena; 0: none on this connection */
+    bool refused;         /* on this connection */
+    bool told;
+    struct diag why; /* it was refused */
+};
+
 struct engine {
     uint32_t magic;
     struct engine_options options; /* label copied */
@@ -49,6 +57,7 @@ struct engine {
     } dead; /* the last opening that is known to be aborted */
     struct prepare prepare;
     struct encode_kit kit;
+    struct hand hand;
     bool pumping;
 };
 
@@ -71,6 +80,12 @@ struct layout_options engine_layout_options(const struct engine *engine);
 /* Deadlines beyond a year are a year, so that sums of times cannot overflow. */
 uint64_t engine_cut_deadline(uint64_t deadline_ms);
 uint64_t engine_ms_left(const struct engine *engine, uint64_t end_ms);
+
+/* prepare.c: has the daemon the arena as it is now? Asks it to take it, and engine_pump is called
+ * when the answer comes. */
+enum hand_answer { HAND_NO, HAND_WAIT, HAND_YES };
+enum hand_answer hand_over(struct engine *engine);
+void hand_reset(struct engine *engine); /* a connection comes or goes */
 
 /* save.c */
 struct save;

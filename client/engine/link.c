@@ -308,6 +308,16 @@ static int dial_conn(struct link *link, struct diag *diag)
                               link, &link->conn, diag);
 }
 
+/* Hand-over: where descriptors pass, and there is an arena. */
+static uint64_t offered_features(const struct link *link)
+{
+    const struct engine_options *options = &link->engine->options;
+    bool hands_over = conn_passes_fds(link->conn) && !options->viewer && options->arena &&
+                      options->transport != TRANSPORT_SOCKET;
+    return hands_over ? WIRE_FEATURES_KNOWN
+                      : WIRE_FEATURES_KNOWN & ~(uint64_t)WIRE_FEATURE_HAND_OVER;
+}
+
 static enum sm_result on_dial(struct sm *sm)
 {
     struct link *link = container_of(sm, struct link, sm);
@@ -320,7 +330,7 @@ static enum sm_result on_dial(struct sm *sm)
     struct msg hello = {.type = MSG_HELLO,
                         .u.hello = {.version_min = WIRE_VERSION_MIN,
                                     .version_max = WIRE_VERSION_MAX,
-                                    .features = WIRE_FEATURES_KNOWN,
+                                    .features = offered_features(link),
                                     .agent = "libcairn " CAIRN_VERSION}};
     conn_send_always(link->conn, LINK_STREAM_HELLO, &hello);
     link->next_stream = LINK_STREAM_JOIN + 1;
@@ -343,7 +353,7 @@ static int on_welcome(struct link *link, const struct msg_welcome *welcome, stru
     const struct engine_options *options = &link->engine->options;
     struct msg_hello hello = {.version_min = WIRE_VERSION_MIN,
                               .version_max = WIRE_VERSION_MAX,
-                              .features = WIRE_FEATURES_KNOWN};
+                              .features = offered_features(link)};
     int rc = wire_check_welcome(&hello, welcome, diag);
     if (rc != 0) {
         return rc;
@@ -355,6 +365,7 @@ static int on_welcome(struct link *link, const struct msg_welcome *welcome, stru
     }
     link->welcome = *welcome;
     link->welcome.agent = NULL;
+    link->hands_over = (welcome->features & WIRE_FEATURE_HAND_OVER) != 0;
     conn_set_heartbeat(link->conn, welcome->heartbeat_ms, welcome->dead_after_ms);
     if (!options->url.has_run) {
         link_now_up(link);
@@ -544,6 +555,12 @@ void link_ask(struct link *link, struct request *request, const struct msg *msg)
 {
     link_add(link, request);
     conn_send_always(link->conn, request->stream, msg);
+}
+
+void link_ask_fd(struct link *link, struct request *request, const struct msg *msg, int fd)
+{
+    link_add(link, request);
+    conn_send_fd(link->conn, request->stream, msg, fd);
 }
 
 void link_send(struct link *link, const struct request *request, const struct msg *msg)

@@ -47,6 +47,7 @@ struct link {
     uint64_t began_ms;  /* of the first connect */
     struct timer timer; /* of the state: attempt, back-off */
     bool joined_once, answered, stopped;
+    bool hands_over;            /* agreed on: this connection takes descriptors */
     uint8_t *trash;             /* payloads that nobody waits for any more */
     struct msg_welcome welcome; /* without its strings */
     struct msg_joined joined;
@@ -67,6 +68,8 @@ bool link_is_up(const struct link *link);
 void link_add(struct link *link, struct request *request);
 /* Adds and sends. */
 void link_ask(struct link *link, struct request *request, const struct msg *msg);
+/* The same with a descriptor, which is taken; where hands_over. */
+void link_ask_fd(struct link *link, struct request *request, const struct msg *msg, int fd);
 /* Sends on the request's stream (0: none). */
 void link_send(struct link *link, const struct request *request, const struct msg *msg);
 void link_send_payload(struct link *link, const struct request *request, const struct msg *msg,

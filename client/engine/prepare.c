@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arena ahead of the first save: mapping and touching it takes a second a GiB, which a trainer
- * should not wait for, so it is done while the trainer runs its first steps. Invariant: nobody
- * takes an extent while the worker has the arena; what cannot be prepared is left to the save,
- * which reports why. Loop's thread; on_run on a worker.
+ * The arena beside the saves. Made ahead of the first one: mapping and touching it takes a second a
+ * GiB, which a trainer should not wait for, so it is done while the trainer runs its first steps.
+ * And handed to the daemon of this host, once a connection, and again when it was made anew; what
+ * the daemon does not take goes through the socket. Invariant: nobody takes an extent while the
+ * worker has the arena; what cannot be prepared is left to the save, which reports why. Loop's
+ * thread; on_run on a worker.
  */
 #include "engine/engine_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -93,3 +98,95 @@ void engine_prepare(struct engine *engine, struct registered *set)
         engine_prepare_wake(engine);
     }
 }
+
+/* --- at the daemon ---------------------------------------------------------------- */
+
+static const struct request_ops hand_request_ops;
+
+static struct hand *hand_of(struct request *request)
+{
+    return container_of(request, struct hand, request);
+}
+
+static void refuse(struct engine *engine, int status, const char *why)
+{
+    struct hand *hand = &engine->hand;
+    hand->refused = true;
+    diag_clear(&hand->why);
+    diag_set(&hand->why, status, "%s", why);
+    if (!hand->told) {
+        hand->told = true;
+        LOG(LOG_INFO, "hand", "the daemon does not take the arena: bytes go through the socket",
+            lu("rank", engine->options.rank), ls("err", hand->why.text));
+    }
+}
+
+void hand_reset(struct engine *engine)
+{
+    struct hand *hand = &engine->hand;
+    link_forget(&engine->link, &hand->request);
+    hand->request.ops = &hand_request_ops;
+    hand->asked = hand->held = 0;
+    hand->refused = false;
+}
+
+static void ask(struct engine *engine, uint64_t generation)
+{
+    struct hand *hand = &engine->hand;
+    const struct arena *arena = engine->options.arena;
+    int fd = fcntl(arena_fd(arena), F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+        struct diag diag = DIAG_INIT;
+        refuse(engine, diag_errno(&diag, errno, "a descriptor for the daemon"), diag.text);
+        return;
+    }
+    struct msg msg = {.type = MSG_ARENA,
+                      .u.arena = {.arena_id = generation, .bytes = arena_bytes(arena)}};
+    link_forget(&engine->link, &hand->request); /* of an arena that is gone */
+    hand->asked = generation;
+    link_ask_fd(&engine->link, &hand->request, &msg, fd);
+}
+
+enum hand_answer hand_over(struct engine *engine)
+{
+    struct hand *hand = &engine->hand;
+    if (!engine->link.hands_over || hand->refused) {
+        return HAND_NO;
+    }
+    uint64_t generation = arena_generation(engine->options.arena);
+    if (hand->held == generation) {
+        return HAND_YES;
+    }
+    if (hand->asked != generation) {
+        ask(engine, generation);
+    }
+    return hand->refused ? HAND_NO : HAND_WAIT;
+}
+
+static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
+                    void **ret_payload, struct diag *diag)
+{
+    struct hand *hand = hand_of(request);
+    struct engine *engine = container_of(hand, struct engine, hand);
+    (void)frame, (void)ret_payload;
+    if (msg->type == MSG_ERROR) {
+        int code = msg->u.error.code < 0 ? msg->u.error.code : CAIRN_E_PROTOCOL;
+        refuse(engine, code,
+               msg->u.error.text && msg->u.error.text[0] ? msg->u.error.text : err_text(code));
+    } else if (msg->type == MSG_ARENA && msg->u.arena.arena_id == hand->asked) {
+        hand->held = hand->asked;
+        link_forget(&engine->link, request);
+    } else {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s in answer to ARENA", msg_name(msg->type));
+    }
+    engine_pump(engine);
+    return 0;
+}
+
+static void on_lost(struct request *request)
+{
+    struct hand *hand = hand_of(request);
+    hand->asked = hand->held = 0;
+}
+
+static const struct request_ops hand_request_ops = {.on_reply = on_reply, .on_lost = on_lost};

@@ -422,3 +422,15 @@ void registered_unref(struct registered *set)
         free(set);
     }
 }
+
+struct strided registered_memory(const struct registered_box *box, uint32_t element_bytes)
+{
+    struct strided memory = {.data = box->data};
+    if (box->contiguous) {
+        return strided_packed(box->data, &box->box, element_bytes);
+    }
+    for (uint32_t d = 0; d < box->box.ndim; d++) {
+        memory.stride[d] = box->stride[d] * (int64_t)element_bytes;
+    }
+    return memory;
+}

@@ -7,6 +7,7 @@
 #ifndef CAIRN_ENGINE_REGISTERED_H
 #define CAIRN_ENGINE_REGISTERED_H
 
+#include "arena/strided.h"
 #include "format/box.h"
 #include "format/part.h"
 #include "hash/hash.h"
@@ -66,5 +67,8 @@ struct registered *registered_ref(struct registered *set);
 /* Of all boxes that this rank holds of it; UINT64_MAX stands for more than that. */
 uint64_t registered_bytes(const struct registered_tensor *tensor);
 void registered_unref(struct registered *set); /* any thread; NULL is fine */
+
+/* Where the box's bytes lie. */
+struct strided registered_memory(const struct registered_box *box, uint32_t element_bytes);
 
 #endif

@@ -6,8 +6,8 @@
  */
 #include "engine/restore_private.h"
 
+#include "arena/strided.h"
 #include "base/check.h"
-#include "engine/strided.h"
 
 #include <stdlib.h>
 #include <string.h>

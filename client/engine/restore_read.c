@@ -7,8 +7,8 @@
  */
 #include "engine/restore_private.h"
 
+#include "arena/strided.h"
 #include "base/check.h"
-#include "engine/strided.h"
 #include "pipeline/chunk.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static void scatter(const struct want *want, const struct plan_read *read, const
         .to_box = &want->box->box,
         .from_box = &read->cell,
         .part = &part,
-        .to = strided_registered(want->box, element_bytes),
+        .to = registered_memory(want->box, element_bytes),
         .from = strided_packed((void *)(uintptr_t)plain, &read->cell, element_bytes),
         .element_bytes = element_bytes};
     strided_copy(&copy);

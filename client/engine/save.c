@@ -50,7 +50,7 @@ static const struct sm_state save_table[] = {
     [SV_OPEN] = {"open", on_open, SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
     [SV_HAVE] = {"have", on_have, SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
     [SV_SEND] = {"send", on_send, SM_TO(SV_PART) | SM_TO(SV_WAIT) | SV_STOP, 0},
-    [SV_PART] = {"part", on_part, SM_TO(SV_SEAL) | SV_STOP, 0},
+    [SV_PART] = {"part", on_part, SM_TO(SV_SEAL) | SM_TO(SV_SEND) | SV_STOP, 0},
     [SV_SEAL] = {"seal", on_seal, SM_TO(SV_WAIT) | SM_TO(SV_HAVE) | SV_STOP, 0},
     [SV_WAIT] = {"wait", on_wait, SV_STOP, 0},
     [SV_ABORT] = {"abort", on_abort, SM_TO(SV_DRAIN), 0},
@@ -112,6 +112,7 @@ void save_fail(struct save *save, int status, const struct diag *diag)
     diag_set(&save->user->diag, status, "%s", diag_text(diag, status));
     save->grace = status == CAIRN_E_CLOSED || save->engine->link.status != 0;
     save_stage_stop(save);
+    save_hand_staged(save);
     timer_stop(&save->retry);
     timer_start(&save->timer, min_u64(save->engine->options.io_deadline_ms, SAVE_GRACE_MS_MAX));
     save_wake(save);
@@ -144,6 +145,7 @@ void save_on_down(struct save *save)
         save_stream_down(save);
     }
     save->lost = true;
+    save_hand_staged(save); /* it may take long to come back */
     save_wake(save);
 }
 
@@ -237,6 +239,9 @@ static enum sm_result fail_with_answer(struct save *save, const char *what)
 
 static void end_committed(struct save *save)
 {
+    save->decided = true;
+    /* The daemon may have finished it while we were not connected. */
+    atomic_store(&save->user->durable_bytes, atomic_load(&save->user->total_bytes));
     save->status = 0;
     diag_clear(&save->user->diag);
     save_move(save, SV_DRAIN);
@@ -343,6 +348,14 @@ static enum sm_result on_have(struct sm *sm)
 
 /* --- sending --------------------------------------------------------------------- */
 
+/* What is described need not be durable: the daemon sees to it. */
+bool save_is_sent(const struct save *save)
+{
+    return save->way == WAY_HAND     ? save_hand_is_described(save)
+           : save->way == WAY_SOCKET ? save_stream_is_durable(save)
+                                     : false;
+}
+
 static enum sm_result on_send(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -353,11 +366,14 @@ static enum sm_result on_send(struct sm *sm)
         save_move(save, SV_WAIT); /* what became of it, and why */
         return SM_AGAIN;
     }
-    if (!save_stream_is_durable(save) && !save->answer.asked) {
+    if (!save_is_sent(save) && !save->answer.asked) {
         save->answer.asked = true;
         engine_pump(save->engine);
     }
-    if (!save_stream_is_durable(save)) {
+    if (save->status != 0) {
+        return SM_AGAIN; /* there is no way to send it */
+    }
+    if (!save_is_sent(save)) {
         return SM_WAIT;
     }
     save_move(save, SV_PART);
@@ -372,6 +388,10 @@ static enum sm_result on_part(struct sm *sm)
     }
     if (save->part.running || save->slots_busy > 0 || save->digests_running > 0) {
         return SM_WAIT; /* after a resume a digest may be made that is not needed any more */
+    }
+    if (!save_is_sent(save)) {
+        save_move(save, SV_SEND); /* an object that was described has failed */
+        return SM_AGAIN;
     }
     if (!save->part.made && save->part.status == 0) {
         save_part_make(save);
@@ -394,6 +414,10 @@ static void send_seal(struct save *save)
                                   .part_sha256 = save->part.sha256}};
     save->seal_sent = true;
     save->answer.asked = true;
+    if (save->way == WAY_HAND) {
+        save_hand_complete(save);
+        return;
+    }
     link_send(&save->engine->link, &save->request, &seal);
 }
 
@@ -446,6 +470,7 @@ static enum sm_result outcome(struct save *save)
         return SM_AGAIN;
     }
     int code = answer->outcome_code < 0 ? answer->outcome_code : CAIRN_E_ABORTED;
+    save->decided = answer->outcome_state != CKPT_OPEN;
     note_dead(save);
     /* Our own time-out says less than what the server found at its deadline. */
     bool ours_says_less =
@@ -533,6 +558,7 @@ static int expect(const struct save *save, const struct msg *msg, struct diag *d
                                            [SV_WAIT] = MSG_OUTCOME,
                                            [SV_ABORT] = MSG_OUTCOME};
     if (msg->type == MSG_ERROR ||
+        (msg->type == MSG_HANDED && sm_is(&save->sm, SV_SEAL) && save->way == WAY_HAND) ||
         (save->sm.state < ARRAY_LEN(wanted) && wanted[save->sm.state] == msg->type)) {
         return 0;
     }
@@ -550,6 +576,10 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     int rc = expect(save, msg, diag);
     if (rc != 0) {
         return rc;
+    }
+    if (msg->type == MSG_HANDED) {
+        save_hand_staged(save);
+        return 0; /* SEALED follows */
     }
     answer->come = true;
     answer->type = msg->type;
@@ -584,44 +614,7 @@ static void on_lost(struct request *request)
 
 static const struct request_ops save_request_ops = {.on_reply = on_reply, .on_lost = on_lost};
 
-/* --- slots, timers --------------------------------------------------------------- */
-
-static void on_slot_done(struct conn_out *out, int status)
-{
-    struct save_slot *slot = container_of(out, struct save_slot, out);
-    struct save *save = slot->save;
-    slot->busy = false;
-    save->slots_busy--;
-    encode_kit_give_side(slot->side);
-    slot->side = NULL;
-    if (slot->object) {
-        slot->object->slots_busy--;
-        atomic_fetch_add(&save->user->sent_bytes, status == 0 ? slot->bytes : 0);
-        save_room_release(save, slot->object);
-    }
-    if (save_is_sending(save)) {
-        engine_pump(save->engine);
-    } else {
-        save_wake(save);
-    }
-}
-
-struct save_slot *save_slot_take(struct save *save)
-{
-    for (unsigned i = 0; i < SAVE_SLOTS; i++) {
-        struct save_slot *slot = &save->slots[i];
-        if (!slot->busy) {
-            slot->busy = true;
-            slot->side = NULL;
-            slot->save = save;
-            slot->object = NULL;
-            slot->out = (struct conn_out){.done = on_slot_done};
-            save->slots_busy++;
-            return slot;
-        }
-    }
-    return NULL;
-}
+/* --- timers --------------------------------------------------------------- */
 
 static void on_timer(struct timer *timer)
 {
@@ -753,6 +746,7 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     save->opening |= 1; /* 0 means none */
     timer_init(&save->timer, engine->options.loop, on_timer);
     timer_init(&save->retry, engine->options.loop, on_retry);
+    save_hand_init(save);
     sm_init(&save->sm, save_table, SV_QUEUE, "save", ++engine->op_count);
     user->impl = save;
     diag_clear(&user->diag);

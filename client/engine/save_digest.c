@@ -254,6 +254,12 @@ void save_digest_start(struct save *save)
     if (!save->base_known || save_is_over(save)) {
         return;
     }
+    if (save->way == WAY_HAND) {
+        save_hand_prepare(save); /* the daemon digests */
+    }
+    if (save->way != WAY_SOCKET) {
+        return;
+    }
     uint32_t copied = snapshot_copied(&save->snapshot);
     uint32_t end = save_stream_position(save) + (save->base ? SAVE_LEAD_BASE : SAVE_LEAD);
     end = end < copied ? end : copied;

@@ -51,6 +51,8 @@ struct save_payload { /* what becomes of one of the layout's payloads */
     uint64_t at; /* in its object */
 };
 
+enum save_way { WAY_OPEN, WAY_SOCKET, WAY_HAND }; /* how its bytes go; OPEN: not decided yet */
+
 struct save_slot { /* a payload on its way through the connection */
     struct conn_out out;
     struct save *save;
@@ -132,6 +134,12 @@ struct save {
     bool released, hurry;
     bool ended; /* the server said so while objects were on their way */
     bool tell_released, tell_staged, tell_done;
+    /* save_hand.c */
+    enum save_way way;
+    bool described;   /* the daemon was told to read our memory */
+    bool decided;     /* the server has said what became of the opening */
+    bool stage_waits; /* all is copied; "staged" waits for the daemon's word */
+    struct timer stage_lag;
     int status; /* what it will end with; 0 so far: well */
     int staged_status;
     uint64_t opening; /* open_id that we draw */
@@ -177,6 +185,7 @@ enum {
 };
 void save_move(struct save *save, unsigned state); /* ends the request of the present state */
 bool save_is_sending(const struct save *save);
+bool save_is_sent(const struct save *save);   /* the part may be made */
 bool save_is_over(const struct save *save);   /* failed, or done but for the draining */
 bool save_is_queued(const struct save *save); /* waits, and has no room yet */
 struct object_id save_object_id(const struct save *save, uint32_t object);
@@ -223,6 +232,24 @@ void save_stream_down(struct save *save);
 void save_stream_held(struct save *save, const struct msg_held *held);
 void save_stream_forget(struct save *save);
 bool save_stream_is_durable(const struct save *save);
+
+/* By the socket from the beginning: nothing of the save is on its way, or was given up. */
+void save_stream_restart(struct save *save);
+
+/* save_hand.c */
+void save_hand_init(struct save *save);
+/* True when it is settled how the bytes go, and they may. */
+bool save_hand_choose(struct save *save);
+void save_hand_prepare(struct save *save); /* what is copied may be described */
+void save_hand_describe(struct save *save, const struct save_object *object,
+                        const struct msg_data *data, uint32_t payload);
+bool save_hand_is_described(const struct save *save); /* and every object ended */
+void save_hand_complete(struct save *save);           /* COMPLETE in place of SEAL */
+/* All is copied: "staged" is told now, or when the daemon can go on without us. */
+void save_hand_stage(struct save *save);
+void save_hand_staged(struct save *save); /* need not wait any more */
+/* Memory goes back to the arena, which is retired where the daemon may still read it. */
+void save_hand_give(struct save *save, uint8_t *place);
 
 /* save_part.c */
 void save_part_make(struct save *save);

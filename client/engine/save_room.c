@@ -243,15 +243,14 @@ bool save_room_ends(const struct save *save, const struct save_object *object, u
 
 void save_room_give(struct save *save)
 {
-    struct arena *arena = save->engine->options.arena;
     for (uint32_t i = 0; save->waves && i < save->placed; i++) {
         if (save->places[i]) {
-            arena_give(arena, save->places[i]);
+            save_hand_give(save, save->places[i]);
             save->places[i] = NULL;
         }
     }
     if (save->extent) {
-        arena_give(arena, save->extent);
+        save_hand_give(save, save->extent);
         save->extent = NULL;
     }
     save->placed = 0;

@@ -102,7 +102,7 @@ static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
     }
     if (done) {
         if (save->status == 0 && !snapshot->stopped) {
-            save_set_staged(save, 0);
+            save_hand_stage(save);
         }
         save_wake(save);
     }
@@ -263,7 +263,7 @@ enum sm_result save_on_queue(struct sm *sm)
     if (save->layout.payload_count == 0) {
         save->watched = true;
         save_check_released(save);
-        save_set_staged(save, 0);
+        save_hand_stage(save);
         save_move(save, SV_LINK);
         return SM_AGAIN;
     }

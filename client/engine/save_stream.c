@@ -167,8 +167,48 @@ static uint64_t object_bytes_max(const struct save *save, const struct save_obje
     return data + object_footer_bytes(pieces);
 }
 
+/* --- slots --- */
+
+static void on_slot_done(struct conn_out *out, int status)
+{
+    struct save_slot *slot = container_of(out, struct save_slot, out);
+    struct save *save = slot->save;
+    slot->busy = false;
+    save->slots_busy--;
+    encode_kit_give_side(slot->side);
+    slot->side = NULL;
+    if (slot->object) {
+        slot->object->slots_busy--;
+        atomic_fetch_add(&save->user->sent_bytes, status == 0 ? slot->bytes : 0);
+        save_room_release(save, slot->object);
+    }
+    if (save_is_sending(save)) {
+        engine_pump(save->engine);
+    } else {
+        save_wake(save);
+    }
+}
+
+struct save_slot *save_slot_take(struct save *save)
+{
+    for (unsigned i = 0; i < SAVE_SLOTS; i++) {
+        struct save_slot *slot = &save->slots[i];
+        if (!slot->busy) {
+            slot->busy = true;
+            slot->side = NULL;
+            slot->save = save;
+            slot->object = NULL;
+            slot->out = (struct conn_out){.done = on_slot_done};
+            save->slots_busy++;
+            return slot;
+        }
+    }
+    return NULL;
+}
+
 /* --- sending ----------------------------------------------------------------------- */
 
+/* slot: NULL where the bytes stay in the arena. */
 static void send_payload(struct save *save, struct save_object *object, struct save_slot *slot)
 {
     uint32_t idx = object->next_payload++;
@@ -182,6 +222,13 @@ static void send_payload(struct save *save, struct save_object *object, struct s
                                   .object_bytes = object_bytes_max(save, object),
                                   .envelope_count = payload->new_count,
                                   .envelopes = &save->envelopes[place->piece_first]}};
+    object->data_bytes = round_up_u64(object->data_bytes + payload->bytes, LIMIT_ALIGN_BYTES);
+    object->piece_count += payload->new_count;
+    object->plain_bytes += payload->new_plain_bytes;
+    if (!slot) {
+        save_hand_describe(save, object, &data.u.data, idx);
+        return;
+    }
     CHECK(payload->side != NULL || !payload->from_side);
     uint8_t *bytes = payload->side ? payload->side->memory : save_payload_data(save, idx);
     slot->bytes = payload->bytes;
@@ -191,9 +238,6 @@ static void send_payload(struct save *save, struct save_object *object, struct s
     payload->side = NULL;
     slot->out.iov_count = 1;
     slot->out.iov[0] = (struct iovec){.iov_base = bytes, .iov_len = payload->bytes};
-    object->data_bytes = round_up_u64(object->data_bytes + payload->bytes, LIMIT_ALIGN_BYTES);
-    object->piece_count += payload->new_count;
-    object->plain_bytes += payload->new_plain_bytes;
     save->engine->link.credits--;
     sink_rate_begin(&save->engine->kit.rate, loop_now_ms(save->engine->options.loop));
     link_send_payload(&save->engine->link, &object->request, &data, &slot->out);
@@ -238,8 +282,10 @@ static bool pump_step(struct save *save)
         end_object(save, object);
         return true;
     }
-    struct save_slot *slot = ready && save->engine->link.credits > 0 ? save_slot_take(save) : NULL;
-    if (!slot) {
+    bool by_hand = save->way == WAY_HAND;
+    struct save_slot *slot =
+        ready && !by_hand && save->engine->link.credits > 0 ? save_slot_take(save) : NULL;
+    if (!ready || (!slot && !by_hand)) {
         return false; /* a digest's end, a grant or a slot's end calls again */
     }
     send_payload(save, object, slot);
@@ -249,16 +295,22 @@ static bool pump_step(struct save *save)
 void save_pump(struct save *save)
 {
     struct link *link = &save->engine->link;
+    if (save_is_sending(save) && !save_hand_choose(save)) {
+        return;
+    }
     save_digest_start(save);
     while (save_is_sending(save) && link_is_up(link) && pump_step(save)) {
         save_digest_start(save);
     }
-    if (save_is_sending(save)) {
+    if (save_is_sending(save) && save->way == WAY_SOCKET) {
         uint32_t next;
         bool is_starved = link->credits > 0 && !find_next(save, save_stream_object(save), &next);
         sink_rate_starved(&save->engine->kit.rate, is_starved,
                           loop_now_ms(save->engine->options.loop));
         save_digest_start(save);
+    }
+    if (save_is_sending(save) && save_is_sent(save)) {
+        save_wake(save);
     }
 }
 
@@ -267,7 +319,7 @@ void save_pump(struct save *save)
 uint64_t save_unsent(const struct save *save)
 {
     uint64_t count = 0;
-    if (!save_is_sending(save)) {
+    if (!save_is_sending(save) || save->way != WAY_SOCKET) {
         return 0;
     }
     for (uint32_t i = save->object_at; i < save->object_count && count < ENGINE_WINDOW; i++) {
@@ -344,7 +396,7 @@ static void object_failed(struct save *save, struct save_object *object,
     int code = error->code < 0 ? error->code : CAIRN_E_PROTOCOL;
     diag_set(&diag, code, "object %u: %s", object->sequence,
              error->text && error->text[0] ? error->text : err_text(code));
-    if (!save_is_sending(save)) {
+    if (!save_is_sending(save) && save->way != WAY_HAND) {
         return;
     }
     if (code == CAIRN_E_ABORTED) {
@@ -405,6 +457,20 @@ void save_stream_down(struct save *save)
             set_idle(save, i);
         }
     }
+}
+
+void save_stream_restart(struct save *save)
+{
+    CHECK(save->digests_running == 0);
+    CHECK(!save->waves);
+    save_stream_forget(save);
+    for (uint32_t i = 0; i < save->object_count; i++) {
+        set_idle(save, i);
+    }
+    memset(save->payloads, 0, save->layout.payload_count * sizeof save->payloads[0]);
+    save->object_count = save->object_at = save->assigned = save->digest_next = 0;
+    atomic_store(&save->user->sent_bytes, 0);
+    save_part_void(save);
 }
 
 static bool holds(const struct msg_held *held, uint32_t sequence)

@@ -7,8 +7,8 @@
 #include "engine/snapshot.h"
 
 #include "arena/streamed.h"
+#include "arena/strided.h"
 #include "base/check.h"
-#include "engine/strided.h"
 
 #include <string.h>
 
@@ -38,7 +38,7 @@ void snapshot_copy_piece(const struct registered *set, const struct layout_piece
                                 .from_box = &box->box,
                                 .part = &cell,
                                 .to = strided_packed(to, &cell, element_bytes),
-                                .from = strided_registered(box, element_bytes),
+                                .from = registered_memory(box, element_bytes),
                                 .element_bytes = element_bytes};
     strided_copy(&copy);
 }

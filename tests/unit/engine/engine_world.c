@@ -17,6 +17,21 @@
 
 #include "base/check.h"
 
+/* The same tests run twice: over TCP, and over a Unix socket, where arenas are handed over. */
+#ifdef WORLD_LOCAL
+#define WORLD_URL "cairn+unix:///server?run=demo/run1"
+static struct net_addr world_address(void)
+{
+    return (struct net_addr){.family = NET_UNIX, .host = "/server"};
+}
+#else
+#define WORLD_URL "cairn://server:7421/demo/run1"
+static struct net_addr world_address(void)
+{
+    return (struct net_addr){.family = NET_TCP, .host = "server", .port = WORLD_PORT};
+}
+#endif
+
 /* --- the server ------------------------------------------------------------------ */
 
 static void on_accept(void *user, struct sock *sock)
@@ -62,7 +77,7 @@ void world_server_start(struct world *world)
                                     .part_bytes_total = MIB(16),
                                     .agent = "cairnd test"};
     assert_int_equal(server_new(&server, &world->server, NULL), 0);
-    struct net_addr addr = {.family = NET_TCP, .host = "server", .port = WORLD_PORT};
+    struct net_addr addr = world_address();
     struct net *net = sim_net(host);
     assert_int_equal(
         net->ops->listen(net, &addr, 0, on_accept, world, &world->listener, NULL, NULL), 0);
@@ -221,8 +236,7 @@ static void rank_start(struct world *world, uint32_t idx)
                                      .arena = rank->arena,
                                      .io_deadline_ms = 5000,
                                      .label = "test"};
-    assert_int_equal(url_parse("cairn://server:7421/demo/run1", NULL, false, &options.url, NULL),
-                     0);
+    assert_int_equal(url_parse(WORLD_URL, NULL, false, &options.url, NULL), 0);
     assert_int_equal(engine_new(&options, on_ready, rank, &rank->engine, NULL), 0);
 }
 

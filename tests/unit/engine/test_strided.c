@@ -3,7 +3,8 @@
  * strided: a rectangle copied between any two layouts lands where the strides say; strided_run
  * agrees with it.
  */
-#include "engine/strided.h"
+#include "arena/strided.h"
+#include "engine/registered.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,7 +66,7 @@ static void run_case(uint64_t seed)
                                 .from_box = &box,
                                 .part = &part,
                                 .to = strided_packed(packed, &part, ELEMENT),
-                                .from = strided_registered(&memory, ELEMENT),
+                                .from = registered_memory(&memory, ELEMENT),
                                 .element_bytes = ELEMENT};
     strided_copy(&copy);
     size_t i = 0;

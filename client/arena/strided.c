@@ -3,7 +3,7 @@
  * One loop for all shapes: dimensions of length 1 vanish, inner dimensions that lie without holes
  * on both sides become one memcpy, the rest counts like an odometer. Pure; any thread.
  */
-#include "engine/strided.h"
+#include "arena/strided.h"
 
 #include "base/check.h"
 
@@ -18,18 +18,6 @@ struct strided strided_packed(void *data, const struct box *box, uint32_t elemen
         stride *= box->length[d];
     }
     return packed;
-}
-
-struct strided strided_registered(const struct registered_box *box, uint32_t element_bytes)
-{
-    struct strided memory = {.data = box->data};
-    if (box->contiguous) {
-        return strided_packed(box->data, &box->box, element_bytes);
-    }
-    for (uint32_t d = 0; d < box->box.ndim; d++) {
-        memory.stride[d] = box->stride[d] * (int64_t)element_bytes;
-    }
-    return memory;
 }
 
 static uint8_t *corner(const struct strided *memory, const struct box *box, const struct box *part)

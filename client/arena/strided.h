@@ -3,10 +3,12 @@
  * strided: copies of rectangles between memory with any strides: gather of a snapshot, scatter of a
  * restore. Pure; any thread.
  */
-#ifndef CAIRN_ENGINE_STRIDED_H
-#define CAIRN_ENGINE_STRIDED_H
+#ifndef CAIRN_ARENA_STRIDED_H
+#define CAIRN_ARENA_STRIDED_H
 
-#include "engine/registered.h"
+#include "format/box.h"
+
+#include <stdbool.h>
 
 /* Where element (offset of the box) lies, and the distance of neighbours in bytes. */
 struct strided {
@@ -16,8 +18,6 @@ struct strided {
 
 /* Row-major without holes. */
 struct strided strided_packed(void *data, const struct box *box, uint32_t element_bytes);
-/* The memory of a registered box. */
-struct strided strided_registered(const struct registered_box *box, uint32_t element_bytes);
 /* Copies `part`, which lies inside both boxes, from `from` (memory of from_box) to `to` (memory of
  * to_box). */
 struct strided_copy {
