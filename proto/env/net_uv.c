@@ -308,7 +308,8 @@ static int try_readv(struct sock *base, const struct iovec *iov, size_t count, s
     return 0;
 }
 
-int net_uv_send(struct sock_uv *sock, struct msghdr *msg, size_t *ret_bytes, struct diag *diag)
+int net_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_bytes,
+                struct diag *diag)
 {
     struct iovec clipped[IOV_COUNT_MAX];
     ssize_t sent;
@@ -316,10 +317,11 @@ int net_uv_send(struct sock_uv *sock, struct msghdr *msg, size_t *ret_bytes, str
     if (sock->state != SOCK_OPEN) {
         return not_open(sock, diag);
     }
-    msg->msg_iovlen = clip(msg->msg_iov, msg->msg_iovlen, clipped);
-    msg->msg_iov = clipped;
+    struct msghdr ours = *msg;
+    ours.msg_iovlen = clip(msg->msg_iov, msg->msg_iovlen, clipped);
+    ours.msg_iov = clipped;
     do {
-        sent = sendmsg(sock->poller->fd, msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = sendmsg(sock->poller->fd, &ours, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (sent < 0 && errno == EINTR);
     if (sent < 0) {
         return errno == EAGAIN || errno == EWOULDBLOCK ? CAIRN_E_AGAIN : lost(sock, errno, diag);

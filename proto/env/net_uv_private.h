@@ -145,7 +145,7 @@ int MUST_USE net_fds_try_writev(struct sock *base, const struct iovec *iov, size
 void net_fds_accept(struct sock *base, unsigned most);
 int net_fds_take(struct sock *base);
 /* net_uv.c: sends what msg says, within the limits of a call. */
-int MUST_USE net_uv_send(struct sock_uv *sock, struct msghdr *msg, size_t *ret_bytes,
+int MUST_USE net_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_bytes,
                          struct diag *diag);
 
 /* --- connect and listen

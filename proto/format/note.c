@@ -202,8 +202,7 @@ static int set_metric(struct merge *merge, const struct metric *from)
                 (note->metric_count - at) * sizeof *note->metrics);
         note->metric_count++;
     }
-    merge->changed = merge->changed || !there ||
-                     memcmp(&note->metrics[at].value, &metric.value, sizeof metric.value) != 0;
+    merge->changed = merge->changed || !there || note->metrics[at].value != metric.value;
     note->metrics[at] = metric;
     return 0;
 }

@@ -71,6 +71,7 @@ bool rados_key_parse(const char *key, struct ckpt_id ckpt, struct object_id *ret
     return true;
 }
 
+#undef rados_error
 int rados_error(int rc, bool change, const char *what, struct diag *diag)
 {
     switch (-rc) {

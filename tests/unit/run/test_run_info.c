@@ -242,7 +242,10 @@ static void test_notes_are_listed(void **state)
     const char *names[LIMIT_TAGS];
 
     for (int i = 0; i < LIMIT_TAGS; i++) {
-        snprintf(tags[i], sizeof tags[i], "%02d-%0*d", i, LABEL_BYTES_MAX - 3, 0);
+        memset(tags[i], '0', LABEL_BYTES_MAX);
+        tags[i][LABEL_BYTES_MAX] = 0;
+        tags[i][0] = (char)('a' + i / 26); /* they come back sorted */
+        tags[i][1] = (char)('a' + i % 26);
         names[i] = tags[i];
     }
     fill(rig, CHECKPOINTS);
