@@ -199,7 +199,12 @@ def test_no_code_is_ever_loaded():
                            r"\bexec\(|torch\.load\(|torch\.save\(|_object\(|_object_list\(")
     files = sorted((ROOT / "client/python/cairn").rglob("*.py"))
     assert len(files) >= 10
+    # DCP's planners speak pickle: what they give is read with the restricted reader, what they get is pickled anew.
+    allowed = {"dcp/items.py": {"torch.load(", "torch.save(", "_object("}, "dcp/reader.py": {"torch.save("}}
     for file in files:
-        found = forbidden.search(file.read_text())
-        assert found is None, f"{file}: {found.group()}"
+        name, text = str(file.relative_to(ROOT / "client/python/cairn")), file.read_text()
+        found = [match.group() for match in forbidden.finditer(text) if match.group() not in allowed.get(name, ())]
+        assert not found, f"{file}: {found}"
+        assert len(re.findall(r"torch\.load\(", text)) == text.count("weights_only=True)"), file
+        assert not re.search(r"(?<!lookup)_object\(", text), file
     assert forbidden.search("dist.all_gather_object(x)") and forbidden.search("  import pickle")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DCP's Metadata as a typed tree, and back: what the checkpoint holds, never a pickle.
+"""DCP's Metadata as a typed tree, and back: what the checkpoint holds, and no code.
 
 The tree is a dict: "version" 1; "save", random text; "entries", name -> (dtype, shape, list of (offsets, sizes)) of a
 tensor or "tree" / "opaque" of a value, in DCP's order; "planner_data" (DefaultSavePlanner: name -> path in the nested
