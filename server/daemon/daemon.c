@@ -182,7 +182,7 @@ static int open_store(struct daemon *daemon)
                                          .expected_uuid = expected ? &uuid : NULL,
                                          .reserve_bytes = config->store_reserve};
     int status = store_open(&options, &daemon->store, &daemon->diag);
-    if (status == CAIRN_E_DENIED) {
+    if (status == CAIRN_E_DENIED && strncmp(options.url, "dir:", 4) == 0) {
         diag_add(&daemon->diag, "may user %lu write in %s?", (unsigned long)geteuid(), options.url);
     } else if (status != 0) {
         diag_add(&daemon->diag, "open the store %s", options.url);

@@ -252,6 +252,24 @@ class BadInput(OnCeph):
         self.refused(f"rados:cairn?conf={conf}&timeout=3", 5, "UNREACHABLE", "mon_host")
 
 
+class Rights(OnCeph):
+    def test_a_user_with_no_more_rights_than_it_needs(self):
+        keyring = self.bed.path / "prod.keyring"
+        done = subprocess.run([str(SOURCE / "deploy/ceph/make-user"), "--pool", "cairn", "--data-pool", "cairn-ec",
+                               "--namespace", self.space, "--user", "prod"], capture_output=True, check=True,
+                              env={**os.environ, "CEPH_CONF": str(CLUSTER.dir / "ceph.conf")})
+        keyring.write_bytes(done.stdout)
+        self.store = CLUSTER.url(self.space, "cairn-ec", user="prod", keyring=keyring)
+        group = Group(self.bed, self.url(self.daemon()), 2)
+        group.all("fill", 1)
+        group.save(1)
+        group.restore()
+        self.assert_good({(1, 1)})
+        other = CLUSTER.url("another", "cairn-ec", user="prod", keyring=keyring)
+        _, _, err = cairn("ls", "--store", other, check=12)
+        self.assertIn("make-user", err)
+
+
 class Contract(OnCeph):
     """The conformance suite of all stores, on the cluster."""
 

@@ -95,8 +95,7 @@ int rados_error(int rc, bool change, const char *what, struct diag *diag)
     case EPERM:
     case EACCES:
         return diag_set(diag, CAIRN_E_DENIED,
-                        "%s: the cephx user may not; its caps need rwx on the pools and on "
-                        "namespace=<space>*",
+                        "%s: the cephx user may not; deploy/ceph/make-user gives it what it needs",
                         what);
     case ESHUTDOWN: /* EBLOCKLISTED */
         return diag_set(diag, CAIRN_E_DENIED,
