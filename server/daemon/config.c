@@ -245,10 +245,11 @@ static int check_numbers(const struct config *config, struct diag *diag)
         return diag_set(diag, CAIRN_E_CONFIG, "[session] login and grant-idle must be above zero");
     }
     const uint64_t times[] = {config->login_ms, config->heartbeat_ms, config->dead_after_ms,
-                              config->grant_idle_ms};
+                              config->grant_idle_ms, config->rank_grace_ms};
     for (size_t i = 0; i < ARRAY_LEN(times); i++) {
         if (times[i] > SESSION_TIME_MAX_MS) {
-            return diag_set(diag, CAIRN_E_CONFIG, "[session]: times of at most 24h");
+            return diag_set(diag, CAIRN_E_CONFIG,
+                            "[session] and [save] rank-grace: times of at most 24h");
         }
     }
     if (config->store_threads > 64 || config->verify_threads > 64) {

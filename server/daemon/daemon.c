@@ -134,6 +134,7 @@ static int start_server(struct daemon *daemon)
                                      .dead_after_ms = (uint32_t)config->dead_after_ms,
                                      .login_ms = (uint32_t)config->login_ms,
                                      .grant_idle_ms = (uint32_t)config->grant_idle_ms,
+                                     .rank_grace_ms = (uint32_t)config->rank_grace_ms,
                                      .part_bytes_total = config->part_bytes,
                                      .agent = "cairnd " CAIRN_VERSION};
     int status = server_new(&options, &daemon->server, &daemon->diag);

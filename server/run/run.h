@@ -117,6 +117,7 @@ struct run_handed {
 };
 void run_handed_add(struct run *run, struct run_handed *handed);
 void run_handed_remove(struct run_handed *handed);
+bool run_is_handed(const struct run *run, struct ckpt_id id, uint64_t open_id, uint32_t rank);
 
 /* The current, decoded state for listing and joining. Asynchronous because the record may have to
  * be read first. */

@@ -49,6 +49,17 @@ void run_handed_remove(struct run_handed *handed)
     run_kick(handed->run);
 }
 
+bool run_is_handed(const struct run *run, struct ckpt_id id, uint64_t open_id, uint32_t rank)
+{
+    list_each (node, &run->handed) {
+        const struct run_handed *handed = list_item(node, struct run_handed, link);
+        if (handed->rank == rank && handed->open_id == open_id && ckpt_id_equal(handed->id, id)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_sealed(const struct run_state *state, const struct state_open *open, uint32_t rank)
 {
     for (size_t i = 0; i < state->seal_count; i++) {

@@ -36,6 +36,7 @@ static void close_all(struct server *server)
     }
     server->closing = true;
     timer_stop(&server->grace);
+    absent_end(server);
     list_each_safe (node, &server->sessions) {
         struct session *session = list_item(node, struct session, link);
         conn_send_error(session->conn, 0, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
@@ -87,6 +88,7 @@ int server_new(const struct server_options *options, struct server **ret, struct
         server->options.buffer_bytes = LIMIT_CHUNK_BYTES;
     }
     list_init(&server->sessions);
+    list_init(&server->absents);
     list_init(&server->mapped);
     server->stopped_post.cb = on_stopped;
     timer_init(&server->grace, options->loop, on_grace);

@@ -25,6 +25,8 @@ struct server_options {
     uint32_t login_ms;      /* from accept to JOIN (or a first list) */
     uint32_t grant_idle_ms; /* a session that holds granted buffers and sends nothing for this long
                                is closed */
+    uint32_t rank_grace_ms; /* a rank that is gone for so long fails its attempt's open saves; 0:
+                               only their deadlines do */
     uint64_t part_bytes_total; /* memory for parts that are being received, over all sessions */
     const char *agent;         /* "cairnd 0.1.0" */
 };

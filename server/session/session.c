@@ -230,6 +230,7 @@ void session_log(const struct session *session, int level, const char *text, con
 static void session_end(struct session *session)
 {
     struct server *server = session->server;
+    absent_left(session);
     timer_stop(&session->login);
     timer_stop(&session->idle);
     credit_user_fini(&session->credit); /* first, so that nothing below is given to this session */

@@ -110,6 +110,9 @@ static void joined(struct request *request, const struct run_state *state)
     msg->latest = latest ? latest->entry.id : (struct ckpt_id){0};
     msg->object_bytes = catalog_store(catalog)->caps.object_bytes_preferred;
     session->state = SESSION_JOINED;
+    if (!session->viewer) {
+        absent_joined(session);
+    }
     timer_stop(&session->login);
     conn_set_limits(session->conn, LIMIT_MESSAGE_BYTES,
                     session->viewer ? 0 : session->server->options.buffer_bytes);
@@ -167,6 +170,7 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
         return 0;
     }
     session->join = *join;
+    session_clip_label(join->label ? join->label : "", session->label);
     session->join.label = NULL;
     session->viewer = join->viewer;
     session->joining = true;

@@ -20,6 +20,7 @@ struct server {
     struct credit credit;
     struct ingest *ingest;
     struct list sessions;
+    struct list absents;                   /* absent.c */
     uint32_t session_count, request_count; /* requests: orphans included */
     uint64_t part_bytes_used, bytes_out;
     bool stopping, closing, ingest_idle;
@@ -37,6 +38,8 @@ struct idle_look { /* what the last look for stuck sessions saw */
 };
 
 enum session_state { SESSION_NEW, SESSION_GREETED, SESSION_JOINED };
+
+enum { SESSION_LABEL_BYTES = 64 };
 
 struct session_save { /* a save that this session's rank takes part in */
     struct list link;
@@ -71,7 +74,7 @@ struct session {
     uint32_t sends; /* payloads that the socket has not taken yet */
     uint64_t sends_done;
     struct idle_look last_look;
-    char peer[96];
+    char peer[96], label[SESSION_LABEL_BYTES]; /* label: as the client says: host, job */
 };
 
 struct request {
@@ -188,6 +191,14 @@ int MUST_USE session_take_part(struct session_save *save, const char *what, uint
 void session_offer_hand_over(struct session *session, uint64_t *features);
 void session_end_hand_over(struct session *session);
 void session_room(void *server); /* those who wait for room are read again */
+
+/* absent.c */
+/* As much of a text for people as a label holds, cut between characters. */
+void session_clip_label(const char *text, char ret[SESSION_LABEL_BYTES]);
+/* A joined session ends: its rank is missed from now on, where others of its attempt are here. */
+void absent_left(struct session *session);
+void absent_joined(struct session *session);
+void absent_end(struct server *server); /* nobody is missed any more */
 
 /* server.c */
 void server_session_gone(struct server *server);

@@ -102,6 +102,19 @@ class Ranks(Case):
         group.save(3)  # and the next save is fine
         self.assert_whole(daemon, {(1, 1), (3, 1)})
 
+    def test_a_rank_that_is_killed_in_a_save(self):
+        daemon = self.daemon(save_rank_grace="1s")
+        group = self.group(daemon, 3)
+        group.save(1)
+        started = time.monotonic()
+        present = [group[0], group[2]]
+        ops = [rank.do("save", 2, 600000)["op"] for rank in present]
+        group[1].kill()
+        for rank, op in zip(present, ops):
+            self.assert_error(rank.refused("wait", op, 60000), "MISSING_RANKS", "rank 1 of 3", "has been gone for")
+        self.assertLess(time.monotonic() - started, 60)  # and not the ten minutes of the save
+        self.assert_whole(daemon, {(1, 1)})
+
     def test_rank_0_never_comes(self):
         daemon = self.daemon()
         group = self.group(daemon, 2)

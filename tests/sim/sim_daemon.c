@@ -114,6 +114,7 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
                                      .dead_after_ms = 2000,
                                      .login_ms = 3000,
                                      .grant_idle_ms = 3000,
+                                     .rank_grace_ms = 6000,
                                      .part_bytes_total = scene->part_bytes,
                                      .agent = "cairnd sim"};
     must(scene, server_new(&options, &daemon->server, &mine), &mine);

@@ -74,6 +74,7 @@ void world_server_start(struct world *world)
                                     .dead_after_ms = 2000,
                                     .login_ms = 5000,
                                     .grant_idle_ms = 5000,
+                                    .rank_grace_ms = world->rank_grace_ms,
                                     .part_bytes_total = MIB(16),
                                     .agent = "cairnd test"};
     assert_int_equal(server_new(&server, &world->server, NULL), 0);

@@ -51,9 +51,10 @@ struct world {
     bool catalog_ready;
     unsigned down; /* steps of the server's end that are done */
     uint32_t world_size;
-    uint64_t arena_bytes; /* of ranks that start from now on; 0: no bound */
-    unsigned snapshots;   /* that their arenas have room for; 0: the default */
-    bool eager;           /* their tensor optim.exp_avg is copied at once in lazy saves */
+    uint64_t arena_bytes;   /* of ranks that start from now on; 0: no bound */
+    uint32_t rank_grace_ms; /* of servers that start from now on; 0: none */
+    unsigned snapshots;     /* that their arenas have room for; 0: the default */
+    bool eager;             /* their tensor optim.exp_avg is copied at once in lazy saves */
     /* In place of the tensors above: makes rank->memory (malloc, freed by the world) and rank->set.
      */
     void (*register_rank)(struct world_rank *rank, uint32_t idx, void *user);

@@ -192,6 +192,38 @@ static void a_missing_rank_is_named(void **state)
     world_fini(&world);
 }
 
+/* Goal: a rank that dies in the middle of a save is named after the grace, long before the save's
+ * deadline; one that only loses its connection is not missed. */
+static void a_rank_that_dies_is_named_after_the_grace(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 31, 3);
+    world_server_kill(&world);
+    world.rank_grace_ms = 3000;
+    world_server_start(&world);
+    world_ranks_start(&world);
+    save_all(&world, 1, 1);
+    sim_at(world.sim, 20, cut_all, &world);
+    world_await_saves(&world, 60000);
+    expect_saved(&world);
+    sim_run_for(world.sim, 10000); /* nobody is missed: nothing is aborted */
+    for (uint32_t i = 0; i < 2; i++) {
+        world_save(&world.ranks[i], 2, 600000);
+    }
+    uint64_t before_ns = sim_now_ns(world.sim);
+    world.ranks[2].saving = false;
+    sim_kill(world.ranks[2].host, SIM_RESET);
+    world_await_saves(&world, 60000);
+    assert_in_range((sim_now_ns(world.sim) - before_ns) / 1000000, 3000, 6000);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(world.ranks[i].save_status, CAIRN_E_MISSING_RANKS);
+        assert_non_null(strstr(world.ranks[i].save.diag.text, "rank 2 of 3 (test)"));
+    }
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
 static void a_rank_without_rank_0_ends_too(void **state)
 {
     struct world world;
@@ -280,6 +312,7 @@ int main(void)
         cmocka_unit_test(cut_connections_are_resumed),
         cmocka_unit_test(a_killed_daemon_is_survived),
         cmocka_unit_test(a_missing_rank_is_named),
+        cmocka_unit_test(a_rank_that_dies_is_named_after_the_grace),
         cmocka_unit_test(a_rank_without_rank_0_ends_too),
         cmocka_unit_test(an_aborted_save_tells_and_the_step_can_be_saved_again),
         cmocka_unit_test(close_ends_saves_at_once),

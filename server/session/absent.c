@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ranks that are gone while others of their attempt are here. One that has not come back within the
+ * grace will not seal: its attempt's open saves are aborted with MISSING_RANKS that names it, so
+ * that the others need not wait for the save's deadline. A rank that had sealed, or has handed its
+ * part over, is not missed. Only where this daemon is the only one of its store: elsewhere the rank
+ * may have moved to another. Loop's thread.
+ *
+ *   here --connection ends--> gone --grace--> LOOK (each RECHECK_MS, as long as others are here)
+ *     ^------ joins again -----+                 an open save without its seal: ABORT, and look
+ * again
+ */
+#include "session/session_private.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RECHECK_MS = 1000 };
+
+struct absent {
+    struct list link; /* server->absents */
+    struct server *server;
+    struct run *run; /* a reference */
+    struct token token;
+    uint32_t rank, world_size;
+    char label[SESSION_LABEL_BYTES]; /* or where it came from */
+    uint64_t since_ms;
+    struct timer timer;
+    struct run_snapshot_req look;
+    struct run_req abort;
+    char reason[ENTRY_REASON_BYTES];
+};
+
+void session_clip_label(const char *text, char ret[SESSION_LABEL_BYTES])
+{
+    size_t bytes = strlen(text);
+    if (bytes >= SESSION_LABEL_BYTES) {
+        bytes = SESSION_LABEL_BYTES - 1;
+        while (bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80) {
+            bytes--;
+        }
+    }
+    memcpy(ret, text, bytes);
+    ret[bytes] = '\0';
+}
+
+static bool is_of(const struct absent *absent, const struct session *session)
+{
+    return absent->run == session->run && token_equal(&absent->token, &session->join.token);
+}
+
+static void absent_free(struct absent *absent)
+{
+    list_remove(&absent->link);
+    timer_stop(&absent->timer);
+    run_snapshot_cancel(&absent->look);
+    run_cancel(&absent->abort);
+    catalog_release(absent->run);
+    free(absent);
+}
+
+/* --- the grace is over ------------------------------------------------------------- */
+
+static void on_aborted(struct run_req *req)
+{
+    struct absent *absent = container_of(req, struct absent, abort);
+    if (req->status == 0 && req->verdict.state == SAVE_ABORTED) {
+        LOG(LOG_WARN, "session", "save aborted: a rank is gone", lu("term", req->event.id.term),
+            lu("step", req->event.id.step), lu("rank", absent->rank), ls("err", absent->reason));
+    }
+    timer_start(&absent->timer, RECHECK_MS);
+}
+
+static bool has_sealed(const struct run_state *state, struct ckpt_id id, uint32_t rank)
+{
+    for (size_t i = 0; i < state->seal_count; i++) {
+        const struct state_seal *seal = &state->seals[i];
+        if (!seal->orphan && seal->rank == rank && ckpt_id_equal(seal->id, id)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* An open save of the attempt that waits for this rank alone or among others; NULL: none. */
+static const struct state_open *missed_by(const struct absent *absent,
+                                          const struct run_state *state)
+{
+    for (size_t i = 0; i < state->open_count; i++) {
+        const struct state_open *open = &state->opens[i];
+        bool newest = open->id.term == state->newest_term && open->id.term >= 1;
+        if (newest && absent->rank < open->world_size &&
+            token_equal(&state->terms[open->id.term - 1].entry.token, &absent->token) &&
+            !has_sealed(state, open->id, absent->rank) &&
+            !run_is_handed(absent->run, open->id, open->entry.open_id, absent->rank)) {
+            return open;
+        }
+    }
+    return NULL;
+}
+
+static void on_look(struct run_snapshot_req *req)
+{
+    struct absent *absent = container_of(req, struct absent, look);
+    const struct state_open *open = req->status == 0 ? missed_by(absent, req->state) : NULL;
+    if (open == NULL) {
+        timer_start(&absent->timer, RECHECK_MS);
+        return;
+    }
+    uint64_t gone_ms = loop_now_ms(absent->server->options.loop) - absent->since_ms;
+    snprintf(absent->reason, sizeof(absent->reason),
+             "rank %u of %u (%s) has been gone for %" PRIu64
+             " s without having sealed: its connection ended and it did not come back",
+             absent->rank, open->world_size, absent->label, gone_ms / 1000);
+    absent->abort = (struct run_req){.done = on_aborted};
+    absent->abort.event = (struct event){.kind = EVENT_ABORT,
+                                         .token = absent->token,
+                                         .world_size = open->world_size,
+                                         .id = open->id,
+                                         .open_id = open->entry.open_id,
+                                         .code = CAIRN_E_MISSING_RANKS,
+                                         .reason = absent->reason};
+    run_submit(absent->run, &absent->abort);
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct absent *absent = container_of(timer, struct absent, timer);
+    absent->look = (struct run_snapshot_req){.done = on_look};
+    run_snapshot(absent->run, &absent->look);
+}
+
+/* --- who goes and comes ------------------------------------------------------------ */
+
+static void drop_attempt(struct server *server, const struct session *session)
+{
+    list_each_safe (node, &server->absents) {
+        struct absent *absent = list_item(node, struct absent, link);
+        if (is_of(absent, session)) {
+            absent_free(absent);
+        }
+    }
+}
+
+static void add(struct session *session)
+{
+    struct server *server = session->server;
+    struct absent *absent = calloc(1, sizeof(*absent));
+    if (!absent) {
+        return; /* the save's deadline remains */
+    }
+    *absent = (struct absent){.server = server,
+                              .token = session->join.token,
+                              .rank = session->join.rank,
+                              .world_size = session->join.world_size,
+                              .since_ms = loop_now_ms(server->options.loop)};
+    absent->run = catalog_run(server->options.catalog, run_name_of(session->run));
+    session_clip_label(session->label[0] ? session->label : session->peer, absent->label);
+    list_init(&absent->link);
+    list_add_tail(&server->absents, &absent->link);
+    timer_init(&absent->timer, server->options.loop, on_timer);
+    timer_start(&absent->timer, server->options.rank_grace_ms);
+}
+
+void absent_left(struct session *session)
+{
+    struct server *server = session->server;
+    bool single = catalog_options_of(server->options.catalog)->poll_ms == 0;
+    bool others = false, replaced = false;
+    if (session->state != SESSION_JOINED || session->viewer || server->options.rank_grace_ms == 0 ||
+        !single || server->closing) {
+        return;
+    }
+    list_each (node, &server->sessions) {
+        const struct session *other = list_item(node, struct session, link);
+        if (other != session && other->state == SESSION_JOINED && !other->viewer &&
+            other->run == session->run && token_equal(&other->join.token, &session->join.token)) {
+            others = true;
+            replaced = replaced || other->join.rank == session->join.rank;
+        }
+    }
+    if (!others) {
+        drop_attempt(server, session); /* nobody is left to wait */
+    } else if (!replaced) {
+        add(session);
+    }
+}
+
+void absent_joined(struct session *session)
+{
+    list_each_safe (node, &session->server->absents) {
+        struct absent *absent = list_item(node, struct absent, link);
+        if (is_of(absent, session) && absent->rank == session->join.rank) {
+            absent_free(absent);
+        }
+    }
+}
+
+void absent_end(struct server *server)
+{
+    list_each_safe (node, &server->absents) {
+        absent_free(list_item(node, struct absent, link));
+    }
+}
