@@ -159,6 +159,7 @@ static int begin_hand_over(struct request *request, struct session_save *save, s
         request_free(request);
         return 0;
     }
+    session_log(session, LOG_DEBUG, "rank handed over its state", NULL);
     struct msg reply = {.type = MSG_HANDED, .u.handed = {.id = complete->id}};
     request->cancel = cancel_complete;
     request_reply(request, &reply);

@@ -62,6 +62,12 @@ void rig_init(struct rig *rig, uint64_t seed)
                                            .agent = "cairnd test"};
 }
 
+static struct net_addr address(const struct rig *rig)
+{
+    struct net_addr addr = {.family = NET_TCP, .host = "server", .port = PORT};
+    return rig->local ? (struct net_addr){.family = NET_UNIX, .host = "/server"} : addr;
+}
+
 void rig_start(struct rig *rig)
 {
     struct sim_host *host = rig->host;
@@ -79,7 +85,7 @@ void rig_start(struct rig *rig)
     rig->options.catalog = rig->catalog;
     rig->options.verify_pool = sim_pool(host);
     assert_int_equal(server_new(&rig->options, &rig->server, NULL), 0);
-    struct net_addr addr = {.family = NET_TCP, .host = "server", .port = PORT};
+    struct net_addr addr = address(rig);
     struct net *net = sim_net(host);
     assert_int_equal(net->ops->listen(net, &addr, 0, on_accept, rig, &rig->listener, NULL, NULL),
                      0);
@@ -233,7 +239,7 @@ void peer_fini(struct peer *peer)
 void peer_connect(struct peer *peer)
 {
     struct net *net = sim_net(peer->host);
-    struct net_addr addr = {.family = NET_TCP, .host = "server", .port = PORT};
+    struct net_addr addr = address(peer->rig);
     struct conn_options options = {.message_max = LIMIT_MESSAGE_BYTES,
                                    .payload_max = LIMIT_CHUNK_BYTES};
     struct stream *stream;
@@ -351,6 +357,7 @@ bool peer_hello(struct peer *peer)
         peer_ask(peer, (struct msg){.type = MSG_HELLO,
                                     .u.hello = {.version_min = WIRE_VERSION_MIN,
                                                 .version_max = WIRE_VERSION_MAX,
+                                                .features = peer->features,
                                                 .agent = "test"}});
     return reply && reply->type == MSG_WELCOME;
 }

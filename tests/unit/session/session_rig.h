@@ -24,6 +24,7 @@ struct rig {
     struct listener *listener;
     struct server_options options; /* a test may change them before rig_start */
     struct token token;
+    bool local; /* a "Unix socket", on which descriptors pass; before rig_start */
     bool ready, stopped, closed;
     unsigned peers; /* names of their hosts */
 };
@@ -56,7 +57,7 @@ struct peer {
     struct sock *sock;
     struct conn *conn; /* NULL once it is over */
     uint32_t rank, world;
-    uint64_t writer;
+    uint64_t writer, features; /* that HELLO offers */
     uint32_t next_stream, credits, grants;
     uint64_t next_offset;  /* in the object that is being sent */
     uint64_t object_bytes; /* what DATA says of it */
