@@ -671,6 +671,7 @@ static enum sm_result on_end(struct sm *sm)
     if (!save->tell_done) {
         save->tell_done = true;
         save_room_give(save);
+        save_hand_staged(save);
         if (!save->staged) {
             save_set_staged(save, save->status);
         }

@@ -121,6 +121,9 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
     daemon->ready = true;
     if (!sim_is_dead(daemon->host)) {
         struct net_addr addr = {.family = NET_TCP, .host = "server", .port = SCENE_PORT};
+        if (scene->local) {
+            addr = (struct net_addr){.family = NET_UNIX, .host = "/server"};
+        }
         struct net *net = sim_net(daemon->host);
         must(scene,
              net->ops->listen(net, &addr, 0, on_accept, daemon, &daemon->listener, NULL, &mine),

@@ -359,7 +359,9 @@ struct sim_rank *rank_new(struct scene *scene, unsigned job, uint32_t idx,
     int status = arena_new(KIB(64), &rank->arena, &diag);
     options.arena = rank->arena;
     if (status == 0) {
-        status = url_parse("cairn://server:7421/sim/run", NULL, false, &options.url, &diag);
+        const char *url =
+            scene->local ? "cairn+unix:///server?run=sim/run" : "cairn://server:7421/sim/run";
+        status = url_parse(url, NULL, false, &options.url, &diag);
     }
     if (status == 0) {
         status = engine_new(&options, on_ready, rank, &rank->engine, &diag);

@@ -75,6 +75,7 @@ struct scene *scene_new(uint64_t seed, const struct sim_mutant *mutant, bool ver
     *scene = (struct scene){.seed = seed, .mutant = mutant, .verbose = verbose};
     scene->sim = sim_new(seed);
     scene->disk = sim_disk_new(scene->sim);
+    scene->local = seed % 2 == 1;
     scene->object_bytes = KIB(12) << sim_below(scene->sim, 3);
     scene->part_bytes = sim_chance(scene->sim, 3) ? KIB(4) : MIB(1);
     scene->cache_bytes = sim_chance(scene->sim, 3) ? 1 : 0;

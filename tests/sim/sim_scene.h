@@ -38,6 +38,7 @@ struct scene {
     struct sim *sim;
     const struct sim_mutant *mutant; /* NULL: the code as it is */
     bool verbose;
+    bool local; /* ranks and daemon share a machine: arenas are handed over. Every other seed */
     struct oracle oracle;
     struct sim_host *hosts[SCENE_HOSTS_MAX]; /* all there ever were */
     size_t host_count;

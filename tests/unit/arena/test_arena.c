@@ -84,6 +84,30 @@ static void it_grows_only_when_nothing_is_out(void **state)
     arena_free(arena);
 }
 
+/* Goal: memory that somebody else may still read is not given out again. */
+static void what_is_retired_is_not_used_again(void **state)
+{
+    struct arena *arena = make(0, 8192);
+    (void)state;
+    uint64_t generation = arena_generation(arena);
+    assert_true(generation > 0);
+    uint8_t *first = arena_take(arena, 4096), *second = arena_take(arena, 4096);
+    arena_retire(arena, first);
+    assert_null(arena_take(arena, 4096)); /* though there is room */
+    second[0] = 1;                        /* still mapped for whom it was given to */
+    arena_give(arena, second);
+    assert_int_equal(arena_bytes(arena), 0);
+    assert_int_equal(arena_fd(arena), -1);
+    assert_null(arena_take(arena, 4096));
+    assert_int_equal(arena_reserve(arena, 8192, NULL), 0);
+    assert_true(arena_generation(arena) > generation);
+    first = arena_take(arena, 4096);
+    assert_non_null(first);
+    arena_retire(arena, first); /* the last one: gone at once */
+    assert_int_equal(arena_bytes(arena), 0);
+    arena_free(arena);
+}
+
 static void the_memfd_is_sealed(void **state)
 {
     struct arena *arena = make(0, 8192);
@@ -123,6 +147,7 @@ int main(void)
         cmocka_unit_test(extents_are_first_fit_and_come_back),
         cmocka_unit_test(the_bound_is_an_error_that_names_it),
         cmocka_unit_test(it_grows_only_when_nothing_is_out),
+        cmocka_unit_test(what_is_retired_is_not_used_again),
         cmocka_unit_test(the_memfd_is_sealed),
         cmocka_unit_test(a_child_has_no_arena),
     };
