@@ -17,7 +17,8 @@ from benchlib import (GIB, HERE, Daemon, Group, Place, common_options, finish_op
                       memory_bytes, python_env, say, table, write_json)
 
 WAYS = ("none", "cairn copy", "cairn lazy", "dcp.async_save thread", "dcp.async_save process",
-        "dcp.async_save cached stager", "dcp.async_save async staging", "torch.save", "dcp.save")
+        "dcp.async_save cached stager", "dcp.async_save async staging", "cairn.dcp.Writer cached stager", "torch.save",
+        "dcp.save")
 BEST_OF = [way for way in WAYS if way.startswith("dcp.async_save")]
 
 
@@ -29,7 +30,8 @@ class Way:
         folder.mkdir()
         env = {**python_env(options.build), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
                "BENCH_RENDEZVOUS": str(place.path / f"rendezvous-{name.replace(' ', '-')}"),
-               "BENCH_ATTEMPT": secrets.token_hex(16), "WORLD_SIZE": str(options.ranks)}
+               "BENCH_ATTEMPT": secrets.token_hex(16), "WORLD_SIZE": str(options.ranks),
+               "BENCH_FOLDER": str(folder)}
         target = str(folder)
         if name.startswith("cairn"):
             self.daemon = Daemon(place, options.build, f"store-{name.replace(' ', '-')}")
@@ -96,7 +98,7 @@ def summary(result, steps):
                       "first_blocked_s": samples["first"]["blocked_s"]}
     best = min((rows[name]["lost_s_per_save"] for name in BEST_OF if name in rows), default=None)
     ratios = {f"{name} lost / best dcp.async_save": row["lost_s_per_save"] / best for name, row in rows.items()
-              if name.startswith("cairn") and best}
+              if name.startswith("cairn ") and best}
     same = len({loss["loss"] for loss in result["losses"].values()}) == 1
     return {"step_s": median(base) / steps, "ways": rows, "best_dcp_lost_s": best, "ratios": ratios, "same_loss": same}
 
@@ -112,7 +114,7 @@ def parse_options():
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=128, help="a step; makes it longer")
     parser.add_argument("--transport", default="auto", help="CAIRN_TRANSPORT: auto, memfd, socket")
-    parser.add_argument("--ways", default=",".join(WAYS[:7]), help="some of " + ", ".join(WAYS))
+    parser.add_argument("--ways", default=",".join(WAYS[:8]), help="some of " + ", ".join(WAYS))
     options = finish_options(parser.parse_args())
     options.ways = ["none"] + [way for way in options.ways.split(",") if way != "none"]
     unknown = [way for way in options.ways if way not in WAYS]

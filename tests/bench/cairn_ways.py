@@ -14,13 +14,11 @@ def _knows(method, keyword):
 
 
 def snapshot(mode):
-    """(options of Checkpointer, options of save) for "copy" or "lazy"."""
+    """Options of Checkpointer for "copy" or "lazy"."""
     if mode == "copy":
-        return {}, {}
-    if _knows("__init__", "mode"):
-        return {"mode": mode}, {}
-    if _knows("save", "mode"):
-        return {}, {"mode": mode}
+        return {}
+    if _knows("__init__", "snapshot"):
+        return {"snapshot": mode}
     raise Absent(f"cairn.torch.Checkpointer of this build has no {mode} mode")
 
 

@@ -62,7 +62,7 @@ def train(torch, model, optimizer, width, steps):
 def check_mode(torch, url, mode, options):
     import cairn_ways
     from cairn.torch import Checkpointer
-    how, save_how = cairn_ways.snapshot(mode)
+    how = cairn_ways.snapshot(mode)
     model, optimizer = model_of(torch, options.width, options.layers, 1)
     train(torch, model, optimizer, options.width, 3)
     extras = extras_of(torch, 7)
@@ -71,7 +71,7 @@ def check_mode(torch, url, mode, options):
             torch.cuda.synchronize()
             wanted = picture(torch, model, optimizer, extras)
             begin = time.monotonic()
-            handle = checkpointer.save(step, **save_how)
+            handle = checkpointer.save(step)
             blocked = time.monotonic() - begin
             train(torch, model, optimizer, options.width, 3)  # what was saved must not see it
             handle.durable.result(600)

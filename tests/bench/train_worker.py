@@ -78,13 +78,13 @@ class CairnWay(Nothing):
     def __init__(self, job, mode):
         super().__init__(job)
         import cairn.torch  # not of the peers
-        options, self.save_options = cairn_ways.snapshot(mode)
+        options = cairn_ways.snapshot(mode)
         self.checkpointer = cairn.torch.Checkpointer(
             job.target, {"model": job.model, "optim": job.optimizer}, on_error="raise", attempt=os.environ["BENCH_ATTEMPT"],
             **({"rank": 0, "world_size": 1} if job.world == 1 else {}), **options)
 
     def save(self, step):
-        self.handle = self.checkpointer.save(step, **self.save_options)
+        self.handle = self.checkpointer.save(step)
 
     def finish(self):
         self.handle.durable.result(600)
@@ -110,13 +110,19 @@ class DcpWay(Nothing):
     def path(self):
         return self.folder / str(self.number)
 
+    def where(self):
+        return {"checkpoint_id": self.path()}
+
+    def remove(self):
+        shutil.rmtree(self.path())
+
     def save(self, step):
         self.number += 1
         if self.mode == "sync":
-            dcp.save(self.state(), checkpoint_id=self.path(), process_group=self.group)
+            dcp.save(self.state(), **self.where(), process_group=self.group)
             return
         kind = AsyncCheckpointerType.PROCESS if self.mode == "process" else AsyncCheckpointerType.THREAD
-        answer = dcp.async_save(self.state(), checkpoint_id=self.path(), process_group=self.group,
+        answer = dcp.async_save(self.state(), **self.where(), process_group=self.group,
                                 async_checkpointer_type=kind, **({"async_stager": self.stager} if self.stager else {}))
         self.staging = getattr(answer, "staging_completion", None)
         self.future = getattr(answer, "upload_completion", answer)
@@ -131,11 +137,31 @@ class DcpWay(Nothing):
             self.future.result()
             self.future = None
         if self.job.rank == 0:
-            shutil.rmtree(self.path())
+            self.remove()
 
     def close(self):
         if self.stager:
             self.stager.close()
+
+
+class CairnDcpWay(DcpWay):
+    """dcp.async_save as it is, storing in Cairn."""
+
+    def __init__(self, job, mode):
+        target, job.target = job.target, os.environ["BENCH_FOLDER"]
+        super().__init__(job, mode)
+        from cairn.dcp import Writer
+        self.writer = Writer(target, process_group=self.group)
+
+    def where(self):
+        return {"checkpoint_id": f"step-{self.number}", "storage_writer": self.writer}
+
+    def remove(self):
+        """The driver makes room in the store."""
+
+    def close(self):
+        super().close()
+        self.writer.close_session()
 
 
 class TorchWay(Nothing):
@@ -157,6 +183,7 @@ WAYS = {"none": Nothing, "torch.save": TorchWay, "dcp.save": lambda job: DcpWay(
         "dcp.async_save process": lambda job: DcpWay(job, "process"),
         "dcp.async_save cached stager": lambda job: DcpWay(job, "cached stager"),
         "dcp.async_save async staging": lambda job: DcpWay(job, "async staging"),
+        "cairn.dcp.Writer cached stager": lambda job: CairnDcpWay(job, "cached stager"),
         "cairn copy": lambda job: CairnWay(job, "copy"), "cairn lazy": lambda job: CairnWay(job, "lazy")}
 
 
