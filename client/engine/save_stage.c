@@ -135,6 +135,7 @@ static int start_copy(struct save *save, struct diag *diag)
     snapshot->set = save->set;
     snapshot->layout = &save->layout;
     snapshot->places = save->places;
+    snapshot->loop = save->engine->options.loop;
     snapshot->pool = pool;
     snapshot->tasks_max = user->lazy && !save->hurry ? 1 : SNAPSHOT_TASKS;
     snapshot->on_progress = on_copied;

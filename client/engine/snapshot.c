@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The copy of a save. A task is a run of payloads that have their places; as one ends, the next
- * begins, so at most tasks_max are queued. The padding behind a payload is zeroed here, once: what
+ * The copy of a save. Its tasks take payloads that have their places from a common counter, without
+ * asking the loop's thread. The padding behind a payload is zeroed here, once: what
  * is stored is all determined. Loop's thread, copies on workers.
  */
 #include "engine/snapshot.h"
@@ -67,91 +67,142 @@ static uint8_t *place_of(const struct snapshot *snapshot, uint32_t idx)
     return place ? place + (payload->at - snapshot->layout->objects[payload->object].at) : NULL;
 }
 
-static void on_task_run(struct work *work)
-{
-    const struct snapshot_task *task = container_of(work, struct snapshot_task, work);
-    const struct snapshot *snapshot = task->snapshot;
-    for (uint32_t i = task->payload_first; i < task->payload_first + task->payload_count; i++) {
-        uint8_t *to = place_of(snapshot, i);
-        CHECK(to != NULL);
-        snapshot_copy_payload(snapshot->set, snapshot->layout, i, to);
-        if (snapshot->watch) {
-            watch_compare(snapshot->watch, i, to);
-        }
-    }
-}
+/* --- on workers -------------------------------------------------------------------- */
 
-static bool start_task(struct snapshot *snapshot, struct snapshot_task *task)
+/* The next payloads, some MiB of them. The task says where it may be before it claims, so that
+ * snapshot_copied never counts what is claimed and not copied. False: nothing is left for now. */
+static bool claim(struct snapshot *snapshot, struct snapshot_task *task, uint32_t *ret_first,
+                  uint32_t *ret_end)
 {
     const struct layout *layout = snapshot->layout;
-    if (snapshot->stopped || snapshot->running >= snapshot->tasks_max) {
-        return false;
-    }
-    task->payload_first = snapshot->next_payload;
-    task->payload_count = 0;
-    task->bytes = 0;
-    while (snapshot->next_payload < layout->payload_count && task->bytes < SNAPSHOT_TASK_BYTES &&
-           place_of(snapshot, snapshot->next_payload)) {
-        task->bytes += layout->payloads[snapshot->next_payload].bytes;
-        snapshot->next_payload++;
-        task->payload_count++;
-    }
-    if (task->payload_count == 0) {
-        return false;
-    }
-    snapshot->running++;
-    task->running = true;
-    work_submit(snapshot->pool, &task->work);
+    uint32_t first = atomic_load(&snapshot->next_payload);
+    do {
+        uint32_t ready = atomic_load(&snapshot->ready_payload), end = first;
+        uint64_t bytes = 0;
+        atomic_store(&task->at, first);
+        while (end < ready && bytes < SNAPSHOT_CLAIM_BYTES) {
+            bytes += layout->payloads[end++].bytes;
+        }
+        if (end <= first || atomic_load(&snapshot->stopped)) {
+            return false;
+        }
+        *ret_first = first;
+        *ret_end = end;
+    } while (!atomic_compare_exchange_weak(&snapshot->next_payload, &first, *ret_end));
     return true;
 }
+
+/* As long as there is something to copy: a worker that had to ask the loop's thread for each piece
+ * of work would wait for a thread that other copies keep from running. */
+static void on_task_run(struct work *work)
+{
+    struct snapshot_task *task = container_of(work, struct snapshot_task, work);
+    struct snapshot *snapshot = task->snapshot;
+    uint32_t first, end;
+    uint64_t untold = 0;
+    while (claim(snapshot, task, &first, &end)) {
+        for (uint32_t i = first; i < end; i++) {
+            uint8_t *to = place_of(snapshot, i);
+            CHECK(to != NULL);
+            snapshot_copy_payload(snapshot->set, snapshot->layout, i, to);
+            if (snapshot->watch) {
+                watch_compare(snapshot->watch, i, to);
+            }
+            untold += snapshot->layout->payloads[i].bytes;
+            atomic_fetch_add(&snapshot->copied_bytes, snapshot->layout->payloads[i].bytes);
+        }
+        if (untold >= SNAPSHOT_TELL_BYTES) {
+            untold = 0;
+            atomic_store(&task->at, end);
+            loop_post(snapshot->loop, &snapshot->told);
+        }
+    }
+    atomic_store(&task->at, UINT32_MAX);
+}
+
+/* --- on the loop's thread ---------------------------------------------------------- */
+
+static bool is_over(const struct snapshot *snapshot)
+{
+    return snapshot->running == 0 &&
+           (atomic_load(&snapshot->stopped) ||
+            atomic_load(&snapshot->next_payload) == snapshot->layout->payload_count);
+}
+
+static void tell(struct snapshot *snapshot, bool over)
+{
+    uint64_t bytes = atomic_exchange(&snapshot->copied_bytes, 0);
+    snapshot->on_progress(snapshot, bytes, over);
+}
+
+/* The last task's end is posted behind this one: it finds the snapshot alive. */
+static void on_told(struct post *post) { tell(container_of(post, struct snapshot, told), false); }
 
 static void on_task_done(struct work *work)
 {
     struct snapshot_task *task = container_of(work, struct snapshot_task, work);
     struct snapshot *snapshot = task->snapshot;
-    uint64_t bytes = task->bytes;
     snapshot->running--;
     task->running = false;
-    bool over = !start_task(snapshot, task) && snapshot->running == 0 &&
-                (snapshot->stopped || snapshot->next_payload == snapshot->layout->payload_count);
-    snapshot->on_progress(snapshot, bytes, over);
+    snapshot_resume(snapshot); /* places may have come after it looked */
+    tell(snapshot, is_over(snapshot));
+}
+
+static void set_ready(struct snapshot *snapshot)
+{
+    uint32_t ready = atomic_load(&snapshot->ready_payload);
+    while (ready < snapshot->layout->payload_count && place_of(snapshot, ready)) {
+        ready++;
+    }
+    atomic_store(&snapshot->ready_payload, ready);
 }
 
 void snapshot_start(struct snapshot *snapshot)
 {
     CHECK(snapshot->layout->payload_count > 0);
     CHECK(snapshot->tasks_max >= 1 && snapshot->tasks_max <= SNAPSHOT_TASKS);
+    snapshot->told.cb = on_told;
     for (unsigned i = 0; i < SNAPSHOT_TASKS; i++) {
-        snapshot->tasks[i] = (struct snapshot_task){
-            .snapshot = snapshot, .work = {.run = on_task_run, .done = on_task_done}};
+        struct snapshot_task *task = &snapshot->tasks[i];
+        task->snapshot = snapshot;
+        task->work = (struct work){.run = on_task_run, .done = on_task_done};
+        atomic_store(&task->at, UINT32_MAX);
     }
+    snapshot->started = true;
     snapshot_resume(snapshot);
 }
 
 void snapshot_resume(struct snapshot *snapshot)
 {
+    if (!snapshot->started) {
+        return;
+    }
+    set_ready(snapshot);
     for (unsigned i = 0; i < SNAPSHOT_TASKS; i++) {
         struct snapshot_task *task = &snapshot->tasks[i];
-        if (!task->running && !start_task(snapshot, task)) {
-            return;
+        bool is_due = !atomic_load(&snapshot->stopped) && snapshot->running < snapshot->tasks_max &&
+                      atomic_load(&snapshot->next_payload) < atomic_load(&snapshot->ready_payload);
+        if (task->running || !is_due) {
+            continue;
         }
+        snapshot->running++;
+        task->running = true;
+        work_submit(snapshot->pool, &task->work);
     }
 }
 
 uint32_t snapshot_copied(const struct snapshot *snapshot)
 {
-    uint32_t copied = snapshot->next_payload;
-    for (unsigned i = 0; i < SNAPSHOT_TASKS; i++) {
-        const struct snapshot_task *task = &snapshot->tasks[i];
-        if (task->running && task->payload_first < copied) {
-            copied = task->payload_first;
-        }
+    uint32_t copied = atomic_load(&snapshot->next_payload); /* before the tasks: see claim */
+    for (unsigned i = 0; snapshot->started && i < SNAPSHOT_TASKS; i++) {
+        uint32_t at = atomic_load(&snapshot->tasks[i].at);
+        copied = at < copied ? at : copied;
     }
     return copied;
 }
 
 bool snapshot_stop(struct snapshot *snapshot)
 {
-    snapshot->stopped = true;
+    atomic_store(&snapshot->stopped, true);
     return snapshot->running == 0;
 }

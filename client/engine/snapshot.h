@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * snapshot: copies what a rank writes out of the registered memory into its places in the arena, in
- * tasks of a few MiB on the work pool, a bounded number at a time. Afterwards the caller may change
+ * snapshot: copies what a rank writes out of the registered memory into its places in the arena, on
+ * a bounded number of the work pool's threads. Afterwards the caller may change
  * its tensors. Where an object has no place yet the copy rests until snapshot_resume. Loop's
  * thread; the copying itself on workers.
  */
@@ -12,29 +12,34 @@
 #include "engine/watch.h"
 #include "env/work.h"
 
-enum { SNAPSHOT_TASKS = 4, SNAPSHOT_TASK_BYTES = 4 << 20 };
+enum { SNAPSHOT_TASKS = 4, SNAPSHOT_CLAIM_BYTES = 4 << 20, SNAPSHOT_TELL_BYTES = 32 << 20 };
 
 struct snapshot;
 struct snapshot_task {
     struct work work;
     struct snapshot *snapshot;
-    uint32_t payload_first, payload_count;
-    uint64_t bytes;
-    bool running;
+    _Atomic uint32_t at; /* it is copying this payload or a later one; UINT32_MAX: none */
+    bool running;        /* loop's thread: submitted */
 };
 
 struct snapshot {
     const struct registered *set;
     const struct layout *layout;
     uint8_t *const *places; /* by object, where its first payload goes; NULL: no room yet */
+    struct loop *loop;
     struct work_pool *pool;
     struct watch *watch; /* compares what was copied; NULL: nothing does */
-    /* After each task, and with done set after the last one (also when stopped). Never inside
-     * snapshot_start or snapshot_resume. */
+    /* Now and then, and with done set at the end (also when stopped). Never inside snapshot_start
+     * or snapshot_resume. */
     void (*on_progress)(struct snapshot *snapshot, uint64_t bytes, bool done);
     unsigned tasks_max; /* 1 to SNAPSHOT_TASKS at a time; may be raised before snapshot_resume */
-    uint32_t next_payload, running;
-    bool stopped;
+    unsigned running;   /* tasks; loop's thread, as is started */
+    bool started;
+    _Atomic bool stopped;
+    _Atomic uint32_t next_payload;  /* not claimed yet */
+    _Atomic uint32_t ready_payload; /* those before it have places */
+    _Atomic uint64_t copied_bytes;  /* since on_progress was called last */
+    struct post told;
     struct snapshot_task tasks[SNAPSHOT_TASKS];
 };
 

@@ -79,6 +79,16 @@ void in_object_fail(struct in_object *object, int code, const char *text)
     hand_over_look(writer);
 }
 
+void in_object_tell_ended(struct in_object *object)
+{
+    struct writer *writer = object->writer;
+    if (writer->user && !object->quiet && !in_object_has_failed(object)) {
+        writer->events.on_failed(writer->user, object->stream, &object->id, CAIRN_E_ABORTED,
+                                 "the save has ended");
+        object->quiet = true;
+    }
+}
+
 bool in_object_has_failed(const struct in_object *object)
 {
     return object->state == IN_FAILED || object->state == IN_ABORTING;

@@ -107,6 +107,9 @@ static void on_outcome(struct run_watch *watch, enum save_state state, int code,
     struct writer *writer = container_of(watch, struct writer, watch);
     log_outcome(writer, state, code, why, seq);
     writer->watching = false;
+    list_each (node, &writer->objects) {
+        in_object_tell_ended(list_item(node, struct in_object, link));
+    }
     end_writer(writer);
 }
 

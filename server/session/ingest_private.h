@@ -111,6 +111,8 @@ int MUST_USE in_object_data(struct in_object *object, const struct msg_data *dat
                             const struct payload *payload, struct diag *diag);
 bool in_object_has_failed(const struct in_object *object);
 void in_object_end(struct in_object *object);
+/* The save ended while it was on its way: whoever sends it must not wait for an answer. */
+void in_object_tell_ended(struct in_object *object);
 void in_object_drop(struct in_object *object); /* quietly: the session is gone */
 
 /* in_mapped.c */

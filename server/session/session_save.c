@@ -403,8 +403,12 @@ static void on_aborted(struct run_req *req)
     if (req->status != 0 && req->status != CAIRN_E_ABORTED) {
         request_error(request, req->status, &req->diag);
     } else {
-        int code = verdict->dead_code != 0 ? verdict->dead_code : request->msg.u.abort.code;
-        const char *why = req->status == 0 ? request->msg.u.abort.reason : req->diag.text;
+        /* Of one that was dead already: the code and the reason of whoever aborted it first. */
+        int first = verdict->dead_code != 0 ? verdict->dead_code : verdict->diag.code;
+        int code = first != 0 ? first : request->msg.u.abort.code;
+        const char *why = req->status != 0          ? req->diag.text
+                          : verdict->diag.code != 0 ? verdict->diag.text
+                                                    : request->msg.u.abort.reason;
         bool committed = verdict->state == SAVE_COMMITTED;
         reply_outcome(request, (struct msg_outcome){.id = verdict->id,
                                                     .state = verdict->state,
