@@ -229,8 +229,6 @@ class Subclass(torch.Tensor):
 
 
 REFUSED = {
-    "sparse": lambda: torch.eye(3).to_sparse(),
-    "csr": lambda: torch.eye(3).to_sparse_csr(),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
     "subclass": lambda: torch.ones(2).as_subclass(Subclass),
     "meta": lambda: torch.empty(2, device="meta"),

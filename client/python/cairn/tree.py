@@ -114,8 +114,9 @@ class _Registered:
 
 _by_class: dict = {}
 _by_tag: dict = {}
+SPARSE_TAG, SUBCLASS_TAG = "torch.sparse", "torch.subclass"  # made of other tensors; cairn.torch.special
 _BUILTIN_TAGS = frozenset(("OrderedDict", "Counter", "set", "frozenset", "torch.dtype", "torch.device",
-                           "torch.Size", "numpy.scalar", "numpy.dtype", "ref"))
+                           "torch.Size", "numpy.scalar", "numpy.dtype", "ref", SPARSE_TAG, SUBCLASS_TAG))
 
 
 def register_type(cls: type, to_tree: Callable[[Any], Any], from_tree: Callable[[Any], Any],
@@ -141,6 +142,11 @@ def register_type(cls: type, to_tree: Callable[[Any], Any], from_tree: Callable[
     _by_tag[tag] = entry
 
 
+def set_maker(tag: str, from_tree: Callable[[Any], Any]) -> None:
+    """For Cairn's own adapters: what makes a value of a tag that the ``array`` callback of an encoder gave as Deferred."""
+    _by_tag[tag] = _Registered(tag, Deferred, lambda value: value, from_tree)
+
+
 def _int_bytes(value: int) -> bytes:
     """Two's complement, little-endian, as short as possible; 0 is one byte."""
     bits = (value if value >= 0 else ~value).bit_length()
@@ -155,10 +161,10 @@ def path_join(path: str, key: Any) -> str:
 
 
 class Encoder:
-    """Builds one tree. ``array(path, value)`` makes the Ref of a tensor or ndarray, or gives None when
-    the value is none; without it such values are refused."""
+    """Builds one tree. ``array(path, value)`` makes the Ref of a tensor or ndarray, or a Deferred with its
+    components, or gives None when the value is none; without it such values are refused."""
 
-    def __init__(self, array: Optional[Callable[[str, Any], Optional[Ref]]] = None) -> None:
+    def __init__(self, array: Optional[Callable[[str, Any], Any]] = None) -> None:
         self._array = array
         self._parts: list = []
         self._nodes = 0
@@ -291,7 +297,10 @@ class Encoder:
         if ref is None:
             raise self._refuse(f"a value of type {type(value).__module__}.{type(value).__qualname__} "
                                "cannot be stored; convert it, or teach Cairn with cairn.register_type")
-        self._put_ref(ref, depth)
+        if type(ref) is Deferred:
+            self._put_tagged(ref.tag, ref.child, depth)
+        else:
+            self._put_ref(ref, depth)
 
     def _numpy_tagged(self, value: Any) -> tuple:
         numpy = sys.modules["numpy"]
@@ -342,7 +351,7 @@ _KEY_TYPES = frozenset((type(None), bool, int, float, str, tuple))
 
 
 def encode(value: Any, path: str = "",
-           array: Optional[Callable[[str, Any], Optional[Ref]]] = None) -> bytes:
+           array: Optional[Callable[[str, Any], Any]] = None) -> bytes:
     """The typed tree of a value.
 
     ``array(path, value)`` makes the Ref of a tensor or ndarray inside (None: it is none). Errors:

@@ -149,7 +149,7 @@ class _Inner:
     def __call__(self, path: str, value: Any) -> Optional[tree.Ref]:
         if isinstance(value, torch.Tensor):
             arrays.check_tensor(path, value)  # a DTensor inside a value has no plan that shards it
-        ref = arrays.Collector()(path, value)
+        ref = arrays.Collector(plain=True)(path, value)
         if ref is None:
             return None
         name = INNER + path

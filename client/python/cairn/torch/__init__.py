@@ -15,5 +15,7 @@ from .checkpointer import Checkpointer, warm_ddp
 from .futures import Future, Restored, SaveHandle
 from .local import PerRank, per_rank
 from .part import CairnWarning
+from .special import register_subclass
 
-__all__ = ["CairnWarning", "Checkpointer", "Future", "PerRank", "Restored", "SaveHandle", "per_rank", "warm_ddp"]
+__all__ = ["CairnWarning", "Checkpointer", "Future", "PerRank", "Restored", "SaveHandle", "per_rank",
+           "register_subclass", "warm_ddp"]

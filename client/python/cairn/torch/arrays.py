@@ -3,8 +3,9 @@
 
 Stored are dense tensors of the element types in ``TORCH_NAMES``, at any strides, on the CPU in place or from
 a device by a copy, whole or as this rank's part of a sharded one (sharded.py). Conjugate and negative views are
-resolved. Refused by name: sparse, quantized, nested and meta tensors, subclasses other than DTensor, element types
-that Cairn does not know, more than 8 dimensions.
+resolved. Sparse tensors and subclasses with ``__tensor_flatten__`` are stored as their components (special.py). Refused by
+name: quantized, nested and meta tensors, other subclasses, element types that Cairn does not know, more than 8
+dimensions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from ..client import DTYPES, LOCAL, REPLICATED, SHARDED
 from ..errors import UnsupportedValueError
 from ..tree import Ref
-from . import sharded
+from . import sharded, special
 from .sharded import Layouts, Sharded
 
 try:
@@ -91,6 +92,11 @@ def is_direct(array: Any) -> bool:
         return bool(array.flags.c_contiguous and array.flags.writeable)
     return (array.device.type == "cpu" and not array.is_conj() and not array.is_neg()
             and not overlaps(array.shape, array.stride()))
+
+
+def is_writable(array: Any) -> bool:
+    """False for an ndarray that says so; memory that is mapped read-only is found by memory.py."""
+    return isinstance(array, (torch.Tensor, Sharded)) or bool(array.flags.writeable)
 
 
 def row(ref: Ref, array: Any, coordinate: Optional[str]) -> Optional[tuple]:
@@ -201,17 +207,20 @@ def sha256_hex(tensor: torch.Tensor) -> str:
 class Collector:
     """Gathers the arrays that an encoder meets: the ``array`` callback of tree.encode.
 
+    A tensor that is made of others becomes a Deferred with them in it, unless ``plain`` wants Refs only.
     ``coordinate`` None: replicated or sharded; else local to it. ``known``: Refs of the save before, used again where
     nothing changed, since their bytes are made already.
     """
 
     def __init__(self, layouts: Optional[Layouts] = None, coordinate: Optional[str] = None,
-                 known: Optional[dict] = None) -> None:
-        self.layouts, self.coordinate = layouts or Layouts(), coordinate
+                 known: Optional[dict] = None, plain: bool = False) -> None:
+        self.layouts, self.coordinate, self._plain = layouts or Layouts(), coordinate, plain
         self.known: dict = {} if known is None else known
         self.arrays: dict = {}  # name -> (Ref, array as given)
 
-    def __call__(self, path: str, value: Any) -> Optional[Ref]:
+    def __call__(self, path: str, value: Any) -> Any:
+        if not self._plain and special.is_special(value):
+            return special.components(path, value)
         value = self._wrap(path, value)
         if isinstance(value, (torch.Tensor, Sharded)):
             check_tensor(path, value.local if isinstance(value, Sharded) else value)

@@ -12,8 +12,9 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 from .. import tree
 from ..client import LATEST, Client
 from ..errors import (CairnError, ClosedError, FencedError, ForkedError, InternalError, InvalidError, ReadOnlyError,
-                      UnsupportedError)
-from .futures import Failures, Restored, SaveHandle
+                      UnsupportedError, UnsupportedValueError)
+from . import exits
+from .futures import Failures, Restored, SaveHandle, log
 from .group import Group
 from .lazy import Guard, is_capturing
 from .part import CairnWarning
@@ -99,6 +100,7 @@ class Checkpointer:
         except BaseException:
             self._drop()
             raise
+        exits.watch(self)
 
     def _drop(self) -> None:
         if self._guard is not None:
@@ -244,6 +246,7 @@ class Checkpointer:
         """Waits for saves in flight (``timeout``: seconds; default: their deadline), then leaves. May be repeated."""
         if self._client is None or os.getpid() != self._pid:
             return
+        exits.forget(self)
         self._stopper.remove()
         client, handles = self._client, list(self._inflight)
         error: Optional[CairnError] = None
@@ -260,6 +263,24 @@ class Checkpointer:
         if error is not None and not handles:
             raise error
         self._failures.check(before_save=False)
+
+    def _leave(self, seconds: float) -> None:
+        """The interpreter ends and nobody has called ``close``: saves in flight get so many seconds."""
+        if self._client is None or os.getpid() != self._pid:
+            return
+        steps = [handle.step for handle in self._inflight if not handle.durable.done()]
+        if steps:
+            log.warning("the interpreter ends while the save of step %s is in flight: waiting for up to %.0f s; call "
+                        "Checkpointer.close() before the end", ", ".join(map(str, steps)), seconds)
+        try:
+            self._client.close(seconds if steps else 0)
+        except CairnError as error:
+            log.error("%s was not saved when the interpreter ended: %s", f"step {steps[-1]}" if steps else "a step", error)
+        self._client = None
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedValueError.of("a Checkpointer belongs to its process and cannot be sent to another one (a DataLoader "
+                                       "worker, a spawned process): keep it out of the dataset")
 
     # --- restore ------------------------------------------------------------------------------------
 

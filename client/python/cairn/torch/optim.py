@@ -20,6 +20,7 @@ from .naming import Names
 from .part import Part
 from .plan import Plan
 from .sharded import Layouts, Sharded, is_dtensor, replicated_like
+from .special import note_class
 
 try:
     import torch.distributed as dist
@@ -194,6 +195,7 @@ class OptimizerState(Part):
             device = torch.device("cpu") if on_cpu else param.device
             live = live_state.get(key) if isinstance(live_state, dict) else None
             if isinstance(live, torch.Tensor):
+                note_class(live)
                 live = self._live(param, live)
             if (type(value) is Ref and live is not None and arrays.is_array(live) and live.device == device
                     and arrays.fits(value, live) and not _is_overlapping(live)):

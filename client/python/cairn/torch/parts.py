@@ -14,13 +14,14 @@ import torch
 
 from .. import tree
 from ..errors import CairnError, FormatError, InvalidError, MissingTensorError, UnsupportedValueError
-from ..tree import At, Ref
+from ..tree import At, Deferred, Ref
 from . import arrays
 from .naming import Names, Walk
 from .optim import OptimizerState
 from .part import CairnWarning, Part
 from .plan import Plan
 from .sharded import Layouts, is_sharded
+from .special import Planned, is_special
 
 
 class ModuleState(Part):
@@ -48,7 +49,7 @@ class ModuleState(Part):
             "buffers": [name for name in walk.tensors if name in walk.buffers],
             "aliases": walk.aliases,
             "transient": {name: self._transient_digest(name, tensor) for name, tensor in walk.transient.items()
-                          if not is_sharded(tensor)},  # of a shard a digest would say nothing elsewhere
+                          if not is_sharded(tensor) and not is_special(tensor)},  # a shard's says nothing elsewhere
             "extra": {name: At(f"{self.key}.{name}.extra_state" if name else f"{self.key}.extra_state",
                                module.get_extra_state()) for name, module in walk.extra_modules.items()},
         }
@@ -57,6 +58,7 @@ class ModuleState(Part):
         tensors, aliases = self._field(stored, "tensors", dict), self._field(stored, "aliases", dict)
         self._walk = walk = Walk(self.key, self.obj, self.layouts)
         self._stored, self._pairs = stored, []
+        self._made: list = []  # tensors that are made of others
         used: set = set()
         targets: dict = {}  # stored name -> live name that it went to first
         for name, live in walk.tensors.items():
@@ -74,9 +76,12 @@ class ModuleState(Part):
                 plan.warnings.append(f"{self.key}.{name} and {self.key}.{targets[found[0]]} were tied when they were saved "
                                      "and are not tied now: both get the same values and will part when training goes on")
             targets.setdefault(found[0], name)
-            ref = tensors[found[0]]
-            plan.want_exact(f"{self.key}.{name}", ref, live)
-            self._pairs.append((name, ref))
+            stored_tensor = tensors[found[0]]
+            if isinstance(stored_tensor, Deferred):
+                self._made.append(Planned(f"{self.key}.{name}", stored_tensor, live, plan))
+                continue
+            plan.want_exact(f"{self.key}.{name}", stored_tensor, live)
+            self._pairs.append((name, stored_tensor))
         plan.unexpected.extend(f"{self.key}.{name}" for name in tensors if name not in used)
         self._plan_extra(self._field(stored, "extra", dict), plan)
 
@@ -92,11 +97,15 @@ class ModuleState(Part):
                     plan.want(ref)
 
     def apply(self, plan: Plan) -> None:
+        for made in self._made:
+            made.apply(plan)
         for name, module in self._walk.extra_modules.items():
             if name in self._stored["extra"]:
                 module.set_extra_state(tree.resolve(self._stored["extra"][name], plan.get))
 
     def verify(self, plan: Plan) -> None:
+        for made in self._made:
+            made.verify(plan)
         live = Walk(self.key, self.obj, self.layouts).tensors
         for name, ref in self._pairs:
             plan.check_live(f"{self.key}.{name}", ref, live.get(name))
@@ -196,7 +205,7 @@ class ValueState(Part):
                                         f"({self.obj.dtype}, {list(self.obj.shape)})")
         for ref in tree.refs(self._stored):
             found = live.arrays.get(ref.name)
-            array = found[1] if found is not None and arrays.fits(ref, found[1]) else None
+            array = found[1] if found is not None and arrays.fits(ref, found[1]) and arrays.is_writable(found[1]) else None
             plan.want(ref, array, self.coordinate)
 
     def apply(self, plan: Plan) -> None:

@@ -12,9 +12,9 @@ from typing import Any, Optional
 
 import torch
 
-from ..errors import DigestMismatchError, DtypeMismatchError, ShapeMismatchError, UnsupportedError
+from ..errors import DigestMismatchError, DtypeMismatchError, InvalidError, ShapeMismatchError, UnsupportedError
 from ..tree import Ref
-from . import arrays
+from . import arrays, memory
 from .sharded import Layouts, Sharded
 
 
@@ -101,6 +101,16 @@ class Plan:
         destination = self._destinations[(ref.name, coordinate)]
         array = destination.copies[0] if destination.copies else destination.primary
         return array.value() if isinstance(array, Sharded) else array
+
+    def check_memory(self) -> None:
+        """InvalidError names a live tensor whose memory cannot be written: better than a crash in the middle."""
+        readonly = memory.ReadOnly()
+        for destination in self._destinations.values():
+            for array in (destination.primary, *destination.copies):
+                local = array.local if isinstance(array, Sharded) else array
+                if isinstance(local, torch.Tensor) and local.device.type == "cpu" and readonly.covers(local):
+                    raise InvalidError.of(f"{destination.ref.name}: the live tensor lies in memory that is mapped read-only (a "
+                                          "file opened for reading?): clone it before the restore")
 
     def rows(self) -> list:
         """Tuples for Client.set_tensors."""

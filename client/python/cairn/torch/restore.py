@@ -154,6 +154,7 @@ class Restore:
             self._plan_local(op, root, states, plan)
             if strict and (plan.missing or plan.unexpected):
                 raise MissingTensorError.of(near.explain(plan.missing, plan.unexpected))
+            plan.check_memory()
         except CairnError as failure:
             error = failure
         self._group.agree(error, "planning the restore")

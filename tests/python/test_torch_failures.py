@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input is named before anything moves; saves that fail are never silent; workers and the interpreter's end."""
+
+import logging
+import mmap
+import pickle
+import subprocess
+import sys
+import warnings
+
+import numpy
+import pytest
+import torch
+
+import cairn
+from bed import assert_same, restore, save, small_model
+from cairn.torch import Checkpointer, futures, near
+from cairn.torch.futures import Failures
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+def test_renamed_tensors_are_named_with_the_nearest(url):
+    class Net(torch.nn.Module):
+        def __init__(self, *names):
+            super().__init__()
+            for name in names:
+                self.add_module(name, torch.nn.Linear(2, 2))
+
+    save(url, {"model": Net("encoder", "classifier")})
+    with pytest.raises(cairn.MissingTensorError) as caught:
+        restore(url, {"model": Net("encoder", "classifer")})
+    text = caught.value.text
+    assert "the checkpoint lacks model.classifer.weight, model.classifer.bias" in text
+    assert "the state lacks model.classifier.weight, model.classifier.bias" in text
+    assert "model.classifer.weight is perhaps the stored model.classifier.weight" in text
+    inner = torch.nn.Module()
+    inner.net = Net("encoder", "classifier")  # one prefix more
+    with pytest.raises(cairn.MissingTensorError, match=r"model\.net\.encoder\.weight is perhaps the stored model\.encoder\.w"):
+        restore(url, {"model": inner})
+
+
+def test_long_lists_are_cut():
+    missing, extra = [f"m.layer{i}.weight" for i in range(40)], [f"m.block{i}.weight" for i in range(3000)]
+    text = near.explain(missing, extra)
+    assert "and 30 more" in text and "and 2990 more" in text and len(text) < 2000
+    assert near.pairs(["a.x"], ["b.x"]) == [] and near.pairs(["optim"], ["optim2"]) == []
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
+def test_read_only_memory(url, tmp_path):
+    """It can be saved from; a restore into it is an error that names it, not a crash."""
+    file = tmp_path / "weights"
+    file.write_bytes(torch.arange(2048.0).numpy().tobytes())
+    with open(file, "rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    model = torch.nn.Linear(2, 2)
+    model.weight = torch.nn.Parameter(torch.frombuffer(mapped, dtype=torch.float32).reshape(1024, 2))
+    save(url, {"model": model})
+    bias = model.bias.detach().clone()
+    with torch.no_grad():
+        model.bias.zero_()
+    with pytest.raises(cairn.InvalidError, match=r"model\.weight: .*read-only.*clone"):
+        restore(url, {"model": model})
+    assert model.bias.tolist() == [0, 0]  # nothing was touched
+    model.weight = torch.nn.Parameter(model.weight.detach().clone())
+    restore(url, {"model": model})
+    assert_same(model.bias.detach(), bias)
+    del model
+    frozen = numpy.arange(5.0)
+    frozen.flags.writeable = False
+    save(url, {"x": {"a": frozen}, "y": frozen}, 2)
+    live = numpy.zeros(5)
+    live.flags.writeable = False
+    with Checkpointer(url, {"x": {"a": live}, "y": live}) as ck:
+        ck.restore()
+        assert_same([ck.state["x"]["a"], ck.state["y"]], [frozen, frozen])  # replaced
+        assert live.tolist() == [0] * 5
+
+
+def test_ndarrays_of_another_order_in_place(url):
+    value = numpy.arange(12.0).reshape(3, 4)
+    save(url, {"x": value, "y": {"z": value}})
+    x, z = numpy.zeros((4, 3)).T, numpy.zeros((6, 8))[::2, ::2]
+    restore(url, {"x": x, "y": {"z": z}})
+    assert_same([x.copy(), z.copy()], [value, value])
+
+
+# --- on_error ---------------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(futures.time, "monotonic", lambda: now[0])
+    return now
+
+
+LOST = cairn.ConnectionLostError.of("made up")
+
+
+def test_torch_point_13_warn_logs_counts_and_raises_in_time(clock, caplog):
+    """Logged each time; raised by the save after max_failures in a row, or max_age after the last good one."""
+    rule = Failures("warn", 3, 100.0)
+    with caplog.at_level(logging.WARNING, "cairn"):
+        for n in (1, 2):
+            rule.failed(n, LOST)
+            rule.check(before_save=True)
+        rule.failed(3, LOST)
+        rule.check(before_save=False)  # wait and close only report
+        with pytest.raises(cairn.ConnectionLostError, match="3 saves failed in a row.*made up"):
+            rule.check(before_save=True)
+        rule.check(before_save=True)  # said once; the count begins again
+    assert [record.args[0] for record in caplog.records] == [1, 2, 3] and rule.total == 3
+    rule.succeeded()
+    clock[0] += 1000  # old, but nothing has failed since
+    rule.check(before_save=True)
+    rule.failed(9, LOST)
+    with pytest.raises(cairn.ConnectionLostError, match="1 saves failed.*1000 s ago"):
+        rule.check(before_save=True)
+    rule.succeeded()
+    rule.failed(10, LOST)
+    clock[0] += 99
+    rule.check(before_save=True)
+    clock[0] += 2
+    with pytest.raises(cairn.ConnectionLostError):
+        rule.check(before_save=True)
+    forever = Failures("warn", 2, None)
+    forever.failed(1, LOST)
+    clock[0] += 1e9
+    forever.check(before_save=True)
+
+
+def test_torch_point_13_raise_and_callback(clock):
+    rule = Failures("raise", 3, None)
+    rule.failed(1, LOST)
+    rule.failed(2, cairn.IoError.of("second"))
+    with pytest.raises(cairn.ConnectionLostError):  # the first one, once
+        rule.check(before_save=False)
+    rule.check(before_save=True)
+    told = []
+    rule = Failures(lambda step, error: told.append((step, error)), 1, 0.001)
+    for step in range(5):
+        rule.failed(step, LOST)
+        clock[0] += 10
+        rule.check(before_save=True)  # the callback decides, not the limits
+    assert [step for step, _ in told] == list(range(5))
+
+    def stop(step, error):
+        raise SystemExit(f"step {step}: {error}")
+
+    with pytest.raises(SystemExit, match="step 7: CONNECTION_LOST"):
+        Failures(stop, 3, None).failed(7, LOST)
+
+
+@pytest.mark.parametrize("on_error", ["warn", "raise", lambda step, error: None], ids=["warn", "raise", "callback"])
+def test_torch_point_13_fencing_always_raises(on_error):
+    rule = Failures(on_error, 100, None)
+    rule.failed(1, cairn.FencedError.of("a newer attempt"))
+    rule.succeeded()
+    for before_save in (True, False, True):
+        with pytest.raises(cairn.FencedError):
+            rule.check(before_save)
+
+
+def test_torch_point_13_exceptions_survive_pickling():
+    for name in cairn.errors.__all__:
+        cls = getattr(cairn.errors, name)
+        if isinstance(cls, type) and issubclass(cls, cairn.CairnError) and cls is not cairn.CairnError:
+            error = pickle.loads(pickle.dumps(cls.of("a\nb")))
+            assert type(error) is cls and (error.code, error.name, error.text) == (cls.CODE, cls.NAME, "a\nb")
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+class Numbers(torch.utils.data.Dataset):
+    def __init__(self, held=None):
+        self.held = held
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, idx):
+        return idx
+
+
+def test_spawned_workers(url):
+    """They disturb nothing; a dataset that holds the Checkpointer is told so."""
+    with Checkpointer(url, {"x": torch.ones(100000)}, on_error="raise") as ck:
+        handle = ck.save(1)
+        loader = torch.utils.data.DataLoader(Numbers(), num_workers=1, multiprocessing_context="spawn")
+        assert [int(item) for item in loader] == [0, 1, 2, 3]
+        handle.durable.result(60)
+        with pytest.raises(cairn.UnsupportedValueError, match="keep it out of the dataset"):
+            next(iter(torch.utils.data.DataLoader(Numbers(ck), num_workers=1, multiprocessing_context="spawn")))
+        ck.save(2).durable.result(60)
+
+
+@pytest.mark.parametrize("ending", ["fall off", "exception"])
+def test_the_interpreter_ends_with_a_save_in_flight(url, ending):
+    """It is said, waited for, and durable; the exit status is the program's own."""
+    last = {"fall off": "", "exception": "raise ValueError('mine')"}[ending]
+    code = (f"import torch, cairn.torch\nck = cairn.torch.Checkpointer({url!r}, {{'x': torch.ones(3000000)}})\n"
+            f"ck.save(7)\n{last}\n")
+    done = subprocess.run([sys.executable, "-c", code], timeout=120, capture_output=True, text=True)
+    assert done.returncode == {"fall off": 0, "exception": 1}[ending], done.stderr
+    with cairn.Client(url, read_only=True) as client:
+        assert [c.step for c in client.list()] == [7]
+
+
+def test_the_end_with_a_save_that_cannot_end(url):
+    """The other rank never came: the wait is bounded, and what was lost is named."""
+    code = f"""
+import torch, cairn.torch
+from cairn.torch import exits
+exits.WAIT_S = 0.5
+ck = cairn.torch.Checkpointer({url!r}, {{"x": torch.ones(3)}}, rank=0, world_size=2, attempt=cairn.new_attempt(),
+                              save_deadline=60)
+ck.save(7)
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "while the save of step 7 is in flight" in done.stderr and "step 7 was not saved" in done.stderr
+
+
+def test_unsupported_values_are_named_before_the_save_starts(url):
+    """In each kind of object, with the whole path; the next save is whole."""
+    class Odd:
+        def state_dict(self):
+            return {"deep": [{"f": print}]}
+
+        def load_state_dict(self, state):
+            pass
+
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters())
+    optimizer.param_groups[0]["hook"] = print
+    cases = {"sched": (Odd(), r"sched\.deep\[0\]\.f: "), "optim": (optimizer, r"optim\.groups\[0\]\.hook: "),
+             "own": (cairn.torch.per_rank({"k": print}), r"own\.k: ")}
+    for key, (value, path) in cases.items():
+        with Checkpointer(url, {"model": model, key: value}) as ck:
+            with pytest.raises(cairn.UnsupportedValueError, match=path + r".*builtin_function_or_method"):
+                ck.save(1)
+            assert ck.failed_saves == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(url, {"model": model}, 1)
