@@ -90,6 +90,7 @@ int server_new(const struct server_options *options, struct server **ret, struct
     list_init(&server->sessions);
     list_init(&server->absents);
     list_init(&server->mapped);
+    agree_book_init(&server->agrees, AGREE_BUDGET_BYTES);
     server->stopped_post.cb = on_stopped;
     timer_init(&server->grace, options->loop, on_grace);
     int status = credit_init(&server->credit, options->buffer_bytes_total,

@@ -131,6 +131,9 @@ static const struct rule {
     {MSG_ARENA, SESSION_JOINED, true, session_on_arena},
     {MSG_DESCRIBE, SESSION_JOINED, true, session_on_describe},
     {MSG_COMPLETE, SESSION_JOINED, true, session_on_complete},
+    {MSG_AGREE, SESSION_JOINED, true, session_on_agree},
+    {MSG_LISTS, SESSION_JOINED, true, session_on_lists},
+    {MSG_DIGESTS, SESSION_JOINED, true, session_on_digests},
     {MSG_DATA, SESSION_JOINED, true, NULL},
     {MSG_PART, SESSION_JOINED, true, NULL},
 };

@@ -11,6 +11,7 @@
 #include "run/run_fetch.h"
 #include "run/run_info.h"
 #include "run/run_plan.h"
+#include "session/agree.h"
 #include "session/credit.h"
 #include "session/ingest.h"
 #include "session/server.h"
@@ -19,6 +20,7 @@ struct server {
     struct server_options options;
     struct credit credit;
     struct ingest *ingest;
+    struct agree_book agrees;
     struct list sessions;
     struct list absents;                   /* absent.c */
     uint32_t session_count, request_count; /* requests: orphans included */
@@ -47,7 +49,8 @@ struct session_save { /* a save that this session's rank takes part in */
     struct ckpt_id id;
     uint64_t open_id;
     struct writer *writer;
-    uint8_t *part; /* being received; NULL before */
+    struct agree *agree; /* NULL: it has said nothing of its lists */
+    uint8_t *part;       /* being received; NULL before */
     uint64_t part_bytes, part_at;
 };
 
@@ -95,6 +98,10 @@ struct request {
         struct plan_req plan;
         struct writer_have have;
         struct hand_over_wait hand;
+        struct {
+            struct agree_wait wait;
+            struct agree *agree; /* a reference */
+        } agree;
         struct {
             struct credit_read credit;
             struct store_req store;
@@ -161,6 +168,9 @@ HANDLER(abort);
 HANDLER(arena);
 HANDLER(describe);
 HANDLER(complete);
+HANDLER(agree);
+HANDLER(lists);
+HANDLER(digests);
 HANDLER(status);
 HANDLER(list);
 HANDLER(runs);

@@ -43,6 +43,7 @@ static void drop_save(struct session_save *save)
     list_remove(&save->link);
     session_free_part(save);
     writer_detach(save->writer, save);
+    agree_drop(save->agree);
     free(save);
 }
 
