@@ -348,12 +348,15 @@ static enum sm_result on_have(struct sm *sm)
 
 /* --- sending --------------------------------------------------------------------- */
 
-/* What is described need not be durable: the daemon sees to it. */
+/* What is described need not be durable: the daemon sees to it. What is durable may have been
+ * described, and then its digests are still to be made for the part. */
 bool save_is_sent(const struct save *save)
 {
-    return save->way == WAY_HAND     ? save_hand_is_described(save)
-           : save->way == WAY_SOCKET ? save_stream_is_durable(save)
-                                     : false;
+    if (save->way == WAY_HAND) {
+        return save_hand_is_described(save);
+    }
+    return save->way == WAY_SOCKET && save_stream_is_durable(save) &&
+           save->digest_next == save->layout.payload_count;
 }
 
 static enum sm_result on_send(struct sm *sm)

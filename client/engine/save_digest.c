@@ -314,6 +314,8 @@ static void on_digest_done(struct work *work)
         atomic_fetch_add(&save->user->durable_bytes, digest->made.shared_plain_bytes);
         atomic_fetch_add(&save->user->sent_bytes, digest->made.shared_plain_bytes);
     }
+    digest->made.object = payload->object; /* it may have been sent before */
+    digest->made.at = payload->at;
     *payload = digest->made;
     digest->busy = false;
     save->digests_running--;

@@ -28,12 +28,23 @@ static bool wants_socket(const struct save *save)
     return save->states || save->base || save->engine->options.transport == TRANSPORT_SOCKET;
 }
 
-/* From the beginning again, by the socket. */
+/* The connection by which it was handed over is gone, and this one takes none. What is durable
+ * stays (the part may be published already, and must not change); all digests are to be made here.
+ */
+static void digest_all(struct save *save)
+{
+    for (uint32_t i = 0; i < save->digest_next; i++) {
+        save->payloads[i].state = PAYLOAD_IDLE;
+    }
+    save->digest_next = 0;
+    save_part_void(save);
+}
+
 static void fall_back(struct save *save)
 {
     struct diag diag = DIAG_INIT;
-    if (save->described && !save->waves) {
-        save_stream_restart(save);
+    if (save->way == WAY_HAND) {
+        digest_all(save);
     }
     save->way = WAY_SOCKET;
     save_hand_staged(save);
@@ -136,6 +147,9 @@ void save_hand_describe(struct save *save, const struct save_object *object,
 
 bool save_hand_is_described(const struct save *save)
 {
+    if (!save->engine->link.hands_over) {
+        return false; /* this connection takes no COMPLETE: another way is chosen */
+    }
     for (uint32_t i = 0; i < save->object_count; i++) {
         if (save->objects[i].state != OBJECT_ENDED && save->objects[i].state != OBJECT_DURABLE) {
             return false;

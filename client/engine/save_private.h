@@ -233,9 +233,6 @@ void save_stream_held(struct save *save, const struct msg_held *held);
 void save_stream_forget(struct save *save);
 bool save_stream_is_durable(const struct save *save);
 
-/* By the socket from the beginning: nothing of the save is on its way, or was given up. */
-void save_stream_restart(struct save *save);
-
 /* save_hand.c */
 void save_hand_init(struct save *save);
 /* True when it is settled how the bytes go, and they may. */

@@ -459,20 +459,6 @@ void save_stream_down(struct save *save)
     }
 }
 
-void save_stream_restart(struct save *save)
-{
-    CHECK(save->digests_running == 0);
-    CHECK(!save->waves);
-    save_stream_forget(save);
-    for (uint32_t i = 0; i < save->object_count; i++) {
-        set_idle(save, i);
-    }
-    memset(save->payloads, 0, save->layout.payload_count * sizeof save->payloads[0]);
-    save->object_count = save->object_at = save->assigned = save->digest_next = 0;
-    atomic_store(&save->user->sent_bytes, 0);
-    save_part_void(save);
-}
-
 static bool holds(const struct msg_held *held, uint32_t sequence)
 {
     for (uint32_t i = 0; i < held->count; i++) {

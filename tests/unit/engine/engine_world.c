@@ -19,13 +19,15 @@
 
 /* The same tests run twice: over TCP, and over a Unix socket, where arenas are handed over. */
 #ifdef WORLD_LOCAL
-#define WORLD_URL "cairn+unix:///server?run=demo/run1"
+#define WORLD_URL       "cairn+unix:///server?run=demo/run1"
+#define WORLD_TRANSPORT TRANSPORT_MEMFD /* a save that cannot fails: none does unnoticed */
 static struct net_addr world_address(void)
 {
     return (struct net_addr){.family = NET_UNIX, .host = "/server"};
 }
 #else
-#define WORLD_URL "cairn://server:7421/demo/run1"
+#define WORLD_URL       "cairn://server:7421/demo/run1"
+#define WORLD_TRANSPORT TRANSPORT_AUTO
 static struct net_addr world_address(void)
 {
     return (struct net_addr){.family = NET_TCP, .host = "server", .port = WORLD_PORT};
@@ -236,6 +238,8 @@ static void rank_start(struct world *world, uint32_t idx)
                                      .writer = sim_random(world->sim) | 1,
                                      .arena = rank->arena,
                                      .io_deadline_ms = 5000,
+                                     .transport =
+                                         world->any_transport ? TRANSPORT_AUTO : WORLD_TRANSPORT,
                                      .label = "test"};
     assert_int_equal(url_parse(WORLD_URL, NULL, false, &options.url, NULL), 0);
     assert_int_equal(engine_new(&options, on_ready, rank, &rank->engine, NULL), 0);

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: what only saves by hand-over can get wrong: memory that the daemon may still read is not
+ * used again, a daemon that stops taking arenas costs no save, a process that is gone after
+ * "staged" costs none either. Method: the engine against the real server on the simulator, as on
+ * one machine.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine_world.h"
+
+static const struct selector latest = {.kind = SELECT_LATEST};
+
+static void begin(struct world *world, uint64_t step, uint8_t salt)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], salt);
+        world_save(&world->ranks[i], step, 20000);
+    }
+}
+
+static void restore_and_compare(struct world *world, uint64_t step, uint8_t salt)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], 0x77);
+        world_restore(&world->ranks[i], latest, 60000);
+    }
+    world_await_restores(world, 120000);
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        struct world_rank *rank = &world->ranks[i];
+        if (rank->restore_status != 0) {
+            fail_msg("rank %u: %d: %s", i, rank->restore_status, rank->restore.diag.text);
+        }
+        assert_int_equal(rank->restore.id.step, step);
+        assert_true(world_has(rank, salt));
+    }
+}
+
+static bool all_staged(void *user)
+{
+    const struct world *world = user;
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        if (!world->ranks[i].staged) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The server falls silent in the middle of a save, so nobody says what became of it. The next save
+ * must not write into memory that the first one's descriptions point to: both have their own bytes.
+ */
+static void memory_of_an_unknown_outcome_is_not_reused(void **state)
+{
+    unsigned retired = 0;
+    (void)state;
+    for (uint64_t seed = 1; seed <= 30; seed++) {
+        struct world world;
+        world_init(&world, seed, 2);
+        world_ranks_start(&world);
+        begin(&world, 1, 3);
+        sim_run_for(world.sim, 4 + seed);
+        sim_partition(world.sim, "server", NULL, true);
+        world_await_saves(&world, 60000);
+        for (uint32_t i = 0; i < 2; i++) {
+            struct world_rank *rank = &world.ranks[i];
+            bool unknown = rank->save_status == CAIRN_E_OUTCOME_UNKNOWN;
+            retired += unknown ? 1 : 0;
+            if (unknown) {
+                assert_int_equal(arena_bytes(rank->arena), 0);
+                assert_int_equal(arena_used_bytes(rank->arena), 0);
+            }
+        }
+        sim_partition(world.sim, "server", NULL, false);
+        sim_run_for(world.sim, 5000);
+        begin(&world, 2, 4);
+        world_await_saves(&world, 60000);
+        for (uint32_t i = 0; i < 2; i++) {
+            if (world.ranks[i].save_status != 0) {
+                fail_msg("seed %u: %s", (unsigned)seed, world.ranks[i].save.diag.text);
+            }
+        }
+        restore_and_compare(&world, 2, 4);
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+    assert_true(retired > 5);
+}
+
+/* In the middle of a save the daemon is replaced by one that takes no arenas. */
+static void a_daemon_that_takes_arenas_no_more(void **state)
+{
+    (void)state;
+    for (uint64_t ms = 0; ms < 60; ms += 2) {
+        struct world world;
+        world_init(&world, ms + 1, 2);
+        world.any_transport = true;
+        world_ranks_start(&world);
+        begin(&world, 1, 5);
+        sim_run_for(world.sim, ms);
+        world_server_kill(&world);
+        sim_net_set(world.sim, &(struct sim_net_options){.no_fds = true});
+        world_server_start(&world);
+        world_await_saves(&world, 60000);
+        for (uint32_t i = 0; i < 2; i++) {
+            if (world.ranks[i].save_status != 0) {
+                fail_msg("after %u ms: %s", (unsigned)ms, world.ranks[i].save.diag.text);
+            }
+        }
+        restore_and_compare(&world, 1, 5);
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
+/* Every rank was told "staged", and no rank ever spoke to the server again. */
+static void ranks_gone_after_staged_cost_nothing(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct world world;
+        world_init(&world, seed, 2);
+        world_ranks_start(&world);
+        begin(&world, 1, 6);
+        assert_true(sim_run_until(world.sim, all_staged, &world, 20000));
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_int_equal(world.ranks[i].staged_status, 0);
+            sim_kill(world.ranks[i].host, seed % 2 ? SIM_RESET : SIM_SILENT);
+        }
+        world_ranks_stop(&world);
+        world_ranks_start(&world); /* another attempt; its restore waits where it must */
+        restore_and_compare(&world, 1, 6);
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_of_an_unknown_outcome_is_not_reused),
+        cmocka_unit_test(a_daemon_that_takes_arenas_no_more),
+        cmocka_unit_test(ranks_gone_after_staged_cost_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
