@@ -104,6 +104,22 @@ class Scenarios:
         """Loads what a world of another size saved."""
         return {"same": same(self.load(emptied(tensors(self.mesh)), 1, "shared"), tensors(self.mesh))}
 
+    def meshes(self):
+        """HSDP, two shards, and FSDP over tensor parallel with uneven rows: saved in one layout, loaded in another."""
+        mesh = init_device_mesh("cpu", (2, self.world // 2), mesh_dim_names=("a", "b"))
+        value, out = torch.arange(70.).reshape(7, 10), {}
+        layouts = {"hsdp": [Replicate(), Shard(0)], "grid": [Shard(0), Shard(1)], "columns": [Shard(1), Shard(1)],
+                   "swapped": [Shard(1), Replicate()]}
+        state = {name: distribute_tensor(value.clone(), mesh, layout) for name, layout in layouts.items()}
+        self.save(state, 1, self.writer("meshes"))
+        names = list(layouts)
+        for shift in (0, 1):
+            back = {name: distribute_tensor(torch.zeros(7, 10), mesh, layouts[names[idx - shift]])
+                    for idx, name in enumerate(names)}
+            self.load(back, 1, "meshes")
+            out[shift] = all(torch.equal(item.full_tensor(), value) for item in back.values())
+        return {"same": out[0] and out[1]}
+
     def partial(self):
         wanted = {"columns": torch.zeros(7, 5), "lr": None}
         self.load(wanted, 1, "shared")

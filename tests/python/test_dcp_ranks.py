@@ -40,7 +40,7 @@ def launch(folder, prefix, world, scenarios):
 def ranks(daemon, tmp_path_factory):
     folder, prefix = tmp_path_factory.mktemp("dcp"), daemon.url("dcp")
     two = launch(folder, prefix, 2, TWO)
-    four = launch(folder, prefix, 4, ("reshard", "fsdp_load"))
+    four = launch(folder, prefix, 4, ("reshard", "fsdp_load", "meshes"))
     return {"two": two, "four": four, "prefix": prefix}
 
 
@@ -63,6 +63,10 @@ def test_reshard_2_to_4_and_1(ranks):
     dcp.load(back, storage_reader=Reader(ranks["prefix"] + "-shared/step-1"))
     assert torch.equal(back["rows"], torch.arange(48.).reshape(12, 4))
     assert torch.equal(back["uneven"], torch.arange(35.).reshape(7, 5)) and back["other"].sum() == 3
+
+
+def test_torch_08_placements_hsdp_and_grids(ranks):
+    assert all(row["same"] for row in both(ranks, "meshes", "four"))
 
 
 def test_partial_load(ranks):

@@ -3,6 +3,7 @@
 
 import collections
 import io
+import time
 
 import pytest
 import torch
@@ -261,6 +262,47 @@ def test_damage_is_an_error(own_daemon):
     back = {"x": torch.zeros(40_000)}
     error, = failures(lambda: dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url)))
     assert isinstance(error, (cairn.DamagedError, cairn.DigestMismatchError)), error
+
+
+def test_rule_01_latest_moves_only_after_the_commit(url):
+    """While rank 0 is in finish, the newest checkpoint is still the one before."""
+    writer, seen = Writer(url), []
+
+    class Watching(DefaultSavePlanner):
+        def resolve_data(self, write_item):
+            with cairn.Client(url, read_only=True) as client:
+                seen.append([item.step for item in client.list()])
+            return super().resolve_data(write_item)
+
+    for step in (1, 2):
+        dcp.save({"x": torch.ones(3)}, checkpoint_id=f"step-{step}", storage_writer=writer, planner=Watching())
+        assert writer.last.step == step
+    assert seen == [[], [1]]
+
+
+def test_a_lost_server_fails_the_save_in_time_and_a_retry_succeeds(own_daemon):
+    """It dies between the copy and the commit; the older checkpoint is unharmed."""
+    url = own_daemon.url("lost")
+    writer = Writer(url, io_deadline=0.5, save_deadline=2.0)
+
+    class Killing(DefaultSavePlanner):
+        def resolve_data(self, write_item):
+            own_daemon.kill()
+            return super().resolve_data(write_item)
+
+    dcp.save({"x": torch.ones(3)}, checkpoint_id="step-1", storage_writer=writer)
+    start = time.monotonic()
+    error, = failures(lambda: dcp.save({"x": torch.ones(3) * 2}, checkpoint_id="step-2", storage_writer=writer,
+                                       planner=Killing()))
+    assert isinstance(error, cairn.CairnError) and time.monotonic() - start < 30
+    own_daemon.start()
+    with cairn.Client(url, read_only=True) as client:
+        assert [item.step for item in client.list()] == [1]
+    dcp.save({"x": torch.ones(3) * 3}, checkpoint_id="step-2", storage_writer=writer)
+    back = {"x": torch.zeros(3)}
+    for step, value in ((1, 1), (2, 3)):
+        dcp.load(back, checkpoint_id=f"step-{step}", storage_reader=Reader(url))
+        assert (back["x"] == value).all()
 
 
 def test_not_written_by_dcp(url):

@@ -24,6 +24,7 @@ from ..errors import CairnError, InvalidError
 from . import metadata as codec
 from . import session as sessions
 from .items import METADATA_BLOB, Collected
+from .stager import stage
 from ..names import is_url, parse_id, split_url
 
 
@@ -152,11 +153,22 @@ class Writer(StorageWriter):
         session.save(step, held.rows(), blobs, tags=self._tags, metrics=self._metrics, metadata=note)
         self.last = session.commit()
 
+    # --- AsyncStager: async_save takes a writer that has these as its stager -------------------------
+
+    _synchronize_after_execute = False  # the protocol is checked by its members' names, this one among them
+    should_synchronize_after_execute = False
+
+    def stage(self, state_dict: Any) -> Any:
+        """A copy in memory of its own; the state may change when this returns."""
+        return stage(state_dict)
+
+    def synchronize_staging(self) -> None:
+        """``stage`` has waited."""
+
     # --- the end -------------------------------------------------------------------------------------
 
-    def close_session(self) -> None:
-        """Leaves the server; a later save connects again. Not called ``close``: DCP would take a writer that has
-        a stager's methods for one."""
+    def close(self) -> None:
+        """Leaves the server; a later save connects again. For all Writers of this process and these ranks."""
         sessions.close_sessions(self._attempt)
 
     def __getstate__(self) -> dict:
