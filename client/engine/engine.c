@@ -56,6 +56,7 @@ int engine_new(const struct engine_options *options,
     list_init(&engine->saves);
     list_init(&engine->restores);
     list_init(&engine->calls);
+    agreement_init(&engine->agreement);
     link_init(&engine->link, engine);
     encode_kit_init(&engine->kit, options->encoding);
     link_start(&engine->link);
@@ -198,6 +199,7 @@ static void on_closed_post(struct post *post)
     CHECK(engine->magic == ENGINE_MAGIC);
     engine->magic = 0;
     encode_kit_fini(&engine->kit);
+    agreement_fini(&engine->agreement);
     free((char *)(uintptr_t)engine->options.label);
     free(engine);
     closed(user);

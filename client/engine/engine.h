@@ -9,12 +9,12 @@
 #define CAIRN_ENGINE_ENGINE_H
 
 #include "arena/arena.h"
-#include "engine/registered.h"
 #include "engine/watch.h"
 #include "env/net.h"
 #include "env/work.h"
 #include "net/stream.h"
 #include "pipeline/adapt.h"
+#include "share/registered.h"
 #include "wire/msg.h"
 #include "wire/plan.h"
 
@@ -39,6 +39,7 @@ struct engine_options {
     uint64_t writer;         /* random, the same for the life of the process's handle */
     struct arena *arena;     /* borrowed; NULL for viewers */
     uint64_t io_deadline_ms; /* of small requests, and of the first connect */
+    uint64_t agree_wait_ms;  /* for the verdict on a list that is new; 0: 5,000 */
     uint32_t reconnect_ms_min, reconnect_ms_max; /* 0: 50 and 5,000; jittered */
     const char *label;
     /* What saves try to store fewer bytes with: nothing (ENCODE_NEVER, 0), what keeps up with the
@@ -80,8 +81,9 @@ struct engine_save {
     struct registered
         *set; /* a reference is held until on_done; the tensors' memory is read until on_staged */
     enum when_full when_full;
-    bool lazy;             /* one copy at a time, and the caller goes on at on_released */
-    enum watch_kind watch; /* lazy: detect tensors that change before on_staged */
+    bool lazy;               /* one copy at a time, and the caller goes on at on_released */
+    enum watch_kind watch;   /* lazy: detect tensors that change before on_staged */
+    uint32_t check_replicas; /* enum msg_check */
     uint32_t metadata_bytes;
     const uint8_t *metadata;
     uint32_t tag_count;

@@ -11,6 +11,7 @@
 #include "engine/layout.h"
 #include "engine/link.h"
 #include "pack/encode_kit.h"
+#include "share/agreement.h"
 
 enum {
     ENGINE_MAGIC = 0x43454e47,
@@ -58,6 +59,7 @@ struct engine {
     struct prepare prepare;
     struct encode_kit kit;
     struct hand hand;
+    struct agreement agreement;
     bool pumping;
 };
 

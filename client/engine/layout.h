@@ -8,8 +8,8 @@
 #ifndef CAIRN_ENGINE_LAYOUT_H
 #define CAIRN_ENGINE_LAYOUT_H
 
-#include "engine/registered.h"
-#include "engine/share.h"
+#include "share/registered.h"
+#include "share/share.h"
 
 struct layout_options {
     uint64_t chunk_bytes;      /* the run's */

@@ -5,7 +5,7 @@
  * a sequence once; before SEAL was sent the save cannot commit, after it only the server's word
  * (WAIT, ABORT) says what became of it. Loop's thread.
  *
- *   QUEUE -> LINK -> OPEN -> SEND -> PART -> SEAL -> WAIT --\
+ *   QUEUE -> LINK -> OPEN -> AGREE -> SEND -> PART -> SEAL -> WAIT --\
  *       |      ^       |-> HAVE ^                             |
  *       |      +--- a lost connection, from OPEN to WAIT      +--> DRAIN -> END
  *       +----------- ABORT (a failure after OPENED) ----------/
@@ -13,8 +13,9 @@
  * The copy runs beside LINK, OPEN and SEND: what is copied is digested and sent meanwhile.
  *
  * Waits: QUEUE for its turn, JOIN, arena; PART for workers; OPEN, HAVE, SEAL, WAIT, ABORT
- * for replies; LINK for the connection; SEND for grants and OBJECT_DURABLE; DRAIN until no worker
- * and no socket touches our memory. The deadline ends all but DRAIN; ABORT has a grace of its own.
+ * for replies; LINK for the connection; AGREE for the verdict on who writes what, and for room;
+ * SEND for grants and OBJECT_DURABLE; DRAIN until no worker and no socket touches our memory. The
+ * deadline ends all but DRAIN; ABORT has a grace of its own.
  */
 #include "engine/save_private.h"
 
@@ -34,6 +35,7 @@ enum {
 
 static enum sm_result on_link(struct sm *sm);
 static enum sm_result on_open(struct sm *sm);
+static enum sm_result on_agree(struct sm *sm);
 static enum sm_result on_have(struct sm *sm);
 static enum sm_result on_send(struct sm *sm);
 static enum sm_result on_part(struct sm *sm);
@@ -47,7 +49,9 @@ static enum sm_result on_end(struct sm *sm);
 static const struct sm_state save_table[] = {
     [SV_QUEUE] = {"queue", save_on_queue, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
     [SV_LINK] = {"link", on_link, SM_TO(SV_OPEN) | SV_STOP, 0},
-    [SV_OPEN] = {"open", on_open, SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
+    [SV_OPEN] = {"open", on_open,
+                 SM_TO(SV_AGREE) | SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
+    [SV_AGREE] = {"agree", on_agree, SM_TO(SV_SEND) | SV_STOP, 0},
     [SV_HAVE] = {"have", on_have, SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
     [SV_SEND] = {"send", on_send, SM_TO(SV_PART) | SM_TO(SV_WAIT) | SV_STOP, 0},
     [SV_PART] = {"part", on_part, SM_TO(SV_SEAL) | SM_TO(SV_SEND) | SV_STOP, 0},
@@ -68,13 +72,20 @@ bool save_is_over(const struct save *save)
 {
     return save->status != 0 || sm_is(&save->sm, SV_DRAIN) || sm_is(&save->sm, SV_END);
 }
+bool save_is_before_sending(const struct save *save)
+{
+    return sm_is(&save->sm, SV_QUEUE) || sm_is(&save->sm, SV_LINK) || sm_is(&save->sm, SV_OPEN) ||
+           sm_is(&save->sm, SV_AGREE);
+}
 bool save_is_queued(const struct save *save)
 {
-    return save->status == 0 && sm_is(&save->sm, SV_QUEUE) && !save->extent;
+    return save->status == 0 && save->declined.code == 0 && !save->stage_begun && !save->extent &&
+           save_is_before_sending(save);
 }
 bool save_is_staging(const struct save *save)
 {
-    return save->status == 0 && (sm_is(&save->sm, SV_QUEUE) || save->copying);
+    bool before = !save->stage_begun && save->declined.code == 0 && save_is_before_sending(save);
+    return save->status == 0 && (sm_is(&save->sm, SV_QUEUE) || before || save->copying);
 }
 
 struct object_id save_object_id(const struct save *save, uint32_t object)
@@ -95,7 +106,13 @@ void save_move(struct save *save, unsigned state)
     sm_move(&save->sm, state);
 }
 
-void save_wake(struct save *save) { sm_run(&save->sm); }
+void save_wake(struct save *save)
+{
+    if (!save->sm.running) {
+        save_stage_go(save);
+    }
+    sm_run(&save->sm);
+}
 
 /* The first failure counts. What it means for the save as a whole depends on how far it came. */
 void save_fail(struct save *save, int status, const struct diag *diag)
@@ -141,9 +158,10 @@ void save_on_up(struct save *save)
 
 void save_on_down(struct save *save)
 {
-    if (save->opened) {
+    if (save->opened && save->laid_out) {
         save_stream_down(save);
     }
+    save_agree_down(save);
     save->lost = true;
     save_hand_staged(save); /* it may take long to come back */
     save_wake(save);
@@ -259,7 +277,8 @@ static enum sm_result opened_again(struct save *save, const struct msg_opened *o
         (void)is_interrupted(save); /* moves: the save has failed */
         return SM_AGAIN;
     }
-    save_move(save, opened->sealed ? SV_WAIT : SV_HAVE);
+    unsigned next = save->stage_begun ? SV_HAVE : SV_AGREE; /* nothing was sent before the copy */
+    save_move(save, opened->sealed ? SV_WAIT : next);
     return SM_AGAIN;
 }
 
@@ -267,7 +286,9 @@ static enum sm_result opened(struct save *save)
 {
     const struct msg_opened opened = save->answer.opened;
     struct diag diag = DIAG_INIT;
-    if (opened.chunk_bytes != save->chunk_bytes_seen) {
+    if (!save->laid_out) {
+        save->engine->link.joined.chunk_bytes = opened.chunk_bytes; /* it will be, for that */
+    } else if (opened.chunk_bytes != save->chunk_bytes_seen) {
         save->engine->link.joined.chunk_bytes =
             opened.chunk_bytes; /* the next save is laid out for it */
         diag_set(&diag, CAIRN_E_CONFLICT,
@@ -276,6 +297,7 @@ static enum sm_result opened(struct save *save)
         save_fail(save, CAIRN_E_CONFLICT, &diag);
     }
     if (save->opened && opened.state == CKPT_OPEN && save->status == 0) {
+        save_agree_opened(save);
         return opened_again(save, &opened);
     }
     if (!save->opened) {
@@ -296,7 +318,12 @@ static enum sm_result opened(struct save *save)
         end_committed(save); /* the same attempt saved this step before: the same content (I3) */
         return SM_AGAIN;
     }
-    save_move(save, opened.state == CKPT_OPEN && !opened.sealed ? SV_SEND : SV_WAIT);
+    if (opened.state != CKPT_OPEN || opened.sealed) {
+        save_move(save, SV_WAIT);
+        return SM_AGAIN;
+    }
+    save_agree_opened(save);
+    save_move(save, save->stage_begun ? SV_SEND : SV_AGREE);
     return SM_AGAIN;
 }
 
@@ -317,6 +344,20 @@ static enum sm_result on_open(struct sm *sm)
         return is_for_the_moment(save) ? SM_AGAIN : fail_with_answer(save, "open");
     }
     return opened(save);
+}
+
+/* Nothing can be sent before it is known what, and where it lies. */
+static enum sm_result on_agree(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (is_interrupted(save)) {
+        return SM_AGAIN;
+    }
+    if (!save->stage_begun) {
+        return SM_WAIT;
+    }
+    save_move(save, SV_SEND);
+    return SM_AGAIN;
 }
 
 static enum sm_result on_have(struct sm *sm)
@@ -654,6 +695,7 @@ static enum sm_result on_drain(struct sm *sm)
         save->answer.asked = true;
         save_stream_forget(save);
         save_stage_stop(save); /* one that was committed before need not be copied */
+        save_agree_end(save);
         timer_stop(&save->retry);
         /* The socket still borrows the arena: it is given a moment. */
         timer_start(&save->timer, SAVE_DRAIN_MS);
@@ -689,6 +731,7 @@ static void save_free(struct save *save)
     list_remove(&save->link);
     registered_unref(save->set);
     buf_fini(&save->part.buf);
+    save_agree_fini(save);
     scratch_fini(&save->scratch);
     layout_fini(&save->layout);
     free(save);
@@ -718,64 +761,15 @@ static void on_deliver(struct post *post)
     }
 }
 
-/* --- the user's side ------------------------------------------------------------- */
-
-/* Two of the same step at once could mix their contents in one opening. */
-static int refuse_same_step(const struct engine *engine, const struct save *save, struct diag *diag)
+void save_init(struct save *save)
 {
-    list_each (node, &engine->saves) {
-        const struct save *other = save_of_link(node);
-        if (other != save && other->user->step == save->user->step && !sm_is(&other->sm, SV_END)) {
-            return diag_set(diag, CAIRN_E_BUSY,
-                            "step %llu is being saved already: wait for that save, then try again",
-                            (unsigned long long)save->user->step);
-        }
-    }
-    return 0;
-}
-
-void engine_save_start(struct engine *engine, struct engine_save *user)
-{
-    struct save *save = calloc(1, sizeof *save);
-    struct diag diag = DIAG_INIT;
-    CHECK(engine->magic == ENGINE_MAGIC);
-    CHECK(save != NULL);
-    save->engine = engine;
-    save->user = user;
-    save->set = registered_ref(user->set);
+    struct engine *engine = save->engine;
     save->request.ops = &save_request_ops;
     save->post.cb = on_deliver;
-    save->end_ms = loop_now_ms(engine->options.loop) + engine_cut_deadline(user->deadline_ms);
-    loop_random(engine->options.loop, sizeof save->opening, &save->opening);
-    save->opening |= 1; /* 0 means none */
     timer_init(&save->timer, engine->options.loop, on_timer);
     timer_init(&save->retry, engine->options.loop, on_retry);
     save_hand_init(save);
     sm_init(&save->sm, save_table, SV_QUEUE, "save", ++engine->op_count);
-    user->impl = save;
-    diag_clear(&user->diag);
-    list_add_tail(&engine->saves, &save->link);
-    int refused = engine_refuses(engine, &diag);
-    if (refused == 0 && (engine->options.viewer || !engine->options.arena)) {
-        refused = diag_set(&diag, CAIRN_E_READ_ONLY, "a read-only handle cannot save");
-    }
-    refused = refused != 0 ? refused : refuse_same_step(engine, save, &diag);
-    if (refused != 0) {
-        save_fail(save, refused, &diag);
-        return;
-    }
-    link_hurry(&engine->link);
-    timer_start(&save->timer, engine_cut_deadline(user->deadline_ms));
-    save_check_released(save);
-    save_wake(save);
-}
-
-void engine_save_abort(struct engine_save *user)
-{
-    struct diag diag = DIAG_INIT;
-    if (user->impl) {
-        diag_set(&diag, CAIRN_E_CANCELLED, "the save of step %llu was aborted by its caller",
-                 (unsigned long long)user->step);
-        save_fail(user->impl, CAIRN_E_CANCELLED, &diag);
-    }
+    save->number = engine->op_count;
+    save_agree_init(save);
 }

@@ -79,6 +79,23 @@ struct save_digest { /* work: writes the envelopes of one payload, and into side
     struct save_payload made;
 };
 
+struct agree_lists;
+
+struct save_agree { /* save_agree.c: who writes what */
+    struct held held;
+    struct share share;     /* when decided */
+    struct scratch scratch; /* the arrays, and the bits in rules */
+    struct agree_rule *rules;
+    struct agree_lists *lists;
+    bool *copies;       /* by group: by what was agreed before */
+    uint32_t *verdicts; /* by group; 0: none came */
+    struct request request;
+    struct timer timer;
+    uint32_t lists_open;
+    bool begun, asked, answered, decided;
+    bool alone; /* the verdict did not come in time */
+};
+
 struct save_part { /* work: reads layout, set and envelopes (final by then), writes the rest of this
                     */
     struct work work;
@@ -106,6 +123,8 @@ struct save {
     struct engine *engine;
     struct engine_save *user;
     struct registered *set;
+    uint64_t number; /* among the engine's operations */
+    struct save_agree agree;
     struct layout layout;
     struct snapshot snapshot;
     struct work reserve; /* work: arena_reserve */
@@ -127,7 +146,7 @@ struct save {
     struct answer answer;
     uint64_t end_ms;
     uint32_t chunk_bytes_seen; /* laid out for this chunk size */
-    bool laid_out, staged, reserving, copying, opened, seal_sent, lost, grace;
+    bool laid_out, stage_begun, staged, reserving, copying, opened, seal_sent, lost, grace;
     bool waves;    /* each lot has an extent of its own */
     bool admitted; /* it may wait for its turn: there was room, or its policy is to wait */
     bool watched;  /* the digests before the copy are made, or none are asked for */
@@ -174,6 +193,7 @@ enum {
     SV_QUEUE,
     SV_LINK,
     SV_OPEN,
+    SV_AGREE,
     SV_HAVE,
     SV_SEND,
     SV_PART,
@@ -183,15 +203,29 @@ enum {
     SV_DRAIN,
     SV_END
 };
+void save_init(struct save *save);                 /* its machine, from engine, user and set */
 void save_move(struct save *save, unsigned state); /* ends the request of the present state */
 bool save_is_sending(const struct save *save);
-bool save_is_sent(const struct save *save);   /* the part may be made */
-bool save_is_over(const struct save *save);   /* failed, or done but for the draining */
-bool save_is_queued(const struct save *save); /* waits, and has no room yet */
+bool save_is_before_sending(const struct save *save); /* and not over */
+bool save_is_sent(const struct save *save);           /* the part may be made */
+bool save_is_over(const struct save *save);           /* failed, or done but for the draining */
+bool save_is_queued(const struct save *save);         /* waits, and has no room yet */
 struct object_id save_object_id(const struct save *save, uint32_t object);
 struct save_slot *save_slot_take(struct save *save); /* NULL: all are under way */
 
+/* save_agree.c */
+void save_agree_init(struct save *save);
+/* Its turn to stage has come. */
+int MUST_USE save_agree_begin(struct save *save, struct diag *diag);
+void save_agree_opened(struct save *save); /* speaks on this connection */
+void save_agree_down(struct save *save);
+/* It is laid out: its division is what is agreed when it is committed. */
+void save_agree_adopt(struct save *save);
+void save_agree_end(struct save *save); /* its status is final */
+void save_agree_fini(struct save *save);
+
 /* save_stage.c: the state QUEUE, and the copy */
+void save_stage_go(struct save *save); /* once it is decided what to copy: as far as it comes */
 enum sm_result save_on_queue(struct sm *sm);
 void save_set_staged(struct save *save, int status);
 /* The copy goes no further; what runs of it ends. */

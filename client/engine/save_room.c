@@ -65,6 +65,7 @@ static bool note_lots(struct save *save)
 int save_room_lay_out(struct save *save, struct diag *diag)
 {
     struct layout_options options = engine_layout_options(save->engine);
+    options.share = &save->agree.share;
     uint64_t room = room_bytes(save);
     int rc = layout_init(&save->layout, save->set, &options, diag);
     if (rc == 0 && room > 0 && save->layout.extent_bytes > room) {

@@ -11,6 +11,7 @@
 #include "base/check.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 void save_set_staged(struct save *save, int status)
 {
@@ -209,14 +210,16 @@ static void decline(struct save *save)
     struct diag diag = DIAG_INIT;
     describe_full(save, &diag, code);
     save->user->refused = true;
-    if (save->engine->options.world_size == 1) {
+    if (save->engine->options.world_size == 1 || save->opened) {
         save_fail(save, code, &diag);
         return;
     }
     save->declined = diag;
     diag_set(&save->user->diag, code, "%s", diag.text);
     save_set_staged(save, code);
-    save_move(save, SV_LINK);
+    if (sm_is(&save->sm, SV_QUEUE)) {
+        save_move(save, SV_LINK);
+    }
 }
 
 /* --- the state ------------------------------------------------------------------- */
@@ -225,12 +228,20 @@ static void lay_out_and_admit(struct save *save)
 {
     struct diag diag = DIAG_INIT;
     bool at_once = save->user->when_full != WHEN_FULL_WAIT;
-    if (!save->laid_out && save->engine->link.joined_once && (at_once || is_first_stager(save))) {
-        int rc = save_room_lay_out(save, &diag);
-        if (rc != 0) {
-            save_fail(save, rc, &diag);
-            return;
+    int rc = 0;
+    if (!save->agree.begun && save->engine->link.joined_once &&
+        (at_once || is_first_stager(save))) {
+        rc = save_agree_begin(save, &diag);
+    }
+    if (rc == 0 && save->agree.decided && !save->laid_out && save->status == 0) {
+        rc = save_room_lay_out(save, &diag);
+        if (rc == 0) {
+            save_agree_adopt(save);
         }
+    }
+    if (rc != 0) {
+        save_fail(save, rc, &diag);
+        return;
     }
     if (save->laid_out && !save->admitted) {
         save->admitted = !at_once || save->layout.payload_count == 0 || save_room_is_free(save);
@@ -241,13 +252,43 @@ static void lay_out_and_admit(struct save *save)
     save_check_released(save);
 }
 
+/* In which states a save that waited for the verdict, or for room, goes on staging. */
+static bool may_stage(const struct save *save)
+{
+    return save->status == 0 && save->declined.code == 0 && !save->stage_begun &&
+           save_is_before_sending(save);
+}
+
+void save_stage_go(struct save *save)
+{
+    struct diag diag = DIAG_INIT;
+    if (!may_stage(save)) {
+        return;
+    }
+    lay_out_and_admit(save);
+    if (!may_stage(save) || !save->laid_out || save->reserving || !is_first_stager(save)) {
+        return;
+    }
+    if (save->layout.payload_count == 0) {
+        save->watched = save->stage_begun = true;
+        save_check_released(save);
+        save_hand_stage(save);
+        return;
+    }
+    if (!save_room_take(save)) {
+        return;
+    }
+    save->stage_begun = true;
+    int rc = start_copy(save, &diag);
+    if (rc != 0) {
+        save_fail(save, rc, &diag);
+    }
+}
+
 enum sm_result save_on_queue(struct sm *sm)
 {
     struct save *save = container_of(sm, struct save, sm);
-    struct diag diag = DIAG_INIT;
-    if (save->status == 0) {
-        lay_out_and_admit(save);
-    }
+    save_stage_go(save);
     if (save->status != 0) {
         if (save->reserving) {
             return SM_WAIT;
@@ -258,24 +299,68 @@ enum sm_result save_on_queue(struct sm *sm)
     if (save->declined.code != 0) {
         return SM_AGAIN; /* moved */
     }
-    if (!save->laid_out || save->reserving || !is_first_stager(save)) {
+    /* Who waits for the verdict goes on to ask for it, and keeps the turn. */
+    bool asks = save->agree.begun && !save->agree.decided && is_first_stager(save);
+    if (!save->stage_begun && !asks) {
         return SM_WAIT;
-    }
-    if (save->layout.payload_count == 0) {
-        save->watched = true;
-        save_check_released(save);
-        save_hand_stage(save);
-        save_move(save, SV_LINK);
-        return SM_AGAIN;
-    }
-    if (!save_room_take(save)) {
-        return SM_WAIT;
-    }
-    int rc = start_copy(save, &diag);
-    if (rc != 0) {
-        save_fail(save, rc, &diag);
-        return SM_AGAIN;
     }
     save_move(save, SV_LINK);
     return SM_AGAIN;
+}
+
+/* --- the user's side ------------------------------------------------------------- */
+
+/* Two of the same step at once could mix their contents in one opening. */
+static int refuse_same_step(const struct engine *engine, const struct save *save, struct diag *diag)
+{
+    list_each (node, &engine->saves) {
+        const struct save *other = save_of_link(node);
+        if (other != save && other->user->step == save->user->step && !sm_is(&other->sm, SV_END)) {
+            return diag_set(diag, CAIRN_E_BUSY,
+                            "step %llu is being saved already: wait for that save, then try again",
+                            (unsigned long long)save->user->step);
+        }
+    }
+    return 0;
+}
+
+void engine_save_start(struct engine *engine, struct engine_save *user)
+{
+    struct save *save = calloc(1, sizeof *save);
+    struct diag diag = DIAG_INIT;
+    CHECK(engine->magic == ENGINE_MAGIC);
+    CHECK(save != NULL);
+    save->engine = engine;
+    save->user = user;
+    save->set = registered_ref(user->set);
+    save->end_ms = loop_now_ms(engine->options.loop) + engine_cut_deadline(user->deadline_ms);
+    loop_random(engine->options.loop, sizeof save->opening, &save->opening);
+    save->opening |= 1; /* 0 means none */
+    save_init(save);
+    user->impl = save;
+    diag_clear(&user->diag);
+    list_add_tail(&engine->saves, &save->link);
+    int refused = engine_refuses(engine, &diag);
+    if (refused == 0 && (engine->options.viewer || !engine->options.arena)) {
+        refused = diag_set(&diag, CAIRN_E_READ_ONLY, "a read-only handle cannot save");
+    }
+    refused = refused != 0 ? refused : refuse_same_step(engine, save, &diag);
+    if (refused != 0) {
+        save_fail(save, refused, &diag);
+        return;
+    }
+    link_hurry(&engine->link);
+    timer_start(&save->timer, engine_cut_deadline(user->deadline_ms));
+    save_check_released(save);
+    save_wake(save);
+}
+
+void engine_save_abort(struct engine_save *user)
+{
+    struct diag diag = DIAG_INIT;
+    if (user->impl) {
+        diag_set(&diag, CAIRN_E_CANCELLED, "the save of step %llu was aborted by its caller",
+                 (unsigned long long)user->step);
+        save_fail(user->impl, CAIRN_E_CANCELLED, &diag);
+    }
 }

@@ -101,6 +101,33 @@ static uint32_t dec_place(struct dec *dec, uint32_t total, uint32_t first, size_
     return (uint32_t)count;
 }
 
+/* Numbers of 8 bytes, one behind the other. */
+static ProtobufCBinaryData enc_numbers(struct enc *enc, size_t count, const uint64_t *numbers)
+{
+    uint8_t *bytes = enc_array(enc, count, sizeof(*numbers));
+    for (size_t i = 0; bytes != NULL && i < count; i++) {
+        for (size_t k = 0; k < sizeof(*numbers); k++) {
+            bytes[i * sizeof(*numbers) + k] = (uint8_t)(numbers[i] >> (8 * k));
+        }
+    }
+    return enc_bytes(bytes != NULL ? count * sizeof(*numbers) : 0, bytes);
+}
+
+static uint64_t *dec_numbers(struct dec *dec, const char *field, ProtobufCBinaryData data,
+                             size_t count)
+{
+    if (data.len != count * sizeof(uint64_t)) {
+        dec_fail(dec, field, "not 8 bytes for each key");
+    }
+    uint64_t *ret = dec_array(dec, field, count, sizeof(*ret), MSG_KEYS_MAX);
+    for (size_t i = 0; ret != NULL && i < count; i++) {
+        for (size_t k = 0; k < sizeof(*ret); k++) {
+            ret[i] |= (uint64_t)data.data[i * sizeof(*ret) + k] << (8 * k);
+        }
+    }
+    return ret;
+}
+
 static void lists_encode(struct enc *enc, const struct msg *msg)
 {
     const struct msg_lists *lists = &msg->u.lists;
@@ -112,7 +139,7 @@ static void lists_encode(struct enc *enc, const struct msg *msg)
     pb.total = lists->total;
     pb.first = lists->first;
     pb.keys = enc_bytes(lists->count * sizeof(*lists->keys), lists->keys);
-    pb.divided = enc_bytes(lists->count, lists->divided);
+    pb.divisions = enc_numbers(enc, lists->count, lists->divisions);
     enc_pack(enc, &pb.base);
 }
 
@@ -126,14 +153,7 @@ static void lists_decode(struct dec *dec, const void *message, struct msg *ret)
     dec_fixed(dec, "group", pb->group, sizeof(lists.group), &lists.group);
     lists.count = dec_place(dec, pb->total, pb->first, pb->keys.len);
     lists.keys = dec_hashes(dec, "keys", pb->keys, lists.count);
-    lists.divided = dec_array(dec, "divided", lists.count, 1, MSG_KEYS_MAX);
-    if (pb->divided.len != lists.count) {
-        dec_fail(dec, "divided", "not one byte for each key");
-    }
-    for (uint32_t i = 0; dec->status == 0 && i < lists.count; i++) {
-        dec_range(dec, "divided", pb->divided.data[i], 0, 1);
-        lists.divided[i] = pb->divided.data[i];
-    }
+    lists.divisions = dec_numbers(dec, "divisions", pb->divisions, lists.count);
     ret->u.lists = lists;
 }
 
@@ -203,6 +223,11 @@ static void holders_encode(struct enc *enc, const struct msg *msg)
 {
     const struct msg_sets *holders = &msg->u.holders;
     Cairn__Holders pb = CAIRN__HOLDERS__INIT;
+    uint64_t *divisions = enc_array(enc, holders->count, sizeof(*divisions));
+    for (uint32_t i = 0; divisions != NULL && i < holders->count; i++) {
+        divisions[i] = holders->rows[i].division;
+    }
+    pb.divisions = enc_numbers(enc, divisions != NULL ? holders->count : 0, divisions);
     SETS_TO_PB(enc, holders, &pb);
     enc_pack(enc, &pb.base);
 }
@@ -211,6 +236,10 @@ static void holders_decode(struct dec *dec, const void *message, struct msg *ret
 {
     const Cairn__Holders *pb = message;
     ret->u.holders = sets_decode(dec, pb->keys, pb->n_sets, pb->sets);
+    const uint64_t *divisions = dec_numbers(dec, "divisions", pb->divisions, pb->n_sets);
+    for (size_t i = 0; dec->status == 0 && i < pb->n_sets; i++) {
+        ret->u.holders.rows[i].division = divisions[i];
+    }
     ret->u.holders.last = pb->last;
     ret->u.holders.code = dec_code(dec, pb->code, DEC_OPTIONAL);
     ret->u.holders.text = dec_text(dec, "text", pb->text);

@@ -48,7 +48,7 @@ struct msg_lists {
     struct xxh128 group;
     uint32_t total, first, count;
     struct xxh128 *keys;
-    uint8_t *divided; /* 1: an agreement says already who writes it */
+    uint64_t *divisions; /* the open_id of the save that divided it, and committed; 0: none */
 };
 /* The same with the digest of what this rank holds of each. -> COMPARED */
 struct msg_digests {
@@ -60,13 +60,15 @@ struct msg_digests {
 };
 
 /* Rows of a key and a set of members (bit i of byte i / 8: member i). HOLDERS: these members divide
- * the tensor among them; an empty set: an agreement says who writes it; a tensor without a row: the
- * whole group. COMPARED: the members whose bytes are alike, a row for each such class of a tensor
- * that differs, the largest class first. In frames until `last`; code != 0: no answer, and why. */
+ * the tensor among them, or, with a division, who took part in that writes it as then; a tensor
+ * without a row: as the rank said, or else the whole group. COMPARED: the members whose bytes are
+ * alike, a row for each such class of a tensor that differs, the largest class first. In frames
+ * until `last`; code != 0: no answer, and why. */
 struct msg_sets {
     uint32_t count;
     struct msg_set {
         struct xxh128 key;
+        uint64_t division; /* HOLDERS; 0: none */
         uint32_t bytes;
         const uint8_t *bits;
     } * rows;

@@ -189,7 +189,7 @@ struct verdict {
     uint64_t deadline_ms;
     struct ckpt_id base; /* OPEN, FIND_OPEN, where state is SAVE_OPEN: what chunks may refer
                             through; term 0: the save must be full */
-    int dead_code;       /* code ABORTED: why, as the abort gave it (MISSING_RANKS, COVERAGE ...) */
+    int dead_code;       /* code ABORTED, or an abort behind another: why, as that gave it */
     uint32_t rank; /* SEAL: the rank whose seal was refused, when code is CONFLICT or INVALID */
     bool sealed;   /* OPEN, FIND_OPEN: this rank has sealed already */
     bool new_term, new_lineage; /* OPEN: to be said loudly: new_lineage when the run is not empty */

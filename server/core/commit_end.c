@@ -86,6 +86,7 @@ void on_abort(struct step *step)
         ret->proven = event->id.term != 0 && event->id.term < state->newest_term;
         if (dead != NULL && dead->entry.open_id == event->open_id) {
             ret->proven = true;
+            ret->dead_code = dead->entry.code;
             err_ignore(diag_set(&ret->diag, dead->entry.code, "%s",
                                 dead->entry.reason)); /* the answer's text */
         }

@@ -331,11 +331,9 @@ enum msg_agree_verdict agree_verdict(const struct agree *agree, struct xxh128 gr
 /* --- lists and digests ----------------------------------------------------------- */
 
 /* *ret NULL: the budget had no room for the group. */
-static int find_member(const struct agree *agree, uint32_t rank, const struct xxh128 *key,
-                       struct group **ret_group, struct member **ret, struct diag *diag)
+static int find_member(const struct agree *agree, uint32_t rank, struct group *group,
+                       struct member **ret, struct diag *diag)
 {
-    struct group *group = find_group(agree, key);
-    *ret_group = group;
     *ret = NULL;
     if (!group || !group->members) {
         return 0;
@@ -366,9 +364,9 @@ static int check_place(uint32_t first, uint32_t *io_at, uint32_t count, struct d
 int agree_list(struct agree *agree, uint32_t rank, const struct msg_lists *msg, struct diag *diag)
 {
     static const struct xxh128 nothing;
-    struct group *group;
+    struct group *group = find_group(agree, &msg->group);
     struct member *member;
-    int rc = find_member(agree, rank, &msg->group, &group, &member, diag);
+    int rc = find_member(agree, rank, group, &member, diag);
     rc = rc != 0 || !member ? rc : check_place(msg->first, &member->list_at, msg->count, diag);
     if (rc != 0 || !member) {
         return rc;
@@ -380,9 +378,10 @@ int agree_list(struct agree *agree, uint32_t rank, const struct msg_lists *msg, 
             group->lists_failed = true;
             break;
         }
-        bool divided = msg->divided[i] == 1 && group->verdict == AGREE_MIXED;
-        row->divided = row->divided || divided;
-        row->added = row->added || !divided;
+        uint64_t division = group->verdict == AGREE_MIXED ? msg->divisions[i] : 0;
+        row->added =
+            row->added || division == 0 || (row->division != 0 && row->division != division);
+        row->division = row->division != 0 ? row->division : division;
     }
     if (member->list_at >= msg->total && !member->has_list) {
         member->has_list = true;
@@ -395,9 +394,9 @@ int agree_list(struct agree *agree, uint32_t rank, const struct msg_lists *msg, 
 int agree_digests(struct agree *agree, uint32_t rank, const struct msg_digests *msg,
                   struct diag *diag)
 {
-    struct group *group;
+    struct group *group = find_group(agree, &msg->group);
     struct member *member;
-    int rc = find_member(agree, rank, &msg->group, &group, &member, diag);
+    int rc = find_member(agree, rank, group, &member, diag);
     rc = rc != 0 || !member ? rc : check_place(msg->first, &member->digest_at, msg->count, diag);
     if (rc != 0 || !member) {
         return rc;
@@ -446,8 +445,10 @@ static bool add_row(struct answer *answer, uint32_t row, bool is_empty)
         return false;
     }
     answer->bytes += bytes + (uint32_t)sizeof(struct xxh128);
-    sets->rows[sets->count++] = (struct msg_set){
-        .key = answer->set->rows[row].key, .bytes = bytes, .bits = keyset_bits(answer->set, row)};
+    sets->rows[sets->count++] = (struct msg_set){.key = answer->set->rows[row].key,
+                                                 .division = answer->set->rows[row].division,
+                                                 .bytes = bytes,
+                                                 .bits = keyset_bits(answer->set, row)};
     return true;
 }
 
@@ -475,8 +476,9 @@ int agree_holders(const struct agree *agree, struct xxh128 key, uint32_t *io_at,
     struct answer answer = {.set = &group->lists, .sets = ret};
     for (; *io_at < group->lists.count; ++*io_at) {
         const struct keyset_row *row = &group->lists.rows[*io_at];
-        bool is_plain = row->divided ? !row->added : row->count == group->member_count;
-        if (!is_plain && !add_row(&answer, *io_at, row->divided)) {
+        bool divided = row->division != 0;
+        bool is_plain = divided ? !row->added : row->count == group->member_count;
+        if (!is_plain && !add_row(&answer, *io_at, divided)) {
             ret->last = false;
             break;
         }

@@ -16,10 +16,11 @@
 
 struct keyset_row {
     struct xxh128 key, value;
-    uint32_t next;  /* row of the same key with another value; KEYSET_NONE: none */
-    uint32_t count; /* members in its set */
-    bool is_first;  /* of its key */
-    bool divided, added;
+    uint32_t next;     /* row of the same key with another value; KEYSET_NONE: none */
+    uint32_t count;    /* members in its set */
+    bool is_first;     /* of its key */
+    bool added;        /* lists: somebody named it without the division */
+    uint64_t division; /* lists: that somebody named; 0: nobody did */
 };
 
 struct keyset {

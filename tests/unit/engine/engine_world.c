@@ -240,6 +240,7 @@ static void rank_start(struct world *world, uint32_t idx)
                                      .io_deadline_ms = 5000,
                                      .transport =
                                          world->any_transport ? TRANSPORT_AUTO : WORLD_TRANSPORT,
+                                     .agree_wait_ms = world->agree_wait_ms,
                                      .label = "test"};
     assert_int_equal(url_parse(WORLD_URL, NULL, false, &options.url, NULL), 0);
     assert_int_equal(engine_new(&options, on_ready, rank, &rank->engine, NULL), 0);

@@ -41,6 +41,7 @@ struct world_rank {
 };
 
 struct world {
+    uint64_t agree_wait_ms; /* of engines; 0: the default */
     struct sim *sim;
     struct sim_host *server_host;
     struct memory_medium *medium;

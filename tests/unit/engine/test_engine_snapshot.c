@@ -129,6 +129,7 @@ static void begin(struct world *world, uint64_t seed, uint32_t size, uint64_t ar
     world_init(world, seed, size);
     world->arena_bytes = arena_bytes;
     world->snapshots = snapshots;
+    world->agree_wait_ms = 100; /* ranks begin apart, or out of reach */
     world_ranks_start(world);
 }
 
@@ -219,6 +220,7 @@ static void all_end_alike(unsigned full, enum when_full policy, int code)
     struct flight flights[2][3] = {0};
     world_init(&world, 50 + full, 3);
     world.snapshots = 2;
+    world.agree_wait_ms = 100; /* ranks begin one by one */
     world_ranks_start(&world);
     arena_set_snapshots(world.ranks[full].arena, 1);
     for (unsigned r = 0; r < 3; r++) {

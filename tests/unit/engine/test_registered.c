@@ -3,7 +3,7 @@
  * registered: what is wrong with a list is said by name; what is right is copied, sorted and
  * normalised.
  */
-#include "engine/registered.h"
+#include "share/registered.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * agrees with it.
  */
 #include "arena/strided.h"
-#include "engine/registered.h"
+#include "share/registered.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

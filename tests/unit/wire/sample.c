@@ -460,7 +460,7 @@ static void make_agree(struct sample *s, struct msg_agree *agree)
     }
 }
 
-static void make_sets(struct sample *s, struct msg_sets *sets)
+static void make_sets(struct sample *s, bool holders, struct msg_sets *sets)
 {
     *sets = (struct msg_sets){.count = below32(s, 9), .last = flip(s), .code = code(s)};
     sets->text = text(s, 0, 100);
@@ -469,7 +469,8 @@ static void make_sets(struct sample *s, struct msg_sets *sets)
         uint32_t bytes = below32(s, 30);
         uint8_t *bits = take(s, bytes, 1);
         fill(s, bytes, bits);
-        sets->rows[i] = (struct msg_set){*hashes(s, 1), bytes, bits};
+        sets->rows[i] = (struct msg_set){.key = *hashes(s, 1), .bytes = bytes, .bits = bits};
+        sets->rows[i].division = holders ? number(s) : 0;
     }
 }
 
@@ -491,9 +492,9 @@ static void make_lists(struct sample *s, uint32_t type, struct msg *ret)
         l->count = 1 + below32(s, 9);
         l->total = l->first + l->count + below32(s, 100);
         l->keys = hashes(s, l->count);
-        l->divided = take(s, l->count, 1);
+        l->divisions = take(s, l->count, sizeof(*l->divisions));
         for (uint32_t i = 0; i < l->count; i++) {
-            l->divided[i] = flip(s);
+            l->divisions[i] = number(s);
         }
     } else if (type == MSG_DIGESTS) {
         struct msg_digests *d = &ret->u.digests;
@@ -504,7 +505,8 @@ static void make_lists(struct sample *s, uint32_t type, struct msg *ret)
         d->keys = hashes(s, d->count);
         d->digests = hashes(s, d->count);
     } else {
-        make_sets(s, type == MSG_HOLDERS ? &ret->u.holders : &ret->u.compared);
+        bool holders = type == MSG_HOLDERS;
+        make_sets(s, holders, holders ? &ret->u.holders : &ret->u.compared);
     }
 }
 

@@ -302,7 +302,7 @@ static void dump_sets(const struct msg_sets *s, struct buf *buf)
 {
     U(s, count), U(s, last), I(s, code), T(s, text);
     for (uint32_t i = 0; i < s->count; i++) {
-        H(&s->rows[i], key);
+        H(&s->rows[i], key), U(&s->rows[i], division);
         dump_hex(buf, "bits", s->rows[i].bytes, s->rows[i].bits);
     }
 }
@@ -327,7 +327,7 @@ static void dump_agree(const struct msg *msg, struct buf *buf)
     case MSG_LISTS:
         CKPT(l, id), U(l, open_id), H(l, group), U(l, total), U(l, first), U(l, count);
         dump_hex(buf, "keys", l->count * sizeof(*l->keys), l->keys);
-        dump_hex(buf, "divided", l->count, l->divided);
+        dump_hex(buf, "divisions", l->count * sizeof(*l->divisions), l->divisions);
         break;
     case MSG_DIGESTS:
         CKPT(d, id), U(d, open_id), H(d, group), U(d, total), U(d, first), U(d, count);

@@ -4,7 +4,7 @@
  * Two passes over the sorted list: places and sums first, then every tensor gets its bucket's sum.
  * Pure; any thread.
  */
-#include "engine/share.h"
+#include "share/share.h"
 
 #include "base/check.h"
 

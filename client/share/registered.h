@@ -4,8 +4,8 @@
  * boxes in memory, blobs with their bytes. Sorted by (name, coordinate). Built by the API from
  * cairn.h's structs, used by saves and restores.
  */
-#ifndef CAIRN_ENGINE_REGISTERED_H
-#define CAIRN_ENGINE_REGISTERED_H
+#ifndef CAIRN_SHARE_REGISTERED_H
+#define CAIRN_SHARE_REGISTERED_H
 
 #include "arena/strided.h"
 #include "format/box.h"

@@ -5,7 +5,7 @@
  * overlap itself) is decided here, by name. Equal groups share one array, so that grouping by split
  * is a comparison of pointers. Any thread.
  */
-#include "engine/registered.h"
+#include "share/registered.h"
 
 #include "base/check.h"
 

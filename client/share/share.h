@@ -5,14 +5,15 @@
  * begin in its equal run of the bucket's bytes (split of format/box.h). Where a cell lies in the
  * arena and in objects is layout's. Pure; any thread.
  */
-#ifndef CAIRN_ENGINE_SHARE_H
-#define CAIRN_ENGINE_SHARE_H
+#ifndef CAIRN_SHARE_SHARE_H
+#define CAIRN_SHARE_SHARE_H
 
-#include "engine/registered.h"
+#include "share/registered.h"
 
 struct share_tensor {
     struct split split; /* members 0: others write all of it */
     uint64_t at;        /* of the tensor's first byte in its bucket */
+    uint64_t division;  /* agreement.h's: of which save it was divided; 0: of this one */
 };
 
 struct share {

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Buckets of a save: tensors of one group with the same writers that are divided in this save, laid
+ * end to end in order of the list. Every writer has all tensors of the bucket, so all compute the
+ * same places; later saves take a tensor's place as it is, whatever became of its neighbours.
+ * Loop's thread.
+ */
+#include "share/agreement.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AGREED_BYTES_MAX ((size_t)4 << 30)
+enum { DOUBTS_MAX = 4 };
+
+static int no_memory(struct diag *diag)
+{
+    return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to divide what is registered");
+}
+
+/* --- what is agreed -------------------------------------------------------------- */
+
+void agreement_init(struct agreement *agreement)
+{
+    list_init(&agreement->groups);
+    agreement->failures = 0;
+}
+
+static void free_group(struct agreed_group *group)
+{
+    list_remove(&group->link);
+    scratch_fini(&group->scratch);
+    free(group);
+}
+
+void agreement_fini(struct agreement *agreement)
+{
+    list_each_safe (node, &agreement->groups) {
+        free_group(list_item(node, struct agreed_group, link));
+    }
+}
+
+static struct agreed_group *find_proven(const struct agreement *agreement, const struct xxh128 *key)
+{
+    list_each (node, &agreement->groups) {
+        struct agreed_group *group = list_item(node, struct agreed_group, link);
+        if (group->state == AGREED_PROVEN && memcmp(&group->key, key, sizeof *key) == 0) {
+            return group;
+        }
+    }
+    return NULL;
+}
+
+const struct agreed_group *agreement_find(const struct agreement *agreement,
+                                          const struct xxh128 *group)
+{
+    return find_proven(agreement, group);
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct xxh128)); /* the key comes first in what is sorted here */
+}
+
+const struct agreed_tensor *agreed_find(const struct agreed_group *group, const struct xxh128 *key)
+{
+    return group && group->count > 0
+               ? bsearch(key, group->tensors, group->count, sizeof *group->tensors, compare_keys)
+               : NULL;
+}
+
+bool agreement_covers(const struct agreement *agreement, const struct held_group *group)
+{
+    const struct agreed_group *agreed = agreement_find(agreement, &group->key);
+    return agreed && agreed->trusted &&
+           memcmp(&agreed->list_hash, &group->list_hash, sizeof group->list_hash) == 0;
+}
+
+int agreement_check_losses(const struct agreement *agreement, const struct held_group *group,
+                           const struct held *held, uint32_t rank, struct diag *diag)
+{
+    const struct agreed_group *agreed = agreement_find(agreement, &group->key);
+    struct xxh128 *now = agreed ? malloc((group->tensor_count + 1) * sizeof *now) : NULL;
+    int rc = 0;
+    if (!agreed) {
+        return 0;
+    }
+    if (!now) {
+        return no_memory(diag);
+    }
+    for (uint32_t i = 0; i < group->tensor_count; i++) {
+        now[i] = held->keys[group->tensors[i]];
+    }
+    qsort(now, group->tensor_count, sizeof *now, compare_keys);
+    for (uint32_t i = 0; i < agreed->count && rc == 0; i++) {
+        const struct agreed_tensor *tensor = &agreed->tensors[i];
+        if (tensor->wrote &&
+            !bsearch(&tensor->key, now, group->tensor_count, sizeof *now, compare_keys)) {
+            rc = diag_set(diag, CAIRN_E_LIST_MISMATCH,
+                          "rank %u no longer has tensor '%.160s' as it was (same dtype, shape and "
+                          "boxes), of which it was to write a part while other ranks still have "
+                          "it: save again, the ranks will agree anew",
+                          rank, tensor->name);
+        }
+    }
+    free(now);
+    return rc;
+}
+
+/* Its place in that division, proven or not; NULL: this rank took no part in it. */
+static const struct agreed_tensor *find_division(const struct agreement *agreement,
+                                                 const struct xxh128 *group,
+                                                 const struct xxh128 *key, uint64_t division)
+{
+    list_each (node, &agreement->groups) {
+        const struct agreed_group *agreed = list_item(node, struct agreed_group, link);
+        const struct agreed_tensor *tensor =
+            memcmp(&agreed->key, group, sizeof *group) == 0 ? agreed_find(agreed, key) : NULL;
+        if (tensor && tensor->division == division) {
+            return tensor;
+        }
+    }
+    return NULL;
+}
+
+/* --- a save's share -------------------------------------------------------------- */
+
+struct bucket {
+    uint32_t group, bytes; /* the writers: bits; bytes 0: the whole group */
+    const uint8_t *bits;
+    struct split split; /* total_bytes grows */
+};
+
+struct builder {
+    struct share *share;
+    const struct registered *set;
+    const struct held *held;
+    struct bucket *buckets;
+    uint32_t bucket_count, last;
+    uint32_t *bucket_of; /* by tensor; UINT32_MAX: its place is final */
+    struct diag *diag;
+};
+
+static uint32_t count_bits(const uint8_t *bits, uint32_t bytes, uint32_t below)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < below && i / 8 < bytes; i++) {
+        count += (bits[i / 8] >> (i % 8)) & 1;
+    }
+    return count;
+}
+
+static bool has_bit(const uint8_t *bits, uint32_t bytes, uint32_t at)
+{
+    return at / 8 < bytes && ((bits[at / 8] >> (at % 8)) & 1) != 0;
+}
+
+/* row NULL: the whole group. */
+static uint32_t find_bucket(struct builder *builder, uint32_t group_idx,
+                            const struct agree_row *row)
+{
+    const struct held_group *group = &builder->held->groups[group_idx];
+    uint32_t bytes = row ? row->bytes : 0;
+    for (uint32_t n = 0; n < builder->bucket_count; n++) {
+        uint32_t i = (builder->last + n) % builder->bucket_count;
+        const struct bucket *bucket = &builder->buckets[i];
+        if (bucket->group == group_idx && bucket->bytes == bytes &&
+            (bytes == 0 || memcmp(bucket->bits, row->bits, bytes) == 0)) {
+            builder->last = i;
+            return i;
+        }
+    }
+    struct bucket *bucket = &builder->buckets[builder->bucket_count];
+    *bucket = (struct bucket){.group = group_idx,
+                              .bytes = bytes,
+                              .bits = row ? row->bits : NULL,
+                              .split = {.member = group->member, .members = group->members}};
+    if (row) {
+        bucket->split.member = count_bits(row->bits, bytes, group->member);
+        bucket->split.members = count_bits(row->bits, bytes, 8 * bytes);
+    }
+    builder->last = builder->bucket_count++;
+    return builder->last;
+}
+
+static const struct agree_row *find_row(const struct agree_rule *rule, const struct xxh128 *key)
+{
+    return rule->row_count == 0
+               ? NULL
+               : bsearch(key, rule->rows, rule->row_count, sizeof *rule->rows, compare_keys);
+}
+
+static int place(struct builder *builder, uint32_t t, uint32_t bucket_idx)
+{
+    struct bucket *bucket = &builder->buckets[bucket_idx];
+    uint64_t bytes = registered_bytes(&builder->set->tensors[t]);
+    builder->bucket_of[t] = bucket_idx;
+    builder->share->tensors[t].at = bucket->split.total_bytes;
+    if (bytes == UINT64_MAX ||
+        !add_u64(bucket->split.total_bytes, bytes, &bucket->split.total_bytes)) {
+        return diag_set(builder->diag, CAIRN_E_TOO_LARGE, "tensors of more than 2^64 bytes");
+    }
+    return 0;
+}
+
+/* from NULL: others write it. */
+static void take_place(struct builder *builder, uint32_t t, const struct agreed_tensor *from,
+                       uint64_t division)
+{
+    static const struct share_tensor nothing;
+    builder->share->tensors[t] = from ? from->place : nothing;
+    builder->share->tensors[t].division = division;
+}
+
+static int place_shared(struct builder *builder, uint32_t t, const struct agreement *agreement,
+                        const struct agree_rule *rules)
+{
+    uint32_t group_idx = builder->held->group_of[t];
+    const struct held_group *group = &builder->held->groups[group_idx];
+    const struct agree_rule *rule = &rules[group_idx];
+    const struct xxh128 *key = &builder->held->keys[t];
+    const struct agree_row *row = find_row(rule, key);
+    const struct agreed_tensor *proven =
+        rule->keep ? agreed_find(agreement_find(agreement, &group->key), key) : NULL;
+    if (row && row->division != 0) {
+        take_place(builder, t, find_division(agreement, &group->key, key, row->division),
+                   row->division);
+        return 0;
+    }
+    if (proven) {
+        take_place(builder, t, proven, proven->division);
+        return 0;
+    }
+    if (row && !has_bit(row->bits, row->bytes, group->member)) {
+        take_place(builder, t, NULL, rule->anew);
+        return 0;
+    }
+    builder->share->tensors[t].division = rule->anew;
+    return place(builder, t, find_bucket(builder, group_idx, row));
+}
+
+/* This rank's only: a bucket of its own. */
+static int place_alone(struct builder *builder, uint32_t t)
+{
+    uint64_t bytes = registered_bytes(&builder->set->tensors[t]);
+    builder->share->tensors[t] =
+        (struct share_tensor){.split = {.total_bytes = bytes, .member = 0, .members = 1}, .at = 0};
+    return bytes == UINT64_MAX
+               ? diag_set(builder->diag, CAIRN_E_TOO_LARGE, "tensors of more than 2^64 bytes")
+               : 0;
+}
+
+int share_init_agreed(struct share *share, const struct agree_terms *terms, struct diag *diag)
+{
+    uint32_t count = (uint32_t)terms->set->tensor_count;
+    struct builder builder = {.share = share, .set = terms->set, .held = terms->held, .diag = diag};
+    memset(share, 0, sizeof *share);
+    scratch_init(&share->scratch, AGREED_BYTES_MAX);
+    share->tensor_count = count;
+    share->tensors = scratch_array(&share->scratch, count + 1, sizeof *share->tensors);
+    builder.buckets = scratch_array(&share->scratch, count + 1, sizeof *builder.buckets);
+    builder.bucket_of = scratch_array(&share->scratch, count + 1, sizeof *builder.bucket_of);
+    int rc = share->tensors && builder.buckets && builder.bucket_of ? 0 : no_memory(diag);
+    for (uint32_t t = 0; t < count && rc == 0; t++) {
+        builder.bucket_of[t] = UINT32_MAX;
+        rc = terms->held->group_of[t] == HELD_ALONE
+                 ? place_alone(&builder, t)
+                 : place_shared(&builder, t, terms->agreement, terms->rules);
+    }
+    for (uint32_t t = 0; t < count && rc == 0; t++) {
+        if (builder.bucket_of[t] != UINT32_MAX) {
+            share->tensors[t].split = builder.buckets[builder.bucket_of[t]].split;
+        }
+    }
+    if (rc != 0) {
+        share_fini(share);
+    }
+    return rc;
+}
+
+/* --- learning -------------------------------------------------------------------- */
+
+static int copy_tensors(struct agreed_group *agreed, const struct held_group *group,
+                        const struct agree_news *news)
+{
+    agreed->tensors =
+        scratch_array(&agreed->scratch, group->tensor_count + 1, sizeof *agreed->tensors);
+    if (!agreed->tensors) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < group->tensor_count; i++) {
+        uint32_t t = group->tensors[i];
+        const char *name = news->set->tensors[t].name;
+        agreed->tensors[i] =
+            (struct agreed_tensor){.key = news->held->keys[t],
+                                   .name = scratch_string(&agreed->scratch, strlen(name), name),
+                                   .place = news->share->tensors[t],
+                                   .division = news->share->tensors[t].division,
+                                   .wrote = news->wrote[t]};
+        if (!agreed->tensors[i].name) {
+            return CAIRN_E_NO_MEMORY;
+        }
+    }
+    agreed->count = group->tensor_count;
+    qsort(agreed->tensors, agreed->count, sizeof *agreed->tensors, compare_keys);
+    return 0;
+}
+
+int agreement_set(struct agreement *agreement, uint32_t group_idx, const struct agree_news *news)
+{
+    const struct held_group *group = &news->held->groups[group_idx];
+    struct agreed_group *agreed = calloc(1, sizeof *agreed);
+    if (!agreed) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    agreed->key = group->key;
+    agreed->list_hash = group->list_hash;
+    agreed->state = AGREED_PENDING;
+    agreed->save = news->save;
+    scratch_init(&agreed->scratch, AGREED_BYTES_MAX);
+    list_add_tail(&agreement->groups, &agreed->link);
+    int rc = copy_tensors(agreed, group, news);
+    if (rc != 0) {
+        free_group(agreed);
+    }
+    return rc;
+}
+
+/* Older ones of the group that cannot become anything any more go with it. */
+static void prove(struct agreement *agreement, struct agreed_group *agreed, uint64_t open_id)
+{
+    list_each_safe (node, &agreement->groups) {
+        struct agreed_group *other = list_item(node, struct agreed_group, link);
+        bool older = other->save < agreed->save && other->state != AGREED_PENDING;
+        if (older && memcmp(&other->key, &agreed->key, sizeof other->key) == 0) {
+            free_group(other);
+        }
+    }
+    if (find_proven(agreement, &agreed->key)) {
+        free_group(agreed); /* a newer save was committed before this one */
+        return;
+    }
+    agreed->state = AGREED_PROVEN;
+    agreed->trusted = true;
+    for (uint32_t i = 0; i < agreed->count; i++) {
+        agreed->tensors[i].division =
+            agreed->tensors[i].division == 0 ? open_id : agreed->tensors[i].division;
+    }
+}
+
+/* One group's doubtful entries are bounded: the oldest goes. */
+static void doubt(struct agreement *agreement, struct agreed_group *agreed)
+{
+    struct agreed_group *oldest = NULL;
+    unsigned count = 0;
+    agreed->state = AGREED_DOUBT;
+    list_each (node, &agreement->groups) {
+        struct agreed_group *other = list_item(node, struct agreed_group, link);
+        if (other->state == AGREED_DOUBT &&
+            memcmp(&other->key, &agreed->key, sizeof other->key) == 0) {
+            oldest = oldest ? oldest : other;
+            count++;
+        }
+    }
+    if (count > DOUBTS_MAX) {
+        free_group(oldest);
+    }
+}
+
+static struct agreed_group *find_pending(const struct agreement *agreement, uint64_t save)
+{
+    list_each (node, &agreement->groups) {
+        struct agreed_group *group = list_item(node, struct agreed_group, link);
+        if (group->state == AGREED_PENDING && group->save == save) {
+            return group;
+        }
+    }
+    return NULL;
+}
+
+void agreement_learn(struct agreement *agreement, const struct agree_end *end)
+{
+    bool distrust = end->status == CAIRN_E_LIST_MISMATCH || end->status == CAIRN_E_COVERAGE;
+    struct agreed_group *group;
+    while ((group = find_pending(agreement, end->save)) != NULL) {
+        if (end->status == 0) {
+            prove(agreement, group, end->open_id);
+        } else if (end->is_known) {
+            free_group(group);
+        } else {
+            doubt(agreement, group);
+        }
+    }
+    if (distrust) {
+        list_each (node, &agreement->groups) {
+            list_item(node, struct agreed_group, link)->trusted = false;
+        }
+    }
+    agreement->failures = distrust           ? agreement->failures + 1
+                          : end->status == 0 ? 0
+                                             : agreement->failures;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * held: what a rank holds together with others: the groups of a registered set, each with its
+ * tensors in order, and the keys by which ranks compare them (PROTOCOL.md 5, who writes what).
+ * Pure.
+ */
+#ifndef CAIRN_SHARE_HELD_H
+#define CAIRN_SHARE_HELD_H
+
+#include "share/registered.h"
+
+#define HELD_ALONE UINT32_MAX
+
+struct held_group {
+    const uint32_t *ranks; /* the set's */
+    uint32_t members, member;
+    struct xxh128 key, list_hash;
+    uint32_t tensor_count;
+    uint32_t *tensors; /* indices in the set, ascending */
+};
+
+struct held {
+    struct scratch scratch;
+    uint32_t group_count;
+    struct held_group *groups; /* of two ranks or more */
+    uint32_t *group_of;        /* by tensor; HELD_ALONE: this rank's only */
+    struct xxh128 *keys;       /* by tensor */
+};
+
+/* Lends from the set. TOO_LARGE (groups), NO_MEMORY. */
+int MUST_USE held_init(struct held *held, const struct registered *set, struct diag *diag);
+void held_fini(struct held *held); /* a zeroed one is fine */
+
+#endif
