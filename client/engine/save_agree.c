@@ -404,6 +404,7 @@ void save_agree_end(struct save *save)
     save_agree_down(save);
     struct agree_end end = {.save = save->number,
                             .open_id = save->open_id,
+                            .held = save->laid_out ? &save->agree.held : NULL,
                             .status = save->status,
                             .is_known = save->status != CAIRN_E_OUTCOME_UNKNOWN};
     agreement_learn(&save->engine->agreement, &end);

@@ -380,6 +380,22 @@ static struct agreed_group *find_pending(const struct agreement *agreement, uint
     return NULL;
 }
 
+/* This rank held nothing of the group in a save that was committed: what the others agreed then is
+ * not known here. */
+static void forget_others(struct agreement *agreement, const struct agree_end *end)
+{
+    list_each_safe (node, &agreement->groups) {
+        struct agreed_group *group = list_item(node, struct agreed_group, link);
+        bool held = group->save > end->save;
+        for (uint32_t g = 0; g < end->held->group_count && !held; g++) {
+            held = memcmp(&end->held->groups[g].key, &group->key, sizeof group->key) == 0;
+        }
+        if (!held) {
+            free_group(group);
+        }
+    }
+}
+
 void agreement_learn(struct agreement *agreement, const struct agree_end *end)
 {
     bool distrust = end->status == CAIRN_E_LIST_MISMATCH || end->status == CAIRN_E_COVERAGE;
@@ -392,6 +408,9 @@ void agreement_learn(struct agreement *agreement, const struct agree_end *end)
         } else {
             doubt(agreement, group);
         }
+    }
+    if (end->status == 0 && end->held) {
+        forget_others(agreement, end);
     }
     if (distrust) {
         list_each (node, &agreement->groups) {

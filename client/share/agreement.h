@@ -93,6 +93,7 @@ int MUST_USE agreement_set(struct agreement *agreement, uint32_t group,
  * trusted before the next verdict. is_known: it was not committed, for sure. */
 struct agree_end {
     uint64_t save, open_id;
+    const struct held *held; /* its lists; NULL: it wrote none */
     int status;
     bool is_known;
 };
