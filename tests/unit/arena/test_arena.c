@@ -108,6 +108,50 @@ static void what_is_retired_is_not_used_again(void **state)
     arena_free(arena);
 }
 
+/* Goal: room for as many saves as were asked for, within the bound; by default for one, or two
+ * where a bound allows it. */
+static void it_has_room_for_so_many_saves(void **state)
+{
+    static const struct {
+        uint64_t max_bytes, expected;
+        unsigned snapshots;
+    } cases[] = {{0, 1, 0}, {0, 3, 3}, {8 << 20, 2, 0}, {8 << 20, 3, 3}, {8 << 20, 8, 20}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct arena *arena;
+        assert_int_equal(arena_new(cases[i].max_bytes, &arena, NULL), 0);
+        arena_set_snapshots(arena, cases[i].snapshots);
+        assert_int_equal(arena_reserve(arena, 1 << 20, NULL), 0);
+        assert_true(arena_bytes(arena) >= cases[i].expected << 20);
+        assert_true(arena_bytes(arena) < (cases[i].expected << 20) + (2 << 20));
+        assert_int_equal(arena_max_bytes(arena), cases[i].max_bytes);
+        arena_free(arena);
+    }
+}
+
+/* Goal: what pages it has is known and named, whatever the machine gives; the memory is aligned for
+ * huge ones, also behind odd lengths, and all of it is there. */
+static void its_pages_have_a_name(void **state)
+{
+    (void)state;
+    for (uint64_t bytes = 2 << 20; bytes <= 9 << 20; bytes += (1 << 20) + 4096) {
+        struct arena *arena = make(0, bytes);
+        uint8_t *extent = arena_take(arena, bytes);
+        assert_non_null(extent);
+        assert_int_equal((uintptr_t)extent % (2 << 20), 0);
+        assert_true(strlen(arena_pages_name(arena_pages(arena))) > 0);
+        unsigned char *resident = calloc(1, arena_bytes(arena) / 4096);
+        assert_int_equal(mincore(extent, arena_bytes(arena), resident), 0);
+        for (uint64_t i = 0; i < arena_bytes(arena) / 4096; i++) {
+            assert_int_equal(resident[i] & 1, 1);
+        }
+        free(resident);
+        memset(extent, 7, bytes);
+        arena_give(arena, extent);
+        arena_free(arena);
+    }
+}
+
 static void the_memfd_is_sealed(void **state)
 {
     struct arena *arena = make(0, 8192);
@@ -148,6 +192,8 @@ int main(void)
         cmocka_unit_test(the_bound_is_an_error_that_names_it),
         cmocka_unit_test(it_grows_only_when_nothing_is_out),
         cmocka_unit_test(what_is_retired_is_not_used_again),
+        cmocka_unit_test(it_has_room_for_so_many_saves),
+        cmocka_unit_test(its_pages_have_a_name),
         cmocka_unit_test(the_memfd_is_sealed),
         cmocka_unit_test(a_child_has_no_arena),
     };
