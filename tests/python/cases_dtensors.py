@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases for ranks.py: single DTensors of known values in many placements."""
 
+import warnings
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -117,3 +120,67 @@ def differ(rank, world, url):
     layers = torch.nn.ModuleDict({f"stage{rank}": torch.nn.Linear(2, 2)})
     with pytest.raises(cairn.UnsupportedError, match=r"model\.stage0\.bias: rank 0 has this tensor, rank 1 has not"):
         Checkpointer(url, {"model": layers})
+
+
+class Average:
+    """An EMA that somebody wrote: a state_dict with DTensors in it."""
+
+    def __init__(self, tensors):
+        self.shadow = tensors
+
+    def state_dict(self):
+        return {"decay": 0.9, "shadow": self.shadow}
+
+    def load_state_dict(self, state):
+        self.shadow = state["shadow"]
+
+
+def objects(rank, world, url):
+    """DTensors in an object's state, in per_rank (refused), and parameters that are not sharded at the moment."""
+    mesh = init_device_mesh("cpu", (world,))
+    average = Average({"w": cut(torch.arange(10.0).reshape(5, 2), (Shard(0),), mesh)})
+    with Checkpointer(url, {"ema": average}, on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+        average.shadow["w"].to_local().zero_()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ck.restore()
+        assert isinstance(average.shadow["w"], DTensor)
+        assert_same(average.shadow["w"].full_tensor(), torch.arange(10.0).reshape(5, 2))
+    with Checkpointer(url + "-own", {"own": cairn.torch.per_rank(average.shadow)}) as ck:
+        with pytest.raises(cairn.UnsupportedValueError, match=r"own\.w: a sharded tensor cannot belong to one rank"):
+            ck.save(1)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Linear(3, 5))
+    fully_shard(model[0])
+    fully_shard(model)
+    wanted = {name: p.full_tensor().detach() for name, p in model.named_parameters()}
+    with torch.no_grad():
+        model(torch.ones(1, 5))
+    assert not isinstance(model[1].weight, DTensor)  # the root stays whole after a forward pass alone
+    with Checkpointer(url + "-whole", {"model": model}, on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+        with torch.no_grad():
+            model(torch.ones(1, 5))
+        ck.restore()
+    assert_same({name: p.full_tensor().detach() for name, p in model.named_parameters()}, wanted)
+
+
+class LocalOptimizer(torch.optim.Optimizer):
+    """Keeps plain tensors of its shard's shape."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["buf"] = torch.zeros_like(p.to_local())
+
+
+def plain_state_beside_a_shard(rank, world, url):
+    model = torch.nn.Linear(5, 4)
+    fully_shard(model)
+    optimizer = LocalOptimizer(model.parameters())
+    optimizer.step()
+    with Checkpointer(url, {"model": model, "optim": optimizer}) as ck:
+        with pytest.raises(cairn.UnsupportedValueError, match=r"optim\.model\.weight: the optimizer keeps a plain tensor"):
+            ck.save(1)

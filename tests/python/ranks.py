@@ -46,7 +46,7 @@ class Ranks:
             process.stdin.write(json.dumps([case, arguments]) + "\n")
             process.stdin.flush()
 
-    def answers(self, timeout=150):
+    def answers(self, timeout=300):
         """What the ranks answered; AssertionError with all texts when one failed."""
         import threading
         watch = threading.Timer(timeout, self.kill)

@@ -115,3 +115,11 @@ def test_torch_point_08_what_no_rank_holds_is_refused(url, ranks4):
 
 def test_torch_point_09_models_that_differ_are_refused_by_name(url, ranks2):
     ranks2.run("cases_dtensors.differ", url=url)
+
+
+def test_dtensors_in_objects_and_gathered_parameters(url, ranks2):
+    ranks2.run("cases_dtensors.objects", url=url)
+
+
+def test_a_plain_state_beside_a_shard_is_refused(url, ranks2):
+    ranks2.run("cases_dtensors.plain_state_beside_a_shard", url=url)

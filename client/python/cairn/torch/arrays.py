@@ -181,6 +181,13 @@ def _bytes_of(array: Any) -> torch.Tensor:
     return array.view(torch.uint8)
 
 
+def clone(array: Any) -> Any:
+    """The same bits in memory of its own."""
+    if isinstance(array, Sharded):
+        return array.with_local(array.local.detach().clone())
+    return array.detach().clone() if isinstance(array, torch.Tensor) else array.copy()
+
+
 def same_bits(a: Any, b: Any) -> bool:
     """Equal bit for bit: NaNs and signs of zero count."""
     if a is b:

@@ -61,7 +61,7 @@ def flat_params(key: str, model: torch.nn.Module, layouts: Layouts) -> Iterator[
 
 def _of_handle(path: str, module: Any, handle: Any, layouts: Layouts) -> Iterator[FlatParam]:
     flat = handle.flat_param
-    if not handle.is_sharded(flat):
+    if not handle.is_sharded(flat) or getattr(handle, "_skipped_use_sharded_views", False):
         raise UnsupportedValueError.of(f"{path}: FSDP has gathered its parameters (a forward pass without backward came "
                                        "last); save and restore after a training step, or before the first forward pass")
     shard_ranks = dist.get_process_group_ranks(handle.process_group)

@@ -15,12 +15,12 @@ import torch
 from .. import tree
 from ..errors import CairnError, FormatError, InvalidError, MissingTensorError, UnsupportedValueError
 from ..tree import At, Deferred, Ref
-from . import arrays
+from . import arrays, sharded
 from .naming import Names, Walk
 from .optim import OptimizerState
 from .part import CairnWarning, Part
 from .plan import Plan
-from .sharded import Layouts, is_sharded
+from .sharded import Layouts, Sharded, is_sharded
 from .special import Planned, is_special
 
 
@@ -135,8 +135,20 @@ class ObjectState(Part):
         if "value" not in stored:
             raise FormatError.of(f"{self.key}: the stored state has no 'value': it was written by another version")
         self._stored = stored["value"]
-        for ref in tree.refs(self._stored):
-            plan.want(ref, coordinate=self.coordinate)
+        refs = list(tree.refs(self._stored))
+        live = self._live_arrays() if refs else {}
+        for ref in refs:  # into new memory, for load_state_dict; sharded where the live state is
+            array = live.get(ref.name, (None, None))[1]
+            fresh = sharded.like(array, array.dtype) if isinstance(array, Sharded) and arrays.fits(ref, array) else None
+            plan.want(ref, coordinate=self.coordinate, fresh=fresh)
+
+    def _live_arrays(self) -> dict:
+        live = arrays.Collector(self.layouts, self.coordinate)
+        try:
+            tree.encode(self._state(), self.key, live)
+        except CairnError:
+            pass  # it holds more than can be stored; what was met so far is used
+        return live.arrays
 
     def _resolved(self, plan: Plan) -> Any:
         return tree.resolve(self._stored, lambda ref: plan.get(ref, self.coordinate))
@@ -145,8 +157,7 @@ class ObjectState(Part):
         self._before = arrays.Collector(self.layouts, self.coordinate)
         # The bytes before load_state_dict may keep or change what it is given.
         self._bytes = tree.encode(self._resolved(plan), self.key, self._before)
-        self._copies = {name: array.clone() if isinstance(array, torch.Tensor) else array.copy()
-                        for name, (_, array) in self._before.arrays.items()}
+        self._copies = {name: arrays.clone(array) for name, (_, array) in self._before.arrays.items()}
         self._load(self._resolved(plan))
 
     def verify(self, plan: Plan) -> None:
