@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 import cairn
 from bed import assert_same
@@ -125,3 +126,62 @@ def annotate(rank, world, url):
             ck.annotate(5, metrics={"eval": 1.0})
     with cairn.Client(url, read_only=True) as client:
         return [rank, {key: float(value) for key, value in client.list()[0].metrics.items()}, client.list()[0].tags]
+
+
+def identity(rank, world, url, launch):
+    """What an elastic agent sets says nothing: the counts differ between ranks, the names are the same for two
+    launches. The token is one for all ranks and another for each launch."""
+    os.environ.update(TORCHELASTIC_RUN_ID="none", TORCHELASTIC_RESTART_COUNT=str(rank), GROUP_RANK=str(rank))
+    try:
+        with Checkpointer(url, {"n": torch.ones(2)}, on_error="raise") as ck:
+            restored = ck.restore()
+            return [restored and restored.step, ck.save(launch).durable.result(60).term]
+    finally:
+        for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK"):
+            del os.environ[name]
+
+
+def stalled(rank, world, url):
+    """A job that hangs while its successor, of the same names, has taken over: it wakes up and is fenced, all ranks."""
+    old = Checkpointer(url, {"n": torch.ones(2)}, on_error="warn")
+    old.save(10).durable.result(60)
+    with Checkpointer(url, {"n": torch.ones(2)}, on_error="raise") as new:
+        assert new.restore().step == 10
+        new.save(11).durable.result(60)
+    dist.barrier()
+    with pytest.raises(cairn.FencedError):
+        old.save(11).durable.result(60)
+    with pytest.raises(cairn.FencedError):
+        old.save(12)
+    with pytest.raises(cairn.FencedError):
+        old.close()
+    dist.barrier()
+
+
+def shards(world):
+    mesh = init_device_mesh("cpu", (world,))
+    return DTensor.from_local(torch.zeros(1000), mesh, [Shard(0)], run_check=False)
+
+
+def shards_save(rank, world, url):
+    tensor = shards(world)
+    with Checkpointer(url, {"x": {"t": tensor}}, on_error="raise") as ck:
+        for step in range(3):
+            tensor.to_local().fill_(step * 10 + rank)
+            ck.save(step).durable.result(60)
+
+
+def shards_restore(rank, world, url):
+    """One rank's part of the newest is damaged: all take the one before. Asked for by number: an error on all, and the
+    state is unusable until a restore that ends well."""
+    tensor = shards(world)
+    with Checkpointer(url, {"x": {"t": tensor}}, on_error="raise") as ck:
+        restored = ck.restore()
+        assert (restored.step, restored.fell_back) == (1, True), restored
+        assert tensor.to_local().unique().tolist() == [10 + rank]
+        with pytest.raises(cairn.CairnError):
+            ck.restore(2)
+        dist.barrier()
+        assert ck.restore(0).step == 0
+        assert tensor.to_local().unique().tolist() == [rank]
+        ck.save(7).durable.result(60)

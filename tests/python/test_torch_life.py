@@ -74,3 +74,23 @@ def test_rule_05_a_failure_on_one_rank_fails_the_save_on_all(url, ranks2):
 def test_annotate(url, ranks2):
     for _, metrics, tags in ranks2.run("cases_life.annotate", url=url)[:1]:
         assert metrics == {"loss": 2.0, "eval": 0.5} and list(tags) == ["best"]
+
+
+def test_torch_point_01_an_attempt_is_not_what_torchrun_calls_it(url, ranks2):
+    assert ranks2.run("cases_life.identity", url=url, launch=1) == [[None, 1], [None, 1]]
+    assert ranks2.run("cases_life.identity", url=url, launch=2) == [[1, 2], [1, 2]]
+    ranks2.run("cases_life.stalled", url=url)
+
+
+def test_torch_point_02_ranks_restore_the_same_step(own_daemon, ranks4):
+    """Only one rank reads the damaged object; all go back to the same step."""
+    url = own_daemon.url("damaged")
+    ranks4.run("cases_life.shards_save", url=url)
+    found = [path for path in own_daemon.store.rglob("3-*") if path.parent.parent.name == "objects"
+             and path.parent.name == "1-2"]
+    assert len(found) == 1, sorted(map(str, own_daemon.store.rglob("*")))
+    found[0].chmod(0o600)
+    data = bytearray(found[0].read_bytes())
+    data[100] ^= 1
+    found[0].write_bytes(data)
+    ranks4.run("cases_life.shards_restore", url=url)
