@@ -76,6 +76,7 @@ void world_server_start(struct world *world)
                                     .dead_after_ms = 2000,
                                     .login_ms = 5000,
                                     .grant_idle_ms = 5000,
+                                    .buffer_bytes = world->buffer_bytes,
                                     .rank_grace_ms = world->rank_grace_ms,
                                     .part_bytes_total = MIB(16),
                                     .agent = "cairnd test"};

@@ -53,6 +53,7 @@ struct world {
     unsigned down; /* steps of the server's end that are done */
     uint32_t world_size;
     uint64_t arena_bytes;   /* of ranks that start from now on; 0: no bound */
+    uint32_t buffer_bytes;  /* of servers that start from now on: a payload at most; 0: 4 MiB */
     uint32_t rank_grace_ms; /* of servers that start from now on; 0: none */
     unsigned snapshots;     /* that their arenas have room for; 0: the default */
     bool eager;             /* their tensor optim.exp_avg is copied at once in lazy saves */
