@@ -229,3 +229,17 @@ void engine_close(struct engine *engine, void (*done)(void *user), void *user)
     link_stop(&engine->link);
     engine_op_gone(engine);
 }
+
+void engine_name_failure(const struct engine *engine, uint64_t step, struct diag *diag)
+{
+    const struct engine_options *options = &engine->options;
+    if (options->viewer) {
+        return;
+    }
+    if (strstr(diag->text, "step ")) {
+        diag_add(diag, "rank %u of %u", options->rank, options->world_size);
+    } else {
+        diag_add(diag, "rank %u of %u, step %llu", options->rank, options->world_size,
+                 (unsigned long long)step);
+    }
+}

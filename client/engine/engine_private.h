@@ -79,6 +79,8 @@ void engine_prepare_wake(struct engine *engine);
 void engine_prepare_drop(struct engine *engine);
 void engine_log_arena(const struct engine *engine); /* it was made, or made larger */
 struct layout_options engine_layout_options(const struct engine *engine);
+/* Puts this rank, and the step where the text has none, in front of the text of a failure. */
+void engine_name_failure(const struct engine *engine, uint64_t step, struct diag *diag);
 /* Deadlines beyond a year are a year, so that sums of times cannot overflow. */
 uint64_t engine_cut_deadline(uint64_t deadline_ms);
 uint64_t engine_ms_left(const struct engine *engine, uint64_t end_ms);

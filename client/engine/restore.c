@@ -619,6 +619,9 @@ static void on_deliver(struct post *post)
     registered_unref(restore->set);
     free(restore);
     user->impl = NULL;
+    if (status != 0 && user->id.term != 0) {
+        engine_name_failure(engine, user->id.step, &user->diag);
+    }
     user->on_done(user, status);
     engine_op_gone(engine);
 }

@@ -231,6 +231,14 @@ static bool is_refused_for_now(const struct save *save)
     return code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN;
 }
 
+/* Nothing else goes on over this connection, which may still be good for it. */
+static bool is_alone(const struct save *save)
+{
+    const struct engine *engine = save->engine;
+    return engine->saves.next == &save->link && engine->saves.prev == &save->link &&
+           list_is_empty(&engine->restores) && list_is_empty(&engine->calls);
+}
+
 /* ERROR for the moment: again a little later. True: that was it. */
 static bool is_for_the_moment(struct save *save)
 {
@@ -239,6 +247,12 @@ static bool is_for_the_moment(struct save *save)
     }
     timer_start(&save->retry, SAVE_RETRY_MS);
     save_move(save, SV_LINK);
+    struct engine *engine = save->engine;
+    if (save->answer.code == CAIRN_E_SHUTTING_DOWN && engine->options.url.server_count > 1 &&
+        is_alone(save)) {
+        link_reset(&engine->link, CAIRN_E_CONNECTION_LOST,
+                   "the server is stopping: another one of the URL is tried");
+    }
     return true;
 }
 
@@ -745,6 +759,10 @@ static void on_deliver(struct post *post)
     bool released = save->tell_released, staged = save->tell_staged, done = save->tell_done;
     int status = save->status, staged_status = save->staged_status;
     save->tell_staged = save->tell_released = false;
+    if (status != 0 && !save->named) {
+        save->named = true;
+        engine_name_failure(engine, user->step, &user->diag);
+    }
     if (done) {
         save_free(save);
         user->impl = NULL;

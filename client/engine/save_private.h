@@ -146,7 +146,7 @@ struct save {
     struct answer answer;
     uint64_t end_ms;
     uint32_t chunk_bytes_seen; /* laid out for this chunk size */
-    bool laid_out, stage_begun, staged, reserving, copying, opened, seal_sent, lost, grace;
+    bool laid_out, stage_begun, staged, reserving, copying, opened, seal_sent, lost, grace, named;
     bool waves;    /* each lot has an extent of its own */
     bool admitted; /* it may wait for its turn: there was room, or its policy is to wait */
     bool watched;  /* the digests before the copy are made, or none are asked for */

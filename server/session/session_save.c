@@ -197,6 +197,23 @@ static void on_opened(struct run_req *req)
     run_snapshot(request->session->run, &request->info);
 }
 
+/* While the server stops: only an opening that is there already, of rank 0 only its own. */
+static void on_found(struct run_req *req)
+{
+    struct request *request = container_of(req, struct request, u.run);
+    const struct msg_open *open = &request->msg.u.open;
+    bool own = request->session->join.rank != 0 || req->verdict.open_id == open->open_id;
+    bool told = req->status == 0 || req->status == CAIRN_E_ABORTED;
+    if ((told && own) || req->status == CAIRN_E_FENCED) {
+        on_opened(req);
+        return;
+    }
+    struct diag diag = DIAG_INIT;
+    int status = diag_set(&diag, CAIRN_E_SHUTTING_DOWN, "the server is stopping: no new save");
+    request_error(request, status, &diag);
+    request_free(request);
+}
+
 /* Tags and metrics as the open entry wants them. */
 static int fill_open(struct request *request, struct entry_open *open)
 {
@@ -230,16 +247,14 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
     if (!request) {
         return 0;
     }
-    if (session->server->stopping) {
-        request_error(request, CAIRN_E_SHUTTING_DOWN, NULL);
-        request_free(request);
-        return 0;
-    }
     session_reap_saves(session);
     const struct msg_open *open = &request->msg.u.open;
     struct run_req *run = &request->u.run;
-    *run = (struct run_req){.done = on_opened, .wait_ms = open->wait_ms};
-    run->event = (struct event){.kind = join->rank == 0 ? EVENT_OPEN : EVENT_FIND_OPEN,
+    /* A server that is stopping opens nothing; who comes back to what is open goes on with it. */
+    bool stopping = session->server->stopping;
+    *run = (struct run_req){.done = stopping ? on_found : on_opened,
+                            .wait_ms = stopping ? 0 : open->wait_ms};
+    run->event = (struct event){.kind = join->rank == 0 && !stopping ? EVENT_OPEN : EVENT_FIND_OPEN,
                                 .token = join->token,
                                 .rank = join->rank,
                                 .world_size = join->world_size,
@@ -247,7 +262,7 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
                                 .id = {.step = open->step},
                                 .parent = open->parent,
                                 .newest_seen = open->newest_seen,
-                                .open_id = open->open_id};
+                                .open_id = join->rank == 0 && stopping ? 0 : open->open_id};
     if (fill_open(request, &run->event.open) != 0) {
         request_error(request, CAIRN_E_NO_MEMORY, NULL);
         request_free(request);

@@ -233,6 +233,35 @@ static void test_stop_lets_open_saves_end(void **state)
     assert_int_equal(peer_last(&peers[0])->msg.u.error.code, CAIRN_E_SHUTTING_DOWN);
 }
 
+/* Goal: who has just come back when the server is told to stop goes on with the save that is open,
+ * and begins no other. */
+static void test_stop_lets_ranks_come_back(void **state)
+{
+    (void)state;
+    assert_true(peer_login(&peers[0]));
+    assert_true(peer_login(&peers[1]));
+    assert_true(peer_open(&peers[0], 10, 77));
+    assert_true(peer_open(&peers[1], 10, 0));
+    peer_drop(&peers[0]);
+    assert_true(peer_login(&peers[0]));
+    rig_stop_begin(&rig, 60000);
+    assert_true(peer_open(&peers[0], 10, 77));
+    assert_int_equal(peers[0].open_id, 77);
+    assert_true(peer_open(&peers[1], 10, 0));
+    const struct peer_reply *reply = peer_ask(&peers[0], peer_open_msg(&peers[0], 10, 78));
+    assert_int_equal(reply->type, MSG_ERROR); /* another opening of the step */
+    assert_int_equal(reply->msg.u.error.code, CAIRN_E_SHUTTING_DOWN);
+    reply = peer_ask(&peers[1], peer_open_msg(&peers[1], 11, 0));
+    assert_int_equal(reply->msg.u.error.code,
+                     CAIRN_E_SHUTTING_DOWN); /* and nothing is waited for */
+    for (unsigned i = 0; i < 2; i++) {
+        assert_true(peer_object(&peers[i], 0, 2));
+        assert_int_equal(peer_seal_all(&peers[i])->type, MSG_SEALED);
+    }
+    assert_committed(&peers[1]);
+    rig_stop_end(&rig);
+}
+
 static void test_stop_ends_when_the_grace_does(void **state)
 {
     (void)state;
@@ -253,6 +282,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_seal_may_be_repeated, setup, teardown),
         cmocka_unit_test_setup_teardown(test_abort_tells_everybody, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_lets_open_saves_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stop_lets_ranks_come_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_ends_when_the_grace_does, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
