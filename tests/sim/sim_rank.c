@@ -178,6 +178,14 @@ uint64_t rank_check_restored(struct sim_rank *rank)
 
 /* --- saves ------------------------------------------------------------------------ */
 
+static void on_released(struct engine_save *save)
+{
+    struct sim_rank_save *slot = container_of(save, struct sim_rank_save, save);
+    if (!save->lazy || slot->staged) {
+        scene_fail(slot->rank->scene, "a save was released %s", slot->staged ? "late" : "unasked");
+    }
+}
+
 static void on_staged(struct engine_save *save, int status)
 {
     struct sim_rank_save *slot = container_of(save, struct sim_rank_save, save);
@@ -225,6 +233,9 @@ bool rank_save(struct sim_rank *rank, struct oracle_save *what, uint64_t deadlin
         slot->save.step = what->step;
         slot->save.deadline_ms = deadline_ms;
         slot->save.set = slot->set;
+        slot->save.lazy = sim_below(rank->scene->sim, 2) == 0;
+        slot->save.watch = slot->save.lazy ? (enum watch_kind)sim_below(rank->scene->sim, 3) : 0;
+        slot->save.on_released = on_released;
         slot->save.on_staged = on_staged;
         slot->save.on_done = on_save_done;
         engine_save_start(rank->engine, &slot->save);
@@ -356,7 +367,9 @@ struct sim_rank *rank_new(struct scene *scene, unsigned job, uint32_t idx,
                                      .reconnect_ms_min = 20,
                                      .reconnect_ms_max = 1000,
                                      .label = "sim"};
-    int status = arena_new(KIB(64), &rank->arena, &diag);
+    /* A third of the ranks cannot hold what they save: it goes in waves. */
+    uint64_t arena_bytes_max = sim_below(scene->sim, 3) == 0 ? KIB(10) : KIB(64);
+    int status = arena_new(arena_bytes_max, &rank->arena, &diag);
     options.arena = rank->arena;
     if (status == 0) {
         const char *url =
