@@ -78,6 +78,7 @@ enum when_full {
 /* --- save: embedded in the caller's op; all inputs borrowed until on_done -------- */
 struct engine_save {
     uint64_t step, deadline_ms;
+    bool full; /* rank 0's counts: refers to no older checkpoint */
     struct registered
         *set; /* a reference is held until on_done; the tensors' memory is read until on_staged */
     enum when_full when_full;

@@ -10,11 +10,13 @@
 #include "engine/engine.h"
 #include "engine/layout.h"
 #include "engine/link.h"
+#include "pack/base_part.h"
 #include "pack/encode_kit.h"
 #include "share/agreement.h"
 
 enum {
     ENGINE_MAGIC = 0x43454e47,
+    ENGINE_BASES = 2,
     ENGINE_WINDOW = 16 /* granted payload buffers that we hold or ask for */
 };
 
@@ -59,7 +61,12 @@ struct engine {
     struct prepare prepare;
     struct encode_kit kit;
     struct hand hand;
+<<<<<<< HEAD
     struct agreement agreement;
+=======
+    struct base_part
+        *bases[ENGINE_BASES]; /* parts that later saves may refer through, newest first */
+>>>>>>> a6dd12b (session, engine: refer to what the base has)
     bool pumping;
 };
 
@@ -102,6 +109,8 @@ void save_check_released(struct save *save);   /* lazy: may its caller go on? */
 /* Somebody gave room back: what rests in a save in waves goes on. */
 void save_room_more(struct save *save);
 struct save *save_of_link(struct list *node);
+/* save_base.c */
+void engine_drop_bases(struct engine *engine);
 /* save_stream.c */
 void save_pump(struct save *save);
 uint64_t save_unsent(const struct save *save); /* payloads that it could use credit for */

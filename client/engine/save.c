@@ -215,6 +215,7 @@ static void ask_open(struct save *save)
                                   .wait_ms = server_deadline_ms(save),
                                   .list_hash = save->set->list_hash}};
     if (first) {
+        open.u.open.full = user->full;
         open.u.open.metadata_bytes = user->metadata_bytes;
         open.u.open.metadata = user->metadata;
         open.u.open.tag_count = user->tag_count;
@@ -276,6 +277,7 @@ static void end_committed(struct save *save)
     atomic_store(&save->user->durable_bytes, atomic_load(&save->user->total_bytes));
     save->status = 0;
     diag_clear(&save->user->diag);
+    save_base_keep(save);
     save_move(save, SV_DRAIN);
 }
 
@@ -320,7 +322,7 @@ static enum sm_result opened(struct save *save)
         save->open_id = opened.open_id;
         save->run_uuid = opened.run_uuid;
         save->opened = true;
-        save->base_known = true;
+        save_base_begin(save, opened.state == CKPT_OPEN ? opened.base : (struct ckpt_id){0});
     }
     if (save->declined.code != 0 && save->status == 0) {
         save_fail(save, save->declined.code, &save->declined); /* now that there is what to abort */
@@ -508,6 +510,7 @@ static enum sm_result on_seal(struct sm *sm)
         save_move(save, SV_HAVE); /* what the server lacks is sent again */
         return SM_AGAIN;
     }
+    engine_drop_bases(save->engine); /* the next save fetches what the server has */
     return fail_with_answer(save, "seal");
 }
 
@@ -648,6 +651,8 @@ static int on_reply(struct request *request, const struct frame *frame, const st
                                                            : err_text(answer->code));
     } else if (msg->type == MSG_OPENED) {
         answer->opened = msg->u.opened;
+        answer->opened.sparse = NULL;
+        save_base_note_sparse(save, &msg->u.opened);
     } else if (msg->type == MSG_HELD) {
         save_stream_held(save, &msg->u.held);
     } else if (msg->type == MSG_OUTCOME) {
@@ -709,13 +714,17 @@ static enum sm_result on_drain(struct sm *sm)
         save->answer.asked = true;
         save_stream_forget(save);
         save_stage_stop(save); /* one that was committed before need not be copied */
+<<<<<<< HEAD
         save_agree_end(save);
+=======
+        save_base_end(save);
+>>>>>>> a6dd12b (session, engine: refer to what the base has)
         timer_stop(&save->retry);
         /* The socket still borrows the arena: it is given a moment. */
         timer_start(&save->timer, SAVE_DRAIN_MS);
     }
-    if (save->copying || save->reserving || save->digests_running > 0 || save->part.running ||
-        save->slots_busy > 0) {
+    if (save->copying || save->reserving || save->fetching || save->digests_running > 0 ||
+        save->part.running || save->slots_busy > 0) {
         return SM_WAIT;
     }
     timer_stop(&save->timer);
@@ -744,6 +753,7 @@ static void save_free(struct save *save)
 {
     list_remove(&save->link);
     registered_unref(save->set);
+    save_base_fini(save);
     buf_fini(&save->part.buf);
     save_agree_fini(save);
     scratch_fini(&save->scratch);

@@ -182,6 +182,10 @@ struct save {
     struct base_part *base; /* NULL: nothing is referred to */
     uint32_t *base_of;      /* by piece: 1 + index of the base's chunk at its place */
     bool base_known;        /* digests may begin */
+    bool fetching;
+    struct engine_call fetch;
+    uint32_t sparse_count;
+    struct object_id *sparse; /* of the base; nothing in them is referred to */
     uint64_t shared_bytes, stored_bytes;
     struct save_digest digests[SAVE_DIGESTS];
     struct save_slot slots[SAVE_SLOTS];
@@ -281,6 +285,14 @@ void save_hand_stage(struct save *save);
 void save_hand_staged(struct save *save); /* need not wait any more */
 /* Memory goes back to the arena, which is retired where the daemon may still read it. */
 void save_hand_give(struct save *save, uint8_t *place);
+
+/* save_base.c */
+/* The opening is there: finds the base (term 0: none), at once or a little later. */
+void save_base_begin(struct save *save, struct ckpt_id id);
+void save_base_note_sparse(struct save *save, const struct msg_opened *opened);
+void save_base_keep(struct save *save); /* committed: the next one's base */
+void save_base_end(struct save *save);  /* gives up fetching; wakes the save when that is over */
+void save_base_fini(struct save *save);
 
 /* save_part.c */
 void save_part_make(struct save *save);

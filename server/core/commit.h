@@ -99,6 +99,8 @@ int MUST_USE state_select(const struct run_state *state, const struct selector *
                           const struct state_commit **ret, struct diag *diag);
 /* NULL when it was never committed, or is forgotten. */
 const struct state_commit *state_commit_find(const struct run_state *state, struct ckpt_id id);
+/* The same, forgotten ones too: what an open save has a claim on stays readable. */
+const struct state_commit *state_commit_known(const struct run_state *state, struct ckpt_id id);
 const struct state_open *state_open_find(const struct run_state *state, struct ckpt_id id);
 /* The term that (token, ordinal) was granted; NULL when none was. */
 const struct state_term *state_term_find(const struct run_state *state, const struct token *token,

@@ -46,6 +46,11 @@ const struct state_commit *state_commit_find(const struct run_state *state, stru
     return commit != NULL && !commit->forgotten ? commit : NULL;
 }
 
+const struct state_commit *state_commit_known(const struct run_state *state, struct ckpt_id id)
+{
+    return commit_any(state, id);
+}
+
 const struct state_open *state_open_find(const struct run_state *state, struct ckpt_id id)
 {
     for (size_t i = 0; i < state->open_count; i++) { /* a handful at most are in flight */

@@ -131,7 +131,8 @@ static void on_state(struct run_snapshot_req *req)
         fail(op, req->status, &req->diag);
         return;
     }
-    commit = state_commit_find(req->state, op->req->id);
+    commit = op->req->claimed ? state_commit_known(req->state, op->req->id)
+                              : state_commit_find(req->state, op->req->id);
     if (!commit) {
         ckpt_text(&op->run->name, op->req->id, text);
         diag_set(&diag, CAIRN_E_NOT_FOUND, "there is no %s: it was not committed, or was forgotten",

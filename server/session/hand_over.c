@@ -197,7 +197,7 @@ static void fill(struct hand_over *hand)
 static void check_and_encode(struct hand_over *hand)
 {
     fill(hand);
-    hand->status = writer_check_part(hand->writer, &hand->part, &hand->diag);
+    hand->status = writer_check_part(hand->writer, &hand->part, NULL, &hand->diag);
     if (hand->status == 0 && hand->part.world_size != hand->options.world_size) {
         hand->status = diag_set(&hand->diag, CAIRN_E_INVALID, "the part says a world of %u",
                                 hand->part.world_size);

@@ -404,7 +404,35 @@ static bool chunk_matches(const struct part_chunk *chunk, const struct envelope 
            memcmp(&envelope->digest, &chunk->digest, sizeof(chunk->digest)) == 0;
 }
 
-int writer_check_part(const struct writer *writer, const struct part *part, struct diag *diag)
+bool writer_has_refs(const struct writer *writer, const struct part *part)
+{
+    for (uint32_t i = 0; i < part->object_count; i++) {
+        if (!writer_owns(writer, &part->objects[i].id)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* NULL: the chunk may be referred to; else why not. */
+static const char *chunk_refused(const struct writer *writer, const struct part_refs *refs,
+                                 const struct object_id *id, const struct part_chunk *chunk)
+{
+    if (!writer_owns(writer, id)) {
+        return !refs                            ? "is of another save, and this one has no base"
+               : part_refs_has(refs, id, chunk) ? NULL
+                                                : "is of another save, and not so in the base";
+    }
+    const struct durable *durable = writer_find_durable(writer, id->sequence);
+    if (!durable) {
+        return "is not durable";
+    }
+    return chunk_matches(chunk, durable_find(durable, chunk->offset)) ? NULL
+                                                                      : "holds another chunk there";
+}
+
+int writer_check_part(const struct writer *writer, const struct part *part,
+                      const struct part_refs *refs, struct diag *diag)
 {
     const struct writer_key *key = &writer->key;
     if (!ckpt_id_equal(part->id, key->id) || part->rank != key->rank ||
@@ -417,14 +445,13 @@ int writer_check_part(const struct writer *writer, const struct part *part, stru
     for (uint32_t i = 0; i < part->chunk_count; i++) {
         const struct part_chunk *chunk = &part->chunks[i];
         const struct object_id *id = &part->objects[chunk->object].id;
-        struct diag ignored;
-        const struct durable *durable =
-            check_id(writer, id, &ignored) == 0 ? writer_find_durable(writer, id->sequence) : NULL;
-        if (!durable || !chunk_matches(chunk, durable_find(durable, chunk->offset))) {
+        const char *why = chunk_refused(writer, refs, id, chunk);
+        if (why) {
             return diag_set(diag, CAIRN_E_INVALID,
-                            "rank %u: chunk %u refers to object %u at %llu, which %s", key->rank, i,
-                            id->sequence, (unsigned long long)chunk->offset,
-                            durable ? "holds another chunk there" : "is not durable");
+                            "rank %u: chunk %u refers to object %u of step %llu@%llu at %llu, "
+                            "which %s",
+                            key->rank, i, id->sequence, (unsigned long long)id->step,
+                            (unsigned long long)id->term, (unsigned long long)chunk->offset, why);
         }
     }
     return 0;

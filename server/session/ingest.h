@@ -14,6 +14,7 @@
 #include "run/run.h"
 #include "session/credit.h"
 #include "session/mapped.h"
+#include "session/part_refs.h"
 #include "wire/msg.h"
 
 struct ingest;
@@ -92,10 +93,12 @@ struct writer_have {
 };
 void writer_have(struct writer *writer, struct writer_have *have);
 
-/* Is every chunk of the part one that was verified here and is durable? INVALID names the first
- * that is not. */
+/* Does the part name objects that are not this writer's? */
+bool writer_has_refs(const struct writer *writer, const struct part *part);
+/* Is every chunk of the part one that was verified here and is durable, or one of the base? refs
+ * NULL: there is no base. INVALID names the first that is not. */
 int MUST_USE writer_check_part(const struct writer *writer, const struct part *part,
-                               struct diag *diag);
+                               const struct part_refs *refs, struct diag *diag);
 
 /* --- hand-over: everything of this writer is here or described; its part follows --- */
 

@@ -114,7 +114,9 @@ static void seal_free(struct request *request)
         server->part_bytes_used -= request->msg.u.seal.part_bytes;
         free(request->u.seal.data);
     }
+    run_fetch_release(&request->u.seal.fetch);
     scratch_fini(&request->u.seal.scratch);
+    scratch_fini(&request->u.seal.base_scratch);
     if (request->u.seal.writer) {
         writer_detach(request->u.seal.writer, NULL);
     }
@@ -172,7 +174,7 @@ static struct store_name part_name(const struct request *request)
     return (struct store_name){.run = request->u.seal.store.name.run,
                                .id = seal->id,
                                .kind = STORE_PART,
-                               .number = request->u.seal.part.rank,
+                               .number = request->session->join.rank,
                                .tag = seal->open_id};
 }
 
@@ -249,20 +251,13 @@ static void check_run(struct work *work)
                     &request->u.seal.part, &request->u.seal.diag);
 }
 
-static void check_done(struct work *work)
+/* Every chunk is one that was verified here, or one of the base. */
+static void check_chunks(struct request *request)
 {
-    struct request *request = container_of(work, struct request, u.seal.work);
     struct session *session = request->session;
-    int status = request->u.seal.status;
-    request->u.seal.running = false;
-    if (!session) {
-        seal_free(request);
-        return;
-    }
-    if (status == 0) {
-        status =
-            writer_check_part(request->u.seal.writer, &request->u.seal.part, &request->u.seal.diag);
-    }
+    const struct part_refs *refs = request->u.seal.refs.base ? &request->u.seal.refs : NULL;
+    int status = writer_check_part(request->u.seal.writer, &request->u.seal.part, refs,
+                                   &request->u.seal.diag);
     if (status == 0 && request->u.seal.part.world_size != session->join.world_size) {
         status = diag_set(&request->u.seal.diag, CAIRN_E_INVALID, "the part says a world of %u",
                           request->u.seal.part.world_size);
@@ -281,9 +276,67 @@ static void check_done(struct work *work)
     store_submit(catalog_store(session->server->options.catalog), &request->u.seal.store);
 }
 
+static void index_run(struct work *work)
+{
+    struct request *request = container_of(work, struct request, u.seal.work);
+    request->u.seal.status = part_refs_init(&request->u.seal.refs, request->u.seal.fetch.part,
+                                            &request->u.seal.base_scratch, &request->u.seal.diag);
+}
+
+static void index_done(struct work *work)
+{
+    struct request *request = container_of(work, struct request, u.seal.work);
+    request->u.seal.running = false;
+    if (!request->session) {
+        seal_free(request);
+    } else if (request->u.seal.status != 0) {
+        seal_fail(request, request->u.seal.status, &request->u.seal.diag);
+    } else {
+        check_chunks(request);
+    }
+}
+
+static void on_base(struct fetch_req *req)
+{
+    struct request *request = container_of(req, struct request, u.seal.fetch);
+    if (req->status != 0) {
+        struct diag diag = req->diag;
+        diag_add(&diag, "the base that the part refers to");
+        seal_fail(request, req->status, &diag);
+        return;
+    }
+    scratch_fini(&request->u.seal.base_scratch);
+    scratch_init(&request->u.seal.base_scratch,
+                 ((size_t)req->part->chunk_count + 1) * sizeof(uint32_t) + KIB(64));
+    request->u.seal.running = true;
+    request->u.seal.work = (struct work){.run = index_run, .done = index_done};
+    work_submit(request->server->options.verify_pool, &request->u.seal.work);
+}
+
+static void check_done(struct work *work)
+{
+    struct request *request = container_of(work, struct request, u.seal.work);
+    request->u.seal.running = false;
+    if (!request->session) {
+        seal_free(request);
+    } else if (request->u.seal.status != 0) {
+        seal_fail(request, request->u.seal.status, &request->u.seal.diag);
+    } else if (request->u.seal.base.term != 0 &&
+               writer_has_refs(request->u.seal.writer, &request->u.seal.part)) {
+        request->u.seal.fetch = (struct fetch_req){.id = request->u.seal.base,
+                                                   .kind = STORE_PART,
+                                                   .number = request->session->join.rank,
+                                                   .claimed = true,
+                                                   .done = on_base};
+        run_fetch(request->session->run, &request->u.seal.fetch);
+    } else {
+        check_chunks(request);
+    }
+}
+
 static void cancel_seal(struct request *request)
 {
-    if (!request->u.seal.running) {
+    if (!request->u.seal.running) { /* or a fetch, which seal_free cancels */
         seal_free(request);
     } else if (request->u.seal.run.submitted) {
         run_cancel(&request->u.seal.run);
@@ -314,6 +367,7 @@ static int take_part(struct request *request, struct session_save *save, struct 
     if (status == 0) {
         scratch_init(&request->u.seal.scratch, save->part_bytes * PART_SCRATCH_FACTOR + KIB(64));
         request->u.seal.writer = writer_hold(save->writer);
+        request->u.seal.base = save->base;
     }
     return status;
 }
@@ -332,6 +386,7 @@ int session_on_seal(struct session *session, uint32_t stream, const struct msg *
         return 0;
     }
     scratch_init(&request->u.seal.scratch, KIB(4));
+    scratch_init(&request->u.seal.base_scratch, KIB(4));
     request->cancel = cancel_seal;
     int status = take_part(request, save, diag);
     if (status != 0) {

@@ -14,6 +14,7 @@
 #include "session/agree.h"
 #include "session/credit.h"
 #include "session/ingest.h"
+#include "session/part_refs.h"
 #include "session/server.h"
 
 struct server {
@@ -42,6 +43,7 @@ struct idle_look { /* what the last look for stuck sessions saw */
 enum session_state { SESSION_NEW, SESSION_GREETED, SESSION_JOINED };
 
 enum { SESSION_LABEL_BYTES = 64 };
+struct session_base;
 
 struct session_save { /* a save that this session's rank takes part in */
     struct list link;
@@ -50,6 +52,7 @@ struct session_save { /* a save that this session's rank takes part in */
     uint64_t open_id;
     struct writer *writer;
     struct agree *agree; /* NULL: it has said nothing of its lists */
+    struct ckpt_id base; /* what the part may refer through; term 0: nothing older */
     uint8_t *part;       /* being received; NULL before */
     uint64_t part_bytes, part_at;
 };
@@ -119,9 +122,14 @@ struct request {
             struct event_seal seal;
             struct diag diag;
             int status;
-            bool running;
+            bool running; /* work, store or driver have it */
+            struct ckpt_id base;
+            struct fetch_req fetch; /* the base's part of this rank */
+            struct part_refs refs;
+            struct scratch base_scratch; /* of refs */
         } seal;
     } u;
+    struct session_base *base;    /* OPEN: its third step */
     struct run_snapshot_req info; /* a second step after run */
     struct run_req step;
     struct verdict verdict;
@@ -209,6 +217,10 @@ void session_clip_label(const char *text, char ret[SESSION_LABEL_BYTES]);
 void absent_left(struct session *session);
 void absent_joined(struct session *session);
 void absent_end(struct server *server); /* nobody is missed any more */
+
+/* session_base.c: the last step of OPEN: answers, with what of the base is sparse; the request is
+ * done with. */
+void session_base_reply(struct request *request, const struct msg_opened *opened);
 
 /* server.c */
 void server_session_gone(struct server *server);

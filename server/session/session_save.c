@@ -88,8 +88,10 @@ static const struct writer_events writer_events = {.on_durable = on_durable,
 
 /* --- OPEN --- */
 
-static int add_save(struct session *session, struct ckpt_id id, uint64_t open_id)
+static int add_save(struct session *session, const struct verdict *verdict)
 {
+    const struct ckpt_id id = verdict->id;
+    const uint64_t open_id = verdict->open_id;
     struct session_save *save = session_find_save(session, id);
     if (save && save->open_id == open_id) {
         return 0;
@@ -114,7 +116,8 @@ static int add_save(struct session *session, struct ckpt_id id, uint64_t open_id
     if (!save) {
         return CAIRN_E_NO_MEMORY;
     }
-    *save = (struct session_save){.session = session, .id = id, .open_id = open_id};
+    *save = (struct session_save){
+        .session = session, .id = id, .open_id = open_id, .base = verdict->base};
     list_init(&save->link);
     int status = ingest_attach(session->server->ingest, &key, &writer_events, save, &save->writer);
     if (status != 0) {
@@ -131,7 +134,7 @@ static void on_open_info(struct run_snapshot_req *req)
     const struct verdict *verdict = &request->verdict;
     int status = req->status;
     if (status == 0 && verdict->state == SAVE_OPEN) {
-        status = add_save(request->session, verdict->id, verdict->open_id);
+        status = add_save(request->session, verdict);
     }
     if (status != 0) {
         request_error(request, status, &req->diag);
@@ -149,6 +152,11 @@ static void on_open_info(struct run_snapshot_req *req)
                                          .deadline_ms = verdict->deadline_ms,
                                          .chunk_bytes = req->state->info.chunk_bytes,
                                          .run_uuid = req->state->info.run_uuid};
+    if (verdict->state == SAVE_OPEN && !verdict->sealed && verdict->base.term != 0) {
+        reply.u.opened.base = verdict->base;
+        session_base_reply(request, &reply.u.opened);
+        return;
+    }
     request_reply(request, &reply);
     request_free(request);
 }
@@ -262,7 +270,8 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
                                 .id = {.step = open->step},
                                 .parent = open->parent,
                                 .newest_seen = open->newest_seen,
-                                .open_id = join->rank == 0 && stopping ? 0 : open->open_id};
+                                .open_id = join->rank == 0 && stopping ? 0 : open->open_id,
+                                .full = open->full};
     if (fill_open(request, &run->event.open) != 0) {
         request_error(request, CAIRN_E_NO_MEMORY, NULL);
         request_free(request);

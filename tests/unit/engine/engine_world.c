@@ -59,8 +59,12 @@ void world_server_start(struct world *world)
     world->catalog_ready = false;
     assert_int_equal(
         store_memory_new(sim_loop(host), sim_pool(host), world->medium, &world->store, NULL), 0);
-    world->store->caps.object_bytes_preferred = WORLD_OBJECT_BYTES;
-    struct catalog_options options = {.chunk_bytes = WORLD_CHUNK_BYTES,
+    const struct world_options *own = &world->options;
+    world->store->caps.object_bytes_preferred =
+        own->object_bytes > 0 ? own->object_bytes : WORLD_OBJECT_BYTES;
+    struct catalog_options options = {.chunk_bytes = own->chunk_bytes > 0 ? own->chunk_bytes
+                                                                          : WORLD_CHUNK_BYTES,
+                                      .full_every = own->full_every,
                                       .restore_drain_ms = 1000,
                                       .ready = on_catalog_ready,
                                       .user = world,
@@ -241,7 +245,11 @@ static void rank_start(struct world *world, uint32_t idx)
                                      .io_deadline_ms = 5000,
                                      .transport =
                                          world->any_transport ? TRANSPORT_AUTO : WORLD_TRANSPORT,
+<<<<<<< HEAD
                                      .agree_wait_ms = world->agree_wait_ms,
+=======
+                                     .encoding = world->options.encoding,
+>>>>>>> a6dd12b (session, engine: refer to what the base has)
                                      .label = "test"};
     assert_int_equal(url_parse(WORLD_URL, NULL, false, &options.url, NULL), 0);
     assert_int_equal(engine_new(&options, on_ready, rank, &rank->engine, NULL), 0);
@@ -295,7 +303,14 @@ void world_ranks_stop(struct world *world)
 
 void world_init(struct world *world, uint64_t seed, uint32_t world_size)
 {
+    world_init_with(world, seed, world_size, &(struct world_options){0});
+}
+
+void world_init_with(struct world *world, uint64_t seed, uint32_t world_size,
+                     const struct world_options *options)
+{
     memset(world, 0, sizeof *world);
+    world->options = *options;
     world->sim = sim_new(seed);
     world->world_size = world_size;
     world->server_host = sim_host_new(world->sim, "server", NULL);
@@ -367,10 +382,16 @@ static void on_save_done(struct engine_save *save, int status)
 
 void world_save(struct world_rank *rank, uint64_t step, uint64_t deadline_ms)
 {
+    world_save_with(rank, step, deadline_ms, false);
+}
+
+void world_save_with(struct world_rank *rank, uint64_t step, uint64_t deadline_ms, bool full)
+{
     rank->staged = rank->save_done = false;
     rank->saving = true;
     rank->save = (struct engine_save){.step = step,
                                       .deadline_ms = deadline_ms,
+                                      .full = full,
                                       .set = rank->set,
                                       .on_staged = on_staged,
                                       .on_done = on_save_done};

@@ -40,8 +40,18 @@ struct world_rank {
     size_t only_count;
 };
 
+struct world_options { /* zero: the world's defaults */
+    enum encode_mode encoding;
+    uint32_t chunk_bytes, full_every;
+    uint64_t object_bytes;
+};
+
 struct world {
+<<<<<<< HEAD
     uint64_t agree_wait_ms; /* of engines; 0: the default */
+=======
+    struct world_options options;
+>>>>>>> a6dd12b (session, engine: refer to what the base has)
     struct sim *sim;
     struct sim_host *server_host;
     struct memory_medium *medium;
@@ -67,6 +77,8 @@ struct world {
 };
 
 void world_init(struct world *world, uint64_t seed, uint32_t world_size);
+void world_init_with(struct world *world, uint64_t seed, uint32_t world_size,
+                     const struct world_options *options);
 /* Closes engines and server; nothing may be left on any host. */
 void world_fini(struct world *world);
 void world_server_start(struct world *world);
@@ -79,6 +91,7 @@ void world_fill(struct world_rank *rank, uint8_t salt);
 /* Did this rank's memory become what world_fill(salt) makes? */
 bool world_has(const struct world_rank *rank, uint8_t salt);
 void world_save(struct world_rank *rank, uint64_t step, uint64_t deadline_ms);
+void world_save_with(struct world_rank *rank, uint64_t step, uint64_t deadline_ms, bool full);
 void world_restore(struct world_rank *rank, struct selector selector, uint64_t deadline_ms);
 /* Runs until every rank's save (restore) is done. */
 void world_await_saves(struct world *world, uint64_t within_ms);

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Incremental saves of the engine against the real server on the simulator: what the base has is
+ * not sent again, also after a restart; what is restored is what was saved; objects that are mostly
+ * dead are left behind.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/share.h"
+#include "engine_world.h"
+
+static const struct selector latest = {.kind = SELECT_LATEST};
+
+static void start_saves(struct world *world, uint64_t step, uint8_t salt)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], salt);
+        world_save(&world->ranks[i], step, 60000);
+    }
+}
+
+/* The bytes that all ranks sent. */
+static uint64_t finish_saves(struct world *world)
+{
+    uint64_t stored_bytes = 0;
+    world_await_saves(world, 60000);
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        struct world_rank *rank = &world->ranks[i];
+        if (rank->save_status != 0) {
+            fail_msg("rank %u: %d: %s", i, rank->save_status, rank->save.diag.text);
+        }
+        assert_int_equal(rank->save.durable_bytes, rank->save.total_bytes);
+        stored_bytes += rank->save.stored_bytes;
+    }
+    return stored_bytes;
+}
+
+static uint64_t save_all(struct world *world, uint64_t step, uint8_t salt)
+{
+    start_saves(world, step, salt);
+    return finish_saves(world);
+}
+
+static uint64_t total_bytes(const struct world *world)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        bytes += world->ranks[i].save.total_bytes;
+    }
+    return bytes;
+}
+
+/* They are the same whatever the salt. */
+static uint64_t blob_bytes(const struct world *world)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        const struct registered *set = world->ranks[i].set;
+        for (size_t b = 0; b < set->blob_count; b++) {
+            bytes += share_writes_blob(set, &set->blobs[b]) ? set->blobs[b].bytes : 0;
+        }
+    }
+    return bytes;
+}
+
+static void restore_all(struct world *world, struct selector selector)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        world_fill(&world->ranks[i], 0x77);
+        world_restore(&world->ranks[i], selector, 60000);
+    }
+    world_await_restores(world, 120000);
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        struct world_rank *rank = &world->ranks[i];
+        if (rank->restore_status != 0) {
+            fail_msg("rank %u: %d: %s", i, rank->restore_status, rank->restore.diag.text);
+        }
+    }
+}
+
+static void expect_state(struct world *world, uint8_t salt)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        assert_true(world_has(&world->ranks[i], salt));
+    }
+}
+
+static void restart(struct world *world)
+{
+    world_ranks_stop(world);
+    world_ranks_start(world);
+}
+
+/* Goal: an unchanged state costs no byte, a change of a few bytes costs their chunk, and each of
+ * the checkpoints restores. */
+static void only_what_changed_is_sent(void **state)
+{
+    (void)state;
+    for (uint32_t size = 1; size <= 3; size++) {
+        struct world world;
+        world_init(&world, size, size);
+        world_ranks_start(&world);
+        uint64_t all = save_all(&world, 5, 9);
+        assert_int_equal(all, total_bytes(&world));
+        assert_int_equal(save_all(&world, 6, 9), 0);
+        /* One byte in the middle of a sharded tensor, of one rank. */
+        for (uint32_t i = 0; i < size; i++) {
+            world_fill(&world.ranks[i], 9);
+            world.ranks[i].memory[75000] ^= i == size - 1 ? 0x40 : 0;
+            world_save(&world.ranks[i], 7, 60000);
+        }
+        uint64_t stored = finish_saves(&world);
+        assert_true(stored > 0 && stored <= WORLD_CHUNK_BYTES);
+        assert_int_equal(save_all(&world, 8, 9), stored); /* and back */
+        assert_int_equal(save_all(&world, 9, 10), total_bytes(&world) - blob_bytes(&world));
+        restart(&world);
+        for (uint64_t step = 5; step <= 9; step++) {
+            restore_all(&world, (struct selector){.kind = SELECT_STEP, .id = {0, step}});
+            if (step == 7) {
+                assert_false(world_has(&world.ranks[size - 1], 9));
+                world.ranks[size - 1].memory[75000] ^= 0x40;
+            }
+            expect_state(&world, step == 9 ? 10 : 9);
+        }
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
+/* Goal: a new process, of the same or of another world size, refers to what it restored. */
+static void a_restored_state_is_the_base(void **state)
+{
+    (void)state;
+    struct world world;
+    world_init(&world, 3, 2);
+    world_ranks_start(&world);
+    (void)save_all(&world, 5, 9);
+    restart(&world);
+    restore_all(&world, latest);
+    assert_int_equal(save_all(&world, 6, 9), 0);
+    assert_int_equal(world.ranks[0].save.id.term, 2);
+    world_ranks_stop(&world);
+    /* Three ranks: what lies at the same place in the part of the same rank is found. */
+    world.world_size = 3;
+    world_ranks_start(&world);
+    (void)save_all(&world, 7, 9); /* a lineage of its own, without a base */
+    world_ranks_stop(&world);
+    world.world_size = 2;
+    world_ranks_start(&world);
+    restore_all(&world, (struct selector){.kind = SELECT_EXACT, .id = {2, 6}});
+    assert_int_equal(save_all(&world, 8, 9), 0);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+static void a_full_save_refers_to_nothing(void **state)
+{
+    (void)state;
+    struct world world;
+    world_init_with(&world, 4, 2, &(struct world_options){.full_every = 3});
+    world_ranks_start(&world);
+    const bool is_full[] = {true, false, false, true, false, true, false};
+    for (uint64_t i = 0; i < 7; i++) {
+        for (uint32_t r = 0; r < 2; r++) {
+            world_fill(&world.ranks[r], 9);
+            world_save_with(&world.ranks[r], 10 + i, 60000, i == 5);
+        }
+        uint64_t stored = finish_saves(&world);
+        assert_int_equal(stored, is_full[i] ? total_bytes(&world) : 0);
+    }
+    restart(&world);
+    restore_all(&world, latest);
+    expect_state(&world, 9);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+/* Goal: while a connection is cut or the daemon dies, references stay what they are. */
+static void references_survive_cuts(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct world world;
+        world_init_with(
+            &world, seed, 2,
+            &(struct world_options){.encoding = seed % 2 ? ENCODE_DENSEST : ENCODE_NEVER});
+        world_ranks_start(&world);
+        (void)save_all(&world, 5, 9);
+        for (uint32_t i = 0; i < 2; i++) {
+            world_fill(&world.ranks[i], 9);
+            memset(world.ranks[i].memory, 0x31, 30000); /* of the replicated tensor */
+            world_save(&world.ranks[i], 6, 60000);
+        }
+        sim_run_for(world.sim, seed % 10);
+        if (seed % 4 < 2) {
+            (void)sim_cut(world.sim, NULL, NULL);
+        } else {
+            world_server_kill(&world);
+            sim_run_for(world.sim, 200);
+            world_server_start(&world);
+        }
+        assert_true(finish_saves(&world) < 40000);
+        restart(&world);
+        restore_all(&world, latest);
+        for (uint32_t i = 0; i < 2; i++) {
+            for (size_t at = 0; at < 30000; at++) {
+                assert_int_equal(world.ranks[i].memory[at], 0x31);
+            }
+        }
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
+/* Goal: an object of which less than half is in use is not referred to any more, so that it can go;
+ * one that is used as a whole stays. */
+static void sparse_objects_are_left(void **state)
+{
+    (void)state;
+    struct world world;
+    world_init(&world, 7, 1);
+    world_ranks_start(&world);
+    (void)save_all(&world, 5, 9);
+    /* Two of the tensors change, and with them more than two thirds of the one object. */
+    for (unsigned i = 0; i < 3; i++) {
+        world_fill(&world.ranks[0], 9);
+        memset(world.ranks[0].memory, 0x31, 62000);
+        world_save(&world.ranks[0], 6 + i, 60000);
+        uint64_t stored = finish_saves(&world);
+        if (i == 0) {
+            assert_int_equal(stored, 48000 + 12000);
+        } else if (i == 1) {
+            assert_true(stored > 25600 && stored < 30000); /* what was left in it */
+        } else {
+            assert_int_equal(stored, 0);
+        }
+    }
+    restart(&world);
+    restore_all(&world, latest);
+    for (size_t at = 0; at < 48000; at++) {
+        assert_int_equal(world.ranks[0].memory[at], 0x31);
+    }
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+/* Goal: an aborted save is nobody's base. */
+static void aborted_saves_are_no_base(void **state)
+{
+    (void)state;
+    struct world world;
+    world_init(&world, 8, 2);
+    world_ranks_start(&world);
+    (void)save_all(&world, 5, 9);
+    start_saves(&world, 6, 10);
+    sim_run_for(world.sim, 3);
+    engine_save_abort(&world.ranks[1].save);
+    world_await_saves(&world, 60000);
+    bool aborted = world.ranks[0].save_status != 0;
+    uint64_t stored = save_all(&world, 7, 10);
+    assert_true(aborted);
+    assert_int_equal(stored, total_bytes(&world) - blob_bytes(&world));
+    restart(&world);
+    restore_all(&world, latest);
+    expect_state(&world, 10);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_what_changed_is_sent),
+        cmocka_unit_test(a_restored_state_is_the_base),
+        cmocka_unit_test(a_full_save_refers_to_nothing),
+        cmocka_unit_test(references_survive_cuts),
+        cmocka_unit_test(sparse_objects_are_left),
+        cmocka_unit_test(aborted_saves_are_no_base),
+    };
+    return cmocka_run_group_tests_name("engine_base", tests, NULL, NULL);
+}
