@@ -60,7 +60,7 @@ ABI_SAME(16 << 10, LIMIT_METADATA_BYTES); /* cairn_save_options.metadata */
  * version: args_first_bytes). */
 #if defined(__LP64__)
 _Static_assert(sizeof(struct cairn_error) == 512, "cairn_error");
-_Static_assert(sizeof(struct cairn_options) == 120, "cairn_options");
+_Static_assert(sizeof(struct cairn_options) == 128, "cairn_options");
 _Static_assert(sizeof(struct cairn_box) == 32, "cairn_box");
 _Static_assert(sizeof(struct cairn_tensor) == 88, "cairn_tensor");
 _Static_assert(sizeof(struct cairn_blob) == 48, "cairn_blob");

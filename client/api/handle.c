@@ -142,6 +142,32 @@ static int parse_transport(enum engine_transport *ret, struct diag *diag)
                     "CAIRN_TRANSPORT is '%.40s'; auto, socket and memfd are possible", text);
 }
 
+static int parse_encoding(int option, enum encode_mode *ret, struct diag *diag)
+{
+    static const struct {
+        const char *text;
+        enum encode_mode mode;
+    } table[] = {[CAIRN_ENCODE_AUTO] = {"auto", ENCODE_ADAPTIVE},
+                 [CAIRN_ENCODE_RAW] = {"raw", ENCODE_NEVER},
+                 [CAIRN_ENCODE_DENSE] = {"dense", ENCODE_DENSEST}};
+    const char *text = option == 0 ? getenv("CAIRN_ENCODING") : NULL;
+    if (option < 0 || (size_t)option >= ARRAY_LEN(table)) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.encoding is %d; CAIRN_ENCODE_AUTO, CAIRN_ENCODE_RAW and "
+                        "CAIRN_ENCODE_DENSE are possible",
+                        option);
+    }
+    for (size_t i = CAIRN_ENCODE_AUTO; text != NULL && i < ARRAY_LEN(table); i++) {
+        option = strcmp(text, table[i].text) == 0 ? (int)i : option;
+    }
+    if (text != NULL && text[0] != '\0' && option == 0) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "CAIRN_ENCODING is '%.40s'; auto, raw and dense are possible", text);
+    }
+    *ret = table[option != 0 ? option : CAIRN_ENCODE_AUTO].mode;
+    return 0;
+}
+
 static int check_options(const struct cairn_options *options, struct diag *diag)
 {
     if (options->world_size < 1 || options->world_size > LIMIT_WORLD_SIZE) {
@@ -200,6 +226,7 @@ static int set_identity(struct cairn *cairn, const char *url, const struct cairn
     struct engine_options *engine = &cairn->engine_options;
     int rc = check_options(options, diag);
     rc = rc != 0 ? rc : args_check_when_full(options->when_full, diag);
+    rc = rc != 0 ? rc : parse_encoding(options->encoding, &engine->encoding, diag);
     rc = rc != 0 ? rc : url_parse(url, getenv("CAIRN_SERVER"), false, &engine->url, diag);
     rc = rc != 0 ? rc : parse_transport(&engine->transport, diag);
     if (rc == 0 && !options->read_only) {

@@ -180,6 +180,7 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
     op->u.save.deadline_ms = args_deadline_ms(options.deadline_ms, call->cairn->save_deadline_ms);
     op->u.save.lazy = options.mode == CAIRN_LAZY;
     op->u.save.watch = (enum watch_kind)options.verify_staged;
+    op->u.save.full = options.full != 0;
     op->u.save.when_full =
         options.when_full != 0 ? args_when_full(options.when_full) : call->cairn->when_full;
     op->u.save.on_released = on_released;

@@ -178,7 +178,7 @@ struct save {
     uint32_t object_at; /* no object before it needs sending */
     uint32_t durable_count;
     struct encode_state *states; /* NULL: all stays raw */
-    /* save_base.c */
+    /* save_part.c */
     struct base_part *base; /* NULL: nothing is referred to */
     uint32_t *base_of;      /* by piece: 1 + index of the base's chunk at its place */
     bool base_known;        /* digests may begin */
@@ -286,7 +286,7 @@ void save_hand_staged(struct save *save); /* need not wait any more */
 /* Memory goes back to the arena, which is retired where the daemon may still read it. */
 void save_hand_give(struct save *save, uint8_t *place);
 
-/* save_base.c */
+/* save_part.c: the base */
 /* The opening is there: finds the base (term 0: none), at once or a little later. */
 void save_base_begin(struct save *save, struct ckpt_id id);
 void save_base_note_sparse(struct save *save, const struct msg_opened *opened);

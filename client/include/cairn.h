@@ -183,11 +183,20 @@ struct cairn_options {
      * is set and allows it, 2. */
     int32_t snapshots;
     int when_full; /* enum cairn_when_full: saves that find no room there; 0: CAIRN_FULL_WAIT */
+    int encoding;  /* enum cairn_encoding; 0: CAIRN_ENCODING (auto, raw or dense), or else auto */
 };
-#define CAIRN_OPTIONS_INIT                                                           \
-    {                                                                                \
-        sizeof(struct cairn_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_OPTIONS_INIT                                                              \
+    {                                                                                   \
+        sizeof(struct cairn_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
+
+/* What is stored of a chunk, always without loss: its bytes, or fewer that stand for them (zstd,
+ * byte planes). Chunks that a save shares with an older checkpoint are not stored again at all. */
+enum cairn_encoding {
+    CAIRN_ENCODE_AUTO = 1, /* where that is no slower than the way to the disk, by measurement */
+    CAIRN_ENCODE_RAW = 2,
+    CAIRN_ENCODE_DENSE = 3 /* the densest, whatever time it takes */
+};
 
 /* What becomes of a save whose copy cannot begin, because saves in flight fill the arena. */
 enum cairn_when_full {
@@ -313,10 +322,11 @@ struct cairn_save_options {
     int mode;          /* enum cairn_mode; 0: CAIRN_COPY */
     int verify_staged; /* enum cairn_verify, lazy only; 0: nothing is detected */
     int when_full;     /* enum cairn_when_full; 0: the handle's */
+    int full;          /* rank 0's count: 1: shares nothing with older checkpoints */
 };
-#define CAIRN_SAVE_OPTIONS_INIT                                         \
-    {                                                                   \
-        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_SAVE_OPTIONS_INIT                                            \
+    {                                                                      \
+        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Every rank calls it with the same step. Returns when the state is copied into the arena (STAGED);
@@ -387,10 +397,12 @@ CAIRN_API void cairn_op_progress(const cairn_op_t *op, struct cairn_progress *io
 struct cairn_result {
     size_t size;
     uint64_t term, step;
-    int fell_back;   /* restore: an older one, because newer ones are damaged */
-    int new_lineage; /* save: began beside existing checkpoints that were not restored */
-    uint64_t plain_bytes, stored_bytes; /* this rank's */
-    uint64_t blocked_ns;                /* how long the call itself took */
+    int fell_back;        /* restore: an older one, because newer ones are damaged */
+    int new_lineage;      /* save: began beside existing checkpoints that were not restored */
+    uint64_t plain_bytes; /* this rank's */
+    uint64_t
+        stored_bytes; /* save: what it sent; less by what is encoded, or shared with older ones */
+    uint64_t blocked_ns; /* how long the call itself took */
 };
 #define CAIRN_RESULT_INIT                                \
     {                                                    \

@@ -27,6 +27,7 @@ _VERIFY = {None: 0, "sampled": 1, "full": 2}
 
 _STATES = ("none", "open", "committed", "aborted", "forgotten")
 _HEALTH = ("verified", "suspect", "damaged")
+_ENCODINGS = {None: 0, "auto": 1, "raw": 2, "dense": 3}  # enum cairn_encoding
 
 
 def _dtype_table() -> dict:
@@ -162,7 +163,9 @@ class Client:
     goes in waves. ``snapshots``: saves in flight that it has room for (default: 1, or 2 where arena_bytes allows it).
     ``when_full``: what a save does that finds no room: "wait", "skip" (SkippedError) or "fail" (BusyError).
     ``threads``: for copies and digests. ``io_deadline``, ``save_deadline``: seconds (30, 600). ``cert_file``,
-    ``key_file``, ``ca_file``: PEM; TLS is used when ca_file is given. ``label``: shown in logs.
+    ``key_file``, ``ca_file``: PEM; TLS is used when ca_file is given. ``label``: shown in logs. ``encoding``: what is
+    stored of a chunk, always without loss: "auto" (where that is no slower than the way to the disk), "raw" or "dense"
+    (default: CAIRN_ENCODING, or auto).
 
     Returns when the server has answered. UnreachableError, AuthError, VersionError, DuplicateRankError,
     WorldMismatchError, InvalidError. A context manager; ``close`` waits for saves in flight.
@@ -173,7 +176,7 @@ class Client:
                  io_deadline: Optional[float] = None, save_deadline: Optional[float] = None,
                  cert_file: Optional[str] = None, key_file: Optional[str] = None,
                  ca_file: Optional[str] = None, label: Optional[str] = None, snapshots: int = 0,
-                 when_full: Optional[str] = None) -> None:
+                 when_full: Optional[str] = None, encoding: Optional[str] = None) -> None:
         self.url, self.rank, self.world_size, self.read_only = url, rank, world_size, read_only
         self._save_deadline = 600.0 if save_deadline is None else save_deadline
         self._ops: weakref.WeakSet = weakref.WeakSet()
@@ -182,7 +185,8 @@ class Client:
             rank=rank, world_size=world_size, attempt=attempt, read_only=int(read_only), arena_bytes=arena_bytes,
             threads=threads, io_deadline_ms=_ms(io_deadline), save_deadline_ms=_ms(save_deadline),
             cert_file=cert_file, key_file=key_file, ca_file=ca_file, label=label, snapshots=snapshots,
-            when_full=_choice("when_full", _WHEN_FULL, when_full)))
+            when_full=_choice("when_full", _WHEN_FULL, when_full),
+            encoding=_choice("encoding", _ENCODINGS, encoding)))
 
     def __enter__(self) -> "Client":
         return self

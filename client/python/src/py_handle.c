@@ -93,6 +93,9 @@ static void read_options(PyObject *dict, struct cairn_options *options)
     if (PyErr_Occurred() == NULL) {
         options->label = option_text(dict, "label");
     }
+    if (PyErr_Occurred() == NULL) {
+        options->encoding = option_int(dict, "encoding");
+    }
 }
 
 static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

@@ -149,6 +149,7 @@ int engine_new(const struct engine_options *options,
     (void)diag;
     CHECK(engine != NULL);
     engine->options = *options;
+    fake_seen.encoding = (int)options->encoding;
     engine->ready = ready;
     engine->user = user;
     engine->ready_post.cb = on_ready;
@@ -241,6 +242,7 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     user->impl = save;
     list_add_tail(&engine->saves, &save->link);
     fake_seen.lazy = user->lazy;
+    fake_seen.full = user->full;
     fake_seen.watch = (int)user->watch;
     fake_seen.when_full = (int)user->when_full;
     if (user->lazy) {

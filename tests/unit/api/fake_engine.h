@@ -24,8 +24,9 @@ struct fake_script {
 };
 extern struct fake_script fake_script;
 
-struct fake_seen { /* of the newest save */
-    bool lazy;
+struct fake_seen { /* of the newest save; encoding: of the newest engine */
+    bool lazy, full;
+    int encoding;
     int watch, when_full;
 };
 extern struct fake_seen fake_seen;

@@ -6,6 +6,7 @@
 #include "cairn.h"
 
 #include "fake_engine.h"
+#include "pipeline/adapt.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -132,6 +133,44 @@ static void test_bad_snapshot_options_are_refused(void **state)
     close_well(cairn);
 }
 
+/* Goal: options and environment choose the encoding, in this order; other words are refused. */
+static void test_the_encoding_is_chosen(void **state)
+{
+    const struct {
+        int option;
+        const char *text;
+        int seen; /* < 0: refused */
+    } cases[] = {{0, NULL, ENCODE_ADAPTIVE},
+                 {0, "", ENCODE_ADAPTIVE},
+                 {0, "raw", ENCODE_NEVER},
+                 {0, "dense", ENCODE_DENSEST},
+                 {CAIRN_ENCODE_AUTO, "dense", ENCODE_ADAPTIVE},
+                 {CAIRN_ENCODE_RAW, "dense", ENCODE_NEVER},
+                 {CAIRN_ENCODE_DENSE, NULL, ENCODE_DENSEST},
+                 {0, "zip", -1},
+                 {4, NULL, -1},
+                 {-1, NULL, -1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct cairn_options options = CAIRN_OPTIONS_INIT;
+        struct cairn_error err;
+        cairn_t *cairn = NULL;
+        if (cases[i].text != NULL) {
+            assert_int_equal(setenv("CAIRN_ENCODING", cases[i].text, 1), 0);
+        }
+        options.encoding = cases[i].option;
+        int rc = cairn_open(url, &options, &cairn, &err);
+        assert_int_equal(unsetenv("CAIRN_ENCODING"), 0);
+        assert_int_equal(rc, cases[i].seen < 0 ? CAIRN_E_INVALID : 0);
+        if (rc == 0) {
+            assert_int_equal(fake_seen.encoding, cases[i].seen);
+            close_well(cairn);
+        } else {
+            assert_non_null(strstr(err.text, cases[i].text != NULL ? "'zip'" : "encoding is"));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,6 +178,7 @@ int main(void)
         cmocka_unit_test_setup(test_a_skipped_save_fails_its_call_only, setup),
         cmocka_unit_test_setup(test_older_structs_are_taken, setup),
         cmocka_unit_test_setup(test_bad_snapshot_options_are_refused, setup),
+        cmocka_unit_test_setup(test_the_encoding_is_chosen, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ class Checkpointer:
 
     Options: ``arena_bytes``, ``snapshots``, ``when_full`` ("wait", "skip", "fail"), ``threads``, ``io_deadline``,
     ``save_deadline`` (seconds), ``restore_deadline`` (seconds),
-    ``cert_file``, ``key_file``, ``ca_file``, ``label`` as for cairn.Client; ``max_failures`` (3), ``max_age`` (seconds,
+    ``cert_file``, ``key_file``, ``ca_file``, ``label``, ``encoding`` as for cairn.Client; ``max_failures`` (3), ``max_age`` (s,
     1800); ``stop_signals`` for ``should_stop``; ``rank`` and ``world_size`` where torch.distributed is not used.
 
     Construction is a collective call when there is more than one rank. Errors: UnreachableError and the others of
