@@ -199,11 +199,8 @@ static void on_closed_post(struct post *post)
     CHECK(engine->magic == ENGINE_MAGIC);
     engine->magic = 0;
     encode_kit_fini(&engine->kit);
-<<<<<<< HEAD
     agreement_fini(&engine->agreement);
-=======
     engine_drop_bases(engine);
->>>>>>> a6dd12b (session, engine: refer to what the base has)
     free((char *)(uintptr_t)engine->options.label);
     free(engine);
     closed(user);

@@ -61,12 +61,14 @@ struct engine {
     struct prepare prepare;
     struct encode_kit kit;
     struct hand hand;
-<<<<<<< HEAD
     struct agreement agreement;
-=======
     struct base_part
         *bases[ENGINE_BASES]; /* parts that later saves may refer through, newest first */
->>>>>>> a6dd12b (session, engine: refer to what the base has)
+    struct {
+        bool known;
+        uint32_t percent; /* of the bytes that the last save which looked found unchanged */
+        uint32_t skipped; /* saves since, which did not look */
+    } gain;
     bool pumping;
 };
 

@@ -714,11 +714,8 @@ static enum sm_result on_drain(struct sm *sm)
         save->answer.asked = true;
         save_stream_forget(save);
         save_stage_stop(save); /* one that was committed before need not be copied */
-<<<<<<< HEAD
         save_agree_end(save);
-=======
         save_base_end(save);
->>>>>>> a6dd12b (session, engine: refer to what the base has)
         timer_stop(&save->retry);
         /* The socket still borrows the arena: it is given a moment. */
         timer_start(&save->timer, SAVE_DRAIN_MS);

@@ -22,10 +22,14 @@ enum { STAGE_LAG_MS = 500 };
 
 /* --- which way --------------------------------------------------------------------- */
 
-/* Encodings and references to a base are made on this side so far. */
+/* Encodings and references to a base are made on this side so far. CAIRN_ENCODE_AUTO encodes only
+ * what costs no time; nothing costs less than the hand-over. Whether a base is worth the socket,
+ * save_base_begin has decided. */
 static bool wants_socket(const struct save *save)
 {
-    return save->states || save->base || save->engine->options.transport == TRANSPORT_SOCKET;
+    const struct engine *engine = save->engine;
+    return engine->kit.mode == ENCODE_DENSEST || save->base ||
+           engine->options.transport == TRANSPORT_SOCKET;
 }
 
 /* The connection by which it was handed over is gone, and this one takes none. What is durable

@@ -289,8 +289,13 @@ void save_base_keep(struct save *save)
     struct engine *engine = save->engine;
     struct base_part *base;
     struct diag diag = DIAG_INIT;
-    if (!save->part.made || !save->seal_sent || find(engine, save->user->id)) {
-        return; /* committed before us, or by what we sent on another connection */
+    if (save->base && save->layout.plain_bytes > 0) {
+        engine->gain.known = true;
+        engine->gain.percent = (uint32_t)(save->shared_bytes * 100 / save->layout.plain_bytes);
+    }
+    if (save->way == WAY_HAND || !save->part.made || !save->seal_sent ||
+        find(engine, save->user->id)) {
+        return; /* handed over, without digests; or committed by another connection's part */
     }
     int rc = base_part_new(save->user->id, save->part.buf.bytes, save->part.buf.data, &base, &diag);
     if (rc == 0) {
@@ -298,6 +303,26 @@ void save_base_keep(struct save *save)
     } else {
         LOG(LOG_WARN, "save", "the next save sends everything", ls("err", diag_text(&diag, rc)));
     }
+}
+
+/* To a daemon of the same host the arena is handed over, which costs less than to look for what is
+ * unchanged, but stores it again. So a save that looked decides for those behind it: while a good
+ * part of the bytes was unchanged they go by the socket and refer to them; otherwise one in a while
+ * looks again. */
+static bool is_worth_looking(struct save *save)
+{
+    struct engine *engine = save->engine;
+    bool may_hand = engine->link.hands_over && !engine->hand.refused &&
+                    engine->kit.mode != ENCODE_DENSEST &&
+                    engine->options.transport != TRANSPORT_SOCKET;
+    if (!may_hand || engine->options.transport == TRANSPORT_MEMFD) {
+        return !may_hand;
+    }
+    if (!engine->gain.known || engine->gain.percent > SAVE_GAIN_PERCENT_MIN) {
+        return true;
+    }
+    engine->gain.skipped = (engine->gain.skipped + 1) % SAVE_LOOK_EVERY;
+    return engine->gain.skipped == 0;
 }
 
 /* --- finding it -------------------------------------------------------------------- */
@@ -384,6 +409,7 @@ void save_base_begin(struct save *save, struct ckpt_id id)
 {
     CHECK(!save->base_known);
     CHECK(!save->fetching);
+    id = id.term != 0 && is_worth_looking(save) ? id : (struct ckpt_id){0};
     struct base_part *base = id.term != 0 ? find(save->engine, id) : NULL;
     if (id.term == 0 || base || save->layout.piece_count == 0) {
         known(save, base);

@@ -18,6 +18,7 @@ enum { SAVE_SLOTS = 32, SAVE_DIGESTS = 4, SAVE_DIGESTS_COPYING = 2, SAVE_LEAD = 
 /* With a base it is not known before the digest whether a payload needs credit at all: looking
  * further ahead keeps the window of credit full. */
 enum { SAVE_LEAD_BASE = 16 };
+enum { SAVE_GAIN_PERCENT_MIN = 10, SAVE_LOOK_EVERY = 10 };
 #define SAVE_SHARED UINT32_MAX /* in place of an envelope's index: the base has the same chunk */
 
 struct save;

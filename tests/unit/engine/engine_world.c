@@ -245,11 +245,8 @@ static void rank_start(struct world *world, uint32_t idx)
                                      .io_deadline_ms = 5000,
                                      .transport =
                                          world->any_transport ? TRANSPORT_AUTO : WORLD_TRANSPORT,
-<<<<<<< HEAD
                                      .agree_wait_ms = world->agree_wait_ms,
-=======
                                      .encoding = world->options.encoding,
->>>>>>> a6dd12b (session, engine: refer to what the base has)
                                      .label = "test"};
     assert_int_equal(url_parse(WORLD_URL, NULL, false, &options.url, NULL), 0);
     assert_int_equal(engine_new(&options, on_ready, rank, &rank->engine, NULL), 0);

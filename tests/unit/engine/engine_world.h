@@ -47,11 +47,8 @@ struct world_options { /* zero: the world's defaults */
 };
 
 struct world {
-<<<<<<< HEAD
     uint64_t agree_wait_ms; /* of engines; 0: the default */
-=======
     struct world_options options;
->>>>>>> a6dd12b (session, engine: refer to what the base has)
     struct sim *sim;
     struct sim_host *server_host;
     struct memory_medium *medium;

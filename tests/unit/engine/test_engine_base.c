@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "engine/share.h"
+#include "share/share.h"
 #include "engine_world.h"
 
 static const struct selector latest = {.kind = SELECT_LATEST};
