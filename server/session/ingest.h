@@ -11,10 +11,10 @@
 
 #include "format/envelope.h"
 #include "format/part.h"
+#include "run/part_refs.h"
 #include "run/run.h"
 #include "session/credit.h"
 #include "session/mapped.h"
-#include "session/part_refs.h"
 #include "wire/msg.h"
 
 struct ingest;

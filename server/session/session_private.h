@@ -8,13 +8,14 @@
 #define CAIRN_SESSION_SESSION_PRIVATE_H
 
 #include "net/conn.h"
+#include "run/part_refs.h"
+#include "run/run_base.h"
 #include "run/run_fetch.h"
 #include "run/run_info.h"
 #include "run/run_plan.h"
 #include "session/agree.h"
 #include "session/credit.h"
 #include "session/ingest.h"
-#include "session/part_refs.h"
 #include "session/server.h"
 
 struct server {
@@ -43,8 +44,6 @@ struct idle_look { /* what the last look for stuck sessions saw */
 enum session_state { SESSION_NEW, SESSION_GREETED, SESSION_JOINED };
 
 enum { SESSION_LABEL_BYTES = 64 };
-struct session_base;
-
 struct session_save { /* a save that this session's rank takes part in */
     struct list link;
     struct session *session;
@@ -129,7 +128,8 @@ struct request {
             struct scratch base_scratch; /* of refs */
         } seal;
     } u;
-    struct session_base *base;    /* OPEN: its third step */
+    struct base_req base;         /* OPEN: its third step */
+    struct msg_opened opened;     /* its answer */
     struct run_snapshot_req info; /* a second step after run */
     struct run_req step;
     struct verdict verdict;
@@ -217,10 +217,6 @@ void session_clip_label(const char *text, char ret[SESSION_LABEL_BYTES]);
 void absent_left(struct session *session);
 void absent_joined(struct session *session);
 void absent_end(struct server *server); /* nobody is missed any more */
-
-/* session_base.c: the last step of OPEN: answers, with what of the base is sparse; the request is
- * done with. */
-void session_base_reply(struct request *request, const struct msg_opened *opened);
 
 /* server.c */
 void server_session_gone(struct server *server);

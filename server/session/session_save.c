@@ -128,6 +128,46 @@ static int add_save(struct session *session, const struct verdict *verdict)
     return 0;
 }
 
+/* A base that cannot be read is none: the client sends everything. The save goes on, and whoever
+ * reads that checkpoint will find what is wrong with it. */
+static void on_base(struct base_req *req)
+{
+    struct request *request = container_of(req, struct request, base);
+    struct session *session = request->session;
+    struct msg reply = {.type = MSG_OPENED, .u.opened = request->opened};
+    if (req->status == 0) {
+        reply.u.opened.base = req->id;
+        reply.u.opened.sparse_count = req->sparse_count;
+        reply.u.opened.sparse = (struct object_id *)(uintptr_t)req->sparse;
+    } else {
+        struct session_save *save = session_find_save(session, request->opened.id);
+        /* NOT_FOUND: the base's world had no such rank. */
+        session_log(session, req->status == CAIRN_E_NOT_FOUND ? LOG_DEBUG : LOG_WARN,
+                    "no base to refer to, the rank sends everything",
+                    diag_text(&req->diag, req->status));
+        if (save) {
+            save->base = (struct ckpt_id){0};
+        }
+    }
+    request_reply(request, &reply);
+    request_free(request);
+}
+
+static void cancel_base(struct request *request)
+{
+    run_base_cancel(&request->base);
+    request_free(request);
+}
+
+static void reply_with_base(struct request *request, const struct msg_opened *opened)
+{
+    request->opened = *opened;
+    request->cancel = cancel_base;
+    request->base = (struct base_req){
+        .id = request->verdict.base, .rank = request->session->join.rank, .done = on_base};
+    run_base(request->session->run, &request->base);
+}
+
 static void on_open_info(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, info);
@@ -153,8 +193,7 @@ static void on_open_info(struct run_snapshot_req *req)
                                          .chunk_bytes = req->state->info.chunk_bytes,
                                          .run_uuid = req->state->info.run_uuid};
     if (verdict->state == SAVE_OPEN && !verdict->sealed && verdict->base.term != 0) {
-        reply.u.opened.base = verdict->base;
-        session_base_reply(request, &reply.u.opened);
+        reply_with_base(request, &reply.u.opened);
         return;
     }
     request_reply(request, &reply);

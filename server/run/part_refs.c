@@ -3,7 +3,7 @@
  * One sorted index over the base's chunks: a part may have a hundred thousand, and each reference
  * is looked up.
  */
-#include "session/part_refs.h"
+#include "part_refs.h"
 
 #include "base/check.h"
 #include "format/envelope.h"

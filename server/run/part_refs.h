@@ -4,8 +4,8 @@
  * refers to, found by object and offset. And how much of each object is in use there, to name those
  * that are mostly dead. Pure; any thread.
  */
-#ifndef CAIRN_SESSION_PART_REFS_H
-#define CAIRN_SESSION_PART_REFS_H
+#ifndef CAIRN_RUN_PART_REFS_H
+#define CAIRN_RUN_PART_REFS_H
 
 #include "format/part.h"
 

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fetches the part, sorts its chunks on a worker, asks the store for the size of each object of an
+ * older step, one after the other: those that the base wrote itself are in use as a whole. What was
+ * cancelled frees itself when store or worker come back. Loop's thread; index_run on a worker.
+ */
+#include "run_base.h"
+
+#include "base/check.h"
+#include "part_refs.h"
+#include "run_fetch.h"
+#include "run_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct base_op {
+    struct base_req *req; /* NULL: cancelled */
+    struct run *run;
+    struct fetch_req fetch;
+    struct work work;
+    struct store_req stat;
+    struct scratch scratch;
+    struct part_refs refs;
+    struct diag diag;
+    struct object_id *sparse;
+    uint32_t sparse_count, object_at;
+    int status;
+    bool busy; /* store or worker have it */
+};
+
+static void op_free(struct base_op *op)
+{
+    struct catalog *catalog = op->run->catalog;
+    run_fetch_release(&op->fetch);
+    scratch_fini(&op->scratch);
+    free(op);
+    catalog_drop(catalog);
+}
+
+static void op_end(struct base_op *op, int status, const struct diag *diag)
+{
+    struct base_req *req = op->req;
+    if (req) {
+        req->op = NULL;
+        req->status = status;
+        diag_copy(&req->diag, diag);
+        req->sparse_count = status == 0 ? op->sparse_count : 0;
+        req->sparse = op->sparse;
+        req->done(req);
+    }
+    op_free(op);
+}
+
+static void next_object(struct base_op *op);
+
+static void on_stat(struct store_req *stat)
+{
+    struct base_op *op = container_of(stat, struct base_op, stat);
+    op->busy = false;
+    if (stat->status != 0) {
+        op_end(op, stat->status, &stat->diag);
+        return;
+    }
+    if (part_refs_is_sparse(&op->refs, op->object_at, stat->ret_bytes)) {
+        op->sparse[op->sparse_count++] = stat->object;
+    }
+    op->object_at++;
+    next_object(op);
+}
+
+static int object_order(const void *a, const void *b) { return object_id_compare(a, b); }
+
+static void next_object(struct base_op *op)
+{
+    const struct part *part = op->fetch.part;
+    while (op->object_at < part->object_count &&
+           part->objects[op->object_at].id.term == op->fetch.id.term &&
+           part->objects[op->object_at].id.step == op->fetch.id.step) {
+        op->object_at++;
+    }
+    if (!op->req || op->object_at == part->object_count ||
+        op->sparse_count == RUN_BASE_SPARSE_MAX) {
+        qsort(op->sparse, op->sparse_count, sizeof(*op->sparse), object_order);
+        op_end(op, 0, &op->diag);
+        return;
+    }
+    op->busy = true;
+    op->stat = (struct store_req){.op = STORE_STAT,
+                                  .done = on_stat,
+                                  .run = op->run->name,
+                                  .object = part->objects[op->object_at].id};
+    store_submit(op->run->catalog->store, &op->stat);
+}
+
+static void index_run(struct work *work)
+{
+    struct base_op *op = container_of(work, struct base_op, work);
+    const struct part *part = op->fetch.part;
+    uint64_t most = min_u64(part->object_count, RUN_BASE_SPARSE_MAX);
+    op->sparse = scratch_array(&op->scratch, most + 1, sizeof(*op->sparse));
+    op->status = op->sparse ? part_refs_init(&op->refs, part, &op->scratch, &op->diag)
+                            : diag_set(&op->diag, CAIRN_E_NO_MEMORY, "no memory for a base");
+}
+
+static void index_done(struct work *work)
+{
+    struct base_op *op = container_of(work, struct base_op, work);
+    op->busy = false;
+    if (op->status != 0 || !op->req) {
+        op_end(op, op->status, &op->diag);
+    } else {
+        next_object(op);
+    }
+}
+
+static void on_fetched(struct fetch_req *fetch)
+{
+    struct base_op *op = container_of(fetch, struct base_op, fetch);
+    if (fetch->status != 0) {
+        op_end(op, fetch->status, &fetch->diag);
+        return;
+    }
+    scratch_init(&op->scratch, (size_t)fetch->part->chunk_count * sizeof(uint32_t) +
+                                   RUN_BASE_SPARSE_MAX * sizeof(struct object_id) + KIB(64));
+    op->busy = true;
+    op->work = (struct work){.run = index_run, .done = index_done};
+    work_submit(op->run->catalog->options.pool, &op->work);
+}
+
+void run_base(struct run *run, struct base_req *req)
+{
+    struct base_op *op = calloc(1, sizeof(*op));
+    CHECK(op); /* as large as a few cache lines */
+    op->req = req;
+    op->run = run;
+    req->op = op;
+    req->status = 0;
+    diag_clear(&req->diag);
+    scratch_init(&op->scratch, KIB(4));
+    catalog_hold(run->catalog);
+    op->fetch = (struct fetch_req){.id = req->id,
+                                   .kind = STORE_PART,
+                                   .number = req->rank,
+                                   .claimed = true,
+                                   .done = on_fetched};
+    run_fetch(run, &op->fetch);
+}
+
+void run_base_cancel(struct base_req *req)
+{
+    struct base_op *op = req->op;
+    if (op) {
+        req->op = NULL;
+        op->req = NULL;
+        if (!op->busy) {
+            op_free(op);
+        }
+    }
+}
