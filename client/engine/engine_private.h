@@ -111,7 +111,7 @@ void save_check_released(struct save *save);   /* lazy: may its caller go on? */
 /* Somebody gave room back: what rests in a save in waves goes on. */
 void save_room_more(struct save *save);
 struct save *save_of_link(struct list *node);
-/* save_part.c */
+/* save_base.c */
 void engine_drop_bases(struct engine *engine);
 /* save_stream.c */
 void save_pump(struct save *save);

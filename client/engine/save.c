@@ -17,7 +17,7 @@
  * SEND for grants and OBJECT_DURABLE; DRAIN until no worker and no socket touches our memory. The
  * deadline ends all but DRAIN; ABORT has a grace of its own.
  */
-#include "engine/save_private.h"
+#include "engine/save_base.h"
 
 #include "base/check.h"
 #include "base/log.h"
@@ -322,7 +322,8 @@ static enum sm_result opened(struct save *save)
         save->open_id = opened.open_id;
         save->run_uuid = opened.run_uuid;
         save->opened = true;
-        save_base_begin(save, opened.state == CKPT_OPEN ? opened.base : (struct ckpt_id){0});
+        save->base_id = opened.state == CKPT_OPEN ? opened.base : (struct ckpt_id){0};
+        save_base_begin(save);
     }
     if (save->declined.code != 0 && save->status == 0) {
         save_fail(save, save->declined.code, &save->declined); /* now that there is what to abort */
@@ -651,8 +652,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
                                                            : err_text(answer->code));
     } else if (msg->type == MSG_OPENED) {
         answer->opened = msg->u.opened;
-        answer->opened.sparse = NULL;
-        save_base_note_sparse(save, &msg->u.opened);
+        save_base_note_sparse(save, &answer->opened);
     } else if (msg->type == MSG_HELD) {
         save_stream_held(save, &msg->u.held);
     } else if (msg->type == MSG_OUTCOME) {

@@ -18,7 +18,6 @@ enum { SAVE_SLOTS = 32, SAVE_DIGESTS = 4, SAVE_DIGESTS_COPYING = 2, SAVE_LEAD = 
 /* With a base it is not known before the digest whether a payload needs credit at all: looking
  * further ahead keeps the window of credit full. */
 enum { SAVE_LEAD_BASE = 16 };
-enum { SAVE_GAIN_PERCENT_MIN = 10, SAVE_LOOK_EVERY = 10 };
 #define SAVE_SHARED UINT32_MAX /* in place of an envelope's index: the base has the same chunk */
 
 struct save;
@@ -179,7 +178,8 @@ struct save {
     uint32_t object_at; /* no object before it needs sending */
     uint32_t durable_count;
     struct encode_state *states; /* NULL: all stays raw */
-    /* save_part.c */
+    /* save_base.c */
+    struct ckpt_id base_id; /* as the server named it; term 0: none */
     struct base_part *base; /* NULL: nothing is referred to */
     uint32_t *base_of;      /* by piece: 1 + index of the base's chunk at its place */
     bool base_known;        /* digests may begin */
@@ -286,14 +286,6 @@ void save_hand_stage(struct save *save);
 void save_hand_staged(struct save *save); /* need not wait any more */
 /* Memory goes back to the arena, which is retired where the daemon may still read it. */
 void save_hand_give(struct save *save, uint8_t *place);
-
-/* save_part.c: the base */
-/* The opening is there: finds the base (term 0: none), at once or a little later. */
-void save_base_begin(struct save *save, struct ckpt_id id);
-void save_base_note_sparse(struct save *save, const struct msg_opened *opened);
-void save_base_keep(struct save *save); /* committed: the next one's base */
-void save_base_end(struct save *save);  /* gives up fetching; wakes the save when that is over */
-void save_base_fini(struct save *save);
 
 /* save_part.c */
 void save_part_make(struct save *save);

@@ -6,6 +6,7 @@
  * the step and aborting it with its reason, so that all of them end alike. Loop's thread;
  * reserving, digests and copying on workers.
  */
+#include "engine/save_base.h"
 #include "engine/save_private.h"
 
 #include "base/check.h"
@@ -237,6 +238,7 @@ static void lay_out_and_admit(struct save *save)
         rc = save_room_lay_out(save, &diag);
         if (rc == 0) {
             save_agree_adopt(save);
+            save_base_begin(save);
         }
     }
     if (rc != 0) {

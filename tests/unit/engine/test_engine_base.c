@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "share/share.h"
 #include "engine_world.h"
+#include "share/share.h"
 
 static const struct selector latest = {.kind = SELECT_LATEST};
 
