@@ -43,6 +43,7 @@ struct conn *sim_conn_new(struct sim_host *host, const struct net_addr *addr)
 
     conn->sim = sim;
     conn->addr = *addr;
+    conn->passes_fds = addr->family == NET_UNIX && !sim->net.no_fds;
     for (int i = 0; i < 2; i++) {
         conn->end[i].conn = conn;
         conn->end[i].is_closed = true;

@@ -61,6 +61,7 @@ struct conn {
     struct net_addr addr;
     struct timer connect;
     bool is_accepted, is_buried;
+    bool passes_fds; /* for its whole life */
 };
 
 struct conn *sim_conn_new(struct sim_host *host, const struct net_addr *addr);

@@ -325,12 +325,7 @@ static bool is_loopback(struct sock *sock)
 }
 
 /* As on one host: whoever speaks over a "Unix socket" shares a machine. */
-static bool passes_fds(struct sock *sock)
-{
-    const struct conn *conn = end_of(sock)->conn;
-
-    return conn->addr.family == NET_UNIX && !conn->sim->net.no_fds;
-}
+static bool passes_fds(struct sock *sock) { return end_of(sock)->conn->passes_fds; }
 
 static int try_writev_fd(struct sock *sock, const struct iovec *iov, size_t count, int fd,
                          size_t *ret_bytes)
