@@ -219,7 +219,15 @@ class Scenarios:
         future = dcp.async_save(failing, checkpoint_id="step-9", storage_writer=writer, process_group=self.group,
                                 async_checkpointer_type=AsyncCheckpointerType.PROCESS)
         text = raised(future.result)
-        return {"same": same(back, tensors(self.mesh)), "listed": listed(self.url("process")), "text": text}
+        before = listed(self.url("process"))
+        for step, loaded in ((20, 2), (21, None), (22, 1)):  # the helper's saves descend from what this process loaded
+            if loaded:
+                self.load(state, loaded, "process")
+            dcp.async_save(state, checkpoint_id=f"step-{step}", storage_writer=writer, process_group=self.group,
+                           async_checkpointer_type=AsyncCheckpointerType.PROCESS).result()
+        with cairn.Client(self.url("process"), read_only=True) as client:
+            parents = [(item.term, item.step, item.parent) for item in client.list()][:3]
+        return {"same": same(back, tensors(self.mesh)), "listed": before, "text": text, "parents": parents}
 
     def no_dist(self):
         state, writer = {"x": torch.ones(2)}, self.writer("nodist")

@@ -103,6 +103,7 @@ def test_torch_17_async_save_in_process_mode(ranks):
     for row in both(ranks, "async_process"):
         assert row["same"] and row["listed"] == [[1, 4], [1, 3], [1, 2], [1, 1]]
         assert "UnsupportedValueError" in row["text"] and "odd" in row["text"]
+        assert row["parents"] == [[3, 22, [1, 1]], [2, 21, [1, 2]], [2, 20, [1, 2]]]
 
 
 def test_torch_18_plan_caching_hands_the_writer_stale_truth(ranks):

@@ -3,6 +3,7 @@
 
 import collections
 import io
+import threading
 import time
 
 import pytest
@@ -235,6 +236,25 @@ def test_rule_03_async_save_copies_cpu_tensors(url):
     back = {"x": torch.ones(200_000), "view": torch.ones(100_000)}
     dcp.load(back, checkpoint_id="step-1", storage_reader=Reader(url))
     assert not back["x"].any() and not back["view"].any()
+
+
+def test_rule_07_saves_in_two_threads_keep_their_ids(url):
+    """One Writer, saves that overlap: each step has its own state. (With several ranks DCP's collectives forbid it.)"""
+    writer, started, count = Writer(url), threading.Barrier(4), 4
+
+    class Meeting(DefaultSavePlanner):
+        def create_local_plan(self):
+            started.wait(30)  # all have set their id by now
+            return super().create_local_plan()
+
+    futures = [dcp.async_save({"x": torch.full((1000,), float(step)), "n": step}, checkpoint_id=f"step-{step}",
+                              storage_writer=writer, planner=Meeting(), no_dist=True) for step in range(count)]
+    for future in futures:
+        future.result()
+    for step in range(count):
+        back = {"x": torch.zeros(1000), "n": None}
+        dcp.load(back, checkpoint_id=f"step-{step}", storage_reader=Reader(url, resume=False))
+        assert (back["x"] == step).all() and back["n"] == step
 
 
 def test_restorable_by_name_without_dcp(url):

@@ -135,7 +135,7 @@ class Reader(StorageReader):
         return plan
 
     def prepare_global_plan(self, plans: list) -> list:
-        return [replace(plan, storage_data=self._identity()) for plan in plans]
+        return [replace(plan, storage_data=(*self._identity(), len(plans))) for plan in plans]
 
     def _identity(self) -> tuple:
         if self._found is None:
@@ -144,15 +144,16 @@ class Reader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future:
         mine = self._identity()
-        if plan.storage_data is not None and tuple(plan.storage_data) != mine:
-            raise ConflictError.of(f"rank 0 loads step {plan.storage_data[1]} of term {plan.storage_data[0]}, this rank found "
-                                   f"step {mine[1]} of term {mine[0]}: a save came in between; load again")
-        run_url, term, step, metadata = self._found
+        term, step, ranks = plan.storage_data if plan.storage_data is not None else (*mine, 1)
+        if (term, step) != mine:
+            raise ConflictError.of(f"rank 0 loads step {step} of term {term}, this rank found step {mine[1]} "
+                                   f"of term {mine[0]}: a save came in between; load again")
+        run_url, metadata = self._found[0], self._found[3]
         with Client(run_url, read_only=True, **self._options) as client:
             self._read_tensors(client, plan, planner, metadata)
             self._read_values(client, plan, planner, metadata)
         if self._resume:
-            note_load(run_url, term, step)
+            note_load(run_url, ranks, term, step)
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(None)
         return future

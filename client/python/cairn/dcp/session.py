@@ -13,6 +13,7 @@ after each save; whoever finds the place taken waits for it, for at most _TAKEN_
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import threading
 import time
@@ -30,7 +31,7 @@ _SETTLE_S = 10.0
 _lock = threading.Lock()
 _sessions: dict = {}
 _attempts: dict = {}  # ranks -> (default group, Group, token)
-_loads: dict = {}  # run URL -> (number of loads, term, step) of the newest
+_loads: dict = {}  # (run URL, ranks) -> (term, step) of each load, in order
 
 
 def attempt_of(process_group: Any, rank: Optional[int], world_size: Optional[int], given: Optional[str]) -> tuple:
@@ -58,10 +59,10 @@ def attempt_of(process_group: Any, rank: Optional[int], world_size: Optional[int
     return known[1].rank, known[1].world_size, given or known[2]
 
 
-def note_load(run_url: str, term: int, step: int) -> None:
-    """A Reader has loaded this: the next save of this process descends from it."""
+def note_load(run_url: str, ranks: int, term: int, step: int) -> None:
+    """So many ranks have loaded this together: what as many save next descends from it."""
     with _lock:
-        _loads[run_url] = (_loads.get(run_url, (0,))[0] + 1, term, step)
+        _loads[run_url, ranks] = (*_loads.get((run_url, ranks), ()), (term, step))
 
 
 def loads() -> dict:
@@ -72,21 +73,24 @@ def loads() -> dict:
 def adopt_loads(known: dict) -> None:
     """What the process that pickled a Writer had loaded."""
     with _lock:
-        for run_url, load in known.items():
-            if load[0] > _loads.get(run_url, (0,))[0]:
-                _loads[run_url] = load
+        for key, history in known.items():
+            if len(history) > len(_loads.get(key, ())):
+                _loads[key] = history
 
 
 class Session:
     """See the top of the file. Made by ``session_of``."""
 
-    def __init__(self, run_url: str, token: str, rank: int, world_size: int, options: dict) -> None:
-        self.run_url, self.token, self.rank, self.world_size = run_url, token, rank, world_size
+    def __init__(self, run_url: str, token: str, rank: int, world_size: int, history: tuple, options: dict) -> None:
+        self.run_url, self.base_token, self.rank, self.world_size = run_url, token, rank, world_size
+        self.loads, self._parent = len(history), history[-1] if history else None
+        # An attempt of its own for what descends from each load: any client of it restores once, whichever process it is in.
+        self.token = hashlib.sha256(f"{token} {self.loads}".encode()).hexdigest()[:32] if history else token
         self.transient = False
         self._options = options
         self._client: Optional[Client] = None
         self._op: Optional[Operation] = None
-        self._restored = 0  # number of the load that the attempt's parent was taken from
+        self._restored = False  # whether the client has taken the parent
         self._term = 0
         self._mutex = threading.RLock()
 
@@ -96,7 +100,7 @@ class Session:
             try:
                 self._client = Client(self.run_url, rank=self.rank, world_size=self.world_size, attempt=self.token,
                                       label="dcp", **self._options)
-                self._restored = 0
+                self._restored = False
             except DuplicateRankError:
                 if time.monotonic() > until:
                     raise
@@ -105,12 +109,12 @@ class Session:
 
     def _take_parent(self, client: Client) -> None:
         """What this process loaded becomes the parent of what it saves: an empty restore, by all ranks."""
-        number, term, step = loads().get(self.run_url, (0, 0, 0))
-        if number > self._restored:
+        if self._parent is not None and not self._restored:
             client.set_tensors([])
             client.set_blobs([])
+            term, step = self._parent
             client.restore(step, term=term, allow_older=False, deadline=_TAKEN_S * 2).result()
-            self._restored, self._term = number, 0
+            self._restored = True
 
     def prepare(self) -> None:
         """Connects, and takes the parent where something was loaded: every rank calls it before a save, at the same
@@ -139,20 +143,21 @@ class Session:
             return frozenset([(self._term, step)] if there else [])
         return frozenset((item.term, item.step) for item in client.list() if item.step == step)
 
-    def commit(self) -> Any:
-        """Rank 0: waits until the checkpoint of all ranks is committed; its Result."""
+    def save_all(self, step: int, tensors: list, blobs: list, **options: Any) -> Any:
+        """Rank 0: saves, and waits until the checkpoint of all ranks is committed; its Result."""
         with self._mutex:
-            op, self._op = self._op, None
             try:
+                op = self.save(step, tensors, blobs, **options)
+                self._op = None
                 result = op.result()
             finally:
                 if self.transient:
                     self.close()
-        self._term = result.term
-        if (result.term, result.step) in self._before:
-            raise ExistsError.of(f"step {result.step} was saved before by this attempt (term {result.term}) and is "
-                                 "not overwritten: save under another step")
-        return result
+            self._term = result.term
+            if (result.term, result.step) in self._before:
+                raise ExistsError.of(f"step {result.step} was saved before by this attempt (term {result.term}) and is "
+                                     "not overwritten: save under another step")
+            return result
 
     def _close_after(self, op: Operation) -> None:
         try:
@@ -189,17 +194,24 @@ class Session:
 
 
 def session_of(run_url: str, token: str, rank: int, world_size: int, options: dict) -> Session:
+    """The session of the newest load; an older one of the same ranks is closed."""
     key = (run_url, token, rank, world_size, tuple(sorted(options.items())))
+    old = None
     with _lock:
-        if key not in _sessions:
-            _sessions[key] = Session(run_url, token, rank, world_size, options)
-        return _sessions[key]
+        history = _loads.get((run_url, world_size), ())
+        session = _sessions.get(key)
+        if session is None or session.loads != len(history):
+            old, session = session, Session(run_url, token, rank, world_size, history, options)
+            _sessions[key] = session
+    if old is not None:
+        old.close()
+    return session
 
 
 def close_sessions(token: Optional[str] = None) -> None:
     """Closes the sessions of an attempt, or all."""
     with _lock:
-        chosen = [session for session in _sessions.values() if token in (None, session.token)]
+        chosen = [session for session in _sessions.values() if token in (None, session.base_token)]
     for session in chosen:
         session.close()
 

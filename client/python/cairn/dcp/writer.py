@@ -10,6 +10,7 @@ rank that fails leaves nothing behind, and the server commits when the parts of 
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from typing import Any, Mapping, Optional, Sequence
 
@@ -53,7 +54,7 @@ class Writer(StorageWriter):
         self._given_id: Optional[str] = os.fspath(path) if name else None
         self.last: Optional[Result] = None  # of the last save, on rank 0
         self._transient = False
-        self._held: Optional[Collected] = None
+        self._mine = threading.local()  # of the save that runs in a thread: id, target, what rank 0 holds
         self.rank, self.world_size, self._attempt = sessions.attempt_of(process_group, rank, world_size, attempt)
         if self._given_id is not None and self._step is None:
             self._target()
@@ -70,31 +71,35 @@ class Writer(StorageWriter):
 
     @property
     def checkpoint_id(self) -> Any:
-        return self._given_id
+        return getattr(self._mine, "given_id", self._given_id)
 
     def _target(self) -> tuple:
         """(URL of the run, step) of the save at hand."""
-        if self._given_id is None:
+        given = self.checkpoint_id
+        if given is None:
             if self._step is None:
                 raise InvalidError.of("no checkpoint_id was given: dcp.save(..., checkpoint_id=\"step-100\"), or "
                                       "Writer(..., step=100)")
             return self._run_url, self._step
-        parsed = parse_id(self._given_id, self._run_url)
+        parsed = parse_id(given, self._run_url)
         if parsed.step is None and self._step is None:
-            raise InvalidError.of(f"the checkpoint id {self._given_id!r} holds no step: use \"step-100\", "
+            raise InvalidError.of(f"the checkpoint id {given!r} holds no step: use \"step-100\", "
                                   "\"iter_0000100\" or \"epoch=3-step=500.ckpt\", or give Writer(step=...)")
         if parsed.step is not None and self._step is not None and parsed.step != self._step:
-            raise InvalidError.of(f"the checkpoint id {self._given_id!r} names step {parsed.step}, the Writer was made "
+            raise InvalidError.of(f"the checkpoint id {given!r} names step {parsed.step}, the Writer was made "
                                   f"with step={self._step}")
         return parsed.run_url, parsed.step if parsed.step is not None else self._step
 
     def reset(self, checkpoint_id: Any = None) -> None:
+        """The id of this thread's next saves. async_save calls it in a thread of its own, where another save's id must not
+        be seen; whoever calls it before, means the threads that come."""
         if checkpoint_id is not None:
-            self._given_id = str(checkpoint_id) if isinstance(checkpoint_id, int) else os.fspath(checkpoint_id)
-        self._held = None
+            given = str(checkpoint_id) if isinstance(checkpoint_id, int) else os.fspath(checkpoint_id)
+            self._mine.given_id = self._given_id = given
+        self._mine.held = None
 
     def storage_meta(self) -> StorageMeta:
-        return StorageMeta(checkpoint_id=self._given_id)
+        return StorageMeta(checkpoint_id=self.checkpoint_id)
 
     def _session(self, run_url: str) -> sessions.Session:
         session = sessions.session_of(run_url, self._attempt, self.rank, self.world_size, self._options)
@@ -104,7 +109,7 @@ class Writer(StorageWriter):
     # --- DCP's road ----------------------------------------------------------------------------------
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        self._held = None
+        self._mine.held = None
         rank = kwargs.get("rank", 0 if is_coordinator else self.rank)
         if not kwargs.get("use_collectives", True) and self.world_size > 1:
             raise InvalidError.of("use_collectives=False makes a checkpoint for each rank; Cairn saves all ranks as one: "
@@ -114,7 +119,7 @@ class Writer(StorageWriter):
                                     f"{self.world_size}")
         run_url, step = self._target()
         self._session(run_url).prepare()
-        self._save = (run_url, step, uuid.uuid4().hex)
+        self._mine.save = (run_url, step, uuid.uuid4().hex)
 
     def _other_world(self, what: str) -> InvalidError:
         return InvalidError.of(f"{what}: with no_dist=True, or another process_group than the Writer's, every process would "
@@ -130,11 +135,11 @@ class Writer(StorageWriter):
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future:
-        run_url, step, _ = self._save
+        run_url, step, _ = self._mine.save
         collected = Collected(self._attempt, step, self._allow_opaque)
         collected.collect(plan, planner)
         if self.rank == 0:
-            self._held = collected
+            self._mine.held = collected
         else:
             self._session(run_url).save(step, collected.rows(), collected.blobs)
         future: torch.futures.Future = torch.futures.Future()
@@ -142,16 +147,15 @@ class Writer(StorageWriter):
         return future
 
     def finish(self, metadata: Metadata, results: list) -> None:
-        run_url, step, save = self._save
-        held, self._held = self._held, None
+        run_url, step, save = self._mine.save
+        held, self._mine.held = self._mine.held, None
         if held is None:
-            raise InvalidError.of("finish without write_data: a Writer serves one save at a time")
+            raise InvalidError.of("finish without write_data in this thread: DCP's calls of a save come from one thread")
         entry = codec.encode(metadata, results, self._attempt, step, save)
         blobs = held.blobs + [(METADATA_BLOB, TREE, entry, SHARDED, None)]
         session = self._session(run_url)
-        note = tree.encode({"framework": "dcp", "checkpoint_id": str(self._given_id or "")[:1024]})
-        session.save(step, held.rows(), blobs, tags=self._tags, metrics=self._metrics, metadata=note)
-        self.last = session.commit()
+        note = tree.encode({"framework": "dcp", "checkpoint_id": str(self.checkpoint_id or "")[:1024]})
+        self.last = session.save_all(step, held.rows(), blobs, tags=self._tags, metrics=self._metrics, metadata=note)
 
     # --- AsyncStager: async_save takes a writer that has these as its stager -------------------------
 
@@ -173,10 +177,11 @@ class Writer(StorageWriter):
 
     def __getstate__(self) -> dict:
         sessions.close_sessions(self._attempt)  # the process that gets this Writer takes the rank's place
-        state = {key: value for key, value in self.__dict__.items() if key not in ("_held", "_save")}
-        return {**state, "_held": None, "_loads": sessions.loads()}
+        state = {key: value for key, value in self.__dict__.items() if key != "_mine"}
+        return {**state, "_given_id": self.checkpoint_id, "_loads": sessions.loads()}
 
     def __setstate__(self, state: dict) -> None:
         sessions.adopt_loads(state.pop("_loads"))
         self.__dict__.update(state)
         self._transient = True
+        self._mine = threading.local()
