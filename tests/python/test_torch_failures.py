@@ -139,6 +139,9 @@ def test_torch_point_13_raise_and_callback(clock):
     with pytest.raises(cairn.ConnectionLostError):  # the first one, once
         rule.check(before_save=False)
     rule.check(before_save=True)
+    rule.failed(3, LOST, told=True)  # the future's result() raised it: not twice
+    rule.check(before_save=True)
+    assert rule.total == 3
     told = []
     rule = Failures(lambda step, error: told.append((step, error)), 1, 0.001)
     for step in range(5):

@@ -251,3 +251,8 @@ def test_torch_point_11_ordinary_state(url):
         torch.set_rng_state(rng)
         one_step(one["model"], one["optim"], one["sched"])
     assert_same(fresh["model"].state_dict(), state["model"].state_dict())
+
+
+def test_torch_point_09_lists_that_differ(url, ranks2):
+    """An optimizer that has state of other parameters on one of the ranks: saved, and said at the restore."""
+    ranks2.run("cases_state.lists_differ", url=url)

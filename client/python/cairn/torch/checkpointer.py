@@ -184,11 +184,12 @@ class Checkpointer:
         """Takes note of saves that have ended."""
         for handle in [handle for handle in self._inflight if handle.durable.done()]:
             self._inflight.remove(handle)
+            told = handle.durable.told or handle.staged.told
             try:
                 handle.durable.result(0)
                 self._failures.succeeded()
             except CairnError as error:
-                self._failures.failed(handle.step, error)
+                self._failures.failed(handle.step, error, told)
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Waits for all saves in flight; whether all have ended. Failures go the way of ``on_error``."""

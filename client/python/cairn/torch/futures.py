@@ -32,6 +32,7 @@ class Future:
 
     def __init__(self, op: Optional[Operation], stage: int, error: Optional[CairnError]) -> None:
         self._op, self._stage, self._error = op, stage, error
+        self.told = False  # whether result() has raised the save's error to somebody
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Whether it ended, well or not, within ``timeout`` seconds (None: as long as the save's deadline)."""
@@ -48,8 +49,14 @@ class Future:
         """None for staged, a Result for durable; raises the save's error, or AgainError when the time passed."""
         if self._op is None:
             assert self._error is not None
+            self.told = True
             raise self._error
-        if not self._op.wait(self._stage, timeout):
+        try:
+            ended = self._op.wait(self._stage, timeout)
+        except CairnError:
+            self.told = True
+            raise
+        if not ended:
             raise AgainError.of(f"the save is not finished after {timeout} s; it goes on")
         return self._op.result(0) if self._stage == DONE else None
 
@@ -90,7 +97,7 @@ class Failures:
     """The rule for saves that fail in the background. A skipped one has not failed: it is counted apart.
 
     "warn": logged and counted; the next save raises after ``max_failures`` in a row, or when the last good save is
-    ``max_age`` seconds ago. "raise": the next save, wait or close raises. A callable: called with (step, error) from
+    ``max_age`` seconds ago. "raise": the next save, wait or close raises what no future has told yet. A callable: called with (step, error) from
     save, wait or close. FENCED is raised at once and ever after.
     """
 
@@ -112,7 +119,8 @@ class Failures:
     def succeeded(self) -> None:
         self.count, self._last_good = 0, time.monotonic()
 
-    def failed(self, step: int, error: CairnError) -> None:
+    def failed(self, step: int, error: CairnError, told: bool = False) -> None:
+        """``told``: the caller has had this error from the save's future already."""
         if isinstance(error, SkippedError):
             self.skipped += 1
             log.info("the save of step %d was skipped: %s", step, error)
@@ -123,7 +131,7 @@ class Failures:
         if isinstance(error, FencedError):
             self._fenced = error
         elif self._on_error == "raise":
-            self._pending = self._pending or error
+            self._pending = self._pending or (None if told else error)
         elif callable(self._on_error):
             self._on_error(step, error)
         else:

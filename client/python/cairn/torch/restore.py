@@ -22,7 +22,7 @@ from .optim import merge_partitions
 from .part import CairnWarning, Part
 from .parts import ValueState
 from .plan import Plan
-from .state import LOCAL_BLOB, PARTITION_BLOB, STATE_BLOB, VERSION, State
+from .state import LOCAL_BLOB, PARTITION_BLOB, STATE_BLOB, VERSION, State, names_digest
 
 _ROUNDS_MAX = 64
 
@@ -150,6 +150,7 @@ class Restore:
         self._group.agree(error, "reading the stored state")
         states, partitions = self._fetch_all_ranks(op, root)
         try:
+            self._root_names = names_digest({ref.name for ref in tree.refs(root["parts"])})
             self._plan_parts(root, partitions, plan)
             self._plan_local(op, root, states, plan)
             if strict and (plan.missing or plan.unexpected):
@@ -197,6 +198,9 @@ class Restore:
         if type(local) is not dict or type(local.get("parts")) is not dict or type(local.get("rng")) is not dict:
             raise FormatError.of("the stored state of this rank is of another version of cairn.torch.Checkpointer")
         self._rng_state = local["rng"]
+        if local.get("names", self._root_names) != self._root_names:
+            plan.warnings.append("when this was saved, this rank held other tensors than rank 0 (optimizer state of parameters "
+                                 "that got a gradient on some ranks only?); what rank 0 had is what comes back on all ranks")
         for part in self._state.local_parts:
             self._plan_part(part, local["parts"], plan, None)
         plan.unexpected.extend(key for key in local["parts"] if key not in self._state.on_reshape)

@@ -4,7 +4,8 @@ own. ``collect`` makes of it the tensors and trees of one save."""
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+import hashlib
+from typing import Any, Iterable, Mapping, Sequence
 
 from .. import tree
 from ..client import LOCAL, REPLICATED, TREE
@@ -22,6 +23,11 @@ STATE_BLOB, LOCAL_BLOB, PARTITION_BLOB = "cairn.state", "cairn.local", "cairn.pa
 VERSION = 1
 
 
+def names_digest(names: Iterable[str]) -> bytes:
+    """The same for the same names in any order."""
+    return hashlib.sha256("\n".join(sorted(names)).encode()).digest()[:16]
+
+
 class State:
     """``values``: key -> object, as the caller sees it; ``parts`` and ``local_parts``: the same as Parts;
     ``on_reshape``: key -> rule of a local part. InvalidError names a key that cannot be used."""
@@ -33,6 +39,7 @@ class State:
         self.on_reshape: dict = {}
         self._known: dict = {}
         self._known_local: dict = {}
+        self._last_names: tuple = (None, b"")
         for key, obj in self.values.items():
             self._add(key, obj)
 
@@ -73,6 +80,12 @@ class State:
         else:
             self.values[part.key] = part.obj
 
+    def _names_digest(self, names: list) -> bytes:
+        """Tells at a restore whether this rank had other tensors than rank 0, whose tree is the one that is stored."""
+        if names != self._last_names[0]:
+            self._last_names = (names, names_digest(names))
+        return self._last_names[1]
+
     def collect(self, rank: int, coordinates: Sequence[str], lazy: bool = False) -> tuple:
         """(rows for set_tensors, rows for set_blobs). UnsupportedValueError names what cannot be stored. ``lazy``: rows
         are marked eager but for what only optimizer steps change."""
@@ -81,9 +94,10 @@ class State:
         root = {"version": VERSION, "framework": "torch", "world_size": len(coordinates),
                 "coordinates": list(coordinates), "parts": {part.key: part.collect(names) for part in self.parts}}
         local = arrays.Collector(self.layouts, self.coordinate, self._known_local)
-        mine = {"version": VERSION, "rank": rank, "rng": rng.collect(),
+        root_tree = tree.encode(root, "", shared)
+        mine = {"version": VERSION, "rank": rank, "rng": rng.collect(), "names": self._names_digest(list(shared.arrays)),
                 "parts": {part.key: part.collect(names) for part in self.local_parts}}
-        blobs = [(STATE_BLOB, TREE, tree.encode(root, "", shared), REPLICATED, None),
+        blobs = [(STATE_BLOB, TREE, root_tree, REPLICATED, None),
                  (LOCAL_BLOB, TREE, tree.encode(mine, "", local), LOCAL, self.coordinate)]
         partition = {part.key: part.collect_state(names) for part in self.parts
                      if isinstance(part, OptimizerState) and part.is_partitioned(names)}
