@@ -33,7 +33,8 @@ enum {
 #include "format/dtype.def"
 #undef CAIRN_DTYPE
 };
-_Static_assert((int)CAIRN_E_SKIPPED == -(int)ABI_ERR_COUNT, "cairn.h ends with err.def's last row");
+_Static_assert((int)CAIRN_E_REPLICAS_DIFFER == -(int)ABI_ERR_COUNT,
+               "cairn.h ends with err.def's last row");
 _Static_assert((int)CAIRN_F4_E2M1FN_X2 == (int)ABI_DTYPE_COUNT,
                "cairn.h ends with dtype.def's last row");
 
@@ -53,6 +54,8 @@ ABI_SAME(CAIRN_SUSPECT, HEALTH_SUSPECT);
 ABI_SAME(CAIRN_DAMAGED, HEALTH_DAMAGED);
 ABI_SAME(CAIRN_VERIFY_SAMPLED, WATCH_SAMPLED);
 ABI_SAME(CAIRN_VERIFY_FULL, WATCH_FULL);
+ABI_SAME(CAIRN_CHECK_WARN, CHECK_WARN);
+ABI_SAME(CAIRN_CHECK_FAIL, CHECK_FAIL);
 ABI_SAME(8, LIMIT_NDIM);                  /* cairn_tensor.ndim */
 ABI_SAME(16 << 10, LIMIT_METADATA_BYTES); /* cairn_save_options.metadata */
 
@@ -64,7 +67,7 @@ _Static_assert(sizeof(struct cairn_options) == 128, "cairn_options");
 _Static_assert(sizeof(struct cairn_box) == 32, "cairn_box");
 _Static_assert(sizeof(struct cairn_tensor) == 88, "cairn_tensor");
 _Static_assert(sizeof(struct cairn_blob) == 48, "cairn_blob");
-_Static_assert(sizeof(struct cairn_save_options) == 80, "cairn_save_options");
+_Static_assert(sizeof(struct cairn_save_options) == 88, "cairn_save_options");
 _Static_assert(sizeof(struct cairn_restore_options) == 56, "cairn_restore_options");
 _Static_assert(sizeof(struct cairn_progress) == 40, "cairn_progress");
 _Static_assert(sizeof(struct cairn_result) == 56, "cairn_result");

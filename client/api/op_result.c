@@ -116,6 +116,15 @@ int cairn_op_metadata(cairn_op_t *op, const void **ret, size_t *ret_bytes)
     return rc;
 }
 
+const char *cairn_op_warning(cairn_op_t *op)
+{
+    if (cairn_op_result(op, &(struct cairn_result)CAIRN_RESULT_INIT, NULL) != 0 || !op->is_save ||
+        op->u.save.warning.code == 0) {
+        return NULL;
+    }
+    return op->u.save.warning.text;
+}
+
 /* Also of a restore that failed: the names say why. */
 static bool has_names(struct cairn_op *op)
 {

@@ -158,6 +158,18 @@ static int check_snapshot(const struct cairn_save_options *options, struct diag 
                         "options.verify_staged goes with CAIRN_LAZY: in copy mode the call returns "
                         "when all is copied");
     }
+    if (options->check_replicas < 0 || options->check_replicas > CAIRN_CHECK_FAIL) {
+        return diag_set(
+            diag, CAIRN_E_INVALID,
+            "options.check_replicas is %d; 0, CAIRN_CHECK_WARN and CAIRN_CHECK_FAIL are "
+            "possible",
+            options->check_replicas);
+    }
+    if (options->check_replicas != 0 && options->mode == CAIRN_LAZY) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "options.check_replicas reads the whole state before the call returns: it "
+                        "goes with CAIRN_COPY");
+    }
     return args_check_when_full(options->when_full, diag);
 }
 
@@ -179,6 +191,7 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
     op->u.save.step = call->step;
     op->u.save.deadline_ms = args_deadline_ms(options.deadline_ms, call->cairn->save_deadline_ms);
     op->u.save.lazy = options.mode == CAIRN_LAZY;
+    op->u.save.check_replicas = (uint32_t)options.check_replicas;
     op->u.save.watch = (enum watch_kind)options.verify_staged;
     op->u.save.full = options.full != 0;
     op->u.save.when_full =

@@ -98,7 +98,9 @@ struct engine_save {
                       int status); /* status != 0: on_done follows, what was sent is given up */
     void (*on_done)(struct engine_save *save, int status); /* last; committed, or why not */
     struct diag diag;
-    struct ckpt_id id; /* results */
+    struct diag
+        warning; /* results: what is no failure, such as replicas that differ; code 0: none */
+    struct ckpt_id id;
     bool new_lineage;
     bool refused; /* on_staged told SKIPPED or BUSY: no room; on_done comes when all ranks know */
     /* progress: written by the loop, readable by any thread */

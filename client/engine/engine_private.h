@@ -8,11 +8,11 @@
 #define CAIRN_ENGINE_PRIVATE_H
 
 #include "engine/engine.h"
-#include "engine/layout.h"
 #include "engine/link.h"
 #include "pack/base_part.h"
 #include "pack/encode_kit.h"
 #include "share/agreement.h"
+#include "share/layout.h"
 
 enum {
     ENGINE_MAGIC = 0x43454e47,

@@ -72,11 +72,6 @@ bool save_is_over(const struct save *save)
 {
     return save->status != 0 || sm_is(&save->sm, SV_DRAIN) || sm_is(&save->sm, SV_END);
 }
-bool save_is_before_sending(const struct save *save)
-{
-    return sm_is(&save->sm, SV_QUEUE) || sm_is(&save->sm, SV_LINK) || sm_is(&save->sm, SV_OPEN) ||
-           sm_is(&save->sm, SV_AGREE);
-}
 bool save_is_queued(const struct save *save)
 {
     return save->status == 0 && save->declined.code == 0 && !save->stage_begun && !save->extent &&
@@ -162,6 +157,7 @@ void save_on_down(struct save *save)
         save_stream_down(save);
     }
     save_agree_down(save);
+    save_check_down(save);
     save->lost = true;
     save_hand_staged(save); /* it may take long to come back */
     save_wake(save);
@@ -314,6 +310,7 @@ static enum sm_result opened(struct save *save)
     }
     if (save->opened && opened.state == CKPT_OPEN && save->status == 0) {
         save_agree_opened(save);
+        save_check_go(save);
         return opened_again(save, &opened);
     }
     if (!save->opened) {
@@ -340,6 +337,7 @@ static enum sm_result opened(struct save *save)
         return SM_AGAIN;
     }
     save_agree_opened(save);
+    save_check_go(save);
     save_move(save, save->stage_begun ? SV_SEND : SV_AGREE);
     return SM_AGAIN;
 }
@@ -447,7 +445,8 @@ static enum sm_result on_part(struct sm *sm)
     if (is_interrupted(save)) {
         return SM_AGAIN;
     }
-    if (save->part.running || save->slots_busy > 0 || save->digests_running > 0) {
+    if (save->part.running || save->slots_busy > 0 || save->digests_running > 0 ||
+        !save_check_is_over(save)) {
         return SM_WAIT; /* after a resume a digest may be made that is not needed any more */
     }
     if (!save_is_sent(save)) {
@@ -720,8 +719,8 @@ static enum sm_result on_drain(struct sm *sm)
         /* The socket still borrows the arena: it is given a moment. */
         timer_start(&save->timer, SAVE_DRAIN_MS);
     }
-    if (save->copying || save->reserving || save->fetching || save->digests_running > 0 ||
-        save->part.running || save->slots_busy > 0) {
+    if (save->copying || save->check.running > 0 || save->reserving || save->fetching ||
+        save->digests_running > 0 || save->part.running || save->slots_busy > 0) {
         return SM_WAIT;
     }
     timer_stop(&save->timer);

@@ -402,6 +402,7 @@ void save_agree_end(struct save *save)
 {
     timer_stop(&save->agree.timer);
     save_agree_down(save);
+    save_check_down(save);
     struct agree_end end = {.save = save->number,
                             .open_id = save->open_id,
                             .held = save->laid_out ? &save->agree.held : NULL,

@@ -10,9 +10,10 @@
 #define CAIRN_ENGINE_SAVE_PRIVATE_H
 
 #include "engine/engine_private.h"
-#include "engine/layout.h"
+#include "engine/save_agree_private.h"
 #include "engine/snapshot.h"
 #include "pack/base_part.h"
+#include "share/layout.h"
 
 enum { SAVE_SLOTS = 32, SAVE_DIGESTS = 4, SAVE_DIGESTS_COPYING = 2, SAVE_LEAD = 6, SAVE_TRIES = 3 };
 /* With a base it is not known before the digest whether a payload needs credit at all: looking
@@ -79,23 +80,6 @@ struct save_digest { /* work: writes the envelopes of one payload, and into side
     struct save_payload made;
 };
 
-struct agree_lists;
-
-struct save_agree { /* save_agree.c: who writes what */
-    struct held held;
-    struct share share;     /* when decided */
-    struct scratch scratch; /* the arrays, and the bits in rules */
-    struct agree_rule *rules;
-    struct agree_lists *lists;
-    bool *copies;       /* by group: by what was agreed before */
-    uint32_t *verdicts; /* by group; 0: none came */
-    struct request request;
-    struct timer timer;
-    uint32_t lists_open;
-    bool begun, asked, answered, decided;
-    bool alone; /* the verdict did not come in time */
-};
-
 struct save_part { /* work: reads layout, set and envelopes (final by then), writes the rest of this
                     */
     struct work work;
@@ -125,6 +109,7 @@ struct save {
     struct registered *set;
     uint64_t number; /* among the engine's operations */
     struct save_agree agree;
+    struct save_check check;
     struct layout layout;
     struct snapshot snapshot;
     struct work reserve; /* work: arena_reserve */
@@ -218,19 +203,9 @@ bool save_is_queued(const struct save *save);         /* waits, and has no room 
 struct object_id save_object_id(const struct save *save, uint32_t object);
 struct save_slot *save_slot_take(struct save *save); /* NULL: all are under way */
 
-/* save_agree.c */
-void save_agree_init(struct save *save);
-/* Its turn to stage has come. */
-int MUST_USE save_agree_begin(struct save *save, struct diag *diag);
-void save_agree_opened(struct save *save); /* speaks on this connection */
-void save_agree_down(struct save *save);
-/* It is laid out: its division is what is agreed when it is committed. */
-void save_agree_adopt(struct save *save);
-void save_agree_end(struct save *save); /* its status is final */
-void save_agree_fini(struct save *save);
-
 /* save_stage.c: the state QUEUE, and the copy */
-void save_stage_go(struct save *save); /* once it is decided what to copy: as far as it comes */
+void save_check_copied(struct save *save); /* digests or copy are made: staged when both are */
+void save_stage_go(struct save *save);     /* once it is decided what to copy: as far as it comes */
 enum sm_result save_on_queue(struct sm *sm);
 void save_set_staged(struct save *save, int status);
 /* The copy goes no further; what runs of it ends. */

@@ -91,6 +91,17 @@ static void fail_changed(struct save *save, const char *tensor)
     save_fail(save, CAIRN_E_DIGEST_MISMATCH, &diag);
 }
 
+/* The digests read the caller's memory as the copy does. */
+void save_check_copied(struct save *save)
+{
+    if (save->check.copied && save->check.running == 0) {
+        save->check.copied = false;
+        if (save->status == 0) {
+            save_hand_stage(save);
+        }
+    }
+}
+
 static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
 {
     struct save *save = container_of(snapshot, struct save, snapshot);
@@ -104,7 +115,8 @@ static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
     }
     if (done) {
         if (save->status == 0 && !snapshot->stopped) {
-            save_hand_stage(save);
+            save->check.copied = true;
+            save_check_copied(save);
         }
         save_wake(save);
     }
@@ -254,6 +266,12 @@ static void lay_out_and_admit(struct save *save)
     save_check_released(save);
 }
 
+bool save_is_before_sending(const struct save *save)
+{
+    return sm_is(&save->sm, SV_QUEUE) || sm_is(&save->sm, SV_LINK) || sm_is(&save->sm, SV_OPEN) ||
+           sm_is(&save->sm, SV_AGREE);
+}
+
 /* In which states a save that waited for the verdict, or for room, goes on staging. */
 static bool may_stage(const struct save *save)
 {
@@ -274,13 +292,16 @@ void save_stage_go(struct save *save)
     if (save->layout.payload_count == 0) {
         save->watched = save->stage_begun = true;
         save_check_released(save);
-        save_hand_stage(save);
+        save_check_begin(save);
+        save->check.copied = true;
+        save_check_copied(save);
         return;
     }
     if (!save_room_take(save)) {
         return;
     }
     save->stage_begun = true;
+    save_check_begin(save);
     int rc = start_copy(save, &diag);
     if (rc != 0) {
         save_fail(save, rc, &diag);

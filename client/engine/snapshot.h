@@ -8,9 +8,9 @@
 #ifndef CAIRN_ENGINE_SNAPSHOT_H
 #define CAIRN_ENGINE_SNAPSHOT_H
 
-#include "engine/layout.h"
 #include "engine/watch.h"
 #include "env/work.h"
+#include "share/layout.h"
 
 enum { SNAPSHOT_TASKS = 4, SNAPSHOT_CLAIM_BYTES = 4 << 20, SNAPSHOT_TELL_BYTES = 32 << 20 };
 

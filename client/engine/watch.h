@@ -11,8 +11,8 @@
 #ifndef CAIRN_ENGINE_WATCH_H
 #define CAIRN_ENGINE_WATCH_H
 
-#include "engine/layout.h"
 #include "env/work.h"
+#include "share/layout.h"
 
 #include <stdatomic.h>
 

@@ -108,7 +108,8 @@ enum cairn_err {
     CAIRN_E_ENDED = -46,
     CAIRN_E_SHUTTING_DOWN = -47,
     CAIRN_E_LIST_MISMATCH = -48,
-    CAIRN_E_SKIPPED = -49 /* when_full says skip, and there was no room: no failure */
+    CAIRN_E_SKIPPED = -49, /* when_full says skip, and there was no room: no failure */
+    CAIRN_E_REPLICAS_DIFFER = -50
 };
 
 struct cairn_error {
@@ -281,6 +282,28 @@ CAIRN_API int CAIRN_MUST_USE cairn_set_tensors(cairn_t *cairn, const struct cair
 CAIRN_API int CAIRN_MUST_USE cairn_set_blobs(cairn_t *cairn, const struct cairn_blob *blobs,
                                              size_t count, struct cairn_error *err);
 
+/* --- flat partitions (ZeRO) ------------------------------------------------------------------- */
+
+/* One box of a flat range: `at` says how many elements behind the range's first it begins; in
+ * memory it is row-major and contiguous. */
+struct cairn_flat_box {
+    int64_t offset[8], length[8];
+    uint64_t at;
+};
+#define CAIRN_FLAT_BOXES 15 /* at most, for 8 dimensions; 2 * ndim - 1 in general */
+
+/* Elements [first, end) of a row-major tensor as boxes to register: a partition that cuts across
+ * rows is stored under the parameter's own name and shape, so that it can be restored at any world
+ * size. Returns their number (0: an empty range), or INVALID. */
+CAIRN_API int CAIRN_MUST_USE cairn_flat_boxes(uint32_t ndim, const int64_t *shape, uint64_t first,
+                                              uint64_t end,
+                                              struct cairn_flat_box ret[CAIRN_FLAT_BOXES]);
+/* A flat buffer holds `count` elements of a parameter from `start` on (what no parameter has is
+ * padding); a rank holds elements [first, end) of the buffer. Returns 1 and the range of the
+ * parameter's elements that this is, beginning at buffer element start + ret_range[0]; or 0. */
+CAIRN_API int CAIRN_MUST_USE cairn_flat_part(uint64_t start, uint64_t count, uint64_t first,
+                                             uint64_t end, uint64_t ret_range[2]);
+
 /* --- save and restore ------------------------------------------------------------------------ */
 
 enum cairn_stage {
@@ -308,6 +331,13 @@ struct cairn_metric {
     double value;
 };
 
+/* Do the ranks of a group hold the same bytes of what they replicate? Compared by digest while the
+ * save is made, which reads everything replicated once more; NaNs are compared bit for bit. */
+enum cairn_check {
+    CAIRN_CHECK_WARN = 1, /* the save goes on; cairn_op_warning names tensor and ranks */
+    CAIRN_CHECK_FAIL = 2  /* the save fails with REPLICAS_DIFFER before it can be committed */
+};
+
 struct cairn_save_options {
     size_t size;
     /* Until durable; 0: the handle's. When it passes, the save is aborted, naming who is missing.
@@ -323,10 +353,12 @@ struct cairn_save_options {
     int verify_staged; /* enum cairn_verify, lazy only; 0: nothing is detected */
     int when_full;     /* enum cairn_when_full; 0: the handle's */
     int full;          /* rank 0's count: 1: shares nothing with older checkpoints */
+    /* enum cairn_check, copy mode only, the same on all ranks; 0: replicas are not compared. */
+    int check_replicas;
 };
-#define CAIRN_SAVE_OPTIONS_INIT                                            \
-    {                                                                      \
-        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_SAVE_OPTIONS_INIT                                               \
+    {                                                                         \
+        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Every rank calls it with the same step. Returns when the state is copied into the arena (STAGED);
@@ -411,6 +443,9 @@ struct cairn_result {
 /* Of a finished op: 0 and *io, or its error. AGAIN before. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_result(cairn_op_t *op, struct cairn_result *io,
                                              struct cairn_error *err);
+/* Of a finished save: what was noticed and is no failure, such as replicas that differ; NULL:
+ * nothing. Valid until the op is freed. */
+CAIRN_API const char *cairn_op_warning(cairn_op_t *op);
 /* Restored blobs, valid until the op is freed. coordinate NULL: "" (or this rank's for LOCAL).
  * NOT_FOUND. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_blob(cairn_op_t *op, const char *name, const char *coordinate,

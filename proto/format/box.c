@@ -174,3 +174,68 @@ bool box_intersect(const struct box *a, const struct box *b, struct box *ret)
     *ret = both;
     return true;
 }
+
+/* --- flat ranges ----------------------------------------------------------------- */
+
+/* The largest box that starts at element `at` and ends at or before `end`, as one run: whole rows
+ * of the outermost dimension that is aligned there. Returns its elements. */
+static uint64_t flat_step(const struct shape *shape, uint64_t at, uint64_t end, struct box *ret)
+{
+    uint64_t row = 1, rest = at; /* elements of one row of the dimension at hand */
+    uint32_t cut = shape->ndim - 1;
+    while (cut > 0 && at % (row * (uint64_t)shape->length[cut]) == 0 &&
+           end - at >= row * (uint64_t)shape->length[cut]) {
+        row *= (uint64_t)shape->length[cut];
+        cut--;
+    }
+    *ret = (struct box){.ndim = shape->ndim};
+    rest /= row;
+    uint64_t index = rest % (uint64_t)shape->length[cut];
+    uint64_t rows = min_u64((uint64_t)shape->length[cut] - index, (end - at) / row);
+    for (uint32_t d = cut + 1; d < shape->ndim; d++) {
+        ret->length[d] = shape->length[d];
+    }
+    ret->offset[cut] = (int64_t)index;
+    ret->length[cut] = (int64_t)rows;
+    rest /= (uint64_t)shape->length[cut];
+    for (uint32_t d = cut; d-- > 0;) {
+        ret->offset[d] = (int64_t)(rest % (uint64_t)shape->length[d]);
+        ret->length[d] = 1;
+        rest /= (uint64_t)shape->length[d];
+    }
+    return rows * row;
+}
+
+uint32_t box_flat(const struct shape *shape, uint64_t first, uint64_t end,
+                  struct box ret[BOX_FLAT_MAX])
+{
+    uint32_t count = 0;
+    struct box whole = box_whole(shape);
+    CHECK(first <= end);
+    CHECK(end <= box_elements(&whole));
+    if (shape->ndim == 0) {
+        ret[0] = whole;
+        return first < end ? 1 : 0;
+    }
+    while (first < end) {
+        CHECK(count < BOX_FLAT_MAX);
+        first += flat_step(shape, first, end, &ret[count++]);
+    }
+    return count;
+}
+
+bool box_flat_part(uint64_t start, uint64_t count, uint64_t first, uint64_t end,
+                   uint64_t ret_range[2])
+{
+    uint64_t from = max_u64(start, first), to;
+    if (!add_u64(start, count, &to)) {
+        return false;
+    }
+    to = min_u64(to, end);
+    if (from >= to) {
+        return false;
+    }
+    ret_range[0] = from - start;
+    ret_range[1] = to - start;
+    return true;
+}

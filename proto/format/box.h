@@ -53,6 +53,19 @@ struct tile_fault {
 int MUST_USE boxes_tile_fault(const struct shape *shape, size_t count, const struct box *boxes,
                               struct tile_fault *ret, struct diag *diag);
 
+/* Elements [first, end) of a row-major tensor as boxes, in order: each is one run of the range,
+ * they follow each other without a gap, and there are at most 2 * ndim - 1. So a flat partition
+ * (ZeRO) that cuts across rows is stored as boxes of the parameter, and nothing stored knows of
+ * flat buffers or of rank numbers. The range lies inside the shape. Returns the number of boxes. */
+enum { BOX_FLAT_MAX = 2 * LIMIT_NDIM - 1 };
+uint32_t box_flat(const struct shape *shape, uint64_t first, uint64_t end,
+                  struct box ret[BOX_FLAT_MAX]);
+/* A flat buffer has `count` elements of a parameter from `start` on; a rank has its elements
+ * [first, end). Which of the parameter's are that? False: none. (Padding is what no parameter
+ * has.) */
+bool box_flat_part(uint64_t start, uint64_t count, uint64_t first, uint64_t end,
+                   uint64_t ret_range[2]);
+
 /* The grid of a box: the last dimensions that fit whole into chunk_bytes stay whole; the one before
  * them is cut into runs of as many rows as fit; all before that one by one. So each cell is
  * contiguous in its box (row-major) and cells follow each other without a gap. A box without bytes

@@ -485,6 +485,15 @@ class SkippedError(CairnError):
     retry = "later"
 
 
+class ReplicasDifferError(CairnError):
+    """Ranks hold different bytes of a tensor that should be the same on all of them; the text names it and them."""
+
+    CODE = -50
+    NAME = "REPLICAS_DIFFER"
+    SUMMARY = "ranks hold different bytes of what should be equal"
+    retry = "never"
+
+
 class UnsupportedValueError(UnsupportedError, TypeError):
     """A value or tensor that cannot be stored; the text begins with its path in the state."""
 
@@ -560,4 +569,5 @@ __all__ = [
     "ShuttingDownError",
     "ListMismatchError",
     "SkippedError",
+    "ReplicasDifferError",
 ]

@@ -390,6 +390,7 @@ void world_save_with(struct world_rank *rank, uint64_t step, uint64_t deadline_m
                                       .deadline_ms = deadline_ms,
                                       .full = full,
                                       .set = rank->set,
+                                      .check_replicas = rank->world->check_replicas,
                                       .on_staged = on_staged,
                                       .on_done = on_save_done};
     engine_save_start(rank->engine, &rank->save);

@@ -47,7 +47,8 @@ struct world_options { /* zero: the world's defaults */
 };
 
 struct world {
-    uint64_t agree_wait_ms; /* of engines; 0: the default */
+    uint32_t check_replicas; /* of saves; enum msg_check */
+    uint64_t agree_wait_ms;  /* of engines; 0: the default */
     struct world_options options;
     struct sim *sim;
     struct sim_host *server_host;

@@ -427,6 +427,107 @@ static void random_lists_are_saved_whole(void **state)
     }
 }
 
+/* --- replicas -------------------------------------------------------------------- */
+
+static void save_flipped(struct bench *bench, uint64_t step, uint32_t rank, unsigned tensor)
+{
+    for (uint32_t r = 0; r < bench->world.world_size; r++) {
+        fill(bench, r, 1);
+    }
+    data_of(bench, rank, tensor)[17] ^= 0x40; /* one bit of one element */
+    for (uint32_t r = 0; r < bench->world.world_size; r++) {
+        world_save(&bench->world.ranks[r], step, 60000);
+    }
+    world_await_saves(&bench->world, 70000);
+}
+
+static void one_flipped_bit_fails_the_save_by_tensor_and_rank(void **state)
+{
+    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
+    struct bench bench;
+    (void)state;
+    bench_init(&bench, 21, RANKS);
+    bench.world.check_replicas = CHECK_FAIL;
+    set_all(&bench, masks);
+    save_all(&bench, 10, 1);
+    check_committed(&bench);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        char who[32];
+        save_flipped(&bench, 20 + r, r, 6);
+        snprintf(who, sizeof who, "than rank %u", r);
+        for (uint32_t i = 0; i < RANKS; i++) {
+            const struct world_rank *rank = &bench.world.ranks[i];
+            assert_int_equal(rank->save_status, CAIRN_E_REPLICAS_DIFFER);
+            assert_non_null(strstr(rank->save.diag.text, "'layer.6'"));
+            assert_non_null(strstr(rank->save.diag.text, who));
+        }
+    }
+    save_all(&bench, 30, 2);
+    check_committed(&bench);
+    check_restore(&bench, 0x3ff, 2);
+    bench_fini(&bench);
+}
+
+static void with_warn_the_save_is_committed_and_says_so(void **state)
+{
+    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
+    struct bench bench;
+    (void)state;
+    bench_init(&bench, 22, RANKS);
+    bench.world.check_replicas = CHECK_WARN;
+    set_all(&bench, masks);
+    save_all(&bench, 10, 1);
+    check_committed(&bench);
+    assert_int_equal(bench.world.ranks[0].save.warning.code, 0);
+    save_flipped(&bench, 20, 1, 0);
+    check_committed(&bench);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        const struct diag *warning = &bench.world.ranks[r].save.warning;
+        assert_int_equal(warning->code, CAIRN_E_REPLICAS_DIFFER);
+        assert_non_null(strstr(warning->text, "'layer.0'"));
+        assert_non_null(strstr(warning->text, "rank 0, 2 holds other bytes than rank 1"));
+    }
+    bench_fini(&bench);
+}
+
+static void a_rank_that_does_not_check_is_named(void **state)
+{
+    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
+    struct bench bench;
+    (void)state;
+    bench_init(&bench, 23, RANKS);
+    set_all(&bench, masks);
+    bench.world.check_replicas = CHECK_FAIL;
+    world_save(&bench.world.ranks[0], 10, 60000);
+    world_save(&bench.world.ranks[1], 10, 60000);
+    bench.world.check_replicas = CHECK_NONE;
+    world_save(&bench.world.ranks[2], 10, 60000);
+    world_await_saves(&bench.world, 70000);
+    assert_int_equal(bench.world.ranks[0].save_status, CAIRN_E_INVALID);
+    assert_non_null(strstr(bench.world.ranks[0].save.diag.text, "rank 2 does not compare"));
+    bench_fini(&bench);
+}
+
+/* The daemon dies while replicas are compared; the next one is told anew. */
+static void comparing_survives_a_restart(void **state)
+{
+    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
+    (void)state;
+    for (uint64_t after_ms = 0; after_ms < 60; after_ms += 6) {
+        struct bench bench;
+        bench_init(&bench, 300 + after_ms, RANKS);
+        bench.world.check_replicas = CHECK_FAIL;
+        set_all(&bench, masks);
+        start_all(&bench, 10, 1);
+        sim_run_for(bench.world.sim, after_ms);
+        world_server_kill(&bench.world);
+        world_server_start(&bench.world);
+        world_await_saves(&bench.world, 70000);
+        check_committed(&bench);
+        bench_fini(&bench);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -441,6 +542,10 @@ int main(void)
         cmocka_unit_test(ranks_far_apart_agree_in_the_end),
         cmocka_unit_test(a_restarted_daemon_agrees_anew),
         cmocka_unit_test(random_lists_are_saved_whole),
+        cmocka_unit_test(one_flipped_bit_fails_the_save_by_tensor_and_rank),
+        cmocka_unit_test(with_warn_the_save_is_committed_and_says_so),
+        cmocka_unit_test(a_rank_that_does_not_check_is_named),
+        cmocka_unit_test(comparing_survives_a_restart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

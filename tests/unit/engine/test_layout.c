@@ -4,7 +4,7 @@
  * every tensor exactly (checked by the code that the server uses), the arena's places do not
  * overlap, and what is copied is what is registered. The seed of a failing case is printed.
  */
-#include "engine/layout.h"
+#include "share/layout.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -97,50 +97,23 @@ static void hold_in_turn(const struct shape *shape, uint32_t n, uint32_t k, stru
     }
 }
 
-/* The elements from..to (row-major) of a tensor as boxes: runs of the last dimension up to a whole
- * row, then whole rows of the dimension above, and so on; largest pieces first fit. */
-static void hold_range(const struct shape *shape, int64_t from, int64_t to, struct holding *ret)
-{
-    while (from < to) {
-        int64_t unit = 1, index = from;
-        uint32_t dim = shape->ndim;
-        struct box *box = &ret->boxes[ret->count++];
-        assert_true(ret->count <= BOXES_MAX);
-        *box = box_whole(shape);
-        while (dim > 0 && from % (unit * shape->length[dim - 1]) == 0 &&
-               from + unit * shape->length[dim - 1] <= to) {
-            unit *= shape->length[--dim];
-        }
-        int64_t taken = unit;
-        if (dim > 0) { /* a run of dimension dim - 1, whose inner ones are whole */
-            int64_t place = from / unit % shape->length[dim - 1];
-            int64_t room = shape->length[dim - 1] - place, fits = (to - from) / unit;
-            taken = unit * (room < fits ? room : fits);
-            box->length[dim - 1] = taken / unit;
-        }
-        for (uint32_t d = shape->ndim; d > 0; d--) {
-            int64_t at = index % shape->length[d - 1];
-            index /= shape->length[d - 1];
-            box->offset[d - 1] = d <= dim ? at : 0;
-            box->length[d - 1] = d < dim ? 1 : box->length[d - 1];
-        }
-        from += taken;
-    }
-}
-
-/* All tensors end to end, cut into equal ranges of elements. */
+/* All tensors end to end, cut into equal ranges of elements, as ZeRO cuts its flat buffer. */
 static void hold_flat(const struct job *job, size_t t, uint32_t n, uint32_t k, struct holding *ret)
 {
-    int64_t total = 0, before = 0;
+    int64_t total = 0, before = 0, from, length;
+    uint64_t range[2], elements = shape_elements(&job->shapes[t]);
     for (size_t i = 0; i < job->tensor_count; i++) {
         before = i == t ? total : before;
         total += (int64_t)shape_elements(&job->shapes[i]);
     }
-    int64_t from, length, elements = (int64_t)shape_elements(&job->shapes[t]);
     cut(total, n, k, &from, &length);
-    int64_t to = from + length - before;
-    from -= before;
-    hold_range(&job->shapes[t], from < 0 ? 0 : from, to < elements ? to : elements, ret);
+    if (box_flat_part((uint64_t)before, elements, (uint64_t)from, (uint64_t)(from + length),
+                      range)) {
+        struct box boxes[BOX_FLAT_MAX];
+        ret->count = box_flat(&job->shapes[t], range[0], range[1], boxes);
+        assert_true(ret->count <= BOXES_MAX);
+        memcpy(ret->boxes, boxes, ret->count * sizeof *boxes);
+    }
 }
 
 static void hold(const struct job *job, size_t t, uint32_t n, uint32_t k, struct holding *ret)

@@ -5,7 +5,7 @@
  * whole ones first, each a payload of its own, in the order of the part, so that a restore reads
  * sequentially; small ones packed behind them. Pure; any thread.
  */
-#include "engine/layout.h"
+#include "share/layout.h"
 
 #include "base/check.h"
 

@@ -5,8 +5,8 @@
  * LIMIT_ALIGN_BYTES, pieces below LIMIT_PACK_PIECE_BYTES share payloads, so a payload is sent from
  * where it was copied to. Pure.
  */
-#ifndef CAIRN_ENGINE_LAYOUT_H
-#define CAIRN_ENGINE_LAYOUT_H
+#ifndef CAIRN_SHARE_LAYOUT_H
+#define CAIRN_SHARE_LAYOUT_H
 
 #include "share/registered.h"
 #include "share/share.h"
