@@ -124,13 +124,14 @@ class Session:
             self._take_parent(self._connect())
 
     def save(self, step: int, tensors: list, blobs: list, **options: Any) -> Operation:
-        """Starts a save; returns when all is copied."""
+        """Starts a save and returns. The tensors may change when DCP's save is over, which rank 0 ends when all is
+        committed, and so copied; when it fails, what is copied still is of no account."""
         with self._mutex:
             client = self._connect()
             before = self._known(client, step) if self.rank == 0 else frozenset()
             client.set_tensors(tensors)
             client.set_blobs(blobs)
-            self._op = op = client.save(step, **options)
+            self._op = op = client.save(step, lazy=True, **options)
             self._before = before
             if self.transient and self.rank != 0:
                 threading.Thread(target=self._close_after, args=(op,), name="cairn-dcp-close", daemon=True).start()

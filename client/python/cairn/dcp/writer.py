@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writer: DCP's StorageWriter over Cairn.
 
-Every rank gives its boxes to libcairn in ``write_data`` and goes on when they are copied; rank 0 keeps its own until
+Every rank gives its boxes to libcairn in ``write_data``, where their copy begins; rank 0 keeps its own until
 ``finish``, where DCP has heard that no rank failed, adds the metadata, and opens the checkpoint on the server. So a
 rank that fails leaves nothing behind, and the server commits when the parts of all ranks are durable, which
 ``finish`` waits for. ``prepare_*`` keep no state and plans carry none: the identity of a save is the Writer's.
