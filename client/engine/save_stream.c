@@ -144,12 +144,14 @@ static bool has_room(const struct save *save, const struct save_object *object, 
             object->piece_count < LAYOUT_OBJECT_PIECES_MAX);
 }
 
-/* How long the object can become at most, its footer included: exactly what it becomes where no
- * payload is left out or encoded. */
+/* How long the object can become at most, its footer included: exactly what it becomes where
+ * nothing is left out or encoded. Otherwise payloads that are smaller than they seem make room for
+ * others behind them, as far as an object may go. */
 static uint64_t object_bytes_max(const struct save *save, const struct save_object *object)
 {
     const struct layout *layout = &save->layout;
     uint32_t end = object->cut ? object->payload_end : layout->payload_count, pieces = 0;
+    bool exact = object->cut || (!save->base && !save->states);
     uint64_t data = 0;
     for (uint32_t i = object->payload_first; i < end; i++) {
         bool ready = is_ready(save, i);
@@ -159,6 +161,11 @@ static uint64_t object_bytes_max(const struct save *save, const struct save_obje
         uint32_t bytes = ready ? save->payloads[i].bytes : layout->payloads[i].bytes;
         if (!object->cut && data > 0 &&
             (data + bytes > save->object_bytes_most || pieces >= LAYOUT_OBJECT_PIECES_MAX)) {
+            data = exact ? data
+                         : max_u64(data, round_up_u64(save->object_bytes_most, LIMIT_ALIGN_BYTES));
+            pieces = exact ? pieces
+                           : (uint32_t)min_u64(layout->piece_count,
+                                               LAYOUT_OBJECT_PIECES_MAX + LAYOUT_PACK_PIECES_MAX);
             break;
         }
         pieces += ready ? save->payloads[i].new_count : layout->payloads[i].piece_count;

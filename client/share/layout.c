@@ -13,7 +13,6 @@
 
 #define LAYOUT_BYTES_MAX ((size_t)4 << 30)
 enum {
-    LAYOUT_PACK_PIECES_MAX = 1024, /* keeps the message of a DATA frame small */
     LAYOUT_OBJECT_BYTES = 64 << 20,
 };
 

@@ -53,7 +53,10 @@ struct layout {
     uint64_t extent_bytes, plain_bytes;
 };
 
-enum { LAYOUT_OBJECT_PIECES_MAX = 16384 }; /* of an object */
+enum {
+    LAYOUT_OBJECT_PIECES_MAX = 16384, /* of an object, before its last payload */
+    LAYOUT_PACK_PIECES_MAX = 1024     /* of a payload: keeps the message of a DATA frame small */
+};
 /* What an object's data may have, of what the server prefers (0: no preference). */
 uint64_t layout_object_bytes(uint64_t preferred);
 
