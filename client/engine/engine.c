@@ -53,6 +53,7 @@ int engine_new(const struct engine_options *options,
     engine->ready = ready;
     engine->ready_user = user;
     engine->ready_post.cb = on_ready_post;
+    engine_prepare_init(engine);
     list_init(&engine->saves);
     list_init(&engine->restores);
     list_init(&engine->calls);

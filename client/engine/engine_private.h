@@ -25,6 +25,7 @@ struct prepare { /* the arena ahead of the first save */
     struct registered *set; /* a reference; NULL: nothing to prepare */
     struct arena *arena;
     uint64_t bytes;
+    struct timer delay; /* a restore may follow, which wants the processors for itself */
     bool running;
 };
 
@@ -83,7 +84,8 @@ void engine_wake_stagers(struct engine *engine); /* the arena or the turn came f
 void engine_op_gone(struct engine *engine);      /* after an operation left its list */
 /* The reason that ops are refused at once: closing, or a final failure of the link. 0: none. */
 int engine_refuses(const struct engine *engine, struct diag *diag);
-/* prepare.c. wake: the connection is there, or the last save went. */
+/* prepare.c. wake: the connection is there, or the last save or restore went. */
+void engine_prepare_init(struct engine *engine);
 void engine_prepare_wake(struct engine *engine);
 void engine_prepare_drop(struct engine *engine);
 void engine_log_arena(const struct engine *engine); /* it was made, or made larger */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The arena beside the saves. Made ahead of the first one: mapping and touching it takes a second a
- * GiB, which a trainer should not wait for, so it is done while the trainer runs its first steps.
+ * GiB, which a trainer should not wait for, so it is done while the trainer runs its first steps,
+ * after the restore.
  * And handed to the daemon of this host, once a connection, and again when it was made anew; what
  * the daemon does not take goes through the socket. Invariant: nobody takes an extent while the
  * worker has the arena; what cannot be prepared is left to the save, which reports why. Loop's
@@ -14,6 +15,21 @@
 
 #include "base/check.h"
 #include "base/log.h"
+
+/* A program that starts registers, then restores: touching the memory of the arena beside the
+ * restore was measured to make it three times as slow. So it waits for a restore that follows
+ * within this, and for the end of every one that runs. */
+enum { PREPARE_DELAY_MS = 1000 };
+
+static void on_delay(struct timer *timer)
+{
+    engine_prepare_wake(container_of(timer, struct engine, prepare.delay));
+}
+
+void engine_prepare_init(struct engine *engine)
+{
+    timer_init(&engine->prepare.delay, engine->options.loop, on_delay);
+}
 
 struct layout_options engine_layout_options(const struct engine *engine)
 {
@@ -69,7 +85,12 @@ static uint64_t extent_bytes(const struct engine *engine)
 void engine_prepare_wake(struct engine *engine)
 {
     struct prepare *prepare = &engine->prepare;
-    bool is_idle = !prepare->running && !engine->closing && list_is_empty(&engine->saves);
+    bool is_idle = !prepare->running && !engine->closing && list_is_empty(&engine->saves) &&
+                   list_is_empty(&engine->restores);
+    if (engine->restores_done > 0) {
+        timer_stop(&prepare->delay); /* the restore was: nothing is to come before the saves */
+    }
+    is_idle = is_idle && !timer_is_active(&prepare->delay);
     if (!prepare->set || !is_idle || !engine->link.joined_once) {
         return;
     }
@@ -85,6 +106,7 @@ void engine_prepare_wake(struct engine *engine)
 
 void engine_prepare_drop(struct engine *engine)
 {
+    timer_stop(&engine->prepare.delay);
     registered_unref(engine->prepare.set);
     engine->prepare.set = NULL;
 }
@@ -95,6 +117,7 @@ void engine_prepare(struct engine *engine, struct registered *set)
     engine_prepare_drop(engine);
     if (engine->options.arena && !engine->options.viewer && !engine->closing) {
         engine->prepare.set = registered_ref(set);
+        timer_start(&engine->prepare.delay, PREPARE_DELAY_MS);
         engine_prepare_wake(engine);
     }
 }
