@@ -169,6 +169,21 @@ def save(rank, world, layout, url, path):
     dist.barrier()
 
 
+def save_lazily(rank, world, layout, url, path):
+    """The next step begins while the save copies; what is stored is the state before it."""
+    model, optimizer = make(layout, world, 0)
+    train(model, optimizer, 2)
+    expected = whole_state(model, optimizer)
+    with open_ck(url, model, optimizer, snapshot="lazy") as ck:
+        ck.save(1).durable.result(60)
+        handle = ck.save(2)
+        train(model, optimizer, 2)
+        handle.durable.result(60)
+    if rank == 0:
+        torch.save(expected, path)
+    dist.barrier()
+
+
 def restore(rank, world, layout, url, path, fresh):
     """Restores into a layout, with or without optimizer state before, compares with the file, trains on."""
     model, optimizer = make(layout, world, 7)

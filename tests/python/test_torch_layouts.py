@@ -53,6 +53,13 @@ def test_torch_point_10_names_are_canonical(url, ranks2, ranks4, tmp_path, layou
     restore_here(url, file)
 
 
+@pytest.mark.parametrize("layout", ["fsdp2", "fsdp1", "zero"])
+def test_lazy_snapshots_of_shards(url, ranks2, tmp_path, layout):
+    file = str(tmp_path / "state.pt")
+    ranks2.run("cases_layouts.save_lazily", layout=layout, url=url, path=file)
+    restore_into(ranks2, ["ddp"], url, file, True)
+
+
 # --- boxes ------------------------------------------------------------------------------------------------------
 
 def cells(box):

@@ -141,7 +141,7 @@ def flat(array: Any) -> Any:
     if isinstance(array, Sharded):
         return array if is_direct(array) else array.with_local(flat(array.local).contiguous())
     if isinstance(array, torch.Tensor):
-        array = array.detach()
+        array = array.detach() if array.requires_grad else array
         if not is_direct(array):
             array = array.resolve_conj().resolve_neg().contiguous().cpu()
         return array

@@ -194,8 +194,9 @@ class Layouts:
         """A DTensor as Sharded; anything else as it is. UnsupportedValueError: its layout cannot be stored."""
         if not is_dtensor(value):
             return value
-        # The local tensor itself, without the machinery that tracks gradients.
-        local = value.detach()._local_tensor if hasattr(value, "_local_tensor") else value.detach().to_local()
+        # The local tensor itself: to_local() and detach() cost more than all the rest of a save's walk.
+        local = value._local_tensor if hasattr(value, "_local_tensor") else value.detach().to_local()
+        local = local.detach() if local.requires_grad else local
         key = (value.device_mesh, tuple(value.placements), tuple(value.shape))
         layout = self._cache.get(key)
         if layout is None:
