@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/list.h"
 #include "engine/engine.h"
+#include "gpu/gpu.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -46,6 +47,7 @@ struct cairn {
     struct work_pool *pool;
     struct tls_context *tls;
     struct arena *arena;
+    struct gpu *gpu;       /* from the first registration of a device tensor on; set_lock */
     struct engine *engine; /* loop's thread */
     pthread_t thread;
     bool has_thread;

@@ -29,6 +29,7 @@ void handle_teardown(struct cairn *cairn)
     arena_free(cairn->arena);
     tls_context_free(cairn->tls);
     registered_unref(cairn->set);
+    gpu_close(cairn->gpu); /* the arena was let go of before */
     pthread_mutex_destroy(&cairn->set_lock);
     pthread_mutex_destroy(&cairn->lock);
     pthread_cond_destroy(&cairn->cond);

@@ -164,6 +164,10 @@ static int convert_tensor(struct registration *reg, const struct cairn_tensor *f
     to->placement = from->placement != 0 ? (uint32_t)from->placement : CAIRN_REPLICATED;
     to->coordinate = coordinate_of(reg, from->placement, from->coordinate);
     to->eager = from->eager != 0;
+    if (from->device < 0) {
+        return invalid(reg, "its device is negative; 0 is the host, 1 + N CUDA device N");
+    }
+    to->device = (uint32_t)from->device;
     to->shape.ndim = from->ndim;
     for (uint32_t d = 0; d < from->ndim; d++) {
         to->shape.length[d] = from->shape[d];
@@ -221,6 +225,30 @@ static int refuse_while_borrowed(struct cairn *cairn, struct diag *diag)
                     borrow_count);
 }
 
+/* With set_lock held: the driver is loaded once, for the first tensor that needs it. */
+static int check_devices(struct registration *reg, size_t count,
+                         const struct registered_tensor *tensors)
+{
+    struct cairn *cairn = reg->cairn;
+    int rc = 0;
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        const struct registered_tensor *tensor = &tensors[i];
+        if (tensor->device != 0 && cairn->gpu == NULL) {
+            rc = gpu_open(&cairn->gpu, reg->diag);
+        }
+        for (size_t b = 0; tensor->device != 0 && b < tensor->box_count && rc == 0; b++) {
+            const struct registered_box *box = &tensor->boxes[b];
+            rc = box_elements(&box->box) == 0 || box->data == NULL
+                     ? 0
+                     : gpu_check(cairn->gpu, tensor->device - 1, box->data, reg->diag);
+        }
+        if (rc != 0) {
+            diag_add(reg->diag, "tensor \"%.200s\"", tensor->name);
+        }
+    }
+    return rc;
+}
+
 /* With set_lock held, so that the part which is kept is the present one. */
 static int replace(struct registration *reg, const size_t counts[2],
                    struct registered_tensor *tensors, struct registered_blob *blobs)
@@ -237,7 +265,9 @@ static int replace(struct registration *reg, const size_t counts[2],
                                    .tensors = tensors != NULL ? tensors : old->tensors,
                                    .blob_count = blob_count,
                                    .blobs = blobs != NULL ? blobs : old->blobs};
-    int rc = registered_new(&list, &set, reg->diag);
+    int rc = tensors != NULL ? check_devices(reg, tensor_count, tensors) : 0;
+    list.gpu = cairn->gpu;
+    rc = rc != 0 ? rc : registered_new(&list, &set, reg->diag);
     if (rc != 0) {
         return rc;
     }

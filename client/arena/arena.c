@@ -47,6 +47,8 @@ struct arena {
     enum arena_pages pages;
     struct list extents;
     uint64_t generation;
+    struct arena_lock lock;
+    bool pin_tried, pinned;
     bool retired; /* nothing more is given out of this memory */
 };
 
@@ -65,6 +67,10 @@ int arena_new(uint64_t max_bytes, struct arena **ret, struct diag *diag)
 
 static void arena_unmap(struct arena *arena)
 {
+    if (arena->pinned) {
+        arena->lock.unpin(arena->lock.user, arena->data);
+    }
+    arena->pinned = arena->pin_tried = false;
     if (arena->data) {
         CHECK(munmap(arena->data, arena->bytes) == 0);
     }
@@ -251,6 +257,16 @@ int arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag)
     return 0;
 }
 
+void arena_pin(struct arena *arena, const struct arena_lock *lock)
+{
+    if (arena->data && !arena->pin_tried) {
+        arena->lock = *lock;
+        arena->pin_tried = true;
+        arena->pinned = lock->pin(lock->user, arena->bytes, arena->data);
+    }
+}
+
+bool arena_is_pinned(const struct arena *arena) { return arena->pin_tried; }
 void arena_set_snapshots(struct arena *arena, unsigned count) { arena->snapshots = count; }
 uint64_t arena_bytes(const struct arena *arena) { return arena->bytes; }
 uint64_t arena_max_bytes(const struct arena *arena) { return arena->max_bytes; }

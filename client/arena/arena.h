@@ -32,6 +32,15 @@ void arena_free(struct arena *arena); /* extents must be back; NULL is fine */
 /* Makes room for saves of `bytes` (mapping and prefaulting: slow, done once, on a worker).
  * ARENA_TOO_SMALL when above max. */
 int MUST_USE arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag);
+/* Page-locks the memory that is mapped, once, where that can be done; let go before it is unmapped.
+ * On a worker, as arena_reserve. The functions outlive the arena. */
+struct arena_lock {
+    bool (*pin)(void *user, size_t bytes, void *data);
+    void (*unpin)(void *user, void *data);
+    void *user;
+};
+void arena_pin(struct arena *arena, const struct arena_lock *lock);
+bool arena_is_pinned(const struct arena *arena);     /* or it was tried */
 uint64_t arena_bytes(const struct arena *arena);     /* mapped */
 uint64_t arena_max_bytes(const struct arena *arena); /* 0: no bound */
 uint64_t arena_used_bytes(const struct arena *arena);

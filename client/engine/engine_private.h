@@ -24,6 +24,7 @@ struct prepare { /* the arena ahead of the first save */
     struct work work;
     struct registered *set; /* a reference; NULL: nothing to prepare */
     struct arena *arena;
+    struct gpu *gpu; /* NULL: the set has nothing on a device */
     uint64_t bytes;
     struct timer delay; /* a restore may follow, which wants the processors for itself */
     bool running;
@@ -88,7 +89,8 @@ int engine_refuses(const struct engine *engine, struct diag *diag);
 void engine_prepare_init(struct engine *engine);
 void engine_prepare_wake(struct engine *engine);
 void engine_prepare_drop(struct engine *engine);
-void engine_log_arena(const struct engine *engine); /* it was made, or made larger */
+void engine_pin_arena(struct arena *arena, struct gpu *gpu); /* on a worker; gpu may be NULL */
+void engine_log_arena(const struct engine *engine);          /* it was made, or made larger */
 struct layout_options engine_layout_options(const struct engine *engine);
 /* Puts this rank, and the step where the text has none, in front of the text of a failure. */
 void engine_name_failure(const struct engine *engine, uint64_t step, struct diag *diag);

@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "gpu/gpu.h"
 
 /* A program that starts registers, then restores: touching the memory of the arena beside the
  * restore was measured to make it three times as slow. So it waits for a restore that follows
@@ -40,12 +41,24 @@ struct layout_options engine_layout_options(const struct engine *engine)
         .object_bytes = link->joined.object_bytes};
 }
 
+static bool pin(void *user, size_t bytes, void *data) { return gpu_pin(user, bytes, data); }
+static void unpin(void *user, void *data) { gpu_unpin(user, data); }
+
+void engine_pin_arena(struct arena *arena, struct gpu *gpu)
+{
+    if (gpu) {
+        const struct arena_lock lock = {.pin = pin, .unpin = unpin, .user = gpu};
+        arena_pin(arena, &lock);
+    }
+}
+
 static void on_run(struct work *work)
 {
     struct prepare *prepare = container_of(work, struct prepare, work);
     struct diag diag = DIAG_INIT;
     /* The save that needs the room tries again, and its error is the one that counts. */
     err_ignore(arena_reserve(prepare->arena, prepare->bytes, &diag));
+    engine_pin_arena(prepare->arena, prepare->gpu);
 }
 
 void engine_log_arena(const struct engine *engine)
@@ -95,9 +108,11 @@ void engine_prepare_wake(struct engine *engine)
         return;
     }
     prepare->bytes = extent_bytes(engine);
+    prepare->gpu = prepare->set->gpu;
     engine_prepare_drop(engine);
     prepare->arena = engine->options.arena;
-    if (prepare->bytes > arena_bytes(prepare->arena)) {
+    bool must_pin = prepare->gpu && prepare->bytes > 0 && !arena_is_pinned(prepare->arena);
+    if (prepare->bytes > arena_bytes(prepare->arena) || must_pin) {
         prepare->running = true;
         prepare->work = (struct work){.run = on_run, .done = on_done};
         work_submit(engine->options.pool, &prepare->work);

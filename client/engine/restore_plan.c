@@ -317,8 +317,8 @@ static uint8_t *direct_place(const struct restore *restore, const struct plan_re
     if (!want->tensor) {
         return want->blob->data + read->blob_offset;
     }
-    if (!want->box->contiguous || !restore_part_of(want, read, &part) ||
-        !box_equal(&part, &read->cell) ||
+    if (want->tensor->device != 0 || !want->box->contiguous ||
+        !restore_part_of(want, read, &part) || !box_equal(&part, &read->cell) ||
         !strided_run(&want->box->box, &part, dtype_bits(want->tensor->dtype) / 8, &offset)) {
         return NULL;
     }

@@ -9,6 +9,7 @@
 
 #include "arena/strided.h"
 #include "base/check.h"
+#include "gpu/gpu.h"
 #include "pipeline/chunk.h"
 
 #include <stdlib.h>
@@ -18,16 +19,70 @@ static const struct request_ops slot_request_ops;
 
 /* --- worker ---------------------------------------------------------------------- */
 
-static void scatter(const struct want *want, const struct plan_read *read, const uint8_t *plain)
+/* One run of both the chunk and the box, into device memory. */
+static int device_run(const struct read_slot *slot, const struct plan_read *read,
+                      const struct box *run, const uint8_t *plain, struct diag *diag)
 {
+    const struct want *want = &slot->restore->wants[read->want];
+    uint32_t element_bytes = dtype_bits(want->tensor->dtype) / 8;
+    uint64_t to = 0, from = 0;
+    bool is_run = strided_run(&want->box->box, run, element_bytes, &to) &&
+                  strided_run(&read->cell, run, element_bytes, &from);
+    CHECK(is_run);
+    struct gpu_copy copy = {.ordinal = want->tensor->device - 1,
+                            .bytes = box_bytes(run, want->tensor->dtype),
+                            .host = (void *)(uintptr_t)(plain + from),
+                            .device = (uintptr_t)want->box->data + to};
+    int rc = gpu_copy_in(slot->restore->set->gpu, &copy, diag);
+    if (rc != 0) {
+        diag_add(diag, "tensor '%s' on CUDA device %u", want->tensor->name, copy.ordinal);
+    }
+    return rc;
+}
+
+/* As one run where it is one, else row by row. */
+static int scatter_device(const struct read_slot *slot, const struct plan_read *read,
+                          const struct box *part, const uint8_t *plain, struct diag *diag)
+{
+    const struct want *want = &slot->restore->wants[read->want];
+    uint32_t element_bytes = dtype_bits(want->tensor->dtype) / 8;
+    uint64_t offset, rows = 1;
+    if (strided_run(&want->box->box, part, element_bytes, &offset) &&
+        strided_run(&read->cell, part, element_bytes, &offset)) {
+        return device_run(slot, read, part, plain, diag);
+    }
+    for (uint32_t d = 0; d + 1 < part->ndim; d++) {
+        rows *= (uint64_t)part->length[d];
+    }
+    int rc = 0;
+    for (uint64_t row = 0; row < rows && rc == 0; row++) {
+        struct box run = *part;
+        uint64_t left = row;
+        for (uint32_t d = part->ndim - 1; d-- > 0;) {
+            run.offset[d] += (int64_t)(left % (uint64_t)part->length[d]);
+            run.length[d] = 1;
+            left /= (uint64_t)part->length[d];
+        }
+        rc = device_run(slot, read, &run, plain, diag);
+    }
+    return rc;
+}
+
+static int scatter(const struct read_slot *slot, const struct plan_read *read, const uint8_t *plain,
+                   struct diag *diag)
+{
+    const struct want *want = &slot->restore->wants[read->want];
     struct box part;
     uint32_t element_bytes;
     if (!want->tensor) {
         memcpy(want->blob->data + read->blob_offset, plain, read->plain_bytes);
-        return;
+        return 0;
     }
     bool meets = restore_part_of(want, read, &part);
     CHECK(meets);
+    if (want->tensor->device != 0) {
+        return scatter_device(slot, read, &part, plain, diag);
+    }
     element_bytes = dtype_bits(want->tensor->dtype) / 8;
     struct strided_copy copy = {
         .to_box = &want->box->box,
@@ -37,6 +92,7 @@ static void scatter(const struct want *want, const struct plan_read *read, const
         .from = strided_packed((void *)(uintptr_t)plain, &read->cell, element_bytes),
         .element_bytes = element_bytes};
     strided_copy(&copy);
+    return 0;
 }
 
 static int open_record(const struct read_slot *slot, const struct plan_read *read,
@@ -64,10 +120,7 @@ static int open_record(const struct read_slot *slot, const struct plan_read *rea
                  read->object.rank, read->object.sequence, (unsigned long long)read->offset);
         return rc;
     }
-    if (!slot->restore->groups[slot->group].place) {
-        scatter(want, read, plain);
-    }
-    return 0;
+    return slot->restore->groups[slot->group].place ? 0 : scatter(slot, read, plain, diag);
 }
 
 static void on_slot_run(struct work *work)

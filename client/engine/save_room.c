@@ -128,6 +128,7 @@ static void on_reserve_run(struct work *work)
     struct save *save = container_of(work, struct save, reserve);
     save->reserve_status =
         arena_reserve(save->engine->options.arena, wanted_bytes(save), &save->reserve_diag);
+    engine_pin_arena(save->engine->options.arena, save->set->gpu);
 }
 
 static void on_reserve_done(struct work *work)

@@ -109,6 +109,10 @@ static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
     save->copying = !done; /* first: fewer digests run beside a copy than after it */
     save_digest_start(save);
     save_check_released(save);
+    struct snapshot_task *failed = atomic_load(&snapshot->failed);
+    if (failed && save->status == 0) {
+        save_fail(save, failed->diag.code, &failed->diag);
+    }
     const char *changed = watch_changed(&save->watch);
     if (changed && save->status == 0) {
         fail_changed(save, changed);

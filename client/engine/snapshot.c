@@ -9,17 +9,36 @@
 #include "arena/streamed.h"
 #include "arena/strided.h"
 #include "base/check.h"
+#include "gpu/gpu.h"
 
 #include <string.h>
 
-void snapshot_copy_piece(const struct registered *set, const struct layout_piece *piece,
-                         uint8_t *to)
+static int copy_device_piece(const struct registered *set, const struct layout_piece *piece,
+                             uint8_t *to, struct diag *diag)
+{
+    const struct registered_tensor *tensor = &set->tensors[piece->tensor];
+    struct gpu_copy copy = {.ordinal = tensor->device - 1,
+                            .bytes = piece->bytes,
+                            .host = to,
+                            .device = (uintptr_t)tensor->boxes[piece->box].data + piece->source};
+    int rc = gpu_copy_out(set->gpu, &copy, diag);
+    if (rc != 0) {
+        diag_add(diag, "tensor '%s' on CUDA device %u", tensor->name, copy.ordinal);
+    }
+    return rc;
+}
+
+int snapshot_copy_piece(const struct registered *set, const struct layout_piece *piece, uint8_t *to,
+                        struct diag *diag)
 {
     const struct registered_tensor *tensor = &set->tensors[piece->tensor];
     const struct registered_box *box = &tensor->boxes[piece->box];
+    if (tensor->device != 0) {
+        return copy_device_piece(set, piece, to, diag);
+    }
     if (box->contiguous) {
         streamed_copy(to, box->data + piece->source, piece->bytes);
-        return;
+        return 0;
     }
     uint32_t element_bytes = dtype_bits(tensor->dtype) / 8;
     uint64_t index = piece->source / element_bytes, left = piece->bytes / element_bytes;
@@ -41,23 +60,28 @@ void snapshot_copy_piece(const struct registered *set, const struct layout_piece
                                 .from = registered_memory(box, element_bytes),
                                 .element_bytes = element_bytes};
     strided_copy(&copy);
+    return 0;
 }
 
-void snapshot_copy_payload(const struct registered *set, const struct layout *layout, uint32_t idx,
-                           uint8_t *to)
+int snapshot_copy_payload(const struct snapshot_source *source, uint32_t idx, uint8_t *to,
+                          struct diag *diag)
 {
+    const struct registered *set = source->set;
+    const struct layout *layout = source->layout;
+    int rc = 0;
     const struct layout_payload *payload = &layout->payloads[idx];
-    for (uint32_t i = 0; i < payload->piece_count; i++) {
+    for (uint32_t i = 0; i < payload->piece_count && rc == 0; i++) {
         const struct layout_piece *piece = &layout->pieces[payload->piece_first + i];
         if (piece->tensor & LAYOUT_BLOB) {
             const struct registered_blob *blob = &set->blobs[piece->tensor & ~LAYOUT_BLOB];
             memcpy(to + piece->at, blob->data + piece->source, piece->bytes);
         } else {
-            snapshot_copy_piece(set, piece, to + piece->at);
+            rc = snapshot_copy_piece(set, piece, to + piece->at, diag);
         }
     }
     memset(to + payload->bytes, 0,
            round_up_u64(payload->bytes, LIMIT_ALIGN_BYTES) - payload->bytes);
+    return rc;
 }
 
 static uint8_t *place_of(const struct snapshot *snapshot, uint32_t idx)
@@ -104,7 +128,13 @@ static void on_task_run(struct work *work)
         for (uint32_t i = first; i < end; i++) {
             uint8_t *to = place_of(snapshot, i);
             CHECK(to != NULL);
-            snapshot_copy_payload(snapshot->set, snapshot->layout, i, to);
+            const struct snapshot_source source = {snapshot->set, snapshot->layout};
+            if (snapshot_copy_payload(&source, i, to, &task->diag) != 0) {
+                struct snapshot_task *none = NULL;
+                (void)atomic_compare_exchange_strong(&snapshot->failed, &none, task);
+                atomic_store(&snapshot->stopped, true);
+                return; /* `at` stays: what this task claimed is not copied */
+            }
             if (snapshot->watch) {
                 watch_compare(snapshot->watch, i, to);
             }

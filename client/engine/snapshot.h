@@ -20,6 +20,7 @@ struct snapshot_task {
     struct snapshot *snapshot;
     _Atomic uint32_t at; /* it is copying this payload or a later one; UINT32_MAX: none */
     bool running;        /* loop's thread: submitted */
+    struct diag diag;    /* why its copy failed */
 };
 
 struct snapshot {
@@ -36,20 +37,26 @@ struct snapshot {
     unsigned running;   /* tasks; loop's thread, as is started */
     bool started;
     _Atomic bool stopped;
-    _Atomic uint32_t next_payload;  /* not claimed yet */
-    _Atomic uint32_t ready_payload; /* those before it have places */
-    _Atomic uint64_t copied_bytes;  /* since on_progress was called last */
+    struct snapshot_task *_Atomic failed; /* the first, whose diag says why; NULL: none */
+    _Atomic uint32_t next_payload;        /* not claimed yet */
+    _Atomic uint32_t ready_payload;       /* those before it have places */
+    _Atomic uint64_t copied_bytes;        /* since on_progress was called last */
     struct post told;
     struct snapshot_task tasks[SNAPSHOT_TASKS];
 };
 
-/* Copies one piece, packed. Any thread. */
-void snapshot_copy_piece(const struct registered *set, const struct layout_piece *piece,
-                         uint8_t *to);
+struct snapshot_source {
+    const struct registered *set;
+    const struct layout *layout;
+};
+
+/* Copies one piece, packed. Fails only for a tensor on a device. Any thread. */
+int MUST_USE snapshot_copy_piece(const struct registered *set, const struct layout_piece *piece,
+                                 uint8_t *to, struct diag *diag);
 /* Copies one payload: its pieces, and zeroes up to the next multiple of LIMIT_ALIGN_BYTES. Any
  * thread. */
-void snapshot_copy_payload(const struct registered *set, const struct layout *layout,
-                           uint32_t payload, uint8_t *to);
+int MUST_USE snapshot_copy_payload(const struct snapshot_source *source, uint32_t payload,
+                                   uint8_t *to, struct diag *diag);
 /* There must be at least one payload. */
 void snapshot_start(struct snapshot *snapshot);
 /* More objects have places, or more tasks may run. Harmless when there is nothing to do. */

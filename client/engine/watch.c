@@ -61,7 +61,7 @@ static bool digest_source(const struct watch *watch, const struct layout_piece *
         return true;
     }
     const struct registered_box *box = &watch->set->tensors[piece->tensor].boxes[piece->box];
-    if (box->contiguous) {
+    if (box->contiguous && watch->set->tensors[piece->tensor].device == 0) {
         *ret = watch_digest(watch->kind, piece->bytes, box->data + piece->source);
         return true;
     }
@@ -69,10 +69,13 @@ static bool digest_source(const struct watch *watch, const struct layout_piece *
     if (!gathered) {
         return false;
     }
-    snapshot_copy_piece(watch->set, piece, gathered);
-    *ret = watch_digest(watch->kind, piece->bytes, gathered);
+    struct diag diag = DIAG_INIT;
+    bool is_there = snapshot_copy_piece(watch->set, piece, gathered, &diag) == 0;
+    if (is_there) {
+        *ret = watch_digest(watch->kind, piece->bytes, gathered);
+    }
     free(gathered);
-    return true;
+    return is_there; /* the copy meets the same failure, and names it */
 }
 
 static void note_changed(struct watch *watch, uint32_t piece)

@@ -252,10 +252,14 @@ struct cairn_tensor {
     int placement;          /* enum cairn_placement; 0: REPLICATED */
     const char *coordinate; /* LOCAL: known by (name, coordinate); NULL: "rank=<rank>" */
     int eager; /* 1: a lazy save copies it before the call returns, so that it may change */
+    /* 0: data is host memory; 1 + N: memory of CUDA device N, row-major without holes, copied
+     * through the driver. The work that makes its contents must have ended before cairn_save or
+     * cairn_restore is called. UNSUPPORTED without a driver, INVALID for other memory. */
+    int device;
 };
-#define CAIRN_TENSOR_INIT                                               \
-    {                                                                   \
-        sizeof(struct cairn_tensor), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_TENSOR_INIT                                                  \
+    {                                                                      \
+        sizeof(struct cairn_tensor), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 enum cairn_blob_kind { CAIRN_BYTES = 1, CAIRN_TREE = 2 };

@@ -196,7 +196,13 @@ static int check_memory(const struct builder *builder, const struct registered_t
         return diag_set(builder->diag, CAIRN_E_INVALID, "tensor '%s': the data of box %s is NULL",
                         tensor->name, text);
     }
-    return box->contiguous ? 0 : check_strides(builder, tensor->name, box);
+    int rc = box->contiguous ? 0 : check_strides(builder, tensor->name, box);
+    if (rc == 0 && tensor->device != 0 && !box->contiguous) {
+        rc = diag_set(builder->diag, CAIRN_E_INVALID,
+                      "tensor '%s' is on a device: its boxes must be row-major without holes",
+                      tensor->name);
+    }
+    return rc;
 }
 
 static int compare_boxes(const void *a, const void *b)
@@ -386,6 +392,7 @@ int registered_new(const struct registered_list *list, struct registered **ret, 
     set->world_size = list->world_size;
     set->tensor_count = list->tensor_count;
     set->blob_count = list->blob_count;
+    set->gpu = list->gpu;
     int rc = copy_all(&builder, list->tensors, list->blobs);
     rc = rc != 0 ? rc : sort_all(&builder);
     rc = rc != 0 ? rc : hash_list(&builder);

@@ -14,6 +14,8 @@
 
 #include <stdatomic.h>
 
+struct gpu;
+
 struct registered_box {
     struct box box;
     bool contiguous;            /* row-major without holes: stride is then not used */
@@ -30,7 +32,8 @@ struct registered_tensor {
     uint32_t group_count;         /* ranks that hold the same boxes; 1: only this one */
     uint32_t group_member;        /* this rank's position in it */
     uint32_t *group;
-    bool eager; /* a lazy save copies it before the call returns */
+    bool eager;      /* a lazy save copies it before the call returns */
+    uint32_t device; /* 1 + ordinal of the CUDA device that its data is memory of; 0: ours */
 };
 
 struct registered_blob {
@@ -47,6 +50,7 @@ struct registered {
     size_t tensor_count, blob_count;
     struct registered_tensor *tensors;
     struct registered_blob *blobs;
+    struct gpu *gpu; /* borrowed; NULL: no tensor is on a device */
     struct xxh128
         list_hash; /* of names, dtypes, shapes, groups: equal on ranks that register the same */
 };
@@ -56,6 +60,7 @@ struct registered_list { /* what registered_new copies */
     size_t tensor_count, blob_count;
     const struct registered_tensor *tensors;
     const struct registered_blob *blobs;
+    struct gpu *gpu; /* outlives the set; may be NULL where no tensor is on a device */
 };
 
 /* Inputs are copied. INVALID names the tensor or blob and says what is wrong: duplicate name, bad

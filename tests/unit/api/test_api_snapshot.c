@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "standin_cuda.h"
+
 static const char *url = "cairn://nowhere:1/demo/run1";
 
 static int setup(void **state)
@@ -102,6 +104,35 @@ static void test_older_structs_are_taken(void **state)
     close_well(cairn);
 }
 
+/* Goal: device tensors are checked when they are registered: no driver, other memory, no device. */
+static void test_device_tensors_are_checked(void **state)
+{
+    struct cairn_tensor tensor = CAIRN_TENSOR_INIT;
+    const int64_t shape[1] = {16};
+    float here[16] = {0};
+    struct cairn_error err;
+    (void)state;
+    setenv("CAIRN_LIBCUDA", "/nowhere/libcuda.so.1", 1);
+    cairn_t *cairn = open_default();
+    tensor.name = "w", tensor.dtype = CAIRN_F32, tensor.ndim = 1, tensor.shape = shape;
+    tensor.data = here, tensor.device = 1;
+    assert_int_equal(cairn_set_tensors(cairn, &tensor, 1, &err), CAIRN_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "CUDA driver is not there"));
+    assert_non_null(strstr(err.text, "\"w\""));
+    setenv("CAIRN_LIBCUDA", STANDIN_CUDA, 1);
+    assert_int_equal(cairn_set_tensors(cairn, &tensor, 1, &err), CAIRN_E_INVALID);
+    assert_non_null(strstr(err.text, "is no device memory"));
+    tensor.data = standin_alloc(0, sizeof here);
+    assert_int_equal(cairn_set_tensors(cairn, &tensor, 1, &err), 0);
+    tensor.device = 2;
+    assert_int_equal(cairn_set_tensors(cairn, &tensor, 1, &err), CAIRN_E_INVALID);
+    tensor.device = 9;
+    assert_int_equal(cairn_set_tensors(cairn, &tensor, 1, &err), CAIRN_E_UNSUPPORTED);
+    tensor.device = -1;
+    assert_int_equal(cairn_set_tensors(cairn, &tensor, 1, &err), CAIRN_E_INVALID);
+    close_well(cairn);
+}
+
 static void test_bad_snapshot_options_are_refused(void **state)
 {
     const struct {
@@ -177,6 +208,7 @@ int main(void)
         cmocka_unit_test_setup(test_a_lazy_save_returns_at_once, setup),
         cmocka_unit_test_setup(test_a_skipped_save_fails_its_call_only, setup),
         cmocka_unit_test_setup(test_older_structs_are_taken, setup),
+        cmocka_unit_test_setup(test_device_tensors_are_checked, setup),
         cmocka_unit_test_setup(test_bad_snapshot_options_are_refused, setup),
         cmocka_unit_test_setup(test_the_encoding_is_chosen, setup),
     };

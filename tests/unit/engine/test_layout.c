@@ -199,7 +199,9 @@ static void check_copies(struct rank *rank)
     rank->extent = malloc(layout->extent_bytes + 1);
     memset(rank->extent, 0xaa, layout->extent_bytes);
     for (uint32_t i = 0; i < layout->payload_count; i++) {
-        snapshot_copy_payload(rank->set, layout, i, rank->extent + layout->payloads[i].at);
+        const struct snapshot_source source = {rank->set, layout};
+        assert_int_equal(
+            snapshot_copy_payload(&source, i, rank->extent + layout->payloads[i].at, NULL), 0);
     }
     for (uint32_t i = 0; i < layout->piece_count; i++) {
         const struct layout_piece *piece = &layout->pieces[i];

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gpu over the stand-in driver: copies both ways, what is no device memory, no driver at all, and
+ * every call of the driver failing once.
+ */
+#include "gpu/gpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "standin_cuda.h"
+
+static void a_machine_without_a_driver_is_normal(void **state)
+{
+    struct gpu *gpu = NULL;
+    struct diag diag = DIAG_INIT;
+    (void)state;
+    setenv("CAIRN_LIBCUDA", "/nowhere/libcuda.so.1", 1);
+    assert_int_equal(gpu_open(&gpu, &diag), CAIRN_E_UNSUPPORTED);
+    assert_non_null(strstr(diag.text, "/nowhere/libcuda.so.1"));
+    assert_null(gpu);
+    setenv("CAIRN_LIBCUDA", "libm.so.6", 1); /* a library, but no driver */
+    struct diag other = DIAG_INIT;
+    assert_int_equal(gpu_open(&gpu, &other), CAIRN_E_UNSUPPORTED);
+    assert_non_null(strstr(other.text, "cuInit"));
+    gpu_close(NULL);
+    setenv("CAIRN_LIBCUDA", STANDIN_CUDA, 1);
+}
+
+static void bytes_go_both_ways(void **state)
+{
+    struct gpu *gpu;
+    uint8_t host[3000], back[3000] = {0};
+    (void)state;
+    assert_int_equal(gpu_open(&gpu, NULL), 0);
+    for (int d = 0; d < 2; d++) {
+        void *device = standin_alloc(d, sizeof host);
+        memset(host, 'a' + d, sizeof host);
+        struct gpu_copy in = {.ordinal = (uint32_t)d,
+                              .bytes = sizeof host,
+                              .host = host,
+                              .device = (uintptr_t)device};
+        assert_int_equal(gpu_copy_in(gpu, &in, NULL), 0);
+        assert_memory_equal(standin_shadow(device), host, sizeof host);
+        struct gpu_copy out = in;
+        out.host = back;
+        assert_int_equal(gpu_copy_out(gpu, &out, NULL), 0);
+        assert_memory_equal(back, host, sizeof host);
+        assert_int_equal(standin_context_depth(), 0);
+    }
+    assert_int_equal(standin_streams(), 2); /* one a device is used again */
+    gpu_close(gpu);
+    assert_int_equal(standin_streams(), 0);
+}
+
+static void other_memory_is_refused(void **state)
+{
+    struct gpu *gpu;
+    int here;
+    (void)state;
+    assert_int_equal(gpu_open(&gpu, NULL), 0);
+    void *device = standin_alloc(1, 100);
+    struct diag diag[4] = {DIAG_INIT, DIAG_INIT, DIAG_INIT, DIAG_INIT};
+    assert_int_equal(gpu_check(gpu, 1, device, &diag[0]), 0);
+    assert_int_equal(gpu_check(gpu, 0, device, &diag[1]), CAIRN_E_INVALID);
+    assert_non_null(strstr(diag[1].text, "of CUDA device 1, not of 0"));
+    assert_int_equal(gpu_check(gpu, 0, &here, &diag[2]), CAIRN_E_INVALID);
+    assert_non_null(strstr(diag[2].text, "no device memory"));
+    assert_int_equal(gpu_check(gpu, 7, device, &diag[3]), CAIRN_E_UNSUPPORTED);
+    assert_non_null(strstr(diag[3].text, "CUDA device 7"));
+    gpu_close(gpu);
+}
+
+/* Goal: whatever call fails, the error has a name, nothing is left behind and the next try works.
+ */
+static void every_call_may_fail(void **state)
+{
+    uint8_t host[512];
+    unsigned failures = 0;
+    void *device = standin_alloc(0, sizeof host);
+    (void)state;
+    for (int call = 0; call < 16; call++) {
+        struct gpu *gpu = NULL;
+        struct diag diag = DIAG_INIT;
+        struct gpu_copy copy = {
+            .ordinal = 0, .bytes = sizeof host, .host = host, .device = (uintptr_t)device};
+        standin_fail_at(call);
+        int rc = gpu_open(&gpu, &diag);
+        rc = rc != 0 ? rc : gpu_check(gpu, 0, device, &diag);
+        rc = rc != 0 ? rc : gpu_copy_out(gpu, &copy, &diag);
+        rc = rc != 0 ? rc : gpu_copy_in(gpu, &copy, &diag);
+        standin_fail_at(-1);
+        failures += rc != 0;
+        assert_true(rc == 0 || strlen(diag.text) > 0);
+        assert_int_equal(standin_context_depth(), 0);
+        if (gpu) {
+            assert_int_equal(gpu_copy_out(gpu, &copy, NULL), 0);
+        }
+        gpu_close(gpu);
+        assert_int_equal(standin_streams(), 0);
+    }
+    assert_true(failures >= 8);
+}
+
+static void pinning_is_not_needed(void **state)
+{
+    struct gpu *gpu;
+    static uint8_t memory[4096];
+    (void)state;
+    assert_int_equal(gpu_open(&gpu, NULL), 0);
+    standin_fail_at(0);
+    assert_false(gpu_pin(gpu, sizeof memory, memory));
+    standin_fail_at(-1);
+    assert_true(gpu_pin(gpu, sizeof memory, memory));
+    assert_int_equal(standin_registered(), 1);
+    gpu_unpin(gpu, memory);
+    assert_int_equal(standin_registered(), 0);
+    gpu_close(gpu);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_machine_without_a_driver_is_normal),
+        cmocka_unit_test(bytes_go_both_ways),
+        cmocka_unit_test(other_memory_is_refused),
+        cmocka_unit_test(every_call_may_fail),
+        cmocka_unit_test(pinning_is_not_needed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
