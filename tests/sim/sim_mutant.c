@@ -20,6 +20,7 @@ static const struct sim_mutant mutants[MUTANT_COUNT] = {
     {MUTANT_MISREAD, "misread"},
     {MUTANT_BAD_DISK, "bad-disk"},
     {MUTANT_LATE_CHANGE, "late-change"},
+    {MUTANT_NO_VERDICT, "no-verdict"},
 };
 
 const struct sim_mutant *mutant_get(enum mutant kind) { return &mutants[kind]; }
@@ -105,6 +106,7 @@ void mutant_on_host(const struct sim_mutant *mutant, struct sim_host *host)
     case MUTANT_EARLY_PUBLISH:
     case MUTANT_LOST_UPDATE:
     case MUTANT_MISREAD:
+    case MUTANT_NO_VERDICT:
     case MUTANT_LATE_CHANGE:
     case MUTANT_COUNT:
         return;

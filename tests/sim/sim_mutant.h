@@ -19,6 +19,7 @@ enum mutant {
     MUTANT_MISREAD,       /* some reads of objects bring another place's bytes */
     MUTANT_BAD_DISK,      /* some writes change a bit */
     MUTANT_LATE_CHANGE,   /* the trainer changes its state before it is staged */
+    MUTANT_NO_VERDICT,    /* ranks with other lists do not wait for the verdict */
     MUTANT_COUNT
 };
 

@@ -105,6 +105,9 @@ static bool is_honest(const struct scene *scene, int status)
     case CAIRN_E_IO:
     case CAIRN_E_READ_ONLY: /* after several failed syncs, until a restart */
         return scene->disk_was_harmed;
+    case CAIRN_E_COVERAGE: /* lists differ, and a fault kept the verdict from a rank until its bound
+                            */
+        return scene->fault_count > 0;
     default:
         return false;
     }

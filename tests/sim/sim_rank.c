@@ -28,7 +28,10 @@ enum {
     RNG_AT = SHARD_AT + SHARD_BYTES,
     META_AT = RNG_AT + RNG_BYTES + 4,
     META_BYTES = 16,
-    MEMORY_BYTES = META_AT + META_BYTES,
+    LATE_AT = META_AT + META_BYTES,
+    LATE_BYTES = 9000, /* three cells */
+    LATE_SAVES = 2,    /* of a job, without it on one of its ranks */
+    MEMORY_BYTES = LATE_AT + LATE_BYTES,
     BLOB_BYTES_MAX = 5000,
     GRACE_MS = 12000, /* a save's: to find out what became of it */
     RESTORE_GRACE_MS = 2000,
@@ -54,6 +57,7 @@ static void fill_memory(uint32_t idx, uint64_t step, uint64_t history, uint8_t *
     fill(history ^ (UINT64_C(0x51ed) << 32) ^ idx, SHARD_BYTES, ret + SHARD_AT);
     fill(history ^ (UINT64_C(0xa11c) << 32) ^ idx, RNG_BYTES, ret + RNG_AT);
     memcpy(ret + META_AT, meta, META_BYTES);
+    fill(history ^ (UINT64_C(0x1a7e) << 32), LATE_BYTES, ret + LATE_AT);
 }
 
 static size_t loader_bytes(uint32_t idx, uint64_t history)
@@ -81,11 +85,15 @@ static struct registered *register_all(struct sim_rank *rank, uint64_t step, uin
     char coordinate[32], config[64];
     uint8_t loader[BLOB_BYTES_MAX];
     uint8_t *at = rank->memory;
-    struct registered_box boxes[4] = {
+    /* Made late on one rank of a job, as the state of an optimizer can be. */
+    bool has_late =
+        step == 0 || rank->idx != rank->job % SCENE_WORLD_SIZE || rank->saves_begun > LATE_SAVES;
+    struct registered_box boxes[5] = {
         {.box = {.ndim = 2, .length = {WEIGHT_ROWS, WEIGHT_COLUMNS}}, .data = at + WEIGHT_AT},
         {.box = {.ndim = 2, .length = {SHARD_ROWS, SHARD_COLUMNS}}, .data = at + SHARD_AT},
         {.box = {.ndim = 1, .length = {RNG_BYTES}}, .data = at + RNG_AT},
-        {.box = {.ndim = 1, .length = {2}}, .data = at + META_AT}};
+        {.box = {.ndim = 1, .length = {2}}, .data = at + META_AT},
+        {.box = {.ndim = 1, .length = {LATE_BYTES}}, .data = at + LATE_AT}};
     boxes[1].box.offset[0] = (int64_t)rank->idx * SHARD_ROWS;
     for (size_t i = 0; i < ARRAY_LEN(boxes); i++) {
         boxes[i].contiguous = true;
@@ -93,15 +101,17 @@ static struct registered *register_all(struct sim_rank *rank, uint64_t step, uin
     snprintf(coordinate, sizeof coordinate, "rank=%u", rank->idx);
     snprintf(config, sizeof config, "step %" PRIu64 " of %016" PRIx64, step, history);
     fill(history ^ rank->idx, loader_bytes(rank->idx, history), loader);
-    struct registered_tensor tensors[4] = {
+    struct registered_tensor tensors[5] = {
         tensor("weight", CAIRN_F32, PLACEMENT_REPLICATED, &boxes[0]),
         tensor("moment", CAIRN_F32, PLACEMENT_SHARDED, &boxes[1]),
         tensor("rng", CAIRN_U8, PLACEMENT_LOCAL, &boxes[2]),
-        tensor("meta", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[3])};
+        tensor("meta", CAIRN_I64, PLACEMENT_REPLICATED, &boxes[3]),
+        tensor("late", CAIRN_U8, PLACEMENT_REPLICATED, &boxes[4])};
     tensors[1].shape.length[0] = SHARD_ROWS * SCENE_WORLD_SIZE;
     tensors[2].coordinate = coordinate;
-    tensors[0].group = tensors[3].group = everybody;
+    tensors[0].group = tensors[3].group = tensors[4].group = everybody;
     tensors[0].group_count = tensors[3].group_count = SCENE_WORLD_SIZE;
+    tensors[4].group_count = SCENE_WORLD_SIZE;
     const struct registered_blob blobs[] = {{.name = "config",
                                              .coordinate = "",
                                              .kind = BLOB_BYTES,
@@ -118,7 +128,7 @@ static struct registered *register_all(struct sim_rank *rank, uint64_t step, uin
     struct diag diag = DIAG_INIT;
     struct registered_list list = {.rank = rank->idx,
                                    .world_size = SCENE_WORLD_SIZE,
-                                   .tensor_count = ARRAY_LEN(tensors),
+                                   .tensor_count = ARRAY_LEN(tensors) - (has_late ? 0 : 1),
                                    .blob_count = ARRAY_LEN(blobs),
                                    .tensors = tensors,
                                    .blobs = blobs};
@@ -228,6 +238,7 @@ bool rank_save(struct sim_rank *rank, struct oracle_save *what, uint64_t deadlin
         slot->rank = rank;
         slot->what = what;
         slot->used = true;
+        rank->saves_begun++;
         slot->set = register_all(rank, what->step, what->history);
         slot->end_ms = scene_now_ms(rank->scene) + deadline_ms + GRACE_MS;
         slot->save.step = what->step;
@@ -371,6 +382,8 @@ struct sim_rank *rank_new(struct scene *scene, unsigned job, uint32_t idx,
     uint64_t arena_bytes_max = sim_below(scene->sim, 3) == 0 ? KIB(10) : KIB(64);
     int status = arena_new(arena_bytes_max, &rank->arena, &diag);
     options.arena = rank->arena;
+    /* The bug: it does not wait for what the server says of the lists. */
+    options.agree_wait_ms = mutant_is(scene->mutant, MUTANT_NO_VERDICT) ? 1 : 0;
     if (status == 0) {
         const char *url =
             scene->local ? "cairn+unix:///server?run=sim/run" : "cairn://server:7421/sim/run";

@@ -22,6 +22,7 @@ struct sim_rank_save {
 };
 
 struct sim_rank {
+    unsigned saves_begun;
     struct scene *scene;
     struct list link; /* of those that are being closed */
     struct sim_host *host;
