@@ -88,7 +88,7 @@ struct sim_net_options {
     uint64_t latency_min_us, latency_max_us; /* each way; default 20 .. 2000 */
     size_t buffer_bytes; /* most bytes of a direction in flight or unread; default by seed 2 .. 64
                             KiB */
-    bool no_fds;         /* descriptors do not pass on Unix sockets */
+    bool no_fds;         /* none pass on Unix sockets connected from now on */
 };
 
 void sim_net_set(struct sim *sim, const struct sim_net_options *options);
