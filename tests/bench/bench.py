@@ -28,7 +28,8 @@ class Cairn:
         self.daemon = Daemon(bench.place, options.build, f"store-{transport}",
                              bench.place.pki() if transport == "tls" else None)
         self.group = cairn_group(bench.place, options.build, self.daemon, transport, ranks=options.ranks,
-                                 bytes=options.bytes, run=f"bench/{transport}", name=self.name)
+                                 bytes=options.bytes, run=f"bench/{transport}", name=self.name,
+                                 encoding=options.encoding)
         self.gib = sum(a["bytes"] for a in self.group.ready) / GIB
         self.step = 0
         self.step_ms = STEP_MS_MIN
@@ -264,6 +265,7 @@ def parse_options():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--transports", default="unix,memfd,tcp,tls", help="some of " + ", ".join(TRANSPORTS))
     parser.add_argument("--blocks", action="store_true", help="one party after the other; default: where memory is short")
+    parser.add_argument("--encoding", default="raw", help="CAIRN_ENCODING: raw, auto, dense")
     parser.add_argument("--modes", default="copy,lazy", help="of the snapshot; copy is always measured")
     parser.add_argument("--python", help="an interpreter with torch and safetensors: adds the peers")
     options = finish_options(parser.parse_args())

@@ -14,7 +14,7 @@ import time
 from benchlib import (HERE, MIB, Daemon, Group, Place, bytes_below, common_options, finish_options, install_package,
                       machine, python_env, say, table, write_json)
 
-ENCODINGS = ("default", "raw", "auto", "dense")
+ENCODINGS = ("raw", "auto", "dense")
 PROGRESS_STEPS = 25
 
 
@@ -43,16 +43,13 @@ class Stored:
             say(f"trained {answer['steps']} of {self.options.steps} steps: loss {answer['loss']:.3f}")
 
     def encodings(self):
-        self.result["saves"], self.result["absent"] = {}, {}
+        self.result["saves"] = {}
         for how in ENCODINGS:
             for what in ("plain", "masters"):
                 answer = self.grown(f"save {how} {what}")
-                if "absent" in answer:
-                    self.result["absent"][how] = answer["absent"]
-                    continue
                 name = f"{how}, bf16 + f32 Adam" + (" + f32 masters" if what == "masters" else "")
                 self.result["saves"][name] = answer
-            for number in range(3 if how not in self.result["absent"] else 0):
+            for number in range(3):
                 answer = self.grown(f"kind {how} {number}")
                 self.result["saves"][f"{how}, {answer.pop('kind')} alone"] = answer
 
@@ -111,8 +108,6 @@ def main():
           {str(number + 1): save["grown_bytes"] / MIB for number, save in enumerate(result["lora"]["saves"])})
     table("LoRA", "", {"worst later / first": result["lora"]["worst_later_of_first"],
                        "bytes that change / plain": result["lora"]["changed_of_plain"]})
-    for how, why in result["absent"].items():
-        print(f"left out: {how}: {why}")
     write_json(options.json, result)
 
 

@@ -36,12 +36,11 @@ class Way:
         if name.startswith("cairn"):
             self.daemon = Daemon(place, options.build, f"store-{name.replace(' ', '-')}")
             target = self.daemon.url("unix", "bench/train")
-            env["CAIRN_TRANSPORT"] = options.transport
+            env.update(CAIRN_TRANSPORT=options.transport, CAIRN_ENCODING=options.encoding)
         what = {"way": name, "target": target, "width": options.width, "layers": options.layers, "tokens": options.tokens}
         self.group = Group(place, name, [[options.python, HERE / "train_worker.py", json.dumps(what)]] * options.ranks,
                            [{**env, "RANK": str(rank)} for rank in range(options.ranks)])
-        self.absent = self.group.ready[0].get("absent")
-        self.state_bytes = self.group.ready[0].get("state_bytes")
+        self.state_bytes = self.group.ready[0]["state_bytes"]
         self.turns = 0
 
     def turn(self, steps):
@@ -61,15 +60,9 @@ class Way:
 
 def run(options):
     bench = argparse.Namespace(options=options, place=Place(options.dir))
-    ways, samples, absent = [], {}, {}
+    ways, samples = [], {}
     for name in options.ways:
-        way = Way(bench, name)
-        if way.absent:
-            say(f"{name}: {way.absent}: left out")
-            absent[name] = way.absent
-            way.close()
-        else:
-            ways.append(way)
+        ways.append(Way(bench, name))
     for way in ways:  # the first save makes arenas and shared memory, starts processes
         first = way.turn(options.steps if not options.smoke else 1)
         samples[way.name] = {"first": first, "turns": []}
@@ -82,7 +75,7 @@ def run(options):
     for way in ways:
         way.close()
     bench.place.close()
-    return {"samples": samples, "absent": absent, "state_bytes": ways[0].state_bytes, "losses": losses}
+    return {"samples": samples, "state_bytes": ways[0].state_bytes, "losses": losses}
 
 
 def summary(result, steps):
@@ -114,6 +107,7 @@ def parse_options():
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=128, help="a step; makes it longer")
     parser.add_argument("--transport", default="auto", help="CAIRN_TRANSPORT: auto, memfd, socket")
+    parser.add_argument("--encoding", default="auto", help="CAIRN_ENCODING: auto, raw, dense")
     parser.add_argument("--ways", default=",".join(WAYS[:8]), help="some of " + ", ".join(WAYS))
     options = finish_options(parser.parse_args())
     options.ways = ["none"] + [way for way in options.ways.split(",") if way != "none"]

@@ -11,6 +11,7 @@ import os
 import secrets
 import selectors
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -41,6 +42,7 @@ class Place:
         self.processes = []
         self.made_pki = None
         atexit.register(self.close)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that close() runs then, too
 
     def start(self, argv, **keywords):
         process = subprocess.Popen([str(word) for word in argv], **keywords)
@@ -232,12 +234,13 @@ class Daemon:
 
 
 def cairn_group(place, build, daemon, transport, **job):
-    """cairn_bench on job["ranks"] ranks of an attempt of their own; job: ranks, bytes, run, name."""
+    """cairn_bench on job["ranks"] ranks of an attempt of their own; job: ranks, bytes, run, name, encoding."""
     attempt = secrets.token_hex(16)
     url = daemon.url(transport, job["run"])
+    env = {**daemon.env(transport), **({"CAIRN_ENCODING": job["encoding"]} if "encoding" in job else {})}
     argvs = [[build / "bin/cairn_bench", url, attempt, rank, job["ranks"], job["bytes"]]
              for rank in range(job["ranks"])]
-    return Group(place, job["name"], argvs, [daemon.env(transport)] * job["ranks"])
+    return Group(place, job["name"], argvs, [env] * job["ranks"])
 
 
 class Disk:

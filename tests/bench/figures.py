@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -92,7 +93,7 @@ def other_rows(results):
             yield Row(f"training, lost per save: {name}", None, row["lost_s_per_save"], "train", " s")
             yield Row(f"training, slowdown: {name}", None, row["slowdown"], "train")
     stored = results.get("stored", {})
-    adam = {how: stored.get("ratios", {}).get(f"{how}, bf16 + f32 Adam") for how in ("default", "raw", "auto", "dense")}
+    adam = {how: stored.get("ratios", {}).get(f"{how}, bf16 + f32 Adam") for how in ("raw", "auto", "dense")}
     best = min((value for value in adam.values() if value is not None), default=None)
     yield Row("stored / raw, bf16 + f32 Adam of a trained model, best encoding", ("most", 0.8), best, "stored")
     for how, value in adam.items():
@@ -175,14 +176,24 @@ class Figures:
         key = build_key(self.options.build, self.arguments(name))
         return result if result.get("figures", {}).get("key") == key else None
 
+    def watched(self, argv, log):
+        """The exit status; the benchmark ends with this program, and takes its own processes along."""
+        process = subprocess.Popen(argv, stdout=log)
+        try:
+            return process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(30)
+
     def measure(self, name):
         argv, path = self.arguments(name), self.options.out / f"{name}.json"
         begin, load = time.monotonic(), os.getloadavg()[0]
         with open(self.options.out / f"{name}.txt", "w") as log:
-            done = subprocess.run([sys.executable, HERE / argv[0], *argv[1:], "--json", path], stdout=log)
-        if done.returncode != 0:
+            status = self.watched([sys.executable, HERE / argv[0], *argv[1:], "--json", path], log)
+        if status != 0:
             self.broken.append(name)
-            say(f"{name} broke ({done.returncode}); the others go on")
+            say(f"{name} broke ({status}); the others go on")
             return
         result = json.loads(path.read_text())
         result["figures"] = {"key": build_key(self.options.build, argv), "load": load, "seconds": time.monotonic() - begin}
@@ -191,12 +202,13 @@ class Figures:
 
     def run(self, names):
         left = []
-        for name in names:
-            kept = None if self.options.again else self.kept(name)
+        for name in stages():  # the table also has what was measured by other calls
+            kept = None if self.options.again and name in names else self.kept(name)
             if kept:
                 self.results[name] = kept
+            if kept and name in names:
                 say(f"{name}: kept from before")
-            else:
+            elif name in names:
                 left.append(name)
         minutes = {name: stages()[name][1] for name in left}
         if left and self.options.python:
@@ -209,6 +221,7 @@ class Figures:
             self.write(names)
 
     def write(self, names):
+        names = [name for name in stages() if name in names or name in self.results]
         date = time.strftime("%Y-%m-%d")
         rows = rows_of(self.results, names)
         text = markdown(rows, self.results, self.options, date)
@@ -254,6 +267,7 @@ def parse_options():
 
 def main():
     options, names = parse_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if os.getloadavg()[0] > 0.5:
         say(f"others use this machine (load {os.getloadavg()[0]:.1f}): the figures will be worse than they are")
     figures = Figures(options)

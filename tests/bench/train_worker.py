@@ -15,7 +15,6 @@ import sys
 import time
 from pathlib import Path
 
-import cairn_ways
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -77,11 +76,10 @@ class Nothing:
 class CairnWay(Nothing):
     def __init__(self, job, mode):
         super().__init__(job)
-        import cairn.torch  # not of the peers
-        options = cairn_ways.snapshot(mode)
+        import cairn.torch  # not where only peers are measured
         self.checkpointer = cairn.torch.Checkpointer(
             job.target, {"model": job.model, "optim": job.optimizer}, on_error="raise", attempt=os.environ["BENCH_ATTEMPT"],
-            **({"rank": 0, "world_size": 1} if job.world == 1 else {}), **options)
+            **({"rank": 0, "world_size": 1} if job.world == 1 else {}), snapshot=mode)
 
     def save(self, step):
         self.handle = self.checkpointer.save(step)
@@ -245,12 +243,7 @@ def main():
 
     dist.init_process_group("gloo", init_method=f"file://{os.environ['BENCH_RENDEZVOUS']}",
                             rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-    try:
-        job = Job(options)
-    except cairn_ways.Absent as reason:
-        answer({"ready": True, "absent": str(reason)})
-        dist.destroy_process_group()
-        return
+    job = Job(options)
     answer({"ready": True, "state_bytes": job.state_bytes()})
     for line in sys.stdin:
         words = line.split()
