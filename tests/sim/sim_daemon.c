@@ -185,6 +185,7 @@ static void daemon_start(struct scene *scene)
                                       .cache_bytes = scene->cache_bytes,
                                       .upload_bytes = scene->cache_bytes,
                                       .deadline_ms_max = scene->deadline_ms_max,
+                                      .full_every = 5,
                                       .page_bytes = 512};
     must(scene, catalog_new(sim_loop(daemon->host), daemon->store, &options, &daemon->catalog),
          &diag);

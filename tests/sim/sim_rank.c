@@ -49,11 +49,24 @@ static void fill(uint64_t key, size_t bytes, uint8_t *ret)
     }
 }
 
+/* A part of the weights never changes, a part changes now and then: saves share what is the same
+ * with older ones. */
+static void fill_weights(uint64_t history, uint8_t *ret)
+{
+    for (size_t at = 0; at < WEIGHT_BYTES; at += SCENE_CHUNK_BYTES) {
+        uint64_t block = at / SCENE_CHUNK_BYTES, own = UINT64_C(0xf0f0) << 32 ^ block, mixed;
+        size_t left = WEIGHT_BYTES - at;
+        fill(history ^ block, sizeof mixed, (uint8_t *)&mixed);
+        bool is_own = block % 3 == 0 || mixed % 2 == 0;
+        fill(is_own ? own : history, left < SCENE_CHUNK_BYTES ? left : SCENE_CHUNK_BYTES, ret + at);
+    }
+}
+
 static void fill_memory(uint32_t idx, uint64_t step, uint64_t history, uint8_t *ret)
 {
     uint64_t meta[2] = {step, history};
     memset(ret, 0, MEMORY_BYTES);
-    fill(history, WEIGHT_BYTES, ret + WEIGHT_AT);
+    fill_weights(history, ret + WEIGHT_AT);
     fill(history ^ (UINT64_C(0x51ed) << 32) ^ idx, SHARD_BYTES, ret + SHARD_AT);
     fill(history ^ (UINT64_C(0xa11c) << 32) ^ idx, RNG_BYTES, ret + RNG_AT);
     memcpy(ret + META_AT, meta, META_BYTES);
@@ -377,6 +390,8 @@ struct sim_rank *rank_new(struct scene *scene, unsigned job, uint32_t idx,
                                      .io_deadline_ms = 5000,
                                      .reconnect_ms_min = 20,
                                      .reconnect_ms_max = 1000,
+                                     .encoding = sim_below(scene->sim, 3) == 0 ? ENCODE_DENSEST
+                                                                               : ENCODE_NEVER,
                                      .label = "sim"};
     /* A third of the ranks cannot hold what they save: it goes in waves. */
     uint64_t arena_bytes_max = sim_below(scene->sim, 3) == 0 ? KIB(10) : KIB(64);

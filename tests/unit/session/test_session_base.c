@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * References: a part may refer to chunks of the same rank's part of the base that OPENED named, as
+ * they are there, and to nothing else of older steps.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "format/part.h"
+#include "session_rig.h"
+
+static struct rig rig;
+static struct peer peers[2];
+
+static int setup(void **state)
+{
+    (void)state;
+    rig_init(&rig, 21);
+    rig_start(&rig);
+    peer_init(&rig, &peers[0], 0, 1);
+    peer_init(&rig, &peers[1], 0, 1);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    peer_fini(&peers[0]);
+    peer_fini(&peers[1]);
+    rig_fini(&rig);
+    return 0;
+}
+
+/* A part of the peer's present opening with the objects and chunks of another one, changed. */
+static const struct peer_reply *seal_changed(struct peer *peer, size_t bytes, const uint8_t *data,
+                                             void (*change)(struct part *part))
+{
+    struct scratch scratch;
+    struct part part;
+    struct diag diag = DIAG_INIT;
+    struct buf buf;
+    scratch_init(&scratch, MIB(4));
+    if (part_decode(bytes, data, &scratch, &part, &diag) != 0) {
+        fail_msg("%s", diag.text);
+    }
+    part.id = peer->id;
+    change(&part);
+    part_count_objects(&part);
+    buf_init(&buf, LIMIT_PART_BYTES);
+    part_encode(&part, &buf);
+    assert_int_equal(buf_status(&buf), 0);
+    peer_send_part(peer, buf.bytes, buf.data);
+    const struct peer_reply *reply = peer_seal(peer, buf.bytes, buf.data);
+    assert_non_null(reply);
+    buf_fini(&buf);
+    scratch_fini(&scratch);
+    return reply;
+}
+
+static void expect_refused(const struct peer_reply *reply, const char *text)
+{
+    assert_int_equal(reply->type, MSG_ERROR);
+    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
+    if (!strstr(reply->text, text)) {
+        fail_msg("'%s' in: %s", text, reply->text);
+    }
+}
+
+static void expect_committed(struct peer *peer)
+{
+    const struct peer_reply *reply = peer_outcome(peer);
+    assert_non_null(reply);
+    assert_int_equal(reply->type, MSG_OUTCOME);
+    assert_int_equal(reply->msg.u.outcome.state, SAVE_COMMITTED);
+}
+
+static void leave(struct part *part) { (void)part; }
+static void change_digest(struct part *part) { part->chunks[1].digest.bytes[3] ^= 1; }
+static void change_offset(struct part *part) { part->chunks[1].offset += RIG_CHUNK; }
+static void change_crc(struct part *part) { part->chunks[1].stored_crc ^= 1; }
+static void change_encoding(struct part *part)
+{
+    part->chunks[1].encoding = ENCODING_ZSTD;
+    part->chunks[1].stored_bytes--;
+}
+static void change_sequence(struct part *part) { part->objects[0].id.sequence += 1; }
+static void change_step(struct part *part) { part->objects[0].id.step -= 1; }
+static void change_writer(struct part *part) { part->objects[0].id.writer ^= 1; }
+
+/* Goal: exact references are taken, also after the daemon was started anew; anything else is
+ * INVALID and names the chunk; the save goes on afterwards. */
+static void test_references_are_checked(void **state)
+{
+    struct peer *peer = &peers[0];
+    size_t bytes;
+    (void)state;
+    assert_true(peer_save(peer, 10, 77, 5));
+    expect_committed(peer);
+    uint8_t *data = peer_part(peer, &bytes);
+    for (uint64_t step = 20; step <= 30; step += 10) {
+        const struct peer_reply *reply = peer_ask(peer, peer_open_msg(peer, step, 70 + step));
+        assert_int_equal(reply->type, MSG_OPENED);
+        assert_int_equal(reply->msg.u.opened.base.step, step - 10);
+        peer->id = reply->msg.u.opened.id;
+        peer->open_id = 70 + step;
+        expect_refused(seal_changed(peer, bytes, data, change_digest), "chunk 1 refers to object");
+        expect_refused(seal_changed(peer, bytes, data, change_offset), "not so in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_crc), "not so in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_encoding), "not so in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_sequence), "not so in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_step), "not so in the base");
+        expect_refused(seal_changed(peer, bytes, data, change_writer), "not so in the base");
+        assert_int_equal(seal_changed(peer, bytes, data, leave)->type, MSG_SEALED);
+        expect_committed(peer);
+    }
+    free(data);
+}
+
+/* Goal: where OPENED names no base nothing older may be referred to. */
+static void test_without_a_base_nothing_is_referred_to(void **state)
+{
+    struct peer *peer = &peers[0];
+    size_t bytes;
+    (void)state;
+    assert_true(peer_save(peer, 10, 77, 5));
+    expect_committed(peer);
+    uint8_t *data = peer_part(peer, &bytes);
+    struct msg msg = peer_open_msg(peer, 20, 78);
+    msg.u.open.full = true;
+    const struct peer_reply *reply = peer_ask(peer, msg);
+    assert_int_equal(reply->type, MSG_OPENED);
+    assert_int_equal(reply->msg.u.opened.base.term, 0);
+    peer->id = reply->msg.u.opened.id;
+    peer->open_id = 78;
+    expect_refused(seal_changed(peer, bytes, data, leave), "has no base");
+    free(data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_references_are_checked, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_without_a_base_nothing_is_referred_to, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests_name("session_base", tests, NULL, NULL);
+}
