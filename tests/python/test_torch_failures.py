@@ -100,7 +100,7 @@ def clock(monkeypatch):
 LOST = cairn.ConnectionLostError.of("made up")
 
 
-def test_torch_point_13_warn_logs_counts_and_raises_in_time(clock, caplog):
+def test_torch_13_warn_logs_counts_and_raises_in_time(clock, caplog):
     """Logged each time; raised by the save after max_failures in a row, or max_age after the last good one."""
     rule = Failures("warn", 3, 100.0)
     with caplog.at_level(logging.WARNING, "cairn"):
@@ -132,7 +132,7 @@ def test_torch_point_13_warn_logs_counts_and_raises_in_time(clock, caplog):
     forever.check(before_save=True)
 
 
-def test_torch_point_13_raise_and_callback(clock):
+def test_torch_13_raise_and_callback(clock):
     rule = Failures("raise", 3, None)
     rule.failed(1, LOST)
     rule.failed(2, cairn.IoError.of("second"))
@@ -158,7 +158,7 @@ def test_torch_point_13_raise_and_callback(clock):
 
 
 @pytest.mark.parametrize("on_error", ["warn", "raise", lambda step, error: None], ids=["warn", "raise", "callback"])
-def test_torch_point_13_fencing_always_raises(on_error):
+def test_torch_13_fencing_always_raises(on_error):
     rule = Failures(on_error, 100, None)
     rule.failed(1, cairn.FencedError.of("a newer attempt"))
     rule.succeeded()
@@ -167,7 +167,7 @@ def test_torch_point_13_fencing_always_raises(on_error):
             rule.check(before_save)
 
 
-def test_torch_point_13_exceptions_survive_pickling():
+def test_torch_13_exceptions_survive_pickling():
     for name in cairn.errors.__all__:
         cls = getattr(cairn.errors, name)
         if isinstance(cls, type) and issubclass(cls, cairn.CairnError) and cls is not cairn.CairnError:

@@ -44,7 +44,7 @@ def test_saved_at_4_ranks(url, ranks4, ranks2, tmp_path, layout):
 
 
 @pytest.mark.parametrize("layout", AT_2)
-def test_torch_point_10_names_are_canonical(url, ranks2, ranks4, tmp_path, layout):
+def test_torch_10_names_are_canonical(url, ranks2, ranks4, tmp_path, layout):
     """The matrix {plain, DDP, compile, FSDP2, activation checkpointing, ...}, each into each other; and at 4 ranks."""
     file = str(tmp_path / "state.pt")
     ranks2.run("cases_layouts.save", layout=layout, url=url, path=file)
@@ -104,7 +104,7 @@ def test_runs_are_those_of_pytorch(factors):
 
 # --- DTensors -----------------------------------------------------------------------------------------------------
 
-def test_torch_point_08_placements(url, ranks4, tmp_path):
+def test_torch_08_placements(url, ranks4, tmp_path):
     """HSDP on 2 x 2, strided shards, two dimensions at once, 1 to 9 rows, empty shards, other memory orders: the values
     are those of the whole tensors that they were cut from, in each layout again, and whole in one process."""
     ranks4.run("cases_dtensors.save", url=url)
@@ -116,11 +116,11 @@ def test_torch_point_08_placements(url, ranks4, tmp_path):
     assert_same(live["t"], cases_dtensors.values())
 
 
-def test_torch_point_08_what_no_rank_holds_is_refused(url, ranks4):
+def test_torch_08_what_no_rank_holds_is_refused(url, ranks4):
     ranks4.run("cases_dtensors.refused", url=url)
 
 
-def test_torch_point_09_models_that_differ_are_refused_by_name(url, ranks2):
+def test_torch_09_models_that_differ_are_refused_by_name(url, ranks2):
     ranks2.run("cases_dtensors.differ", url=url)
 
 

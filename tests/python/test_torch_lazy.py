@@ -93,7 +93,7 @@ class Blocked:
         assert not self.thread.is_alive()
 
 
-def test_batchnorm_statistics_are_those_of_the_save(own_daemon):
+def test_torch_04_batchnorm_statistics_are_those_of_the_save(own_daemon):
     state = make_adamw()
     train(state)
     before = clone(state["model"])
@@ -106,7 +106,7 @@ def test_batchnorm_statistics_are_those_of_the_save(own_daemon):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_step_waits_also_fused_adamw(own_daemon, fused):
+def test_torch_04_a_step_waits_also_fused_adamw(own_daemon, fused):
     state = make_adamw(fused)
     train(state)
     before, optim = clone(state["model"]), optimizer_view(state["optim"])
@@ -137,7 +137,7 @@ def make_fused_backward():
     return {"model": model, **optims}
 
 
-def test_optimizers_stepped_in_backward_wait(own_daemon):
+def test_torch_04_optimizers_stepped_in_backward_wait(own_daemon):
     state = make_fused_backward()
     loss_of(state["model"]).backward()
     before = {name: param.detach().clone() for name, param in state["model"].named_parameters()}
@@ -157,7 +157,7 @@ def make_with_ema():
     return state
 
 
-def test_an_ema_updated_after_the_step_is_that_of_the_save(own_daemon):
+def test_torch_04_an_ema_updated_after_the_step_is_that_of_the_save(own_daemon):
     state = make_with_ema()
     train(state)
     state["ema"].update_parameters(state["model"].b)

@@ -15,7 +15,7 @@ from cairn.torch import CairnWarning, Checkpointer, per_rank
 
 
 @pytest.mark.parametrize("victim, slow", [(2, 1), (0, 0), (3, 0)])
-def test_torch_point_03_all_ranks_stop_at_the_same_step(url, ranks4, victim, slow):
+def test_torch_03_all_ranks_stop_at_the_same_step(url, ranks4, victim, slow):
     """A signal to one rank of four, staggered: all stop at one step and save it; the earlier handler ran, once for the
     signal and once after the end."""
     answers = ranks4.run("cases_life.stop", url=url, victim=victim, slow=slow)
@@ -26,7 +26,7 @@ def test_torch_point_03_all_ranks_stop_at_the_same_step(url, ranks4, victim, slo
         assert [c.world_size for c in client.list()] == [4]
 
 
-def test_torch_point_03_steps_must_agree(url, ranks2):
+def test_torch_03_steps_must_agree(url, ranks2):
     ranks2.run("cases_life.stop_at_different_steps", url=url)
 
 
@@ -53,14 +53,14 @@ print("done")
         assert done.returncode == status, done.stderr
 
 
-def test_torch_point_07_state_of_a_rank_goes_by_coordinate(url, ranks4):
+def test_torch_07_state_of_a_rank_goes_by_coordinate(url, ranks4):
     """A mesh laid out in another order: each place gets its own loader and its own random numbers."""
     saved = ranks4.run("cases_life.mesh_save", url=url)
     restored = dict(ranks4.run("cases_life.mesh_restore", url=url))
     assert [restored[place] for place in range(4)] == saved
 
 
-def test_torch_point_07_growing_reseeds_and_asks_the_callable(url, ranks2, ranks4):
+def test_torch_07_growing_reseeds_and_asks_the_callable(url, ranks2, ranks4):
     ranks2.run("cases_life.grow_save", url=url)
     drawn = ranks4.run("cases_life.grow", url=url)
     assert len(set(drawn)) == 4
@@ -76,13 +76,13 @@ def test_annotate(url, ranks2):
         assert metrics == {"loss": 2.0, "eval": 0.5} and list(tags) == ["best"]
 
 
-def test_torch_point_01_an_attempt_is_not_what_torchrun_calls_it(url, ranks2):
+def test_torch_01_an_attempt_is_not_what_torchrun_calls_it(url, ranks2):
     assert ranks2.run("cases_life.identity", url=url, launch=1) == [[None, 1], [None, 1]]
     assert ranks2.run("cases_life.identity", url=url, launch=2) == [[1, 2], [1, 2]]
     ranks2.run("cases_life.stalled", url=url)
 
 
-def test_torch_point_02_ranks_restore_the_same_step(own_daemon, ranks4):
+def test_torch_02_ranks_restore_the_same_step(own_daemon, ranks4):
     """Only one rank reads the damaged object; all go back to the same step."""
     url = own_daemon.url("damaged")
     ranks4.run("cases_life.shards_save", url=url)

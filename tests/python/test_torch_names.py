@@ -36,7 +36,7 @@ FORMS = ["plain", "ddp", "compiled", "compiled ddp", "ddp of compiled", "inner c
 
 
 @pytest.mark.parametrize("source", FORMS)
-def test_forms_restore_into_each_other(url, world_of_one, source):
+def test_torch_10_forms_restore_into_each_other(url, world_of_one, source):
     base = small_model(0)
     model = wrap(base, source)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -80,7 +80,7 @@ class Tied(torch.nn.Module):
         return self.head(self.embed(x))
 
 
-def test_ties_are_stored_once(url):
+def test_torch_10_ties_are_stored_once(url):
     seed(0)
     model = Tied()
     optimizer = torch.optim.Adam(model.parameters())
@@ -102,7 +102,7 @@ def test_ties_are_stored_once(url):
         assert_same(optimizer_view(optimizer2), optimizer_view(optimizer))
 
 
-def test_tied_into_untied_warns_and_untied_into_tied_is_refused(url):
+def test_torch_10_tied_into_untied_warns_and_untied_into_tied_is_refused(url):
     tied = Tied()
     save(url, {"model": tied}, 1)
     untied = Tied(tied=False)

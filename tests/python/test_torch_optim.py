@@ -77,7 +77,7 @@ def test_there_are_optimizers():
 
 
 @pytest.mark.parametrize("cls, options", CASES, ids=[f"{cls.__name__}-{i}" for i, (cls, _) in enumerate(CASES)])
-def test_optimizer(url, cls, options):
+def test_torch_11_optimizer(url, cls, options):
     model, optimizer = make(cls, options)
     for _ in range(3):
         one_step(model, optimizer)
@@ -127,7 +127,7 @@ def test_every_scheduler_is_here():
 @pytest.mark.filterwarnings("error::cairn.torch.CairnWarning")
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("tensor_lr", [False, True], ids=["float", "tensor"])
-def test_scheduler(url, name, tensor_lr):
+def test_torch_11_scheduler(url, name, tensor_lr):
     def make(start):
         model = small_model(start)
         optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1) if tensor_lr else 0.1, momentum=0.9)
@@ -155,7 +155,7 @@ def _flat(value):
     return flatten(value)
 
 
-def test_save_at_step_0_does_not_change_training(url):
+def test_torch_05_save_at_step_0_does_not_change_training(url):
     """PyTorch's own helper runs a step to make the state; here nothing may move."""
     model, optimizer = make(torch.optim.Adam, {})
     state = torch.get_rng_state()
@@ -174,7 +174,7 @@ def test_save_at_step_0_does_not_change_training(url):
     assert len(optimizer.state) == 0
 
 
-def test_bf16_parameters_keep_fp32_state(url):
+def test_torch_05_bf16_parameters_keep_fp32_state(url):
     """load_state_dict would cast 1.33333 to 1.3359."""
     model = small_model(0, torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -189,7 +189,7 @@ def test_bf16_parameters_keep_fp32_state(url):
     assert optimizer2.state[next(model2.parameters())]["exp_avg"].dtype == torch.float32
 
 
-def test_state_of_some_parameters_only(url):
+def test_torch_09_state_of_some_parameters_only(url):
     model = small_model(0)
     optimizer = torch.optim.Adam(model.parameters())
     model[0](torch.randn(2, 6)).sum().backward()  # the second layer gets no gradient

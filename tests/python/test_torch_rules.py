@@ -171,7 +171,7 @@ def test_rule_09_a_run_is_known_by_its_name(url, tmp_path):
 
 # --- points of PyTorch that have no other file -------------------------------------------------------------------------
 
-def test_torch_point_05_saving_never_steps(url):
+def test_torch_05_saving_never_steps(url):
     """Before the first step, between steps, with gradients there: neither weights nor state nor RNG move."""
     model = small_model(0)
     optimizer = torch.optim.Adam(model.parameters())
@@ -188,17 +188,17 @@ def test_torch_point_05_saving_never_steps(url):
             assert torch.equal(torch.get_rng_state(), rng)
 
 
-def test_torch_point_06_the_same_trajectory_at_the_same_world_size(url, ranks2):
+def test_torch_06_the_same_trajectory_at_the_same_world_size(url, ranks2):
     """Two ranks of DDP, restored in new objects: the same bits after three more steps, dropout and all."""
     ranks2.run("cases_state.trajectory", url=url)
 
 
-def test_torch_point_06_warm_ddp(url, ranks4):
+def test_torch_06_warm_ddp(url, ranks4):
     """Four ranks: DDP's buckets are rebuilt before the restore, so that sums have the same order."""
     ranks4.run("cases_state.trajectory", url=url)
 
 
-def test_torch_point_07_a_loader_per_rank(url, ranks2):
+def test_torch_07_a_loader_per_rank(url, ranks2):
     """StatefulDataLoader's kind of object: each rank goes on where it was; another world size is an error with the way
     out."""
     ranks2.run("cases_state.loader_save", url=url)
@@ -209,13 +209,13 @@ def test_torch_point_07_a_loader_per_rank(url, ranks2):
             ck.restore()
 
 
-def test_torch_point_10_ties_and_tables_under_fsdp(url, ranks2, tmp_path):
+def test_torch_10_ties_and_tables_under_fsdp(url, ranks2, tmp_path):
     """A tied pair is stored once from FSDP2 and from plain, comes back tied, and warns where it is not tied; a garbage
     RoPE table warns; a model on the meta device is told about to_empty, then restores."""
     ranks2.run("cases_state.tied", url=url)
 
 
-def test_torch_point_11_ordinary_state(url):
+def test_torch_11_ordinary_state(url):
     """EMA as AveragedModel and as a dict, GradScaler, schedulers with a tensor lr, a loader, nested plain values."""
     def make(start):
         seed(start)
@@ -253,6 +253,6 @@ def test_torch_point_11_ordinary_state(url):
     assert_same(fresh["model"].state_dict(), state["model"].state_dict())
 
 
-def test_torch_point_09_lists_that_differ(url, ranks2):
+def test_torch_09_lists_that_differ(url, ranks2):
     """An optimizer that has state of other parameters on one of the ranks: saved, and said at the restore."""
     ranks2.run("cases_state.lists_differ", url=url)

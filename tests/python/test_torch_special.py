@@ -14,7 +14,7 @@ REFUSED = {"quint8", "qint8", "qint32", "quint4x2", "quint2x4", "bits1x8", "bits
            *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))}
 
 
-def test_torch_point_12_every_dtype_is_stored_or_refused_by_name(url):
+def test_torch_12_every_dtype_is_stored_or_refused_by_name(url):
     """A new element type of PyTorch shows up here."""
     every = {str(value)[len("torch."):]: value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     assert set(every) == {str(dtype)[len("torch."):] for dtype in TORCH_NAMES} | REFUSED & set(every)
@@ -55,7 +55,7 @@ class Holder(torch.nn.Module):
 
 
 @pytest.mark.parametrize("kind", SPARSE)
-def test_torch_point_12_sparse_as_components(url, kind):
+def test_torch_12_sparse_as_components(url, kind):
     seed(1)
     dense = torch.randn(4, 6) * (torch.rand(4, 6) > 0.5)
     value = SPARSE[kind](dense)
@@ -102,7 +102,7 @@ def scaled(fill, note="a"):
     return Scaled(torch.full((3, 2), fill, dtype=torch.int8), torch.tensor([fill / 2]), note)
 
 
-def test_torch_point_12_subclasses_through_tensor_flatten(url):
+def test_torch_12_subclasses_through_tensor_flatten(url):
     def make(fill, note="a"):
         model = torch.nn.Module()
         model.weight = torch.nn.Parameter(scaled(fill, note), requires_grad=False)

@@ -251,7 +251,7 @@ def test_refused_by_name_before_the_save_starts(url, case):
         assert ck.restore() is None  # nothing was saved
 
 
-def test_meta_and_lazy_models(url):
+def test_torch_10_meta_and_lazy_models(url):
     with torch.device("meta"):
         model = torch.nn.Linear(2, 2)
     with Checkpointer(url, {"model": model}) as ck:
