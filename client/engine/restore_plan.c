@@ -270,7 +270,9 @@ static int check_tensor_tiling(const struct want *want, size_t count, const stru
 static int check_coverage(struct restore *restore, struct diag *diag)
 {
     size_t at = 0;
-    qsort(restore->records, restore->record_count, sizeof *restore->records, compare_by_want);
+    if (restore->record_count > 0) { /* a rank may hold nothing */
+        qsort(restore->records, restore->record_count, sizeof *restore->records, compare_by_want);
+    }
     for (size_t i = 0; i < restore->want_count; i++) {
         const struct want *want = &restore->wants[i];
         size_t first = at;
@@ -351,7 +353,9 @@ int restore_end_plan(struct restore *restore, struct diag *diag)
     if (!restore->groups) {
         return no_memory(diag);
     }
-    qsort(restore->records, restore->record_count, sizeof *restore->records, compare_by_place);
+    if (restore->record_count > 0) { /* a rank may hold nothing */
+        qsort(restore->records, restore->record_count, sizeof *restore->records, compare_by_place);
+    }
     struct read_group *group = NULL;
     for (size_t i = 0; i < restore->record_count; i++) {
         const struct plan_read *read = &restore->records[i];

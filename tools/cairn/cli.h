@@ -28,7 +28,8 @@ struct cli {
     bool no_read_data, no_fallback, all, superseded;
     uint64_t subset_n, subset_t; /* 0: all */
     uint64_t limit;
-    struct metric metrics[LIMIT_METRICS];
+    struct metric metrics[LIMIT_METRICS]; /* their names: */
+    char metric_names[LIMIT_METRICS][LABEL_BYTES_MAX + 1];
     const char *tags[LIMIT_TAGS], *removed_tags[LIMIT_TAGS];
     uint32_t metric_count, tag_count, removed_tag_count;
     const char *only[ONLY_MAX];

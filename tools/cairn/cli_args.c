@@ -106,11 +106,14 @@ static int take_metric(struct cli *cli, const char *text, struct diag *diag)
     if (cli->metric_count == LIMIT_METRICS) {
         return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d times --metric", LIMIT_METRICS);
     }
-    char *name = strndup(text, (size_t)(equals - text));
-    if (!name) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    size_t bytes = (size_t)(equals - text);
+    if (bytes > LABEL_BYTES_MAX) {
+        return diag_set(diag, CAIRN_E_INVALID, "--metric '%.40s...': a name has at most %d bytes",
+                        text, LABEL_BYTES_MAX);
     }
-    /* The name is freed with the process, as argv is. */
+    char *name = cli->metric_names[cli->metric_count];
+    memcpy(name, text, bytes);
+    name[bytes] = '\0';
     cli->metrics[cli->metric_count++] = (struct metric){.name = name, .value = value};
     return 0;
 }

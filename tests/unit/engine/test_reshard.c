@@ -46,7 +46,7 @@ struct job {
     size_t tensor_count;
     struct shape shapes[TENSORS_MAX];
     uint32_t dtypes[TENSORS_MAX];
-    char names[TENSORS_MAX][16];
+    char names[TENSORS_MAX][32];
     struct wanted layouts[TENSORS_MAX];
 };
 
