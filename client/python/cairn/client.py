@@ -23,6 +23,7 @@ STAGED, DONE = 1, 2
 REPLICATED, SHARDED, LOCAL = 1, 2, 3
 BYTES, TREE = 1, 2
 _WHEN_FULL = {None: 0, "wait": 1, "skip": 2, "fail": 3}
+_CHECK = {None: 0, "warn": 1, "fail": 2}
 _VERIFY = {None: 0, "sampled": 1, "full": 2}
 
 _STATES = ("none", "open", "committed", "aborted", "forgotten")
@@ -125,6 +126,11 @@ class Operation:
         term, step, fell_back, lineage, plain, stored, blocked_ns = self._op.result()
         return Result(term, step, bool(fell_back), bool(lineage), plain, stored, blocked_ns / 1e9)
 
+    @property
+    def warning(self) -> Optional[str]:
+        """Of a finished save: what was noticed and is no failure, such as replicas that differ."""
+        return self._op.warning()
+
     def blob(self, name: str, coordinate: Optional[str] = None) -> bytes:
         """A restored blob. ``coordinate`` None: "" or this rank's. NotFoundError."""
         data = self._op.blob(name, coordinate)
@@ -219,7 +225,8 @@ class Client:
 
     def save(self, step: int, *, tags: Sequence[str] = (), metrics: Optional[Mapping[str, float]] = None,
              metadata: bytes = b"", deadline: Optional[float] = None, lazy: bool = False,
-             verify_staged: Optional[str] = None, when_full: Optional[str] = None) -> Operation:
+             verify_staged: Optional[str] = None, when_full: Optional[str] = None,
+             check_replicas: Optional[str] = None) -> Operation:
         """Saves the registered state as ``step``; every rank calls it. Returns when all is copied (STAGED): the
         tensors may change again. ``deadline``: seconds until durable. Tags, metrics and metadata (16 KiB at
         most) count from rank 0.
@@ -227,6 +234,8 @@ class Client:
         ``lazy``: returns when the tensors marked eager are copied; ``wait(STAGED)`` before another one changes.
         ``verify_staged`` ("sampled", "full"; lazy only): a tensor that changed before STAGED all the same fails the save
         with DigestMismatchError and its name; cairn.h says what each of them sees. ``when_full``: as for the client.
+        ``check_replicas`` ("warn", "fail"; not lazy; the same on all ranks): ranks compare the bytes that they replicate;
+        tensor and ranks are in ``warning`` of the operation, or in ReplicasDifferError.
         ArenaTooSmallError, TimedOutError, SkippedError, BusyError, FencedError."""
         if not 0 <= step < LATEST:
             raise InvalidError.of(f"save: the step must be from 0 to {LATEST - 1}, it is {step}")
@@ -235,7 +244,8 @@ class Client:
         rows = tuple((str(name), float(value)) for name, value in (metrics or {}).items())
         op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms(deadline),
                                          2 if lazy else 1, _choice("verify_staged", _VERIFY, verify_staged),
-                                         _choice("when_full", _WHEN_FULL, when_full)))
+                                         _choice("when_full", _WHEN_FULL, when_full),
+                                         _choice("check_replicas", _CHECK, check_replicas)))
         self._ops.add(op)
         return op
 

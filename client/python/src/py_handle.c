@@ -228,9 +228,9 @@ static PyObject *handle_save(PyObject *self, PyObject *args)
     const char *metadata;
     Py_ssize_t metadata_bytes;
     long long deadline_ms;
-    if (!PyArg_ParseTuple(args, "KO!O!y#Liii:save", &step, &PyTuple_Type, &tags, &PyTuple_Type,
+    if (!PyArg_ParseTuple(args, "KO!O!y#Liii|i:save", &step, &PyTuple_Type, &tags, &PyTuple_Type,
                           &metrics, &metadata, &metadata_bytes, &deadline_ms, &options.mode,
-                          &options.verify_staged, &options.when_full)) {
+                          &options.verify_staged, &options.when_full, &options.check_replicas)) {
         return NULL;
     }
     options.metadata = metadata_bytes > 0 ? metadata : NULL;
@@ -431,7 +431,8 @@ static PyMethodDef handle_methods[] = {
      "set_tensors(list of tuples): see py_register.c"},
     {"set_blobs", py_handle_set_blobs, METH_O, "set_blobs(list of tuples): see py_register.c"},
     {"save", handle_save, METH_VARARGS,
-     "save(step, tags, metrics, metadata, deadline_ms, mode, verify_staged, when_full) -> Op"},
+     "save(step, tags, metrics, metadata, deadline_ms, mode, verify_staged, when_full, "
+     "check_replicas=0) -> Op"},
     {"restore", handle_restore, METH_VARARGS,
      "restore(step, term, allow_older, strict, deadline_ms, only) -> Op"},
     {"annotate", handle_annotate, METH_VARARGS,

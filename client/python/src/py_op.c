@@ -146,6 +146,16 @@ static PyObject *op_blob(PyObject *object, PyObject *args)
     return PyBytes_FromStringAndSize(data, (Py_ssize_t)bytes);
 }
 
+static PyObject *op_warning(PyObject *object, PyObject *Py_UNUSED(args))
+{
+    struct py_op *self = (struct py_op *)object;
+    if (!op_check(self)) {
+        return NULL;
+    }
+    const char *text = cairn_op_warning(self->op);
+    return text ? PyUnicode_FromString(text) : (Py_INCREF(Py_None), Py_None);
+}
+
 static PyObject *op_metadata(PyObject *object, PyObject *Py_UNUSED(args))
 {
     struct py_op *self = (struct py_op *)object;
@@ -217,6 +227,7 @@ static PyMethodDef op_methods[] = {
     {"result", op_result, METH_NOARGS,
      "(term, step, fell_back, new_lineage, plain_bytes, stored_bytes, blocked_ns)"},
     {"blob", op_blob, METH_VARARGS, "blob(name, coordinate=None) -> bytes or None"},
+    {"warning", op_warning, METH_NOARGS, "of a finished save: what was noticed, or None"},
     {"metadata", op_metadata, METH_NOARGS, "bytes given at save"},
     {"missing", op_missing, METH_NOARGS, "names registered but not stored"},
     {"unexpected", op_unexpected, METH_NOARGS, "names stored but not registered"},

@@ -55,6 +55,9 @@ class Checkpointer:
     an optimizer's step waits for the handle's ``staged`` first; ``verify_staged`` ("sampled", "full") fails the save by
     the tensor's name where that was forgotten.
 
+    ``check_replicas``: "warn" or "fail": at every save, ranks compare the bytes of what they replicate, which reads all of it
+    once more; the warning, or ReplicasDifferError, names tensor and ranks.
+
     Options: ``arena_bytes``, ``snapshots``, ``when_full`` ("wait", "skip", "fail"), ``threads``, ``io_deadline``,
     ``save_deadline`` (seconds), ``restore_deadline`` (seconds),
     ``cert_file``, ``key_file``, ``ca_file``, ``label``, ``encoding`` as for cairn.Client; ``max_failures`` (3), ``max_age`` (s,
@@ -69,7 +72,7 @@ class Checkpointer:
                  read_only: bool = False, process_group: Any = None, attempt: Optional[str] = None, *,
                  coordinate: Any = None, rank: Optional[int] = None, world_size: Optional[int] = None, max_failures: int = 3,
                  max_age: Optional[float] = 1800.0, restore_deadline: Optional[float] = None, snapshot: str = "copy",
-                 verify_staged: Optional[str] = None, stop_signals: Sequence[int] = (signal.SIGTERM,),
+                 verify_staged: Optional[str] = None, check_replicas: Optional[str] = None, stop_signals: Sequence[int] = (signal.SIGTERM,),
                  **options: Any) -> None:
         self._pid = os.getpid()
         self._failures = Failures(on_error, max_failures, max_age)
@@ -78,6 +81,9 @@ class Checkpointer:
         self._unusable = ""
         if snapshot not in ("copy", "lazy") or (verify_staged is not None and snapshot != "lazy"):
             raise InvalidError.of(f'snapshot is {snapshot!r}; it may be "copy" or "lazy", with verify_staged "lazy" only')
+        if check_replicas not in (None, "warn", "fail") or (check_replicas and snapshot == "lazy"):
+            raise InvalidError.of(f'check_replicas is {check_replicas!r}; it may be "warn" or "fail", with snapshot "copy"')
+        self._check_replicas = check_replicas
         self._verify_staged = verify_staged
         self._guard: Optional[Guard] = Guard() if snapshot == "lazy" and not read_only else None
         self._client: Optional[Client] = None
@@ -164,7 +170,8 @@ class Checkpointer:
             client.set_tensors(tensors)
             client.set_blobs(blobs)
             op = client.save(step, tags=tags, metrics=metrics, metadata=note, deadline=deadline,
-                             lazy=lazy, verify_staged=self._verify_staged if lazy else None)
+                             lazy=lazy, verify_staged=self._verify_staged if lazy else None,
+                             check_replicas=self._check_replicas)
             if lazy:
                 assert self._guard is not None
                 self._guard.add(op)
@@ -188,6 +195,8 @@ class Checkpointer:
             try:
                 handle.durable.result(0)
                 self._failures.succeeded()
+                if handle.warning:
+                    warnings.warn(f"step {handle.step}: {handle.warning}", CairnWarning, stacklevel=3)
             except CairnError as error:
                 self._failures.failed(handle.step, error, told)
 

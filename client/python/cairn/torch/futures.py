@@ -83,6 +83,11 @@ class SaveHandle:
             return False
         return False
 
+    @property
+    def warning(self) -> Optional[str]:
+        """What was noticed of a save that is durable, such as replicas that differ."""
+        return self._op.warning if self._op is not None and self.durable.done() else None
+
     def progress(self) -> dict:
         """Bytes of this rank: total, staged, sent, durable."""
         return self._op.progress() if self._op is not None else dict(total=0, staged=0, sent=0, durable=0)
