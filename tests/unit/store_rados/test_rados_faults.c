@@ -42,8 +42,8 @@ static void refusals_are_named(void **state)
         const char *word;
     } cases[] = {{ENOSPC, CAIRN_E_NO_SPACE, "add OSDs"},
                  {EDQUOT, CAIRN_E_QUOTA, "set-quota"},
-                 {EACCES, CAIRN_E_DENIED, "caps"},
-                 {EPERM, CAIRN_E_DENIED, "caps"},
+                 {EACCES, CAIRN_E_DENIED, "make-user"},
+                 {EPERM, CAIRN_E_DENIED, "make-user"},
                  {ESHUTDOWN, CAIRN_E_DENIED, "blocklist"},
                  {EOPNOTSUPP, CAIRN_E_UNSUPPORTED, "replicated pool"},
                  {EIO, CAIRN_E_IO, ""},
