@@ -43,10 +43,10 @@ class FullDisk(Case):
         rank.do("open", daemon.url(), 0, 1, token())
         rank.do("tensor", "w", "float32", "4194304", "replicated")  # 16 MiB
         rank.do("set")
-        rank.do("fill", 1)
         saved, step = set(), 0
         while True:
             step += 1
+            rank.do("fill", step)  # what stays the same would be referred to, and take no space
             answer = rank.ask("wait", rank.do("save", step, 8000, timeout_s=60)["op"], 30000, timeout_s=60)
             if not answer["ok"]:
                 break
@@ -56,10 +56,10 @@ class FullDisk(Case):
         self.assert_error((answer["error"], answer["text"]), "NO_SPACE")
         self.assert_whole(daemon, saved)
         # The older ones are whole, and can be restored from the full disk.
-        rank.do("fill", 2)
+        rank.do("fill", 99)
         restored = rank.do("wait", rank.do("restore", "latest")["op"], 20000)
         self.assertEqual((restored["step"], restored["term"]), max(saved))
-        rank.do("check", 1)
+        rank.do("check", max(saved)[0])
         # A restart on a full disk gives the same catalogue; with room again, saving goes on.
         rank.kill()
         daemon.kill()
@@ -70,7 +70,7 @@ class FullDisk(Case):
         small.do("tensor", "w", "float32", "4194304", "replicated")
         small.do("set")
         small.do("wait", small.do("restore", "latest")["op"], 20000)
-        small.do("check", 1)
+        small.do("check", max(saved)[0])
 
     def test_target_disk_full(self):
         daemon = self.daemon()

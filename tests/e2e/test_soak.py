@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness import Case, main, wait_until
 
-WARM_SAVES, SAVES, JOBS = 10, 30, 4
+WARM_SAVES, SAVES, JOBS = 30, 30, 4
 # A sanitizer keeps freed memory for a while, and the daemon knows each checkpoint: some 80 KiB per save with one, 10
 # without. A leaked buffer of data is 1 MiB and more; a leaked struct is what the leak checker at exit is for.
 os.environ["ASAN_OPTIONS"] = ":".join(
