@@ -12,6 +12,7 @@
 
 enum {
     RESTORE_SLOTS = 16,           /* READs under way or being verified */
+    RESTORE_BUFFERS = 32,         /* stored and plain bytes of each */
     RESTORE_GAP_BYTES = 64 << 10, /* read along rather than ask twice */
     RESTORE_TRIES = 3,            /* of a READ whose bytes do not match */
     RESTORE_RECORDS_MAX = 1 << 22,
@@ -41,8 +42,9 @@ struct read_slot {
     struct work work;
     uint32_t group;
     bool busy, working;
-    size_t buffer_bytes;     /* allocated as reads need it */
-    uint8_t *buffer, *plain; /* plain: LIMIT_CHUNK_BYTES, allocated at first need */
+    unsigned promised; /* buffers of the restore that this READ may take */
+    uint8_t *buffer,
+        *plain; /* taken from the restore when the reply comes, given back at the end */
     struct diag diag;
     int status;
 };
@@ -84,6 +86,11 @@ struct restore {
     uint32_t redo[RESTORE_SLOTS];
     size_t redo_count, slots_busy;
     struct read_slot slots[RESTORE_SLOTS];
+    /* Of LIMIT_CHUNK_BYTES each. There is one for each that a slot may need, but the last one given
+     * back is the first one taken, so that only as many are ever touched as are in use at once:
+     * fresh memory costs more than what is done with it. */
+    uint8_t *buffers[RESTORE_BUFFERS]; /* those that nobody has */
+    unsigned buffers_free, buffers_made, buffers_promised;
 };
 
 /* restore_check.c: pure */

@@ -135,10 +135,65 @@ static void on_slot_run(struct work *work)
     }
 }
 
+/* --- buffers --------------------------------------------------------------------- */
+
+/* So that taking one cannot fail. New ones go below those that were in use. */
+static bool promise_buffers(struct restore *restore, struct read_slot *slot, unsigned count)
+{
+    while (restore->buffers_made < restore->buffers_promised + count) {
+        uint8_t *buffer = malloc(LIMIT_CHUNK_BYTES);
+        if (!buffer) {
+            return false;
+        }
+        CHECK(restore->buffers_made < RESTORE_BUFFERS);
+        memmove(&restore->buffers[1], &restore->buffers[0],
+                restore->buffers_free * sizeof restore->buffers[0]);
+        restore->buffers[0] = buffer;
+        restore->buffers_free++;
+        restore->buffers_made++;
+    }
+    restore->buffers_promised += count;
+    slot->promised = count;
+    return true;
+}
+
+static uint8_t *take_buffer(struct restore *restore)
+{
+    CHECK(restore->buffers_free > 0);
+    return restore->buffers[--restore->buffers_free];
+}
+
+static void take_buffers(struct read_slot *slot)
+{
+    if (slot->promised > 0 && !slot->buffer) {
+        slot->buffer = take_buffer(slot->restore);
+    }
+    if (slot->promised > 1 && !slot->plain) {
+        slot->plain = take_buffer(slot->restore);
+    }
+}
+
+static void give_buffer(struct restore *restore, uint8_t **buffer)
+{
+    if (*buffer) {
+        restore->buffers[restore->buffers_free++] = *buffer;
+        *buffer = NULL;
+    }
+}
+
+static void give_buffers(struct read_slot *slot)
+{
+    give_buffer(slot->restore, &slot->plain);
+    give_buffer(slot->restore, &slot->buffer);
+    slot->restore->buffers_promised -= slot->promised;
+    slot->promised = 0;
+}
+
 /* --- results --------------------------------------------------------------------- */
 
 static void free_slot(struct read_slot *slot)
 {
+    give_buffers(slot);
     slot->busy = false;
     slot->restore->slots_busy--;
 }
@@ -240,6 +295,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u bytes for a READ of %u",
                         msg_name(msg->type), frame->payload_bytes, group->bytes);
     }
+    take_buffers(slot);
     *ret_payload = group->place ? group->place : slot->buffer;
     return 0;
 }
@@ -289,29 +345,21 @@ static bool next_group(struct restore *restore, uint32_t *ret)
     return false;
 }
 
-static bool prepare_buffers(struct restore *restore, struct read_slot *slot, uint32_t group)
+/* For what comes, unless it goes straight into place, and for what it decodes to. */
+static unsigned buffers_needed(const struct restore *restore, const struct read_group *group)
 {
     bool encoded = false;
-    for (uint32_t i = 0; i < restore->groups[group].count; i++) {
-        encoded =
-            encoded || restore->records[restore->groups[group].first + i].encoding != ENCODING_RAW;
+    for (uint32_t i = 0; i < group->count; i++) {
+        encoded = encoded || restore->records[group->first + i].encoding != ENCODING_RAW;
     }
-    if (!restore->groups[group].place && slot->buffer_bytes < restore->groups[group].bytes) {
-        free(slot->buffer);
-        slot->buffer = malloc(restore->groups[group].bytes);
-        slot->buffer_bytes = slot->buffer ? restore->groups[group].bytes : 0;
-    }
-    if (encoded && !slot->plain) {
-        slot->plain = malloc(LIMIT_CHUNK_BYTES);
-    }
-    return (restore->groups[group].place || slot->buffer) && (!encoded || slot->plain);
+    return encoded ? 2 : group->place ? 0 : 1;
 }
 
 static bool ask(struct restore *restore, struct read_slot *slot, uint32_t group)
 {
     const struct read_group *what = &restore->groups[group];
     struct diag diag = DIAG_INIT;
-    if (!prepare_buffers(restore, slot, group)) {
+    if (!promise_buffers(restore, slot, buffers_needed(restore, what))) {
         diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for a read buffer");
         restore_cannot(restore, CAIRN_E_NO_MEMORY, &diag);
         return false;
@@ -375,9 +423,9 @@ void restore_read_stop(struct restore *restore)
 
 void restore_read_fini(struct restore *restore)
 {
-    for (unsigned i = 0; i < RESTORE_SLOTS; i++) {
-        free(restore->slots[i].buffer);
-        free(restore->slots[i].plain);
+    CHECK(restore->buffers_free == restore->buffers_made);
+    while (restore->buffers_free > 0) {
+        free(restore->buffers[--restore->buffers_free]);
     }
     free(restore->groups);
     free(restore->records);
