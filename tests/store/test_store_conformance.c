@@ -107,27 +107,51 @@ static void writes_may_come_in_any_order(void **state)
     free(data);
 }
 
-/* Goal: READ gives exactly the range, at any offset and length. */
+struct range {
+    uint64_t offset;
+    size_t bytes;
+};
+
+/* data: a byte longer than the range; expected: what the object holds from its start. */
+static void read_range(struct bed *bed, const struct range *range, uint8_t *data,
+                       const uint8_t *expected)
+{
+    data[range->bytes] = 0x5a;
+    assert_int_equal(bed_read(bed, bed_object(5, 0, 1), range->offset, range->bytes, data), 0);
+    assert_memory_equal(data, expected + range->offset, range->bytes);
+    assert_int_equal(data[range->bytes], 0x5a);
+}
+
+/* Goal: READ gives exactly the range, at any offset and length, into aligned memory and other. */
 static void reads_take_any_range(void **state)
 {
     struct bed *bed = *state;
     struct object_id id = bed_object(5, 0, 1);
     enum { BYTES = 700 << 10 };
-    static const struct {
-        uint64_t offset;
-        size_t bytes;
-    } ranges[] = {{0, BYTES},       {0, 1},        {4095, 2},           {4096, 4096},   {1, 4096},
-                  {BYTES - 1, 1},   {0, 0},        {BYTES, 0},          {5, BYTES - 5}, {262143, 3},
-                  {262144, 262144}, {100, 262144}, {BYTES - 4096, 4096}};
+    static const struct range ranges[] = {{0, BYTES},
+                                          {0, 1},
+                                          {4095, 2},
+                                          {4096, 4096},
+                                          {1, 4096},
+                                          {BYTES - 1, 1},
+                                          {0, 0},
+                                          {BYTES, 0},
+                                          {5, BYTES - 5},
+                                          {262143, 3},
+                                          {262144, 262144},
+                                          {100, 262144},
+                                          {BYTES - 4096, 4096},
+                                          {4096, 400001},
+                                          {0, BYTES - 1},
+                                          {8192, 4095}};
     uint8_t *expected = bed_bytes(BYTES, 1);
     assert_int_equal(bed_put_object(bed, id, BYTES, 1), 0);
     for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
-        uint8_t *data = malloc(ranges[i].bytes + 1);
+        size_t room = (size_t)round_up_u64(ranges[i].bytes + 2, LIMIT_ALIGN_BYTES);
+        uint8_t *data = aligned_alloc(LIMIT_ALIGN_BYTES, room);
         assert_non_null(data);
-        data[ranges[i].bytes] = 0x5a;
-        assert_int_equal(bed_read(bed, id, ranges[i].offset, ranges[i].bytes, data), 0);
-        assert_memory_equal(data, expected + ranges[i].offset, ranges[i].bytes);
-        assert_int_equal(data[ranges[i].bytes], 0x5a);
+        read_range(bed, &ranges[i], data, expected);
+        read_range(bed, &ranges[i], data + 1, expected);
         free(data);
     }
     free(expected);

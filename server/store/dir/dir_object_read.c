@@ -2,7 +2,8 @@
  *
  * Sealed objects: read, stat, list, delete. Invariant: exactly the bytes asked for or an error.
  * Reads are direct: the pages of a checkpoint would only push the trainer's own out of the cache,
- * and what is checked is then the disk (L17, L23). Unaligned ranges go through an aligned buffer.
+ * and what is checked is then the disk (L17, L23). What is unaligned goes through an aligned
+ * buffer: all of a range, or only its end, which an encoded chunk has anywhere.
  */
 #include "dir_private.h"
 
@@ -60,10 +61,11 @@ static int read_exactly(struct dir_store *store, vfs_fd fd, uint64_t offset, siz
 }
 
 /* Through an aligned buffer, a slice at a time. The last slice may end with the file. */
-static int read_bounced(struct dir_store *store, vfs_fd fd, const struct store_req *req)
+static int read_bounced(struct dir_store *store, vfs_fd fd, uint64_t from_byte,
+                        const struct store_req *req)
 {
     uint8_t *bounce = aligned_alloc(LIMIT_ALIGN_BYTES, BOUNCE_BYTES);
-    uint64_t at = req->offset, end = req->offset + req->bytes;
+    uint64_t at = from_byte, end = req->offset + req->bytes;
     int rc = bounce != NULL ? 0 : CAIRN_E_NO_MEMORY;
     while (rc == 0 && at < end) {
         uint64_t from = at / LIMIT_ALIGN_BYTES * LIMIT_ALIGN_BYTES;
@@ -94,11 +96,16 @@ static int read_once(struct dir_store *store, const struct place *place,
     if (rc != 0) {
         return rc;
     }
-    bool is_aligned = ((uintptr_t)req->data | req->offset | req->bytes) % LIMIT_ALIGN_BYTES == 0;
-    if (is_aligned || !store->vfs->ops->is_direct(store->vfs, fd)) {
-        rc = read_exactly(store, fd, req->offset, req->bytes, req->data);
-    } else {
-        rc = read_bounced(store, fd, req);
+    bool begins_aligned = ((uintptr_t)req->data | req->offset) % LIMIT_ALIGN_BYTES == 0;
+    size_t whole = begins_aligned ? req->bytes / LIMIT_ALIGN_BYTES * LIMIT_ALIGN_BYTES : 0;
+    if (!store->vfs->ops->is_direct(store->vfs, fd)) {
+        whole = req->bytes;
+    }
+    if (whole > 0) {
+        rc = read_exactly(store, fd, req->offset, whole, req->data);
+    }
+    if (rc == 0 && whole < req->bytes) {
+        rc = read_bounced(store, fd, req->offset + whole, req);
     }
     err_ignore(store->vfs->ops->close(store->vfs, fd, NULL)); /* was only read */
     return rc;
