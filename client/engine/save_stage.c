@@ -233,10 +233,10 @@ static void decline(struct save *save)
     }
     save->declined = diag;
     diag_set(&save->user->diag, code, "%s", diag.text);
-    save_set_staged(save, code);
     if (sm_is(&save->sm, SV_QUEUE)) {
-        save_move(save, SV_LINK);
+        save_move(save, SV_LINK); /* first: who is woken finds it moved */
     }
+    save_set_staged(save, code);
 }
 
 /* --- the state ------------------------------------------------------------------- */
@@ -261,7 +261,8 @@ static void lay_out_and_admit(struct save *save)
         save_fail(save, rc, &diag);
         return;
     }
-    if (save->laid_out && !save->admitted) {
+    /* What begins to agree may decide at once, and has then come by here already. */
+    if (save->laid_out && !save->admitted && save->declined.code == 0 && save->status == 0) {
         save->admitted = !at_once || save->layout.payload_count == 0 || save_room_is_free(save);
         if (!save->admitted) {
             decline(save);

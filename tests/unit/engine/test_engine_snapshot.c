@@ -213,8 +213,9 @@ static void without_room_a_save_waits(void **state)
 /* --- skip and fail ----------------------------------------------------------------- */
 
 /* Goal: one rank without room ends the step on all ranks alike, by name, at once. Method: rank
- * `full` has room for one save, the others for two; rank 0 opens late or early. */
-static void all_end_alike(unsigned full, enum when_full policy, int code)
+ * `full` has room for one save, the others for two; rank 0 opens late or early. known: a save has
+ * been committed before, so that nobody asks who writes what. */
+static void all_end_alike(unsigned full, enum when_full policy, int code, bool known)
 {
     struct world world;
     struct flight flights[2][3] = {0};
@@ -223,6 +224,14 @@ static void all_end_alike(unsigned full, enum when_full policy, int code)
     world.agree_wait_ms = 100; /* ranks begin one by one */
     world_ranks_start(&world);
     arena_set_snapshots(world.ranks[full].arena, 1);
+    struct flight first[3] = {0};
+    for (unsigned r = 0; known && r < 3; r++) {
+        fly(&first[r], &world.ranks[r], 0);
+    }
+    if (known) {
+        await(&world, 3, first);
+        expect_status(3, first, 0);
+    }
     for (unsigned r = 0; r < 3; r++) {
         world_fill(&world.ranks[r], 1);
         flights[0][r].save.when_full = policy;
@@ -270,7 +279,8 @@ static void a_skip_is_the_same_on_all_ranks(void **state)
 {
     (void)state;
     for (unsigned full = 0; full < 3; full++) {
-        all_end_alike(full, WHEN_FULL_SKIP, CAIRN_E_SKIPPED);
+        all_end_alike(full, WHEN_FULL_SKIP, CAIRN_E_SKIPPED, false);
+        all_end_alike(full, WHEN_FULL_SKIP, CAIRN_E_SKIPPED, true);
     }
 }
 
@@ -278,7 +288,8 @@ static void a_refusal_is_the_same_on_all_ranks(void **state)
 {
     (void)state;
     for (unsigned full = 0; full < 3; full++) {
-        all_end_alike(full, WHEN_FULL_FAIL, CAIRN_E_BUSY);
+        all_end_alike(full, WHEN_FULL_FAIL, CAIRN_E_BUSY, false);
+        all_end_alike(full, WHEN_FULL_FAIL, CAIRN_E_BUSY, true);
     }
 }
 
