@@ -219,6 +219,10 @@ static void resolved(struct restore *restore)
     if (!engine->options.viewer) {
         engine->restores_begun = restore->ordinal;
         engine->newest_seen = reply.newest_term;
+        if (list_is_empty(&engine->saves)) {
+            agreement_fini(&engine->agreement); /* what is registered now may be another list */
+            agreement_init(&engine->agreement);
+        }
     }
     if (reply.empty) {
         restore->user->empty = true;

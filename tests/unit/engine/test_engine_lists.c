@@ -288,6 +288,24 @@ static void what_others_write_may_be_lost(void **state)
     bench_fini(&bench);
 }
 
+/* A restore begins anew: what a rank no longer registers after it fails no save. */
+static void a_restore_forgets_what_was_agreed(void **state)
+{
+    static const uint32_t before[] = {0x3ff, 0x3ff, 0x3ff}, after[] = {0x3ff, 0x3ef, 0x3ff};
+    struct bench bench;
+    (void)state;
+    bench_init(&bench, 14, RANKS);
+    set_all(&bench, before);
+    save_all(&bench, 10, 1);
+    check_committed(&bench);
+    check_restore(&bench, 0x3ff, 1);
+    set_all(&bench, after);
+    save_all(&bench, 20, 2);
+    check_committed(&bench);
+    check_restore(&bench, 0x3ff, 2);
+    bench_fini(&bench);
+}
+
 static void all_may_change_together(void **state)
 {
     static const uint32_t before[] = {0x3ff, 0x3ff, 0x3ff}, after[] = {0x125, 0x125, 0x125};
@@ -536,6 +554,7 @@ int main(void)
         cmocka_unit_test(additions_go_to_their_holders),
         cmocka_unit_test(a_loss_fails_the_save_by_name_and_the_next_agrees_anew),
         cmocka_unit_test(what_others_write_may_be_lost),
+        cmocka_unit_test(a_restore_forgets_what_was_agreed),
         cmocka_unit_test(all_may_change_together),
         cmocka_unit_test(a_member_may_hold_nothing),
         cmocka_unit_test(the_wait_for_the_verdict_is_bounded),
