@@ -22,7 +22,7 @@
 
 enum { SESSION_TIME_MAX_MS = 24 * 3600 * 1000 };
 
-enum kind { KIND_TEXT, KIND_BYTES, KIND_DURATION, KIND_COUNT, KIND_BOOL };
+enum kind { KIND_TEXT, KIND_BYTES, KIND_DURATION, KIND_COUNT, KIND_COUNT_OR_0, KIND_BOOL };
 
 struct key {
     const char *section, *name, *flag; /* flag: "section-key" */
@@ -50,7 +50,9 @@ static int set_key(struct config *config, const struct key *key, const char *val
     case KIND_DURATION:
         return value_duration_ms(value, field, diag);
     case KIND_COUNT:
-        return value_count(value, field, diag);
+        return value_count(value, 1, field, diag);
+    case KIND_COUNT_OR_0:
+        return value_count(value, 0, field, diag);
     case KIND_BOOL:
         return value_bool(value, field, diag);
     }
@@ -316,6 +318,7 @@ static void print_value(const struct config *config, const struct key *key, FILE
         fprintf(out, "%s", *(const bool *)field ? "yes" : "no");
         return;
     case KIND_COUNT:
+    case KIND_COUNT_OR_0:
         fprintf(out, "%" PRIu64, *(const uint64_t *)field);
         return;
     case KIND_BYTES:

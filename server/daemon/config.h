@@ -19,6 +19,7 @@ struct config {
 #define CONFIG_FIELD_BYTES(field)                    uint64_t field;
 #define CONFIG_FIELD_DURATION(field)                 uint64_t field; /* ms */
 #define CONFIG_FIELD_COUNT(field)                    uint64_t field;
+#define CONFIG_FIELD_COUNT_OR_0(field)               uint64_t field;
 #define CONFIG_FIELD_BOOL(field)                     bool field;
 #define CONF(section, key, kind, field, value, help) CONFIG_FIELD_##kind(field)
 #include "config.def"

@@ -61,11 +61,12 @@ int value_duration_ms(const char *text, uint64_t *ret, struct diag *diag)
                           "'%s' is not a duration: write for instance 250ms, 10s, 5m, 1h", text);
 }
 
-int value_count(const char *text, uint64_t *ret, struct diag *diag)
+int value_count(const char *text, uint64_t least, uint64_t *ret, struct diag *diag)
 {
     static const struct unit one[] = {{"", 1}};
-    if (!parse(text, one, 1, ret) || *ret == 0 || *ret > 1000000) {
-        return diag_set(diag, CAIRN_E_CONFIG, "'%s' is not a count from 1 to 1000000", text);
+    if (!parse(text, one, 1, ret) || *ret < least || *ret > 1000000) {
+        return diag_set(diag, CAIRN_E_CONFIG, "'%s' is not a count from %" PRIu64 " to 1000000",
+                        text, least);
     }
     return 0;
 }

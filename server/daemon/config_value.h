@@ -13,7 +13,7 @@
 
 int MUST_USE value_bytes(const char *text, uint64_t *ret, struct diag *diag);
 int MUST_USE value_duration_ms(const char *text, uint64_t *ret, struct diag *diag);
-int MUST_USE value_count(const char *text, uint64_t *ret, struct diag *diag);
+int MUST_USE value_count(const char *text, uint64_t least, uint64_t *ret, struct diag *diag);
 int MUST_USE value_bool(const char *text, bool *ret, struct diag *diag);
 int MUST_USE value_text(const char *text, size_t bytes, char *ret, struct diag *diag);
 /* The other way: "128MiB", "10s". */

@@ -100,9 +100,10 @@ static void test_values(void **state)
     uint64_t count;
     bool flag = false;
     char text[4];
-    assert_int_equal(value_count("1", &count, NULL), 0);
-    assert_int_equal(value_count("0", &count, NULL), CAIRN_E_CONFIG);
-    assert_int_equal(value_count("1000001", &count, NULL), CAIRN_E_CONFIG);
+    assert_int_equal(value_count("1", 1, &count, NULL), 0);
+    assert_int_equal(value_count("0", 1, &count, NULL), CAIRN_E_CONFIG);
+    assert_int_equal(value_count("0", 0, &count, NULL), 0);
+    assert_int_equal(value_count("1000001", 0, &count, NULL), CAIRN_E_CONFIG);
     assert_int_equal(value_bool("yes", &flag, NULL), 0);
     assert_true(flag);
     assert_int_equal(value_bool("1", &flag, NULL), CAIRN_E_CONFIG);
