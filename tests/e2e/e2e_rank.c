@@ -20,7 +20,31 @@ struct program {
     struct state state;
     cairn_op_t *ops[OPS];
     size_t op_count;
+    struct cairn_options options;  /* of the next open */
+    struct cairn_save_options how; /* of every save */
 };
+
+/* What `option` sets by name. */
+static int *option_of(struct program *program, const char *name)
+{
+    const struct {
+        const char *name;
+        int *at;
+    } table[] = {{"snapshots", &program->options.snapshots},
+                 {"when_full", &program->options.when_full},
+                 {"encoding", &program->options.encoding},
+                 {"threads", &program->options.threads},
+                 {"mode", &program->how.mode},
+                 {"verify_staged", &program->how.verify_staged},
+                 {"full", &program->how.full},
+                 {"check_replicas", &program->how.check_replicas}};
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        if (strcmp(table[i].name, name) == 0) {
+            return table[i].at;
+        }
+    }
+    return NULL;
+}
 
 /* --- answers --------------------------------------------------------------------------------- */
 
@@ -81,7 +105,7 @@ static void print_result(cairn_op_t *op)
 /* open URL RANK WORLD TOKEN|- [read_only] [ca cert key|-], with deadlines short for tests */
 static void command_open(struct program *program, int count, char **words)
 {
-    struct cairn_options options = CAIRN_OPTIONS_INIT;
+    struct cairn_options options = program->options;
     struct cairn_error err = {0};
     if (count < 5) {
         refuse(CAIRN_E_INVALID, "open URL RANK WORLD TOKEN [viewer|rank] [IO_MS] [CA CERT KEY]");
@@ -170,7 +194,7 @@ static void answer_op(struct program *program, int status, cairn_op_t *op,
 /* save STEP [DEADLINE_MS] */
 static void command_save(struct program *program, int count, char **words)
 {
-    struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
+    struct cairn_save_options options = program->how;
     struct cairn_error err = {0};
     cairn_op_t *op = NULL;
     static const char *const tags[] = {"e2e"};
@@ -224,6 +248,36 @@ static void command_wait(struct program *program, int count, char **words)
     } else {
         print_result(program->ops[op]);
     }
+}
+
+/* staged OP DEADLINE_MS */
+static void command_staged(struct program *program, int count, char **words)
+{
+    struct cairn_error err = {0};
+    size_t op = count > 2 ? strtoul(words[1], NULL, 10) : OPS;
+    if (op >= program->op_count) {
+        refuse(CAIRN_E_INVALID, "staged OP DEADLINE_MS");
+        return;
+    }
+    answer(cairn_op_wait(program->ops[op], CAIRN_STAGED, strtoll(words[2], NULL, 10), &err), &err);
+}
+
+/* annotate STEP TERM NAME VALUE */
+static void command_annotate(struct program *program, int count, char **words)
+{
+    struct cairn_annotation annotation = CAIRN_ANNOTATION_INIT;
+    struct cairn_error err = {0};
+    if (count < 5) {
+        refuse(CAIRN_E_INVALID, "annotate STEP TERM NAME VALUE");
+        return;
+    }
+    const struct cairn_metric metric = {.name = words[3], .value = strtod(words[4], NULL)};
+    uint64_t step = strtoull(words[1], NULL, 10);
+    annotation.term = strtoull(words[2], NULL, 10);
+    annotation.metrics = &metric;
+    annotation.metric_count = 1;
+    annotation.deadline_ms = 10000;
+    answer(cairn_annotate(program->cairn, step, &annotation, &err), &err);
 }
 
 /* status STEP TERM */
@@ -376,6 +430,36 @@ static void command_check(struct program *program, int count, char **words)
     }
 }
 
+/* option NAME NUMBER: of the next open, or of every save from now on */
+static void command_option(struct program *program, int count, char **words)
+{
+    int *at = count > 2 ? option_of(program, words[1]) : NULL;
+    if (at) {
+        *at = (int)strtol(words[2], NULL, 10);
+    } else if (count > 2 && strcmp(words[1], "arena_bytes") == 0) {
+        program->options.arena_bytes = strtoull(words[2], NULL, 10);
+    } else {
+        refuse(CAIRN_E_INVALID, "option NAME NUMBER");
+        return;
+    }
+    answer(0, NULL);
+}
+
+/* paint|holds NAME COORDINATE|- SEED[,SEED..]: a seed for each of equal parts of the whole tensor
+ */
+static void command_paint(struct program *program, int count, char **words)
+{
+    const char *wrong = count < 4 ? "paint|holds NAME COORDINATE|- SEED[,SEED..]"
+                                  : state_paint(&program->state, words[1],
+                                                strcmp(words[2], "-") == 0 ? "" : words[2],
+                                                words[3], strcmp(words[0], "holds") == 0);
+    if (wrong) {
+        refuse(CAIRN_E_DIGEST_MISMATCH, wrong);
+    } else {
+        answer(0, NULL);
+    }
+}
+
 /* Commands on the state alone; 0: it was none of them. */
 static int run_on_state(struct program *program, int count, char **words)
 {
@@ -395,6 +479,10 @@ static int run_on_state(struct program *program, int count, char **words)
         printf("{\"ok\":true,\"digest\":\"%016" PRIx64 "\"}\n", state_digest(&program->state));
     } else if (strcmp(words[0], "expect") == 0) {
         command_expect(program, count, words);
+    } else if (strcmp(words[0], "paint") == 0 || strcmp(words[0], "holds") == 0) {
+        command_paint(program, count, words);
+    } else if (strcmp(words[0], "option") == 0) {
+        command_option(program, count, words);
     } else if (strcmp(words[0], "open") == 0) {
         command_open(program, count, words);
     } else {
@@ -416,6 +504,10 @@ static void run_on_handle(struct program *program, int count, char **words)
         command_restore(program, count, words);
     } else if (strcmp(words[0], "wait") == 0) {
         command_wait(program, count, words);
+    } else if (strcmp(words[0], "staged") == 0) {
+        command_staged(program, count, words);
+    } else if (strcmp(words[0], "annotate") == 0) {
+        command_annotate(program, count, words);
     } else if (strcmp(words[0], "train") == 0) {
         command_train(program, count, words);
     } else if (strcmp(words[0], "status") == 0) {
@@ -433,7 +525,7 @@ static void run_on_handle(struct program *program, int count, char **words)
 
 int main(void)
 {
-    static struct program program;
+    static struct program program = {.options = CAIRN_OPTIONS_INIT, .how = CAIRN_SAVE_OPTIONS_INIT};
     char line[65536];
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof(line), stdin)) {

@@ -217,6 +217,44 @@ const char *state_check(const struct state *state, uint64_t seed)
     return NULL;
 }
 
+static const char *paint_tensor(struct state_tensor *tensor, const uint64_t *seeds, uint64_t count,
+                                int check)
+{
+    uint64_t key = key_of(tensor), whole = 1;
+    for (uint32_t i = 0; i < tensor->ndim; i++) {
+        whole *= (uint64_t)tensor->shape[i];
+    }
+    for (uint64_t at = 0; at < tensor->elements; at++) {
+        uint64_t value = value_of(tensor, key, seeds[global_index(tensor, at) * count / whole], at);
+        uint8_t *place = tensor->data + at * tensor->element_bytes;
+        if (!check) {
+            memcpy(place, &value, tensor->element_bytes);
+        } else if (memcmp(place, &value, tensor->element_bytes) != 0) {
+            return tensor->name;
+        }
+    }
+    return NULL;
+}
+
+const char *state_paint(struct state *state, const char *name, const char *coordinate,
+                        const char *text, int check)
+{
+    uint64_t seeds[STATE_SEEDS] = {0}, count = 0;
+    for (char *end; count < STATE_SEEDS; text = end + 1) {
+        seeds[count++] = strtoull(text, &end, 10);
+        if (*end != ',') {
+            break;
+        }
+    }
+    for (size_t i = 0; i < state->tensor_count; i++) {
+        struct state_tensor *tensor = &state->tensors[i];
+        if (strcmp(tensor->name, name) == 0 && strcmp(tensor->coordinate, coordinate) == 0) {
+            return paint_tensor(tensor, seeds, count, check);
+        }
+    }
+    return "no such tensor";
+}
+
 void state_train(struct state *state, uint64_t step)
 {
     for (size_t i = 0; i < state->tensor_count; i++) {

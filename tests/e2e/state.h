@@ -10,7 +10,7 @@
 #include <cairn.h>
 #include <stdint.h>
 
-enum { STATE_NDIM = 4, STATE_TENSORS = 64, STATE_BLOBS = 16 };
+enum { STATE_NDIM = 4, STATE_TENSORS = 64, STATE_BLOBS = 16, STATE_SEEDS = 64 };
 
 struct state_tensor {
     char name[128], coordinate[64];
@@ -45,6 +45,10 @@ int state_register(struct state *state, cairn_t *cairn, struct cairn_error *err)
 void state_fill(struct state *state, uint64_t seed);
 /* The name of the first tensor that does not hold what state_fill(seed) writes; NULL: all do. */
 const char *state_check(const struct state *state, uint64_t seed);
+/* The same for one tensor and a list of seeds ("1,2,3"), one for each of equal parts of the whole
+ * tensor. check: nothing is written. What is wrong, or NULL. */
+const char *state_paint(struct state *state, const char *name, const char *coordinate,
+                        const char *seeds, int check);
 /* One step of training: every element's next value depends on its present one and on the step. */
 void state_train(struct state *state, uint64_t step);
 /* Of all bytes of all tensors, in order. */

@@ -8,7 +8,7 @@ import pty
 import struct
 import subprocess
 
-from harness import BIN, Case, Group, add_state, cairn, cairn_json, main
+from harness import BIN, Case, Group, add_state, cairn, cairn_json, flip, main, verified
 
 WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
           "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}
@@ -225,6 +225,28 @@ class Commands(Case):
             none = cairn_json("verify", "--no-read-data", *where)
             self.assertEqual((none["checkpoints"], none["chunks"], none["bytes"]), (4, 0, 0))
             self.assertEqual(cairn_json("verify", "demo/one", "2", *where)["checkpoints"], 1)
+
+    def test_what_a_checkpoint_shares_with_an_older_one_is_verified(self):
+        """Scattered chunks of an object, 12 MiB apart: good where they are, and damage only where it lies."""
+        daemon = self.daemon("shared", save_chunk="16KiB")
+        group = self.group(daemon, 1, state=None)
+        group[0].do("tensor", "w", "uint8", "64x524288", "replicated")
+        group[0].do("set")
+        seeds = list(range(64))
+        for step in (1, 2):
+            group[0].do("paint", "w", "-", ",".join(map(str, seeds)))
+            group.save(step)
+            seeds = [seed if part % 24 == 1 else seed + 100 for part, seed in enumerate(seeds)]
+        old, new = (max(daemon.files(f"**/objects/1-{step}/*"), key=lambda file: file.stat().st_size)
+                    for step in (1, 2))
+        self.assertLess(new.stat().st_size, old.stat().st_size)
+        for how in ("store", "server"):
+            self.assert_whole(daemon, {(1, 1), (2, 1)}, how)
+        flip(old, 0)  # of the first part, which step 2 does not share
+        self.assertEqual([c["good"] for c in verified(daemon, check=6)["checked"]], [True, False])
+        flip(old, 0)
+        flip(old, 524288 + 100)
+        self.assertEqual([c["good"] for c in verified(daemon, check=6)["checked"]], [False, False])
 
     def test_exit_statuses(self):
         store = ("--store", f"dir:{self.server.store}")

@@ -2,7 +2,8 @@
  *
  * Objects are read one after the other in ranges of at most a chunk's limit; several objects are in
  * flight at once. What a range must hold is known from the parts: its chunks, with zeros around
- * them; behind the last one the footer.
+ * them; behind the last one the footer. Of an older checkpoint's object that this one refers to
+ * only the chunks are known, and only they are read: the rest is not this checkpoint's.
  */
 #include "verify.h"
 
@@ -31,7 +32,7 @@ struct reader { /* one object */
     uint64_t from;           /* read so far */
     uint32_t bytes;          /* of the range in flight */
     uint64_t data_end, footer_bytes;
-    bool in_footer;
+    bool in_footer, older;
     uint8_t *memory;
 };
 
@@ -177,7 +178,7 @@ static void check_range(struct reader *reader)
             offset = at; /* two references to one chunk: checked twice is no harm, but gaps are not
                             negative */
         }
-        if (!is_all_zero(offset - at, reader->memory + at)) {
+        if (!reader->older && !is_all_zero(offset - at, reader->memory + at)) {
             find_in(reader, piece, "padding in front of it is not zero");
         }
         offset = piece->envelope.offset - reader->from;
@@ -188,7 +189,7 @@ static void check_range(struct reader *reader)
         verifying->result->chunks++;
         reader->at++;
     }
-    if (!is_all_zero(reader->bytes - at, reader->memory + at)) {
+    if (!reader->older && !is_all_zero(reader->bytes - at, reader->memory + at)) {
         find_in(reader, &verifying->pieces[reader->first + reader->at - 1],
                 "padding behind it is not zero");
     }
@@ -269,6 +270,10 @@ static void on_read(struct engine_call *call, int status)
     }
     check_range(reader);
     reader->from += reader->bytes;
+    if (reader->older && reader->at == reader->count) {
+        end_object(reader);
+        return;
+    }
     read_next(reader);
 }
 
@@ -277,8 +282,12 @@ static void on_read(struct engine_call *call, int status)
 static void choose_range(struct reader *reader)
 {
     const struct piece *pieces = &reader->verifying->pieces[reader->first];
+    if (reader->older) {
+        reader->from = pieces[reader->at].envelope.offset; /* what is before it is another's */
+    }
     uint64_t end = reader->from;
-    reader->in_footer = reader->at == reader->count && reader->from == reader->data_end;
+    reader->in_footer =
+        !reader->older && reader->at == reader->count && reader->from == reader->data_end;
     if (reader->in_footer) {
         reader->bytes = (uint32_t)reader->footer_bytes;
         return;
@@ -289,6 +298,10 @@ static void choose_range(struct reader *reader)
             break;
         }
         end = max_u64(end, next);
+    }
+    if (reader->older) {
+        reader->bytes = (uint32_t)(end - reader->from);
+        return;
     }
     uint64_t padded =
         min_u64(round_up_u64(end, LIMIT_ALIGN_BYTES), reader->from + LIMIT_CHUNK_BYTES);
@@ -336,6 +349,9 @@ static bool start_object(struct verifying *verifying, struct reader *reader)
     const struct envelope *last = &pieces[end - 1].envelope;
     *reader =
         (struct reader){.verifying = verifying, .busy = true, .first = first, .count = end - first};
+    const struct ckpt_id checkpoint = verifying->documents->info.id;
+    reader->older =
+        pieces[first].id->term != checkpoint.term || pieces[first].id->step != checkpoint.step;
     reader->data_end = round_up_u64(last->offset + last->stored_bytes, LIMIT_ALIGN_BYTES);
     reader->footer_bytes = object_footer_bytes((uint32_t)(end - first));
     reader->memory = aligned_alloc(LIMIT_ALIGN_BYTES, LIMIT_CHUNK_BYTES + LIMIT_ALIGN_BYTES);
