@@ -248,6 +248,19 @@ class Commands(Case):
         flip(old, 524288 + 100)
         self.assertEqual([c["good"] for c in verified(daemon, check=6)["checked"]], [False, False])
 
+    def test_packed_chunks_where_a_read_ends(self):
+        """Small chunks lie where the one before ends: a read that stops between two of them holds no half one."""
+        daemon = self.daemon("packed", save_chunk="1MiB", save_full_every=1)
+        group = self.group(daemon, 1, state=None)
+        group[0].do("tensor", "large", "uint8", 1 << 20, "replicated")
+        for tensor in range(60):
+            group[0].do("tensor", f"t{tensor}", "uint8", 60001 + 7 * tensor, "replicated")
+        group[0].do("set")
+        group[0].do("fill", 1)
+        group.save(1)
+        self.assert_whole(daemon, {(1, 1)})
+        group.end()
+
     def test_exit_statuses(self):
         store = ("--store", f"dir:{self.server.store}")
         for status, words in (

@@ -176,15 +176,7 @@ def lists_differ(rank, world, url):
             ck.restore()
         said = [str(item.message) for item in caught if issubclass(item.category, CairnWarning)]
         assert len(said) == rank and all("other tensors than rank 0" in text for text in said), said
-        # What rank 1 was to write is gone: that save fails by name, a later one agrees anew.
-        failed = []
-        for step in (2, 3, 4):
-            try:
-                ck.save(step).durable.result(60)
-                break
-            except cairn.CairnError as error:
-                failed.append(str(error))
-        assert len(failed) == 1 and "rank 1 no longer has tensor 'optim.model.1." in failed[0], failed
+        ck.save(2).durable.result(60)  # a restore makes the ranks agree anew on what they have
         with warnings.catch_warnings():
             warnings.simplefilter("error", CairnWarning)
             ck.restore()

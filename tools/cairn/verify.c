@@ -292,19 +292,21 @@ static void choose_range(struct reader *reader)
         reader->bytes = (uint32_t)reader->footer_bytes;
         return;
     }
-    for (size_t i = reader->at; i < reader->count; i++) {
-        uint64_t next = pieces[i].envelope.offset + pieces[i].envelope.stored_bytes;
-        if (next > reader->from + LIMIT_CHUNK_BYTES) {
+    size_t next = reader->at;
+    for (; next < reader->count; next++) {
+        uint64_t ends = pieces[next].envelope.offset + pieces[next].envelope.stored_bytes;
+        if (ends > reader->from + LIMIT_CHUNK_BYTES) {
             break;
         }
-        end = max_u64(end, next);
+        end = max_u64(end, ends);
     }
     if (reader->older) {
         reader->bytes = (uint32_t)(end - reader->from);
         return;
     }
     uint64_t padded =
-        min_u64(round_up_u64(end, LIMIT_ALIGN_BYTES), reader->from + LIMIT_CHUNK_BYTES);
+        next < reader->count ? pieces[next].envelope.offset : round_up_u64(end, LIMIT_ALIGN_BYTES);
+    padded = min_u64(padded, reader->from + LIMIT_CHUNK_BYTES);
     reader->bytes = (uint32_t)(max_u64(padded, end) - reader->from);
 }
 
