@@ -395,6 +395,8 @@ static int run_annotate(void *arg, struct diag *diag)
     rc = ask(&request, diag);
     if (rc == 0) {
         engine_call_fini(&request.call);
+    } else if (call->step == CAIRN_LATEST) {
+        diag_add(diag, "annotate the latest checkpoint");
     } else {
         diag_add(diag, "annotate step %llu", (unsigned long long)call->step);
     }

@@ -65,9 +65,10 @@ static int check_counts(const struct cairn_save_options *options, struct diag *d
                         options->tag_count, options->metric_count, LIMIT_TAGS, LIMIT_METRICS);
     }
     if (options->metadata_bytes > LIMIT_METADATA_BYTES) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE,
-                        "the metadata has %zu bytes, %d are allowed: put more into a blob",
-                        options->metadata_bytes, LIMIT_METADATA_BYTES);
+        return diag_set(
+            diag, CAIRN_E_TOO_LARGE,
+            "the metadata has %zu bytes, %d are allowed: put more into a tensor or a blob",
+            options->metadata_bytes, LIMIT_METADATA_BYTES);
     }
     if ((options->tag_count > 0 && options->tags == NULL) ||
         (options->metric_count > 0 && options->metrics == NULL) ||

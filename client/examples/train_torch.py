@@ -145,6 +145,7 @@ def main() -> None:
             pathlib.Path(args.digest).write_text("".join(f"rank {r} {d}\n" for r, d in enumerate(digests)))
         print(f"finished at step {args.steps}", flush=True)
     if world > 1:
+        del ck, ddp  # first: a group that DDP frees after this call is freed under the GIL, where PyTorch can hang
         dist.destroy_process_group()
 
 

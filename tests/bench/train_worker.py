@@ -256,6 +256,7 @@ def main():
         else:
             answer({"error": f"unknown command {words[0]}"})
     job.way.close()
+    job.loop = None  # a group that DDP frees after the next call is freed under the GIL, where PyTorch can hang
     dist.destroy_process_group()
 
 

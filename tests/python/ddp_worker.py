@@ -45,6 +45,7 @@ def main():
     ck.close()
     torch.save({"model": model.module.state_dict(), "optim": optimizer.state_dict(), "sched": scheduler.state_dict(),
                 "rng": [torch.get_rng_state(), random.random(), float(numpy.random.rand())]}, result)
+    del ck, model  # a group that DDP frees after the next call is freed under the GIL, where PyTorch can hang
     dist.destroy_process_group()
 
 

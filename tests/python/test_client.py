@@ -71,6 +71,10 @@ def test_annotate(url):
             client.annotate(5, metrics={"loss": float("nan")})
         with pytest.raises(cairn.NotFoundError, match="annotate step 7"):
             client.annotate(7, tags=["x"])
+        with pytest.raises(cairn.InvalidError, match="annotate: the metric 'loss' is 'low', which is no number"):
+            client.annotate(5, metrics={"loss": "low"})
+        with pytest.raises(cairn.InvalidError, match="the step must be an integer, it is '8'"):
+            client.save("8")
         with pytest.raises(cairn.InvalidError, match="one text"):
             client.annotate(5, tags="best")
         with pytest.raises(cairn.TooLargeError):

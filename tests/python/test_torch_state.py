@@ -231,6 +231,7 @@ class Subclass(torch.Tensor):
 REFUSED = {
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
     "subclass": lambda: torch.ones(2).as_subclass(Subclass),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     "meta": lambda: torch.empty(2, device="meta"),
     "dimensions": lambda: torch.zeros((1,) * 9),
     "object array": lambda: numpy.array([object()]),
@@ -249,6 +250,20 @@ def test_refused_by_name_before_the_save_starts(url, case):
         if case == "meta":
             assert "to_empty" in caught.value.text
         assert ck.restore() is None  # nothing was saved
+
+
+def test_expanded_tensors_come_back_as_new_ones(url):
+    """Their elements share memory, so nothing can be restored into them."""
+    save(url, {"extra": {"mask": torch.arange(4.0)}, "whole": torch.arange(4.0)})
+    state = {"extra": {"mask": torch.zeros(1).expand(4)}, "whole": torch.zeros(1).expand(4)}
+    with Checkpointer(url, state) as ck:
+        ck.restore()
+        assert torch.equal(ck.state["extra"]["mask"], torch.arange(4.0)) and torch.equal(ck.state["whole"], torch.arange(4.0))
+
+
+def test_a_state_is_a_mapping(url):
+    with pytest.raises(cairn.InvalidError, match="state is a list; it must be a mapping"):
+        Checkpointer(url, [torch.ones(2)])
 
 
 def test_torch_10_meta_and_lazy_models(url):

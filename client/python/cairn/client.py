@@ -8,6 +8,7 @@ After ``os.fork`` the child's objects answer ForkedError and cost nothing; the p
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 import warnings
@@ -52,6 +53,26 @@ def _choice(what: str, table: dict, value: Optional[str]) -> int:
     if value not in table:
         raise InvalidError.of(f"{what} is {value!r}; it may be {', '.join(repr(key) for key in table if key)}")
     return table[value]
+
+
+def _step(value: Any) -> int:
+    try:
+        step = operator.index(value)
+    except TypeError:
+        raise InvalidError.of(f"save: the step must be an integer, it is {value!r}") from None
+    if not 0 <= step < LATEST:
+        raise InvalidError.of(f"save: the step must be from 0 to {LATEST - 1}, it is {step}")
+    return step
+
+
+def _metrics(what: str, metrics: Optional[Mapping[str, float]]) -> tuple:
+    rows = []
+    for name, value in (metrics or {}).items():
+        try:
+            rows.append((str(name), float(value)))
+        except (TypeError, ValueError):
+            raise InvalidError.of(f"{what}: the metric {name!r} is {value!r}, which is no number") from None
+    return tuple(rows)
 
 
 def _ms(seconds: Optional[float]) -> int:
@@ -237,11 +258,10 @@ class Client:
         ``check_replicas`` ("warn", "fail"; not lazy; the same on all ranks): ranks compare the bytes that they replicate;
         tensor and ranks are in ``warning`` of the operation, or in ReplicasDifferError.
         ArenaTooSmallError, TimedOutError, SkippedError, BusyError, FencedError."""
-        if not 0 <= step < LATEST:
-            raise InvalidError.of(f"save: the step must be from 0 to {LATEST - 1}, it is {step}")
+        step = _step(step)
         if isinstance(tags, str):
             raise InvalidError.of("save: tags is a sequence of texts, not one text")
-        rows = tuple((str(name), float(value)) for name, value in (metrics or {}).items())
+        rows = _metrics("save", metrics)
         op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms(deadline),
                                          2 if lazy else 1, _choice("verify_staged", _VERIFY, verify_staged),
                                          _choice("when_full", _WHEN_FULL, when_full),
@@ -273,7 +293,7 @@ class Client:
         NotFoundError (never committed, or forgotten), InvalidError (NaN, by name), TooLargeError."""
         if isinstance(tags, str) or isinstance(remove_tags, str):
             raise InvalidError.of("annotate: tags is a sequence of texts, not one text")
-        rows = tuple((str(name), float(value)) for name, value in (metrics or {}).items())
+        rows = _metrics("annotate", metrics)
         self._handle.annotate(step, term, rows, tuple(str(tag) for tag in tags),
                               tuple(str(tag) for tag in remove_tags), _ms(timeout))
 

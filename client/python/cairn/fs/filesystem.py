@@ -71,7 +71,7 @@ class CairnFileSystem(AsyncFileSystem):
     as for cairn.Client (ca_file, io_deadline, save_deadline, ...).
 
     Errors: FileNotFoundError and the like where Python's files have them, else CairnError by name. Committed files
-    cannot be written, renamed or removed: ``cairn forget`` removes checkpoints.
+    cannot be written, renamed or removed.
     """
 
     protocol = ("cairn", "cairn+unix")
@@ -369,7 +369,7 @@ class CairnFileSystem(AsyncFileSystem):
                 raise FileNotFoundError(f"cairn://{path}")
         else:
             await self._info(path)  # FileNotFoundError where there is nothing
-            raise UnsupportedError.of(f"cairn://{path}: what is committed is not removed by paths; use cairn forget")
+            raise UnsupportedError.of(f"cairn://{path}: what is committed is not removed by paths")
 
     async def _rm(self, path: Any, recursive: bool = False, **_: Any) -> None:
         for item in [path] if isinstance(path, str) else path:

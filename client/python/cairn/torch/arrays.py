@@ -52,6 +52,8 @@ def check_tensor(path: str, tensor: torch.Tensor) -> None:
                "non-persistent buffers, then save or restore")
     elif tensor.is_quantized:
         why = f"is quantized ({tensor.dtype}), which is not supported: save int_repr(), scale and zero point"
+    elif tensor.is_nested:
+        why = "is nested, which is not supported: save its values() and offsets()"
     elif tensor.layout is not torch.strided:
         why = f"is sparse ({tensor.layout}), which is not supported: save its indices and values"
     elif tensor.dtype not in TORCH_NAMES:
@@ -67,7 +69,7 @@ def check_ndarray(path: str, array: Any) -> None:
     if type(array) is not numpy.ndarray:
         why = f"is a subclass of ndarray, {type(array).__qualname__}, which is not supported"
     elif array.dtype.name not in NUMPY_NAMES or not array.dtype.isnative:
-        why = f"has the dtype {array.dtype!r}, which is not supported"
+        why = f"has the dtype {array.dtype!r}, which is not supported: convert it, for instance with astype"
     elif array.ndim > NDIM_MAX:
         why = f"has {array.ndim} dimensions; {NDIM_MAX} are the most: reshape it"
     if why:
@@ -95,8 +97,11 @@ def is_direct(array: Any) -> bool:
 
 
 def is_writable(array: Any) -> bool:
-    """False for an ndarray that says so; memory that is mapped read-only is found by memory.py."""
-    return isinstance(array, (torch.Tensor, Sharded)) or bool(array.flags.writeable)
+    """False for an ndarray that says so and for expanded tensors; memory that is mapped read-only is found by memory.py."""
+    local = array.local if isinstance(array, Sharded) else array
+    if isinstance(local, torch.Tensor):
+        return not overlaps(tuple(local.shape), local.stride())
+    return bool(local.flags.writeable)
 
 
 def row(ref: Ref, array: Any, coordinate: Optional[str]) -> Optional[tuple]:

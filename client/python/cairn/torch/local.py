@@ -63,6 +63,6 @@ def refuse_reshape(key: str, old: Sequence[str], new: Sequence[str]) -> Unsuppor
     """The error of on_reshape="error"."""
     if len(old) != len(new):
         return UnsupportedError.of(f"{key}: its state belongs to {len(old)} ranks and cannot be given to {len(new)}; start "
-                                   f"with {len(old)} ranks, or say per_rank(obj, on_reshape=...)")
+                                   f"with {len(old)} ranks, or say per_rank(obj, on_reshape=\"reseed\", or a callable)")
     return UnsupportedError.of(f"{key}: its states belong to {old[0]} to {old[-1]}, and the ranks are now {new[0]} to "
-                               f"{new[-1]}; start with the same mesh, or say per_rank(obj, on_reshape=...)")
+                               f"{new[-1]}; start with the same mesh, or say per_rank(obj, on_reshape=\"reseed\", or a callable)")

@@ -148,7 +148,7 @@ class OptimizerState(Part):
         groups, state = self._field(stored, "groups", list), self._field(stored, "state", dict)
         if stored.get("class") != type(self._inner).__qualname__:
             raise InvalidError.of(f"{self.key}: the stored optimizer is {stored.get('class')}, the live one "
-                                  f"{type(self._inner).__qualname__}")
+                                  f"{type(self._inner).__qualname__}: make the optimizer that was saved")
         group_of = {name: g for g, group in enumerate(groups) for name in group["params"]}
         self._matched: list = []  # (parameter, stored name or None)
         self._group_match: dict = {}  # live group -> stored group

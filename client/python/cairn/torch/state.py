@@ -33,6 +33,9 @@ class State:
     ``on_reshape``: key -> rule of a local part. InvalidError names a key that cannot be used."""
 
     def __init__(self, values: Mapping[str, Any], layouts: Layouts, coordinate: str) -> None:
+        if not isinstance(values, Mapping):
+            raise InvalidError.of(f"state is a {type(values).__qualname__}; it must be a mapping of names to objects, such as "
+                                  "{'model': model, 'optim': optimizer}")
         self.values, self.layouts, self.coordinate = dict(values), layouts, coordinate
         self.parts: list = []
         self.local_parts: list = []
