@@ -8,6 +8,7 @@
 #include "share/agreement.h"
 
 #include "base/check.h"
+#include "share/agreed_group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,17 +29,10 @@ void agreement_init(struct agreement *agreement)
     agreement->failures = 0;
 }
 
-static void free_group(struct agreed_group *group)
-{
-    list_remove(&group->link);
-    scratch_fini(&group->scratch);
-    free(group);
-}
-
 void agreement_fini(struct agreement *agreement)
 {
     list_each_safe (node, &agreement->groups) {
-        free_group(list_item(node, struct agreed_group, link));
+        agreed_group_free(list_item(node, struct agreed_group, link));
     }
 }
 
@@ -311,19 +305,13 @@ static int copy_tensors(struct agreed_group *agreed, const struct held_group *gr
 int agreement_set(struct agreement *agreement, uint32_t group_idx, const struct agree_news *news)
 {
     const struct held_group *group = &news->held->groups[group_idx];
-    struct agreed_group *agreed = calloc(1, sizeof *agreed);
+    struct agreed_group *agreed = agreed_group_new(agreement, group, news->save);
     if (!agreed) {
         return CAIRN_E_NO_MEMORY;
     }
-    agreed->key = group->key;
-    agreed->list_hash = group->list_hash;
-    agreed->state = AGREED_PENDING;
-    agreed->save = news->save;
-    scratch_init(&agreed->scratch, AGREED_BYTES_MAX);
-    list_add_tail(&agreement->groups, &agreed->link);
     int rc = copy_tensors(agreed, group, news);
     if (rc != 0) {
-        free_group(agreed);
+        agreed_group_free(agreed);
     }
     return rc;
 }
@@ -335,11 +323,11 @@ static void prove(struct agreement *agreement, struct agreed_group *agreed, uint
         struct agreed_group *other = list_item(node, struct agreed_group, link);
         bool older = other->save < agreed->save && other->state != AGREED_PENDING;
         if (older && memcmp(&other->key, &agreed->key, sizeof other->key) == 0) {
-            free_group(other);
+            agreed_group_free(other);
         }
     }
     if (find_proven(agreement, &agreed->key)) {
-        free_group(agreed); /* a newer save was committed before this one */
+        agreed_group_free(agreed); /* a newer save was committed before this one */
         return;
     }
     agreed->state = AGREED_PROVEN;
@@ -365,7 +353,7 @@ static void doubt(struct agreement *agreement, struct agreed_group *agreed)
         }
     }
     if (count > DOUBTS_MAX) {
-        free_group(oldest);
+        agreed_group_free(oldest);
     }
 }
 
@@ -391,7 +379,7 @@ static void forget_others(struct agreement *agreement, const struct agree_end *e
             held = memcmp(&end->held->groups[g].key, &group->key, sizeof group->key) == 0;
         }
         if (!held) {
-            free_group(group);
+            agreed_group_free(group);
         }
     }
 }
@@ -404,7 +392,7 @@ void agreement_learn(struct agreement *agreement, const struct agree_end *end)
         if (end->status == 0) {
             prove(agreement, group, end->open_id);
         } else if (end->is_known) {
-            free_group(group);
+            agreed_group_free(group);
         } else {
             doubt(agreement, group);
         }
