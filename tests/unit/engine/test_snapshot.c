@@ -33,10 +33,12 @@ struct rig {
     bool in_lots, stops, over;
 };
 
+/* A few lots ahead of what was told, so that the copy cannot run away while this thread sleeps. */
 static void place_more(struct rig *rig)
 {
     const struct layout *layout = &rig->layout;
-    uint32_t end = rig->in_lots ? rig->placed + 3 : layout->object_count;
+    uint32_t told = (uint32_t)(rig->told_bytes / LOT_BYTES);
+    uint32_t end = rig->in_lots ? told + 3 : layout->object_count;
     for (; rig->placed < end && rig->placed < layout->object_count; rig->placed++) {
         rig->places[rig->placed] = rig->extent + layout->objects[rig->placed].at;
     }
