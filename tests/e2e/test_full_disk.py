@@ -47,7 +47,9 @@ class FullDisk(Case):
         while True:
             step += 1
             rank.do("fill", step)  # what stays the same would be referred to, and take no space
-            answer = rank.ask("wait", rank.do("save", step, 8000, timeout_s=60)["op"], 30000, timeout_s=60)
+            answer = rank.ask("save", step, 8000, timeout_s=60)  # may hear of it before it is staged
+            if answer["ok"]:
+                answer = rank.ask("wait", answer["op"], 30000, timeout_s=60)
             if not answer["ok"]:
                 break
             saved.add((step, answer["term"]))
