@@ -6,9 +6,9 @@
 #include "cairn.h"
 
 #include "base/limits.h"
-#include "engine/watch.h"
 #include "format/entries.h"
 #include "format/part.h"
+#include "snapshot/watch.h"
 #include "wire/msg.h"
 
 /* Each row of err.def and dtype.def against the enums of cairn.h; a row that cairn.h lacks does not
@@ -67,10 +67,12 @@ _Static_assert(sizeof(struct cairn_options) == 128, "cairn_options");
 _Static_assert(sizeof(struct cairn_box) == 32, "cairn_box");
 _Static_assert(sizeof(struct cairn_tensor) == 88, "cairn_tensor");
 _Static_assert(sizeof(struct cairn_blob) == 48, "cairn_blob");
-_Static_assert(sizeof(struct cairn_save_options) == 88, "cairn_save_options");
-_Static_assert(sizeof(struct cairn_restore_options) == 56, "cairn_restore_options");
+_Static_assert(sizeof(struct cairn_save_options) == 96, "cairn_save_options");
+_Static_assert(sizeof(struct cairn_restore_options) == 64, "cairn_restore_options");
 _Static_assert(sizeof(struct cairn_progress) == 40, "cairn_progress");
 _Static_assert(sizeof(struct cairn_result) == 56, "cairn_result");
 _Static_assert(sizeof(struct cairn_checkpoint) == 96, "cairn_checkpoint");
 _Static_assert(sizeof(struct cairn_annotation) == 72, "cairn_annotation");
+_Static_assert(sizeof(struct cairn_local) == 112, "cairn_local");
+_Static_assert(sizeof(struct cairn_interval) == 752, "cairn_interval");
 #endif

@@ -12,8 +12,8 @@
 
 #include "base/check.h"
 #include "base/list.h"
-#include "engine/engine.h"
 #include "gpu/gpu.h"
+#include "save/save.h"
 
 #include <pthread.h>
 #include <setjmp.h>

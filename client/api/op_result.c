@@ -116,6 +116,32 @@ int cairn_op_metadata(cairn_op_t *op, const void **ret, size_t *ret_bytes)
     return rc;
 }
 
+int cairn_op_local(cairn_op_t *op, size_t idx, struct cairn_local *io)
+{
+    int rc = restore_check(op, NULL);
+    if (rc != 0 || io == NULL) {
+        return rc != 0 ? rc : CAIRN_E_INVALID;
+    }
+    if (idx >= op->u.restore.local_count) {
+        return CAIRN_E_NOT_FOUND;
+    }
+    const struct index_entry *entry = &op->u.restore.locals[idx];
+    struct cairn_local local = {.size = io->size,
+                                .name = entry->name,
+                                .coordinate = entry->coordinate,
+                                .plain_bytes = entry->plain_bytes};
+    if (entry->kind == INDEX_BLOB) {
+        local.kind = (int)entry->blob_kind;
+    } else {
+        local.dtype = (int)entry->dtype;
+        local.ndim = entry->shape.ndim;
+        CHECK(local.ndim <= ARRAY_LEN(local.shape));
+        memcpy(local.shape, entry->shape.length, local.ndim * sizeof local.shape[0]);
+    }
+    args_give(sizeof local, &local, io);
+    return 0;
+}
+
 const char *cairn_op_warning(cairn_op_t *op)
 {
     if (cairn_op_result(op, &(struct cairn_result)CAIRN_RESULT_INIT, NULL) != 0 || !op->is_save ||

@@ -114,6 +114,7 @@ static int run(void *arg, struct diag *diag)
     restore->allow_older = options.allow_older < 0 ? restore->selector.kind == SELECT_LATEST
                                                    : options.allow_older != 0;
     restore->strict = options.strict != 0;
+    restore->all_local = options.all_local != 0;
     restore->deadline_ms = args_deadline_ms(options.deadline_ms, API_SAVE_DEADLINE_MS);
     restore->on_done = on_done;
     op->blocked_ns = args_now_ns() - begin_ns; /* before the loop may finish it */

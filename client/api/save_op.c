@@ -195,6 +195,7 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
     op->u.save.check_replicas = (uint32_t)options.check_replicas;
     op->u.save.watch = (enum watch_kind)options.verify_staged;
     op->u.save.full = options.full != 0;
+    op->u.save.after = options.cuda_event;
     op->u.save.when_full =
         options.when_full != 0 ? args_when_full(options.when_full) : call->cairn->when_full;
     op->u.save.on_released = on_released;

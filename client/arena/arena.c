@@ -273,6 +273,15 @@ uint64_t arena_max_bytes(const struct arena *arena) { return arena->max_bytes; }
 uint64_t arena_used_bytes(const struct arena *arena) { return arena->used_bytes; }
 enum arena_pages arena_pages(const struct arena *arena) { return arena->pages; }
 int arena_fd(const struct arena *arena) { return arena->fd; }
+
+void arena_close_fd(struct arena *arena)
+{
+    if (arena->fd >= 0) {
+        err_ignore(close(arena->fd)); /* a memfd has nothing to flush */
+        arena->fd = -1;
+    }
+}
+
 uint64_t arena_generation(const struct arena *arena) { return arena->generation; }
 
 const char *arena_pages_name(enum arena_pages pages)

@@ -53,6 +53,8 @@ void arena_give(struct arena *arena, uint8_t *extent);
  * more. When the last extent is back it is unmapped, and the next arena_reserve maps another. */
 void arena_retire(struct arena *arena, uint8_t *extent);
 int arena_fd(const struct arena *arena); /* for handing to the daemon; -1: nothing is mapped */
+/* It was handed over, and will not be again. */
+void arena_close_fd(struct arena *arena);
 /* Another number for each memory that was mapped; 0: none so far. */
 uint64_t arena_generation(const struct arena *arena);
 uint64_t arena_offset(const struct arena *arena, const uint8_t *extent);

@@ -7,7 +7,7 @@
  *   WAIT_LINK --> ASKED --> DONE        a lost connection, or a refusal for the moment: back to
  * WAIT_LINK
  */
-#include "engine/engine_private.h"
+#include "engine/operations.h"
 
 #include "base/check.h"
 
@@ -26,7 +26,7 @@ static const struct sm_state call_table[] = {
 };
 
 struct call {
-    struct list link; /* engine->calls */
+    struct engine_op op; /* of engine->calls */
     struct sm sm;
     struct engine *engine;
     struct engine_call *user;
@@ -39,7 +39,9 @@ struct call {
     struct diag why; /* the last refusal for the moment */
 };
 
-struct call *call_of_link(struct list *node) { return list_item(node, struct call, link); }
+static void on_up(struct engine_op *op);
+static void fail(struct engine_op *op, int status, const struct diag *diag);
+static const struct engine_op_ops call_op_ops = {.on_up = on_up, .fail = fail};
 
 static void on_delivered(struct post *post)
 {
@@ -47,7 +49,7 @@ static void on_delivered(struct post *post)
     struct engine *engine = call->engine;
     struct engine_call *user = call->user;
     int status = call->status;
-    list_remove(&call->link);
+    list_remove(&call->op.link);
     free(call->data);
     free(call);
     user->impl = NULL;
@@ -78,9 +80,9 @@ static void finish(struct call *call, int status, const struct diag *diag)
     link_forget(&call->engine->link, &call->request);
 }
 
-void call_fail(struct call *call, int status, const struct diag *diag)
+static void fail(struct engine_op *op, int status, const struct diag *diag)
 {
-    finish(call, status, diag);
+    finish(container_of(op, struct call, op), status, diag);
 }
 
 static void ask_later(struct call *call, uint64_t delay_ms)
@@ -106,8 +108,9 @@ static enum sm_result on_wait_link(struct sm *sm)
     return SM_WAIT;
 }
 
-void call_on_up(struct call *call)
+static void on_up(struct engine_op *op)
 {
+    struct call *call = container_of(op, struct call, op);
     if (sm_is(&call->sm, CALL_WAIT_LINK)) {
         sm_run(&call->sm);
     }
@@ -245,7 +248,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         on_error(call, &msg->u.error);
         return 0;
     }
-    uint64_t total;
+    uint64_t total = 0;
     int rc = total_of(call, frame, msg, &total, diag);
     if (rc != 0) {
         return rc;
@@ -283,6 +286,7 @@ void engine_call_start(struct engine *engine, struct engine_call *user)
     CHECK(call != NULL);
     *call = (struct call){.engine = engine,
                           .user = user,
+                          .op = {.ops = &call_op_ops},
                           .request = {.ops = &call_request_ops},
                           .post = {.cb = on_delivered}};
     user->impl = call;
@@ -293,7 +297,7 @@ void engine_call_start(struct engine *engine, struct engine_call *user)
     timer_init(&call->deadline, engine->options.loop, on_deadline);
     timer_init(&call->retry, engine->options.loop, on_retry);
     sm_init(&call->sm, call_table, CALL_WAIT_LINK, "call", ++engine->op_count);
-    list_add_tail(&engine->calls, &call->link);
+    list_add_tail(&engine->calls, &call->op.link);
     struct diag diag = DIAG_INIT;
     int refused = engine_refuses(engine, &diag);
     if (refused != 0) {

@@ -89,6 +89,18 @@ int engine_refuses(const struct engine *engine, struct diag *diag)
 
 /* --- what the link tells --------------------------------------------------------- */
 
+static struct engine_op *op_of(struct list *node)
+{
+    return list_item(node, struct engine_op, link);
+}
+
+static void tell_up(struct list *ops)
+{
+    list_each (node, ops) {
+        op_of(node)->ops->on_up(op_of(node));
+    }
+}
+
 void engine_on_up(struct engine *engine)
 {
     hand_reset(engine);
@@ -96,15 +108,9 @@ void engine_on_up(struct engine *engine)
         engine->newest_seen = engine->link.joined.newest_term;
     }
     tell_ready(engine);
-    list_each (node, &engine->calls) {
-        call_on_up(call_of_link(node));
-    }
-    list_each (node, &engine->restores) {
-        restore_on_up(restore_of_link(node));
-    }
-    list_each (node, &engine->saves) {
-        save_on_up(save_of_link(node));
-    }
+    tell_up(&engine->calls);
+    tell_up(&engine->restores);
+    tell_up(&engine->saves);
     engine_wake_stagers(engine);
     engine_prepare_wake(engine);
 }
@@ -113,22 +119,23 @@ void engine_on_down(struct engine *engine)
 {
     hand_reset(engine);
     list_each (node, &engine->saves) {
-        save_on_down(save_of_link(node));
+        op_of(node)->ops->on_down(op_of(node));
     }
 }
 
+static void fail_list(struct list *ops, int status, const struct diag *diag)
+{
+    list_each (node, ops) {
+        op_of(node)->ops->fail(op_of(node), status, diag);
+    }
+}
+
+/* Failing takes nothing off the lists: that is done when the callbacks are delivered. */
 static void fail_all(struct engine *engine, int status, const struct diag *diag)
 {
-    /* Failing takes nothing off the lists: that is done when the callbacks are delivered. */
-    list_each (node, &engine->restores) {
-        restore_fail(restore_of_link(node), status, diag);
-    }
-    list_each (node, &engine->saves) {
-        save_fail(save_of_link(node), status, diag);
-    }
-    list_each (node, &engine->calls) {
-        call_fail(call_of_link(node), status, diag);
-    }
+    fail_list(&engine->restores, status, diag);
+    fail_list(&engine->saves, status, diag);
+    fail_list(&engine->calls, status, diag);
 }
 
 void engine_on_final(struct engine *engine, int status, const struct diag *diag)
@@ -148,7 +155,7 @@ static void ask_for_credit(struct engine *engine)
     struct link *link = &engine->link;
     uint64_t unsent = 0;
     list_each (node, &engine->saves) {
-        unsent += save_unsent(save_of_link(node));
+        unsent += op_of(node)->ops->unsent(op_of(node));
     }
     uint32_t target = (uint32_t)min_u64(unsent, ENGINE_WINDOW);
     uint32_t have = link->credits + link->credits_asked;
@@ -167,7 +174,7 @@ void engine_pump(struct engine *engine)
     }
     engine->pumping = true;
     list_each (node, &engine->saves) {
-        save_pump(save_of_link(node));
+        op_of(node)->ops->pump(op_of(node));
     }
     if (link_is_up(&engine->link)) {
         ask_for_credit(engine);
@@ -179,18 +186,21 @@ void engine_pump(struct engine *engine)
 void engine_wake_stagers(struct engine *engine)
 {
     list_each (node, &engine->saves) {
-        struct save *save = save_of_link(node);
-        if (save_is_staging(save)) {
-            save_room_more(save);
-            save_wake(save);
-            if (save_is_staging(save)) {
-                return;
-            }
+        if (op_of(node)->ops->go_on(op_of(node))) {
+            return;
         }
     }
 }
 
 /* --- close ----------------------------------------------------------------------- */
+
+void engine_drop_bases(struct engine *engine)
+{
+    for (unsigned i = 0; i < ENGINE_BASES; i++) {
+        base_part_unref(engine->bases[i]);
+        engine->bases[i] = NULL;
+    }
+}
 
 static void on_closed_post(struct post *post)
 {

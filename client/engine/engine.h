@@ -9,7 +9,6 @@
 #define CAIRN_ENGINE_ENGINE_H
 
 #include "arena/arena.h"
-#include "engine/watch.h"
 #include "env/net.h"
 #include "env/work.h"
 #include "net/stream.h"
@@ -40,6 +39,7 @@ struct engine_options {
     struct arena *arena;     /* borrowed; NULL for viewers */
     uint64_t io_deadline_ms; /* of small requests, and of the first connect */
     uint64_t agree_wait_ms;  /* for the verdict on a list that is new; 0: 5,000 */
+    uint32_t spread_after; /* saves with the same lists until ranks leave the first server; 0: 8 */
     uint32_t reconnect_ms_min, reconnect_ms_max; /* 0: 50 and 5,000; jittered */
     const char *label;
     /* What saves try to store fewer bytes with: nothing (ENCODE_NEVER, 0), what keeps up with the
@@ -68,55 +68,12 @@ const struct msg_joined *engine_joined(const struct engine *engine); /* of the n
  * for it. Repeatable: the newest counts. */
 void engine_prepare(struct engine *engine, struct registered *set);
 
-/* What a save does that finds no room in the arena for its copy, because others are in flight. */
-enum when_full {
-    WHEN_FULL_WAIT, /* for room, within its deadline */
-    WHEN_FULL_SKIP, /* ends at once with SKIPPED, on all ranks */
-    WHEN_FULL_FAIL  /* ends at once with BUSY, on all ranks */
-};
-
-/* --- save: embedded in the caller's op; all inputs borrowed until on_done -------- */
-struct engine_save {
-    uint64_t step, deadline_ms;
-    bool full; /* rank 0's counts: refers to no older checkpoint */
-    struct registered
-        *set; /* a reference is held until on_done; the tensors' memory is read until on_staged */
-    enum when_full when_full;
-    bool lazy;               /* one copy at a time, and the caller goes on at on_released */
-    enum watch_kind watch;   /* lazy: detect tensors that change before on_staged */
-    uint32_t check_replicas; /* enum msg_check */
-    uint32_t metadata_bytes;
-    const uint8_t *metadata;
-    uint32_t tag_count;
-    const char **tags;
-    uint32_t metric_count;
-    struct metric *metrics;
-    /* lazy, at most once, before on_staged: eager tensors are copied, the others are borrowed on.
-     */
-    void (*on_released)(struct engine_save *save);
-    void (*on_staged)(struct engine_save *save,
-                      int status); /* status != 0: on_done follows, what was sent is given up */
-    void (*on_done)(struct engine_save *save, int status); /* last; committed, or why not */
-    struct diag diag;
-    struct diag
-        warning; /* results: what is no failure, such as replicas that differ; code 0: none */
-    struct ckpt_id id;
-    bool new_lineage;
-    bool refused; /* on_staged told SKIPPED or BUSY: no room; on_done comes when all ranks know */
-    /* progress: written by the loop, readable by any thread */
-    _Atomic uint64_t total_bytes, staged_bytes, sent_bytes, durable_bytes;
-    _Atomic uint64_t stored_bytes; /* that it sent: less what was shared with its base */
-    struct save *impl;
-};
-void engine_save_start(struct engine *engine, struct engine_save *save);
-void engine_save_abort(struct engine_save *save);
-/* Somebody waits for on_staged of a lazy save: its copy gets all workers. */
-void engine_save_hurry(struct engine_save *save);
-
 /* --- restore --------------------------------------------------------------------- */
 struct engine_restore {
     struct selector selector;
     bool allow_older, strict;
+    bool
+        all_local; /* blobs that belong to a coordinate come from all of them, not from ours only */
     /* Patterns (base/glob.h); none: all. Registered tensors and stored blobs whose names match none
      * are left as they are. Borrowed until on_done. */
     size_t only_count;
@@ -140,7 +97,9 @@ struct engine_restore {
     } blobs;
     size_t missing_count, unexpected_count;
     const char **missing, **unexpected;
-    struct scratch scratch; /* owns the results; the caller ends it with engine_restore_fini */
+    size_t local_count;
+    struct index_entry *locals; /* all that belongs to a coordinate in the checkpoint */
+    struct scratch scratch;     /* owns the results; the caller ends it with engine_restore_fini */
     _Atomic uint64_t total_bytes, done_bytes;
     struct restore *impl;
 };

@@ -23,7 +23,15 @@
 #include <string.h>
 
 enum { LINK_DIAL, LINK_HELLO, LINK_JOIN, LINK_UP, LINK_BACKOFF, LINK_FINAL, LINK_STOPPED };
-enum { LINK_ATTEMPT_MS = 10000, LINK_STREAM_HELLO = 1, LINK_STREAM_JOIN = 2 };
+enum { LINK_STREAM_HELLO = 1, LINK_STREAM_JOIN = 2 };
+/* Of one server a slow answer is better than none; of several, the next one is tried: a rank has
+ * left a server that does not answer within 5 s. */
+enum {
+    LINK_ATTEMPT_MS = 10000,
+    LINK_ATTEMPT_MANY_MS = 3000,
+    LINK_BEAT_MS = 1000,
+    LINK_DEAD_MS = 3500
+};
 
 static enum sm_result on_dial(struct sm *sm);
 static enum sm_result on_backoff(struct sm *sm);
@@ -56,14 +64,25 @@ void link_init(struct link *link, struct engine *engine)
     sm_init(&link->sm, link_table, LINK_DIAL, "link", engine->options.rank);
 }
 
+static size_t server_count(const struct link *link)
+{
+    return link->engine->options.dial ? 1 : link->engine->options.url.server_count;
+}
+
+/* Ranks go round the servers; who is no rank (a viewer) begins anywhere. */
+static size_t home_of(const struct link *link)
+{
+    const struct engine_options *options = &link->engine->options;
+    size_t count = server_count(link);
+    uint64_t at = options->viewer ? link->draw : options->rank;
+    return count > 0 ? (size_t)(at % count) : 0;
+}
+
 void link_start(struct link *link)
 {
     link->began_ms = loop_now_ms(link->engine->options.loop);
-    /* Not all clients of a restarted server begin with the same address. */
-    uint64_t draw;
-    loop_random(link->engine->options.loop, sizeof draw, &draw);
-    size_t count = link->engine->options.url.server_count;
-    link->server_idx = count > 0 ? (size_t)(draw % count) : 0;
+    loop_random(link->engine->options.loop, sizeof link->draw, &link->draw);
+    link->server_idx = home_of(link);
     timer_start(&link->timer, 0);
 }
 
@@ -161,7 +180,10 @@ static void link_failed(struct link *link, int status, const struct diag *diag)
         status == CAIRN_E_ENDED || status == CAIRN_E_CLOSED ? CAIRN_E_CONNECTION_LOST : status;
     diag_clear(&link->diag);
     diag_set(&link->diag, code, "%s", diag_text(diag, code));
-    LOG(was_up ? LOG_WARN : LOG_DEBUG, "link", was_up ? "connection lost" : "connect failed",
+    LOG(was_up && !link->moving ? LOG_WARN : LOG_DEBUG, "link",
+        link->moving ? "going to another server"
+        : was_up     ? "connection lost"
+                     : "connect failed",
         lu("rank", engine->options.rank), ls("err", link->diag.text));
     drop_conn(link, false);
     uint64_t waited_ms = loop_now_ms(engine->options.loop) - link->began_ms;
@@ -177,6 +199,36 @@ static void link_failed(struct link *link, int status, const struct diag *diag)
         engine_on_down(engine);
     }
     sm_run(&link->sm);
+}
+
+/* The engine's saves are no reason to stay: what they have in flight they take up again there. */
+static void move_to(struct link *link, size_t server_idx, const char *why)
+{
+    size_t count = server_count(link);
+    if (sm_is(&link->sm, LINK_BACKOFF) || sm_is(&link->sm, LINK_DIAL)) {
+        link->server_idx = server_idx;
+    }
+    if (count < 2 || !link_is_up(link) || link->server_idx % count == server_idx % count) {
+        return;
+    }
+    link->server_idx = server_idx + count - 1; /* link_reset goes on to the next one */
+    link->moving = true;
+    link_reset(link, CAIRN_E_CONNECTION_LOST, why);
+    link->moving = false;
+}
+
+void link_gather(struct link *link)
+{
+    link->gathered = true; /* again even so: the first one may have been away when it was tried */
+    move_to(link, 0, "the ranks gather to agree on who writes what");
+}
+
+void link_spread(struct link *link)
+{
+    if (link->gathered) {
+        link->gathered = false;
+        move_to(link, home_of(link), "the ranks have agreed, and spread again");
+    }
 }
 
 void link_reset(struct link *link, int status, const char *why)
@@ -308,14 +360,16 @@ static int dial_conn(struct link *link, struct diag *diag)
                               link, &link->conn, diag);
 }
 
-/* Hand-over: where descriptors pass, and there is an arena. */
+/* Landing: where descriptors pass. Hand-over: where there is an arena, too. */
 static uint64_t offered_features(const struct link *link)
 {
     const struct engine_options *options = &link->engine->options;
-    bool hands_over = conn_passes_fds(link->conn) && !options->viewer && options->arena &&
-                      options->transport != TRANSPORT_SOCKET;
-    return hands_over ? WIRE_FEATURES_KNOWN
-                      : WIRE_FEATURES_KNOWN & ~(uint64_t)WIRE_FEATURE_HAND_OVER;
+    bool lands = conn_passes_fds(link->conn) && options->transport != TRANSPORT_SOCKET;
+    bool hands_over = lands && !options->viewer && options->arena;
+    const uint64_t by_hand = WIRE_FEATURE_HAND_OVER | WIRE_FEATURE_HAND_PACK;
+    uint64_t not_offered =
+        (lands ? 0 : (uint64_t)WIRE_FEATURE_LANDING) | (hands_over ? 0 : by_hand);
+    return WIRE_FEATURES_KNOWN & ~not_offered;
 }
 
 static enum sm_result on_dial(struct sm *sm)
@@ -334,7 +388,8 @@ static enum sm_result on_dial(struct sm *sm)
                                     .agent = "libcairn " CAIRN_VERSION}};
     conn_send_always(link->conn, LINK_STREAM_HELLO, &hello);
     link->next_stream = LINK_STREAM_JOIN + 1;
-    timer_start(&link->timer, cut_wait(link, LINK_ATTEMPT_MS));
+    uint64_t attempt_ms = server_count(link) > 1 ? LINK_ATTEMPT_MANY_MS : LINK_ATTEMPT_MS;
+    timer_start(&link->timer, cut_wait(link, attempt_ms));
     sm_move(&link->sm, LINK_HELLO);
     return SM_WAIT;
 }
@@ -346,6 +401,16 @@ static void link_now_up(struct link *link)
     link->joined_once = true;
     sm_move(&link->sm, LINK_UP);
     engine_on_up(link->engine);
+}
+
+/* Where there is another server, one that is silent is left in time. It may be alive and busy;
+ * going on elsewhere is right all the same. */
+static void set_heartbeat(struct link *link, const struct msg_welcome *welcome)
+{
+    bool many = server_count(link) > 1;
+    uint64_t beat = many ? LINK_BEAT_MS : UINT64_MAX, dead = many ? LINK_DEAD_MS : UINT64_MAX;
+    conn_set_heartbeat(link->conn, (uint32_t)min_u64(welcome->heartbeat_ms, beat),
+                       (uint32_t)min_u64(welcome->dead_after_ms, dead));
 }
 
 static int on_welcome(struct link *link, const struct msg_welcome *welcome, struct diag *diag)
@@ -366,7 +431,9 @@ static int on_welcome(struct link *link, const struct msg_welcome *welcome, stru
     link->welcome = *welcome;
     link->welcome.agent = NULL;
     link->hands_over = (welcome->features & WIRE_FEATURE_HAND_OVER) != 0;
-    conn_set_heartbeat(link->conn, welcome->heartbeat_ms, welcome->dead_after_ms);
+    link->hands_packed = link->hands_over && (welcome->features & WIRE_FEATURE_HAND_PACK) != 0;
+    link->lands = (welcome->features & WIRE_FEATURE_LANDING) != 0;
+    set_heartbeat(link, welcome);
     if (!options->url.has_run) {
         link_now_up(link);
         return 0;

@@ -43,12 +43,16 @@ struct link {
     uint32_t next_stream;
     struct request *receiving; /* whose payload is coming; NULL: nobody's */
     size_t server_idx;
+    uint64_t draw; /* where one that is no rank begins */
     uint32_t backoff_ms;
     uint64_t began_ms;  /* of the first connect */
     struct timer timer; /* of the state: attempt, back-off */
     bool joined_once, answered, stopped;
-    bool hands_over;            /* agreed on: this connection takes descriptors */
-    uint8_t *trash;             /* payloads that nobody waits for any more */
+    bool gathered, moving; /* asked to be at the first server; on the way to another by choice */
+    bool hands_over;       /* agreed on: this connection takes descriptors */
+    bool hands_packed;     /* and what is handed over is compared and encoded there */
+    bool lands;            /* agreed on: what is read may come into memory of ours */
+    uint8_t *trash;        /* payloads that nobody waits for any more */
     struct msg_welcome welcome; /* without its strings */
     struct msg_joined joined;
     uint32_t credits, credits_asked;
@@ -68,7 +72,7 @@ bool link_is_up(const struct link *link);
 void link_add(struct link *link, struct request *request);
 /* Adds and sends. */
 void link_ask(struct link *link, struct request *request, const struct msg *msg);
-/* The same with a descriptor, which is taken; where hands_over. */
+/* The same with a descriptor, which is taken; where hands_over or lands. */
 void link_ask_fd(struct link *link, struct request *request, const struct msg *msg, int fd);
 /* Sends on the request's stream (0: none). */
 void link_send(struct link *link, const struct request *request, const struct msg *msg);
@@ -77,6 +81,12 @@ void link_send_payload(struct link *link, const struct request *request, const s
 /* Ends a request, whether in the table or not. If its payload is on its way into its buffer, the
  * connection goes. */
 void link_forget(struct link *link, struct request *request);
+/* Of several servers: ranks are spread over them, each at its home (its number, modulo), from where
+ * they go on to the next when one does not answer. Before ranks have agreed on who writes what they
+ * gather at the first one, since a server compares only what it is told; then they spread again.
+ * Does nothing where nothing is to be done, or where something else goes on over the connection. */
+void link_gather(struct link *link);
+void link_spread(struct link *link);
 /* Gives the connection up; reconnects. */
 void link_reset(struct link *link, int status, const char *why);
 

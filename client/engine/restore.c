@@ -60,7 +60,6 @@ static const struct sm_state restore_table[] = {
     [RS_END] = {"end", on_end, 0, SM_FINAL},
 };
 
-struct restore *restore_of_link(struct list *node) { return list_item(node, struct restore, link); }
 static struct restore *restore_of_sm(struct sm *sm) { return container_of(sm, struct restore, sm); }
 
 bool restore_is_reading(const struct restore *restore)
@@ -69,8 +68,12 @@ bool restore_is_reading(const struct restore *restore)
 }
 void restore_wake(struct restore *restore) { sm_run(&restore->sm); }
 
-void restore_on_up(struct restore *restore)
+static void on_up(struct engine_op *op)
 {
+    struct restore *restore = container_of(op, struct restore, op);
+    if (restore->landing.state == LANDING_HELD) {
+        restore_land_stop(restore); /* it was handed over on another connection */
+    }
     if (restore_is_reading(restore)) {
         restore_read_pump(restore);
     }
@@ -235,6 +238,7 @@ static void resolved(struct restore *restore)
     }
     restore->user->fell_back = reply.fell_back;
     begin_try(restore, reply.id, reply.try_count, &reply.info);
+    restore_land_begin(restore); /* beside what is asked and answered until the first READ */
     move(restore, RS_MANIFEST);
 }
 
@@ -595,7 +599,8 @@ static enum sm_result on_drain(struct sm *sm)
     struct restore *restore = restore_of_sm(sm);
     timer_stop(&restore->timer);
     restore_read_stop(restore);
-    if (restore->slots_busy > 0 || (restore->asked && !restore->come)) {
+    if (restore->slots_busy > 0 || (restore->asked && !restore->come) ||
+        restore_land_is_busy(restore)) {
         return SM_WAIT;
     }
     move(restore, RS_END);
@@ -618,8 +623,9 @@ static void on_deliver(struct post *post)
     struct engine *engine = restore->engine;
     struct engine_restore *user = restore->user;
     int status = restore->status;
-    list_remove(&restore->link);
+    list_remove(&restore->op.link);
     restore_read_fini(restore);
+    restore_land_fini(restore);
     registered_unref(restore->set);
     free(restore);
     user->impl = NULL;
@@ -664,6 +670,13 @@ static void on_timer(struct timer *timer)
 
 /* --- the user's side ------------------------------------------------------------- */
 
+static void fail(struct engine_op *op, int status, const struct diag *diag)
+{
+    restore_fail(container_of(op, struct restore, op), status, diag);
+}
+
+static const struct engine_op_ops restore_op_ops = {.on_up = on_up, .fail = fail};
+
 void engine_restore_start(struct engine *engine, struct engine_restore *user)
 {
     struct restore *restore = calloc(1, sizeof *restore);
@@ -673,6 +686,7 @@ void engine_restore_start(struct engine *engine, struct engine_restore *user)
     restore->engine = engine;
     restore->user = user;
     restore->set = registered_ref(user->set);
+    restore->op.ops = &restore_op_ops;
     restore->post.cb = on_deliver;
     restore->end_ms = loop_now_ms(engine->options.loop) + engine_cut_deadline(user->deadline_ms);
     restore->ordinal = engine->restores_begun + 1;
@@ -682,7 +696,7 @@ void engine_restore_start(struct engine *engine, struct engine_restore *user)
     user->empty = user->fell_back = false;
     diag_clear(&user->diag);
     scratch_init(&user->scratch, RESTORE_SCRATCH_MAX);
-    list_add_tail(&engine->restores, &restore->link);
+    list_add_tail(&engine->restores, &restore->op.link);
     int refused = engine_refuses(engine, &diag);
     if (refused != 0) {
         restore_fail(restore, refused, &diag);

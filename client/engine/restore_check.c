@@ -177,7 +177,7 @@ bool restore_takes_blob(const struct restore *restore, const struct index_entry 
         return false;
     }
     if (entry->placement == PLACEMENT_LOCAL) {
-        return is_own_coordinate(set, entry->coordinate);
+        return restore->user->all_local || is_own_coordinate(set, entry->coordinate);
     }
     if (entry->placement == PLACEMENT_REPLICATED) {
         return true;
@@ -218,11 +218,12 @@ int restore_check(struct restore *restore, struct diag *diag)
 {
     struct engine_restore *user = restore->user;
     const struct registered *set = restore->set;
-    user->missing_count = user->unexpected_count = 0;
+    user->missing_count = user->unexpected_count = user->local_count = 0;
     user->missing = scratch_array(&user->scratch, set->tensor_count + 1, sizeof *user->missing);
     user->unexpected =
         scratch_array(&user->scratch, restore->index.count + 1, sizeof *user->unexpected);
-    if (!user->missing || !user->unexpected) {
+    user->locals = scratch_array(&user->scratch, restore->index.count + 1, sizeof *user->locals);
+    if (!user->missing || !user->unexpected || !user->locals) {
         return diag_set(diag, CAIRN_E_NO_MEMORY,
                         "no memory for the lists of missing and unexpected names");
     }
@@ -238,6 +239,9 @@ int restore_check(struct restore *restore, struct diag *diag)
     }
     for (size_t i = 0; rc == 0 && i < restore->index.count; i++) {
         const struct index_entry *entry = &restore->index.entries[i];
+        if (entry->placement == PLACEMENT_LOCAL) {
+            user->locals[user->local_count++] = *entry;
+        }
         bool foreign =
             entry->placement == PLACEMENT_LOCAL && !is_own_coordinate(set, entry->coordinate);
         if (entry->kind == INDEX_TENSOR && !foreign && restore_is_chosen(restore, entry->name) &&

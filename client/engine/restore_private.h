@@ -8,10 +8,11 @@
 #ifndef CAIRN_ENGINE_RESTORE_PRIVATE_H
 #define CAIRN_ENGINE_RESTORE_PRIVATE_H
 
-#include "engine/engine_private.h"
+#include "engine/operations.h"
 
 enum {
     RESTORE_SLOTS = 16,           /* READs under way or being verified */
+    RESTORE_LANDING_SLOTS = 8,    /* the same where they land in memory of ours */
     RESTORE_BUFFERS = 32,         /* stored and plain bytes of each */
     RESTORE_GAP_BYTES = 64 << 10, /* read along rather than ask twice */
     RESTORE_TRIES = 3,            /* of a READ whose bytes do not match */
@@ -42,11 +43,33 @@ struct read_slot {
     struct work work;
     uint32_t group;
     bool busy, working;
-    unsigned promised; /* buffers of the restore that this READ may take */
+    bool lands;                   /* what it reads comes into its place in the landing */
+    uint32_t skip, landing_bytes; /* of what lands: in front of what is wanted; all of it */
+    unsigned promised;            /* buffers of the restore that this READ may take */
     uint8_t *buffer,
         *plain; /* taken from the restore when the reply comes, given back at the end */
     struct diag diag;
     int status;
+};
+
+/* Memory that a daemon of this host reads into (restore_land.c), instead of sending. */
+enum landing_state {
+    LANDING_NONE, /* not to be had, or not any more: READs go by the socket */
+    LANDING_MAKING,
+    LANDING_OFFERED,
+    LANDING_HELD
+};
+
+struct landing {
+    enum landing_state state;
+    struct arena *arena;
+    uint8_t *data; /* RESTORE_LANDING_SLOTS places */
+    uint32_t place_bytes;
+    uint64_t id;
+    struct request request;
+    struct work work; /* writes arena, data, status */
+    int status;
+    struct diag diag;
 };
 
 /* What the index says about one registered name, and which blobs this rank takes. */
@@ -56,7 +79,7 @@ struct index {
 };
 
 struct restore {
-    struct list link; /* engine->restores */
+    struct engine_op op; /* of engine->restores */
     struct sm sm;
     struct engine *engine;
     struct engine_restore *user;
@@ -86,6 +109,7 @@ struct restore {
     uint32_t redo[RESTORE_SLOTS];
     size_t redo_count, slots_busy;
     struct read_slot slots[RESTORE_SLOTS];
+    struct landing landing;
     /* Of LIMIT_CHUNK_BYTES each. There is one for each that a slot may need, but the last one given
      * back is the first one taken, so that only as many are ever touched as are in use at once:
      * fresh memory costs more than what is done with it. */
@@ -124,8 +148,25 @@ bool restore_read_is_done(const struct restore *restore);
 void restore_read_stop(struct restore *restore);
 void restore_read_fini(struct restore *restore);
 
+/* restore_land.c */
+/* Makes the memory and hands it over, where that can be done. Once in a restore. */
+void restore_land_begin(struct restore *restore);
+/* It has been decided: READs may begin. */
+bool restore_land_is_settled(const struct restore *restore);
+/* A worker has it, or a request is out. */
+bool restore_land_is_busy(const struct restore *restore);
+/* A READ that was to land is given up: somebody may write there for as long as he likes, so that
+ * nothing is to land any more. What has landed may still be used. */
+void restore_land_stop(struct restore *restore);
+/* The place of a slot; NULL: what it is to read does not land. *ret: what to ask for. */
+uint8_t *restore_land_place(const struct restore *restore, const struct read_slot *slot);
+bool restore_land_range(const struct restore *restore, const struct read_slot *slot,
+                        const struct read_group *group, struct msg_read *ret);
+void restore_land_fini(struct restore *restore);
+
 /* restore.c */
 void restore_wake(struct restore *restore);
+void restore_fail(struct restore *restore, int status, const struct diag *diag);
 bool restore_is_reading(const struct restore *restore);
 /* This rank cannot take this checkpoint: it will be reported. */
 void restore_cannot(struct restore *restore, int code, const struct diag *diag);

@@ -107,7 +107,10 @@ static int open_record(const struct read_slot *slot, const struct plan_read *rea
                                 .digest = read->digest};
     const uint8_t *plain = stored;
     int rc;
-    if (read->encoding == ENCODING_RAW) {
+    uint8_t *place = slot->restore->groups[slot->group].place;
+    if (read->encoding == ENCODING_RAW && slot->lands && place) {
+        rc = chunk_open(&envelope, stored, read->plain_bytes, place, diag);
+    } else if (read->encoding == ENCODING_RAW) {
         rc = chunk_verify(&envelope, stored, diag);
     } else {
         rc = chunk_open(&envelope, stored, LIMIT_CHUNK_BYTES, slot->plain, diag);
@@ -120,14 +123,16 @@ static int open_record(const struct read_slot *slot, const struct plan_read *rea
                  read->object.rank, read->object.sequence, (unsigned long long)read->offset);
         return rc;
     }
-    return slot->restore->groups[slot->group].place ? 0 : scatter(slot, read, plain, diag);
+    return place ? 0 : scatter(slot, read, plain, diag);
 }
 
 static void on_slot_run(struct work *work)
 {
     struct read_slot *slot = container_of(work, struct read_slot, work);
     const struct read_group *group = &slot->restore->groups[slot->group];
-    const uint8_t *data = group->place ? group->place : slot->buffer;
+    const uint8_t *data = slot->lands    ? restore_land_place(slot->restore, slot) + slot->skip
+                          : group->place ? group->place
+                                         : slot->buffer;
     slot->status = 0;
     for (uint32_t i = 0; i < group->count && slot->status == 0; i++) {
         const struct plan_read *read = &slot->restore->records[group->first + i];
@@ -165,10 +170,11 @@ static uint8_t *take_buffer(struct restore *restore)
 
 static void take_buffers(struct read_slot *slot)
 {
-    if (slot->promised > 0 && !slot->buffer) {
+    unsigned stored = slot->lands ? 0 : 1;
+    if (slot->promised > 0 && stored > 0 && !slot->buffer) {
         slot->buffer = take_buffer(slot->restore);
     }
-    if (slot->promised > 1 && !slot->plain) {
+    if (slot->promised > stored && !slot->plain) {
         slot->plain = take_buffer(slot->restore);
     }
 }
@@ -282,6 +288,15 @@ static void on_error(struct read_slot *slot, const struct msg_error *error)
     slot_ended(slot);
 }
 
+/* The bytes have come: to a worker. */
+static void check_slot(struct read_slot *slot)
+{
+    link_forget(&slot->restore->engine->link, &slot->request);
+    diag_clear(&slot->diag);
+    slot->working = true;
+    work_submit(slot->restore->engine->options.pool, &slot->work);
+}
+
 static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
                     void **ret_payload, struct diag *diag)
 {
@@ -291,7 +306,12 @@ static int on_reply(struct request *request, const struct frame *frame, const st
         on_error(slot, &msg->u.error);
         return 0;
     }
-    if (msg->type != MSG_READ_REPLY || frame->payload_bytes != group->bytes) {
+    if (slot->lands && msg->type == MSG_LANDED && msg->u.landed.bytes == slot->landing_bytes) {
+        take_buffers(slot);
+        check_slot(slot);
+        return 0;
+    }
+    if (slot->lands || msg->type != MSG_READ_REPLY || frame->payload_bytes != group->bytes) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u bytes for a READ of %u",
                         msg_name(msg->type), frame->payload_bytes, group->bytes);
     }
@@ -303,15 +323,11 @@ static int on_reply(struct request *request, const struct frame *frame, const st
 static int on_payload(struct request *request, const struct frame *frame, const struct msg *msg,
                       void *payload, struct diag *diag)
 {
-    struct read_slot *slot = container_of(request, struct read_slot, request);
     (void)frame;
     (void)msg;
     (void)payload;
     (void)diag;
-    link_forget(&slot->restore->engine->link, request);
-    diag_clear(&slot->diag);
-    slot->working = true;
-    work_submit(slot->restore->engine->options.pool, &slot->work);
+    check_slot(container_of(request, struct read_slot, request));
     return 0;
 }
 
@@ -319,6 +335,9 @@ static void on_lost(struct request *request)
 {
     struct read_slot *slot = container_of(request, struct read_slot, request);
     struct restore *restore = slot->restore;
+    if (slot->lands) {
+        restore_land_stop(restore);
+    }
     free_slot(slot);
     if (restore_is_reading(restore)) {
         read_again(restore, slot->group);
@@ -345,29 +364,34 @@ static bool next_group(struct restore *restore, uint32_t *ret)
     return false;
 }
 
-/* For what comes, unless it goes straight into place, and for what it decodes to. */
-static unsigned buffers_needed(const struct restore *restore, const struct read_group *group)
+/* For what comes, unless it lands or goes straight into place, and for what it decodes to. */
+static unsigned buffers_needed(const struct restore *restore, const struct read_slot *slot,
+                               const struct read_group *group)
 {
     bool encoded = false;
     for (uint32_t i = 0; i < group->count; i++) {
         encoded = encoded || restore->records[group->first + i].encoding != ENCODING_RAW;
     }
-    return encoded ? 2 : group->place ? 0 : 1;
+    unsigned stored = slot->lands || (group->place && !encoded) ? 0 : 1;
+    return stored + (encoded ? 1 : 0);
 }
 
 static bool ask(struct restore *restore, struct read_slot *slot, uint32_t group)
 {
     const struct read_group *what = &restore->groups[group];
     struct diag diag = DIAG_INIT;
-    if (!promise_buffers(restore, slot, buffers_needed(restore, what))) {
-        diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for a read buffer");
-        restore_cannot(restore, CAIRN_E_NO_MEMORY, &diag);
-        return false;
-    }
     struct msg read = {.type = MSG_READ,
                        .u.read = {.object = restore->records[what->first].object,
                                   .offset = what->offset,
                                   .bytes = what->bytes}};
+    slot->lands = restore_land_range(restore, slot, what, &read.u.read);
+    slot->skip = (uint32_t)(what->offset - read.u.read.offset);
+    slot->landing_bytes = read.u.read.bytes;
+    if (!promise_buffers(restore, slot, buffers_needed(restore, slot, what))) {
+        diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for a read buffer");
+        restore_cannot(restore, CAIRN_E_NO_MEMORY, &diag);
+        return false;
+    }
     slot->group = group;
     slot->busy = true;
     restore->slots_busy++;
@@ -377,9 +401,13 @@ static bool ask(struct restore *restore, struct read_slot *slot, uint32_t group)
 
 void restore_read_pump(struct restore *restore)
 {
+    /* Places are used from the first on: no more of them is touched than is needed at once. */
+    bool lands = restore->landing.state == LANDING_HELD;
+    unsigned count = !restore_land_is_settled(restore) ? 0
+                     : lands                           ? RESTORE_LANDING_SLOTS
+                                                       : RESTORE_SLOTS;
     for (unsigned i = 0;
-         i < RESTORE_SLOTS && restore_is_reading(restore) && link_is_up(&restore->engine->link);
-         i++) {
+         i < count && restore_is_reading(restore) && link_is_up(&restore->engine->link); i++) {
         struct read_slot *slot = &restore->slots[i];
         uint32_t group;
         if (!slot->busy && (!next_group(restore, &group) || !ask(restore, slot, group))) {
@@ -415,6 +443,9 @@ void restore_read_stop(struct restore *restore)
         /* Forgetting one that is being received drops the connection, and with it (on_lost) the
          * others. */
         if (slot->busy && !slot->working) {
+            if (slot->lands) {
+                restore_land_stop(restore);
+            }
             free_slot(slot);
             link_forget(&restore->engine->link, &slot->request);
         }

@@ -28,6 +28,7 @@ struct driver { /* the driver API, as far as it is used; 0 is success */
     int (*stream_create)(void **ret, unsigned flags);
     int (*stream_destroy)(void *stream);
     int (*stream_synchronize)(void *stream);
+    int (*stream_wait_event)(void *stream, void *event, unsigned flags);
     int (*copy_out)(void *to, uintptr_t from, size_t bytes, void *stream);
     int (*copy_in)(uintptr_t to, const void *from, size_t bytes, void *stream);
     int (*pointer_get)(void *ret, int attribute, uintptr_t pointer);
@@ -49,6 +50,7 @@ static const struct {
     {"cuStreamCreate", offsetof(struct driver, stream_create)},
     {"cuStreamDestroy_v2", offsetof(struct driver, stream_destroy)},
     {"cuStreamSynchronize", offsetof(struct driver, stream_synchronize)},
+    {"cuStreamWaitEvent", offsetof(struct driver, stream_wait_event)},
     {"cuMemcpyDtoHAsync_v2", offsetof(struct driver, copy_out)},
     {"cuMemcpyHtoDAsync_v2", offsetof(struct driver, copy_in)},
     {"cuPointerGetAttribute", offsetof(struct driver, pointer_get)},
@@ -238,8 +240,15 @@ int gpu_check(struct gpu *gpu, uint32_t ordinal, const void *pointer, struct dia
 static int copy_on(struct gpu *gpu, const struct gpu_copy *copy, bool out, struct side_stream *side,
                    struct diag *diag)
 {
-    int status = out ? gpu->driver.copy_out(copy->host, copy->device, copy->bytes, side->stream)
-                     : gpu->driver.copy_in(copy->device, copy->host, copy->bytes, side->stream);
+    int status = 0;
+    if (out && copy->after) {
+        status = gpu->driver.stream_wait_event(side->stream, copy->after, 0);
+    }
+    if (status != 0) {
+        return driver_failed(gpu, status, "cuStreamWaitEvent", diag);
+    }
+    status = out ? gpu->driver.copy_out(copy->host, copy->device, copy->bytes, side->stream)
+                 : gpu->driver.copy_in(copy->device, copy->host, copy->bytes, side->stream);
     if (status != 0) {
         return driver_failed(gpu, status, out ? "cuMemcpyDtoHAsync" : "cuMemcpyHtoDAsync", diag);
     }

@@ -27,6 +27,7 @@ struct gpu_copy {
     size_t bytes;
     void *host;
     uintptr_t device;
+    void *after; /* gpu_copy_out: a CUevent that the copy waits for on the device; NULL: none */
 };
 /* Return when the bytes are there. IO names the driver's function and its error. */
 int MUST_USE gpu_copy_out(struct gpu *gpu, const struct gpu_copy *copy, struct diag *diag);

@@ -253,8 +253,9 @@ struct cairn_tensor {
     const char *coordinate; /* LOCAL: known by (name, coordinate); NULL: "rank=<rank>" */
     int eager; /* 1: a lazy save copies it before the call returns, so that it may change */
     /* 0: data is host memory; 1 + N: memory of CUDA device N, row-major without holes, copied
-     * through the driver. The work that makes its contents must have ended before cairn_save or
-     * cairn_restore is called. UNSUPPORTED without a driver, INVALID for other memory. */
+     * through the driver. The work that makes its contents must have ended before cairn_save (or
+     * see cairn_save_options.cuda_event) or cairn_restore is called. UNSUPPORTED without a driver,
+     * INVALID for other memory. */
     int device;
 };
 #define CAIRN_TENSOR_INIT                                                  \
@@ -359,10 +360,14 @@ struct cairn_save_options {
     int full;          /* rank 0's count: 1: shares nothing with older checkpoints */
     /* enum cairn_check, copy mode only, the same on all ranks; 0: replicas are not compared. */
     int check_replicas;
+    /* A CUevent behind the work that makes the contents of tensors on devices (recorded on the
+     * training's stream): copies wait for it on the device, and nobody else does. Borrowed until
+     * STAGED. NULL: that work has ended. */
+    void *cuda_event;
 };
-#define CAIRN_SAVE_OPTIONS_INIT                                               \
-    {                                                                         \
-        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define CAIRN_SAVE_OPTIONS_INIT                                                  \
+    {                                                                            \
+        sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Every rank calls it with the same step. Returns when the state is copied into the arena (STAGED);
@@ -396,10 +401,13 @@ struct cairn_restore_options {
      * Count 0: all. */
     const char *const *only;
     size_t only_count;
+    /* 1: LOCAL blobs come from all coordinates and not from this rank's own only, so that a rank of
+     * another mesh can see what all had and decide. */
+    int all_local;
 };
-#define CAIRN_RESTORE_OPTIONS_INIT                                            \
-    {                                                                         \
-        sizeof(struct cairn_restore_options), CAIRN_LATEST, 0, -1, 1, 0, 0, 0 \
+#define CAIRN_RESTORE_OPTIONS_INIT                                               \
+    {                                                                            \
+        sizeof(struct cairn_restore_options), CAIRN_LATEST, 0, -1, 1, 0, 0, 0, 0 \
     }
 
 /* Fills the registered tensors. Every rank calls it. DONE with 0: every rank verified the same
@@ -459,6 +467,26 @@ CAIRN_API int CAIRN_MUST_USE cairn_op_blob(cairn_op_t *op, const char *name, con
 CAIRN_API int CAIRN_MUST_USE cairn_op_metadata(cairn_op_t *op, const void **ret, size_t *ret_bytes);
 CAIRN_API const char *cairn_op_missing(cairn_op_t *op, size_t idx);
 CAIRN_API const char *cairn_op_unexpected(cairn_op_t *op, size_t idx);
+
+/* One thing that belongs to a coordinate. */
+struct cairn_local {
+    size_t size;
+    const char *name, *coordinate; /* valid until the op is freed */
+    int kind;                      /* 0: a tensor; else enum cairn_blob_kind */
+    int dtype;                     /* tensors, as are ndim and shape */
+    uint32_t ndim;
+    int64_t shape[8];
+    uint64_t plain_bytes;
+};
+#define CAIRN_LOCAL_INIT                                           \
+    {                                                              \
+        sizeof(struct cairn_local), NULL, NULL, 0, 0, 0, {0, 0}, 0 \
+    }
+/* Restore: the idx-th LOCAL tensor or blob of the checkpoint, of any coordinate, by name and then
+ * coordinate. When the ranks' coordinates have changed, this says which there were: read their
+ * blobs (all_local, cairn_op_blob with the coordinate), or register their tensors under their
+ * coordinates and restore once more; then start anew, merge or refuse. NOT_FOUND past the end. */
+CAIRN_API int CAIRN_MUST_USE cairn_op_local(cairn_op_t *op, size_t idx, struct cairn_local *io);
 CAIRN_API void cairn_op_abort(cairn_op_t *op); /* asks; DONE still fires, with the truth */
 CAIRN_API void cairn_op_free(cairn_op_t *op);  /* drops the handle, never the work; NULL is fine */
 
@@ -524,6 +552,30 @@ struct cairn_annotation {
 CAIRN_API int CAIRN_MUST_USE cairn_annotate(cairn_t *cairn, uint64_t step,
                                             const struct cairn_annotation *annotation,
                                             struct cairn_error *err);
+
+/* --- how often ------------------------------------------------------------------------------- */
+
+struct cairn_interval { /* seconds; 0 in what is given means the default */
+    size_t size;
+    double blocked_s, persist_s; /* of one save: training stands still, and until durable */
+    double restart_s;            /* from a failure until training goes on */
+    double observed_s;           /* training that was watched for failures ... */
+    uint64_t failures;           /* ... and how many were seen in it */
+    double prior_mtbf_s;         /* expected before anything is seen; 0: 50,700 h / world_size */
+    double overhead_max;         /* share of the time that saves may take; 0: 0.05 */
+    int32_t world_size, in_flight;
+    /* The answer: time between failures; training between two saves by Young and Daly, and not
+     * faster than they become durable (use that); share of the time for saves; training lost by a
+     * failure; three lines that explain it. */
+    double mtbf_s, staged_s, durable_s, overhead, lost_s;
+    char text[640];
+};
+#define CAIRN_INTERVAL_INIT                                                            \
+    {                                                                                  \
+        sizeof(struct cairn_interval), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } \
+    }
+/* INVALID names what is negative or not a number. Needs no handle. */
+CAIRN_API int CAIRN_MUST_USE cairn_interval(struct cairn_interval *io, struct cairn_error *err);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@
 #include "base/err.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -17,14 +18,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FAILPOINTS_MAX = 32 };
+enum { FAILPOINTS_MAX = 32, FAILPOINT_DELAY_MS_MAX = 60000 };
 
-enum failpoint_action { FAILPOINT_ERROR, FAILPOINT_KILL, FAILPOINT_STOP };
+enum failpoint_action { FAILPOINT_ERROR, FAILPOINT_KILL, FAILPOINT_STOP, FAILPOINT_DELAY };
 
 struct failpoint {
     const char *name; /* into failpoint_text */
     enum failpoint_action action;
     int code;           /* of FAILPOINT_ERROR */
+    unsigned delay_ms;  /* of FAILPOINT_DELAY */
     unsigned long at;   /* acts at this time only; 0: each time */
     atomic_ulong times; /* reached so far */
 };
@@ -36,9 +38,21 @@ static pthread_once_t failpoint_once = PTHREAD_ONCE_INIT;
 
 static _Noreturn void failpoint_refuse(const char *what, const char *why)
 {
-    fprintf(stderr, "CAIRN_FAILPOINTS: \"%s\": %s; expected name=error:CODE|kill|stop[@n];...\n",
+    fprintf(stderr,
+            "CAIRN_FAILPOINTS: \"%s\": %s; expected name=error:CODE|kill|stop|delay:MS[@n];...\n",
             what, why);
     abort();
+}
+
+static unsigned long failpoint_number(const char *text)
+{
+    char *end;
+    errno = 0;
+    unsigned long number = strtoul(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || number == 0) {
+        failpoint_refuse(text, "not a count from 1");
+    }
+    return number;
 }
 
 /* One "name=action[@n]"; item is cut up in place. */
@@ -52,12 +66,7 @@ static void failpoint_parse(char *item, struct failpoint *ret)
     char *at = strchr(action, '@');
     if (at != NULL) {
         *at++ = '\0';
-        char *end;
-        errno = 0;
-        ret->at = strtoul(at, &end, 10);
-        if (errno != 0 || end == at || *end != '\0' || ret->at == 0) {
-            failpoint_refuse(at, "not a count from 1");
-        }
+        ret->at = failpoint_number(at);
     }
     ret->name = item;
     if (strcmp(action, "kill") == 0) {
@@ -70,6 +79,10 @@ static void failpoint_parse(char *item, struct failpoint *ret)
         if (ret->code == 0) {
             failpoint_refuse(action + 6, "not the name of an error");
         }
+    } else if (strncmp(action, "delay:", 6) == 0) {
+        ret->action = FAILPOINT_DELAY;
+        unsigned long ms = failpoint_number(action + 6);
+        ret->delay_ms = ms < FAILPOINT_DELAY_MS_MAX ? (unsigned)ms : FAILPOINT_DELAY_MS_MAX;
     } else {
         failpoint_refuse(action, "unknown action");
     }
@@ -111,6 +124,9 @@ static int failpoint_act(struct failpoint *point)
         return 0;
     case FAILPOINT_STOP:
         raise(SIGSTOP);
+        return 0;
+    case FAILPOINT_DELAY:
+        (void)poll(NULL, 0, (int)point->delay_ms); /* the fault is that it takes time */
         return 0;
     }
     return 0;

@@ -4,7 +4,7 @@
  * error code to return instead of going on. Off unless CAIRN_FAILPOINTS is set in the environment
  * of a build with CAIRN_TESTING (release packages compile it to 0): "name=error:IO;other=kill@3"
  * fails, or ends the process with SIGKILL, at the 3rd time the place is reached ("=stop" raises
- * SIGSTOP).
+ * SIGSTOP, "=delay:20" goes on 20 ms later: a slow disk).
  */
 #ifndef CAIRN_BASE_FAILPOINT_H
 #define CAIRN_BASE_FAILPOINT_H

@@ -77,7 +77,7 @@ static int check(int fd, uint64_t bytes, struct diag *diag)
 /* Where huge pages of the memory become huge pages of the mapping, too: the kernel alone sees to
  * that only where shmem_enabled says so, and 4 KiB at a time costs a fault each and the disk a
  * third. */
-static void *map_aligned(int fd, size_t bytes)
+static void *map_aligned(int fd, size_t bytes, int prot)
 {
     size_t slack = bytes >= HUGE_BYTES ? HUGE_BYTES : 0;
     uint8_t *room = mmap(NULL, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -86,7 +86,7 @@ static void *map_aligned(int fd, size_t bytes)
     }
     size_t head = slack > 0 ? (HUGE_BYTES - (uintptr_t)room % HUGE_BYTES) % HUGE_BYTES : 0;
     size_t used = (size_t)round_up_u64(bytes, LIMIT_ALIGN_BYTES), tail = slack - head;
-    void *data = mmap(room + head, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+    void *data = mmap(room + head, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0);
     int errnum = errno;
     if (data == MAP_FAILED) {
         CHECK(munmap(room, bytes + slack) == 0);
@@ -102,7 +102,7 @@ static void *map_aligned(int fd, size_t bytes)
     return data;
 }
 
-int memfd_map(int fd, uint64_t bytes, struct memfd_map *ret, struct diag *diag)
+int memfd_map(int fd, uint64_t bytes, enum memfd_use use, struct memfd_map *ret, struct diag *diag)
 {
     int rc = check(fd, bytes, diag);
     void *data;
@@ -113,7 +113,7 @@ int memfd_map(int fd, uint64_t bytes, struct memfd_map *ret, struct diag *diag)
     if (bytes > SIZE_MAX - HUGE_BYTES) {
         return diag_set(diag, CAIRN_E_TOO_LARGE, "memory of %llu bytes", (unsigned long long)bytes);
     }
-    data = map_aligned(fd, (size_t)bytes);
+    data = map_aligned(fd, (size_t)bytes, use == MEMFD_WRITE ? PROT_READ | PROT_WRITE : PROT_READ);
     if (data == MAP_FAILED) {
         return diag_errno(diag, errno, "map %llu bytes that were handed over",
                           (unsigned long long)bytes);
@@ -124,7 +124,8 @@ int memfd_map(int fd, uint64_t bytes, struct memfd_map *ret, struct diag *diag)
         CHECK(munmap(data, (size_t)bytes) == 0);
         return rc;
     }
-    *ret = (struct memfd_map){.data = data, .bytes = bytes};
+    *ret =
+        (struct memfd_map){.data = data, .room = use == MEMFD_WRITE ? data : NULL, .bytes = bytes};
     return 0;
 }
 
@@ -132,6 +133,6 @@ void memfd_unmap(struct memfd_map *map)
 {
     if (map->data) {
         CHECK(munmap((void *)(uintptr_t)map->data, (size_t)map->bytes) == 0);
-        map->data = NULL;
+        map->data = map->room = NULL;
     }
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memfd: somebody else's shared memory, mapped read-only after it was made sure that touching it
- * cannot end this process: a file that can shrink under a mapping is a SIGBUS at its owner's will.
- * Any thread.
+ * memfd: somebody else's shared memory, mapped after it was made sure that touching it cannot end
+ * this process: a file that can shrink under a mapping is a SIGBUS at its owner's will. Any thread.
  */
 #ifndef CAIRN_ENV_MEMFD_H
 #define CAIRN_ENV_MEMFD_H
@@ -13,13 +12,17 @@
 
 struct memfd_map {
     const uint8_t *data;
+    uint8_t *room; /* the same, where it may be written; else NULL */
     uint64_t bytes;
 };
+
+enum memfd_use { MEMFD_READ, MEMFD_WRITE };
 
 /* Maps all of fd, which must have exactly `bytes`, be shared memory, and be sealed against
  * shrinking and growing. fd stays the caller's, and may be closed afterwards. INVALID says what is
  * wrong with it; NO_MEMORY and others: the system refused. */
-int MUST_USE memfd_map(int fd, uint64_t bytes, struct memfd_map *ret, struct diag *diag);
+int MUST_USE memfd_map(int fd, uint64_t bytes, enum memfd_use use, struct memfd_map *ret,
+                       struct diag *diag);
 void memfd_unmap(struct memfd_map *map); /* fine when nothing is mapped */
 
 #endif

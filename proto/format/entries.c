@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys and values of a run's record. Numbers in keys have a fixed width, so that the order of keys
- * is the order of numbers; a key of a family that this version does not know is kept and not
- * touched. Values: one encoder and one decoder a kind. A value begins with a version byte, has no
- * checksum of its own (the update and the snapshot that hold it have), and is read to its last
- * byte. Pure; any thread.
+ * Values of a run's record (their keys: entry_keys.c): one encoder and one decoder a kind. A value
+ * begins with a version byte, has no checksum of its own (the update and the snapshot that hold it
+ * have), and is read to its last byte. Pure; any thread.
  */
 #include "entries.h"
 
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "base/digits.h"
 #include "box.h"
 #include "doc.h"
 #include "manifest.h"
 
-enum { ENTRY_VERSION = 1, CHAIN_VERSION_BASE = 2 };
+enum {
+    ENTRY_VERSION = 1,
+    CHAIN_VERSION_BASE = 2,
+    CHAIN_VERSION_MARK = 3,
+    RESTORE_VERSION_CYCLE = 2,
+    DAY_VERSION_TIMES = 2
+};
 
 static void put_id(struct buf *buf, struct ckpt_id id)
 {
@@ -286,9 +286,55 @@ int entry_health_decode(struct record_value value, struct scratch *scratch,
     return rc;
 }
 
+uint64_t day_of(int64_t wall_ns)
+{
+    const int64_t day_ns = INT64_C(86400) * 1000 * 1000 * 1000;
+    return wall_ns > 0 ? (uint64_t)(wall_ns / day_ns) : 0;
+}
+
+void entry_day_encode(const struct entry_day *entry, struct buf *buf)
+{
+    bool timed = entry->timed_saves > 0;
+    buf_put_u8(buf, timed ? DAY_VERSION_TIMES : ENTRY_VERSION);
+    buf_put_u64(buf, entry->restores);
+    buf_put_u64(buf, entry->restores_failed);
+    buf_put_u64(buf, entry->saves_aborted);
+    if (timed) {
+        buf_put_u64(buf, entry->timed_saves);
+        buf_put_u64(buf, entry->blocked_ms);
+        buf_put_u64(buf, entry->persist_ms);
+    }
+}
+
+int entry_day_decode(struct record_value value, struct scratch *scratch, struct entry_day *ret,
+                     struct diag *diag)
+{
+    struct entry_day entry = {0};
+    struct cur cur;
+    uint8_t version = DAY_VERSION_TIMES;
+    (void)scratch; /* nothing here has a length of its own */
+    int rc = entry_open_version("day", value, &cur, &version, diag);
+    if (rc == 0) {
+        entry.restores = cur_u64(&cur);
+        entry.restores_failed = cur_u64(&cur);
+        entry.saves_aborted = cur_u64(&cur);
+        if (version >= DAY_VERSION_TIMES) {
+            entry.timed_saves = cur_u64(&cur);
+            entry.blocked_ms = cur_u64(&cur);
+            entry.persist_ms = cur_u64(&cur);
+        }
+        bool good = version < DAY_VERSION_TIMES || entry.timed_saves > 0;
+        rc = entry_finish("day", &cur, good, diag);
+    }
+    if (rc == 0) {
+        *ret = entry;
+    }
+    return rc;
+}
+
 void entry_restore_encode(const struct entry_restore *entry, struct buf *buf)
 {
-    buf_put_u8(buf, ENTRY_VERSION);
+    buf_put_u8(buf, entry->cycle > 0 ? RESTORE_VERSION_CYCLE : ENTRY_VERSION);
     buf_put_u32(buf, entry->world_size);
     buf_put_u32(buf, entry->allow_older);
     buf_put_u64(buf, entry->newest_term);
@@ -298,9 +344,13 @@ void entry_restore_encode(const struct entry_restore *entry, struct buf *buf)
     put_id(buf, entry->first);
     buf_put_u32(buf, (uint32_t)entry->code);
     put_reason(buf, entry->reason);
+    if (entry->cycle > 0) {
+        buf_put_u64(buf, entry->cycle);
+    }
 }
 
-static int take_restore(struct cur *cur, struct entry_restore *entry, struct diag *diag)
+static int take_restore(struct cur *cur, uint8_t version, struct entry_restore *entry,
+                        struct diag *diag)
 {
     entry->world_size = cur_u32(cur);
     entry->allow_older = cur_u32(cur);
@@ -311,10 +361,15 @@ static int take_restore(struct cur *cur, struct entry_restore *entry, struct dia
     entry->first = take_id(cur);
     entry->code = (int32_t)cur_u32(cur);
     take_reason(cur, entry->reason);
+    bool cycle_good = true;
+    if (version == RESTORE_VERSION_CYCLE) {
+        entry->cycle = cur_u64(cur);
+        cycle_good = entry->cycle > 0;
+    }
     return entry_finish("restore", cur,
                         entry->state >= RESTORE_RUNNING && entry->state <= RESTORE_FAILED &&
                             entry->allow_older <= 1 && entry->world_size > 0 &&
-                            entry->world_size <= LIMIT_WORLD_SIZE,
+                            entry->world_size <= LIMIT_WORLD_SIZE && cycle_good,
                         diag);
 }
 
@@ -325,8 +380,9 @@ int entry_restore_decode(struct record_value value, struct scratch *scratch,
     struct cur cur;
     memset(&entry, 0, sizeof entry);
     (void)scratch; /* nothing here has a length of its own */
-    int rc = entry_open_value("restore", value, &cur, diag);
-    rc = rc != 0 ? rc : take_restore(&cur, &entry, diag);
+    uint8_t version = RESTORE_VERSION_CYCLE;
+    int rc = entry_open_version("restore", value, &cur, &version, diag);
+    rc = rc != 0 ? rc : take_restore(&cur, version, &entry, diag);
     if (rc == 0) {
         *ret = entry;
     }
@@ -364,15 +420,63 @@ int entry_report_decode(struct record_value value, struct scratch *scratch,
     return rc;
 }
 
+void entry_gc_encode(const struct entry_gc *entry, struct buf *buf)
+{
+    buf_put_u8(buf, ENTRY_VERSION);
+    buf_put_u64(buf, entry->cycle);
+    buf_put_u64(buf, (uint64_t)entry->wall_ns);
+}
+
+int entry_gc_decode(struct record_value value, struct scratch *scratch, struct entry_gc *ret,
+                    struct diag *diag)
+{
+    struct entry_gc entry = {0};
+    struct cur cur;
+    (void)scratch; /* nothing here has a length of its own */
+    int rc = entry_open_value("gc", value, &cur, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    entry.cycle = cur_u64(&cur);
+    entry.wall_ns = take_i64(&cur);
+    rc = entry_finish("gc", &cur, entry.cycle > 0, diag);
+    if (rc == 0) {
+        *ret = entry;
+    }
+    return rc;
+}
+
+static void put_marks(struct buf *buf, const struct entry_chain *entry)
+{
+    if (entry->id_count > CHAIN_IDS_MAX) {
+        buf->status = buf->status != 0 ? buf->status : CAIRN_E_TOO_LARGE;
+        return;
+    }
+    doc_put_text(buf, entry->actor != NULL ? entry->actor : "");
+    doc_put_text(buf, entry->reason != NULL ? entry->reason : "");
+    buf_put_u64(buf, entry->cycle);
+    buf_put_u32(buf, entry->id_count - 1);
+    for (uint32_t i = 1; i < entry->id_count; i++) {
+        put_id(buf, entry->ids[i]);
+    }
+}
+
+static uint8_t chain_version(const struct entry_chain *entry)
+{
+    bool marks = entry->kind != CHAIN_COMMIT && entry->id_count > 0;
+    bool based = entry->kind == CHAIN_COMMIT && entry->base.term != 0;
+    return marks ? CHAIN_VERSION_MARK : based ? CHAIN_VERSION_BASE : ENTRY_VERSION;
+}
+
 /* Full checkpoints have the entry that they always had. */
 void entry_chain_encode(const struct entry_chain *entry, struct buf *buf)
 {
-    bool has_base = entry->kind == CHAIN_COMMIT && entry->base.term != 0;
-    buf_put_u8(buf, has_base ? CHAIN_VERSION_BASE : ENTRY_VERSION);
+    uint8_t version = chain_version(entry);
+    buf_put_u8(buf, version);
     buf_put_u32(buf, entry->kind);
     buf_put_u64(buf, entry->seq);
     buf_put(buf, sizeof entry->previous.bytes, entry->previous.bytes);
-    put_id(buf, entry->id);
+    put_id(buf, version == CHAIN_VERSION_MARK ? entry->ids[0] : entry->id);
     buf_put_u64(buf, (uint64_t)entry->wall_ns);
     if (entry->kind == CHAIN_COMMIT) {
         buf_put(buf, sizeof entry->manifest_sha256.bytes, entry->manifest_sha256.bytes);
@@ -382,39 +486,88 @@ void entry_chain_encode(const struct entry_chain *entry, struct buf *buf)
         buf_put_u32(buf, entry->world_size);
         buf_put_u64(buf, entry->open_id);
     }
-    if (has_base) {
+    if (version == CHAIN_VERSION_BASE) {
         put_id(buf, entry->base);
+    }
+    if (version == CHAIN_VERSION_MARK) {
+        put_marks(buf, entry);
     }
 }
 
-static int take_chain(struct cur *cur, uint8_t version, struct entry_chain *entry,
-                      struct diag *diag)
+static bool take_commit(struct cur *cur, uint8_t version, struct entry_chain *entry)
+{
+    cur_copy(cur, sizeof entry->manifest_sha256.bytes, entry->manifest_sha256.bytes);
+    entry->manifest_bytes = cur_u64(cur);
+    entry->plain_bytes = cur_u64(cur);
+    entry->stored_bytes = cur_u64(cur);
+    entry->world_size = cur_u32(cur);
+    entry->open_id = cur_u64(cur);
+    bool good = entry->manifest_bytes > 0 && entry->manifest_bytes <= LIMIT_MANIFEST_BYTES &&
+                entry->world_size > 0 && entry->world_size <= LIMIT_WORLD_SIZE;
+    if (version == CHAIN_VERSION_BASE) {
+        entry->base = take_id(cur);
+        good = good && entry->base.term > 0;
+    }
+    return good && version != CHAIN_VERSION_MARK;
+}
+
+/* Who, why and which. good: in the order of the ids, none twice. */
+static int take_marks(struct cur *cur, struct scratch *scratch, struct entry_chain *entry,
+                      bool *ret_good)
+{
+    int status = 0;
+    entry->actor = doc_text(cur, ENTRY_ACTOR_BYTES - 1, true, scratch, &status);
+    entry->reason = doc_text(cur, ENTRY_REASON_BYTES - 1, true, scratch, &status);
+    entry->cycle = cur_u64(cur);
+    uint32_t more = cur_u32(cur);
+    if (status != 0 || cur->status != 0) {
+        return status;
+    }
+    if (more >= CHAIN_IDS_MAX) {
+        cur->status = CAIRN_E_FORMAT;
+        return 0;
+    }
+    struct ckpt_id *ids = scratch_array(scratch, more + 1u, sizeof(*ids));
+    if (ids == NULL) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    ids[0] = entry->id;
+    for (uint32_t i = 1; i <= more; i++) {
+        ids[i] = take_id(cur);
+        *ret_good = *ret_good && ckpt_id_compare(ids[i - 1], ids[i]) < 0;
+    }
+    entry->id_count = more + 1;
+    entry->ids = ids;
+    return 0;
+}
+
+static int take_chain(struct cur *cur, uint8_t version, struct scratch *scratch,
+                      struct entry_chain *entry, struct diag *diag)
 {
     entry->kind = cur_u32(cur);
     entry->seq = cur_u64(cur);
     cur_copy(cur, sizeof entry->previous.bytes, entry->previous.bytes);
     entry->id = take_id(cur);
     entry->wall_ns = take_i64(cur);
-    if (cur->status == 0 && (entry->kind < CHAIN_COMMIT || entry->kind > CHAIN_RECLAIM)) {
+    if (cur->status == 0 && (entry->kind < CHAIN_COMMIT || entry->kind > CHAIN_UNPIN)) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
                         "a chain entry of kind %u is not known to this version", entry->kind);
     }
-    bool good = entry->seq > 0 && entry->id.term > 0;
+    bool good = true;
     if (entry->kind == CHAIN_COMMIT) {
-        cur_copy(cur, sizeof entry->manifest_sha256.bytes, entry->manifest_sha256.bytes);
-        entry->manifest_bytes = cur_u64(cur);
-        entry->plain_bytes = cur_u64(cur);
-        entry->stored_bytes = cur_u64(cur);
-        entry->world_size = cur_u32(cur);
-        entry->open_id = cur_u64(cur);
-        good = good && entry->manifest_bytes > 0 && entry->manifest_bytes <= LIMIT_MANIFEST_BYTES &&
-               entry->world_size > 0 && entry->world_size <= LIMIT_WORLD_SIZE;
+        good = take_commit(cur, version, entry);
+    } else if (version == CHAIN_VERSION_MARK) {
+        int status = take_marks(cur, scratch, entry, &good);
+        if (status != 0) {
+            return status == CAIRN_E_NO_MEMORY
+                       ? doc_no_memory("chain entry", diag)
+                       : diag_set(diag, CAIRN_E_FORMAT, "the chain entry is broken at offset %zu",
+                                  cur->at);
+        }
+    } else {
+        good = version == ENTRY_VERSION && entry->kind <= CHAIN_RECLAIM;
     }
-    if (version == CHAIN_VERSION_BASE) {
-        entry->base = take_id(cur);
-        good = good && entry->kind == CHAIN_COMMIT && entry->base.term > 0;
-    }
-    return entry_finish("chain", cur, good, diag);
+    return entry_finish("chain", cur, good && entry->seq > 0 && entry->id.term > 0, diag);
 }
 
 int entry_chain_decode(struct record_value value, struct scratch *scratch, struct entry_chain *ret,
@@ -423,10 +576,9 @@ int entry_chain_decode(struct record_value value, struct scratch *scratch, struc
     struct entry_chain entry;
     struct cur cur;
     memset(&entry, 0, sizeof entry);
-    (void)scratch; /* nothing here has a length of its own */
-    uint8_t version = CHAIN_VERSION_BASE;
+    uint8_t version = CHAIN_VERSION_MARK;
     int rc = entry_open_version("chain", value, &cur, &version, diag);
-    rc = rc != 0 ? rc : take_chain(&cur, version, &entry, diag);
+    rc = rc != 0 ? rc : take_chain(&cur, version, scratch, &entry, diag);
     if (rc == 0) {
         *ret = entry;
     }
@@ -525,165 +677,4 @@ int entry_open_decode(struct record_value value, struct scratch *scratch, struct
         *ret = entry;
     }
     return rc;
-}
-
-static void key_printf(char ret[ENTRY_KEY_MAX], const char *fmt, ...) PRINTF(2, 3);
-
-static void key_printf(char ret[ENTRY_KEY_MAX], const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    int n = vsnprintf(ret, ENTRY_KEY_MAX, fmt, args);
-    va_end(args);
-    CHECK(n > 0 && n < ENTRY_KEY_MAX);
-}
-
-void key_info(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "info"); }
-void key_head(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "head"); }
-void key_chain(uint64_t seq, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "chain/%016" PRIx64, seq); }
-void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "term/%016" PRIx64, term); }
-void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX])
-{
-    key_printf(ret, "health/%016" PRIx64, seq);
-}
-
-void key_note(uint64_t seq, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "note/%016" PRIx64, seq); }
-
-void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
-{
-    key_printf(ret, "open/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
-}
-
-void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX])
-{
-    key_printf(ret, "seal/%016" PRIx64 "/%016" PRIx64 "/%08" PRIx32, id.term, id.step, rank);
-}
-
-void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
-{
-    key_printf(ret, "dead/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
-}
-
-void key_restore(const struct token *token, uint32_t ordinal, char ret[ENTRY_KEY_MAX])
-{
-    char hex[2 * sizeof token->bytes + 1];
-    hex_encode(sizeof token->bytes, token->bytes, hex);
-    key_printf(ret, "restore/%s/%08" PRIx32, hex, ordinal);
-}
-
-void key_report(const struct token *token, uint32_t ordinal, uint32_t rank, char ret[ENTRY_KEY_MAX])
-{
-    char hex[2 * sizeof token->bytes + 1];
-    hex_encode(sizeof token->bytes, token->bytes, hex);
-    key_printf(ret, "restore/%s/%08" PRIx32 "/%08" PRIx32, hex, ordinal, rank);
-}
-
-static bool key_slash(const char **at) { return digits_skip(at, "/"); }
-
-static bool key_u64(const char **at, uint64_t *ret)
-{
-    return key_slash(at) && digits_read_hex(at, 16, ret);
-}
-
-static bool key_u32(const char **at, uint32_t *ret)
-{
-    uint64_t value = 0;
-    if (!key_slash(at) || !digits_read_hex(at, 8, &value)) {
-        return false;
-    }
-    *ret = (uint32_t)value;
-    return true;
-}
-
-static bool key_id(const char **at, struct ckpt_id *ret)
-{
-    return key_u64(at, &ret->term) && key_u64(at, &ret->step) && ret->term > 0;
-}
-
-static bool key_token(const char **at, struct token *ret)
-{
-    if (!key_slash(at)) {
-        return false;
-    }
-    for (size_t i = 0; i < sizeof ret->bytes; i++) {
-        uint64_t byte = 0;
-        if (!digits_read_hex(at, 2, &byte)) {
-            return false;
-        }
-        ret->bytes[i] = (uint8_t)byte;
-    }
-    return true;
-}
-
-struct key_family {
-    const char *name;
-    enum entry_kind kind;
-};
-
-static const struct key_family key_families[] = {
-    {"info", ENTRY_INFO}, {"head", ENTRY_HEAD},     {"chain", ENTRY_CHAIN},
-    {"term", ENTRY_TERM}, {"open", ENTRY_OPEN},     {"seal", ENTRY_SEAL},
-    {"dead", ENTRY_DEAD}, {"health", ENTRY_HEALTH}, {"restore", ENTRY_RESTORE},
-    {"note", ENTRY_NOTE},
-};
-
-static enum entry_kind key_family_of(size_t bytes, const char *key)
-{
-    for (size_t i = 0; i < ARRAY_LEN(key_families); i++) {
-        if (strlen(key_families[i].name) == bytes &&
-            memcmp(key_families[i].name, key, bytes) == 0) {
-            return key_families[i].kind;
-        }
-    }
-    return ENTRY_UNKNOWN;
-}
-
-/* What stands behind the family's name; *at ends at the key's end if all is well. */
-static bool key_rest(struct entry_key *key, const char **at)
-{
-    switch (key->kind) {
-    case ENTRY_INFO:
-    case ENTRY_HEAD:
-        return true;
-    case ENTRY_CHAIN:
-    case ENTRY_HEALTH:
-    case ENTRY_NOTE:
-        return key_u64(at, &key->seq) && key->seq > 0;
-    case ENTRY_TERM:
-        return key_u64(at, &key->id.term) && key->id.term > 0;
-    case ENTRY_OPEN:
-    case ENTRY_DEAD:
-        return key_id(at, &key->id);
-    case ENTRY_SEAL:
-        return key_id(at, &key->id) && key_u32(at, &key->rank);
-    case ENTRY_RESTORE:
-        if (!key_token(at, &key->token) || !key_u32(at, &key->ordinal)) {
-            return false;
-        }
-        if (**at == '\0') {
-            return true;
-        }
-        key->kind = ENTRY_REPORT;
-        return key_u32(at, &key->rank);
-    case ENTRY_REPORT:
-    case ENTRY_UNKNOWN:
-        break;
-    }
-    UNREACHABLE();
-}
-
-int entry_key_parse(const char *key, struct entry_key *ret, struct diag *diag)
-{
-    struct entry_key parsed;
-    size_t family_bytes = strcspn(key, "/");
-    const char *at = key + family_bytes;
-    memset(&parsed, 0, sizeof parsed);
-    parsed.kind = key_family_of(family_bytes, key);
-    if (parsed.kind != ENTRY_UNKNOWN && (!key_rest(&parsed, &at) || *at != '\0')) {
-        return diag_set(diag, CAIRN_E_FORMAT,
-                        "the record's key \"%.130s\" is broken at position %zu", key,
-                        (size_t)(at - key) + 1);
-    }
-    *ret = parsed;
-    return 0;
 }

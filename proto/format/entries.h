@@ -6,13 +6,17 @@
  *
  *   info                                 the run: uuid, chunk size, when created
  *   head                                 newest chain sequence and the hash of that entry
+ *   gc                                   how many cycles garbage collection has begun
  *   chain/<seq>                          permanent, chained by hash: commit, forget, undelete,
- * reclaim term/<term>                          token, ordinal, world size, parent
+ *                                        reclaim, pin, unpin
+ *   term/<term>                          token, ordinal, world size, parent
  *   open/<term>/<step>                   a save in progress
  *   seal/<term>/<step>/<rank>            a rank's part is durable
  *   dead/<term>/<step>                   the last save of this step in this term was aborted, and
- * why health/<seq>                         suspect or damaged, set by restores and scrub
+ *                                        why
+ *   health/<seq>                         suspect or damaged, set by restores and scrub
  *   note/<seq>                           tags and metrics of a committed checkpoint (note.h)
+ *   day/<day>                            what was restored and aborted on one day
  *   restore/<token>/<ordinal>            a restore session; .../<rank>: that rank's report on a try
  *   (numbers are 16 or, ranks and ordinals, 8 lower-case hex digits, so that key order is number
  * order)
@@ -24,7 +28,12 @@
 #include "ids.h"
 #include "record.h"
 
-enum { ENTRY_KEY_MAX = LIMIT_RECORD_KEY_BYTES, ENTRY_REASON_BYTES = 256 };
+enum {
+    ENTRY_KEY_MAX = LIMIT_RECORD_KEY_BYTES,
+    ENTRY_REASON_BYTES = 256,
+    ENTRY_ACTOR_BYTES = 65,
+    CHAIN_IDS_MAX = 4000 /* checkpoints that one chain entry is about */
+};
 
 struct entry_info {
     struct uuid run_uuid;
@@ -62,7 +71,14 @@ struct entry_seal {
     struct sha256 part_sha256;
 };
 
-enum chain_kind { CHAIN_COMMIT = 1, CHAIN_FORGET = 2, CHAIN_UNDELETE = 3, CHAIN_RECLAIM = 4 };
+enum chain_kind {
+    CHAIN_COMMIT = 1,
+    CHAIN_FORGET = 2,
+    CHAIN_UNDELETE = 3,
+    CHAIN_RECLAIM = 4,
+    CHAIN_PIN = 5,
+    CHAIN_UNPIN = 6
+};
 struct entry_chain {
     uint32_t kind;
     uint64_t seq;
@@ -75,6 +91,17 @@ struct entry_chain {
     uint32_t world_size;
     uint64_t open_id;
     struct ckpt_id base; /* that chunks of it may refer through; term 0: it is full */
+    /* The other kinds: who, why, and all checkpoints that the entry is about, ascending; ids[0] is
+     * id. id_count 0: an entry of version 1, about id alone, by nobody known. */
+    const char *actor, *reason;
+    uint64_t cycle; /* CHAIN_FORGET: garbage collection's, when it was forgotten */
+    uint32_t id_count;
+    const struct ckpt_id *ids;
+};
+
+struct entry_gc {
+    uint64_t cycle;  /* only grows */
+    int64_t wall_ns; /* when it began, display only */
 };
 
 struct entry_dead {
@@ -89,6 +116,20 @@ struct entry_health {
     char reason[ENTRY_REASON_BYTES];
 };
 
+/* What happened to a run on one day (UTC) beside its commits, which the chain keeps. Sessions and
+ * dead entries go away; these counts stay: for cost reports, and for the advice on the save
+ * interval. */
+struct entry_day {
+    uint64_t restores;        /* sessions of all ranks that ended well */
+    uint64_t restores_failed; /* those that ended with an error */
+    uint64_t saves_aborted;   /* openings that were not committed, fenced ones included */
+    /* Saves that told how long they took (version 1: none), and the sums of it: how long training
+     * stood still, and from the call until durable. */
+    uint64_t timed_saves, blocked_ms, persist_ms;
+};
+/* The day of a wall time, since 1970; 0 for times before. */
+uint64_t day_of(int64_t wall_ns);
+
 struct entry_restore {
     uint32_t world_size;
     uint32_t allow_older;
@@ -99,6 +140,7 @@ struct entry_restore {
     struct ckpt_id first; /* what was resolved at first */
     int32_t code;         /* RESTORE_FAILED: why */
     char reason[ENTRY_REASON_BYTES];
+    uint64_t cycle; /* garbage collection's, when this try began: a lease is counted from it */
 };
 enum restore_state { RESTORE_RUNNING = 1, RESTORE_OK = 2, RESTORE_FAILED = 3 };
 struct entry_report {
@@ -109,6 +151,7 @@ struct entry_report {
 
 void key_info(char ret[ENTRY_KEY_MAX]);
 void key_head(char ret[ENTRY_KEY_MAX]);
+void key_gc(char ret[ENTRY_KEY_MAX]);
 void key_chain(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]);
 void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
@@ -116,6 +159,7 @@ void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX]);
 void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
 void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_note(uint64_t seq, char ret[ENTRY_KEY_MAX]);
+void key_day(uint64_t day, char ret[ENTRY_KEY_MAX]);
 void key_restore(const struct token *token, uint32_t ordinal, char ret[ENTRY_KEY_MAX]);
 void key_report(const struct token *token, uint32_t ordinal, uint32_t rank,
                 char ret[ENTRY_KEY_MAX]);
@@ -132,12 +176,14 @@ enum entry_kind {
     ENTRY_RESTORE,
     ENTRY_REPORT,
     ENTRY_NOTE,
+    ENTRY_DAY,
+    ENTRY_GC,
     ENTRY_UNKNOWN
 };
 struct entry_key { /* a parsed key */
     enum entry_kind kind;
     struct ckpt_id id; /* term for ENTRY_TERM */
-    uint64_t seq;
+    uint64_t seq;      /* of ENTRY_DAY: the day */
     uint32_t rank, ordinal;
     struct token token;
 };
@@ -158,8 +204,10 @@ ENTRY_CODEC(open)
 ENTRY_CODEC(seal)
 ENTRY_CODEC(dead)
 ENTRY_CODEC(health)
+ENTRY_CODEC(day)
 ENTRY_CODEC(restore)
 ENTRY_CODEC(report)
+ENTRY_CODEC(gc)
 #undef ENTRY_CODEC
 
 #endif

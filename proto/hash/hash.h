@@ -22,6 +22,9 @@ struct xxh128 xxh3_128(size_t bytes, const void *data);
 
 /* XXH3-128 of the whole and crc32c of the whole in one pass, slice by slice while in cache. */
 void hash_both(size_t bytes, const void *data, struct xxh128 *ret_digest, uint32_t *ret_crc);
+/* Copies as well, and the hashes are of the copy. */
+void hash_both_copy(size_t bytes, const void *data, void *to, struct xxh128 *ret_digest,
+                    uint32_t *ret_crc);
 
 /* Streaming XXH3-128 for bytes that are not contiguous. */
 struct xxh3_stream;

@@ -75,18 +75,20 @@ static int check_digest(const struct envelope *envelope, const struct digest *di
                     envelope->plain_bytes, got, wanted);
 }
 
-static int verify_raw(const struct envelope *envelope, const void *stored, struct diag *diag)
+/* to: NULL, or where the bytes go, and are checked. */
+static int verify_raw(const struct envelope *envelope, const void *stored, void *to,
+                      struct diag *diag)
 {
-    struct digest digest;
-    uint32_t crc;
+    uint8_t alg = envelope->digest_alg;
+    struct digest_sums sums;
     int rc =
-        digest_make_with_crc(envelope->digest_alg, envelope->stored_bytes, stored, &digest, &crc);
+        to ? digest_copy_with_crc(alg, envelope->stored_bytes, stored, to, &sums)
+           : digest_make_with_crc(alg, envelope->stored_bytes, stored, &sums.digest, &sums.crc);
     if (rc != 0) {
-        return diag_set(diag, rc, "digest algorithm %u is not known to this version",
-                        envelope->digest_alg);
+        return diag_set(diag, rc, "digest algorithm %u is not known to this version", alg);
     }
-    rc = check_crc(envelope, crc, diag);
-    return rc != 0 ? rc : check_digest(envelope, &digest, diag);
+    rc = check_crc(envelope, sums.crc, diag);
+    return rc != 0 ? rc : check_digest(envelope, &sums.digest, diag);
 }
 
 static void *take_memory(const struct envelope *envelope, struct diag *diag)
@@ -148,7 +150,7 @@ int chunk_verify(const struct envelope *envelope, const void *stored, struct dia
         return rc;
     }
     if (envelope->encoding == ENCODING_RAW) {
-        return verify_raw(envelope, stored, diag);
+        return verify_raw(envelope, stored, NULL, diag);
     }
     void *plain = take_memory(envelope, diag);
     if (!plain) {
@@ -170,9 +172,5 @@ int chunk_open(const struct envelope *envelope, const void *stored, size_t plain
     if (envelope->encoding != ENCODING_RAW) {
         return verify_encoded(envelope, stored, plain, diag);
     }
-    rc = verify_raw(envelope, stored, diag);
-    if (rc == 0) {
-        memcpy(plain, stored, envelope->plain_bytes);
-    }
-    return rc;
+    return verify_raw(envelope, stored, plain, diag);
 }

@@ -18,7 +18,8 @@ void chunk_seal_raw(size_t bytes, const void *plain, uint8_t element_bytes, stru
  * DIGEST_MISMATCH: the text says whether crc or digest differs. FORMAT: lengths or frames that
  * cannot be. UNSUPPORTED, NO_MEMORY. */
 int MUST_USE chunk_verify(const struct envelope *envelope, const void *stored, struct diag *diag);
-/* The same, and the plain bytes are in plain afterwards: plain_cap >= envelope->plain_bytes. */
+/* The same, and the plain bytes are in plain afterwards: plain_cap >= envelope->plain_bytes. What
+ * is checked is what lies in plain; after a failure anything may be there. */
 int MUST_USE chunk_open(const struct envelope *envelope, const void *stored, size_t plain_cap,
                         void *plain, struct diag *diag);
 

@@ -56,6 +56,19 @@ int digest_make_with_crc(uint8_t alg, size_t bytes, const void *plain, struct di
     return rc;
 }
 
+int digest_copy_with_crc(uint8_t alg, size_t bytes, const void *plain, void *to,
+                         struct digest_sums *ret)
+{
+    if (alg == DIGEST_XXH3_128) {
+        struct xxh128 hash;
+        hash_both_copy(bytes, plain, to, &hash, &ret->crc);
+        ret->digest = digest_of_xxh(&hash);
+        return 0;
+    }
+    memcpy(to, plain, bytes);
+    return digest_make_with_crc(alg, bytes, to, &ret->digest, &ret->crc);
+}
+
 bool digest_equal(const struct digest *a, const struct digest *b)
 {
     return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;

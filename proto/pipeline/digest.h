@@ -16,6 +16,13 @@ int MUST_USE digest_make(uint8_t alg, size_t bytes, const void *plain, struct di
  * allows. */
 int MUST_USE digest_make_with_crc(uint8_t alg, size_t bytes, const void *plain, struct digest *ret,
                                   uint32_t *ret_crc);
+/* The same of a copy that is made in that pass. */
+struct digest_sums {
+    struct digest digest;
+    uint32_t crc;
+};
+int MUST_USE digest_copy_with_crc(uint8_t alg, size_t bytes, const void *plain, void *to,
+                                  struct digest_sums *ret);
 bool digest_equal(const struct digest *a, const struct digest *b);
 /* Lower-case hex of the algorithm's bytes: at most 64 digits and NUL. */
 enum { DIGEST_TEXT_MAX = 65 };

@@ -64,6 +64,11 @@ void encoder_free(struct encoder *encoder)
     }
 }
 
+uint64_t encoder_bytes(void)
+{
+    return (uint64_t)LIMIT_CHUNK_BYTES + ENCODE_SAMPLE_BYTES + ZSTD_ENCODER_BYTES;
+}
+
 /* Most stored bytes that still save enough. */
 static size_t worth_bytes(size_t plain_bytes)
 {

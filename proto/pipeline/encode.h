@@ -18,6 +18,7 @@ enum { ENCODE_GAIN_MIN_PERCENT = 3, ENCODE_SAMPLE_BYTES = 64 << 10 };
 struct encoder;
 struct encoder *encoder_new(size_t chunk_bytes_max);
 void encoder_free(struct encoder *encoder);
+uint64_t encoder_bytes(void); /* of one for chunks of LIMIT_CHUNK_BYTES, about */
 
 struct chunk_plain {
     size_t bytes; /* 1 to the encoder's chunk_bytes_max */

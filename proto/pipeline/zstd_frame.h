@@ -13,8 +13,9 @@
 #include <stddef.h>
 
 enum {
-    ZSTD_RATIO_MAX = 1000,    /* plain bytes per stored byte; more is refused as a bomb */
-    ZSTD_WINDOW_LOG_MAX = 23, /* 8 MiB */
+    ZSTD_RATIO_MAX = 1000,        /* plain bytes per stored byte; more is refused as a bomb */
+    ZSTD_WINDOW_LOG_MAX = 23,     /* 8 MiB */
+    ZSTD_ENCODER_BYTES = 1 << 20, /* of an encoder's memory at the levels that saves use, about */
 };
 
 /* Where an encoder writes, and how many bytes it wrote. */

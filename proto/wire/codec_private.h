@@ -90,7 +90,13 @@ struct msg_family {
 };
 
 extern const struct msg_family msg_family_session, msg_family_save, msg_family_list,
-    msg_family_restore, msg_family_agree;
+    msg_family_restore, msg_family_agree, msg_family_care, msg_family_progress, msg_family_usage;
+
+/* msg_mark.c's, rows of msg_agree.c's family. */
+void mark_encode(struct enc *enc, const struct msg *msg);
+void mark_decode(struct dec *dec, const void *message, struct msg *ret);
+void marked_encode(struct enc *enc, const struct msg *msg);
+void marked_decode(struct dec *dec, const void *message, struct msg *ret);
 
 /* msg_list.c's, also used by RESOLVED and VERDICT. ret->info points into ret. */
 struct ckpt_info_pb {

@@ -8,11 +8,14 @@
 
 enum { BUDGET_FACTOR = 32, BUDGET_BASE_BYTES = 64 << 10, ENCODE_SCRATCH_BYTES = 64 << 20 };
 
-/* Families hold types 1-19, 20-39, 40-59, 60-79 and 80-99. */
-enum { FAMILY_TYPES = 20 };
+/* By tens of types; most families have two of them. */
+enum { FAMILY_TYPES = 10 };
 
 static const struct msg_family *const FAMILIES[] = {
-    &msg_family_session, &msg_family_save, &msg_family_list, &msg_family_restore, &msg_family_agree,
+    &msg_family_session, &msg_family_session, &msg_family_save,    &msg_family_save,
+    &msg_family_list,    &msg_family_list,    &msg_family_restore, &msg_family_restore,
+    &msg_family_agree,   &msg_family_agree,   &msg_family_care,    &msg_family_progress,
+    &msg_family_usage,   &msg_family_usage,
 };
 
 static const struct msg_codec *codec_of(uint32_t type)

@@ -11,10 +11,14 @@
 #define CAIRN_WIRE_MSG_H
 
 #include "msg_agree.h"
+#include "msg_care.h"
 #include "msg_list.h"
+#include "msg_mark.h"
+#include "msg_progress.h"
 #include "msg_restore.h"
 #include "msg_save.h"
 #include "msg_session.h"
+#include "msg_usage.h"
 
 enum msg_type {
     MSG_HELLO = 1,
@@ -66,6 +70,9 @@ enum msg_type {
     MSG_PLAN_REPLY = 67,
     MSG_READ = 68,
     MSG_READ_REPLY = 69,
+    /* reads that go into memory of the client (WIRE_FEATURE_LANDING) */
+    MSG_LANDING = 70,
+    MSG_LANDED = 71,
     /* agreement of lists, comparison of replicas */
     MSG_AGREE = 80,
     MSG_AGREED = 81,
@@ -73,6 +80,21 @@ enum msg_type {
     MSG_HOLDERS = 83,
     MSG_DIGESTS = 84,
     MSG_COMPARED = 85,
+    /* the server's care of its store */
+    MSG_SCRUB = 100,
+    MSG_SCRUB_STATUS = 101,
+    MSG_GC = 102,
+    MSG_GC_REPORT = 103,
+    MSG_SERVER = 104,
+    MSG_SERVER_STATUS = 105,
+    /* retention */
+    MSG_MARK = 90,
+    MSG_MARKED = 91,
+    /* cost */
+    MSG_PROGRESS = 110,
+    MSG_PROGRESS_REPLY = 111,
+    MSG_USAGE = 120,
+    MSG_USAGE_REPLY = 121,
 };
 
 enum { WIRE_VERSION_MIN = 1, WIRE_VERSION_MAX = 1 };
@@ -122,11 +144,24 @@ struct msg {
         struct msg_plan_reply plan_reply;
         struct msg_read read;
         struct msg_read_reply read_reply;
+        struct msg_landing landing;
+        struct msg_landed landed;
         struct msg_agree agree;
         struct msg_agreed agreed;
         struct msg_lists lists;
         struct msg_digests digests;
         struct msg_sets holders, compared;
+        struct msg_scrub scrub;
+        struct msg_scrub_status scrub_status;
+        struct msg_gc gc;
+        struct msg_gc_report gc_report;
+        struct msg_server_status server_status;
+        struct msg_mark mark;
+        struct msg_marked marked;
+        struct msg_progress progress;
+        struct msg_progress_reply progress_reply;
+        struct msg_usage usage;
+        struct msg_usage_reply usage_reply;
     } u;
 };
 

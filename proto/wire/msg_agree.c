@@ -270,5 +270,7 @@ static const struct msg_codec CODECS[] = {
     {MSG_DIGESTS, "DIGESTS", false, &cairn__digests__descriptor, digests_encode, digests_decode},
     {MSG_COMPARED, "COMPARED", false, &cairn__compared__descriptor, compared_encode,
      compared_decode},
+    {MSG_MARK, "MARK", false, &cairn__mark__descriptor, mark_encode, mark_decode},
+    {MSG_MARKED, "MARKED", false, &cairn__marked__descriptor, marked_encode, marked_decode},
 };
 const struct msg_family msg_family_agree = {CODECS, ARRAY_LEN(CODECS)};

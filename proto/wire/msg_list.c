@@ -22,6 +22,7 @@ void ckpt_info_to_pb(struct enc *enc, const struct ckpt_info *info, struct ckpt_
     pb->sealed_count = info->sealed_count;
     pb->on_lineage = info->on_lineage;
     pb->is_latest = info->is_latest;
+    pb->pinned = info->pinned;
     pb->text = enc_text(enc, info->text);
     pb->note_version = info->note_version;
     pb->tags = enc_tags(enc, info->tag_count, info->tags, &pb->n_tags);
@@ -47,6 +48,7 @@ void ckpt_info_from_pb(struct dec *dec, const Cairn__CkptInfo *pb, struct ckpt_i
                               .sealed_count = pb->sealed_count,
                               .on_lineage = pb->on_lineage,
                               .is_latest = pb->is_latest,
+                              .pinned = pb->pinned,
                               .text = dec_text(dec, "info.text", pb->text),
                               .note_version = pb->note_version};
     ret->tags = dec_tags(dec, "info.tags", pb->n_tags, pb->tags, &ret->tag_count);

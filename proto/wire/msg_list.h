@@ -25,7 +25,7 @@ struct ckpt_info {
     struct sha256 manifest_sha256;
     int64_t wall_ns;
     uint32_t world_size, state /* enum ckpt_state */, health /* enum health */, sealed_count;
-    bool on_lineage, is_latest;
+    bool on_lineage, is_latest, pinned;
     const char *text;
     uint64_t note_version; /* 0: never annotated */
     uint32_t tag_count, metric_count;

@@ -269,6 +269,8 @@ static void read_encode(struct enc *enc, const struct msg *msg)
     pb.object = enc_object(&msg->u.read.object, &object);
     pb.offset = msg->u.read.offset;
     pb.bytes = msg->u.read.bytes;
+    pb.landing_id = msg->u.read.landing_id;
+    pb.landing_offset = msg->u.read.landing_offset;
     enc_pack(enc, &pb.base);
 }
 
@@ -278,8 +280,15 @@ static void read_decode(struct dec *dec, const void *message, struct msg *ret)
     dec_range(dec, "bytes", pb->bytes, 1, LIMIT_OBJECT_BYTES);
     dec_range(dec, "offset", pb->offset, 0,
               dec->status == 0 ? (uint64_t)LIMIT_OBJECT_BYTES - pb->bytes : UINT64_MAX);
-    ret->u.read = (struct msg_read){
-        .object = dec_object(dec, pb->object), .offset = pb->offset, .bytes = pb->bytes};
+    if (pb->landing_id != 0 &&
+        (pb->landing_offset | pb->offset | pb->bytes) % LIMIT_ALIGN_BYTES != 0) {
+        dec_fail(dec, "landing_offset", "it, offset or bytes is not a multiple of 4096");
+    }
+    ret->u.read = (struct msg_read){.object = dec_object(dec, pb->object),
+                                    .offset = pb->offset,
+                                    .bytes = pb->bytes,
+                                    .landing_id = pb->landing_id,
+                                    .landing_offset = pb->landing_offset};
 }
 
 static void read_reply_encode(struct enc *enc, const struct msg *msg)
@@ -296,6 +305,35 @@ static void read_reply_decode(struct dec *dec, const void *message, struct msg *
     ret->u.read_reply = (struct msg_read_reply){.bytes = pb->bytes};
 }
 
+static void landing_encode(struct enc *enc, const struct msg *msg)
+{
+    Cairn__Landing pb = CAIRN__LANDING__INIT;
+    pb.landing_id = msg->u.landing.landing_id;
+    pb.bytes = msg->u.landing.bytes;
+    enc_pack(enc, &pb.base);
+}
+
+static void landing_decode(struct dec *dec, const void *message, struct msg *ret)
+{
+    const Cairn__Landing *pb = message;
+    dec_range(dec, "landing_id", pb->landing_id, 1, UINT64_MAX);
+    ret->u.landing = (struct msg_landing){.landing_id = pb->landing_id, .bytes = pb->bytes};
+}
+
+static void landed_encode(struct enc *enc, const struct msg *msg)
+{
+    Cairn__Landed pb = CAIRN__LANDED__INIT;
+    pb.bytes = msg->u.landed.bytes;
+    enc_pack(enc, &pb.base);
+}
+
+static void landed_decode(struct dec *dec, const void *message, struct msg *ret)
+{
+    const Cairn__Landed *pb = message;
+    dec_range(dec, "bytes", pb->bytes, 1, LIMIT_OBJECT_BYTES);
+    ret->u.landed = (struct msg_landed){.bytes = pb->bytes};
+}
+
 static const struct msg_codec CODECS[] = {
     {MSG_RESTORE, "RESTORE", false, &cairn__restore__descriptor, restore_encode, restore_decode},
     {MSG_RESOLVED, "RESOLVED", false, &cairn__resolved__descriptor, resolved_encode,
@@ -310,5 +348,7 @@ static const struct msg_codec CODECS[] = {
     {MSG_READ, "READ", false, &cairn__read__descriptor, read_encode, read_decode},
     {MSG_READ_REPLY, "READ_REPLY", true, &cairn__read_reply__descriptor, read_reply_encode,
      read_reply_decode},
+    {MSG_LANDING, "LANDING", false, &cairn__landing__descriptor, landing_encode, landing_decode},
+    {MSG_LANDED, "LANDED", false, &cairn__landed__descriptor, landed_encode, landed_decode},
 };
 const struct msg_family msg_family_restore = {CODECS, ARRAY_LEN(CODECS)};

@@ -78,8 +78,19 @@ struct msg_read {
     struct object_id object;
     uint64_t offset;
     uint32_t bytes;
+    /* 0: as above. Else into the client's memory at landing_offset, offset and bytes in whole pages
+     * -> LANDED */
+    uint64_t landing_id, landing_offset;
 };
 struct msg_read_reply {
+    uint32_t bytes;
+};
+/* A descriptor of memory goes with the frame. -> LANDING with the same landing_id, once it is
+ * mapped; ERROR: reads go by the socket. bytes 0: it is taken away. */
+struct msg_landing {
+    uint64_t landing_id, bytes;
+};
+struct msg_landed {
     uint32_t bytes;
 };
 

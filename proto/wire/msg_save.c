@@ -24,6 +24,8 @@ static void open_encode(struct enc *enc, const struct msg *msg)
     pb.tags = enc_tags(enc, open->tag_count, open->tags, &pb.n_tags);
     pb.metrics = enc_metrics(enc, open->metric_count, open->metrics, &pb.n_metrics);
     pb.full = open->full;
+    pb.blocked_ms = open->blocked_ms;
+    pb.persist_ms = open->persist_ms;
     enc_pack(enc, &pb.base);
 }
 
@@ -37,7 +39,9 @@ static void open_decode(struct dec *dec, const void *message, struct msg *ret)
                             .open_id = pb->open_id,
                             .deadline_ms = pb->deadline_ms,
                             .wait_ms = pb->wait_ms,
-                            .full = pb->full};
+                            .full = pb->full,
+                            .blocked_ms = pb->blocked_ms,
+                            .persist_ms = pb->persist_ms};
     dec_fixed(dec, "list_hash", pb->list_hash, sizeof(open.list_hash), &open.list_hash);
     uint8_t *metadata = dec_array(dec, "metadata", pb->metadata.len, 1, LIMIT_METADATA_BYTES);
     if (metadata != NULL && pb->metadata.len > 0) {
@@ -188,6 +192,8 @@ static void data_decode(struct dec *dec, const void *message, struct msg *ret)
     ret->u.data = data;
 }
 
+enum { DESCRIBE_ENCODE_MAX = 2 }; /* enum encode_mode of pipeline/adapt.h */
+
 static void describe_encode(struct enc *enc, const struct msg *msg)
 {
     const struct msg_describe *describe = &msg->u.describe;
@@ -200,6 +206,10 @@ static void describe_encode(struct enc *enc, const struct msg *msg)
     pb.arena_id = describe->arena_id;
     pb.arena_offset = describe->arena_offset;
     pb.bytes = describe->bytes;
+    pb.encode = describe->encode;
+    pb.n_dtypes = describe->dtype_count;
+    pb.dtypes = describe->dtypes;
+    pb.tensor = describe->tensor;
     enc_pack(enc, &pb.base);
 }
 
@@ -211,13 +221,25 @@ static void describe_decode(struct dec *dec, const void *message, struct msg *re
                                              .object_bytes = pb->object_bytes},
                                     .arena_id = pb->arena_id,
                                     .arena_offset = pb->arena_offset,
-                                    .bytes = pb->bytes};
+                                    .bytes = pb->bytes,
+                                    .encode = pb->encode,
+                                    .dtype_count = (uint32_t)pb->n_dtypes,
+                                    .tensor = pb->tensor};
     place_check(dec, pb->offset, pb->object_bytes);
     dec_range(dec, "bytes", pb->bytes, 1, LIMIT_CHUNK_BYTES);
     if (pb->arena_offset % LIMIT_ALIGN_BYTES != 0) {
         dec_fail(dec, "arena_offset", "not a multiple of 4096");
     }
     envelopes_decode(dec, pb->envelopes, &describe.data);
+    dec_range(dec, "encode", pb->encode, 0, DESCRIBE_ENCODE_MAX);
+    if (pb->n_dtypes != 0 && pb->n_dtypes != describe.data.envelope_count) {
+        dec_fail(dec, "dtypes", "not one a chunk");
+    }
+    describe.dtypes =
+        dec_array(dec, "dtypes", pb->n_dtypes, sizeof(*describe.dtypes), LIMIT_OBJECT_ENVELOPES);
+    if (describe.dtypes != NULL && pb->n_dtypes > 0) {
+        memcpy(describe.dtypes, pb->dtypes, pb->n_dtypes * sizeof(*describe.dtypes));
+    }
     ret->u.describe = describe;
 }
 
@@ -314,6 +336,8 @@ static void have_encode(struct enc *enc, const struct msg *msg)
     pb.id = enc_ckpt(msg->u.have.id, &id);
     pb.rank = msg->u.have.rank;
     pb.writer = msg->u.have.writer;
+    pb.placed = msg->u.have.placed;
+    pb.from = msg->u.have.from;
     enc_pack(enc, &pb.base);
 }
 
@@ -321,8 +345,11 @@ static void have_decode(struct dec *dec, const void *message, struct msg *ret)
 {
     const Cairn__Have *pb = message;
     dec_range(dec, "rank", pb->rank, 0, LIMIT_WORLD_SIZE - 1);
-    ret->u.have = (struct msg_have){
-        .id = dec_ckpt(dec, "id", pb->id, DEC_REQUIRED), .rank = pb->rank, .writer = pb->writer};
+    ret->u.have = (struct msg_have){.id = dec_ckpt(dec, "id", pb->id, DEC_REQUIRED),
+                                    .rank = pb->rank,
+                                    .writer = pb->writer,
+                                    .placed = pb->placed,
+                                    .from = pb->from};
 }
 
 static void held_encode(struct enc *enc, const struct msg *msg)
@@ -394,13 +421,17 @@ static void sealed_encode(struct enc *enc, const struct msg *msg)
     Cairn__Sealed pb = CAIRN__SEALED__INIT;
     Cairn__CkptId id;
     pb.id = enc_ckpt(msg->u.sealed.id, &id);
+    pb.stored_bytes = msg->u.sealed.stored_bytes;
+    pb.shared_bytes = msg->u.sealed.shared_bytes;
     enc_pack(enc, &pb.base);
 }
 
 static void sealed_decode(struct dec *dec, const void *message, struct msg *ret)
 {
     const Cairn__Sealed *pb = message;
-    ret->u.sealed = (struct msg_sealed){.id = dec_ckpt(dec, "id", pb->id, DEC_REQUIRED)};
+    ret->u.sealed = (struct msg_sealed){.id = dec_ckpt(dec, "id", pb->id, DEC_REQUIRED),
+                                        .stored_bytes = pb->stored_bytes,
+                                        .shared_bytes = pb->shared_bytes};
 }
 
 static void wait_encode(struct enc *enc, const struct msg *msg)

@@ -24,6 +24,9 @@ struct msg_open {
     uint32_t metric_count;
     struct metric *metrics;
     bool full; /* without a base */
+    /* Of this rank's last save that was committed: training stood still, and it took to be durable.
+     * Both 0: there is none yet, or it was told before. */
+    uint64_t blocked_ms, persist_ms;
 };
 enum { OPENED_SPARSE_MAX = 4096 };
 struct msg_opened {
@@ -74,6 +77,10 @@ struct msg_have {
     struct ckpt_id id;
     uint32_t rank;
     uint64_t writer;
+    bool placed; /* of what was described, only what the server knows the places of */
+    /* 1 + the least sequence that an object of this opening can have; 0: it is not known, and no
+     * chunk is found again by its digest. What an earlier opening left is nobody's, and gc's. */
+    uint32_t from;
 };
 struct msg_held {
     uint32_t count;
@@ -95,6 +102,8 @@ struct msg_seal {
 };
 struct msg_sealed {
     struct ckpt_id id;
+    uint64_t stored_bytes, shared_bytes; /* of a COMPLETE: new bytes, plain bytes of what the base
+                                            had */
 };
 /* -> OUTCOME when the save is committed or aborted */
 struct msg_wait {
@@ -124,12 +133,17 @@ struct msg_outcome {
 struct msg_arena {
     uint64_t arena_id, bytes;
 };
-/* DATA whose payload lies in the arena: data's envelopes have no crc and no digest yet. No reply;
+/* DATA whose payload lies in the arena: data's envelopes have no crc yet, and no digest, or that of
+ * the base's chunk at the same place, to which the server refers where the bytes have it. No reply;
  * failures as DATA's. */
 struct msg_describe {
     struct msg_data data;
     uint64_t arena_id, arena_offset;
-    uint32_t bytes; /* of the payload, without padding */
+    uint32_t bytes;       /* of the payload, without padding */
+    uint32_t encode;      /* enum encode_mode */
+    uint32_t dtype_count; /* as many as envelopes, or none */
+    uint32_t *dtypes;     /* 0: a blob's bytes */
+    uint32_t tensor;      /* chunks of one number are alike: what is learnt of one holds for all */
 };
 /* Everything of this rank was described, and its part was sent, without the crcs and digests of
  * what was described. -> HANDED at once, then SEALED */

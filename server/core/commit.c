@@ -43,7 +43,24 @@ void commit_step(const struct run_state *state, const struct event *event, struc
     case EVENT_ANNOTATE:
         on_annotate(&step);
         break;
+    case EVENT_FORGET:
+        on_forget(&step);
+        break;
+    case EVENT_UNDELETE:
+        on_undelete(&step);
+        break;
+    case EVENT_PIN:
+    case EVENT_UNPIN:
+        on_pin(&step);
+        break;
+    case EVENT_GC_CYCLE:
+        on_gc_cycle(&step);
+        break;
+    case EVENT_RECLAIM:
+        on_reclaim(&step);
+        break;
     }
+    step_put_day(&step);
     if (ret->code != 0) {
         ret->update = (struct record_update){0};
     }
@@ -55,13 +72,15 @@ void on_create(struct step *step) { step_create_run(step); }
 void on_health(struct step *step)
 {
     const struct event *event = step->event;
-    const struct state_commit *commit = state_commit_find(step->state, event->id);
+    /* Forgotten ones too: they may be brought back. */
+    const struct state_commit *commit = commit_any(step->state, event->id);
     if (commit == NULL) {
         step_fail(step, CAIRN_E_NOT_FOUND, "checkpoint %" PRIu64 "@%" PRIu64 " is not in the run",
                   event->id.step, event->id.term);
         return;
     }
     step_answer_committed(step, commit);
+    step_guard_head(step);
     if (event->health != HEALTH_VERIFIED) {
         step_lower_health(step, commit, event->health, event->reason != NULL ? event->reason : "");
     } else if (commit->health_raw.data != NULL) {

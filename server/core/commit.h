@@ -39,8 +39,14 @@ struct state_commit { /* one for each commit entry in the chain, forgotten ones 
     struct entry_chain entry;
     enum health health;
     bool on_lineage;
-    bool forgotten;
-    const char *health_reason; /* "" while verified */
+    bool forgotten; /* undelete brings it back, until it is reclaimed */
+    bool reclaimed; /* for good: its objects may be gone */
+    int64_t reclaimed_wall_ns;
+    bool pinned;
+    uint64_t forgotten_cycle;           /* garbage collection's, when it was forgotten */
+    const struct entry_chain *mark;     /* the newest forget or undelete about it; NULL: none */
+    const struct entry_chain *pin_mark; /* the same of pin and unpin */
+    const char *health_reason;          /* "" while verified */
     struct record_value health_raw;
     const struct entry_note *note; /* NULL: none */
     struct record_value note_raw;
@@ -64,15 +70,22 @@ struct state_report {
     struct record_value raw;
 };
 
+struct state_day {
+    uint64_t day; /* since 1970, UTC */
+    struct entry_day entry;
+    struct record_value raw;
+};
+
 struct run_state {
     bool exists; /* has an info entry */
     struct entry_info info;
     struct entry_head head;
-    struct record_value head_raw, info_raw;
+    struct entry_gc gc; /* cycle 0: none has begun */
+    struct record_value head_raw, info_raw, gc_raw;
     uint64_t newest_term;    /* 0: none granted */
     uint64_t newest_entered; /* newest term with a commit; 0: the run is empty */
     size_t term_count, open_count, seal_count, commit_count, dead_count, restore_count,
-        report_count;
+        report_count, day_count;
     struct state_term *terms; /* terms[i].term == i + 1 */
     struct state_open *opens;
     struct state_seal *seals;
@@ -81,6 +94,7 @@ struct run_state {
     struct state_dead *deads;
     struct state_restore *restores;
     struct state_report *reports;
+    struct state_day *days; /* ascending */
 };
 
 /* DAMAGED / FORMAT when an entry or the chain is broken (seq, hashes and head are checked). */
@@ -99,8 +113,17 @@ int MUST_USE state_select(const struct run_state *state, const struct selector *
                           const struct state_commit **ret, struct diag *diag);
 /* NULL when it was never committed, or is forgotten. */
 const struct state_commit *state_commit_find(const struct run_state *state, struct ckpt_id id);
-/* The same, forgotten ones too: what an open save has a claim on stays readable. */
+/* The same, forgotten ones too, as long as they are not reclaimed: what an open save has a claim on
+ * or a restore a lease stays readable. */
 const struct state_commit *state_commit_known(const struct run_state *state, struct ckpt_id id);
+/* Whom a checkpoint serves right now. claimed: the base of an open save. leased: the checkpoint of
+ * a restore session that runs. parent: what the newest term continues, which has not saved yet. */
+struct state_use {
+    bool claimed, leased, parent;
+};
+/* One for each of state->commits, in the same order. */
+int MUST_USE state_uses(const struct run_state *state, struct scratch *scratch,
+                        struct state_use **ret);
 const struct state_open *state_open_find(const struct run_state *state, struct ckpt_id id);
 /* The term that (token, ordinal) was granted; NULL when none was. */
 const struct state_term *state_term_find(const struct run_state *state, const struct token *token,
@@ -110,9 +133,10 @@ const struct state_restore *state_restore_find(const struct run_state *state,
 /* Appends "ranks 1, 3 and 5 of 8"-like text of the ranks without a seal to the string in ret; at
  * most 16 named. */
 void state_missing_ranks(const struct run_state *state, struct ckpt_id id, size_t bytes, char *ret);
-/* The same of the ranks that have not reported on the current try of a restore. */
+/* The same of the ranks that have not reported on a restore's current try; and how many have. */
 void state_missing_reports(const struct run_state *state, const struct state_restore *session,
                            size_t bytes, char *ret);
+uint32_t state_report_count(const struct run_state *state, const struct state_restore *session);
 
 enum event_kind {
     EVENT_CREATE,    /* the run's info entry, if absent */
@@ -126,10 +150,48 @@ enum event_kind {
     EVENT_RESTORE_REPORT, /* a rank reports OK or DAMAGED on the try of `id`. Code 0 and an update:
                            * written. Without an update: AGAIN while others are awaited (run it
                            * again when the record has changed); restore_done; restore_failed; or
-                           * another id: the session's current try */
+                           * another id: the session's current try. OK may be a batch: see ranks */
     EVENT_HEALTH,         /* scrub or a reader found damage */
     EVENT_ANNOTATE,       /* tags and metrics of a committed checkpoint */
+    EVENT_FORGET,         /* a batch of ids: each one for itself, see mark_outcome */
+    EVENT_UNDELETE,       /* the same; until reclaimed; of none: all that can be brought back */
+    EVENT_PIN,            /* the same: never forgotten while pinned */
+    EVENT_UNPIN,
+    EVENT_GC_CYCLE, /* the next cycle of garbage collection; ends restore sessions that nobody ends
+                     */
+    EVENT_RECLAIM,  /* what was forgotten for long enough and serves nobody, for good: a batch of
+                       ids, or all */
 };
+
+/* What became of a checkpoint of a batch. A batch is no transaction: what may be done is done, in
+ * one update, and the rest is named with its reason. */
+enum mark_outcome {
+    MARK_DONE = 0,
+    MARK_ALREADY,   /* it was so before: no error, so that a batch may be repeated */
+    MARK_UNKNOWN,   /* was never committed */
+    MARK_FORGOTTEN, /* PIN: undelete it first */
+    MARK_RECLAIMED, /* too late to undelete */
+    MARK_EARLY,     /* RECLAIM: not forgotten, or not for long enough */
+    MARK_PINNED,
+    MARK_CLAIMED,
+    MARK_LEASED,
+    MARK_PARENT,
+    MARK_NEWEST,  /* the newest good one of the lineage */
+    MARK_NO_GOOD, /* the lineage has no good one: nothing is forgotten */
+    MARK_LEAST,   /* fewer good ones would be left than must be */
+    MARK_APART,   /* all good ones that are left would share objects */
+    MARK_KEPT,    /* a policy's rule keeps it: see the reasons */
+};
+/* "is pinned" ...: what follows the checkpoint's name in a sentence. */
+const char *mark_outcome_text(enum mark_outcome outcome);
+
+struct mark {
+    struct ckpt_id id;
+    enum mark_outcome outcome;
+    uint64_t reasons; /* of a policy that keeps it: retention.h */
+    int64_t wall_ns;
+};
+struct retention_policy;
 
 struct event_seal {
     uint32_t rank;
@@ -152,17 +214,30 @@ struct event {
     struct entry_info info; /* CREATE, and OPEN and RESTORE_BEGIN of a run that does not exist */
     struct entry_open open; /* OPEN: deadline, metadata ... (open_id and base are the core's) */
     bool full;              /* OPEN: without a base, because the client wants it so */
-    uint32_t full_every;    /* OPEN: every so many saves of a lineage are full; 0: only the first */
+    uint64_t blocked_ms, persist_ms; /* OPEN: of the rank's last committed save; 0: not told */
+    uint32_t full_every; /* OPEN: every so many saves of a lineage are full; 0: only the first */
     size_t seal_count;
     const struct event_seal *seals; /* SEAL */
     struct entry_chain
         commit; /* COMMIT: manifest hash and totals; seq and previous are filled by the core */
     int code;   /* ABORT, HEALTH, RESTORE_REPORT: CAIRN_E_*; RESTORE_REPORT: 0 is OK */
+    size_t rank_count; /* RESTORE_REPORT, code 0: all of `ranks` report it; 0: `rank` does */
+    const uint32_t *ranks;
     enum health health; /* HEALTH */
     const char *reason;
     struct selector selector; /* RESTORE_BEGIN, ANNOTATE */
     struct note_change note;  /* ANNOTATE */
     bool allow_older;         /* RESTORE_BEGIN */
+    /* FORGET, UNDELETE, PIN, UNPIN, RECLAIM: any order, none twice; who and why for the chain. */
+    size_t id_count; /* RECLAIM: 0 for all that are due */
+    const struct ckpt_id *ids;
+    const char *actor;                     /* "" or NULL: unknown; the reason is `reason` */
+    const struct retention_policy *policy; /* FORGET: instead of ids; NULL: none */
+    uint32_t keep_least;                   /* FORGET: good ones that must stay; 0: 2 */
+    bool apart;      /* FORGET: two that stay share no object, where there are such */
+    uint64_t cycle;  /* GC_CYCLE: the cycle that is over: the same event again begins no other */
+    uint64_t cycles; /* GC_CYCLE: sessions end that began so many cycles before; 0: none.
+                        RECLAIM: forgotten for so many */
 };
 
 enum save_state {
@@ -197,7 +272,14 @@ struct verdict {
     bool new_term, new_lineage; /* OPEN: to be said loudly: new_lineage when the run is not empty */
     bool all_sealed;            /* OPEN, SEAL: every rank has: the driver goes on to commit */
     uint64_t seq;               /* in the chain, where state is SAVE_COMMITTED */
-    uint64_t note_version;      /* ANNOTATE: of the note after it; 0: it has none */
+    /* FORGET, UNDELETE, PIN, UNPIN, RECLAIM: one for each id, in the order of ids; of a policy one
+     * for each checkpoint that is not forgotten yet, newest first. From scratch. */
+    uint64_t mark_head_seq; /* of the chain, when it was decided */
+    size_t mark_count, done_count, refused_count;
+    const struct mark *marks;
+    uint64_t cycle;        /* GC_CYCLE: the one that runs now */
+    size_t ended_count;    /* GC_CYCLE: restore sessions that it ended */
+    uint64_t note_version; /* ANNOTATE: of the note after it; 0: it has none */
     /* RESTORE_*: */
     bool empty;     /* proven empty run: "no checkpoint" is the answer (restore_done is set too) */
     bool fell_back; /* id is older than what was asked for */

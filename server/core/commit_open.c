@@ -80,13 +80,13 @@ static bool grant_is_allowed(struct step *step)
             return false;
         }
     }
-    if (parent.term == 0 || state_commit_find(state, parent) != NULL) {
+    /* One that was forgotten since it was restored will do: what came of it is in memory. */
+    if (parent.term == 0 || commit_any(state, parent) != NULL) {
         return true;
     }
     step_fail(step, CAIRN_E_NOT_FOUND,
-              "the parent checkpoint %" PRIu64 "@%" PRIu64 " %s; restore again", parent.step,
-              parent.term,
-              commit_any(state, parent) != NULL ? "was forgotten" : "was never committed");
+              "the parent checkpoint %" PRIu64 "@%" PRIu64 " was never committed; restore again",
+              parent.step, parent.term);
     return false;
 }
 
@@ -151,6 +151,11 @@ static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent
     step_guard_as_read(step, key, dead != NULL ? dead->raw : (struct record_value){0});
     if (dead != NULL) {
         step_remove(step, key);
+    }
+    if (step->event->persist_ms > 0) {
+        step->day.timed_saves++;
+        step->day.blocked_ms += step->event->blocked_ms;
+        step->day.persist_ms += step->event->persist_ms;
     }
     step->ret->id = id;
     step->ret->state = SAVE_OPEN;

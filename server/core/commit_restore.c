@@ -62,6 +62,18 @@ static void remove_reports(struct step *step, const struct state_restore *sessio
     }
 }
 
+void session_expire(struct step *step, const struct state_restore *session, const char *reason)
+{
+    struct entry_restore entry = session->entry;
+    entry.state = RESTORE_FAILED;
+    entry.code = CAIRN_E_TIMED_OUT;
+    reason_set(entry.reason, reason);
+    session_guard(step, session);
+    session_put(step, &session->token, session->ordinal, &entry);
+    remove_reports(step, session);
+    step->day.restores_failed++;
+}
+
 static bool world_agrees(struct step *step, const struct entry_restore *entry)
 {
     if (step->event->world_size != entry->world_size) {
@@ -225,7 +237,8 @@ void on_restore_begin(struct step *step)
                                   .allow_older = event->allow_older,
                                   .newest_term = state->newest_term,
                                   .try_count = 1,
-                                  .state = RESTORE_RUNNING};
+                                  .state = RESTORE_RUNNING,
+                                  .cycle = state->gc.cycle};
     if (!resolve(step, &entry)) {
         return;
     }
@@ -270,6 +283,8 @@ static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
         entry->code = 0;
         entry->id = older->entry.id;
         entry->try_count++;
+        entry->cycle = step->state->gc.cycle;
+        step_guard_head(step); /* that it is not forgotten: its lease begins here */
     } else if (is_damage(event->code) && entry->allow_older) {
         char tried[160];
         ancestors_damaged(step->state, entry->first, sizeof(tried), tried);
@@ -283,53 +298,100 @@ static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
     reason_set(entry->reason, text);
 }
 
-/* How many ranks have reported OK on the current try, this event's included; ret_mine: this one
- * before. */
-static uint32_t count_ok(const struct step *step, const struct state_restore *session,
-                         const struct state_report **ret_mine)
+/* The ranks of the event. */
+struct reporters {
+    size_t count;
+    const uint32_t *ranks;
+};
+
+static struct reporters reporters_of(const struct event *event)
+{
+    bool batch = event->rank_count > 0;
+    return (struct reporters){batch ? event->rank_count : 1, batch ? event->ranks : &event->rank};
+}
+
+/* By rank: is its report on the current try there? NULL: no memory. */
+static bool *came_map(struct step *step, const struct state_restore *session)
 {
     size_t count;
     const struct state_report *reports = reports_of(step->state, session, &count);
-    uint32_t ok_count = 0;
-    bool mine = false;
-    for (size_t i = 0; i < count; i++) {
-        bool same = reports[i].rank == step->event->rank;
-        *ret_mine = same ? &reports[i] : *ret_mine;
-        mine = mine || (same && !reports[i].orphan);
-        ok_count += !reports[i].orphan;
+    bool *came = scratch_array(step->scratch, session->entry.world_size, sizeof(*came));
+    for (size_t i = 0; came != NULL && i < count; i++) {
+        if (!reports[i].orphan && reports[i].rank < session->entry.world_size) {
+            came[reports[i].rank] = true;
+        }
     }
-    return mine ? ok_count : ok_count + 1;
+    return came;
+}
+
+static void put_report(struct step *step, uint32_t rank, uint32_t try_count)
+{
+    struct entry_report report = {.try_count = try_count};
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    key_report(&step->event->token, step->event->ordinal, rank, key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_report_encode(&report, &buf);
+    step_put(step, key, &buf);
+}
+
+/* All have reported OK on this try. */
+static void end_session(struct step *step, const struct state_restore *session)
+{
+    struct entry_restore entry = session->entry;
+    entry.state = RESTORE_OK;
+    step->day.restores++;
+    session_guard(step, session);
+    session_put(step, &session->token, session->ordinal, &entry);
+    remove_reports(step, session);
+    answer_session(step, &entry);
 }
 
 static void report_ok(struct step *step, const struct state_restore *session)
 {
-    const struct event *event = step->event;
-    const struct state_report *mine = NULL;
-    uint32_t ok_count = count_ok(step, session, &mine);
-    struct entry_restore entry = session->entry;
-    char key[ENTRY_KEY_MAX];
-    if (ok_count == entry.world_size) {
-        entry.state = RESTORE_OK;
-        session_guard(step, session);
-        session_put(step, &session->token, session->ordinal, &entry);
-        remove_reports(step, session);
-        answer_session(step, &entry);
+    struct reporters reporters = reporters_of(step->event);
+    bool *came = came_map(step, session);
+    uint32_t fresh_count = 0, *fresh = scratch_array(step->scratch, reporters.count, sizeof *fresh);
+    if (came == NULL || fresh == NULL) {
+        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for %zu reports of a restore",
+                  reporters.count);
         return;
     }
-    answer_session(step, &entry);
-    if (mine != NULL && !mine->orphan) {
+    for (size_t i = 0; i < reporters.count; i++) {
+        if (!came[reporters.ranks[i]]) {
+            came[reporters.ranks[i]] = true;
+            fresh[fresh_count++] = reporters.ranks[i];
+        }
+    }
+    if (state_report_count(step->state, session) + fresh_count == session->entry.world_size) {
+        end_session(step, session);
+        return;
+    }
+    answer_session(step, &session->entry);
+    if (fresh_count == 0) {
         char missing[160] = "";
         state_missing_reports(step->state, session, sizeof(missing), missing);
         step_fail(step, CAIRN_E_AGAIN, "the restore waits for %s", missing);
         return;
     }
-    struct entry_report report = {.try_count = entry.try_count};
-    struct buf buf;
     session_guard(step, session); /* a report that stands is an older try's, or the same */
-    key_report(&event->token, event->ordinal, event->rank, key);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_report_encode(&report, &buf);
-    step_put(step, key, &buf);
+    for (uint32_t i = 0; i < fresh_count; i++) {
+        put_report(step, fresh[i], session->entry.try_count);
+    }
+}
+
+static bool are_ranks(struct step *step, uint32_t world_size)
+{
+    struct reporters reporters = reporters_of(step->event);
+    for (size_t i = 0; i < reporters.count; i++) {
+        if (reporters.ranks[i] >= world_size) {
+            step_fail(step, CAIRN_E_INVALID,
+                      "rank %" PRIu32 " is not below its world size of %" PRIu32,
+                      reporters.ranks[i], world_size);
+            return false;
+        }
+    }
+    return true;
 }
 
 void on_restore_report(struct step *step)
@@ -345,9 +407,7 @@ void on_restore_report(struct step *step)
     if (!world_agrees(step, &session->entry)) {
         return;
     }
-    if (event->rank >= session->entry.world_size) {
-        step_fail(step, CAIRN_E_INVALID, "rank %" PRIu32 " is not below its world size of %" PRIu32,
-                  event->rank, session->entry.world_size);
+    if (!are_ranks(step, session->entry.world_size)) {
         return;
     }
     if (session->entry.state != RESTORE_RUNNING || !ckpt_id_equal(event->id, session->entry.id)) {
@@ -362,6 +422,7 @@ void on_restore_report(struct step *step)
     struct entry_restore entry = session->entry;
     session_guard(step, session);
     fall_back_or_fail(step, &entry);
+    step->day.restores_failed += entry.state == RESTORE_FAILED;
     session_put(step, &session->token, session->ordinal, &entry);
     remove_reports(step, session);
     answer_session(step, &entry);

@@ -196,6 +196,7 @@ void step_end_open(struct step *step, const struct state_open *open, int code, c
     if (code == 0) {
         return;
     }
+    step->day.saves_aborted++;
     struct entry_dead dead = {.open_id = open->entry.open_id, .code = code};
     reason_set(dead.reason, reason);
     struct buf buf;
@@ -229,27 +230,47 @@ void step_sweep(struct step *step)
     }
 }
 
-uint64_t step_append(struct step *step, struct entry_chain *entry)
+/* The head as it will be: one change, however much is appended. */
+static void step_put_head(struct step *step)
 {
-    const struct run_state *state = step->state;
+    struct record_update *update = &step->ret->update;
     char key[ENTRY_KEY_MAX];
     struct buf buf;
-    entry->seq = state->head.seq + 1;
-    entry->previous = state->head.sha256; /* zero while the chain is empty */
+    key_head(key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_head_encode(&step->head, &buf);
+    step_put(step, key, &buf);
+    if (step->ret->code != 0) {
+        return;
+    }
+    if (step->head_change == 0) {
+        step->head_change = update->change_count;
+    } else {
+        update->changes[step->head_change - 1].value =
+            update->changes[--update->change_count].value;
+    }
+}
+
+uint64_t step_append(struct step *step, struct entry_chain *entry)
+{
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    if (step->head_change == 0) {
+        step->head = step->state->head;
+        step_guard_head(step);
+    }
+    entry->seq = step->head.seq + 1;
+    entry->previous = step->head.sha256; /* zero while the chain is empty */
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_chain_encode(entry, &buf);
-    struct entry_head head = {.seq = entry->seq};
+    step->head.seq = entry->seq;
     if (buf_status(&buf) == 0) {
-        head.sha256 = sha256(buf.bytes, buf.data);
+        step->head.sha256 = sha256(buf.bytes, buf.data);
     }
     key_chain(entry->seq, key);
-    step_guard_head(step);
     step_guard_absent(step, key);
     step_put(step, key, &buf);
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_head_encode(&head, &buf);
-    key_head(key);
-    step_put(step, key, &buf);
+    step_put_head(step);
     return entry->seq;
 }
 

@@ -23,6 +23,9 @@ struct step {
     struct scratch *scratch;
     struct verdict *ret;
     size_t guard_cap, change_cap, removal_count;
+    struct entry_day day;   /* what this step adds to its day's counts */
+    size_t head_change;     /* index + 1 among the changes; 0: nothing was appended yet */
+    struct entry_head head; /* behind what was appended */
 };
 
 /* --- the update; after a failure (out of scratch, too large) ret->code is set and the rest is
@@ -45,7 +48,8 @@ void step_create_run(struct step *step);
 void step_end_open(struct step *step, const struct state_open *open, int code, const char *reason);
 /* Removes what races left behind: opens of fenced terms, seals and reports of what is gone. */
 void step_sweep(struct step *step);
-/* Appends to the chain: fills seq and previous, raises the head. Returns the seq. */
+/* Appends to the chain: fills seq and previous, raises the head. Returns the seq. May be repeated.
+ */
 uint64_t step_append(struct step *step, struct entry_chain *entry);
 /* Lowers the health of a commit; a better one than it has is not taken. */
 void step_lower_health(struct step *step, const struct state_commit *commit, enum health health,
@@ -55,6 +59,10 @@ void step_lower_health(struct step *step, const struct state_commit *commit, enu
  * changes nothing. The note's version afterwards. */
 uint64_t step_put_note(struct step *step, uint64_t seq, const struct state_commit *commit,
                        const struct note_change *change);
+
+/* commit_day.c: writes step->day into the day of the event's wall time, guarded as read. Last of
+ * all, and nothing when there is nothing to count. */
+void step_put_day(struct step *step);
 
 /* As much of a text as an entry holds, cut between characters. */
 void reason_set(char ret[ENTRY_REASON_BYTES], const char *text);
@@ -94,6 +102,11 @@ void ancestors_damaged(const struct run_state *state, struct ckpt_id from, size_
 const struct state_commit *lineage_newest(const struct run_state *state);
 void lineage_mark(struct run_state *state);
 
+/* --- restore sessions, for garbage collection --- */
+
+/* A session that nobody ends: over, so that it holds no checkpoint. */
+void session_expire(struct step *step, const struct state_restore *session, const char *reason);
+
 /* --- the transitions, one file each group --- */
 void on_create(struct step *step);
 void on_open(struct step *step);
@@ -105,5 +118,10 @@ void on_restore_begin(struct step *step);
 void on_restore_report(struct step *step);
 void on_health(struct step *step);
 void on_annotate(struct step *step);
+void on_forget(struct step *step);
+void on_undelete(struct step *step);
+void on_pin(struct step *step);
+void on_gc_cycle(struct step *step);
+void on_reclaim(struct step *step);
 
 #endif

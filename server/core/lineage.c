@@ -48,7 +48,8 @@ const struct state_commit *state_commit_find(const struct run_state *state, stru
 
 const struct state_commit *state_commit_known(const struct run_state *state, struct ckpt_id id)
 {
-    return commit_any(state, id);
+    const struct state_commit *commit = commit_any(state, id);
+    return commit != NULL && !commit->reclaimed ? commit : NULL;
 }
 
 const struct state_open *state_open_find(const struct run_state *state, struct ckpt_id id)
@@ -422,6 +423,17 @@ void state_missing_ranks(const struct run_state *state, struct ckpt_id id, size_
     rank_list_end(&list, open->world_size);
 }
 
+uint32_t state_report_count(const struct run_state *state, const struct state_restore *session)
+{
+    size_t count;
+    const struct state_report *reports = reports_of(state, session, &count);
+    uint32_t came = 0;
+    for (size_t i = 0; i < count; i++) {
+        came += reports[i].orphan ? 0 : 1;
+    }
+    return came;
+}
+
 void state_missing_reports(const struct run_state *state, const struct state_restore *session,
                            size_t bytes, char *ret)
 {
@@ -431,10 +443,7 @@ void state_missing_reports(const struct run_state *state, const struct state_res
     }
     size_t count, at = 0;
     const struct state_report *reports = reports_of(state, session, &count);
-    uint32_t came = 0;
-    for (size_t i = 0; i < count; i++) {
-        came += reports[i].orphan ? 0 : 1;
-    }
+    uint32_t came = state_report_count(state, session);
     rank_list_text(&list, came + 1 == session->entry.world_size ? "rank " : "ranks ");
     for (uint32_t rank = 0; rank < session->entry.world_size; rank++) {
         while (at < count && reports[at].rank < rank) {

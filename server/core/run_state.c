@@ -14,12 +14,6 @@
 #include "base/check.h"
 #include "core_private.h"
 
-struct mark { /* a chain entry that is about a commit */
-    uint32_t kind;
-    uint64_t seq;
-    struct ckpt_id id;
-};
-
 struct health_mark {
     uint64_t seq;
     struct entry_health entry;
@@ -40,7 +34,7 @@ struct loader {
     uint64_t chain_seq;
     struct sha256 chain_sha256; /* of the chain entry before */
     size_t mark_count, health_count, note_count;
-    struct mark *marks;
+    struct entry_chain *marks; /* chain entries that are about commits */
     struct health_mark *healths;
     struct note_mark *notes;
 };
@@ -126,13 +120,14 @@ static int load_count(struct loader *loader, const struct record *record)
     state->deads = scratch_array(scratch, counts[ENTRY_DEAD] + 1, sizeof(*state->deads));
     state->restores = scratch_array(scratch, counts[ENTRY_RESTORE] + 1, sizeof(*state->restores));
     state->reports = scratch_array(scratch, counts[ENTRY_REPORT] + 1, sizeof(*state->reports));
+    state->days = scratch_array(scratch, counts[ENTRY_DAY] + 1, sizeof(*state->days));
     loader->marks = scratch_array(scratch, counts[ENTRY_CHAIN] + 1, sizeof(*loader->marks));
     loader->healths = scratch_array(scratch, counts[ENTRY_HEALTH] + 1, sizeof(*loader->healths));
     loader->notes = scratch_array(scratch, counts[ENTRY_NOTE] + 1, sizeof(*loader->notes));
     bool whole = state->terms != NULL && state->opens != NULL && state->seals != NULL &&
                  state->commits != NULL && state->by_id != NULL && state->deads != NULL &&
-                 state->restores != NULL && state->reports != NULL && loader->marks != NULL &&
-                 loader->healths != NULL && loader->notes != NULL;
+                 state->restores != NULL && state->reports != NULL && state->days != NULL &&
+                 loader->marks != NULL && loader->healths != NULL && loader->notes != NULL;
     return whole ? 0 : no_memory(loader);
 }
 
@@ -171,8 +166,7 @@ static int load_chain(struct loader *loader, const struct entry_key *key, struct
         state->commits[state->commit_count++] =
             (struct state_commit){.entry = entry, .health_reason = ""};
     } else {
-        loader->marks[loader->mark_count++] =
-            (struct mark){.kind = entry.kind, .seq = entry.seq, .id = entry.id};
+        loader->marks[loader->mark_count++] = entry;
     }
     return 0;
 }
@@ -190,6 +184,13 @@ static int load_head_or_info(struct loader *loader, bool head, struct record_val
     }
     return status != 0 ? status
                        : copy_raw(loader, value, head ? &state->head_raw : &state->info_raw);
+}
+
+static int load_gc(struct loader *loader, struct record_value value)
+{
+    struct run_state *state = &loader->state;
+    int status = entry_gc_decode(value, loader->scratch, &state->gc, loader->diag);
+    return status != 0 ? status : copy_raw(loader, value, &state->gc_raw);
 }
 
 static int load_save_entry(struct loader *loader, const struct entry_key *key,
@@ -246,6 +247,11 @@ static int load_other_entry(struct loader *loader, const struct entry_key *key,
         *note = (struct note_mark){.seq = key->seq, .raw = raw};
         return entry_note_decode(value, scratch, &note->entry, diag);
     }
+    if (key->kind == ENTRY_DAY) {
+        struct state_day *day = &state->days[state->day_count++];
+        *day = (struct state_day){.day = key->seq, .raw = raw};
+        return entry_day_decode(value, scratch, &day->entry, diag);
+    }
     if (key->kind == ENTRY_RESTORE) {
         struct state_restore *restore = &state->restores[state->restore_count++];
         *restore = (struct state_restore){.token = key->token, .ordinal = key->ordinal, .raw = raw};
@@ -272,6 +278,8 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
     case ENTRY_INFO:
     case ENTRY_HEAD:
         return load_head_or_info(loader, key.kind == ENTRY_HEAD, value);
+    case ENTRY_GC:
+        return load_gc(loader, value);
     case ENTRY_CHAIN:
         return load_chain(loader, &key, value);
     case ENTRY_OPEN:
@@ -283,6 +291,7 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
     case ENTRY_RESTORE:
     case ENTRY_REPORT:
     case ENTRY_NOTE:
+    case ENTRY_DAY:
         return load_other_entry(loader, &key, value);
     case ENTRY_UNKNOWN:
         return 0; /* a newer version's: kept, not touched */
@@ -315,20 +324,60 @@ static int compare_by_id(const void *a, const void *b)
     return ckpt_id_compare((*left)->entry.id, (*right)->entry.id);
 }
 
-static int apply_mark(struct loader *loader, const struct mark *mark)
+/* What a chain entry says of one commit; false: that cannot be. */
+static bool mark_fits(struct state_commit *commit, const struct entry_chain *mark)
 {
-    struct state_commit *commit = commit_any(&loader->state, mark->id);
-    if (commit == NULL || commit->entry.seq > mark->seq) {
-        return damaged(loader, "a chain entry is about a checkpoint that was never committed, at",
-                       mark->seq);
+    bool fits = false;
+    switch ((enum chain_kind)mark->kind) {
+    case CHAIN_FORGET:
+        fits = !commit->forgotten && !commit->pinned;
+        commit->forgotten = true;
+        commit->forgotten_cycle = mark->cycle;
+        commit->mark = mark;
+        break;
+    case CHAIN_UNDELETE:
+        fits = commit->forgotten && !commit->reclaimed;
+        commit->forgotten = false;
+        commit->mark = mark;
+        break;
+    case CHAIN_RECLAIM:
+        fits = commit->forgotten && !commit->reclaimed;
+        commit->reclaimed = true;
+        commit->reclaimed_wall_ns = mark->wall_ns;
+        break;
+    case CHAIN_PIN:
+        fits = !commit->forgotten && !commit->pinned;
+        commit->pinned = true;
+        commit->pin_mark = mark;
+        break;
+    case CHAIN_UNPIN:
+        fits = commit->pinned;
+        commit->pinned = false;
+        commit->pin_mark = mark;
+        break;
+    case CHAIN_COMMIT:
+        break;
     }
-    bool forgets = mark->kind == CHAIN_FORGET;
-    if (commit->forgotten == forgets) {
-        return damaged(loader, "a chain entry forgets twice, or brings back what is there, at",
-                       mark->seq);
-    }
-    if (mark->kind != CHAIN_RECLAIM) {
-        commit->forgotten = forgets;
+    return fits;
+}
+
+static int apply_mark(struct loader *loader, const struct entry_chain *mark)
+{
+    const struct ckpt_id *ids = mark->id_count > 0 ? mark->ids : &mark->id;
+    size_t count = mark->id_count > 0 ? mark->id_count : 1;
+    for (size_t i = 0; i < count; i++) {
+        struct state_commit *commit = commit_any(&loader->state, ids[i]);
+        if (commit == NULL || commit->entry.seq > mark->seq) {
+            return damaged(loader,
+                           "a chain entry is about a checkpoint that was never committed, at",
+                           mark->seq);
+        }
+        if (!mark_fits(commit, mark)) {
+            return damaged(loader,
+                           "a chain entry forgets, brings back, reclaims or pins what is so "
+                           "already, at",
+                           mark->seq);
+        }
     }
     return 0;
 }

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "daemon/config_retention.h"
 #include "daemon/config_value.h"
 #include "env/net.h"
 #include "hash/hash.h"
@@ -163,6 +164,26 @@ static char *read_line(char *text, int size, void *stream)
     return got;
 }
 
+static int add_quota(struct config *config, const char *project, const char *value,
+                     struct diag *diag)
+{
+    struct quota_table *table = &config->quotas;
+    struct quota quota;
+    int status = value_quota(project, value, &quota, diag);
+    for (size_t i = 0; status == 0 && i < table->count; i++) {
+        if (strcmp(table->quotas[i].project, project) == 0) {
+            status = diag_set(diag, CAIRN_E_CONFIG, "'%s' in [quota] is set twice", project);
+        }
+    }
+    if (status == 0 && table->count == QUOTAS_MAX) {
+        status = diag_set(diag, CAIRN_E_CONFIG, "more than %d rows in [quota]", QUOTAS_MAX);
+    }
+    if (status == 0) {
+        table->quotas[table->count++] = quota;
+    }
+    return status;
+}
+
 static int on_value(void *user, const char *section, const char *name, const char *value)
 {
     struct reading *reading = user;
@@ -171,7 +192,12 @@ static int on_value(void *user, const char *section, const char *name, const cha
     if (reading->diag->code != 0) {
         return 0;
     }
-    if (!key) {
+    if (strcmp(section, "quota") == 0) {
+        err_ignore(add_quota(reading->config, name, value, &why)); /* reported below */
+    } else if (!key && config_is_retention(section)) {
+        err_ignore(config_add_retention(&reading->config->retention, section, name, value,
+                                        &why)); /* reported below */
+    } else if (!key) {
         char flag[256];
         snprintf(flag, sizeof(flag), "%s-%s", section, name);
         const struct key *near = nearest(flag);
@@ -300,6 +326,8 @@ int config_check(const struct config *config, struct diag *diag)
         return diag_set(diag, CAIRN_E_CONFIG, "[listen]: set unix or tcp, or nobody can come in");
     }
     int status = check_tls(config, diag);
+    status = status != 0 ? status
+                         : config_check_retention(&config->retention, config->retention_ms, diag);
     status = status != 0 ? status : check_numbers(config, diag);
     return status != 0 ? status : check_words(config, diag);
 }
@@ -344,6 +372,14 @@ void config_print(const struct config *config, FILE *out)
         print_value(config, &keys[i], out);
         fputc('\n', out);
     }
+    fprintf(out, "\n[quota]\n# PROJECT = BYTES, N checkpoints: no save is opened while the project "
+                 "holds as much; * is for each project without a row\n");
+    for (size_t i = 0; i < config->quotas.count; i++) {
+        char text[96];
+        value_format_quota(&config->quotas.quotas[i], sizeof(text), text);
+        fprintf(out, "%s = %s\n", config->quotas.quotas[i].project, text);
+    }
+    config_print_retention(&config->retention, out);
 }
 
 void config_usage(FILE *out)

@@ -7,6 +7,8 @@
 #define CAIRN_DAEMON_CONFIG_H
 
 #include "base/diag.h"
+#include "run/run_retain.h"
+#include "run/run_usage.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,6 +26,8 @@ struct config {
 #define CONF(section, key, kind, field, value, help) CONFIG_FIELD_##kind(field)
 #include "config.def"
 #undef CONF
+    struct retain_table retention; /* sections [retention], [retention "project/pattern"] */
+    struct quota_table quotas;     /* section [quota]: a project or * = its limits; no flags */
 };
 
 void config_defaults(struct config *config);

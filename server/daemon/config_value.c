@@ -116,3 +116,73 @@ void value_format_duration(uint64_t value_ms, size_t bytes, char *ret)
 {
     format(value_ms, time_units, ARRAY_LEN(time_units), ret, bytes);
 }
+
+/* One limit between two commas: bytes, or "N checkpoints". */
+static int take_limit(const char *text, struct quota *io, struct diag *diag)
+{
+    char number[40];
+    size_t bytes = strcspn(text, " ");
+    const char *unit = text + bytes + strspn(text + bytes, " ");
+    if (bytes == 0 || bytes >= sizeof(number)) {
+        return diag_set(diag, CAIRN_E_CONFIG, "'%s' is no limit", text);
+    }
+    memcpy(number, text, bytes);
+    number[bytes] = '\0';
+    bool counts = strcmp(unit, "checkpoints") == 0;
+    uint64_t *limit = counts ? &io->checkpoints : &io->bytes;
+    if (*limit != 0) {
+        return diag_set(diag, CAIRN_E_CONFIG, "two limits of %s", counts ? "checkpoints" : "bytes");
+    }
+    if (counts) {
+        return value_count(number, 1, limit, diag);
+    }
+    int status = value_bytes(text, limit, diag);
+    if (status == 0 && *limit == 0) {
+        status = diag_set(diag, CAIRN_E_CONFIG, "a limit of no bytes");
+    }
+    return status;
+}
+
+int value_quota(const char *project, const char *text, struct quota *ret, struct diag *diag)
+{
+    struct quota quota = {.bytes = 0};
+    struct run_name name;
+    char copy[128], *rest = copy;
+    if (strcmp(project, "*") != 0 && run_name_set(project, "any", &name, diag) != 0) {
+        diag_add(diag, "a project, or *, is wanted");
+        return CAIRN_E_CONFIG;
+    }
+    size_t bytes = strlen(text) + 1;
+    int status = bytes <= sizeof(copy) ? 0 : CAIRN_E_CONFIG;
+    if (status == 0) {
+        memcpy(copy, text, bytes);
+    }
+    while (status == 0 && rest) {
+        char *item = strsep(&rest, ",");
+        item += strspn(item, " ");
+        for (size_t n = strlen(item); n > 0 && item[n - 1] == ' '; n--) {
+            item[n - 1] = '\0';
+        }
+        status = take_limit(item, &quota, diag);
+    }
+    if (status != 0) {
+        diag_add(diag, "[quota] %s: write 2TiB, or 1000 checkpoints, or 2TiB, 1000 checkpoints",
+                 project);
+        return CAIRN_E_CONFIG;
+    }
+    snprintf(quota.project, sizeof(quota.project), "%s", project);
+    *ret = quota;
+    return 0;
+}
+
+void value_format_quota(const struct quota *quota, size_t bytes, char *ret)
+{
+    char limit[40] = "", count[40] = "";
+    if (quota->bytes != 0) {
+        value_format_bytes(quota->bytes, sizeof(limit), limit);
+    }
+    if (quota->checkpoints != 0) {
+        snprintf(count, sizeof(count), "%" PRIu64 " checkpoints", quota->checkpoints);
+    }
+    snprintf(ret, bytes, "%s%s%s", limit, limit[0] && count[0] ? ", " : "", count);
+}

@@ -6,6 +6,7 @@
 #define CAIRN_DAEMON_CONFIG_VALUE_H
 
 #include "base/diag.h"
+#include "run/run_usage.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,8 +17,12 @@ int MUST_USE value_duration_ms(const char *text, uint64_t *ret, struct diag *dia
 int MUST_USE value_count(const char *text, uint64_t least, uint64_t *ret, struct diag *diag);
 int MUST_USE value_bool(const char *text, bool *ret, struct diag *diag);
 int MUST_USE value_text(const char *text, size_t bytes, char *ret, struct diag *diag);
+/* A project's row of [quota]: "2TiB", "1000 checkpoints", or both with a comma. */
+int MUST_USE value_quota(const char *project, const char *text, struct quota *ret,
+                         struct diag *diag);
 /* The other way: "128MiB", "10s". */
 void value_format_bytes(uint64_t value, size_t bytes, char *ret);
+void value_format_quota(const struct quota *quota, size_t bytes, char *ret);
 void value_format_duration(uint64_t value_ms, size_t bytes, char *ret);
 
 #endif

@@ -6,9 +6,12 @@
  */
 #include "daemon/daemon.h"
 
+#include "base/check.h"
 #include "base/log.h"
 #include "daemon/listeners.h"
+#include "daemon/upkeep.h"
 #include "hash/hash.h"
+#include "pipeline/encode_kit.h"
 #include "session/server.h"
 #include "store/open/store_open.h"
 
@@ -33,8 +36,11 @@ struct daemon {
     struct store *store;
     struct catalog *catalog;
     struct server *server;
+    struct retain *retain;
+    struct upkeep *upkeep;
     struct listeners *listeners;
     bool stopping, hurried;
+    uint64_t grace_ms;
     int status;
     struct diag diag;
 };
@@ -59,17 +65,31 @@ static void on_catalog_closed(void *user)
 static void on_server_stopped(void *user)
 {
     struct daemon *daemon = user;
+    CHECK(!daemon->upkeep);
     server_free(daemon->server);
     daemon->server = NULL;
     catalog_close(daemon->catalog, on_catalog_closed, daemon);
 }
 
+/* Scrub and gc end first: open saves have the disk for themselves. */
+static void on_upkeep_closed(void *user)
+{
+    struct daemon *daemon = user;
+    daemon->upkeep = NULL;
+    server_stop(daemon->server, daemon->hurried ? 0 : daemon->grace_ms, on_server_stopped, daemon);
+}
+
 static void stop(struct daemon *daemon, uint64_t grace_ms)
 {
     daemon->stopping = true;
+    retain_free(daemon->retain);
+    daemon->retain = NULL;
+    daemon->grace_ms = grace_ms;
     listeners_free(daemon->listeners);
     daemon->listeners = NULL;
-    if (daemon->server) {
+    if (daemon->upkeep) {
+        upkeep_close(daemon->upkeep, on_upkeep_closed, daemon);
+    } else if (daemon->server) {
         server_stop(daemon->server, grace_ms, on_server_stopped, daemon);
     } else {
         catalog_close(daemon->catalog, on_catalog_closed, daemon);
@@ -82,7 +102,9 @@ static void on_signal(void *user, int signum)
     if (daemon->stopping && !daemon->hurried && daemon->server) {
         daemon->hurried = true;
         LOG(LOG_WARN, "daemon", "second signal: open saves are cut off", li("signal", signum));
-        server_stop(daemon->server, 0, on_server_stopped, daemon);
+        if (!daemon->upkeep) {
+            server_stop(daemon->server, 0, on_server_stopped, daemon);
+        }
         return;
     }
     if (!daemon->stopping) {
@@ -122,6 +144,40 @@ static void notify_ready(void)
 /* --- the beginning, from bottom to top
  * ------------------------------------------------------------------------------ */
 
+static uint32_t encode_lanes(const struct config *config)
+{
+    uint64_t lanes = config->encode_bytes / encode_kit_lane_bytes();
+    return (uint32_t)min_u64(lanes, min_u64(config->verify_threads, KIT_ENCODERS));
+}
+
+static void on_retained(void *user, const struct run_name *run, int status, const struct diag *diag,
+                        size_t forgotten)
+{
+    char name[RUN_NAME_TEXT_MAX] = "";
+    (void)user;
+    if (run) {
+        run_name_format(run, name);
+    }
+    if (status != 0) {
+        LOG(LOG_WARN, "retention", "nothing is forgotten", ls("run", name),
+            ls("err", diag_text(diag, status)));
+    } else if (forgotten > 0) {
+        LOG(LOG_INFO, "retention", "forgotten by policy", ls("run", name),
+            lu("checkpoints", forgotten));
+    }
+}
+
+static int start_retention(struct daemon *daemon)
+{
+    struct retain_options options = {.loop = daemon->loop,
+                                     .catalog = daemon->catalog,
+                                     .table = &daemon->config->retention,
+                                     .interval_ms = daemon->config->retention_ms,
+                                     .report = on_retained,
+                                     .user = daemon};
+    return options.interval_ms > 0 ? retain_new(&options, &daemon->retain) : 0;
+}
+
 static int start_server(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
@@ -136,8 +192,20 @@ static int start_server(struct daemon *daemon)
                                      .grant_idle_ms = (uint32_t)config->grant_idle_ms,
                                      .rank_grace_ms = (uint32_t)config->rank_grace_ms,
                                      .part_bytes_total = config->part_bytes,
+                                     .quotas = &config->quotas,
+                                     .encode_lanes = encode_lanes(config),
                                      .agent = "cairnd " CAIRN_VERSION};
     int status = server_new(&options, &daemon->server, &daemon->diag);
+    if (status != 0) {
+        return status;
+    }
+    struct upkeep_options upkeep = {.loop = daemon->loop,
+                                    .catalog = daemon->catalog,
+                                    .pool = daemon->verify_pool,
+                                    .server = daemon->server,
+                                    .config = config};
+    status =
+        daemon->store->caps.read_only ? 0 : upkeep_new(&upkeep, &daemon->upkeep, &daemon->diag);
     if (status != 0) {
         return status;
     }
@@ -156,6 +224,7 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
         err_ignore(diag_copy(&daemon->diag, diag)); /* returned as the daemon's status */
     } else {
         status = start_server(daemon);
+        status = status != 0 ? status : start_retention(daemon);
     }
     daemon->status = status;
     if (status != 0) {

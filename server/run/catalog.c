@@ -41,6 +41,7 @@ int catalog_new(struct loop *loop, struct store *store, const struct catalog_opt
     docs_init(&catalog->docs, options->cache_bytes ? options->cache_bytes : MIB(64),
               options->upload_bytes ? options->upload_bytes : MIB(64));
     catalog->post.cb = on_post;
+    catalog_look_init(catalog);
     catalog->req = (struct store_req){
         .op = STORE_LIST_RUNS, .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_listed};
     *ret = catalog;
@@ -154,16 +155,28 @@ int catalog_names(struct catalog *catalog, struct run_name **ret, size_t *ret_co
     return 0;
 }
 
+bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool load)
+{
+    struct run *run = run_find_or_add(catalog, name);
+
+    if (!run) {
+        return false;
+    }
+    if (load && !run->held) {
+        run->want_load = true;
+        run_kick(run);
+    }
+    run->held = true;
+    return true;
+}
+
 static void on_listed(struct store_req *req)
 {
     struct catalog *catalog = container_of(req, struct catalog, req);
     int status = req->status;
 
     for (size_t i = 0; status == 0 && i < req->ret_count; i++) {
-        struct run *run = run_find_or_add(catalog, &req->ret_runs[i]);
-        if (run) {
-            run->held = true;
-        } else {
+        if (!catalog_hold_run(catalog, &req->ret_runs[i], false)) {
             status =
                 diag_set(&req->diag, CAIRN_E_NO_MEMORY, "out of memory with %zu runs listed", i);
         }
@@ -178,6 +191,7 @@ static void on_listed(struct store_req *req)
     req->ret_runs = NULL;
     catalog->options.ready(catalog->options.user, status, status ? &req->diag : NULL);
     if (status == 0) {
+        catalog_look_start(catalog);
         sweep(catalog);
     }
     catalog_drop(catalog);
@@ -224,6 +238,7 @@ void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user
     catalog->closed = done;
     catalog->closed_user = user;
     catalog_hold(catalog);
+    catalog_look_close(catalog);
     for (size_t i = 0; i < catalog->run_count; i++) {
         run_kick(catalog->runs[i]); /* the driver sees closing, and answers what waits */
     }

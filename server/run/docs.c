@@ -246,6 +246,7 @@ static void doc_fetch(struct doc *doc)
                                   .name = doc->key.name,
                                   .run = doc->key.name.run,
                                   .deadline_ms = RUN_STORE_DEADLINE_MS,
+                                  .from_medium = doc->fresh,
                                   .done = on_fetched};
     store_submit(catalog->store, &doc->req);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The driver of a run. One turn: read the record if the copy is not fresh, tell who waits, then
- * take events from the queue, one at a time (or all queued seals of one save), through
+ * take events from the queue, one at a time (or a batch of seals or reports: batching.c), through
  * commit_step() and, where that says so, one guarded update to the store.
  *
  *      queue --> current --step--> answer
@@ -23,6 +23,7 @@
 static void on_post(struct post *post);
 static void on_retry(struct timer *timer);
 static void on_poll(struct timer *timer);
+static void on_gap(struct timer *timer);
 static void on_loaded(struct store_req *req);
 static void on_updated(struct store_req *req);
 static void turn(struct run *run);
@@ -45,6 +46,7 @@ int run_new(struct catalog *catalog, const struct run_name *name, struct run **r
     run->post.cb = on_post;
     timer_init(&run->retry, catalog->loop, on_retry);
     timer_init(&run->poll, catalog->loop, on_poll);
+    timer_init(&run->gap, catalog->loop, on_gap);
     list_init(&run->queue);
     list_init(&run->current);
     list_init(&run->waiting);
@@ -65,6 +67,7 @@ void run_free(struct run *run)
     CHECK(list_is_empty(&run->tracks));
     timer_stop(&run->retry);
     timer_stop(&run->poll);
+    timer_stop(&run->gap);
     record_free(run->record);
     scratch_fini(&run->scratch);
     scratch_fini(&run->step_scratch);
@@ -121,6 +124,7 @@ static void on_poll(struct timer *timer)
 {
     struct run *run = container_of(timer, struct run, poll);
 
+    run->poll_next_ms = min_u64(2 * run->poll_next_ms, run->catalog->options.poll_ms);
     run->loaded = run->loaded && run->busy; /* an update on its way reads its own outcome */
     run->want_load = true;
     run_kick(run);
@@ -152,6 +156,9 @@ static void event_complete(struct run *run, struct event *event)
     }
     if (event->kind == EVENT_OPEN && !run->catalog->store->caps.redundant) {
         event->full_every = options->full_every;
+    }
+    if (event->kind == EVENT_FORGET) {
+        event->apart = !run->catalog->store->caps.redundant;
     }
 }
 
@@ -372,11 +379,10 @@ static void on_updated(struct store_req *req)
 /* --- one turn
  * -------------------------------------------------------------------------------------- */
 
-static bool has_work(const struct run *run)
+static bool has_work(struct run *run)
 {
     return run->want_load || run->wake || (run->tell && !list_is_empty(&run->watches)) ||
-           !list_is_empty(&run->queue) || !list_is_empty(&run->current) ||
-           !list_is_empty(&run->snapshots);
+           batch_choose(run) || !list_is_empty(&run->current) || !list_is_empty(&run->snapshots);
 }
 
 static void poll_arm(struct run *run)
@@ -384,36 +390,19 @@ static void poll_arm(struct run *run)
     bool waits = !list_is_empty(&run->waiting) || !list_is_empty(&run->tracks) ||
                  !list_is_empty(&run->watches);
 
+    uint64_t version = run->record ? record_version(run->record) : 0;
+
+    if (!waits || run->poll_version != version) {
+        run->poll_next_ms = RUN_POLL_FIRST_MS; /* what just changed may soon change again */
+        run->poll_version = version;
+        timer_stop(&run->poll);
+    }
     if (run->catalog->options.poll_ms != 0 && waits && !timer_is_active(&run->poll)) {
-        timer_start(&run->poll, run->catalog->options.poll_ms);
+        timer_start(&run->poll, min_u64(run->poll_next_ms, run->catalog->options.poll_ms));
     }
 }
 
-/* Takes the next event; with a seal all seals of the same save that are in the queue. */
-static void take(struct run *run)
-{
-    struct run_req *first = list_item(list_pop(&run->queue), struct run_req, link);
-    size_t seals = first->event.seal_count;
-
-    list_add_tail(&run->current, &first->link);
-    if (first->event.kind != EVENT_SEAL || first->alone) {
-        return;
-    }
-    list_each_safe (node, &run->queue) {
-        struct run_req *req = list_item(node, struct run_req, link);
-        const struct event *event = &req->event;
-
-        if (event->kind == EVENT_SEAL && !req->alone && event->open_id == first->event.open_id &&
-            ckpt_id_equal(event->id, first->event.id) &&
-            token_equal(&event->token, &first->event.token) &&
-            event->world_size == first->event.world_size &&
-            seals + event->seal_count <= RUN_SEALS_MAX) {
-            seals += event->seal_count;
-            list_remove(&req->link);
-            list_add_tail(&run->current, &req->link);
-        }
-    }
-}
+static void on_gap(struct timer *timer) { run_kick(container_of(timer, struct run, gap)); }
 
 static void turn(struct run *run)
 {
@@ -438,10 +427,10 @@ static void turn(struct run *run)
     snapshots_tell(run, 0, NULL);
     for (unsigned n = 0; n < RUN_TURN_MAX && run->loaded && !run->busy; n++) {
         if (list_is_empty(&run->current)) {
-            if (list_is_empty(&run->queue)) {
+            if (!batch_choose(run)) {
                 break;
             }
-            take(run);
+            batch_take(run);
         }
         step(run);
     }
@@ -449,30 +438,6 @@ static void turn(struct run *run)
         run_kick(run);
     }
     poll_arm(run);
-}
-
-/* All seals of the batch in one event. */
-static int merge_seals(struct run *run, struct event *event)
-{
-    struct event_seal *seals;
-    size_t count = 0, at = 0;
-
-    list_each (node, &run->current) {
-        count += list_item(node, struct run_req, link)->event.seal_count;
-    }
-    seals = scratch_array(&run->step_scratch, count ? count : 1, sizeof *seals);
-    if (!seals) {
-        return CAIRN_E_NO_MEMORY;
-    }
-    list_each (node, &run->current) {
-        const struct event *one = &list_item(node, struct run_req, link)->event;
-        for (size_t i = 0; i < one->seal_count; i++) {
-            seals[at++] = one->seals[i];
-        }
-    }
-    event->seals = seals;
-    event->seal_count = count;
-    return 0;
 }
 
 /* May another daemon have changed the record since operation number op? */
@@ -504,12 +469,15 @@ static void step(struct run *run)
     scratch_fini(&run->step_scratch);
     scratch_init(&run->step_scratch, (size_t)LIMIT_RECORD_UPDATE_BYTES * 8);
     memset(&run->verdict, 0, sizeof run->verdict);
-    if (event.kind == EVENT_SEAL && merge_seals(run, &event) != 0) {
+    if (batch_merge(run, &event) != 0) {
         fail_current(run, CAIRN_E_NO_MEMORY, NULL);
         return;
     }
     commit_step(&run->state, &event, &run->step_scratch, &run->verdict);
-    if (run->verdict.code == 0 && run->verdict.update.change_count > 0) {
+    if (run->verdict.code == 0 && run->verdict.update.change_count > 0 && !head->dry_run) {
+        if (batch_is_kind(&event)) {
+            run->batched_at_ms = loop_now_ms(run->catalog->loop);
+        }
         apply(run);
     } else if (!run->verdict.proven && is_stale(run, current_op(run))) {
         run->loaded = false; /* current stays: the same event once more, on a fresh copy */
@@ -518,12 +486,13 @@ static void step(struct run *run)
     }
 }
 
-/* Gives the verdict to each of the current requests: an answer, or a wait. A refused batch of seals
- * is taken apart, so that one rank's fault is not the others'. */
+/* Gives the verdict to each of the current requests: an answer, or a wait. A refused batch is taken
+ * apart, so that one rank's fault is not the others'. */
 static void conclude(struct run *run, const struct verdict *verdict)
 {
     struct verdict plain = *verdict;
-    bool apart = verdict->code != 0 && run->current.next != run->current.prev;
+    bool refused = verdict->code != 0 && verdict->code != CAIRN_E_AGAIN;
+    bool apart = refused && run->current.next != run->current.prev;
     struct list *node;
 
     memset(&plain.update, 0, sizeof plain.update);

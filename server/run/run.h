@@ -36,8 +36,9 @@ struct catalog_options {
     uint64_t
         upload_bytes; /* bytes of uploaded parts kept for the finish (run_cache_part); 0: 64 MiB */
     uint64_t page_bytes; /* about how large a page becomes; 0: 3 MiB. Tests use small ones */
-    uint64_t poll_ms; /* the record is read again so often while something waits for another daemon;
-                       * 0: never, for a store that has one daemon */
+    uint64_t poll_ms; /* while something waits for another daemon, the record is read again at least
+                       * so often, and sooner after a change; 0: never, for a store that has one
+                       * daemon */
 };
 
 /* Loads the list of runs; then reads their records in the background, so that saves that a crash
@@ -49,6 +50,19 @@ int MUST_USE catalog_new(struct loop *loop, struct store *store,
 void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user);
 struct store *catalog_store(struct catalog *catalog);
 const struct catalog_options *catalog_options_of(const struct catalog *catalog);
+
+/* A look at which runs the store holds now: on a store that several daemons share, others make runs
+ * too. done: once, at a later turn; after it catalog_names() knows what was there when the look was
+ * asked for. status: why the store could not be asked (then the names are as old as they are). A
+ * store of one daemon is not asked. The catalogue looks by itself every few seconds. */
+struct catalog_look {
+    void (*done)(struct catalog_look *look);
+    int status;
+    struct diag diag;
+    struct list link;
+};
+void catalog_look(struct catalog *catalog, struct catalog_look *look);
+void catalog_look_cancel(struct catalog_look *look); /* safe when idle */
 
 /* The driver of a run; created empty in memory when the store has none (nothing is written by
  * looking). Lives until catalog_release(), and as long as the catalogue when the store holds it. */
@@ -62,8 +76,9 @@ int MUST_USE catalog_names(struct catalog *catalog, struct run_name **ret, size_
 const struct run_name *run_name_of(const struct run *run);
 
 /* One event through the core. The verdict's pointers are not to be used in the callback (scratch is
- * gone); its plain fields and diag are. The driver fills what is zero: info (CREATE, OPEN,
- * RESTORE_BEGIN), wall_ns. It answers when there is something to say; wait_ms bounds the wait:
+ * gone), but for marks, in the callback only; its plain fields and diag are. The driver fills what
+ * is zero: info (CREATE, OPEN, RESTORE_BEGIN), wall_ns. It answers when there is something to say;
+ * wait_ms bounds the wait:
  *
  * - FIND_OPEN until rank 0 has opened the step; then MISSING_RANKS naming rank 0;
  *
@@ -75,6 +90,7 @@ const struct run_name *run_name_of(const struct run *run);
 struct run_req {
     struct event event; /* pointers in it are borrowed until done */
     uint64_t wait_ms;
+    bool dry_run; /* decides, and writes nothing */
     void (*done)(struct run_req *req);
     int status; /* the verdict's code, or the store's error */
     struct diag diag;

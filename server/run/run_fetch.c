@@ -131,12 +131,12 @@ static void on_state(struct run_snapshot_req *req)
         fail(op, req->status, &req->diag);
         return;
     }
-    commit = op->req->claimed ? state_commit_known(req->state, op->req->id)
-                              : state_commit_find(req->state, op->req->id);
+    /* A forgotten one too: an open save may have a claim on it, a restore a lease. */
+    commit = state_commit_known(req->state, op->req->id);
     if (!commit) {
         ckpt_text(&op->run->name, op->req->id, text);
-        diag_set(&diag, CAIRN_E_NOT_FOUND, "there is no %s: it was not committed, or was forgotten",
-                 text);
+        diag_set(&diag, CAIRN_E_NOT_FOUND,
+                 "there is no %s: it was not committed, or was forgotten and is gone", text);
         fail(op, CAIRN_E_NOT_FOUND, &diag);
         return;
     }

@@ -19,7 +19,6 @@ struct fetch_req {
     enum store_kind kind;
     uint32_t number; /* page number in the manifest, rank of a part; 0 for the manifest */
     bool fresh;      /* read from the store now, not from the cache: for who looks for damage */
-    bool claimed;    /* an open save has a claim on it: also when it was forgotten */
     void (*done)(struct fetch_req *req); /* never inside run_fetch() */
     int status; /* NOT_FOUND: no such committed checkpoint, page or part; DAMAGED; IO ... */
     struct diag diag;

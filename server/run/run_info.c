@@ -37,6 +37,7 @@ static struct ckpt_info commit_info(const struct run_state *state,
                              .sealed_count = entry->world_size,
                              .on_lineage = commit->on_lineage,
                              .is_latest = commit == latest,
+                             .pinned = commit->pinned,
                              .text = ""};
     if (note) { /* borrowed from the state, as long as the reply is made */
         info.note_version = note->version;

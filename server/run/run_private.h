@@ -12,10 +12,12 @@
 #include "run.h"
 
 enum {
-    RUN_TRIES_MAX = 32,   /* of one event against conflicts and unknown outcomes */
-    RUN_SEALS_MAX = 1024, /* in one update */
-    RUN_TURN_MAX = 256,   /* events in one turn of the loop */
-    RUN_RETRY_MS = 1000,  /* after a store error, for what the driver does on its own account */
+    RUN_TRIES_MAX = 32,     /* of one event against conflicts and unknown outcomes */
+    RUN_BATCH_GAP_MS = 20,  /* between two updates with a batch, while more are to come */
+    RUN_BATCH_MAX = 1024,   /* seals or reports in one update */
+    RUN_TURN_MAX = 256,     /* events in one turn of the loop */
+    RUN_RETRY_MS = 1000,    /* after a store error, for what the driver does on its own account */
+    RUN_POLL_FIRST_MS = 10, /* until the record is read again for what other daemons did */
     RUN_STORE_DEADLINE_MS = 60000, /* of one store operation */
 };
 
@@ -56,6 +58,10 @@ struct run {
     uint64_t ops_started, copy_op, look_op;
     struct post post;
     struct timer retry, poll;
+    struct timer gap;       /* seals and reports that are held back for others to join them */
+    uint64_t batched_at_ms; /* when the last update with such set out */
+    uint64_t poll_next_ms;  /* grows while nothing changes */
+    uint64_t poll_version;  /* of the record, when that began */
     struct store_req req;
     struct scratch step_scratch; /* of the step in progress: verdict, and what it points to */
     struct verdict verdict;
@@ -80,12 +86,24 @@ struct catalog {
     size_t sweep_count;
     void (*closed)(void *user);
     void *closed_user;
+    struct {                        /* catalog_look.c */
+        struct list waiting, asked; /* for the next listing; for the one on its way */
+        struct store_req req;
+        struct post post;
+        struct timer timer;
+        bool busy, posted;
+    } look;
 };
 
 /* catalog.c */
 void catalog_hold(struct catalog *catalog);
 void catalog_drop(struct catalog *catalog);
 void catalog_forget(struct run *run); /* frees one that run_is_unused */
+/* Notes that the store holds the run. False: no memory. */
+bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool load);
+void catalog_look_init(struct catalog *catalog);
+void catalog_look_start(struct catalog *catalog); /* the list of the start is there */
+void catalog_look_close(struct catalog *catalog);
 void catalog_swept(
     struct catalog *catalog); /* the run that start-up waited for was read, or could not be */
 
@@ -97,6 +115,14 @@ bool run_is_unused(
 void run_kick(struct run *run); /* the driver looks at the run at the next turn of the loop */
 void run_shut(struct run *run); /* fails all that waits; after catalog.closing was set */
 void req_answer(struct run_req *req, int status);
+
+/* batching.c: seals of a save, and good reports of a restore, share updates */
+bool batch_is_kind(const struct event *event);
+bool batch_is_same(const struct event *a, const struct event *b); /* may share one */
+struct run_req *batch_choose(struct run *run); /* the next to be stepped; NULL: none now */
+void batch_take(struct run *run); /* into current: the chosen one, and who shares its update */
+/* One event of all in current. NO_MEMORY. */
+int MUST_USE batch_merge(struct run *run, struct event *event);
 
 /* wait.c: who waits for what */
 bool wait_is_needed(const struct run_req *req, const struct verdict *verdict);

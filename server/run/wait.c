@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Who waits for what: events that have no answer yet, watches, snapshots. Invariant: a waiting
- * request is stepped again after every change of the state and when its time is over, never
- * answered from here without the core having looked. Loop's thread.
+ * request is stepped again after every change of the state that may end its wait and when its time
+ * is over, never answered from here without the core having looked. Loop's thread.
  */
 #include "run_private.h"
 
@@ -30,6 +30,12 @@ bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)
     case EVENT_RESTORE_BEGIN:
     case EVENT_HEALTH:
     case EVENT_ANNOTATE:
+    case EVENT_FORGET:
+    case EVENT_UNDELETE:
+    case EVENT_PIN:
+    case EVENT_UNPIN:
+    case EVENT_GC_CYCLE:
+    case EVENT_RECLAIM:
         return false;
     }
     return false;
@@ -152,13 +158,34 @@ void wait_begin(struct run *run, struct run_req *req, uint64_t wait_ms)
     }
 }
 
+/* A report that says OK waits because it is in the record, where it stays while the try goes on:
+ * until all are there, the core would only say AGAIN. Thousands of them do not ask for that after
+ * each update. */
+static bool is_settled(const struct run_state *state, const struct event *event)
+{
+    const struct state_restore *session = state_restore_find(state, &event->token, event->ordinal);
+    return session && session->entry.state == RESTORE_RUNNING &&
+           ckpt_id_equal(session->entry.id, event->id) &&
+           state_report_count(state, session) < session->entry.world_size;
+}
+
 void wait_wake(struct run *run)
 {
-    struct list *node;
+    const struct event *last = NULL; /* the reports that were looked at before are mostly alike */
+    bool settled = false;
 
-    while ((node = list_pop(&run->waiting))) {
+    list_each_safe (node, &run->waiting) {
         struct run_req *req = list_item(node, struct run_req, link);
+        if (req->event.kind == EVENT_RESTORE_REPORT && req->event.code == 0) {
+            bool same = last && batch_is_same(last, &req->event);
+            settled = same ? settled : is_settled(&run->state, &req->event);
+            last = &req->event;
+            if (settled) {
+                continue;
+            }
+        }
         req->waiting = false;
+        list_remove(&req->link);
         list_add_tail(&run->queue, &req->link);
     }
 }

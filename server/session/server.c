@@ -92,6 +92,7 @@ int server_new(const struct server_options *options, struct server **ret, struct
     list_init(&server->mapped);
     agree_book_init(&server->agrees, AGREE_BUDGET_BYTES);
     server->stopped_post.cb = on_stopped;
+    server->begun_ms = loop_now_ms(options->loop);
     timer_init(&server->grace, options->loop, on_grace);
     int status = credit_init(&server->credit, options->buffer_bytes_total,
                              server->options.buffer_bytes, diag);
@@ -99,8 +100,12 @@ int server_new(const struct server_options *options, struct server **ret, struct
         free(server);
         return status;
     }
-    status = ingest_new(options->loop, catalog_store(options->catalog), options->verify_pool,
-                        &server->credit, &server->ingest);
+    struct ingest_options ingest = {.loop = options->loop,
+                                    .store = catalog_store(options->catalog),
+                                    .pool = options->verify_pool,
+                                    .credit = &server->credit,
+                                    .lanes = options->encode_lanes};
+    status = ingest_new(&ingest, &server->ingest);
     if (status != 0) {
         credit_fini(&server->credit);
         free(server);
@@ -120,6 +125,12 @@ void server_stop(struct server *server, uint64_t grace_ms, void (*done)(void *us
     if (!server->closing) {
         timer_start(&server->grace, 0);
     }
+}
+
+void server_set_care(struct server *server, struct scrub *scrub, struct gc *gc)
+{
+    server->scrub = scrub;
+    server->gc = gc;
 }
 
 void server_session_gone(struct server *server) { server_check_stopped(server); }

@@ -10,6 +10,7 @@
 #include "env/work.h"
 #include "net/stream.h"
 #include "run/run.h"
+#include "run/run_usage.h"
 
 struct server;
 
@@ -27,9 +28,16 @@ struct server_options {
                                is closed */
     uint32_t rank_grace_ms; /* a rank that is gone for so long fails its attempt's open saves; 0:
                                only their deadlines do */
+    uint32_t encode_lanes;  /* encode_kit_lane_bytes() each; 0: what is handed over stays raw */
     uint64_t part_bytes_total; /* memory for parts that are being received, over all sessions */
-    const char *agent;         /* "cairnd 0.1.0" */
+    const struct quota_table *quotas; /* borrowed; NULL: none */
+    const char *agent;                /* "cairnd 0.1.0" */
 };
+struct scrub;
+struct gc;
+/* What this server does for its store, and may be asked about; NULL: it does not. Borrowed until
+ * they are set to NULL again. */
+void server_set_care(struct server *server, struct scrub *scrub, struct gc *gc);
 
 int MUST_USE server_new(const struct server_options *options, struct server **ret,
                         struct diag *diag);

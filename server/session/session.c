@@ -113,13 +113,20 @@ static const struct rule {
     {MSG_HELLO, SESSION_NEW, false, session_on_hello},
     {MSG_JOIN, SESSION_GREETED, false, session_on_join},
     {MSG_RUNS, SESSION_GREETED, false, session_on_runs},
+    {MSG_USAGE, SESSION_GREETED, false, session_on_usage},
+    {MSG_PROGRESS, SESSION_GREETED, false, session_on_progress},
     {MSG_STATUS, SESSION_JOINED, false, session_on_status},
     {MSG_LIST, SESSION_JOINED, false, session_on_list},
     {MSG_ANNOTATE, SESSION_JOINED, false, session_on_annotate},
+    {MSG_MARK, SESSION_JOINED, false, session_on_mark},
+    {MSG_SCRUB, SESSION_GREETED, false, session_on_scrub},
+    {MSG_GC, SESSION_GREETED, false, session_on_gc},
+    {MSG_SERVER, SESSION_GREETED, false, session_on_server},
     {MSG_RESTORE, SESSION_JOINED, false, session_on_restore},
     {MSG_FETCH, SESSION_JOINED, false, session_on_fetch},
     {MSG_PLAN, SESSION_JOINED, false, session_on_plan},
     {MSG_READ, SESSION_JOINED, false, session_on_read},
+    {MSG_LANDING, SESSION_JOINED, false, session_on_landing},
     {MSG_REPORT, SESSION_JOINED, true, session_on_report},
     {MSG_OPEN, SESSION_JOINED, true, session_on_open},
     {MSG_WANT, SESSION_JOINED, true, session_on_want},
@@ -249,6 +256,7 @@ static void session_end(struct session *session)
     session_drop_saves(session);
     session_free_part_left(session);
     session_end_hand_over(session);
+    session_end_landing(session);
     if (session->run) {
         catalog_release(session->run);
     }

@@ -17,6 +17,10 @@ void session_offer_hand_over(struct session *session, uint64_t *features)
         *features &= ~(uint64_t)WIRE_FEATURE_HAND_OVER;
     }
     session->hands_over = (*features & WIRE_FEATURE_HAND_OVER) != 0;
+    if (!session->hands_over || session->server->options.encode_lanes == 0) {
+        *features &= ~(uint64_t)WIRE_FEATURE_HAND_PACK;
+    }
+    session->packs = (*features & WIRE_FEATURE_HAND_PACK) != 0;
     if (session->hands_over) {
         conn_accept_fds(session->conn, NET_FDS_MAX);
     }
@@ -99,11 +103,9 @@ int session_on_describe(struct session *session, uint32_t stream, const struct m
     if (!save || writer_is_over(save->writer)) {
         return 0; /* the save ended while this was on its way; WAIT's OUTCOME says how */
     }
-    struct described described = {.stream = stream,
-                                  .bytes = describe->bytes,
-                                  .mapped = session->mapped,
-                                  .offset = describe->arena_offset};
-    status = writer_describe(save->writer, data, &described, diag);
+    struct described described = {
+        .stream = stream, .mapped = session->mapped, .packs = session->packs};
+    status = writer_describe(save->writer, describe, &described, diag);
     wait_for_room(session);
     return status;
 }
@@ -120,7 +122,10 @@ static void put_part(void *user, uint8_t *part, uint64_t bytes)
 static void on_handed_over(struct hand_over_wait *wait, int status, const struct diag *diag)
 {
     struct request *request = container_of(wait, struct request, u.hand);
-    struct msg reply = {.type = MSG_SEALED, .u.sealed = {.id = request->msg.u.complete.id}};
+    struct msg reply = {.type = MSG_SEALED,
+                        .u.sealed = {.id = request->msg.u.complete.id,
+                                     .stored_bytes = wait->stored_bytes,
+                                     .shared_bytes = wait->shared_bytes}};
     if (status == 0) {
         request_reply(request, &reply);
     } else {
@@ -142,6 +147,7 @@ static int begin_hand_over(struct request *request, struct session_save *save, s
     const struct msg_complete *complete = &request->msg.u.complete;
     struct hand_over_options options = {.token = session->join.token,
                                         .world_size = session->join.world_size,
+                                        .base = save->base,
                                         .part_bytes = complete->part_bytes,
                                         .put_part = put_part,
                                         .user = session->server,

@@ -26,6 +26,7 @@ int session_on_hello(struct session *session, uint32_t stream, const struct msg 
         return status;
     }
     session_offer_hand_over(session, &welcome->features);
+    session_offer_landing(session, &welcome->features);
     session->state = SESSION_GREETED;
     welcome->store_uuid = catalog_store(options->catalog)->caps.uuid;
     welcome->heartbeat_ms = options->heartbeat_ms;

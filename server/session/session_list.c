@@ -78,15 +78,14 @@ int session_on_status(struct session *session, uint32_t stream, const struct msg
     return take_snapshot(session, stream, msg, on_status);
 }
 
-int session_on_runs(struct session *session, uint32_t stream, const struct msg *msg,
-                    struct diag *diag)
+static void send_runs(struct request *request)
 {
-    const char *project = msg->u.runs.project;
+    const char *project = request->msg.u.runs.project;
     struct run_name *names = NULL;
     size_t count = 0, kept = 0;
-    int status = catalog_names(session->server->options.catalog, &names, &count);
-    if (status != 0) {
-        return diag_set(diag, status, "no memory for the list of runs");
+    if (catalog_names(request->server->options.catalog, &names, &count) != 0) {
+        request_error(request, CAIRN_E_NO_MEMORY, NULL);
+        return;
     }
     for (size_t i = 0; i < count && kept < RUNS_MAX; i++) {
         if (!project || project[0] == '\0' || strcmp(project, names[i].project) == 0) {
@@ -95,8 +94,37 @@ int session_on_runs(struct session *session, uint32_t stream, const struct msg *
     }
     struct msg reply = {.type = MSG_RUNS_REPLY,
                         .u.runs_reply = {.count = (uint32_t)kept, .names = names}};
-    timer_stop(&session->login);
-    conn_send_always(session->conn, stream, &reply);
+    request_reply(request, &reply);
     free(names);
+}
+
+static void on_looked(struct catalog_look *look)
+{
+    struct request *request = container_of(look, struct request, u.look);
+    if (look->status != 0) {
+        request_error(request, look->status, &look->diag);
+    } else {
+        send_runs(request);
+    }
+    request_free(request);
+}
+
+static void cancel_look(struct request *request)
+{
+    catalog_look_cancel(&request->u.look);
+    request_free(request);
+}
+
+int session_on_runs(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
+{
+    (void)diag;
+    struct request *request = request_new(session, stream, msg);
+    timer_stop(&session->login);
+    if (request) {
+        request->cancel = cancel_look;
+        request->u.look = (struct catalog_look){.done = on_looked};
+        catalog_look(session->server->options.catalog, &request->u.look);
+    }
     return 0;
 }

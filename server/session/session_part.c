@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PART_SCRATCH_FACTOR = 4 };
+enum { PART_SCRATCH_FACTOR = 4, PUBLISH_TRIES = 4 };
 
 void session_free_part_left(struct session *session)
 {
@@ -156,6 +156,10 @@ static void submit_seal(struct request *request)
                                                          .writer = join->writer,
                                                          .part_bytes = seal->part_bytes,
                                                          .part_sha256 = seal->part_sha256}};
+    if (request->u.seal.adopted_bytes > 0) {
+        request->u.seal.seal.entry.part_bytes = request->u.seal.adopted_bytes;
+        request->u.seal.seal.entry.part_sha256 = request->u.seal.adopted_sha256;
+    }
     *run = (struct run_req){.done = on_sealed};
     run->event = (struct event){.kind = EVENT_SEAL,
                                 .token = join->token,
@@ -186,10 +190,41 @@ static void published(struct request *request)
         return;
     }
     struct store_name name = part_name(request);
-    run_cache_part(request->session->run, &name, request->msg.u.seal.part_bytes,
-                   request->u.seal.data);
+    if (request->u.seal.adopted_bytes == 0) {
+        run_cache_part(request->session->run, &name, request->msg.u.seal.part_bytes,
+                       request->u.seal.data);
+    }
     request->u.seal.running = true;
     submit_seal(request);
+}
+
+static void on_published(struct store_req *req);
+static void publish(struct request *request);
+
+/* Another part of this rank lies there. When the same process wrote it, through another server that
+ * it has left since: that one had verified it, as this one would, and it is as good; the rank's
+ * contents are the same, only its objects have other numbers. */
+static int adopt(struct request *request, const struct store_req *found, const struct sha256 *sha,
+                 struct diag *diag)
+{
+    struct scratch scratch;
+    struct part part;
+    uint64_t writer = request->session ? request->session->join.writer : 0;
+    scratch_init(&scratch, found->ret_bytes * PART_SCRATCH_FACTOR + KIB(64));
+    bool same = part_decode(found->ret_bytes, found->ret_data, &scratch, &part, NULL) == 0 &&
+                part.object_count > 0;
+    for (uint32_t i = 0; same && i < part.object_count; i++) {
+        same = part.objects[i].id.step != request->msg.u.seal.id.step ||
+               part.objects[i].id.writer == writer;
+    }
+    scratch_fini(&scratch);
+    if (!same) {
+        return diag_set(diag, CAIRN_E_CONFLICT,
+                        "another part of this rank is stored for the same opening");
+    }
+    request->u.seal.adopted_bytes = found->ret_bytes;
+    request->u.seal.adopted_sha256 = *sha;
+    return 0;
 }
 
 /* A part published before a lost connection is there already: the same bytes are success, others
@@ -200,11 +235,14 @@ static void on_compared(struct store_req *req)
     const struct msg_seal *seal = &request->msg.u.seal;
     struct diag diag = req->diag;
     int status = req->status;
+    if (status == CAIRN_E_NOT_FOUND && ++request->u.seal.tries < PUBLISH_TRIES) {
+        publish(request); /* a time-out, and it is not there; never replaces, so again is safe */
+        return;
+    }
     if (status == 0) {
         struct sha256 sha = sha256(req->ret_bytes, req->ret_data);
         if (memcmp(&sha, &seal->part_sha256, sizeof(sha)) != 0) {
-            status = diag_set(&diag, CAIRN_E_CONFLICT,
-                              "another part of this rank is stored for the same opening");
+            status = adopt(request, req, &sha, &diag);
         }
         free(req->ret_data);
     }
@@ -214,6 +252,18 @@ static void on_compared(struct store_req *req)
         request->u.seal.running = false;
         seal_fail(request, status, &diag);
     }
+}
+
+/* To the name that the request's store operation has. */
+static void publish(struct request *request)
+{
+    struct store_name name = request->u.seal.store.name;
+    request->u.seal.store = (struct store_req){.op = STORE_PUBLISH,
+                                               .done = on_published,
+                                               .name = name,
+                                               .bytes = request->msg.u.seal.part_bytes,
+                                               .data = request->u.seal.data};
+    store_submit(catalog_store(request->server->options.catalog), &request->u.seal.store);
 }
 
 static void on_published(struct store_req *req)
@@ -266,14 +316,12 @@ static void check_chunks(struct request *request)
         seal_fail(request, status, &request->u.seal.diag);
         return;
     }
-    request->u.seal.store = (struct store_req){.op = STORE_PUBLISH,
-                                               .done = on_published,
-                                               .name = {.run = *run_name_of(session->run)},
-                                               .bytes = request->msg.u.seal.part_bytes,
-                                               .data = request->u.seal.data};
+    request->u.seal.store.name.run = *run_name_of(session->run);
     request->u.seal.store.name = part_name(request);
+    request->u.seal.tries = 0;
+    request->u.seal.adopted_bytes = 0;
     request->u.seal.running = true;
-    store_submit(catalog_store(session->server->options.catalog), &request->u.seal.store);
+    publish(request);
 }
 
 static void index_run(struct work *work)
@@ -326,7 +374,6 @@ static void check_done(struct work *work)
         request->u.seal.fetch = (struct fetch_req){.id = request->u.seal.base,
                                                    .kind = STORE_PART,
                                                    .number = request->session->join.rank,
-                                                   .claimed = true,
                                                    .done = on_base};
         run_fetch(request->session->run, &request->u.seal.fetch);
     } else {

@@ -7,15 +7,16 @@
 #ifndef CAIRN_SESSION_SESSION_PRIVATE_H
 #define CAIRN_SESSION_SESSION_PRIVATE_H
 
+#include "ingest/credit.h"
+#include "ingest/ingest.h"
 #include "net/conn.h"
 #include "run/part_refs.h"
 #include "run/run_base.h"
 #include "run/run_fetch.h"
 #include "run/run_info.h"
 #include "run/run_plan.h"
+#include "run/run_usage.h"
 #include "session/agree.h"
-#include "session/credit.h"
-#include "session/ingest.h"
 #include "session/server.h"
 
 struct server {
@@ -31,6 +32,9 @@ struct server {
     struct list mapped; /* arenas that clients handed over (mapped.h) */
     uint64_t grace_until_ms;
     struct timer grace;
+    struct scrub *scrub; /* NULL: none (server_set_care) */
+    struct gc *gc;
+    uint64_t begun_ms;
     struct post stopped_post;
     void (*stopped)(void *user);
     void *stopped_user;
@@ -63,10 +67,14 @@ struct session {
     struct conn *conn;
     enum session_state state;
     bool joining, viewer;
-    bool hands_over;       /* negotiated: arenas instead of bytes */
-    bool waits_for_room;   /* not read for the moment: its descriptions are far ahead */
-    struct mapped *mapped; /* the newest arena; a reference, or NULL */
-    struct msg_join join;  /* no pointers: label is dropped */
+    bool hands_over;        /* negotiated: arenas instead of bytes */
+    bool packs;             /* negotiated: what is described may be encoded, and refer to a base */
+    bool waits_for_room;    /* not read for the moment: its descriptions are far ahead */
+    struct mapped *mapped;  /* the newest arena; a reference, or NULL */
+    bool lands;             /* negotiated: reads may go into the client's memory */
+    struct mapped *landing; /* where; a reference, or NULL */
+    uint32_t landing_reads; /* under way */
+    struct msg_join join;   /* no pointers: label is dropped */
     struct run *run;
     struct credit_user credit;
     void *receiving; /* the payload buffer that conn writes into, when it is credit's */
@@ -100,6 +108,8 @@ struct request {
         struct plan_req plan;
         struct writer_have have;
         struct hand_over_wait hand;
+        struct usage_walk usage;
+        struct catalog_look look;
         struct {
             struct agree_wait wait;
             struct agree *agree; /* a reference */
@@ -109,6 +119,7 @@ struct request {
             struct store_req store;
             struct conn_out out;
             void *buffer;
+            struct mapped *landing; /* a reference: it goes there, no buffer is taken */
         } read;
         struct {
             struct work work;
@@ -121,7 +132,10 @@ struct request {
             struct event_seal seal;
             struct diag diag;
             int status;
-            bool running; /* work, store or driver have it */
+            bool running;           /* work, store or driver have it */
+            unsigned tries;         /* at publishing, after an outcome that nobody knows */
+            uint64_t adopted_bytes; /* of the part that the same process had published elsewhere */
+            struct sha256 adopted_sha256;
             struct ckpt_id base;
             struct fetch_req fetch; /* the base's part of this rank */
             struct part_refs refs;
@@ -132,6 +146,8 @@ struct request {
     struct msg_opened opened;     /* its answer */
     struct run_snapshot_req info; /* a second step after run */
     struct run_req step;
+    struct usage_walk usage; /* OPEN under a quota: its first step */
+    struct diag refusal;     /* the quota's */
     struct verdict verdict;
     bool running, sending; /* READ: store or socket have the buffer; FETCH, PLAN: a piece is with
                               the socket */
@@ -182,12 +198,19 @@ HANDLER(digests);
 HANDLER(status);
 HANDLER(list);
 HANDLER(runs);
+HANDLER(usage);
+HANDLER(progress);
 HANDLER(annotate);
+HANDLER(mark);
+HANDLER(scrub);
+HANDLER(gc);
+HANDLER(server);
 HANDLER(restore);
 HANDLER(report);
 HANDLER(fetch);
 HANDLER(plan);
 HANDLER(read);
+HANDLER(landing);
 #undef HANDLER
 
 /* DATA and PART: where the payload goes, and what to do with it. */
@@ -199,11 +222,24 @@ int MUST_USE session_part_buffer(struct session *session, const struct frame *fr
                                  const struct msg *msg, void **ret, struct diag *diag);
 void session_part(struct session *session, const struct frame *frame);
 
+/* session_save.c: the answer to OPEN, once the core has said where the save stands; u.run.done. */
+void session_opened(struct run_req *req);
+/* session_quota.c: submits the OPEN in u.run of rank 0 unless its project is over its quota; then
+ * the step is opened and aborted, so that every rank hears why. */
+void session_open_by_quota(struct request *request);
+
 /* session_part.c: the whole part that was received, now the caller's (counted in part_bytes_used).
  * PROTOCOL: it is not whole, or not of `bytes` bytes, when what
  * (the message's name) came. */
 int MUST_USE session_take_part(struct session_save *save, const char *what, uint64_t bytes,
                                uint8_t **ret, struct diag *diag);
+
+/* session_land.c */
+void session_offer_landing(struct session *session, uint64_t *features);
+void session_end_landing(struct session *session);
+/* READ of a request that names a place in the landing. Non-zero: the client broke the rules, and
+ * the request is gone. */
+int MUST_USE session_read_landing(struct request *request, struct diag *diag);
 
 /* session_hand.c */
 void session_offer_hand_over(struct session *session, uint64_t *features);

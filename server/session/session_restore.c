@@ -458,6 +458,9 @@ int session_on_read(struct session *session, uint32_t stream, const struct msg *
         return diag_set(diag, CAIRN_E_PROTOCOL, "READ of %u bytes", read->bytes);
     }
     struct request *request = request_new(session, stream, msg);
+    if (request && read->landing_id != 0) {
+        return session_read_landing(request, diag);
+    }
     if (request) {
         request->cancel = cancel_read;
         list_init(&request->u.read.credit.link);

@@ -222,7 +222,7 @@ static void log_opened(const struct request *request, const struct verdict *verd
         lu("rank", request->session->join.rank));
 }
 
-static void on_opened(struct run_req *req)
+void session_opened(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
     /* One that was aborted before this rank came: OPENED says so, WAIT tells why. */
@@ -252,7 +252,7 @@ static void on_found(struct run_req *req)
     bool own = request->session->join.rank != 0 || req->verdict.open_id == open->open_id;
     bool told = req->status == 0 || req->status == CAIRN_E_ABORTED;
     if ((told && own) || req->status == CAIRN_E_FENCED) {
-        on_opened(req);
+        session_opened(req);
         return;
     }
     struct diag diag = DIAG_INIT;
@@ -299,7 +299,7 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
     struct run_req *run = &request->u.run;
     /* A server that is stopping opens nothing; who comes back to what is open goes on with it. */
     bool stopping = session->server->stopping;
-    *run = (struct run_req){.done = stopping ? on_found : on_opened,
+    *run = (struct run_req){.done = stopping ? on_found : session_opened,
                             .wait_ms = stopping ? 0 : open->wait_ms};
     run->event = (struct event){.kind = join->rank == 0 && !stopping ? EVENT_OPEN : EVENT_FIND_OPEN,
                                 .token = join->token,
@@ -310,14 +310,21 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
                                 .parent = open->parent,
                                 .newest_seen = open->newest_seen,
                                 .open_id = join->rank == 0 && stopping ? 0 : open->open_id,
-                                .full = open->full};
+                                .full = open->full,
+                                .blocked_ms = open->blocked_ms,
+                                .persist_ms = open->persist_ms};
     if (fill_open(request, &run->event.open) != 0) {
         request_error(request, CAIRN_E_NO_MEMORY, NULL);
         request_free(request);
         return 0;
     }
     request->cancel = cancel_open;
-    run_submit(session->run, run);
+    const char *project = run_name_of(session->run)->project;
+    if (run->event.kind == EVENT_OPEN && quota_of(session->server->options.quotas, project)) {
+        session_open_by_quota(request);
+    } else {
+        run_submit(session->run, run);
+    }
     return 0;
 }
 
@@ -412,7 +419,8 @@ int session_on_have(struct session *session, uint32_t stream, const struct msg *
     struct request *request = request_new(session, stream, msg);
     if (request) {
         request->cancel = cancel_have;
-        request->u.have = (struct writer_have){.done = on_have};
+        request->u.have = (struct writer_have){
+            .done = on_have, .placed = msg->u.have.placed, .from = msg->u.have.from};
         writer_have(save->writer, &request->u.have);
     }
     return 0;

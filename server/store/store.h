@@ -7,6 +7,8 @@
  *
  * What every back end promises
  *  - SEAL, PUBLISH and RECORD_UPDATE answer 0 only when the thing is durable (data and name).
+ *  - Deletions are done when they are answered, and not made durable: a crash may bring a thing
+ *    back, whole, and gc comes by again.
  *  - Unsealed objects are never seen by READ, STAT or LIST, and go away with ABORT or a restart.
  *  - PUBLISH never replaces: EXISTS when the name is taken (by equal bytes of the same length too;
  * the caller compares what it finds). A sealed object is immutable; a second CREATE of its id is
@@ -47,14 +49,23 @@ enum store_op {
     STORE_LIST_OBJECTS,  /* objects of one checkpoint (run, ckpt) */
     STORE_DELETE_OBJECT, /* for gc */
     STORE_PUBLISH,       /* small thing: whole, durable, no replace */
-    STORE_FETCH,         /* small thing: whole */
-    STORE_DELETE_SMALL,  /* for gc */
-    STORE_LIST_RUNS,     /* names of all runs that have a record, sorted */
-    STORE_RECORD_GET, /* the record of a run: a fresh map (version 0 and empty when there is none)
-                       */
-    STORE_RECORD_UPDATE, /* the guarded update; ret_version on success */
+    STORE_FETCH, /* small thing: whole (bytes 0), or at most `bytes` of it from `offset` on */
+    STORE_DELETE_SMALL, /* for gc */
+    STORE_LIST_SMALL,   /* small things of one checkpoint (run, ckpt), for gc */
+    STORE_LIST_CKPTS,   /* checkpoints of a run of which anything is stored, for gc */
+    STORE_LIST_RUNS,    /* names of all runs that have a record, sorted */
+    STORE_RECORD_GET, /* the record of a run: a fresh map (version 0 and empty when there is none).
+                       * Of the run without a name: the store's own (FORMAT.md 9.2) */
+    STORE_RECORD_UPDATE, /* the guarded update; ret_version on success. The same of the store's */
     STORE_USAGE,
+    STORE_SWEEP, /* for gc: what unfinished writes and deletions of one checkpoint (run, ckpt) left
+                  * behind. Sealed objects stay. An object that is being written becomes void (its
+                  * SEAL fails), so call it for checkpoints without an open entry; never unsafe.
+                  * ret_count: how many were found. What a write may still do after it was reported
+                  * timed out is found by the next sweep: call until one finds nothing */
 };
+
+static inline bool store_is_own_record(const struct run_name *run) { return run->project[0] == 0; }
 
 struct store_usage {
     uint64_t total_bytes, free_bytes;
@@ -74,7 +85,7 @@ struct store_req {
 
     struct run_name run;     /* all but LIST_RUNS and USAGE */
     struct object_id object; /* object operations */
-    struct ckpt_id id;       /* LIST_OBJECTS */
+    struct ckpt_id id;       /* LIST_OBJECTS, LIST_SMALL, SWEEP */
     struct store_name name;  /* small things (name.run is used, not run) */
     uint64_t offset;         /* WRITE, READ */
     uint64_t bytes;          /* CREATE: bytes_max; WRITE, READ, PUBLISH: length */
@@ -82,6 +93,8 @@ struct store_req {
                               * O_DIRECT READ's memory is aligned to LIMIT_ALIGN_BYTES. READ
                               * takes any offset and length; aligned ones avoid a copy */
     const struct record_update *update; /* RECORD_UPDATE: borrowed until done */
+    bool from_medium; /* FETCH, RECORD_GET: what the medium holds now, past every cache that the
+                       * store can pass; every file of a record is checked, older ones too */
 
     uint8_t *ret_data;         /* FETCH: malloc'ed, the caller frees */
     uint64_t ret_bytes;        /* FETCH, STAT */
@@ -90,6 +103,8 @@ struct store_req {
     struct run_name *ret_runs; /* LIST_RUNS: malloc'ed array */
     struct object_id
         *ret_objects; /* LIST_OBJECTS: malloc'ed array, sorted by (rank, writer, sequence) */
+    struct ckpt_id *ret_ckpts;     /* LIST_CKPTS: malloc'ed array, sorted by (term, step) */
+    struct store_name *ret_smalls; /* LIST_SMALL: malloc'ed, sorted by (kind, number, tag) */
     size_t ret_count;
     struct store_usage ret_usage;
 

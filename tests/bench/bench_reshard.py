@@ -109,7 +109,7 @@ def parse_options():
     common_options(parser)
     parser.add_argument("--bytes", type=int, default=2 * GIB, help="of all ranks together")
     parser.add_argument("--ways", default="2:2,2:4,4:2", help="ranks that save : ranks that restore, ...")
-    parser.add_argument("--transport", default="unix", help="unix, memfd, tcp")
+    parser.add_argument("--transport", default="memfd", help="memfd (what a job on the daemon's host gets by itself), unix, tcp")
     parser.add_argument("--python", help="an interpreter with torch: adds dcp.load")
     options = finish_options(parser.parse_args())
     options.ways = [tuple(int(ranks) for ranks in way.split(":")) for way in options.ways.split(",")]

@@ -35,8 +35,8 @@ enum { LAYER_WEIGHTS = sizeof LAYER / sizeof LAYER[0], KINDS = 3 };
 static bool add(struct bench_state *state, const char *name, int dtype, const int64_t shape[2])
 {
     struct bench_tensor *part = &state->parts[state->count];
-    int64_t from = shape[0] * state->rank / state->world_size;
-    int64_t to = shape[0] * (state->rank + 1) / state->world_size;
+    int64_t from = state->replicated ? 0 : shape[0] * state->rank / state->world_size;
+    int64_t to = state->replicated ? shape[0] : shape[0] * (state->rank + 1) / state->world_size;
     uint32_t ndim = shape[1] > 0 ? 2 : 1;
     int64_t columns = shape[1] > 0 ? shape[1] : 1;
     *part = (struct bench_tensor){.shape = {shape[0], columns},
@@ -55,7 +55,7 @@ static bool add(struct bench_state *state, const char *name, int dtype, const in
     tensor->shape = part->shape;
     tensor->boxes = &part->box;
     tensor->box_count = 1;
-    tensor->placement = CAIRN_SHARDED;
+    tensor->placement = state->replicated ? CAIRN_REPLICATED : CAIRN_SHARDED;
     state->bytes += part->bytes;
     return part->box.data && length > 0 && (size_t)length < sizeof part->name;
 }
@@ -87,7 +87,8 @@ bool bench_state_init(struct bench_state *state, uint64_t bytes, int32_t rank, i
     uint64_t layer_bytes = 12 * (uint64_t)(width * width) * WEIGHT_BYTES;
     uint64_t layers = bytes / layer_bytes;
     uint64_t rest = bytes - layers * layer_bytes;
-    *state = (struct bench_state){.rank = rank, .world_size = world_size};
+    *state = (struct bench_state){
+        .rank = rank, .world_size = world_size, .replicated = state->replicated};
     state->cap = (size_t)(layers * LAYER_WEIGHTS + 1) * KINDS;
     state->tensors = calloc(state->cap, sizeof *state->tensors);
     state->parts = calloc(state->cap, sizeof *state->parts);

@@ -18,6 +18,7 @@ struct bench_state {
     size_t count, cap;
     uint64_t bytes; /* of this rank */
     int32_t rank, world_size;
+    bool replicated; /* set before init: every rank holds everything, as under DDP */
 };
 
 /* bytes: of all ranks together, reached within one layer's size. False: out of memory. */

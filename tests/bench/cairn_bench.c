@@ -4,13 +4,15 @@
  * input says, and answers with one line of JSON, so that a driver can let several ranks, transports
  * and peers take turns within one run.
  *
- *     save STEP [lazy MS]  seconds until cairn_save returned (blocked) and until all ranks are
- * durable; lazy: a training step of MS milliseconds runs elsewhere meanwhile, as on a GPU, and what
- * the wait for the copy takes after it counts as blocked too restore        of the latest, over
- * wiped memory; checked against what was last saved memcpy         the same bytes, with as many
- * threads as the snapshot, into prefaulted memory change SEED    new contents; they follow from
- * SEED and the place in the tensor alone usage          CPU seconds so far; peak memory since the
- * last memcpy and what of it is known quit
+ * - save STEP [lazy MS] [check]: seconds until cairn_save returned (blocked) and until all ranks
+ * are durable; lazy: a training step of MS milliseconds runs elsewhere meanwhile, as on a GPU, and
+ * what the wait for the copy takes after it counts as blocked too; check: replicas are compared
+ * - restore: of the latest, over wiped memory; checked against what was last saved
+ * - memcpy: the same bytes, with as many threads as the snapshot, into prefaulted memory
+ * - change SEED: new contents; they follow from SEED and the place in the tensor alone
+ * - usage: CPU seconds so far; peak memory since the last memcpy and what of it is known
+ *
+ * With BENCH_REPLICATED set every rank holds everything, as under DDP.
  */
 #include "bench_state.h"
 
@@ -190,20 +192,26 @@ static void pass_ms(unsigned ms)
     }
 }
 
-static int run_save(struct bench *bench, uint64_t step, bool lazy, unsigned step_ms)
+struct save_how {
+    bool lazy, check;
+    unsigned step_ms; /* of training meanwhile; lazy */
+};
+
+static int run_save(struct bench *bench, uint64_t step, const struct save_how *how)
 {
     struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
     struct cairn_error err = {0};
     cairn_op_t *op = NULL;
-    options.mode = lazy ? CAIRN_LAZY : CAIRN_COPY;
+    options.mode = how->lazy ? CAIRN_LAZY : CAIRN_COPY;
+    options.check_replicas = how->check ? CAIRN_CHECK_FAIL : 0;
     double cpu = cpu_s(), begin = now_s();
     int rc = cairn_save(bench->cairn, step, &options, &op, &err);
     if (rc != 0) {
         return complain("save", &err);
     }
     double blocked = now_s() - begin;
-    if (lazy) {
-        pass_ms(step_ms);
+    if (how->lazy) {
+        pass_ms(how->step_ms);
     }
     double wait = now_s();
     rc = cairn_op_wait(op, CAIRN_STAGED, DEADLINE_MS, &err);
@@ -262,10 +270,12 @@ static int run_change(struct bench *bench, uint64_t seed)
 static int run_command(struct bench *bench, const char *line)
 {
     unsigned long long number;
-    unsigned step_ms = 0;
-    int words = sscanf(line, "save %llu lazy %u", &number, &step_ms);
+    struct save_how how = {0};
+    int words = sscanf(line, "save %llu lazy %u", &number, &how.step_ms);
     if (words >= 1) {
-        return run_save(bench, number, words == 2, step_ms);
+        how.lazy = words == 2;
+        how.check = strstr(line, " check") != NULL;
+        return run_save(bench, number, &how);
     }
     if (sscanf(line, "change %llu", &number) == 1) {
         return run_change(bench, number);
@@ -332,6 +342,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: cairn_bench URL ATTEMPT RANK WORLD BYTES\n");
         return 2;
     }
+    bench.state.replicated = getenv("BENCH_REPLICATED") != NULL;
     if (!bench_state_init(&bench.state, bytes, (int32_t)rank, (int32_t)world_size)) {
         fprintf(stderr, "cairn_bench: no memory for %llu bytes\n", (unsigned long long)bytes);
         return 1;

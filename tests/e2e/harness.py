@@ -250,16 +250,20 @@ def token():
 
 
 class Group:
-    """All ranks of one attempt, with a small state: a replicated, a sharded and a local tensor."""
+    """All ranks of one attempt, with a small state: a replicated, a sharded and a local tensor. url: of all, or a list
+    with one for each."""
 
-    def __init__(self, bed, url, world=2, attempt=None, rows=32, state="small", open_words=()):
+    def __init__(self, bed, url, world=2, attempt=None, rows=32, state="small", open_words=(), options=()):
         self.attempt = attempt or token()
         self.world = world
         self.ranks = [Rank(bed) for _ in range(world)]
         for number, rank in enumerate(self.ranks):
+            if options:
+                rank.do("option", *options)
             if state:
                 add_state(rank, number, world, rows)
-            rank.send("open", url, number, world, self.attempt, "rank", *open_words)
+            rank.send("open", url if isinstance(url, str) else url[number], number, world, self.attempt, "rank",
+                      *open_words)
         for rank in self.ranks:
             answer = rank.reply()
             if not answer["ok"]:

@@ -57,6 +57,13 @@ class FullDisk(Case):
         self.assertGreaterEqual(len(saved), 1)
         self.assert_error((answer["error"], answer["text"]), "NO_SPACE")
         self.assert_whole(daemon, saved)
+        # Forgetting, and bringing back, need no room that a save may take.
+        if len(saved) > 2:
+            oldest = "{}@{}".format(*min(saved))
+            cairn("forget", "demo/run", oldest, "--server", f"unix:{daemon.socket}", check=0)
+            self.assertEqual(set(listed(daemon, how="server")), saved - {min(saved)})
+            cairn("undelete", "demo/run", oldest, "--server", f"unix:{daemon.socket}", check=0)
+            self.assert_whole(daemon, saved, how="server")
         # The older ones are whole, and can be restored from the full disk.
         rank.do("fill", 99)
         restored = rank.do("wait", rank.do("restore", "latest")["op"], 20000)

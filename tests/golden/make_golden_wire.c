@@ -20,14 +20,15 @@ static int write_file(const char *path, const struct buf *buf)
     return 0;
 }
 
-static int make(const char *folder, uint32_t type, bool grown)
+static int make(const char *folder, uint32_t type, unsigned grown)
 {
-    char path[512];
+    char path[512], name[64];
     struct scratch scratch;
     struct buf buf;
     struct msg msg;
     uint32_t payload_bytes;
-    snprintf(path, sizeof(path), "%s/%s%s.bin", folder, msg_name(type), grown ? ".grown" : "");
+    sample_golden_name(type, grown, sizeof(name), name);
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
     if (access(path, F_OK) == 0) {
         return 0;
     }
@@ -50,9 +51,8 @@ int main(int argc, char **argv)
     }
     int status = 0;
     for (size_t i = 0; i < SAMPLE_TYPE_COUNT; i++) {
-        status |= make(argv[1], SAMPLE_TYPES[i], false);
-        if (sample_has_grown(SAMPLE_TYPES[i])) {
-            status |= make(argv[1], SAMPLE_TYPES[i], true);
+        for (unsigned grown = 0; grown <= sample_growths(SAMPLE_TYPES[i]); grown++) {
+            status |= make(argv[1], SAMPLE_TYPES[i], grown);
         }
     }
     return status;

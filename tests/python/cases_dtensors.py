@@ -116,10 +116,9 @@ def refused(rank, world, url):
 
 
 def differ(rank, world, url):
-    """A pipeline stage each: what rank 1 alone has would be lost."""
-    layers = torch.nn.ModuleDict({f"stage{rank}": torch.nn.Linear(2, 2)})
-    with pytest.raises(cairn.UnsupportedError, match=r"model\.stage0\.bias: rank 0 has this tensor, rank 1 has not"):
-        Checkpointer(url, {"model": layers})
+    """One name for two tensors: one of them would be lost."""
+    with pytest.raises(cairn.InvalidError, match=r"model\.bias: torch.float32\[2\] on rank 0, torch.float32\[3\] on rank 1"):
+        Checkpointer(url, {"model": torch.nn.Linear(2, 2 + rank)})
 
 
 class Average:

@@ -185,3 +185,50 @@ def shards_restore(rank, world, url):
         assert ck.restore(0).step == 0
         assert tensor.to_local().unique().tolist() == [rank]
         ck.save(7).durable.result(60)
+
+
+def outlives(rank, world, url, meet):
+    """torch.distributed ends and begins anew under a Checkpointer that has a process_group: it goes on."""
+    pair = dist.new_group(list(range(world)))
+    state = {"w": torch.zeros(3)}
+    with Checkpointer(url, state, process_group=pair, on_error="raise") as ck:
+        ck.save(1).durable.result(60)
+        dist.destroy_process_group()
+        assert not ck.should_stop(1)
+        dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=world)
+        if rank == 0:
+            ck.request_stop()
+        state["w"].fill_(2)
+        ck.save(2).durable.result(60)
+        stops = [ck.should_stop(step) for step in (2, 3, 4)]
+        assert stops[-1] and not stops[0]
+        state["w"].fill_(0)
+        assert ck.restore().step == 2 and state["w"].tolist() == [2.0] * 3
+    with Checkpointer(url, state, on_error="raise") as ck:
+        assert ck.restore().step == 2
+
+
+def uneven_groups(rank, world, url):
+    """One rank has made more groups than the other, as ranks do that are in several meshes."""
+    for _ in range(3 if rank == 0 else 0):
+        dist.new_group([0], use_local_synchronization=True)
+    pair = dist.new_group(list(range(world)))
+    for _ in range(2):
+        with Checkpointer(url, {"w": torch.ones(2)}, process_group=pair, on_error="raise") as ck:
+            ck.restore()
+            ck.save(1 + _).durable.result(60)
+
+
+def paced(rank, world, url):
+    """Gives the steps at which this rank saved. A step takes a second on rank 0's clock, more on rank 1's, whose first
+    answer would be another one."""
+    saved, now = [], [0.0]
+    with Checkpointer(url, {"w": torch.zeros(3)}, on_error="raise", interval=10.0) as ck:
+        ck._pacer._clock = lambda: now[0]
+        ck._pacer._ended = now[0]
+        for step in range(60):
+            now[0] += 1 if rank == 0 else 50
+            if ck.should_save(step):
+                ck.save(step).durable.result(60)
+                saved.append(step)
+    return saved

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cairn:// through fsspec: files of a checkpoint are there all at once, when their marker is closed, or never."""
 
+import concurrent.futures
 import io
 import os
 import subprocess
@@ -250,6 +251,32 @@ def test_many_threads(url):
         thread.join()
     fs.seal(f"{url}/step-1")
     assert {name.rsplit("/", 1)[1]: value for name, value in fs.cat(fs.find(f"{url}/step-1")).items()} == data
+
+
+def test_a_tree_that_another_rank_seals_is_not_read_before_the_end(url, monkeypatch):
+    """The sealer may go on while this process has not heard yet: what it asks for then is not its own old files."""
+    heard = {}
+
+    class Meeting:
+        def watch(self, on_seal, on_go):
+            heard.update(on_seal=on_seal, on_go=on_go)
+
+        def leave(self):
+            pass
+
+    monkeypatch.setattr(cairn.fs.filesystem, "meeting_of", lambda run_url, step: Meeting())
+    fs = fsspec.filesystem("cairn")
+    write(f"{url}/step-1/x", b"1")
+    assert fs.exists(f"{url}/step-1/x") and heard["on_seal"]() == {"x": 1}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(fs.cat, f"{url}/step-1/x"), pool.submit(write, f"{url}/step-1/x", b"22")]
+        assert not concurrent.futures.wait(calls, 0.3).done
+        heard["on_go"](None)  # nothing was committed
+        with pytest.raises(FileNotFoundError):
+            calls[0].result(60)
+        calls[1].result(60)
+    assert fs.cat(f"{url}/step-1/x") == b"22"
+    fs.rm(f"{url}/step-1")
 
 
 def test_rule_09_identity_is_the_run_s_name():

@@ -20,6 +20,14 @@ from cairn.torch.futures import Failures
 
 # --- names ----------------------------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize("saved, live, hint", [("model", "net", "net is perhaps the stored model"),
+                                               ("optimizer", "optim", "optim is perhaps the stored optimizer")])
+def test_a_renamed_key_of_the_state_is_named_with_the_nearest(url, saved, live, hint):
+    save(url, {saved: small_model(), "x": {"a": 1}})
+    with pytest.raises(cairn.MissingTensorError, match=hint):
+        restore(url, {live: small_model(), "x": {"a": 1}})
+
+
 def test_renamed_tensors_are_named_with_the_nearest(url):
     class Net(torch.nn.Module):
         def __init__(self, *names):
@@ -44,7 +52,7 @@ def test_long_lists_are_cut():
     missing, extra = [f"m.layer{i}.weight" for i in range(40)], [f"m.block{i}.weight" for i in range(3000)]
     text = near.explain(missing, extra)
     assert "and 30 more" in text and "and 2990 more" in text and len(text) < 2000
-    assert near.pairs(["a.x"], ["b.x"]) == [] and near.pairs(["optim"], ["optim2"]) == []
+    assert near.pairs(["a.x"], ["b.x"]) == [] and near.pairs(["optim"], ["optim2"]) == [("optim", "optim2")]
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 import cairn
 from bed import assert_same
 from cairn.torch import CairnWarning, Checkpointer, per_rank
+from ranks import Ranks
 
 
 @pytest.mark.parametrize("victim, slow", [(2, 1), (0, 0), (3, 0)])
@@ -94,3 +95,18 @@ def test_torch_02_ranks_restore_the_same_step(own_daemon, ranks4):
     data[100] ^= 1
     found[0].write_bytes(data)
     ranks4.run("cases_life.shards_restore", url=url)
+
+
+def test_the_group_outlives_torch_distributed(url, tmp_path):
+    """In processes of their own, since the group that all cases share would end."""
+    pool = Ranks(2)
+    try:
+        pool.send("cases_life.outlives", url=url, meet=str(tmp_path / "meet"))
+        pool.answers(60)
+    finally:
+        pool.close()
+
+
+def test_groups_meet_whatever_else_a_rank_has_made(url, ranks2):
+    ranks2.send("cases_life.uneven_groups", url=url)
+    ranks2.answers(60)

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Daemons come and go: STARTING -> UP -> ENDING -> gone. A killed one is torn down as an ordered
- * one is, with all its calls failing; the next one starts beside it. One thread.
+ * one is, with all its calls failing; the next one starts beside it. Opening a store on a cluster
+ * waits for it, and so runs as a work that may wait. One thread.
  */
 #include "sim_daemon.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -12,13 +14,20 @@
 #include "session/server.h"
 #include "sim_mutant.h"
 #include "store/dir/store_dir.h"
+#include "store/rados/store_rados.h"
 #include "store/wrap/store_wrap.h"
 
 struct sim_daemon {
     struct scene *scene;
+    struct scene_seat *seat;
     struct list link;
     struct sim_host *host;
     struct store *store;
+    struct sim_way *way; /* to the cluster; the store's */
+    struct work opening;
+    bool is_opening;
+    int open_status;
+    struct diag open_diag;
     struct catalog *catalog;
     struct server *server;
     struct listener *listener;
@@ -31,6 +40,7 @@ static void on_store_closed(void *user)
 {
     struct sim_daemon *daemon = user;
     daemon->store = NULL;
+    daemon->way = NULL;
     daemon->gone = true;
 }
 
@@ -60,6 +70,9 @@ static void daemon_end(struct sim_daemon *daemon, uint64_t grace_ms)
         return;
     }
     daemon->ending = true;
+    if (daemon->is_opening) {
+        return; /* on_opened goes on with the end */
+    }
     if (daemon->server) {
         server_stop(daemon->server, grace_ms, on_server_stopped, daemon);
     } else if (daemon->catalog) {
@@ -89,6 +102,21 @@ static void must(struct scene *scene, int status, const struct diag *diag)
     }
 }
 
+static void listen_now(struct sim_daemon *daemon)
+{
+    struct scene *scene = daemon->scene;
+    struct net_addr addr = {.family = NET_TCP, .port = SCENE_PORT};
+    struct diag diag = DIAG_INIT;
+    snprintf(addr.host, sizeof addr.host, "%s", daemon->seat->name);
+    if (scene->local && daemon->seat == &scene->seats[0]) {
+        addr = (struct net_addr){.family = NET_UNIX};
+        snprintf(addr.host, sizeof addr.host, "/%s", daemon->seat->name);
+    }
+    struct net *net = sim_net(daemon->host);
+    must(scene, net->ops->listen(net, &addr, 0, on_accept, daemon, &daemon->listener, NULL, &diag),
+         &diag);
+}
+
 static void on_catalog_ready(void *user, int status, const struct diag *diag)
 {
     struct sim_daemon *daemon = user;
@@ -116,67 +144,19 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
                                      .grant_idle_ms = 3000,
                                      .rank_grace_ms = 6000,
                                      .part_bytes_total = scene->part_bytes,
+                                     .encode_lanes = 2,
                                      .agent = "cairnd sim"};
     must(scene, server_new(&options, &daemon->server, &mine), &mine);
     daemon->ready = true;
     if (!sim_is_dead(daemon->host)) {
-        struct net_addr addr = {.family = NET_TCP, .host = "server", .port = SCENE_PORT};
-        if (scene->local) {
-            addr = (struct net_addr){.family = NET_UNIX, .host = "/server"};
-        }
-        struct net *net = sim_net(daemon->host);
-        must(scene,
-             net->ops->listen(net, &addr, 0, on_accept, daemon, &daemon->listener, NULL, &mine),
-             &mine);
+        listen_now(daemon);
     }
 }
 
-static int open_store(struct sim_daemon *daemon, struct diag *diag)
+static void open_catalog(struct sim_daemon *daemon)
 {
     struct scene *scene = daemon->scene;
-    struct store_dir_options options = {.loop = sim_loop(daemon->host),
-                                        .pool = sim_pool(daemon->host),
-                                        .vfs = sim_vfs(daemon->host),
-                                        .path = "/store",
-                                        .create = true,
-                                        .snapshot_every = scene->snapshot_every};
-    mutant_on_host(scene->mutant, daemon->host);
-    int status = store_dir_new(&options, &daemon->store, diag);
-    if (status == 0) {
-        daemon->store->caps.object_bytes_preferred = scene->object_bytes;
-        if (daemon->store->caps.epoch <= scene->daemon_epoch) {
-            scene_fail(scene, "the store's epoch did not grow: %llu after %llu",
-                       (unsigned long long)daemon->store->caps.epoch,
-                       (unsigned long long)scene->daemon_epoch);
-        }
-        scene->daemon_epoch = daemon->store->caps.epoch;
-        daemon->store = mutant_on_store(scene->mutant, sim_loop(daemon->host), daemon->store);
-        must(scene, store_fault_new(sim_loop(daemon->host), daemon->store, &daemon->store), diag);
-    }
-    return status;
-}
-
-static void daemon_start(struct scene *scene)
-{
-    struct sim_daemon *daemon = calloc(1, sizeof *daemon);
     struct diag diag = DIAG_INIT;
-    CHECK(daemon);
-    daemon->scene = scene;
-    daemon->host = scene_host(scene, "server", scene->disk);
-    if (!scene->healed && sim_chance(scene->sim, 12)) {
-        sim_kill_at_vfs_call(daemon->host, 1 + sim_below(scene->sim, 60)); /* while starting */
-    }
-    scene->daemon = daemon;
-    int status = open_store(daemon, &diag);
-    if (status != 0) {
-        bool locked = status == CAIRN_E_STORE_LOCKED && !list_is_empty(&scene->daemons_ending);
-        if (!locked && !sim_is_dead(daemon->host) && !scene->disk_was_harmed) {
-            must(scene, status, &diag);
-        }
-        scene_tell(scene, "the daemon does not start: %s", diag.text);
-        daemon_end(daemon, 0);
-        return;
-    }
     struct catalog_options options = {.chunk_bytes = SCENE_CHUNK_BYTES,
                                       .restore_drain_ms = 1000,
                                       .ready = on_catalog_ready,
@@ -186,9 +166,125 @@ static void daemon_start(struct scene *scene)
                                       .upload_bytes = scene->cache_bytes,
                                       .deadline_ms_max = scene->deadline_ms_max,
                                       .full_every = 5,
+                                      .poll_ms = scene->poll_ms,
                                       .page_bytes = 512};
     must(scene, catalog_new(sim_loop(daemon->host), daemon->store, &options, &daemon->catalog),
          &diag);
+}
+
+static void take_store(struct sim_daemon *daemon)
+{
+    struct scene *scene = daemon->scene;
+    struct diag diag = DIAG_INIT;
+    daemon->store->caps.object_bytes_preferred = scene->object_bytes;
+    if (!scene->shared && daemon->store->caps.epoch <= scene->daemon_epoch) {
+        scene_fail(scene, "the store's epoch did not grow: %llu after %llu",
+                   (unsigned long long)daemon->store->caps.epoch,
+                   (unsigned long long)scene->daemon_epoch);
+    }
+    scene->daemon_epoch = daemon->store->caps.epoch;
+    daemon->store = mutant_on_store(scene->mutant, sim_loop(daemon->host), daemon->store);
+    must(scene, store_fault_new(sim_loop(daemon->host), daemon->store, &daemon->store), &diag);
+}
+
+static void not_opened(struct sim_daemon *daemon, int status, const struct diag *diag)
+{
+    struct scene *scene = daemon->scene;
+    bool locked = status == CAIRN_E_STORE_LOCKED && !list_is_empty(&scene->daemons_ending);
+    if (!locked && !sim_is_dead(daemon->host) && !scene->disk_was_harmed) {
+        must(scene, status, diag);
+    }
+    scene_tell(scene, "%s does not start: %s", daemon->seat->name, diag->text);
+    daemon_end(daemon, 0);
+}
+
+/* --- a store on a cluster --------------------------------------------------------- */
+
+static void run_opening(struct work *work)
+{
+    struct sim_daemon *daemon = container_of(work, struct sim_daemon, opening);
+    struct store_rados_options options = {.loop = sim_loop(daemon->host),
+                                          .pool = sim_waiting_pool(daemon->host),
+                                          .cluster = sim_way_cluster(daemon->way),
+                                          .create = true};
+    daemon->open_status = store_rados_new(&options, &daemon->store, &daemon->open_diag);
+}
+
+static void on_opened(struct work *work)
+{
+    struct sim_daemon *daemon = container_of(work, struct sim_daemon, opening);
+    daemon->is_opening = false;
+    if (daemon->open_status != 0) {
+        daemon->way = NULL; /* went with the store */
+        bool was_ending = daemon->ending;
+        daemon->ending = false;
+        if (was_ending) {
+            daemon_end(daemon, 0);
+        } else {
+            not_opened(daemon, daemon->open_status, &daemon->open_diag);
+        }
+        return;
+    }
+    take_store(daemon);
+    if (daemon->ending) {
+        store_close(daemon->store, on_store_closed, daemon);
+    } else {
+        open_catalog(daemon);
+    }
+}
+
+static void open_shared(struct sim_daemon *daemon)
+{
+    struct scene *scene = daemon->scene;
+    daemon->way =
+        sim_way_new(scene->sim, daemon->host, scene->cluster, &scene->weather, scene->mutant);
+    sim_way_block(daemon->way, daemon->seat->is_mute, daemon->seat->is_deaf);
+    if (!scene->healed && scene->fault_count > 0 && sim_chance(scene->sim, 12)) {
+        sim_way_kill_at(daemon->way, 1 + sim_below(scene->sim, 2), sim_chance(scene->sim, 2));
+    }
+    daemon->is_opening = true;
+    daemon->opening = (struct work){.run = run_opening, .done = on_opened};
+    work_submit(sim_waiting_pool(daemon->host), &daemon->opening);
+}
+
+/* --- a store on a disk ------------------------------------------------------------ */
+
+static void open_own(struct sim_daemon *daemon)
+{
+    struct scene *scene = daemon->scene;
+    struct diag diag = DIAG_INIT;
+    if (!scene->healed && sim_chance(scene->sim, 12)) {
+        sim_kill_at_vfs_call(daemon->host, 1 + sim_below(scene->sim, 60)); /* while starting */
+    }
+    struct store_dir_options options = {.loop = sim_loop(daemon->host),
+                                        .pool = sim_pool(daemon->host),
+                                        .vfs = sim_vfs(daemon->host),
+                                        .path = "/store",
+                                        .create = true,
+                                        .snapshot_every = scene->snapshot_every};
+    mutant_on_host(scene->mutant, daemon->host);
+    int status = store_dir_new(&options, &daemon->store, &diag);
+    if (status != 0) {
+        not_opened(daemon, status, &diag);
+        return;
+    }
+    take_store(daemon);
+    open_catalog(daemon);
+}
+
+static void daemon_start(struct scene *scene, struct scene_seat *seat)
+{
+    struct sim_daemon *daemon = calloc(1, sizeof *daemon);
+    CHECK(daemon);
+    daemon->scene = scene;
+    daemon->seat = seat;
+    daemon->host = scene_host(scene, seat->name, scene->shared ? NULL : scene->disk);
+    seat->daemon = daemon;
+    if (scene->shared) {
+        open_shared(daemon);
+    } else {
+        open_own(daemon);
+    }
 }
 
 /* --- the supervisor --------------------------------------------------------------- */
@@ -204,50 +300,103 @@ static void bury(struct scene *scene)
     }
 }
 
-void daemon_tick(struct scene *scene)
+static void lose_power(struct scene *scene)
 {
-    struct sim_daemon *daemon = scene->daemon;
-    bury(scene);
+    list_each (node, &scene->daemons_ending) {
+        sim_kill(list_item(node, struct sim_daemon, link)->host, SIM_RESET);
+    }
+    if (scene->lose_all) {
+        sim_disk_crash_lose_all(scene->disk);
+    } else {
+        sim_disk_crash(scene->disk);
+    }
+}
+
+static void tick_seat(struct scene *scene, struct scene_seat *seat)
+{
+    struct sim_daemon *daemon = seat->daemon;
     if (!daemon) {
-        if (!scene->over && scene_now_ms(scene) >= scene->daemon_start_ms) {
-            daemon_start(scene);
+        if (!scene->over && scene_now_ms(scene) >= seat->start_ms) {
+            daemon_start(scene, seat);
         }
         return;
     }
     if (sim_is_dead(daemon->host)) {
-        scene_tell(scene, "the daemon is dead%s", scene->power_loss ? ", so is the machine" : "");
-        if (scene->power_loss) {
-            list_each (node, &scene->daemons_ending) {
-                sim_kill(list_item(node, struct sim_daemon, link)->host, SIM_RESET);
-            }
-        }
-        if (scene->power_loss && scene->lose_all) {
-            sim_disk_crash_lose_all(scene->disk);
-        } else if (scene->power_loss) {
-            sim_disk_crash(scene->disk);
+        scene_tell(scene, "%s is dead%s", seat->name,
+                   scene->power_loss ? ", so is the machine" : "");
+        if (scene->power_loss && !scene->shared) {
+            lose_power(scene);
         }
         scene->power_loss = scene->lose_all = false;
         daemon_end(daemon, 0);
     }
     if (daemon->ending) {
         list_add_tail(&scene->daemons_ending, &daemon->link);
-        scene->daemon = NULL;
-        scene->daemon_start_ms =
+        seat->daemon = NULL;
+        seat->start_ms =
             scene_now_ms(scene) + sim_below(scene->sim, sim_chance(scene->sim, 4) ? 4000 : 400);
     }
 }
 
-void daemon_kill(struct scene *scene, enum sim_death death)
+void daemon_tick(struct scene *scene)
 {
-    if (scene->daemon) {
-        sim_kill(scene->daemon->host, death);
+    bury(scene);
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        tick_seat(scene, &scene->seats[i]);
     }
 }
 
-void daemon_kill_at_call(struct scene *scene, uint64_t call)
+/* --- harm ------------------------------------------------------------------------- */
+
+static struct scene_seat *seat_at(struct scene *scene, uint64_t arg)
 {
-    if (scene->daemon) {
-        sim_kill_at_vfs_call(scene->daemon->host, call);
+    return &scene->seats[(arg >> 3) % scene->seat_count];
+}
+
+const char *daemon_name(struct scene *scene, uint64_t arg) { return seat_at(scene, arg)->name; }
+
+void daemon_kill(struct scene *scene, uint64_t arg, enum sim_death death)
+{
+    struct sim_daemon *daemon = seat_at(scene, arg)->daemon;
+    if (daemon) {
+        sim_kill(daemon->host, death);
+    }
+}
+
+void daemon_kill_all(struct scene *scene)
+{
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        if (scene->seats[i].daemon) {
+            sim_kill(scene->seats[i].daemon->host, SIM_RESET);
+        }
+    }
+}
+
+void daemon_kill_at_call(struct scene *scene, uint64_t arg, uint64_t call)
+{
+    struct sim_daemon *daemon = seat_at(scene, arg)->daemon;
+    if (daemon && daemon->way) {
+        sim_way_kill_at(daemon->way, call % 60, arg % 2 == 1);
+    } else if (daemon) {
+        sim_kill_at_vfs_call(daemon->host, call);
+    }
+}
+
+void daemon_pause(struct scene *scene, uint64_t arg, uint64_t ms)
+{
+    struct sim_daemon *daemon = seat_at(scene, arg)->daemon;
+    if (daemon) {
+        sim_pause(daemon->host, ms);
+    }
+}
+
+void daemon_part(struct scene *scene, uint64_t arg, bool mute, bool deaf)
+{
+    struct scene_seat *seat = seat_at(scene, arg);
+    seat->is_mute = mute;
+    seat->is_deaf = deaf;
+    if (seat->daemon && seat->daemon->way) {
+        sim_way_block(seat->daemon->way, mute, deaf);
     }
 }
 
@@ -258,6 +407,7 @@ void daemon_harm_store(struct scene *scene, uint64_t arg)
                                         STORE_LIST_OBJECTS};
     static const int codes[] = {CAIRN_E_IO, CAIRN_E_TIMED_OUT, CAIRN_E_NO_SPACE};
     struct store_fault_rule rule = {.op = ops[arg % 7], .skip = (unsigned)(arg >> 4) % 6};
+    struct sim_daemon *daemon = seat_at(scene, arg)->daemon;
     if (arg % 7 < 3 && arg & 0x400) {
         rule.kind = FAULT_LOST; /* done, but nobody learns of it */
     } else if (arg & 0x800) {
@@ -268,44 +418,82 @@ void daemon_harm_store(struct scene *scene, uint64_t arg)
         rule.code = codes[(arg >> 5) % 3];
     }
     rule.count = 1 + (unsigned)(arg >> 12) % 3;
-    if (scene->daemon && scene->daemon->store) {
-        err_ignore(store_fault_add(scene->daemon->store, &rule)); /* 16 at once are enough */
+    if (daemon && daemon->store && !daemon->is_opening) {
+        err_ignore(store_fault_add(daemon->store, &rule)); /* 16 at once are enough */
     }
 }
 
-void daemon_heal_store(struct scene *scene)
+void daemon_heal_stores(struct scene *scene)
 {
-    if (scene->daemon && scene->daemon->store) {
-        store_fault_clear(scene->daemon->store);
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        struct sim_daemon *daemon = scene->seats[i].daemon;
+        scene->seats[i].is_mute = scene->seats[i].is_deaf = false;
+        if (daemon && daemon->store && !daemon->is_opening) {
+            store_fault_clear(daemon->store);
+        }
+        if (daemon && daemon->way) {
+            sim_way_kill_at(daemon->way, 0, false);
+            sim_way_block(daemon->way, false, false);
+        } else if (daemon) {
+            sim_kill_at_vfs_call(daemon->host, 0);
+        }
     }
 }
 
-void daemon_stop(struct scene *scene, uint64_t grace_ms)
+/* --- the end ---------------------------------------------------------------------- */
+
+void daemon_stop(struct scene *scene, uint64_t arg, uint64_t grace_ms)
 {
-    if (scene->daemon && !sim_is_dead(scene->daemon->host)) {
-        daemon_end(scene->daemon, grace_ms);
+    struct sim_daemon *daemon = seat_at(scene, arg)->daemon;
+    if (daemon && !sim_is_dead(daemon->host)) {
+        daemon_end(daemon, grace_ms);
     }
 }
 
-bool daemon_is_up(struct scene *scene)
+void daemon_stop_all(struct scene *scene, uint64_t grace_ms)
 {
-    return scene->daemon && scene->daemon->ready && !scene->daemon->ending &&
-           !sim_is_dead(scene->daemon->host);
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        daemon_stop(scene, (uint64_t)i << 3, grace_ms);
+    }
 }
 
 /* I8: with nobody connected, all buffers are back. */
 void daemon_check_idle(struct scene *scene)
 {
-    struct server_stats stats;
-    server_stats(scene->daemon->server, &stats);
-    if (stats.sessions != 0 || stats.saves_open != 0 || stats.buffers_free != stats.buffers_total) {
-        scene_fail(scene, "I8: the idle daemon has %u sessions, %u saves, %llu of %llu buffers",
-                   stats.sessions, stats.saves_open, (unsigned long long)stats.buffers_free,
-                   (unsigned long long)stats.buffers_total);
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        struct sim_daemon *daemon = scene->seats[i].daemon;
+        struct server_stats stats;
+        if (!daemon || !daemon->server || daemon->ending) {
+            continue;
+        }
+        server_stats(daemon->server, &stats);
+        if (stats.sessions != 0 || stats.saves_open != 0 ||
+            stats.buffers_free != stats.buffers_total) {
+            scene_fail(scene, "I8: %s is idle and has %u sessions, %u saves, %llu of %llu buffers",
+                       scene->seats[i].name, stats.sessions, stats.saves_open,
+                       (unsigned long long)stats.buffers_free,
+                       (unsigned long long)stats.buffers_total);
+        }
     }
+}
+
+bool daemon_are_up(struct scene *scene)
+{
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        const struct sim_daemon *daemon = scene->seats[i].daemon;
+        if (!daemon || !daemon->ready || daemon->ending || sim_is_dead(daemon->host)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool daemon_is_gone(struct scene *scene)
 {
-    return !scene->daemon && list_is_empty(&scene->daemons_ending);
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        if (scene->seats[i].daemon) {
+            return false;
+        }
+    }
+    return list_is_empty(&scene->daemons_ending);
 }

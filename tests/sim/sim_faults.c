@@ -2,6 +2,7 @@
  *
  * The plan of a seed: which faults, when; and their end. One thread.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -33,8 +34,27 @@ enum fault {
     FAULT_DISK_FULL,
     FAULT_STORE,
     FAULT_SLOW_NET,
+    FAULT_COUNT_DISK, /* the ones above happen to one daemon on a disk */
+    FAULT_PAUSE_DAEMON = FAULT_COUNT_DISK,
+    FAULT_PART_CLUSTER, /* a daemon and the cluster do not hear each other */
+    FAULT_CLUSTER_STORM,
+    FAULT_CLUSTER_FULL,
+    FAULT_CLUSTER_REFUSES,
+    FAULT_SLOW_CLUSTER,
+    FAULT_KILL_ALL_DAEMONS,
     FAULT_COUNT
 };
+
+/* What happens to several on a cluster. */
+static const enum fault shared_faults[] = {
+    FAULT_CUT_ALL,         FAULT_CUT_RANK,      FAULT_DEAF_DAEMON,      FAULT_MUTE_DAEMON,
+    FAULT_SPLIT_RANK,      FAULT_KILL_DAEMON,   FAULT_PAUSE_DAEMON,     FAULT_KILL_AT_CALL,
+    FAULT_CLUSTER_STORM,   FAULT_STOP_DAEMON,   FAULT_KILL_RANK,        FAULT_KILL_RANK_SILENTLY,
+    FAULT_KILL_JOB,        FAULT_ZOMBIE,        FAULT_CUT_OFF_ZOMBIE,   FAULT_PART_CLUSTER,
+    FAULT_REWIND,          FAULT_ABORT_SAVE,    FAULT_PAUSE_DAEMON,     FAULT_CLUSTER_REFUSES,
+    FAULT_CLUSTER_FULL,    FAULT_STORE,         FAULT_SLOW_NET,         FAULT_KILL_DAEMON_SILENTLY,
+    FAULT_SLOW_CLUSTER,    FAULT_CLUSTER_STORM, FAULT_NEXT_JOB_REWINDS, FAULT_PART_CLUSTER,
+    FAULT_KILL_ALL_DAEMONS};
 
 static const char *const names[FAULT_COUNT] = {
     [FAULT_CUT_ALL] = "cut all connections",
@@ -60,23 +80,38 @@ static const char *const names[FAULT_COUNT] = {
     [FAULT_STORE] = "operations of the store fail, are slow, or end unknown",
     [FAULT_DISK_FULL] = "the disk is full",
     [FAULT_SLOW_NET] = "the network is slow",
+    [FAULT_PAUSE_DAEMON] = "a daemon stands still",
+    [FAULT_PART_CLUSTER] = "part a daemon from the cluster",
+    [FAULT_CLUSTER_STORM] = "the cluster loses, repeats and delays",
+    [FAULT_CLUSTER_FULL] = "the cluster is full",
+    [FAULT_CLUSTER_REFUSES] = "the cluster refuses",
+    [FAULT_SLOW_CLUSTER] = "the cluster is slow",
+    [FAULT_KILL_ALL_DAEMONS] = "kill all daemons",
 };
 
 static void heal_network(void *user)
 {
     struct scene *scene = user;
-    sim_partition(scene->sim, NULL, "server", false);
-    sim_partition(scene->sim, "server", NULL, false);
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        sim_partition(scene->sim, NULL, scene->seats[i].name, false);
+        sim_partition(scene->sim, scene->seats[i].name, NULL, false);
+    }
     sim_net_set(scene->sim, &(struct sim_net_options){0});
+}
+
+void faults_part_host(struct scene *scene, const char *name, bool on)
+{
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        sim_partition(scene->sim, name, scene->seats[i].name, on);
+        sim_partition(scene->sim, scene->seats[i].name, name, on);
+    }
 }
 
 static void heal_ranks(void *user)
 {
     struct scene *scene = user;
     for (size_t i = 0; i < scene->host_count; i++) {
-        const char *name = sim_host_name(scene->hosts[i]);
-        sim_partition(scene->sim, name, "server", false);
-        sim_partition(scene->sim, "server", name, false);
+        faults_part_host(scene, sim_host_name(scene->hosts[i]), false);
     }
 }
 
@@ -90,15 +125,76 @@ static void split_rank(struct scene *scene, uint64_t arg)
 {
     if (scene->job) {
         const char *name = sim_host_name(scene->job->ranks[arg % SCENE_WORLD_SIZE]->host);
+        const char *server = daemon_name(scene, arg);
         if (arg & 0x100) {
-            sim_partition(scene->sim, name, "server", true);
+            sim_partition(scene->sim, name, server, true);
         }
         if (!(arg & 0x100) || arg & 0x200) {
-            sim_partition(scene->sim, "server", name, true);
+            sim_partition(scene->sim, server, name, true);
         }
         sim_at(scene->sim, 100 + arg % 5000, heal_ranks, scene);
     }
 }
+
+/* --- the cluster ------------------------------------------------------------------ */
+
+static void heal_cluster(void *user)
+{
+    struct scene *scene = user;
+    scene->weather = (struct sim_weather){.timeout_us = scene->weather.timeout_us};
+    if (scene->cluster) {
+        fake_medium_capacity(scene->cluster, 0);
+    }
+}
+
+static void heal_ways(void *user)
+{
+    struct scene *scene = user;
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        daemon_part(scene, (uint64_t)i << 3, false, false);
+    }
+}
+
+static void harm_cluster(struct scene *scene, enum fault fault, uint64_t arg)
+{
+    struct sim_weather *weather = &scene->weather;
+    uint64_t for_ms = 100 + (arg >> 6) % 3000;
+    scene->disk_was_harmed = true;
+    if (fault == FAULT_PART_CLUSTER) {
+        bool mute = arg % 4 != 0, deaf = arg % 4 != 1;
+        daemon_part(scene, arg, mute, deaf);
+        sim_at(scene->sim, for_ms, heal_ways, scene);
+        return;
+    }
+    if (fault == FAULT_CLUSTER_FULL) {
+        fake_medium_capacity(scene->cluster, 1 + fake_medium_used(scene->cluster) + arg % 30000);
+    } else if (fault == FAULT_CLUSTER_REFUSES) {
+        static const int errors[] = {ENOSPC, EDQUOT}; /* EIO would be a damaged medium's */
+        weather->refused = 1 + (unsigned)(arg % 30);
+        weather->error = errors[(arg >> 5) % ARRAY_LEN(errors)];
+    } else if (fault == FAULT_SLOW_CLUSTER) {
+        weather->latency_max_us = 20000 + arg % 300000;
+    } else {
+        weather->lost = (unsigned)(arg % 8);
+        weather->unanswered = (unsigned)((arg >> 3) % 16);
+        weather->late = (unsigned)((arg >> 7) % 16);
+        weather->twice = (unsigned)((arg >> 11) % 16);
+    }
+    sim_at(scene->sim, for_ms, heal_cluster, scene);
+}
+
+static void harm_shared(struct scene *scene, enum fault fault, uint64_t arg)
+{
+    if (fault == FAULT_PAUSE_DAEMON) {
+        daemon_pause(scene, arg, 100 + (arg >> 6) % 6000);
+    } else if (fault == FAULT_KILL_ALL_DAEMONS) {
+        daemon_kill_all(scene);
+    } else {
+        harm_cluster(scene, fault, arg);
+    }
+}
+
+/* --- the rest --------------------------------------------------------------------- */
 
 static void harm_network(struct scene *scene, enum fault fault, uint64_t arg)
 {
@@ -115,10 +211,10 @@ static void harm_network(struct scene *scene, enum fault fault, uint64_t arg)
                     &(struct sim_net_options){.latency_min_us = 500, .latency_max_us = 60000});
         sim_at(scene->sim, for_ms, heal_network, scene);
     } else if (fault == FAULT_DEAF_DAEMON) {
-        sim_partition(scene->sim, NULL, "server", true);
+        sim_partition(scene->sim, NULL, daemon_name(scene, arg), true);
         sim_at(scene->sim, for_ms, heal_network, scene);
     } else if (fault == FAULT_MUTE_DAEMON) {
-        sim_partition(scene->sim, "server", NULL, true);
+        sim_partition(scene->sim, daemon_name(scene, arg), NULL, true);
         sim_at(scene->sim, for_ms, heal_network, scene);
     }
 }
@@ -126,17 +222,17 @@ static void harm_network(struct scene *scene, enum fault fault, uint64_t arg)
 static void harm_daemon(struct scene *scene, enum fault fault, uint64_t arg)
 {
     if (fault == FAULT_STOP_DAEMON) {
-        daemon_stop(scene, arg % 2 ? 3000 : 0);
+        daemon_stop(scene, arg, arg % 2 ? 3000 : 0);
         return;
     }
     if (fault == FAULT_POWER_LOSS || fault == FAULT_POWER_LOSS_AT_CALL) {
-        scene->power_loss = scene->daemon != NULL;
+        scene->power_loss = scene->seats[0].daemon != NULL;
         scene->lose_all = scene->power_loss && arg % 3 == 0;
     }
     if (fault == FAULT_KILL_AT_CALL || fault == FAULT_POWER_LOSS_AT_CALL) {
-        daemon_kill_at_call(scene, 1 + arg % 200);
+        daemon_kill_at_call(scene, arg, 1 + arg % 200);
     } else {
-        daemon_kill(scene, fault == FAULT_KILL_DAEMON_SILENTLY ? SIM_SILENT : SIM_RESET);
+        daemon_kill(scene, arg, fault == FAULT_KILL_DAEMON_SILENTLY ? SIM_SILENT : SIM_RESET);
     }
 }
 
@@ -231,6 +327,15 @@ static void strike(void *user)
     case FAULT_STORE:
         harm_disk(scene, fault->kind, fault->arg);
         break;
+    case FAULT_PAUSE_DAEMON:
+    case FAULT_PART_CLUSTER:
+    case FAULT_CLUSTER_STORM:
+    case FAULT_CLUSTER_FULL:
+    case FAULT_CLUSTER_REFUSES:
+    case FAULT_SLOW_CLUSTER:
+    case FAULT_KILL_ALL_DAEMONS:
+        harm_shared(scene, fault->kind, fault->arg);
+        break;
     case FAULT_COUNT:
         break;
     }
@@ -240,16 +345,17 @@ void faults_plan(struct scene *scene, uint64_t within_ms)
 {
     /* Quiet seeds find what one fault does, stormy ones what meets on the way. */
     scene->fault_count = sim_below(scene->sim, sim_chance(scene->sim, 2) ? SCENE_FAULTS_MAX : 6);
-    uint64_t only = sim_chance(scene->sim, 3) ? 1 + sim_below(scene->sim, 4) : FAULT_COUNT;
-    uint64_t base = sim_below(scene->sim, FAULT_COUNT);
+    uint64_t kinds = scene->shared ? ARRAY_LEN(shared_faults) : FAULT_COUNT_DISK;
+    uint64_t only = sim_chance(scene->sim, 3) ? 1 + sim_below(scene->sim, 4) : kinds;
+    uint64_t base = sim_below(scene->sim, kinds);
     for (size_t i = 0; i < scene->fault_count; i++) {
         struct scene_fault *fault = &scene->faults[i];
-        *fault = (struct scene_fault){
-            .scene = scene,
-            .kind = (unsigned)((base + sim_below(scene->sim, only) * 5) % FAULT_COUNT),
-            .at_save = sim_chance(scene->sim, 2),
-            .at_ms = sim_below(scene->sim, within_ms),
-            .arg = sim_below(scene->sim, 1 << 20)};
+        unsigned kind = (unsigned)((base + sim_below(scene->sim, only) * 5) % kinds);
+        *fault = (struct scene_fault){.scene = scene,
+                                      .kind = scene->shared ? shared_faults[kind] : kind,
+                                      .at_save = sim_chance(scene->sim, 2),
+                                      .at_ms = sim_below(scene->sim, within_ms),
+                                      .arg = sim_below(scene->sim, 1 << 20)};
         sim_at(scene->sim, fault->at_ms, happen, fault);
     }
 }
@@ -269,10 +375,10 @@ void faults_heal(struct scene *scene)
     heal_network(scene);
     heal_ranks(scene);
     heal_disk(scene);
-    daemon_kill_at_call(scene, 0);
-    daemon_heal_store(scene);
-    if (scene->disk_was_harmed) {
-        daemon_stop(scene, 0); /* the operator: it may have given up writing */
+    heal_cluster(scene);
+    daemon_heal_stores(scene);
+    if (scene->disk_was_harmed && !scene->shared) {
+        daemon_stop(scene, 0, 0); /* the operator: it may have given up writing */
     }
     if (scene->zombie) {
         scene->zombie_end_ms = scene_now_ms(scene);

@@ -66,6 +66,7 @@ static bool is_honest(const struct sim_job *job, const struct sim_rank *rank)
     case CAIRN_E_IO:
     case CAIRN_E_READ_ONLY:
     case CAIRN_E_NO_SPACE:
+    case CAIRN_E_QUOTA:
         return job->scene->disk_was_harmed;
     case CAIRN_E_NOT_FOUND:
         return job->selector.kind == SELECT_STEP; /* superseded meanwhile */
@@ -408,9 +409,7 @@ void job_make_zombie(struct scene *scene, bool cut_off, uint64_t for_ms)
         return;
     }
     for (uint32_t i = 0; cut_off && i < SCENE_WORLD_SIZE; i++) {
-        const char *name = sim_host_name(job->ranks[i]->host);
-        sim_partition(scene->sim, name, "server", true);
-        sim_partition(scene->sim, "server", name, true);
+        faults_part_host(scene, sim_host_name(job->ranks[i]->host), true);
     }
     scene->zombie = job;
     scene->zombie_end_ms = scene_now_ms(scene) + for_ms;

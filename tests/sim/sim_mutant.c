@@ -11,16 +11,20 @@
 #include "base/check.h"
 
 static const struct sim_mutant mutants[MUTANT_COUNT] = {
-    {MUTANT_NO_FSYNC, "no-fsync"},
-    {MUTANT_NO_DIR_FSYNC, "no-directory-fsync"},
-    {MUTANT_FSYNC_LIES, "fsync-lies"},
-    {MUTANT_EARLY_SEAL, "early-seal"},
-    {MUTANT_EARLY_PUBLISH, "early-publish"},
-    {MUTANT_LOST_UPDATE, "lost-update"},
-    {MUTANT_MISREAD, "misread"},
-    {MUTANT_BAD_DISK, "bad-disk"},
-    {MUTANT_LATE_CHANGE, "late-change"},
-    {MUTANT_NO_VERDICT, "no-verdict"},
+    {MUTANT_NO_FSYNC, "no-fsync", false},
+    {MUTANT_NO_DIR_FSYNC, "no-directory-fsync", false},
+    {MUTANT_FSYNC_LIES, "fsync-lies", false},
+    {MUTANT_EARLY_SEAL, "early-seal", false},
+    {MUTANT_EARLY_PUBLISH, "early-publish", false},
+    {MUTANT_LOST_UPDATE, "lost-update", false},
+    {MUTANT_MISREAD, "misread", false},
+    {MUTANT_BAD_DISK, "bad-disk", false},
+    {MUTANT_LATE_CHANGE, "late-change", false},
+    {MUTANT_NO_VERDICT, "no-verdict", false},
+    {MUTANT_FENCE_UNGUARDED, "fence-unguarded", true},
+    {MUTANT_COMMIT_UNGUARDED, "commit-unguarded", false},
+    {MUTANT_LATE_COMMIT, "late-commit", true},
+    {MUTANT_ABORT_BY_READING, "abort-by-reading", false},
 };
 
 const struct sim_mutant *mutant_get(enum mutant kind) { return &mutants[kind]; }
@@ -108,6 +112,10 @@ void mutant_on_host(const struct sim_mutant *mutant, struct sim_host *host)
     case MUTANT_MISREAD:
     case MUTANT_NO_VERDICT:
     case MUTANT_LATE_CHANGE:
+    case MUTANT_FENCE_UNGUARDED:
+    case MUTANT_COMMIT_UNGUARDED:
+    case MUTANT_LATE_COMMIT:
+    case MUTANT_ABORT_BY_READING:
     case MUTANT_COUNT:
         return;
     }
@@ -174,6 +182,28 @@ static void on_answer(struct post *post)
     caller->done(caller);
 }
 
+static bool sets(const struct record_update *update, const char *family)
+{
+    for (size_t i = 0; i < update->change_count; i++) {
+        const struct record_change *change = &update->changes[i];
+        if (!change->remove && strncmp(change->key, family, strlen(family)) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The driver's own update: it is to believe in what it did. */
+static void drop_guards(const struct early_store *store, struct store_req *req)
+{
+    const char *family = store->mutant->kind == MUTANT_FENCE_UNGUARDED ? "term/" : "chain/";
+    bool is_one =
+        store->mutant->kind == MUTANT_FENCE_UNGUARDED || store->mutant->kind == MUTANT_LATE_COMMIT;
+    if (req->op == STORE_RECORD_UPDATE && is_one && sets(req->update, family)) {
+        ((struct record_update *)(uintptr_t)req->update)->guard_count = 0;
+    }
+}
+
 static bool is_early(const struct early_store *store, const struct store_req *req)
 {
     uint64_t draw;
@@ -184,7 +214,9 @@ static bool is_early(const struct early_store *store, const struct store_req *re
     case STORE_PUBLISH:
         return store->mutant->kind == MUTANT_EARLY_PUBLISH;
     case STORE_RECORD_UPDATE:
-        return store->mutant->kind == MUTANT_LOST_UPDATE && draw % 20 == 0;
+        return (store->mutant->kind == MUTANT_LOST_UPDATE && draw % 20 == 0) ||
+               (store->mutant->kind == MUTANT_ABORT_BY_READING && sets(req->update, "dead/") &&
+                !sets(req->update, "open/"));
     default:
         return false;
     }
@@ -197,6 +229,7 @@ static void early_submit(struct store *base, struct store_req *req)
         /* Always the same ones: what goes wrong once is read again by the client, and healed. */
         req->offset -= req->offset >= 4096 && req->object.writer % 8 == 1 ? 4096 : 0;
     }
+    drop_guards(store, req);
     if (!is_early(store, req)) {
         store_submit(store->inner, req);
         return;
@@ -233,7 +266,9 @@ struct store *mutant_on_store(const struct sim_mutant *mutant, struct loop *loop
 {
     static const struct store_ops ops = {early_submit, early_close};
     if (!mutant_is(mutant, MUTANT_EARLY_SEAL) && !mutant_is(mutant, MUTANT_EARLY_PUBLISH) &&
-        !mutant_is(mutant, MUTANT_LOST_UPDATE) && !mutant_is(mutant, MUTANT_MISREAD)) {
+        !mutant_is(mutant, MUTANT_LOST_UPDATE) && !mutant_is(mutant, MUTANT_MISREAD) &&
+        !mutant_is(mutant, MUTANT_FENCE_UNGUARDED) && !mutant_is(mutant, MUTANT_LATE_COMMIT) &&
+        !mutant_is(mutant, MUTANT_ABORT_BY_READING)) {
         return store;
     }
     struct early_store *early = calloc(1, sizeof *early);

@@ -20,15 +20,25 @@ enum mutant {
     MUTANT_BAD_DISK,      /* some writes change a bit */
     MUTANT_LATE_CHANGE,   /* the trainer changes its state before it is staged */
     MUTANT_NO_VERDICT,    /* ranks with other lists do not wait for the verdict */
+    MUTANT_COUNT_DISK,    /* the ones above are looked for with one daemon on a disk */
+    MUTANT_FENCE_UNGUARDED = MUTANT_COUNT_DISK, /* a term is granted without a look at the newest */
+    MUTANT_COMMIT_UNGUARDED, /* a commit lands on whatever version the record has by then */
+    MUTANT_LATE_COMMIT,      /* a commit does not look for what happened since it was prepared */
+    MUTANT_ABORT_BY_READING, /* "aborted" is said of what is not committed, nothing is written */
     MUTANT_COUNT
 };
 
 struct sim_mutant {
     enum mutant kind;
     const char *name;
+    bool rare; /* takes hundreds of seeds to be found: looked for in the full campaign only */
 };
 
 const struct sim_mutant *mutant_get(enum mutant kind);
+static inline bool mutant_is_shared(const struct sim_mutant *mutant)
+{
+    return mutant && mutant->kind >= MUTANT_COUNT_DISK;
+}
 bool mutant_is(const struct sim_mutant *mutant, enum mutant kind);
 /* Before the host's vfs is used. */
 void mutant_on_host(const struct sim_mutant *mutant, struct sim_host *host);

@@ -6,7 +6,7 @@
 #ifndef CAIRN_TEST_SIM_RANK_H
 #define CAIRN_TEST_SIM_RANK_H
 
-#include "engine/engine.h"
+#include "save/save.h"
 #include "sim_scene.h"
 
 enum { RANK_SAVES_MAX = 3 };

@@ -40,8 +40,9 @@ void scene_fail(struct scene *scene, const char *fmt, ...)
     va_end(args);
     fprintf(stderr, "\nthe plan:\n");
     faults_print(scene);
-    fprintf(stderr, "replay: CAIRN_SEED=%" PRIu64 "%s%s test_sim\n", scene->seed,
-            scene->mutant ? " CAIRN_MUTANT=" : "", scene->mutant ? scene->mutant->name : "");
+    fprintf(stderr, "replay: CAIRN_SEED=%" PRIu64 "%s%s test_sim%s\n", scene->seed,
+            scene->mutant ? " CAIRN_MUTANT=" : "", scene->mutant ? scene->mutant->name : "",
+            scene->shared ? " shared" : "");
     _exit(1); /* at once: leaks and the like would only hide what matters */
 }
 
@@ -68,13 +69,36 @@ static void on_tick(void *user)
     }
 }
 
-struct scene *scene_new(uint64_t seed, const struct sim_mutant *mutant, bool verbose)
+static void seats_init(struct scene *scene)
+{
+    scene->seat_count = 1;
+    snprintf(scene->seats[0].name, sizeof scene->seats[0].name, "server");
+    if (!scene->shared) {
+        return;
+    }
+    scene->cluster = fake_medium_new();
+    scene->weather.timeout_us = 300000 + sim_below(scene->sim, 900000);
+    scene->poll_ms = sim_chance(scene->sim, 2) ? 100 : 5 + sim_below(scene->sim, 300);
+    scene->seat_count = 2 + (unsigned)sim_below(scene->sim, SCENE_DAEMONS_MAX - 1);
+    for (unsigned i = 0; i < scene->seat_count; i++) {
+        snprintf(scene->seats[i].name, sizeof scene->seats[i].name, "server%u", i);
+    }
+}
+
+struct scene *scene_new(uint64_t seed, const struct scene_options *options)
 {
     struct scene *scene = calloc(1, sizeof *scene);
     CHECK(scene);
-    *scene = (struct scene){.seed = seed, .mutant = mutant, .verbose = verbose};
+    *scene = (struct scene){.seed = seed,
+                            .mutant = options->mutant,
+                            .verbose = options->verbose,
+                            .shared = options->shared};
     scene->sim = sim_new(seed);
     scene->disk = sim_disk_new(scene->sim);
+    seats_init(scene);
+    if (mutant_is(scene->mutant, MUTANT_FENCE_UNGUARDED)) {
+        scene->poll_ms = 3000; /* two grants must meet: daemons look less often at what others do */
+    }
     scene->local = seed % 2 == 1;
     scene->object_bytes = KIB(12) << sim_below(scene->sim, 3);
     scene->part_bytes = sim_chance(scene->sim, 3) ? KIB(4) : MIB(1);
@@ -128,6 +152,7 @@ void scene_free(struct scene *scene)
     sim_run_for(scene->sim, 5000); /* what lingers: sockets that say goodbye */
     check_hosts(scene);
     sim_free(scene->sim);
+    fake_medium_free(scene->cluster);
     oracle_fini(&scene->oracle);
     free(scene);
 }

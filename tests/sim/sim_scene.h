@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * scene: one seed's world: a daemon with its disk, the jobs that save to it, the plan of faults,
- * and the oracle that knows what was promised. One thread; every choice comes from the world's
- * generator. A broken invariant ends the process, after saying how to replay it.
+ * scene: one seed's world: a daemon with its disk, or several on one cluster, the jobs that save to
+ * it, the plan of faults, and the oracle that knows what was promised. One thread; every choice
+ * comes from the world's generator. A broken invariant ends the process, after saying how to replay
+ * it.
  */
 #ifndef CAIRN_TEST_SIM_SCENE_H
 #define CAIRN_TEST_SIM_SCENE_H
 
 #include "base/err.h"
 #include "sim/env/sim.h"
+#include "sim_cluster.h"
 #include "sim_oracle.h"
 
 enum {
@@ -19,6 +21,7 @@ enum {
     SCENE_HOSTS_MAX = 512,
     SCENE_FAULTS_MAX = 20,
     SCENE_TICK_MS = 10,
+    SCENE_DAEMONS_MAX = 3,
 };
 
 struct sim_daemon;
@@ -33,6 +36,14 @@ struct scene_fault {
     bool armed, happened;
 };
 
+/* Where a daemon runs: its host's name stays, processes come and go. */
+struct scene_seat {
+    char name[24];
+    struct sim_daemon *daemon; /* the current one; NULL: between two */
+    uint64_t start_ms;         /* when the supervisor starts the next */
+    bool is_mute, is_deaf;     /* its way to the cluster */
+};
+
 struct scene {
     uint64_t seed;
     struct sim *sim;
@@ -42,11 +53,14 @@ struct scene {
     struct oracle oracle;
     struct sim_host *hosts[SCENE_HOSTS_MAX]; /* all there ever were */
     size_t host_count;
-    /* the daemon and its supervisor */
+    /* daemons and their supervisor */
+    bool shared; /* several of them on a cluster; else one on a disk */
     struct sim_disk *disk;
-    struct sim_daemon *daemon;  /* the current one; NULL: between two */
+    struct fake_medium *cluster; /* shared */
+    struct sim_weather weather;
+    struct scene_seat seats[SCENE_DAEMONS_MAX];
+    unsigned seat_count;
     struct list daemons_ending; /* killed ones that are being torn down */
-    uint64_t daemon_start_ms;   /* when the supervisor starts the next */
     uint64_t daemon_epoch;
     bool power_loss, lose_all; /* the next death takes unsynced writes along */
     /* the jobs and their launcher */
@@ -64,9 +78,14 @@ struct scene {
     /* sizes of this seed */
     uint64_t object_bytes, part_bytes, cache_bytes, deadline_ms_max;
     unsigned snapshot_every, sessions_max;
+    uint64_t poll_ms; /* shared: how often a daemon looks at the record while somebody waits */
 };
 
-struct scene *scene_new(uint64_t seed, const struct sim_mutant *mutant, bool verbose);
+struct scene_options {
+    const struct sim_mutant *mutant;
+    bool verbose, shared;
+};
+struct scene *scene_new(uint64_t seed, const struct scene_options *options);
 void scene_free(struct scene *scene);
 struct sim_host *scene_host(struct scene *scene, const char *name, struct sim_disk *disk);
 void scene_keep_host(struct scene *scene, struct sim_host *host);
@@ -84,5 +103,7 @@ void faults_plan(struct scene *scene, uint64_t within_ms);
 void faults_print(const struct scene *scene);
 void faults_heal(struct scene *scene);
 void faults_on_save(struct scene *scene); /* a job begins a save */
+/* A host and all daemons do not hear each other. */
+void faults_part_host(struct scene *scene, const char *name, bool on);
 
 #endif

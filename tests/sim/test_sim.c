@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The simulation: the real session, driver, directory store, link, save and restore code of a
- * daemon and of jobs of three ranks, in one thread, a world for each seed. Goal: no invariant of
+ * The simulation: the real session, driver, store, link, save and restore code of a daemon on a
+ * disk, or of two or three on one cluster, and of jobs of three ranks, in one thread, a world for
+ * each seed. Goal: no invariant of
  * ARCHITECTURE.md breaks under random faults. Method: a random plan of faults; then an end of
  * faults, after which everything must heal; then a power loss, and every checkpoint that was
  * promised is restored and compared. See README.md for the environment's variables.
@@ -23,8 +24,10 @@
 
 enum {
     SEEDS = 2000,
+    SHARED_SEEDS = 600,
     SEEDS_FULL = 40000,
     MUTANT_SEEDS = 400,
+    MUTANT_SEEDS_FULL = 20000,
     REPLAY_EACH = 50,
     HEAL_MS = 30000,
     FETCH_MS = 20000
@@ -129,7 +132,7 @@ static void on_file(void *user, const char *path, uint64_t bytes)
     }
 }
 
-static bool is_up(struct scene *scene) { return daemon_is_up(scene); }
+static bool is_up(struct scene *scene) { return daemon_are_up(scene); }
 
 static void start_checker(struct scene *scene)
 {
@@ -151,13 +154,20 @@ static void end_checker(struct scene *scene)
     scene_await(scene, jobs_are_gone, 10000, "the last job's end");
     sim_run_for(scene->sim, 3000); /* until the daemon knows that they are gone */
     daemon_check_idle(scene);
-    daemon_stop(scene, 1000);
+    daemon_stop_all(scene, 1000);
     scene_await(scene, is_silent, 20000, "the daemon's orderly end");
 }
 
-/* I4 under damage. One bit of one file flips. Then a restore of latest brings one of the promised
- * checkpoints, the same to all ranks and every byte right, or a named error; never other bytes. */
-static void check_damage(struct scene *scene)
+/* False: there is nothing to damage. */
+static bool damage_cluster(struct scene *scene)
+{
+    uint64_t bytes = fake_medium_bytes(scene->cluster);
+    uint64_t at = bytes > 0 ? sim_below(scene->sim, bytes) : 0;
+    scene_tell(scene, "byte %" PRIu64 " of the cluster is damaged", at);
+    return fake_medium_flip(scene->cluster, at, (unsigned)sim_below(scene->sim, 8));
+}
+
+static bool damage_disk(struct scene *scene)
 {
     const struct ckpt_id newest = scene->oracle.newest_acked;
     char text[64];
@@ -166,13 +176,23 @@ static void check_damage(struct scene *scene)
     struct pick count = {.within = within, .skip = UINT64_MAX};
     sim_disk_each_file(scene->disk, on_file, &count);
     if (count.count == 0) {
-        return;
+        return false;
     }
     struct pick pick = {.within = within, .skip = sim_below(scene->sim, count.count)};
     sim_disk_each_file(scene->disk, on_file, &pick);
     uint64_t byte = sim_below(scene->sim, pick.bytes);
     scene_tell(scene, "byte %" PRIu64 " of %s is damaged", byte, pick.path);
     CHECK(sim_disk_flip(scene->disk, pick.path, byte, (unsigned)sim_below(scene->sim, 8)));
+    return true;
+}
+
+/* I4 under damage. One bit flips. Then a restore of latest brings one of the promised checkpoints,
+ * the same to all ranks and every byte right, or a named error; never other bytes. */
+static void check_damage(struct scene *scene)
+{
+    if (!(scene->shared ? damage_cluster(scene) : damage_disk(scene))) {
+        return;
+    }
     scene->medium_was_harmed = true;
     start_checker(scene);
     if (scene->job->ranks[0]->ready_status == 0) {
@@ -194,7 +214,7 @@ static void end_world(struct scene *scene)
     }
     scene_await(scene, jobs_are_gone, 10000, "the end of the jobs");
     scene->power_loss = scene->lose_all = true;
-    daemon_kill(scene, SIM_RESET);
+    daemon_kill_all(scene);
     scene_await(scene, is_silent, 20000, "the end of the dead daemons");
     start_checker(scene);
     check_all(scene);
@@ -208,10 +228,10 @@ struct outcome {
     uint64_t trace, steps, acks, restores, failures;
 };
 
-static struct outcome run_seed(uint64_t seed, const struct sim_mutant *mutant, bool verbose)
+static struct outcome run_seed(uint64_t seed, const struct scene_options *options)
 {
     seed_now = seed;
-    struct scene *scene = scene_new(seed, mutant, verbose);
+    struct scene *scene = scene_new(seed, options);
     uint64_t harm_ms = 500 + sim_below(scene->sim, 4000);
     faults_plan(scene, harm_ms);
     sim_run_for(scene->sim, harm_ms);
@@ -245,9 +265,10 @@ static void on_abort(int signum)
     raise(signum);
 }
 
-static void replay_twice(uint64_t seed, const struct outcome *first)
+static void replay_twice(uint64_t seed, const struct scene_options *options,
+                         const struct outcome *first)
 {
-    struct outcome second = run_seed(seed, NULL, false);
+    struct outcome second = run_seed(seed, options);
     if (memcmp(&second, first, sizeof second) != 0) {
         fprintf(stderr, "seed %" PRIu64 " was not replayed: %" PRIu64 " events, then %" PRIu64 "\n",
                 seed, first->steps, second.steps);
@@ -256,18 +277,20 @@ static void replay_twice(uint64_t seed, const struct outcome *first)
 }
 
 /* part of parts: ctest runs several beside each other. */
-static int run_campaign(uint64_t part, uint64_t parts)
+static int run_campaign(uint64_t part, uint64_t parts, bool shared)
 {
-    uint64_t count = env_number("CAIRN_SEEDS", getenv("CAIRN_FULL") ? SEEDS_FULL : SEEDS);
+    const struct scene_options options = {.shared = shared};
+    uint64_t count = shared ? SHARED_SEEDS : SEEDS;
+    count = env_number("CAIRN_SEEDS", getenv("CAIRN_FULL") ? SEEDS_FULL : count);
     count /= parts;
     uint64_t first = env_number("CAIRN_FIRST_SEED", 1) + (part - 1) * count;
     struct outcome sum = {0};
     printf("seeds %" PRIu64 " to %" PRIu64 "\n", first, first + count - 1);
     fflush(stdout);
     for (uint64_t seed = first; seed < first + count; seed++) {
-        struct outcome one = run_seed(seed, NULL, false);
+        struct outcome one = run_seed(seed, &options);
         if (seed % REPLAY_EACH == 0) {
-            replay_twice(seed, &one);
+            replay_twice(seed, &options, &one);
         }
         sum.steps += one.steps;
         sum.acks += one.acks;
@@ -299,7 +322,9 @@ static bool is_caught(const struct sim_mutant *mutant, uint64_t count, bool verb
         for (uint64_t seed = 1; seed <= count; seed++) {
             printf("\r%s: seed %" PRIu64, mutant->name, seed);
             fflush(stdout);
-            (void)run_seed(seed, mutant, false);
+            const struct scene_options options = {.mutant = mutant,
+                                                  .shared = mutant_is_shared(mutant)};
+            (void)run_seed(seed, &options);
         }
         _exit(0);
     }
@@ -310,12 +335,19 @@ static bool is_caught(const struct sim_mutant *mutant, uint64_t count, bool verb
     return !survived;
 }
 
-static int run_mutants(void)
+static int run_mutants(bool shared)
 {
-    uint64_t count = env_number("CAIRN_SEEDS", MUTANT_SEEDS);
+    bool full = getenv("CAIRN_FULL") != NULL;
+    uint64_t count = env_number("CAIRN_SEEDS", full ? MUTANT_SEEDS_FULL : MUTANT_SEEDS);
+    int first = shared ? MUTANT_COUNT_DISK : 0, end = shared ? MUTANT_COUNT : MUTANT_COUNT_DISK;
     int missed = 0;
-    for (int kind = 0; kind < MUTANT_COUNT; kind++) {
-        missed += !is_caught(mutant_get((enum mutant)kind), count, getenv("CAIRN_VERBOSE") != NULL);
+    for (int kind = first; kind < end; kind++) {
+        const struct sim_mutant *mutant = mutant_get((enum mutant)kind);
+        if (mutant->rare && !full) {
+            printf("%s: looked for with CAIRN_FULL only\n", mutant->name);
+            continue;
+        }
+        missed += !is_caught(mutant, count, getenv("CAIRN_VERBOSE") != NULL);
     }
     return missed ? 1 : 0;
 }
@@ -334,22 +366,27 @@ static const struct sim_mutant *mutant_of_env(void)
 int main(int argc, char **argv)
 {
     bool verbose = getenv("CAIRN_VERBOSE") != NULL;
+    bool shared = argc > 1 && strcmp(argv[1], "shared") == 0;
+    char **args = argv + 1 + shared;
+    int count = argc - 1 - shared;
     log_setup(verbose ? LOG_DEBUG : LOG_ERROR, LOG_TEXT);
-    if (argc > 1 && strcmp(argv[1], "mutants") == 0) {
-        return run_mutants();
+    if (count == 1 && strcmp(args[0], "mutants") == 0) {
+        return run_mutants(shared);
     }
-    uint64_t part = argc == 3 ? strtoull(argv[1], NULL, 10) : 1;
-    uint64_t parts = argc == 3 ? strtoull(argv[2], NULL, 10) : 1;
-    if (argc == 2 || argc > 3 || part < 1 || part > parts) {
-        fprintf(stderr, "usage: test_sim [mutants | PART PARTS]\n");
+    uint64_t part = count == 2 ? strtoull(args[0], NULL, 10) : 1;
+    uint64_t parts = count == 2 ? strtoull(args[1], NULL, 10) : 1;
+    if (count == 1 || count > 2 || part < 1 || part > parts) {
+        fprintf(stderr, "usage: test_sim [shared] [mutants | PART PARTS]\n");
         return 2;
     }
     signal(SIGABRT, on_abort);
     signal(SIGSEGV, on_abort);
     if (getenv("CAIRN_SEED")) {
-        struct outcome one = run_seed(env_number("CAIRN_SEED", 1), mutant_of_env(), true);
+        const struct scene_options options = {
+            .mutant = mutant_of_env(), .verbose = true, .shared = shared};
+        struct outcome one = run_seed(env_number("CAIRN_SEED", 1), &options);
         printf("%" PRIu64 " events, trace %016" PRIx64 "\n", one.steps, one.trace);
         return 0;
     }
-    return run_campaign(part, parts);
+    return run_campaign(part, parts, shared);
 }

@@ -226,6 +226,89 @@ static void lists_are_sorted(void **state)
     assert_int_equal(bed_count_objects(bed, 77), 0);
 }
 
+/* Goal: gc finds every checkpoint of which anything is stored, and every small thing of one; what
+ * is not sealed, and other runs, are not listed. */
+static void what_is_stored_is_listed(void **state)
+{
+    struct bed *bed = *state;
+    struct store_req ckpts = {.op = STORE_LIST_CKPTS, .run = bed_run()};
+    assert_int_equal(bed_do(bed, &ckpts), 0);
+    assert_int_equal(ckpts.ret_count, 0);
+    free(ckpts.ret_ckpts);
+    const struct store_name names[] = {
+        bed_name(5, STORE_MANIFEST, 0, 9), bed_name(5, STORE_PART, 2, 7),
+        bed_name(5, STORE_PART, 11, 7),    bed_name(5, STORE_PART, 11, 8),
+        bed_name(5, STORE_PAGE, 1, 7),
+    };
+    for (size_t i = ARRAY_LEN(names); i-- > 0;) {
+        assert_int_equal(bed_publish(bed, names[i], 100, (unsigned)i), 0);
+    }
+    assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 4096, 1), 0);
+    assert_int_equal(bed_put_object(bed, bed_object(3, 0, 1), 4096, 1), 0);
+    assert_int_equal(bed_put_object(bed, (struct object_id){2, 1, 7, 0, 1}, 4096, 1), 0);
+    bed_reopen(bed);
+    ckpts = (struct store_req){.op = STORE_LIST_CKPTS, .run = bed_run()};
+    assert_int_equal(bed_do(bed, &ckpts), 0);
+    static const struct ckpt_id expected[] = {{1, 3}, {1, 5}, {2, 1}};
+    assert_int_equal(ckpts.ret_count, ARRAY_LEN(expected));
+    for (size_t i = 0; i < ARRAY_LEN(expected); i++) {
+        assert_true(ckpt_id_equal(ckpts.ret_ckpts[i], expected[i]));
+    }
+    free(ckpts.ret_ckpts);
+    assert_int_equal(bed_delete_small(bed, names[3]), 0);
+    struct store_req smalls = {.op = STORE_LIST_SMALL, .run = bed_run(), .id = {1, 5}};
+    assert_int_equal(bed_do(bed, &smalls), 0);
+    static const size_t order[] = {0, 1, 2, 4};
+    assert_int_equal(smalls.ret_count, ARRAY_LEN(order));
+    for (size_t i = 0; i < ARRAY_LEN(order); i++) {
+        assert_int_equal(smalls.ret_smalls[i].kind, names[order[i]].kind);
+        assert_int_equal(smalls.ret_smalls[i].number, names[order[i]].number);
+        assert_int_equal(smalls.ret_smalls[i].tag, names[order[i]].tag);
+        assert_true(ckpt_id_equal(smalls.ret_smalls[i].id, names[order[i]].id));
+        assert_int_equal(bed_delete_small(bed, smalls.ret_smalls[i]), 0);
+    }
+    free(smalls.ret_smalls);
+    smalls = (struct store_req){.op = STORE_LIST_SMALL, .run = bed_run(), .id = {1, 5}};
+    assert_int_equal(bed_do(bed, &smalls), 0);
+    assert_int_equal(smalls.ret_count, 0);
+    free(smalls.ret_smalls);
+}
+
+/* Goal: asked for what the medium holds, a record and a small thing come as they were written. */
+static void the_medium_can_be_asked(void **state)
+{
+    struct bed *bed = *state;
+    struct store_name name = bed_name(5, STORE_PART, 0, 1);
+    struct bed_change set = {"k", "one", false, NULL};
+    uint64_t version = 0;
+    assert_int_equal(bed_publish(bed, name, 5000, 1), 0);
+    assert_int_equal(bed_update(bed, &set, &version), 0);
+    struct store_req fetch = {.op = STORE_FETCH, .name = name, .from_medium = true};
+    assert_int_equal(bed_do(bed, &fetch), 0);
+    uint8_t *expected = bed_bytes(5000, 1);
+    assert_int_equal(fetch.ret_bytes, 5000);
+    assert_memory_equal(fetch.ret_data, expected, 5000);
+    free(fetch.ret_data);
+    static const struct {
+        uint64_t offset, bytes, got;
+    } ranges[] = {{0, 1, 1}, {100, 4000, 4000}, {4990, 100, 10}, {6000, 5, 0}};
+    for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
+        struct store_req range = {
+            .op = STORE_FETCH, .name = name, .offset = ranges[i].offset, .bytes = ranges[i].bytes};
+        assert_int_equal(bed_do(bed, &range), 0);
+        assert_int_equal(range.ret_bytes, ranges[i].got);
+        if (ranges[i].got > 0) {
+            assert_memory_equal(range.ret_data, expected + ranges[i].offset, ranges[i].got);
+        }
+        free(range.ret_data);
+    }
+    free(expected);
+    struct store_req get = {.op = STORE_RECORD_GET, .run = bed_run(), .from_medium = true};
+    assert_int_equal(bed_do(bed, &get), 0);
+    assert_int_equal(record_version(get.ret_record), version);
+    record_free(get.ret_record);
+}
+
 static void deleted_objects_are_gone(void **state)
 {
     struct bed *bed = *state;
@@ -241,6 +324,30 @@ static void deleted_objects_are_gone(void **state)
     /* and the checkpoint's place can be used again */
     assert_int_equal(bed_put_object(bed, bed_object(5, 0, 3), 4096, 3), 0);
     assert_int_equal(bed_check_object(bed, bed_object(5, 0, 3), 4096, 3), 0);
+}
+
+/* Goal: a sweep takes nothing that is sealed, and the checkpoint's place can be used after it. */
+static void sweeps_leave_what_is_sealed(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1), other = bed_object(5, 0, 2);
+    struct store_req req = {.op = STORE_SWEEP, .run = bed_run(), .id = {1, 5}};
+    assert_int_equal(bed_do(bed, &req), 0);
+    assert_int_equal(req.ret_count, 0);
+    assert_int_equal(bed_put_object(bed, id, 8192, 1), 0);
+    assert_int_equal(bed_create(bed, other, 4096), 0);
+    assert_int_equal(bed_write(bed, other, 0, 4096, 2), 0);
+    bed_reopen(bed);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(bed_do(bed, &req), 0);
+    }
+    assert_int_equal(req.ret_count, 0);
+    assert_int_equal(bed_check_object(bed, id, 8192, 1), 0);
+    assert_int_equal(bed_count_objects(bed, 5), 1);
+    assert_int_equal(bed_delete(bed, id), 0);
+    assert_int_equal(bed_do(bed, &req), 0);
+    assert_int_equal(bed_put_object(bed, other, 4096, 2), 0);
+    assert_int_equal(bed_check_object(bed, other, 4096, 2), 0);
 }
 
 /* Goal: several writes of an object in flight at once. */
@@ -462,6 +569,32 @@ static void runs_are_listed_sorted(void **state)
 
 /* --- the store -------------------------------------------------------------------------------- */
 
+/* Goal: the store's own record takes updates like a run's, keeps them, and is no run. */
+static void the_stores_own_record_takes_updates(void **state)
+{
+    struct bed *bed = *state;
+    const uint8_t one[] = "1", two[] = "2";
+    struct record_change change = {"duty/test", false, {1, one}};
+    struct record_guard guard = {"duty/test", true, {0, NULL}};
+    struct record_update update = {1, 1, &guard, &change};
+    struct store_req req = {.op = STORE_RECORD_UPDATE, .update = &update};
+    assert_int_equal(bed_do(bed, &req), 0);
+    assert_int_equal(bed_do(bed, &req), CAIRN_E_CONFLICT);
+    bed_reopen(bed);
+    guard = (struct record_guard){"duty/test", false, {1, one}};
+    change.value.data = two;
+    assert_int_equal(bed_do(bed, &req), 0);
+    struct store_req get = {.op = STORE_RECORD_GET}, list = {.op = STORE_LIST_RUNS};
+    struct record_value value;
+    assert_int_equal(bed_do(bed, &get), 0);
+    assert_true(record_get(get.ret_record, "duty/test", &value));
+    assert_memory_equal(value.data, two, 1);
+    record_free(get.ret_record);
+    assert_int_equal(bed_do(bed, &list), 0);
+    assert_int_equal(list.ret_count, 0);
+    free(list.ret_runs);
+}
+
 static void each_start_has_a_new_epoch(void **state)
 {
     struct bed *bed = *state;
@@ -518,7 +651,10 @@ int main(int argc, char **argv)
         POINT(bad_writes_are_refused),
         POINT(abort_drops_only_unsealed),
         POINT(lists_are_sorted),
+        POINT(what_is_stored_is_listed),
+        POINT(the_medium_can_be_asked),
         POINT(deleted_objects_are_gone),
+        POINT(sweeps_leave_what_is_sealed),
         POINT(publishing_never_replaces),
         POINT(small_things_are_told_apart),
         POINT(an_absent_record_is_empty),
@@ -528,6 +664,7 @@ int main(int argc, char **argv)
         POINT(versions_count_updates),
         POINT(large_records_work),
         POINT(runs_are_listed_sorted),
+        POINT(the_stores_own_record_takes_updates),
         POINT(each_start_has_a_new_epoch),
         POINT(read_only_refuses_changes),
     };

@@ -215,7 +215,7 @@ static int change(struct fake_medium *medium, const struct cluster_call *call)
     if (rc != 0) {
         return rc;
     }
-    if (call->steps[0].kind == STEP_REMOVE) {
+    if (call->steps[call->step_count - 1].kind == STEP_REMOVE) { /* behind its guards */
         struct object *object = *link;
         *link = object->next;
         medium->used -= object->bytes;
@@ -464,6 +464,56 @@ static uint64_t read_locked(struct fake_medium *medium, const uint64_t *value)
     pthread_mutex_unlock(&medium->lock);
     return copy;
 }
+
+/* Passes over bytes of an object; *io_at is how many are left to pass. NULL: all were passed. */
+static uint8_t *find_byte(struct object *object, uint64_t *io_at)
+{
+    if (*io_at < object->bytes) {
+        return object->data + *io_at;
+    }
+    *io_at -= object->bytes;
+    for (size_t i = 0; i < object->keys.count; i++) {
+        struct cluster_pair *pair = &object->keys.pairs[i];
+        if (*io_at < pair->bytes) {
+            return pair->data + *io_at;
+        }
+        *io_at -= pair->bytes;
+    }
+    return NULL;
+}
+
+static uint8_t *find_run_byte(struct fake_medium *medium, uint64_t *io_at)
+{
+    uint8_t *byte = NULL;
+    for (struct object *object = medium->objects; object && !byte; object = object->next) {
+        if (strchr(object->space, '/')) { /* a project's: not the store's own */
+            byte = find_byte(object, io_at);
+        }
+    }
+    return byte;
+}
+
+bool fake_medium_flip(struct fake_medium *medium, uint64_t at, unsigned bit)
+{
+    pthread_mutex_lock(&medium->lock);
+    uint8_t *byte = find_run_byte(medium, &at);
+    if (byte) {
+        *byte ^= (uint8_t)(1u << bit % 8);
+    }
+    pthread_mutex_unlock(&medium->lock);
+    return byte != NULL;
+}
+
+uint64_t fake_medium_bytes(struct fake_medium *medium)
+{
+    uint64_t left = UINT64_MAX;
+    pthread_mutex_lock(&medium->lock);
+    (void)find_run_byte(medium, &left);
+    pthread_mutex_unlock(&medium->lock);
+    return UINT64_MAX - left;
+}
+
+uint64_t fake_medium_used(struct fake_medium *medium) { return read_locked(medium, &medium->used); }
 
 size_t fake_medium_objects(struct fake_medium *medium)
 {

@@ -7,53 +7,65 @@
 #define CAIRN_TOOLS_CLI_H
 
 #include "json.h"
+#include "options.h"
 #include "out.h"
 #include "source.h"
 
 #include <stdio.h>
 
-/* Exit statuses of their own, beside those of the error table. */
-enum { EXIT_FELL_BACK = 3, EXIT_DAMAGE = 6, EXIT_INTERRUPTED = 130 };
-
-enum { ONLY_MAX = 256 };
+/* What all commands take. */
+struct cli_common {
+    const char *server, *store, *ca_file, *cert_file, *key_file;
+    uint64_t timeout_ms;
+    bool json, quiet, help;
+};
 
 struct cli {
+    struct cli_common common;
+    struct option_set common_set, own_set; /* own_set.values: the command's struct, owned */
+    const struct command *command;         /* NULL: none was named */
     struct source_options source;
     bool json, quiet, help;
-    bool server_named, store_named; /* by the command line, not by the environment */
-    const char *command;
     const char *run_text, *selector_text; /* positional; NULL when left out */
-    /* options of single commands */
-    const char *to;
-    bool no_read_data, no_fallback, all, superseded;
-    uint64_t subset_n, subset_t; /* 0: all */
-    uint64_t limit;
-    struct metric metrics[LIMIT_METRICS]; /* their names: */
-    char metric_names[LIMIT_METRICS][LABEL_BYTES_MAX + 1];
-    const char *tags[LIMIT_TAGS], *removed_tags[LIMIT_TAGS];
-    uint32_t metric_count, tag_count, removed_tag_count;
-    const char *only[ONLY_MAX];
-    uint32_t only_count;
+    struct selector selector;             /* latest when there is no selector_text */
     /* made from the above by cli_connect() */
     struct run_name run;
     bool has_run;
-    struct selector selector;
     struct source *connection;
     char url_text[4096];
     uint8_t *blob; /* one that is in memory: after an interrupt reads still write into it */
 };
 
+enum command_group { GROUP_LOOK, GROUP_FILES, GROUP_KEEP, GROUP_SYSTEM, GROUP_COUNT };
+
+/* A command is one const struct in a file of its own, cmd_<name>.c, and a row of commands.def. */
 struct command {
-    const char *name, *arguments, *summary, *options; /* letters of what it takes, see cli_args.c */
-    int (*run)(struct cli *cli, struct diag *diag);   /* exit status; an error is in diag and < 0 */
-    const char *details;
+    const char *name;
+    enum command_group group;
+    const char *summary; /* one line: no capital, no full stop */
+    const char
+        *details; /* whole sentences, for --help and the manual; an empty line: a paragraph */
+    const char *example;              /* command lines, one a line; or NULL */
+    const struct argument *arguments; /* NULL: none */
+    const struct option *options;     /* its own; NULL: none */
+    size_t options_bytes;             /* of its struct, which is zeroed and then preset */
+    int failure; /* instead of 1, the status of errors that have none of their own; 0: 1 */
+    /* Exit status; an error is in diag and < 0. options: its struct. */
+    int (*run)(struct cli *cli, void *options, struct diag *diag);
 };
 
-extern const struct command commands[]; /* ended by a NULL name */
+extern const struct command *const commands[]; /* in the order of commands.def, ended by NULL */
+extern const struct option cli_options[];      /* of struct cli_common */
+const char *command_group_title(enum command_group group);
 
-int MUST_USE cli_parse(int argc, char **argv, struct cli *ret, const struct command **ret_command,
-                       struct diag *diag);
+/* cli_fini() also after a failure. */
+int MUST_USE cli_parse(int argc, char **argv, struct cli *ret, struct diag *diag);
+void cli_fini(struct cli *cli);
+/* "RUN [CHECKPOINT] --to DIR", what stands behind the command's name. */
+void command_synopsis(const struct command *command, size_t size, char *ret);
 void cli_usage(FILE *out, const struct command *command); /* NULL: of all */
+/* roff; NULL: cairn(1). */
+void cli_manual(FILE *out, const struct command *command);
 /* Opens the source and the run: needs_run: one must be named (or be the only one there is). */
 int MUST_USE cli_connect(struct cli *cli, bool needs_run, struct diag *diag);
 
@@ -93,19 +105,18 @@ int MUST_USE cli_resolve(struct cli *cli, const struct selector *selector, struc
 /* NOT_FOUND when the server or store does not list the run: an empty answer about it may be a
  * typing error. */
 int MUST_USE cli_check_run(struct cli *cli, struct diag *diag);
-/* The whole list, newest first; entries from scratch. */
-int MUST_USE cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count,
-                      struct ckpt_info **ret, struct diag *diag);
+/* The list, newest first; entries from scratch. */
+struct cli_list {
+    uint64_t limit; /* in: stop asking once there are so many; 0: all */
+    size_t count;
+    struct ckpt_info *items;
+};
+int MUST_USE cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io,
+                      struct diag *diag);
 /* The tags and metrics of info, copied into scratch: they outlive the reply. */
 int MUST_USE cli_keep_note(struct ckpt_info *io, struct scratch *scratch, struct diag *diag);
 void json_info(struct json *json, const char *name, const struct ckpt_info *info);
-
-int command_ls(struct cli *cli, struct diag *diag);
-int command_show(struct cli *cli, struct diag *diag);
-int command_annotate(struct cli *cli, struct diag *diag);
-int command_status(struct cli *cli, struct diag *diag);
-int command_verify(struct cli *cli, struct diag *diag);
-int command_restore(struct cli *cli, struct diag *diag);
-int command_version(struct cli *cli, struct diag *diag);
+/* {"schema_version": 1, "checkpoint": info} */
+int MUST_USE cli_print_info(const struct ckpt_info *info);
 
 #endif

@@ -175,8 +175,7 @@ static int keep_page(struct listing *listing, const struct msg_list_reply *reply
     return status;
 }
 
-int cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count, struct ckpt_info **ret,
-             struct diag *diag)
+int cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io, struct diag *diag)
 {
     struct listing listing = {0};
     uint64_t before = 0;
@@ -189,18 +188,17 @@ int cli_list(struct cli *cli, struct scratch *scratch, size_t *ret_count, struct
         if (status == 0) {
             const struct msg_list_reply *reply = &request.call.reply.u.list_reply;
             status = keep_page(&listing, reply, scratch, diag);
-            more =
-                reply->more && reply->count > 0 && (cli->limit == 0 || listing.count < cli->limit);
+            more = reply->more && reply->count > 0 && (io->limit == 0 || listing.count < io->limit);
             before = reply->count > 0 ? reply->entries[reply->count - 1].seq : 0;
             more = more && before > 0;
         }
         engine_call_fini(&request.call);
     }
     if (status == 0) {
-        *ret = scratch_copy(scratch, (listing.count + 1) * sizeof(**ret),
-                            listing.items ? listing.items : &(struct ckpt_info){0});
-        *ret_count = listing.count;
-        status = *ret ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
+        io->items = scratch_copy(scratch, (listing.count + 1) * sizeof(*io->items),
+                                 listing.items ? listing.items : &(struct ckpt_info){0});
+        io->count = listing.count;
+        status = io->items ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
     }
     free(listing.items);
     return status;

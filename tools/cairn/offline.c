@@ -38,15 +38,18 @@ static void on_ready(void *user, int status, const struct diag *diag)
     loop_uv_stop(offline->loop);
 }
 
-static int open_store(struct offline *offline, const char *store, struct diag *diag)
+static int open_store(struct offline *offline, const struct offline_options *how, struct diag *diag)
 {
+    const char *store = how->store;
     int status = store_url_check(store, diag);
     if (status == 0) {
         status = work_threads_new(offline->loop, store_url_threads_min(store) + 1, "cairn-store",
                                   &offline->store_pool, diag);
     }
-    struct store_open_options options = {
-        .loop = offline->loop, .pool = offline->store_pool, .url = store, .read_only = true};
+    struct store_open_options options = {.loop = offline->loop,
+                                         .pool = offline->store_pool,
+                                         .url = store,
+                                         .read_only = !how->writable};
     return status != 0 ? status : store_open(&options, &offline->store, diag);
 }
 
@@ -86,7 +89,7 @@ int offline_new(const struct offline_options *options, struct offline **ret, str
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
     }
     *offline = (struct offline){.loop = options->loop, .net = options->net, .pool = options->pool};
-    int status = open_store(offline, options->store, diag);
+    int status = open_store(offline, options, diag);
     status = status != 0 ? status : open_catalog(offline, diag);
     status = status != 0 ? status : open_server(offline, diag);
     if (status != 0) {

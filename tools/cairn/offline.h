@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * offline: the server's core over a store that is opened read-only, in this process: one restore
- * path, not two.
+ * offline: the server's core over a store, in this process: one restore path, not two. Opened
+ * read-only, or for writing under its lock.
  */
 #ifndef CAIRN_TOOLS_OFFLINE_H
 #define CAIRN_TOOLS_OFFLINE_H
@@ -19,6 +19,7 @@ struct offline_options {
     struct net *net;
     struct work_pool *pool;
     const char *store;
+    bool writable; /* STORE_LOCKED while a daemon has it */
 };
 int MUST_USE offline_new(const struct offline_options *options, struct offline **ret,
                          struct diag *diag);

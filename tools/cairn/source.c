@@ -84,7 +84,8 @@ static int start(struct source *source, struct diag *diag)
         struct offline_options options = {.loop = source->loop,
                                           .net = source->net,
                                           .pool = source->pool,
-                                          .store = source->options.store};
+                                          .store = source->options.store,
+                                          .writable = source->options.writable};
         status = offline_new(&options, &source->offline, diag);
     } else if (status == 0) {
         const char *text = source->options.url ? source->options.url : "cairn:///";

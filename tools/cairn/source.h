@@ -16,6 +16,7 @@ struct source_options {
     const char *store; /* "dir:/path"; then url is not used */
     const char *cert_file, *key_file, *ca_file;
     uint64_t deadline_ms;
+    bool writable; /* the store, under its lock; else it is only read */
 };
 
 int MUST_USE source_new(const struct source_options *options, struct source **ret,

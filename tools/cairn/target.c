@@ -92,7 +92,7 @@ void target_name(const char *text, size_t bytes, char *ret)
 
 int target_create(struct target *target, const char *name, int *ret_fd, struct diag *diag)
 {
-    int fd = openat(target->dir, name, O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = openat(target->dir, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) {
         return diag_errno(diag, errno, "create %s/%s", target->partial, name);
     }
@@ -160,7 +160,7 @@ void target_abort(struct target *target)
     DIR *dir = fdopendir(target->dir);
     struct dirent *entry;
     while (dir && (entry = readdir(dir))) {
-        if (entry->d_name[0] != '.') {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
             (void)unlinkat(dirfd(dir), entry->d_name,
                            0); /* what stays is under .partial and harms nobody */
         }

@@ -19,8 +19,8 @@ struct target {
 
 /* NOT_EMPTY: the directory holds something; EXISTS: a .partial of another restore is there. */
 int MUST_USE target_begin(const char *path, struct target *ret, struct diag *diag);
-/* A new file for writing. name: letters, digits, '.', '_', '-', '=' only; others become '_'
- * (target_name). */
+/* A new file for writing (and reading back). name: letters, digits, '.', '_', '-', '=' only; others
+ * become '_' (target_name). */
 int MUST_USE target_create(struct target *target, const char *name, int *ret_fd, struct diag *diag);
 struct target_piece {
     const char *name; /* of the file, for errors */

@@ -8,19 +8,12 @@
 #include "verify.h"
 
 #include "base/buf.h"
-#include "pipeline/chunk.h"
+#include "pipeline/object_scan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { DEPTH = 8 };
-
-struct piece { /* a chunk that the checkpoint refers to */
-    const struct object_id *id;
-    const char *name; /* of its tensor or blob */
-    uint32_t rank;
-    struct envelope envelope; /* offset in the object */
-};
 
 struct verifying;
 
@@ -28,11 +21,9 @@ struct reader { /* one object */
     struct verifying *verifying;
     struct engine_call call;
     bool busy;
-    size_t first, count, at; /* pieces */
-    uint64_t from;           /* read so far */
-    uint32_t bytes;          /* of the range in flight */
-    uint64_t data_end, footer_bytes;
-    bool in_footer, older;
+    struct object_scan scan;
+    struct scan_sink sink;
+    uint64_t got; /* of the range */
     uint8_t *memory;
 };
 
@@ -41,7 +32,7 @@ struct verifying {
     const struct verify_options *options;
     struct verify_result *result;
     struct documents *documents;
-    struct piece *pieces;
+    struct scan_piece *pieces;
     size_t count, next;
     struct reader readers[DEPTH];
     unsigned busy;
@@ -83,53 +74,19 @@ static bool is_damage(int status)
            status == CAIRN_E_COVERAGE || status == CAIRN_E_UNSUPPORTED || status == CAIRN_E_IO;
 }
 
-static void find_in(struct reader *reader, const struct piece *piece, const char *why)
+static void find_in(struct scan_sink *sink, const struct scan_piece *piece, enum scan_where where,
+                    const char *why)
 {
-    char text[360];
-    const struct object_id *id = piece->id;
-    snprintf(text, sizeof(text), "%s (rank %u, object %llu@%llu/%u-%016llx-%u at %llu): %s",
-             piece->name, piece->rank, (unsigned long long)id->step, (unsigned long long)id->term,
-             id->rank, (unsigned long long)id->writer, id->sequence,
-             (unsigned long long)piece->envelope.offset, why);
+    struct reader *reader = container_of(sink, struct reader, sink);
+    char place[240], text[360];
+    (void)where;
+    scan_piece_text(piece, sizeof(place), place);
+    snprintf(text, sizeof(text), "%s: %s", place, why);
     find(reader->verifying->result, &reader->verifying->documents->info, text);
 }
 
 /* --- what there is to read
  * --------------------------------------------------------------------------------------------- */
-
-static void add_chunks(struct verifying *verifying, const struct part *part, const char *name,
-                       uint32_t first, uint32_t count)
-{
-    for (uint32_t i = first; i < first + count; i++) {
-        const struct part_chunk *chunk = &part->chunks[i];
-        verifying->pieces[verifying->count++] =
-            (struct piece){.id = &part->objects[chunk->object].id,
-                           .name = name,
-                           .rank = part->rank,
-                           .envelope = {.offset = chunk->offset,
-                                        .stored_bytes = chunk->stored_bytes,
-                                        .plain_bytes = chunk->plain_bytes,
-                                        .stored_crc = chunk->stored_crc,
-                                        .encoding = chunk->encoding,
-                                        .digest_alg = chunk->digest_alg,
-                                        .digest = chunk->digest}};
-    }
-}
-
-static int compare_pieces(const void *a, const void *b)
-{
-    const struct piece *x = a, *y = b;
-    const uint64_t xs[] = {x->id->term,   x->id->step,     x->id->rank,
-                           x->id->writer, x->id->sequence, x->envelope.offset};
-    const uint64_t ys[] = {y->id->term,   y->id->step,     y->id->rank,
-                           y->id->writer, y->id->sequence, y->envelope.offset};
-    for (size_t i = 0; i < ARRAY_LEN(xs); i++) {
-        if (xs[i] != ys[i]) {
-            return xs[i] < ys[i] ? -1 : 1;
-        }
-    }
-    return 0;
-}
 
 static int collect(struct verifying *verifying, struct diag *diag)
 {
@@ -142,93 +99,19 @@ static int collect(struct verifying *verifying, struct diag *diag)
     if (!verifying->pieces) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu chunks", total);
     }
-    for (size_t p = 0; p < documents->part_count; p++) {
-        const struct part *part = &documents->parts[p];
-        for (uint32_t i = 0; i < part->box_count; i++) {
-            add_chunks(verifying, part, part->tensors[part->boxes[i].tensor].name,
-                       part->boxes[i].chunk_first, part->boxes[i].chunk_count);
-        }
-        for (uint32_t i = 0; i < part->blob_count; i++) {
-            add_chunks(verifying, part, part->blobs[i].name, part->blobs[i].chunk_first,
-                       part->blobs[i].chunk_count);
-        }
+    for (size_t i = 0; i < documents->part_count; i++) {
+        scan_pieces_of(&documents->parts[i], verifying->pieces + verifying->count);
+        verifying->count += documents->parts[i].chunk_count;
     }
-    qsort(verifying->pieces, verifying->count, sizeof(*verifying->pieces), compare_pieces);
+    scan_sort(verifying->count, verifying->pieces);
     return 0;
 }
 
 /* --- one object --- */
 
 static void read_next(struct reader *reader);
+static void read_more(struct reader *reader);
 static void start_objects(struct verifying *verifying);
-
-/* The chunks that lie wholly in the range, and zeros between them. */
-static void check_range(struct reader *reader)
-{
-    struct verifying *verifying = reader->verifying;
-    uint64_t at = 0;
-    while (reader->at < reader->count) {
-        const struct piece *piece = &verifying->pieces[reader->first + reader->at];
-        uint64_t offset = piece->envelope.offset - reader->from;
-        struct diag diag = DIAG_INIT;
-        if (piece->envelope.offset >= reader->from + reader->bytes) {
-            break;
-        }
-        if (offset < at) {
-            offset = at; /* two references to one chunk: checked twice is no harm, but gaps are not
-                            negative */
-        }
-        if (!reader->older && !is_all_zero(offset - at, reader->memory + at)) {
-            find_in(reader, piece, "padding in front of it is not zero");
-        }
-        offset = piece->envelope.offset - reader->from;
-        if (chunk_verify(&piece->envelope, reader->memory + offset, &diag) != 0) {
-            find_in(reader, piece, diag.text);
-        }
-        at = max_u64(at, offset + piece->envelope.stored_bytes);
-        verifying->result->chunks++;
-        reader->at++;
-    }
-    if (!reader->older && !is_all_zero(reader->bytes - at, reader->memory + at)) {
-        find_in(reader, &verifying->pieces[reader->first + reader->at - 1],
-                "padding behind it is not zero");
-    }
-}
-
-static bool envelope_is(const struct envelope *stored, const struct envelope *expected)
-{
-    return stored->offset == expected->offset && stored->stored_bytes == expected->stored_bytes &&
-           stored->plain_bytes == expected->plain_bytes &&
-           stored->stored_crc == expected->stored_crc && stored->encoding == expected->encoding &&
-           stored->digest_alg == expected->digest_alg &&
-           memcmp(&stored->digest, &expected->digest, sizeof(stored->digest)) == 0;
-}
-
-static void check_footer(struct reader *reader)
-{
-    struct verifying *verifying = reader->verifying;
-    const struct piece *first = &verifying->pieces[reader->first];
-    struct object_footer footer;
-    struct scratch scratch;
-    struct diag diag = DIAG_INIT;
-    scratch_init(&scratch, LIMIT_OBJECT_ENVELOPES * sizeof(struct envelope) + KIB(64));
-    int status =
-        object_footer_decode(reader->footer_bytes, reader->memory,
-                             reader->data_end + reader->footer_bytes, &scratch, &footer, &diag);
-    if (status != 0) {
-        find_in(reader, first, diag_text(&diag, status));
-    } else if (!object_id_equal(&footer.id, first->id) || footer.envelope_count != reader->count) {
-        find_in(reader, first, "the footer is another object's");
-    } else {
-        for (size_t i = 0; i < reader->count; i++) {
-            const struct piece *piece = &verifying->pieces[reader->first + i];
-            if (!envelope_is(&footer.envelopes[i], &piece->envelope)) {
-                find_in(reader, piece, "the footer says otherwise");
-            }
-        }
-    }
-    scratch_fini(&scratch);
-}
 
 static void end_object(struct reader *reader)
 {
@@ -238,6 +121,7 @@ static void end_object(struct reader *reader)
     reader->busy = false;
     verifying->busy--;
     verifying->result->objects++;
+    verifying->result->chunks += reader->scan.chunks;
     start_objects(verifying);
 }
 
@@ -245,9 +129,8 @@ static void on_read(struct engine_call *call, int status)
 {
     struct reader *reader = container_of(call, struct reader, call);
     struct verifying *verifying = reader->verifying;
-    const struct piece *piece =
-        &verifying->pieces[reader->first + min_u64(reader->at, reader->count - 1)];
     struct diag diag = call->diag;
+    uint64_t bytes = call->request.u.read.bytes;
     engine_call_fini(call);
     if (status != 0 && !is_damage(status)) {
         verifying->status = verifying->status != 0 ? verifying->status
@@ -257,75 +140,45 @@ static void on_read(struct engine_call *call, int status)
         return;
     }
     if (status != 0) {
-        find_in(reader, piece, diag_text(&diag, status));
+        find_in(&reader->sink, object_scan_piece(&reader->scan), SCAN_CHUNK,
+                diag_text(&diag, status));
         end_object(reader);
         return;
     }
-    verifying->result->bytes += reader->bytes;
-    progress_set(&verifying->progress, verifying->progress.done + reader->bytes);
-    if (reader->in_footer) {
-        check_footer(reader);
-        end_object(reader);
+    reader->got += bytes;
+    verifying->result->bytes += bytes;
+    progress_set(&verifying->progress, verifying->progress.done + bytes);
+    if (reader->got < reader->scan.bytes) {
+        read_more(reader);
         return;
     }
-    check_range(reader);
-    reader->from += reader->bytes;
-    if (reader->older && reader->at == reader->count) {
-        end_object(reader);
-        return;
-    }
+    object_scan_check(&reader->scan, reader->memory, &reader->sink);
     read_next(reader);
 }
 
-/* As much as a frame takes, but never a part of a chunk; behind the last chunk its padding, then
- * the footer. */
-static void choose_range(struct reader *reader)
+/* A footer may be longer than a read. */
+static void read_more(struct reader *reader)
 {
-    const struct piece *pieces = &reader->verifying->pieces[reader->first];
-    if (reader->older) {
-        reader->from = pieces[reader->at].envelope.offset; /* what is before it is another's */
-    }
-    uint64_t end = reader->from;
-    reader->in_footer =
-        !reader->older && reader->at == reader->count && reader->from == reader->data_end;
-    if (reader->in_footer) {
-        reader->bytes = (uint32_t)reader->footer_bytes;
-        return;
-    }
-    size_t next = reader->at;
-    for (; next < reader->count; next++) {
-        uint64_t ends = pieces[next].envelope.offset + pieces[next].envelope.stored_bytes;
-        if (ends > reader->from + LIMIT_CHUNK_BYTES) {
-            break;
-        }
-        end = max_u64(end, ends);
-    }
-    if (reader->older) {
-        reader->bytes = (uint32_t)(end - reader->from);
-        return;
-    }
-    uint64_t padded =
-        next < reader->count ? pieces[next].envelope.offset : round_up_u64(end, LIMIT_ALIGN_BYTES);
-    padded = min_u64(padded, reader->from + LIMIT_CHUNK_BYTES);
-    reader->bytes = (uint32_t)(max_u64(padded, end) - reader->from);
+    const struct object_scan *scan = &reader->scan;
+    uint64_t bytes = min_u64(scan->bytes - reader->got, LIMIT_CHUNK_BYTES);
+    reader->call = (struct engine_call){.request = {.type = MSG_READ},
+                                        .payload = reader->memory + reader->got,
+                                        .payload_max = LIMIT_CHUNK_BYTES};
+    reader->call.request.u.read = (struct msg_read){.object = *scan->pieces[0].id,
+                                                    .offset = scan->from + reader->got,
+                                                    .bytes = (uint32_t)bytes};
+    reader->call.done = on_read;
+    engine_call_start(source_engine(reader->verifying->cli->connection), &reader->call);
 }
 
 static void read_next(struct reader *reader)
 {
-    struct verifying *verifying = reader->verifying;
-    const struct piece *first = &verifying->pieces[reader->first];
-    choose_range(reader);
-    if (reader->bytes == 0 || (reader->in_footer && reader->footer_bytes > LIMIT_CHUNK_BYTES)) {
-        find_in(reader, first, "the object's layout cannot be");
+    if (!object_scan_next(&reader->scan, &reader->sink)) {
         end_object(reader);
         return;
     }
-    reader->call = (struct engine_call){
-        .request = {.type = MSG_READ}, .payload = reader->memory, .payload_max = LIMIT_CHUNK_BYTES};
-    reader->call.request.u.read =
-        (struct msg_read){.object = *first->id, .offset = reader->from, .bytes = reader->bytes};
-    reader->call.done = on_read;
-    engine_call_start(source_engine(verifying->cli->connection), &reader->call);
+    reader->got = 0;
+    read_more(reader);
 }
 
 /* --- all objects --- */
@@ -338,30 +191,24 @@ static bool in_subset(const struct verifying *verifying, size_t object_number)
 
 static bool start_object(struct verifying *verifying, struct reader *reader)
 {
-    size_t first = verifying->next, end = first + 1;
-    const struct piece *pieces = verifying->pieces;
-    while (end < verifying->count && object_id_equal(pieces[end].id, pieces[first].id)) {
-        end++;
-    }
-    verifying->next = end;
-    size_t number = (size_t)pieces[first].id->sequence + pieces[first].id->rank;
-    if (!in_subset(verifying, number)) {
+    const struct scan_piece *first = &verifying->pieces[verifying->next];
+    const struct ckpt_id checkpoint = verifying->documents->info.id;
+    bool older = first->id->term != checkpoint.term || first->id->step != checkpoint.step;
+    *reader = (struct reader){.verifying = verifying, .sink.found = find_in};
+    verifying->next +=
+        object_scan_begin(&reader->scan, verifying->count - verifying->next, first, older);
+    if (!in_subset(verifying, (size_t)first->id->sequence + first->id->rank)) {
         return false;
     }
-    const struct envelope *last = &pieces[end - 1].envelope;
-    *reader =
-        (struct reader){.verifying = verifying, .busy = true, .first = first, .count = end - first};
-    const struct ckpt_id checkpoint = verifying->documents->info.id;
-    reader->older =
-        pieces[first].id->term != checkpoint.term || pieces[first].id->step != checkpoint.step;
-    reader->data_end = round_up_u64(last->offset + last->stored_bytes, LIMIT_ALIGN_BYTES);
-    reader->footer_bytes = object_footer_bytes((uint32_t)(end - first));
-    reader->memory = aligned_alloc(LIMIT_ALIGN_BYTES, LIMIT_CHUNK_BYTES + LIMIT_ALIGN_BYTES);
+    reader->memory = aligned_alloc(
+        LIMIT_ALIGN_BYTES, max_u64(LIMIT_CHUNK_BYTES + LIMIT_ALIGN_BYTES,
+                                   round_up_u64(reader->scan.footer_bytes, LIMIT_CHUNK_BYTES)));
     if (!reader->memory) {
         verifying->status =
             diag_set(&verifying->diag, CAIRN_E_NO_MEMORY, "no memory to read an object");
         return false;
     }
+    reader->busy = true;
     verifying->busy++;
     read_next(reader);
     return true;

@@ -40,52 +40,61 @@ struct writing {
 /* --- from a cell to the file
  * ------------------------------------------------------------------------------------------- */
 
-struct cell_walk { /* runs of a cell that are contiguous in the tensor */
-    uint64_t run_bytes, runs;
+struct cell_walk { /* runs that are contiguous in the cell and in the sink */
+    const struct box *cell, *to;
+    struct box both;
+    uint64_t element_bytes, run_bytes, runs;
     uint32_t outer; /* dimensions 0..outer-1 are walked */
 };
 
-static struct cell_walk walk_of(const struct shape *shape, const struct box *cell,
-                                uint64_t element_bytes)
+static void walk_init(struct cell_walk *walk)
 {
-    struct cell_walk walk = {.run_bytes = element_bytes, .runs = 1, .outer = cell->ndim};
-    while (walk.outer > 0) {
-        uint32_t dim = walk.outer - 1;
-        walk.run_bytes *= (uint64_t)cell->length[dim];
-        walk.outer--;
-        if (cell->length[dim] != shape->length[dim]) {
+    walk->run_bytes = walk->element_bytes;
+    walk->runs = 1;
+    walk->outer = walk->both.ndim;
+    while (walk->outer > 0) {
+        uint32_t dim = walk->outer - 1;
+        int64_t length = walk->both.length[dim];
+        walk->run_bytes *= (uint64_t)length;
+        walk->outer--;
+        if (length != walk->to->length[dim] || length != walk->cell->length[dim]) {
             break;
         }
     }
-    for (uint32_t i = 0; i < walk.outer; i++) {
-        walk.runs *= (uint64_t)cell->length[i];
+    for (uint32_t i = 0; i < walk->outer; i++) {
+        walk->runs *= (uint64_t)walk->both.length[i];
     }
-    return walk;
 }
 
-/* Where the walk's run number `run` starts in the tensor's bytes. */
-static uint64_t run_offset(const struct shape *shape, const struct box *cell,
-                           const struct cell_walk *walk, uint64_t run, uint64_t element_bytes)
+/* Where the walk's run number `run` starts in the row-major bytes of `in`. */
+static uint64_t run_offset(const struct cell_walk *walk, const struct box *in, uint64_t run)
 {
     uint64_t index[LIMIT_NDIM] = {0}, offset = 0;
     for (uint32_t i = walk->outer; i > 0; i--) {
-        index[i - 1] = run % (uint64_t)cell->length[i - 1];
-        run /= (uint64_t)cell->length[i - 1];
+        index[i - 1] = run % (uint64_t)walk->both.length[i - 1];
+        run /= (uint64_t)walk->both.length[i - 1];
     }
-    for (uint32_t i = 0; i < cell->ndim; i++) {
-        offset = offset * (uint64_t)shape->length[i] + (uint64_t)cell->offset[i] + index[i];
+    for (uint32_t i = 0; i < in->ndim; i++) {
+        offset = offset * (uint64_t)in->length[i] +
+                 (uint64_t)(walk->both.offset[i] - in->offset[i]) + index[i];
     }
-    return offset * element_bytes;
+    return offset * walk->element_bytes;
+}
+
+static uint64_t sink_bytes(const struct sink *sink)
+{
+    return sink->box ? box_bytes(sink->box, sink->entry->dtype) : sink->entry->plain_bytes;
 }
 
 static int put(struct sink *sink, uint64_t offset, uint64_t bytes, const uint8_t *data,
                struct diag *diag)
 {
     uint64_t end;
-    if (!add_u64(offset, bytes, &end) || end > sink->entry->plain_bytes) {
+    if (!add_u64(offset, bytes, &end) || end > sink_bytes(sink)) {
         return diag_set(diag, CAIRN_E_DAMAGED, "%s: the plan points behind its end",
                         sink->entry->name);
     }
+    sink->written += bytes;
     if (sink->fd < 0) {
         memcpy(sink->memory + offset, data, bytes);
         return 0;
@@ -102,16 +111,22 @@ static int scatter(struct sink *sink, const struct plan_read *read, const uint8_
     if (entry->kind == INDEX_BLOB) {
         return put(sink, read->blob_offset, read->plain_bytes, plain, diag);
     }
-    uint64_t element = dtype_bits(entry->dtype) / 8;
+    struct box whole = box_whole(&entry->shape);
+    struct cell_walk walk = {.cell = &read->cell,
+                             .to = sink->box ? sink->box : &whole,
+                             .element_bytes = dtype_bits(entry->dtype) / 8};
     int status = box_check(&read->cell, &entry->shape, diag);
     if (status == 0 && box_bytes(&read->cell, entry->dtype) != read->plain_bytes) {
         status = diag_set(diag, CAIRN_E_DAMAGED, "%s: a chunk of another size than its box",
                           entry->name);
     }
-    struct cell_walk walk = walk_of(&entry->shape, &read->cell, element);
+    if (status != 0 || !box_intersect(walk.cell, walk.to, &walk.both)) {
+        return status;
+    }
+    walk_init(&walk);
     for (uint64_t run = 0; status == 0 && run < walk.runs; run++) {
-        status = put(sink, run_offset(&entry->shape, &read->cell, &walk, run, element),
-                     walk.run_bytes, plain + run * walk.run_bytes, diag);
+        status = put(sink, run_offset(&walk, walk.to, run), walk.run_bytes,
+                     plain + run_offset(&walk, walk.cell, run), diag);
     }
     return status;
 }
@@ -218,14 +233,15 @@ static void end_slots(struct writing *writing)
 
 /* --- batches --- */
 
-static void fill_want(const struct index_entry *entry, struct plan_want *ret)
+static void fill_want(const struct sink *sink, struct plan_want *ret)
 {
+    const struct index_entry *entry = sink->entry;
     *ret = (struct plan_want){
         .is_blob = entry->kind == INDEX_BLOB, .name = entry->name, .coordinate = entry->coordinate};
     if (!ret->is_blob) {
         ret->dtype = entry->dtype;
         ret->shape = entry->shape;
-        ret->box = box_whole(&entry->shape);
+        ret->box = sink->box ? *sink->box : box_whole(&entry->shape);
     }
 }
 
@@ -234,7 +250,8 @@ static int write_batch(struct writing *writing, const struct ckpt_info *info, si
 {
     struct plan_want wants[BATCH];
     for (size_t i = 0; i < count; i++) {
-        fill_want(writing->sinks[i].entry, &wants[i]);
+        writing->sinks[i].written = 0;
+        fill_want(&writing->sinks[i], &wants[i]);
     }
     struct source_request request = {
         .call.request = {
@@ -251,6 +268,15 @@ static int write_batch(struct writing *writing, const struct ckpt_info *info, si
     }
     if (status == 0 && writing->status != 0) {
         status = diag_set(diag, writing->status, "%s", diag_text(&writing->diag, writing->status));
+    }
+    /* Chunks are checked one by one; that none was left out of the plan is checked here. */
+    for (size_t i = 0; status == 0 && i < count; i++) {
+        const struct sink *sink = &writing->sinks[i];
+        if (sink->written != sink_bytes(sink)) {
+            status = diag_set(diag, CAIRN_E_DAMAGED, "%s: the plan covers %llu of %llu bytes",
+                              sink->entry->name, (unsigned long long)sink->written,
+                              (unsigned long long)sink_bytes(sink));
+        }
     }
     free(request.call.payload);
     engine_call_fini(&request.call);

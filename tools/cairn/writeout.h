@@ -9,14 +9,17 @@
 
 #include "documents.h"
 
-struct sink { /* one tensor or blob */
+struct sink { /* one tensor or blob, or a rectangle of a tensor */
     const struct index_entry *entry;
-    int fd;          /* -1: memory */
-    uint64_t base;   /* where its bytes start in the file */
-    uint8_t *memory; /* entry->plain_bytes */
+    const struct box *box; /* NULL: all of it; its bytes then lie row-major in file or memory */
+    int fd;                /* -1: memory */
+    uint64_t base;         /* where its bytes start in the file */
+    uint8_t *memory;       /* as many bytes as the box or the entry has */
+    uint64_t written;      /* set by writeout() */
 };
 
-/* DAMAGED, DIGEST_MISMATCH ...: what the checkpoint lacks; NO_SPACE, IO: the target. */
+/* All bytes of every sink were written, or an error: DAMAGED, DIGEST_MISMATCH ...: what the
+ * checkpoint lacks; NO_SPACE, IO: the target. */
 int MUST_USE writeout(struct cli *cli, const struct ckpt_info *info, size_t count,
                       struct sink *sinks, struct diag *diag);
 

@@ -124,6 +124,18 @@ def _checkpoint(row: Sequence, tags: Optional[Sequence] = None, metrics: Optiona
                       None if tags is None else tuple(tags), None if metrics is None else dict(metrics))
 
 
+@dataclass(frozen=True)
+class Local:
+    """A LOCAL tensor (``kind`` 0, with dtype and shape) or blob (BYTES, TREE) of a checkpoint."""
+
+    name: str
+    coordinate: str
+    kind: int
+    dtype: Optional[str]
+    shape: tuple
+    plain_bytes: int
+
+
 class Operation:
     """A save or restore in flight. Dropping a save's object does not end the save; dropping a restore's aborts it."""
 
@@ -159,6 +171,11 @@ class Operation:
             raise NotFoundError.of(f"the checkpoint holds no blob {name!r}"
                                    + (f" of {coordinate}" if coordinate else ""))
         return data
+
+    def locals(self) -> list:
+        """Of a finished restore: what belongs to coordinates in the checkpoint, of all of them, as Local."""
+        return [Local(name, coordinate, kind, dtype or None, tuple(shape), size)
+                for name, coordinate, kind, dtype, shape, size in self._op.locals()]
 
     def metadata(self) -> bytes:
         """The metadata that rank 0 gave with the save."""
@@ -247,7 +264,7 @@ class Client:
     def save(self, step: int, *, tags: Sequence[str] = (), metrics: Optional[Mapping[str, float]] = None,
              metadata: bytes = b"", deadline: Optional[float] = None, lazy: bool = False,
              verify_staged: Optional[str] = None, when_full: Optional[str] = None,
-             check_replicas: Optional[str] = None) -> Operation:
+             check_replicas: Optional[str] = None, full: bool = False, cuda_event: int = 0) -> Operation:
         """Saves the registered state as ``step``; every rank calls it. Returns when all is copied (STAGED): the
         tensors may change again. ``deadline``: seconds until durable. Tags, metrics and metadata (16 KiB at
         most) count from rank 0.
@@ -257,6 +274,9 @@ class Client:
         with DigestMismatchError and its name; cairn.h says what each of them sees. ``when_full``: as for the client.
         ``check_replicas`` ("warn", "fail"; not lazy; the same on all ranks): ranks compare the bytes that they replicate;
         tensor and ranks are in ``warning`` of the operation, or in ReplicasDifferError.
+        ``cuda_event``: ``torch.cuda.Event.cuda_event`` of an event recorded on the training's stream: copies of tensors on
+        devices wait for it; keep the event until STAGED. ``full`` (rank 0's counts): shares nothing with older checkpoints. A metric may be NaN: it is kept, and never the
+        best one.
         ArenaTooSmallError, TimedOutError, SkippedError, BusyError, FencedError."""
         step = _step(step)
         if isinstance(tags, str):
@@ -265,23 +285,25 @@ class Client:
         op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms(deadline),
                                          2 if lazy else 1, _choice("verify_staged", _VERIFY, verify_staged),
                                          _choice("when_full", _WHEN_FULL, when_full),
-                                         _choice("check_replicas", _CHECK, check_replicas)))
+                                         _choice("check_replicas", _CHECK, check_replicas), int(bool(full)), int(cuda_event)))
         self._ops.add(op)
         return op
 
     def restore(self, step: int = LATEST, *, term: int = 0, allow_older: Optional[bool] = None,
-                strict: bool = True, deadline: Optional[float] = None, only: Sequence[str] = ()) -> Operation:
+                strict: bool = True, deadline: Optional[float] = None, only: Sequence[str] = (),
+                all_local: bool = False) -> Operation:
         """Fills the registered tensors; every rank calls it. ``term`` 0: the newest that has the step.
         ``allow_older``: when the checkpoint is damaged, all ranks take an older one (None: for LATEST only).
         ``strict``: a registered tensor that is not stored is MissingTensorError; else it is left as it is.
         ``only``: patterns (``*``, ``?``, ``[a-z]``) of the names to restore, tensors and blobs; all else stays
-        as it is; with ``strict`` each must match something. Until
+        as it is; with ``strict`` each must match something. ``all_local``: LOCAL blobs of all coordinates come, not of this
+        rank's own alone (``Operation.locals`` says which there are). Until
         the operation is DONE without error the tensors' contents are unusable. NotFoundError: the run is empty,
         or has no such step."""
         allow = -1 if allow_older is None else int(allow_older)
         if isinstance(only, str):
             raise InvalidError.of("restore: only is a sequence of patterns, not one text")
-        op = Operation(self._handle.restore(step, term, allow, int(strict), _ms(deadline), tuple(only)))
+        op = Operation(self._handle.restore(step, term, allow, int(strict), _ms(deadline), tuple(only), int(bool(all_local))))
         self._ops.add(op)
         return op
 

@@ -228,13 +228,16 @@ static PyObject *handle_save(PyObject *self, PyObject *args)
     const char *metadata;
     Py_ssize_t metadata_bytes;
     long long deadline_ms;
-    if (!PyArg_ParseTuple(args, "KO!O!y#Liii|i:save", &step, &PyTuple_Type, &tags, &PyTuple_Type,
+    unsigned long long cuda_event = 0;
+    if (!PyArg_ParseTuple(args, "KO!O!y#Liii|iiK:save", &step, &PyTuple_Type, &tags, &PyTuple_Type,
                           &metrics, &metadata, &metadata_bytes, &deadline_ms, &options.mode,
-                          &options.verify_staged, &options.when_full, &options.check_replicas)) {
+                          &options.verify_staged, &options.when_full, &options.check_replicas,
+                          &options.full, &cuda_event)) {
         return NULL;
     }
     options.metadata = metadata_bytes > 0 ? metadata : NULL;
     options.metadata_bytes = (size_t)metadata_bytes;
+    options.cuda_event = (void *)(uintptr_t)cuda_event;
     options.deadline_ms = deadline_ms;
     cairn_t *cairn = NULL;
     if (read_tags(&scratch, tags, &options.tags, &options.tag_count) &&
@@ -267,8 +270,9 @@ static PyObject *handle_restore(PyObject *self, PyObject *args)
     PyObject *only;
     cairn_op_t *op = NULL;
     int rc;
-    if (!PyArg_ParseTuple(args, "KKiiLO!:restore", &step, &term, &options.allow_older,
-                          &options.strict, &deadline_ms, &PyTuple_Type, &only)) {
+    if (!PyArg_ParseTuple(args, "KKiiLO!|i:restore", &step, &term, &options.allow_older,
+                          &options.strict, &deadline_ms, &PyTuple_Type, &only,
+                          &options.all_local)) {
         return NULL;
     }
     options.step = step;

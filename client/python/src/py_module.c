@@ -51,7 +51,32 @@ static PyObject *dtype_row(PyObject *Py_UNUSED(self), PyObject *args)
     return Py_BuildValue("si", cairn_dtype_name(dtype), cairn_dtype_bits(dtype));
 }
 
+/* interval(blocked, persist, restart, observed, failures, prior_mtbf, overhead_max, world_size,
+ * in_flight)
+ * -> (mtbf, staged, durable, overhead, lost, text) */
+static PyObject *interval(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    struct cairn_interval io = CAIRN_INTERVAL_INIT;
+    struct cairn_error err;
+    unsigned long long failures;
+    int world_size, in_flight;
+    if (!PyArg_ParseTuple(args, "ddddKddii:interval", &io.blocked_s, &io.persist_s, &io.restart_s,
+                          &io.observed_s, &failures, &io.prior_mtbf_s, &io.overhead_max,
+                          &world_size, &in_flight)) {
+        return NULL;
+    }
+    io.failures = failures;
+    io.world_size = world_size, io.in_flight = in_flight;
+    if (cairn_interval(&io, &err) != 0) {
+        return py_raise(&err);
+    }
+    return Py_BuildValue("ddddds", io.mtbf_s, io.staged_s, io.durable_s, io.overhead, io.lost_s,
+                         io.text);
+}
+
 static PyMethodDef functions[] = {
+    {"interval", interval, METH_VARARGS,
+     "interval(...) -> (mtbf, staged, durable, overhead, lost, text)"},
     {"new_attempt", new_attempt, METH_NOARGS, "A fresh attempt token: 32 hex digits."},
     {"crc32c", crc32c, METH_O, "crc32c(bytes) -> int"},
     {"error_row", error_row, METH_VARARGS, "error_row(code) -> (name, text, retry class)"},

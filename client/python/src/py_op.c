@@ -198,6 +198,42 @@ static PyObject *op_unexpected(PyObject *self, PyObject *Py_UNUSED(args))
     return name_list((struct py_op *)self, cairn_op_unexpected);
 }
 
+/* (name, coordinate, kind, dtype, shape, bytes) of all that belongs to a coordinate */
+static PyObject *op_locals(PyObject *object, PyObject *Py_UNUSED(args))
+{
+    struct py_op *self = (struct py_op *)object;
+    struct cairn_local local = CAIRN_LOCAL_INIT;
+    int rc = 0;
+    if (!op_check(self)) {
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL; i++) {
+        rc = cairn_op_local(self->op, i, &local);
+        if (rc != 0) {
+            break;
+        }
+        PyObject *shape = PyTuple_New((Py_ssize_t)local.ndim);
+        for (uint32_t d = 0; shape != NULL && d < local.ndim; d++) {
+            PyTuple_SetItem(shape, (Py_ssize_t)d, PyLong_FromLongLong(local.shape[d]));
+        }
+        PyObject *item = shape == NULL
+                             ? NULL
+                             : Py_BuildValue("ssisNK", local.name, local.coordinate, local.kind,
+                                             local.kind == 0 ? cairn_dtype_name(local.dtype) : "",
+                                             shape, (unsigned long long)local.plain_bytes);
+        if (item == NULL || PyList_Append(list, item) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(item);
+    }
+    if (list != NULL && rc != CAIRN_E_NOT_FOUND) {
+        Py_DECREF(list);
+        return py_raise_code(rc, "list what belongs to coordinates");
+    }
+    return list;
+}
+
 static PyObject *op_progress(PyObject *object, PyObject *Py_UNUSED(args))
 {
     struct py_op *self = (struct py_op *)object;
@@ -231,6 +267,7 @@ static PyMethodDef op_methods[] = {
     {"metadata", op_metadata, METH_NOARGS, "bytes given at save"},
     {"missing", op_missing, METH_NOARGS, "names registered but not stored"},
     {"unexpected", op_unexpected, METH_NOARGS, "names stored but not registered"},
+    {"locals", op_locals, METH_NOARGS, "[(name, coordinate, kind, dtype, shape, bytes)]"},
     {"progress", op_progress, METH_NOARGS, "(total, staged, sent, durable) bytes"},
     {"abort", op_abort, METH_NOARGS, "asks the operation to end; waiting tells the truth"},
     {NULL, NULL, 0, NULL},

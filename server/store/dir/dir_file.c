@@ -42,17 +42,25 @@ void dir_at_close(struct dir_store *store, struct dir_at *at)
     at->fd = -1;
 }
 
-/* Makes the last component of path; those above it are there and durable. */
-static int make_one(struct dir_store *store, const char *path, struct diag *diag)
+/* Opens the directory above path, unless it is broken. Returns the last component. */
+static int open_parent(struct dir_store *store, const char *path, struct dir_at *ret,
+                       const char **ret_name, struct diag *diag)
 {
     char parent[DIR_PATH_MAX];
     dir_path_copy(path, parent);
     char *slash = strrchr(parent, '/');
-    const char *name = slash != NULL ? path + (slash - parent) + 1 : path;
+    *ret_name = slash != NULL ? path + (slash - parent) + 1 : path;
     *(slash != NULL ? slash : parent) = 0;
-    struct dir_at at;
     int rc = dir_check_broken(store, parent, diag);
-    rc = rc ? rc : dir_at_open(store, parent, &at, diag);
+    return rc ? rc : dir_at_open(store, parent, ret, diag);
+}
+
+/* Makes the last component of path; those above it are there and durable. */
+static int make_one(struct dir_store *store, const char *path, bool durably, struct diag *diag)
+{
+    struct dir_at at;
+    const char *name;
+    int rc = open_parent(store, path, &at, &name, diag);
     if (rc != 0) {
         return rc;
     }
@@ -64,15 +72,15 @@ static int make_one(struct dir_store *store, const char *path, struct diag *diag
     if (rc != 0) {
         diag_copy(diag, &mkdir_diag);
     }
-    rc = rc ? rc : dir_sync_now(store, &at, diag);
+    rc = rc || !durably ? rc : dir_sync_now(store, &at, diag);
     dir_at_close(store, &at);
-    if (rc == 0) {
+    if (rc == 0 && durably) {
         dir_learn(store, path, DIR_IS_DURABLE);
     }
     return rc;
 }
 
-int dir_make(struct dir_store *store, const char *path, struct diag *diag)
+static int make_all(struct dir_store *store, const char *path, bool durably, struct diag *diag)
 {
     char prefix[DIR_PATH_MAX];
     if (dir_knows(store, path, DIR_IS_DURABLE)) {
@@ -82,12 +90,44 @@ int dir_make(struct dir_store *store, const char *path, struct diag *diag)
         if (path[i] == '/' || path[i] == 0) {
             memcpy(prefix, path, i);
             prefix[i] = 0;
-            int rc = dir_knows(store, prefix, DIR_IS_DURABLE) ? 0 : make_one(store, prefix, diag);
+            bool must_last = durably || path[i] != 0;
+            int rc = dir_knows(store, prefix, DIR_IS_DURABLE)
+                         ? 0
+                         : make_one(store, prefix, must_last, diag);
             if (rc != 0 || path[i] == 0) {
                 return rc;
             }
         }
     }
+}
+
+int dir_make(struct dir_store *store, const char *path, struct diag *diag)
+{
+    return make_all(store, path, true, diag);
+}
+
+int dir_make_for_temps(struct dir_store *store, const char *path, struct diag *diag)
+{
+    return make_all(store, path, false, diag);
+}
+
+int dir_make_last(struct dir_store *store, const char *path, struct diag *diag)
+{
+    struct dir_at at;
+    const char *name;
+    if (dir_knows(store, path, DIR_IS_DURABLE)) {
+        return 0;
+    }
+    int rc = open_parent(store, path, &at, &name, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    rc = dir_sync_now(store, &at, diag);
+    dir_at_close(store, &at);
+    if (rc == 0) {
+        dir_learn(store, path, DIR_IS_DURABLE);
+    }
+    return rc;
 }
 
 pthread_mutex_t *dir_make_lock(struct dir_store *store, const struct run_name *run)
@@ -212,6 +252,31 @@ int dir_publish(struct dir_store *store, const struct dir_at *at, const char *na
     return dir_rename_durably(store, at, temp, name, diag);
 }
 
+/* The whole file into memory of its own, which a direct transfer wants aligned and in whole blocks.
+ */
+static int read_all(struct dir_store *store, vfs_fd fd, struct dir_bytes *ret, struct diag *diag)
+{
+    struct vfs *vfs = store->vfs;
+    bool direct = ret->direct && ret->range == 0 && vfs->ops->is_direct(vfs, fd);
+    size_t room = direct ? round_up_u64(ret->bytes + 1, LIMIT_ALIGN_BYTES) : ret->bytes + 1;
+    size_t got = 0;
+    uint8_t *data = direct ? aligned_alloc(LIMIT_ALIGN_BYTES, room) : malloc(room);
+    if (data == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "%llu bytes", (unsigned long long)ret->bytes);
+    }
+    int rc = vfs->ops->pread(vfs, fd, ret->offset, direct ? room : ret->bytes, data, &got, diag);
+    if (rc == 0 && got != ret->bytes) {
+        rc = diag_set(diag, CAIRN_E_DAMAGED, "%zu bytes of %llu", got,
+                      (unsigned long long)ret->bytes);
+    }
+    if (rc != 0) {
+        free(data);
+        return rc;
+    }
+    ret->data = data;
+    return 0;
+}
+
 /* One attempt with a fresh descriptor. */
 static int read_once(struct dir_store *store, const struct dir_at *at, const char *name,
                      struct dir_bytes *ret, struct diag *diag)
@@ -219,34 +284,30 @@ static int read_once(struct dir_store *store, const struct dir_at *at, const cha
     struct vfs *vfs = store->vfs;
     struct vfs_stat stat;
     vfs_fd fd;
-    size_t got = 0;
     int rc = dir_stat_file(store, at, name, &stat, diag);
-    rc = rc ? rc : vfs->ops->open(vfs, at->fd, name, VFS_READ, &fd, diag);
+    rc = rc ? rc
+            : vfs->ops->open(vfs, at->fd, name,
+                             VFS_READ | (ret->direct && ret->range == 0 ? VFS_DIRECT : 0), &fd,
+                             diag);
     if (rc != 0) {
         return rc;
     }
     if (stat.bytes > ret->bytes_max) {
         rc = diag_set(diag, CAIRN_E_TOO_LARGE, "%s/%s has %llu bytes, %llu are allowed", at->path,
                       name, (unsigned long long)stat.bytes, (unsigned long long)ret->bytes_max);
-    }
-    uint8_t *data = rc == 0 ? malloc(stat.bytes > 0 ? stat.bytes : 1) : NULL;
-    if (rc == 0 && data == NULL) {
-        rc = diag_set(diag, CAIRN_E_NO_MEMORY, "%s/%s: %llu bytes", at->path, name,
-                      (unsigned long long)stat.bytes);
-    }
-    rc = rc ? rc : vfs->ops->pread(vfs, fd, 0, stat.bytes, data, &got, diag);
-    if (rc == 0 && got != stat.bytes) {
-        rc = diag_set(diag, CAIRN_E_DAMAGED, "%s/%s: %zu bytes of %llu", at->path, name, got,
-                      (unsigned long long)stat.bytes);
+    } else {
+        ret->bytes = stat.bytes;
+        if (ret->range > 0) {
+            ret->offset = min_u64(ret->offset, stat.bytes);
+            ret->bytes = min_u64(ret->range, stat.bytes - ret->offset);
+        }
+        rc = read_all(store, fd, ret, diag);
+        if (rc != 0) {
+            diag_add(diag, "%s/%s", at->path, name);
+        }
     }
     err_ignore(vfs->ops->close(vfs, fd, NULL)); /* was only read */
-    if (rc != 0) {
-        free(data);
-        return rc;
-    }
-    ret->data = data;
-    ret->bytes = stat.bytes;
-    return 0;
+    return rc;
 }
 
 int dir_read_file(struct dir_store *store, const struct dir_at *at, const char *name,
@@ -270,8 +331,8 @@ int dir_remove_file(struct dir_store *store, const struct run_name *run, const c
     if (rc != 0) {
         return rc;
     }
+    /* Not synced: nothing needs it any more, and if a crash brings it back, gc comes by again. */
     rc = vfs->ops->unlink(vfs, at.fd, name, false, diag);
-    rc = rc ? rc : dir_sync_now(store, &at, diag);
     dir_at_close(store, &at);
     if (rc == 0) {
         pthread_mutex_t *lock = dir_make_lock(store, run);

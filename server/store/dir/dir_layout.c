@@ -16,7 +16,9 @@ typedef unsigned long long ull;
 
 void dir_path_record(const struct run_name *run, char ret[DIR_PATH_MAX])
 {
-    int n = snprintf(ret, DIR_PATH_MAX, "runs/%s/%s/record", run->project, run->run);
+    int n = store_is_own_record(run)
+                ? snprintf(ret, DIR_PATH_MAX, "store")
+                : snprintf(ret, DIR_PATH_MAX, "runs/%s/%s/record", run->project, run->run);
     CHECK(n > 0 && n < DIR_PATH_MAX);
 }
 
@@ -68,6 +70,43 @@ void dir_name_small(const struct store_name *name, char ret[DIR_NAME_MAX])
         return;
     }
     UNREACHABLE();
+}
+
+bool dir_parse_small(const char *name, struct store_name *ret)
+{
+    const char *at = name;
+    uint64_t number = 0, tag;
+    enum store_kind kind = STORE_MANIFEST;
+    if (digits_skip(&at, "part-")) {
+        kind = STORE_PART;
+    } else if (digits_skip(&at, "page-")) {
+        kind = STORE_PAGE;
+    } else if (!digits_skip(&at, "manifest-")) {
+        return false;
+    }
+    if (kind != STORE_MANIFEST &&
+        (!digits_read_decimal(&at, UINT32_MAX, &number) || !digits_skip(&at, "-"))) {
+        return false;
+    }
+    if (!digits_read_hex(&at, 16, &tag) || *at != '\0') {
+        return false;
+    }
+    ret->kind = kind;
+    ret->number = (uint32_t)number;
+    ret->tag = tag;
+    return true;
+}
+
+bool dir_parse_ckpt(const char *name, struct ckpt_id *ret)
+{
+    const char *at = name;
+    struct ckpt_id id;
+    bool good = digits_read_decimal(&at, UINT64_MAX, &id.term) && digits_skip(&at, "-") &&
+                digits_parse_decimal(at, UINT64_MAX, &id.step) && id.term > 0;
+    if (good) {
+        *ret = id;
+    }
+    return good;
 }
 
 void dir_name_version(uint64_t version, bool is_snapshot, char ret[DIR_NAME_MAX])

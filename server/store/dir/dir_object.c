@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Unsealed objects: create, write, seal, abort. Invariant: the final name appears only after every
- * byte is durable, and an object whose write or fsync failed never gets it (L5). One descriptor
- * from the first write to the fsync (L6); writes of one object may run in parallel on it.
+ * byte and the names of its directories are durable, and an object whose write or fsync failed
+ * never gets it (L5). One descriptor from the first write to the fsync (L6); writes of one object
+ * may run in parallel on it.
  */
 #include "dir_private.h"
 
@@ -123,7 +124,7 @@ static int make_file(struct dir_store *store, struct dir_open *open, const char 
     struct vfs_stat stat;
     char name[DIR_NAME_MAX];
     dir_name_object(&open->id, name);
-    int rc = dir_make(store, path, diag);
+    int rc = dir_make_for_temps(store, path, diag); /* its first write waits for no fsync */
     rc = rc ? rc : dir_check_broken(store, path, diag);
     rc = rc ? rc : dir_at_open(store, path, &at, diag);
     if (rc != 0) {
@@ -271,6 +272,7 @@ static int seal_open(struct dir_store *store, struct dir_open *open, struct diag
     if (at_rc != 0) {
         return rc ? rc : at_rc; /* the directory is gone, and the temporary with it (D20) */
     }
+    rc = rc ? rc : dir_make_last(store, path, diag); /* L8: the names above it before its own */
     if (rc != 0) {
         err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, open->temp, false,
                                            NULL)); /* else the next start */

@@ -72,6 +72,8 @@ struct dir_record {
     uint64_t snapshots[2]; /* versions of the newest valid one and of the one before it; 0: none */
     bool is_stuck; /* whether the newest update is durable is unknown: none is accepted after it */
     uint64_t version_max; /* is_stuck: the newest version known to be durable */
+    bool is_beside; /* read beside who writes it: files may go meanwhile, and nothing is moved */
+    bool is_direct; /* read from the disk, past the cache */
 };
 
 struct dir_run {
@@ -131,6 +133,9 @@ void dir_name_object(const struct object_id *id, char ret[DIR_NAME_MAX]);
 bool dir_parse_object(const char *name, struct object_id *ret);
 void dir_name_small(const struct store_name *name, char ret[DIR_NAME_MAX]);
 void dir_name_version(uint64_t version, bool is_snapshot, char ret[DIR_NAME_MAX]);
+/* False for names that dir_name_small() would not make; run and id are left alone. */
+bool dir_parse_small(const char *name, struct store_name *ret);
+bool dir_parse_ckpt(const char *name, struct ckpt_id *ret);
 bool dir_parse_version(const char *name, uint64_t *ret_version, bool *ret_is_snapshot);
 bool dir_name_is_temp(const char *name, uint64_t *ret_epoch);
 /* A path that is known to fit. */
@@ -159,6 +164,12 @@ int MUST_USE dir_at_open(struct dir_store *store, const char *path, struct dir_a
 void dir_at_close(struct dir_store *store, struct dir_at *at);
 /* Makes path and what is missing above it, durably (L8). The make lock of its run must be held. */
 int MUST_USE dir_make(struct dir_store *store, const char *path, struct diag *diag);
+/* The same, but path's own name may be lost in a crash: enough for temporaries, which nobody
+ * promised, and it waits for no disk where the directories above are known. */
+int MUST_USE dir_make_for_temps(struct dir_store *store, const char *path, struct diag *diag);
+/* Makes the name of such a directory durable: before the first name in it that must not be lost.
+ * Something is in the directory until this returns, so that nobody removes it meanwhile. */
+int MUST_USE dir_make_last(struct dir_store *store, const char *path, struct diag *diag);
 void dir_temp_name(struct dir_store *store, char ret[DIR_NAME_MAX]);
 /* NOT_FOUND; DAMAGED when the name is not a regular file (D23). */
 int MUST_USE dir_stat_file(struct dir_store *store, const struct dir_at *at, const char *name,
@@ -180,7 +191,9 @@ int MUST_USE dir_publish(struct dir_store *store, const struct dir_at *at, const
                          struct record_value value, struct diag *diag);
 struct dir_bytes {
     uint64_t bytes, bytes_max; /* bytes_max: given, TOO_LARGE beyond it */
-    uint8_t *data;             /* malloc'ed */
+    bool direct;            /* given: read from the disk, past the cache where that is possible */
+    uint64_t offset, range; /* given: only so many bytes from there on; range 0: the whole */
+    uint8_t *data;          /* malloc'ed */
 };
 int MUST_USE dir_read_file(struct dir_store *store, const struct dir_at *at, const char *name,
                            struct dir_bytes *ret, struct diag *diag);
@@ -226,10 +239,13 @@ int MUST_USE dir_op_delete_object(struct dir_store *store, struct store_req *req
 int MUST_USE dir_op_publish(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_fetch(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_delete_small(struct dir_store *store, struct store_req *req);
+int MUST_USE dir_op_list_small(struct dir_store *store, struct store_req *req);
+int MUST_USE dir_op_list_ckpts(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_list_runs(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_record_get(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_record_update(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);
+int MUST_USE dir_op_sweep(struct dir_store *store, struct store_req *req);
 /* Is this object being written? Then its file, if there is one, is not to be seen. */
 bool dir_object_is_open(struct dir_store *store, const struct run_name *run,
                         const struct object_id *id);

@@ -93,7 +93,8 @@ struct load {
     struct record *record;
     struct sha256 last;
     uint64_t snapshots[2];
-    uint64_t newest; /* the version to be reached */
+    uint64_t newest;           /* the version to be reached */
+    bool is_beside, is_direct; /* see struct dir_record */
 };
 
 static int say_damaged(struct load *load, const char *name, int code, const char *what,
@@ -113,7 +114,7 @@ static int say_damaged(struct load *load, const char *name, int code, const char
 static int read_snapshot(struct load *load, uint64_t version, struct record **ret,
                          struct sha256 *ret_last, struct diag *diag)
 {
-    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_BYTES};
+    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_BYTES, .direct = load->is_direct};
     struct diag why = DIAG_INIT;
     char name[DIR_NAME_MAX];
     struct record *record = NULL;
@@ -141,7 +142,7 @@ static int read_snapshot(struct load *load, uint64_t version, struct record **re
 static int read_update(struct load *load, uint64_t version, struct record *record,
                        struct sha256 *last, struct diag *diag)
 {
-    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_UPDATE_BYTES};
+    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_UPDATE_BYTES, .direct = load->is_direct};
     struct diag why = DIAG_INIT;
     struct record_update update;
     struct sha256 previous;
@@ -151,8 +152,8 @@ static int read_update(struct load *load, uint64_t version, struct record *recor
     dir_name_version(version, false, name);
     int rc = has_update(&load->have, version)
                  ? dir_read_file(load->store, &load->at, name, &file, &why)
-             : load->store->is_shared ? diag_set(&why, CAIRN_E_NOT_FOUND, "%s is missing", name)
-                                      : diag_set(&why, CAIRN_E_DAMAGED, "it is missing");
+             : load->is_beside ? diag_set(&why, CAIRN_E_NOT_FOUND, "%s is missing", name)
+                               : diag_set(&why, CAIRN_E_DAMAGED, "it is missing");
     if (rc == CAIRN_E_NOT_FOUND) {
         return diag_copy(diag, &why);
     }
@@ -185,6 +186,9 @@ static void note_covered(struct load *load, uint64_t version, bool is_snapshot)
     char name[DIR_NAME_MAX];
     dir_name_version(version, is_snapshot, name);
     dir_note(load->store, "covered damage: %s/%s", load->at.path, name);
+    if (load->is_beside) {
+        return; /* who writes the record moves it, when it is loaded next */
+    }
     dir_quarantine(load->store, &load->at, name);
 }
 
@@ -270,7 +274,7 @@ static int load_folder(struct load *load, const struct dir_record *rec, struct d
         }
     }
     CHECK(record_version(load->record) == load->newest);
-    if (!load->store->read_only && !rec->is_stuck) {
+    if ((rec->is_direct || !load->store->read_only) && !rec->is_stuck) {
         check_covered(load);
     }
     return 0;
@@ -294,7 +298,8 @@ static int sync_or_stick(struct dir_store *store, struct dir_record *rec, const 
 
 static int load_once(struct dir_store *store, struct dir_record *rec, struct diag *diag)
 {
-    struct load load = {.store = store, .at = {.fd = -1}};
+    struct load load = {
+        .store = store, .at = {.fd = -1}, .is_beside = rec->is_beside, .is_direct = rec->is_direct};
     struct diag why = DIAG_INIT;
     int rc = dir_at_open(store, rec->path, &load.at, &why);
     if (rc == CAIRN_E_NOT_FOUND) {
@@ -326,9 +331,12 @@ int dir_record_load(struct dir_store *store, struct dir_record *rec, struct diag
     struct diag why = DIAG_INIT;
     int rc = load_once(store, rec, &why);
     /* Beside a daemon the folder may be compacted between listing and reading: look again. */
-    for (int i = 1; i < LOAD_TRIES && rc != 0 && store->is_shared; i++) {
+    for (int i = 1; i < LOAD_TRIES && rc != 0 && rec->is_beside; i++) {
         diag_clear(&why);
         rc = load_once(store, rec, &why);
+    }
+    if (rc == CAIRN_E_NOT_FOUND) {
+        rc = CAIRN_E_DAMAGED; /* a folder that is only being compacted comes to rest */
     }
     return rc == 0 ? 0 : diag_set(diag, rc, "%s", diag_text(&why, rc));
 }

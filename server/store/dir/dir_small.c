@@ -57,7 +57,10 @@ int dir_op_fetch(struct dir_store *store, struct store_req *req)
 {
     char path[DIR_PATH_MAX], name[DIR_NAME_MAX];
     struct dir_at at;
-    struct dir_bytes file = {.bytes_max = LIMIT_PART_BYTES};
+    struct dir_bytes file = {.bytes_max = LIMIT_PART_BYTES,
+                             .direct = req->from_medium,
+                             .offset = req->offset,
+                             .range = req->bytes};
     struct diag why = DIAG_INIT;
     dir_path_checkpoint(&req->name.run, req->name.id, path);
     dir_name_small(&req->name, name);
@@ -132,6 +135,8 @@ static int get_fresh(struct dir_store *store, struct store_req *req)
     struct dir_record rec;
     dir_path_record(&req->run, path);
     dir_record_init(&rec, path);
+    rec.is_beside = true;
+    rec.is_direct = req->from_medium;
     int rc = dir_record_load(store, &rec, &req->diag);
     if (rc == 0) {
         req->ret_record = rec.record;
@@ -141,7 +146,7 @@ static int get_fresh(struct dir_store *store, struct store_req *req)
 
 int dir_op_record_get(struct dir_store *store, struct store_req *req)
 {
-    if (store->is_shared) {
+    if (store->is_shared || req->from_medium) {
         return get_fresh(store, req);
     }
     struct dir_run *run = find_run(store, &req->run);

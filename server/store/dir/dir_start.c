@@ -5,12 +5,13 @@
  * record, and everything before it leaves an empty store. Runs on the thread that opens the store,
  * before any other.
  *
- * The store record (folder store/): uuid 16 bytes; format, epoch, compat, ro-compat, incompat u64.
+ * The store record is in the folder store/.
  */
 #include "dir_private.h"
 
 #include "base/check.h"
 #include "base/failpoint.h"
+#include "store/store_record.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -155,91 +156,40 @@ static int take_lock(struct dir_store *store, struct diag *diag)
 
 /* --- the store record ------------------------------------------------------------------------- */
 
-static int get_u64(const struct record *record, const char *key, uint64_t *ret, struct diag *diag)
-{
-    struct record_value value;
-    if (!record_get(record, key, &value) || value.bytes != 8) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the store record has no proper \"%s\"", key);
-    }
-    *ret = load_u64(value.data);
-    return 0;
-}
-
-static int write_record(struct dir_store *store, const uint64_t numbers[5], const struct uuid *uuid,
-                        struct diag *diag)
-{
-    static const char *const keys[] = {"compat", "epoch", "format", "incompat", "ro-compat"};
-    uint8_t bytes[5][8];
-    struct record_change changes[6];
-    struct record_guard guard = {.key = "uuid", .absent = true};
-    for (size_t i = 0; i < 5; i++) {
-        store_u64(bytes[i], numbers[i]);
-        changes[i] = (struct record_change){.key = keys[i], .value = {8, bytes[i]}};
-    }
-    changes[5] = (struct record_change){.key = "uuid", .value = {sizeof(uuid->bytes), uuid->bytes}};
-    struct record_update update = {
-        .guard_count = 1, .guards = &guard, .change_count = 6, .changes = changes};
-    uint64_t version;
-    return dir_record_update(store, &store->store_record, &update, &version, diag);
-}
-
 static int make_store(struct dir_store *store, struct diag *diag)
 {
-    struct uuid uuid;
-    uint64_t numbers[5] = {0, 0, DIR_FORMAT_VERSION, 0, 0};
+    struct store_record_update first;
+    struct uuid random;
+    uint64_t version;
     int rc = check_empty(store, diag);
     rc = rc ? rc : dir_make(store, "runs", diag);
     rc = rc ? rc : dir_make(store, "quarantine", diag);
     rc = rc ? rc : dir_make(store, "store", diag);
     rc = rc ? rc : FAILPOINT("dir.init");
-    store->vfs->ops->random(store->vfs, sizeof(uuid), &uuid);
-    uuid.bytes[6] = (uint8_t)((uuid.bytes[6] & 0x0f) | 0x40); /* a version 4 UUID */
-    uuid.bytes[8] = (uint8_t)((uuid.bytes[8] & 0x3f) | 0x80);
-    return rc ? rc : write_record(store, numbers, &uuid, diag);
+    store->vfs->ops->random(store->vfs, sizeof(random), &random);
+    store_record_first(DIR_FORMAT_VERSION, &random, &first);
+    return rc ? rc : dir_record_update(store, &store->store_record, &first.update, &version, diag);
 }
 
-static int check_features(struct dir_store *store, struct diag *diag)
+static int check_record(struct dir_store *store, const struct uuid *expected, struct diag *diag)
 {
-    const struct record *record = store->store_record.record;
-    uint64_t format, ro_compat, incompat;
-    int rc = get_u64(record, "format", &format, diag);
-    rc = rc ? rc : get_u64(record, "ro-compat", &ro_compat, diag);
-    rc = rc ? rc : get_u64(record, "incompat", &incompat, diag);
+    struct store_record_facts facts;
+    struct store_record_rules rules = {.place = store->path,
+                                       .hint = "is the right disk mounted?",
+                                       .format = DIR_FORMAT_VERSION,
+                                       .ro_compat_known = DIR_RO_COMPAT_KNOWN,
+                                       .incompat_known = DIR_INCOMPAT_KNOWN,
+                                       .expected = expected};
+    int rc = store_record_check(store->store_record.record, &rules, &facts, diag);
     if (rc != 0) {
         return rc;
     }
-    if (format != DIR_FORMAT_VERSION || (incompat & ~DIR_INCOMPAT_KNOWN) != 0) {
-        return diag_set(diag, CAIRN_E_STORE_FEATURES,
-                        "the store %s has format %llu and features %#llx; this version knows "
-                        "format %llu and %#llx: "
-                        "use a newer Cairn",
-                        store->path, (unsigned long long)format, (unsigned long long)incompat,
-                        (unsigned long long)DIR_FORMAT_VERSION,
-                        (unsigned long long)DIR_INCOMPAT_KNOWN);
-    }
-    if ((ro_compat & ~DIR_RO_COMPAT_KNOWN) != 0) {
+    store->base.caps.uuid = facts.uuid;
+    store->base.caps.epoch = facts.epoch;
+    if (facts.ro_compat_unknown != 0) {
         store->read_only = true;
         dir_note(store, "read-only: features %#llx need a newer Cairn to write",
-                 (unsigned long long)ro_compat);
-    }
-    return 0;
-}
-
-static int check_identity(struct dir_store *store, const struct uuid *expected, struct diag *diag)
-{
-    struct record_value value;
-    if (!record_get(store->store_record.record, "uuid", &value) ||
-        value.bytes != sizeof(struct uuid)) {
-        return diag_set(diag, CAIRN_E_FORMAT, "the store record has no proper \"uuid\"");
-    }
-    memcpy(&store->base.caps.uuid, value.data, sizeof(struct uuid));
-    if (expected != NULL && memcmp(expected, value.data, sizeof(*expected)) != 0) {
-        char have[33], want[33];
-        hex_encode(sizeof(*expected), value.data, have);
-        hex_encode(sizeof(*expected), expected, want);
-        return diag_set(diag, CAIRN_E_STORE_MISMATCH,
-                        "%s holds store %s; expected was %s: is the right disk mounted?",
-                        store->path, have, want);
+                 (unsigned long long)facts.ro_compat_unknown);
     }
     return 0;
 }
@@ -247,20 +197,10 @@ static int check_identity(struct dir_store *store, const struct uuid *expected, 
 /* Durable before anything is named by it. */
 static int raise_epoch(struct dir_store *store, struct diag *diag)
 {
-    uint64_t epoch, version;
-    uint8_t old_bytes[8], new_bytes[8];
-    int rc = get_u64(store->store_record.record, "epoch", &epoch, diag);
-    if (rc != 0) {
-        return rc;
-    }
-    store_u64(old_bytes, epoch);
-    store_u64(new_bytes, epoch + 1);
-    store->base.caps.epoch = epoch + 1;
-    struct record_guard guard = {.key = "epoch", .value = {8, old_bytes}};
-    struct record_change change = {.key = "epoch", .value = {8, new_bytes}};
-    struct record_update update = {
-        .guard_count = 1, .guards = &guard, .change_count = 1, .changes = &change};
-    return dir_record_update(store, &store->store_record, &update, &version, diag);
+    struct store_record_update raise;
+    uint64_t version;
+    int rc = store_record_raise(store->store_record.record, &raise, &store->base.caps.epoch, diag);
+    return rc ? rc : dir_record_update(store, &store->store_record, &raise.update, &version, diag);
 }
 
 /* --- the order of things ---------------------------------------------------------------------- */
@@ -293,13 +233,9 @@ int dir_start(struct dir_store *store, const struct store_dir_options *options, 
     rc = rc ? rc : check_file_system(store, options, diag);
     rc = rc ? rc : options->read_only ? 0 : check_owner(store, diag);
     rc = rc ? rc : find_or_make(store, create, diag);
-    rc = rc ? rc : check_features(store, diag);
-    rc = rc ? rc : check_identity(store, options->expected_uuid, diag);
-    if (rc != 0) {
+    rc = rc ? rc : check_record(store, options->expected_uuid, diag);
+    if (rc != 0 || store->read_only) {
         return rc;
-    }
-    if (store->read_only) {
-        return get_u64(store->store_record.record, "epoch", &store->base.caps.epoch, diag);
     }
     rc = dir_make(store, "runs", diag);
     rc = rc ? rc : dir_make(store, "quarantine", diag);

@@ -145,3 +145,12 @@ int dir_sweep(struct dir_store *store, struct diag *diag)
     dir_entries_fini(&projects);
     return rc;
 }
+
+/* Temporaries of older epochs went at the start, those of this one go with their object: nothing is
+ * left to find. */
+int dir_op_sweep(struct dir_store *store, struct store_req *req)
+{
+    (void)store;
+    req->ret_count = 0;
+    return 0;
+}

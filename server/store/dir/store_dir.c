@@ -29,10 +29,13 @@ static const struct operation operations[] = {
     [STORE_PUBLISH] = {dir_op_publish, true},
     [STORE_FETCH] = {dir_op_fetch, false},
     [STORE_DELETE_SMALL] = {dir_op_delete_small, true},
+    [STORE_LIST_SMALL] = {dir_op_list_small, false},
+    [STORE_LIST_CKPTS] = {dir_op_list_ckpts, false},
     [STORE_LIST_RUNS] = {dir_op_list_runs, false},
     [STORE_RECORD_GET] = {dir_op_record_get, false},
     [STORE_RECORD_UPDATE] = {dir_op_record_update, true},
     [STORE_USAGE] = {dir_op_usage, false},
+    [STORE_SWEEP] = {dir_op_sweep, true},
 };
 
 static int check_writable(struct dir_store *store, struct diag *diag)
@@ -184,6 +187,7 @@ int store_dir_new(const struct store_dir_options *options, struct store **ret, s
     store->pool = options->pool;
     store->vfs = options->vfs;
     store->read_only = store->is_shared = options->read_only;
+    store->store_record.is_beside = store->is_shared;
     store->reserve_bytes = options->reserve_bytes;
     store->snapshot_every = options->snapshot_every > 0 ? options->snapshot_every : 64;
     store->base.caps = (struct store_caps){

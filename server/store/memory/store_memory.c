@@ -268,16 +268,18 @@ static int do_fetch(struct memory_medium *medium, struct store_req *req)
     if (thing == NULL) {
         return no_small(req);
     }
-    uint8_t *data = malloc(thing->bytes > 0 ? thing->bytes : 1);
+    uint64_t from = req->bytes > 0 ? min_u64(req->offset, thing->bytes) : 0;
+    uint64_t bytes = req->bytes > 0 ? min_u64(req->bytes, thing->bytes - from) : thing->bytes;
+    uint8_t *data = malloc(bytes > 0 ? bytes : 1);
     if (data == NULL) {
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "memory store: %llu bytes",
-                        (unsigned long long)thing->bytes);
+                        (unsigned long long)bytes);
     }
-    if (thing->bytes > 0) {
-        memcpy(data, thing->data, thing->bytes);
+    if (bytes > 0) {
+        memcpy(data, thing->data + from, bytes);
     }
     req->ret_data = data;
-    req->ret_bytes = thing->bytes;
+    req->ret_bytes = bytes;
     return 0;
 }
 
@@ -288,6 +290,84 @@ static int do_delete_small(struct memory_medium *medium, struct store_req *req)
         return no_small(req);
     }
     memory_drop(medium, link);
+    return 0;
+}
+
+/* --- what is stored, for gc ------------------------------------------------------------------- */
+
+static int compare_smalls(const void *left, const void *right)
+{
+    const struct store_name *a = left, *b = right;
+    if (a->kind != b->kind) {
+        return a->kind < b->kind ? -1 : 1;
+    }
+    if (a->number != b->number) {
+        return a->number < b->number ? -1 : 1;
+    }
+    return a->tag < b->tag ? -1 : a->tag > b->tag;
+}
+
+static size_t count_things(const struct memory_medium *medium)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < MEMORY_BUCKETS; i++) {
+        for (struct memory_thing *thing = medium->things[i]; thing != NULL; thing = thing->next) {
+            count++;
+        }
+    }
+    return count;
+}
+
+static int do_list_small(struct memory_medium *medium, struct store_req *req)
+{
+    struct store_name *list = calloc(count_things(medium) + 1, sizeof(*list));
+    size_t count = 0;
+    if (list == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of small things");
+    }
+    for (size_t i = 0; i < MEMORY_BUCKETS; i++) {
+        for (struct memory_thing *thing = medium->things[i]; thing != NULL; thing = thing->next) {
+            if (!thing->is_object && ckpt_id_equal(thing->name.id, req->id) &&
+                memory_run_compare(&thing->run, &req->run) == 0) {
+                list[count++] = thing->name;
+            }
+        }
+    }
+    qsort(list, count, sizeof(*list), compare_smalls);
+    req->ret_smalls = list;
+    req->ret_count = count;
+    return 0;
+}
+
+static int compare_ckpts(const void *left, const void *right)
+{
+    return ckpt_id_compare(*(const struct ckpt_id *)left, *(const struct ckpt_id *)right);
+}
+
+static int do_list_ckpts(struct memory_medium *medium, struct store_req *req)
+{
+    struct ckpt_id *list = calloc(count_things(medium) + 1, sizeof(*list));
+    size_t count = 0, kept = 0;
+    if (list == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of checkpoints");
+    }
+    for (size_t i = 0; i < MEMORY_BUCKETS; i++) {
+        for (struct memory_thing *thing = medium->things[i]; thing != NULL; thing = thing->next) {
+            if (thing->sealed && memory_run_compare(&thing->run, &req->run) == 0) {
+                list[count++] = thing->is_object
+                                    ? (struct ckpt_id){thing->object.term, thing->object.step}
+                                    : thing->name.id;
+            }
+        }
+    }
+    qsort(list, count, sizeof(*list), compare_ckpts);
+    for (size_t i = 0; i < count; i++) {
+        if (kept == 0 || !ckpt_id_equal(list[kept - 1], list[i])) {
+            list[kept++] = list[i];
+        }
+    }
+    req->ret_ckpts = list;
+    req->ret_count = kept;
     return 0;
 }
 
@@ -305,10 +385,12 @@ static int do_list_runs(struct memory_medium *medium, struct store_req *req)
     }
     size_t at = 0;
     for (struct memory_run *run = medium->runs; run != NULL; run = run->next) {
-        list[at++] = run->name;
+        if (!store_is_own_record(&run->name)) {
+            list[at++] = run->name;
+        }
     }
     req->ret_runs = list;
-    req->ret_count = count;
+    req->ret_count = at;
     return 0;
 }
 
@@ -357,6 +439,14 @@ static int do_usage(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
+/* What is not sealed is gone with the process that wrote it. */
+static int do_sweep(struct memory_medium *medium, struct store_req *req)
+{
+    (void)medium;
+    req->ret_count = 0;
+    return 0;
+}
+
 /* --- the store -------------------------------------------------------------------------------- */
 
 static int (*const operations[])(struct memory_medium *medium, struct store_req *req) = {
@@ -371,10 +461,13 @@ static int (*const operations[])(struct memory_medium *medium, struct store_req 
     [STORE_PUBLISH] = do_publish,
     [STORE_FETCH] = do_fetch,
     [STORE_DELETE_SMALL] = do_delete_small,
+    [STORE_LIST_SMALL] = do_list_small,
+    [STORE_LIST_CKPTS] = do_list_ckpts,
     [STORE_LIST_RUNS] = do_list_runs,
     [STORE_RECORD_GET] = do_record_get,
     [STORE_RECORD_UPDATE] = do_record_update,
     [STORE_USAGE] = do_usage,
+    [STORE_SWEEP] = do_sweep,
 };
 
 static void run_op(struct work *work)

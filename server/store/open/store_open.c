@@ -4,119 +4,28 @@
  */
 #include "store_open.h"
 
-#include "base/digits.h"
 #include "env/vfs.h"
 #include "store/dir/store_dir.h"
 #include "store/rados/store_rados.h"
+#include "store_url.h"
 
-#include <stdio.h>
-#include <string.h>
-
-enum { DIR_THREADS = 1, RADOS_THREADS = 32, TIMEOUT_S_MAX = 3600 };
-
-struct rados_url { /* texts point into `text`; NULL where left out */
-    char text[STORE_URL_MAX];
-    struct cluster_rados_options cluster;
-    const char *space;
-};
-
-static const char *after(const char *text, const char *prefix)
-{
-    size_t length = strlen(prefix);
-    return strncmp(text, prefix, length) == 0 ? text + length : NULL;
-}
-
-static int wrong(const char *url, const char *what, struct diag *diag)
-{
-    return diag_set(diag, CAIRN_E_CONFIG,
-                    "store '%s': %s; write dir:/path or rados:POOL[/NAMESPACE]"
-                    "[?conf=/path&user=NAME&keyring=/path&data-pool=NAME&timeout=SECONDS]",
-                    url, what);
-}
-
-static int take_parameter(struct rados_url *parsed, char *word, const char *url, struct diag *diag)
-{
-    char *value = strchr(word, '=');
-    uint64_t seconds;
-    if (value == NULL || value[1] == '\0') {
-        return wrong(url, "a parameter without a value", diag);
-    }
-    *value++ = '\0';
-    if (strcmp(word, "conf") == 0) {
-        parsed->cluster.conf = value;
-    } else if (strcmp(word, "user") == 0) {
-        parsed->cluster.user = value;
-    } else if (strcmp(word, "keyring") == 0) {
-        parsed->cluster.keyring = value;
-    } else if (strcmp(word, "data-pool") == 0) {
-        parsed->cluster.data_pool = value;
-    } else if (strcmp(word, "timeout") == 0) {
-        if (!digits_parse_decimal(value, TIMEOUT_S_MAX, &seconds) || seconds == 0) {
-            return wrong(url, "timeout is a number of seconds, 1 to 3600", diag);
-        }
-        parsed->cluster.op_timeout_ms = seconds * 1000;
-    } else {
-        return wrong(url, "an unknown parameter", diag);
-    }
-    return 0;
-}
-
-static int parse_rados(const char *url, struct rados_url *ret, struct diag *diag)
-{
-    *ret = (struct rados_url){.space = "cairn"};
-    if (strlen(url) >= sizeof(ret->text)) {
-        return wrong(url, "it is too long", diag);
-    }
-    snprintf(ret->text, sizeof(ret->text), "%s", after(url, "rados:"));
-    char *query = strchr(ret->text, '?');
-    if (query != NULL) {
-        *query++ = '\0';
-    }
-    char *space = strchr(ret->text, '/');
-    if (space != NULL) {
-        *space++ = '\0';
-        ret->space = space;
-    }
-    ret->cluster.meta_pool = ret->text;
-    if (ret->text[0] == '\0') {
-        return wrong(url, "no pool is named", diag);
-    }
-    if (ret->space[0] == '\0' || strchr(ret->space, '/') != NULL || strlen(ret->space) > 100) {
-        return wrong(url, "a namespace is 1 to 100 characters without '/'", diag);
-    }
-    int status = 0;
-    for (char *rest = query, *word; status == 0 && (word = strsep(&rest, "&")) != NULL;) {
-        status = take_parameter(ret, word, url, diag);
-    }
-    return status;
-}
-
-int store_url_check(const char *url, struct diag *diag)
-{
-    struct rados_url parsed;
-    const char *path = after(url, "dir:");
-    if (path != NULL) {
-        return path[0] != '\0' ? 0 : wrong(url, "no path is named", diag);
-    }
-    return after(url, "rados:") ? parse_rados(url, &parsed, diag)
-                                : wrong(url, "no kind of store that is known", diag);
-}
+enum { DIR_THREADS = 1, RADOS_THREADS = 32 };
 
 unsigned store_url_threads_min(const char *url)
 {
-    return after(url, "rados:") ? RADOS_THREADS : DIR_THREADS;
+    return store_url_path(url) == NULL ? RADOS_THREADS : DIR_THREADS;
 }
 
 static int open_rados(const struct store_open_options *options, struct store **ret,
                       struct diag *diag)
 {
-    struct rados_url parsed;
+    struct store_url parsed;
     struct store_rados_options rados = {.loop = options->loop,
                                         .pool = options->pool,
                                         .create = options->create,
                                         .read_only = options->read_only,
                                         .expected_uuid = options->expected_uuid};
-    int status = parse_rados(options->url, &parsed, diag);
+    int status = store_url_parse(options->url, &parsed, diag);
     status = status != 0 ? status : cluster_rados_new(&parsed.cluster, &rados.cluster, diag);
     if (status != 0) {
         return status;
@@ -127,12 +36,10 @@ static int open_rados(const struct store_open_options *options, struct store **r
 
 int store_open(const struct store_open_options *options, struct store **ret, struct diag *diag)
 {
-    if (after(options->url, "rados:")) {
-        return open_rados(options, ret, diag);
-    }
-    const char *path = after(options->url, "dir:");
-    if (path == NULL || path[0] == '\0') {
-        return wrong(options->url, "no kind of store that is known", diag);
+    const char *path = store_url_path(options->url);
+    int status = store_url_check(options->url, diag);
+    if (status != 0 || path == NULL) {
+        return status != 0 ? status : open_rados(options, ret, diag);
     }
     struct store_dir_options dir = {.loop = options->loop,
                                     .pool = options->pool,

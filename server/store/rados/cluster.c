@@ -39,3 +39,13 @@ int cluster_map_add(struct cluster_map *map, const char *key, size_t bytes, cons
     map->pairs[map->count++] = pair;
     return 0;
 }
+
+int cluster_release_check(int release, struct diag *diag)
+{
+    return release >= CLUSTER_RELEASE_MIN
+               ? 0
+               : diag_set(diag, CAIRN_E_UNSUPPORTED,
+                          "the Ceph cluster allows OSDs of release %d; Cairn needs %d (nautilus): "
+                          "upgrade it, then `ceph osd require-osd-release`",
+                          release, CLUSTER_RELEASE_MIN);
+}

@@ -86,6 +86,9 @@ struct cluster_ops {
     /* 0 or a negative errno. -ETIMEDOUT of a change: whether it happened, or will, is unknown. */
     int (*wait)(struct cluster *cluster, struct cluster_call *call);
     int (*usage)(struct cluster *cluster, struct cluster_usage *ret);
+    /* A command to the monitor, as JSON: its answer, malloc'ed, ends with NUL. NULL in clusters
+     * that have no monitor. Negative errno; EACCES: the user may not. */
+    int (*ask)(struct cluster *cluster, const char *command, char **ret, size_t *ret_bytes);
     void (*close)(struct cluster *cluster);
 };
 
@@ -110,6 +113,10 @@ static inline int MUST_USE cluster_do(struct cluster *cluster, struct cluster_ca
 /* --- the real one -------------------------------------------------------------------------------
  */
 
+enum { CLUSTER_RELEASE_MIN = 14 }; /* nautilus: what the store's operations need of all OSDs */
+/* UNSUPPORTED below it, with the remedy; what a cluster says of itself as a number. */
+int MUST_USE cluster_release_check(int release, struct diag *diag);
+
 struct cluster_rados_options {
     const char *conf;       /* ceph.conf; NULL: CEPH_CONF or the usual places */
     const char *user;       /* cephx user without "client."; NULL: "cairn" */
@@ -120,7 +127,7 @@ struct cluster_rados_options {
 };
 
 /* Blocks until the monitors have answered, at most op_timeout_ms. CONFIG (no such pool, no such
- * file), AUTH (wrong key, no keyring), UNREACHABLE (no monitor). */
+ * file), AUTH (wrong key, no keyring), UNREACHABLE (no monitor), UNSUPPORTED (an old cluster). */
 int MUST_USE cluster_rados_new(const struct cluster_rados_options *options, struct cluster **ret,
                                struct diag *diag);
 

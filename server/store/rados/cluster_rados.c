@@ -249,6 +249,26 @@ static int real_usage(struct cluster *cluster, struct cluster_usage *ret)
     return rc;
 }
 
+static int real_ask(struct cluster *cluster, const char *command, char **ret, size_t *ret_bytes)
+{
+    char *out = NULL, *said = NULL;
+    size_t out_bytes = 0, said_bytes = 0;
+    int rc = rados_mon_command(real_of(cluster)->rados, &command, 1, "", 0, &out, &out_bytes, &said,
+                               &said_bytes);
+    char *copy = rc == 0 ? malloc(out_bytes + 1) : NULL;
+    if (copy != NULL) {
+        if (out_bytes > 0) {
+            memcpy(copy, out, out_bytes);
+        }
+        copy[out_bytes] = '\0';
+        *ret = copy;
+        *ret_bytes = out_bytes;
+    }
+    rados_buffer_free(out);
+    rados_buffer_free(said);
+    return rc == 0 && copy == NULL ? -ENOMEM : rc;
+}
+
 static void real_close(struct cluster *cluster)
 {
     struct real *real = real_of(cluster);
@@ -268,8 +288,11 @@ static void real_close(struct cluster *cluster)
     free(real);
 }
 
-static const struct cluster_ops real_ops = {
-    .start = real_start, .wait = real_wait, .usage = real_usage, .close = real_close};
+static const struct cluster_ops real_ops = {.start = real_start,
+                                            .wait = real_wait,
+                                            .usage = real_usage,
+                                            .ask = real_ask,
+                                            .close = real_close};
 
 /* Times are seconds in librados. objecter_timeout lies below the operation's, otherwise a client
  * whose OSDs have all moved never asks for a new map. */
@@ -327,6 +350,15 @@ static int explain_connect(int rc, const char *user, struct diag *diag)
     }
 }
 
+static int check_release(struct real *real, struct diag *diag)
+{
+    int8_t release = 0;
+    int rc = rados_get_min_compatible_osd(real->rados, &release);
+    return rc != 0 ? diag_set(diag, CAIRN_E_UNREACHABLE, "ask the Ceph cluster for its release: %s",
+                              strerror(-rc))
+                   : cluster_release_check(release, diag);
+}
+
 static int open_pools(struct real *real, const struct cluster_rados_options *options,
                       struct diag *diag)
 {
@@ -371,6 +403,7 @@ int cluster_rados_new(const struct cluster_rados_options *options, struct cluste
         int connected = rados_connect(real->rados);
         rc = connected != 0 ? explain_connect(connected, user, diag) : 0;
     }
+    rc = rc != 0 ? rc : check_release(real, diag);
     rc = rc != 0 ? rc : open_pools(real, options, diag);
     if (rc != 0) {
         real_close(&real->base);

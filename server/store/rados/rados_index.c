@@ -3,11 +3,15 @@
  * Which objects a checkpoint has. RADOS lists a whole pool without order, so each checkpoint has
  * index objects (RADOS_INDEX_SHARDS of them, by rank) whose keys are the objects:
  *
- *   u/<object>/<epoch>   begun by the daemon of that epoch; what a crash leaves behind is found
- * here s/<object>           sealed: the epoch in the names of its pieces, the pieces, a crc
+ *   u/<object>/<epoch>   begun by the daemon of that epoch: a bound of its piece numbers (u32)
+ *   w/<object>/<epoch>   the same, given up: its pieces go before the key does (rados_sweep.c)
+ *   s/<object>           sealed: the epoch in the names of its pieces, the pieces, a crc
  *   d/<object>           being deleted: its pieces go before the key does
+ *   b                    changes with each begin: an index object that looks empty is removed
+ *                        only if nobody has begun anything since it was looked at
  *
- * Setting s/ is the seal: durable, and it happens once.
+ * Setting s/ is the seal: durable, it happens once, and only while u/ is there: what was given up
+ * is never sealed.
  */
 #include "rados_private.h"
 
@@ -21,19 +25,21 @@
 
 enum { TABLE_HEADER_BYTES = 12, PIECE_BYTES = 16 };
 
-struct shard { /* the place of an object in the index */
-    char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
-};
-
-static void shard_of(const struct rados_store *store, const struct run_name *run,
-                     const struct object_id *id, struct shard *ret)
+void rados_shard_of(const struct rados_store *store, const struct run_name *run,
+                    const struct object_id *id, unsigned number, struct rados_shard *ret)
 {
     rados_space_of(store, run, ret->space);
-    rados_name_index(run, id, id->rank % RADOS_INDEX_SHARDS, ret->object);
+    rados_name_index(run, id, number, ret->object);
 }
 
-static int call(struct rados_store *store, const struct shard *shard, size_t count,
-                struct cluster_step *steps)
+static void shard_of(const struct rados_store *store, const struct run_name *run,
+                     const struct object_id *id, struct rados_shard *ret)
+{
+    rados_shard_of(store, run, id, id->rank % RADOS_INDEX_SHARDS, ret);
+}
+
+int rados_shard_call(struct rados_store *store, const struct rados_shard *shard, size_t count,
+                     struct cluster_step *steps)
 {
     struct cluster_call call = {.pool = CLUSTER_META,
                                 .space = shard->space,
@@ -49,18 +55,27 @@ int rados_index_begin(struct rados_store *store, const struct run_name *run,
                       const struct object_id *id, struct diag *diag)
 {
     char sealed[RADOS_KEY_MAX], begun[RADOS_KEY_MAX];
-    struct shard shard;
+    uint8_t named[4], change[16];
+    struct rados_shard shard;
     rados_key_object('s', id, sealed);
-    rados_key_begun(id, store->base.caps.epoch, begun);
+    rados_key_begun('u', id, store->base.caps.epoch, begun);
     shard_of(store, run, id, &shard);
-    int rc = -ENOENT;
+    int rc = rados_list_enter(store, run, (struct ckpt_id){id->term, id->step}, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    store_u32(named, RADOS_NAMED_FIRST);
+    store_u64(change, store->writer);
+    store_u64(change + 8, atomic_fetch_add(&store->next, 1));
+    rc = -ENOENT;
     /* The guard needs the index object; who finds none makes it, unless another is faster. */
     for (unsigned i = 0; i < 3 && (rc == -ENOENT || rc == -EEXIST); i++) {
         struct cluster_step steps[] = {
             {.kind = i == 1 ? STEP_CREATE : STEP_KEY_IS, .key = sealed},
-            {.kind = STEP_KEY_SET, .key = begun, .data = "", .bytes = 0},
+            {.kind = STEP_KEY_SET, .key = begun, .data = named, .bytes = sizeof(named)},
+            {.kind = STEP_KEY_SET, .key = "b", .data = change, .bytes = sizeof(change)},
         };
-        rc = call(store, &shard, 2, steps);
+        rc = rados_shard_call(store, &shard, 3, steps);
         if (i == 1 && rc == 0) {
             return 0;
         }
@@ -71,15 +86,74 @@ int rados_index_begin(struct rados_store *store, const struct run_name *run,
     return rc == 0 ? 0 : rados_error(rc, true, "begin an object", diag);
 }
 
-void rados_index_forget(struct rados_store *store, const struct run_name *run,
-                        const struct object_id *id)
+/* Is the key what we were to make it? Then it was our own operation, of which an answer was lost
+ * and which was sent again (R10). 0; ECANCELED: it is not. */
+static int check_own(struct rados_store *store, const struct rados_shard *shard, const char *key,
+                     struct record_value ours)
+{
+    struct cluster_step step = {.kind = STEP_KEY, .key = key};
+    int rc = rados_shard_call(store, shard, 1, &step);
+    if (rc != 0) {
+        return rc == -ENOENT ? -ECANCELED : rc;
+    }
+    const struct cluster_map *map = &step.ret_map;
+    bool same = map->count == 1 && map->pairs[0].bytes == ours.bytes &&
+                memcmp(map->pairs[0].data, ours.data, ours.bytes) == 0;
+    cluster_map_fini(&step.ret_map);
+    return same ? 0 : -ECANCELED;
+}
+
+/* Why a guard on u/ or s/ did not hold. */
+static int given_up(struct rados_store *store, const struct rados_shard *shard, const char *sealed,
+                    struct diag *diag)
+{
+    struct cluster_step step = {.kind = STEP_KEY, .key = sealed};
+    int rc = rados_shard_call(store, shard, 1, &step);
+    bool is_sealed = rc == 0 && step.ret_map.count > 0;
+    cluster_map_fini(&step.ret_map);
+    if (rc != 0 && rc != -ENOENT) {
+        return rados_error(rc, true, "seal an object", diag);
+    }
+    return is_sealed
+               ? diag_set(diag, CAIRN_E_EXISTS, "object %s is sealed already", sealed + 2)
+               : diag_set(diag, CAIRN_E_IO, "object %s was swept as what a dead writer left behind",
+                          sealed + 2);
+}
+
+int rados_index_name(struct rados_store *store, const struct open_object *object, uint32_t was,
+                     uint32_t will, struct diag *diag)
+{
+    char begun[RADOS_KEY_MAX], sealed[RADOS_KEY_MAX];
+    uint8_t old[4], new[4];
+    struct rados_shard shard;
+    store_u32(old, was);
+    store_u32(new, will);
+    rados_key_object('s', &object->id, sealed);
+    rados_key_begun('u', &object->id, store->base.caps.epoch, begun);
+    shard_of(store, &object->run, &object->id, &shard);
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = begun, .data = old, .bytes = sizeof(old)},
+        {.kind = STEP_KEY_SET, .key = begun, .data = new, .bytes = sizeof(new)},
+    };
+    int rc = rados_shard_call(store, &shard, 2, steps);
+    if (rc == -ECANCELED) {
+        rc = check_own(store, &shard, begun, (struct record_value){sizeof(new), new});
+    }
+    if (rc == -ECANCELED || rc == -ENOENT) {
+        return given_up(store, &shard, sealed, diag);
+    }
+    return rc == 0 ? 0 : rados_error(rc, true, "name more pieces of an object", diag);
+}
+
+int rados_index_forget(struct rados_store *store, const struct run_name *run,
+                       const struct object_id *id)
 {
     char begun[RADOS_KEY_MAX];
-    struct shard shard;
-    rados_key_begun(id, store->base.caps.epoch, begun);
+    struct rados_shard shard;
+    rados_key_begun('u', id, store->base.caps.epoch, begun);
     shard_of(store, run, id, &shard);
     struct cluster_step step = {.kind = STEP_KEY_REMOVE, .key = begun};
-    err_ignore(call(store, &shard, 1, &step)); /* what stays names nothing, and gc takes it */
+    return rados_shard_call(store, &shard, 1, &step);
 }
 
 /* --- seal ------------------------------------------------------------------------------------- */
@@ -103,13 +177,16 @@ static size_t table_bytes(uint32_t count)
     return TABLE_HEADER_BYTES + (size_t)count * PIECE_BYTES + 4;
 }
 
-int rados_index_seal(struct rados_store *store, const struct piece_table *table, struct diag *diag)
+int rados_index_seal(struct rados_store *store, const struct piece_table *table, uint32_t named,
+                     struct diag *diag)
 {
     char sealed[RADOS_KEY_MAX], begun[RADOS_KEY_MAX];
-    struct shard shard;
+    uint8_t bound[4];
+    struct rados_shard shard;
     struct buf buf;
     rados_key_object('s', &table->id, sealed);
-    rados_key_begun(&table->id, table->epoch, begun);
+    rados_key_begun('u', &table->id, table->epoch, begun);
+    store_u32(bound, named);
     shard_of(store, &table->run, &table->id, &shard);
     buf_init(&buf, table_bytes(table->count));
     table_encode(table, &buf);
@@ -120,13 +197,17 @@ int rados_index_seal(struct rados_store *store, const struct piece_table *table,
     }
     struct cluster_step steps[] = {
         {.kind = STEP_KEY_IS, .key = sealed},
+        {.kind = STEP_KEY_IS, .key = begun, .data = bound, .bytes = sizeof(bound)},
         {.kind = STEP_KEY_SET, .key = sealed, .data = buf.data, .bytes = buf.bytes},
         {.kind = STEP_KEY_REMOVE, .key = begun},
     };
-    rc = call(store, &shard, 3, steps);
-    buf_fini(&buf);
+    rc = rados_shard_call(store, &shard, 4, steps);
     if (rc == -ECANCELED) {
-        return diag_set(diag, CAIRN_E_EXISTS, "object %s is sealed already", sealed + 2);
+        rc = check_own(store, &shard, sealed, (struct record_value){buf.bytes, buf.data});
+    }
+    buf_fini(&buf);
+    if (rc == -ECANCELED || rc == -ENOENT) {
+        return given_up(store, &shard, sealed, diag);
     }
     return rc == 0 ? 0 : rados_error(rc, true, "seal an object", diag);
 }
@@ -168,8 +249,8 @@ static bool is_table_of(const struct piece_table *table, const struct store_req 
            strcmp(table->run.run, req->run.run) == 0;
 }
 
-static int table_decode(const struct store_req *req, const struct cluster_pair *pair,
-                        struct piece_table **ret, struct diag *diag)
+int rados_table_decode(const struct store_req *req, const struct cluster_pair *pair,
+                       struct piece_table **ret, struct diag *diag)
 {
     uint32_t count = pair->bytes >= TABLE_HEADER_BYTES ? load_u32(pair->data + 8) : 0;
     if (pair->bytes < TABLE_HEADER_BYTES + 4 || pair->bytes != table_bytes(count) ||
@@ -223,18 +304,18 @@ static int fetch_table(struct rados_store *store, const struct store_req *req,
                        struct piece_table **ret, struct diag *diag)
 {
     char sealed[RADOS_KEY_MAX];
-    struct shard shard;
+    struct rados_shard shard;
     rados_key_object('s', &req->object, sealed);
     shard_of(store, &req->run, &req->object, &shard);
     struct cluster_step step = {.kind = STEP_KEY, .key = sealed};
-    int rc = call(store, &shard, 1, &step);
+    int rc = rados_shard_call(store, &shard, 1, &step);
     if (rc == -ENOENT || (rc == 0 && step.ret_map.count == 0)) {
         cluster_map_fini(&step.ret_map);
         return diag_set(diag, CAIRN_E_NOT_FOUND, "object %s of step %llu is not in the store",
                         sealed + 2, (unsigned long long)req->object.step);
     }
     rc = rc != 0 ? rados_error(rc, false, "find an object", diag)
-                 : table_decode(req, &step.ret_map.pairs[0], ret, diag);
+                 : rados_table_decode(req, &step.ret_map.pairs[0], ret, diag);
     cluster_map_fini(&step.ret_map);
     return rc;
 }
@@ -299,14 +380,14 @@ static int list_shard(struct rados_store *store, struct store_req *req, unsigned
 {
     struct object_id id = {.term = req->id.term, .step = req->id.step};
     char after[RADOS_KEY_MAX] = "";
-    struct shard shard;
+    struct rados_shard shard;
     bool more = true;
     int rc = 0;
     rados_space_of(store, &req->run, shard.space);
     rados_name_index(&req->run, &id, number, shard.object);
     while (rc == 0 && more) {
         struct cluster_step step = {.kind = STEP_KEYS, .key = "s/", .after = after};
-        rc = call(store, &shard, 1, &step);
+        rc = rados_shard_call(store, &shard, 1, &step);
         if (rc != 0) {
             return rc == -ENOENT ? 0 : rados_error(rc, false, "list objects", &req->diag);
         }
@@ -345,7 +426,7 @@ int rados_op_delete_object(struct rados_store *store, struct store_req *req)
 {
     char sealed[RADOS_KEY_MAX], dying[RADOS_KEY_MAX];
     struct piece_table *table;
-    struct shard shard;
+    struct rados_shard shard;
     struct buf buf;
     int rc = rados_index_find(store, req, true, &table, &req->diag);
     if (rc != 0) {
@@ -363,13 +444,13 @@ int rados_op_delete_object(struct rados_store *store, struct store_req *req)
             {.kind = STEP_KEY_IS, .key = sealed, .data = buf.data, .bytes = buf.bytes},
             {.kind = STEP_KEY_SET, .key = dying, .data = buf.data, .bytes = buf.bytes},
             {.kind = STEP_KEY_REMOVE, .key = sealed}};
-        rc = call(store, &shard, 3, steps);
+        rc = rados_shard_call(store, &shard, 3, steps);
         rc = rc == 0 ? 0 : rados_error(rc, true, "delete an object", &req->diag);
     }
     rc = rc != 0 ? rc : rados_remove_pieces(store, table, &req->diag);
     if (rc == 0) {
         struct cluster_step step = {.kind = STEP_KEY_REMOVE, .key = dying};
-        int removed = call(store, &shard, 1, &step);
+        int removed = rados_shard_call(store, &shard, 1, &step);
         rc = removed == 0 ? 0 : rados_error(removed, true, "delete an object", &req->diag);
     }
     buf_fini(&buf);

@@ -48,19 +48,20 @@ void rados_key_object(char state, const struct object_id *id, char ret[RADOS_KEY
              id->sequence);
 }
 
-void rados_key_begun(const struct object_id *id, uint64_t epoch, char ret[RADOS_KEY_MAX])
+void rados_key_begun(char state, const struct object_id *id, uint64_t epoch,
+                     char ret[RADOS_KEY_MAX])
 {
-    snprintf(ret, RADOS_KEY_MAX, "u/%u-%016" PRIx64 "-%u/%" PRIu64, id->rank, id->writer,
+    snprintf(ret, RADOS_KEY_MAX, "%c/%u-%016" PRIx64 "-%u/%" PRIu64, state, id->rank, id->writer,
              id->sequence, epoch);
 }
 
-bool rados_key_parse(const char *key, struct ckpt_id ckpt, struct object_id *ret)
+/* Up to what stands behind the object: *io_at. */
+static bool parse_object(const char **io_at, struct ckpt_id ckpt, struct object_id *ret)
 {
-    const char *at = key + 2;
     uint64_t rank, sequence, writer;
-    if (!digits_read_decimal(&at, UINT32_MAX, &rank) || !digits_skip(&at, "-") ||
-        !digits_read_hex(&at, 16, &writer) || !digits_skip(&at, "-") ||
-        !digits_parse_decimal(at, UINT32_MAX, &sequence)) {
+    if (!digits_read_decimal(io_at, UINT32_MAX, &rank) || !digits_skip(io_at, "-") ||
+        !digits_read_hex(io_at, 16, &writer) || !digits_skip(io_at, "-") ||
+        !digits_read_decimal(io_at, UINT32_MAX, &sequence)) {
         return false;
     }
     *ret = (struct object_id){.term = ckpt.term,
@@ -69,6 +70,20 @@ bool rados_key_parse(const char *key, struct ckpt_id ckpt, struct object_id *ret
                               .rank = (uint32_t)rank,
                               .sequence = (uint32_t)sequence};
     return true;
+}
+
+bool rados_key_parse(const char *key, struct ckpt_id ckpt, struct object_id *ret)
+{
+    const char *at = key + 2;
+    return parse_object(&at, ckpt, ret) && *at == '\0';
+}
+
+bool rados_key_parse_begun(const char *key, struct ckpt_id ckpt, struct object_id *ret,
+                           uint64_t *ret_epoch)
+{
+    const char *at = key + 2;
+    return parse_object(&at, ckpt, ret) && digits_skip(&at, "/") &&
+           digits_parse_decimal(at, UINT64_MAX, ret_epoch);
 }
 
 #undef rados_error

@@ -4,8 +4,8 @@
  * once and whole (R3, R4): that suits an erasure-coded pool, needs no order, and is where RADOS is
  * fastest. The table of pieces goes into the index with the seal. Piece names hold the daemon's
  * epoch, so that nothing late of an earlier daemon can be taken for ours. After any failed write
- * the object is void. What a write that timed out leaves behind is garbage that the index names
- * (u/).
+ * the object is void. What a write that timed out leaves behind is garbage below the number that
+ * the index names (u/), for the sweep.
  */
 #include "rados_private.h"
 
@@ -14,8 +14,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { READS_AT_ONCE = 8 };
 
 struct piece_call {
     struct cluster_call call;
@@ -68,6 +66,7 @@ int rados_op_create(struct rados_store *store, struct store_req *req)
     object->run = req->run;
     object->id = req->object;
     object->bytes_max = req->bytes;
+    object->named = RADOS_NAMED_FIRST;
     object->busy = true; /* until the index has it */
     list_init(&object->link);
     pthread_mutex_lock(&store->lock);
@@ -175,24 +174,93 @@ static void note_failure(struct rados_store *store, const struct store_req *req)
     pthread_mutex_unlock(&store->lock);
 }
 
-static int write_piece(struct rados_store *store, const struct store_req *req, uint32_t number,
-                       uint64_t at)
+/* The pieces below `need` are named by the index before they are written: a crash loses none. */
+static int name_pieces(struct rados_store *store, struct store_req *req, uint32_t need)
 {
-    struct piece_call piece;
+    int rc = 0;
+    pthread_mutex_lock(&store->name_lock);
+    pthread_mutex_lock(&store->lock);
+    struct open_object *object = find_open(store, req), copy = {0};
+    if (object != NULL) {
+        copy = *object; /* another thread may drop it meanwhile */
+    } else {
+        rc = not_open(req);
+    }
+    pthread_mutex_unlock(&store->lock);
+    uint32_t will = copy.named;
+    while (will < need) {
+        will *= 2;
+    }
+    if (rc == 0 && will != copy.named) {
+        rc = rados_index_name(store, &copy, copy.named, will, &req->diag);
+        pthread_mutex_lock(&store->lock);
+        object = rc == 0 ? find_open(store, req) : NULL;
+        if (object != NULL) {
+            object->named = will;
+        }
+        pthread_mutex_unlock(&store->lock);
+    }
+    pthread_mutex_unlock(&store->name_lock);
+    return rc;
+}
+
+/* The piece is there already. Its name is this try's own, so it was our operation, of which an
+ * answer was lost and which was sent again (R10): if its bytes are ours. */
+static int check_written(struct rados_store *store, struct piece_call *piece)
+{
+    size_t bytes = piece->steps[1].bytes;
+    uint8_t *room = malloc(bytes + 1);
+    struct cluster_step step = {.kind = STEP_READ, .bytes = bytes + 1, .into = room};
+    struct cluster_call look = piece->call;
+    look.step_count = 1;
+    look.steps = &step;
+    int rc = room != NULL ? cluster_do(store->cluster, &look) : -ENOMEM;
+    if (rc == 0 && (step.ret_bytes != bytes || memcmp(room, piece->steps[1].data, bytes) != 0)) {
+        rc = -EEXIST;
+    }
+    free(room);
+    return rc;
+}
+
+static void start_write(struct rados_store *store, const struct store_req *req, uint32_t number,
+                        uint64_t at, struct piece_call *ret)
+{
     uint64_t left = req->bytes - at;
-    rados_space_of(store, &req->run, piece.space);
-    rados_name_piece(&req->run, &req->object, store->base.caps.epoch, number, piece.object);
-    piece.steps[0] = (struct cluster_step){.kind = STEP_CREATE};
-    piece.steps[1] = (struct cluster_step){
+    rados_space_of(store, &req->run, ret->space);
+    rados_name_piece(&req->run, &req->object, store->base.caps.epoch, number, ret->object);
+    ret->steps[0] = (struct cluster_step){.kind = STEP_CREATE};
+    ret->steps[1] = (struct cluster_step){
         .kind = STEP_WRITE_FULL,
         .data = (const uint8_t *)req->data + at,
         .bytes = (size_t)(left < RADOS_PIECE_BYTES ? left : RADOS_PIECE_BYTES)};
-    piece.call = (struct cluster_call){.pool = CLUSTER_DATA,
-                                       .space = piece.space,
-                                       .object = piece.object,
-                                       .step_count = 2,
-                                       .steps = piece.steps};
-    return cluster_do(store->cluster, &piece.call);
+    ret->call = (struct cluster_call){.pool = CLUSTER_DATA,
+                                      .space = ret->space,
+                                      .object = ret->object,
+                                      .step_count = 2,
+                                      .steps = ret->steps};
+    cluster_start(store->cluster, &ret->call);
+}
+
+/* A few pieces at a time; all that were started are waited for. The first failure. */
+static int write_pieces(struct rados_store *store, const struct store_req *req, uint32_t first,
+                        uint32_t count)
+{
+    struct piece_call calls[RADOS_AT_ONCE];
+    uint32_t started = 0, waited = 0;
+    int rc = 0;
+    while (waited < started || (rc == 0 && started < count)) {
+        if (rc == 0 && started < count && started - waited < RADOS_AT_ONCE) {
+            start_write(store, req, first + started, (uint64_t)started * RADOS_PIECE_BYTES,
+                        &calls[started % RADOS_AT_ONCE]);
+            started++;
+            continue;
+        }
+        struct piece_call *piece = &calls[waited++ % RADOS_AT_ONCE];
+        int wrote = cluster_wait(store->cluster, &piece->call);
+        wrote = wrote == -EEXIST ? check_written(store, piece) : wrote;
+        rc = rc != 0 ? rc : wrote;
+    }
+    return rc;
 }
 
 int rados_op_write(struct rados_store *store, struct store_req *req)
@@ -202,9 +270,14 @@ int rados_op_write(struct rados_store *store, struct store_req *req)
     if (rc != 0) {
         return rc;
     }
-    for (uint32_t i = 0; rc == 0 && i < count; i++) {
-        rc = write_piece(store, req, first + i, (uint64_t)i * RADOS_PIECE_BYTES);
+    if (first + count > RADOS_NAMED_FIRST) {
+        rc = name_pieces(store, req, first + count);
+        if (rc != 0) {
+            note_failure(store, req);
+            return rc;
+        }
     }
+    rc = write_pieces(store, req, first, count);
     if (rc != 0) {
         note_failure(store, req);
         rc = rados_error(rc, true, "write a piece of an object", &req->diag);
@@ -283,7 +356,7 @@ int rados_op_seal(struct rados_store *store, struct store_req *req)
         rc = diag_set(&req->diag, CAIRN_E_IO, "object %u of rank %u is void since a write failed",
                       req->object.sequence, req->object.rank);
     } else {
-        rc = rados_index_seal(store, table, &req->diag);
+        rc = rados_index_seal(store, table, object->named, &req->diag);
     }
     pthread_mutex_lock(&store->lock);
     if (rc == 0 || rc == CAIRN_E_OUTCOME_UNKNOWN || rc == CAIRN_E_EXISTS) {
@@ -297,37 +370,54 @@ int rados_op_seal(struct rados_store *store, struct store_req *req)
     return rc;
 }
 
+static void start_removal(struct rados_store *store, const struct piece_table *table, uint32_t i,
+                          struct piece_call *ret)
+{
+    rados_space_of(store, &table->run, ret->space);
+    rados_name_piece(&table->run, &table->id, table->epoch, table->pieces[i].number, ret->object);
+    ret->steps[0] = (struct cluster_step){.kind = STEP_REMOVE};
+    ret->call = (struct cluster_call){.pool = CLUSTER_DATA,
+                                      .space = ret->space,
+                                      .object = ret->object,
+                                      .step_count = 1,
+                                      .steps = ret->steps};
+    cluster_start(store->cluster, &ret->call);
+}
+
 int rados_remove_pieces(struct rados_store *store, const struct piece_table *table,
                         struct diag *diag)
 {
+    struct piece_call calls[RADOS_AT_ONCE];
+    uint32_t started = 0, waited = 0;
     int rc = 0;
-    /* A cluster that does not answer is not asked once for each piece: the index still names them.
-     */
-    for (uint32_t i = 0; i < table->count && rc != -ETIMEDOUT; i++) {
-        struct piece_call piece;
-        rados_space_of(store, &table->run, piece.space);
-        rados_name_piece(&table->run, &table->id, table->epoch, table->pieces[i].number,
-                         piece.object);
-        piece.steps[0] = (struct cluster_step){.kind = STEP_REMOVE};
-        piece.call = (struct cluster_call){.pool = CLUSTER_DATA,
-                                           .space = piece.space,
-                                           .object = piece.object,
-                                           .step_count = 1,
-                                           .steps = piece.steps};
-        int removed = cluster_do(store->cluster, &piece.call);
-        rc = rc == 0 && removed != -ENOENT ? removed : rc;
+    while (waited < started || (started < table->count && rc != -ETIMEDOUT)) {
+        /* A cluster that does not answer is not asked for each piece: the index still names them.
+         */
+        if (started < table->count && started - waited < RADOS_AT_ONCE && rc != -ETIMEDOUT) {
+            start_removal(store, table, started, &calls[started % RADOS_AT_ONCE]);
+            started++;
+            continue;
+        }
+        int removed = cluster_wait(store->cluster, &calls[waited++ % RADOS_AT_ONCE].call);
+        if (removed != 0 && removed != -ENOENT && rc != -ETIMEDOUT) {
+            rc = removed;
+        }
     }
     return rc == 0 ? 0 : rados_error(rc, true, "remove pieces of an object", diag);
 }
 
-static void drop(struct rados_store *store, struct open_object *object)
+/* OUTCOME_UNKNOWN: the cluster does not answer. */
+static int drop(struct rados_store *store, struct open_object *object)
 {
     struct piece_table *table = table_of(store, object);
-    if (table != NULL && rados_remove_pieces(store, table, NULL) == 0 && !object->failed) {
-        /* A write that timed out may still land: then the entry stays, for gc. */
-        rados_index_forget(store, &object->run, &object->id);
+    int rc = table != NULL ? rados_remove_pieces(store, table, NULL) : CAIRN_E_NO_MEMORY;
+    if (rc == 0 && !object->failed) {
+        /* A write that timed out may still land: then the entry stays, for the sweep. */
+        int forgotten = rados_index_forget(store, &object->run, &object->id);
+        rc = forgotten == 0 ? 0 : rados_error(forgotten, true, "drop an object", NULL);
     }
     free(table);
+    return rc;
 }
 
 int rados_op_abort(struct rados_store *store, struct store_req *req)
@@ -336,7 +426,7 @@ int rados_op_abort(struct rados_store *store, struct store_req *req)
     if (object == NULL) {
         return not_open(req);
     }
-    drop(store, object);
+    err_ignore(drop(store, object)); /* the index names what could not be removed */
     pthread_mutex_lock(&store->lock);
     free_open(object);
     pthread_mutex_unlock(&store->lock);
@@ -345,9 +435,10 @@ int rados_op_abort(struct rados_store *store, struct store_req *req)
 
 void rados_abort_all(struct rados_store *store)
 {
+    bool is_silent = false; /* one time-out is enough to know: the index names all of them */
     list_each_safe (node, &store->open) { /* no request is left: no lock is needed */
         struct open_object *object = list_item(node, struct open_object, link);
-        drop(store, object);
+        is_silent = is_silent || drop(store, object) == CAIRN_E_OUTCOME_UNKNOWN;
         free_open(object);
     }
 }
@@ -392,20 +483,20 @@ static int wait_piece(const struct reading *reading, struct piece_call *piece)
 static int read_pieces(const struct reading *reading)
 {
     const struct piece_table *table = reading->table;
-    struct piece_call calls[READS_AT_ONCE];
+    struct piece_call calls[RADOS_AT_ONCE];
     uint32_t next = 0, waited = 0, started = 0;
     int rc = 0;
     while (true) {
-        while (next < table->count && started - waited < READS_AT_ONCE) {
+        while (next < table->count && started - waited < RADOS_AT_ONCE) {
             const struct piece *piece = &table->pieces[next++];
             if (piece->offset < reading->to && piece->offset + piece->bytes > reading->from) {
-                start_piece(reading, piece, &calls[started++ % READS_AT_ONCE]);
+                start_piece(reading, piece, &calls[started++ % RADOS_AT_ONCE]);
             }
         }
         if (waited == started) {
             return rc;
         }
-        int piece_rc = wait_piece(reading, &calls[waited++ % READS_AT_ONCE]);
+        int piece_rc = wait_piece(reading, &calls[waited++ % RADOS_AT_ONCE]);
         if (piece_rc != 0 && rc == 0) {
             rc = piece_rc;
             next = table->count;

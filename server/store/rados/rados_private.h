@@ -7,6 +7,8 @@
  * Names in a project's namespace, in the metadata pool:
  *   run.<run>                              the record of a run (rados_record.c)
  *   small/<run>/<term>-<step>/<kind>-<number>-<tag>    a part, page or manifest (rados_small.c)
+ *   stored/<run>                           which checkpoints have anything (rados_list.c)
+ *   smalls/<run>/<term>-<step>             which small things one has (rados_list.c)
  *   index/<run>/<term>-<step>/<shard>      which objects there are, and their pieces
  * (rados_index.c) in the data pool:
  *   piece/<run>/<term>-<step>/<rank>-<writer>-<sequence>/<epoch>-<n>
@@ -28,8 +30,11 @@ enum {
     RADOS_INDEX_SHARDS = 16,     /* index objects of a checkpoint, by rank */
     RADOS_LOG_KEPT = 128,        /* updates that a record keeps for daemons that are behind */
     RADOS_TABLES_KEPT = 1024,    /* piece tables in memory */
+    RADOS_NAMED_FIRST = 64,      /* piece numbers that an object may use before it asks for more */
+    RADOS_AT_ONCE = 16,          /* calls of one thread that are under way */
     RADOS_RUN_BUCKETS = 256,
-    RADOS_RETRIES = 64, /* of a guarded update against others */
+    RADOS_ENTERED_KEPT = 64, /* checkpoints that this daemon knows to be in the list */
+    RADOS_RETRIES = 64,      /* of a guarded update against others */
     RADOS_FORMAT_VERSION = 1
 };
 #define RADOS_INCOMPAT_KNOWN  UINT64_C(0)
@@ -56,6 +61,7 @@ struct open_object { /* created, not sealed; known to this daemon alone */
     uint64_t bytes_max;
     bool failed, busy; /* busy: being sealed or aborted */
     uint32_t piece_count, piece_cap;
+    uint32_t named; /* its pieces have numbers below this: the index says so, for the sweep */
     struct piece *pieces;
 };
 
@@ -66,7 +72,15 @@ struct rados_record { /* a cache of the record; the cluster's is the truth */
     char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
     struct record *record; /* NULL: not read yet */
     struct sha256 last;    /* of the newest update's bytes */
+    uint64_t tried;        /* the version that an update of ours was to make; 0: none */
+    uint8_t tried_by[16];  /* its maker */
+    bool tried_won;        /* the log says that it has */
     bool listed;           /* the run is in the list of runs, as made */
+};
+
+struct rados_entered { /* a checkpoint that is in the list of what is stored */
+    struct run_name run;
+    struct ckpt_id id;
 };
 
 struct rados_store {
@@ -80,10 +94,13 @@ struct rados_store {
     _Atomic uint64_t next; /* counts this daemon's updates */
     size_t pending;
     pthread_mutex_t lock;
-    struct list open; /* open_object.link */
+    pthread_mutex_t name_lock; /* of more piece numbers for an object; held over a call */
+    struct list open;          /* open_object.link */
     struct piece_table *tables[RADOS_TABLES_KEPT];
     struct rados_record *runs[RADOS_RUN_BUCKETS];
     struct rados_record store_record;
+    struct rados_entered entered[RADOS_ENTERED_KEPT];
+    size_t entered_next;
     struct work close_work;
     void (*close_done)(void *user);
     void *close_user;
@@ -103,11 +120,15 @@ void rados_name_piece(const struct run_name *run, const struct object_id *id, ui
                       uint32_t number, char ret[CLUSTER_OBJECT_NAME_MAX]);
 void rados_name_small(const struct store_name *name, char ret[CLUSTER_OBJECT_NAME_MAX]);
 enum { RADOS_KEY_MAX = 128 };
-/* "s/<rank>-<writer>-<sequence>": sealed; "d/...": being deleted. */
+/* "s/<rank>-<writer>-<sequence>": sealed; "d/...": being deleted. The other states have an epoch
+ * behind. */
 void rados_key_object(char state, const struct object_id *id, char ret[RADOS_KEY_MAX]);
-/* "u/<rank>-<writer>-<sequence>/<epoch>": begun, not sealed. */
-void rados_key_begun(const struct object_id *id, uint64_t epoch, char ret[RADOS_KEY_MAX]);
+/* "u/<rank>-<writer>-<sequence>/<epoch>": begun, not sealed; "w/...": the same, swept once. */
+void rados_key_begun(char state, const struct object_id *id, uint64_t epoch,
+                     char ret[RADOS_KEY_MAX]);
 bool rados_key_parse(const char *key, struct ckpt_id ckpt, struct object_id *ret);
+bool rados_key_parse_begun(const char *key, struct ckpt_id ckpt, struct object_id *ret,
+                           uint64_t *ret_epoch);
 /* A negative errno as Cairn's error; what: "write piece ...". change: a time-out leaves the outcome
  * unknown. */
 int rados_error(int rc, bool change, const char *what, struct diag *diag);
@@ -116,12 +137,29 @@ int rados_error(int rc, bool change, const char *what, struct diag *diag);
 #endif
 
 /* --- rados_index.c --- */
+struct rados_shard { /* the place of an object in the index */
+    char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
+};
+void rados_shard_of(const struct rados_store *store, const struct run_name *run,
+                    const struct object_id *id, unsigned number, struct rados_shard *ret);
+/* A compound operation on it: 0 or a negative errno. */
+int MUST_USE rados_shard_call(struct rados_store *store, const struct rados_shard *shard,
+                              size_t count, struct cluster_step *steps);
+/* The object may use piece numbers below RADOS_NAMED_FIRST. EXISTS. */
 int MUST_USE rados_index_begin(struct rados_store *store, const struct run_name *run,
                                const struct object_id *id, struct diag *diag);
+/* From numbers below was to numbers below will. IO: the object was swept. */
+int MUST_USE rados_index_name(struct rados_store *store, const struct open_object *object,
+                              uint32_t was, uint32_t will, struct diag *diag);
+/* EXISTS; IO: the object was swept. */
 int MUST_USE rados_index_seal(struct rados_store *store, const struct piece_table *table,
-                              struct diag *diag);
-void rados_index_forget(struct rados_store *store, const struct run_name *run,
-                        const struct object_id *id);
+                              uint32_t named, struct diag *diag);
+/* A negative errno: its entry may be there still. */
+int MUST_USE rados_index_forget(struct rados_store *store, const struct run_name *run,
+                                const struct object_id *id);
+/* The table of an entry (its value), of req's object. DAMAGED. */
+int MUST_USE rados_table_decode(const struct store_req *req, const struct cluster_pair *pair,
+                                struct piece_table **ret, struct diag *diag);
 /* A reference, to be given back; NOT_FOUND. fresh: not from memory. */
 int MUST_USE rados_index_find(struct rados_store *store, const struct store_req *req, bool fresh,
                               struct piece_table **ret, struct diag *diag);
@@ -142,10 +180,23 @@ void rados_abort_all(struct rados_store *store);
 int MUST_USE rados_remove_pieces(struct rados_store *store, const struct piece_table *table,
                                  struct diag *diag);
 
+/* --- rados_sweep.c --- */
+int rados_op_sweep(struct rados_store *store, struct store_req *req);
+
 /* --- rados_small.c --- */
 int rados_op_publish(struct rados_store *store, struct store_req *req);
 int rados_op_fetch(struct rados_store *store, struct store_req *req);
 int rados_op_delete_small(struct rados_store *store, struct store_req *req);
+
+/* --- rados_list.c --- */
+/* The checkpoint is in the list of what is stored: before anything of it is made. */
+int MUST_USE rados_list_enter(struct rados_store *store, const struct run_name *run,
+                              struct ckpt_id id, struct diag *diag);
+int MUST_USE rados_list_enter_small(struct rados_store *store, const struct store_name *name,
+                                    struct diag *diag);
+void rados_list_leave_small(struct rados_store *store, const struct store_name *name);
+int rados_op_list_ckpts(struct rados_store *store, struct store_req *req);
+int rados_op_list_small(struct rados_store *store, struct store_req *req);
 
 /* --- rados_record.c --- */
 void rados_record_init(struct rados_record *rec, const char *space, const char *object);

@@ -114,6 +114,8 @@ static int replay(struct rados_record *rec, const struct cluster_pair *pair,
     rc = rc != 0 ? rc : record_apply(rec->record, &update, diag);
     if (rc == 0) {
         rec->last = sha256(bytes, data);
+        rec->tried_won = rec->tried_won || (version == rec->tried &&
+                                            memcmp(pair->data, rec->tried_by, MAKER_BYTES) == 0);
     }
     return rc;
 }
@@ -401,8 +403,20 @@ static int resolve(struct rados_store *store, const struct rados_record *rec,
     if (rc == 0) {
         return 0; /* nobody will ever make this version again */
     }
-    return rc == -ECANCELED || rc == -EEXIST ? look_who(store, rec, attempt, ret_ours, diag)
-                                             : failed(rec, rc, true, diag);
+    if (rc == -ECANCELED || rc == -EEXIST) {
+        return look_who(store, rec, attempt, ret_ours, diag);
+    }
+    /* The late one may still land, whatever the fence met: only a look that finds the version taken
+     * decides. */
+    struct diag why = DIAG_INIT;
+    if (look_who(store, rec, attempt, ret_ours, &why) == 0) {
+        return 0;
+    }
+    err_ignore(failed(rec, rc, true, &why)); /* the text; the code is the caller's business */
+    return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN,
+                    "the record %s/%s: an update timed out, and whether it was made cannot be "
+                    "found out now: %s",
+                    rec->space, rec->object, why.text);
 }
 
 /* The cluster has it: now the cache. If it cannot follow, it is dropped and read anew. */
@@ -450,7 +464,9 @@ static int try_update(struct rados_store *store, struct rados_record *rec,
             rc = resolve(store, rec, &attempt, &ours, diag);
             rc = rc == 0 && !ours ? CAIRN_E_AGAIN : rc;
         } else if (made == -ECANCELED || made == -EEXIST) {
-            rc = CAIRN_E_AGAIN;
+            rc = CAIRN_E_AGAIN; /* or it was ours, sent again (R10): the log will say */
+            rec->tried = attempt.version;
+            memcpy(rec->tried_by, attempt.maker.bytes, sizeof(rec->tried_by));
         } else {
             rc = made == 0 ? 0 : failed(rec, made, true, diag);
         }
@@ -468,6 +484,8 @@ int rados_record_update(struct rados_store *store, struct rados_record *rec,
                         struct diag *diag)
 {
     bool fresh = rec->record == NULL;
+    rec->tried = 0;
+    rec->tried_won = false;
     int rc = fresh ? rados_record_refresh(store, rec, diag) : 0;
     for (unsigned i = 0; rc == 0 && i < RADOS_RETRIES; i++) {
         if (!record_guards_hold(rec->record, update, fresh ? diag : NULL)) {
@@ -485,6 +503,10 @@ int rados_record_update(struct rados_store *store, struct rados_record *rec,
         }
         rc = rados_record_refresh(store, rec, diag);
         fresh = true;
+        if (rc == 0 && rec->tried_won) {
+            *ret_version = rec->tried;
+            return 0;
+        }
     }
     return rc != 0
                ? rc

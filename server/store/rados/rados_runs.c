@@ -30,6 +30,10 @@ static bool run_equal(const struct run_name *a, const struct run_name *b)
 /* The run's entry, made when it is asked for first; it stays until the store is closed. Locked. */
 static struct rados_record *lock_run(struct rados_store *store, const struct run_name *name)
 {
+    if (store_is_own_record(name)) {
+        pthread_mutex_lock(&store->store_record.lock);
+        return &store->store_record;
+    }
     pthread_mutex_lock(&store->lock);
     struct rados_record **link = &store->runs[hash_run(name) % RADOS_RUN_BUCKETS];
     while (*link != NULL && !run_equal(&(*link)->run, name)) {
@@ -95,7 +99,9 @@ static int enter(struct rados_store *store, const struct run_name *name, const c
                                 .step_count = 1,
                                 .steps = &step};
     int rc = cluster_do(store->cluster, &call);
-    return rc == 0 ? 0 : rados_error(rc, true, "the list of runs", diag);
+    /* Whether it was entered does not matter to the record, which nobody has touched: TIMED_OUT. A
+     * late "intended" over a "made" costs listings a look. */
+    return rc == 0 ? 0 : rados_error(rc, false, "the list of runs", diag);
 }
 
 int rados_op_record_update(struct rados_store *store, struct store_req *req)
@@ -105,7 +111,7 @@ int rados_op_record_update(struct rados_store *store, struct store_req *req)
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a run");
     }
     int rc = run->record == NULL ? rados_record_refresh(store, run, &req->diag) : 0;
-    bool new = rc == 0 && record_version(run->record) == 0;
+    bool new = rc == 0 && record_version(run->record) == 0 && !store_is_own_record(&req->run);
     if (new &&record_guards_hold(run->record, req->update, NULL)) {
         rc = enter(store, &req->run, "intended", &req->diag);
     }

@@ -92,6 +92,24 @@ static uint64_t tail_count(uint64_t bytes)
     return bytes > HEAD_DATA_BYTES ? (bytes - HEAD_DATA_BYTES + TAIL_BYTES - 1) / TAIL_BYTES : 0;
 }
 
+static bool is_head_of(size_t bytes, const uint8_t *head, uint64_t name)
+{
+    return bytes == HEAD_BYTES && load_u64(head) == HEAD_MAGIC && load_u64(head + 16) == name;
+}
+
+/* The name is taken. Each try draws the name of its tails, so the head tells whether it was this
+ * one, of which an answer was lost and which was sent again (R10). 0: it was; EEXIST: another. */
+static int check_made(struct rados_store *store, const struct small *small, uint64_t name)
+{
+    uint8_t head[HEAD_BYTES];
+    struct cluster_step step = {.kind = STEP_READ, .bytes = sizeof(head), .into = head};
+    int rc = call(store, small, small->object, 1, &step);
+    if (rc != 0) {
+        return rc == -ENOENT ? -EEXIST : -ETIMEDOUT; /* what is not known is not removed */
+    }
+    return is_head_of((size_t)step.ret_bytes, head, name) ? 0 : -EEXIST;
+}
+
 int rados_op_publish(struct rados_store *store, struct store_req *req)
 {
     struct small small;
@@ -101,6 +119,11 @@ int rados_op_publish(struct rados_store *store, struct store_req *req)
     if (head == NULL) {
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to publish %zu bytes", inside);
     }
+    int rc = rados_list_enter_small(store, &req->name, &req->diag);
+    if (rc != 0) {
+        free(head);
+        return rc;
+    }
     place_of(store, &req->name, &small);
     store_u64(head, HEAD_MAGIC);
     store_u64(head + 8, req->bytes);
@@ -109,11 +132,12 @@ int rados_op_publish(struct rados_store *store, struct store_req *req)
     if (inside > 0) {
         memcpy(head + HEAD_BYTES, req->data, inside);
     }
-    int rc = write_tails(store, &small, req, name);
+    rc = write_tails(store, &small, req, name);
     rc = rc != 0 ? rc
                  : make(store, &small, small.object,
                         (struct record_value){.bytes = HEAD_BYTES + inside, .data = head});
     free(head);
+    rc = rc == -EEXIST ? check_made(store, &small, name) : rc;
     if (rc != 0 && rc != -ETIMEDOUT) {
         remove_tails(store, &small, name, tail_count(req->bytes));
     }
@@ -176,8 +200,35 @@ static int read_head(struct rados_store *store, const struct small *small, uint8
     return 0;
 }
 
+/* A range that lies in the head. */
+static int fetch_range(struct rados_store *store, struct store_req *req)
+{
+    struct small small;
+    uint8_t *data = malloc(req->bytes);
+    struct cluster_step step = {.kind = STEP_READ,
+                                .offset = HEAD_BYTES + req->offset,
+                                .bytes = (size_t)req->bytes,
+                                .into = data};
+    if (data == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to fetch");
+    }
+    place_of(store, &req->name, &small);
+    int rc = call(store, &small, small.object, 1, &step);
+    if (rc != 0) {
+        free(data);
+        return rados_error(rc, false, small.object, &req->diag);
+    }
+    req->ret_data = data;
+    req->ret_bytes = step.ret_bytes;
+    return 0;
+}
+
 int rados_op_fetch(struct rados_store *store, struct store_req *req)
 {
+    if (req->bytes > 0 && req->bytes <= HEAD_DATA_BYTES &&
+        req->offset <= HEAD_DATA_BYTES - req->bytes) {
+        return fetch_range(store, req);
+    }
     struct small small;
     struct head head;
     uint8_t *data = NULL, *room = malloc(HEAD_BYTES + HEAD_DATA_BYTES);
@@ -200,6 +251,11 @@ int rados_op_fetch(struct rados_store *store, struct store_req *req)
     }
     req->ret_data = data;
     req->ret_bytes = head.bytes;
+    if (req->bytes > 0) { /* behind the head: rare, and no reason for a second way */
+        uint64_t from = min_u64(req->offset, head.bytes);
+        req->ret_bytes = min_u64(req->bytes, head.bytes - from);
+        memmove(data, data + from, req->ret_bytes);
+    }
     return 0;
 }
 
@@ -213,6 +269,9 @@ int rados_op_delete_small(struct rados_store *store, struct store_req *req)
                           : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to delete");
     free(room);
     if (rc != 0 && rc != CAIRN_E_DAMAGED) {
+        if (rc == CAIRN_E_NOT_FOUND) {
+            rados_list_leave_small(store, &req->name);
+        }
         return rc;
     }
     struct cluster_step step = {.kind = STEP_REMOVE};
@@ -224,6 +283,7 @@ int rados_op_delete_small(struct rados_store *store, struct store_req *req)
     if (rc == 0) {
         remove_tails(store, &small, head.tail_name, tail_count(head.bytes));
     }
+    rados_list_leave_small(store, &req->name);
     diag_clear(&req->diag);
     return 0;
 }

@@ -8,6 +8,7 @@
 #include "rados_private.h"
 
 #include "base/check.h"
+#include "base/failpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,35 +16,47 @@
 struct operation {
     int (*run)(struct rados_store *store, struct store_req *req);
     bool is_change;
+    const char *before, *after; /* points where tests end the process; NULL: none */
 };
 
 static const struct operation operations[] = {
-    [STORE_CREATE] = {rados_op_create, true},
-    [STORE_WRITE] = {rados_op_write, true},
-    [STORE_SEAL] = {rados_op_seal, true},
+    [STORE_CREATE] = {rados_op_create, true, "rados.create", "rados.create.done"},
+    [STORE_WRITE] = {rados_op_write, true, "rados.write", "rados.write.done"},
+    [STORE_SEAL] = {rados_op_seal, true, "rados.seal", "rados.seal.done"},
     [STORE_ABORT] = {rados_op_abort, false},
     [STORE_READ] = {rados_op_read, false},
     [STORE_STAT] = {rados_op_stat, false},
     [STORE_LIST_OBJECTS] = {rados_op_list_objects, false},
-    [STORE_DELETE_OBJECT] = {rados_op_delete_object, true},
-    [STORE_PUBLISH] = {rados_op_publish, true},
+    [STORE_DELETE_OBJECT] = {rados_op_delete_object, true, "rados.delete", "rados.delete.done"},
+    [STORE_PUBLISH] = {rados_op_publish, true, "rados.publish", "rados.publish.done"},
     [STORE_FETCH] = {rados_op_fetch, false},
     [STORE_DELETE_SMALL] = {rados_op_delete_small, true},
+    [STORE_LIST_SMALL] = {rados_op_list_small, false},
+    [STORE_LIST_CKPTS] = {rados_op_list_ckpts, false},
     [STORE_LIST_RUNS] = {rados_op_list_runs, false},
     [STORE_RECORD_GET] = {rados_op_record_get, false},
-    [STORE_RECORD_UPDATE] = {rados_op_record_update, true},
+    [STORE_RECORD_UPDATE] = {rados_op_record_update, true, "rados.update", "rados.update.done"},
     [STORE_USAGE] = {rados_op_usage, false},
+    [STORE_SWEEP] = {rados_op_sweep, true, "rados.sweep", "rados.sweep.done"},
 };
+
+static int point(const char *name, struct diag *diag)
+{
+    int rc = name != NULL ? FAILPOINT(name) : 0;
+    return rc != 0 ? diag_set(diag, rc, "%s fails for a test", name) : 0;
+}
 
 static void run_op(struct work *work)
 {
     struct store_req *req = container_of(work, struct store_req, work);
     struct rados_store *store = rados_of(req->store);
     const struct operation *operation = &operations[req->op];
-    req->status = operation->is_change && store->read_only
-                      ? diag_set(&req->diag, CAIRN_E_READ_ONLY,
-                                 "the store in namespace %s is open for reading only", store->space)
-                      : operation->run(store, req);
+    int rc = operation->is_change && store->read_only
+                 ? diag_set(&req->diag, CAIRN_E_READ_ONLY,
+                            "the store in namespace %s is open for reading only", store->space)
+                 : point(operation->before, &req->diag);
+    rc = rc != 0 ? rc : operation->run(store, req);
+    req->status = rc != 0 ? rc : point(operation->after, &req->diag);
 }
 
 static void op_done(struct work *work)
@@ -72,6 +85,7 @@ static void free_store(struct rados_store *store)
     rados_record_fini(&store->store_record);
     store->cluster->ops->close(store->cluster);
     pthread_mutex_destroy(&store->lock);
+    pthread_mutex_destroy(&store->name_lock);
     free(store);
 }
 
@@ -125,6 +139,7 @@ int store_rados_new(const struct store_rados_options *options, struct store **re
     store->read_only = options->read_only;
     snprintf(store->space, sizeof(store->space), "%s", options->space ? options->space : "cairn");
     CHECK(pthread_mutex_init(&store->lock, NULL) == 0);
+    CHECK(pthread_mutex_init(&store->name_lock, NULL) == 0);
     list_init(&store->open);
     loop_random(options->loop, sizeof(store->writer), &store->writer);
     rados_record_init(&store->store_record, store->space, "store");

@@ -46,6 +46,7 @@ void sim_run_for(struct sim *sim, uint64_t ms);
 /* Calls cb(user) from the world, on no host, once in delay_ms: for faults at a moment. Freed by
  * itself. */
 void sim_at(struct sim *sim, uint64_t delay_ms, void (*cb)(void *user), void *user);
+void sim_at_us(struct sim *sim, uint64_t delay_us, void (*cb)(void *user), void *user);
 
 /* --- hosts ---------------------------------------------------------------------------------------
  */
@@ -56,6 +57,16 @@ struct sim_host *sim_host_new(struct sim *sim, const char *name, struct sim_disk
 struct loop *sim_loop(struct sim_host *host);
 struct net *sim_net(struct sim_host *host);
 struct work_pool *sim_pool(struct sim_host *host); /* two simulated threads */
+/* Six simulated threads whose works may wait in the middle: each runs on a stack of its own. What
+ * is not done when the world ends is dropped where it stands. */
+struct work_pool *sim_waiting_pool(struct sim_host *host);
+/* Inside such a work: the thread that it runs on; NULL elsewhere. sim_wait lets the world go on,
+ * and returns after sim_wake(thread) was called, a little later; a wake that came before counts. */
+struct sim_running;
+struct sim_running *sim_this_thread(void);
+void sim_wait(struct sim_running *thread);
+void sim_wake(struct sim_running *thread);
+void sim_sleep_us(uint64_t us);
 struct vfs *sim_vfs(struct sim_host *host);
 struct sim_disk *sim_host_disk(struct sim_host *host);
 const char *sim_host_name(const struct sim_host *host);
@@ -72,6 +83,9 @@ enum sim_death {
 void sim_kill(struct sim_host *host, enum sim_death death);
 /* sim_kill just before the call'th vfs call from now on (1: the next). 0 takes it back. */
 void sim_kill_at_vfs_call(struct sim_host *host, uint64_t call);
+/* The process stands still: nothing of it runs for so long, and then all of what it missed, in its
+ * order. Its clock goes on, what it has sent arrives, and peers can send until buffers are full. */
+void sim_pause(struct sim_host *host, uint64_t ms);
 /* A new process of the same name on the disk of a dead one. */
 struct sim_host *sim_restart(struct sim_host *dead);
 /* Sockets and listeners that the code on the host has not closed: 0 after a clean end (I8). */

@@ -55,6 +55,7 @@ struct conn *sim_conn_new(struct sim_host *host, const struct net_addr *addr)
     }
     conn->end[0].base.net = &host->net;
     conn->end[0].host = host;
+    conn->end[0].ready.loop = &host->loop;
     conn->end[0].state = END_CONNECTING;
     conn->end[0].is_closed = false;
     host->open_socks++;
@@ -68,6 +69,7 @@ void sim_conn_accept(struct conn *conn, struct sim_host *host)
 
     end->base.net = &host->net;
     end->host = host;
+    end->ready.loop = &host->loop;
     end->state = END_OPEN;
     end->is_closed = false;
     host->open_socks++;

@@ -84,7 +84,8 @@ static void on_connect(struct timer *timer)
         return;
     }
     listener = find_listener(sim, &conn->addr, &is_silent);
-    if ((!listener && is_silent) ||
+    bool sleeps = listener && listener->host->paused_until_ns > sim->now_ns;
+    if ((!listener && is_silent) || sleeps ||
         (listener && (net_is_blocked(sim, client->host, listener->host) ||
                       net_is_blocked(sim, listener->host, client->host)))) {
         sim_schedule(sim, timer, (uint64_t)SYN_RETRY_MS * 1000000 + sim_conn_latency_ns(sim));

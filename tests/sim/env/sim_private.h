@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-enum { SIM_NAME_BYTES = 32, SIM_THREADS = 2, SIM_PARTITIONS_MAX = 32 };
+enum { SIM_NAME_BYTES = 32, SIM_THREADS = 2, SIM_WAITERS = 6, SIM_PARTITIONS_MAX = 128 };
 
 struct sim_partition {
     char from[SIM_NAME_BYTES], to[SIM_NAME_BYTES]; /* empty: any */
@@ -31,14 +31,21 @@ struct sim {
     uint16_t next_port;
 };
 
+struct sim_fiber; /* a stack of its own: sim_fiber.c */
+
 struct sim_work_queue {
     struct work_pool base;
+    struct sim_host *host;
     struct work *first, *last;
     struct sim_running {
         struct timer timer;
         struct work *work; /* NULL: this simulated thread is idle */
         bool has_run;
-    } thread[SIM_THREADS];
+        struct sim_fiber *fiber; /* of a pool whose works may wait; NULL: not yet */
+        struct sim_work_queue *queue;
+    } thread[SIM_WAITERS];
+    size_t thread_count;
+    bool may_wait;
     size_t open;
 };
 
@@ -55,7 +62,8 @@ struct sim_host {
     struct sim *sim;
     struct list link;
     char name[SIM_NAME_BYTES];
-    bool is_dead, is_silent; /* is_silent: died without a word */
+    bool is_dead, is_silent;  /* is_silent: died without a word */
+    uint64_t paused_until_ns; /* nothing of it runs before */
     struct loop loop;
     uint64_t offset_ns; /* of the host's monotonic clock */
     struct post *first, *last;
@@ -63,7 +71,7 @@ struct sim_host {
     struct net net;
     struct list listeners;
     size_t open_socks;
-    struct sim_work_queue work;
+    struct sim_work_queue work, waiting;
     struct sim_vfs vfs;
     struct sim_disk *disk;
 };
@@ -81,6 +89,15 @@ void sim_net_free_all(struct sim *sim);
 void sim_net_bury(struct sim *sim); /* frees the graveyard */
 
 void sim_work_init(struct sim_host *host);
+void sim_work_fini(struct sim_host *host);
+
+/* Calls run(user) on the fiber until it returns or waits; sim_fiber_go goes on with one that waits.
+ * True: run has returned. */
+struct sim_fiber *sim_fiber_new(void);
+void sim_fiber_free(struct sim_fiber *fiber); /* NULL is fine */
+bool sim_fiber_begin(struct sim_fiber *fiber, void (*run)(void *user), void *user);
+bool sim_fiber_go(struct sim_fiber *fiber);
+void sim_fiber_leave(void); /* inside one: back to whoever began it or let it go on */
 
 void sim_vfs_init(struct sim_host *host);
 void sim_vfs_kill(struct sim_host *host);

@@ -116,6 +116,7 @@ void sim_free(struct sim *sim)
     while ((node = list_pop(&sim->hosts))) {
         struct sim_host *host = list_item(node, struct sim_host, link);
         sim_vfs_fini(host);
+        sim_work_fini(host);
         free(host);
     }
     sim_disks_free_all(sim);
@@ -157,6 +158,13 @@ bool sim_step(struct sim *sim)
     }
     CHECK(timer->due_ns >= sim->now_ns);
     sim->now_ns = timer->due_ns;
+    if (timer->loop != &sim->loop) { /* a host's own */
+        const struct sim_host *host = container_of(timer->loop, struct sim_host, loop);
+        if (host->paused_until_ns > sim->now_ns) {
+            sim_schedule(sim, timer, host->paused_until_ns - sim->now_ns);
+            return true;
+        }
+    }
     sim->steps++;
     sim_note(sim, sim->now_ns ^ (timer->order << 32));
     timer_heap_remove(&sim->events, timer);
@@ -195,13 +203,18 @@ static void on_at(struct timer *timer)
 
 void sim_at(struct sim *sim, uint64_t delay_ms, void (*cb)(void *user), void *user)
 {
+    sim_at_us(sim, delay_ms * 1000, cb, user);
+}
+
+void sim_at_us(struct sim *sim, uint64_t delay_us, void (*cb)(void *user), void *user)
+{
     struct at *at = sim_alloc(sizeof *at);
 
     timer_init(&at->timer, &sim->loop, on_at);
     at->cb = cb;
     at->user = user;
     list_add_tail(&sim->ats, &at->link);
-    sim_schedule(sim, &at->timer, delay_ms * 1000000);
+    sim_schedule(sim, &at->timer, delay_us * 1000);
 }
 
 /* --- a host's loop -------------------------------------------------------------------------------
@@ -294,7 +307,7 @@ struct sim_host *sim_host_new(struct sim *sim, const char *name, struct sim_disk
     host->loop.ops = &host_ops;
     host->offset_ns = sim_below(sim, UINT64_C(1) << 44); /* hosts start hours apart */
     host->disk = disk ? disk : sim_disk_new(sim);
-    timer_init(&host->pump, &sim->loop, on_pump);
+    timer_init(&host->pump, &host->loop, on_pump);
     list_add_tail(&sim->hosts, &host->link);
     sim_net_init(host);
     sim_work_init(host);
@@ -305,13 +318,14 @@ struct sim_host *sim_host_new(struct sim *sim, const char *name, struct sim_disk
 struct loop *sim_loop(struct sim_host *host) { return &host->loop; }
 struct net *sim_net(struct sim_host *host) { return &host->net; }
 struct work_pool *sim_pool(struct sim_host *host) { return &host->work.base; }
+struct work_pool *sim_waiting_pool(struct sim_host *host) { return &host->waiting.base; }
 struct vfs *sim_vfs(struct sim_host *host) { return &host->vfs.base; }
 struct sim_disk *sim_host_disk(struct sim_host *host) { return host->disk; }
 const char *sim_host_name(const struct sim_host *host) { return host->name; }
 bool sim_is_dead(const struct sim_host *host) { return host->is_dead; }
 size_t sim_open_socks(const struct sim_host *host) { return host->open_socks; }
 size_t sim_open_files(const struct sim_host *host) { return host->vfs.open; }
-size_t sim_open_works(const struct sim_host *host) { return host->work.open; }
+size_t sim_open_works(const struct sim_host *host) { return host->work.open + host->waiting.open; }
 
 void sim_kill(struct sim_host *host, enum sim_death death)
 {
@@ -319,6 +333,7 @@ void sim_kill(struct sim_host *host, enum sim_death death)
         return;
     }
     host->is_dead = true;
+    host->paused_until_ns = 0;
     host->is_silent = death == SIM_SILENT;
     host->vfs.kill_in = 0;
     sim_note(host->sim, 0xdead);
@@ -327,6 +342,13 @@ void sim_kill(struct sim_host *host, enum sim_death death)
 }
 
 void sim_kill_at_vfs_call(struct sim_host *host, uint64_t call) { host->vfs.kill_in = call; }
+
+void sim_pause(struct sim_host *host, uint64_t ms)
+{
+    if (!host->is_dead) {
+        host->paused_until_ns = host->sim->now_ns + ms * 1000000;
+    }
+}
 
 struct sim_host *sim_restart(struct sim_host *dead)
 {

@@ -24,7 +24,9 @@ int main(void)
     struct cairn_result g = CAIRN_RESULT_INIT;
     struct cairn_checkpoint h = CAIRN_CHECKPOINT_INIT;
     struct cairn_annotation i = CAIRN_ANNOTATION_INIT;
-    return (int)(a.size + b.size + c.size + d.size + e.size + f.size + g.size + h.size + i.size + (e.step == CAIRN_LATEST));
+    struct cairn_local j = CAIRN_LOCAL_INIT;
+    struct cairn_interval k = CAIRN_INTERVAL_INIT;
+    return (int)(k.size + j.size + a.size + b.size + c.size + d.size + e.size + f.size + g.size + h.size + i.size + (e.step == CAIRN_LATEST));
 }
 """
 

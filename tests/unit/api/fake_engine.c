@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/list.h"
-#include "engine/engine.h"
+#include "save/save.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -245,6 +245,8 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     fake_seen.full = user->full;
     fake_seen.watch = (int)user->watch;
     fake_seen.when_full = (int)user->when_full;
+    fake_seen.check_replicas = user->check_replicas;
+    fake_seen.after = user->after;
     if (user->lazy) {
         loop_post(engine->options.loop, &save->released);
     }
@@ -283,6 +285,7 @@ void engine_restore_start(struct engine *engine, struct engine_restore *user)
     struct restore *restore = calloc(1, sizeof *restore);
     CHECK(restore != NULL);
     restore->user = user;
+    fake_seen.all_local = user->all_local;
     restore->done.cb = on_restore_done;
     user->impl = restore;
     user->id = (struct ckpt_id){.term = 3, .step = 7};

@@ -28,6 +28,9 @@ struct fake_seen { /* of the newest save; encoding: of the newest engine */
     bool lazy, full;
     int encoding;
     int watch, when_full;
+    unsigned check_replicas;
+    void *after;
+    bool all_local; /* of the newest restore */
 };
 extern struct fake_seen fake_seen;
 

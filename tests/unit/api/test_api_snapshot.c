@@ -133,6 +133,68 @@ static void test_device_tensors_are_checked(void **state)
     close_well(cairn);
 }
 
+/* Goal: check_replicas and the event of the training's stream reach the engine as they were given,
+ * and a comparison that does not go with the mode is refused. */
+static void test_replicas_are_checked_when_asked(void **state)
+{
+    static const int checks[] = {0, CAIRN_CHECK_WARN, CAIRN_CHECK_FAIL};
+    static const struct {
+        int mode, check;
+        const char *text;
+    } bad[] = {{CAIRN_COPY, 3, "check_replicas is 3"},
+               {CAIRN_COPY, -1, "check_replicas is -1"},
+               {CAIRN_LAZY, CAIRN_CHECK_WARN, "goes with CAIRN_COPY"}};
+    struct cairn_error err;
+    int event;
+    cairn_t *cairn = open_default();
+    (void)state;
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
+        struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
+        cairn_op_t *op = NULL;
+        options.check_replicas = checks[i], options.cuda_event = &event;
+        assert_int_equal(cairn_save(cairn, i, &options, &op, &err), 0);
+        assert_int_equal(fake_seen.check_replicas, checks[i]);
+        assert_ptr_equal(fake_seen.after, &event);
+        assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
+        assert_null(cairn_op_warning(op));
+        cairn_op_free(op);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
+        cairn_op_t *op = NULL;
+        options.mode = bad[i].mode, options.check_replicas = bad[i].check;
+        assert_int_equal(cairn_save(cairn, 9, &options, &op, &err), CAIRN_E_INVALID);
+        assert_non_null(strstr(err.text, bad[i].text));
+    }
+    close_well(cairn);
+}
+
+/* Goal: what belongs to a coordinate is asked for when told, and a restore without any says so. */
+static void test_local_state_of_all_is_asked_for(void **state)
+{
+    struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
+    struct cairn_local local = CAIRN_LOCAL_INIT;
+    struct cairn_error err;
+    cairn_op_t *op = NULL;
+    cairn_t *cairn = open_default();
+    (void)state;
+    for (int all = 0; all < 2; all++) {
+        options.all_local = all;
+        assert_int_equal(cairn_restore(cairn, &options, &op, &err), 0);
+        assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
+        assert_int_equal(fake_seen.all_local, all);
+        assert_int_equal(cairn_op_local(op, 0, &local), CAIRN_E_NOT_FOUND);
+        assert_int_equal(cairn_op_local(op, 0, NULL), CAIRN_E_INVALID);
+        cairn_op_free(op);
+    }
+    cairn_op_t *saved = NULL;
+    assert_int_equal(cairn_save(cairn, 1, NULL, &saved, &err), 0);
+    assert_int_equal(cairn_op_wait(saved, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
+    assert_int_equal(cairn_op_local(saved, 0, &local), CAIRN_E_INVALID);
+    cairn_op_free(saved);
+    close_well(cairn);
+}
+
 static void test_bad_snapshot_options_are_refused(void **state)
 {
     const struct {
@@ -209,6 +271,8 @@ int main(void)
         cmocka_unit_test_setup(test_a_skipped_save_fails_its_call_only, setup),
         cmocka_unit_test_setup(test_older_structs_are_taken, setup),
         cmocka_unit_test_setup(test_device_tensors_are_checked, setup),
+        cmocka_unit_test_setup(test_replicas_are_checked_when_asked, setup),
+        cmocka_unit_test_setup(test_local_state_of_all_is_asked_for, setup),
         cmocka_unit_test_setup(test_bad_snapshot_options_are_refused, setup),
         cmocka_unit_test_setup(test_the_encoding_is_chosen, setup),
     };

@@ -76,8 +76,8 @@ struct ckpt_id model_latest(const struct model *model)
     struct ckpt_id latest = {0, 0};
     for (size_t i = 0; i < model->commit_count; i++) {
         const struct model_commit *commit = &model->commits[i];
-        if (commit->health != HEALTH_DAMAGED && on_lineage(model, commit->id) &&
-            ckpt_id_compare(commit->id, latest) > 0) {
+        if (commit->health != HEALTH_DAMAGED && !commit->forgotten &&
+            on_lineage(model, commit->id) && ckpt_id_compare(commit->id, latest) > 0) {
             latest = commit->id;
         }
     }
@@ -118,8 +118,14 @@ static void applied_open(struct model *model, const struct event *event,
                      model->openings[i].end == MODEL_OPEN);
     }
     assert_true(model->opening_count < MODEL_OPENINGS_MAX);
-    model->openings[model->opening_count++] = (struct model_opening){
-        .id = verdict->id, .open_id = verdict->open_id, .world_size = event->world_size};
+    model->openings[model->opening_count++] =
+        (struct model_opening){.id = verdict->id,
+                               .open_id = verdict->open_id,
+                               .base = verdict->base,
+                               .world_size = event->world_size};
+    if (verdict->base.term != 0) {
+        assert_false(commit_of(model, verdict->base)->forgotten);
+    }
 }
 
 static void applied_seal(struct model *model, const struct event *event)
@@ -151,9 +157,11 @@ static void applied_commit(struct model *model, const struct event *event,
         assert_true(opening->sealed[rank]); /* I2 */
     }
     opening->end = MODEL_COMMITTED;
-    model->commits[model->commit_count++] =
-        (struct model_commit){.id = opening->id, .open_id = opening->open_id};
-    assert_int_equal(verdict->seq, model->commit_count);
+    model->commits[model->commit_count++] = (struct model_commit){.id = opening->id,
+                                                                  .open_id = opening->open_id,
+                                                                  .seq = ++model->chain_seq,
+                                                                  .base = opening->base};
+    assert_int_equal(verdict->seq, model->chain_seq);
     bool tagged = opening->id.step % 2 == 1; /* as the test opens them */
     model->commits[model->commit_count - 1].tagged = tagged;
     model->commits[model->commit_count - 1].note_version = tagged ? 1 : 0;
@@ -189,6 +197,94 @@ static void applied_note(struct model *model, const struct event *event,
     commit->score = score;
     commit->tagged = tagged;
     assert_int_equal(verdict->note_version, ++commit->note_version);
+}
+
+/* ---- forgetting ---- */
+
+static bool is_good(const struct model *model, const struct model_commit *commit)
+{
+    return commit->health == HEALTH_VERIFIED && !commit->forgotten && on_lineage(model, commit->id);
+}
+
+static struct ckpt_id root_of(struct model *model, struct ckpt_id id)
+{
+    while (commit_of(model, id)->base.term != 0) {
+        id = commit_of(model, id)->base;
+    }
+    return id;
+}
+
+struct good { /* what the lineage has */
+    unsigned count;
+    struct ckpt_id newest;
+    bool apart; /* two that share no object */
+};
+
+static struct good good_of(struct model *model)
+{
+    struct good good = {0};
+    struct ckpt_id root = {0};
+    for (size_t i = 0; i < model->commit_count; i++) {
+        const struct model_commit *commit = &model->commits[i];
+        if (is_good(model, commit)) {
+            good.apart =
+                good.apart || (good.count > 0 && !ckpt_id_equal(root, root_of(model, commit->id)));
+            root = root_of(model, commit->id);
+            good.count++;
+            good.newest = ckpt_id_compare(commit->id, good.newest) > 0 ? commit->id : good.newest;
+        }
+    }
+    return good;
+}
+
+static void forget_one(struct model *model, struct model_commit *commit)
+{
+    assert_false(commit->forgotten || commit->pinned);
+    commit->forgotten = true;
+    commit->forgotten_cycle = model->cycle;
+    model->totals.forgotten++;
+}
+
+static void mark_one(struct model *model, const struct event *event, struct model_commit *commit)
+{
+    if (event->kind == EVENT_FORGET) {
+        forget_one(model, commit);
+    } else if (event->kind == EVENT_UNDELETE) {
+        assert_true(commit->forgotten && !commit->reclaimed);
+        commit->forgotten = false;
+        model->totals.undeleted++;
+    } else if (event->kind == EVENT_RECLAIM) { /* that it serves nobody: model_compare */
+        assert_true(commit->forgotten && !commit->reclaimed);
+        assert_true(model->cycle >= commit->forgotten_cycle + event->cycles);
+        commit->reclaimed = true;
+        model->totals.reclaimed++;
+    } else {
+        bool pin = event->kind == EVENT_PIN;
+        assert_true(commit->pinned != pin && !commit->forgotten);
+        commit->pinned = pin;
+        model->totals.pinned += pin;
+    }
+}
+
+static void applied_marks(struct model *model, const struct event *event,
+                          const struct verdict *verdict)
+{
+    struct good before = good_of(model);
+    uint32_t least = event->keep_least > 0 ? event->keep_least : 2;
+    assert_true(verdict->done_count > 0);
+    model->chain_seq++;
+    for (size_t i = 0; i < verdict->mark_count; i++) {
+        if (verdict->marks[i].outcome == MARK_DONE) {
+            mark_one(model, event, commit_of(model, verdict->marks[i].id));
+        }
+    }
+    if (event->kind != EVENT_FORGET) {
+        return;
+    }
+    struct good after = good_of(model);
+    assert_true(before.count > 0 && ckpt_id_equal(before.newest, after.newest));
+    assert_true(after.count >= (before.count < least ? before.count : least));
+    assert_true(!event->apart || least < 2 || !before.apart || after.apart);
 }
 
 void model_applied(struct model *model, const struct event *event, const struct verdict *verdict)
@@ -228,6 +324,18 @@ void model_applied(struct model *model, const struct event *event, const struct 
         if (event->selector.kind == SELECT_LATEST) {
             assert_true(ckpt_id_equal(verdict->id, model_latest(model)));
         }
+        break;
+    case EVENT_FORGET:
+    case EVENT_UNDELETE:
+    case EVENT_PIN:
+    case EVENT_UNPIN:
+    case EVENT_RECLAIM:
+        applied_marks(model, event, verdict);
+        break;
+    case EVENT_GC_CYCLE:
+        assert_int_equal(event->cycle, model->cycle);
+        assert_int_equal(verdict->cycle, ++model->cycle);
+        model->totals.sessions_ended += (unsigned)verdict->ended_count;
         break;
     case EVENT_CREATE:
         break;
@@ -271,6 +379,9 @@ static void answered_restore(struct model *model, const struct event *event,
     if (event->kind == EVENT_RESTORE_REPORT && event->code == 0 &&
         ckpt_id_equal(event->id, verdict->id)) {
         found->ok[event->rank] = true;
+        for (size_t i = 0; i < event->rank_count; i++) {
+            found->ok[event->ranks[i]] = true;
+        }
     }
     model->totals.restores_failed += verdict->restore_failed;
     if (verdict->restore_done && !verdict->empty) {
@@ -289,8 +400,9 @@ void model_answered(struct model *model, const struct event *event, const struct
         const struct model_commit *commit = commit_of(model, verdict->id);
         assert_non_null(commit);
         assert_int_equal(commit->open_id, verdict->open_id);
-        assert_int_equal(commit - model->commits + 1, verdict->seq);
+        assert_int_equal(commit->seq, verdict->seq);
     }
+    model->totals.refused += verdict->code == 0 ? (unsigned)verdict->refused_count : 0;
     if (event->kind == EVENT_SEAL || event->kind == EVENT_COMMIT || event->kind == EVENT_ABORT) {
         struct model_opening *opening = opening_of(model, event->open_id);
         bool dead = verdict->code == CAIRN_E_ABORTED || verdict->code == CAIRN_E_FENCED ||
@@ -317,7 +429,10 @@ static void compare_commits(const struct model *model, const struct run_state *s
         uint64_t content;
         memcpy(&content, commit->entry.manifest_sha256.bytes, sizeof(content));
         assert_true(ckpt_id_equal(commit->entry.id, want->id));
-        assert_int_equal(commit->entry.seq, i + 1);
+        assert_int_equal(commit->entry.seq, want->seq);
+        assert_int_equal(commit->forgotten, want->forgotten);
+        assert_int_equal(commit->reclaimed, want->reclaimed);
+        assert_int_equal(commit->pinned, want->pinned);
         assert_int_equal(commit->entry.open_id, want->open_id);
         assert_int_equal(content, want->open_id);
         assert_int_equal(commit->health, want->health);
@@ -328,17 +443,38 @@ static void compare_commits(const struct model *model, const struct run_state *s
             assert_true(want->score == 0 || commit->note->metrics[0].value == want->score);
         }
         assert_int_equal(commit->on_lineage, on_lineage(model, want->id));
-        assert_int_equal(state_status(state, want->id, NULL), SAVE_COMMITTED);
+        assert_int_equal(state_status(state, want->id, NULL),
+                         want->forgotten ? SAVE_FORGOTTEN : SAVE_COMMITTED);
     }
     const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
     struct ckpt_id want = model_latest(model);
     assert_true(latest == NULL ? want.term == 0 : ckpt_id_equal(latest->entry.id, want));
 }
 
-void model_compare(const struct model *model, const struct run_state *state)
+/* I6: nothing that a save or a restore builds on is gone. */
+static void compare_uses(struct model *model, const struct run_state *state)
+{
+    for (size_t i = 0; i < model->opening_count; i++) {
+        const struct model_opening *opening = &model->openings[i];
+        if (opening->end == MODEL_OPEN && opening->base.term != 0) {
+            assert_false(commit_of(model, opening->base)->reclaimed);
+        }
+    }
+    for (size_t i = 0; i < state->restore_count; i++) {
+        const struct entry_restore *entry = &state->restores[i].entry;
+        if (entry->state == RESTORE_RUNNING) {
+            assert_false(commit_of(model, entry->id)->reclaimed);
+        }
+    }
+    assert_int_equal(state->gc.cycle, model->cycle);
+    assert_int_equal(state->head.seq, model->chain_seq);
+}
+
+void model_compare(struct model *model, const struct run_state *state)
 {
     size_t live_count = 0, stale_count = 0;
     compare_commits(model, state);
+    compare_uses(model, state);
     assert_int_equal(state->newest_term, model->term_count);
     for (size_t i = 0; i < state->open_count; i++) {
         stale_count += state->opens[i].id.term != state->newest_term;
@@ -373,4 +509,10 @@ void model_add_totals(const struct model *model, struct model_totals *totals)
     totals->restores_done += model->totals.restores_done;
     totals->fell_back += model->totals.fell_back;
     totals->restores_failed += model->totals.restores_failed;
+    totals->forgotten += model->totals.forgotten;
+    totals->undeleted += model->totals.undeleted;
+    totals->pinned += model->totals.pinned;
+    totals->reclaimed += model->totals.reclaimed;
+    totals->refused += model->totals.refused;
+    totals->sessions_ended += model->totals.sessions_ended;
 }

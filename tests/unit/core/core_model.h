@@ -24,6 +24,7 @@ struct model_opening {
     uint64_t open_id;
     enum model_end end;
     bool told_dead; /* somebody was told that it will never be committed */
+    struct ckpt_id base;
     uint32_t world_size;
     bool sealed[MODEL_WORLD_MAX + 1];
     uint8_t content[MODEL_WORLD_MAX + 1];
@@ -42,6 +43,10 @@ struct model_commit {
     uint64_t note_version; /* the note: one tag, one metric */
     bool tagged;
     double score; /* 0: none */
+    uint64_t seq; /* in the chain */
+    struct ckpt_id base;
+    bool forgotten, reclaimed, pinned;
+    uint64_t forgotten_cycle;
 };
 
 /* A try of a restore session: who has said OK to which checkpoint. */
@@ -67,10 +72,12 @@ struct model_attempt {
 
 struct model_totals {
     unsigned commits, aborts, fenced, restores_done, fell_back, restores_failed;
+    unsigned forgotten, undeleted, pinned, reclaimed, refused, sessions_ended;
 };
 
 struct model {
     uint64_t next_open_id;
+    uint64_t chain_seq, cycle;
     size_t attempt_count, opening_count, term_count, commit_count, try_count;
     struct model_attempt attempts[MODEL_ATTEMPTS_MAX];
     struct model_opening openings[MODEL_OPENINGS_MAX];
@@ -88,7 +95,7 @@ void model_applied(struct model *model, const struct event *event, const struct 
 /* An answer, with or without an update, perhaps from a stale copy: may it be given? */
 void model_answered(struct model *model, const struct event *event, const struct verdict *verdict);
 /* The record says what the model says. */
-void model_compare(const struct model *model, const struct run_state *state);
+void model_compare(struct model *model, const struct run_state *state);
 struct ckpt_id model_latest(const struct model *model); /* term 0: none */
 void model_add_totals(const struct model *model, struct model_totals *totals);
 

@@ -18,9 +18,10 @@
 
 #include <cmocka.h>
 
+#include "base/check.h"
 #include "core_model.h"
 
-enum { SEED_COUNT = 8000, EVENT_COUNT = 80, DRIVER_COUNT = 3, VERSION_MAX = 256 };
+enum { SEED_COUNT = 7000, EVENT_COUNT = 110, DRIVER_COUNT = 3, VERSION_MAX = 320 };
 
 struct sim {
     uint64_t seed, random;
@@ -62,6 +63,18 @@ static void push_version(void)
     }
 }
 
+/* What a batch has done is done; what was refused for what a copy that is behind still shows may go
+ * the second time. */
+static void check_batch(const struct verdict *first, const struct verdict *again)
+{
+    assert_int_equal(again->mark_count, first->mark_count);
+    for (size_t i = 0; i < first->mark_count; i++) {
+        if (first->marks[i].outcome <= MARK_ALREADY) {
+            assert_int_equal(again->marks[i].outcome, MARK_ALREADY);
+        }
+    }
+}
+
 /* The same event on the state that its update made: no change, the same answer. */
 static void check_idempotence(const struct event *event, const struct verdict *verdict)
 {
@@ -70,11 +83,17 @@ static void check_idempotence(const struct event *event, const struct verdict *v
     scratch_init(&scratch, MIB(1));
     commit_step(truth(), event, &scratch, &again);
     bool report = event->kind == EVENT_RESTORE_REPORT;
-    if (again.update.change_count != 0 && !(report && again.restore_done)) {
+    bool batch = event->kind >= EVENT_FORGET && event->id_count > 0;
+    if (batch) {
+        check_batch(verdict, &again);
+    } else if (again.update.change_count != 0 && !(report && again.restore_done) &&
+               event->kind != EVENT_RECLAIM) {
         fail_msg("event %d is not idempotent", (int)event->kind);
     }
     if (!report) {
-        assert_int_equal(again.code, 0);
+        if (again.code != 0) {
+            fail_msg("event %d a second time: %s", (int)event->kind, again.diag.text);
+        }
         assert_int_equal(again.state, verdict->state);
         assert_int_equal(again.open_id, verdict->open_id);
         assert_int_equal(again.seq, verdict->seq);
@@ -104,6 +123,12 @@ static struct verdict submit(const struct event *event)
         }
         bool applied = verdict.update.change_count > 0 && status == 0;
         verdict.update = (struct record_update){0};
+        static struct mark marks[MODEL_OPENINGS_MAX];
+        assert_true(verdict.mark_count <= MODEL_OPENINGS_MAX);
+        if (verdict.mark_count > 0) {
+            memcpy(marks, verdict.marks, verdict.mark_count * sizeof(*marks));
+            verdict.marks = marks;
+        }
         scratch_fini(&scratch);
         if (status == CAIRN_E_CONFLICT) {
             assert_int_equal(round, 0); /* a fresh copy cannot conflict: nothing runs beside it */
@@ -164,6 +189,7 @@ static void act_open(struct model_attempt *attempt)
         event.open_id = model_new_open_id(&sim.model);
     }
     event.open.tag_count = event.id.step % 2;
+    event.full_every = attempt->token % 2 == 0 ? 2 : 0;
     struct verdict verdict = submit(&event);
     if (verdict.code == 0 && verdict.state == SAVE_OPEN) {
         model_learn_opening(attempt, verdict.id, verdict.open_id);
@@ -257,16 +283,29 @@ static void act_report(struct model_attempt *attempt)
         return;
     }
     event.id = attempt->at[event.rank];
-    event.code = !chance(20)  ? 0
+    event.code = !chance(25)  ? 0
                  : chance(80) ? CAIRN_E_DAMAGED
                  : chance(50) ? CAIRN_E_DIGEST_MISMATCH
                               : CAIRN_E_SHAPE_MISMATCH;
+    uint32_t ranks[MODEL_WORLD_MAX + 1];
+    if (event.code == 0 && chance(30)) { /* a batch, this rank perhaps twice in it */
+        event.ranks = ranks;
+        ranks[event.rank_count++] = event.rank;
+        for (uint32_t rank = 0; rank < attempt->world_size; rank++) {
+            if (ckpt_id_equal(attempt->at[rank], event.id) && chance(50)) {
+                ranks[event.rank_count++] = rank;
+            }
+        }
+    }
     struct verdict verdict = submit(&event);
     if (event.world_size != attempt->world_size ||
         (verdict.code != 0 && verdict.code != CAIRN_E_AGAIN)) {
         return;
     }
     attempt->at[event.rank] = verdict.id;
+    for (size_t i = 0; i < event.rank_count; i++) {
+        attempt->at[ranks[i]] = verdict.id;
+    }
     if (verdict.restore_done || verdict.restore_failed) {
         attempt->restoring = false;
         attempt->ordinal++;
@@ -312,6 +351,45 @@ static void act_annotate(void)
     submit(&event);
 }
 
+/* Some checkpoints, now and then one that never was. */
+static size_t draw_ids(struct ckpt_id ids[4])
+{
+    size_t count = 0, wanted = 1 + draw(4);
+    for (size_t i = draw(sim.model.commit_count); i < sim.model.commit_count && count < wanted;
+         i += 1 + draw(2)) {
+        ids[count++] = sim.model.commits[i].id;
+    }
+    if (count < 4 && chance(5)) {
+        ids[count++] = (struct ckpt_id){1 + draw(3), 77};
+    }
+    return count;
+}
+
+static void act_retention(void)
+{
+    static const enum event_kind kinds[] = {
+        EVENT_FORGET,  EVENT_FORGET,  EVENT_FORGET,   EVENT_FORGET,   EVENT_FORGET,
+        EVENT_FORGET,  EVENT_FORGET,  EVENT_UNDELETE, EVENT_PIN,      EVENT_UNPIN,
+        EVENT_RECLAIM, EVENT_RECLAIM, EVENT_GC_CYCLE, EVENT_GC_CYCLE, EVENT_GC_CYCLE};
+    struct ckpt_id ids[4];
+    if (sim.model.commit_count == 0) {
+        return;
+    }
+    struct event event = {.kind = kinds[draw(ARRAY_LEN(kinds))],
+                          .ids = ids,
+                          .actor = "tester",
+                          .reason = "at random",
+                          .keep_least = chance(60) ? 1 : (uint32_t)draw(3),
+                          .apart = chance(50),
+                          .cycles = 1 + draw(2)};
+    if (event.kind == EVENT_GC_CYCLE) {
+        event.cycle = sim.model.cycle > 0 && chance(20) ? sim.model.cycle - 1 : sim.model.cycle;
+    } else if (event.kind != EVENT_RECLAIM || chance(30)) {
+        event.id_count = draw_ids(ids);
+    }
+    submit(&event);
+}
+
 static struct model_attempt *choose_attempt(void)
 {
     struct model *model = &sim.model;
@@ -330,6 +408,10 @@ static void act(void)
 {
     struct model_attempt *attempt = choose_attempt();
     uint64_t what = attempt->restoring && chance(40) ? 84 + draw(13) : draw(100);
+    if (chance(12)) {
+        act_retention();
+        return;
+    }
     if (what < 22) {
         act_open(attempt);
     } else if (what < 32) {
@@ -419,14 +501,20 @@ static void random_event_orders(void **ret)
     sim.seed = 0;
     printf("seeds %" PRIu64 "..%" PRIu64
            ": %u commits, %u aborts, %u fenced, %u conflicts, %u restores done, "
-           "%u fallen back, %u failed\n",
+           "%u fallen back, %u failed; %u forgotten, %u refused, %u undeleted, %u pinned, "
+           "%u reclaimed, %u sessions ended\n",
            first, first + count - 1, totals.commits, totals.aborts, totals.fenced, conflict_count,
-           totals.restores_done, totals.fell_back, totals.restores_failed);
+           totals.restores_done, totals.fell_back, totals.restores_failed, totals.forgotten,
+           totals.refused, totals.undeleted, totals.pinned, totals.reclaimed,
+           totals.sessions_ended);
     if (count >= 1000) { /* the orders reach what they are for */
         assert_true(totals.commits > 2 * count && totals.aborts > count / 3 &&
                     totals.fenced > count / 3);
         assert_true(conflict_count > count && totals.restores_done > count / 5);
-        assert_true(totals.fell_back > count / 20 && totals.restores_failed > count / 50);
+        assert_true(totals.fell_back > count / 25 && totals.restores_failed > count / 50);
+        assert_true(totals.forgotten > count / 5 && totals.refused > count / 2);
+        assert_true(totals.undeleted > count / 50 && totals.pinned > count / 20);
+        assert_true(totals.reclaimed > count / 100 && totals.sessions_ended > count / 50);
     }
 }
 

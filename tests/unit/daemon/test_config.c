@@ -133,6 +133,72 @@ static void test_values_print_as_they_read(void **state)
     assert_string_equal(text, "5m");
 }
 
+static void test_quotas(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *project, *text;
+        uint64_t bytes, checkpoints; /* both 0: refused */
+    } cases[] = {{"vision", "2TiB", UINT64_C(2) << 40, 0},
+                 {"*", "10 checkpoints", 0, 10},
+                 {"nlp", "1GiB, 1000 checkpoints", UINT64_C(1) << 30, 1000},
+                 {"nlp", "5 checkpoints ,64KiB", 65536, 5},
+                 {"nlp", "", 0, 0},
+                 {"nlp", "0", 0, 0},
+                 {"nlp", "0 checkpoints", 0, 0},
+                 {"nlp", "1GiB, 2GiB", 0, 0},
+                 {"nlp", "1GiB,", 0, 0},
+                 {"nlp", "10 saves", 0, 0},
+                 {"NLP", "1GiB", 0, 0},
+                 {"a/b", "1GiB", 0, 0}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct quota quota;
+        bool good = cases[i].bytes != 0 || cases[i].checkpoints != 0;
+        assert_int_equal(value_quota(cases[i].project, cases[i].text, &quota, NULL),
+                         good ? 0 : CAIRN_E_CONFIG);
+        if (good) {
+            assert_string_equal(quota.project, cases[i].project);
+            assert_true(quota.bytes == cases[i].bytes);
+            assert_true(quota.checkpoints == cases[i].checkpoints);
+        }
+    }
+    struct diag diag = DIAG_INIT;
+    assert_int_equal(read_text("[quota]\n* = 1GiB\nvision = 7 checkpoints\n", &diag), 0);
+    assert_true(quota_of(&config.quotas, "vision")->checkpoints == 7);
+    assert_true(quota_of(&config.quotas, "nlp")->bytes == UINT64_C(1) << 30);
+    config.quotas.count = 0;
+    assert_null(quota_of(&config.quotas, "nlp"));
+    assert_refused("[quota]\n* = 1GiB\n* = 2GiB\n", "3", "twice");
+    assert_refused("[quota]\nvision = much\n", "2", "1000 checkpoints");
+}
+
+static void test_retention(void **state)
+{
+    (void)state;
+    struct diag diag = DIAG_INIT;
+    struct run_name gpt, vit;
+    assert_int_equal(run_name_parse("lab/gpt-7", &gpt, NULL), 0);
+    assert_int_equal(run_name_parse("lab/vit", &vit, NULL), 0);
+    assert_int_equal(read_text("[retention]\ninterval = 1h\nkeep-last = 3\n"
+                               "[retention \"lab/gpt-*\"]\nkeep-daily = 7\nkeep-tag = a\n"
+                               "keep-tag = b\n",
+                               &diag),
+                     0);
+    assert_true(config.retention_ms == 3600000);
+    assert_true(config.retention.count == 2);
+    assert_string_equal(retain_row_of(&config.retention, &gpt)->options[0].name, "keep-daily");
+    assert_true(retain_row_of(&config.retention, &gpt)->option_count == 3);
+    assert_string_equal(retain_row_of(&config.retention, &vit)->options[0].name, "keep-last");
+    assert_refused("[retention]\nkeep-lots = 3\n", "2", "keep-lots");
+    assert_refused("[retention]\nkeep-last = three\n", "2", "keep-last");
+    assert_refused("[retention]\nkeep-last = 3\nkeep-last = 4\n", "3", "twice");
+    assert_refused("[retention lab/gpt]\nkeep-last = 3\n", "2", "project/pattern");
+    assert_refused("[retention \"gpt\"]\nkeep-last = 3\n", "2", "gpt/*");
+    assert_refused(
+        "[retention \"lab/a-name-that-is-much-too-long-for-a-section\"]\nkeep-last = 3\n", "2",
+        "36");
+}
+
 static void test_a_file_is_read(void **state)
 {
     (void)state;
@@ -274,6 +340,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_values_print_as_they_read),
+        cmocka_unit_test(test_quotas),
+        cmocka_unit_test(test_retention),
         cmocka_unit_test(test_a_file_is_read),
         cmocka_unit_test(test_mistakes_have_their_line),
         cmocka_unit_test(test_flags),

@@ -83,6 +83,7 @@ void world_server_start(struct world *world)
                                     .buffer_bytes = world->buffer_bytes,
                                     .rank_grace_ms = world->rank_grace_ms,
                                     .part_bytes_total = MIB(16),
+                                    .encode_lanes = 2,
                                     .agent = "cairnd test"};
     assert_int_equal(server_new(&server, &world->server, NULL), 0);
     struct net_addr addr = world_address();

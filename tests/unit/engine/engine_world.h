@@ -6,7 +6,7 @@
 #ifndef CAIRN_TEST_ENGINE_WORLD_H
 #define CAIRN_TEST_ENGINE_WORLD_H
 
-#include "engine/engine.h"
+#include "save/save.h"
 #include "session/server.h"
 #include "sim/env/sim.h"
 #include "store/memory/store_memory.h"

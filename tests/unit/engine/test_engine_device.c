@@ -140,6 +140,26 @@ static void device_tensors_come_back(void **state)
     end(&rig);
 }
 
+/* Goal: what is saved is what the event's work has made. Method: a save with an event, a restore.
+ */
+static void a_save_waits_for_the_event(void **state)
+{
+    struct rig rig;
+    (void)state;
+    begin(&rig, 11);
+    struct world_rank *rank = &rig.world.ranks[0];
+    uint8_t made[BYTES];
+    memset(made, 0x5a, BYTES);
+    world_save(rank, 1, 60000);
+    rank->save.after = standin_event(rig.whole, BYTES, 0x5a); /* before the loop runs */
+    world_await_saves(&rig.world, 60000);
+    assert_int_equal(rank->save_status, 0);
+    memset(standin_shadow(rig.whole), 0xcc, BYTES);
+    assert_int_equal(restore(&rig), 0);
+    assert_memory_equal(standin_shadow(rig.whole), made, BYTES);
+    end(&rig);
+}
+
 /* Goal: a driver that fails ends the save, or the restore, by the names of tensor, device and
  * function; the next one is none the worse. Method: each of the first calls fails once. */
 static void a_failing_driver_is_named(void **state)
@@ -199,6 +219,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_tensors_come_back),
         cmocka_unit_test(a_failing_driver_is_named),
+        cmocka_unit_test(a_save_waits_for_the_event),
         cmocka_unit_test(strided_device_boxes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: what only saves by hand-over can get wrong: memory that the daemon may still read is not
+ * Goal: what only hand-over can get wrong: memory that the daemon may still read is not
  * used again, a daemon that stops taking arenas costs no save, a process that is gone after
- * "staged" costs none either. Method: the engine against the real server on the simulator, as on
- * one machine.
+ * "staged" costs none either; what is restored lands, and is right when the connection is cut in
+ * the middle of that. Method: the engine against the real server on the simulator, as on one
+ * machine.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "base/log.h"
 #include "engine_world.h"
 
 static const struct selector latest = {.kind = SELECT_LATEST};
@@ -142,12 +144,76 @@ static void ranks_gone_after_staged_cost_nothing(void **state)
     }
 }
 
+/* --- restores -----------------------------------------------------------------------------------
+ */
+
+static unsigned landings;
+
+static void count_landings(void *user, enum log_level level, const char *line, size_t bytes)
+{
+    (void)user;
+    (void)level;
+    (void)bytes;
+    landings += strstr(line, "reads land in memory") != NULL;
+}
+
+static void save_one(struct world *world, uint64_t seed)
+{
+    world_init(world, 5 + seed, 2);
+    world_ranks_start(world);
+    begin(world, 1, 6);
+    world_await_saves(world, 20000);
+    world_ranks_stop(world);
+    world_ranks_start(world);
+}
+
+static void what_is_restored_lands(void **state)
+{
+    struct world world;
+    (void)state;
+    save_one(&world, 0);
+    landings = 0;
+    log_setup(LOG_DEBUG, LOG_TEXT);
+    log_set_sink(count_landings, NULL);
+    restore_and_compare(&world, 1, 6);
+    log_set_sink(NULL, NULL);
+    log_setup(LOG_INFO, LOG_TEXT);
+    assert_int_equal(landings, 2);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+/* What the daemon still writes then goes into memory that is not looked at any more. */
+static void a_cut_while_reads_land(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 30; seed++) {
+        struct world world;
+        save_one(&world, seed);
+        for (uint32_t i = 0; i < world.world_size; i++) {
+            world_fill(&world.ranks[i], 0x77);
+            world_restore(&world.ranks[i], latest, 60000);
+        }
+        sim_run_for(world.sim, seed / 2);
+        (void)sim_cut(world.sim, NULL, NULL);
+        world_await_restores(&world, 120000);
+        for (uint32_t i = 0; i < world.world_size; i++) {
+            assert_int_equal(world.ranks[i].restore_status, 0);
+            assert_true(world_has(&world.ranks[i], 6));
+        }
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_of_an_unknown_outcome_is_not_reused),
         cmocka_unit_test(a_daemon_that_takes_arenas_no_more),
         cmocka_unit_test(ranks_gone_after_staged_cost_nothing),
+        cmocka_unit_test(what_is_restored_lands),
+        cmocka_unit_test(a_cut_while_reads_land),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -526,22 +526,59 @@ static void a_rank_that_does_not_check_is_named(void **state)
     bench_fini(&bench);
 }
 
-/* The daemon dies while replicas are compared; the next one is told anew. */
+/* The daemon dies while replicas are compared, at a moment when some ranks have their answer, or
+ * have sealed, and others have not: the next one is told anew by all. */
 static void comparing_survives_a_restart(void **state)
 {
     static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
     (void)state;
-    for (uint64_t after_ms = 0; after_ms < 60; after_ms += 6) {
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        for (uint64_t after_ms = 0; after_ms < 60; after_ms += 2) {
+            struct bench bench;
+            bench_init(&bench, 300 + 100 * seed + after_ms, RANKS);
+            bench.world.check_replicas = CHECK_FAIL;
+            set_all(&bench, masks);
+            start_all(&bench, 10, 1);
+            sim_run_for(bench.world.sim, after_ms);
+            world_server_kill(&bench.world);
+            world_server_start(&bench.world);
+            world_await_saves(&bench.world, 70000);
+            check_committed(&bench);
+            bench_fini(&bench);
+        }
+    }
+}
+
+/* Rank 2 says nothing for half of the save's time, as one at another server does: with FAIL the
+ * save fails by name, with WARN it goes on and says so. */
+static void a_comparison_that_cannot_come_is_bounded(void **state)
+{
+    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
+    (void)state;
+    for (uint32_t check = CHECK_WARN; check <= CHECK_FAIL; check++) {
         struct bench bench;
-        bench_init(&bench, 300 + after_ms, RANKS);
-        bench.world.check_replicas = CHECK_FAIL;
+        bench_init(&bench, 24, RANKS);
+        bench.world.check_replicas = check;
         set_all(&bench, masks);
-        start_all(&bench, 10, 1);
-        sim_run_for(bench.world.sim, after_ms);
-        world_server_kill(&bench.world);
-        world_server_start(&bench.world);
+        for (uint32_t r = 0; r < RANKS; r++) {
+            fill(&bench, r, 1);
+        }
+        world_save(&bench.world.ranks[0], 10, 60000);
+        world_save(&bench.world.ranks[1], 10, 60000);
+        sim_run_for(bench.world.sim, 25000);
+        assert_false(bench.world.ranks[0].save_done);
+        sim_run_for(bench.world.sim, 10000);
+        world_save(&bench.world.ranks[2], 10, 60000);
         world_await_saves(&bench.world, 70000);
-        check_committed(&bench);
+        const struct world_rank *rank = &bench.world.ranks[0];
+        const struct diag *said = check == CHECK_WARN ? &rank->save.warning : &rank->save.diag;
+        assert_int_equal(rank->save_status, check == CHECK_WARN ? 0 : CAIRN_E_TIMED_OUT);
+        assert_int_equal(said->code, CAIRN_E_TIMED_OUT);
+        assert_non_null(strstr(said->text, "replicas were not compared"));
+        assert_non_null(strstr(said->text, "other ranks (1, 2)"));
+        if (check == CHECK_WARN) {
+            check_committed(&bench);
+        }
         bench_fini(&bench);
     }
 }
@@ -565,6 +602,7 @@ int main(void)
         cmocka_unit_test(with_warn_the_save_is_committed_and_says_so),
         cmocka_unit_test(a_rank_that_does_not_check_is_named),
         cmocka_unit_test(comparing_survives_a_restart),
+        cmocka_unit_test(a_comparison_that_cannot_come_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
-#include "engine/snapshot.h"
+#include "snapshot/snapshot.h"
 
 enum { RANKS_MAX = 5, TENSORS_MAX = 8, CHUNK = 4096, PAYLOAD = 65536, OBJECT = 200000 };
 
@@ -199,7 +199,7 @@ static void check_copies(struct rank *rank)
     rank->extent = malloc(layout->extent_bytes + 1);
     memset(rank->extent, 0xaa, layout->extent_bytes);
     for (uint32_t i = 0; i < layout->payload_count; i++) {
-        const struct snapshot_source source = {rank->set, layout};
+        const struct snapshot_source source = {rank->set, layout, NULL};
         assert_int_equal(
             snapshot_copy_payload(&source, i, rank->extent + layout->payloads[i].at, NULL), 0);
     }

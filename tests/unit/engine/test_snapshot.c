@@ -4,7 +4,7 @@
  * thread looks; places may come late and in lots; stopping ends it. Worth running under TSan. Also
  * the order of eager tensors.
  */
-#include "engine/snapshot.h"
+#include "snapshot/snapshot.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

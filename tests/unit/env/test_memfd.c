@@ -35,7 +35,7 @@ static void refused(int fd, uint64_t bytes, const char *why)
 {
     struct memfd_map map = {.data = NULL};
     struct diag diag = DIAG_INIT;
-    assert_int_equal(memfd_map(fd, bytes, &map, &diag), CAIRN_E_INVALID);
+    assert_int_equal(memfd_map(fd, bytes, MEMFD_READ, &map, &diag), CAIRN_E_INVALID);
     if (!strstr(diag.text, why)) {
         fail_msg("'%s' does not say '%s'", diag.text, why);
     }
@@ -49,8 +49,9 @@ static void test_a_sealed_one_is_mapped_and_stays(void **state)
     (void)state;
     int fd = make(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW);
     assert_int_equal(pwrite(fd, "hello", 5, 5000), 5);
-    assert_int_equal(memfd_map(fd, BYTES, &map, NULL), 0);
+    assert_int_equal(memfd_map(fd, BYTES, MEMFD_READ, &map, NULL), 0);
     assert_int_equal(map.bytes, BYTES);
+    assert_null(map.room); /* not to be written */
     assert_memory_equal(map.data + 5000, "hello", 5);
     assert_int_equal(pwrite(fd, "later", 5, 5000), 5);
     assert_memory_equal(map.data + 5000, "later", 5); /* shared, not a copy */
@@ -95,7 +96,26 @@ static void test_what_is_no_memory_is_refused(void **state)
     assert_int_equal(unlink(path), 0);
     assert_int_equal(ftruncate(fd, BYTES), 0);
     struct memfd_map map;
-    assert_int_equal(memfd_map(fd, BYTES, &map, NULL), CAIRN_E_INVALID); /* whatever /tmp is */
+    assert_int_equal(memfd_map(fd, BYTES, MEMFD_READ, &map, NULL),
+                     CAIRN_E_INVALID); /* whatever /tmp is */
+    close(fd);
+}
+
+static void test_what_is_written_into_one_is_seen_by_its_owner(void **state)
+{
+    struct memfd_map map = {.data = NULL};
+    char got[5] = "";
+    (void)state;
+    int fd = make(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW);
+    assert_int_equal(memfd_map(fd, BYTES, MEMFD_WRITE, &map, NULL), 0);
+    memcpy(map.room + 5000, "there", 5);
+    assert_int_equal(pread(fd, got, 5, 5000), 5);
+    assert_memory_equal(got, "there", 5);
+    memfd_unmap(&map);
+    assert_null(map.room);
+    close(fd);
+    fd = make(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
+    assert_int_not_equal(memfd_map(fd, BYTES, MEMFD_WRITE, &map, NULL), 0);
     close(fd);
 }
 
@@ -103,6 +123,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_sealed_one_is_mapped_and_stays),
+        cmocka_unit_test(test_what_is_written_into_one_is_seen_by_its_owner),
         cmocka_unit_test(test_what_could_shrink_is_refused),
         cmocka_unit_test(test_another_length_is_refused),
         cmocka_unit_test(test_what_is_no_memory_is_refused),

@@ -444,12 +444,54 @@ static const struct entry_seal seal_entry = {28, 29, 30, {{31, 32}}};
 static const struct entry_dead dead_entry = {33, CAIRN_E_MISSING_RANKS, "rank 3 never came"};
 static const struct entry_health health_entry = {HEALTH_DAMAGED, "object 1 of rank 0"};
 static const struct entry_restore restore_entry = {
-    34, 1, 35, 36, RESTORE_FAILED, {37, 38}, {39, 40}, CAIRN_E_DAMAGED, "all are damaged"};
+    34, 1, 35, 36, RESTORE_FAILED, {37, 38}, {39, 40}, CAIRN_E_DAMAGED, "all are damaged", 0};
+static const struct entry_restore leased_entry = {34,       1,        35, 36, RESTORE_RUNNING,
+                                                  {37, 38}, {39, 40}, 0,  "", 71};
+static const struct entry_gc gc_entry = {72, 73};
 static const struct entry_report report_entry = {41, 0, ""};
-static const struct entry_chain chain_entry = {
-    CHAIN_COMMIT, 42, {{43, 44}}, {45, 46}, 47, {{48, 49}}, 50, 51, 52, 53, 54, {0, 0}};
-static const struct entry_chain based_entry = {
-    CHAIN_COMMIT, 42, {{43, 44}}, {45, 46}, 47, {{48, 49}}, 50, 51, 52, 53, 54, {45, 40}};
+static const struct entry_chain chain_entry = {.kind = CHAIN_COMMIT,
+                                               .seq = 42,
+                                               .previous = {{43, 44}},
+                                               .id = {45, 46},
+                                               .wall_ns = 47,
+                                               .manifest_sha256 = {{48, 49}},
+                                               .manifest_bytes = 50,
+                                               .plain_bytes = 51,
+                                               .stored_bytes = 52,
+                                               .world_size = 53,
+                                               .open_id = 54};
+static const struct entry_chain based_entry = {.kind = CHAIN_COMMIT,
+                                               .seq = 42,
+                                               .previous = {{43, 44}},
+                                               .id = {45, 46},
+                                               .wall_ns = 47,
+                                               .manifest_sha256 = {{48, 49}},
+                                               .manifest_bytes = 50,
+                                               .plain_bytes = 51,
+                                               .stored_bytes = 52,
+                                               .world_size = 53,
+                                               .open_id = 54,
+                                               .base = {45, 40}};
+static const struct ckpt_id marked_ids[] = {{57, 58}, {57, 60}, {61, 1}};
+static const struct entry_chain marked_entry = {.kind = CHAIN_FORGET,
+                                                .seq = 55,
+                                                .previous = {{56}},
+                                                .id = {57, 58},
+                                                .wall_ns = -59,
+                                                .actor = "cron@node7",
+                                                .reason = "keep-last 3",
+                                                .cycle = 62,
+                                                .id_count = 3,
+                                                .ids = marked_ids};
+static const struct entry_chain pinned_entry = {.kind = CHAIN_PIN,
+                                                .seq = 63,
+                                                .previous = {{64}},
+                                                .id = {57, 58},
+                                                .wall_ns = 65,
+                                                .actor = "ada",
+                                                .reason = "",
+                                                .id_count = 1,
+                                                .ids = marked_ids};
 static const struct entry_chain forget_entry = {
     .kind = CHAIN_FORGET, .seq = 55, .previous = {{56}}, .id = {57, 58}, .wall_ns = -59};
 static const char *open_tags[] = {"t1", "t2"};
@@ -458,6 +500,8 @@ static double open_values[] = {-1.5};
 static const char *note_tags[] = {"best", "keep"};
 static struct metric note_metrics[] = {{"loss", 0.25}};
 static const struct entry_note note_entry = {2, 70, 2, 1, note_tags, note_metrics};
+static const struct entry_day day_entry = {71, 72, 73, 0, 0, 0};
+static const struct entry_day day_times_entry = {71, 72, 73, 74, 75, 76};
 static const struct entry_open open_entry = {
     60, 61, {62, 63}, 3, 2, 1, (const uint8_t *)"m\0d", open_tags, open_names, open_values};
 
@@ -483,6 +527,10 @@ ENTRY_FIXTURE(head, head)
 ENTRY_FIXTURE(chain, chain)
 ENTRY_FIXTURE(based, chain)
 ENTRY_FIXTURE(forget, chain)
+ENTRY_FIXTURE(marked, chain)
+ENTRY_FIXTURE(pinned, chain)
+ENTRY_FIXTURE(leased, restore)
+ENTRY_FIXTURE(gc, gc)
 ENTRY_FIXTURE(term, term)
 ENTRY_FIXTURE(open, open)
 ENTRY_FIXTURE(seal, seal)
@@ -491,6 +539,8 @@ ENTRY_FIXTURE(health, health)
 ENTRY_FIXTURE(restore, restore)
 ENTRY_FIXTURE(report, report)
 ENTRY_FIXTURE(note, note)
+ENTRY_FIXTURE(day, day)
+ENTRY_FIXTURE(day_times, day)
 
 static void encode_tree(struct buf *buf)
 {
@@ -557,6 +607,10 @@ const struct fixture fixtures[] = {
     {"entry_chain_commit", false, encode_entry_chain, recode_entry_chain},
     {"entry_chain_base", false, encode_entry_based, recode_entry_based},
     {"entry_chain_forget", false, encode_entry_forget, recode_entry_forget},
+    {"entry_chain_marked", false, encode_entry_marked, recode_entry_marked},
+    {"entry_chain_pin", false, encode_entry_pinned, recode_entry_pinned},
+    {"entry_restore_leased", false, encode_entry_leased, recode_entry_leased},
+    {"entry_gc", false, encode_entry_gc, recode_entry_gc},
     {"entry_term", false, encode_entry_term, recode_entry_term},
     {"entry_open", false, encode_entry_open, recode_entry_open},
     {"entry_seal", false, encode_entry_seal, recode_entry_seal},
@@ -565,6 +619,8 @@ const struct fixture fixtures[] = {
     {"entry_restore", false, encode_entry_restore, recode_entry_restore},
     {"entry_report", false, encode_entry_report, recode_entry_report},
     {"entry_note", false, encode_entry_note, recode_entry_note},
+    {"entry_day", false, encode_entry_day, recode_entry_day},
+    {"entry_day_times", false, encode_entry_day_times, recode_entry_day_times},
 };
 const size_t fixture_count = ARRAY_LEN(fixtures);
 

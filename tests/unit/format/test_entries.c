@@ -180,9 +180,9 @@ static void test_newer_versions_and_kinds_are_unsupported(void **state)
     assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), 0);
     buf.data[1] = 9;
     assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), CAIRN_E_UNSUPPORTED);
-    buf.data[0] = 3;
+    buf.data[0] = 4;
     assert_int_equal(entry_chain_decode(value, &scratch, &again, &diag), CAIRN_E_UNSUPPORTED);
-    assert_non_null(strstr(diag.text, "version 3"));
+    assert_non_null(strstr(diag.text, "version 4"));
     value.bytes = 0;
     assert_int_equal(entry_chain_decode(value, &scratch, &again, NULL), CAIRN_E_FORMAT);
     buf_fini(&buf);
@@ -223,9 +223,68 @@ static void test_only_commits_with_a_base_have_version_2(void **state)
     scratch_fini(&scratch);
 }
 
+static int marks_code(const struct entry_chain *entry, size_t cut)
+{
+    struct entry_chain again;
+    struct scratch scratch;
+    struct buf buf;
+    scratch_init(&scratch, MIB(1));
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_chain_encode(entry, &buf);
+    assert_int_equal(buf_status(&buf), 0);
+    struct record_value value = {buf.bytes - cut, buf.data};
+    int code = entry_chain_decode(value, &scratch, &again, NULL);
+    if (code == 0) {
+        assert_int_equal(again.id_count, entry->id_count);
+        assert_memory_equal(again.ids, entry->ids, entry->id_count * sizeof(*entry->ids));
+        assert_string_equal(again.actor, entry->actor);
+        assert_string_equal(again.reason, entry->reason);
+        assert_true(ckpt_id_equal(again.id, entry->ids[0]));
+    }
+    buf_fini(&buf);
+    scratch_fini(&scratch);
+    return code;
+}
+
+/* A batch is one entry, as large as a value may be, and its checkpoints are in order. */
+static void test_marks_are_read_back_in_order(void **state)
+{
+    static struct ckpt_id ids[CHAIN_IDS_MAX + 1];
+    char actor[ENTRY_ACTOR_BYTES], reason[ENTRY_REASON_BYTES];
+    (void)state;
+    for (uint32_t i = 0; i <= CHAIN_IDS_MAX; i++) {
+        ids[i] = (struct ckpt_id){1 + i / 100, i};
+    }
+    memset(actor, 'a', sizeof actor - 1);
+    memset(reason, 'r', sizeof reason - 1);
+    actor[sizeof actor - 1] = reason[sizeof reason - 1] = '\0';
+    struct entry_chain entry = {.kind = CHAIN_FORGET,
+                                .seq = 1,
+                                .actor = actor,
+                                .reason = reason,
+                                .id_count = CHAIN_IDS_MAX,
+                                .ids = ids};
+    assert_int_equal(marks_code(&entry, 0), 0);
+    assert_int_equal(marks_code(&entry, 1), CAIRN_E_FORMAT);
+    for (uint32_t kind = CHAIN_FORGET; kind <= CHAIN_UNPIN; kind++) {
+        entry.kind = kind;
+        entry.id_count = kind;
+        assert_int_equal(marks_code(&entry, 0), 0);
+    }
+    ids[2] = ids[1];
+    assert_int_equal(marks_code(&entry, 0), CAIRN_E_FORMAT);
+    struct buf buf;
+    buf_init(&buf, MIB(1));
+    entry.id_count = CHAIN_IDS_MAX + 1;
+    entry_chain_encode(&entry, &buf);
+    assert_int_equal(buf_status(&buf), CAIRN_E_TOO_LARGE);
+    buf_fini(&buf);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_marks_are_read_back_in_order),
         cmocka_unit_test(test_keys_are_read_back),
         cmocka_unit_test(test_only_commits_with_a_base_have_version_2),
         cmocka_unit_test(test_unknown_families_are_kept_and_broken_keys_refused),

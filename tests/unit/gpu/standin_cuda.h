@@ -14,6 +14,8 @@ int standin_streams(void);
 int standin_registered(void);
 unsigned standin_context_depth(void); /* of this thread */
 void *standin_alloc(int device, size_t bytes);
+/* An event behind work that is still to come: whoever waits for it finds these bytes set. */
+void *standin_event(void *device, size_t bytes, int value);
 uint8_t *standin_shadow(const void *pointer); /* what is there */
 
 int cuInit(unsigned flags);
@@ -25,6 +27,7 @@ int cuCtxPopCurrent_v2(void **ret);
 int cuStreamCreate(void **ret, unsigned flags);
 int cuStreamDestroy_v2(void *stream);
 int cuStreamSynchronize(void *stream);
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
 int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, void *stream);
 int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, void *stream);
 int cuPointerGetAttribute(void *ret, int attribute, uintptr_t pointer);

@@ -58,6 +58,32 @@ static void bytes_go_both_ways(void **state)
     assert_int_equal(standin_streams(), 0);
 }
 
+/* Goal: a copy sees what the training's stream still had to do. Method: an event whose work is done
+ * when somebody waits for it; the same copy without it has the bytes from before. */
+static void a_copy_waits_for_the_event(void **state)
+{
+    struct gpu *gpu;
+    uint8_t host[100];
+    struct diag diag = DIAG_INIT;
+    (void)state;
+    assert_int_equal(gpu_open(&gpu, NULL), 0);
+    void *device = standin_alloc(0, sizeof host);
+    memset(standin_shadow(device), 'a', sizeof host);
+    void *event = standin_event(device, sizeof host, 'b');
+    struct gpu_copy copy = {.bytes = sizeof host, .host = host, .device = (uintptr_t)device};
+    assert_int_equal(gpu_copy_out(gpu, &copy, NULL), 0);
+    assert_int_equal(host[99], 'a');
+    copy.after = event;
+    assert_int_equal(gpu_copy_out(gpu, &copy, NULL), 0);
+    assert_int_equal(host[99], 'b');
+    standin_fail_at(1); /* behind the push of the context */
+    assert_int_equal(gpu_copy_out(gpu, &copy, &diag), CAIRN_E_IO);
+    assert_non_null(strstr(diag.text, "cuStreamWaitEvent"));
+    standin_fail_at(-1);
+    assert_int_equal(standin_context_depth(), 0);
+    gpu_close(gpu);
+}
+
 static void other_memory_is_refused(void **state)
 {
     struct gpu *gpu;
@@ -128,6 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_machine_without_a_driver_is_normal),
         cmocka_unit_test(bytes_go_both_ways),
+        cmocka_unit_test(a_copy_waits_for_the_event),
         cmocka_unit_test(other_memory_is_refused),
         cmocka_unit_test(every_call_may_fail),
         cmocka_unit_test(pinning_is_not_needed),

@@ -49,7 +49,9 @@ static void test_every_way_gives_the_same(void **state)
     static const size_t lengths[] = {0,   1,     16,    17,    128,    129,    240,
                                      241, 65535, 65536, 65537, 131072, 200001, 1 << 20};
     uint8_t *data = malloc(1 << 20);
+    uint8_t *copy = malloc(1 << 20);
     assert_non_null(data);
+    assert_non_null(copy);
     fill(1 << 20, data);
     struct xxh3_stream *stream = xxh3_stream_new();
     assert_non_null(stream);
@@ -61,6 +63,14 @@ static void test_every_way_gives_the_same(void **state)
         assert_memory_equal(once.bytes, both.bytes, 16);
         assert_int_equal(crc, crc32c(0, lengths[i], data));
 
+        struct xxh128 copied;
+        memset(copy, 0, 1 << 20);
+        hash_both_copy(lengths[i], data, copy, &copied, &crc);
+        assert_memory_equal(once.bytes, copied.bytes, 16);
+        assert_int_equal(crc, crc32c(0, lengths[i], data));
+        assert_memory_equal(copy, data, lengths[i]);
+        assert_true(lengths[i] == 1 << 20 || copy[lengths[i]] == 0);
+
         xxh3_stream_reset(stream);
         size_t split = lengths[i] / 3;
         xxh3_stream_add(stream, split, data);
@@ -71,6 +81,7 @@ static void test_every_way_gives_the_same(void **state)
     }
     xxh3_stream_free(stream);
     xxh3_stream_free(NULL);
+    free(copy);
     free(data);
 }
 

@@ -89,19 +89,19 @@ static struct base_part *make(void)
 }
 
 /* 1 + index of the chunk; 0: none. */
-static uint32_t find(const struct base_part *base, const struct base_place *place, uint32_t cell,
+static uint32_t find(const struct base_part *base, const struct part_place *place, uint32_t cell,
                      uint32_t bytes)
 {
-    return base_part_cell(base, base_part_run(base, place), cell, bytes);
+    return part_find_cell(&base->part, part_find_run(&base->part, place), cell, bytes);
 }
 
 static void chunks_are_found_at_their_place(void **state)
 {
     struct base_part *base = make();
-    const struct base_place a0 = {"a", "", CAIRN_F32, &boxes[0].box};
-    const struct base_place a1 = {"a", "", CAIRN_F32, &boxes[1].box};
-    const struct base_place b = {"b", "rank=0", CAIRN_U8, &boxes[2].box};
-    const struct base_place config = {.name = "config", .coordinate = ""};
+    const struct part_place a0 = {"a", "", CAIRN_F32, &boxes[0].box};
+    const struct part_place a1 = {"a", "", CAIRN_F32, &boxes[1].box};
+    const struct part_place b = {"b", "rank=0", CAIRN_U8, &boxes[2].box};
+    const struct part_place config = {.name = "config", .coordinate = ""};
     (void)state;
     assert_int_equal(find(base, &a0, 0, 4096), 1);
     assert_int_equal(find(base, &a0, 1, 4096), 2);
@@ -119,17 +119,17 @@ static void other_places_find_nothing(void **state)
     struct base_part *base = make();
     const struct box longer = {.ndim = 1, .offset = {0}, .length = {2049}};
     const struct box moved = {.ndim = 1, .offset = {1}, .length = {2048}};
-    const struct base_place places[] = {
+    const struct part_place places[] = {
         {"c", "", CAIRN_F32, &boxes[0].box}, {"a", "rank=0", CAIRN_F32, &boxes[0].box},
         {"a", "", CAIRN_I32, &boxes[0].box}, {"a", "", CAIRN_F32, &longer},
         {"a", "", CAIRN_F32, &moved},        {"b", "rank=1", CAIRN_U8, &boxes[2].box},
         {.name = "a", .coordinate = ""},     {"config", "", CAIRN_U8, &boxes[2].box},
         {.name = "", .coordinate = ""}};
-    const struct base_place a0 = {"a", "", CAIRN_F32, &boxes[0].box};
-    const struct base_place a1 = {"a", "", CAIRN_F32, &boxes[1].box};
+    const struct part_place a0 = {"a", "", CAIRN_F32, &boxes[0].box};
+    const struct part_place a1 = {"a", "", CAIRN_F32, &boxes[1].box};
     (void)state;
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        assert_int_equal(base_part_run(base, &places[i]).count, 0);
+        assert_int_equal(part_find_run(&base->part, &places[i]).count, 0);
     }
     assert_int_equal(find(base, &a0, 2, 4096), 0);
     assert_int_equal(find(base, &a0, 0, 4095), 0);

@@ -5,6 +5,7 @@
 #include "run_rig.h"
 
 #include "base/check.h"
+#include "pipeline/chunk.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -176,7 +177,60 @@ struct part_maker {
     struct part_blob blobs[RIG_PIECES_MAX];
     struct part_chunk chunks[4096];
     uint64_t offset;
+    uint8_t *data; /* of the object; NULL: contents do not matter */
+    struct envelope envelopes[4096];
 };
+
+struct object_id rig_object(struct ckpt_id id, uint32_t rank)
+{
+    return (struct object_id){id.term, id.step, 1000 + rank, rank, 0};
+}
+
+enum { RIG_OBJECT_BYTES = 4 << 20 };
+
+/* The same in every checkpoint, so that one may refer to another's. */
+static void fill_chunk(struct part_maker *maker, struct part_chunk *chunk)
+{
+    struct envelope *envelope = &maker->envelopes[maker->part.chunk_count];
+    uint8_t *at = maker->data + chunk->offset;
+
+    CHECK(chunk->offset + chunk->stored_bytes < RIG_OBJECT_BYTES - 65536);
+    for (uint32_t i = 0; i < chunk->stored_bytes; i++) {
+        at[i] = (uint8_t)(i * 31 + maker->part.chunk_count * 7 + maker->part.rank + 1);
+    }
+    chunk_seal_raw(chunk->plain_bytes, at, 1, envelope);
+    envelope->offset = chunk->offset;
+    chunk->stored_crc = envelope->stored_crc;
+    chunk->digest = envelope->digest;
+}
+
+static void write_object(struct rig *rig, struct part_maker *maker)
+{
+    struct object_footer footer = {.id = maker->object.id,
+                                   .data_bytes = maker->offset,
+                                   .envelope_count = maker->part.chunk_count,
+                                   .envelopes = maker->envelopes};
+    struct buf buf;
+    buf_init(&buf, RIG_OBJECT_BYTES);
+    object_footer_encode(&footer, &buf);
+    assert_int_equal(buf_status(&buf), 0);
+    memcpy(maker->data + maker->offset, buf.data, buf.bytes);
+    uint64_t bytes = maker->offset + buf.bytes;
+    struct store_req create = {
+        .op = STORE_CREATE, .run = rig->name, .object = footer.id, .bytes = bytes};
+    struct store_req write = {.op = STORE_WRITE,
+                              .run = rig->name,
+                              .object = footer.id,
+                              .bytes = bytes,
+                              .data = maker->data};
+    struct store_req seal = {.op = STORE_SEAL, .run = rig->name, .object = footer.id};
+    struct store_req *reqs[] = {&create, &write, &seal};
+    buf_fini(&buf);
+    for (size_t i = 0; i < ARRAY_LEN(reqs); i++) {
+        rig_store(rig, reqs[i]);
+        assert_int_equal(reqs[i]->status, 0);
+    }
+}
 
 static void add_chunk(struct part_maker *maker, uint32_t cell, uint64_t bytes)
 {
@@ -192,6 +246,9 @@ static void add_chunk(struct part_maker *maker, uint32_t cell, uint64_t bytes)
                                  .encoding = ENCODING_RAW,
                                  .digest_alg = DIGEST_XXH3_128};
     chunk->digest.bytes[0] = (uint8_t)part->chunk_count;
+    if (maker->data) {
+        fill_chunk(maker, chunk);
+    }
     maker->offset += round_up_u64(bytes, LIMIT_ALIGN_BYTES);
     maker->object.bytes_used += bytes;
     part->object_count = 1;
@@ -295,7 +352,7 @@ static void make_part(struct part_maker *maker, const struct rig_seal *seal,
     part->boxes = maker->boxes;
     part->blobs = maker->blobs;
     part->chunks = maker->chunks;
-    maker->object.id = (struct object_id){seal->id.term, seal->id.step, writer, seal->rank, 0};
+    maker->object.id = rig_object(seal->id, seal->rank);
     for (size_t i = 0; i < list->count; i++) {
         if (list->pieces[i].is_blob) {
             add_blob(maker, &list->pieces[i]);
@@ -314,11 +371,21 @@ static uint64_t encode_part(struct rig *rig, struct run *run, const struct rig_s
 
     assert_non_null(maker);
     maker->part.run_uuid = run_uuid(rig, run);
+    maker->data = rig->with_objects ? aligned_alloc(LIMIT_ALIGN_BYTES, RIG_OBJECT_BYTES) : NULL;
+    if (maker->data) {
+        memset(maker->data, 0, RIG_OBJECT_BYTES);
+    }
     make_part(maker, seal, list);
+    if (rig->refer.term != 0) {
+        maker->object.id = rig_object(rig->refer, seal->rank);
+    } else if (maker->data) {
+        write_object(rig, maker);
+    }
     writer = maker->part.writer;
     buf_init(buf, LIMIT_PART_BYTES);
     part_encode(&maker->part, buf);
     assert_int_equal(buf_status(buf), 0);
+    free(maker->data);
     free(maker);
     return writer;
 }

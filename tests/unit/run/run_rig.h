@@ -30,6 +30,8 @@ struct rig {
     struct token token;
     bool ready;
     int ready_status;
+    bool with_objects;    /* parts are of objects that are in the store, with real contents */
+    struct ckpt_id refer; /* parts refer to this checkpoint's objects instead; term 0: their own */
 };
 
 /* A box of a tensor (or a blob, with bytes) that a rank brings, writing the cells with cell % of ==
@@ -98,6 +100,8 @@ struct piece rig_slab(const char *name, struct shape shape, int64_t offset, int6
 struct piece rig_blob(const char *name, uint64_t bytes);
 /* Two ranks: "a.weight" sharded by rows, "b.bias" replicated and split, blob "state" by rank 0. */
 void rig_two_ranks(struct rank_list lists[2]);
+/* The object of a rank in one of its checkpoints. */
+struct object_id rig_object(struct ckpt_id id, uint32_t rank);
 /* Changes one byte of a published thing in the medium. */
 void rig_flip(struct rig *rig, const struct store_name *name, size_t at);
 

@@ -59,6 +59,7 @@ void rig_init(struct rig *rig, uint64_t seed)
                                            .login_ms = 3000,
                                            .grant_idle_ms = 5000,
                                            .part_bytes_total = MIB(8),
+                                           .encode_lanes = 2,
                                            .agent = "cairnd test"};
 }
 

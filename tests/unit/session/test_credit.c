@@ -3,7 +3,7 @@
  * Goal: buffers go round fairly, reads before grants, nobody above his share while others wait, and
  * every buffer comes back once. Method: credit alone, with users that only count.
  */
-#include "session/credit.h"
+#include "ingest/credit.h"
 
 #include "base/limits.h"
 

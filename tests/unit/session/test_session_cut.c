@@ -78,7 +78,7 @@ static void resume(struct peer *peer)
     peer->id = reply->msg.u.opened.id;
     peer->open_id = 77;
     peer->run_uuid = reply->msg.u.opened.run_uuid;
-    have.u.have = (struct msg_have){peer->id, 0, peer->writer};
+    have.u.have = (struct msg_have){peer->id, 0, peer->writer, false, 0};
     reply = peer_ask(peer, have);
     assert_int_equal(reply->type, MSG_HELD);
     if (!sealed && reply->count == 0) {

@@ -5,7 +5,7 @@
  * where it must not or store one save's bytes under another's name. Method: scripted clients with
  * memfds of their own against the server on the simulator, whose Unix sockets pass descriptors.
  */
-#include "session_rig.h"
+#include "hand_rig.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -19,160 +19,6 @@
 
 #include "wire/negotiate.h"
 
-enum { ARENA_BYTES = 32 * RIG_CHUNK, SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
-
-static struct rig rig;
-static struct peer peer, other;
-static uint8_t *memory; /* of the arena, mapped by the client */
-static int arena_fd;
-
-static int make_fd(uint64_t bytes, int seals)
-{
-    int fd = memfd_create("test-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
-    assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
-    return fd;
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    rig_init(&rig, 21);
-    rig.local = true;
-    rig_start(&rig);
-    peer_init(&rig, &peer, 0, 1);
-    peer_init(&rig, &other, 0, 1);
-    peer.features = other.features = WIRE_FEATURE_HAND_OVER;
-    arena_fd = make_fd(ARENA_BYTES, SEALS);
-    memory = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, arena_fd, 0);
-    assert_true(memory != MAP_FAILED);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    peer_fini(&peer);
-    peer_fini(&other);
-    rig_fini(&rig);
-    assert_int_equal(munmap(memory, ARENA_BYTES), 0);
-    assert_int_equal(close(arena_fd), 0);
-    return 0;
-}
-
-/* --- what a client says ------------------------------------------------------------------------
- */
-
-static const struct peer_reply *offer(int fd, uint64_t id, uint64_t bytes)
-{
-    struct msg msg = {.type = MSG_ARENA, .u.arena = {.arena_id = id, .bytes = bytes}};
-    uint32_t stream = peer.next_stream++;
-    if (fd >= 0) {
-        conn_send_fd(peer.conn, stream, &msg, fd);
-    } else {
-        conn_send_always(peer.conn, stream, &msg);
-    }
-    return peer_await(&peer, stream);
-}
-
-static void begin(uint64_t step, uint64_t open_id)
-{
-    assert_true(peer_login(&peer));
-    assert_true(peer_open(&peer, step, open_id));
-    const struct peer_reply *reply = offer(fcntl(arena_fd, F_DUPFD_CLOEXEC, 0), 7, ARENA_BYTES);
-    assert_int_equal(reply->type, MSG_ARENA);
-    assert_int_equal(reply->msg.u.arena.arena_id, 7);
-}
-
-static void fill(uint8_t salt)
-{
-    for (size_t i = 0; i < ARENA_BYTES; i++) {
-        memory[i] = (uint8_t)(i * 31 + i / 4096 + salt);
-    }
-}
-
-static struct object_id object_id(uint32_t sequence)
-{
-    return (struct object_id){.term = peer.id.term,
-                              .step = peer.id.step,
-                              .writer = peer.writer,
-                              .rank = peer.rank,
-                              .sequence = sequence};
-}
-
-static struct envelope blank(uint32_t bytes)
-{
-    return (struct envelope){.stored_bytes = bytes,
-                             .plain_bytes = bytes,
-                             .encoding = ENCODING_RAW,
-                             .digest_alg = DIGEST_XXH3_128,
-                             .element_bytes = 1};
-}
-
-/* The chunk at `at` of the arena as the next one of the object. */
-static struct msg description(uint32_t sequence, uint64_t at, struct envelope *envelope)
-{
-    struct msg msg = {.type = MSG_DESCRIBE,
-                      .u.describe = {.data = {.object = object_id(sequence),
-                                              .offset = peer.next_offset,
-                                              .envelope_count = 1,
-                                              .envelopes = envelope},
-                                     .arena_id = 7,
-                                     .arena_offset = at,
-                                     .bytes = RIG_CHUNK}};
-    return msg;
-}
-
-static void describe(uint32_t sequence, uint64_t at)
-{
-    struct envelope envelope = blank(RIG_CHUNK);
-    peer_send(&peer, description(sequence, at, &envelope));
-    peer.envelopes[peer.chunk_count] = envelope;
-    peer.envelopes[peer.chunk_count].offset = peer.next_offset;
-    peer.in_object[peer.chunk_count++] = peer.object_count;
-    peer.next_offset += RIG_CHUNK;
-}
-
-static uint32_t describe_object(uint32_t sequence, uint32_t chunks)
-{
-    for (uint32_t i = 0; i < chunks; i++) {
-        describe(sequence, (uint64_t)peer.chunk_count * RIG_CHUNK);
-    }
-    peer.objects[peer.object_count++] = (struct peer_object){sequence, chunks};
-    return peer_end_object(&peer, sequence, chunks);
-}
-
-static uint32_t complete(void)
-{
-    size_t bytes;
-    uint8_t *part = peer_part(&peer, &bytes);
-    struct msg msg = {.type = MSG_COMPLETE,
-                      .u.complete = {.id = peer.id, .open_id = peer.open_id, .part_bytes = bytes}};
-    peer_send_part(&peer, bytes, part);
-    free(part);
-    return peer_send(&peer, msg);
-}
-
-static const struct peer_reply *reply_at(uint32_t stream, unsigned idx)
-{
-    for (size_t i = 0; i < peer.reply_count; i++) {
-        if (peer.replies[i].stream == stream && idx-- == 0) {
-            return &peer.replies[i];
-        }
-    }
-    return NULL;
-}
-
-static const struct peer_reply *handed_then(uint32_t stream)
-{
-    const struct peer_reply *first = peer_await(&peer, stream);
-    assert_non_null(first);
-    assert_int_equal(first->type, MSG_HANDED);
-    sim_run_for(rig.sim, 3000);
-    return reply_at(stream, 1);
-}
-
 static void assert_refused(int code, const char *text)
 {
     assert_true(peer_await_end(&peer));
@@ -182,43 +28,23 @@ static void assert_refused(int code, const char *text)
     }
 }
 
-/* What a reader gets of the object's first `bytes` bytes, after their digests were checked. */
-static void assert_stored(uint32_t sequence, const uint8_t *expected, uint32_t bytes)
-{
-    struct msg msg = {.type = MSG_READ, .u.read = {.object = object_id(sequence), .bytes = bytes}};
-    assert_true(peer_viewer(&other));
-    const struct peer_reply *reply = peer_ask(&other, msg);
-    assert_int_equal(reply->type, MSG_READ_REPLY);
-    assert_int_equal(reply->payload_bytes, bytes);
-    assert_memory_equal(reply->payload, expected, bytes);
-}
-
-static enum ckpt_state state_of(struct ckpt_id id)
-{
-    assert_true(peer_viewer(&other));
-    const struct peer_reply *reply =
-        peer_ask(&other, (struct msg){.type = MSG_STATUS, .u.status = {.id = id}});
-    return reply->type == MSG_STATUS_REPLY ? (enum ckpt_state)reply->msg.u.status_reply.info.state
-                                           : CKPT_NONE;
-}
-
 /* --- saves --------------------------------------------------------------------------------------
  */
 
 static void test_a_save_by_hand_holds_the_bytes(void **state)
 {
     (void)state;
-    fill(1);
-    begin(10, 77);
-    uint32_t first = describe_object(0, 5), second = describe_object(1, 3);
-    const struct peer_reply *reply = handed_then(complete());
+    hand_fill_arena(1);
+    hand_begin(10, 77);
+    uint32_t first = hand_describe_object(0, 5), second = hand_describe_object(1, 3);
+    const struct peer_reply *reply = hand_then(hand_complete());
     assert_non_null(reply);
     assert_int_equal(reply->type, MSG_SEALED);
-    assert_int_equal(reply_at(first, 0)->type, MSG_OBJECT_DURABLE);
-    assert_int_equal(reply_at(second, 0)->type, MSG_OBJECT_DURABLE);
+    assert_int_equal(hand_reply_at(first, 0)->type, MSG_OBJECT_DURABLE);
+    assert_int_equal(hand_reply_at(second, 0)->type, MSG_OBJECT_DURABLE);
     assert_int_equal(peer_outcome(&peer)->msg.u.outcome.state, SAVE_COMMITTED);
-    assert_stored(0, memory, 5 * RIG_CHUNK);
-    assert_stored(1, memory + 5 * RIG_CHUNK, 3 * RIG_CHUNK);
+    hand_assert_stored(0, memory, 5 * RIG_CHUNK);
+    hand_assert_stored(1, memory + 5 * RIG_CHUNK, 3 * RIG_CHUNK);
     /* The part has digests: the plan's records carry them. */
     struct plan_want want = {.is_blob = true, .name = "state", .coordinate = "rank=0"};
     struct msg plan = {.type = MSG_PLAN,
@@ -235,48 +61,48 @@ static void test_a_save_by_hand_holds_the_bytes(void **state)
 static void test_what_was_handed_over_is_finished_alone(void **state)
 {
     (void)state;
-    fill(2);
-    begin(10, 77);
-    describe_object(0, 6);
-    assert_int_equal(peer_await(&peer, complete())->type, MSG_HANDED);
+    hand_fill_arena(2);
+    hand_begin(10, 77);
+    hand_describe_object(0, 6);
+    assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
     peer_drop(&peer);
     sim_run_for(rig.sim, 5000);
-    assert_int_equal(state_of(peer.id), CKPT_COMMITTED);
-    assert_stored(0, memory, 6 * RIG_CHUNK);
+    assert_int_equal(hand_state_of(peer.id), CKPT_COMMITTED);
+    hand_assert_stored(0, memory, 6 * RIG_CHUNK);
 }
 
 /* The same process comes back meanwhile: it waits for what it handed over, and seals once more. */
 static void test_the_client_comes_back_meanwhile(void **state)
 {
     (void)state;
-    fill(3);
-    begin(10, 77);
-    describe_object(0, 6);
-    assert_int_equal(peer_await(&peer, complete())->type, MSG_HANDED);
+    hand_fill_arena(3);
+    hand_begin(10, 77);
+    hand_describe_object(0, 6);
+    assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
     assert_true(peer_login(&peer));
     const struct peer_reply *opened = peer_ask(&peer, peer_open_msg(&peer, 10, 77));
     assert_int_equal(opened->type, MSG_OPENED);
     if (opened->msg.u.opened.state == SAVE_OPEN) {
-        struct msg have = {.type = MSG_HAVE, .u.have = {peer.id, 0, peer.writer}};
+        struct msg have = {.type = MSG_HAVE, .u.have = {peer.id, 0, peer.writer, false, 0}};
         const struct peer_reply *held = peer_ask(&peer, have);
         bool is_over = held->type == MSG_ERROR && held->msg.u.error.code == CAIRN_E_ABORTED;
         assert_true(is_over || held->count == 1);
     }
     assert_int_equal(peer_outcome(&peer)->msg.u.outcome.state, SAVE_COMMITTED);
-    assert_stored(0, memory, 6 * RIG_CHUNK);
+    hand_assert_stored(0, memory, 6 * RIG_CHUNK);
 }
 
 static void test_what_was_not_complete_is_dropped(void **state)
 {
     (void)state;
-    fill(4);
-    begin(10, 77);
-    describe_object(0, 6);
+    hand_fill_arena(4);
+    hand_begin(10, 77);
+    hand_describe_object(0, 6);
     peer_drop(&peer);
     sim_run_for(rig.sim, 5000);
-    assert_int_equal(state_of(peer.id), CKPT_OPEN);
+    assert_int_equal(hand_state_of(peer.id), CKPT_OPEN);
     sim_run_for(rig.sim, 70000);
-    assert_int_not_equal(state_of(peer.id), CKPT_COMMITTED);
+    assert_int_not_equal(hand_state_of(peer.id), CKPT_COMMITTED);
 }
 
 /* A reader of `latest` that comes at once waits for what needs no client any more, and for nothing
@@ -284,10 +110,10 @@ static void test_what_was_not_complete_is_dropped(void **state)
 static void test_latest_waits_for_what_was_handed_over(void **state)
 {
     (void)state;
-    fill(5);
-    begin(10, 77);
-    describe_object(0, 6);
-    assert_int_equal(peer_await(&peer, complete())->type, MSG_HANDED);
+    hand_fill_arena(5);
+    hand_begin(10, 77);
+    hand_describe_object(0, 6);
+    assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
     peer_drop(&peer);
     other.writer = 555;
     memset(&rig.token, 0x77, sizeof rig.token); /* another attempt */
@@ -306,40 +132,40 @@ static void test_latest_waits_for_what_was_handed_over(void **state)
 static void test_memory_reused_after_an_abort(void **state)
 {
     (void)state;
-    fill(6);
-    begin(10, 77);
-    describe_object(0, 6);
+    hand_fill_arena(6);
+    hand_begin(10, 77);
+    hand_describe_object(0, 6);
     struct msg abort = {.type = MSG_ABORT,
                         .u.abort = {peer.id, peer.open_id, CAIRN_E_CANCELLED, "changed my mind"}};
     assert_int_equal(peer_ask(&peer, abort)->msg.u.outcome.state, SAVE_ABORTED);
-    fill(7);
+    hand_fill_arena(7);
     struct ckpt_id first = peer.id;
     peer.object_count = peer.chunk_count = 0;
     assert_true(peer_open(&peer, 10, 78));
     assert_int_equal(peer.id.step, first.step);
-    describe_object(1, 4);
-    assert_int_equal(handed_then(complete())->type, MSG_SEALED);
+    hand_describe_object(1, 4);
+    assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
     assert_int_equal(peer_outcome(&peer)->msg.u.outcome.state, SAVE_COMMITTED);
-    assert_stored(1, memory, 4 * RIG_CHUNK);
+    hand_assert_stored(1, memory, 4 * RIG_CHUNK);
 }
 
 /* COMPLETE on its way, and the abort wins: the same. */
 static void test_an_abort_ends_what_was_handed_over(void **state)
 {
     (void)state;
-    fill(8);
-    begin(10, 77);
-    describe_object(0, 6);
-    uint32_t stream = complete();
+    hand_fill_arena(8);
+    hand_begin(10, 77);
+    hand_describe_object(0, 6);
+    uint32_t stream = hand_complete();
     struct msg abort = {.type = MSG_ABORT,
                         .u.abort = {peer.id, peer.open_id, CAIRN_E_CANCELLED, "changed my mind"}};
     const struct peer_reply *outcome = peer_ask(&peer, abort);
     sim_run_for(rig.sim, 5000);
-    const struct peer_reply *end = reply_at(stream, 1);
+    const struct peer_reply *end = hand_reply_at(stream, 1);
     assert_non_null(end);
     if (outcome->msg.u.outcome.state == SAVE_ABORTED) {
         assert_int_equal(end->type, MSG_ERROR);
-        assert_int_not_equal(state_of(peer.id), CKPT_COMMITTED);
+        assert_int_not_equal(hand_state_of(peer.id), CKPT_COMMITTED);
     } else {
         assert_int_equal(end->type, MSG_SEALED);
     }
@@ -348,11 +174,11 @@ static void test_an_abort_ends_what_was_handed_over(void **state)
 /* A client that breaks its promise spoils its own checkpoint, and readers find out. */
 static void test_a_changed_padding_voids_the_object(void **state)
 {
-    struct envelope envelope = blank(100);
+    struct envelope envelope = hand_blank(100);
     (void)state;
-    begin(10, 77);
-    fill(9); /* not zero behind the 100 bytes */
-    struct msg msg = description(0, 0, &envelope);
+    hand_begin(10, 77);
+    hand_fill_arena(9); /* not zero behind the 100 bytes */
+    struct msg msg = hand_description(0, 0, &envelope);
     msg.u.describe.bytes = 100;
     uint32_t stream = peer_send(&peer, msg);
     const struct peer_reply *reply = peer_await(&peer, stream);
@@ -365,7 +191,7 @@ static void test_a_changed_padding_voids_the_object(void **state)
 
 static void refused_arena(int fd, uint64_t bytes, const char *why)
 {
-    const struct peer_reply *reply = offer(fd, 8, bytes);
+    const struct peer_reply *reply = hand_offer(fd, 8, bytes);
     assert_non_null(reply); /* the connection lives */
     assert_int_equal(reply->type, MSG_ERROR);
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
@@ -378,33 +204,33 @@ static void test_bad_arenas_are_refused_by_name(void **state)
 {
     int ends[2];
     (void)state;
-    begin(10, 77);
+    hand_begin(10, 77);
     refused_arena(-1, ARENA_BYTES, "no descriptor");
-    refused_arena(make_fd(ARENA_BYTES, 0), ARENA_BYTES, "not sealed");
-    refused_arena(make_fd(ARENA_BYTES, F_SEAL_GROW), ARENA_BYTES, "not sealed");
-    refused_arena(make_fd(ARENA_BYTES, SEALS), ARENA_BYTES * 2, "were announced");
-    refused_arena(make_fd(ARENA_BYTES, SEALS), 0, "were announced");
+    refused_arena(hand_make_fd(ARENA_BYTES, 0), ARENA_BYTES, "not sealed");
+    refused_arena(hand_make_fd(ARENA_BYTES, F_SEAL_GROW), ARENA_BYTES, "not sealed");
+    refused_arena(hand_make_fd(ARENA_BYTES, SEALS), ARENA_BYTES * 2, "were announced");
+    refused_arena(hand_make_fd(ARENA_BYTES, SEALS), 0, "were announced");
     assert_int_equal(pipe(ends), 0);
     refused_arena(ends[0], ARENA_BYTES, "memfd");
     close(ends[1]);
-    fill(1);
-    describe_object(0, 2); /* the one before still counts */
-    assert_int_equal(handed_then(complete())->type, MSG_SEALED);
+    hand_fill_arena(1);
+    hand_describe_object(0, 2); /* the one before still counts */
+    assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
 }
 
 static void test_too_many_arenas_in_use(void **state)
 {
-    struct envelope envelope = blank(RIG_CHUNK);
+    struct envelope envelope = hand_blank(RIG_CHUNK);
     uint32_t streams[8];
     (void)state;
-    fill(1);
-    begin(10, 77);
+    hand_fill_arena(1);
+    hand_begin(10, 77);
     for (unsigned i = 0; i < 8; i++) {
         struct msg arena = {.type = MSG_ARENA,
                             .u.arena = {.arena_id = 20 + i, .bytes = ARENA_BYTES}};
         streams[i] = peer.next_stream++;
-        conn_send_fd(peer.conn, streams[i], &arena, make_fd(ARENA_BYTES, SEALS));
-        struct msg msg = description(i, 0, &envelope);
+        conn_send_fd(peer.conn, streams[i], &arena, hand_make_fd(ARENA_BYTES, SEALS));
+        struct msg msg = hand_description(i, 0, &envelope);
         msg.u.describe.arena_id = 20 + i;
         if (i < 3) {
             peer_send(&peer, msg); /* an object that does not end: its arena stays in use */
@@ -419,7 +245,8 @@ static void test_too_many_arenas_in_use(void **state)
     }
     assert_true(busy > 0);
     sim_run_for(rig.sim, 1000);
-    assert_int_equal(offer(make_fd(ARENA_BYTES, SEALS), 40, ARENA_BYTES)->type, MSG_ARENA);
+    assert_int_equal(hand_offer(hand_make_fd(ARENA_BYTES, SEALS), 40, ARENA_BYTES)->type,
+                     MSG_ARENA);
 }
 
 /* --- descriptions that are not followed ---------------------------------------------------------
@@ -429,9 +256,9 @@ static uint32_t fresh; /* sequences of a writer are never used twice */
 
 static void bad_description(uint64_t arena, uint64_t at, uint32_t bytes, const char *why)
 {
-    struct envelope envelope = blank(bytes);
-    begin(10, 77);
-    struct msg msg = description(fresh++, at, &envelope);
+    struct envelope envelope = hand_blank(bytes);
+    hand_begin(10, 77);
+    struct msg msg = hand_description(fresh++, at, &envelope);
     msg.u.describe.arena_id = arena;
     msg.u.describe.bytes = bytes;
     peer_send(&peer, msg);
@@ -452,58 +279,58 @@ static void test_descriptions_outside_the_arena(void **state)
 
 static void test_descriptions_that_contradict_themselves(void **state)
 {
-    struct envelope two[2] = {blank(3000), blank(3000)};
+    struct envelope two[2] = {hand_blank(3000), hand_blank(3000)};
     (void)state;
-    begin(10, 77);
+    hand_begin(10, 77);
     two[1].offset = 2000; /* overlaps */
-    struct msg msg = description(fresh++, 0, two);
+    struct msg msg = hand_description(fresh++, 0, two);
     msg.u.describe.data.envelope_count = 2;
     msg.u.describe.bytes = 5000;
     peer_send(&peer, msg);
     assert_refused(CAIRN_E_PROTOCOL, "overlaps");
-    begin(10, 77);
-    two[0] = blank(3000); /* does not fill what is described */
-    peer_send(&peer, description(fresh++, 0, two));
+    hand_begin(10, 77);
+    two[0] = hand_blank(3000); /* does not fill what is described */
+    peer_send(&peer, hand_description(fresh++, 0, two));
     assert_refused(CAIRN_E_PROTOCOL, "fill");
-    begin(10, 77);
-    two[0] = blank(RIG_CHUNK);
+    hand_begin(10, 77);
+    two[0] = hand_blank(RIG_CHUNK);
     two[0].encoding = ENCODING_ZSTD;
-    peer_send(&peer, description(fresh++, 0, two));
+    peer_send(&peer, hand_description(fresh++, 0, two));
     assert_refused(CAIRN_E_UNSUPPORTED, "encoding");
 }
 
 static void test_bytes_and_descriptions_do_not_mix(void **state)
 {
     (void)state;
-    fill(1);
-    begin(10, 77);
+    hand_fill_arena(1);
+    hand_begin(10, 77);
     peer_send(&peer, (struct msg){.type = MSG_WANT, .u.want = {.buffers = 1}});
     assert_true(peer_await_credits(&peer, 1));
-    describe(0, 0);
+    hand_describe(0, 0);
     peer_chunk(&peer, 0, false);
     assert_refused(CAIRN_E_PROTOCOL, "was described");
-    begin(10, 77);
+    hand_begin(10, 77);
     peer.next_offset = 0;
     peer_send(&peer, (struct msg){.type = MSG_WANT, .u.want = {.buffers = 1}});
     assert_true(peer_await_credits(&peer, 1));
     peer_chunk(&peer, 1, false);
-    describe(1, 0);
+    hand_describe(1, 0);
     assert_refused(CAIRN_E_PROTOCOL, "then a description");
 }
 
 static void test_nothing_of_it_without_the_feature(void **state)
 {
-    struct envelope envelope = blank(RIG_CHUNK);
+    struct envelope envelope = hand_blank(RIG_CHUNK);
     (void)state;
     peer.features = 0;
     assert_true(peer_login(&peer));
     assert_true(peer_open(&peer, 10, 77));
     struct msg arena = {.type = MSG_ARENA, .u.arena = {.arena_id = 7, .bytes = ARENA_BYTES}};
-    conn_send_fd(peer.conn, peer.next_stream++, &arena, make_fd(ARENA_BYTES, SEALS));
+    conn_send_fd(peer.conn, peer.next_stream++, &arena, hand_make_fd(ARENA_BYTES, SEALS));
     assert_refused(CAIRN_E_PROTOCOL, "not agreed on");
     assert_true(peer_login(&peer));
     assert_true(peer_open(&peer, 10, 77));
-    peer_send(&peer, description(0, 0, &envelope));
+    peer_send(&peer, hand_description(0, 0, &envelope));
     assert_refused(CAIRN_E_PROTOCOL, "not agreed on");
     assert_true(peer_login(&peer));
     assert_true(peer_open(&peer, 10, 77));
@@ -517,7 +344,7 @@ static void test_nothing_of_it_without_the_feature(void **state)
 static void test_complete_before_the_part(void **state)
 {
     (void)state;
-    begin(10, 77);
+    hand_begin(10, 77);
     peer_send(&peer, (struct msg){.type = MSG_COMPLETE, .u.complete = {peer.id, 77, 100}});
     assert_refused(CAIRN_E_PROTOCOL, "before the whole part");
 }
@@ -525,29 +352,29 @@ static void test_complete_before_the_part(void **state)
 static void test_complete_without_an_object(void **state)
 {
     (void)state;
-    fill(1);
-    begin(10, 77);
-    describe_object(0, 3);
+    hand_fill_arena(1);
+    hand_begin(10, 77);
+    hand_describe_object(0, 3);
     uint32_t chunks = peer.chunk_count;
-    describe_object(1, 2);
+    hand_describe_object(1, 2);
     peer.objects[1].sequence = 9; /* the part says another than was sent */
-    const struct peer_reply *reply = handed_then(complete());
+    const struct peer_reply *reply = hand_then(hand_complete());
     assert_int_equal(reply->type, MSG_ERROR);
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
     assert_non_null(strstr(reply->text, "object 9"));
     peer.objects[1].sequence = 1; /* again, and right: it may be repeated */
-    assert_int_equal(handed_then(complete())->type, MSG_SEALED);
+    assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
     assert_true(chunks < peer.chunk_count);
 }
 
 static void test_complete_with_another_chunk(void **state)
 {
     (void)state;
-    fill(1);
-    begin(10, 77);
-    describe_object(0, 3);
+    hand_fill_arena(1);
+    hand_begin(10, 77);
+    hand_describe_object(0, 3);
     peer.envelopes[1].stored_crc = 12345; /* not blank: compared, and wrong */
-    const struct peer_reply *reply = handed_then(complete());
+    const struct peer_reply *reply = hand_then(hand_complete());
     assert_int_equal(reply->type, MSG_ERROR);
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
     assert_non_null(strstr(reply->text, "holds another chunk"));
@@ -556,17 +383,17 @@ static void test_complete_with_another_chunk(void **state)
 static void test_a_stopping_server_finishes_what_it_has(void **state)
 {
     (void)state;
-    fill(3);
-    begin(10, 77);
-    describe_object(0, 6);
-    assert_int_equal(peer_await(&peer, complete())->type, MSG_HANDED);
+    hand_fill_arena(3);
+    hand_begin(10, 77);
+    hand_describe_object(0, 6);
+    assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
     peer_drop(&peer);
     rig_stop(&rig, 20000);
     rig_start(&rig);
-    assert_int_equal(state_of(peer.id), CKPT_COMMITTED);
+    assert_int_equal(hand_state_of(peer.id), CKPT_COMMITTED);
 }
 
-#define HAND_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define HAND_TEST(f) cmocka_unit_test_setup_teardown(f, hand_setup, hand_teardown)
 
 int main(void)
 {

@@ -337,7 +337,7 @@ static void test_have_of_a_save_that_goes(void **state)
     (void)state;
     struct msg abort = {.type = MSG_ABORT}, have = {.type = MSG_HAVE};
     abort.u.abort = (struct msg_abort){a->id, 77, CAIRN_E_ABORTED, "for a test"};
-    have.u.have = (struct msg_have){a->id, 0, a->writer};
+    have.u.have = (struct msg_have){a->id, 0, a->writer, false, 0};
     peer_send(a, abort);
     uint32_t opens = peer_send(a, peer_open_msg(a, 10, 78));
     uint32_t stream = peer_send(a, have);

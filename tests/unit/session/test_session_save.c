@@ -127,7 +127,7 @@ static void test_resume_on_another_connection(void **state)
     peer_drop(&peers[0]);
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));
-    have.u.have = (struct msg_have){peers[0].id, 0, peers[0].writer};
+    have.u.have = (struct msg_have){peers[0].id, 0, peers[0].writer, false, 0};
     const struct peer_reply *reply = peer_ask(&peers[0], have);
     assert_int_equal(reply->type, MSG_HELD);
     assert_int_equal(reply->count, 1);
@@ -151,7 +151,7 @@ static void test_resume_after_a_restart(void **state)
     assert_true(peer_await_end(&peers[0]));
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));
-    have.u.have = (struct msg_have){peers[0].id, 0, peers[0].writer};
+    have.u.have = (struct msg_have){peers[0].id, 0, peers[0].writer, false, 0};
     const struct peer_reply *reply = peer_ask(&peers[0], have);
     assert_int_equal(reply->type, MSG_HELD);
     assert_int_equal(reply->count, 2);
@@ -171,7 +171,7 @@ static void test_seal_may_be_repeated(void **state)
     assert_true(peer_login(&peers[0]));
     assert_true(peer_open(&peers[0], 10, 77));
     struct msg have = {.type = MSG_HAVE};
-    have.u.have = (struct msg_have){peers[0].id, 0, peers[0].writer};
+    have.u.have = (struct msg_have){peers[0].id, 0, peers[0].writer, false, 0};
     assert_int_equal(peer_ask(&peers[0], have)->count, 1);
     assert_int_equal(peer_seal_all(&peers[0])->type, MSG_SEALED);
     assert_true(peer_save(&peers[1], 10, 0, 1));

@@ -134,6 +134,26 @@ static void an_object_is_made_in_order(void **state)
     assert_string_equal(seen.trace, "create write fsync rename fsync-dir ");
 }
 
+/* Goal: the first write of a save waits for no fsync, and the first seal for that of the folder's
+ * own name, before it gives the object's. Method: the calls of two objects of a new step. */
+static void a_new_folder_is_synced_by_the_first_seal(void **state)
+{
+    struct bed *bed = *state;
+    assert_int_equal(bed_put_object(bed, bed_object(5, 0, 1), 8192, 1), 0);
+    forget(); /* the folder of all steps is durable now, that of step 6 is not there */
+    assert_int_equal(bed_create(bed, bed_object(6, 0, 1), 4096), 0);
+    assert_int_equal(bed_create(bed, bed_object(6, 1, 1), 4096), 0);
+    assert_int_equal(bed_write(bed, bed_object(6, 0, 1), 0, 4096, 1), 0);
+    assert_string_equal(seen.trace, "create allocate create allocate write ");
+    forget();
+    assert_int_equal(bed_seal(bed, bed_object(6, 0, 1)), 0);
+    assert_string_equal(seen.trace, "fsync fsync-dir rename fsync-dir ");
+    assert_int_equal(bed_write(bed, bed_object(6, 1, 1), 0, 4096, 1), 0);
+    forget();
+    assert_int_equal(bed_seal(bed, bed_object(6, 1, 1)), 0);
+    assert_string_equal(seen.trace, "fsync rename fsync-dir ");
+}
+
 static void an_update_is_published_like_any_object(void **state)
 {
     struct bed *bed = *state;
@@ -151,6 +171,7 @@ static void seals_share_a_directory_fsync(void **state)
     struct bed *bed = *state;
     enum { COUNT = 4 }; /* as many as the pool has threads */
     struct store_req reqs[COUNT];
+    assert_int_equal(bed_put_object(bed, bed_object(5, COUNT, 1), 4096, 1), 0); /* the folder */
     for (uint32_t i = 0; i < COUNT; i++) {
         assert_int_equal(bed_create(bed, bed_object(5, i, 1), 4096), 0);
         assert_int_equal(bed_write(bed, bed_object(5, i, 1), 0, 4096, i), 0);
@@ -174,6 +195,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         CASE(an_object_is_made_in_order),
+        CASE(a_new_folder_is_synced_by_the_first_seal),
         CASE(an_update_is_published_like_any_object),
         CASE(seals_share_a_directory_fsync),
     };

@@ -3,7 +3,7 @@
  * Goal: the header that safetensors readers expect: length, aligned JSON, offsets without holes in
  * the order of widths. Method: one small file compared whole; types that safetensors lacks.
  */
-#include "safetensors.h"
+#include "formats/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

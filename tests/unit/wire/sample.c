@@ -8,19 +8,28 @@
 #include "base/check.h"
 #include "wire/frame.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 const uint32_t SAMPLE_TYPES[] = {
-    MSG_HELLO,        MSG_WELCOME,    MSG_ERROR,          MSG_PING,    MSG_PONG,       MSG_BYE,
-    MSG_JOIN,         MSG_JOINED,     MSG_OPEN,           MSG_OPENED,  MSG_WANT,       MSG_GRANT,
-    MSG_DATA,         MSG_OBJECT_END, MSG_OBJECT_DURABLE, MSG_HAVE,    MSG_HELD,       MSG_PART,
-    MSG_SEAL,         MSG_SEALED,     MSG_WAIT,           MSG_OUTCOME, MSG_ABORT,      MSG_STATUS,
-    MSG_STATUS_REPLY, MSG_LIST,       MSG_LIST_REPLY,     MSG_RUNS,    MSG_RUNS_REPLY, MSG_RESTORE,
-    MSG_RESOLVED,     MSG_REPORT,     MSG_VERDICT,        MSG_FETCH,   MSG_BYTES,      MSG_PLAN,
-    MSG_PLAN_REPLY,   MSG_READ,       MSG_READ_REPLY,     MSG_AGREE,   MSG_AGREED,     MSG_LISTS,
-    MSG_HOLDERS,      MSG_DIGESTS,    MSG_COMPARED,       MSG_ARENA,   MSG_DESCRIBE,   MSG_COMPLETE,
-    MSG_HANDED,       MSG_ANNOTATE,   MSG_ANNOTATED,
+    MSG_HELLO,          MSG_WELCOME,    MSG_ERROR,          MSG_PING,
+    MSG_PONG,           MSG_BYE,        MSG_JOIN,           MSG_JOINED,
+    MSG_OPEN,           MSG_OPENED,     MSG_WANT,           MSG_GRANT,
+    MSG_DATA,           MSG_OBJECT_END, MSG_OBJECT_DURABLE, MSG_HAVE,
+    MSG_HELD,           MSG_PART,       MSG_SEAL,           MSG_SEALED,
+    MSG_WAIT,           MSG_OUTCOME,    MSG_ABORT,          MSG_STATUS,
+    MSG_STATUS_REPLY,   MSG_LIST,       MSG_LIST_REPLY,     MSG_RUNS,
+    MSG_RUNS_REPLY,     MSG_RESTORE,    MSG_RESOLVED,       MSG_REPORT,
+    MSG_VERDICT,        MSG_FETCH,      MSG_BYTES,          MSG_PLAN,
+    MSG_PLAN_REPLY,     MSG_READ,       MSG_READ_REPLY,     MSG_AGREE,
+    MSG_AGREED,         MSG_LISTS,      MSG_HOLDERS,        MSG_DIGESTS,
+    MSG_COMPARED,       MSG_ARENA,      MSG_DESCRIBE,       MSG_COMPLETE,
+    MSG_HANDED,         MSG_ANNOTATE,   MSG_ANNOTATED,      MSG_USAGE,
+    MSG_USAGE_REPLY,    MSG_MARK,       MSG_MARKED,         MSG_PROGRESS,
+    MSG_PROGRESS_REPLY, MSG_LANDING,    MSG_LANDED,         MSG_SCRUB,
+    MSG_SCRUB_STATUS,   MSG_GC,         MSG_GC_REPORT,      MSG_SERVER,
+    MSG_SERVER_STATUS,
 };
 const size_t SAMPLE_TYPE_COUNT = ARRAY_LEN(SAMPLE_TYPES);
 
@@ -125,6 +134,7 @@ static struct ckpt_info info(struct sample *s)
     ret.sealed_count = (uint32_t)number(s);
     ret.on_lineage = flip(s);
     ret.is_latest = flip(s);
+    ret.pinned = s->grown && flip(s);
     ret.text = text(s, 0, 300);
     return ret;
 }
@@ -167,7 +177,9 @@ static void make_open(struct sample *s, struct msg_open *open)
     open->metadata = metadata;
     open->tags = labels(s, &open->tag_count);
     open->metrics = metrics(s, &open->metric_count);
-    open->full = s->grown && flip(s);
+    open->full = s->grown >= 1 && flip(s);
+    open->blocked_ms = s->grown >= 2 ? number(s) : 0;
+    open->persist_ms = s->grown >= 2 ? number(s) : 0;
 }
 
 static uint32_t make_data(struct sample *s, struct msg_data *data)
@@ -261,6 +273,13 @@ static void make_hand_over(struct sample *s, uint32_t type, struct msg *ret)
         d->arena_id = sample_u64(s);
         d->arena_offset = sample_below(s, 1 << 20) * LIMIT_ALIGN_BYTES;
         d->bytes = 1 + below32(s, LIMIT_CHUNK_BYTES);
+        d->encode = s->grown ? below32(s, 3) : 0;
+        d->dtype_count = s->grown && flip(s) ? d->data.envelope_count : 0;
+        d->dtypes = take(s, d->dtype_count, sizeof(*d->dtypes));
+        for (uint32_t i = 0; i < d->dtype_count; i++) {
+            d->dtypes[i] = below32(s, 30);
+        }
+        d->tensor = s->grown ? (uint32_t)number(s) : 0;
     } else if (type == MSG_COMPLETE) {
         ret->u.complete = (struct msg_complete){.id = ckpt(s)};
         ret->u.complete.open_id = sample_u64(s);
@@ -303,7 +322,9 @@ static void make_save(struct sample *s, uint32_t type, struct msg *ret, uint32_t
     } else if (type == MSG_OBJECT_DURABLE) {
         ret->u.object_durable.object = object(s);
     } else if (type == MSG_HAVE) {
-        ret->u.have = (struct msg_have){ckpt(s), below32(s, LIMIT_WORLD_SIZE), sample_u64(s)};
+        ret->u.have =
+            (struct msg_have){ckpt(s), below32(s, LIMIT_WORLD_SIZE), sample_u64(s), false, 0};
+        ret->u.have.from = ret->u.have.placed = s->grown && flip(s);
     } else if (type == MSG_HELD) {
         struct msg_held *h = &ret->u.held;
         h->count = below32(s, 200);
@@ -322,6 +343,8 @@ static void make_save(struct sample *s, uint32_t type, struct msg *ret, uint32_t
         fill(s, sizeof(ret->u.seal.part_sha256), &ret->u.seal.part_sha256);
     } else if (type == MSG_SEALED) {
         ret->u.sealed.id = ckpt(s);
+        ret->u.sealed.stored_bytes = s->grown ? number(s) : 0;
+        ret->u.sealed.shared_bytes = s->grown ? number(s) : 0;
     } else if (type == MSG_WAIT) {
         ret->u.wait = (struct msg_wait){ckpt(s), sample_u64(s)};
     } else if (type == MSG_OUTCOME) {
@@ -387,6 +410,104 @@ static void make_list(struct sample *s, uint32_t type, struct msg *ret)
     }
 }
 
+static void make_mark(struct sample *s, uint32_t type, struct msg *ret)
+{
+    if (type == MSG_MARK) {
+        struct msg_mark *m = &ret->u.mark;
+        *m = (struct msg_mark){.kind = 1 + below32(s, 4),
+                               .dry_run = flip(s),
+                               .selector_count = below32(s, 4),
+                               .option_count = below32(s, 4),
+                               .keep_least = below32(s, 3),
+                               .actor = flip(s) ? "cron@node7" : "",
+                               .reason = flip(s) ? "disk is full" : ""};
+        m->selectors = take(s, m->selector_count, sizeof(*m->selectors));
+        m->options = take(s, m->option_count, sizeof(*m->options));
+        for (uint32_t i = 0; i < m->selector_count; i++) {
+            m->selectors[i] = selector(s);
+        }
+        for (uint32_t i = 0; i < m->option_count; i++) {
+            m->options[i] = (struct msg_mark_option){"keep-tag", flip(s) ? "a,b" : ""};
+        }
+    } else if (type == MSG_MARKED) {
+        struct msg_marked *m = &ret->u.marked;
+        *m = (struct msg_marked){.head_seq = number(s),
+                                 .done_count = below32(s, 99),
+                                 .refused_count = below32(s, 99),
+                                 .record_count = below32(s, 5)};
+        m->total_count = m->record_count + below32(s, 3);
+        m->records = take(s, m->record_count, sizeof(*m->records));
+        for (uint32_t i = 0; i < m->record_count; i++) {
+            m->records[i] = (struct msg_mark_record){.id = ckpt(s),
+                                                     .wall_ns = (int64_t)number(s),
+                                                     .reasons = number(s),
+                                                     .outcome = below32(s, 20)};
+        }
+    }
+}
+
+static struct msg_usage_row usage_row(struct sample *s)
+{
+    struct msg_usage_row row = {.run = run(s)};
+    row.code = flip(s) ? code(s) : 0;
+    row.text = text(s, 0, 60);
+    row.saves = number(s), row.saves_aborted = number(s);
+    row.restores = number(s), row.restores_failed = number(s);
+    row.written_bytes = number(s), row.byte_hours = (double)number(s) / 8;
+    row.checkpoints = number(s), row.forgotten = number(s);
+    row.plain_bytes = number(s), row.stored_bytes = number(s);
+    row.shared_bytes = number(s), row.reclaimable_bytes = number(s);
+    row.newest_wall_ns = (int64_t)number(s);
+    if (s->grown >= 1) {
+        row.timed_saves = number(s), row.blocked_ms = number(s), row.persist_ms = number(s);
+    }
+    return row;
+}
+
+static void make_usage(struct sample *s, uint32_t type, struct msg *ret)
+{
+    if (type == MSG_USAGE) {
+        struct msg_usage *u = &ret->u.usage;
+        *u = (struct msg_usage){.project = flip(s) ? "vision" : "", .since_ns = (int64_t)number(s)};
+        if (flip(s)) {
+            u->after = run(s);
+        }
+    } else if (type == MSG_USAGE_REPLY) {
+        struct msg_usage_reply *r = &ret->u.usage_reply;
+        *r = (struct msg_usage_reply){.count = below32(s, 5), .more = flip(s)};
+        r->now_ns = -(int64_t)sample_below(s, 1000);
+        r->rows = take(s, r->count, sizeof(*r->rows));
+        for (uint32_t i = 0; i < r->count; i++) {
+            r->rows[i] = usage_row(s);
+        }
+        r->quota_count = below32(s, 3);
+        r->quotas = take(s, r->quota_count, sizeof(*r->quotas));
+        for (uint32_t i = 0; i < r->quota_count; i++) {
+            r->quotas[i] = (struct msg_usage_quota){i == 0 ? "*" : "nlp", number(s), number(s)};
+        }
+    }
+}
+
+static void make_progress(struct sample *s, uint32_t type, struct msg *ret)
+{
+    if (type == MSG_PROGRESS) {
+        ret->u.progress = (struct msg_progress){.project = flip(s) ? "vision" : ""};
+        return;
+    }
+    struct msg_progress_reply *r = &ret->u.progress_reply;
+    *r = (struct msg_progress_reply){.count = below32(s, 5), .more = flip(s)};
+    r->rows = take(s, r->count, sizeof(*r->rows));
+    for (uint32_t i = 0; i < r->count; i++) {
+        struct msg_progress_row *row = &r->rows[i];
+        *row = (struct msg_progress_row){.run = run(s), .id = ckpt(s)};
+        row->world_size = 1 + below32(s, LIMIT_WORLD_SIZE);
+        row->rank = below32(s, row->world_size);
+        row->received_bytes = number(s), row->durable_bytes = number(s);
+        row->age_ms = number(s), row->quiet_ms = number(s);
+        row->connected = flip(s), row->handed_over = flip(s);
+    }
+}
+
 static void make_restore(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret_payload)
 {
     if (type == MSG_RESTORE) {
@@ -430,8 +551,22 @@ static void make_restore(struct sample *s, uint32_t type, struct msg *ret, uint3
         ret->u.plan_reply = (struct msg_plan_reply){below32(s, 1000), flip(s)};
         *ret_payload = ret->u.plan_reply.record_count * PLAN_READ_BYTES;
     } else if (type == MSG_READ) {
-        ret->u.read = (struct msg_read){object(s), sample_below(s, 1 << 20),
-                                        1 + below32(s, LIMIT_CHUNK_BYTES)};
+        ret->u.read = (struct msg_read){.object = object(s)};
+        ret->u.read.offset = sample_below(s, 1 << 20);
+        ret->u.read.bytes = 1 + below32(s, LIMIT_CHUNK_BYTES);
+        if (s->grown) {
+            struct msg_read *r = &ret->u.read;
+            r->landing_id = sample_u64(s);
+            r->landing_offset = sample_below(s, 1 << 20) * LIMIT_ALIGN_BYTES;
+            r->offset *= LIMIT_ALIGN_BYTES / 16;
+            r->offset -= r->offset % LIMIT_ALIGN_BYTES;
+            r->bytes = (1 + below32(s, 1024)) * LIMIT_ALIGN_BYTES;
+        }
+    } else if (type == MSG_LANDING) {
+        ret->u.landing = (struct msg_landing){.landing_id = 1 + number(s) / 2};
+        ret->u.landing.bytes = number(s);
+    } else if (type == MSG_LANDED) {
+        ret->u.landed.bytes = 1 + below32(s, 100000);
     } else if (type == MSG_READ_REPLY) {
         ret->u.read_reply.bytes = *ret_payload = 1 + below32(s, 100000);
     }
@@ -510,7 +645,98 @@ static void make_lists(struct sample *s, uint32_t type, struct msg *ret)
     }
 }
 
-bool sample_has_grown(uint32_t type) { return type == MSG_OPEN || type == MSG_OPENED; }
+static void make_scrub_info(struct sample *s, struct scrub_info *info)
+{
+#define FILL(type, name) info->name = (type)number(s);
+    SCRUB_INFO_FIELDS(FILL)
+    if (flip(s)) {
+        info->run = run(s);
+    }
+    info->id = ckpt(s);
+    info->recent_count = below32(s, 4);
+    info->recent = take(s, info->recent_count, sizeof(*info->recent));
+    for (uint32_t i = 0; i < info->recent_count; i++) {
+        struct scrub_finding_info *finding = &info->recent[i];
+        *finding = (struct scrub_finding_info){.run = run(s), .health = below32(s, 3)};
+        finding->id = ckpt(s);
+        finding->wall_ns = (int64_t)number(s);
+        finding->text = text(s, 0, 60);
+    }
+}
+
+static void make_gc_info(struct sample *s, struct gc_info *info)
+{
+    GC_INFO_FIELDS(FILL)
+#undef FILL
+    info->run = run(s);
+    info->text = text(s, 0, 60);
+}
+
+static void make_care(struct sample *s, uint32_t type, struct msg *ret)
+{
+    if (type == MSG_SCRUB) {
+        ret->u.scrub = (struct msg_scrub){.begin = flip(s), .rate = number(s)};
+    } else if (type == MSG_SCRUB_STATUS) {
+        make_scrub_info(s, &ret->u.scrub_status.info);
+    } else if (type == MSG_GC) {
+        ret->u.gc.begin = flip(s);
+        ret->u.gc.dry_run = flip(s);
+    } else if (type == MSG_GC_REPORT) {
+        make_gc_info(s, &ret->u.gc_report.info);
+    } else if (type == MSG_SERVER_STATUS) {
+        struct msg_server_status *status = &ret->u.server_status;
+        status->agent = text(s, 0, 20);
+        status->store = text(s, 0, 20);
+        status->detail = text(s, 0, 60);
+        fill(s, sizeof(status->store_uuid), &status->store_uuid);
+        status->epoch = number(s);
+        status->total_bytes = number(s);
+        status->free_bytes = number(s);
+        status->uptime_ms = number(s);
+        status->bytes_in = number(s);
+        status->bytes_out = number(s);
+        status->sessions = below32(s, 1000);
+        status->saves_open = below32(s, 1000);
+        status->runs = below32(s, 1000);
+        status->read_only = flip(s);
+        status->has_scrub = flip(s);
+        status->has_gc = flip(s);
+        if (status->has_scrub) {
+            make_scrub_info(s, &status->scrub);
+        }
+        if (status->has_gc) {
+            make_gc_info(s, &status->gc);
+        }
+    }
+}
+
+unsigned sample_growths(uint32_t type)
+{
+    switch (type) {
+    case MSG_OPEN:
+        return 2;
+    case MSG_OPENED:
+    case MSG_DESCRIBE:
+    case MSG_HAVE:
+    case MSG_SEALED:
+    case MSG_READ:
+    case MSG_USAGE_REPLY:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+void sample_golden_name(uint32_t type, unsigned grown, size_t size, char *ret)
+{
+    char suffix[32] = "";
+    if (grown == 1) {
+        snprintf(suffix, sizeof(suffix), ".grown");
+    } else if (grown > 1) {
+        snprintf(suffix, sizeof(suffix), ".grown%u", grown);
+    }
+    snprintf(ret, size, "%s%s.bin", msg_name(type), suffix);
+}
 
 void sample_make(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret_payload_bytes)
 {
@@ -525,8 +751,16 @@ void sample_make(struct sample *s, uint32_t type, struct msg *ret, uint32_t *ret
         make_list(s, type, ret);
     } else if (type < 80) {
         make_restore(s, type, ret, ret_payload_bytes);
-    } else {
+    } else if (type < 90) {
         make_lists(s, type, ret);
+    } else if (type < 100) {
+        make_mark(s, type, ret);
+    } else if (type < 110) {
+        make_care(s, type, ret);
+    } else if (type < 120) {
+        make_progress(s, type, ret);
+    } else {
+        make_usage(s, type, ret);
     }
 }
 
@@ -549,23 +783,4 @@ void sample_plan_read(struct sample *s, struct plan_read *ret)
         ret->cell.offset[i] = (int64_t)(number(s) >> 2);
         ret->cell.length[i] = (int64_t)(number(s) >> 2);
     }
-}
-
-void sample_frame(const struct msg *msg, uint32_t stream, uint64_t sequence, uint32_t payload_bytes,
-                  struct buf *buf)
-{
-    struct buf message;
-    buf_init(&message, LIMIT_MESSAGE_BYTES);
-    msg_encode(msg, &message);
-    CHECK(buf_status(&message) == 0);
-    struct frame frame = {.type = (uint16_t)msg->type,
-                          .stream = stream,
-                          .sequence = sequence,
-                          .message_bytes = (uint32_t)message.bytes,
-                          .payload_bytes = payload_bytes};
-    uint8_t header[FRAME_HEADER_BYTES];
-    frame_encode(&frame, message.data, header);
-    buf_put(buf, sizeof(header), header);
-    buf_put(buf, message.bytes, message.data);
-    buf_fini(&message);
 }

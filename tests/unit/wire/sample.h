@@ -13,13 +13,15 @@ struct sample {
     uint64_t
         state; /* of the generator; the same seed makes the same messages for ever (golden files) */
     struct scratch *scratch;
-    bool grown; /* with fields that were added to a message after its first golden file */
+    unsigned grown; /* with fields that were added to a message after its golden files so far: 0
+                     * none, 1 those of its first growth, and so on; UINT_MAX all */
 };
 
 extern const uint32_t SAMPLE_TYPES[];
 extern const size_t SAMPLE_TYPE_COUNT;
-/* Has `grown` fields: its golden file with them is NAME.grown.bin. */
-bool sample_has_grown(uint32_t type);
+/* How often it has grown; its golden files are NAME.bin, NAME.grown.bin, NAME.grown2.bin ... */
+unsigned sample_growths(uint32_t type);
+void sample_golden_name(uint32_t type, unsigned grown, size_t size, char *ret);
 
 uint64_t sample_u64(struct sample *s);
 /* 0..n-1 */

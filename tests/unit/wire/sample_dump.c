@@ -2,8 +2,10 @@
  *
  * The fields of a message as text, from the struct alone.
  */
+#include "base/check.h"
 #include "hash/hash.h"
 #include "sample.h"
+#include "wire/frame.h"
 
 #include <stdio.h>
 
@@ -48,7 +50,7 @@ static void dump_info(struct buf *buf, const struct ckpt_info *i)
         U(i, manifest_bytes);
     H(i, manifest_sha256), I(i, wall_ns), U(i, world_size), U(i, state), U(i, health),
         U(i, sealed_count);
-    U(i, on_lineage), U(i, is_latest), T(i, text), U(i, note_version);
+    U(i, on_lineage), U(i, is_latest), U(i, pinned), T(i, text), U(i, note_version);
     dump_labels(buf, i->tag_count, i->tags, i->metric_count, i->metrics);
 }
 
@@ -88,6 +90,7 @@ static void dump_open(const struct msg_open *o, struct buf *buf)
     U(o, wait_ms), H(o, list_hash), U(o, metadata_bytes);
     dump_hex(buf, "metadata", o->metadata_bytes, o->metadata);
     dump_labels(buf, o->tag_count, o->tags, o->metric_count, o->metrics);
+    U(o, full), U(o, blocked_ms), U(o, persist_ms);
 }
 
 static void dump_data(const struct msg_data *d, struct buf *buf)
@@ -136,6 +139,7 @@ static void dump_save(const struct msg *msg, struct buf *buf)
         break;
     case MSG_HAVE:
         CKPT(&msg->u.have, id), U(&msg->u.have, rank), U(&msg->u.have, writer);
+        U(&msg->u.have, placed), U(&msg->u.have, from);
         break;
     case MSG_HELD:
         U(&msg->u.held, count);
@@ -162,7 +166,8 @@ static void dump_save_end(const struct msg *msg, struct buf *buf)
         H(&msg->u.seal, part_sha256);
         break;
     case MSG_SEALED:
-        CKPT(&msg->u.sealed, id);
+        CKPT(&msg->u.sealed, id), U(&msg->u.sealed, stored_bytes);
+        U(&msg->u.sealed, shared_bytes);
         break;
     case MSG_WAIT:
         CKPT(&msg->u.wait, id), U(&msg->u.wait, open_id);
@@ -179,7 +184,11 @@ static void dump_save_end(const struct msg *msg, struct buf *buf)
     case MSG_DESCRIBE:
         dump_data(&msg->u.describe.data, buf);
         U(&msg->u.describe, arena_id), U(&msg->u.describe, arena_offset);
-        U(&msg->u.describe, bytes);
+        U(&msg->u.describe, bytes), U(&msg->u.describe, encode);
+        U(&msg->u.describe, tensor), U(&msg->u.describe, dtype_count);
+        for (uint32_t i = 0; i < msg->u.describe.dtype_count; i++) {
+            U(&msg->u.describe, dtypes[i]);
+        }
         break;
     case MSG_COMPLETE:
         CKPT(&msg->u.complete, id), U(&msg->u.complete, open_id);
@@ -289,6 +298,13 @@ static void dump_restore(const struct msg *msg, struct buf *buf)
     case MSG_READ:
         dump_object(buf, &msg->u.read.object);
         U(&msg->u.read, offset), U(&msg->u.read, bytes);
+        U(&msg->u.read, landing_id), U(&msg->u.read, landing_offset);
+        break;
+    case MSG_LANDING:
+        U(&msg->u.landing, landing_id), U(&msg->u.landing, bytes);
+        break;
+    case MSG_LANDED:
+        U(&msg->u.landed, bytes);
         break;
     case MSG_READ_REPLY:
         U(&msg->u.read_reply, bytes);
@@ -304,6 +320,69 @@ static void dump_sets(const struct msg_sets *s, struct buf *buf)
     for (uint32_t i = 0; i < s->count; i++) {
         H(&s->rows[i], key), U(&s->rows[i], division);
         dump_hex(buf, "bits", s->rows[i].bytes, s->rows[i].bits);
+    }
+}
+
+static void dump_mark(const struct msg *msg, struct buf *buf)
+{
+    const struct msg_mark *m = &msg->u.mark;
+    const struct msg_marked *d = &msg->u.marked;
+    if (msg->type == MSG_MARK) {
+        U(m, kind), U(m, dry_run), U(m, keep_least), T(m, actor), T(m, reason);
+        U(m, selector_count), U(m, option_count);
+        for (uint32_t i = 0; i < m->selector_count; i++) {
+            U(m, selectors[i].kind), U(m, selectors[i].id.term), U(m, selectors[i].id.step);
+        }
+        for (uint32_t i = 0; i < m->option_count; i++) {
+            T(m, options[i].name), T(m, options[i].value);
+        }
+    } else if (msg->type == MSG_MARKED) {
+        U(d, head_seq), U(d, done_count), U(d, refused_count), U(d, total_count);
+        U(d, record_count);
+        for (uint32_t i = 0; i < d->record_count; i++) {
+            U(d, records[i].id.term), U(d, records[i].id.step), U(d, records[i].wall_ns);
+            U(d, records[i].reasons), U(d, records[i].outcome);
+        }
+    }
+}
+
+static void dump_usage(const struct msg *msg, struct buf *buf)
+{
+    const struct msg_usage *u = &msg->u.usage;
+    const struct msg_usage_reply *r = &msg->u.usage_reply;
+    if (msg->type == MSG_USAGE) {
+        T(u, project), T(u, after.project), T(u, after.run), I(u, since_ns);
+    } else if (msg->type == MSG_USAGE_REPLY) {
+        U(r, count), U(r, more), I(r, now_ns), U(r, quota_count);
+        for (uint32_t i = 0; i < r->count; i++) {
+            const struct msg_usage_row *w = &r->rows[i];
+            T(w, run.project), T(w, run.run), I(w, code), T(w, text), U(w, saves);
+            U(w, saves_aborted), U(w, restores), U(w, restores_failed), U(w, written_bytes);
+            buf_printf(buf, "byte_hours=%a\n", w->byte_hours);
+            U(w, checkpoints), U(w, forgotten), U(w, plain_bytes), U(w, stored_bytes);
+            U(w, shared_bytes), U(w, reclaimable_bytes), I(w, newest_wall_ns);
+            U(w, timed_saves), U(w, blocked_ms), U(w, persist_ms);
+        }
+        for (uint32_t i = 0; i < r->quota_count; i++) {
+            T(&r->quotas[i], project), U(&r->quotas[i], bytes), U(&r->quotas[i], checkpoints);
+        }
+    }
+}
+
+static void dump_progress(const struct msg *msg, struct buf *buf)
+{
+    const struct msg_progress *p = &msg->u.progress;
+    const struct msg_progress_reply *r = &msg->u.progress_reply;
+    if (msg->type == MSG_PROGRESS) {
+        T(p, project);
+    } else if (msg->type == MSG_PROGRESS_REPLY) {
+        U(r, count), U(r, more);
+        for (uint32_t i = 0; i < r->count; i++) {
+            const struct msg_progress_row *w = &r->rows[i];
+            T(w, run.project), T(w, run.run), CKPT(w, id), U(w, rank), U(w, world_size);
+            U(w, received_bytes), U(w, durable_bytes), U(w, age_ms), U(w, quiet_ms);
+            U(w, connected), U(w, handed_over);
+        }
     }
 }
 
@@ -345,6 +424,56 @@ static void dump_agree(const struct msg *msg, struct buf *buf)
     }
 }
 
+#define FIELD(type, name) buf_printf(buf, #name "=%llx\n", (unsigned long long)info->name);
+
+static void dump_scrub_info(const struct scrub_info *info, struct buf *buf)
+{
+    SCRUB_INFO_FIELDS(FIELD)
+    T(info, run.project), T(info, run.run), CKPT(info, id), U(info, recent_count);
+    for (uint32_t i = 0; i < info->recent_count; i++) {
+        const struct scrub_finding_info *f = &info->recent[i];
+        T(f, run.project), T(f, run.run), CKPT(f, id), U(f, health), I(f, wall_ns), T(f, text);
+    }
+}
+
+static void dump_gc_info(const struct gc_info *info, struct buf *buf)
+{
+    GC_INFO_FIELDS(FIELD)
+    T(info, run.project), T(info, run.run), T(info, text);
+}
+
+static void dump_care(const struct msg *msg, struct buf *buf)
+{
+    const struct msg_server_status *s = &msg->u.server_status;
+    switch ((unsigned)msg->type) {
+    case MSG_SCRUB:
+        U(&msg->u.scrub, begin), U(&msg->u.scrub, rate);
+        break;
+    case MSG_SCRUB_STATUS:
+        dump_scrub_info(&msg->u.scrub_status.info, buf);
+        break;
+    case MSG_GC:
+        U(&msg->u.gc, begin), U(&msg->u.gc, dry_run);
+        break;
+    case MSG_GC_REPORT:
+        dump_gc_info(&msg->u.gc_report.info, buf);
+        break;
+    case MSG_SERVER_STATUS:
+        T(s, agent), T(s, store), T(s, detail), H(s, store_uuid), U(s, epoch), U(s, total_bytes);
+        U(s, free_bytes), U(s, uptime_ms), U(s, bytes_in), U(s, bytes_out), U(s, sessions);
+        U(s, saves_open), U(s, runs), U(s, read_only), U(s, has_scrub), U(s, has_gc);
+        if (s->has_scrub) {
+            dump_scrub_info(&s->scrub, buf);
+        }
+        if (s->has_gc) {
+            dump_gc_info(&s->gc, buf);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
 void sample_dump(const struct msg *msg, struct buf *buf)
 {
     buf_printf(buf, "%s\n", msg_name((uint32_t)msg->type));
@@ -354,4 +483,27 @@ void sample_dump(const struct msg *msg, struct buf *buf)
     dump_list(msg, buf);
     dump_restore(msg, buf);
     dump_agree(msg, buf);
+    dump_care(msg, buf);
+    dump_usage(msg, buf);
+    dump_progress(msg, buf);
+    dump_mark(msg, buf);
+}
+
+void sample_frame(const struct msg *msg, uint32_t stream, uint64_t sequence, uint32_t payload_bytes,
+                  struct buf *buf)
+{
+    struct buf message;
+    buf_init(&message, LIMIT_MESSAGE_BYTES);
+    msg_encode(msg, &message);
+    CHECK(buf_status(&message) == 0);
+    struct frame frame = {.type = (uint16_t)msg->type,
+                          .stream = stream,
+                          .sequence = sequence,
+                          .message_bytes = (uint32_t)message.bytes,
+                          .payload_bytes = payload_bytes};
+    uint8_t header[FRAME_HEADER_BYTES];
+    frame_encode(&frame, message.data, header);
+    buf_put(buf, sizeof(header), header);
+    buf_put(buf, message.bytes, message.data);
+    buf_fini(&message);
 }

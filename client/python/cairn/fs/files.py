@@ -100,6 +100,8 @@ class WriteTree:
         self.writing: Any = weakref.WeakValueDictionary()  # inner path -> WriteFile; dropping one discards it
         self.folders: set = set()
         self.meeting: Any = None  # of several ranks that write it (ranks.py)
+        self.is_sealed_elsewhere = False  # another rank has asked for it: until the end nobody here may use it
+        self.ended = threading.Event()
 
     def open(self, inner: str, exclusive: bool, on_close: Callable) -> WriteFile:
         with self.lock:
@@ -136,6 +138,17 @@ class WriteTree:
             self.remove(new)
             self.files[new] = content
 
+    def seal_elsewhere(self) -> dict:
+        """Another rank seals: path -> size. Even when that fails, the tree is dropped when all have been told."""
+        with self.lock:
+            self.is_sealed_elsewhere = True
+            self.start_sealing()
+            return self.sizes()
+
+    def sizes(self) -> dict:
+        with self.lock:
+            return {inner: content.size for inner, content in sorted(self.files.items())}
+
     def start_sealing(self) -> None:
         with self.lock:
             if self.writing:
@@ -150,3 +163,4 @@ class WriteTree:
             self.state = "done"
             for inner in list(self.files):
                 self.remove(inner)
+        self.ended.set()

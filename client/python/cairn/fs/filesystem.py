@@ -105,12 +105,19 @@ class CairnFileSystem(AsyncFileSystem):
         return _of_this_process(_committers, key, lambda: Committer(place.run_url, self._options, *share))
 
     def _tree(self, place: Place) -> Optional[WriteTree]:
-        """The tree that this process is writing at the place."""
-        with _lock:
-            tree = _trees.get((place.run_url, place.step))
-        return tree if tree is not None and tree.pid == os.getpid() else None
+        """The tree that this process is writing at the place. While another rank seals it, this waits for the end: the
+        sealer may know that all is committed, and go on, before this process does."""
+        while True:
+            with _lock:
+                tree = _trees.get((place.run_url, place.step))
+            if tree is None or tree.pid != os.getpid():
+                return None
+            if not tree.is_sealed_elsewhere:
+                return tree
+            tree.ended.wait()
 
     def _tree_to_write(self, place: Place) -> WriteTree:
+        self._tree(place)  # for the end of an earlier one
         if place.step in _done.get((os.getpid(), place.run_url), ()):
             raise ExistsError.of(f"cairn://{place.root}/{place.name} was committed by this process already; a step is "
                                  "written once")
@@ -121,8 +128,7 @@ class CairnFileSystem(AsyncFileSystem):
                 tree.meeting = meeting_of(place.run_url, place.step)
                 _trees[place.run_url, place.step] = tree
                 if tree.meeting is not None:
-                    tree.meeting.watch(lambda: _sizes(tree, tree.start_sealing()),
-                                       lambda deal: self._commit_share(place, tree, deal))
+                    tree.meeting.watch(tree.seal_elsewhere, lambda deal: self._commit_share(place, tree, deal))
             return tree
 
     def _listing(self, place: Place) -> Optional[tuple]:
@@ -293,11 +299,17 @@ class CairnFileSystem(AsyncFileSystem):
         if tree.meeting is not None:
             tree.meeting.leave()
 
+    def _drop(self, place: Place, tree: WriteTree) -> None:
+        try:
+            self._forget(place, tree)
+        finally:
+            tree.close()
+
     def _commit(self, place: Place, tree: WriteTree) -> None:
         """All or nothing: after an error the files are gone, and may be written again."""
         tree.start_sealing()
         try:
-            index = _sizes(tree)
+            index = tree.sizes()
             deal = tree.meeting.seal(index) if tree.meeting is not None else None
             index = deal.index if deal is not None else index
             if "" in index and len(index) > 1:
@@ -308,8 +320,7 @@ class CairnFileSystem(AsyncFileSystem):
                 tree.meeting.wait(op)
             self._committed(place, committer.finish(op))
         finally:
-            self._forget(place, tree)
-            tree.close()
+            self._drop(place, tree)
 
     def _commit_share(self, place: Place, tree: WriteTree, deal: Optional[Deal]) -> None:
         """This process's part of a tree that another rank seals; None: there is nothing to commit."""
@@ -318,8 +329,7 @@ class CairnFileSystem(AsyncFileSystem):
                 committer = self._committer(place, deal)
                 self._committed(place, committer.finish(committer.start(place.step, tree.files, None)))
         finally:
-            self._forget(place, tree)
-            tree.close()
+            self._drop(place, tree)
 
     def _committed(self, place: Place, result: Result) -> None:
         with _lock:
@@ -354,10 +364,9 @@ class CairnFileSystem(AsyncFileSystem):
 
     async def _rm_file(self, path: str, **_: Any) -> None:
         place = place_of(path)
-        tree = self._tree(place)
+        tree = await asyncio.to_thread(self._tree, place)
         if tree is not None and not place.inner:
-            self._forget(place, tree)
-            tree.close()
+            self._drop(place, tree)
         elif tree is not None:
             with tree.lock:
                 gone = [name for name in tree.files if name.startswith(place.inner + "/")]
@@ -380,7 +389,7 @@ class CairnFileSystem(AsyncFileSystem):
 
     async def _mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         place = place_of(path)
-        tree = self._tree(place) if place.step is not None else None
+        tree = await asyncio.to_thread(self._tree, place) if place.step is not None else None
         if tree is not None and place.inner:
             tree.folders.add(place.inner)
 
@@ -401,11 +410,6 @@ class CairnFileSystem(AsyncFileSystem):
 
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
         await self._pipe_file(path2, await self._cat_file(path1))
-
-
-def _sizes(tree: WriteTree, *_: Any) -> dict:
-    with tree.lock:
-        return {inner: content.size for inner, content in sorted(tree.files.items())}
 
 
 def _clip(start: Optional[int], end: Optional[int], size: int) -> tuple:

@@ -62,6 +62,7 @@ class Meeting:
         self._round = base + "/round"
         self._base = f"{base}/{store.add(self._round, 0)}"
         self._over = threading.Event()
+        self._is_sealer = False
         self._order: list = []
         store.set(self._key("here", rank), "1")
 
@@ -93,6 +94,7 @@ class Meeting:
 
     def seal(self, files: dict) -> Optional[Deal]:
         """By the process that closes the marker. None: nobody else wrote. CairnError: not all is well; all drop it."""
+        self._is_sealer = True
         self._over.set()
         others = [rank for rank in range(self._world)
                   if rank != self._rank and self._store.check([self._key("here", rank)])]
@@ -103,8 +105,9 @@ class Meeting:
         self._put({"by": self._rank}, "seal")
         try:
             index = dict(files)
-            for rank in others:
-                answer = self._await(f"rank {rank}", "did not send its list of files", "files", rank)
+            # All have been heard before one is judged: whoever has answered writes nothing more into this tree.
+            answers = {rank: self._await(f"rank {rank}", "did not send its list of files", "files", rank) for rank in others}
+            for rank, answer in answers.items():
                 if "error" in answer:
                     raise InvalidError.of(f"rank {rank}: {answer['error']}")
                 both = sorted(set(index) & set(answer["files"]))
@@ -156,6 +159,8 @@ class Meeting:
             while not self._store.check([self._key("seal")]):
                 if self._over.wait(_LOOK_S):
                     return
+            if self._is_sealer:
+                return  # it has seen its own word
             try:
                 self._put({"files": on_seal()}, "files", self._rank)
             except CairnError as error:
@@ -172,6 +177,9 @@ class Meeting:
                 self._put({"error": str(error)}, "end", self._rank)
         except RuntimeError:
             on_go(None)  # the store is gone: so is the group, and whoever would seal
+        except BaseException:
+            on_go(None)  # whatever it was, nobody waits for this tree
+            raise
 
 
 def meeting_of(run_url: str, step: int) -> Optional[Meeting]:

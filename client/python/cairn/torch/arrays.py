@@ -254,7 +254,11 @@ class Collector:
     def _wrap(self, path: str, value: Any) -> Any:
         if self.coordinate is not None and sharded.is_sharded(value):
             raise UnsupportedValueError.of(f"{path}: a sharded tensor cannot belong to one rank; give it outside per_rank")
-        return self.layouts.wrap(path, value)
+        value = self.layouts.wrap(path, value)
+        holders = self.layouts.holders
+        if self.coordinate is not None or not holders:
+            return value
+        return self.layouts.held(path if path in holders else path.partition(".")[0], value)
 
     def rows(self, guarded: Optional[set] = None) -> list:
         """Tuples for Client.set_tensors; device tensors are copied here. ``guarded``: keys (memory_key) of what a lazy

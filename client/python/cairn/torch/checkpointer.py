@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import warnings
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
@@ -17,6 +18,7 @@ from . import exits
 from .futures import Failures, Restored, SaveHandle, log
 from .group import Group
 from .lazy import Guard, is_capturing
+from .pace import Advice, Pacer
 from .part import CairnWarning
 from .restore import Restore, parse_step
 from .sharded import Layouts
@@ -58,6 +60,10 @@ class Checkpointer:
     ``check_replicas``: "warn" or "fail": at every save, ranks compare the bytes of what they replicate, which reads all of it
     once more; the warning, or ReplicasDifferError, names tensor and ranks.
 
+    ``interval``: seconds between two saves, or "auto", for ``should_save``; "auto" follows what is measured: Young's and Daly's rule
+    over the time that saves hold up the training, the time until they are durable, and the restarts of this run, of which
+    ``mtbf`` is expected at first (seconds; default 50,700 hours / ranks); saves take at most ``overhead_max`` of the time.
+
     Options: ``arena_bytes``, ``snapshots``, ``when_full`` ("wait", "skip", "fail"), ``threads``, ``io_deadline``,
     ``save_deadline`` (seconds), ``restore_deadline`` (seconds),
     ``cert_file``, ``key_file``, ``ca_file``, ``label``, ``encoding`` as for cairn.Client; ``max_failures`` (3), ``max_age`` (s,
@@ -73,12 +79,14 @@ class Checkpointer:
                  coordinate: Any = None, rank: Optional[int] = None, world_size: Optional[int] = None, max_failures: int = 3,
                  max_age: Optional[float] = 1800.0, restore_deadline: Optional[float] = None, snapshot: str = "copy",
                  verify_staged: Optional[str] = None, check_replicas: Optional[str] = None, stop_signals: Sequence[int] = (signal.SIGTERM,),
+                 interval: Union[None, str, float] = None, overhead_max: float = 0.05, mtbf: Optional[float] = None,
                  **options: Any) -> None:
         self._pid = os.getpid()
         self._failures = Failures(on_error, max_failures, max_age)
         self._restore_deadline, self._read_only = restore_deadline, read_only
         self._inflight: list = []
         self._unusable = ""
+        self._has_record = False
         if snapshot not in ("copy", "lazy") or (verify_staged is not None and snapshot != "lazy"):
             raise InvalidError.of(f'snapshot is {snapshot!r}; it may be "copy" or "lazy", with verify_staged "lazy" only')
         if check_replicas not in (None, "warn", "fail") or (check_replicas and snapshot == "lazy"):
@@ -89,20 +97,23 @@ class Checkpointer:
         self._client: Optional[Client] = None
         self._group = Group(process_group, rank, world_size, read_only)
         self._stopper = Stopper(self._group, stop_signals)
+        self._pacer: Optional[Pacer] = None
+        if interval is not None:
+            self._pacer = Pacer(self._group, interval, overhead_max, mtbf, int(options.get("snapshots") or 1))
         error: Optional[BaseException] = None
         token = self._group.token(attempt)
         self._group.share_coordinate(coordinate)
-        names: list = []
+        names: dict = {}
         try:
             self._state = State(state, Layouts(self._group.ranks, self._group.me), self._group.coordinate)
-            names = self._state.model_names()
+            names = self._state.held_names()
             self._client = Client(url, rank=self._group.rank, world_size=self._group.world_size, attempt=token,
                                   read_only=read_only, **options)
         except (CairnError, TypeError) as failure:
             error = failure
         try:
             self._group.agree(error, "opening the checkpointer")
-            self._group.agree_names(names)
+            self._state.set_stages(*self._group.share_names(names))
         except BaseException:
             self._drop()
             raise
@@ -145,11 +156,13 @@ class Checkpointer:
 
     def save(self, step: int, metadata: Optional[Mapping[str, Any]] = None,
              metrics: Optional[Mapping[str, float]] = None, tags: Sequence[str] = (),
-             deadline: Optional[float] = None) -> SaveHandle:
+             deadline: Optional[float] = None, full: bool = False) -> SaveHandle:
         """Saves the state as ``step``; every rank calls it, after the same training step.
 
         Returns when the state is copied: it may change at once (``snapshot="lazy"``: by the next optimizer step). ``metadata``: plain values, 16 KiB at most once
-        encoded; ``metrics``: name -> number; ``tags``: texts; all from rank 0. ``deadline``: seconds until durable.
+        encoded; ``metrics``: name -> number (NaN too: it is kept, and never the best one); ``tags``: texts; ``full``: shares
+        no stored bytes with older checkpoints, so that damage to them cannot reach it; all these from rank 0.
+        ``deadline``: seconds until durable.
         What cannot be stored raises UnsupportedValueError with its path before the save starts. Earlier saves that
         failed are raised here according to ``on_error``; FencedError always: a newer attempt has taken over, stop.
         """
@@ -160,6 +173,7 @@ class Checkpointer:
             raise ReadOnlyError.of("this Checkpointer was made with read_only=True")
         if self._unusable:
             raise InvalidError.of(f"the state in memory is unusable ({self._unusable}): restore again, or start anew")
+        began = self._pacer.now() if self._pacer is not None else 0.0
         self._state.refresh()
         if self._guard is not None:
             self._guard.wait()  # for the save before this one
@@ -171,7 +185,7 @@ class Checkpointer:
             client.set_blobs(blobs)
             op = client.save(step, tags=tags, metrics=metrics, metadata=note, deadline=deadline,
                              lazy=lazy, verify_staged=self._verify_staged if lazy else None,
-                             check_replicas=self._check_replicas)
+                             check_replicas=self._check_replicas, full=full)
             if lazy:
                 assert self._guard is not None
                 self._guard.add(op)
@@ -185,6 +199,8 @@ class Checkpointer:
             return SaveHandle(step, None, error)
         handle = SaveHandle(step, op)
         self._inflight.append(handle)
+        if self._pacer is not None:
+            self._pacer.saved(handle, began)
         return handle
 
     def _poll(self) -> None:
@@ -207,6 +223,35 @@ class Checkpointer:
         self._poll()
         self._failures.check(before_save=False)
         return ended
+
+    # --- when ----------------------------------------------------------------------------------------
+
+    def should_save(self, step: int) -> bool:
+        """Whether the interval has passed since the last save; every rank calls it once a step, with the same number, and all
+        get the same answer, one step late where there are several.
+
+            for step in range(start, n):
+                train(step)
+                if ck.should_save(step):
+                    ck.save(step)
+
+        With "auto" the first save is due at once, since it measures. InvalidError: made without ``interval``; the ranks are at
+        different steps. MissingRanksError: a rank has gone."""
+        client = self._live()
+        if self._pacer is None:
+            raise InvalidError.of('should_save: this Checkpointer was made without an interval: say interval="auto", or seconds')
+        if self._group.rank == 0 and not self._has_record:
+            self._has_record = True
+            try:
+                self._pacer.seen(client.list())
+            except CairnError as error:
+                log.warning("the interval of saves counts no earlier restarts, since the run could not be listed: %s", error)
+        return self._pacer.should_save(step)
+
+    @property
+    def advice(self) -> Optional[Advice]:
+        """What interval="auto" has come to, on rank 0; None before the first save is durable."""
+        return self._pacer.advice if self._pacer is not None else None
 
     # --- stopping and notes ---------------------------------------------------------------------------
 
@@ -294,12 +339,22 @@ class Checkpointer:
 
     # --- restore ------------------------------------------------------------------------------------
 
-    def restore(self, step: Union[str, int] = "latest", strict: bool = True) -> Optional[Restored]:
+    def restore(self, step: Union[str, int] = "latest", strict: bool = True, *,
+                only: Optional[Sequence[str]] = None, share: Optional[str] = None) -> Optional[Restored]:
         """Fills the state from a checkpoint; every rank calls it, all get the same one.
 
         ``step``: "latest", a number, or "STEP@TERM". When the latest is damaged, all ranks take the newest good one
         before it and ``fell_back`` is true. None only for a run proven to be empty. ``strict``: MissingTensorError
         when state and checkpoint hold different things; else both are listed and what both have is restored.
+
+        ``only``: patterns (``*``, ``?``, ``[a-z]``) of names, the same on all ranks; all else stays as it is, and is neither
+        missing nor unexpected. A name is a key of the state ("model", "optim", and all below it) or what is below one:
+        "model.0.weight", "optim.model.0.weight" (its optimizer state), "optim.groups[0]", "extra.epoch", "model.*". Schedulers and
+        the like come as wholes; the RNGs are "cairn.rng". ``strict``: a pattern that meets nothing is
+        MissingTensorError, with names that resemble it.
+
+        ``share="broadcast"``: what several ranks hold alike (all of DDP's state, the replicas of HSDP and of pipeline
+        stages) is read once, each of them reads a part, and goes to the others over Cairn's gloo group, with its digest.
 
         Errors before the arrays move (NotFoundError, ShapeMismatchError, UnreachableError ...) leave the state as it
         was; after a later one the state in memory is unusable, and the error says so. Plain values that cannot be
@@ -310,8 +365,12 @@ class Checkpointer:
             self._guard.wait()
         self._state.refresh()
         job = Restore(client, self._group, self._state, self._restore_deadline)
+        began = time.monotonic()
         try:
-            return job.run(step, strict)
+            return job.run(step, strict, only, share)
         finally:
-            if job.is_done or job.unusable:
+            if job.is_done and self._pacer is not None:
+                self._pacer.restart_s = time.monotonic() - began
+            # What is unusable in parts that were not selected stays so.
+            if job.unusable or (job.is_done and only is None):
                 self._unusable = job.unusable

@@ -17,7 +17,8 @@ log = logging.getLogger("cairn")
 @dataclass(frozen=True)
 class Restored:
     """What a restore brought: the checkpoint; whether it is an older one because newer ones are damaged; the
-    save's metadata; with strict=False the paths that the checkpoint lacked and those that the state lacks."""
+    save's metadata; with strict=False the paths that the checkpoint lacked and those that the state lacks; how many
+    bytes of arrays this rank read from the store."""
 
     term: int
     step: int
@@ -25,6 +26,7 @@ class Restored:
     metadata: Any
     missing: tuple = field(default=())
     unexpected: tuple = field(default=())
+    read_bytes: int = field(default=0, compare=False)
 
 
 class Future:
@@ -82,6 +84,13 @@ class SaveHandle:
         except CairnError:
             return False
         return False
+
+    def is_good(self) -> bool:
+        """Whether it is durable; False as long as that is open."""
+        try:
+            return self._op is not None and self._op.wait(DONE, 0)
+        except CairnError:
+            return False
 
     @property
     def warning(self) -> Optional[str]:

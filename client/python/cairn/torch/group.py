@@ -8,14 +8,17 @@ exchanged as codes: no object is ever pickled.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import torch
 
 from ..client import new_attempt
-from ..errors import CairnError, InvalidError, MissingRanksError, UnsupportedError, from_code
+from ..errors import CairnError, InvalidError, MissingRanksError, from_code
+from .gloo import Gloo
 from .local import check_coordinates, coordinate_text
+from .stages import classes
 
 try:
     import torch.distributed as dist
@@ -28,6 +31,7 @@ class Group:
 
     def __init__(self, process_group: Any, rank: Optional[int], world_size: Optional[int], read_only: bool) -> None:
         self._group: Any = None
+        self._subgroups: dict = {}  # ranks -> Gloo
         self.rank, self.world_size = 0, 1
         self.me, self.ranks = 0, [0]  # this process's global rank; all ranks' in Cairn's order
         self.coordinate = "rank=0"
@@ -52,8 +56,7 @@ class Group:
             raise InvalidError.of("this process is not in the process_group")
         self.me, self.ranks = dist.get_rank(), dist.get_process_group_ranks(base)
         if self.world_size > 1 and not read_only:
-            self._group = dist.new_group(self.ranks, backend="gloo",
-                                         use_local_synchronization=process_group is not None)
+            self._group = Gloo(self.ranks, self.me)
 
     def token(self, given: Optional[str]) -> Optional[str]:
         """The attempt token: the given one, or what rank 0 draws; None leaves it to the library."""
@@ -68,7 +71,7 @@ class Group:
             if len(text) != 32 or not text.isascii():
                 text = "?" * 32  # the library refuses it on every rank, with its own words
             data.copy_(torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))
-        dist.broadcast(data, src=self.ranks[0], group=self._group)
+        self._together("handing out the attempt token", lambda: self._group.broadcast(data, 0))
         return data.numpy().tobytes().decode() if given is None or self.rank == 0 else given
 
     def share_coordinate(self, coordinate: Any) -> None:
@@ -102,8 +105,8 @@ class Group:
         data = torch.tensor(values, dtype=torch.int64)
         if self._group is None:
             return None, data
-        return self._together("asking the other ranks", lambda: dist.all_reduce(
-            data, dist.ReduceOp.MAX, group=self._group, async_op=True)), data
+        return self._together("asking the other ranks",
+                              lambda: self._group.all_reduce(data, dist.ReduceOp.MAX, wait=False)), data
 
     def max_result(self, started: Any, what: str) -> list:
         """What ``max_start`` began. MissingRanksError."""
@@ -119,38 +122,78 @@ class Group:
         return self._together("asking the other ranks", lambda: self._gather(data))
 
     def _gather(self, data: bytes) -> list:
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-        dist.all_gather(sizes, torch.tensor([len(data)]), group=self._group)
+        sizes = self._group.all_gather(torch.tensor([len(data)]))
         most = max(1, max(int(size) for size in sizes))
         mine = torch.zeros(most, dtype=torch.uint8)
         mine[:len(data)] = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[:len(data)]
-        all_data = [torch.zeros_like(mine) for _ in range(self.world_size)]
-        dist.all_gather(all_data, mine, group=self._group)
+        all_data = self._group.all_gather(mine)
         return [item.numpy().tobytes()[:int(size)] for item, size in zip(all_data, sizes)]
 
-    def agree_names(self, names: Sequence[str]) -> None:
-        """Every rank calls it: UnsupportedError on all ranks unless all have the same names. Rank 0's tree is the one
-        that is stored, so what only another rank has would be lost."""
-        names = sorted(names)
-        digests = self.gather(hashlib.sha256("\n".join(names).encode()).digest())
-        if all(digest == digests[0] for digest in digests):
+    def _from(self, rank: int, data: bytes) -> bytes:
+        """Every rank calls it: that rank's bytes."""
+        def call() -> bytes:
+            size = torch.tensor([len(data)])
+            self._group.broadcast(size, rank)
+            found = torch.frombuffer(bytearray(data), dtype=torch.uint8) if rank == self.rank else torch.empty(
+                int(size), dtype=torch.uint8)
+            if int(size) > 0:
+                self._group.broadcast(found, rank)
+            return found.numpy().tobytes()
+        return self._together("asking the other ranks", call)
+
+    def all_have(self, flags: Sequence[bool]) -> list:
+        """Every rank calls it with as many flags: which are set on all of them."""
+        data = torch.tensor(list(flags), dtype=torch.uint8)
+        if self._group is not None and len(data) > 0:
+            self._together("asking the other ranks", lambda: self._group.all_reduce(data, dist.ReduceOp.MIN))
+        return [bool(flag) for flag in data.tolist()]
+
+    def broadcast(self, data: torch.Tensor, ranks: Sequence[int], root: int) -> None:
+        """These ranks call it, which include this one: the memory of ``ranks[root]`` comes into theirs. MissingRanksError."""
+        if data.numel() == 0:
             return
-        by_rank = [set(data.decode().split("\n")) for data in self.gather("\n".join(names).encode())]
-        for rank, found in enumerate(by_rank):
-            odd = sorted(found ^ by_rank[0])
-            if odd:
-                has, lacks = (rank, 0) if odd[0] in found else (0, rank)
-                raise UnsupportedError.of(f"{odd[0]}: rank {has} has this tensor, rank {lacks} has not: the models of all "
-                                          "ranks must have the same tensors (sharded or not); pipeline stages and ranks "
-                                          "with models of their own each need a run, or a process_group, of their own")
+        key = tuple(ranks)
+        found = self._group if len(key) == self.world_size else self._subgroups.get(key)
+        if found is None:
+            found = self._subgroups[key] = self._together(
+                "meeting the ranks that hold the same", lambda: Gloo([self.ranks[rank] for rank in key], self.me))
+        self._together("sharing what was read", lambda: found.broadcast(data, root))
+
+    def agree_same(self, what: str, text: str) -> None:
+        """Every rank calls it: InvalidError on all of them unless all said the same."""
+        texts = self.gather(text.encode())
+        odd = next((rank for rank, other in enumerate(texts) if other != texts[0]), None)
+        if odd is not None:
+            raise InvalidError.of(f"{what}: rank 0 said {texts[0].decode()}, rank {odd} said {texts[odd].decode()}: all ranks must "
+                                  "say the same")
+
+    def share_names(self, names: Mapping[str, str]) -> tuple:
+        """Every rank calls it with what it holds: name -> what it is (shape and type), which must be the same wherever the
+        name is. Gives (for each rank the first one with the same names, name -> ranks that have it, of the names that
+        not all have). InvalidError on all ranks: two ranks mean different things by one name."""
+        mine = json.dumps(sorted(names.items())).encode()
+        first = classes(self.gather(hashlib.sha256(mine).digest()))
+        if not any(first):
+            return first, {}
+        by_first = {rank: json.loads(self._from(rank, mine)) for rank in sorted(set(first))}
+        holders: dict = {}
+        seen: dict = {}
+        for rank, stage in enumerate(first):
+            for name, what in by_first[stage]:
+                holders.setdefault(name, []).append(rank)
+                other, at = seen.setdefault(name, (what, rank))
+                if other != what:
+                    raise InvalidError.of(f"{name}: {other} on rank {at}, {what} on rank {rank}: a name stands for one tensor, "
+                                          "whoever holds it; give pipeline stages and experts names of their own (another key "
+                                          "in the state, or modules that keep their names in the whole model)")
+        return first, {name: tuple(ranks) for name, ranks in holders.items() if len(ranks) < self.world_size}
 
     def agree(self, error: Optional[BaseException], what: str) -> None:
         """Every rank calls it; raises on all ranks when one has an error: its own, or one that names the rank."""
         if self._group is not None:
             code = 0 if error is None else getattr(error, "code", -3)
             mine = torch.tensor([code], dtype=torch.int64)
-            codes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-            self._together(what, lambda: dist.all_gather(codes, mine, group=self._group))
+            codes = self._together(what, lambda: self._group.all_gather(mine))
             failed = [(rank, int(item)) for rank, item in enumerate(codes) if int(item) != 0]
             if failed and error is None:
                 ranks = ", ".join(str(rank) for rank, _ in failed[:8])
@@ -159,8 +202,7 @@ class Group:
             raise error
 
     def close(self) -> None:
-        if self._group is not None and dist.is_initialized():
-            dist.destroy_process_group(self._group)
+        self._subgroups = {}
         self._group = None
 
 

@@ -18,13 +18,21 @@ def listed(names: Sequence[str]) -> str:
 
 def pairs(missing: Sequence[str], unexpected: Sequence[str]) -> list:
     """(missing name, the stored name that it resembles), for the names that will be shown. The part of the state
-    (before the first dot) must be the same."""
+    (before the first dot) must be the same; of whole parts, the only one that is left over is as good as one alike."""
     found, left = [], list(unexpected[:_COMPARED_MAX])
+    keys = [name for name in missing if "." not in name]
     for name in missing[:_SHOWN_MAX]:
         part = name.partition(".")[0]
+        if name == part:
+            others = [other for other in left if "." not in other]
+            close = difflib.get_close_matches(name, others, 1, 0.5) or (others if len(keys) == len(others) == 1 else [])
+            if close:
+                found.append((name, close[0]))
+                left.remove(close[0])
+            continue
         same_part = [other for other in left if other.partition(".")[0] == part and other != part]
         close = difflib.get_close_matches(name, same_part, 1, 0.7)
-        if not close and name != part:  # a prefix more or less: the same tail
+        if not close:  # a prefix more or less: the same tail
             close = [other for other in same_part if other.endswith(name.partition(".")[2])
                      or name.endswith(other.partition(".")[2])][:1]
         if close:

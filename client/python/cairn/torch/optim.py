@@ -20,7 +20,7 @@ from .naming import Names
 from .part import Part
 from .plan import Plan
 from .sharded import Layouts, Sharded, is_dtensor, replicated_like
-from .special import note_class
+from .special import is_special, note_class
 
 try:
     import torch.distributed as dist
@@ -87,6 +87,13 @@ class OptimizerState(Part):
 
     def _place(self, path: str, param: torch.Tensor, value: Any, names: Names) -> Any:
         """A tensor of the state as what it is over all ranks."""
+        value = self._place_on_holders(path, param, value, names)
+        known = names.of(param)
+        if not self.layouts.holders or not known or is_special(value):
+            return value
+        return self.layouts.held(known[0], self.layouts.wrap(path, value))
+
+    def _place_on_holders(self, path: str, param: torch.Tensor, value: Any, names: Names) -> Any:
         flat = names.flat(param)
         if flat is not None and not is_dtensor(value):
             if value.dim() == 0:
@@ -143,6 +150,10 @@ class OptimizerState(Part):
 
     # --- restore ------------------------------------------------------------------------------------------------
 
+    def live_names(self, names: Names) -> list:
+        found = [f"{self.key}.{name}" for g, i, param in self._params() for name in names.of(param) or [f"[{g}][{i}]"]]
+        return found + [f"{self.key}.groups[{g}]" for g in range(len(self.obj.param_groups))]
+
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
         self._stored, self._names = stored, names
         groups, state = self._field(stored, "groups", list), self._field(stored, "state", dict)
@@ -156,27 +167,34 @@ class OptimizerState(Part):
         for g, i, param in self._params():
             candidates = names.of(param) or [f"[{g}][{i}]"]
             name = next((name for name in candidates if name in group_of), None)
-            self._matched.append((g, param, name))
+            is_selected = any([plan.only.has(f"{self.key}.{item}", self.key) for item in candidates])
+            if is_selected:
+                self._matched.append((g, param, name))
             if name is None:
-                plan.missing.append(f"{self.key}.{candidates[0]}")
+                plan.missing.extend([f"{self.key}.{candidates[0]}"] if is_selected else [])
                 continue
             used.add(name)
-            if self._group_match.setdefault(g, group_of[name]) != group_of[name]:
+            differs = self._group_match.setdefault(g, group_of[name]) != group_of[name]
+            if differs and plan.only.has(f"{self.key}.groups[{g}]", self.key):
                 raise InvalidError.of(f"{self.key}: parameters of group {g} ({candidates[0]} among them) were stored in "
                                       f"different groups ({self._group_match[g]} and {group_of[name]}): build the "
                                       "optimizer's groups as they were saved")
-        plan.unexpected.extend(f"{self.key}.{name}" for name in group_of if name not in used)
+        plan.unexpected.extend(f"{self.key}.{name}" for name in group_of
+                               if name not in used and plan.only.has(f"{self.key}.{name}", self.key))
         mine = self._mine(names)
         self._here = [item for item in self._matched if mine is None or id(item[1]) in mine]
         for g, param, name in self._here:
             if name in state:
                 options = {**self.obj.param_groups[g], **groups[group_of[name]]["options"]}
                 self._plan_state(state[name], param, options, plan)
+        self._group_match = {g: s for g, s in self._group_match.items() if plan.only.has(f"{self.key}.groups[{g}]", self.key)}
         for g, s in self._group_match.items():
             for key, value in groups[s]["options"].items():
                 live = self.obj.param_groups[g].get(key)
                 self._want(value, live, plan)
-        self._want(self._field(stored, "other", dict), None, plan)
+        self._has_other = plan.only.has(f"{self.key}.other", self.key)
+        if self._has_other:
+            self._want(self._field(stored, "other", dict), None, plan)
 
     @staticmethod
     def _want(value: Any, live: Any, plan: Plan) -> None:
@@ -232,9 +250,10 @@ class OptimizerState(Part):
                 self._inner.state.pop(param, None)  # absent is stored as absent
             else:
                 self._inner.state[param] = tree.resolve(state[name], plan.get)
-        for key in [key for key in self._inner.state if not isinstance(key, torch.Tensor)]:
-            del self._inner.state[key]
-        self._inner.state.update(tree.resolve(self._stored["other"], plan.get))
+        if self._has_other:
+            for key in [key for key in self._inner.state if not isinstance(key, torch.Tensor)]:
+                del self._inner.state[key]
+            self._inner.state.update(tree.resolve(self._stored["other"], plan.get))
         for g, s in self._group_match.items():
             options = tree.resolve(self._stored["groups"][s]["options"], plan.get)
             self.obj.param_groups[g].update(options)
@@ -261,11 +280,14 @@ def _is_overlapping(array: Any) -> bool:
     return isinstance(local, torch.Tensor) and arrays.overlaps(tuple(local.shape), local.stride())
 
 
-def merge_partitions(key: str, partitions: list) -> dict:
-    """One state of all ranks' trees: parameter's name -> state. FormatError: a tree lacks the optimizer."""
+def merge_partitions(key: str, partitions: list, may_lack: bool) -> dict:
+    """One state of all ranks' trees: parameter's name -> state. FormatError: a tree lacks the optimizer, which only a
+    stage may."""
     merged: dict = {}
     for rank, partition in enumerate(partitions):
         state = partition.get(key)
+        if state is None and may_lack:
+            continue
         if type(state) is not dict:
             raise FormatError.of(f"{key}: the stored state of rank {rank} has no partition of this optimizer")
         for name, value in state.items():

@@ -34,6 +34,10 @@ class Part:
             raise FormatError.of(f"{self.key}: the stored state has no {name!r}: it was written by another version")
         return value
 
+    def live_names(self, names: Names) -> list:
+        """What a restore may select of it, beside its key."""
+        return []
+
     def collect(self, names: Names) -> dict:
         raise NotImplementedError
 

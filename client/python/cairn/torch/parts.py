@@ -14,7 +14,7 @@ import torch
 
 from .. import tree
 from ..errors import CairnError, FormatError, InvalidError, MissingTensorError, UnsupportedValueError
-from ..tree import At, Deferred, Ref
+from ..tree import At, Deferred, Ref, path_join
 from . import arrays, sharded
 from .naming import Names, Walk
 from .optim import OptimizerState
@@ -54,6 +54,11 @@ class ModuleState(Part):
                                module.get_extra_state()) for name, module in walk.extra_modules.items()},
         }
 
+    def live_names(self, names: Names) -> list:
+        walk = Walk(self.key, self.obj, self.layouts)
+        return [f"{self.key}.{name}" for name in (*walk.tensors, *walk.aliases)] + [
+            f"{self.key}.{name}.extra_state" for name in walk.extra_modules]
+
     def plan(self, stored: dict, plan: Plan, names: Names) -> None:
         tensors, aliases = self._field(stored, "tensors", dict), self._field(stored, "aliases", dict)
         self._walk = walk = Walk(self.key, self.obj, self.layouts)
@@ -63,6 +68,8 @@ class ModuleState(Part):
         targets: dict = {}  # stored name -> live name that it went to first
         for name, live in walk.tensors.items():
             wanted = [name] + [alias for alias, first in walk.aliases.items() if first == name]
+            if not any([plan.only.has(f"{self.key}.{alias}", self.key) for alias in wanted]):
+                continue
             found = list(dict.fromkeys(aliases.get(alias, alias) for alias in wanted))
             found = [alias for alias in found if alias in tensors]
             if not found:
@@ -82,26 +89,31 @@ class ModuleState(Part):
                 continue
             plan.want_exact(f"{self.key}.{name}", stored_tensor, live)
             self._pairs.append((name, stored_tensor))
-        plan.unexpected.extend(f"{self.key}.{name}" for name in tensors if name not in used)
+        plan.unexpected.extend(f"{self.key}.{name}" for name in tensors
+                               if name not in used and plan.only.has(f"{self.key}.{name}", self.key))
         self._plan_extra(self._field(stored, "extra", dict), plan)
 
     def _plan_extra(self, extra: dict, plan: Plan) -> None:
-        for name in self._walk.extra_modules:
+        self._extra: list = []  # names of modules
+        live = self._walk.extra_modules
+        for name in dict.fromkeys([*live, *extra]):
+            path = f"{self.key}.{name}.extra_state"
+            if not plan.only.has(path, self.key):
+                continue
             if name not in extra:
-                plan.missing.append(f"{self.key}.{name}.extra_state")
-        for name, value in extra.items():
-            if name not in self._walk.extra_modules:
-                plan.unexpected.append(f"{self.key}.{name}.extra_state")
+                plan.missing.append(path)
+            elif name not in live:
+                plan.unexpected.append(path)
             else:
-                for ref in tree.refs(value):
+                self._extra.append(name)
+                for ref in tree.refs(extra[name]):
                     plan.want(ref)
 
     def apply(self, plan: Plan) -> None:
         for made in self._made:
             made.apply(plan)
-        for name, module in self._walk.extra_modules.items():
-            if name in self._stored["extra"]:
-                module.set_extra_state(tree.resolve(self._stored["extra"][name], plan.get))
+        for name in self._extra:
+            self._walk.extra_modules[name].set_extra_state(tree.resolve(self._stored["extra"][name], plan.get))
 
     def verify(self, plan: Plan) -> None:
         for made in self._made:
@@ -111,7 +123,9 @@ class ModuleState(Part):
             plan.check_live(f"{self.key}.{name}", ref, live.get(name))
         for name, digest in self._field(self._stored, "transient", dict).items():
             tensor = self._walk.transient.get(name)
-            if tensor is not None and self._transient_digest(name, tensor) != digest:
+            if tensor is None or not plan.only.has(f"{self.key}.{name}", self.key):
+                continue
+            if self._transient_digest(name, tensor) != digest:
                 warnings.warn(f"{self.key}.{name}: this non-persistent buffer is not stored and differs from the one at the "
                               "time of the save; if it is a constant (a RoPE table), initialise it as the model's "
                               "constructor does", CairnWarning, stacklevel=5)
@@ -127,6 +141,9 @@ class ObjectState(Part):
 
     def _load(self, value: Any) -> None:
         self.obj.load_state_dict(value)
+
+    def live_names(self, names: Names) -> list:
+        return [f"{self.key}.state"]  # it comes back as a whole
 
     def collect(self, names: Names) -> dict:
         return {"kind": self.kind, "class": type(self.obj).__qualname__, "value": At(self.key, self._state())}
@@ -199,6 +216,9 @@ class ValueState(Part):
         super().__init__(key, obj, layouts, coordinate)
         self.replaced = False
 
+    def live_names(self, names: Names) -> list:
+        return entry_names(self.key, self.obj)
+
     def collect(self, names: Names) -> dict:
         return {"kind": self.kind, "value": At(self.key, self.obj)}
 
@@ -211,15 +231,44 @@ class ValueState(Part):
             tree.encode(self.obj, self.key, live)
         except UnsupportedValueError:
             pass  # it holds more than can be stored; what was met so far is used
+        self._entries = None if plan.only.has(self.key) else self._select(self.key, self._stored, self.obj, plan)
         if arrays.is_array(self.obj) and type(self._stored) is Ref and not arrays.fits(self._stored, self.obj):
             raise MissingTensorError.of(f"{self.key}: stored is {self._stored!r}, which does not fit the live one "
                                         f"({self.obj.dtype}, {list(self.obj.shape)})")
-        for ref in tree.refs(self._stored):
+        for ref in self._refs():
             found = live.arrays.get(ref.name)
             array = found[1] if found is not None and arrays.fits(ref, found[1]) and arrays.is_writable(found[1]) else None
             plan.want(ref, array, self.coordinate)
 
+    def _select(self, path: str, stored: Any, live: Any, plan: Plan) -> list:
+        """(live dict, key, stored value) of the entries that are selected, at any depth."""
+        found: list = []
+        if type(stored) is not dict:
+            return found
+        for key in live if type(live) is dict else ():
+            if isinstance(key, str) and key not in stored and plan.only.has(path_join(path, key)):
+                plan.missing.append(path_join(path, key))
+        for key, value in stored.items():
+            below = path_join(path, key)
+            if plan.only.has(below):
+                if type(live) is dict:
+                    found.append((live, key, value))
+                else:
+                    plan.unexpected.append(below)
+            else:
+                found += self._select(below, value, live.get(key) if type(live) is dict else None, plan)
+        return found
+
+    def _refs(self) -> list:
+        if self._entries is None:
+            return list(tree.refs(self._stored))
+        return [ref for _, _, value in self._entries for ref in tree.refs(value)]
+
     def apply(self, plan: Plan) -> None:
+        if self._entries is not None:
+            for live, key, stored in self._entries:
+                live[key] = tree.resolve(stored, lambda ref: plan.get(ref, self.coordinate))
+            return
         value = tree.resolve(self._stored, lambda ref: plan.get(ref, self.coordinate))
         if type(self.obj) is type(value) and hasattr(self.obj, "clear") and hasattr(self.obj, "update"):
             self.obj.clear()
@@ -230,8 +279,34 @@ class ValueState(Part):
             self.obj, self.replaced = value, True
 
     def verify(self, plan: Plan) -> None:
-        for ref in tree.refs(self._stored):
+        for ref in self._refs():
             plan.check_live(ref.name, ref, plan.get(ref, self.coordinate), self.coordinate)
+
+
+def entry_names(path: str, value: Any) -> list:
+    """Names of the entries of nested dicts."""
+    found: list = []
+    for key, item in value.items() if type(value) is dict else ():
+        below = path_join(path, key)
+        found += [below, *entry_names(below, item)]
+    return found
+
+
+def stored_names(key: str, stored: dict) -> list:
+    """What a restore may select of a stored part, beside its key: as Part.live_names."""
+    kind, names = stored.get("kind"), []
+    if kind == "module":
+        names = [*stored.get("tensors", {}), *stored.get("aliases", {})]
+        names += [f"{name}.extra_state" for name in stored.get("extra", {})]
+    elif kind == "optimizer":
+        groups = stored.get("groups", [])
+        names = [name for group in groups for name in group["params"]] + ["other"]
+        names += [f"groups[{g}]" for g in range(len(groups))]
+    elif kind == "value":
+        return entry_names(key, stored.get("value"))
+    else:
+        names = ["state"]
+    return [f"{key}.{name}" for name in names]
 
 
 def make_part(key: str, obj: Any, layouts: Layouts, coordinate: Optional[str] = None) -> Part:

@@ -8,17 +8,20 @@ before the restore starts, so an error while planning leaves the state as it was
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Iterable, Optional
 
 import torch
 
 from ..errors import DigestMismatchError, DtypeMismatchError, InvalidError, ShapeMismatchError, UnsupportedError
 from ..tree import Ref
 from . import arrays, memory
+from .only import Only
 from .sharded import Layouts, Sharded
 
 
-class _Destination:
+class Destination:
+    """Of one stored array; ``coordinate``: where it belongs to a rank's own state."""
+
     __slots__ = ("ref", "coordinate", "primary", "copies")
 
     def __init__(self, ref: Ref, coordinate: Optional[str], primary: Any) -> None:
@@ -47,10 +50,11 @@ def _copy(live: Any, primary: Any) -> None:
 
 
 class Plan:
-    """``missing`` and ``unexpected`` are paths; the parts of the state fill them while they plan."""
+    """``missing`` and ``unexpected`` are paths; the parts of the state fill them while they plan, of what ``only`` selects."""
 
-    def __init__(self, layouts: Layouts) -> None:
+    def __init__(self, layouts: Layouts, only: Optional[Only] = None) -> None:
         self.layouts = layouts
+        self.only = only or Only()
         self._destinations: dict = {}
         self.missing: list = []
         self.unexpected: list = []
@@ -70,12 +74,12 @@ class Plan:
             return
         target = live if live is not None else fresh
         if target is not None and arrays.is_direct(target):
-            self._destinations[key] = _Destination(ref, coordinate, target)
+            self._destinations[key] = Destination(ref, coordinate, target)
             return
         primary = arrays.empty(ref)
         if isinstance(target, Sharded):
             primary = target.with_local(torch.empty(target.layout.local, dtype=target.dtype))
-        destination = _Destination(ref, coordinate, primary)
+        destination = Destination(ref, coordinate, primary)
         if target is not None:
             destination.copies.append(target)
         self._destinations[key] = destination
@@ -112,9 +116,12 @@ class Plan:
                     raise InvalidError.of(f"{destination.ref.name}: the live tensor lies in memory that is mapped read-only (a "
                                           "file opened for reading?): clone it before the restore")
 
-    def rows(self) -> list:
+    def destinations(self) -> Iterable[Destination]:
+        return self._destinations.values()
+
+    def rows(self, is_read_here: Callable[[Destination], bool] = lambda destination: True) -> list:
         """Tuples for Client.set_tensors."""
-        rows = (arrays.row(d.ref, d.primary, d.coordinate) for d in self._destinations.values())
+        rows = (arrays.row(d.ref, d.primary, d.coordinate) for d in self._destinations.values() if is_read_here(d))
         return [row for row in rows if row is not None]
 
     def finish(self) -> None:

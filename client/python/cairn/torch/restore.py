@@ -18,10 +18,13 @@ from . import near, rng
 from .futures import Restored
 from .group import Group
 from .local import refuse_reshape
+from .only import RNG, Only
 from .optim import merge_partitions
 from .part import CairnWarning, Part
-from .parts import ValueState
+from .parts import ValueState, stored_names
 from .plan import Plan
+from .share import Sharing
+from .stages import STAGE_BLOB, merge
 from .state import LOCAL_BLOB, PARTITION_BLOB, STATE_BLOB, VERSION, State, names_digest
 
 _ROUNDS_MAX = 64
@@ -48,8 +51,11 @@ class Restore:
         self.unusable = ""
         self.is_done = False
 
-    def run(self, step: Union[str, int], strict: bool) -> Optional[Restored]:
+    def run(self, step: Union[str, int], strict: bool, only: Optional[Sequence[str]] = None,
+            share: Optional[str] = None) -> Optional[Restored]:
         """None only for a run proven to be empty."""
+        self._only = only
+        self._check(step, strict, only, share)
         wanted, term = parse_step(step)
         allow = wanted == LATEST
         fell_back = False
@@ -63,12 +69,16 @@ class Restore:
             result = op.result(0)
             fell_back = fell_back or result.fell_back
             plan = self._plan_all(op, strict)
+            sharing = Sharing(self._group, plan) if share is not None else None
+            rows = plan.rows(sharing.is_read_here) if sharing is not None else plan.rows()
             try:
-                op = self._fetch(plan.rows(), (result.step, result.term), allow)
+                op = self._fetch(rows, (result.step, result.term), allow)
                 again = op.result(0)
                 if (again.term, again.step) != (result.term, result.step):
                     fell_back = True
                     continue
+                if sharing is not None:
+                    sharing.hand_over()
                 self._apply_all(plan)
             except BaseException as error:
                 self.unusable = f"the restore of step {result.step} failed"
@@ -80,8 +90,21 @@ class Restore:
             for text in plan.warnings:
                 warnings.warn(text, CairnWarning, stacklevel=3)
             return Restored(result.term, result.step, fell_back, self._metadata(op), tuple(plan.missing),
-                            tuple(plan.unexpected))
+                            tuple(plan.unexpected), again.plain_bytes)
         raise InternalError.of(f"the restore fell back {_ROUNDS_MAX} times without coming to an end")
+
+    def _check(self, step: Any, strict: bool, only: Any, share: Optional[str]) -> None:
+        """Refuses before anything is asked, on all ranks alike."""
+        error: Optional[CairnError] = None
+        try:
+            parse_step(step)
+            Only(only)
+            if share not in (None, "broadcast"):
+                raise InvalidError.of(f'restore: share is {share!r}; it may be "broadcast" or None')
+        except CairnError as failure:
+            error = failure
+        self._group.agree(error, "reading the arguments of restore")
+        self._group.agree_same("restore", f"step={step!r}, strict={bool(strict)}, only={only!r}, share={share!r}")
 
     # --- trees ------------------------------------------------------------------------------------------------
 
@@ -120,18 +143,28 @@ class Restore:
         return root
 
     def _fetch_all_ranks(self, op: Any, root: dict) -> tuple:
-        """(local trees, partition trees) of all old ranks, where a rule for another mesh or an optimizer whose state
-        is spread over the ranks wants them."""
+        """(local trees, partition trees, trees of stages by coordinate) of all old ranks, where a rule for another mesh, an
+        optimizer whose state is spread over the ranks, or stages want them."""
         partitioned = any(stored.get("partitioned") for stored in root["parts"].values())
         rules = self._is_reshaped(root) and any(callable(rule) for rule in self._state.on_reshape.values())
-        if not partitioned and not rules:
-            return [], []
+        stages = root.get("stages", {})
+        if not partitioned and not rules and not stages:
+            return [], [], {}
         result, names = op.result(0), root["coordinates"]
         all_op = self._fetch([], (result.step, result.term), False, names)
         local = [tree.decode(all_op.blob(LOCAL_BLOB, name), deferred=True) for name in names] if rules else []
-        spread = [tree.decode(all_op.blob(PARTITION_BLOB, name), deferred=True)["parts"]
-                  for name in names] if partitioned else []
-        return local, spread
+        spread = [self._partition(all_op, name, bool(stages)) for name in names] if partitioned else []
+        return local, spread, {name: tree.decode(all_op.blob(STAGE_BLOB, name), deferred=True)
+                               for name in dict.fromkeys(stages.values())}
+
+    @staticmethod
+    def _partition(op: Any, name: str, may_lack: bool) -> dict:
+        try:
+            return tree.decode(op.blob(PARTITION_BLOB, name), deferred=True)["parts"]
+        except NotFoundError:
+            if may_lack:
+                return {}
+            raise
 
     def _is_reshaped(self, root: dict) -> bool:
         """Whether the ranks are others than those that saved."""
@@ -140,7 +173,7 @@ class Restore:
     # --- plan: nothing of the state is touched ----------------------------------------------------------------------
 
     def _plan_all(self, op: Any, strict: bool) -> Plan:
-        plan, error = Plan(self._state.layouts), None
+        plan, error = Plan(self._state.layouts, Only(self._only)), None
         self._rng_state: Optional[dict] = None
         self._apply_parts: list = []
         try:
@@ -148,29 +181,70 @@ class Restore:
         except CairnError as failure:
             root, error = {}, failure
         self._group.agree(error, "reading the stored state")
-        states, partitions = self._fetch_all_ranks(op, root)
+        states, partitions, stages = self._fetch_all_ranks(op, root)
         try:
+            self._join_stages(root, stages, plan)
+            # The same on all ranks, since all have read the same trees.
+            self._stored_names = sorted({name for key, part in root["parts"].items()
+                                         for name in (key, *stored_names(key, part)) if ".groups[" not in name})
             self._root_names = names_digest({ref.name for ref in tree.refs(root["parts"])})
             self._plan_parts(root, partitions, plan)
             self._plan_local(op, root, states, plan)
-            if strict and (plan.missing or plan.unexpected):
-                raise MissingTensorError.of(near.explain(plan.missing, plan.unexpected))
             plan.check_memory()
         except CairnError as failure:
             error = failure
         self._group.agree(error, "planning the restore")
+        if stages or any(self._state.first):
+            self._unexpected_by_all(plan)
+        if strict:
+            self._group.agree(self._check_strict(plan), "planning the restore")
         return plan
+
+    @staticmethod
+    def _check_strict(plan: Plan) -> Optional[CairnError]:
+        try:
+            plan.only.check_used()
+        except MissingTensorError as error:
+            return error
+        if plan.missing or plan.unexpected:
+            return MissingTensorError.of(near.explain(plan.missing, plan.unexpected))
+        return None
+
+    def _unexpected_by_all(self, plan: Plan) -> None:
+        """Of what this rank has no place for, only what no other rank has one for either."""
+        mine = set(plan.unexpected)
+        flags = self._group.all_have([name in mine for name in self._stored_names])
+        others = {name for name, flag in zip(self._stored_names, flags) if not flag}
+        plan.unexpected = [name for name in plan.unexpected if name not in others]
+
+    def _join_stages(self, root: dict, stages: dict, plan: Plan) -> None:
+        if not stages:
+            return
+        has_own = not self._is_reshaped(root)
+        own = root["stages"][self._state.coordinate] if has_own else None
+        ordered = sorted(stages, key=lambda name: name != own)  # its own first, the others as they were
+        root["parts"], notes = merge([stages[name].get("parts") for name in ordered], has_own)
+        plan.warnings.extend(notes)
 
     def _plan_parts(self, root: dict, partitions: list, plan: Plan) -> None:
         names = self._state.names()
         stored = root["parts"]
         for part in self._state.parts:
             if stored.get(part.key, {}).get("partitioned"):
-                stored[part.key]["state"] = merge_partitions(part.key, partitions)
+                stored[part.key]["state"] = merge_partitions(part.key, partitions, "stages" in root)
             self._plan_part(part, stored, plan, names)
-        plan.unexpected.extend(key for key in stored if key not in self._state.values)
+        plan.unexpected.extend(key for key in stored if key not in self._state.values
+                               and self._is_selected(key, stored_names(key, stored[key]), plan))
+
+    @staticmethod
+    def _is_selected(key: str, names: Sequence[str], plan: Plan) -> bool:
+        """Whether anything of a part is; asks for all names, so that each pattern finds what it means."""
+        return plan.only.is_all or any([plan.only.has(name) for name in (key, *names)])
 
     def _plan_part(self, part: Part, stored: dict, plan: Plan, names: Any) -> None:
+        found = [] if plan.only.is_all else part.live_names(names) + stored_names(part.key, stored.get(part.key, {}))
+        if not self._is_selected(part.key, found, plan):
+            return
         if part.key not in stored:
             plan.missing.append(part.key)
             return
@@ -186,27 +260,32 @@ class Restore:
         result = op.result(0)
         self._reseed = f"term {result.term} step {result.step} rank {self._group.rank} of {self._group.world_size}"
         self._reshaped: list = []
+        self._has_rng = plan.only.has(RNG)
         if self._is_reshaped(root):
             old, new = root["coordinates"], self._group.coordinates
             what = (f"of {len(old)} ranks, now there are {len(new)}" if len(old) != len(new)
                     else f"of the ranks {old[0]} to {old[-1]}, now they are {new[0]} to {new[-1]}")
-            plan.warnings.append(f"the checkpoint is {what}: the RNGs are seeded anew, so training goes on from the same "
-                                 "state on another trajectory")
+            if self._has_rng:
+                plan.warnings.append(f"the checkpoint is {what}: the RNGs are seeded anew, so training goes on from the same "
+                                     "state on another trajectory")
             self._plan_reshape(old, states, plan)
             return
         local = tree.decode(op.blob(LOCAL_BLOB, self._state.coordinate), deferred=True)
         if type(local) is not dict or type(local.get("parts")) is not dict or type(local.get("rng")) is not dict:
             raise FormatError.of("the stored state of this rank is of another version of cairn.torch.Checkpointer")
         self._rng_state = local["rng"]
-        if local.get("names", self._root_names) != self._root_names:
+        if plan.only.is_all and "stages" not in root and local.get("names", self._root_names) != self._root_names:
             plan.warnings.append("when this was saved, this rank held other tensors than rank 0 (optimizer state of parameters "
                                  "that got a gradient on some ranks only?); what rank 0 had is what comes back on all ranks")
         for part in self._state.local_parts:
             self._plan_part(part, local["parts"], plan, None)
-        plan.unexpected.extend(key for key in local["parts"] if key not in self._state.on_reshape)
+        plan.unexpected.extend(key for key, stored in local["parts"].items() if key not in self._state.on_reshape
+                               and self._is_selected(key, stored_names(key, stored), plan))
 
     def _plan_reshape(self, old: list, states: list, plan: Plan) -> None:
         for part in self._state.local_parts:
+            if not self._is_selected(part.key, part.live_names(None), plan):
+                continue
             rule = self._state.on_reshape[part.key]
             if rule == "error":
                 raise refuse_reshape(part.key, old, self._group.coordinates)
@@ -236,7 +315,9 @@ class Restore:
             if isinstance(part, ValueState) and part.replaced:
                 part.replaced = False
                 self._state.replaced(part)
-        if self._rng_state is not None:
+        if not self._has_rng:
+            pass
+        elif self._rng_state is not None:
             rng.apply(self._rng_state)
         else:
             rng.reseed(self._reseed)

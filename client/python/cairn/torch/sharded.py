@@ -164,6 +164,7 @@ class Layouts:
 
     def __init__(self, ranks: Optional[Sequence[int]] = None, me: int = 0) -> None:
         self.me = me
+        self.holders: dict = {}  # name -> Cairn's ranks that have it, of names that not all have (pipeline stages)
         self._of: dict = {rank: idx for idx, rank in enumerate([me] if ranks is None else ranks)}
         self._cache: dict = {}
 
@@ -189,6 +190,18 @@ class Layouts:
         shape = tuple(shape)
         box = Box((0,) * len(shape), shape, (0,) * len(shape))
         return Layout(shape, shape, (box,), self.group(path, ranks), False)
+
+    def held(self, name: str, value: Any) -> Any:
+        """A tensor or Sharded as what those ranks hold that have this name, for a save."""
+        ranks = self.holders.get(name)
+        if ranks is None or not isinstance(value, (torch.Tensor, Sharded)):
+            return value
+        if isinstance(value, Sharded):
+            group = tuple(rank for rank in value.layout.group if rank in ranks)
+            return Sharded(value.local, value.layout._replace(group=group), value.whole)
+        shape = tuple(value.shape)
+        box = Box((0,) * len(shape), shape, (0,) * len(shape))
+        return Sharded(value.detach(), Layout(shape, shape, (box,), ranks, False))
 
     def wrap(self, path: str, value: Any) -> Any:
         """A DTensor as Sharded; anything else as it is. UnsupportedValueError: its layout cannot be stored."""

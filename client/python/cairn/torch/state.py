@@ -18,6 +18,7 @@ from .optim import OptimizerState
 from .part import Part
 from .parts import GeneratorState, ModuleState, ValueState, make_part
 from .sharded import Layouts
+from .stages import STAGE_BLOB
 
 STATE_BLOB, LOCAL_BLOB, PARTITION_BLOB = "cairn.state", "cairn.local", "cairn.partition"
 VERSION = 1
@@ -26,6 +27,13 @@ VERSION = 1
 def names_digest(names: Iterable[str]) -> bytes:
     """The same for the same names in any order."""
     return hashlib.sha256("\n".join(sorted(names)).encode()).digest()[:16]
+
+
+def _what(tensor: Any) -> str:
+    try:
+        return f"{tensor.dtype}{list(tensor.shape)}"
+    except RuntimeError:  # a lazy module's, which the first save refuses by name
+        return "not initialised"
 
 
 class State:
@@ -43,6 +51,7 @@ class State:
         self._known: dict = {}
         self._known_local: dict = {}
         self._last_names: tuple = (None, b"")
+        self.first: list = [0]
         for key, obj in self.values.items():
             self._add(key, obj)
 
@@ -63,10 +72,20 @@ class State:
     def names(self) -> Names:
         return Names([Walk(part.key, part.obj, self.layouts) for part in self.parts if isinstance(part, ModuleState)])
 
-    def model_names(self) -> list:
-        """``key.name`` of all tensors of all models, ties included."""
-        walks = [Walk(part.key, part.obj, self.layouts) for part in self.parts if isinstance(part, ModuleState)]
-        return [f"{walk.key}.{name}" for walk in walks for name in [*walk.tensors, *walk.aliases]]
+    def held_names(self) -> dict:
+        """``key.name`` of all tensors of all models, ties included -> shape and type; and the keys -> what kind they are."""
+        held = {part.key: part.kind for part in self.parts}
+        for part in self.parts:
+            walk = Walk(part.key, part.obj, self.layouts) if isinstance(part, ModuleState) else None
+            for name, tensor in walk.tensors.items() if walk is not None else ():
+                held[f"{part.key}.{name}"] = _what(tensor)
+            for name, first in walk.aliases.items() if walk is not None else ():
+                held[f"{part.key}.{name}"] = held[f"{part.key}.{first}"]
+        return held
+
+    def set_stages(self, first: Sequence[int], holders: Mapping[str, Sequence[int]]) -> None:
+        """``first``: for each rank the first one that holds the same names; ``holders``: of names that not all have."""
+        self.first, self.layouts.holders = list(first), dict(holders)
 
     def refresh(self) -> None:
         """Plain values may have been replaced in ``values``."""
@@ -97,11 +116,17 @@ class State:
         root = {"version": VERSION, "framework": "torch", "world_size": len(coordinates),
                 "coordinates": list(coordinates), "parts": {part.key: part.collect(names) for part in self.parts}}
         local = arrays.Collector(self.layouts, self.coordinate, self._known_local)
+        if any(self.first):
+            root["stages"] = {coordinates[rank]: coordinates[first] for rank, first in enumerate(self.first)}
         root_tree = tree.encode(root, "", shared)
         mine = {"version": VERSION, "rank": rank, "rng": rng.collect(), "names": self._names_digest(list(shared.arrays)),
                 "parts": {part.key: part.collect(names) for part in self.local_parts}}
         blobs = [(STATE_BLOB, TREE, root_tree, REPLICATED, None),
                  (LOCAL_BLOB, TREE, tree.encode(mine, "", local), LOCAL, self.coordinate)]
+        if any(self.first) and self.first[rank] == rank:
+            stage = {"version": VERSION, "parts": root["parts"]}
+            blobs.append((STAGE_BLOB, TREE, tree.encode(stage, "", arrays.Collector(self.layouts, None, self._known)), LOCAL,
+                          self.coordinate))
         partition = {part.key: part.collect_state(names) for part in self.parts
                      if isinstance(part, OptimizerState) and part.is_partitioned(names)}
         if partition:

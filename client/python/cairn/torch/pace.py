@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpointer(interval=...): when the next save is due, the same on all ranks.
+
+With "auto" the interval follows what was measured: how long saves hold up the training, how long they take to be durable, how
+long a restore took, and how often the run had to begin anew, against a prior (proto/base/interval.h has the rule, which
+`cairn advise` uses too). Rank 0 decides; its word goes to the others by a reduction that is begun one step ahead, so that
+nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Union
+
+from .. import _cairn
+from ..errors import InvalidError
+from .futures import SaveHandle, log
+from .group import Group
+
+_KEPT = 5  # saves whose times count: the median of the last ones
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Seconds. ``durable``: training between two saves; ``staged``: what it would be if saves became durable at once;
+    ``mtbf``: between failures; ``lost``: of training, by a failure; ``overhead``: share of the time for saves; ``text``: three
+    lines that explain it."""
+
+    mtbf: float
+    staged: float
+    durable: float
+    overhead: float
+    lost: float
+    text: str
+
+
+def failures_of(checkpoints: list) -> tuple:
+    """(failures, seconds observed) of a run's record: every term after the first is a start after something ended; what was
+    observed lies between the first and the last commit of each term. A planned restart counts as a failure: the record does
+    not tell them apart."""
+    spans: dict = {}
+    for item in checkpoints:
+        first, last = spans.get(item.term, (item.commit_time, item.commit_time))
+        spans[item.term] = (min(first, item.commit_time), max(last, item.commit_time))
+    return max(0, max(spans, default=1) - 1), sum(last - first for first, last in spans.values())
+
+
+class Pacer:
+    """``interval``: seconds, or "auto"; ``clock``: monotonic seconds."""
+
+    def __init__(self, group: Group, interval: Union[str, float], overhead_max: float, mtbf: Optional[float], in_flight: int,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        is_number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
+        if interval != "auto" and not (is_number and 0 < float(interval) < 1e9):
+            raise InvalidError.of(f'interval is {interval!r}; it may be "auto" or seconds above 0')
+        if not 0 < overhead_max < 1:
+            raise InvalidError.of(f"overhead_max is {overhead_max!r}; it is a share of the time, between 0 and 1")
+        if mtbf is not None and not 0 < mtbf < 1e12:
+            raise InvalidError.of(f"mtbf is {mtbf!r}; it is in seconds, above 0")
+        self._group, self._interval, self._cap, self._prior = group, interval, overhead_max, mtbf or 0.0
+        self._in_flight, self._clock = in_flight, clock
+        self._began = self._ended = clock()
+        self._blocked: deque = deque(maxlen=_KEPT)
+        self._persist: deque = deque(maxlen=_KEPT)
+        self._watched: list = []  # (handle, when its save began)
+        self.restart_s = 0.0
+        self._failures, self._observed = 0, 0.0
+        self._pending: Any = None
+        self.advice: Optional[Advice] = None
+
+    def seen(self, checkpoints: list) -> None:
+        """What the run's record tells of earlier lives."""
+        self._failures, self._observed = failures_of(checkpoints)
+
+    def saved(self, handle: SaveHandle, began: float) -> None:
+        """A save has returned; ``began`` by this clock."""
+        self._ended = self._clock()
+        self._blocked.append(max(1e-6, self._ended - began))
+        self._watched.append((handle, began))
+        self._pending = None  # what was asked before it is answered by it
+
+    def now(self) -> float:
+        return self._clock()
+
+    def _watch(self) -> None:
+        for handle, began in [item for item in self._watched if item[0].durable.done()]:
+            self._watched.remove((handle, began))
+            if handle.is_good():
+                self._persist.append(self._clock() - began)
+
+    def _is_due(self) -> bool:
+        """On rank 0."""
+        self._watch()
+        if self._interval != "auto":
+            return self._clock() - self._ended >= float(self._interval)
+        if not self._blocked:
+            return True  # the first save measures
+        if not self._persist:
+            return False  # it is still on its way; nothing is known of the next
+        row = _cairn.interval(statistics.median(self._blocked), statistics.median(self._persist), self.restart_s,
+                              self._observed + self._clock() - self._began, self._failures, self._prior, self._cap,
+                              self._group.world_size, self._in_flight)
+        advice = Advice(*row)
+        if self.advice is None or not 0.8 < advice.durable / self.advice.durable < 1.25:
+            log.info("the interval of saves is %.3g s now\n%s", advice.durable, advice.text.rstrip())
+        self.advice = advice
+        return self._clock() - self._ended >= advice.durable
+
+    def should_save(self, step: int) -> bool:
+        """See Checkpointer.should_save."""
+        if self._group.world_size == 1:
+            return self._is_due()
+        last, self._pending = self._pending, None
+        due = False
+        if last is not None:
+            asked, most, least = self._group.max_result(last, f"should_save at step {step}")
+            if most != -least:
+                raise InvalidError.of(f"should_save: the ranks are at different steps, {-least} to {most}: every rank must call "
+                                      "it once a step, with the same number")
+            due = asked > 0
+        mine = self._group.rank == 0 and not due and self._is_due()
+        self._pending = self._group.max_start([int(mine), step, -step])
+        return due

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that hold different tensors: pipeline stages, experts.
+
+A name means one tensor, whoever holds it. Ranks with the same names form a *stage*; the first rank of each stage stores
+its typed tree (blob ``cairn.stage``, at its coordinate), and a restore reads all of them and takes them as one, so that
+stages can be cut in another way, or joined, as ranks can. What has no name of its own on each stage (a scheduler) comes
+from the rank's own stage where the ranks are as they were, else from the first stage that has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from ..errors import FormatError, InvalidError
+
+STAGE_BLOB = "cairn.stage"
+_BY_NAME = ("tensors", "aliases", "transient", "extra")
+
+
+def classes(digests: Sequence[bytes]) -> list:
+    """For each rank the first rank with the same names."""
+    first: dict = {}
+    return [first.setdefault(digest, rank) for rank, digest in enumerate(digests)]
+
+
+def merge(stages: Sequence[dict], has_own: bool) -> tuple:
+    """(one tree of parts, warnings) of those of all stages. ``has_own``: the first is this rank's own stage; else the ranks
+    have changed. What several have comes from the first. Changes nothing of what it is given. FormatError, InvalidError."""
+    merged: dict = {}
+    notes: list = []
+    for parts in stages:
+        if type(parts) is not dict:
+            raise FormatError.of("the stored tree of a stage is of another version of cairn.torch.Checkpointer")
+        for key, part in parts.items():
+            if key not in merged:
+                merged[key] = dict(part)
+            elif merged[key].get("kind") != part.get("kind"):
+                raise InvalidError.of(f"{key}: one stage stored it as {merged[key].get('kind')}, another as "
+                                      f"{part.get('kind')}: give each its own name")
+            elif part.get("kind") == "module":
+                _merge_module(merged[key], part)
+            elif part.get("kind") == "optimizer":
+                _merge_optimizer(key, merged[key], part)
+            elif not has_own and not _is_same(merged[key], part):
+                notes.append(key)
+    return merged, [f"{key}: the stages held different ones, and the ranks are others now: the first stage's comes back"
+                    for key in dict.fromkeys(notes)]
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return a == b or repr(a) == repr(b)  # the same NaNs are
+
+
+def _merge_module(into: dict, part: dict) -> None:
+    for field in _BY_NAME:
+        into[field] = {**part.get(field, {}), **into.get(field, {})}
+    into["buffers"] = list(dict.fromkeys([*into.get("buffers", ()), *part.get("buffers", ())]))
+
+
+def _merge_optimizer(key: str, into: dict, part: dict) -> None:
+    if into.get("class") != part.get("class"):
+        raise InvalidError.of(f"{key}: one stage stored a {into.get('class')}, another a {part.get('class')}: give each its "
+                              "own name")
+    groups = [dict(group) for group in into["groups"]]
+    known = {name for group in groups for name in group["params"]}
+    for g, group in enumerate(part["groups"]):
+        new = [name for name in group["params"] if name not in known]
+        if g < len(groups) and _is_same(groups[g]["options"], group["options"]):
+            groups[g]["params"] = [*groups[g]["params"], *new]
+        elif new:  # a group of its own: nothing says that the two belong together
+            groups.append({**group, "params": new})
+    into["groups"] = groups
+    for field in ("state", "other"):
+        into[field] = {**part.get(field, {}), **into.get(field, {})}
+    if part.get("partitioned"):
+        into["partitioned"] = True

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A save, from the queue for the arena to the outcome: this file has its machine, save_open.c,
+ * save_send.c and save_end.c its states, the others do. Invariants: the caller's memory is not read
+ * after STAGED; an object is sent under a sequence once; before SEAL was sent the save cannot
+ * commit, after it only the server's word (WAIT, ABORT) says what became of it. Loop's thread.
+ *
+ *   QUEUE -> LINK -> OPEN -> AGREE -> SEND -> PART -> SEAL -> WAIT --\
+ *       |      ^       |-> HAVE ^                             |
+ *       |      +--- a lost connection, from OPEN to WAIT      +--> DRAIN -> END
+ *       +----------- ABORT (a failure after OPENED) ----------/
+ *
+ * The copy runs beside LINK, OPEN and SEND: what is copied is digested and sent meanwhile.
+ *
+ * Waits: QUEUE for its turn, JOIN, arena; PART for workers; OPEN, HAVE, SEAL, WAIT, ABORT
+ * for replies; LINK for the connection; AGREE for the verdict on who writes what, and for room;
+ * SEND for grants and OBJECT_DURABLE; DRAIN until no worker and no socket touches our memory. The
+ * deadline ends all but DRAIN; ABORT has a grace of its own.
+ */
+#include "save/save.h"
+
+#include "base/check.h"
+#include "save/save_private.h"
+
+#include <stdlib.h>
+
+enum { SAVE_GRACE_MS_MAX = 10000 };
+
+#define SV_STOP (SM_TO(SV_LINK) | SM_TO(SV_ABORT) | SM_TO(SV_DRAIN))
+static const struct sm_state save_table[] = {
+    [SV_QUEUE] = {"queue", save_on_queue, SM_TO(SV_LINK) | SM_TO(SV_DRAIN), 0},
+    [SV_LINK] = {"link", save_on_link, SM_TO(SV_OPEN) | SV_STOP, 0},
+    [SV_OPEN] = {"open", save_on_open,
+                 SM_TO(SV_AGREE) | SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
+    [SV_AGREE] = {"agree", save_on_agree, SM_TO(SV_SEND) | SV_STOP, 0},
+    [SV_HAVE] = {"have", save_on_have, SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
+    [SV_SEND] = {"send", save_on_send, SM_TO(SV_PART) | SM_TO(SV_WAIT) | SV_STOP, 0},
+    [SV_PART] = {"part", save_on_part, SM_TO(SV_SEAL) | SM_TO(SV_SEND) | SV_STOP, 0},
+    [SV_SEAL] = {"seal", save_on_seal, SM_TO(SV_WAIT) | SM_TO(SV_HAVE) | SV_STOP, 0},
+    [SV_WAIT] = {"wait", save_on_wait, SV_STOP, 0},
+    [SV_ABORT] = {"abort", save_on_abort, SM_TO(SV_DRAIN), 0},
+    [SV_DRAIN] = {"drain", save_on_drain, SM_TO(SV_END), 0},
+    [SV_END] = {"end", save_on_end, 0, SM_FINAL},
+};
+
+struct save *save_of_link(struct list *node) { return list_item(node, struct save, op.link); }
+struct save *save_of_sm(struct sm *sm) { return container_of(sm, struct save, sm); }
+static struct save *save_of_op(struct engine_op *op) { return container_of(op, struct save, op); }
+
+bool save_is_sending(const struct save *save) { return sm_is(&save->sm, SV_SEND); }
+bool save_is_over(const struct save *save)
+{
+    return save->status != 0 || sm_is(&save->sm, SV_DRAIN) || sm_is(&save->sm, SV_END);
+}
+bool save_is_queued(const struct save *save)
+{
+    return save->status == 0 && save->declined.code == 0 && !save->stage_begun && !save->extent &&
+           save_is_before_sending(save);
+}
+bool save_is_staging(const struct save *save)
+{
+    bool before = !save->stage_begun && save->declined.code == 0 && save_is_before_sending(save);
+    return save->status == 0 && (sm_is(&save->sm, SV_QUEUE) || before || save->copying);
+}
+
+struct object_id save_object_id(const struct save *save, uint32_t object)
+{
+    return (struct object_id){.term = save->user->id.term,
+                              .step = save->user->id.step,
+                              .writer = save->engine->options.writer,
+                              .rank = save->engine->options.rank,
+                              .sequence = save->objects[object].sequence};
+}
+
+/* --- moving ---------------------------------------------------------------------- */
+
+void save_move(struct save *save, unsigned state)
+{
+    link_forget(&save->engine->link, &save->request);
+    save->answer = (struct answer){0};
+    sm_move(&save->sm, state);
+}
+
+void save_wake(struct save *save)
+{
+    if (!save->sm.running) {
+        save_stage_go(save);
+    }
+    sm_run(&save->sm);
+}
+
+/* The first failure counts. What it means for the save as a whole depends on how far it came. */
+void save_fail(struct save *save, int status, const struct diag *diag)
+{
+    CHECK(status != 0);
+    if (save->status != 0 || sm_is(&save->sm, SV_DRAIN) || sm_is(&save->sm, SV_END)) {
+        if (status == CAIRN_E_CLOSED && sm_is(&save->sm, SV_ABORT)) {
+            save->grace = true; /* closing waits for no network */
+            save_wake(save);
+        }
+        return;
+    }
+    save->status = status;
+    diag_set(&save->user->diag, status, "%s", diag_text(diag, status));
+    save->grace = status == CAIRN_E_CLOSED || save->engine->link.status != 0;
+    save_stage_stop(save);
+    save_hand_staged(save);
+    timer_stop(&save->retry);
+    timer_start(&save->timer, min_u64(save->engine->options.io_deadline_ms, SAVE_GRACE_MS_MAX));
+    save_wake(save);
+}
+
+/* What every state between OPEN and WAIT looks at first. True: it was moved. */
+bool save_stops(struct save *save)
+{
+    if (save->status != 0) {
+        save_move(save, save->opened ? SV_ABORT : SV_DRAIN);
+        return true;
+    }
+    if (save->lost) {
+        save_move(save, SV_LINK);
+        return true;
+    }
+    return false;
+}
+
+/* --- timers --------------------------------------------------------------- */
+
+static void on_timer(struct timer *timer)
+{
+    struct save *save = container_of(timer, struct save, timer);
+    const struct link *link = &save->engine->link;
+    struct diag diag = DIAG_INIT;
+    if (sm_is(&save->sm, SV_DRAIN)) {
+        if (save->slots_busy > 0) {
+            link_reset(&save->engine->link, CAIRN_E_CONNECTION_LOST,
+                       "the server did not take what was sent to it");
+        }
+        return;
+    }
+    if (save->status != 0) {
+        save->grace = true;
+        save_wake(save);
+        return;
+    }
+    diag_set(&diag, CAIRN_E_TIMED_OUT, "step %llu: not durable within %llu ms (in state %s)%s%s",
+             (unsigned long long)save->user->step, (unsigned long long)save->user->deadline_ms,
+             sm_state_name(&save->sm), link_is_up(link) ? "" : "; no connection: ",
+             link_is_up(link) ? "" : diag_text(&link->diag, link->diag.code));
+    save_fail(save, CAIRN_E_TIMED_OUT, &diag);
+}
+
+static void on_retry(struct timer *timer) { save_wake(container_of(timer, struct save, retry)); }
+
+/* --- what the engine tells --------------------------------------------------------- */
+
+static void on_up(struct engine_op *op)
+{
+    struct save *save = save_of_op(op);
+    if (sm_is(&save->sm, SV_LINK) || sm_is(&save->sm, SV_ABORT)) {
+        save_wake(save);
+    }
+}
+
+static void on_down(struct engine_op *op)
+{
+    struct save *save = save_of_op(op);
+    if (save->opened && save->laid_out) {
+        save_stream_down(save);
+    }
+    save_agree_down(save);
+    save_check_down(save);
+    save->lost = true;
+    save_hand_staged(save); /* it may take long to come back */
+    save_wake(save);
+}
+
+static void fail(struct engine_op *op, int status, const struct diag *diag)
+{
+    save_fail(save_of_op(op), status, diag);
+}
+
+static void pump(struct engine_op *op) { save_pump(save_of_op(op)); }
+
+static uint64_t unsent(const struct engine_op *op)
+{
+    return save_unsent(container_of(op, struct save, op));
+}
+
+/* First come, first staged: a large save is not starved by small ones behind it. */
+static bool go_on(struct engine_op *op)
+{
+    struct save *save = save_of_op(op);
+    if (!save_is_staging(save)) {
+        return false;
+    }
+    save_room_more(save);
+    save_wake(save);
+    return save_is_staging(save);
+}
+
+static const struct engine_op_ops save_op_ops = {.on_up = on_up,
+                                                 .on_down = on_down,
+                                                 .fail = fail,
+                                                 .pump = pump,
+                                                 .unsent = unsent,
+                                                 .go_on = go_on};
+
+/* --- the beginning --------------------------------------------------------------- */
+
+static void init(struct save *save)
+{
+    struct engine *engine = save->engine;
+    save->request.ops = &save_request_ops;
+    save->op.ops = &save_op_ops;
+    save->post.cb = save_on_deliver;
+    timer_init(&save->timer, engine->options.loop, on_timer);
+    timer_init(&save->retry, engine->options.loop, on_retry);
+    save_hand_init(save);
+    sm_init(&save->sm, save_table, SV_QUEUE, "save", ++engine->op_count);
+    save->number = engine->op_count;
+    save_agree_init(save);
+}
+
+/* Two of the same step at once could mix their contents in one opening. */
+static int refuse_same_step(const struct engine *engine, const struct save *save, struct diag *diag)
+{
+    list_each (node, &engine->saves) {
+        const struct save *other = save_of_link(node);
+        if (other != save && other->user->step == save->user->step && !sm_is(&other->sm, SV_END)) {
+            return diag_set(diag, CAIRN_E_BUSY,
+                            "step %llu is being saved already: wait for that save, then try again",
+                            (unsigned long long)save->user->step);
+        }
+    }
+    return 0;
+}
+
+void engine_save_start(struct engine *engine, struct engine_save *user)
+{
+    struct save *save = calloc(1, sizeof *save);
+    struct diag diag = DIAG_INIT;
+    CHECK(engine->magic == ENGINE_MAGIC);
+    CHECK(save != NULL);
+    save->engine = engine;
+    save->user = user;
+    save->set = registered_ref(user->set);
+    save->begun_ms = loop_now_ms(engine->options.loop);
+    save->end_ms = save->begun_ms + engine_cut_deadline(user->deadline_ms);
+    loop_random(engine->options.loop, sizeof save->opening, &save->opening);
+    save->opening |= 1; /* 0 means none */
+    save->first_sequence = save->engine->next_sequence;
+    init(save);
+    user->impl = save;
+    diag_clear(&user->diag);
+    list_add_tail(&engine->saves, &save->op.link);
+    int refused = engine_refuses(engine, &diag);
+    if (refused == 0 && (engine->options.viewer || !engine->options.arena)) {
+        refused = diag_set(&diag, CAIRN_E_READ_ONLY, "a read-only handle cannot save");
+    }
+    refused = refused != 0 ? refused : refuse_same_step(engine, save, &diag);
+    if (refused != 0) {
+        save_fail(save, refused, &diag);
+        return;
+    }
+    link_hurry(&engine->link);
+    timer_start(&save->timer, engine_cut_deadline(user->deadline_ms));
+    save_check_released(save);
+    if (!save->tell_released) {
+        save_wake(save); /* otherwise when its caller goes on: who is not waited for may wait */
+    }
+}
+
+void engine_save_abort(struct engine_save *user)
+{
+    struct diag diag = DIAG_INIT;
+    if (user->impl) {
+        diag_set(&diag, CAIRN_E_CANCELLED, "the save of step %llu was aborted by its caller",
+                 (unsigned long long)user->step);
+        save_fail(user->impl, CAIRN_E_CANCELLED, &diag);
+    }
+}

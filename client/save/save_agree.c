@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who writes what, before the copy: a rank whose lists are those last agreed copies at once and
+ * only tells the server so; one whose list is new waits for the verdict, for a bounded time, and
+ * then goes on as if all lists were equal. Words and verdicts: PROTOCOL.md 5. Loop's thread.
+ *
+ *   begin -> (copies: decided)  ...OPENED -> AGREE -> AGREED -> LISTS of some groups -> HOLDERS
+ *         -> (waits)                                        \-> decided <-- all HOLDERS, or the
+ * timer
+ */
+#include "save/save_private.h"
+
+#include "base/check.h"
+#include "wire/negotiate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AGREE_SCRATCH_MAX ((size_t)1 << 30)
+enum {
+    AGREE_WAIT_MS = 5000,
+    AGREE_WAIT_MS_MAX = 60000, /* after failures */
+    SPREAD_AFTER = 8,
+    AGREE_LISTS_MAX = 128, /* lists that are sent at once; a server allows 256 requests */
+    AGREE_KEYS = 4096      /* in a frame */
+};
+
+struct agree_lists { /* the LISTS of one group */
+    struct save *save;
+    struct request request;
+    uint32_t group, row_cap;
+    bool sent, over;
+};
+
+static const struct request_ops agree_ops, lists_ops;
+
+static bool is_spoken(const struct save *save)
+{
+    const struct engine *engine = save->engine;
+    return (engine->link.welcome.features & WIRE_FEATURE_AGREE) != 0 &&
+           engine->options.world_size > 1;
+}
+
+/* --- the decision ---------------------------------------------------------------- */
+
+/* A verdict of the server that divides the whole group anew. */
+static bool is_anew(uint32_t verdict) { return verdict == AGREE_ALIKE || verdict == AGREE_ANEW; }
+
+static int make_share(struct save *save, struct diag *diag)
+{
+    struct save_agree *agree = &save->agree;
+    struct agreement *agreement = &save->engine->agreement;
+    for (uint32_t g = 0; g < agree->held.group_count; g++) {
+        bool stays = !is_anew(agree->verdicts[g]);
+        agree->rules[g].keep = agree->copies[g] || stays;
+        agree->rules[g].anew = !stays || agree->verdicts[g] == AGREE_MIXED ? save->open_id : 0;
+        if (agree->copies[g]) {
+            agree->rules[g].row_count = 0; /* it has copied by what is proven */
+        }
+        if (!agree->copies[g] && stays) {
+            int rc = agreement_check_losses(agreement, &agree->held.groups[g], &agree->held,
+                                            save->engine->options.rank, diag);
+            if (rc != 0) {
+                return rc;
+            }
+        }
+    }
+    struct agree_terms terms = {
+        .set = save->set, .held = &agree->held, .agreement = agreement, .rules = agree->rules};
+    return share_init_agreed(&agree->share, &terms, diag);
+}
+
+static void decide(struct save *save)
+{
+    struct diag diag = DIAG_INIT;
+    if (save->agree.decided || save_is_over(save)) {
+        return;
+    }
+    timer_stop(&save->agree.timer);
+    int rc = make_share(save, &diag);
+    if (rc != 0) {
+        save_fail(save, rc, &diag);
+        return;
+    }
+    save->agree.decided = true;
+    save_wake(save);
+}
+
+void save_agree_adopt(struct save *save)
+{
+    struct save_agree *agree = &save->agree;
+    bool *wrote = calloc(save->set->tensor_count + 1, sizeof *wrote);
+    CHECK(agree->decided);
+    for (uint32_t i = 0; wrote && i < save->layout.piece_count; i++) {
+        if (!(save->layout.pieces[i].tensor & LAYOUT_BLOB)) {
+            wrote[save->layout.pieces[i].tensor] = true;
+        }
+    }
+    for (uint32_t g = 0; wrote && g < agree->held.group_count; g++) {
+        struct agree_news news = {.set = save->set,
+                                  .held = &agree->held,
+                                  .share = &agree->share,
+                                  .wrote = wrote,
+                                  .save = save->number};
+        if (!agree->copies[g]) {
+            /* Without memory nothing is agreed, and the next save asks. */
+            err_ignore(agreement_set(&save->engine->agreement, g, &news));
+        }
+    }
+    free(wrote);
+}
+
+/* --- lists ----------------------------------------------------------------------- */
+
+static int compare_rows(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct xxh128)); /* the key comes first */
+}
+
+static void finish_if_all(struct save *save)
+{
+    struct save_agree *agree = &save->agree;
+    if (agree->answered && agree->lists_open == 0) {
+        for (uint32_t g = 0; g < agree->held.group_count; g++) {
+            struct agree_rule *rule = &agree->rules[g];
+            if (rule->row_count > 1) {
+                qsort(rule->rows, rule->row_count, sizeof *rule->rows, compare_rows);
+            }
+        }
+        decide(save);
+    }
+}
+
+static void end_lists(struct agree_lists *lists)
+{
+    if (lists->sent && !lists->over) {
+        lists->over = true;
+        lists->save->agree.lists_open--;
+    }
+}
+
+static int add_rows(struct agree_lists *lists, const struct msg_sets *sets)
+{
+    struct save_agree *agree = &lists->save->agree;
+    struct agree_rule *rule = &agree->rules[lists->group];
+    if (rule->row_count + sets->count > lists->row_cap) {
+        uint32_t cap = 2 * (rule->row_count + sets->count);
+        struct agree_row *rows = realloc(rule->rows, cap * sizeof *rows);
+        if (!rows) {
+            return CAIRN_E_NO_MEMORY;
+        }
+        rule->rows = rows;
+        lists->row_cap = cap;
+    }
+    for (uint32_t i = 0; i < sets->count; i++) {
+        const struct msg_set *set = &sets->rows[i];
+        uint8_t *bits = scratch_alloc(&agree->scratch, set->bytes + 1);
+        if (!bits) {
+            return CAIRN_E_NO_MEMORY;
+        }
+        memcpy(bits, set->bits, set->bytes);
+        rule->rows[rule->row_count++] = (struct agree_row){
+            .key = set->key, .division = set->division, .bytes = set->bytes, .bits = bits};
+    }
+    return 0;
+}
+
+/* What a rank that waits can do nothing with ends its save. */
+static void fail_lists(struct agree_lists *lists, int code, const char *text)
+{
+    struct save *save = lists->save;
+    struct diag diag = DIAG_INIT;
+    if (!save->agree.copies[lists->group] && !save->agree.decided) {
+        diag_set(&diag, code, "who writes what: %s", text && text[0] ? text : err_text(code));
+        save_fail(save, code, &diag);
+    }
+}
+
+static int on_lists_reply(struct request *request, const struct frame *frame, const struct msg *msg,
+                          void **ret_payload, struct diag *diag)
+{
+    struct agree_lists *lists = container_of(request, struct agree_lists, request);
+    struct save *save = lists->save;
+    (void)frame, (void)ret_payload;
+    if (msg->type == MSG_ERROR) {
+        end_lists(lists); /* the save has ended, most likely: the next request hears of it */
+        finish_if_all(save);
+        return 0;
+    }
+    if (msg->type != MSG_HOLDERS) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s for LISTS", msg_name(msg->type));
+    }
+    const struct msg_sets *sets = &msg->u.holders;
+    int rc = add_rows(lists, sets);
+    if (rc != 0) {
+        fail_lists(lists, rc, NULL);
+    } else if (sets->code != 0) {
+        fail_lists(lists, CAIRN_E_LIST_MISMATCH, sets->text);
+    }
+    if (sets->last) {
+        link_forget(&save->engine->link, request);
+        end_lists(lists);
+        finish_if_all(save);
+    }
+    return 0;
+}
+
+static void on_agree_lost(struct request *request)
+{
+    (void)request; /* save_agree_down sees to all of them at once */
+}
+
+static const struct request_ops lists_ops = {.on_reply = on_lists_reply, .on_lost = on_agree_lost};
+
+static void send_lists(struct save *save, uint32_t g)
+{
+    struct save_agree *agree = &save->agree;
+    struct agree_lists *lists = &agree->lists[g];
+    const struct held_group *group = &agree->held.groups[g];
+    const struct agreed_group *agreed = agreement_find(&save->engine->agreement, &group->key);
+    struct xxh128 keys[AGREE_KEYS];
+    uint64_t divisions[AGREE_KEYS];
+    link_add(&save->engine->link, &lists->request);
+    lists->sent = true;
+    lists->over = false;
+    agree->lists_open++;
+    agree->rules[g].row_count = 0;
+    for (uint32_t at = 0; at < group->tensor_count;) {
+        struct msg msg = {.type = MSG_LISTS,
+                          .u.lists = {.id = save->user->id,
+                                      .open_id = save->open_id,
+                                      .group = group->key,
+                                      .total = group->tensor_count,
+                                      .first = at,
+                                      .keys = keys,
+                                      .divisions = divisions}};
+        uint32_t count = 0;
+        for (; count < AGREE_KEYS && at < group->tensor_count; count++, at++) {
+            keys[count] = agree->held.keys[group->tensors[at]];
+            const struct agreed_tensor *tensor = agreed_find(agreed, &keys[count]);
+            divisions[count] = tensor ? tensor->division : 0;
+        }
+        msg.u.lists.count = count;
+        link_send(&save->engine->link, &lists->request, &msg);
+    }
+}
+
+/* --- AGREE ----------------------------------------------------------------------- */
+
+static void take_verdicts(struct save *save, const struct msg_agreed *agreed)
+{
+    struct save_agree *agree = &save->agree;
+    uint32_t sent = 0;
+    agree->answered = true;
+    for (uint32_t g = 0; g < agree->held.group_count; g++) {
+        uint32_t verdict = agreed->verdicts[g];
+        bool asks = verdict == AGREE_ANEW || verdict == AGREE_MIXED;
+        if (asks && sent == AGREE_LISTS_MAX) {
+            verdict = AGREE_UNKNOWN;
+            asks = false;
+        }
+        if (!agree->decided) {
+            agree->verdicts[g] = verdict;
+        }
+        if (asks) {
+            send_lists(save, g);
+            sent++;
+        }
+    }
+}
+
+static int on_agree_reply(struct request *request, const struct frame *frame, const struct msg *msg,
+                          void **ret_payload, struct diag *diag)
+{
+    struct save *save = container_of(request, struct save, agree.request);
+    (void)frame, (void)ret_payload;
+    if (msg->type == MSG_ERROR) {
+        save->agree.answered = true; /* alone; why, the next request hears */
+    } else if (msg->type != MSG_AGREED || msg->u.agreed.count != save->agree.held.group_count) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s for AGREE", msg_name(msg->type));
+    } else {
+        link_forget(&save->engine->link, request);
+        take_verdicts(save, &msg->u.agreed);
+    }
+    finish_if_all(save);
+    return 0;
+}
+
+static const struct request_ops agree_ops = {.on_reply = on_agree_reply, .on_lost = on_agree_lost};
+
+void save_agree_opened(struct save *save)
+{
+    struct save_agree *agree = &save->agree;
+    struct scratch scratch;
+    if (!agree->begun || agree->asked || !is_spoken(save)) {
+        return;
+    }
+    scratch_init(&scratch, AGREE_SCRATCH_MAX);
+    struct msg_agree_group *groups =
+        scratch_array(&scratch, agree->held.group_count + 1, sizeof *groups);
+    for (uint32_t g = 0; groups && g < agree->held.group_count; g++) {
+        const struct held_group *group = &agree->held.groups[g];
+        groups[g] = (struct msg_agree_group){.group = group->key,
+                                             .list_hash = group->list_hash,
+                                             .members = group->members,
+                                             .member = group->member,
+                                             .copied = agree->copies[g]};
+    }
+    struct msg msg = {.type = MSG_AGREE,
+                      .u.agree = {.id = save->user->id,
+                                  .open_id = save->open_id,
+                                  .check = save->user->check_replicas,
+                                  .count = agree->held.group_count,
+                                  .groups = groups}};
+    if (groups) { /* else the timer decides */
+        agree->asked = true;
+        link_ask(&save->engine->link, &agree->request, &msg);
+    }
+    scratch_fini(&scratch);
+}
+
+void save_agree_down(struct save *save)
+{
+    struct save_agree *agree = &save->agree;
+    agree->asked = agree->answered = false;
+    agree->lists_open = 0;
+    link_forget(&save->engine->link, &agree->request);
+    for (uint32_t g = 0; agree->lists && g < agree->held.group_count; g++) {
+        link_forget(&save->engine->link, &agree->lists[g].request);
+        agree->lists[g].sent = false;
+    }
+}
+
+/* --- begin and end --------------------------------------------------------------- */
+
+static void on_timer(struct timer *timer)
+{
+    struct save *save = container_of(timer, struct save, agree.timer);
+    save->agree.alone = true;
+    /* What came of verdicts without their lists is worth nothing. */
+    memset(save->agree.verdicts, 0, save->agree.held.group_count * sizeof(uint32_t));
+    for (uint32_t g = 0; g < save->agree.held.group_count; g++) {
+        save->agree.rules[g].row_count = 0;
+    }
+    decide(save);
+}
+
+/* Longer after saves that failed for want of agreement: ranks that are far apart must meet some
+ * time. */
+static uint64_t wait_ms(const struct save *save)
+{
+    const struct engine *engine = save->engine;
+    uint64_t ms = engine->options.agree_wait_ms > 0 ? engine->options.agree_wait_ms : AGREE_WAIT_MS;
+    uint32_t failures = engine->agreement.failures < 8 ? engine->agreement.failures : 8;
+    ms = min_u64(ms << failures, max_u64(ms, AGREE_WAIT_MS_MAX));
+    return min_u64(ms, engine_ms_left(engine, save->end_ms) / 2);
+}
+
+static bool allocate(struct save_agree *agree)
+{
+    uint32_t count = agree->held.group_count + 1;
+    scratch_init(&agree->scratch, AGREE_SCRATCH_MAX);
+    agree->rules = scratch_array(&agree->scratch, count, sizeof *agree->rules);
+    agree->lists = scratch_array(&agree->scratch, count, sizeof *agree->lists);
+    agree->copies = scratch_array(&agree->scratch, count, sizeof *agree->copies);
+    agree->verdicts = scratch_array(&agree->scratch, count, sizeof *agree->verdicts);
+    return agree->rules && agree->lists && agree->copies && agree->verdicts;
+}
+
+void save_agree_init(struct save *save)
+{
+    timer_init(&save->agree.timer, save->engine->options.loop, on_timer);
+    save->agree.request.ops = &agree_ops;
+    save_check_init(save);
+}
+
+/* Nothing else needs the connection where it is. */
+static bool is_only_one(const struct save *save)
+{
+    const struct engine *engine = save->engine;
+    return engine->saves.next == &save->op.link && engine->saves.prev == &save->op.link &&
+           list_is_empty(&engine->restores) && list_is_empty(&engine->calls);
+}
+
+int save_agree_begin(struct save *save, struct diag *diag)
+{
+    struct save_agree *agree = &save->agree;
+    bool waits = false;
+    int rc = held_init(&agree->held, save->set, diag);
+    if (rc == 0 && !allocate(agree)) {
+        rc = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to agree on who writes what");
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    for (uint32_t g = 0; g < agree->held.group_count; g++) {
+        agree->lists[g] = (struct agree_lists){.save = save, .group = g, .request.ops = &lists_ops};
+        agree->copies[g] =
+            is_spoken(save) && agreement_covers(&save->engine->agreement, &agree->held.groups[g]);
+        waits = waits || !agree->copies[g];
+    }
+    agree->begun = true;
+    if ((waits || save_check_is_wanted(save)) && is_spoken(save) && is_only_one(save)) {
+        link_gather(&save->engine->link);
+    }
+    if (waits && is_spoken(save)) {
+        agree->waited = true;
+        timer_start(&agree->timer, wait_ms(save));
+    } else {
+        decide(save);
+    }
+    return 0;
+}
+
+/* Ranks at several servers hear of each other's lists only when they gather, and gather only when
+ * they need a verdict. One that needs it alone would wait in vain; so a save that failed for all
+ * takes the trust of all, and the next one finds them together. */
+static bool distrusts(const struct save *save)
+{
+    return save->status != 0 && save->decided && is_spoken(save) &&
+           save->engine->options.url.server_count > 1;
+}
+
+/* Lists grow in the first saves of a job, where state is made when it is first needed, and then no
+ * more: until then ranks stay where they can be compared. */
+static void spread_when_calm(struct save *save)
+{
+    struct engine *engine = save->engine;
+    uint32_t least = engine->options.spread_after ? engine->options.spread_after : SPREAD_AFTER;
+    bool calm = save->status == 0 && !save->agree.waited && !save->check.begun;
+    engine->calm_saves = calm ? engine->calm_saves + 1 : 0;
+    if (engine->calm_saves >= least && is_only_one(save)) {
+        link_spread(&engine->link);
+    }
+}
+
+void save_agree_end(struct save *save)
+{
+    timer_stop(&save->agree.timer);
+    timer_stop(&save->check.timer);
+    save_agree_down(save);
+    save_check_down(save);
+    struct agree_end end = {.save = save->number,
+                            .open_id = save->open_id,
+                            .held = save->laid_out ? &save->agree.held : NULL,
+                            .status = distrusts(save) ? CAIRN_E_LIST_MISMATCH : save->status,
+                            .is_known = save->status != CAIRN_E_OUTCOME_UNKNOWN};
+    agreement_learn(&save->engine->agreement, &end);
+    spread_when_calm(save);
+}
+
+void save_agree_fini(struct save *save)
+{
+    struct save_agree *agree = &save->agree;
+    for (uint32_t g = 0; agree->rules && g < agree->held.group_count; g++) {
+        free(agree->rules[g].rows);
+    }
+    share_fini(&agree->share);
+    scratch_fini(&agree->scratch);
+    held_fini(&agree->held);
+}

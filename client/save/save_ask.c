@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a save asks the server in its states, and what comes back: one request a state. A reply that
+ * the state does not wait for breaks the protocol; a refusal for the moment is asked again until
+ * the deadline; other errors end the save. Loop's thread.
+ */
+#include "save/save_base.h"
+
+/* Sends once a state; the reply comes to on_reply. */
+void save_ask(struct save *save, const struct msg *msg)
+{
+    save->answer.asked = true;
+    link_ask(&save->engine->link, &save->request, msg);
+}
+
+bool save_is_refused_for_now(const struct save *save)
+{
+    int code = save->answer.code;
+    bool undecided = code == 0 && save->answer.outcome_state == CKPT_OPEN; /* it cannot see now */
+    return code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN ||
+           undecided;
+}
+
+/* Nothing else goes on over this connection, which may still be good for it. */
+static bool is_alone(const struct save *save)
+{
+    const struct engine *engine = save->engine;
+    return engine->saves.next == &save->op.link && engine->saves.prev == &save->op.link &&
+           list_is_empty(&engine->restores) && list_is_empty(&engine->calls);
+}
+
+/* ERROR for the moment: again a little later. True: that was it. */
+bool save_tries_again(struct save *save)
+{
+    if (!save_is_refused_for_now(save)) {
+        return false;
+    }
+    timer_start(&save->retry, SAVE_RETRY_MS);
+    save_move(save, SV_LINK);
+    struct engine *engine = save->engine;
+    if (save->answer.code == CAIRN_E_SHUTTING_DOWN && engine->options.url.server_count > 1 &&
+        is_alone(save)) {
+        link_reset(&engine->link, CAIRN_E_CONNECTION_LOST,
+                   "the server is stopping: another one of the URL is tried");
+    }
+    return true;
+}
+
+enum sm_result save_fail_with_answer(struct save *save, const char *what)
+{
+    if (save->answer.code == CAIRN_E_ABORTED && save->opened && !sm_is(&save->sm, SV_WAIT)) {
+        save_move(save, SV_WAIT); /* why it was aborted, with the code of whoever did it */
+        return SM_AGAIN;
+    }
+    diag_add(&save->answer.diag, "%s", what);
+    struct diag diag = save->answer.diag;
+    save_fail(save, save->answer.code, &diag);
+    (void)save_stops(save); /* moves: the save has failed */
+    return SM_AGAIN;
+}
+
+/* --- replies --------------------------------------------------------------------- */
+
+static int expect(const struct save *save, const struct msg *msg, struct diag *diag)
+{
+    static const enum msg_type wanted[] = {[SV_OPEN] = MSG_OPENED,
+                                           [SV_HAVE] = MSG_HELD,
+                                           [SV_SEAL] = MSG_SEALED,
+                                           [SV_WAIT] = MSG_OUTCOME,
+                                           [SV_ABORT] = MSG_OUTCOME};
+    if (msg->type == MSG_ERROR ||
+        (msg->type == MSG_HANDED && sm_is(&save->sm, SV_SEAL) && save->way == WAY_HAND) ||
+        (save->sm.state < ARRAY_LEN(wanted) && wanted[save->sm.state] == msg->type)) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_PROTOCOL, "%s while the save is in state %s", msg_name(msg->type),
+                    sm_state_name(&save->sm));
+}
+
+static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
+                    void **ret_payload, struct diag *diag)
+{
+    struct save *save = container_of(request, struct save, request);
+    struct answer *answer = &save->answer;
+    (void)frame;
+    (void)ret_payload;
+    int rc = expect(save, msg, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (msg->type == MSG_HANDED) {
+        save_hand_staged(save);
+        return 0; /* SEALED follows */
+    }
+    save_hand_sealed(save, msg);
+    answer->come = true;
+    if (msg->type == MSG_ERROR) {
+        answer->code = msg->u.error.code < 0 ? msg->u.error.code : CAIRN_E_PROTOCOL;
+        diag_set(&answer->diag, answer->code, "%s",
+                 msg->u.error.text && msg->u.error.text[0] ? msg->u.error.text
+                                                           : err_text(answer->code));
+    } else if (msg->type == MSG_OPENED) {
+        answer->opened = msg->u.opened;
+        save_base_note_sparse(save, &answer->opened);
+    } else if (msg->type == MSG_HELD) {
+        save_stream_held(save, &msg->u.held);
+    } else if (msg->type == MSG_OUTCOME) {
+        const struct msg_outcome *outcome_msg = &msg->u.outcome;
+        answer->outcome_state = outcome_msg->state;
+        answer->outcome_code = outcome_msg->code;
+        if (outcome_msg->text && outcome_msg->text[0] != '\0') {
+            diag_set(&answer->diag, outcome_msg->code < 0 ? outcome_msg->code : CAIRN_E_ABORTED,
+                     "%s", outcome_msg->text);
+        }
+    }
+    link_forget(&save->engine->link, request);
+    save_wake(save);
+    return 0;
+}
+
+static void on_lost(struct request *request)
+{
+    struct save *save = container_of(request, struct save, request);
+    save->lost = true; /* the engine tells it next: on_down */
+}
+
+const struct request_ops save_request_ops = {.on_reply = on_reply, .on_lost = on_lost};

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the base of a save holds for this rank is known from our own last save, or fetched after a
+ * restore or a restart. Digests wait for it, so that a chunk is compared once. When it cannot be
+ * had the save sends everything: that is always right, and only costs bytes. Loop's thread.
+ */
+#include "save/save_base.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FETCH_PART = 2 }; /* of the wire */
+
+static struct base_part *find(struct engine *engine, struct ckpt_id id)
+{
+    for (unsigned i = 0; i < ENGINE_BASES; i++) {
+        if (engine->bases[i] && ckpt_id_equal(engine->bases[i]->id, id)) {
+            return engine->bases[i];
+        }
+    }
+    return NULL;
+}
+
+/* The newest in front; takes the reference. */
+static void keep(struct engine *engine, struct base_part *base)
+{
+    base_part_unref(engine->bases[ENGINE_BASES - 1]);
+    memmove(&engine->bases[1], &engine->bases[0], sizeof engine->bases - sizeof engine->bases[0]);
+    engine->bases[0] = base;
+}
+
+void save_base_keep(struct save *save)
+{
+    struct engine *engine = save->engine;
+    struct base_part *base;
+    struct diag diag = DIAG_INIT;
+    bool is_known = save->told || save->way == WAY_SOCKET;
+    if (save->base && save->layout.plain_bytes > 0 && is_known) {
+        engine->gain.known = true;
+        engine->gain.percent = (uint32_t)(save->shared_bytes * 100 / save->layout.plain_bytes);
+    }
+    if (save->way == WAY_HAND || !save->part.made || !save->seal_sent ||
+        find(engine, save->user->id)) {
+        return; /* handed over, without digests; or committed by another connection's part */
+    }
+    int rc = base_part_new(save->user->id, save->part.buf.bytes, save->part.buf.data, &base, &diag);
+    if (rc == 0) {
+        keep(engine, base);
+    } else {
+        LOG(LOG_WARN, "save", "the next save sends everything", ls("err", diag_text(&diag, rc)));
+    }
+}
+
+/* A daemon of the same host writes what it is handed at once, without waiting for digests; to look
+ * for what is unchanged costs more where nothing is. So a save that looked decides for those behind
+ * it: while a good part of the bytes was unchanged they look, too; otherwise one in a while does. A
+ * daemon that cannot look itself gets those saves by the socket. */
+static bool is_worth_looking(struct save *save)
+{
+    struct engine *engine = save->engine;
+    bool may_hand = save_hand_may(save);
+    bool may_look =
+        !may_hand || save_hand_packs(save) || engine->options.transport != TRANSPORT_MEMFD;
+    if (!may_hand || !may_look) {
+        return may_look;
+    }
+    if (!engine->gain.known || engine->gain.percent > SAVE_GAIN_PERCENT_MIN) {
+        return true;
+    }
+    engine->gain.skipped = (engine->gain.skipped + 1) % SAVE_LOOK_EVERY;
+    return engine->gain.skipped == 0;
+}
+
+/* --- finding it -------------------------------------------------------------------- */
+
+static int object_order(const void *a, const void *b) { return object_id_compare(a, b); }
+
+static bool is_sparse(const struct save *save, const struct object_id *id)
+{
+    return save->sparse_count > 0 && bsearch(id, save->sparse, save->sparse_count,
+                                             sizeof *save->sparse, object_order) != NULL;
+}
+
+static struct part_place place_of(const struct registered *set, const struct layout_piece *piece)
+{
+    if (piece->tensor & LAYOUT_BLOB) {
+        const struct registered_blob *blob = &set->blobs[piece->tensor & ~LAYOUT_BLOB];
+        return (struct part_place){.name = blob->name, .coordinate = blob->coordinate};
+    }
+    const struct registered_tensor *tensor = &set->tensors[piece->tensor];
+    return (struct part_place){.name = tensor->name,
+                               .coordinate = tensor->coordinate,
+                               .dtype = tensor->dtype,
+                               .box = &tensor->boxes[piece->box].box};
+}
+
+/* The base's chunk at each piece's place, where it has one that may be referred to. */
+static void match(struct save *save)
+{
+    const struct layout *layout = &save->layout;
+    const struct base_part *base = save->base;
+    const struct layout_piece *last = NULL;
+    struct part_run run = {0};
+    for (uint32_t i = 0; i < layout->piece_count; i++) {
+        uint32_t idx = layout->by_part[i];
+        const struct layout_piece *piece = &layout->pieces[idx];
+        if (!last || last->tensor != piece->tensor || last->box != piece->box) {
+            struct part_place place = place_of(save->set, piece);
+            run = part_find_run(&base->part, &place);
+        }
+        last = piece;
+        uint32_t found = part_find_cell(&base->part, run, piece->cell, piece->bytes);
+        if (found != 0) {
+            const struct part_chunk *chunk = &base->part.chunks[found - 1];
+            bool is_usable = chunk->digest_alg == DIGEST_XXH3_128 &&
+                             !is_sparse(save, &base->part.objects[chunk->object].id);
+            found = is_usable ? found : 0;
+        }
+        save->base_of[idx] = found;
+    }
+}
+
+static void known(struct save *save, struct base_part *base)
+{
+    if (base && base->part.chunk_bytes == save->chunk_bytes_seen && !save_is_over(save)) {
+        save->base = base_part_ref(base);
+        match(save);
+    }
+    save->base_known = true;
+}
+
+static void on_fetched(struct engine_call *call, int status)
+{
+    struct save *save = container_of(call, struct save, fetch);
+    struct base_part *base = NULL;
+    struct diag diag = call->diag;
+    save->fetching = false;
+    if (status == 0) {
+        status = base_part_new(call->request.u.fetch.id, call->payload_bytes, call->payload, &base,
+                               &diag);
+    }
+    if (status == 0) {
+        keep(save->engine, base);
+    } else if (status != CAIRN_E_CANCELLED) {
+        LOG(LOG_INFO, "save", "nothing to refer to, everything is sent",
+            lu("step", save->user->step), ls("err", diag_text(&diag, status)));
+    }
+    free(call->payload);
+    engine_call_fini(call);
+    known(save, base);
+    save_digest_start(save);
+    engine_pump(save->engine);
+    save_wake(save);
+}
+
+void save_base_begin(struct save *save)
+{
+    struct ckpt_id id = save->base_id;
+    if (!save->opened || !save->laid_out || save->base_known || save->fetching) {
+        return;
+    }
+    id = id.term != 0 && is_worth_looking(save) ? id : (struct ckpt_id){0};
+    struct base_part *base = id.term != 0 ? find(save->engine, id) : NULL;
+    if (id.term == 0 || base || save->layout.piece_count == 0) {
+        known(save, base);
+        return;
+    }
+    save->fetching = true;
+    save->fetch = (struct engine_call){
+        .request = {.type = MSG_FETCH,
+                    .u.fetch = {.id = id,
+                                .kind = FETCH_PART,
+                                .number = save->engine->options.rank}},
+        .deadline_ms = min_u64(save->engine->options.io_deadline_ms,
+                               engine_ms_left(save->engine, save->end_ms) / 4 + 1),
+        .done = on_fetched};
+    engine_call_start(save->engine, &save->fetch);
+}
+
+void save_base_note_sparse(struct save *save, struct msg_opened *opened)
+{
+    const struct object_id *sparse = opened->sparse;
+    size_t bytes = opened->sparse_count * sizeof *sparse;
+    opened->sparse = NULL;
+    if (save->opened || opened->sparse_count == 0) {
+        return;
+    }
+    free(save->sparse);
+    save->sparse = malloc(bytes);
+    save->sparse_count = save->sparse ? opened->sparse_count : 0;
+    if (save->sparse) { /* without memory they are referred to: that costs space, some day */
+        memcpy(save->sparse, sparse, bytes);
+    }
+}
+
+void save_base_end(struct save *save)
+{
+    if (save->fetching) {
+        engine_call_cancel(&save->fetch);
+    }
+}
+
+void save_base_fini(struct save *save)
+{
+    CHECK(!save->fetching);
+    base_part_unref(save->base);
+    free(save->sparse);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What became of a save: only the server's word (WAIT, ABORT) says so after SEAL was sent. Then no
+ * worker and no socket may touch our memory any more (DRAIN), and its callers are told. Loop's
+ * thread.
+ */
+#include "save/save_base.h"
+
+#include <stdlib.h>
+
+enum { SAVE_DRAIN_MS = 1000 };
+
+void save_end_committed(struct save *save)
+{
+    save->decided = true;
+    save_times_keep(save);
+    /* The daemon may have finished it while we were not connected. */
+    atomic_store(&save->user->durable_bytes, atomic_load(&save->user->total_bytes));
+    save->status = 0;
+    diag_clear(&save->user->diag);
+    save_base_keep(save);
+    save_move(save, SV_DRAIN);
+}
+
+/* --- the truth ------------------------------------------------------------------- */
+
+/* The server has spoken: committed, or the reason why not. */
+static enum sm_result outcome(struct save *save)
+{
+    const struct answer *answer = &save->answer;
+    if (answer->outcome_state == CKPT_COMMITTED || answer->outcome_state == CKPT_FORGOTTEN) {
+        save_end_committed(save);
+        return SM_AGAIN;
+    }
+    int code = answer->outcome_code < 0 ? answer->outcome_code : CAIRN_E_ABORTED;
+    save->decided = true;
+    save->engine->dead.step = save->user->step;
+    save->engine->dead.open_id = save->open_id;
+    /* Our own time-out says less than what the server found at its deadline. */
+    bool ours_says_less =
+        save->status == 0 || (save->status == CAIRN_E_TIMED_OUT && code != CAIRN_E_TIMED_OUT);
+    if (ours_says_less) {
+        save->status = code;
+        diag_clear(&save->user->diag);
+        diag_set(&save->user->diag, code, "%s", diag_text(&answer->diag, code));
+    }
+    save_move(save, SV_DRAIN);
+    return SM_AGAIN;
+}
+
+enum sm_result save_on_wait(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (save_stops(save)) {
+        return SM_AGAIN;
+    }
+    if (!save->answer.asked) {
+        struct msg wait = {.type = MSG_WAIT,
+                           .u.wait = {.id = save->user->id, .open_id = save->open_id}};
+        save_ask(save, &wait);
+        return SM_WAIT;
+    }
+    if (!save->answer.come) {
+        return SM_WAIT;
+    }
+    if (save_tries_again(save)) {
+        return SM_AGAIN;
+    }
+    return save->answer.code != 0 ? save_fail_with_answer(save, "wait for the outcome")
+                                  : outcome(save);
+}
+
+/* The grace is over and nobody told: only a save whose seal went out can have been committed. */
+static void end_unknown(struct save *save)
+{
+    if (save->seal_sent) {
+        struct diag before = save->user->diag;
+        diag_clear(&save->user->diag);
+        save->status = diag_set(
+            &save->user->diag, CAIRN_E_OUTCOME_UNKNOWN,
+            "step %llu may or may not be committed: ask for its status; before that: %.300s",
+            (unsigned long long)save->user->step, before.text);
+    }
+    save_move(save, SV_DRAIN);
+}
+
+enum sm_result save_on_abort(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (save->answer.come && save->answer.code == 0 && !save_is_refused_for_now(save)) {
+        return outcome(save);
+    }
+    bool again = save_is_refused_for_now(save) || err_retry(save->answer.code) != ERR_RETRY_NEVER;
+    if (save->answer.come && again) { /* the store fails: again while there is time */
+        timer_start(&save->retry, SAVE_RETRY_MS);
+        save->answer = (struct answer){0};
+    } else if (save->lost) {
+        save->answer = (struct answer){0};
+    }
+    save->lost = false;
+    if (link_is_up(&save->engine->link) && !save->answer.asked && !timer_is_active(&save->retry)) {
+        struct msg abort = {.type = MSG_ABORT,
+                            .u.abort = {.id = save->user->id,
+                                        .open_id = save->open_id,
+                                        .code = save->status,
+                                        .reason = save->user->diag.text}};
+        save_ask(save, &abort);
+    }
+    if (save->answer.come || save->grace) {
+        end_unknown(save);
+        return SM_AGAIN;
+    }
+    return SM_WAIT;
+}
+
+/* --- the end --------------------------------------------------------------------- */
+
+enum sm_result save_on_drain(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (!save->answer.asked) {
+        save->answer.asked = true;
+        save_stream_forget(save);
+        save_stage_stop(save); /* one that was committed before need not be copied */
+        save_agree_end(save);
+        save_base_end(save);
+        timer_stop(&save->retry);
+        /* The socket still borrows the arena: it is given a moment. */
+        timer_start(&save->timer, SAVE_DRAIN_MS);
+    }
+    if (save->copying || save->check.running > 0 || save->reserving || save->fetching ||
+        save->digests_running > 0 || save->part.running || save->slots_busy > 0) {
+        return SM_WAIT;
+    }
+    timer_stop(&save->timer);
+    save_digest_fini(save);
+    sm_move(&save->sm, SV_END);
+    return SM_AGAIN;
+}
+
+enum sm_result save_on_end(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (!save->tell_done) {
+        save->tell_done = true;
+        save_room_give(save);
+        save_hand_staged(save);
+        if (!save->staged) {
+            save_set_staged(save, save->status);
+        }
+        loop_post(save->engine->options.loop, &save->post);
+        engine_wake_stagers(save->engine);
+    }
+    return SM_WAIT;
+}
+
+static void save_free(struct save *save)
+{
+    list_remove(&save->op.link);
+    registered_unref(save->set);
+    save_base_fini(save);
+    buf_fini(&save->part.buf);
+    save_agree_fini(save);
+    scratch_fini(&save->scratch);
+    layout_fini(&save->layout);
+    free(save);
+}
+
+void save_on_deliver(struct post *post)
+{
+    struct save *save = container_of(post, struct save, post);
+    struct engine *engine = save->engine;
+    struct engine_save *user = save->user;
+    bool released = save->tell_released, staged = save->tell_staged, done = save->tell_done;
+    int status = save->status, staged_status = save->staged_status;
+    save->tell_staged = save->tell_released = false;
+    if (status != 0 && !save->named) {
+        save->named = true;
+        engine_name_failure(engine, user->step, &user->diag);
+    }
+    if (done) {
+        save_free(save);
+        user->impl = NULL;
+    }
+    if (released) {
+        user->on_released(user);
+    }
+    if (staged) {
+        user->on_staged(user, staged_status);
+    }
+    if (done) {
+        user->on_done(user, status);
+        engine_op_gone(engine);
+    } else if (released) {
+        save_wake(save); /* layout and copy begin behind the caller's return, not before it */
+    }
+}

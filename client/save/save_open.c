@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A save comes to its opening: LINK, OPEN, AGREE, HAVE, on the first connection and on every later
+ * one. Rank 0 opens, the others wait for that; after a lost connection it must be the opening that
+ * was known before. Loop's thread.
+ */
+#include "save/save_base.h"
+
+enum { SAVE_SLACK_MS_MAX = 500 };
+
+enum sm_result save_on_link(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    save->lost = false;
+    if (save_stops(save)) {
+        return SM_AGAIN;
+    }
+    if (!link_is_up(&save->engine->link) || timer_is_active(&save->retry)) {
+        return SM_WAIT;
+    }
+    save_move(save, SV_OPEN);
+    return SM_AGAIN;
+}
+
+/* The server's own deadline comes a little before ours: its answer names the ranks that are
+ * missing. */
+static uint64_t server_deadline_ms(const struct save *save)
+{
+    uint64_t left_ms = engine_ms_left(save->engine, save->end_ms);
+    return max_u64(1, left_ms - min_u64(left_ms / 10, SAVE_SLACK_MS_MAX));
+}
+
+static void ask_open(struct save *save)
+{
+    struct engine *engine = save->engine;
+    const struct engine_save *user = save->user;
+    bool first = engine->options.rank == 0;
+    /* Rank 0 opens; the others wait for an opening that is not the one they know to be dead. */
+    uint64_t dead_id = engine->dead.step == user->step ? engine->dead.open_id : 0;
+    struct msg open = {.type = MSG_OPEN,
+                       .u.open = {.step = user->step,
+                                  .ordinal = engine->restores_done,
+                                  .parent = engine->parent,
+                                  .newest_seen = engine->newest_seen,
+                                  .open_id = first ? save->opening : dead_id,
+                                  .deadline_ms = server_deadline_ms(save),
+                                  .wait_ms = server_deadline_ms(save),
+                                  .list_hash = save->set->list_hash,
+                                  .full = first && user->full}};
+    if (first) {
+        save_times_tell(save, &open.u.open);
+        open.u.open.metadata_bytes = user->metadata_bytes;
+        open.u.open.metadata = user->metadata;
+        open.u.open.tag_count = user->tag_count;
+        open.u.open.tags = user->tags;
+        open.u.open.metric_count = user->metric_count;
+        open.u.open.metrics = user->metrics;
+    }
+    save_ask(save, &open);
+}
+
+/* On another connection: is it still the opening that we knew? */
+static enum sm_result opened_again(struct save *save, const struct msg_opened *opened)
+{
+    struct diag diag = DIAG_INIT;
+    if (opened->open_id != save->open_id || !ckpt_id_equal(opened->id, save->user->id)) {
+        diag_set(&diag, CAIRN_E_ABORTED,
+                 "step %llu was aborted while the connection was lost, and opened anew",
+                 (unsigned long long)save->user->step);
+        save_fail(save, CAIRN_E_ABORTED, &diag);
+        (void)save_stops(save); /* moves: the save has failed */
+        return SM_AGAIN;
+    }
+    unsigned next = save->stage_begun ? SV_HAVE : SV_AGREE; /* nothing was sent before the copy */
+    save_move(save, opened->sealed ? SV_WAIT : next);
+    return SM_AGAIN;
+}
+
+static enum sm_result opened(struct save *save)
+{
+    const struct msg_opened opened = save->answer.opened;
+    struct diag diag = DIAG_INIT;
+    if (!save->laid_out) {
+        save->engine->link.joined.chunk_bytes = opened.chunk_bytes; /* it will be, for that */
+    } else if (opened.chunk_bytes != save->chunk_bytes_seen) {
+        save->engine->link.joined.chunk_bytes =
+            opened.chunk_bytes; /* the next save is laid out for it */
+        diag_set(&diag, CAIRN_E_CONFLICT,
+                 "the run was created with chunks of %llu bytes meanwhile: save again",
+                 (unsigned long long)opened.chunk_bytes);
+        save_fail(save, CAIRN_E_CONFLICT, &diag);
+    }
+    if (save->opened && opened.state == CKPT_OPEN && save->status == 0) {
+        save_agree_opened(save);
+        save_check_go(save);
+        return opened_again(save, &opened);
+    }
+    if (!save->opened) {
+        save->user->id = opened.id;
+        save->user->new_lineage = opened.new_lineage;
+        save->open_id = opened.open_id;
+        save->run_uuid = opened.run_uuid;
+        save->opened = true;
+        save->base_id = opened.state == CKPT_OPEN ? opened.base : (struct ckpt_id){0};
+        save_base_begin(save);
+    }
+    if (save->declined.code != 0 && save->status == 0) {
+        save_fail(save, save->declined.code, &save->declined); /* now that there is what to abort */
+    }
+    if (save_stops(save)) {
+        return SM_AGAIN;
+    }
+    if (opened.state == CKPT_COMMITTED) {
+        save_end_committed(
+            save); /* the same attempt saved this step before: the same content (I3) */
+        return SM_AGAIN;
+    }
+    if (opened.state != CKPT_OPEN || opened.sealed) {
+        save_move(save, SV_WAIT);
+        return SM_AGAIN;
+    }
+    save_agree_opened(save);
+    save_check_go(save);
+    save_move(save, save->stage_begun ? SV_SEND : SV_AGREE);
+    return SM_AGAIN;
+}
+
+enum sm_result save_on_open(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (save_stops(save)) {
+        return SM_AGAIN;
+    }
+    if (!save->answer.asked) {
+        ask_open(save);
+        return SM_WAIT;
+    }
+    if (!save->answer.come) {
+        return SM_WAIT;
+    }
+    if (save->answer.code != 0) {
+        return save_tries_again(save) ? SM_AGAIN : save_fail_with_answer(save, "open");
+    }
+    return opened(save);
+}
+
+/* Nothing can be sent before it is known what, and where it lies. */
+enum sm_result save_on_agree(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (save_stops(save)) {
+        return SM_AGAIN;
+    }
+    if (!save->stage_begun) {
+        return SM_WAIT;
+    }
+    save_move(save, SV_SEND);
+    return SM_AGAIN;
+}
+
+enum sm_result save_on_have(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (save_stops(save)) {
+        return SM_AGAIN;
+    }
+    if (!save->answer.asked) {
+        struct msg have = {.type = MSG_HAVE,
+                           .u.have = {.id = save->user->id,
+                                      .rank = save->engine->options.rank,
+                                      .writer = save->engine->options.writer,
+                                      .placed = save->packed,
+                                      .from = save->first_sequence + 1}};
+        save_ask(save, &have);
+        return SM_WAIT;
+    }
+    if (!save->answer.come) {
+        return SM_WAIT;
+    }
+    if (save->answer.code != 0) {
+        return save_tries_again(save) ? SM_AGAIN : save_fail_with_answer(save, "resume");
+    }
+    if (save->part.running) {
+        return SM_WAIT; /* it reads the sequences that sending again will change */
+    }
+    save_move(save, SV_SEND); /* on_reply has compared */
+    return SM_AGAIN;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The part: what this rank holds, with a reference for each chunk that is its to write: to an
+ * object of this save, or to one of an older save where the base had the same chunk. Built, encoded
+ * and hashed on a worker when every object is durable, so all references are final; sent in frames
+ * on the stream of its SEAL.
+ */
+#include "save/save_private.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+#define PART_SCRATCH_MAX ((size_t)4 << 30)
+
+struct maker {
+    const struct save *save;
+    struct part part;
+    struct scratch scratch;
+    uint32_t chunk_at;
+    uint32_t *old_objects; /* by object of the base: its index in the part; 0: not used so far */
+};
+
+static int no_memory(struct diag *diag)
+{
+    return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for this rank's part");
+}
+
+static bool allocate(struct maker *maker)
+{
+    const struct save *save = maker->save;
+    const struct registered *set = save->set;
+    struct part *part = &maker->part;
+    struct scratch *scratch = &maker->scratch;
+    uint32_t old_count = save->base ? save->base->part.object_count : 0;
+    part->object_count = save->object_count; /* those of the base are added as they are used */
+    part->chunk_count = save->layout.piece_count;
+    part->tensor_count = (uint32_t)set->tensor_count;
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        part->box_count += (uint32_t)set->tensors[i].box_count;
+    }
+    for (size_t i = 0; i < set->blob_count; i++) {
+        part->blob_count += share_writes_blob(set, &set->blobs[i]) ? 1 : 0;
+    }
+    part->objects =
+        scratch_array(scratch, (size_t)part->object_count + old_count + 1, sizeof *part->objects);
+    maker->old_objects = scratch_array(scratch, old_count + 1, sizeof *maker->old_objects);
+    part->tensors = scratch_array(scratch, part->tensor_count + 1, sizeof *part->tensors);
+    part->boxes = scratch_array(scratch, part->box_count + 1, sizeof *part->boxes);
+    part->blobs = scratch_array(scratch, part->blob_count + 1, sizeof *part->blobs);
+    part->chunks = scratch_array(scratch, part->chunk_count + 1, sizeof *part->chunks);
+    return part->objects && maker->old_objects && part->tensors && part->boxes && part->blobs &&
+           part->chunks;
+}
+
+/* What the base has: the same reference again, to an object of an older save. */
+static struct part_chunk old_chunk(struct maker *maker, uint32_t piece_idx)
+{
+    const struct save *save = maker->save;
+    CHECK(save->base != NULL);
+    CHECK(save->base_of[piece_idx] > 0);
+    const struct part *base = &save->base->part;
+    struct part_chunk chunk = base->chunks[save->base_of[piece_idx] - 1];
+    uint32_t *object = &maker->old_objects[chunk.object];
+    if (*object == 0) {
+        *object = maker->part.object_count++;
+        maker->part.objects[*object] = (struct part_object){.id = base->objects[chunk.object].id};
+        *object += 1;
+    }
+    chunk.object = *object - 1;
+    return chunk;
+}
+
+static struct part_chunk new_chunk(const struct save *save, const struct layout_piece *piece,
+                                   const struct envelope *envelope)
+{
+    const struct save_payload *payload = &save->payloads[piece->payload];
+    return (struct part_chunk){.object = payload->object,
+                               .cell = piece->cell,
+                               .offset = payload->at + envelope->offset,
+                               .stored_bytes = envelope->stored_bytes,
+                               .plain_bytes = envelope->plain_bytes,
+                               .stored_crc = envelope->stored_crc,
+                               .encoding = envelope->encoding,
+                               .digest_alg = envelope->digest_alg,
+                               .digest =
+                                   save->way == WAY_HAND ? (struct digest){{0}} : envelope->digest};
+}
+
+/* The chunks that were cut from one box or blob: they follow each other in the part's order. */
+static uint32_t add_chunks(struct maker *maker, uint32_t tensor, uint32_t box)
+{
+    const struct save *save = maker->save;
+    const struct layout *layout = &save->layout;
+    uint32_t first = maker->chunk_at;
+    while (maker->chunk_at < layout->piece_count) {
+        uint32_t piece_idx = layout->by_part[maker->chunk_at];
+        const struct layout_piece *piece = &layout->pieces[piece_idx];
+        if (piece->tensor != tensor || piece->box != box) {
+            break;
+        }
+        uint32_t to = save->envelope_of[piece_idx];
+        struct part_chunk chunk = to == SAVE_SHARED ? old_chunk(maker, piece_idx)
+                                                    : new_chunk(save, piece, &save->envelopes[to]);
+        maker->part.chunks[maker->chunk_at++] = chunk;
+        maker->part.objects[chunk.object].bytes_used += chunk.stored_bytes;
+    }
+    return maker->chunk_at - first;
+}
+
+static void add_tensors(struct maker *maker)
+{
+    const struct registered *set = maker->save->set;
+    uint32_t box_at = 0;
+    for (uint32_t t = 0; t < set->tensor_count; t++) {
+        const struct registered_tensor *tensor = &set->tensors[t];
+        maker->part.tensors[t] = (struct part_tensor){.name = tensor->name,
+                                                      .coordinate = tensor->coordinate,
+                                                      .dtype = tensor->dtype,
+                                                      .placement = tensor->placement,
+                                                      .shape = tensor->shape,
+                                                      .box_first = box_at,
+                                                      .box_count = (uint32_t)tensor->box_count};
+        for (uint32_t b = 0; b < tensor->box_count; b++) {
+            struct part_box *box = &maker->part.boxes[box_at++];
+            *box = (struct part_box){
+                .tensor = t, .box = tensor->boxes[b].box, .chunk_first = maker->chunk_at};
+            box->chunk_count = add_chunks(maker, t, b);
+        }
+    }
+}
+
+static void add_blobs(struct maker *maker)
+{
+    const struct registered *set = maker->save->set;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < set->blob_count; i++) {
+        const struct registered_blob *blob = &set->blobs[i];
+        if (!share_writes_blob(set, blob)) {
+            continue;
+        }
+        struct part_blob *to = &maker->part.blobs[at++];
+        *to = (struct part_blob){.name = blob->name,
+                                 .coordinate = blob->coordinate,
+                                 .kind = blob->kind,
+                                 .placement = blob->placement,
+                                 .plain_bytes = blob->bytes,
+                                 .chunk_first = maker->chunk_at};
+        to->chunk_count = add_chunks(maker, LAYOUT_BLOB | i, 0);
+    }
+    CHECK(maker->chunk_at == maker->part.chunk_count);
+}
+
+static uint64_t stored_bytes(const struct save *save)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < save->layout.payload_count; i++) {
+        bytes += save->payloads[i].bytes;
+    }
+    return bytes;
+}
+
+static void on_make_run(struct work *work)
+{
+    struct save_part *made = container_of(work, struct save_part, work);
+    const struct save *save = container_of(made, struct save, part);
+    struct maker maker = {.save = save,
+                          .part = {.run_uuid = save->run_uuid,
+                                   .id = save->user->id,
+                                   .rank = save->engine->options.rank,
+                                   .world_size = save->engine->options.world_size,
+                                   .writer = save->engine->options.writer,
+                                   .chunk_bytes = save->chunk_bytes_seen}};
+    scratch_init(&maker.scratch, PART_SCRATCH_MAX);
+    if (!allocate(&maker)) {
+        made->status = no_memory(&made->diag);
+    } else {
+        for (uint32_t i = 0; i < maker.part.object_count; i++) {
+            maker.part.objects[i].id = save_object_id(save, i);
+        }
+        add_tensors(&maker);
+        add_blobs(&maker);
+        part_encode(&maker.part, &made->buf);
+        made->status = buf_status(&made->buf);
+        if (made->status == 0) {
+            made->sha256 = sha256(made->buf.bytes, made->buf.data);
+        } else {
+            diag_set(&made->diag, made->status, "this rank's part of %u chunks",
+                     maker.part.chunk_count);
+        }
+    }
+    scratch_fini(&maker.scratch);
+}
+
+static void on_make_done(struct work *work)
+{
+    struct save_part *made = container_of(work, struct save_part, work);
+    struct save *save = container_of(made, struct save, part);
+    made->running = false;
+    atomic_store(&save->user->stored_bytes, stored_bytes(save));
+    made->made = made->status == 0 && !made->stale;
+    save_wake(save);
+}
+
+void save_part_make(struct save *save)
+{
+    struct save_part *part = &save->part;
+    CHECK(!part->running);
+    CHECK(save->slots_busy == 0); /* nothing borrows the old bytes */
+    buf_fini(&part->buf);
+    buf_init(&part->buf, LIMIT_PART_BYTES);
+    part->work = (struct work){.run = on_make_run, .done = on_make_done};
+    part->status = 0;
+    part->running = true;
+    part->stale = false;
+    diag_clear(&part->diag);
+    work_submit(save->engine->options.pool, &part->work);
+}
+
+void save_part_void(struct save *save)
+{
+    save->part.made = false;
+    save->part.stale = save->part.running;
+}
+
+bool save_part_send(struct save *save)
+{
+    struct save_part *part = &save->part;
+    struct link *link = &save->engine->link;
+    while (part->sent < part->buf.bytes) {
+        struct save_slot *slot = save_slot_take(save);
+        if (!slot) {
+            return false;
+        }
+        uint64_t bytes = min_u64(part->buf.bytes - part->sent, link->welcome.payload_max);
+        struct msg msg = {.type = MSG_PART,
+                          .u.part = {.id = save->user->id,
+                                     .open_id = save->open_id,
+                                     .offset = part->sent,
+                                     .total_bytes = part->buf.bytes}};
+        slot->bytes = bytes;
+        slot->out.iov_count = 1;
+        slot->out.iov[0] =
+            (struct iovec){.iov_base = part->buf.data + part->sent, .iov_len = bytes};
+        part->sent += bytes;
+        link_send_payload(link, &save->request, &msg, &slot->out);
+    }
+    return true;
+}

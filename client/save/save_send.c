@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A save gives what it has: SEND until all is durable or described, PART until the part is made,
+ * SEAL until the server has it whole. How the bytes go is save_stream.c's and save_hand.c's.
+ * Invariant: before SEAL was sent the save cannot commit. Loop's thread.
+ */
+#include "save/save_private.h"
+
+/* What is described need not be durable: the daemon sees to it. What is durable may have been
+ * described, and then its digests are still to be made for the part. */
+bool save_is_sent(const struct save *save)
+{
+    if (save->way == WAY_HAND) {
+        return save_hand_is_described(save);
+    }
+    return save->way == WAY_SOCKET && save_stream_is_durable(save) &&
+           save->digest_next == save->layout.payload_count;
+}
+
+enum sm_result save_on_send(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (save_stops(save)) {
+        return SM_AGAIN;
+    }
+    if (save->ended) {
+        save_move(save, SV_WAIT); /* what became of it, and why */
+        return SM_AGAIN;
+    }
+    if (!save_is_sent(save) && !save->answer.asked) {
+        save->answer.asked = true;
+        engine_pump(save->engine);
+    }
+    if (save->status != 0) {
+        return SM_AGAIN; /* there is no way to send it */
+    }
+    if (!save_is_sent(save)) {
+        return SM_WAIT;
+    }
+    save_move(save, SV_PART);
+    return SM_AGAIN;
+}
+
+enum sm_result save_on_part(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (save_stops(save)) {
+        return SM_AGAIN;
+    }
+    if (save->part.running || save->slots_busy > 0 || save->digests_running > 0 ||
+        !save_check_is_over(save)) {
+        return SM_WAIT; /* after a resume a digest may be made that is not needed any more */
+    }
+    if (!save_is_sent(save)) {
+        save_move(save, SV_SEND); /* an object that was described has failed */
+        return SM_AGAIN;
+    }
+    if (!save->part.made && save->part.status == 0) {
+        save_part_make(save);
+        return SM_WAIT;
+    }
+    if (save->part.status != 0) {
+        save_fail(save, save->part.status, &save->part.diag);
+        return SM_AGAIN;
+    }
+    save_move(save, SV_SEAL);
+    return SM_AGAIN;
+}
+
+static void send_seal(struct save *save)
+{
+    struct msg seal = {.type = MSG_SEAL,
+                       .u.seal = {.id = save->user->id,
+                                  .open_id = save->open_id,
+                                  .part_bytes = save->part.buf.bytes,
+                                  .part_sha256 = save->part.sha256}};
+    save->seal_sent = true;
+    save->answer.asked = true;
+    if (save->way == WAY_HAND) {
+        save_hand_complete(save);
+        return;
+    }
+    link_send(&save->engine->link, &save->request, &seal);
+}
+
+enum sm_result save_on_seal(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (save_stops(save)) {
+        return SM_AGAIN;
+    }
+    if (!save->answer.come) {
+        if (save->request.stream == 0) {
+            save->part.sent = 0;
+            link_add(&save->engine->link, &save->request);
+        }
+        if (!save->answer.asked && save_part_send(save)) {
+            send_seal(save);
+        }
+        return SM_WAIT;
+    }
+    int code = save->answer.code;
+    if (code == 0) {
+        save_move(save, SV_WAIT);
+        return SM_AGAIN;
+    }
+    if (save_tries_again(save)) {
+        return SM_AGAIN; /* others' parts fill the server's memory: again until the deadline */
+    }
+    if ((code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_INVALID) &&
+        save->seal_tries++ < SAVE_TRIES) {
+        save_move(save, SV_HAVE); /* what the server lacks is sent again */
+        return SM_AGAIN;
+    }
+    engine_drop_bases(save->engine); /* the next save fetches what the server has */
+    return save_fail_with_answer(save, "seal");
+}

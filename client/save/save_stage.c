@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The first half of a save: wait for the turn and for room in the arena, lay out, copy. Saves stage
+ * one after the other, so that the arena has one user while it grows. What a save does that finds
+ * no room is its policy: wait, skip or fail; a rank that does not wait tells the others by opening
+ * the step and aborting it with its reason, so that all of them end alike. Loop's thread;
+ * reserving, digests and copying on workers.
+ */
+#include "save/save_base.h"
+
+#include <stdio.h>
+
+void save_set_staged(struct save *save, int status)
+{
+    save->staged = true;
+    save->staged_status = status;
+    save->tell_staged = true;
+    if (save->free_ms == 0) {
+        save->free_ms = loop_now_ms(save->engine->options.loop);
+    }
+    loop_post(save->engine->options.loop, &save->post);
+    engine_wake_stagers(save->engine);
+}
+
+void save_times_keep(struct save *save)
+{
+    uint64_t now_ms = loop_now_ms(save->engine->options.loop);
+    if (save->free_ms != 0) { /* 0: it was committed before it was copied */
+        save->engine->told.blocked_ms = save->free_ms - save->begun_ms;
+        save->engine->told.persist_ms = max_u64(1, now_ms - save->begun_ms);
+    }
+}
+
+void save_times_tell(struct save *save, struct msg_open *io)
+{
+    struct engine *engine = save->engine;
+    if (engine->told.persist_ms != 0) { /* kept for a second try of this OPEN */
+        save->told_blocked_ms = engine->told.blocked_ms;
+        save->told_persist_ms = engine->told.persist_ms;
+        engine->told.persist_ms = 0;
+    }
+    io->blocked_ms = save->told_blocked_ms;
+    io->persist_ms = save->told_persist_ms;
+}
+
+static bool is_first_stager(const struct save *save)
+{
+    list_each (node, &save->engine->saves) {
+        const struct save *other = save_of_link(node);
+        if (other == save) {
+            return true;
+        }
+        if (save_is_staging(other) || other->reserving) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* --- the lazy mode --------------------------------------------------------------- */
+
+static bool has_eager(const struct registered *set)
+{
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        if (set->tensors[i].eager) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Has all been done that the caller of a lazy save must wait for? */
+void save_check_released(struct save *save)
+{
+    const struct engine_save *user = save->user;
+    if (!user->lazy || save->released || save->status != 0 || save->declined.code != 0 ||
+        (user->when_full != WHEN_FULL_WAIT && !save->admitted)) {
+        return;
+    }
+    bool must_wait = user->watch != WATCH_NONE || has_eager(save->set);
+    if (must_wait && !(save->laid_out && save->watched &&
+                       snapshot_copied(&save->snapshot) >= save->layout.eager_payload_count)) {
+        return;
+    }
+    save->released = true;
+    save->free_ms = loop_now_ms(save->engine->options.loop);
+    save->tell_released = true;
+    loop_post(save->engine->options.loop, &save->post);
+}
+
+void engine_save_hurry(struct engine_save *user)
+{
+    struct save *save = user->impl;
+    if (save) {
+        save->hurry = true;
+        save->snapshot.tasks_max = SNAPSHOT_TASKS;
+        if (save->copying && save->watched) {
+            snapshot_resume(&save->snapshot);
+        }
+    }
+}
+
+/* --- the copy -------------------------------------------------------------------- */
+
+static void fail_changed(struct save *save, const char *tensor)
+{
+    struct diag diag = DIAG_INIT;
+    diag_set(&diag, CAIRN_E_DIGEST_MISMATCH,
+             "step %llu: tensor '%.200s' was changed between cairn_save and CAIRN_STAGED: wait for "
+             "CAIRN_STAGED before the state changes, or save it in copy mode",
+             (unsigned long long)save->user->step, tensor);
+    save_fail(save, CAIRN_E_DIGEST_MISMATCH, &diag);
+}
+
+/* The digests read the caller's memory as the copy does. */
+void save_check_copied(struct save *save)
+{
+    if (save->check.copied && save->check.running == 0) {
+        save->check.copied = false;
+        if (save->status == 0) {
+            save_hand_stage(save);
+        }
+    }
+}
+
+static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
+{
+    struct save *save = container_of(snapshot, struct save, snapshot);
+    atomic_fetch_add(&save->user->staged_bytes, bytes);
+    save->copying = !done; /* first: fewer digests run beside a copy than after it */
+    save_digest_start(save);
+    save_check_released(save);
+    struct snapshot_task *failed = atomic_load(&snapshot->failed);
+    if (failed && save->status == 0) {
+        save_fail(save, failed->diag.code, &failed->diag);
+    }
+    const char *changed = watch_changed(&save->watch);
+    if (changed && save->status == 0) {
+        fail_changed(save, changed);
+    }
+    if (done) {
+        if (save->status == 0 && !snapshot->stopped) {
+            save->check.copied = true;
+            save_check_copied(save);
+        }
+        save_wake(save);
+    }
+}
+
+static void on_watched(struct watch *watch)
+{
+    struct save *save = container_of(watch, struct save, watch);
+    save->watched = true;
+    if (save->snapshot.stopped) {
+        save->copying = false;
+        save_wake(save);
+        return;
+    }
+    snapshot_start(&save->snapshot);
+    save_check_released(save);
+}
+
+static bool must_watch(const struct save *save)
+{
+    return save->user->lazy && save->user->watch != WATCH_NONE &&
+           save->layout.eager_payload_count < save->layout.payload_count;
+}
+
+static int start_copy(struct save *save, struct diag *diag)
+{
+    const struct engine_save *user = save->user;
+    struct work_pool *pool = save->engine->options.pool;
+    struct snapshot *snapshot = &save->snapshot;
+    snapshot->set = save->set;
+    snapshot->layout = &save->layout;
+    snapshot->after = user->after;
+    snapshot->places = save->places;
+    snapshot->loop = save->engine->options.loop;
+    snapshot->pool = pool;
+    snapshot->tasks_max = user->lazy && !save->hurry ? 1 : SNAPSHOT_TASKS;
+    snapshot->on_progress = on_copied;
+    if (must_watch(save)) {
+        struct watch *watch = &save->watch;
+        watch->kind = user->watch;
+        watch->set = save->set;
+        watch->after = user->after;
+        watch->layout = &save->layout;
+        watch->pool = pool;
+        watch->on_done = on_watched;
+        watch->digests =
+            scratch_array(&save->scratch, save->layout.piece_count, sizeof *watch->digests);
+        if (!watch->digests) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the digests of verify_staged");
+        }
+        snapshot->watch = watch;
+        save->copying = true;
+        watch_start(watch);
+        return 0;
+    }
+    save->copying = true;
+    save->watched = true;
+    snapshot_start(snapshot);
+    save_check_released(save); /* where nothing is eager */
+    return 0;
+}
+
+void save_stage_stop(struct save *save)
+{
+    bool is_idle = snapshot_stop(&save->snapshot);
+    if (save->copying && !save->watched) {
+        watch_stop(&save->watch); /* on_watched sees to the rest */
+    } else if (is_idle) {
+        save->copying = false; /* it rested for want of room: nobody tells */
+    }
+}
+
+/* --- no room --------------------------------------------------------------------- */
+
+static void describe_full(const struct save *save, struct diag *diag, int code)
+{
+    const struct engine *engine = save->engine;
+    char steps[160] = "";
+    size_t used = 0, count = 0;
+    list_each (node, &engine->saves) {
+        const struct save *other = save_of_link(node);
+        if (other == save) {
+            break;
+        }
+        count++;
+        if (used + 24 < sizeof steps) {
+            used += (size_t)snprintf(steps + used, sizeof steps - used, "%s%llu",
+                                     used > 0 ? ", " : "", (unsigned long long)other->user->step);
+        }
+    }
+    diag_set(diag, code,
+             "rank %u has no room for step %llu, %llu bytes: %zu in flight (step %s), which hold "
+             "%llu of the arena's %llu bytes%s",
+             engine->options.rank, (unsigned long long)save->user->step,
+             (unsigned long long)save->layout.extent_bytes, count, steps,
+             (unsigned long long)arena_used_bytes(engine->options.arena),
+             (unsigned long long)arena_bytes(engine->options.arena),
+             code == CAIRN_E_SKIPPED ? "; skipped, as when_full says"
+                                     : "; raise arena_bytes, or let when_full wait");
+}
+
+/* The caller hears of it at once; the other ranks through the opening. */
+static void decline(struct save *save)
+{
+    int code = save->user->when_full == WHEN_FULL_SKIP ? CAIRN_E_SKIPPED : CAIRN_E_BUSY;
+    struct diag diag = DIAG_INIT;
+    describe_full(save, &diag, code);
+    save->user->refused = true;
+    if (save->engine->options.world_size == 1 || save->opened) {
+        save_fail(save, code, &diag);
+        return;
+    }
+    save->declined = diag;
+    diag_set(&save->user->diag, code, "%s", diag.text);
+    if (sm_is(&save->sm, SV_QUEUE)) {
+        save_move(save, SV_LINK); /* first: who is woken finds it moved */
+    }
+    save_set_staged(save, code);
+}
+
+/* --- the state ------------------------------------------------------------------- */
+
+static void lay_out_and_admit(struct save *save)
+{
+    struct diag diag = DIAG_INIT;
+    bool at_once = save->user->when_full != WHEN_FULL_WAIT;
+    int rc = 0;
+    if (!save->agree.begun && save->engine->link.joined_once &&
+        (at_once || is_first_stager(save))) {
+        rc = save_agree_begin(save, &diag);
+    }
+    if (rc == 0 && save->agree.decided && !save->laid_out && save->status == 0) {
+        rc = save_room_lay_out(save, &diag);
+        if (rc == 0) {
+            save_agree_adopt(save);
+            save_base_begin(save);
+        }
+    }
+    if (rc != 0) {
+        save_fail(save, rc, &diag);
+        return;
+    }
+    /* What begins to agree may decide at once, and has then come by here already. */
+    if (save->laid_out && !save->admitted && save->declined.code == 0 && save->status == 0) {
+        save->admitted = !at_once || save->layout.payload_count == 0 || save_room_is_free(save);
+        if (!save->admitted) {
+            decline(save);
+        }
+    }
+    save_check_released(save);
+}
+
+bool save_is_before_sending(const struct save *save)
+{
+    return sm_is(&save->sm, SV_QUEUE) || sm_is(&save->sm, SV_LINK) || sm_is(&save->sm, SV_OPEN) ||
+           sm_is(&save->sm, SV_AGREE);
+}
+
+/* In which states a save that waited for the verdict, or for room, goes on staging. */
+static bool may_stage(const struct save *save)
+{
+    return save->status == 0 && save->declined.code == 0 && !save->stage_begun &&
+           save_is_before_sending(save);
+}
+
+void save_stage_go(struct save *save)
+{
+    struct diag diag = DIAG_INIT;
+    if (!may_stage(save)) {
+        return;
+    }
+    lay_out_and_admit(save);
+    if (!may_stage(save) || !save->laid_out || save->reserving || !is_first_stager(save)) {
+        return;
+    }
+    if (save->layout.payload_count == 0) {
+        save->watched = save->stage_begun = true;
+        save_check_released(save);
+        save_check_begin(save);
+        save->check.copied = true;
+        save_check_copied(save);
+        return;
+    }
+    if (!save_room_take(save)) {
+        return;
+    }
+    save->stage_begun = true;
+    save_check_begin(save);
+    int rc = start_copy(save, &diag);
+    if (rc != 0) {
+        save_fail(save, rc, &diag);
+    }
+}
+
+enum sm_result save_on_queue(struct sm *sm)
+{
+    struct save *save = container_of(sm, struct save, sm);
+    save_stage_go(save);
+    if (save->status != 0) {
+        if (save->reserving) {
+            return SM_WAIT;
+        }
+        save_move(save, SV_DRAIN);
+        return SM_AGAIN;
+    }
+    if (save->declined.code != 0) {
+        return SM_AGAIN; /* moved */
+    }
+    /* Who waits for the verdict goes on to ask for it, and keeps the turn. */
+    bool asks = save->agree.begun && !save->agree.decided && is_first_stager(save);
+    if (!save->stage_begun && !asks) {
+        return SM_WAIT;
+    }
+    save_move(save, SV_LINK);
+    return SM_AGAIN;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The optimum balances what saves cost (blocked / interval) against what failures undo (interval /
+ * 2 each). That a save becomes durable only later makes each failure cost as much more whatever
+ * the interval is, so it moves the optimum not at all, but bounds it: a save must be durable before
+ * there is room for the next.
+ */
+#include "base/interval.h"
+
+#include "base/check.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+static bool is_number(double value) { return value >= 0 && value <= 1e15; }
+
+static int check_input(const struct interval_input *input, struct diag *diag)
+{
+    const struct {
+        const char *name;
+        double value;
+    } fields[] = {{"blocked_s", input->blocked_s},       {"persist_s", input->persist_s},
+                  {"restart_s", input->restart_s},       {"observed_s", input->observed_s},
+                  {"prior_mtbf_s", input->prior_mtbf_s}, {"prior_weight", input->prior_weight},
+                  {"overhead_max", input->overhead_max}};
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        if (!is_number(fields[i].value)) {
+            return diag_set(diag, CAIRN_E_INVALID, "interval: %s is %g; it must be 0 or more",
+                            fields[i].name, fields[i].value);
+        }
+    }
+    if (input->blocked_s <= 0) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "interval: blocked_s is 0: measure a save before asking how often");
+    }
+    if (input->overhead_max >= 1) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "interval: overhead_max is %g; it is a share of the time, below 1",
+                        input->overhead_max);
+    }
+    return 0;
+}
+
+static double prior_mtbf_s(const struct interval_input *input)
+{
+    uint32_t ranks = input->ranks != 0 ? input->ranks : 1;
+    return input->prior_mtbf_s > 0 ? input->prior_mtbf_s : INTERVAL_PRIOR_RANK_HOURS * 3600 / ranks;
+}
+
+/* Orders of magnitude are averaged, not rates: the prior of a small job is years, and as a rate it
+ * would need thousands of failures to be outweighed. */
+static double mean_between_failures_s(const struct interval_input *input)
+{
+    double weight = input->prior_weight > 0 ? input->prior_weight : 1, prior = prior_mtbf_s(input);
+    double count = (double)input->failures;
+    if (count <= 0) { /* every hour without one speaks for fewer */
+        return prior + input->observed_s / weight;
+    }
+    double seen = larger(input->observed_s, 1e-3) / count;
+    return exp((weight * log(prior) + count * log(seen)) / (weight + count));
+}
+
+/* J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps". */
+static double optimum_s(double cost_s, double mtbf_s)
+{
+    double ratio = cost_s / (2 * mtbf_s);
+    if (ratio >= 1) {
+        return mtbf_s;
+    }
+    return sqrt(2 * cost_s * mtbf_s) * (1 + sqrt(ratio) / 3 + ratio / 9) - cost_s;
+}
+
+int interval_advise(const struct interval_input *input, struct interval_advice *ret,
+                    struct diag *diag)
+{
+    int rc = check_input(input, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    double cost_s = input->blocked_s, persist_s = larger(input->persist_s, cost_s);
+    double cap = input->overhead_max > 0 ? input->overhead_max : 0.05;
+    uint32_t in_flight = input->in_flight != 0 ? input->in_flight : 1;
+    struct interval_advice advice = {.mtbf_s = mean_between_failures_s(input)};
+    advice.optimum_s = optimum_s(cost_s, advice.mtbf_s);
+    double capped_s = cost_s * (1 - cap) / cap, room_s = persist_s / in_flight - cost_s;
+    advice.staged_s = larger(advice.optimum_s, capped_s);
+    advice.durable_s = larger(advice.staged_s, room_s);
+    advice.bound = room_s > advice.staged_s      ? INTERVAL_PERSIST
+                   : capped_s > advice.optimum_s ? INTERVAL_OVERHEAD
+                                                 : INTERVAL_OPTIMUM;
+    advice.overhead = cost_s / (advice.durable_s + cost_s);
+    advice.lost_s = advice.durable_s / 2 + persist_s;
+    advice.waste = advice.overhead + (advice.lost_s + input->restart_s) / advice.mtbf_s;
+    advice.waste = advice.waste < 1 ? advice.waste : 1;
+    *ret = advice;
+    return 0;
+}
+
+/* --- words ------------------------------------------------------------------------ */
+
+struct span {
+    char text[32];
+};
+
+static struct span span_of(double seconds)
+{
+    static const struct {
+        double from, unit;
+        const char *name;
+    } rows[] = {{172800, 86400, "days"}, {5400, 3600, "h"}, {120, 60, "min"}, {0, 1, "s"}};
+    struct span span;
+    size_t i = 0;
+    while (seconds < rows[i].from) {
+        i++;
+    }
+    snprintf(span.text, sizeof span.text, "%.3g %s", seconds / rows[i].unit, rows[i].name);
+    return span;
+}
+
+static const char *reason(const struct interval_advice *advice)
+{
+    switch (advice->bound) {
+    case INTERVAL_OVERHEAD:
+        return "; less often than that, so that saves stay below their share of the time";
+    case INTERVAL_PERSIST:
+        return "; less often than that, since saves do not become durable faster";
+    case INTERVAL_OPTIMUM:
+        return "";
+    }
+    return "";
+}
+
+void interval_explain(const struct interval_input *input, const struct interval_advice *advice,
+                      char ret[INTERVAL_TEXT_BYTES])
+{
+    snprintf(
+        ret, INTERVAL_TEXT_BYTES,
+        "failures: one in %s (%llu seen in %s; expected before that: one in %s)\n"
+        "saves: training stands still for %s, durable after %s: best every %s%s\n"
+        "so save every %s: %.2g %% of the time for saves, a failure costs %s of training, %.2g "
+        "%% of the time in all\n",
+        span_of(advice->mtbf_s).text, (unsigned long long)input->failures,
+        span_of(input->observed_s).text, span_of(prior_mtbf_s(input)).text,
+        span_of(input->blocked_s).text, span_of(larger(input->persist_s, input->blocked_s)).text,
+        span_of(advice->optimum_s).text, reason(advice), span_of(advice->durable_s).text,
+        advice->overhead * 100, span_of(advice->lost_s).text, advice->waste * 100);
+}

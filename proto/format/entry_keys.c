@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys of a run's record. Numbers in keys have a fixed width, so that the order of keys is the
+ * order of numbers; a key of a family that this version does not know is kept and not touched.
+ * Pure; any thread.
+ */
+#include "entries.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/digits.h"
+
+static void key_printf(char ret[ENTRY_KEY_MAX], const char *fmt, ...) PRINTF(2, 3);
+
+static void key_printf(char ret[ENTRY_KEY_MAX], const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(ret, ENTRY_KEY_MAX, fmt, args);
+    va_end(args);
+    CHECK(n > 0 && n < ENTRY_KEY_MAX);
+}
+
+void key_info(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "info"); }
+void key_head(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "head"); }
+void key_gc(char ret[ENTRY_KEY_MAX]) { key_printf(ret, "gc"); }
+void key_chain(uint64_t seq, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "chain/%016" PRIx64, seq); }
+void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "term/%016" PRIx64, term); }
+void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "health/%016" PRIx64, seq);
+}
+
+void key_note(uint64_t seq, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "note/%016" PRIx64, seq); }
+void key_day(uint64_t day, char ret[ENTRY_KEY_MAX]) { key_printf(ret, "day/%016" PRIx64, day); }
+
+void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "open/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
+}
+
+void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "seal/%016" PRIx64 "/%016" PRIx64 "/%08" PRIx32, id.term, id.step, rank);
+}
+
+void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "dead/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
+}
+
+void key_restore(const struct token *token, uint32_t ordinal, char ret[ENTRY_KEY_MAX])
+{
+    char hex[2 * sizeof token->bytes + 1];
+    hex_encode(sizeof token->bytes, token->bytes, hex);
+    key_printf(ret, "restore/%s/%08" PRIx32, hex, ordinal);
+}
+
+void key_report(const struct token *token, uint32_t ordinal, uint32_t rank, char ret[ENTRY_KEY_MAX])
+{
+    char hex[2 * sizeof token->bytes + 1];
+    hex_encode(sizeof token->bytes, token->bytes, hex);
+    key_printf(ret, "restore/%s/%08" PRIx32 "/%08" PRIx32, hex, ordinal, rank);
+}
+
+static bool key_u64(const char **at, uint64_t *ret)
+{
+    return digits_skip(at, "/") && digits_read_hex(at, 16, ret);
+}
+
+static bool key_u32(const char **at, uint32_t *ret)
+{
+    uint64_t value = 0;
+    if (!digits_skip(at, "/") || !digits_read_hex(at, 8, &value)) {
+        return false;
+    }
+    *ret = (uint32_t)value;
+    return true;
+}
+
+static bool key_id(const char **at, struct ckpt_id *ret)
+{
+    return key_u64(at, &ret->term) && key_u64(at, &ret->step) && ret->term > 0;
+}
+
+static bool key_token(const char **at, struct token *ret)
+{
+    if (!digits_skip(at, "/")) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof ret->bytes; i++) {
+        uint64_t byte = 0;
+        if (!digits_read_hex(at, 2, &byte)) {
+            return false;
+        }
+        ret->bytes[i] = (uint8_t)byte;
+    }
+    return true;
+}
+
+struct key_family {
+    const char *name;
+    enum entry_kind kind;
+};
+
+static const struct key_family key_families[] = {
+    {"info", ENTRY_INFO}, {"head", ENTRY_HEAD},     {"chain", ENTRY_CHAIN},
+    {"term", ENTRY_TERM}, {"open", ENTRY_OPEN},     {"seal", ENTRY_SEAL},
+    {"dead", ENTRY_DEAD}, {"health", ENTRY_HEALTH}, {"restore", ENTRY_RESTORE},
+    {"note", ENTRY_NOTE}, {"day", ENTRY_DAY},       {"gc", ENTRY_GC},
+};
+
+static enum entry_kind key_family_of(size_t bytes, const char *key)
+{
+    for (size_t i = 0; i < ARRAY_LEN(key_families); i++) {
+        if (strlen(key_families[i].name) == bytes &&
+            memcmp(key_families[i].name, key, bytes) == 0) {
+            return key_families[i].kind;
+        }
+    }
+    return ENTRY_UNKNOWN;
+}
+
+/* What stands behind the family's name; *at ends at the key's end if all is well. */
+static bool key_rest(struct entry_key *key, const char **at)
+{
+    switch (key->kind) {
+    case ENTRY_INFO:
+    case ENTRY_HEAD:
+    case ENTRY_GC:
+        return true;
+    case ENTRY_CHAIN:
+    case ENTRY_HEALTH:
+    case ENTRY_NOTE:
+        return key_u64(at, &key->seq) && key->seq > 0;
+    case ENTRY_DAY:
+        return key_u64(at, &key->seq);
+    case ENTRY_TERM:
+        return key_u64(at, &key->id.term) && key->id.term > 0;
+    case ENTRY_OPEN:
+    case ENTRY_DEAD:
+        return key_id(at, &key->id);
+    case ENTRY_SEAL:
+        return key_id(at, &key->id) && key_u32(at, &key->rank);
+    case ENTRY_RESTORE:
+        if (!key_token(at, &key->token) || !key_u32(at, &key->ordinal)) {
+            return false;
+        }
+        if (**at == '\0') {
+            return true;
+        }
+        key->kind = ENTRY_REPORT;
+        return key_u32(at, &key->rank);
+    case ENTRY_REPORT:
+    case ENTRY_UNKNOWN:
+        break;
+    }
+    UNREACHABLE();
+}
+
+int entry_key_parse(const char *key, struct entry_key *ret, struct diag *diag)
+{
+    struct entry_key parsed;
+    size_t family_bytes = strcspn(key, "/");
+    const char *at = key + family_bytes;
+    memset(&parsed, 0, sizeof parsed);
+    parsed.kind = key_family_of(family_bytes, key);
+    if (parsed.kind != ENTRY_UNKNOWN && (!key_rest(&parsed, &at) || *at != '\0')) {
+        return diag_set(diag, CAIRN_E_FORMAT,
+                        "the record's key \"%.130s\" is broken at position %zu", key,
+                        (size_t)(at - key) + 1);
+    }
+    *ret = parsed;
+    return 0;
+}

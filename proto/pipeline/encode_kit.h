@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * encode_kit: what the saves of an engine, or of a daemon, share for encoding: encoders and side
+ * buffers, both of a bounded number, and what was learnt of each tensor and of the sink. A side
+ * buffer holds a payload whose bytes are not the arena's: encoded, or packed anew because some of
+ * its pieces are left out. Loop's thread; what was taken belongs to one worker at a time.
+ */
+#ifndef CAIRN_PIPELINE_ENCODE_KIT_H
+#define CAIRN_PIPELINE_ENCODE_KIT_H
+
+#include "hash/hash.h"
+#include "pipeline/adapt.h"
+#include "pipeline/encode.h"
+#include "pipeline/sink_rate.h"
+
+enum { KIT_SIDES = 8, KIT_ENCODERS = 4 };
+
+struct side {
+    uint8_t *memory; /* LIMIT_CHUNK_BYTES, aligned as stores want it */
+    bool busy;
+};
+
+struct kit_encoder {
+    struct encoder *encoder; /* made by the worker that needs it first; NULL: no memory for it */
+    size_t chunk_bytes;
+    bool busy;
+};
+
+struct encode_kit {
+    enum encode_mode mode;
+    unsigned encoders_max, sides_max;
+    struct side sides[KIT_SIDES];
+    struct kit_encoder encoders[KIT_ENCODERS];
+    struct sink_rate rate;
+    struct xxh128 states_of; /* the list that states belong to */
+    size_t state_count;
+    struct encode_state *states; /* NULL: none yet */
+};
+
+void encode_kit_init(struct encode_kit *kit, enum encode_mode mode);
+void encode_kit_fini(struct encode_kit *kit);
+/* One worker's encoder with the side buffers that go with it: what `lanes` of them need at most. */
+uint64_t encode_kit_lane_bytes(void);
+/* Before anything is taken: at most so many lanes; 0: nothing is encoded or packed anew. */
+void encode_kit_limit(struct encode_kit *kit, unsigned lanes);
+
+/* NULL: all are taken, or there is no memory. */
+struct side *encode_kit_take_side(struct encode_kit *kit);
+void encode_kit_give_side(struct side *side); /* NULL is fine */
+struct kit_encoder *encode_kit_take_encoder(struct encode_kit *kit);
+void encode_kit_give_encoder(struct kit_encoder *encoder); /* NULL is fine */
+/* On the worker that has it: the encoder for chunks of so many bytes; NULL: no memory. */
+struct encoder *kit_encoder_get(struct kit_encoder *encoder, size_t chunk_bytes);
+
+/* Fills a save's states, one a tensor and the last one for all blobs: with those of the last save
+ * where that had as many and the same list of tensors. */
+void encode_kit_load(const struct encode_kit *kit, const struct xxh128 *list_hash, size_t count,
+                     struct encode_state *ret);
+/* What a save has learnt, for the next one. */
+void encode_kit_keep(struct encode_kit *kit, const struct xxh128 *list_hash, size_t count,
+                     const struct encode_state *states);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The messages about a server's care of its store: scrub, garbage collection, the server's state.
+ * Part of msg.h, which has the rules; the fields' ranges are in PROTOCOL.md.
+ */
+#ifndef CAIRN_WIRE_MSG_CARE_H
+#define CAIRN_WIRE_MSG_CARE_H
+
+#include "format/ids.h"
+
+enum { MSG_FINDINGS_MAX = 64 };
+
+/* Begins a pass now, or only asks. rate: bytes a second from now on; 0: as it is. */
+struct msg_scrub {
+    bool begin;
+    uint64_t rate;
+};
+struct scrub_finding_info {
+    struct run_name run;
+    struct ckpt_id id; /* term 0: the run's record */
+    uint32_t health;
+    int64_t wall_ns;
+    const char *text;
+};
+/* Numbers of a scrub's state: X(type, name). */
+#define SCRUB_INFO_FIELDS(X)    \
+    X(bool, running)            \
+    X(bool, yielding)           \
+    X(bool, waiting)            \
+    X(uint64_t, rate)           \
+    X(uint64_t, every_ms)       \
+    X(uint64_t, pass)           \
+    X(int64_t, begun_wall_ns)   \
+    X(int64_t, ended_wall_ns)   \
+    X(uint64_t, bytes)          \
+    X(uint64_t, ckpts)          \
+    X(uint64_t, findings)       \
+    X(uint64_t, bytes_total)    \
+    X(uint64_t, chunks_total)   \
+    X(uint64_t, ckpts_total)    \
+    X(uint64_t, findings_total) \
+    X(uint64_t, errors_total)   \
+    X(uint64_t, healed_total)
+struct scrub_info {
+#define INFO_FIELD(type, name) type name;
+    SCRUB_INFO_FIELDS(INFO_FIELD)
+    struct run_name run; /* where it is; "" when it is nowhere */
+    struct ckpt_id id;
+    uint32_t recent_count;
+    struct scrub_finding_info *recent; /* the newest first */
+};
+struct msg_scrub_status {
+    struct scrub_info info;
+};
+
+/* Begins a pass now, or only asks. dry_run: of what it finds nothing is removed. */
+struct msg_gc {
+    bool begin, dry_run;
+};
+#define GC_INFO_FIELDS(X)        \
+    X(bool, running)             \
+    X(bool, waiting)             \
+    X(bool, dry_run)             \
+    X(uint64_t, every_ms)        \
+    X(uint64_t, keep_cycles)     \
+    X(uint64_t, pass)            \
+    X(int64_t, begun_wall_ns)    \
+    X(int64_t, ended_wall_ns)    \
+    X(uint64_t, runs)            \
+    X(uint64_t, ckpts)           \
+    X(uint64_t, reclaimed)       \
+    X(uint64_t, objects)         \
+    X(uint64_t, smalls)          \
+    X(uint64_t, bytes)           \
+    X(uint64_t, bytes_read)      \
+    X(uint64_t, kept)            \
+    X(uint64_t, errors)          \
+    X(uint64_t, objects_total)   \
+    X(uint64_t, smalls_total)    \
+    X(uint64_t, bytes_total)     \
+    X(uint64_t, reclaimed_total) \
+    X(uint64_t, errors_total)
+struct gc_info {
+    GC_INFO_FIELDS(INFO_FIELD)
+#undef INFO_FIELD
+    struct run_name run; /* where it is */
+    const char *text;    /* the last error, "" */
+};
+struct msg_gc_report {
+    struct gc_info info;
+};
+
+struct msg_server_status {
+    const char *agent, *store, *detail; /* "cairnd 0.1.0"; "dir"; what the store says of itself */
+    struct uuid store_uuid;
+    uint64_t epoch, total_bytes, free_bytes, uptime_ms, bytes_in, bytes_out;
+    uint32_t sessions, saves_open, runs;
+    bool read_only;
+    bool has_scrub, has_gc; /* this server does them */
+    struct scrub_info scrub;
+    struct gc_info gc;
+};
+
+#endif

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forget, undelete, pin, unpin: marks in the chain, a batch in one update, each checkpoint for
+ * itself: what may be done is done, the rest is named with its reason. All are guarded by the head:
+ * a commit, a pin or another forget in between makes the decision anew. The health of the good
+ * ones that a forget leaves is guarded too: none goes because of one that has just turned out to be
+ * damaged. Pure.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "core/retention.h"
+#include "core_private.h"
+#include "format/box.h"
+
+static const char *const outcome_texts[] = {
+    [MARK_DONE] = "is done",
+    [MARK_ALREADY] = "is so already",
+    [MARK_UNKNOWN] = "was never committed",
+    [MARK_FORGOTTEN] = "was forgotten: undelete it first",
+    [MARK_RECLAIMED] = "was forgotten and its space reclaimed: it is gone for good",
+    [MARK_EARLY] = "is not forgotten, or not for long enough",
+    [MARK_PINNED] = "is pinned",
+    [MARK_CLAIMED] = "is the base of a save that is open",
+    [MARK_LEASED] = "is being restored",
+    [MARK_PARENT] = "was restored by the newest attempt, which has not saved since",
+    [MARK_NEWEST] = "is the newest good checkpoint",
+    [MARK_NO_GOOD] = "stays, because the run has no good checkpoint",
+    [MARK_LEAST] = "stays, because too few good checkpoints would be left",
+    [MARK_APART] = "stays, because all others that would be left share objects",
+    [MARK_KEPT] = "is kept by the policy",
+};
+
+const char *mark_outcome_text(enum mark_outcome outcome)
+{
+    return (size_t)outcome < ARRAY_LEN(outcome_texts) ? outcome_texts[outcome] : "is unknown";
+}
+
+int state_uses(const struct run_state *state, struct scratch *scratch, struct state_use **ret)
+{
+    struct state_use *uses = scratch_array(scratch, state->commit_count + 1, sizeof(*uses));
+    if (uses == NULL) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    for (size_t i = 0; i < state->open_count; i++) {
+        const struct state_open *open = &state->opens[i];
+        const struct state_commit *base =
+            open->id.term == state->newest_term && open->entry.base.term != 0
+                ? commit_any(state, open->entry.base)
+                : NULL;
+        if (base != NULL) {
+            uses[base - state->commits].claimed = true;
+        }
+    }
+    for (size_t i = 0; i < state->restore_count; i++) {
+        const struct entry_restore *entry = &state->restores[i].entry;
+        const struct state_commit *commit =
+            entry->state == RESTORE_RUNNING ? commit_any(state, entry->id) : NULL;
+        if (commit != NULL) {
+            uses[commit - state->commits].leased = true;
+        }
+    }
+    const struct state_term *newest = term_of(state, state->newest_term);
+    if (newest != NULL && !newest->entered && newest->entry.parent.term != 0) {
+        uses[commit_any(state, newest->entry.parent) - state->commits].parent = true;
+    }
+    *ret = uses;
+    return 0;
+}
+
+/* --- a batch --- */
+
+struct batch {
+    struct mark *marks;
+    struct ckpt_id *ids; /* of what is done */
+};
+
+static bool batch_init(struct step *step, size_t count, struct batch *ret)
+{
+    struct batch batch = {.marks = scratch_array(step->scratch, count + 1, sizeof(*batch.marks)),
+                          .ids = scratch_array(step->scratch, count + 1, sizeof(*batch.ids))};
+    if (batch.marks == NULL || batch.ids == NULL) {
+        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for a batch of %zu checkpoints", count);
+        return false;
+    }
+    *ret = batch;
+    return true;
+}
+
+static void batch_add(struct step *step, struct batch *batch, struct ckpt_id id,
+                      enum mark_outcome outcome)
+{
+    struct verdict *ret = step->ret;
+    const struct state_commit *commit = commit_any(step->state, id);
+    batch->marks[ret->mark_count++] = (struct mark){
+        .id = id, .outcome = outcome, .wall_ns = commit != NULL ? commit->entry.wall_ns : 0};
+    if (outcome == MARK_DONE) {
+        batch->ids[ret->done_count++] = id;
+    } else if (outcome != MARK_ALREADY) {
+        ret->refused_count++;
+    }
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    const struct ckpt_id *left = a, *right = b;
+    return ckpt_id_compare(*left, *right);
+}
+
+/* Texts come from outside: what could not be read back must not get in. */
+static const char *text_of(struct step *step, const char *what, const char *text, size_t max)
+{
+    char cut[ENTRY_REASON_BYTES];
+    size_t bytes = text != NULL ? strnlen(text, max + 1) : 0;
+    if (bytes > max) { /* not within a character */
+        for (bytes = max; bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80; bytes--) {
+        }
+    }
+    memcpy(cut, text != NULL ? text : "", bytes);
+    if (bytes > 0 && !text_is_valid(bytes, cut, max)) {
+        step_fail(step, CAIRN_E_INVALID, "the %s is not plain UTF-8 text", what);
+        return "";
+    }
+    const char *copy = scratch_string(step->scratch, bytes, cut);
+    if (copy == NULL) {
+        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for the %s", what);
+    }
+    return copy;
+}
+
+/* Appends what is done, in the order of the ids, as few entries as hold it. */
+static void batch_append(struct step *step, struct batch *batch, enum chain_kind kind)
+{
+    const struct event *event = step->event;
+    size_t count = step->ret->done_count;
+    step->ret->marks = batch->marks;
+    step->ret->mark_head_seq = step->state->head.seq;
+    struct entry_chain entry = {.kind = kind,
+                                .wall_ns = event->wall_ns,
+                                .cycle = kind == CHAIN_FORGET ? step->state->gc.cycle : 0};
+    char policy[ENTRY_REASON_BYTES];
+    const char *reason = event->reason;
+    if (kind == CHAIN_FORGET && event->policy != NULL && (reason == NULL || reason[0] == '\0')) {
+        retention_policy_text(event->policy, sizeof(policy), policy);
+        reason = policy;
+    }
+    entry.actor = text_of(step, "actor", event->actor, ENTRY_ACTOR_BYTES - 1);
+    entry.reason = text_of(step, "reason", reason, ENTRY_REASON_BYTES - 1);
+    qsort(batch->ids, count, sizeof(*batch->ids), compare_ids);
+    for (size_t i = 1; i < count; i++) {
+        if (ckpt_id_equal(batch->ids[i - 1], batch->ids[i])) {
+            step_fail(step, CAIRN_E_INVALID, "checkpoint %" PRIu64 "@%" PRIu64 " is named twice",
+                      batch->ids[i].step, batch->ids[i].term);
+            return;
+        }
+    }
+    for (size_t at = 0; at < count && step->ret->code == 0; at += entry.id_count) {
+        size_t left = count - at;
+        entry.ids = &batch->ids[at];
+        entry.id = entry.ids[0];
+        entry.id_count = (uint32_t)(left < CHAIN_IDS_MAX ? left : CHAIN_IDS_MAX);
+        (void)step_append(step, &entry);
+    }
+}
+
+/* --- forget --- */
+
+static void guard_health(struct step *step, const struct state_commit *commit)
+{
+    char key[ENTRY_KEY_MAX];
+    key_health(commit->entry.seq, key);
+    step_guard_as_read(step, key, commit->health_raw);
+}
+
+/* The health of the good ones that stay and that the guards have counted on (the newest, so many as
+ * must be, one that shares nothing with it), and of what goes for being not good. */
+static void guard_what_stays(struct step *step, const struct retention_item *items,
+                             const enum mark_outcome *outcomes)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    uint32_t asked = event->policy != NULL ? event->policy->least : event->keep_least;
+    uint32_t least = asked > 0 ? asked : RETENTION_LEAST;
+    uint32_t found = 0;
+    uint64_t set = 0;
+    bool apart = !step->event->apart;
+    for (size_t i = state->commit_count; i-- > 0;) {
+        if (outcomes[i] == MARK_DONE && items[i].health != HEALTH_VERIFIED) {
+            guard_health(step, &state->commits[i]);
+        }
+        if (!retention_is_good(&items[i]) || outcomes[i] == MARK_DONE) {
+            continue;
+        }
+        bool other = found > 0 && items[i].set != set;
+        if (found < least || (other && !apart)) {
+            guard_health(step, &state->commits[i]);
+        }
+        set = found == 0 ? items[i].set : set;
+        apart = apart || other;
+        found++;
+    }
+    const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
+    if (latest != NULL) {
+        guard_health(step, latest);
+    }
+}
+
+/* outcomes: one for each commit, MARK_DONE where the event asks for it. The ones that it does not
+ * find are MARK_UNKNOWN in the batch. */
+static void ask_by_name(struct step *step, const struct retention_item *items,
+                        enum mark_outcome *outcomes)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    for (size_t i = 0; i < state->commit_count; i++) {
+        outcomes[i] = MARK_ALREADY;
+    }
+    for (size_t i = 0; i < event->id_count; i++) {
+        const struct state_commit *commit = commit_any(state, event->ids[i]);
+        if (commit != NULL) {
+            outcomes[commit - state->commits] = MARK_DONE;
+        }
+    }
+    struct retention_guards guards = {.least = event->keep_least, .apart = event->apart};
+    retention_guard(items, state->commit_count, &guards, outcomes);
+}
+
+/* A policy's marks: all that is there, newest first. */
+static void add_by_policy(struct step *step, struct batch *batch, const enum mark_outcome *outcomes,
+                          const uint64_t *reasons)
+{
+    const struct run_state *state = step->state;
+    for (size_t i = state->commit_count; i-- > 0;) {
+        if (!state->commits[i].forgotten) {
+            batch_add(step, batch, state->commits[i].entry.id, outcomes[i]);
+            batch->marks[step->ret->mark_count - 1].reasons = reasons[i];
+        }
+    }
+    step->ret->refused_count = 0; /* kept, as the policy's user wants it */
+}
+
+static void guard_forget(struct step *step, const struct retention_item *items,
+                         const enum mark_outcome *outcomes)
+{
+    const struct run_state *state = step->state;
+    const struct retention_policy *policy = step->event->policy;
+    char key[ENTRY_KEY_MAX];
+    key_gc(key);
+    step_guard_as_read(step, key, state->gc_raw);
+    guard_what_stays(step, items, outcomes);
+    bool notes = policy != NULL && (policy->best != 0 || policy->tag_list_count > 0);
+    for (size_t i = 0; notes && i < state->commit_count; i++) {
+        if (outcomes[i] == MARK_DONE) { /* that nobody has just said that it is the best */
+            key_note(state->commits[i].entry.seq, key);
+            step_guard_as_read(step, key, state->commits[i].note_raw);
+        }
+    }
+}
+
+void on_forget(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    struct retention_item *items = NULL;
+    struct batch batch;
+    size_t count = state->commit_count;
+    enum mark_outcome *outcomes = scratch_array(step->scratch, count + 1, sizeof(*outcomes));
+    uint64_t *reasons = scratch_array(step->scratch, count + 1, sizeof(*reasons));
+    int status = retention_items(state, step->scratch, &items, &step->ret->diag);
+    if (status == 0 && (outcomes == NULL || reasons == NULL)) {
+        status =
+            diag_set(&step->ret->diag, CAIRN_E_NO_MEMORY, "no memory for %zu checkpoints", count);
+    }
+    if (status == 0 && event->policy != NULL) {
+        struct retention_job job = {.policy = event->policy,
+                                    .now_ns = event->wall_ns,
+                                    .apart = event->apart,
+                                    .count = count,
+                                    .items = items,
+                                    .outcomes = outcomes,
+                                    .reasons = reasons};
+        status = retention_decide(&job, step->scratch, &step->ret->diag);
+    }
+    step->ret->code = status;
+    if (status != 0 || !batch_init(step, event->policy != NULL ? count : event->id_count, &batch)) {
+        return;
+    }
+    if (event->policy != NULL) {
+        add_by_policy(step, &batch, outcomes, reasons);
+    } else {
+        ask_by_name(step, items, outcomes);
+    }
+    for (size_t i = 0; event->policy == NULL && i < event->id_count; i++) {
+        const struct state_commit *commit = commit_any(state, event->ids[i]);
+        batch_add(step, &batch, event->ids[i],
+                  commit != NULL ? outcomes[commit - state->commits] : MARK_UNKNOWN);
+    }
+    if (step->ret->done_count > 0) {
+        guard_forget(step, items, outcomes);
+    }
+    batch_append(step, &batch, CHAIN_FORGET);
+}
+
+/* --- undelete, pin, unpin --- */
+
+static enum mark_outcome outcome_of(const struct state_commit *commit, enum event_kind kind)
+{
+    if (commit == NULL) {
+        return MARK_UNKNOWN;
+    }
+    if (kind == EVENT_UNDELETE) {
+        return commit->reclaimed ? MARK_RECLAIMED : commit->forgotten ? MARK_DONE : MARK_ALREADY;
+    }
+    if (kind == EVENT_UNPIN) {
+        return commit->pinned ? MARK_DONE : MARK_ALREADY;
+    }
+    return commit->reclaimed   ? MARK_RECLAIMED
+           : commit->forgotten ? MARK_FORGOTTEN
+           : commit->pinned    ? MARK_ALREADY
+                               : MARK_DONE;
+}
+
+static void mark_each(struct step *step, enum chain_kind kind)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    bool all = event->id_count == 0 && event->kind == EVENT_UNDELETE;
+    struct batch batch;
+    if (!batch_init(step, all ? state->commit_count : event->id_count, &batch)) {
+        return;
+    }
+    for (size_t i = state->commit_count; all && i-- > 0;) {
+        if (state->commits[i].forgotten && !state->commits[i].reclaimed) {
+            batch_add(step, &batch, state->commits[i].entry.id, MARK_DONE);
+        }
+    }
+    for (size_t i = 0; i < event->id_count; i++) {
+        const struct state_commit *commit = commit_any(step->state, event->ids[i]);
+        batch_add(step, &batch, event->ids[i], outcome_of(commit, event->kind));
+    }
+    batch_append(step, &batch, kind);
+}
+
+void on_undelete(struct step *step) { mark_each(step, CHAIN_UNDELETE); }
+
+void on_pin(struct step *step)
+{
+    mark_each(step, step->event->kind == EVENT_PIN ? CHAIN_PIN : CHAIN_UNPIN);
+}
+
+/* --- reclaim --- */
+
+/* No open save and no session can come to a forgotten one after it was forgotten (both are guarded
+ * by the head), so a copy that has the forget has all of them: a claim that this one does not show
+ * does not exist. */
+static enum mark_outcome reclaim_outcome(const struct step *step, const struct state_commit *commit,
+                                         const struct state_use *use)
+{
+    uint64_t cycle = step->state->gc.cycle;
+    bool early = !commit->forgotten || commit->forgotten_cycle > cycle ||
+                 cycle - commit->forgotten_cycle < step->event->cycles;
+    return commit->reclaimed ? MARK_ALREADY
+           : early           ? MARK_EARLY
+           : use->claimed    ? MARK_CLAIMED
+           : use->leased     ? MARK_LEASED
+                             : MARK_DONE;
+}
+
+void on_reclaim(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    bool all = event->id_count == 0;
+    struct state_use *uses = NULL;
+    struct batch batch;
+    if (state_uses(state, step->scratch, &uses) != 0) {
+        step_fail(step, CAIRN_E_NO_MEMORY, "no memory for %zu checkpoints", state->commit_count);
+        return;
+    }
+    if (!batch_init(step, all ? state->commit_count : event->id_count, &batch)) {
+        return;
+    }
+    for (size_t i = 0; !all && i < event->id_count; i++) {
+        const struct state_commit *commit = commit_any(state, event->ids[i]);
+        batch_add(step, &batch, event->ids[i],
+                  commit == NULL ? MARK_UNKNOWN
+                                 : reclaim_outcome(step, commit, &uses[commit - state->commits]));
+    }
+    for (size_t i = 0; all && i < state->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
+        enum mark_outcome outcome = reclaim_outcome(step, commit, &uses[i]);
+        if (outcome != MARK_ALREADY && outcome != MARK_EARLY) {
+            batch_add(step, &batch, commit->entry.id, outcome);
+        }
+    }
+    batch_append(step, &batch, CHAIN_RECLAIM);
+}

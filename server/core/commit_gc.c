@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cycles of garbage collection, by which everything is counted that must wait before it goes: a
+ * forgotten checkpoint before it is reclaimed, a restore session before it is given up. They are
+ * advanced by a daemon after an interval on its own monotonic clock; the record counts them, so no
+ * wall clock decides anything. Pure.
+ */
+#include <stdio.h>
+
+#include "core_private.h"
+
+/* A session that runs since so many cycles that its job must be dead: its end is an update of the
+ * record, so a rank that comes back after all is told so, and never reads what may be gone. */
+static void end_sessions(struct step *step, uint64_t cycle)
+{
+    const struct run_state *state = step->state;
+    uint64_t cycles = step->event->cycles;
+    for (size_t i = 0; i < state->restore_count && cycles > 0; i++) {
+        const struct state_restore *session = &state->restores[i];
+        size_t report_count;
+        (void)reports_of(state, session, &report_count);
+        if (session->entry.state == RESTORE_RUNNING && session->entry.cycle + cycles < cycle &&
+            step_may_remove(step, report_count)) {
+            char reason[160];
+            snprintf(reason, sizeof(reason),
+                     "the restore was given up after %" PRIu64
+                     " cycles of garbage collection; restore again",
+                     cycle - session->entry.cycle);
+            session_expire(step, session, reason);
+            step->ret->ended_count++;
+        }
+    }
+}
+
+void on_gc_cycle(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    step->ret->cycle = state->gc.cycle;
+    if (!state->exists) {
+        step_fail(step, CAIRN_E_NOT_FOUND, "the run does not exist");
+        return;
+    }
+    if (event->cycle > state->gc.cycle) {
+        step_fail(step, CAIRN_E_INVALID,
+                  "cycle %" PRIu64 " of garbage collection has not begun: it is at %" PRIu64,
+                  event->cycle, state->gc.cycle);
+        return;
+    }
+    if (event->cycle < state->gc.cycle) {
+        return; /* somebody else has begun the next one */
+    }
+    struct entry_gc entry = {.cycle = state->gc.cycle + 1, .wall_ns = event->wall_ns};
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    key_gc(key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_gc_encode(&entry, &buf);
+    step_guard_as_read(step, key, state->gc_raw);
+    step_put(step, key, &buf);
+    end_sessions(step, entry.cycle);
+    step->ret->cycle = entry.cycle;
+}

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The policy engine: what a policy keeps of a run, rule by rule, and why. The semantics are those
+ * that restic's users know: rules are OR-ed, each counts for itself; a counting rule keeps the
+ * oldest of all while it has counts left; "within" looks back from the newest one whose time is not
+ * in the future. Only good checkpoints of the lineage count, in the order in which they were
+ * committed: wall time decides which hour or day one belongs to, never which is newer. Calendar
+ * units are UTC. Pure.
+ */
+#include "core/retention.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "core_private.h"
+
+enum { DAY_SECONDS = 86400, CLOCK_SLACK_SECONDS = 600, TIP_DAYS = 7 };
+#define SECOND_NS INT64_C(1000000000)
+
+static const int64_t never_kept = INT64_MIN;
+
+struct engine {
+    const struct retention_policy *policy;
+    const struct retention_item *items;
+    size_t count;
+    int64_t now_ns;
+    struct scratch *scratch;
+    size_t good_count;
+    size_t *good; /* indices, newest first */
+    uint64_t *reasons;
+};
+
+/* ---- time ---- */
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    int64_t quotient = a / b;
+    return quotient * b > a ? quotient - 1 : quotient;
+}
+
+/* Days since 1970-01-01 of the first of a month; months count from 0 and may overflow the year. */
+static int64_t days_of_month(int64_t year, int64_t month)
+{
+    year += floor_div(month, 12);
+    month -= floor_div(month, 12) * 12;
+    int64_t shifted_year = month < 2 ? year - 1 : year; /* a year that begins with March */
+    int64_t era = floor_div(shifted_year, 400);
+    int64_t year_of_era = shifted_year - era * 400;
+    int64_t day_of_year = (153 * (month < 2 ? month + 10 : month - 2) + 2) / 5;
+    return era * 146097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year -
+           719468;
+}
+
+struct date {
+    int64_t year, month, day; /* month and day from 0 */
+};
+
+static struct date date_of(int64_t days)
+{
+    int64_t shifted = days + 719468;
+    int64_t era = floor_div(shifted, 146097);
+    int64_t of_era = shifted - era * 146097;
+    int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    int64_t of_year = of_era - (365 * year + year / 4 - year / 100);
+    int64_t month = (5 * of_year + 2) / 153; /* from March */
+    struct date date = {.year = year + era * 400 + (month >= 10 ? 1 : 0),
+                        .month = month < 10 ? month + 2 : month - 10,
+                        .day = of_year - (153 * month + 2) / 5};
+    return date;
+}
+
+/* The same number: the same hour, day, week from Monday on, month, year. */
+static int64_t bucket(enum retention_unit unit, int64_t wall_ns)
+{
+    int64_t seconds = floor_div(wall_ns, SECOND_NS);
+    int64_t days = floor_div(seconds, DAY_SECONDS);
+    switch (unit) {
+    case UNIT_HOUR:
+        return floor_div(seconds, 3600);
+    case UNIT_DAY:
+        return days;
+    case UNIT_WEEK:
+        return floor_div(days + 3, 7); /* 1970-01-01 was a Thursday */
+    case UNIT_MONTH:
+        return date_of(days).year * 12 + date_of(days).month;
+    case UNIT_YEAR:
+    case UNIT_COUNT:
+        break;
+    }
+    return date_of(days).year;
+}
+
+static bool span_is_set(const struct retention_span *span)
+{
+    return span->years > 0 || span->months > 0 || span->days > 0 || span->seconds > 0;
+}
+
+/* wall_ns minus the span; a day that the month has not runs over into the next one. */
+static int64_t before(int64_t wall_ns, const struct retention_span *span)
+{
+    int64_t days = floor_div(wall_ns, SECOND_NS * DAY_SECONDS);
+    int64_t rest_ns = wall_ns - days * SECOND_NS * DAY_SECONDS;
+    struct date date = date_of(days);
+    int64_t earlier =
+        days_of_month(date.year - (int64_t)span->years, date.month - (int64_t)span->months) +
+        date.day - (int64_t)span->days;
+    int64_t seconds = earlier * DAY_SECONDS - (int64_t)span->seconds;
+    if (seconds < INT64_MIN / SECOND_NS) {
+        return INT64_MIN; /* before all that a wall time can say */
+    }
+    return seconds * SECOND_NS + rest_ns;
+}
+
+/* ---- the rules, each over the good ones of the lineage, newest first ---- */
+
+static void keep(struct engine *engine, size_t item, unsigned reason)
+{
+    CHECK(reason < REASON_COUNT);
+    engine->reasons[item] |= UINT64_C(1) << reason;
+}
+
+static void keep_last(struct engine *engine)
+{
+    int64_t last = engine->policy->last;
+    for (size_t i = 0; i < engine->good_count && (last < 0 || i < (uint64_t)last); i++) {
+        keep(engine, engine->good[i], REASON_LAST);
+    }
+}
+
+/* The newest of each hour, day ... until count are kept. The oldest of all is kept too while there
+ * are counts left. */
+static void keep_per(struct engine *engine, enum retention_unit unit, int64_t count)
+{
+    int64_t kept = never_kept;
+    for (size_t i = 0; i < engine->good_count && count != 0; i++) {
+        size_t item = engine->good[i];
+        int64_t now = bucket(unit, engine->items[item].wall_ns);
+        if (now != kept) {
+            keep(engine, item, REASON_PER + (unsigned)unit);
+        } else if (i + 1 == engine->good_count) {
+            keep(engine, item, REASON_OLDEST + (unsigned)unit);
+        } else {
+            continue;
+        }
+        kept = now;
+        count -= count > 0;
+    }
+}
+
+/* The newest time that is not in the future; false: all are. */
+static bool newest_time(const struct engine *engine, int64_t *ret)
+{
+    bool found = false;
+    for (size_t i = 0; i < engine->good_count; i++) {
+        int64_t wall_ns = engine->items[engine->good[i]].wall_ns;
+        if (wall_ns <= engine->now_ns && (!found || wall_ns > *ret)) {
+            *ret = wall_ns;
+            found = true;
+        }
+    }
+    return found;
+}
+
+static void keep_within(struct engine *engine, const struct retention_span *span, bool per,
+                        enum retention_unit unit)
+{
+    int64_t newest = 0, kept = never_kept;
+    bool found = newest_time(engine, &newest);
+    int64_t from = found ? before(newest, span) : INT64_MIN;
+    for (size_t i = 0; i < engine->good_count && span_is_set(span); i++) {
+        size_t item = engine->good[i];
+        int64_t wall_ns = engine->items[item].wall_ns;
+        if (wall_ns <= from) {
+            continue;
+        }
+        int64_t now = bucket(unit, wall_ns);
+        if (!per) {
+            keep(engine, item, REASON_WITHIN);
+        } else if (now != kept) {
+            keep(engine, item, REASON_WITHIN_PER + (unsigned)unit);
+            kept = now;
+        } else if (i + 1 == engine->good_count) {
+            keep(engine, item, REASON_WITHIN_OLDEST + (unsigned)unit);
+        }
+    }
+}
+
+/* From the oldest on, one as soon as so much time has passed since the one kept before: what was
+ * kept once stays kept. A clock that was set back begins anew. */
+static void keep_every(struct engine *engine)
+{
+    int64_t step_ns = (int64_t)engine->policy->every_seconds * SECOND_NS;
+    int64_t kept = never_kept;
+    for (size_t i = engine->good_count; i-- > 0 && step_ns > 0;) {
+        int64_t wall_ns = engine->items[engine->good[i]].wall_ns;
+        if (kept == never_kept || wall_ns < kept || wall_ns - kept >= step_ns) {
+            keep(engine, engine->good[i], REASON_EVERY);
+            kept = wall_ns;
+        }
+    }
+}
+
+static void keep_steps(struct engine *engine)
+{
+    uint64_t every = engine->policy->every_steps;
+    for (size_t i = 0; i < engine->good_count && every > 0; i++) {
+        if (engine->items[engine->good[i]].id.step % every == 0) {
+            keep(engine, engine->good[i], REASON_STEPS);
+        }
+    }
+}
+
+struct score {
+    double value; /* smaller is better */
+    uint64_t seq;
+    size_t item;
+};
+
+static int compare_scores(const void *a, const void *b)
+{
+    const struct score *left = a, *right = b;
+    if (left->value != right->value) {
+        return left->value < right->value ? -1 : 1;
+    }
+    return left->seq > right->seq ? -1 : left->seq < right->seq; /* of equal ones the newer */
+}
+
+/* NaN never wins; what has no such metric is not judged. */
+static int keep_best(struct engine *engine, struct diag *diag)
+{
+    const struct retention_policy *policy = engine->policy;
+    struct score *scores = scratch_array(engine->scratch, engine->good_count + 1, sizeof(*scores));
+    size_t count = 0;
+    if (scores == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu metrics", engine->good_count);
+    }
+    for (size_t i = 0; i < engine->good_count; i++) {
+        const struct retention_item *item = &engine->items[engine->good[i]];
+        for (uint32_t m = 0; item->note != NULL && m < item->note->metric_count; m++) {
+            const struct metric *metric = &item->note->metrics[m];
+            if (strcmp(metric->name, policy->metric) == 0 && !isnan(metric->value)) {
+                double value = policy->mode == MODE_MAX ? -metric->value : metric->value;
+                scores[count++] = (struct score){value, item->seq, engine->good[i]};
+            }
+        }
+    }
+    if (count == 0) {
+        return diag_set(diag, CAIRN_E_NOT_FOUND,
+                        "no good checkpoint of the lineage has a value of the metric \"%s\"; "
+                        "nothing is forgotten",
+                        policy->metric);
+    }
+    qsort(scores, count, sizeof(*scores), compare_scores);
+    for (size_t i = 0; i < count && (policy->best < 0 || i < (uint64_t)policy->best); i++) {
+        keep(engine, scores[i].item, REASON_BEST);
+    }
+    return 0;
+}
+
+/* ---- what holds for all, on the lineage or not ---- */
+
+static bool has_tag(const struct entry_note *note, const char *tag)
+{
+    for (uint32_t i = 0; note != NULL && i < note->tag_count; i++) {
+        if (strcmp(note->tags[i], tag) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void keep_tags(struct engine *engine)
+{
+    for (size_t i = 0; i < engine->count; i++) {
+        const struct entry_note *note = engine->items[i].note;
+        for (uint32_t l = 0; l < engine->policy->tag_list_count; l++) {
+            const struct retention_tags *list = &engine->policy->tag_lists[l];
+            bool all = list->count > 0 || note == NULL || note->tag_count == 0;
+            for (uint32_t t = 0; t < list->count; t++) {
+                all = all && has_tag(note, list->tags[t]);
+            }
+            if (all && !engine->items[i].gone) {
+                keep(engine, i, REASON_TAG);
+            }
+        }
+    }
+}
+
+/* Tips of branches, and what is not good while two good ones that came after it are not kept. */
+static void keep_others(struct engine *engine)
+{
+    const struct retention_policy *policy = engine->policy;
+    uint64_t stay =
+        policy->has_superseded ? policy->superseded_seconds : (uint64_t)TIP_DAYS * DAY_SECONDS;
+    unsigned newer = 0;
+    for (size_t i = engine->count; i-- > 0;) {
+        const struct retention_item *item = &engine->items[i];
+        if (retention_is_good(item)) {
+            newer += engine->reasons[i] != 0;
+        } else if (item->on_lineage && !item->gone && newer < RETENTION_LEAST) {
+            keep(engine, i, REASON_UNREPLACED);
+        }
+        bool young = item->superseded_ns > engine->now_ns ||
+                     (uint64_t)(engine->now_ns - item->superseded_ns) / (uint64_t)SECOND_NS < stay;
+        if (item->tip && !item->gone && item->health != HEALTH_DAMAGED && stay > 0 && young) {
+            keep(engine, i, REASON_TIP);
+        }
+    }
+}
+
+/* ---- all of it ---- */
+
+static bool asks_for_time(const struct retention_policy *policy)
+{
+    bool asks = span_is_set(&policy->within) || policy->every_seconds > 0;
+    for (unsigned unit = 0; unit < UNIT_COUNT; unit++) {
+        asks = asks || policy->per[unit] != 0 || span_is_set(&policy->within_per[unit]);
+    }
+    return asks;
+}
+
+static int find_good(struct engine *engine, struct diag *diag)
+{
+    size_t there = 0;
+    engine->good = scratch_array(engine->scratch, engine->count + 1, sizeof(*engine->good));
+    if (engine->good == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu checkpoints", engine->count);
+    }
+    for (size_t i = engine->count; i-- > 0;) {
+        there += !engine->items[i].gone;
+        if (retention_is_good(&engine->items[i])) {
+            engine->good[engine->good_count++] = i;
+        }
+    }
+    if (engine->good_count == 0 && there > 0) {
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "none of the %zu checkpoints is good and on the lineage; nothing is "
+                        "forgotten",
+                        there);
+    }
+    const struct retention_item *newest =
+        engine->good_count > 0 ? &engine->items[engine->good[0]] : NULL;
+    int64_t latest = engine->now_ns + CLOCK_SLACK_SECONDS * SECOND_NS;
+    if (newest != NULL && newest->wall_ns > latest && asks_for_time(engine->policy)) {
+        return diag_set(diag, CAIRN_E_CONFLICT,
+                        "the newest checkpoint %" PRIu64 "@%" PRIu64 " was committed %" PRId64
+                        " s in the future: a clock is wrong; nothing is forgotten",
+                        newest->id.step, newest->id.term,
+                        (newest->wall_ns - engine->now_ns) / SECOND_NS);
+    }
+    return 0;
+}
+
+static int apply_rules(struct engine *engine, struct diag *diag)
+{
+    const struct retention_policy *policy = engine->policy;
+    keep_last(engine);
+    keep_within(engine, &policy->within, false, UNIT_HOUR);
+    for (unsigned unit = 0; unit < UNIT_COUNT; unit++) {
+        keep_per(engine, (enum retention_unit)unit, policy->per[unit]);
+        keep_within(engine, &policy->within_per[unit], true, (enum retention_unit)unit);
+    }
+    keep_steps(engine);
+    keep_every(engine);
+    keep_tags(engine);
+    int status = policy->best != 0 && engine->good_count > 0 ? keep_best(engine, diag) : 0;
+    bool any = false;
+    for (size_t i = 0; i < engine->good_count; i++) {
+        any = any || engine->reasons[engine->good[i]] != 0;
+    }
+    if (status == 0 && !any && engine->good_count > 0) {
+        status = diag_set(diag, CAIRN_E_INVALID,
+                          "no rule of the policy keeps any of the %zu good checkpoints: refused, "
+                          "nothing is forgotten",
+                          engine->good_count);
+    }
+    return status;
+}
+
+int retention_decide(const struct retention_job *job, struct scratch *scratch, struct diag *diag)
+{
+    struct engine engine = {.policy = job->policy,
+                            .items = job->items,
+                            .count = job->count,
+                            .now_ns = job->now_ns,
+                            .scratch = scratch,
+                            .reasons = job->reasons};
+    memset(job->reasons, 0, job->count * sizeof(*job->reasons));
+    int status = retention_policy_check(job->policy, diag);
+    status = status != 0 ? status : find_good(&engine, diag);
+    status = status != 0 ? status : apply_rules(&engine, diag);
+    if (status != 0) {
+        return status;
+    }
+    keep_others(&engine);
+    for (size_t i = 0; i < job->count; i++) {
+        job->outcomes[i] = job->items[i].gone     ? MARK_ALREADY
+                           : job->reasons[i] != 0 ? MARK_KEPT
+                                                  : MARK_DONE;
+    }
+    struct retention_guards guards = {.least = job->policy->least, .apart = job->apart};
+    retention_guard(job->items, job->count, &guards, job->outcomes);
+    return 0;
+}

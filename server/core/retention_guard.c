@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is never forgotten, whoever asks: what is pinned or serves an open save, a restore or an
+ * attempt that has just restored it; the newest good checkpoint of the lineage; the last good ones
+ * below the least number, and the last one that shares no object with the others. A lineage without
+ * any good checkpoint loses nothing at all: what is left of it, and superseded branches, may be all
+ * that there is. Pure.
+ */
+#include "core/retention.h"
+
+#include <string.h>
+
+#include "base/check.h"
+#include "core_private.h"
+
+bool retention_is_good(const struct retention_item *item)
+{
+    return item->on_lineage && item->health == HEALTH_VERIFIED && !item->gone;
+}
+
+/* The commit that a superseded one is followed by in its own branch, if any: then it is no tip. */
+static void find_tips(const struct run_state *state, struct retention_item *items, bool *followed)
+{
+    for (size_t i = 1; i < state->commit_count; i++) { /* in order of (term, step) */
+        const struct state_commit *commit = state->by_id[i - 1];
+        if (state->by_id[i]->entry.id.term == commit->entry.id.term) {
+            followed[commit - state->commits] = true;
+        }
+    }
+    for (size_t i = 0; i < state->term_count; i++) {
+        const struct state_term *term = &state->terms[i];
+        const struct state_commit *parent = term->entered && term->entry.parent.term != 0
+                                                ? commit_any(state, term->entry.parent)
+                                                : NULL;
+        if (parent != NULL) {
+            followed[parent - state->commits] = true;
+        }
+    }
+    for (size_t i = 0; i < state->commit_count; i++) {
+        struct retention_item *item = &items[i];
+        item->tip = !item->on_lineage && !followed[i];
+        /* Whatever was committed next is of a later term, which does not continue this one. */
+        item->superseded_ns =
+            item->tip && i + 1 < state->commit_count ? items[i + 1].wall_ns : item->wall_ns;
+    }
+}
+
+int retention_items(const struct run_state *state, struct scratch *scratch,
+                    struct retention_item **ret, struct diag *diag)
+{
+    size_t count = state->commit_count;
+    struct retention_item *items = scratch_array(scratch, count + 1, sizeof(*items));
+    bool *followed = scratch_array(scratch, count + 1, sizeof(*followed));
+    struct state_use *uses = NULL;
+    if (items == NULL || followed == NULL || state_uses(state, scratch, &uses) != 0) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to look at %zu checkpoints", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct state_commit *commit = &state->commits[i];
+        const struct state_commit *base =
+            commit->entry.base.term != 0 ? commit_any(state, commit->entry.base) : NULL;
+        if (base != NULL) { /* committed before it: checked when loaded */
+            CHECK(base < commit);
+        }
+        items[i] = (struct retention_item){.id = commit->entry.id,
+                                           .seq = commit->entry.seq,
+                                           .wall_ns = commit->entry.wall_ns,
+                                           .health = commit->health,
+                                           .gone = commit->forgotten,
+                                           .on_lineage = commit->on_lineage,
+                                           .pinned = commit->pinned,
+                                           .use = uses[i],
+                                           .set = base != NULL ? items[base - state->commits].set
+                                                               : commit->entry.seq,
+                                           .note = commit->note};
+    }
+    find_tips(state, items, followed);
+    *ret = items;
+    return 0;
+}
+
+/* What holds whatever else goes. */
+static enum mark_outcome refused_by_itself(const struct retention_item *item)
+{
+    return item->gone          ? MARK_ALREADY
+           : item->pinned      ? MARK_PINNED
+           : item->use.claimed ? MARK_CLAIMED
+           : item->use.leased  ? MARK_LEASED
+           : item->use.parent  ? MARK_PARENT
+                               : MARK_DONE;
+}
+
+/* The good one that `latest` means: the greatest by (term, step). */
+static size_t newest_good(const struct retention_item *items, size_t count)
+{
+    size_t newest = count;
+    for (size_t i = 0; i < count; i++) {
+        if (retention_is_good(&items[i]) &&
+            (newest == count || ckpt_id_compare(items[newest].id, items[i].id) < 0)) {
+            newest = i;
+        }
+    }
+    return newest;
+}
+
+/* How many good ones stay; ret_apart: two of them share no object. */
+static uint32_t count_good(const struct retention_item *items, size_t count,
+                           const enum mark_outcome *outcomes, bool *ret_apart)
+{
+    uint32_t good = 0;
+    uint64_t set = 0;
+    *ret_apart = false;
+    for (size_t i = 0; i < count; i++) {
+        if (retention_is_good(&items[i]) && outcomes[i] != MARK_DONE) {
+            *ret_apart = *ret_apart || (good > 0 && items[i].set != set);
+            set = items[i].set;
+            good++;
+        }
+    }
+    return good;
+}
+
+/* Takes back good ones, newest first, until enough stay; the last of them perhaps of another set.
+ */
+static void keep_enough(const struct retention_item *items, size_t count,
+                        const struct retention_guards *guards, uint32_t least,
+                        enum mark_outcome *outcomes)
+{
+    bool apart;
+    uint32_t good = count_good(items, count, outcomes, &apart);
+    size_t newest = newest_good(items, count);
+    for (size_t i = count; i-- > 0 && good < least;) {
+        if (retention_is_good(&items[i]) && outcomes[i] == MARK_DONE) {
+            outcomes[i] = MARK_LEAST;
+            good++;
+        }
+    }
+    (void)count_good(items, count, outcomes, &apart);
+    for (size_t i = count; i-- > 0 && guards->apart && least > 1 && !apart;) {
+        if (retention_is_good(&items[i]) && outcomes[i] == MARK_DONE &&
+            items[i].set != items[newest].set) {
+            outcomes[i] = MARK_APART;
+            apart = true;
+        }
+    }
+    if (good >= least) {
+        return;
+    }
+    /* Too few good ones: what may turn out to be good, and what other branches have, stays. */
+    for (size_t i = 0; i < count; i++) {
+        if (outcomes[i] == MARK_DONE && items[i].health != HEALTH_DAMAGED) {
+            outcomes[i] = MARK_LEAST;
+        }
+    }
+}
+
+void retention_guard(const struct retention_item *items, size_t count,
+                     const struct retention_guards *guards, enum mark_outcome *outcomes)
+{
+    uint32_t least = guards->least > 0 ? guards->least : RETENTION_LEAST;
+    size_t newest = newest_good(items, count);
+    for (size_t i = 0; i < count; i++) {
+        if (outcomes[i] == MARK_DONE) {
+            outcomes[i] = refused_by_itself(&items[i]);
+        }
+        if (outcomes[i] == MARK_DONE && newest == count) {
+            outcomes[i] = MARK_NO_GOOD;
+        }
+        if (outcomes[i] == MARK_DONE && i == newest) {
+            outcomes[i] = MARK_NEWEST;
+        }
+    }
+    if (newest < count) {
+        keep_enough(items, count, guards, least, outcomes);
+    }
+}

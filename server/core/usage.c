@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See usage.h.
+ */
+#include "core/usage.h"
+
+static const double NS_PER_HOUR = 3600e9;
+
+static bool is_within(int64_t wall_ns, struct usage_window window)
+{
+    return wall_ns >= window.since_ns && wall_ns <= window.until_ns;
+}
+
+/* Hours in the window in which the bytes of a checkpoint were in the store. Clocks that went back
+ * give nothing, never less. */
+static double hours_there(const struct state_commit *commit, struct usage_window window)
+{
+    int64_t from =
+        commit->entry.wall_ns > window.since_ns ? commit->entry.wall_ns : window.since_ns;
+    int64_t to = commit->reclaimed && commit->reclaimed_wall_ns < window.until_ns
+                     ? commit->reclaimed_wall_ns
+                     : window.until_ns;
+    return to > from ? (double)(to - from) / NS_PER_HOUR : 0;
+}
+
+static void add_commit(const struct state_commit *commit, struct usage_window window,
+                       struct usage *io)
+{
+    const struct entry_chain *entry = &commit->entry;
+    if (is_within(entry->wall_ns, window)) {
+        io->saves++;
+        io->written_bytes += entry->stored_bytes;
+    }
+    io->byte_hours += (double)entry->stored_bytes * hours_there(commit, window);
+    if (commit->reclaimed) {
+        return;
+    }
+    io->stored_bytes += entry->stored_bytes;
+    if (commit->forgotten) {
+        io->forgotten++;
+        io->reclaimable_bytes += entry->stored_bytes;
+        return;
+    }
+    io->checkpoints++;
+    io->plain_bytes += entry->plain_bytes;
+    io->shared_bytes +=
+        entry->plain_bytes > entry->stored_bytes ? entry->plain_bytes - entry->stored_bytes : 0;
+}
+
+void usage_of_run(const struct run_state *state, struct usage_window window, struct usage *ret)
+{
+    *ret = (struct usage){0};
+    for (size_t i = 0; i < state->commit_count; i++) {
+        add_commit(&state->commits[i], window, ret);
+    }
+    for (size_t i = 0; i < state->day_count; i++) {
+        const struct state_day *day = &state->days[i];
+        if (day->day >= day_of(window.since_ns) && day->day <= day_of(window.until_ns)) {
+            ret->restores += day->entry.restores;
+            ret->restores_failed += day->entry.restores_failed;
+            ret->saves_aborted += day->entry.saves_aborted;
+            ret->timed_saves += day->entry.timed_saves;
+            ret->blocked_ms += day->entry.blocked_ms;
+            ret->persist_ms += day->entry.persist_ms;
+        }
+    }
+}
+
+void usage_add(struct usage *io, const struct usage *more)
+{
+    io->saves += more->saves;
+    io->saves_aborted += more->saves_aborted;
+    io->restores += more->restores;
+    io->restores_failed += more->restores_failed;
+    io->timed_saves += more->timed_saves;
+    io->blocked_ms += more->blocked_ms;
+    io->persist_ms += more->persist_ms;
+    io->written_bytes += more->written_bytes;
+    io->byte_hours += more->byte_hours;
+    io->checkpoints += more->checkpoints;
+    io->forgotten += more->forgotten;
+    io->plain_bytes += more->plain_bytes;
+    io->stored_bytes += more->stored_bytes;
+    io->shared_bytes += more->shared_bytes;
+    io->reclaimable_bytes += more->reclaimable_bytes;
+}

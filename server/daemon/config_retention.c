@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sections [retention] and [retention "project/pattern"]: the options of `cairn forget`, a
+ * policy for each pattern. Beside config.c, which reads the file.
+ */
+#include "daemon/config_retention.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { POLICY_SCRATCH_BYTES = 64 << 10 };
+
+bool config_is_retention(const char *section)
+{
+    return strcmp(section, "retention") == 0 || strncmp(section, "retention ", 10) == 0;
+}
+
+/* The pattern of a section's name, between its quotes; "" for [retention]. */
+static int take_pattern(const char *section, size_t bytes, char *ret, struct diag *diag)
+{
+    size_t length = strlen(section);
+    ret[0] = '\0';
+    if (length == strlen("retention")) {
+        return 0;
+    }
+    const char *from = section + strlen("retention ");
+    length -= strlen("retention ");
+    if (length < 3 || from[0] != '"' || from[length - 1] != '"' || length - 2 >= bytes) {
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[%s]: write [retention \"project/pattern\"], with a pattern of at most 36 "
+                        "bytes",
+                        section);
+    }
+    memcpy(ret, from + 1, length - 2);
+    ret[length - 2] = '\0';
+    return strchr(ret, '/') != NULL
+               ? 0
+               : diag_set(diag, CAIRN_E_CONFIG, "[%s]: the pattern is of project/run: \"%s/*\"?",
+                          section, ret);
+}
+
+static struct retain_row *find_row(struct retain_table *table, const char *pattern)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        if (strcmp(table->rows[i].pattern, pattern) == 0) {
+            return &table->rows[i];
+        }
+    }
+    if (table->count == RETAIN_ROWS_MAX) {
+        return NULL;
+    }
+    struct retain_row *row = &table->rows[table->count++];
+    memset(row, 0, sizeof(*row));
+    snprintf(row->pattern, sizeof(row->pattern), "%s", pattern);
+    return row;
+}
+
+int config_add_retention(struct retain_table *table, const char *section, const char *name,
+                         const char *value, struct diag *diag)
+{
+    struct retention_policy policy = {0};
+    struct scratch scratch;
+    char pattern[sizeof(table->rows[0].pattern)];
+    int status = take_pattern(section, sizeof(pattern), pattern, diag);
+    if (status != 0) {
+        return status;
+    }
+    struct retain_row *row = find_row(table, pattern);
+    if (row == NULL || row->option_count == RETAIN_OPTIONS_MAX) {
+        return diag_set(diag, CAIRN_E_CONFIG, "[retention]: at most %d sections of %d options",
+                        RETAIN_ROWS_MAX, RETAIN_OPTIONS_MAX);
+    }
+    for (unsigned i = 0; i < row->option_count; i++) {
+        if (strcmp(row->options[i].name, name) == 0 && strcmp(name, "keep-tag") != 0) {
+            return diag_set(diag, CAIRN_E_CONFIG, "'%s' in [%s] is set twice", name, section);
+        }
+    }
+    scratch_init(&scratch, POLICY_SCRATCH_BYTES);
+    status = retention_policy_set(&policy, name, value, &scratch, diag);
+    scratch_fini(&scratch);
+    struct retain_option *option = &row->options[row->option_count];
+    if (status == 0 &&
+        (strlen(name) >= sizeof(option->name) || strlen(value) >= sizeof(option->value))) {
+        status = diag_set(diag, CAIRN_E_CONFIG, "'%s' is too long", name);
+    }
+    if (status != 0) {
+        diag_add(diag, "[%s] %s", section, name);
+        return CAIRN_E_CONFIG;
+    }
+    snprintf(option->name, sizeof(option->name), "%s", name);
+    snprintf(option->value, sizeof(option->value), "%s", value);
+    row->option_count++;
+    return 0;
+}
+
+int config_check_retention(const struct retain_table *table, uint64_t interval_ms,
+                           struct diag *diag)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        struct retention_policy policy;
+        struct scratch scratch;
+        scratch_init(&scratch, POLICY_SCRATCH_BYTES);
+        int status = retain_policy(&table->rows[i], &scratch, &policy, diag);
+        scratch_fini(&scratch);
+        if (status != 0) {
+            diag_add(diag, "[retention%s%s]", table->rows[i].pattern[0] != '\0' ? " " : "",
+                     table->rows[i].pattern);
+            return CAIRN_E_CONFIG;
+        }
+    }
+    if (interval_ms > 0 && table->count == 0) {
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[retention] interval is set, and no section has a policy");
+    }
+    return 0;
+}
+
+void config_print_retention(const struct retain_table *table, FILE *out)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        const struct retain_row *row = &table->rows[i];
+        if (row->pattern[0] != '\0') {
+            fprintf(out, "\n[retention \"%s\"]\n", row->pattern);
+        } else {
+            fprintf(out, "\n[retention]\n");
+        }
+        for (unsigned o = 0; o < row->option_count; o++) {
+            fprintf(out, "%s = %s\n", row->options[o].name, row->options[o].value);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See upkeep.h. Closing goes one after the other: scrub, gc, their duties.
+ */
+#include "daemon/upkeep.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "gc/gc.h"
+#include "run/duty.h"
+#include "scrub/scrub.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct upkeep {
+    struct upkeep_options options;
+    struct duty scrub_duty, gc_duty;
+    struct scrub *scrub;
+    struct gc *gc;
+    bool closing;
+    uint64_t load; /* as the server said last */
+    void (*closed)(void *user);
+    void *closed_user;
+};
+
+static uint64_t load_of(void *user)
+{
+    struct upkeep *upkeep = user;
+    struct server_stats stats;
+    if (!upkeep->closing) {
+        server_stats(upkeep->options.server, &stats);
+        upkeep->load = stats.bytes_in + stats.bytes_out;
+    }
+    return upkeep->load;
+}
+
+static bool may_scrub(void *user) { return duty_is_ours(&((struct upkeep *)user)->scrub_duty); }
+static bool may_collect(void *user) { return duty_is_ours(&((struct upkeep *)user)->gc_duty); }
+
+/* --- the log ---------------------------------------------------------------------------------- */
+
+static void ckpt_text(struct ckpt_id id, size_t bytes, char *ret)
+{
+    if (id.term == 0) {
+        snprintf(ret, bytes, "%s", "");
+    } else {
+        snprintf(ret, bytes, "%llu@%llu", (unsigned long long)id.step, (unsigned long long)id.term);
+    }
+}
+
+static void on_found(void *user, const struct scrub_finding *finding)
+{
+    char run[RUN_NAME_TEXT_MAX], id[48];
+    (void)user;
+    run_name_format(&finding->run, run);
+    ckpt_text(finding->id, sizeof(id), id);
+    LOG(LOG_ERROR, "scrub", "damage", ls("run", run), ls("ckpt", id),
+        ls("health", finding->health == HEALTH_SUSPECT ? "suspect" : "damaged"),
+        ls("what", finding->text));
+}
+
+static void on_healed(void *user, const struct run_name *name, struct ckpt_id ckpt)
+{
+    char run[RUN_NAME_TEXT_MAX], id[48];
+    (void)user;
+    run_name_format(name, run);
+    ckpt_text(ckpt, sizeof(id), id);
+    LOG(LOG_INFO, "scrub", "every byte is good again", ls("run", run), ls("ckpt", id));
+}
+
+static void on_turned(void *user, bool began)
+{
+    struct upkeep *upkeep = user;
+    struct scrub_status status;
+    if (!upkeep->scrub) {
+        return;
+    }
+    scrub_status(upkeep->scrub, &status);
+    LOG(LOG_INFO, "scrub", began ? "a pass began or goes on" : "the pass has ended or rests",
+        lu("pass", status.pass), lu("ckpts", status.ckpts), lu("bytes", status.bytes),
+        lu("findings", status.findings), lu("errors", status.errors_total));
+}
+
+static void on_collected(void *user)
+{
+    struct upkeep *upkeep = user;
+    struct gc_status status;
+    gc_status(upkeep->gc, &status);
+    bool nothing = status.objects + status.smalls + status.reclaimed + status.errors == 0;
+    LOG(status.errors > 0 ? LOG_WARN
+        : nothing         ? LOG_DEBUG
+                          : LOG_INFO,
+        "gc", status.dry_run ? "looked, removed nothing" : "a pass has ended",
+        lu("runs", status.runs), lu("ckpts", status.ckpts), lu("reclaimed", status.reclaimed),
+        lu("objects", status.objects), lu("small", status.smalls), lu("bytes", status.bytes),
+        lu("table_bytes", status.bytes_read), lu("errors", status.errors),
+        ls("err", status.text[0] != '\0' ? status.text : NULL));
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static void on_duty(struct duty *duty, bool is_ours)
+{
+    LOG(LOG_DEBUG, "daemon", is_ours ? "a duty is ours" : "a duty was lost",
+        ls("duty", duty->options.name));
+}
+
+static void start_duties(struct upkeep *upkeep)
+{
+    char label[DUTY_LABEL_MAX] = "";
+    if (gethostname(label, sizeof(label) - 16) != 0) {
+        label[0] = '\0';
+    }
+    label[sizeof(label) - 16] = '\0';
+    struct duty_options options = {.loop = upkeep->options.loop,
+                                   .store = catalog_store(upkeep->options.catalog),
+                                   .name = "scrub",
+                                   .label = label,
+                                   .changed = on_duty};
+    duty_init(&upkeep->scrub_duty, &options);
+    options.name = "gc";
+    duty_init(&upkeep->gc_duty, &options);
+    duty_start(&upkeep->scrub_duty);
+    duty_start(&upkeep->gc_duty);
+}
+
+int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct diag *diag)
+{
+    const struct config *config = options->config;
+    struct upkeep *upkeep = calloc(1, sizeof(*upkeep));
+    if (!upkeep) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for scrub and gc");
+    }
+    upkeep->options = *options;
+    start_duties(upkeep);
+    struct scrub_options scrub = {.loop = options->loop,
+                                  .catalog = options->catalog,
+                                  .pool = options->pool,
+                                  .every_ms = config->scrub_every_ms,
+                                  .rate = config->scrub_rate,
+                                  .load = load_of,
+                                  .may_run = may_scrub,
+                                  .found = on_found,
+                                  .healed = on_healed,
+                                  .turned = on_turned,
+                                  .user = upkeep};
+    struct gc_options gc = {.loop = options->loop,
+                            .catalog = options->catalog,
+                            .every_ms = config->gc_every_ms,
+                            .keep_cycles = config->gc_keep_cycles,
+                            .lease_cycles = config->gc_lease_cycles,
+                            .actor = "cairnd",
+                            .load = load_of,
+                            .may_run = may_collect,
+                            .ended = on_collected,
+                            .user = upkeep};
+    CHECK(scrub_new(&scrub, &upkeep->scrub) == 0); /* a few kilobytes at the start */
+    CHECK(gc_new(&gc, &upkeep->gc) == 0);
+    server_set_care(options->server, upkeep->scrub, upkeep->gc);
+    *ret = upkeep;
+    return 0;
+}
+
+static void on_gc_duty_stopped(struct duty *duty)
+{
+    struct upkeep *upkeep = container_of(duty, struct upkeep, gc_duty);
+    void (*closed)(void *user) = upkeep->closed;
+    void *user = upkeep->closed_user;
+    free(upkeep);
+    closed(user);
+}
+
+static void on_scrub_duty_stopped(struct duty *duty)
+{
+    struct upkeep *upkeep = container_of(duty, struct upkeep, scrub_duty);
+    duty_stop(&upkeep->gc_duty, on_gc_duty_stopped);
+}
+
+static void on_gc_closed(void *user)
+{
+    struct upkeep *upkeep = user;
+    upkeep->gc = NULL;
+    duty_stop(&upkeep->scrub_duty, on_scrub_duty_stopped);
+}
+
+static void on_scrub_closed(void *user)
+{
+    struct upkeep *upkeep = user;
+    upkeep->scrub = NULL;
+    gc_close(upkeep->gc, on_gc_closed, upkeep);
+}
+
+void upkeep_close(struct upkeep *upkeep, void (*done)(void *user), void *user)
+{
+    (void)load_of(upkeep); /* the last that it can say */
+    server_set_care(upkeep->options.server, NULL, NULL);
+    upkeep->closing = true;
+    upkeep->closed = done;
+    upkeep->closed_user = user;
+    scrub_close(upkeep->scrub, on_scrub_closed, upkeep);
+}

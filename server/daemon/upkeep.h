@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * upkeep: what the daemon does for its store by itself: scrub and garbage collection, each only
+ * while it is this daemon's duty; and what it says about them in the log. One loop's thread.
+ */
+#ifndef CAIRN_DAEMON_UPKEEP_H
+#define CAIRN_DAEMON_UPKEEP_H
+
+#include "daemon/config.h"
+#include "session/server.h"
+
+struct upkeep;
+
+struct upkeep_options {
+    struct loop *loop;
+    struct catalog *catalog;
+    struct work_pool *pool; /* for checks */
+    struct server *server;  /* its load is watched; told of what it may be asked about */
+    const struct config *config;
+};
+
+int MUST_USE upkeep_new(const struct upkeep_options *options, struct upkeep **ret,
+                        struct diag *diag);
+/* The server is gone, or goes: nobody asks any more. Ends what is in flight, gives the duties back,
+ * frees. */
+void upkeep_close(struct upkeep *upkeep, void (*done)(void *user), void *user);
+
+#endif

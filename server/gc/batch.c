@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A batch of a run's checkpoints: names first, then the record, then (marking.c) the tables, then
+ * removal. The order is what makes it safe: what is removed was listed before the record was read,
+ * and the record says that nobody can come to refer to it. Names that appear later are not touched.
+ */
+#include "gc_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void list_objects(struct gc *gc);
+static void on_objects(struct store_req *req);
+static void on_smalls(struct store_req *req);
+static void on_state(struct run_snapshot_req *req);
+static void next_item(struct gc *gc);
+static void on_stat(struct store_req *req);
+static void on_removed(struct store_req *req);
+static void on_swept(struct store_req *req);
+
+void batch_clear(struct gc *gc)
+{
+    for (size_t i = 0; i < gc->batch_count; i++) {
+        free(gc->batch[i].objects);
+        free(gc->batch[i].smalls);
+    }
+    gc->batch_count = gc->batch_names = gc->batch_at = gc->item_at = gc->sweep_at = 0;
+    gc->removing_smalls = false;
+}
+
+/* The batch is sorted: the list was. */
+struct batch_ckpt *batch_find(struct gc *gc, struct ckpt_id id)
+{
+    size_t low = 0, high = gc->batch_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = ckpt_id_compare(gc->batch[middle].id, id);
+        if (order == 0) {
+            return &gc->batch[middle];
+        }
+        if (order < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return NULL;
+}
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+void batch_begin(struct gc *gc)
+{
+    batch_clear(gc);
+    mark_clear(gc);
+    if (gc->ckpt_next == gc->ckpt_count) {
+        gc_next_run(gc);
+        return;
+    }
+    gc_rest(gc, list_objects);
+}
+
+static void decide(struct gc *gc)
+{
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    gc->snapshot = (struct run_snapshot_req){.done = on_state};
+    run_snapshot(gc->run, &gc->snapshot);
+}
+
+static void list_objects(struct gc *gc)
+{
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    if (gc->ckpt_next == gc->ckpt_count || gc->batch_count == BATCH_CKPTS_MAX ||
+        gc->batch_names >= BATCH_NAMES_MAX) {
+        decide(gc);
+        return;
+    }
+    gc->batch[gc->batch_count] = (struct batch_ckpt){.id = gc->ckpts[gc->ckpt_next]};
+    gc->req = (struct store_req){
+        .op = STORE_LIST_OBJECTS, .run = gc->status.run, .id = gc->ckpts[gc->ckpt_next]};
+    gc_submit(gc, on_objects);
+}
+
+/* A checkpoint that cannot be listed is left out: the next pass tries again. */
+static void skip(struct gc *gc, const struct store_req *req)
+{
+    gc_note(gc, req->status, &req->diag, "the list of what is stored");
+    free(gc->batch[gc->batch_count].objects);
+    gc->ckpt_next++;
+    gc_rest(gc, list_objects);
+}
+
+static void on_objects(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    struct batch_ckpt *ckpt = &gc->batch[gc->batch_count];
+    if (req->status != 0) {
+        skip(gc, req);
+        return;
+    }
+    ckpt->objects = req->ret_objects;
+    ckpt->object_count = req->ret_count;
+    gc->req = (struct store_req){.op = STORE_LIST_SMALL, .run = gc->status.run, .id = ckpt->id};
+    gc_submit(gc, on_smalls);
+}
+
+static void on_smalls(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    struct batch_ckpt *ckpt = &gc->batch[gc->batch_count];
+    if (req->status != 0) {
+        skip(gc, req);
+        return;
+    }
+    ckpt->smalls = req->ret_smalls;
+    ckpt->small_count = req->ret_count;
+    gc->batch_names += ckpt->object_count + ckpt->small_count;
+    gc->batch_count++;
+    gc->ckpt_next++;
+    gc->status.ckpts++;
+    gc_rest(gc, list_objects);
+}
+
+/* --- the record ------------------------------------------------------------------------------- */
+
+static const struct state_dead *find_dead(const struct run_state *state, struct ckpt_id id)
+{
+    for (size_t i = 0; i < state->dead_count; i++) {
+        if (ckpt_id_equal(state->deads[i].id, id)) {
+            return &state->deads[i];
+        }
+    }
+    return NULL;
+}
+
+/* What became of it. An opening that stands keeps everything; the end of the last opening, or the
+ * commit, is what the wait for the next pass is counted from. */
+static void classify(const struct run_state *state, struct batch_ckpt *ckpt)
+{
+    const struct state_commit *commit = mark_commit(state, ckpt->id);
+    if (state_open_find(state, ckpt->id)) {
+        ckpt->kind = KIND_OPEN;
+    } else if (commit && commit->reclaimed) {
+        ckpt->kind = KIND_RECLAIMED;
+        ckpt->mark = UINT64_MAX - commit->entry.seq;
+    } else if (commit) {
+        ckpt->kind = KIND_LIVE;
+        ckpt->mark = commit->entry.seq;
+        ckpt->open_id = commit->entry.open_id;
+    } else {
+        const struct state_dead *dead = find_dead(state, ckpt->id);
+        ckpt->kind = KIND_DEAD;
+        ckpt->mark = dead ? dead->entry.open_id : 1;
+    }
+}
+
+static void on_state(struct run_snapshot_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, snapshot);
+    gc->snapshot.run = NULL; /* answered */
+    if (req->status != 0) {
+        gc_note(gc, req->status, &req->diag, "the run's record");
+        gc->ckpt_next = gc->ckpt_count; /* the next pass */
+        batch_begin(gc);
+        return;
+    }
+    for (size_t i = 0; i < gc->batch_count; i++) {
+        struct batch_ckpt *ckpt = &gc->batch[i];
+        classify(req->state, ckpt);
+        const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
+        /* Reclaimed ones have waited: they were forgotten for keep_cycles. */
+        ckpt->ripe = ckpt->kind == KIND_RECLAIMED ||
+                     (known && known->mark == ckpt->mark && known->pass < gc->status.pass);
+    }
+    if (!mark_plan(gc, req->state)) {
+        gc_stop_pass(gc);
+        return;
+    }
+    mark_read(gc);
+}
+
+/* --- removal ---------------------------------------------------------------------------------- */
+
+static bool is_dead_object(const struct gc *gc, const struct batch_ckpt *ckpt, size_t at)
+{
+    switch (ckpt->kind) {
+    case KIND_DEAD:
+        return true;
+    case KIND_LIVE:
+    case KIND_RECLAIMED:
+        return !ckpt->unreadable && !mark_has(gc, &ckpt->objects[at]);
+    case KIND_OPEN:
+    case KIND_UNKNOWN:
+        return false;
+    }
+    return false;
+}
+
+static bool is_dead_small(const struct batch_ckpt *ckpt, size_t at)
+{
+    switch (ckpt->kind) {
+    case KIND_DEAD:
+    case KIND_RECLAIMED:
+        return true;
+    case KIND_LIVE:
+        return ckpt->smalls[at].tag != ckpt->open_id;
+    case KIND_OPEN:
+    case KIND_UNKNOWN:
+        return false;
+    }
+    return false;
+}
+
+/* What the next pass needs to know of it. */
+static void remember(struct gc *gc, const struct batch_ckpt *ckpt, size_t dead)
+{
+    struct known_ckpt known = {.id = ckpt->id, .mark = ckpt->mark, .pass = gc->status.pass};
+    if (gc->status.dry_run || ckpt->kind == KIND_OPEN) {
+        return;
+    }
+    if (dead == 0) {
+        known.settled = ckpt->kind != KIND_DEAD && !ckpt->unreadable &&
+                        (ckpt->kind == KIND_LIVE || ckpt->object_count == 0);
+    } else if (!ckpt->ripe) {
+        const struct known_ckpt *before = known_find(&gc->known, &gc->status.run, ckpt->id);
+        known.pass = before && before->mark == ckpt->mark ? before->pass : known.pass;
+        gc->status.kept += dead;
+    }
+    known_put(&gc->known, &gc->status.run, &known);
+}
+
+static size_t count_dead(const struct gc *gc, const struct batch_ckpt *ckpt)
+{
+    size_t dead = 0;
+    for (size_t i = 0; i < ckpt->object_count; i++) {
+        dead += is_dead_object(gc, ckpt, i);
+    }
+    for (size_t i = 0; i < ckpt->small_count; i++) {
+        dead += is_dead_small(ckpt, i);
+    }
+    return dead;
+}
+
+void batch_remove(struct gc *gc)
+{
+    for (size_t i = 0; i < gc->batch_count; i++) {
+        remember(gc, &gc->batch[i], count_dead(gc, &gc->batch[i]));
+    }
+    gc->batch_at = gc->item_at = 0;
+    gc->removing_smalls = false;
+    gc_rest(gc, next_item);
+}
+
+/* Objects, then small things, checkpoint by checkpoint. */
+static bool find_item(struct gc *gc)
+{
+    while (gc->batch_at < gc->batch_count) {
+        const struct batch_ckpt *ckpt = &gc->batch[gc->batch_at];
+        size_t count = gc->removing_smalls ? ckpt->small_count : ckpt->object_count;
+        for (; ckpt->ripe && gc->item_at < count; gc->item_at++) {
+            if (gc->removing_smalls ? is_dead_small(ckpt, gc->item_at)
+                                    : is_dead_object(gc, ckpt, gc->item_at)) {
+                return true;
+            }
+        }
+        gc->item_at = 0;
+        gc->batch_at += gc->removing_smalls;
+        gc->removing_smalls = !gc->removing_smalls;
+    }
+    return false;
+}
+
+static void remove_small(struct gc *gc)
+{
+    gc->req = (struct store_req){.op = STORE_DELETE_SMALL,
+                                 .run = gc->status.run,
+                                 .name = gc->batch[gc->batch_at].smalls[gc->item_at]};
+    gc_submit(gc, on_removed);
+}
+
+/* What unfinished writes left in the store of checkpoints that nobody writes any more. */
+static bool is_swept(const struct gc *gc, const struct batch_ckpt *ckpt)
+{
+    bool over = ckpt->kind == KIND_LIVE || (ckpt->kind != KIND_OPEN && ckpt->ripe);
+    return over && ckpt->kind != KIND_UNKNOWN && !gc->status.dry_run;
+}
+
+static void sweep_next(struct gc *gc)
+{
+    while (gc->sweep_at < gc->batch_count && !is_swept(gc, &gc->batch[gc->sweep_at])) {
+        gc->sweep_at++;
+    }
+    if (gc->sweep_at == gc->batch_count) {
+        batch_begin(gc);
+        return;
+    }
+    gc->req = (struct store_req){
+        .op = STORE_SWEEP, .run = gc->status.run, .id = gc->batch[gc->sweep_at].id};
+    gc_submit(gc, on_swept);
+}
+
+static void on_swept(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    const struct batch_ckpt *ckpt = &gc->batch[gc->sweep_at++];
+    const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
+    bool again = req->status != 0 || req->ret_count > 0; /* until a sweep finds nothing */
+    if (req->status != 0) {
+        gc_note(gc, req->status, &req->diag, "sweeping what unfinished writes left");
+    }
+    if (again && known && known->settled) {
+        struct known_ckpt open = *known;
+        open.settled = false;
+        known_put(&gc->known, &gc->status.run, &open);
+    }
+    gc_rest(gc, next_item);
+}
+
+static void next_item(struct gc *gc)
+{
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    if (!find_item(gc)) {
+        sweep_next(gc);
+        return;
+    }
+    if (!gc->removing_smalls) {
+        gc->req = (struct store_req){.op = STORE_STAT,
+                                     .run = gc->status.run,
+                                     .object = gc->batch[gc->batch_at].objects[gc->item_at]};
+        gc_submit(gc, on_stat);
+    } else if (gc->status.dry_run) {
+        gc->status.smalls++;
+        gc->item_at++;
+        gc_rest(gc, next_item);
+    } else {
+        remove_small(gc);
+    }
+}
+
+/* Its size is for the report only. */
+static void on_stat(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    uint64_t bytes = req->status == 0 ? req->ret_bytes : 0;
+    gc->req = (struct store_req){.op = STORE_DELETE_OBJECT,
+                                 .run = gc->status.run,
+                                 .object = gc->batch[gc->batch_at].objects[gc->item_at],
+                                 .bytes = bytes};
+    if (gc->status.dry_run) {
+        gc->status.objects++;
+        gc->status.bytes += bytes;
+        gc->item_at++;
+        gc_rest(gc, next_item);
+        return;
+    }
+    if (!gc_must_stop(gc)) {
+        gc_submit(gc, on_removed);
+    }
+}
+
+static void on_removed(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    if (req->status == 0 && gc->removing_smalls) {
+        gc->status.smalls++;
+        gc->status.smalls_total++;
+    } else if (req->status == 0) {
+        gc->status.objects++;
+        gc->status.objects_total++;
+        gc->status.bytes += req->bytes;
+        gc->status.bytes_total += req->bytes;
+    } else if (req->status != CAIRN_E_NOT_FOUND) {
+        gc_note(gc, req->status, &req->diag, "removing what is not needed");
+        if (req->status == CAIRN_E_READ_ONLY) {
+            gc_stop_pass(gc);
+            return;
+        }
+    }
+    gc->item_at++;
+    gc_rest(gc, next_item);
+}

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The schedule, and the way of a pass through the runs: a cycle begins, stale openings end, what
+ * was forgotten for long enough is reclaimed, each by an event of the core; then what is stored is
+ * looked through, batch by batch.
+ */
+#include "gc_private.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void look(struct gc *gc);
+static void next_run(struct gc *gc);
+static void on_first_state(struct run_snapshot_req *req);
+static void begin_cycle(struct gc *gc);
+static void end_stale(struct gc *gc);
+static void reclaim(struct gc *gc);
+static void list_ckpts(struct gc *gc);
+static void on_ckpts(struct store_req *req);
+static void on_listed_state(struct run_snapshot_req *req);
+
+static void on_timer(struct timer *timer)
+{
+    struct gc *gc = container_of(timer, struct gc, timer);
+    gc->step(gc);
+}
+
+static void on_post(struct post *post)
+{
+    struct gc *gc = container_of(post, struct gc, post);
+    void (*closed)(void *user) = gc->closed;
+    void *user = gc->closed_user;
+    CHECK(!gc->busy);
+    known_fini(&gc->known);
+    free(gc->tables);
+    free(gc->marks);
+    free(gc);
+    closed(user);
+}
+
+static void later(struct gc *gc, uint64_t ms, void (*step)(struct gc *gc))
+{
+    gc->step = step;
+    timer_start(&gc->timer, ms);
+}
+
+int gc_new(const struct gc_options *options, struct gc **ret)
+{
+    struct gc *gc = calloc(1, sizeof(*gc));
+    CHECK(options->keep_cycles > 0);
+    if (!gc) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    gc->options = *options;
+    gc->post.cb = on_post;
+    gc->status.every_ms = options->every_ms;
+    gc->status.keep_cycles = options->keep_cycles;
+    timer_init(&gc->timer, options->loop, on_timer);
+    gc->due_ms = loop_now_ms(options->loop) + options->every_ms;
+    *ret = gc;
+    gc->first = options->every_ms > 0; /* what a crash left goes soon; no cycle begins with it */
+    later(gc, min_u64(GC_FIRST_MS, options->every_ms > 0 ? options->every_ms : GC_FIRST_MS), look);
+    return 0;
+}
+
+/* --- steps ------------------------------------------------------------------------------------ */
+
+static bool may_run(struct gc *gc)
+{
+    return !gc->options.may_run || gc->options.may_run(gc->options.user);
+}
+
+static void let_go(struct gc *gc)
+{
+    batch_clear(gc);
+    mark_clear(gc);
+    run_snapshot_cancel(&gc->snapshot);
+    run_cancel(&gc->event);
+    free(gc->ckpts);
+    gc->ckpts = NULL;
+    gc->ckpt_count = gc->ckpt_next = 0;
+    if (gc->run) {
+        struct run *run = gc->run;
+        gc->run = NULL;
+        catalog_release(run);
+    }
+}
+
+/* The pass is over, done or not: what is left is found by the next one. */
+static void end_pass(struct gc *gc)
+{
+    bool was_running = gc->running;
+    CHECK(!gc->busy);
+    let_go(gc);
+    free(gc->names);
+    gc->names = NULL;
+    gc->name_count = 0;
+    gc->running = false;
+    gc->status.run = (struct run_name){{0}, {0}};
+    gc->status.ended_wall_ns =
+        was_running ? loop_wall_ns(gc->options.loop) : gc->status.ended_wall_ns;
+    if (gc->closing) {
+        timer_stop(&gc->timer);
+        loop_post(gc->options.loop, &gc->post);
+        return;
+    }
+    later(gc, GC_LOOK_MS, look);
+    if (was_running && gc->options.ended) {
+        gc->options.ended(gc->options.user);
+    }
+}
+
+void gc_stop_pass(struct gc *gc)
+{
+    gc->status.errors++;
+    gc->status.errors_total++;
+    end_pass(gc);
+}
+
+bool gc_must_stop(struct gc *gc)
+{
+    if (!gc->closing && may_run(gc)) {
+        return false;
+    }
+    end_pass(gc);
+    return true;
+}
+
+void gc_close(struct gc *gc, void (*done)(void *user), void *user)
+{
+    CHECK(!gc->closing);
+    gc->closing = true;
+    gc->closed = done;
+    gc->closed_user = user;
+    if (!gc->busy) {
+        end_pass(gc);
+    }
+}
+
+void gc_note(struct gc *gc, int status, const struct diag *diag, const char *what)
+{
+    gc->status.errors++;
+    gc->status.errors_total++;
+    snprintf(gc->status.text, sizeof(gc->status.text), "%s: %.200s", what, diag_text(diag, status));
+}
+
+static void on_done(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    gc->busy = false;
+    gc->took_ms = loop_now_ms(gc->options.loop) - gc->op_ms;
+    gc->done(req);
+}
+
+void gc_submit(struct gc *gc, void (*done)(struct store_req *req))
+{
+    gc->busy = true;
+    gc->done = done;
+    gc->req.deadline_ms = GC_STORE_DEADLINE_MS;
+    gc->req.done = on_done;
+    gc->op_ms = loop_now_ms(gc->options.loop);
+    store_submit(catalog_store(gc->options.catalog), &gc->req);
+}
+
+/* Removing files costs a disk about as much as it takes; beside sessions it may take a twentieth of
+ * the time. */
+void gc_rest(struct gc *gc, void (*step)(struct gc *gc))
+{
+    uint64_t now = loop_now_ms(gc->options.loop);
+    uint64_t load = gc->options.load ? gc->options.load(gc->options.user) : 0;
+    if (load != gc->load) {
+        gc->load = load;
+        gc->busy_ms = now + GC_QUIET_MS;
+    }
+    bool disturbs = now < gc->busy_ms;
+    uint64_t took = gc->took_ms;
+    gc->took_ms = 0;
+    later(gc, disturbs ? max_u64(GC_PAUSE_MS, took * (GC_SHARE - 1)) : 0, step);
+}
+
+/* --- the schedule ----------------------------------------------------------------------------- */
+
+static void begin_pass(struct gc *gc, bool dry_run, bool cycle)
+{
+    struct gc_status *status = &gc->status;
+    status->pass++;
+    status->dry_run = dry_run;
+    status->begun_wall_ns = loop_wall_ns(gc->options.loop);
+    status->runs = status->ckpts = status->reclaimed = status->objects = status->smalls = 0;
+    status->bytes = status->bytes_read = status->kept = status->errors = 0;
+    status->text[0] = '\0';
+    gc->begin_cycle = cycle;
+    gc->name_next = 0;
+    if (catalog_names(gc->options.catalog, &gc->names, &gc->name_count) != 0) {
+        gc_stop_pass(gc);
+        return;
+    }
+    next_run(gc);
+}
+
+static void look(struct gc *gc)
+{
+    uint64_t now = loop_now_ms(gc->options.loop);
+    bool due = gc->options.every_ms > 0 && now >= gc->due_ms;
+    gc->status.waiting = !may_run(gc);
+    if (gc->closing || gc->status.waiting || (!due && !gc->asked && !gc->first)) {
+        end_pass(gc);
+        return;
+    }
+    bool dry_run = gc->asked && gc->asked_dry && !due, cycle = due || gc->asked_cycle;
+    if (due) {
+        gc->due_ms = now + gc->options.every_ms;
+    }
+    gc->asked = gc->asked_dry = gc->asked_cycle = gc->first = false;
+    gc->running = true;
+    begin_pass(gc, dry_run, cycle);
+}
+
+static bool ask(struct gc *gc, bool dry_run, bool cycle)
+{
+    if (gc->running || gc->closing || gc->busy) {
+        return false;
+    }
+    gc->asked = true;
+    gc->asked_dry = dry_run;
+    gc->asked_cycle = cycle;
+    later(gc, 0, look);
+    return true;
+}
+
+bool gc_now(struct gc *gc, bool dry_run) { return ask(gc, dry_run, false); }
+bool gc_cycle(struct gc *gc) { return ask(gc, false, true); }
+
+void gc_status(const struct gc *gc, struct gc_status *ret)
+{
+    *ret = gc->status;
+    ret->running = gc->running || gc->asked;
+}
+
+/* --- a run ------------------------------------------------------------------------------------ */
+
+static void next_run(struct gc *gc)
+{
+    let_go(gc);
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    if (gc->name_next == gc->name_count) {
+        end_pass(gc);
+        return;
+    }
+    gc->status.run = gc->names[gc->name_next++];
+    gc->status.runs++;
+    gc->run = catalog_run(gc->options.catalog, &gc->status.run);
+    gc->snapshot = (struct run_snapshot_req){.done = on_first_state};
+    run_snapshot(gc->run, &gc->snapshot);
+}
+
+void gc_next_run(struct gc *gc) { gc_rest(gc, next_run); }
+
+/* How many would be reclaimed now, by the same rule as the core's but for what is in use. */
+static uint64_t count_due(const struct gc *gc, const struct run_state *state)
+{
+    uint64_t count = 0;
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
+        count += commit->forgotten && !commit->reclaimed &&
+                 commit->forgotten_cycle <= state->gc.cycle &&
+                 state->gc.cycle - commit->forgotten_cycle >= gc->options.keep_cycles;
+    }
+    return count;
+}
+
+static void on_first_state(struct run_snapshot_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, snapshot);
+    gc->snapshot.run = NULL; /* answered */
+    if (req->status != 0) {
+        gc_note(gc, req->status, &req->diag, "the run's record");
+        gc_next_run(gc);
+        return;
+    }
+    if (!req->state->exists) {
+        gc_next_run(gc);
+        return;
+    }
+    gc->cycle = req->state->gc.cycle;
+    gc->stale_count = gc->stale_next = 0;
+    for (size_t i = 0; i < req->state->open_count && gc->stale_count < GC_STALE_MAX; i++) {
+        const struct state_open *open = &req->state->opens[i];
+        if (open->id.term < req->state->newest_term) {
+            gc->stales[gc->stale_count++] =
+                (struct stale){.id = open->id, .open_id = open->entry.open_id};
+        }
+    }
+    if (gc->status.dry_run) {
+        gc->status.reclaimed += count_due(gc, req->state);
+        gc_rest(gc, list_ckpts);
+    } else {
+        gc_rest(gc, gc->begin_cycle ? begin_cycle : end_stale);
+    }
+}
+
+static void submit(struct gc *gc, const struct event *event, void (*done)(struct run_req *req))
+{
+    gc->event = (struct run_req){.event = *event, .done = done};
+    run_submit(gc->run, &gc->event);
+}
+
+static void on_cycle(struct run_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, event);
+    if (req->status != 0) {
+        gc_note(gc, req->status, &req->diag, "a new cycle"); /* a full disk: what is dead goes all
+                                                              * the same */
+    }
+    gc_rest(gc, end_stale);
+}
+
+static void begin_cycle(struct gc *gc)
+{
+    struct event event = {
+        .kind = EVENT_GC_CYCLE, .cycle = gc->cycle, .cycles = gc->options.lease_cycles};
+    if (!gc_must_stop(gc)) {
+        submit(gc, &event, on_cycle);
+    }
+}
+
+static void on_stale_ended(struct run_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, event);
+    if (req->status != 0 && req->status != CAIRN_E_ABORTED && req->status != CAIRN_E_FENCED &&
+        req->status != CAIRN_E_NOT_FOUND) {
+        gc_note(gc, req->status, &req->diag, "the end of a stale opening");
+    }
+    gc->stale_next++;
+    gc_rest(gc, end_stale);
+}
+
+/* By a guarded update, before anything of it is looked at: while its entry stands, all of it stays.
+ */
+static void end_stale(struct gc *gc)
+{
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    if (gc->stale_next == gc->stale_count) {
+        reclaim(gc);
+        return;
+    }
+    const struct stale *stale = &gc->stales[gc->stale_next];
+    struct event event = {.kind = EVENT_ABORT,
+                          .id = stale->id,
+                          .open_id = stale->open_id,
+                          .code = CAIRN_E_FENCED,
+                          .reason = "a newer term of this run exists"};
+    submit(gc, &event, on_stale_ended);
+}
+
+static void on_reclaimed(struct run_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, event);
+    if (req->status != 0) {
+        gc_note(gc, req->status, &req->diag, "reclaiming what was forgotten");
+    } else {
+        gc->status.reclaimed += req->verdict.done_count;
+        gc->status.reclaimed_total += req->verdict.done_count;
+    }
+    gc_rest(gc, list_ckpts);
+}
+
+static void reclaim(struct gc *gc)
+{
+    struct event event = {.kind = EVENT_RECLAIM,
+                          .cycles = gc->options.keep_cycles,
+                          .actor = gc->options.actor,
+                          .reason = "forgotten for long enough"};
+    submit(gc, &event, on_reclaimed);
+}
+
+/* --- what is stored --------------------------------------------------------------------------- */
+
+static void list_ckpts(struct gc *gc)
+{
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    gc->req = (struct store_req){.op = STORE_LIST_CKPTS, .run = gc->status.run};
+    gc_submit(gc, on_ckpts);
+}
+
+static void on_ckpts(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    if (req->status != 0) {
+        gc_note(gc, req->status, &req->diag, "the list of checkpoints");
+        gc_next_run(gc);
+        return;
+    }
+    free(gc->ckpts);
+    gc->ckpts = req->ret_ckpts;
+    gc->ckpt_count = req->ret_count;
+    gc->ckpt_next = 0;
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    gc->snapshot = (struct run_snapshot_req){.done = on_listed_state};
+    run_snapshot(gc->run, &gc->snapshot);
+}
+
+/* An open one is not looked at, nor is one of which an earlier pass knows that nothing is dead. */
+static bool is_of_interest(const struct gc *gc, const struct run_state *state, struct ckpt_id id)
+{
+    const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, id);
+    const struct state_commit *commit = mark_commit(state, id);
+    if (state_open_find(state, id)) {
+        return false;
+    }
+    if (!known || !known->settled || !commit) {
+        return true;
+    }
+    return known->mark != (commit->reclaimed ? UINT64_MAX - commit->entry.seq : commit->entry.seq);
+}
+
+static void on_listed_state(struct run_snapshot_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, snapshot);
+    size_t kept = 0;
+    gc->snapshot.run = NULL; /* answered */
+    if (req->status != 0) {
+        gc_note(gc, req->status, &req->diag, "the run's record");
+        gc_next_run(gc);
+        return;
+    }
+    for (size_t i = 0; i < gc->ckpt_count; i++) {
+        if (is_of_interest(gc, req->state, gc->ckpts[i])) {
+            gc->ckpts[kept++] = gc->ckpts[i];
+        }
+    }
+    gc->ckpt_count = kept;
+    batch_begin(gc);
+}

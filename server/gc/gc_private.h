@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of this folder share. One thing is in flight at a time (a store operation, an
+ * event, a question to the run, a timer); its completion calls the next step, so there are no races
+ * inside, and stopping is a flag that each step looks at.
+ *
+ *   gc.c: next run -> cycle -> stale openings end -> reclaim -> list the checkpoints
+ *      batch.c: list names of some of them -> read the record, decide
+ *          marking.c: read the object tables of those that may refer to them
+ *      batch.c: remove what is dead -> the next batch ... -> next run
+ */
+#ifndef CAIRN_GC_GC_PRIVATE_H
+#define CAIRN_GC_GC_PRIVATE_H
+
+#include "gc/gc.h"
+#include "gc/known.h"
+#include "gc/part_table.h"
+
+enum {
+    GC_LOOK_MS = 5000,   /* without a duty: look again */
+    GC_FIRST_MS = 60000, /* from the start to the first pass, which begins no cycle */
+    GC_STORE_DEADLINE_MS = 60000,
+    GC_QUIET_MS = 1000, /* without a byte moved by a session: nobody is disturbed */
+    GC_SHARE = 20,      /* beside sessions: of so much time, one part */
+    GC_PAUSE_MS = 20,   /* the least pause beside sessions */
+    GC_STALE_MAX = 64,  /* stale openings ended in a pass */
+    BATCH_CKPTS_MAX = 128,
+    BATCH_NAMES_MAX = 65536,
+};
+
+enum ckpt_kind {
+    KIND_UNKNOWN,
+    KIND_OPEN,      /* nothing of it is touched */
+    KIND_LIVE,      /* committed, forgotten ones too: what it does not refer to goes */
+    KIND_RECLAIMED, /* what nobody else refers to goes */
+    KIND_DEAD       /* of openings that came to nothing: all goes */
+};
+
+struct batch_ckpt {
+    struct ckpt_id id;
+    enum ckpt_kind kind;
+    uint64_t mark;    /* what made it dead or complete: see known.h */
+    uint64_t open_id; /* KIND_LIVE: the tag of what stays */
+    bool unreadable;  /* a table that may refer to it cannot be read: no object goes */
+    bool ripe;        /* what is dead was so in an earlier pass */
+    size_t object_count, small_count;
+    struct object_id *objects;
+    struct store_name *smalls;
+};
+
+struct table_of { /* a checkpoint whose tables are to be read */
+    struct ckpt_id id;
+    uint64_t open_id;
+    uint32_t world_size;
+    bool for_itself; /* of KIND_LIVE in the batch */
+};
+
+struct stale {
+    struct ckpt_id id;
+    uint64_t open_id;
+};
+
+struct gc {
+    struct gc_options options;
+    struct timer timer;
+    struct post post;
+    void (*step)(struct gc *gc);
+    struct store_req req;
+    struct run_req event;
+    struct run_snapshot_req snapshot;
+    void (*done)(struct store_req *req);
+    bool busy;  /* the store has something */
+    bool first; /* the pass after the start is yet to come */
+    bool running, closing, asked, asked_dry, asked_cycle;
+    bool begin_cycle; /* with this pass */
+    uint64_t due_ms;
+    uint64_t load, busy_ms, op_ms, took_ms; /* see gc_rest; op: begun, took: the last one */
+    struct gc_status status;
+    struct known known;
+    struct run_name *names;
+    size_t name_count, name_next;
+    struct run *run;
+    uint64_t cycle;
+    size_t stale_count, stale_next;
+    struct stale stales[GC_STALE_MAX];
+    struct ckpt_id *ckpts; /* of the run: to be looked at */
+    size_t ckpt_count, ckpt_next;
+    size_t batch_count, batch_at, item_at, sweep_at;
+    size_t batch_names;
+    struct batch_ckpt batch[BATCH_CKPTS_MAX];
+    size_t table_count, table_next, table_cap;
+    struct table_of *tables;
+    uint32_t table_rank;
+    struct part_table table;
+    uint8_t *table_pages;
+    size_t mark_count, mark_cap;
+    struct object_id *marks; /* referred to; sorted when all tables were read */
+    bool removing_smalls, removed_any;
+    void (*closed)(void *user);
+    void *closed_user;
+};
+
+/* gc.c */
+bool gc_must_stop(struct gc *gc);
+void gc_note(struct gc *gc, int status, const struct diag *diag, const char *what);
+/* Calls step now, or after a rest when sessions are at work. */
+void gc_rest(struct gc *gc, void (*step)(struct gc *gc));
+/* Submits gc->req, which the caller has filled; done is called with busy cleared. */
+void gc_submit(struct gc *gc, void (*done)(struct store_req *req));
+void gc_next_run(struct gc *gc);
+void gc_stop_pass(struct gc *gc); /* no memory, or the store takes no changes: the pass is over */
+
+/* batch.c */
+void batch_begin(struct gc *gc);  /* from ckpt_next on; gc_next_run when there is none left */
+void batch_remove(struct gc *gc); /* after the tables were read */
+void batch_clear(struct gc *gc);
+struct batch_ckpt *batch_find(struct gc *gc, struct ckpt_id id);
+
+/* marking.c */
+const struct state_commit *mark_commit(const struct run_state *state, struct ckpt_id id);
+/* Which tables are to be read for the batch; false: no memory. */
+bool mark_plan(struct gc *gc, const struct run_state *state);
+void mark_read(struct gc *gc); /* then batch_remove */
+bool mark_has(const struct gc *gc, const struct object_id *id);
+void mark_clear(struct gc *gc);
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See known.h. Passes come by in the order of ids, so that most additions are at the end.
+ */
+#include "known.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct known_run *find_run(const struct known *known, const struct run_name *name)
+{
+    struct known_run *run = known->runs;
+    while (run && (strcmp(run->name.project, name->project) != 0 ||
+                   strcmp(run->name.run, name->run) != 0)) {
+        run = run->next;
+    }
+    return run;
+}
+
+/* Where the id is, or would be. */
+static size_t place_of(const struct known_run *run, struct ckpt_id id)
+{
+    size_t low = 0, high = run->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (ckpt_id_compare(run->ckpts[middle].id, id) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static bool is_at(const struct known_run *run, size_t at, struct ckpt_id id)
+{
+    return at < run->count && ckpt_id_equal(run->ckpts[at].id, id);
+}
+
+const struct known_ckpt *known_find(const struct known *known, const struct run_name *name,
+                                    struct ckpt_id id)
+{
+    const struct known_run *run = find_run(known, name);
+    size_t at = run ? place_of(run, id) : 0;
+    return run && is_at(run, at, id) ? &run->ckpts[at] : NULL;
+}
+
+void known_put(struct known *known, const struct run_name *name, const struct known_ckpt *ckpt)
+{
+    struct known_run *run = find_run(known, name);
+    if (!run) {
+        run = calloc(1, sizeof(*run));
+        if (!run) {
+            return;
+        }
+        run->name = *name;
+        run->next = known->runs;
+        known->runs = run;
+    }
+    size_t at = place_of(run, ckpt->id);
+    if (is_at(run, at, ckpt->id)) {
+        run->ckpts[at] = *ckpt;
+        return;
+    }
+    if (run->count == run->cap) {
+        size_t cap = run->cap == 0 ? 64 : run->cap * 2;
+        struct known_ckpt *grown = realloc(run->ckpts, cap * sizeof(*grown));
+        if (!grown) {
+            return;
+        }
+        run->ckpts = grown;
+        run->cap = cap;
+    }
+    memmove(&run->ckpts[at + 1], &run->ckpts[at], (run->count - at) * sizeof(*run->ckpts));
+    run->ckpts[at] = *ckpt;
+    run->count++;
+}
+
+void known_drop(struct known *known, const struct run_name *name, struct ckpt_id id)
+{
+    struct known_run *run = find_run(known, name);
+    size_t at = run ? place_of(run, id) : 0;
+    if (run && is_at(run, at, id)) {
+        run->count--;
+        memmove(&run->ckpts[at], &run->ckpts[at + 1], (run->count - at) * sizeof(*run->ckpts));
+    }
+}
+
+void known_fini(struct known *known)
+{
+    while (known->runs) {
+        struct known_run *run = known->runs;
+        known->runs = run->next;
+        free(run->ckpts);
+        free(run);
+    }
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Marking: which objects of the batch's checkpoints are referred to. What a checkpoint refers to,
+ * its base refers to or holds, word for word; so an object of X can only be in the tables of X and
+ * of those whose chain of bases leads to X. Read are the object tables of these, and no more. An
+ * opening's claim is on its base, which is not reclaimed while it is open, so that the base's table
+ * speaks for the opening. A table that cannot be read keeps everything that it might refer to.
+ */
+#include "gc_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct state_commit *mark_commit(const struct run_state *state, struct ckpt_id id)
+{
+    size_t low = 0, high = state->commit_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = ckpt_id_compare(state->by_id[middle]->entry.id, id);
+        if (order == 0) {
+            return state->by_id[middle];
+        }
+        if (order < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return NULL;
+}
+
+static bool add_table(struct gc *gc, const struct state_commit *commit, bool for_itself)
+{
+    if (gc->table_count == gc->table_cap) {
+        size_t cap = gc->table_cap == 0 ? 64 : gc->table_cap * 2;
+        struct table_of *grown = realloc(gc->tables, cap * sizeof(*grown));
+        if (!grown) {
+            return false;
+        }
+        gc->tables = grown;
+        gc->table_cap = cap;
+    }
+    gc->tables[gc->table_count++] = (struct table_of){.id = commit->entry.id,
+                                                      .open_id = commit->entry.open_id,
+                                                      .world_size = commit->entry.world_size,
+                                                      .for_itself = for_itself};
+    return true;
+}
+
+static bool has_objects(const struct batch_ckpt *ckpt, enum ckpt_kind kind)
+{
+    return ckpt && ckpt->kind == kind && ckpt->object_count > 0;
+}
+
+/* Does its chain of bases lead to one of the batch whose objects may go? A base has a smaller
+ * sequence, so the walk ends. */
+static bool leads_to_batch(struct gc *gc, const struct run_state *state,
+                           const struct state_commit *commit)
+{
+    while (commit && commit->entry.base.term != 0) {
+        const struct state_commit *base = mark_commit(state, commit->entry.base);
+        if (has_objects(batch_find(gc, commit->entry.base), KIND_RECLAIMED)) {
+            return true;
+        }
+        commit = base && base->entry.seq < commit->entry.seq ? base : NULL;
+    }
+    return false;
+}
+
+bool mark_plan(struct gc *gc, const struct run_state *state)
+{
+    bool any_reclaimed = false;
+    for (size_t i = 0; i < gc->batch_count; i++) {
+        any_reclaimed = any_reclaimed || has_objects(&gc->batch[i], KIND_RECLAIMED);
+    }
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
+        bool own = has_objects(batch_find(gc, commit->entry.id), KIND_LIVE);
+        bool leads = any_reclaimed && !commit->reclaimed && leads_to_batch(gc, state, commit);
+        if ((own || leads) && !add_table(gc, commit, own)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void mark_clear(struct gc *gc)
+{
+    free(gc->table_pages);
+    gc->table_pages = NULL;
+    gc->table_count = gc->table_next = gc->mark_count = 0;
+    gc->table_rank = 0;
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+static int compare_objects(const void *a, const void *b) { return object_id_compare(a, b); }
+
+bool mark_has(const struct gc *gc, const struct object_id *id)
+{
+    return gc->mark_count > 0 &&
+           bsearch(id, gc->marks, gc->mark_count, sizeof(*gc->marks), compare_objects) != NULL;
+}
+
+static void fetch(struct gc *gc, uint64_t offset, uint64_t bytes,
+                  void (*done)(struct store_req *req))
+{
+    const struct table_of *of = &gc->tables[gc->table_next];
+    gc->req = (struct store_req){.op = STORE_FETCH,
+                                 .name = {.run = gc->status.run,
+                                          .id = of->id,
+                                          .kind = STORE_PART,
+                                          .number = gc->table_rank,
+                                          .tag = of->open_id},
+                                 .run = gc->status.run,
+                                 .offset = offset,
+                                 .bytes = bytes};
+    gc_submit(gc, done);
+}
+
+static void next_table(struct gc *gc)
+{
+    free(gc->table_pages);
+    gc->table_pages = NULL;
+    gc->table_rank++;
+    if (gc->table_rank == gc->tables[gc->table_next].world_size) {
+        gc->table_rank = 0;
+        gc->table_next++;
+    }
+    mark_read(gc);
+}
+
+/* It could refer to any object of its own rank in the batch: those of its own and of its bases. Not
+ * knowing which, all of the batch's committed ones keep theirs. */
+static void unreadable(struct gc *gc, int status, const struct diag *diag)
+{
+    gc_note(gc, status, diag, "an object table");
+    for (size_t i = 0; i < gc->batch_count; i++) {
+        struct batch_ckpt *ckpt = &gc->batch[i];
+        ckpt->unreadable = ckpt->unreadable || ckpt->kind == KIND_RECLAIMED ||
+                           ckpt_id_equal(ckpt->id, gc->tables[gc->table_next].id);
+    }
+    next_table(gc);
+}
+
+static bool take_bytes(struct gc *gc, struct store_req *req, uint64_t wanted, struct diag *diag)
+{
+    gc->status.bytes_read += req->status == 0 ? req->ret_bytes : 0;
+    if (req->status != 0) {
+        diag_copy(diag, &req->diag);
+        free(req->ret_data);
+        unreadable(gc, req->status, diag);
+        return false;
+    }
+    if (req->ret_bytes < wanted) {
+        diag_set(diag, CAIRN_E_DAMAGED, "a part is shorter than its header says");
+        free(req->ret_data);
+        unreadable(gc, CAIRN_E_DAMAGED, diag);
+        return false;
+    }
+    return true;
+}
+
+/* Only what is of a checkpoint of the batch is of interest. */
+static bool add_marks(struct gc *gc, size_t count, const struct object_id *ids)
+{
+    if (gc->mark_cap - gc->mark_count < count) {
+        size_t cap = gc->mark_cap * 2 + count + 256;
+        struct object_id *grown = realloc(gc->marks, cap * sizeof(*grown));
+        if (!grown) {
+            return false;
+        }
+        gc->marks = grown;
+        gc->mark_cap = cap;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (batch_find(gc, (struct ckpt_id){ids[i].term, ids[i].step})) {
+            gc->marks[gc->mark_count++] = ids[i];
+        }
+    }
+    return true;
+}
+
+static void on_crcs(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    struct diag diag = DIAG_INIT;
+    if (!take_bytes(gc, req, gc->table.crcs_bytes, &diag)) {
+        return;
+    }
+    struct object_id *ids = calloc((size_t)gc->table.object_count + 1, sizeof(*ids));
+    int status = ids ? part_table_read(&gc->table, gc->table_pages, req->ret_data, ids, &diag)
+                     : diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for an object table");
+    if (status == 0 && !add_marks(gc, gc->table.object_count, ids)) {
+        status = diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for an object table");
+    }
+    free(req->ret_data);
+    free(ids);
+    if (status != 0) {
+        unreadable(gc, status, &diag);
+    } else {
+        next_table(gc);
+    }
+}
+
+static void on_pages(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    struct diag diag = DIAG_INIT;
+    if (!take_bytes(gc, req, gc->table.pages_bytes, &diag)) {
+        return;
+    }
+    free(gc->table_pages);
+    gc->table_pages = req->ret_data;
+    fetch(gc, gc->table.crcs_offset, gc->table.crcs_bytes, on_crcs);
+}
+
+static void on_first(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    const struct table_of *of = &gc->tables[gc->table_next];
+    struct diag diag = DIAG_INIT;
+    if (!take_bytes(gc, req, 1, &diag)) {
+        return;
+    }
+    int status = part_table_begin((size_t)req->ret_bytes, req->ret_data, &gc->table, &diag);
+    if (status == 0 && (!ckpt_id_equal(gc->table.id, of->id) || gc->table.rank != gc->table_rank)) {
+        status = diag_set(&diag, CAIRN_E_DAMAGED, "a part is another's");
+    }
+    if (status != 0) {
+        free(req->ret_data);
+        unreadable(gc, status, &diag);
+        return;
+    }
+    if (gc->table.pages_bytes > req->ret_bytes) {
+        free(req->ret_data);
+        fetch(gc, 0, gc->table.pages_bytes, on_pages);
+        return;
+    }
+    gc->table_pages = req->ret_data;
+    fetch(gc, gc->table.crcs_offset, gc->table.crcs_bytes, on_crcs);
+}
+
+static void read_next(struct gc *gc)
+{
+    if (!gc_must_stop(gc)) {
+        fetch(gc, 0, PART_TABLE_FIRST_BYTES, on_first);
+    }
+}
+
+void mark_read(struct gc *gc)
+{
+    if (gc->table_next < gc->table_count) {
+        gc_rest(gc, read_next);
+        return;
+    }
+    if (gc->mark_count > 0) {
+        qsort(gc->marks, gc->mark_count, sizeof(*gc->marks), compare_objects);
+    }
+    batch_remove(gc);
+}

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is done with the bytes of a described payload: digests always; the comparison with what is
+ * durable already and the encoding where that is due. What of it runs on a worker touches only the
+ * write, the arena (read-only) and what of the writer does not change.
+ *
+ * What adaptive encoding knows of a tensor outlives saves, in a table of fixed size: two tensors
+ * that want the same place learn anew in turn, which costs a sample.
+ */
+#include "ingest/ingest_private.h"
+
+#include "base/check.h"
+#include "format/ids.h"
+#include "pipeline/chunk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAMPLE_EVERY = 64 };
+
+/* --- what is learnt --- */
+
+static struct encode_state *state_of(struct ingest *ingest, const struct in_write *write)
+{
+    if (!ingest->learnt) {
+        ingest->learnt = calloc(LEARNT_ENTRIES, sizeof(*ingest->learnt));
+    }
+    if (!ingest->learnt) {
+        return NULL;
+    }
+    uint64_t key = write->tensor;
+    struct learnt *learnt = &ingest->learnt[key % LEARNT_ENTRIES];
+    if (learnt->key != key || learnt->state.policy.mode != write->encode) {
+        struct encode_policy policy = {.mode = write->encode, .sample_every = SAMPLE_EVERY};
+        learnt->key = key;
+        encode_state_init(&learnt->state, &policy);
+    }
+    return &learnt->state;
+}
+
+static bool is_whole(const struct in_write *write)
+{
+    return write->envelope_count == 1 && write->envelopes[0].plain_bytes >= LIMIT_PACK_PIECE_BYTES;
+}
+
+static struct encode_sink sink_of(const struct ingest *ingest)
+{
+    return (struct encode_sink){.bytes_per_s = ingest->kit.rate.bytes_per_s,
+                                .workers = ingest->lanes > 0 ? ingest->lanes : 1};
+}
+
+/* Samples are due for the first chunk of a tensor, and until one has come. */
+static bool sample_is_due(struct encode_state *state)
+{
+    bool is_new = true;
+    for (unsigned i = 0; i < ENCODE_CANDIDATES; i++) {
+        is_new = is_new && state->candidates[i].sample.plain_bytes == 0;
+    }
+    return encode_state_next(state) || is_new;
+}
+
+/* --- what is due --- */
+
+static bool has_known(const struct in_write *write)
+{
+    if (write->object->writer->recovered) {
+        return true;
+    }
+    for (uint32_t i = 0; i < write->envelope_count; i++) {
+        const struct digest *digest = &write->envelopes[i].digest;
+        if (!is_all_zero(sizeof(digest->bytes), digest->bytes)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool look_is_due(const struct ingest *ingest, const struct in_write *write)
+{
+    if (has_known(write) || write->encode == ENCODE_DENSEST) {
+        return true;
+    }
+    if (write->encode != ENCODE_ADAPTIVE || !is_whole(write) || !ingest->learnt) {
+        return false;
+    }
+    const struct learnt *learnt = &ingest->learnt[write->tensor % LEARNT_ENTRIES];
+    struct encode_sink sink = sink_of(ingest);
+    return learnt->key == write->tensor && learnt->state.policy.mode == write->encode &&
+           encode_state_choose(&learnt->state, &sink) != ENCODING_RAW;
+}
+
+/* Sets what the worker is to try; whether it needs an encoder. */
+static bool note_state(struct ingest *ingest, struct in_write *write)
+{
+    struct encode_state *state = NULL;
+    write->seal = (struct payload_seal){.piece_count = write->envelope_count};
+    if (write->encode == ENCODE_NEVER || ingest->lanes == 0) {
+        return false;
+    }
+    if (!is_whole(write)) {
+        return write->is_look && write->encode == ENCODE_DENSEST;
+    }
+    state = state_of(ingest, write);
+    if (!state) {
+        return false;
+    }
+    write->seal.sample = sample_is_due(state);
+    write->seal.state = *state;
+    write->seal.sink = sink_of(ingest);
+    return write->seal.sample ||
+           (write->is_look && encode_state_choose(state, &write->seal.sink) != ENCODING_RAW);
+}
+
+bool look_begin(struct in_write *write)
+{
+    struct ingest *ingest = write->object->writer->ingest;
+    bool encodes = note_state(ingest, write);
+    bool needs_side =
+        write->is_look && (encodes || (write->envelope_count > 1 && has_known(write)));
+    if (encodes) {
+        write->encoder = encode_kit_take_encoder(&ingest->kit);
+    }
+    if (needs_side) {
+        write->side = encode_kit_take_side(&ingest->kit);
+    }
+    if (!write->is_look && !write->encoder) {
+        write->seal.sample = false; /* some other time: the write does not wait for it */
+        return true;
+    }
+    if ((needs_side && !write->side) || (encodes && !write->encoder)) {
+        encode_kit_give_encoder(write->encoder);
+        encode_kit_give_side(write->side);
+        write->encoder = NULL;
+        write->side = NULL;
+        return false;
+    }
+    return true;
+}
+
+/* --- on a worker --- */
+
+static struct chunk_plain plain_of(const struct in_write *write, uint32_t idx)
+{
+    const struct envelope *envelope = &write->envelopes[idx];
+    return (struct chunk_plain){.bytes = envelope->plain_bytes,
+                                .data = write->payload + envelope->offset,
+                                .shape = planes_shape_of_dtype(write->dtypes[idx]),
+                                .element_bytes = envelope->element_bytes,
+                                .digest_alg = DIGEST_XXH3_128};
+}
+
+/* What is not stored of the payload must be zero: it may be written as it lies. */
+static int check_padding(struct in_write *write)
+{
+    uint64_t at = 0, padded = round_up_u64(write->payload_bytes, LIMIT_ALIGN_BYTES);
+    bool is_zero = true;
+    for (uint32_t i = 0; i < write->envelope_count && is_zero; i++) {
+        const struct envelope *envelope = &write->envelopes[i];
+        is_zero = is_all_zero(envelope->offset - at, write->payload + at);
+        at = envelope->offset + envelope->stored_bytes;
+    }
+    if (!is_zero || !is_all_zero(padded - at, write->payload + at)) {
+        return diag_set(&write->diag, CAIRN_E_DIGEST_MISMATCH,
+                        "padding beside a chunk is not zero");
+    }
+    return 0;
+}
+
+/* Envelopes of chunks that are stored as they lie, and samples where they are due. */
+static void digest_raw(struct in_write *write, struct encoder *encoder)
+{
+    for (uint32_t i = 0; i < write->envelope_count; i++) {
+        struct envelope *envelope = &write->envelopes[i];
+        struct chunk_plain plain = plain_of(write, i);
+        uint64_t offset = envelope->offset;
+        chunk_seal_raw(plain.bytes, plain.data, plain.element_bytes, envelope);
+        envelope->offset = offset;
+        if (encoder && write->seal.sample) {
+            payload_seal_sample(&write->seal, encoder, &plain);
+        }
+    }
+}
+
+/* What the base has, known, is none of it. */
+static const struct recovered *find_recovered(const struct writer *writer,
+                                              const struct chunk_plain *plain,
+                                              const struct digest *known)
+{
+    struct envelope envelope;
+    size_t low = 0, high = writer->recovered_count;
+    if (high == 0) {
+        return NULL;
+    }
+    chunk_seal_raw(plain->bytes, plain->data, plain->element_bytes, &envelope);
+    if (known && digest_equal(known, &envelope.digest)) {
+        return NULL;
+    }
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (memcmp(&writer->recovered[middle].digest, &envelope.digest, sizeof(struct digest)) <
+            0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    const struct recovered *found = &writer->recovered[low];
+    return low < writer->recovered_count && found->plain_bytes == plain->bytes &&
+                   digest_equal(&found->digest, &envelope.digest)
+               ? found
+               : NULL;
+}
+
+/* Leaves out what is durable, encodes the rest. Envelopes of what is stored move to the front. */
+static void look(struct in_write *write, struct encoder *encoder)
+{
+    const struct writer *writer = write->object->writer;
+    struct payload_seal *seal = &write->seal;
+    seal->room = write->side ? write->side->memory : NULL;
+    seal->encoder = seal->room ? encoder : NULL;
+    for (uint32_t i = 0; i < write->envelope_count; i++) {
+        struct envelope *to = &write->envelopes[seal->new_count], made;
+        struct in_piece *piece = &write->pieces[i];
+        const struct digest known = write->envelopes[i].digest;
+        uint64_t offset = write->envelopes[i].offset;
+        struct payload_piece one = {.plain = plain_of(write, i)};
+        one.known = is_all_zero(sizeof(known.bytes), known.bytes) ? NULL : &known;
+        const struct recovered *older = find_recovered(writer, &one.plain, one.known);
+        one.is_left_out = older != NULL;
+        if (payload_seal_piece(seal, &one, &made)) {
+            piece->where = WHERE_STORED;
+            piece->at = offset; /* in the payload, for now */
+            *to = made;
+        } else if (older) {
+            piece->where = WHERE_OLDER;
+            piece->sequence = older->sequence;
+            piece->older_at = older->offset;
+        } else {
+            piece->where = WHERE_BASE;
+            piece->digest = known;
+        }
+    }
+    if (!seal->is_moved) { /* all of it, as it lies */
+        for (uint32_t i = 0; i < seal->new_count; i++) {
+            write->envelopes[i].offset = write->pieces[i].at;
+        }
+    } else if (seal->new_count > 0) {
+        CHECK(seal->room != NULL); /* where it was moved to */
+        memset(seal->room + seal->bytes, 0,
+               round_up_u64(seal->bytes, LIMIT_ALIGN_BYTES) - seal->bytes);
+    }
+}
+
+void look_run(struct work *work)
+{
+    struct in_write *write = container_of(work, struct in_write, work);
+    uint32_t most = 1;
+    write->status = check_padding(write);
+    if (write->status != 0) {
+        return;
+    }
+    for (uint32_t i = 0; i < write->envelope_count; i++) {
+        uint32_t bytes = write->envelopes[i].plain_bytes;
+        most = bytes > most ? bytes : most;
+    }
+    struct encoder *encoder = write->encoder ? kit_encoder_get(write->encoder, most) : NULL;
+    if (write->is_look) {
+        look(write, encoder);
+    } else {
+        digest_raw(write, encoder);
+    }
+}
+
+/* --- back on the loop --- */
+
+void look_end(struct in_write *write)
+{
+    struct ingest *ingest = write->object->writer->ingest;
+    if (write->encoder && is_whole(write)) {
+        struct encode_state *state = state_of(ingest, write);
+        if (state) {
+            payload_seal_learn(&write->seal, state);
+        }
+    }
+    encode_kit_give_encoder(write->encoder);
+    write->encoder = NULL;
+    if (!write->is_look) {
+        return;
+    }
+    if (!write->seal.is_moved || write->seal.new_count == 0 || write->status != 0) {
+        encode_kit_give_side(write->side);
+        write->side = NULL;
+    } else {
+        write->payload = write->side->memory;
+        write->payload_bytes = write->seal.bytes;
+    }
+}

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Payloads that lie in a client's arena: two queues of descriptions for each writer, served from
+ * where they lie, a bounded number at a time, writer by writer in turn.
+ *
+ *   described --> place --> write (the store) ---\
+ *       |            \----> digest (a worker) ----+--> its chunks count; the object goes on
+ *       \--> look (a worker) --> place --> write --/
+ *                           \--> nothing new -----/
+ *
+ * A payload is looked at first where the base, or what this writer had stored before the daemon
+ * ended, may have its chunks, or where it is to be encoded; otherwise the disk does not wait for
+ * the processors. It gets its place in the object when it is known how long it is, so that what is
+ * described at one place may lie at another: in_piece tells.
+ *
+ * The write and the digest look at the bytes at different moments, and nobody can hold the client's
+ * hand meanwhile. What makes them see the same is the client's promise (PROTOCOL.md 5): it leaves
+ * the bytes alone until the object is durable or this opening is decided. A client that reuses them
+ * after an abort cannot do harm, because an object of an aborted opening is referred to by nothing:
+ * the record takes no seal of it any more. A client that breaks the promise spoils its own
+ * checkpoint, and every reader finds out: the bytes on the disk do not match the digest.
+ *
+ * While ranks of this host copy their state, digests wait (writes do not need the processors), but
+ * for one look at a time, or the disk would wait for the copy to end: a trainer waits for its copy,
+ * and for nothing else here. One loop's thread; digests on workers.
+ */
+#include "ingest/ingest_private.h"
+
+#include "hash/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAPPED_WRITES_MAX = 8,
+    MAPPED_WRITES_SHARED_MAX = 32, /* of a store across a network: what is under way there waits */
+    MAPPED_DIGESTS_MAX = 4,
+    MAPPED_LOOKS_HELD_MAX = 1,
+    HOLD_MS = 60, /* descriptions come faster than this while a rank copies */
+    HOLD_STEP_MS = 20,
+    DIGESTS_WAITING_MAX = 512, /* more are not held back: their objects are open files */
+    DESCRIBED_BYTES_HIGH = 32 << 20
+};
+
+static size_t own_bytes(const struct in_write *write)
+{
+    return sizeof(*write) + write->envelope_count * (sizeof(write->envelopes[0]) +
+                                                     sizeof(write->pieces[0]) + sizeof(uint32_t));
+}
+
+bool ingest_is_full(const struct ingest *ingest)
+{
+    return ingest->described_bytes > DESCRIBED_BYTES_HIGH;
+}
+
+void ingest_on_room(struct ingest *ingest, void (*room)(void *user), void *user)
+{
+    ingest->room = room;
+    ingest->room_user = user;
+}
+
+/* --- the two things that are done with a payload -------------------------------------------------
+ */
+
+static void end_part(struct in_write *write, int status, const struct diag *diag)
+{
+    struct in_object *object = write->object;
+    struct ingest *ingest = object->writer->ingest;
+    CHECK(write->parts_left > 0);
+    if (--write->parts_left == 0) {
+        ingest->described_bytes -= own_bytes(write);
+        encode_kit_give_side(write->side);
+        mapped_unref(write->mapped);
+        free(write);
+        object->pending--;
+    }
+    if (status != 0) {
+        in_object_fail(object, status, diag_text(diag, status));
+    }
+    if (ingest->was_full && ingest->described_bytes < DESCRIBED_BYTES_HIGH / 2) {
+        ingest->was_full = false;
+        ingest->room(ingest->room_user);
+    }
+}
+
+void mapped_written(struct in_write *write, int status, const struct diag *diag)
+{
+    struct in_object *object = write->object;
+    struct ingest *ingest = object->writer->ingest;
+    CHECK(ingest->mapped_writes > 0);
+    ingest->mapped_writes--;
+    end_part(write, status, diag);
+    in_object_advance(object);
+    mapped_pump(ingest);
+}
+
+/* Envelopes of chunks that were written as they lie. */
+static void note_digests(struct in_write *write)
+{
+    for (uint32_t i = 0; i < write->envelope_count; i++) {
+        struct envelope *to = &write->object->envelopes[write->envelope_first + i];
+        uint64_t offset = to->offset;
+        *to = write->envelopes[i];
+        to->offset = offset;
+    }
+}
+
+/* What was found of each chunk; what is new waits for its turn at the disk, before others. */
+static bool note_look(struct in_write *write)
+{
+    struct in_object *object = write->object;
+    struct writer *writer = object->writer;
+    for (uint32_t i = 0; i < write->envelope_count; i++) {
+        struct in_piece *to = &object->pieces[write->piece_first + i];
+        uint64_t at = to->at;
+        *to = write->pieces[i];
+        to->at = at;
+    }
+    write->is_looked = true;
+    if (write->seal.new_count == 0) {
+        return false;
+    }
+    list_add_tail(writer->to_write.next, &write->link);
+    return true;
+}
+
+static void digest_done(struct work *work)
+{
+    struct in_write *write = container_of(work, struct in_write, work);
+    struct in_object *object = write->object;
+    struct ingest *ingest = object->writer->ingest;
+    struct diag diag = write->diag;
+    CHECK(ingest->mapped_digests > 0);
+    ingest->mapped_digests--;
+    look_end(write);
+    bool goes_on = false;
+    if (write->status == 0 && !write->is_look) {
+        note_digests(write);
+    } else if (write->status == 0 && !in_object_has_failed(object)) {
+        goes_on = note_look(write);
+    }
+    if (!goes_on) {
+        end_part(write, write->status, &diag);
+        in_object_advance(object);
+    }
+    mapped_pump(ingest);
+}
+
+/* --- whose turn it is ----------------------------------------------------------------------------
+ */
+
+static void to_the_end(struct writer *writer)
+{
+    list_remove(&writer->link);
+    list_add_tail(&writer->ingest->writers, &writer->link);
+}
+
+/* The writer that has something to write and was not served for longest. */
+static struct writer *next_to_write(struct ingest *ingest)
+{
+    list_each (node, &ingest->writers) {
+        struct writer *writer = list_item(node, struct writer, link);
+        if (!list_is_empty(&writer->to_write)) {
+            to_the_end(writer);
+            return writer;
+        }
+    }
+    return NULL;
+}
+
+static bool is_copying(const struct writer *writer, uint64_t now_ms)
+{
+    return writer->user && !writer->over && !writer->hand && writer->described_ms != 0 &&
+           now_ms < writer->described_ms + HOLD_MS;
+}
+
+/* Copying shows by descriptions that keep coming: a rank that stands still, or fills its arena in
+ * waves, holds nobody up for long. */
+static bool digests_are_held(struct ingest *ingest)
+{
+    uint64_t now_ms = loop_now_ms(ingest->loop);
+    if (ingest->digests_waiting >= DIGESTS_WAITING_MAX || ingest_is_full(ingest)) {
+        return false;
+    }
+    list_each (node, &ingest->writers) {
+        if (is_copying(list_item(node, struct writer, link), now_ms)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void mapped_hold_over(struct timer *timer)
+{
+    mapped_pump(container_of(timer, struct ingest, hold));
+}
+
+static void queue_digest(struct writer *writer, struct in_write *write)
+{
+    list_add_tail(&writer->to_digest, &write->digest_link);
+    writer->ingest->digests_waiting++;
+}
+
+static void begin_write(struct ingest *ingest, struct writer *writer)
+{
+    struct in_write *write = list_item(list_pop(&writer->to_write), struct in_write, link);
+    struct in_object *object = write->object;
+    list_init(&write->link);
+    if (!write->is_looked && look_is_due(ingest, write)) {
+        write->is_look = true;
+        queue_digest(writer, write);
+        return;
+    }
+    int status = in_object_place(object, write);
+    if (status != 0) {
+        end_part(write, status, NULL);
+        in_object_advance(object);
+        return;
+    }
+    if (!write->is_looked) {
+        write->parts_left = 2;
+        queue_digest(writer, write);
+    }
+    ingest->mapped_writes++;
+    sink_rate_begin(&ingest->kit.rate, loop_now_ms(ingest->loop));
+    if (object->created) {
+        in_write_submit(write);
+        return;
+    }
+    /* Not before its first write: an open object is an open file. */
+    list_add_tail(&object->ready, &write->link);
+    if (!object->busy) {
+        in_object_create(object);
+    }
+}
+
+/* The first in the queue of the writer, when it may begin now. */
+static bool begin_digest(struct ingest *ingest, struct writer *writer, bool only_looks)
+{
+    if (list_is_empty(&writer->to_digest)) {
+        return false;
+    }
+    struct in_write *write = list_item(writer->to_digest.next, struct in_write, digest_link);
+    if ((only_looks && !write->is_look) || !look_begin(write)) {
+        return false;
+    }
+    list_remove(&write->digest_link);
+    list_init(&write->digest_link);
+    ingest->digests_waiting--;
+    ingest->mapped_digests++;
+    write->work = (struct work){.run = look_run, .done = digest_done};
+    work_submit(ingest->pool, &write->work);
+    to_the_end(writer);
+    return true;
+}
+
+/* True: one more has begun. */
+static bool begin_digests(struct ingest *ingest, bool only_looks)
+{
+    list_each (node, &ingest->writers) {
+        if (begin_digest(ingest, list_item(node, struct writer, link), only_looks)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The disk waits for the processors: what becomes durable says little of how fast it is. */
+static void note_starved(struct ingest *ingest)
+{
+    bool waits = ingest->mapped_writes == 0 && ingest->mapped_digests > 0;
+    sink_rate_starved(&ingest->kit.rate, waits, loop_now_ms(ingest->loop));
+}
+
+void mapped_pump(struct ingest *ingest)
+{
+    struct writer *writer;
+    uint32_t writes = ingest->store->caps.shared ? MAPPED_WRITES_SHARED_MAX : MAPPED_WRITES_MAX;
+    while (ingest->mapped_writes < writes && (writer = next_to_write(ingest)) != NULL) {
+        begin_write(ingest, writer);
+    }
+    bool held = ingest->digests_waiting > 0 && digests_are_held(ingest);
+    if (held && !timer_is_active(&ingest->hold)) {
+        timer_start(&ingest->hold, HOLD_STEP_MS);
+    }
+    uint32_t most = held ? MAPPED_LOOKS_HELD_MAX : MAPPED_DIGESTS_MAX;
+    while (ingest->mapped_digests < most && begin_digests(ingest, held)) {
+    }
+    note_starved(ingest);
+}
+
+void mapped_drop(struct in_object *object)
+{
+    struct writer *writer = object->writer;
+    list_each_safe (node, &writer->to_write) {
+        struct in_write *write = list_item(node, struct in_write, link);
+        if (write->object == object) {
+            list_remove(&write->link);
+            list_init(&write->link);
+            end_part(write, 0, NULL);
+        }
+    }
+    list_each_safe (node, &writer->to_digest) {
+        struct in_write *write = list_item(node, struct in_write, digest_link);
+        if (write->object == object) {
+            list_remove(&write->digest_link);
+            list_init(&write->digest_link);
+            writer->ingest->digests_waiting--;
+            end_part(write, 0, NULL);
+        }
+    }
+}
+
+/* --- a new one -----------------------------------------------------------------------------------
+ */
+
+static int check(const struct in_object *object, const struct msg_data *data, struct diag *diag)
+{
+    if (object->next_offset > 0 && !object->described) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "bytes of object %u came, and then a description",
+                        object->id.sequence);
+    }
+    for (uint32_t i = 0; i < data->envelope_count; i++) {
+        const struct envelope *envelope = &data->envelopes[i];
+        if (envelope->encoding != ENCODING_RAW || envelope->digest_alg != DIGEST_XXH3_128) {
+            return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                            "chunk %u is described with encoding %u and digest algorithm %u", i,
+                            envelope->encoding, envelope->digest_alg);
+        }
+    }
+    return 0;
+}
+
+/* Chunks of the same tensor of a run are alike, whichever rank holds them. */
+static uint64_t learnt_key(const struct writer *writer, uint32_t tensor)
+{
+    char text[RUN_NAME_TEXT_MAX + 16];
+    run_name_format(&writer->run, text);
+    size_t bytes = strlen(text);
+    memcpy(text + bytes, &tensor, sizeof(tensor));
+    struct xxh128 hash = xxh3_128(bytes + sizeof(tensor), text);
+    uint64_t ret;
+    memcpy(&ret, &hash, sizeof(ret));
+    return ret;
+}
+
+static void note_description(struct in_write *write, const struct msg_describe *describe,
+                             const struct described *described)
+{
+    const struct ingest *ingest = write->object->writer->ingest;
+    for (uint32_t i = 0; i < write->envelope_count; i++) {
+        write->envelopes[i].stored_crc = 0;
+        if (!described->packs) { /* not looked at, PROTOCOL.md says */
+            memset(&write->envelopes[i].digest, 0, sizeof(struct digest));
+        }
+    }
+    if (described->packs && ingest->lanes > 0) {
+        write->encode = (enum encode_mode)describe->encode;
+        write->tensor = learnt_key(write->object->writer, describe->tensor);
+    }
+}
+
+int in_object_describe(struct in_object *object, const struct msg_describe *describe,
+                       const struct described *described, struct diag *diag)
+{
+    const struct msg_data *data = &describe->data;
+    struct writer *writer = object->writer;
+    struct ingest *ingest = writer->ingest;
+    struct in_write *write = NULL;
+    const uint8_t *bytes = mapped_at(described->mapped, describe->arena_offset,
+                                     round_up_u64(describe->bytes, LIMIT_ALIGN_BYTES));
+    if (in_object_has_failed(object)) {
+        return 0;
+    }
+    object->stream = described->stream;
+    int status = bytes ? check(object, data, diag)
+                       : diag_set(diag, CAIRN_E_PROTOCOL, "%u bytes at %llu of the arena leave it",
+                                  describe->bytes, (unsigned long long)describe->arena_offset);
+    if (status == 0) {
+        struct in_payload payload = {data, describe->bytes, describe};
+        status = in_object_take(object, &payload, &write, diag);
+    }
+    if (status != 0) {
+        return status;
+    }
+    ingest->mapped_objects += object->described ? 0 : 1;
+    object->described = true;
+    write->payload = (uint8_t *)(uintptr_t)bytes;
+    write->mapped = mapped_ref(described->mapped);
+    write->parts_left = 1;
+    note_description(write, describe, described);
+    ingest->described_bytes += own_bytes(write);
+    ingest->was_full = ingest->was_full || ingest_is_full(ingest);
+    writer->described_ms = loop_now_ms(ingest->loop);
+    if (look_is_due(ingest, write)) {
+        write->is_look = true;
+        queue_digest(writer, write);
+    } else {
+        list_add_tail(&writer->to_write, &write->link);
+    }
+    mapped_pump(ingest);
+    return 0;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See mapped.h. Invariant: what mapped_at gives lies inside a mapping that cannot shrink. The
+ * loop's thread.
+ */
+#include "ingest/mapped.h"
+
+#include "base/check.h"
+#include "env/memfd.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+struct mapped {
+    struct list link;
+    uint32_t refs;
+    uint64_t arena_id, owner;
+    struct memfd_map map;
+};
+
+static int check_count(const struct list *all, uint64_t owner, struct diag *diag)
+{
+    unsigned count = 0;
+    list_each (node, all) {
+        count += list_item(node, struct mapped, link)->owner == owner ? 1 : 0;
+    }
+    if (count >= MAPPED_PER_OWNER_MAX) {
+        return diag_set(diag, CAIRN_E_BUSY,
+                        "%u arenas of this connection are still being read: the bytes can come by "
+                        "the socket, or later",
+                        count);
+    }
+    return 0;
+}
+
+int mapped_new(struct list *all, const struct mapped_offer *offer, struct mapped **ret,
+               struct diag *diag)
+{
+    struct mapped *mapped = NULL;
+    int status = check_count(all, offer->owner, diag);
+    if (status == 0 && offer->fd < 0) {
+        status =
+            diag_set(diag, CAIRN_E_INVALID,
+                     "no descriptor came with the arena; has this daemon any left (ulimit -n)?");
+    }
+    if (status == 0) {
+        mapped = calloc(1, sizeof(*mapped));
+        status = mapped ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an arena");
+    }
+    if (status == 0) {
+        status = memfd_map(offer->fd, offer->arena->bytes, offer->lands ? MEMFD_WRITE : MEMFD_READ,
+                           &mapped->map, diag);
+    }
+    if (offer->fd >= 0) {
+        err_ignore(close(offer->fd)); /* a memfd has nothing to flush; the mapping keeps it */
+    }
+    if (status != 0) {
+        free(mapped);
+        return status;
+    }
+    mapped->refs = 1;
+    mapped->arena_id = offer->arena->arena_id;
+    mapped->owner = offer->owner;
+    list_add_tail(all, &mapped->link);
+    *ret = mapped;
+    return 0;
+}
+
+struct mapped *mapped_ref(struct mapped *mapped)
+{
+    mapped->refs++;
+    return mapped;
+}
+
+void mapped_unref(struct mapped *mapped)
+{
+    if (!mapped) {
+        return;
+    }
+    CHECK(mapped->refs > 0);
+    if (--mapped->refs == 0) {
+        list_remove(&mapped->link);
+        memfd_unmap(&mapped->map);
+        free(mapped);
+    }
+}
+
+uint64_t mapped_arena_id(const struct mapped *mapped) { return mapped->arena_id; }
+
+const uint8_t *mapped_at(const struct mapped *mapped, uint64_t offset, uint64_t bytes)
+{
+    const struct memfd_map *map = &mapped->map;
+    return offset <= map->bytes && bytes <= map->bytes - offset ? map->data + offset : NULL;
+}
+
+uint8_t *mapped_room(const struct mapped *mapped, uint64_t offset, uint64_t bytes)
+{
+    const struct memfd_map *map = &mapped->map;
+    bool fits = offset <= map->bytes && bytes <= map->bytes - offset;
+    return fits && map->room ? map->room + offset : NULL;
+}

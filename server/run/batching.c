@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Events of many ranks that share an update of the record: the seals of a save, and the reports of
+ * a restore that say OK. Thousands of ranks that come one after the other are some tens of updates,
+ * not thousands: while more are to come, one follows the last such update after RUN_BATCH_GAP_MS at
+ * the earliest. The last ones do not wait. Loop's thread.
+ */
+#include "run_private.h"
+
+#include "base/check.h"
+
+bool batch_is_kind(const struct event *event)
+{
+    return event->kind == EVENT_SEAL || (event->kind == EVENT_RESTORE_REPORT && event->code == 0);
+}
+
+static bool is_shared(const struct run_req *req)
+{
+    return batch_is_kind(&req->event) && !req->alone;
+}
+
+bool batch_is_same(const struct event *a, const struct event *b)
+{
+    return a->kind == b->kind && a->code == b->code && a->open_id == b->open_id &&
+           ckpt_id_equal(a->id, b->id) && token_equal(&a->token, &b->token) &&
+           a->world_size == b->world_size && a->ordinal == b->ordinal;
+}
+
+/* How many entries of the record it makes. */
+static size_t size_of(const struct event *event)
+{
+    return event->kind == EVENT_SEAL ? event->seal_count : 1;
+}
+
+/* How many more make it whole, as far as is known here; 0: nothing is awaited. */
+static size_t count_left(const struct run *run, const struct event *event)
+{
+    if (event->kind == EVENT_SEAL) {
+        const struct state_open *open = state_open_find(&run->state, event->id);
+        return open ? open->world_size - open->sealed_count : 0;
+    }
+    const struct state_restore *session =
+        state_restore_find(&run->state, &event->token, event->ordinal);
+    bool running = session && session->entry.state == RESTORE_RUNNING &&
+                   ckpt_id_equal(session->entry.id, event->id);
+    return running ? session->entry.world_size - state_report_count(&run->state, session) : 0;
+}
+
+static bool is_last_batch(const struct run *run, const struct run_req *first)
+{
+    size_t left = run->loaded ? count_left(run, &first->event) : 0, count = 0;
+    list_each (node, &run->queue) {
+        const struct event *event = &list_item(node, struct run_req, link)->event;
+        count += batch_is_same(event, &first->event) ? size_of(event) : 0;
+    }
+    return count >= left;
+}
+
+static bool is_held_back(struct run *run, const struct run_req *req)
+{
+    uint64_t now = loop_now_ms(run->catalog->loop), end = run->batched_at_ms + RUN_BATCH_GAP_MS;
+    if (run->catalog->closing || run->batched_at_ms == 0 || now >= end || req->expired ||
+        is_last_batch(run, req)) {
+        return false;
+    }
+    if (!timer_is_active(&run->gap)) {
+        timer_start(&run->gap, end - now);
+    }
+    return true;
+}
+
+struct run_req *batch_choose(struct run *run)
+{
+    const struct run_req *held = NULL;
+    list_each (node, &run->queue) {
+        struct run_req *req = list_item(node, struct run_req, link);
+        bool shared = is_shared(req);
+        bool same = shared && held && !req->expired && batch_is_same(&held->event, &req->event);
+        if (!same && (!shared || !is_held_back(run, req))) {
+            return req;
+        }
+        held = req;
+    }
+    return NULL;
+}
+
+void batch_take(struct run *run)
+{
+    struct run_req *first = batch_choose(run);
+    size_t count = size_of(&first->event);
+
+    list_remove(&first->link);
+    list_add_tail(&run->current, &first->link);
+    if (!is_shared(first)) {
+        return;
+    }
+    list_each_safe (node, &run->queue) {
+        struct run_req *req = list_item(node, struct run_req, link);
+        if (is_shared(req) && batch_is_same(&req->event, &first->event) &&
+            count + size_of(&req->event) <= RUN_BATCH_MAX) {
+            count += size_of(&req->event);
+            list_remove(&req->link);
+            list_add_tail(&run->current, &req->link);
+        }
+    }
+}
+
+static int merge_seals(struct run *run, size_t count, struct event *event)
+{
+    struct event_seal *seals = scratch_array(&run->step_scratch, count + 1, sizeof *seals);
+    size_t at = 0;
+    if (!seals) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    list_each (node, &run->current) {
+        const struct event *one = &list_item(node, struct run_req, link)->event;
+        for (size_t i = 0; i < one->seal_count; i++) {
+            seals[at++] = one->seals[i];
+        }
+    }
+    event->seals = seals;
+    event->seal_count = count;
+    return 0;
+}
+
+static int merge_reports(struct run *run, size_t count, struct event *event)
+{
+    uint32_t *ranks = scratch_array(&run->step_scratch, count, sizeof *ranks);
+    size_t at = 0;
+    if (!ranks) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    list_each (node, &run->current) {
+        ranks[at++] = list_item(node, struct run_req, link)->event.rank;
+    }
+    event->ranks = ranks;
+    event->rank_count = count;
+    return 0;
+}
+
+int batch_merge(struct run *run, struct event *event)
+{
+    size_t count = 0;
+    if (!batch_is_kind(event)) {
+        return 0;
+    }
+    list_each (node, &run->current) {
+        count += size_of(&list_item(node, struct run_req, link)->event);
+    }
+    return event->kind == EVENT_SEAL ? merge_seals(run, count, event)
+                                     : merge_reports(run, count, event);
+}

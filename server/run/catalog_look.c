@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs that other daemons have made. Only the store knows them, so a look lists it; one listing is
+ * on its way at a time, and who asks meanwhile waits for the next, since this one may have begun
+ * before what he wants to see. Loop's thread.
+ */
+#include "run_private.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+
+enum { LOOK_EVERY_MS = 5000 };
+
+static void turn(struct catalog *catalog);
+
+/* The catalogue stays while a turn is on its way. */
+static void post_turn(struct catalog *catalog)
+{
+    if (!catalog->look.posted) {
+        catalog->look.posted = true;
+        catalog_hold(catalog);
+        loop_post(catalog->loop, &catalog->look.post);
+    }
+}
+
+static void on_post(struct post *post)
+{
+    struct catalog *catalog = container_of(post, struct catalog, look.post);
+    catalog->look.posted = false;
+    turn(catalog);
+    catalog_drop(catalog);
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct catalog *catalog = container_of(timer, struct catalog, look.timer);
+    if (!catalog->look.busy) {
+        turn(catalog);
+    }
+    timer_start(&catalog->look.timer, LOOK_EVERY_MS);
+}
+
+void catalog_look_init(struct catalog *catalog)
+{
+    list_init(&catalog->look.waiting);
+    list_init(&catalog->look.asked);
+    catalog->look.post.cb = on_post;
+    timer_init(&catalog->look.timer, catalog->loop, on_timer);
+}
+
+void catalog_look_start(struct catalog *catalog)
+{
+    if (catalog->options.poll_ms != 0 && !catalog->closing) {
+        timer_start(&catalog->look.timer, LOOK_EVERY_MS);
+    }
+}
+
+static void answer(struct list *looks, int status, const struct diag *diag)
+{
+    struct list *node;
+    while ((node = list_pop(looks))) {
+        struct catalog_look *look = list_item(node, struct catalog_look, link);
+        look->status = status;
+        if (diag) {
+            err_ignore(diag_copy(&look->diag, diag)); /* the look's own status says it */
+        }
+        look->done(look);
+    }
+}
+
+static void on_listed(struct store_req *req)
+{
+    struct catalog *catalog = container_of(req, struct catalog, look.req);
+    int status = req->status;
+    catalog->look.busy = false;
+    for (size_t i = 0; status == 0 && !catalog->closing && i < req->ret_count; i++) {
+        if (!catalog_hold_run(catalog, &req->ret_runs[i], true)) {
+            status = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for the list of runs");
+        }
+    }
+    free(req->ret_runs);
+    req->ret_runs = NULL;
+    if (status != 0) {
+        LOG(LOG_DEBUG, "run", "the runs of the store cannot be listed",
+            ls("err", diag_text(&req->diag, status)));
+    }
+    answer(&catalog->look.asked, status, status != 0 ? &req->diag : NULL);
+    if (!list_is_empty(&catalog->look.waiting) && !catalog->closing) {
+        post_turn(catalog);
+    }
+    catalog_drop(catalog);
+}
+
+/* Asks the store, for those who wait; or answers them, where nobody else makes runs. */
+static void turn(struct catalog *catalog)
+{
+    if (catalog->closing) {
+        return; /* catalog_look_close() has answered */
+    }
+    struct list *node;
+    while (!catalog->look.busy && (node = list_pop(&catalog->look.waiting))) {
+        list_add_tail(&catalog->look.asked, node);
+    }
+    if (catalog->options.poll_ms == 0) {
+        answer(&catalog->look.asked, 0, NULL);
+    } else if (!catalog->look.busy) {
+        catalog->look.busy = true;
+        catalog->look.req = (struct store_req){
+            .op = STORE_LIST_RUNS, .deadline_ms = RUN_STORE_DEADLINE_MS, .done = on_listed};
+        catalog_hold(catalog);
+        store_submit(catalog->store, &catalog->look.req);
+    }
+}
+
+void catalog_look(struct catalog *catalog, struct catalog_look *look)
+{
+    look->status = 0;
+    list_init(&look->link);
+    list_add_tail(&catalog->look.waiting, &look->link);
+    post_turn(catalog);
+}
+
+void catalog_look_cancel(struct catalog_look *look)
+{
+    if (look->link.next) {
+        list_remove(&look->link);
+    }
+}
+
+void catalog_look_close(struct catalog *catalog)
+{
+    timer_stop(&catalog->look.timer);
+    answer(&catalog->look.waiting, CAIRN_E_SHUTTING_DOWN, NULL);
+    answer(&catalog->look.asked, CAIRN_E_SHUTTING_DOWN, NULL);
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See duty.h. A look reads the store's record; what it finds decides whether an update follows:
+ *
+ *     look --> ours, or absent, or unchanged for expire_ms --> update (guarded by what was read)
+ *      ^         else                                              |
+ *      +--- timer, renew_ms ---------------------------------------+
+ *
+ * An update whose outcome is not known is looked at with the next look, as everything is: the entry
+ * says whose it is. Loop's thread.
+ */
+#include "run/duty.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { HEAD_BYTES = 16, STORE_DEADLINE_MS = 30000 };
+
+static void on_timer(struct timer *timer);
+static void on_hold_over(struct timer *timer);
+static void on_post(struct post *post);
+static void on_looked(struct store_req *req);
+static void on_updated(struct store_req *req);
+
+static uint64_t hold_ms(const struct duty *duty)
+{
+    return duty->options.expire_ms - duty->options.renew_ms;
+}
+
+void duty_init(struct duty *duty, const struct duty_options *options)
+{
+    *duty = (struct duty){.options = *options};
+    CHECK(options->changed);
+    CHECK(strlen(options->name) > 0 && strlen(options->name) < DUTY_NAME_MAX);
+    if (duty->options.renew_ms == 0) {
+        duty->options.renew_ms = DUTY_RENEW_MS;
+    }
+    if (duty->options.expire_ms == 0) {
+        duty->options.expire_ms = 4 * duty->options.renew_ms;
+    }
+    CHECK(duty->options.expire_ms >= 3 * duty->options.renew_ms);
+    snprintf(duty->key, sizeof(duty->key), "duty/%s", options->name);
+    snprintf(duty->label, sizeof(duty->label), "%s", options->label ? options->label : "");
+    duty->options.name = duty->options.label = NULL; /* not ours to keep */
+    loop_random(options->loop, sizeof(duty->holder), &duty->holder);
+    timer_init(&duty->timer, options->loop, on_timer);
+    timer_init(&duty->hold, options->loop, on_hold_over);
+    duty->post.cb = on_post;
+}
+
+/* The callback comes from the loop, and tells what is so by then. */
+static void tell(struct duty *duty)
+{
+    if ((duty->state == DUTY_OURS) != (duty->told == DUTY_OURS)) {
+        loop_post(duty->options.loop, &duty->post);
+    }
+}
+
+static void on_post(struct post *post)
+{
+    struct duty *duty = container_of(post, struct duty, post);
+    if (duty->stopping) {
+        if (!duty->busy && duty->stopped) {
+            void (*stopped)(struct duty * duty) = duty->stopped;
+            duty->stopped = NULL;
+            stopped(duty);
+        }
+        return;
+    }
+    bool is_ours = duty->state == DUTY_OURS;
+    if (is_ours != (duty->told == DUTY_OURS)) {
+        duty->told = duty->state;
+        duty->options.changed(duty, is_ours);
+    }
+}
+
+void duty_start(struct duty *duty)
+{
+    CHECK(duty->state == DUTY_IDLE);
+    CHECK(!duty->stopping);
+    if (!duty->options.store->caps.shared) {
+        duty->state = DUTY_OURS; /* the store's lock is the duty's */
+        tell(duty);
+        return;
+    }
+    duty->state = DUTY_WAITING;
+    timer_start(&duty->timer, 0);
+}
+
+bool duty_is_ours(const struct duty *duty)
+{
+    if (duty->state != DUTY_OURS || duty->stopping) {
+        return false;
+    }
+    return !duty->options.store->caps.shared ||
+           loop_now_ms(duty->options.loop) < duty->held_until_ms;
+}
+
+const char *duty_holder(const struct duty *duty)
+{
+    if (duty->state == DUTY_OURS) {
+        return duty->label;
+    }
+    return duty->has_seen && duty->seen_bytes > HEAD_BYTES ? (const char *)duty->seen + HEAD_BYTES
+                                                           : "";
+}
+
+/* --- believing ---------------------------------------------------------------------------------
+ */
+
+static void lose(struct duty *duty)
+{
+    timer_stop(&duty->hold);
+    if (duty->state == DUTY_OURS) {
+        duty->state = DUTY_WAITING;
+        tell(duty);
+    }
+}
+
+static void on_hold_over(struct timer *timer)
+{
+    lose(container_of(timer, struct duty,
+                      hold)); /* the store does not answer: another may take it */
+}
+
+static void win(struct duty *duty)
+{
+    uint64_t now = loop_now_ms(duty->options.loop);
+    duty->held_until_ms = duty->asked_ms + hold_ms(duty);
+    if (now >= duty->held_until_ms) { /* the answer took longer than it is worth */
+        lose(duty);
+        return;
+    }
+    timer_start(&duty->hold, duty->held_until_ms - now);
+    duty->state = DUTY_OURS;
+    tell(duty);
+}
+
+/* --- the entry ---------------------------------------------------------------------------------
+ */
+
+static void submit(struct duty *duty, enum store_op op, void (*done)(struct store_req *req))
+{
+    duty->busy = true;
+    duty->req = (struct store_req){
+        .op = op, .update = &duty->update, .deadline_ms = STORE_DEADLINE_MS, .done = done};
+    store_submit(duty->options.store, &duty->req);
+}
+
+/* Guarded by the entry as it was seen. bytes 0: removes it. */
+static void put(struct duty *duty, size_t bytes)
+{
+    struct record_value seen = {duty->seen_bytes, duty->seen}, will = {bytes, duty->will};
+    duty->guard =
+        (struct record_guard){.key = duty->key, .absent = duty->seen_bytes == 0, .value = seen};
+    duty->change = (struct record_change){.key = duty->key, .remove = bytes == 0, .value = will};
+    duty->update = (struct record_update){
+        .guard_count = 1, .change_count = 1, .guards = &duty->guard, .changes = &duty->change};
+    duty->will_bytes = bytes;
+    submit(duty, STORE_RECORD_UPDATE, on_updated);
+}
+
+static void claim(struct duty *duty)
+{
+    size_t label = strlen(duty->label);
+    store_u64(duty->will, duty->holder);
+    store_u64(duty->will + 8, ++duty->beat);
+    memcpy(duty->will + HEAD_BYTES, duty->label, label);
+    put(duty, HEAD_BYTES + label);
+}
+
+static bool is_own(const struct duty *duty)
+{
+    return duty->seen_bytes >= HEAD_BYTES && load_u64(duty->seen) == duty->holder;
+}
+
+/* Notes the entry as it is, and since when. */
+static void see(struct duty *duty, const struct record_value *value)
+{
+    /* A longer one is against the format; its guard fails, so that nobody takes it over. */
+    size_t bytes = min_u64(value->bytes, DUTY_VALUE_MAX);
+    if (!duty->has_seen || bytes != duty->seen_bytes ||
+        (bytes > 0 && memcmp(value->data, duty->seen, bytes) != 0)) {
+        duty->seen_ms = loop_now_ms(duty->options.loop);
+    }
+    duty->has_seen = true;
+    duty->seen_bytes = bytes;
+    if (bytes > 0) {
+        memcpy(duty->seen, value->data, bytes);
+    }
+    duty->seen[bytes] = 0;
+}
+
+static void end_step(struct duty *duty)
+{
+    if (duty->stopping) {
+        loop_post(duty->options.loop, &duty->post);
+    } else {
+        timer_start(&duty->timer, duty->options.renew_ms);
+    }
+}
+
+/* The entry is known. */
+static void decide(struct duty *duty)
+{
+    uint64_t unchanged_ms = loop_now_ms(duty->options.loop) - duty->seen_ms;
+    if (duty->stopping) {
+        if (is_own(duty)) {
+            put(duty, 0);
+            return;
+        }
+    } else if (is_own(duty) || duty->seen_bytes == 0 || unchanged_ms >= duty->options.expire_ms) {
+        claim(duty);
+        return;
+    } else {
+        lose(duty);
+    }
+    end_step(duty);
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct duty *duty = container_of(timer, struct duty, timer);
+    if (!duty->busy) {
+        duty->asked_ms = loop_now_ms(duty->options.loop);
+        submit(duty, STORE_RECORD_GET, on_looked);
+    }
+}
+
+static void on_looked(struct store_req *req)
+{
+    struct duty *duty = container_of(req, struct duty, req);
+    struct record_value value = {0};
+    duty->busy = false;
+    if (req->status != 0) {
+        record_free(req->ret_record);
+        end_step(duty);
+        return;
+    }
+    if (!record_get(req->ret_record, duty->key, &value)) {
+        value = (struct record_value){0};
+    }
+    see(duty, &value);
+    record_free(req->ret_record);
+    decide(duty);
+}
+
+static void on_updated(struct store_req *req)
+{
+    struct duty *duty = container_of(req, struct duty, req);
+    duty->busy = false;
+    if (req->status == 0) {
+        see(duty, &(struct record_value){duty->will_bytes, duty->will});
+        if (duty->stopping && duty->seen_bytes > 0) {
+            put(duty, 0); /* it was being renewed when the stop came */
+            return;
+        }
+        if (!duty->stopping) {
+            win(duty);
+        }
+    } else if (req->status == CAIRN_E_CONFLICT) {
+        lose(duty); /* somebody was faster; the next look says who */
+    }
+    end_step(duty); /* else: not known, or not done; the belief ends with its time */
+}
+
+void duty_stop(struct duty *duty, void (*stopped)(struct duty *duty))
+{
+    bool was_started = duty->state != DUTY_IDLE;
+    CHECK(!duty->stopping);
+    duty->stopping = true;
+    duty->stopped = stopped;
+    timer_stop(&duty->hold);
+    timer_stop(&duty->timer);
+    duty->state = DUTY_IDLE;
+    if (duty->busy) {
+        return; /* what is on its way ends first; an entry that it leaves behind expires */
+    }
+    if (was_started && duty->options.store->caps.shared && is_own(duty)) {
+        put(duty, 0);
+    } else {
+        loop_post(duty->options.loop, &duty->post);
+    }
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * duty: which daemon of a store does what one should do at a time (gc, scrub). An entry in the
+ * store's own record, taken and renewed by guarded updates, so that at any moment one daemon is
+ * named. It is a hint that saves work and noise, and no more: a daemon that is paused between
+ * looking and doing does its deed beside the next holder. Nothing may be unsafe because two believe
+ * to hold it; what must not happen twice is guarded in the record that it concerns.
+ *
+ * No clocks are compared. Who waits takes over when he has seen the entry unchanged for expire_ms
+ * of his own monotonic clock; who holds it stops believing that hold_ms after the last renewal
+ * that was confirmed, counted from before he asked for it; hold_ms is a renew_ms less than
+ * expire_ms. On a store that is not shared the duty is ours from the start, without an entry.
+ *
+ *     duty_init(&gc->duty, &options);       options: loop, store, "gc", on_duty
+ *     duty_start(&gc->duty);                on_duty(duty, true) when it is ours, (false) when lost
+ *     ... between any two steps of the work: if (!duty_is_ours(&gc->duty)) { pause; }
+ *     duty_stop(&gc->duty, on_stopped);     gives it back, so that the next need not wait
+ *
+ * Loop's thread. Callbacks come from a turn of the loop, never inside a call.
+ */
+#ifndef CAIRN_RUN_DUTY_H
+#define CAIRN_RUN_DUTY_H
+
+#include "env/loop.h"
+#include "store/store.h"
+
+enum { DUTY_NAME_MAX = 16, DUTY_LABEL_MAX = 64, DUTY_VALUE_MAX = 16 + DUTY_LABEL_MAX };
+enum { DUTY_RENEW_MS = 10000, DUTY_EXPIRE_MS = 40000 };
+
+struct duty;
+
+struct duty_options {
+    struct loop *loop;
+    struct store *store;
+    const char *name;  /* [a-z]{1,15}; copied */
+    const char *label; /* says to people who it is (host:pid); cut at 64 bytes; NULL: "" */
+    uint64_t renew_ms; /* 0: DUTY_RENEW_MS */
+    /* At least 3 renew_ms; 0: four times renew_ms. */
+    uint64_t expire_ms;
+    void (*changed)(struct duty *duty, bool is_ours);
+};
+
+enum duty_state {
+    DUTY_IDLE,    /* not started, or stopped */
+    DUTY_WAITING, /* another one's, or not known yet */
+    DUTY_OURS
+};
+
+struct duty { /* the caller's memory; its fields are for duty.c */
+    struct duty_options options;
+    char key[DUTY_NAME_MAX + 8], label[DUTY_LABEL_MAX + 1];
+    uint64_t holder, beat;
+    enum duty_state state, told;
+    struct timer timer; /* the next look */
+    struct timer hold;  /* the end of believing */
+    struct post post;
+    struct store_req req;
+    bool busy, stopping;
+    uint64_t asked_ms, held_until_ms;
+    uint8_t seen[DUTY_VALUE_MAX + 1]; /* the entry as it was read last */
+    uint8_t will[DUTY_VALUE_MAX];     /* as it is to be */
+    size_t seen_bytes, will_bytes;    /* 0: absent */
+    uint64_t seen_ms;                 /* since when the entry has been as `seen` */
+    bool has_seen;
+    struct record_guard guard;
+    struct record_change change;
+    struct record_update update;
+    void (*stopped)(struct duty *duty);
+};
+
+void duty_init(struct duty *duty, const struct duty_options *options);
+/* Asks for it now and every renew_ms; a store that fails is asked again. Once. */
+void duty_start(struct duty *duty);
+/* True while the last confirmed renewal is young enough. Ask before each step of the work. */
+bool duty_is_ours(const struct duty *duty);
+/* Who holds it, as he names himself; "" when that is not known. Valid until the next turn. */
+const char *duty_holder(const struct duty *duty);
+/* Stops renewing, gives it back where it is ours; stopped once the store was told, or could not be.
+ * `changed` is not called again. */
+void duty_stop(struct duty *duty, void (*stopped)(struct duty *duty));
+
+#endif

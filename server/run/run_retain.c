@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See run_retain.h. One run at a time, each in a turn of its own, so that sessions go on between
+ * them.
+ */
+#include "run/run_retain.h"
+
+#include "base/check.h"
+#include "base/glob.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_MS = 60000, JUMP_MS = 300000, POLICY_SCRATCH_BYTES = 64 << 10 };
+
+struct retain {
+    struct retain_options options;
+    struct timer timer; /* the next round, or the next run of this one */
+    struct run_name *names;
+    size_t name_count, at;
+    struct run *run; /* of the request; NULL: none is on its way */
+    struct run_req req;
+    struct scratch scratch; /* the policy's texts */
+    struct retention_policy policy;
+    int64_t offset_ms; /* wall minus monotonic, at the round before */
+};
+
+const struct retain_row *retain_row_of(const struct retain_table *table, const struct run_name *run)
+{
+    const struct retain_row *others = NULL;
+    char name[RUN_NAME_TEXT_MAX];
+    run_name_format(run, name);
+    for (size_t i = 0; i < table->count; i++) {
+        const struct retain_row *row = &table->rows[i];
+        if (row->pattern[0] == '\0') {
+            others = row;
+        } else if (glob_matches(row->pattern, name)) {
+            return row;
+        }
+    }
+    return others;
+}
+
+int retain_policy(const struct retain_row *row, struct scratch *scratch,
+                  struct retention_policy *ret, struct diag *diag)
+{
+    int status = 0;
+    memset(ret, 0, sizeof(*ret));
+    for (unsigned i = 0; status == 0 && i < row->option_count; i++) {
+        status =
+            retention_policy_set(ret, row->options[i].name, row->options[i].value, scratch, diag);
+    }
+    return status != 0 ? status : retention_policy_check(ret, diag);
+}
+
+static int64_t offset_ms(const struct retain *retain)
+{
+    struct loop *loop = retain->options.loop;
+    return loop_wall_ns(loop) / 1000000 - (int64_t)loop_now_ms(loop);
+}
+
+static void report(struct retain *retain, const struct run_name *run, int status,
+                   const struct diag *diag, size_t forgotten)
+{
+    retain->options.report(retain->options.user, run, status, diag, forgotten);
+}
+
+static void end_run(struct retain *retain)
+{
+    struct run *run = retain->run;
+    retain->run = NULL;
+    if (run != NULL) {
+        catalog_release(run);
+    }
+    scratch_fini(&retain->scratch);
+    retain->at++;
+    timer_start(&retain->timer, 0);
+}
+
+static void on_decided(struct run_req *req)
+{
+    struct retain *retain = container_of(req, struct retain, req);
+    report(retain, &retain->names[retain->at], req->status, &req->diag,
+           req->status == 0 ? req->verdict.done_count : 0);
+    end_run(retain);
+}
+
+static void begin_run(struct retain *retain)
+{
+    const struct run_name *name = &retain->names[retain->at];
+    const struct retain_row *row = retain_row_of(retain->options.table, name);
+    struct diag diag = DIAG_INIT;
+    if (row == NULL) {
+        retain->at++;
+        timer_start(&retain->timer, 0);
+        return;
+    }
+    scratch_init(&retain->scratch, POLICY_SCRATCH_BYTES);
+    int status = retain_policy(row, &retain->scratch, &retain->policy, &diag);
+    retain->run = status == 0 ? catalog_run(retain->options.catalog, name) : NULL;
+    if (retain->run == NULL) {
+        status = status != 0 ? status : diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for a run");
+        report(retain, name, status, &diag, 0);
+        end_run(retain);
+        return;
+    }
+    retain->req = (struct run_req){.done = on_decided};
+    retain->req.event =
+        (struct event){.kind = EVENT_FORGET, .policy = &retain->policy, .actor = "cairnd"};
+    run_submit(retain->run, &retain->req);
+}
+
+static void begin_round(struct retain *retain)
+{
+    struct diag diag = DIAG_INIT;
+    int64_t offset = offset_ms(retain), jump = offset - retain->offset_ms;
+    retain->offset_ms = offset;
+    int status = 0;
+    if (jump > JUMP_MS || jump < -JUMP_MS) {
+        status = diag_set(&diag, CAIRN_E_CONFLICT,
+                          "the wall clock jumped by %" PRId64 " s: nothing is forgotten this time",
+                          jump / 1000);
+    } else {
+        status = catalog_names(retain->options.catalog, &retain->names, &retain->name_count);
+    }
+    if (status != 0) {
+        report(retain, NULL, status, &diag, 0);
+        timer_start(&retain->timer, retain->options.interval_ms);
+        return;
+    }
+    retain->at = 0;
+    timer_start(&retain->timer, 0);
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct retain *retain = container_of(timer, struct retain, timer);
+    if (retain->names == NULL) {
+        begin_round(retain);
+    } else if (retain->at < retain->name_count) {
+        begin_run(retain);
+    } else {
+        free(retain->names);
+        retain->names = NULL;
+        timer_start(&retain->timer, retain->options.interval_ms);
+    }
+}
+
+int retain_new(const struct retain_options *options, struct retain **ret)
+{
+    struct retain *retain = calloc(1, sizeof(*retain));
+    CHECK(options->interval_ms > 0);
+    if (retain == NULL) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    retain->options = *options;
+    retain->offset_ms = offset_ms(retain);
+    timer_init(&retain->timer, options->loop, on_timer);
+    timer_start(&retain->timer, options->interval_ms < FIRST_MS ? options->interval_ms : FIRST_MS);
+    *ret = retain;
+    return 0;
+}
+
+void retain_free(struct retain *retain)
+{
+    if (retain == NULL) {
+        return;
+    }
+    timer_stop(&retain->timer);
+    if (retain->run != NULL) {
+        run_cancel(&retain->req);
+        catalog_release(retain->run);
+        scratch_fini(&retain->scratch);
+    }
+    free(retain->names);
+    free(retain);
+}

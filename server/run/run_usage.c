@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See run_usage.h. A run whose record cannot be read is a row with its error: the others are
+ * counted all the same.
+ */
+#include "run_usage.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WALK_SCRATCH_MAX = 4 << 20 };
+
+static void next_run(struct usage_walk *walk);
+
+static bool is_wanted(const struct usage_walk *walk, const struct run_name *name)
+{
+    if (walk->project[0] != '\0' && strcmp(walk->project, name->project) != 0) {
+        return false;
+    }
+    int order = strcmp(name->project, walk->after.project);
+    return order > 0 || (order == 0 && strcmp(name->run, walk->after.run) > 0);
+}
+
+static void on_looked(struct catalog_look *look)
+{
+    struct usage_walk *walk = container_of(look, struct usage_walk, look);
+    walk->status = look->status;
+    if (walk->status == 0) {
+        walk->status = catalog_names(walk->catalog, &walk->names, &walk->name_count);
+    }
+    walk->rows = calloc(walk->rows_max + 1u, sizeof(*walk->rows));
+    if (walk->status == 0 && walk->rows == NULL) {
+        walk->status = CAIRN_E_NO_MEMORY;
+    }
+    next_run(walk);
+}
+
+void usage_walk_start(struct usage_walk *walk, struct catalog *catalog)
+{
+    walk->catalog = catalog;
+    walk->names = NULL;
+    walk->name_count = walk->at = 0;
+    walk->run = NULL;
+    walk->row_count = 0;
+    walk->more = false;
+    walk->unreadable = 0;
+    walk->total = (struct usage){0};
+    scratch_init(&walk->scratch, WALK_SCRATCH_MAX);
+    walk->rows = NULL;
+    walk->look = (struct catalog_look){.done = on_looked};
+    catalog_look(catalog, &walk->look);
+}
+
+static void leave_run(struct usage_walk *walk)
+{
+    if (walk->run) {
+        run_snapshot_cancel(&walk->snapshot);
+        catalog_release(walk->run);
+        walk->run = NULL;
+    }
+}
+
+void usage_walk_cancel(struct usage_walk *walk)
+{
+    catalog_look_cancel(&walk->look);
+    leave_run(walk);
+}
+
+void usage_walk_fini(struct usage_walk *walk)
+{
+    free(walk->names);
+    free(walk->rows);
+    scratch_fini(&walk->scratch);
+    walk->names = NULL;
+    walk->rows = NULL;
+}
+
+static int64_t newest_wall_ns(const struct run_state *state)
+{
+    for (size_t i = state->commit_count; i-- > 0;) {
+        if (!state->commits[i].forgotten) {
+            return state->commits[i].entry.wall_ns;
+        }
+    }
+    return 0;
+}
+
+static struct msg_usage_row row_of(const struct run_state *state, const struct usage *usage)
+{
+    return (struct msg_usage_row){.text = "",
+                                  .saves = usage->saves,
+                                  .saves_aborted = usage->saves_aborted,
+                                  .restores = usage->restores,
+                                  .restores_failed = usage->restores_failed,
+                                  .written_bytes = usage->written_bytes,
+                                  .byte_hours = usage->byte_hours,
+                                  .checkpoints = usage->checkpoints,
+                                  .forgotten = usage->forgotten,
+                                  .plain_bytes = usage->plain_bytes,
+                                  .stored_bytes = usage->stored_bytes,
+                                  .shared_bytes = usage->shared_bytes,
+                                  .reclaimable_bytes = usage->reclaimable_bytes,
+                                  .newest_wall_ns = newest_wall_ns(state),
+                                  .timed_saves = usage->timed_saves,
+                                  .blocked_ms = usage->blocked_ms,
+                                  .persist_ms = usage->persist_ms};
+}
+
+static void on_snapshot(struct run_snapshot_req *req)
+{
+    struct usage_walk *walk = container_of(req, struct usage_walk, snapshot);
+    struct msg_usage_row row = {.code = req->status, .text = ""};
+    if (req->status == 0) {
+        struct usage usage;
+        usage_of_run(req->state, walk->window, &usage);
+        usage_add(&walk->total, &usage);
+        row = row_of(req->state, &usage);
+    } else {
+        const char *text = diag_text(&req->diag, req->status);
+        walk->unreadable++;
+        row.text = scratch_string(&walk->scratch, strlen(text), text);
+        row.text = row.text ? row.text : err_text(req->status);
+    }
+    row.run = *run_name_of(walk->run);
+    if (walk->row_count < walk->rows_max) {
+        walk->rows[walk->row_count++] = row;
+    }
+    catalog_release(walk->run);
+    walk->run = NULL;
+    next_run(walk);
+}
+
+static void next_run(struct usage_walk *walk)
+{
+    while (walk->status == 0 && walk->at < walk->name_count &&
+           !is_wanted(walk, &walk->names[walk->at])) {
+        walk->at++;
+    }
+    bool full = walk->rows_max != 0 && walk->row_count == walk->rows_max;
+    walk->more = walk->status == 0 && walk->at < walk->name_count;
+    if (full || !walk->more) {
+        walk->done(walk);
+        return;
+    }
+    walk->run = catalog_run(walk->catalog, &walk->names[walk->at++]);
+    walk->snapshot = (struct run_snapshot_req){.done = on_snapshot};
+    run_snapshot(walk->run, &walk->snapshot);
+}
+
+/* --- quotas --- */
+
+const struct quota *quota_of(const struct quota_table *table, const char *project)
+{
+    const struct quota *other = NULL;
+    for (size_t i = 0; table != NULL && i < table->count; i++) {
+        const struct quota *quota = &table->quotas[i];
+        if (strcmp(quota->project, project) == 0) {
+            return quota;
+        }
+        other = strcmp(quota->project, "*") == 0 ? quota : other;
+    }
+    return other;
+}
+
+int quota_check(const struct quota *quota, const char *project, const struct usage *usage,
+                struct diag *diag)
+{
+    const char *remedy = "forget checkpoints (cairn forget) and free their bytes (cairn gc), or "
+                         "raise it in [quota] of the server's configuration";
+    if (quota->bytes != 0 && usage->stored_bytes >= quota->bytes) {
+        return diag_set(diag, CAIRN_E_QUOTA,
+                        "project %s holds %" PRIu64 " bytes of its quota of %" PRIu64 " (%" PRIu64
+                        " of them forgotten): %s",
+                        project, usage->stored_bytes, quota->bytes, usage->reclaimable_bytes,
+                        remedy);
+    }
+    if (quota->checkpoints != 0 && usage->checkpoints >= quota->checkpoints) {
+        return diag_set(diag, CAIRN_E_QUOTA,
+                        "project %s has %" PRIu64 " checkpoints of its quota of %" PRIu64 ": %s",
+                        project, usage->checkpoints, quota->checkpoints, remedy);
+    }
+    return 0;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * MARK: forget, undelete, pin and unpin, by name or by a policy. Ranks and viewers may, as with
+ * ANNOTATE: an operator is no rank. What a name means is looked up first; the core decides again on
+ * what it then is, so that nothing is forgotten that a commit or a pin beside it has made
+ * different.
+ */
+#include "core/retention.h"
+#include "session/session_private.h"
+
+static void cancel_mark(struct request *request)
+{
+    run_cancel(&request->step);
+    run_snapshot_cancel(&request->info);
+    request_free(request);
+}
+
+static void fail(struct request *request, int status, const struct diag *diag)
+{
+    request_error(request, status, diag);
+    request_free(request);
+}
+
+/* The newest MSG_MARK_RECORDS_MAX, which come first for a policy. */
+static int copy_marks(struct request *request, const struct verdict *verdict,
+                      struct msg_marked *ret)
+{
+    size_t count = min_u64(verdict->mark_count, MSG_MARK_RECORDS_MAX);
+    ret->records = scratch_array(&request->scratch, count + 1, sizeof(*ret->records));
+    if (!ret->records) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct mark *mark = &verdict->marks[i];
+        ret->records[i] = (struct msg_mark_record){.id = mark->id,
+                                                   .wall_ns = mark->wall_ns,
+                                                   .reasons = mark->reasons,
+                                                   .outcome = (uint32_t)mark->outcome};
+    }
+    ret->record_count = (uint32_t)count;
+    ret->total_count = (uint32_t)verdict->mark_count;
+    ret->done_count = (uint32_t)verdict->done_count;
+    ret->refused_count = (uint32_t)verdict->refused_count;
+    ret->head_seq = verdict->mark_head_seq;
+    return 0;
+}
+
+static void on_marked(struct run_req *req)
+{
+    struct request *request = container_of(req, struct request, step);
+    struct msg reply = {.type = MSG_MARKED};
+    int status = req->status;
+    if (status == 0) {
+        status = copy_marks(request, &req->verdict, &reply.u.marked);
+    }
+    if (status != 0) {
+        fail(request, status, &req->diag);
+        return;
+    }
+    request_reply(request, &reply);
+    request_free(request);
+}
+
+/* The newest forgotten one of a step; NULL: none. */
+static const struct state_commit *forgotten_step(const struct run_state *state, uint64_t step)
+{
+    for (size_t i = state->commit_count; i-- > 0;) {
+        const struct state_commit *commit = &state->commits[i];
+        if (commit->entry.id.step == step && commit->forgotten && !commit->reclaimed) {
+            return commit;
+        }
+    }
+    return NULL;
+}
+
+static int resolve(const struct run_state *state, uint32_t kind, const struct selector *selector,
+                   struct ckpt_id *ret, struct diag *diag)
+{
+    const struct state_commit *commit = NULL;
+    if (selector->kind == SELECT_EXACT) { /* what it is, the core says */
+        *ret = selector->id;
+        return 0;
+    }
+    if (kind == MSG_MARK_UNDELETE && selector->kind == SELECT_STEP) {
+        commit = forgotten_step(state, selector->id.step);
+        if (!commit) {
+            return diag_set(diag, CAIRN_E_NOT_FOUND,
+                            "no checkpoint of step %llu is forgotten and can be brought back",
+                            (unsigned long long)selector->id.step);
+        }
+    } else {
+        int status = state_select(state, selector, &commit, diag);
+        if (status != 0) {
+            return status;
+        }
+    }
+    *ret = commit->entry.id;
+    return 0;
+}
+
+static int resolve_all(struct request *request, const struct run_state *state, struct diag *diag)
+{
+    const struct msg_mark *mark = &request->msg.u.mark;
+    struct event *event = &request->step.event;
+    struct ckpt_id *ids = scratch_array(&request->scratch, mark->selector_count + 1u, sizeof(*ids));
+    int status = ids ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the checkpoints");
+    for (uint32_t i = 0; status == 0 && i < mark->selector_count; i++) {
+        status = resolve(state, mark->kind, &mark->selectors[i], &ids[i], diag);
+        for (size_t j = 0; status == 0 && j < event->id_count; j++) {
+            if (ckpt_id_equal(ids[j], ids[i])) { /* two names of one checkpoint */
+                event->id_count--;
+                ids[j] = ids[event->id_count];
+                break;
+            }
+        }
+        if (status == 0) {
+            ids[event->id_count++] = ids[i];
+        }
+    }
+    event->ids = ids;
+    return status;
+}
+
+static void on_state(struct run_snapshot_req *req)
+{
+    struct request *request = container_of(req, struct request, info);
+    struct diag diag = req->diag;
+    int status = req->status;
+    if (status == 0 && !req->state->exists) {
+        status = diag_set(&diag, CAIRN_E_NOT_FOUND, "there is no such run");
+    }
+    if (status == 0) {
+        status = resolve_all(request, req->state, &diag);
+    }
+    if (status != 0) {
+        fail(request, status, &diag);
+        return;
+    }
+    run_submit(request->session->run, &request->step);
+}
+
+/* The policy, from its options; NULL without any. */
+static int take_policy(struct request *request, const struct retention_policy **ret,
+                       struct diag *diag)
+{
+    const struct msg_mark *mark = &request->msg.u.mark;
+    struct retention_policy *policy = scratch_array(&request->scratch, 1, sizeof(*policy));
+    int status = policy ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a policy");
+    for (uint32_t i = 0; status == 0 && i < mark->option_count; i++) {
+        status = retention_policy_set(policy, mark->options[i].name, mark->options[i].value,
+                                      &request->scratch, diag);
+    }
+    if (status == 0 && mark->option_count > 0) {
+        status = retention_policy_check(policy, diag);
+    }
+    *ret = mark->option_count > 0 ? policy : NULL;
+    return status;
+}
+
+static int check(const struct msg_mark *mark, struct diag *diag)
+{
+    bool forget = mark->kind == MSG_MARK_FORGET;
+    if (mark->option_count > 0 && (!forget || mark->selector_count > 0)) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "a policy is for forgetting, and not beside checkpoints by name");
+    }
+    if (mark->option_count == 0 && forget && mark->selector_count == 0) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "no policy was specified: nothing is forgotten. Give at least one keep "
+                        "rule, or name checkpoints");
+    }
+    bool list = mark->kind == MSG_MARK_UNDELETE && mark->dry_run;
+    if (mark->selector_count == 0 && !forget && !list) {
+        return diag_set(diag, CAIRN_E_INVALID, "which checkpoints? Name at least one");
+    }
+    return 0;
+}
+
+int session_on_mark(struct session *session, uint32_t stream, const struct msg *msg,
+                    struct diag *diag)
+{
+    static const enum event_kind kinds[] = {[MSG_MARK_FORGET] = EVENT_FORGET,
+                                            [MSG_MARK_UNDELETE] = EVENT_UNDELETE,
+                                            [MSG_MARK_PIN] = EVENT_PIN,
+                                            [MSG_MARK_UNPIN] = EVENT_UNPIN};
+    struct diag why = DIAG_INIT;
+    (void)diag;
+    struct request *request = request_new(session, stream, msg);
+    if (!request) {
+        return 0;
+    }
+    const struct msg_mark *mark = &request->msg.u.mark;
+    const struct retention_policy *policy = NULL;
+    int status = check(mark, &why);
+    status = status != 0 ? status : take_policy(request, &policy, &why);
+    if (status != 0) {
+        fail(request, status, &why);
+        return 0;
+    }
+    request->cancel = cancel_mark;
+    request->step = (struct run_req){.done = on_marked, .dry_run = mark->dry_run};
+    request->step.event = (struct event){.kind = kinds[mark->kind],
+                                         .policy = policy,
+                                         .keep_least = mark->keep_least,
+                                         .actor = mark->actor,
+                                         .reason = mark->reason};
+    request->info = (struct run_snapshot_req){.done = on_state};
+    run_snapshot(session->run, &request->info);
+    return 0;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * OPEN by rank 0 under a quota: what the project holds is counted first. Over it, a step that is
+ * open or decided already goes its way, since it was let in before; a new one is opened and aborted
+ * at once with QUOTA. That is said to every rank, those that come later too, by what the protocol
+ * has already; refusing rank 0 alone would leave the others waiting for it.
+ */
+#include "session/session_private.h"
+
+#include "base/log.h"
+
+static void cancel_walk(struct request *request)
+{
+    usage_walk_cancel(&request->usage);
+    usage_walk_fini(&request->usage);
+    request_free(request);
+}
+
+static void cancel_events(struct request *request)
+{
+    run_cancel(&request->u.run);
+    run_cancel(&request->step);
+    run_snapshot_cancel(&request->info);
+    request_free(request);
+}
+
+/* The abort is decided: OPENED says so, WAIT tells why. */
+static void on_aborted(struct run_req *req)
+{
+    struct request *request = container_of(req, struct request, step);
+    if (req->status != 0) {
+        request_error(request, req->status, &req->diag);
+        request_free(request);
+        return;
+    }
+    request->u.run.verdict.state = req->verdict.state;
+    if (req->verdict.state == SAVE_ABORTED) {
+        request->u.run.status = CAIRN_E_ABORTED;
+        request->u.run.diag = request->refusal;
+    }
+    session_opened(&request->u.run);
+}
+
+static void on_doomed(struct run_req *req)
+{
+    struct request *request = container_of(req, struct request, u.run);
+    bool new_one = req->status == 0 && req->verdict.state == SAVE_OPEN && !req->verdict.all_sealed;
+    if (!new_one) {
+        session_opened(req);
+        return;
+    }
+    request->step = (struct run_req){.done = on_aborted};
+    request->step.event = (struct event){.kind = EVENT_ABORT,
+                                         .id = req->verdict.id,
+                                         .open_id = req->verdict.open_id,
+                                         .code = CAIRN_E_QUOTA,
+                                         .reason = request->refusal.text};
+    run_submit(request->session->run, &request->step);
+}
+
+/* Was it let in before? */
+static void on_found(struct run_req *req)
+{
+    struct request *request = container_of(req, struct request, u.run);
+    const struct msg_open *open = &request->msg.u.open;
+    bool own = req->verdict.open_id == open->open_id;
+    bool told = req->status == 0 || req->status == CAIRN_E_ABORTED;
+    if ((told && own) || req->status == CAIRN_E_FENCED) {
+        session_opened(req);
+        return;
+    }
+    req->event.kind = EVENT_OPEN;
+    req->event.open_id = open->open_id;
+    req->wait_ms = open->wait_ms;
+    req->done = on_doomed;
+    run_submit(request->session->run, req);
+}
+
+static void on_counted(struct usage_walk *walk)
+{
+    struct request *request = container_of(walk, struct request, usage);
+    struct session *session = request->session;
+    const char *project = run_name_of(session->run)->project;
+    int status = walk->status;
+    if (status == 0) {
+        status = quota_check(quota_of(session->server->options.quotas, project), project,
+                             &walk->total, &request->refusal);
+    }
+    if (walk->unreadable > 0) {
+        session_log(session, LOG_WARN, "the quota does not count runs that cannot be read",
+                    project);
+    }
+    usage_walk_fini(walk);
+    request->cancel = cancel_events;
+    struct run_req *run = &request->u.run;
+    if (status != 0 && status != CAIRN_E_QUOTA) {
+        request_error(request, status, NULL);
+        request_free(request);
+        return;
+    }
+    if (status == CAIRN_E_QUOTA) {
+        run->event.kind = EVENT_FIND_OPEN;
+        run->event.open_id = 0;
+        run->wait_ms = 0;
+        run->done = on_found;
+    }
+    run_submit(session->run, run);
+}
+
+void session_open_by_quota(struct request *request)
+{
+    struct server *server = request->server;
+    request->cancel = cancel_walk;
+    request->refusal = (struct diag)DIAG_INIT;
+    request->usage = (struct usage_walk){.project = run_name_of(request->session->run)->project,
+                                         .window = {0, loop_wall_ns(server->options.loop)},
+                                         .done = on_counted};
+    usage_walk_start(&request->usage, server->options.catalog);
+}

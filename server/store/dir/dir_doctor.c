@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See dir_doctor.h.
+ */
+#include "dir_doctor.h"
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "env/holder.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { PROBE_BYTES = LIMIT_ALIGN_BYTES, SLOW_SYNC_MS = 200, INODES_MIN = 10000 };
+
+struct looking {
+    const struct dir_doctor_options *options;
+    struct vfs *vfs;
+    vfs_fd root;
+    struct doctor *doctor;
+};
+
+static int64_t clock_ns(clockid_t clock)
+{
+    struct timespec ts;
+    CHECK(clock_gettime(clock, &ts) == 0);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static void look_at_file_system(struct looking *looking, const struct vfs_space *space)
+{
+    static const char *const tried[] = {"ext4", "xfs", "btrfs", "sim"};
+    bool is_tried = false;
+    for (size_t i = 0; i < ARRAY_LEN(tried); i++) {
+        is_tried = is_tried || strcmp(space->fs_type, tried[i]) == 0;
+    }
+    if (space->is_network) {
+        doctor_add(looking->doctor, DOCTOR_UNSAFE, "file system",
+                   "%s is on the network file system %s", looking->options->path, space->fs_type);
+        doctor_remedy(looking->doctor,
+                      "use a local disk, or a store on Ceph: a daemon on another host cannot be "
+                      "kept out of this one");
+    } else if (strcmp(space->fs_type, "tmpfs") == 0) {
+        doctor_add(looking->doctor, DOCTOR_UNSAFE, "file system", "%s is on tmpfs",
+                   looking->options->path);
+        doctor_remedy(looking->doctor, "use a disk: tmpfs is gone after a power cut");
+    } else if (!is_tried) {
+        doctor_add(looking->doctor, DOCTOR_WARNING, "file system", "%s is on %s",
+                   looking->options->path, space->fs_type);
+        doctor_remedy(looking->doctor, "use ext4, xfs or btrfs: Cairn is tested on these");
+    } else {
+        doctor_add(looking->doctor, DOCTOR_GOOD, "file system", "%s is on %s",
+                   looking->options->path, space->fs_type);
+    }
+}
+
+static void look_at_space(struct looking *looking)
+{
+    struct vfs_space space;
+    struct diag why = DIAG_INIT;
+    int rc = looking->vfs->ops->space(looking->vfs, looking->root, &space, &why);
+    if (rc != 0) {
+        doctor_add(looking->doctor, DOCTOR_UNSAFE, "file system", "%s", diag_text(&why, rc));
+        return;
+    }
+    look_at_file_system(looking, &space);
+    doctor_space(looking->doctor, "space", space.free_bytes, space.total_bytes,
+                 looking->options->reserve_bytes);
+    if (space.total_inodes > 0 && space.free_inodes < INODES_MIN) { /* btrfs counts none */
+        doctor_add(looking->doctor, DOCTOR_WARNING, "inodes", "%" PRIu64 " of %" PRIu64 " are free",
+                   space.free_inodes, space.total_inodes);
+        doctor_remedy(looking->doctor, "a checkpoint needs a file for each rank's objects and "
+                                       "part: make the file system with more inodes");
+    }
+}
+
+static void look_at_mode(struct looking *looking)
+{
+    struct vfs_stat stat;
+    struct diag why = DIAG_INIT;
+    int rc = looking->vfs->ops->fstat(looking->vfs, looking->root, &stat, &why);
+    if (rc != 0) {
+        doctor_add(looking->doctor, DOCTOR_UNSAFE, "permissions", "%s", diag_text(&why, rc));
+        return;
+    }
+    bool all = (stat.mode & 0002) != 0, group = (stat.mode & 0020) != 0;
+    doctor_add(looking->doctor,
+               all     ? DOCTOR_UNSAFE
+               : group ? DOCTOR_WARNING
+                       : DOCTOR_GOOD,
+               "permissions", "mode %04o%s", stat.mode & 07777u,
+               all     ? ": everybody may change the store"
+               : group ? ": a whole group may change the store"
+                       : "");
+    if (all || group) {
+        doctor_remedy(looking->doctor, "chmod %s %s", all ? "o-w,g-w" : "g-w",
+                      looking->options->path);
+    }
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+struct probe {
+    char name[48];
+    vfs_fd fd;
+    uint8_t *page;
+    bool is_direct;
+    int64_t sync_ns, mtime_ns, before_ns, after_ns;
+};
+
+static int write_probe(struct looking *looking, struct probe *probe, struct diag *diag)
+{
+    struct vfs *vfs = looking->vfs;
+    int rc = vfs->ops->open(vfs, looking->root, probe->name,
+                            VFS_READ | VFS_WRITE | VFS_CREATE_EXCL | VFS_DIRECT, &probe->fd, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    uint8_t *back = aligned_alloc(LIMIT_ALIGN_BYTES, PROBE_BYTES);
+    struct vfs_stat stat = {0};
+    size_t got = 0;
+    probe->is_direct = vfs->ops->is_direct(vfs, probe->fd);
+    probe->before_ns = clock_ns(CLOCK_REALTIME);
+    int64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
+    rc = back == NULL ? diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to look")
+                      : vfs->ops->pwrite(vfs, probe->fd, 0, PROBE_BYTES, probe->page, diag);
+    rc = rc ? rc : vfs->ops->fsync(vfs, probe->fd, diag);
+    rc = rc ? rc : vfs->ops->fsync(vfs, looking->root, diag);
+    probe->sync_ns = clock_ns(CLOCK_MONOTONIC) - begin_ns;
+    probe->after_ns = clock_ns(CLOCK_REALTIME);
+    rc = rc ? rc : vfs->ops->fstat(vfs, probe->fd, &stat, diag);
+    rc = rc ? rc : vfs->ops->pread(vfs, probe->fd, 0, PROBE_BYTES, back, &got, diag);
+    if (rc == 0 && (got != PROBE_BYTES || memcmp(back, probe->page, PROBE_BYTES) != 0)) {
+        rc = diag_set(diag, CAIRN_E_DAMAGED, "%s/%s does not hold what was written to it",
+                      looking->options->path, probe->name);
+    }
+    probe->mtime_ns = stat.mtime_ns;
+    free(back);
+    err_ignore(vfs->ops->close(vfs, probe->fd, NULL)); /* it was synced */
+    return rc;
+}
+
+static void tell_probe(struct looking *looking, const struct probe *probe)
+{
+    int64_t ms = probe->sync_ns / 1000000;
+    doctor_add(looking->doctor, ms > SLOW_SYNC_MS ? DOCTOR_WARNING : DOCTOR_GOOD, "fsync",
+               "a file and its name were made durable in %" PRId64 ".%01" PRId64 " ms", ms,
+               probe->sync_ns / 100000 % 10);
+    if (ms > SLOW_SYNC_MS) {
+        doctor_remedy(looking->doctor, "each commit waits for a few of these: look at what else "
+                                       "uses this disk, or take another");
+    }
+    doctor_add(looking->doctor, probe->is_direct ? DOCTOR_GOOD : DOCTOR_WARNING, "O_DIRECT",
+               probe->is_direct ? "writes go past the page cache"
+                                : "the file system does not take it: writes go through the page "
+                                  "cache");
+    if (!probe->is_direct) {
+        doctor_remedy(looking->doctor, "use ext4 or xfs for two to six times the rate");
+    }
+    /* Files have the time of the kernel's last tick, which lies a little behind the clock. */
+    struct doctor_clock clock = {.whose = "the file system's",
+                                 .theirs_ns = probe->mtime_ns,
+                                 .before_ns = probe->before_ns - 20000000,
+                                 .after_ns = probe->after_ns};
+    doctor_clock(looking->doctor, &clock);
+}
+
+static void look_at_writing(struct looking *looking)
+{
+    struct vfs *vfs = looking->vfs;
+    struct diag why = DIAG_INIT;
+    struct probe probe = {.fd = -1, .page = aligned_alloc(LIMIT_ALIGN_BYTES, PROBE_BYTES)};
+    uint64_t random;
+    vfs->ops->random(vfs, sizeof(random), &random);
+    snprintf(probe.name, sizeof(probe.name), ".tmp-0-%016" PRIx64, random); /* as a temporary */
+    int rc = CAIRN_E_NO_MEMORY;
+    if (probe.page != NULL) {
+        memset(probe.page, 0x5a, PROBE_BYTES);
+        memcpy(probe.page, &random, sizeof(random));
+        rc = write_probe(looking, &probe, &why);
+    }
+    if (rc == 0) {
+        tell_probe(looking, &probe);
+    } else {
+        doctor_add(looking->doctor, DOCTOR_UNSAFE, "fsync",
+                   "a file cannot be made durable here: %s", diag_text(&why, rc));
+        doctor_remedy(
+            looking->doctor,
+            rc == CAIRN_E_DENIED || rc == CAIRN_E_READ_ONLY
+                ? "look as the user that cairnd runs as, on a file system that is mounted "
+                  "for writing"
+                : "look at the kernel's log and at the disk");
+    }
+    err_ignore(vfs->ops->unlink(vfs, looking->root, probe.name, false, NULL)); /* if it is there */
+    free(probe.page);
+}
+
+/* --- the lock --------------------------------------------------------------------------------- */
+
+static void look_at_lock(struct looking *looking)
+{
+    struct vfs *vfs = looking->vfs;
+    struct diag why = DIAG_INIT;
+    char path[4096], who[128] = "";
+    vfs_fd fd;
+    int rc = vfs->ops->open(vfs, looking->root, "lock", VFS_READ | VFS_WRITE, &fd, &why);
+    if (rc == CAIRN_E_NOT_FOUND) {
+        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "no daemon was ever started here");
+        return;
+    }
+    if (rc != 0) {
+        doctor_add(looking->doctor, DOCTOR_WARNING, "lock", "%s", diag_text(&why, rc));
+        doctor_remedy(looking->doctor, "look as the user that cairnd runs as");
+        return;
+    }
+    rc = vfs->ops->lock(vfs, fd, &why);
+    err_ignore(vfs->ops->close(vfs, fd, NULL)); /* gives it back */
+    snprintf(path, sizeof(path), "%s/lock", looking->options->path);
+    if (rc == CAIRN_E_BUSY) {
+        holder_of(path, sizeof(who), who);
+        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "a daemon has the store: %s",
+                   who[0] != '\0' ? who : "its process cannot be seen from here");
+    } else if (rc == 0) {
+        doctor_add(looking->doctor, DOCTOR_GOOD, "lock", "free: no daemon runs on this store");
+    } else {
+        doctor_add(looking->doctor, DOCTOR_UNSAFE, "lock", "%s", diag_text(&why, rc));
+        doctor_remedy(looking->doctor, "use a file system with open-file-description locks: two "
+                                       "daemons on one store would not notice each other");
+    }
+}
+
+int dir_doctor(const struct dir_doctor_options *options, struct doctor *doctor, struct diag *diag)
+{
+    struct looking looking = {.options = options, .vfs = options->vfs, .doctor = doctor};
+    struct diag why = DIAG_INIT;
+    int rc = options->vfs->ops->open_root(options->vfs, options->path, &looking.root, &why);
+    if (rc == CAIRN_E_NOT_FOUND) {
+        return diag_set(diag, CAIRN_E_NO_STORE,
+                        "%s is not there; name the directory that cairnd's `store` names",
+                        options->path);
+    }
+    if (rc != 0) {
+        return diag_copy(diag, &why);
+    }
+    look_at_space(&looking);
+    look_at_mode(&looking);
+    look_at_writing(&looking);
+    look_at_lock(&looking);
+    err_ignore(options->vfs->ops->close(options->vfs, looking.root, NULL)); /* a directory */
+    return 0;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See store_doctor.h.
+ */
+#include "store_doctor.h"
+
+#include "base/check.h"
+#include "env/vfs.h"
+#include "hash/hash.h"
+#include "store/dir/dir_doctor.h"
+#include "store/rados/rados_doctor.h"
+#include "store_url.h"
+
+#include <stdlib.h>
+#include <sys/timex.h>
+
+struct asking { /* one request, waited for */
+    struct store_req req;
+    struct loop *loop;
+    bool done;
+};
+
+static void on_done(struct store_req *req)
+{
+    struct asking *asking = container_of(req, struct asking, req);
+    asking->done = true;
+    loop_uv_stop(asking->loop);
+}
+
+static int ask(struct store *store, struct asking *asking)
+{
+    asking->req.done = on_done;
+    store_submit(store, &asking->req);
+    while (!asking->done) {
+        loop_uv_run(asking->loop);
+    }
+    return asking->req.status;
+}
+
+struct closing {
+    struct loop *loop;
+    bool done;
+};
+
+static void on_closed(void *user)
+{
+    struct closing *closing = user;
+    closing->done = true;
+    loop_uv_stop(closing->loop);
+}
+
+static void close_store(struct store *store, struct loop *loop)
+{
+    struct closing closing = {.loop = loop};
+    store_close(store, on_closed, &closing);
+    while (!closing.done) {
+        loop_uv_run(loop);
+    }
+}
+
+static void remedy_of(struct doctor *doctor, int code)
+{
+    if (code == CAIRN_E_DAMAGED || code == CAIRN_E_FORMAT) {
+        doctor_remedy(doctor, "do not write to this store; restore what can be read (`cairn ls`, "
+                              "`cairn restore`), and look at the disk or the pool");
+    } else if (code == CAIRN_E_STORE_FEATURES) {
+        doctor_remedy(doctor, "use a newer Cairn");
+    } else {
+        doctor_remedy(doctor, "the message says what to do");
+    }
+}
+
+static void look_at_run(const struct store_doctor_options *options, struct store *store,
+                        const struct run_name *run, struct doctor *doctor, size_t *io_good)
+{
+    struct asking asking = {.loop = options->loop,
+                            .req = {.op = STORE_RECORD_GET, .run = *run, .from_medium = true}};
+    int rc = ask(store, &asking);
+    if (rc == 0) {
+        record_free(asking.req.ret_record);
+        ++*io_good;
+        return;
+    }
+    char name[RUN_NAME_TEXT_MAX];
+    run_name_format(run, name);
+    doctor_add(doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name, err_name(rc),
+               diag_text(&asking.req.diag, rc));
+    remedy_of(doctor, rc);
+}
+
+static void look_at_records(const struct store_doctor_options *options, struct store *store,
+                            struct doctor *doctor)
+{
+    struct asking asking = {.loop = options->loop, .req = {.op = STORE_LIST_RUNS}};
+    size_t good = 0;
+    int rc = ask(store, &asking);
+    if (rc != 0) {
+        doctor_add(doctor, DOCTOR_UNSAFE, "records", "%s: %s", err_name(rc),
+                   diag_text(&asking.req.diag, rc));
+        remedy_of(doctor, rc);
+        return;
+    }
+    for (size_t i = 0; i < asking.req.ret_count; i++) {
+        look_at_run(options, store, &asking.req.ret_runs[i], doctor, &good);
+    }
+    doctor_add(doctor, DOCTOR_GOOD, "records", "%zu of %zu runs' records were read and are whole",
+               good, asking.req.ret_count);
+    free(asking.req.ret_runs);
+}
+
+static void look_at_store(const struct store_doctor_options *options, struct doctor *doctor)
+{
+    struct store_open_options open = {
+        .loop = options->loop, .pool = options->pool, .url = options->url, .read_only = true};
+    struct store *store;
+    struct diag why = DIAG_INIT;
+    int rc = store_open(&open, &store, &why);
+    if (rc == CAIRN_E_NO_STORE) {
+        doctor_add(doctor, DOCTOR_WARNING, "store", "%s", diag_text(&why, rc));
+        doctor_remedy(doctor, "make one by starting cairnd with --store-create yes");
+        return;
+    }
+    if (rc != 0) {
+        doctor_add(doctor, DOCTOR_UNSAFE, "store", "%s: %s", err_name(rc), diag_text(&why, rc));
+        remedy_of(doctor, rc);
+        return;
+    }
+    char uuid[33];
+    hex_encode(sizeof(store->caps.uuid), &store->caps.uuid, uuid);
+    doctor_add(doctor, DOCTOR_GOOD, "store", "%s store %s, epoch %llu, of a format that is known",
+               store->caps.name, uuid, (unsigned long long)store->caps.epoch);
+    look_at_records(options, store, doctor);
+    close_store(store, options->loop);
+}
+
+static void look_at_host(struct doctor *doctor)
+{
+    struct timex timex = {0};
+    bool known = adjtimex(&timex) >= 0;
+    if (known && (timex.status & STA_UNSYNC) != 0) {
+        doctor_add(doctor, DOCTOR_WARNING, "clock", "nothing keeps this host's clock in step");
+        doctor_remedy(doctor, "run chrony or systemd-timesyncd (in a container: on its host)");
+    } else if (known) {
+        doctor_add(doctor, DOCTOR_GOOD, "clock", "this host's clock is kept in step");
+    }
+}
+
+static int look_at_cluster(const struct store_doctor_options *options, struct doctor *doctor,
+                           struct diag *diag)
+{
+    struct store_url url;
+    struct cluster *cluster;
+    int rc = store_url_parse(options->url, &url, diag);
+    rc = rc ? rc : cluster_rados_new(&url.cluster, &cluster, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    struct rados_doctor_options rados = {.cluster = cluster,
+                                         .user = url.cluster.user ? url.cluster.user : "cairn",
+                                         .meta_pool = url.cluster.meta_pool,
+                                         .data_pool = url.cluster.data_pool ? url.cluster.data_pool
+                                                                            : url.cluster.meta_pool,
+                                         .space = url.space};
+    rc = rados_doctor(&rados, doctor, diag);
+    cluster->ops->close(cluster);
+    return rc;
+}
+
+int store_doctor(const struct store_doctor_options *options, struct doctor *doctor,
+                 struct diag *diag)
+{
+    const char *path = store_url_path(options->url);
+    struct dir_doctor_options dir = {
+        .vfs = vfs_posix(), .path = path, .reserve_bytes = options->reserve_bytes};
+    int rc = store_url_check(options->url, diag);
+    rc = rc             ? rc
+         : path != NULL ? dir_doctor(&dir, doctor, diag)
+                        : look_at_cluster(options, doctor, diag);
+    if (rc == 0) {
+        look_at_store(options, doctor);
+        look_at_host(doctor);
+    }
+    return rc;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * store_doctor: examines what a store's URL names: what the store stands on (dir_doctor.h,
+ * rados_doctor.h), this host's clock, and every record in it, as the medium holds it.
+ */
+#ifndef CAIRN_STORE_OPEN_STORE_DOCTOR_H
+#define CAIRN_STORE_OPEN_STORE_DOCTOR_H
+
+#include "store/doctor.h"
+#include "store_open.h"
+
+struct store_doctor_options {
+    struct loop *loop;      /* a loop_uv that does not run: it is run here */
+    struct work_pool *pool; /* of store_url_threads_min() + 1 threads or more */
+    const char *url;
+    uint64_t reserve_bytes; /* dir: as the daemon's */
+};
+
+/* Blocks. Findings go to doctor, an absent store is one; an error only where nothing can be looked
+ * at: CONFIG, AUTH, UNREACHABLE, NO_STORE (no such directory), TIMED_OUT ... */
+int MUST_USE store_doctor(const struct store_doctor_options *options, struct doctor *doctor,
+                          struct diag *diag);
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See store_url.h.
+ */
+#include "store_url.h"
+
+#include "base/digits.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { TIMEOUT_S_MAX = 3600 };
+
+static const char *after(const char *text, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    return strncmp(text, prefix, length) == 0 ? text + length : NULL;
+}
+
+static int wrong(const char *url, const char *what, struct diag *diag)
+{
+    return diag_set(diag, CAIRN_E_CONFIG,
+                    "store '%s': %s; write dir:/path or rados:POOL[/NAMESPACE]"
+                    "[?conf=/path&user=NAME&keyring=/path&data-pool=NAME&timeout=SECONDS]",
+                    url, what);
+}
+
+static int take_parameter(struct store_url *parsed, char *word, const char *url, struct diag *diag)
+{
+    char *value = strchr(word, '=');
+    uint64_t seconds;
+    if (value == NULL || value[1] == '\0') {
+        return wrong(url, "a parameter without a value", diag);
+    }
+    *value++ = '\0';
+    if (strcmp(word, "conf") == 0) {
+        parsed->cluster.conf = value;
+    } else if (strcmp(word, "user") == 0) {
+        parsed->cluster.user = value;
+    } else if (strcmp(word, "keyring") == 0) {
+        parsed->cluster.keyring = value;
+    } else if (strcmp(word, "data-pool") == 0) {
+        parsed->cluster.data_pool = value;
+    } else if (strcmp(word, "timeout") == 0) {
+        if (!digits_parse_decimal(value, TIMEOUT_S_MAX, &seconds) || seconds == 0) {
+            return wrong(url, "timeout is a number of seconds, 1 to 3600", diag);
+        }
+        parsed->cluster.op_timeout_ms = seconds * 1000;
+    } else {
+        return wrong(url, "an unknown parameter", diag);
+    }
+    return 0;
+}
+
+int store_url_parse(const char *url, struct store_url *ret, struct diag *diag)
+{
+    *ret = (struct store_url){.space = "cairn"};
+    if (strlen(url) >= sizeof(ret->text)) {
+        return wrong(url, "it is too long", diag);
+    }
+    snprintf(ret->text, sizeof(ret->text), "%s", after(url, "rados:"));
+    char *query = strchr(ret->text, '?');
+    if (query != NULL) {
+        *query++ = '\0';
+    }
+    char *space = strchr(ret->text, '/');
+    if (space != NULL) {
+        *space++ = '\0';
+        ret->space = space;
+    }
+    ret->cluster.meta_pool = ret->text;
+    if (ret->text[0] == '\0') {
+        return wrong(url, "no pool is named", diag);
+    }
+    if (ret->space[0] == '\0' || strchr(ret->space, '/') != NULL || strlen(ret->space) > 100) {
+        return wrong(url, "a namespace is 1 to 100 characters without '/'", diag);
+    }
+    int status = 0;
+    for (char *rest = query, *word; status == 0 && (word = strsep(&rest, "&")) != NULL;) {
+        status = take_parameter(ret, word, url, diag);
+    }
+    return status;
+}
+
+const char *store_url_path(const char *url) { return after(url, "dir:"); }
+
+int store_url_check(const char *url, struct diag *diag)
+{
+    struct store_url parsed;
+    const char *path = store_url_path(url);
+    if (path != NULL) {
+        return path[0] != '\0' ? 0 : wrong(url, "no path is named", diag);
+    }
+    return after(url, "rados:") ? store_url_parse(url, &parsed, diag)
+                                : wrong(url, "no kind of store that is known", diag);
+}

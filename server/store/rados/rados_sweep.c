@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sweep of a checkpoint: what daemons that died left behind. The index names it: u/ an object
+ * that was begun and not sealed, d/ one whose deletion was cut short.
+ *
+ * u/ becomes w/ by a guarded operation first: from then on the object cannot be sealed, so removing
+ * its pieces is safe even if its writer lives. The pieces go, and w/ stays until the next sweep,
+ * which removes the pieces once more: what a write does after it was reported timed out is found
+ * then. An index object that holds nothing any more goes as well.
+ */
+#include "rados_private.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAMED_MAX = LIMIT_OBJECT_BYTES / LIMIT_ALIGN_BYTES };
+
+struct sweep { /* of one index object */
+    struct rados_store *store;
+    struct store_req *req;
+    struct rados_shard shard;
+    bool is_used;      /* it holds something that stays */
+    bool has_given_up; /* an object, in this sweep: its w/ is for the next one */
+    size_t mark_bytes; /* of b, as it was seen */
+    uint8_t mark[16];
+};
+
+static int failed(const struct sweep *sweep, int rc)
+{
+    return rados_error(rc, true, "sweep a checkpoint", &sweep->req->diag);
+}
+
+static int not_proper(const struct sweep *sweep, const char *key)
+{
+    return diag_set(&sweep->req->diag, CAIRN_E_DAMAGED, "the index holds '%s', which is no entry",
+                    key);
+}
+
+/* Pieces 0 to count - 1 of an object, as if it had been sealed. */
+static int remove_numbers(struct sweep *sweep, const struct object_id *id, uint64_t epoch,
+                          uint32_t count)
+{
+    struct piece_table *table = calloc(1, sizeof(*table) + count * sizeof(table->pieces[0]));
+    if (table == NULL) {
+        return diag_set(&sweep->req->diag, CAIRN_E_NO_MEMORY, "no memory to sweep");
+    }
+    *table =
+        (struct piece_table){.run = sweep->req->run, .id = *id, .epoch = epoch, .count = count};
+    for (uint32_t i = 0; i < count; i++) {
+        table->pieces[i].number = i;
+    }
+    int rc = rados_remove_pieces(sweep->store, table, &sweep->req->diag);
+    free(table);
+    return rc;
+}
+
+/* u/ or w/. */
+static int sweep_begun(struct sweep *sweep, const struct cluster_pair *pair)
+{
+    char swept[RADOS_KEY_MAX];
+    struct object_id id;
+    uint64_t epoch;
+    uint32_t named = pair->bytes == 4 ? load_u32(pair->data) : 0;
+    bool is_first = pair->key[0] == 'u';
+    if (!is_first && sweep->has_given_up) {
+        sweep->is_used = true;
+        return 0;
+    }
+    if (!rados_key_parse_begun(pair->key, sweep->req->id, &id, &epoch) || named == 0 ||
+        named > NAMED_MAX) {
+        return not_proper(sweep, pair->key);
+    }
+    rados_key_begun('w', &id, epoch, swept);
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = pair->key, .data = pair->data, .bytes = pair->bytes},
+        {.kind = STEP_KEY_REMOVE, .key = pair->key},
+        {.kind = STEP_KEY_SET, .key = swept, .data = pair->data, .bytes = pair->bytes}};
+    int rc = is_first ? rados_shard_call(sweep->store, &sweep->shard, 3, steps) : 0;
+    if (rc == -ECANCELED || rc == -ENOENT) { /* sealed, dropped or swept meanwhile */
+        sweep->is_used = true;
+        return 0;
+    }
+    rc = rc != 0 ? failed(sweep, rc) : remove_numbers(sweep, &id, epoch, named);
+    if (rc == 0 && is_first) {
+        sweep->is_used = true;
+        sweep->has_given_up = true;
+    } else if (rc == 0) {
+        rc = rados_shard_call(sweep->store, &sweep->shard, 2, steps); /* no w/ any more */
+        rc = rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
+    }
+    sweep->req->ret_count += rc == 0;
+    return rc;
+}
+
+static int sweep_dying(struct sweep *sweep, const struct cluster_pair *pair)
+{
+    struct piece_table *table;
+    if (!rados_key_parse(pair->key, sweep->req->id, &sweep->req->object)) {
+        return not_proper(sweep, pair->key);
+    }
+    int rc = rados_table_decode(sweep->req, pair, &table, &sweep->req->diag);
+    if (rc != 0) {
+        return rc;
+    }
+    rc = rados_remove_pieces(sweep->store, table, &sweep->req->diag);
+    free(table);
+    if (rc == 0) {
+        struct cluster_step step = {.kind = STEP_KEY_REMOVE, .key = pair->key};
+        rc = rados_shard_call(sweep->store, &sweep->shard, 1, &step);
+        rc = rc == 0 ? 0 : failed(sweep, rc);
+    }
+    sweep->req->ret_count += rc == 0;
+    return rc;
+}
+
+static int sweep_entry(struct sweep *sweep, const struct cluster_pair *pair)
+{
+    if (strcmp(pair->key, "b") == 0 && pair->bytes <= sizeof(sweep->mark)) {
+        sweep->mark_bytes = pair->bytes;
+        memcpy(sweep->mark, pair->data, pair->bytes);
+        return 0;
+    }
+    if (strncmp(pair->key, "u/", 2) == 0 || strncmp(pair->key, "w/", 2) == 0) {
+        return sweep_begun(sweep, pair);
+    }
+    if (strncmp(pair->key, "d/", 2) == 0) {
+        return sweep_dying(sweep, pair);
+    }
+    sweep->is_used = true;
+    return strncmp(pair->key, "s/", 2) == 0 ? 0 : not_proper(sweep, pair->key);
+}
+
+/* The index object itself, unless anything was begun since it was looked at. b sorts before all
+ * other keys: what was begun while they were read has changed it. */
+static int remove_index(struct sweep *sweep)
+{
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = "b", .data = sweep->mark, .bytes = sweep->mark_bytes},
+        {.kind = STEP_REMOVE}};
+    int rc = rados_shard_call(sweep->store, &sweep->shard, 2, steps);
+    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
+}
+
+static int sweep_shard(struct sweep *sweep)
+{
+    char after[RADOS_KEY_MAX] = "";
+    bool more = true;
+    int rc = 0;
+    while (rc == 0 && more) {
+        struct cluster_step step = {.kind = STEP_KEYS, .after = after};
+        rc = rados_shard_call(sweep->store, &sweep->shard, 1, &step);
+        if (rc != 0) {
+            return rc == -ENOENT ? 0 : failed(sweep, rc);
+        }
+        const struct cluster_map *map = &step.ret_map;
+        for (size_t i = 0; rc == 0 && i < map->count; i++) {
+            rc = sweep_entry(sweep, &map->pairs[i]);
+        }
+        more = map->more && map->count > 0;
+        if (more) {
+            snprintf(after, sizeof(after), "%s", map->pairs[map->count - 1].key);
+        }
+        cluster_map_fini(&step.ret_map);
+    }
+    return rc != 0 || sweep->is_used ? rc : remove_index(sweep);
+}
+
+int rados_op_sweep(struct rados_store *store, struct store_req *req)
+{
+    struct object_id id = {.term = req->id.term, .step = req->id.step};
+    int rc = 0;
+    req->ret_count = 0;
+    for (unsigned i = 0; rc == 0 && i < RADOS_INDEX_SHARDS; i++) {
+        struct sweep sweep = {.store = store, .req = req};
+        rados_shard_of(store, &req->run, &id, i, &sweep.shard);
+        rc = sweep_shard(&sweep);
+    }
+    return rc;
+}

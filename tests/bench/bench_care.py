@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What scrub and garbage collection cost: a save alone, beside a scrub without a limit, and beside a collection (turns in each
+round, medians compared; aim: at most 5 % more); the rate of a scrub (aim: within a tenth of what is set);
+the collection of many forgotten checkpoints: seconds and bytes read."""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchlib import MIB, SOURCE, Place, say
+
+QUIET = ("--scrub-every", "0s", "--gc-every", "0s", "--log-level", "error")
+
+
+def run(argv, check=True):
+    begun = time.monotonic()
+    done = subprocess.run([str(word) for word in argv], capture_output=True, check=False)
+    if check and done.returncode != 0:
+        raise SystemExit(f"bench: {' '.join(str(w) for w in argv)}: {done.returncode}: {done.stderr.decode()[-500:]}")
+    return time.monotonic() - begun, done.stdout
+
+
+class Server:
+    def __init__(self, place, bins, name, *words):
+        self.cairn, self.path, self.socket = bins / "cairn", place.path / name, place.sockets / name
+        self.process = place.start([bins / "cairnd", "--store-url", f"dir:{self.path}", "--store-create", "yes",
+                                    "--listen-unix", self.socket, *QUIET, *words])
+        while run([self.cairn, "ls", *self.where()], check=False)[1] == b"" and not self.socket.exists():
+            time.sleep(0.05)
+
+    def where(self):
+        return ["--server", f"unix:{self.socket}"]
+
+    def json(self, *words):
+        return json.loads(run([self.cairn, *words, "--json", *self.where()])[1])
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(60)
+
+
+def save_seconds(server, size):
+    """`cairn bench` saves random bytes as one rank; the seconds until each save was durable."""
+    return server.json("bench", f"bench/run{time.monotonic_ns()}", "--size", size, "--rounds", 3)["durable"]["all_s"]
+
+
+def beside(place, bins, size, rounds):
+    """Saves alone and beside a scrub without a limit, in turns."""
+    server = Server(place, bins, "beside", "--scrub-rate", "100GiB", "--memory-buffers", "256MiB")
+    seconds = {"alone": [], "scrub": []}
+    server.json("bench", "bench/stock", "--size", 4 * size, "--rounds", 2)  # what the scrub reads
+    for _ in range(rounds):
+        for how in seconds:
+            if how == "scrub":
+                run([server.cairn, "scrub", *server.where()])
+            seconds[how] += save_seconds(server, size)
+            if how == "scrub" and not server.json("scrub", "--status")["scrub"]["running"]:
+                say("the scrub had ended before the saves: more stock is wanted")
+            run([server.cairn, "scrub", "--wait", *server.where()])
+    server.stop()
+    return seconds
+
+
+def scrub_rate(place, bins, rate):
+    """Bytes a second over six seconds, in the middle of a pass, of the stock that `beside` left."""
+    server = Server(place, bins, "beside", "--scrub-rate", rate)
+    run([server.cairn, "scrub", *server.where()])
+    time.sleep(1.5)
+    first, begun = server.json("scrub", "--status")["scrub"], time.monotonic()
+    time.sleep(6)
+    last, ended = server.json("scrub", "--status")["scrub"], time.monotonic()
+    server.stop()
+    if not last["running"] or last["pass"] != first["pass"]:
+        raise SystemExit("bench: the pass was too short to measure its rate")
+    return (last["bytes_total"] - first["bytes_total"]) / (ended - begun)
+
+
+def fill_checkpoint(path, number):
+    """Files of one checkpoint as gc meets them; what is in them does not matter once it was reclaimed."""
+    for folder, names in (("objects", ("0-00000000000000aa-0", "1-00000000000000ab-0")),
+                          ("checkpoints", tuple(f"{kind}-00000000000000ac" for kind in ("manifest", "part-0", "part-1",
+                                                                                        "page-0", "page-1")))):
+        place = path / "runs/demo/run" / folder / f"1-{number}"
+        place.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (place / name).write_bytes(bytes(8192 if folder == "objects" else 500))
+
+
+def collect(place, bins, count):
+    """Seconds, and what gc said, for `count` forgotten checkpoints of a run."""
+    path, cairn = place.path / "many", bins / "cairn"
+    run([bins / "many_checkpoints", f"dir:{path}", "demo/run", count])
+    store = ["--store", f"dir:{path}"]
+    entries = json.loads(run([cairn, "ls", "demo/run", *store, "--json"])[1])["checkpoints"]
+    for entry in entries:
+        place_of = path / "runs/demo/run"
+        assert entry["term"] == 1 and place_of.exists()
+        fill_checkpoint(path, entry["step"])
+    run([cairn, "forget", "demo/run", *store, "--keep-last", "2", "--json"])
+    run([cairn, "gc", "--cycle", "--keep-cycles", "1", *store], check=False)  # the kept ones have no real parts
+    seconds, out = run([cairn, "gc", "--cycle", "--keep-cycles", "1", *store, "--json"], check=False)
+    return seconds, json.loads(out)["gc"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=Path, default=SOURCE / "build/release")
+    parser.add_argument("--checkpoints", type=int, default=10000)
+    parser.add_argument("--size", type=int, default=256 * MIB, help="of a save")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", default="gc,beside,rate")
+    options = parser.parse_args()
+    place, bins, figures = Place(options.dir), options.build / "bin", {}
+    only = options.only.split(",")
+    if "gc" in only:
+        seconds, gc = collect(place, bins, options.checkpoints)
+        figures["gc"] = {"seconds": seconds, **gc}
+        say(f"gc of {gc['reclaimed']} forgotten checkpoints: {seconds:.1f} s, {gc['objects']} objects, {gc['smalls']} small "
+            f"things, {gc['bytes_read']} bytes of tables read")
+    if "beside" in only:
+        seconds = beside(place, bins, options.size, options.rounds)
+        medians = {how: statistics.median(values) for how, values in seconds.items()}
+        figures["beside"] = {"seconds": seconds, "ratio": medians["scrub"] / medians["alone"]}
+        say(f"a save alone {medians['alone']:.3f} s, beside a scrub {medians['scrub']:.3f} s: "
+            f"{100 * (medians['scrub'] / medians['alone'] - 1):+.1f} % (aim: at most +5 %)")
+    if "rate" in only:
+        for rate in (20 * MIB, 100 * MIB):
+            got = scrub_rate(place, bins, rate)
+            figures[f"rate_{rate}"] = got
+            say(f"a scrub at {rate / MIB:.0f} MiB/s reads {got / MIB:.1f} MiB/s: {100 * (got / rate - 1):+.1f} % (aim: ±10 %)")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases of test_ceph.py: two daemons and one truth. A daemon is killed at every step of the commit and the other goes on;
+both race to commit the same steps; ranks move from a dead daemon to the living one in time."""
+
+import os
+import time
+
+from ceph_bed import OnCeph
+from harness import FULL, Group
+
+__all__ = ["Killed", "Race"]
+
+RACES = 1000 if FULL else 50
+FAILOVERS = 10 if FULL else 3
+FAILOVER_S = 5.0
+SAVES_UNTIL_KILLED = 12
+
+# Where a daemon dies: before and after each kind of operation of a save, at the nth of its kind.
+POINTS = [f"{name}@{number}" for name, numbers in {
+    "rados.create": (1,), "rados.write": (1, 2), "rados.write.done": (1,), "rados.seal": (1,), "rados.seal.done": (1,),
+    "rados.publish": (1, 2, 3), "rados.publish.done": (1, 2, 3, 4),
+    "rados.update": (1, 2, 3), "rados.update.done": (1, 2, 3)}.items() for number in numbers]
+# What CI has time for: around the entry that is the commit, and one of each kind.
+POINTS_CI = ["rados.seal.done@1", "rados.publish.done@4", "rados.update.done@1", "rados.update@2", "rados.update.done@2"]
+
+
+class Killed(OnCeph):
+    def doomed(self, point):
+        """A daemon that kills itself there."""
+        name, number = point.split("@")
+        os.environ["CAIRN_FAILPOINTS"] = f"{name}=kill@{number}"
+        try:
+            return self.daemon("doomed")
+        finally:
+            del os.environ["CAIRN_FAILPOINTS"]
+
+    def save_until_dead(self, doomed, other, step):
+        """Saves through both until the one is dead; every save must succeed. The checkpoints."""
+        made = set()
+        for _ in range(SAVES_UNTIL_KILLED):  # ranks choose a daemon: perhaps both the other one
+            group = Group(self.bed, self.url(doomed, other), 2)
+            if step > 1:
+                group.restore()
+            step += 1
+            group.all("fill", step)
+            results = group.finish(group.all("save", step, 60000), 60000)
+            made.add((step, results[0]["term"]))
+            group.end()
+            if doomed.process.poll() is not None:
+                return step, made
+        self.fail("the daemon came to no end")
+
+    def test_at_every_step_of_the_commit(self):
+        other = self.daemon("other")
+        step, committed = 1, set()
+        for point in POINTS if FULL else POINTS_CI:
+            with self.subTest(point=point):
+                doomed = self.doomed(point)
+                step, made = self.save_until_dead(doomed, other, step)
+                committed |= made
+                reader = Group(self.bed, self.url(other), 2)
+                found = reader.restore()
+                self.assertEqual(found[:2], max(committed, key=lambda entry: (entry[1], entry[0])))
+                reader.all("check", step)
+                reader.end()
+        self.assert_good(committed)
+
+    def test_ranks_move_in_time(self):
+        daemons = list(self.two())
+        group = Group(self.bed, self.url(*daemons), 2)
+        ports = [daemon.port() for daemon in daemons]
+        group.all("fill", 1)
+        group.save(1)
+        worst = 0.0
+        for number in range(FAILOVERS):
+            step, dying = number + 2, daemons[number % 2]
+            group.all("fill", step)
+            answers = group.all("save", step, 30000)
+            dying.kill()
+            killed = time.monotonic()
+            group.finish(answers, 30000)
+            worst = max(worst, time.monotonic() - killed)
+            dying.start(listen_tcp=f"127.0.0.1:{ports[number % 2]}")
+        print(f"from the death of a daemon to a durable save through the other: at most {worst:.2f} s", flush=True)
+        self.assertLess(worst, FAILOVER_S)
+        self.assert_good({(step, 1) for step in range(1, FAILOVERS + 2)})
+
+
+class Race(OnCeph):
+    def test_two_daemons_commit_the_same_steps(self):
+        """Each rank's seal goes through its own daemon, and both daemons see the last one: one commit each."""
+        a, b = self.two()
+        group = Group(self.bed, [self.url(a), self.url(b)], 2)
+        begun = time.monotonic()
+        for step in range(1, RACES + 1):
+            group.all("fill", step)
+            results = group.finish(group.all("save", step, 20000))
+            self.assertEqual({result["term"] for result in results}, {1})
+        print(f"{RACES} steps, {(time.monotonic() - begun) / RACES * 1000:.0f} ms each", flush=True)
+        group.all("fill", RACES + 1)
+        self.assertEqual(group.restore(), (RACES, 1, False))
+        group.all("check", RACES)
+        self.assert_good({(step, 1) for step in range(1, RACES + 1)})
+
+    def test_two_attempts_commit_the_same_steps(self):
+        """Two attempts that saw the same newest term save the same step at once, through different daemons: one is
+        granted the next term, the other is fenced, and nothing is committed twice."""
+        a, b = self.two()
+        committed = set()
+        for step in range(1, (21 if FULL else 5)):
+            groups = [Group(self.bed, self.url(daemon), 2) for daemon in (a, b)]
+            for group in groups:
+                if committed:
+                    group.restore()
+                group.all("fill", step)
+            for group in groups:
+                for rank in group.ranks:
+                    rank.send("save", step, 20000)
+            started = [[rank.reply() for rank in group.ranks] for group in groups]
+            ended = [group.finish_any(answers) for group, answers in zip(groups, started)]
+            won = [results for results in ended if all(result["ok"] for result in results)]
+            self.assertEqual(len(won), 1, ended)
+            for results in ended:
+                self.assertEqual(len({result["ok"] for result in results}), 1, ended)  # of one mind
+                for result in results:
+                    if not result["ok"]:
+                        # The other ranks may see the winner's term before they hear that rank 0 was fenced.
+                        self.assertIn(result["error"], ("FENCED", "TOKEN_MISMATCH"), result["text"])
+            committed.add((step, won[0][0]["term"]))
+            self.assert_good(committed)
+            for group in groups:
+                group.end()

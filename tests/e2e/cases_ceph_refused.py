@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases of test_ceph.py: what Ceph refuses or spoils has a name and a remedy within seconds, and the daemon lives on."""
+
+import json
+import subprocess
+import time
+import unittest
+
+from ceph_bed import OnCeph
+from harness import FULL, Daemon, Group, cairn, cairn_json
+
+__all__ = ["Refused", "Damage", "Doctor"]
+
+SOON_S = 20.0
+
+
+class Refused(OnCeph):
+    def assert_saves_fail(self, group, step, names, *fragments):
+        """Soon, by name, with the remedy."""
+        group.all("fill", step)
+        started = time.monotonic()
+        for answer in group.finish_any(group.try_all("save", step, 30000), 40000):
+            self.assertFalse(answer["ok"], answer)
+            self.assertIn(answer["error"], names, answer["text"])
+            for fragment in fragments:
+                self.assertIn(fragment, answer["text"])
+        self.assertLess(time.monotonic() - started, SOON_S)
+
+    def clients_of(self, user):
+        """Addresses that the monitor knows of this user."""
+        sessions = json.loads(self.ceph.ceph("tell", "mon.a", "sessions"))
+        return {f"{address['addr']}/{address['nonce']}" for session in sessions if session["entity_name"] == user
+                for address in session["addrs"]["addrvec"]}
+
+    def own_user(self, name):
+        keyring = self.bed.path / f"{name}.keyring"
+        self.ceph.user(name, self.space, keyring)
+        self.store = self.ceph.url(self.space, "cairn-ec", user=name, keyring=keyring)
+
+    @unittest.skipUnless(FULL, "CAIRN_FULL=1")
+    def test_a_blocklisted_client(self):
+        self.own_user("blocked")
+        daemon, other = self.two()
+        group = Group(self.bed, self.url(daemon), 2)
+        group.all("fill", 1)
+        group.save(1)
+        other.stop()
+        for address in self.clients_of("client.blocked"):
+            self.ceph.ceph("osd", "blocklist", "add", address, "600")
+            self.addCleanup(self.ceph.ceph, "osd", "blocklist", "rm", address)
+        self.assert_saves_fail(group, 2, ("DENIED",), "blocklist", "restart the daemon")
+        self.assertIsNone(daemon.process.poll())
+        other.start()  # a new client is not on the list
+        again = Group(self.bed, self.url(other), 2)
+        self.assertEqual(again.restore(), (1, 1, False))
+        again.all("fill", 3)
+        self.assert_good({(1, 1), (3, again.save(3))})
+
+    def test_a_user_that_loses_its_rights(self):
+        """Ceph lets a client that is at work go on until its ticket ends (an hour); every new one is refused at once, and
+        the blocklist ends the old one too."""
+        self.own_user("fired")
+        daemon = self.daemon()
+        group = Group(self.bed, self.url(daemon), 2)
+        group.all("fill", 1)
+        group.save(1)
+        old = self.clients_of("client.fired")
+        self.ceph.ceph("auth", "caps", "client.fired", "mon", "allow r")
+        _, _, err = cairn("ls", "--store", self.store, check=12)
+        self.assertIn("make-user", err)
+        self.ceph.ceph("auth", "rm", "client.fired")
+        _, _, err = cairn("ls", "--store", self.store, check=12)
+        self.assertIn("refuses the key of client.fired", err)
+        for address in old:
+            self.ceph.ceph("osd", "blocklist", "add", address, "600")
+            self.addCleanup(self.ceph.ceph, "osd", "blocklist", "rm", address)
+        self.assert_saves_fail(group, 2, ("DENIED",), "blocklist")
+        self.assertIsNone(daemon.process.poll())
+        self.own_user("fired")  # with another key
+        daemon.stop()
+        daemon.keys["store_url"] = self.store
+        daemon.start()
+        again = Group(self.bed, self.url(daemon), 2)
+        self.assertEqual(again.restore(), (1, 1, False))
+        again.all("check", 1)
+
+    def test_a_daemon_that_cannot_start(self):
+        wrong = self.bed.path / "wrong.keyring"
+        subprocess.run(["ceph-authtool", str(wrong), "--create-keyring", "--gen-key", "-n", "client.cairn"], check=True,
+                       capture_output=True)
+        self.own_user("narrow")
+        narrow = {"user": "narrow", "keyring": self.bed.path / "narrow.keyring"}
+        for number, (store, status, *fragments) in enumerate((
+                (self.ceph.url(self.space, keyring=wrong), 12, "refuses the key of client.cairn"),
+                (self.ceph.url(self.space, data="absent"), 2, "absent", "osd pool create"),
+                (self.ceph.url("elsewhere", data="cairn-ec", **narrow), 12, "make-user"))):
+            with self.subTest(store=store):
+                started = time.monotonic()
+                daemon = Daemon(self.bed, f"x{number}", store_url=store)
+                done = subprocess.run([str(word) for word in daemon.argv()], capture_output=True, text=True, timeout=60,
+                                      check=False)
+                self.assertEqual(done.returncode, status, done.stderr)
+                for fragment in fragments:
+                    self.assertIn(fragment, done.stderr)
+                self.assertLess(time.monotonic() - started, SOON_S)
+
+
+class Damage(OnCeph):
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(self.ceph.heal)
+
+    def tool(self, osd, *words, data=None):
+        """ceph-objectstore-tool on an OSD that is stopped."""
+        done = subprocess.run(["ceph-objectstore-tool", "--data-path", str(self.ceph.dir / f"osd.{osd}"),
+                               "--no-mon-config", *words], input=data, capture_output=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr[-500:])
+        return done.stdout
+
+    def spoil(self, name, space, copies):
+        """One byte in the middle of so many copies of an object, the primary's first."""
+        found = self.ceph.ask("osd", "map", "cairn", name, space)
+        for osd in sorted(found["acting"], key=lambda osd: osd != found["acting_primary"])[:copies]:
+            self.ceph.do("signal", f"osd.{osd}", "TERM")
+            held = [line for line in self.tool(osd, "--pgid", found["pgid"], "--op", "list", name).decode().splitlines()
+                    if json.loads(line)[1]["namespace"] == space]
+            self.assertEqual(len(held), 1)
+            data = bytearray(self.tool(osd, held[0], "get-bytes"))
+            data[len(data) // 2] ^= 0xFF
+            self.tool(osd, held[0], "set-bytes", data=bytes(data))
+        self.ceph.heal()
+        return found["pgid"]
+
+    def rados(self, *words):
+        done = subprocess.run(["rados", "-c", str(self.ceph.dir / "ceph.conf"), "--id", "admin", "-p", "cairn", "-N",
+                               f"{self.space}/demo", *words], capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout
+
+    def saved(self):
+        """Two checkpoints; the pieces of the newer one."""
+        group = Group(self.bed, self.url(self.daemon()), 1, rows=4096)
+        for step in (1, 2):
+            group.all("fill", step)
+            group.save(step)
+        return group, sorted(name for name in self.rados("ls").split() if name.startswith("piece/run/1-2/"))
+
+    def assert_falls_back(self, group):
+        document = cairn_json("verify", "--store", self.store, check=6, timeout_s=60)
+        self.assertEqual([entry["step"] for entry in document["checked"] if not entry["good"]], [2])
+        self.assertEqual(group.restore(), (1, 1, True))
+        group.all("check", 1)
+
+    @unittest.skipUnless(FULL, "CAIRN_FULL=1")
+    def test_a_copy_holds_other_bytes(self):
+        """Even the copy that is read first: Ceph takes another one. Cairn sees what was saved."""
+        group, pieces = self.saved()
+        placement = self.spoil(pieces[0], f"{self.space}/demo", 1)
+        self.assert_good({(1, 1), (2, 1)})
+        self.assertEqual(group.restore(), (2, 1, False))
+        group.all("check", 2)
+        self.ceph.ceph("pg", "repair", placement)
+
+    def test_an_object_is_gone(self):
+        group, pieces = self.saved()
+        self.rados("rm", pieces[0])
+        self.assert_falls_back(group)
+
+    @unittest.skipUnless(FULL, "CAIRN_FULL=1")
+    def test_no_copy_is_good(self):
+        """Ceph lets whoever reads it wait: that is named in time. Once the operator gives the object up, it is damage."""
+        group, pieces = self.saved()
+        placement = self.spoil(pieces[0], f"{self.space}/demo", 3)
+        self.addCleanup(lambda: self.ceph.try_ceph("pg", placement, "mark_unfound_lost", "delete"))
+        started = time.monotonic()
+        _, _, err = cairn("verify", "--store", self.store, check=5, timeout_s=120)
+        self.assertIn("TIMED_OUT", err)
+        self.assertLess(time.monotonic() - started, 60)
+        self.ceph.ceph("pg", placement, "mark_unfound_lost", "delete")
+        self.assert_falls_back(group)
+
+
+class Doctor(OnCeph):
+    def examine(self, store):
+        code, _, err = cairn("doctor", "--store", store)
+        self.assertIn(code, (0, 1, 3), err)
+        return cairn_json("doctor", "--store", store, check=code)["findings"]
+
+    def found(self, findings, level, word):
+        return [one for one in findings if one["level"] == level and word in one["text"]]
+
+    def test_what_is_good_and_what_is_not(self):
+        keyring = self.bed.path / "examined.keyring"
+        self.ceph.user("examined", self.space, keyring)
+        self.store = self.ceph.url(self.space, "cairn-ec", user="examined", keyring=keyring)
+        group = Group(self.bed, self.url(self.daemon()), 1)
+        group.all("fill", 1)
+        group.save(1)
+        findings = self.examine(self.store)
+        for word in ("size 3, min_size 2", "may not read others' keys", "kept to its namespaces", "1 of 1 runs",
+                     "a round trip takes", "0.000 s apart"):
+            self.assertTrue(self.found(findings, "good", word), word)
+        unsafe = [one for one in findings if one["level"] == "unsafe"]
+        self.assertEqual([one["check"] for one in unsafe], ["pool cairn-ec"], unsafe)  # 2+1 may lose what it writes
+        # The throw-away cluster's own user may use the whole pool, its administrator everything.
+        self.assertTrue(self.found(self.examine(self.ceph.url(self.space)), "warning", "every namespace"))
+        self.assertTrue(self.found(self.examine(self.ceph.url(self.space, user="admin")), "unsafe", "keys of all"))
+        for undo, do in ((("osd", "unset", "noout"), ("osd", "set", "noout")),
+                         (("osd", "pool", "set", "cairn", "min_size", "2"),
+                          ("osd", "pool", "set", "cairn", "min_size", "1"))):
+            self.ceph.ceph(*do)
+            self.addCleanup(self.ceph.ceph, *undo)
+        findings = self.examine(self.store)
+        self.assertTrue(self.found(findings, "warning", "noout"))
+        self.assertTrue(self.found(findings, "unsafe", "min_size 1"))
+        cairn("doctor", "--store", self.ceph.url(self.space, "absent", user="examined", keyring=keyring), check=2)

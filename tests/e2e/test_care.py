@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's care of its store: real damage is found by a scrub, named, and keeps `latest` good; what
+failed saves left is collected; killed in the middle of either, nothing is lost and the next one goes
+on; `cairn status` says it all."""
+
+import subprocess
+import time
+
+from harness import BIN, Case, Group, cairn, cairn_json, flip, listed, main, wait_until
+
+
+class Care(Case):
+    KEYS = {"scrub_every": "0s", "gc_every": "0s"}
+
+    def saved(self, steps=3, **keys):
+        daemon = self.daemon(**{**self.KEYS, **keys})
+        group = self.group(daemon)
+        for step in range(1, steps + 1):
+            group.all("fill", step)
+            group.save(step)
+        group.end()
+        return daemon
+
+    def where(self, daemon):
+        return ("--server", f"unix:{daemon.socket}")
+
+    def scrub(self, daemon, check=0, *words):
+        return cairn_json("scrub", "--wait", *words, *self.where(daemon), check=check)["scrub"]
+
+    def gc(self, daemon, *words, check=0):
+        return cairn_json("gc", *words, *self.where(daemon), check=check)["gc"]
+
+    def small(self, daemon, step, kind):
+        return daemon.files(f"runs/demo/run/checkpoints/1-{step}/{kind}*")[0]
+
+    def test_a_good_store(self):
+        daemon = self.saved()
+        stored = sum(path.stat().st_size for path in daemon.files("runs/demo/run/objects/**/*"))
+        status = self.scrub(daemon)
+        self.assertEqual((status["ckpts"], status["findings"], status["errors_total"]), (3, 0, 0))
+        self.assertGreater(status["bytes"], stored)
+        self.assertEqual(self.gc(daemon)["objects"], 0)
+        _, out, _ = cairn("status", *self.where(daemon), check=0)
+        for word in ("server     cairnd", "writable", "scrub      pass 1 ended", "3 checkpoints", "gc         pass 1"):
+            self.assertIn(word, out)
+        document = cairn_json("status", *self.where(daemon))
+        self.assertEqual((document["runs"], document["scrub"]["ckpts"]), (1, 3))
+
+    def test_damage_of_each_kind_is_named(self):
+        daemon = self.saved(7)
+        objects = lambda step: daemon.files(f"runs/demo/run/objects/1-{step}/1-*")[0]
+        flip(objects(1), 0)
+        flip(objects(2), objects(2).stat().st_size - 100)
+        flip(self.small(daemon, 3, "part-1"), 300)
+        flip(self.small(daemon, 4, "manifest"), 60)
+        flip(self.small(daemon, 5, "page-0"), 40)
+        objects(6).unlink()
+        _, out, _ = cairn("scrub", "--wait", *self.where(daemon), check=6)
+        for step in range(1, 7):
+            self.assertIn(f"demo/run {step}@1: {'suspect' if step == 2 else 'damaged'}", out)
+        health = {step: entry["health"] for (step, _), entry in listed(daemon).items()}
+        self.assertEqual(health, {1: "damaged", 2: "suspect", 3: "damaged", 4: "damaged", 5: "damaged",
+                                  6: "damaged", 7: "verified"})
+        self.assertIn("(rank 1, object 1@1/1-", out)
+        self.assertIn("scrub: damage run=demo/run ckpt=1@1", daemon.log())
+        # `latest` passes damaged ones over; what is good can be restored; nothing was deleted.
+        flip(objects(7), 0)
+        self.scrub(daemon, 6)
+        group = self.group(daemon)
+        self.assertEqual(group.restore()[0], 2)  # the footer of 2 is bad, its bytes are not
+        group.end()
+
+    def test_what_is_whole_again_is_good_again(self):
+        daemon = self.saved(2)
+        path = daemon.files("runs/demo/run/objects/1-2/0-*")[0]
+        flip(path, 10)
+        self.assertEqual(self.scrub(daemon, 6)["findings"], 1)
+        flip(path, 10)
+        status = self.scrub(daemon)
+        self.assertEqual((status["findings"], status["healed_total"]), (0, 1))
+        self.assertEqual(listed(daemon)[(2, 1)]["health"], "verified")
+
+    def test_a_damaged_record_is_said(self):
+        daemon = self.saved(2)
+        flip(daemon.files("runs/demo/run/record/*.update")[-1], 70)
+        _, out, _ = cairn("scrub", "--wait", *self.where(daemon), check=6)
+        self.assertIn("the run's record", out)
+        # The copy in memory is good: saves go on, and make a snapshot in time.
+        group = self.group(daemon)
+        group.restore()
+        group.end()
+
+    def test_killed_in_the_middle_of_a_scrub(self):
+        daemon = self.saved(6, scrub_rate="20KiB")
+        flip(daemon.files("runs/demo/run/objects/1-6/1-*")[0], 0)
+        for _ in range(3):
+            cairn("scrub", *self.where(daemon), check=0)
+            time.sleep(0.3)  # wherever it is by now
+            daemon.kill()
+            daemon.start()
+        status = self.scrub(daemon, 6, "--rate", "100MiB")
+        self.assertEqual((status["pass"], status["findings"]), (1, 1))
+        self.assertEqual(listed(daemon)[(6, 1)]["health"], "damaged")
+
+    def left(self, daemon, step):
+        """Objects of a save that never ends: rank 0 only, then killed; a later attempt fences it."""
+        group = self.group(daemon)
+        group.all("fill", step)
+        group[0].do("save", step, 60000)
+        wait_until("an object is sealed", lambda: daemon.files(f"runs/demo/run/objects/*-{step}/*-*-*"))
+        group.kill()
+
+    def test_what_failed_saves_left_goes(self):
+        daemon = self.saved(1)
+        self.left(daemon, 50)
+        self.left(daemon, 60)
+        group = self.group(daemon)
+        group.restore()
+        group.all("fill", 3)
+        group.save(70)
+        group.end()
+        garbage = lambda: daemon.files("runs/demo/run/objects/*-50/*") + daemon.files("runs/demo/run/objects/*-60/*")
+        before = len(garbage())
+        self.assertGreater(before, 0)
+        first = self.gc(daemon)
+        self.assertEqual(len(garbage()), before)  # found dead, waits for the next pass
+        self.assertGreaterEqual(first["kept"], before)
+        self.assertEqual(self.gc(daemon, "--dry-run")["objects"], before)
+        self.assertEqual(len(garbage()), before)
+        second = self.gc(daemon)
+        self.assertEqual((len(garbage()), second["objects"]), (0, before))
+        self.assertGreater(second["bytes"], 0)
+        self.assert_whole(daemon, listed(daemon))
+
+    def test_killed_in_the_middle_of_gc(self):
+        daemon = self.saved(2)
+        for step in range(100, 106):
+            self.left(daemon, step)
+        group = self.group(daemon)
+        group.restore()
+        group.save(200)
+        group.end()
+        for number in range(4):
+            self.gc(daemon, "--status")
+            self.gc(daemon)
+            self.bed.start([BIN / "cairn", "gc", *self.where(daemon)], stdout=subprocess.DEVNULL)
+            time.sleep(0.008 * number)
+            daemon.kill()
+            daemon.start()
+        self.gc(daemon)
+        self.gc(daemon)
+        self.assertEqual(daemon.files("runs/demo/run/objects/*-1[01][0-9]/*"), [])
+        self.assert_whole(daemon, listed(daemon))
+
+    def test_without_a_daemon(self):
+        daemon = self.saved(1)
+        self.left(daemon, 50)
+        group = self.group(daemon)
+        group.restore()
+        group.save(70)
+        group.end()
+        store = ("--store", f"dir:{daemon.store}")
+        status, _, err = cairn("gc", *store)
+        self.assertEqual(status, 11, err)  # a daemon has it
+        daemon.stop()
+        dry = cairn_json("gc", "--dry-run", *store)["gc"]
+        self.assertEqual(dry["objects"], 0)  # a dry run is one pass: what is new waits for the second
+        done = cairn_json("gc", *store)["gc"]
+        self.assertGreater(done["objects"], 0)
+        self.assertEqual(daemon.files("runs/demo/run/objects/*-50/*"), [])
+        self.assert_whole(daemon, listed(daemon))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cairn doctor` on a directory: what is good is called good, beside a running daemon and without one, and what is
+unsafe is named with its remedy and its exit status. (On Ceph: test_ceph.py.)"""
+
+import os
+import unittest
+
+from harness import Case, Daemon, Group, cairn, cairn_json, flip, main
+
+# The host of the tests may have nothing that sets its clock: a warning.
+FINE = (0, 3)
+
+
+class Doctor(Case):
+    def examine(self, path, status=FINE):
+        code, _, err = cairn("doctor", "--store", f"dir:{path}")
+        self.assertIn(code, status if isinstance(status, tuple) else (status,), err)
+        document = cairn_json("doctor", "--store", f"dir:{path}", check=code)
+        return {finding["check"] + "/" + finding["level"]: finding for finding in document["findings"]}
+
+    def saved(self):
+        daemon = self.daemon()
+        group = Group(self.bed, daemon.url(), 2)
+        group.all("fill", 1)
+        group.save(1)
+        group.end()
+        return daemon
+
+    def test_a_store_that_is_well(self):
+        daemon = self.saved()
+        found = self.examine(daemon.store)
+        self.assertIn(f"cairnd (pid {daemon.process.pid})", found["lock/good"]["text"])
+        for check in ("file system", "space", "permissions", "fsync", "O_DIRECT", "store", "records"):
+            self.assertIn(f"{check}/good", found)
+        self.assertIn("1 of 1 runs", found["records/good"]["text"])
+        self.assertEqual([key for key in found if key.endswith("/unsafe")], [])
+        files = daemon.files()
+        self.assertEqual(daemon.stop(), 0)
+        self.assertIn("free", self.examine(daemon.store)["lock/good"]["text"])
+        self.assertEqual(daemon.files(), files)  # nothing stays behind
+
+    def test_what_is_unsafe_is_named(self):
+        daemon = self.saved()
+        self.assertEqual(daemon.stop(), 0)
+        daemon.store.chmod(0o777)
+        found = self.examine(daemon.store, 1)
+        self.assertIn("chmod", found["permissions/unsafe"]["remedy"])
+        daemon.store.chmod(0o700)
+        record = daemon.files("runs/demo/run/record/*")[0]
+        flip(record, record.stat().st_size // 2)
+        found = self.examine(daemon.store, 1)
+        self.assertIn("demo/run", found["records/unsafe"]["text"])
+        self.assertIn("restore what can be read", found["records/unsafe"]["remedy"])
+        _, out, _ = cairn("doctor", "--store", f"dir:{daemon.store}", "--reserve", "1000TiB", "--only-bad", check=1)
+        self.assertIn("unsafe   space:", out)
+        self.assertIn("remedy:", out)
+        self.assertNotIn("\ngood", out)
+
+    def test_where_there_is_no_store(self):
+        (self.bed.path / "empty").mkdir(mode=0o700)
+        found = self.examine(self.bed.path / "empty", 3)
+        self.assertIn("--store-create", found["store/warning"]["remedy"])
+        self.assertEqual(os.listdir(self.bed.path / "empty"), [])
+        cairn("doctor", "--store", f"dir:{self.bed.path}/absent", check=10)
+        cairn("doctor", "--store", "nfs:/x", check=2)
+        _, _, err = cairn("doctor", "--server", f"unix:{self.bed.path}/x", check=2)
+        self.assertIn("--store", err)
+
+    def test_a_memory_disk(self):
+        if not os.access("/dev/shm", os.W_OK):
+            self.skipTest("no /dev/shm")
+        daemon = Daemon(self.bed, "x", path=f"/dev/shm/cairn-doctor-{os.getpid()}", store_single_writer="yes")
+        self.addCleanup(lambda: os.system(f"rm -rf '{daemon.store}'"))
+        daemon.start()
+        self.assertEqual(daemon.stop(), 0)
+        self.assertIn("power cut", self.examine(daemon.store, 1)["file system/unsafe"]["remedy"])
+
+
+if __name__ == "__main__":
+    unittest.TestCase.maxDiff = None
+    main()

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Retention as cron and an operator use it: policies and their reasons, what is never forgotten, bringing back, pins,
+the store without its daemon, damage, a kill at any moment while a job saves."""
+
+import subprocess
+import threading
+
+from harness import Case, Group, cairn, cairn_json, listed, main, rng, wait_until
+
+ALL = [10, 20, 30, 40, 50, 60, 70, 80]
+
+
+def at(daemon):
+    return ("--server", f"unix:{daemon.socket}")
+
+
+def steps(daemon, how="server", run="demo/run"):
+    return sorted(step for step, _ in listed(daemon, run, how))
+
+
+class Forget(Case):
+    def saved(self, wanted=ALL, **keys):
+        daemon = self.daemon(**keys)
+        group = self.group(daemon)
+        for step in wanted:
+            group.save(step)
+        return daemon, group
+
+    def test_a_policy_says_what_it_does_and_does_it(self):
+        daemon, _ = self.saved()
+        policy = ("forget", "demo/run", "--keep-last", 3, "--keep-every-steps", 40)
+        plan = cairn_json(*policy, "--dry-run", *at(daemon))
+        self.assertEqual(steps(daemon), ALL)
+        done = cairn_json(*policy, *at(daemon))
+        self.assertEqual({**plan, "dry_run": False}, done)
+        (run,) = done["runs"]
+        self.assertEqual((run["run"], run["error"], run["forgotten"], run["refused"], run["total"]), ("demo/run", None, 4, 0, 8))
+        kept = {c["step"]: c["reasons"] for c in run["checkpoints"] if c["action"] == "keep"}
+        self.assertEqual(kept, {80: "last, every so many steps", 70: "last", 60: "last", 40: "every so many steps"})
+        gone = {c["step"]: c["reasons"] for c in run["checkpoints"] if c["action"] == "forgotten"}
+        self.assertEqual(gone, dict.fromkeys([50, 30, 20, 10], "no rule keeps it"))
+        self.assert_whole(daemon, {(s, 1) for s in (40, 60, 70, 80)})
+        again = cairn_json(*policy, *at(daemon))["runs"][0]
+        self.assertEqual((again["forgotten"], again["total"]), (0, 4))
+        _, out, _ = cairn(*policy, *at(daemon), check=0)
+        self.assertIn("demo/run: 0 forgotten, 4 kept", out)
+
+    def test_undelete_brings_back_what_was(self):
+        daemon, group = self.saved(ALL[:4])
+        cairn("forget", "demo/run", "10", "--checkpoint", "20@1", "--checkpoint", "10@1", "--checkpoint", "20",
+              "--reason", "a mistake", *at(daemon), check=0)  # two names of one are one
+        self.assertEqual(steps(daemon), [30, 40])
+        _, out, _ = cairn("undelete", "demo/run", *at(daemon), check=0)
+        self.assertEqual(sorted(line.split()[1] for line in out.splitlines()), ["10@1", "20@1"])
+        self.assertEqual(cairn("status", "demo/run", "20@1", *at(daemon))[1].count("forgotten"), 1)
+        cairn("undelete", "demo/run", "20", *at(daemon), check=0)
+        cairn("undelete", "demo/run", "10@1", "--dry-run", *at(daemon), check=0)
+        self.assert_whole(daemon, {(20, 1), (30, 1), (40, 1)})
+        self.assertEqual(group.restore(20), (20, 1, False))
+        self.assertEqual(cairn("undelete", "demo/run", "77", *at(daemon))[0], 4)
+        cairn("undelete", "demo/run", "20@1", *at(daemon), check=0)  # is there: nothing to do
+
+    def test_what_is_never_forgotten(self):
+        daemon, group = self.saved(ALL[:5])
+        code, _, err = cairn("forget", "demo/run", "50", *at(daemon))
+        self.assertEqual((code, err), (3, "cairn: demo/run 50@1 is the newest good checkpoint\n"))
+        cairn("pin", "demo/run", "10", "--reason", "paper", *at(daemon), check=0)
+        self.assertEqual([s for (s, _), entry in listed(daemon, how="server").items() if entry["pinned"]], [10])
+        self.assertIn("verified, pinned", cairn("ls", "demo/run", *at(daemon), check=0)[1])
+        self.assertIn("verified, pinned", cairn("show", "demo/run", "10", *at(daemon), check=0)[1])
+        started = group[0].do("restore", "20")  # the other rank has not come yet
+        wait_until("the session is there", lambda: "is being restored" in cairn(
+            "forget", "demo/run", "20", "--dry-run", *at(daemon))[2])
+        document = cairn_json("forget", "demo/run", "--keep-last", 1, *at(daemon))["runs"][0]
+        kept = {c["step"]: c["reasons"] for c in document["checkpoints"] if c["action"] != "forgotten"}
+        self.assertEqual(kept, {50: "last", 20: "is being restored", 10: "is pinned"})
+        group[1].do("restore", "20")
+        self.assertTrue(group[0].ask("wait", started["op"], 20000)["ok"])
+        code, _, err = cairn("forget", "demo/run", "10", *at(daemon))
+        self.assertEqual((code, err), (3, "cairn: demo/run 10@1 is pinned\n"))
+        cairn("unpin", "demo/run", "10", *at(daemon), check=0)
+        cairn("forget", "demo/run", "10", *at(daemon), check=0)
+        self.assertEqual(steps(daemon), [20, 50])
+        for words in (("20",), ("20", "--keep-least", 2)):
+            self.assertEqual(cairn("forget", "demo/run", *words, *at(daemon))[0], 3)
+        cairn("forget", "demo/run", "20", "--keep-least", 1, *at(daemon), check=0)
+
+    def test_tags_and_metrics_decide(self):
+        daemon, _ = self.saved(ALL[:6])
+        for step, loss in ((10, 0.5), (20, 0.25), (30, 0.75)):
+            cairn("annotate", "demo/run", step, "--metric", f"loss={loss}", *at(daemon), check=0)
+        self.assertEqual(cairn("annotate", "demo/run", "40", "--metric", "loss=nan", *at(daemon))[0], 2)
+        cairn("tag", "demo/run", "40", "paper", *at(daemon), check=0)
+        best = ("--keep-best", 1, "--mode", "min", "--keep-tag", "paper")
+        code, _, err = cairn("forget", "demo/run", *best, "--metric", "accuracy", *at(daemon))
+        self.assertEqual(code, 4)
+        self.assertIn('a value of the metric "accuracy"; nothing is forgotten', err)
+        self.assertEqual(cairn("forget", "demo/run", *best, *at(daemon))[0], 2)
+        cairn("forget", "demo/run", *best, "--metric", "loss", *at(daemon), check=0)
+        self.assertEqual(steps(daemon), [20, 40, 60])
+        cairn("tag", "demo/run", "40", "paper", "--remove", *at(daemon), check=0)
+        code, _, err = cairn("forget", "demo/run", "--keep-tag", "paper", *at(daemon))
+        self.assertEqual(code, 2)
+        self.assertIn("no rule of the policy keeps any", err)
+
+    def test_mistakes_forget_nothing(self):
+        daemon, _ = self.saved(ALL[:3])
+        for words, fragment in (((), "no policy was specified"),
+                                (("--keep-last", 0), "no policy was specified"),
+                                (("--keep-last", "-3"), "keep-last \"-3\""),
+                                (("--keep-within", "3 days"), "keep-within"),
+                                (("--metric", "loss", "--keep-last", 1), "without keep-best"),
+                                (("10", "--keep-last", 1), "not beside checkpoints by name"),
+                                (("--project", "demo", "--keep-last", 1), "no RUN")):
+            code, _, err = cairn("forget", "demo/run", *words, *at(daemon))
+            self.assertEqual((words, code), (words, 2), err)
+            self.assertIn(fragment, err)
+        self.assertEqual(cairn("forget", *at(daemon))[0], 2)
+        self.assertEqual(cairn("forget", "--run", "nothing-*", "--keep-last", 1, *at(daemon))[0], 4)
+        self.assertEqual(cairn("forget", "demo/none", "--keep-last", 1, *at(daemon))[0], 4)
+        self.assertEqual(cairn("forget", "demo/run", "15", *at(daemon))[0], 4)
+        self.assertEqual(steps(daemon), ALL[:3])
+
+    def test_the_store_without_its_daemon(self):
+        daemon, group = self.saved(ALL[:5])
+        store = ("--store", f"dir:{daemon.store}")
+        policy = ("forget", "--project", "demo", "--keep-last", 2)
+        code, _, err = cairn(*policy, *store)
+        self.assertEqual(code, 11, err)
+        plan = cairn_json(*policy, "--dry-run", *store)  # reads beside the daemon
+        self.assertEqual(plan["runs"][0]["forgotten"], 3)
+        group.end()
+        daemon.stop()
+        self.assertEqual(cairn(*policy, *at(daemon), "--timeout", "1s")[0], 5)
+        self.assertEqual({**plan, "dry_run": False}, cairn_json(*policy, *store))
+        cairn("undelete", "demo/run", "20", *store, check=0)
+        cairn("pin", "demo/run", "20", *store, check=0)
+        cairn("tag", "demo/run", "20", "old", *store, check=0)
+        self.assertEqual(cairn(*policy, "--store", f"dir:{daemon.store}-typo")[0], 10)
+        self.assertFalse((daemon.store.parent / "store-typo").exists())
+        self.assert_whole(daemon, {(20, 1), (40, 1), (50, 1)})
+        daemon.start()
+        self.assertEqual(self.group(daemon).restore(), (50, 1, False))
+
+    def test_damage_is_named_in_one_line_and_loses_nothing(self):
+        daemon, _ = self.saved(ALL[:3])
+        other = Group(self.bed, daemon.url("demo/bad"), 2)
+        for step in ALL[:2]:
+            other.save(step)
+        other.end()
+        for path in daemon.files("runs/demo/bad/**/manifest*"):
+            path.chmod(0o600)
+            path.write_bytes(b"")
+        cairn("verify", "demo/bad", *at(daemon))  # the server marks what it sees
+        code, out, err = cairn("forget", "--project", "demo", "--keep-last", 2, *at(daemon))
+        self.assertEqual(code, 3)
+        self.assertEqual(len(err.splitlines()), 1, err)
+        self.assertTrue(err.startswith("cairn: demo/bad: DAMAGED: none of the 2 checkpoints is good"), err)
+        self.assertIn("demo/run: 1 forgotten, 2 kept", out)
+        self.assertEqual(cairn("forget", "demo/bad", "--keep-last", 1, *at(daemon))[0], 6)
+        code, _, err = cairn("forget", "demo/bad", "10", *at(daemon))
+        self.assertEqual(code, 3)
+        self.assertIn("10@1 stays, because the run has no good checkpoint", err)
+
+    def test_the_daemon_follows_its_configuration(self):
+        config = self.bed.path / "retention.conf"
+        config.write_text('[retention]\ninterval = 200ms\nkeep-last = 2\n'
+                          '[retention "demo/all-*"]\nkeep-last = unlimited\n')
+        daemon, _ = self.saved(ALL[:4], config=config)
+        other = Group(self.bed, daemon.url("demo/all-of-it"), 1)
+        for step in ALL[:4]:
+            other.save(step)
+        wait_until("two are forgotten", lambda: steps(daemon) == [30, 40])
+        self.assertEqual(steps(daemon, run="demo/all-of-it"), ALL[:4])
+        _, out, _ = cairn("undelete", "demo/run", *at(daemon), check=0)
+        self.assertIn("20@1", out)
+        for text, fragment in (("interval = 1h", "no section has a policy"),
+                               ("metric = loss\nkeep-last = 1", "without keep-best")):
+            config.write_text(f"[retention]\n{text}\n")
+            words = [str(word) for word in daemon.argv()] + ["--check-config"]
+            done = subprocess.run(words, capture_output=True, timeout=60)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(fragment, done.stderr.decode())
+
+    def test_superseded_ends_stay_for_a_while(self):
+        daemon, group = self.saved(ALL[:4])
+        self.assertEqual(group.restore(20), (20, 1, False))
+        for step in (25, 30, 35):
+            self.assertEqual(group.save(step), 2)
+        policy = ("forget", "demo/run", "--keep-last", 2)
+        run = cairn_json(*policy, *at(daemon))["runs"][0]
+        reasons = {(c["step"], c["term"]): c["reasons"] for c in run["checkpoints"]}
+        self.assertEqual(reasons[(40, 1)], "end of a branch that was superseded lately")
+        self.assertEqual(set(listed(daemon, how="server")), {(40, 1), (30, 2), (35, 2)})
+        cairn(*policy, "--keep-superseded", "0s", *at(daemon), check=0)
+        self.assertEqual(set(listed(daemon, how="server")), {(30, 2), (35, 2)})
+
+    def test_a_kill_at_any_moment_loses_nothing(self):
+        """A job saves while a policy runs again and again; the daemon is killed now and then. What is listed is
+        whole, the newest two are there, and the job goes on."""
+        random = rng()
+        daemon, group = self.saved(ALL[:2])
+        step, last = 100, 20
+        for _ in range(6):
+            done = threading.Event()
+
+            def keep_forgetting():
+                while not done.is_set():
+                    cairn("forget", "demo/run", "--keep-last", 2, "--quiet", "--timeout", "2s", *at(daemon))
+
+            thread = threading.Thread(target=keep_forgetting)
+            thread.start()
+            try:
+                for _ in range(random.randrange(2, 6)):
+                    group.save(step)
+                    last, step = step, step + 1
+                answers = group.all("save", step, 20000)
+                daemon.kill()
+                daemon.start()
+                ended = group.finish_any(answers, 30000)
+            finally:
+                done.set()
+                thread.join()
+            if all(answer["ok"] for answer in ended):
+                last = step
+            step += 1
+            there = listed(daemon, how="server")
+            self.assertIn(last, {s for s, _ in there})
+            self.assertGreaterEqual(len(there), 2)
+            self.assert_whole(daemon, set(there), how="server")
+        self.assertEqual(group.restore()[0], last)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs cost, and quotas: counted from real saves and restores, refused before bytes move."""
+
+import csv
+import io
+
+from harness import Case, Group, cairn, cairn_json, main
+
+
+class Stats(Case):
+    def save(self, daemon, step, run="demo/run", world=2):
+        group = Group(self.bed, daemon.url(run), world)
+        group.save(step)
+        group.end()
+
+    def test_bytes_saves_and_restores(self):
+        daemon = self.daemon()
+        group = self.group(daemon, world=2)
+        group.save(10)
+        group.save(20)
+        group.end()
+        again = self.group(daemon, world=2)
+        again.restore()
+        again.end()
+        self.save(daemon, 1, run="other/run")
+        found = cairn_json("stats", "--server", f"unix:{daemon.socket}")
+        self.assertIsNone(found["since"])
+        by_name = {row["project"]: row for row in found["rows"]}
+        self.assertEqual(set(by_name), {"demo", "other"})
+        demo = by_name["demo"]
+        self.assertEqual((demo["saves"], demo["checkpoints"], demo["restores"]), (2, 2, 1))
+        self.assertEqual((demo["saves_aborted"], demo["restores_failed"], demo["forgotten"]), (0, 0, 0))
+        self.assertEqual(demo["written_bytes"], demo["stored_bytes"])
+        self.assertGreater(demo["stored_bytes"], 0)
+        self.assertGreaterEqual(demo["byte_hours"], 0)
+        listed = cairn_json("ls", "--server", f"unix:{daemon.socket}", "demo/run")["checkpoints"]
+        self.assertEqual(demo["stored_bytes"], sum(one["stored_bytes"] for one in listed))
+        self.assertEqual(demo["plain_bytes"], sum(one["plain_bytes"] for one in listed))
+        self.assertEqual(demo["shared_bytes"], demo["plain_bytes"] - demo["stored_bytes"])
+
+        _, text, _ = cairn("stats", "--server", f"unix:{daemon.socket}", "--by", "run", "--csv", check=0)
+        lines = list(csv.DictReader(io.StringIO(text)))
+        self.assertEqual([line["name"] for line in lines], ["demo/run", "other/run"])
+        self.assertEqual(int(lines[0]["stored_bytes"]), demo["stored_bytes"])
+        one = cairn_json("stats", "--server", f"unix:{daemon.socket}", "--project", "other", "--since", "1h")
+        self.assertEqual([(row["project"], row["saves"]) for row in one["rows"]], [("other", 1)])
+        self.assertIn("GIB-HOURS", cairn("stats", "--server", f"unix:{daemon.socket}", check=0)[1])
+
+        daemon.stop()
+        offline = cairn_json("stats", "--store", f"dir:{daemon.store}")["rows"]
+        self.assertEqual({row["project"]: row["restores"] for row in offline}, {"demo": 1, "other": 0})
+
+    def test_a_damaged_run_is_named_and_the_rest_counted(self):
+        daemon = self.daemon()
+        self.save(daemon, 1)
+        self.save(daemon, 1, run="other/run")
+        daemon.stop()
+        for record in (daemon.store / "runs" / "other" / "run" / "record").iterdir():
+            record.write_bytes(b"damaged")
+        _, out, err = cairn("stats", "--store", f"dir:{daemon.store}", "--json", check=3)
+        self.assertIn("other/run is not counted", err)
+        self.assertIn('"demo"', out)
+
+
+class Advice(Case):
+    def test_from_what_was_measured(self):
+        daemon = self.daemon()
+        server = ("--server", f"unix:{daemon.socket}")
+        group = self.group(daemon, world=2)
+        group.save(1)
+        _, _, err = cairn("advise", "demo/run", *server, check=4)  # nothing was told yet
+        self.assertIn("--blocked", err)
+        for step in (2, 3, 4):
+            group.save(step)
+        group.end()
+        again = self.group(daemon, world=2)
+        again.restore()
+        again.end()
+        found = cairn_json("advise", "demo/run", *server)
+        self.assertEqual((found["timed_saves"], found["failures"], found["ranks"]), (3, 1, 2))
+        self.assertGreater(found["persist_s"], 0)
+        self.assertGreaterEqual(found["interval_s"], found["staged_interval_s"])
+        _, text, _ = cairn("advise", "demo/run", *server, "--blocked", "2", "--persist", "30", "--mtbf", "10",
+                           check=0)
+        self.assertEqual(len(text.splitlines()), 3, text)
+        self.assertIn("so save every", text)
+        # Long experience outweighs what was expected; Young's sqrt(2 * 2 s * MTBF) is near.
+        said = cairn_json("advise", "demo/run", *server, "--blocked", "2", "--persist", "3", "--mtbf", "10",
+                          "--overhead-max", "90")
+        self.assertAlmostEqual(said["optimum_s"] / (2 * 2 * said["mtbf_s"]) ** 0.5, 1, delta=0.1)
+        cairn("advise", "demo/none", *server, check=4)
+        cairn("advise", "demo/run", *server, "--overhead-max", "100", check=2)
+
+
+class Quotas(Case):
+    def limited(self, text):
+        config = self.bed.path / "quota.conf"
+        config.write_text(f"[quota]\n{text}\n")
+        return config
+
+    def refused(self, group, step):
+        for ended in group.finish_any(group.try_all("save", step, 20000)):
+            self.assert_error((ended["error"], ended["text"]), "QUOTA", "demo", "quota", "cairn forget")
+
+    def test_the_save_that_is_too_much_is_refused_on_every_rank(self):
+        daemon = self.daemon(config=self.limited("demo = 1000TiB, 2 checkpoints"))
+        group = self.group(daemon, world=2)
+        group.save(1)
+        group.save(2)
+        before = sum(path.stat().st_size for path in daemon.files("**/objects/**/*"))
+        self.refused(group, 3)
+        after = sum(path.stat().st_size for path in daemon.files("**/objects/**/*"))
+        self.assertEqual(before, after)
+        other = Group(self.bed, daemon.url("free/run"), 1)  # no quota of its own, no *
+        other.save(1)
+        other.end()
+        group.end()
+        self.assertEqual([row["quota_checkpoints"] for row in
+                          cairn_json("stats", "--server", f"unix:{daemon.socket}")["rows"]
+                          if row["project"] == "demo"], [2])
+
+
+if __name__ == "__main__":
+    main()

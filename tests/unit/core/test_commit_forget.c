@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forget, undelete, pin, reclaim and the cycles of garbage collection: what each refuses, by name,
+ * what a batch does in part, and the races with saves, restores and scrub on stale copies.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "core_fixture.h"
+
+static const struct actor alone = {.token = 1, .world_size = 1};
+
+/* Steps 10 to 50 in term 1, each built on the one before. */
+static int setup(void **ret)
+{
+    static struct core_fixture fixture;
+    core_fixture_init(&fixture);
+    for (uint64_t step = 10; step <= 50; step += 10) {
+        core_save(&fixture, &alone, step);
+    }
+    *ret = &fixture;
+    return 0;
+}
+
+static int teardown(void **ret)
+{
+    core_fixture_fini(*ret);
+    return 0;
+}
+
+static struct event mark_event(enum event_kind kind, size_t count, const struct ckpt_id *ids)
+{
+    return (struct event){.kind = kind,
+                          .id_count = count,
+                          .ids = ids,
+                          .actor = "ada@login1",
+                          .reason = "keep-last 2",
+                          .wall_ns = 99};
+}
+
+/* What becomes of one checkpoint. */
+static enum mark_outcome mark(struct core_fixture *f, enum event_kind kind, struct ckpt_id id)
+{
+    struct event event = mark_event(kind, 1, &id);
+    assert_int_equal(core_run(f, &event), 0);
+    assert_int_equal(f->verdict.mark_count, 1);
+    return f->verdict.done_count == 1      ? MARK_DONE
+           : f->verdict.refused_count == 0 ? MARK_ALREADY
+                                           : MARK_UNKNOWN; /* refused: see refusal() */
+}
+
+/* Why one is refused; the verdict's marks are read before the fixture loads again. */
+static enum mark_outcome refusal(struct core_fixture *f, const struct event *event)
+{
+    struct scratch scratch;
+    struct verdict verdict;
+    scratch_init(&scratch, MIB(4));
+    commit_step(&f->state, event, &scratch, &verdict);
+    assert_int_equal(verdict.code, 0);
+    assert_int_equal(verdict.done_count, 0);
+    assert_int_equal(verdict.update.change_count, 0);
+    enum mark_outcome outcome = verdict.marks[0].outcome;
+    scratch_fini(&scratch);
+    return outcome;
+}
+
+static enum mark_outcome refused(struct core_fixture *f, enum event_kind kind, struct ckpt_id id)
+{
+    struct event event = mark_event(kind, 1, &id);
+    return refusal(f, &event);
+}
+
+static void cycle(struct core_fixture *f, uint64_t cycles)
+{
+    struct event event = {.kind = EVENT_GC_CYCLE, .cycle = f->state.gc.cycle, .cycles = cycles};
+    assert_int_equal(core_run(f, &event), 0);
+    assert_int_equal(f->verdict.cycle, event.cycle + 1);
+}
+
+static const struct state_commit *known(const struct core_fixture *f, uint64_t step)
+{
+    return state_commit_known(&f->state, ID(1, step));
+}
+
+/* Goal: a batch does what it may in one chain entry, which says who and why; what it may not stays
+ * and is named. */
+static void a_batch_is_done_in_part(void **ret)
+{
+    struct core_fixture *f = *ret;
+    const struct ckpt_id ids[] = {ID(1, 30), ID(1, 50), ID(1, 10), ID(7, 7)};
+    struct event event = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
+    uint64_t seq = f->state.head.seq;
+    assert_int_equal(core_run(f, &event), 0);
+    assert_int_equal(f->verdict.done_count, 2);
+    assert_int_equal(f->verdict.refused_count, 2);
+    assert_int_equal(f->state.head.seq, seq + 1);
+    assert_true(known(f, 10)->forgotten && known(f, 30)->forgotten && !known(f, 50)->forgotten);
+    assert_string_equal(known(f, 10)->mark->actor, "ada@login1");
+    assert_string_equal(known(f, 10)->mark->reason, "keep-last 2");
+    assert_int_equal(known(f, 10)->mark->wall_ns, 99);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 50)), MARK_NEWEST);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(7, 7)), MARK_UNKNOWN);
+    assert_int_equal(mark(f, EVENT_FORGET, ID(1, 10)), MARK_ALREADY);
+    assert_int_equal(f->state.head.seq, seq + 1);
+}
+
+/* Goal: two good ones stay unless one is said to be enough; damaged ones do not count. */
+static void the_last_good_ones_stay(void **ret)
+{
+    struct core_fixture *f = *ret;
+    const struct ckpt_id ids[] = {ID(1, 10), ID(1, 20), ID(1, 30), ID(1, 40), ID(1, 50)};
+    assert_int_equal(core_health(f, ID(1, 40), HEALTH_SUSPECT), 0);
+    struct event event = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
+    assert_int_equal(core_run(f, &event), 0);
+    assert_int_equal(f->verdict.done_count, 3); /* 10, 20 and the suspect one */
+    assert_false(known(f, 30)->forgotten);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 30)), MARK_LEAST);
+    assert_int_equal(core_health(f, ID(1, 40), HEALTH_VERIFIED), 0); /* while it is forgotten */
+    event.keep_least = 1;
+    assert_int_equal(core_run(f, &event), 0);
+    assert_int_equal(f->verdict.done_count, 1);
+    assert_int_equal(
+        refusal(
+            f,
+            &(struct event){.kind = EVENT_FORGET, .id_count = 1, .ids = &ids[4], .keep_least = 1}),
+        MARK_NEWEST);
+    assert_ckpt(state_latest(&f->state, ID(0, 0))->entry.id, 1, 50);
+}
+
+/* Goal: where nothing is good, nothing is forgotten, superseded or damaged as it may be; where too
+ * little is good, only damage goes. */
+static void a_run_full_of_damage_loses_nothing(void **ret)
+{
+    struct core_fixture *f = *ret;
+    for (uint64_t step = 10; step <= 40; step += 10) {
+        assert_int_equal(core_health(f, ID(1, step), step < 30 ? HEALTH_DAMAGED : HEALTH_SUSPECT),
+                         0);
+    }
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 30)), MARK_LEAST);
+    assert_int_equal(mark(f, EVENT_FORGET, ID(1, 10)), MARK_DONE);
+    assert_int_equal(core_health(f, ID(1, 50), HEALTH_SUSPECT), 0);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 50)), MARK_NO_GOOD);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 20)), MARK_NO_GOOD);
+}
+
+/* Goal: of two sets, one member of each stays where that is asked for. */
+static void two_sets_stay(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event open = open_event(&alone, 60, 600);
+    open.full = true;
+    assert_int_equal(core_run(f, &open), 0);
+    assert_int_equal(core_seal(f, ID(1, 60), 600, 0), 0);
+    assert_int_equal(core_commit(f, ID(1, 60), 600), 0);
+    core_save(f, &alone, 70);
+    core_save(f, &alone, 80);
+    const struct ckpt_id ids[] = {ID(1, 10), ID(1, 20), ID(1, 30), ID(1, 40), ID(1, 50), ID(1, 60)};
+    struct event event = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
+    event.apart = true;
+    assert_int_equal(core_run(f, &event), 0);
+    assert_int_equal(f->verdict.done_count, 5);
+    assert_false(known(f, 50)->forgotten);
+    event.ids = &ids[4];
+    event.id_count = 1;
+    assert_int_equal(refusal(f, &event), MARK_APART);
+    event.apart = false;
+    assert_int_equal(core_run(f, &event), 0);
+    assert_int_equal(f->verdict.done_count, 1);
+}
+
+/* Goal: pinned ones stay until unpinned; forgotten ones are not pinned. */
+static void pins_hold(void **ret)
+{
+    struct core_fixture *f = *ret;
+    assert_int_equal(mark(f, EVENT_PIN, ID(1, 10)), MARK_DONE);
+    assert_string_equal(known(f, 10)->pin_mark->actor, "ada@login1");
+    assert_int_equal(mark(f, EVENT_PIN, ID(1, 10)), MARK_ALREADY);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 10)), MARK_PINNED);
+    assert_int_equal(mark(f, EVENT_UNPIN, ID(1, 10)), MARK_DONE);
+    assert_int_equal(mark(f, EVENT_UNPIN, ID(1, 10)), MARK_ALREADY);
+    assert_int_equal(mark(f, EVENT_FORGET, ID(1, 10)), MARK_DONE);
+    assert_int_equal(refused(f, EVENT_PIN, ID(1, 10)), MARK_FORGOTTEN);
+    assert_int_equal(refused(f, EVENT_PIN, ID(2, 10)), MARK_UNKNOWN);
+}
+
+/* Goal: what serves a save, a restore or an attempt that has not saved since is refused by name. */
+static void what_is_in_use_stays(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor other = {.token = 2, .world_size = 2, .ordinal = 1, .newest_seen = 1};
+    assert_int_equal(core_begin(f, &other, EXACT(1, 20), false), 0);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 20)), MARK_LEASED);
+    assert_int_equal(core_report(f, &other, ID(1, 20), 0), 0);
+    other.rank = 1;
+    assert_int_equal(core_report(f, &other, ID(1, 20), 0), 0);
+    assert_true(f->verdict.restore_done);
+    other.rank = 0;
+    other.parent = ID(1, 20);
+    assert_int_equal(core_open(f, &other, 25, 250), 0);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 20)), MARK_CLAIMED);
+    assert_int_equal(core_abort(f, ID(2, 25), 250), 0);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 20)), MARK_PARENT);
+    core_save(f, &other, 26);
+    assert_int_equal(mark(f, EVENT_FORGET, ID(1, 30)), MARK_DONE); /* superseded now */
+    assert_int_equal(mark(f, EVENT_FORGET, ID(1, 10)), MARK_DONE);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 20)), MARK_LEAST); /* 26@2 and it are left */
+}
+
+/* Goal: undelete works until the space is reclaimed, which waits for the cycles of garbage
+ * collection; then it is gone for good, and its step is not saved again. */
+static void forgotten_reclaimed_gone(void **ret)
+{
+    struct core_fixture *f = *ret;
+    cycle(f, 0);
+    assert_int_equal(mark(f, EVENT_FORGET, ID(1, 10)), MARK_DONE);
+    assert_int_equal(mark(f, EVENT_FORGET, ID(1, 20)), MARK_DONE);
+    assert_int_equal(known(f, 10)->forgotten_cycle, 1);
+    assert_int_equal(mark(f, EVENT_UNDELETE, ID(1, 20)), MARK_DONE);
+    assert_int_equal(mark(f, EVENT_UNDELETE, ID(1, 20)), MARK_ALREADY);
+    struct event reclaim = mark_event(EVENT_RECLAIM, 0, NULL);
+    reclaim.cycles = 2;
+    cycle(f, 0);
+    assert_int_equal(core_run(f, &reclaim), 0);
+    assert_int_equal(f->verdict.mark_count, 0);
+    const struct ckpt_id ids[] = {ID(1, 10), ID(1, 20)};
+    struct event named = mark_event(EVENT_RECLAIM, 1, ids);
+    named.cycles = 2;
+    assert_int_equal(refusal(f, &named), MARK_EARLY);
+    cycle(f, 0);
+    assert_int_equal(core_run(f, &reclaim), 0);
+    assert_int_equal(f->verdict.done_count, 1);
+    assert_null(known(f, 10));
+    assert_non_null(known(f, 20));
+    assert_int_equal(refused(f, EVENT_UNDELETE, ID(1, 10)), MARK_RECLAIMED);
+    assert_int_equal(state_status(&f->state, ID(1, 10), NULL), SAVE_FORGOTTEN);
+    assert_int_equal(core_open(f, &alone, 10, 1234), CAIRN_E_EXISTS);
+    named.ids = &ids[1];
+    assert_int_equal(refusal(f, &named), MARK_EARLY);
+}
+
+/* Goal: a save's base and a restore's checkpoint that are forgotten meanwhile are not reclaimed
+ * before they end. */
+static void claims_and_leases_outlive_a_forget(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor other = {.token = 3, .world_size = 1, .ordinal = 1, .newest_seen = 1};
+    const struct ckpt_id ids[] = {ID(1, 40), ID(1, 50)};
+    struct event forget = mark_event(EVENT_FORGET, 1, ids);
+    struct event reclaim = mark_event(EVENT_RECLAIM, 0, NULL);
+    struct stale stale;
+    stale_init(&stale, f, &forget); /* decided before the session is there */
+    assert_int_equal(core_begin(f, &other, EXACT(1, 40), false), 0);
+    assert_int_equal(stale_apply(&stale, f), 0);
+    assert_true(known(f, 40)->forgotten);
+    cycle(f, 0);
+    assert_int_equal(refusal(f, &reclaim), MARK_LEASED);
+    assert_int_equal(core_report(f, &other, ID(1, 40), 0), 0);
+    assert_true(f->verdict.restore_done);
+    assert_int_equal(core_run(f, &reclaim), 0);
+    assert_int_equal(f->verdict.done_count, 1);
+
+    core_save(f, &alone, 60);
+    forget.ids = &ids[1];
+    assert_int_equal(core_open(f, &alone, 70, 700), 0); /* on 60 */
+    assert_ckpt(f->verdict.base, 1, 60);
+    assert_int_equal(core_run(f, &forget), 0);
+    assert_int_equal(core_run(f, &reclaim), 0);
+    assert_int_equal(f->verdict.done_count, 1);
+}
+
+/* Goal: a claim that slips in beside a forget keeps the base from being reclaimed. */
+static void a_claim_beside_a_forget(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct ckpt_id base = ID(1, 30);
+    struct event forget = mark_event(EVENT_FORGET, 1, &base);
+    struct event reclaim = mark_event(EVENT_RECLAIM, 0, NULL);
+    struct actor other = {.token = 4, .world_size = 1, .parent = base, .newest_seen = 1};
+    struct stale stale;
+    stale_init(&stale, f, &forget);
+    assert_int_equal(core_open(f, &other, 35, 350), 0);
+    assert_ckpt(f->verdict.base, 1, 30);
+    assert_int_equal(stale_apply(&stale, f), 0);
+    cycle(f, 0);
+    assert_int_equal(refusal(f, &reclaim), MARK_CLAIMED);
+    assert_int_equal(core_seal(f, ID(2, 35), 350, 0), 0);
+    assert_int_equal(core_commit(f, ID(2, 35), 350), 0);
+    assert_int_equal(core_run(f, &reclaim), 0);
+    assert_int_equal(f->verdict.done_count, 1);
+
+    /* The other way round: the save that comes second chooses anew. */
+    base = ID(1, 20);
+    struct actor third = {.token = 5, .world_size = 1, .parent = base, .newest_seen = 2};
+    struct event open = open_event(&third, 26, 260);
+    stale_init(&stale, f, &open);
+    assert_int_equal(core_run(f, &forget), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &open), 0);
+    assert_ckpt(f->verdict.base, 1, 10);
+}
+
+/* Goal: what a forget has counted on may not change beside it: a commit, a pin, a good one that is
+ * found to be damaged, a bad one that is found to be good, a cycle. */
+static void a_forget_is_guarded(void **ret)
+{
+    struct core_fixture *f = *ret;
+    const struct ckpt_id ids[] = {ID(1, 10), ID(1, 20), ID(1, 30)};
+    struct event forget = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
+    struct event pin = mark_event(EVENT_PIN, 1, &ids[1]);
+    struct stale stale;
+    stale_init(&stale, f, &forget);
+    assert_int_equal(core_run(f, &pin), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    stale_init(&stale, f, &forget);
+    core_save(f, &alone, 60);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    stale_init(&stale, f, &forget);
+    assert_int_equal(core_health(f, ID(1, 50), HEALTH_DAMAGED), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_health(f, ID(1, 10), HEALTH_DAMAGED), 0);
+    stale_init(&stale, f, &forget);
+    assert_int_equal(core_health(f, ID(1, 10), HEALTH_VERIFIED), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    stale_init(&stale, f, &forget);
+    cycle(f, 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    struct event undelete = mark_event(EVENT_UNDELETE, 1, ids);
+    assert_int_equal(core_run(f, &forget), 0);
+    cycle(f, 0);
+    struct event reclaim = mark_event(EVENT_RECLAIM, 0, NULL);
+    stale_init(&stale, f, &reclaim);
+    assert_int_equal(core_run(f, &undelete), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+}
+
+/* Goal: a restore that falls back takes a lease only on what is there. */
+static void a_fall_back_is_guarded(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor other = {.token = 3, .world_size = 1, .ordinal = 1, .newest_seen = 1};
+    assert_int_equal(core_begin(f, &other, LATEST, true), 0);
+    struct event report = event_of(EVENT_RESTORE_REPORT, &other);
+    report.id = ID(1, 50);
+    report.code = CAIRN_E_DAMAGED;
+    struct stale stale;
+    stale_init(&stale, f, &report);
+    assert_int_equal(mark(f, EVENT_FORGET, ID(1, 40)), MARK_DONE);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &report), 0);
+    assert_ckpt(f->verdict.id, 1, 30);
+}
+
+/* Goal: the session of a job that died holds its checkpoint for some cycles and not for ever; a
+ * rank that comes back is told. The same cycle is not begun twice. */
+static void a_lease_ends(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct actor other = {.token = 3, .world_size = 2, .ordinal = 1, .newest_seen = 1};
+    assert_int_equal(core_begin(f, &other, EXACT(1, 20), false), 0);
+    assert_int_equal(core_report(f, &other, ID(1, 20), 0), 0);
+    cycle(f, 2);
+    cycle(f, 2);
+    assert_int_equal(f->verdict.ended_count, 0);
+    assert_int_equal(refused(f, EVENT_FORGET, ID(1, 20)), MARK_LEASED);
+    struct event again = {.kind = EVENT_GC_CYCLE, .cycle = 1, .cycles = 2};
+    assert_int_equal(core_run(f, &again), 0);
+    assert_int_equal(f->verdict.cycle, 2);
+    again.cycle = 3;
+    assert_int_equal(core_run(f, &again), CAIRN_E_INVALID);
+    cycle(f, 2);
+    assert_int_equal(f->verdict.ended_count, 1);
+    assert_int_equal(mark(f, EVENT_FORGET, ID(1, 20)), MARK_DONE);
+    other.rank = 1;
+    assert_int_equal(core_report(f, &other, ID(1, 20), 0), 0);
+    assert_true(f->verdict.restore_failed);
+    assert_int_equal(f->verdict.restore_code, CAIRN_E_TIMED_OUT);
+    assert_int_equal(f->state.report_count, 0);
+}
+
+/* Goal: texts that cannot be read back are refused, long ones cut; an id twice is refused. */
+static void bad_batches_are_refused(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct ckpt_id ids[] = {ID(1, 10), ID(1, 10)};
+    struct event event = mark_event(EVENT_FORGET, 2, ids);
+    assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
+    event.id_count = 1;
+    event.reason = "bad \xff";
+    assert_int_equal(core_run(f, &event), CAIRN_E_INVALID);
+    char text[400];
+    memset(text, 'a', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    memcpy(text + 62, "\xe2\x82\xac", 3);
+    event.actor = event.reason = text;
+    assert_int_equal(core_run(f, &event), 0);
+    assert_int_equal(strlen(known(f, 10)->mark->actor), 62);
+    assert_int_equal(strlen(known(f, 10)->mark->reason), ENTRY_REASON_BYTES - 1);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_batch_is_done_in_part),
+        TEST(the_last_good_ones_stay),
+        TEST(a_run_full_of_damage_loses_nothing),
+        TEST(two_sets_stay),
+        TEST(pins_hold),
+        TEST(what_is_in_use_stays),
+        TEST(forgotten_reclaimed_gone),
+        TEST(claims_and_leases_outlive_a_forget),
+        TEST(a_claim_beside_a_forget),
+        TEST(a_forget_is_guarded),
+        TEST(a_fall_back_is_guarded),
+        TEST(a_lease_ends),
+        TEST(bad_batches_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

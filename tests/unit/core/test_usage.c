@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a run costs: bytes, hours, and the counts of what leaves no entry of its own.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/usage.h"
+#include "core_fixture.h"
+
+static const struct actor alone = {.token = 1, .world_size = 1};
+static const int64_t HOUR = INT64_C(3600) * 1000 * 1000 * 1000;
+
+static int setup(void **ret)
+{
+    static struct core_fixture fixture;
+    core_fixture_init(&fixture);
+    *ret = &fixture;
+    return 0;
+}
+
+static int teardown(void **ret)
+{
+    core_fixture_fini(*ret);
+    return 0;
+}
+
+static struct usage usage_now(const struct core_fixture *f, int64_t since, int64_t until)
+{
+    struct usage usage;
+    usage_of_run(&f->state, (struct usage_window){since, until}, &usage);
+    return usage;
+}
+
+/* A save of so many bytes at a wall time. */
+static void save_at(struct core_fixture *f, uint64_t step, int64_t wall_ns, uint64_t plain,
+                    uint64_t stored)
+{
+    assert_int_equal(core_open(f, &alone, step, step), 0);
+    struct ckpt_id id = f->verdict.id;
+    assert_int_equal(core_seal(f, id, step, 0), 0);
+    struct event event = commit_event(id, step);
+    event.wall_ns = wall_ns;
+    event.commit.plain_bytes = plain;
+    event.commit.stored_bytes = stored;
+    event.commit.wall_ns = wall_ns;
+    assert_int_equal(core_run(f, &event), 0);
+}
+
+/* Goal: a checkpoint costs what it stored, for as long as it is there, and counts as written in the
+ * window that it was committed in. */
+static void bytes_and_hours(void **ret)
+{
+    struct core_fixture *f = *ret;
+    save_at(f, 10, 1 * HOUR, 1000, 1000);
+    save_at(f, 20, 3 * HOUR, 1000, 100);
+    struct usage all = usage_now(f, 0, 5 * HOUR);
+    assert_int_equal(all.saves, 2);
+    assert_int_equal(all.checkpoints, 2);
+    assert_int_equal(all.written_bytes, 1100);
+    assert_int_equal(all.stored_bytes, 1100);
+    assert_int_equal(all.plain_bytes, 2000);
+    assert_int_equal(all.shared_bytes, 900);
+    assert_int_equal(all.reclaimable_bytes, 0);
+    assert_true(all.byte_hours == 1000.0 * 4 + 100.0 * 2);
+    struct usage late = usage_now(f, 2 * HOUR, 5 * HOUR);
+    assert_int_equal(late.saves, 1);
+    assert_int_equal(late.written_bytes, 100);
+    assert_int_equal(late.stored_bytes, 1100);
+    assert_true(late.byte_hours == 1000.0 * 3 + 100.0 * 2);
+    struct usage before = usage_now(f, 0, HOUR / 2); /* a clock that went back: nothing, not less */
+    assert_true(before.byte_hours == 0);
+}
+
+/* Goal: forgotten bytes are there and can be had back; reclaimed ones cost until they went. */
+static void forgotten_and_reclaimed(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct run_state state;
+    save_at(f, 10, 1 * HOUR, 1000, 1000);
+    save_at(f, 20, 2 * HOUR, 1000, 400);
+    assert_int_equal(core_append(f, CHAIN_FORGET, ID(1, 10), &state), 0);
+    struct usage usage = usage_now(f, 0, 3 * HOUR);
+    assert_int_equal(usage.checkpoints, 1);
+    assert_int_equal(usage.forgotten, 1);
+    assert_int_equal(usage.stored_bytes, 1400);
+    assert_int_equal(usage.reclaimable_bytes, 1000);
+    assert_int_equal(usage.plain_bytes, 1000);
+    assert_int_equal(core_append(f, CHAIN_RECLAIM, ID(1, 10), &state), 0); /* at wall time 0 */
+    usage = usage_now(f, 0, 3 * HOUR);
+    assert_int_equal(usage.forgotten, 0);
+    assert_int_equal(usage.stored_bytes, 400);
+    assert_int_equal(usage.reclaimable_bytes, 0);
+    assert_int_equal(usage.written_bytes, 1400); /* was written all the same */
+    assert_true(usage.byte_hours == 400.0);
+}
+
+/* Goal: an aborted save and an ended restore are counted once, on the day of the event, whatever
+ * repeats them. */
+static void days_count_what_leaves_nothing(void **ret)
+{
+    struct core_fixture *f = *ret;
+    save_at(f, 10, HOUR, 10, 10);
+    assert_int_equal(core_open(f, &alone, 20, 2), 0);
+    struct ckpt_id id = f->verdict.id;
+    struct event abort = abort_event(id, 2);
+    abort.wall_ns = 30 * HOUR; /* day 1 */
+    assert_int_equal(core_run(f, &abort), 0);
+    assert_int_equal(core_run(f, &abort), 0); /* again: an answer, no count */
+    struct actor rank = {.token = 9, .world_size = 1};
+    assert_int_equal(core_begin(f, &rank, LATEST, true), 0);
+    struct event report = event_of(EVENT_RESTORE_REPORT, &rank);
+    report.id = ID(1, 10);
+    report.wall_ns = 31 * HOUR;
+    assert_int_equal(core_run(f, &report), 0);
+    assert_true(f->verdict.restore_done);
+    assert_int_equal(core_run(f, &report), 0);
+    rank.ordinal = 1;
+    assert_int_equal(core_begin(f, &rank, EXACT(1, 10), false), 0);
+    report = event_of(EVENT_RESTORE_REPORT, &rank);
+    report.id = ID(1, 10);
+    report.code = CAIRN_E_IO;
+    report.wall_ns = 80 * HOUR; /* day 3 */
+    assert_int_equal(core_run(f, &report), 0);
+    assert_true(f->verdict.restore_failed);
+    assert_int_equal(f->state.day_count, 2);
+    assert_int_equal(f->state.days[0].day, 1);
+    assert_int_equal(f->state.days[1].day, 3);
+    struct usage usage = usage_now(f, 0, 100 * HOUR);
+    assert_int_equal(usage.saves_aborted, 1);
+    assert_int_equal(usage.restores, 1);
+    assert_int_equal(usage.restores_failed, 1);
+    usage = usage_now(f, 73 * HOUR, 100 * HOUR);
+    assert_int_equal(usage.restores, 0);
+    assert_int_equal(usage.restores_failed, 1);
+}
+
+/* Goal: what a save says of the one before it is counted with the opening that carries it, once. */
+static void times_are_counted_with_the_opening(void **ret)
+{
+    struct core_fixture *f = *ret;
+    save_at(f, 10, HOUR, 10, 10);
+    struct event open = open_event(&alone, 20, 20);
+    open.blocked_ms = 5;
+    open.persist_ms = 70;
+    open.wall_ns = 2 * HOUR;
+    assert_int_equal(core_run(f, &open), 0);
+    assert_int_equal(core_run(f, &open), 0); /* again: the answer of before */
+    struct usage usage = usage_now(f, 0, 3 * HOUR);
+    assert_int_equal(usage.timed_saves, 1);
+    assert_int_equal(usage.blocked_ms, 5);
+    assert_int_equal(usage.persist_ms, 70);
+    assert_int_equal(usage.saves_aborted, 0);
+}
+
+/* Goal: two drivers that count on one day from old copies lose no count: the later one conflicts.
+ */
+static void counts_are_guarded(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct stale one, two;
+    save_at(f, 10, HOUR, 10, 10);
+    struct actor a = {.token = 9, .world_size = 1}, b = {.token = 8, .world_size = 1};
+    assert_int_equal(core_begin(f, &a, LATEST, true), 0);
+    assert_int_equal(core_begin(f, &b, LATEST, true), 0);
+    struct event first = event_of(EVENT_RESTORE_REPORT, &a);
+    struct event second = event_of(EVENT_RESTORE_REPORT, &b);
+    first.id = second.id = ID(1, 10);
+    stale_init(&one, f, &first);
+    stale_init(&two, f, &second);
+    assert_int_equal(stale_apply(&one, f), 0);
+    assert_int_equal(stale_apply(&two, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &second), 0);
+    assert_int_equal(usage_now(f, 0, HOUR).restores, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(bytes_and_hours, setup, teardown),
+        cmocka_unit_test_setup_teardown(forgotten_and_reclaimed, setup, teardown),
+        cmocka_unit_test_setup_teardown(days_count_what_leaves_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(times_are_counted_with_the_opening, setup, teardown),
+        cmocka_unit_test_setup_teardown(counts_are_guarded, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tests of server/gc share: saves with real objects on a memory store, some of which refer
+ * to older objects; a naive model of what must be there; passes that are waited for.
+ */
+#ifndef CAIRN_GC_RIG_H
+#define CAIRN_GC_RIG_H
+
+#include "gc/gc.h"
+#include "run_rig.h"
+
+enum { GC_SAVES_MAX = 256 };
+
+struct gc_save {               /* what the test has made */
+    struct ckpt_id id, holder; /* holder: whose objects it refers to; its own or an older one's */
+    uint64_t open_id;
+    bool committed;
+    uint32_t written; /* ranks whose object and part were written, when it was given up */
+};
+
+struct gc_rig {
+    struct rig rig; /* first */
+    struct rank_list lists[2];
+    struct gc *gc;
+    struct gc_status status; /* of the last pass */
+    uint64_t next_step;
+    size_t save_count;
+    struct gc_save saves[GC_SAVES_MAX];
+};
+
+void gc_rig_init(struct gc_rig *g, uint64_t seed);
+void gc_rig_fini(struct gc_rig *g);
+void gc_rig_start(struct gc_rig *g, uint64_t keep_cycles);
+void gc_rig_stop(struct gc_rig *g); /* also in the middle of a pass */
+/* A new attempt, which fences the one before. */
+void gc_rig_attempt(struct gc_rig *g);
+struct gc_save *gc_rig_save(struct gc_rig *g, bool incremental);
+/* Opens, writes objects and parts of so many ranks, and leaves it open. */
+struct gc_save *gc_rig_leave_open(struct gc_rig *g, uint32_t written);
+void gc_rig_abort(struct gc_rig *g, struct gc_save *save);
+int gc_rig_forget(struct gc_rig *g, struct ckpt_id id);
+void gc_rig_pass(struct gc_rig *g, bool cycle);
+bool gc_rig_is_reclaimed(struct gc_rig *g, struct ckpt_id id);
+bool gc_rig_is_open(struct gc_rig *g, struct ckpt_id id);
+bool gc_rig_has_object(struct gc_rig *g, struct ckpt_id id, uint32_t rank);
+/* I6: all that is committed, or open, is there. */
+void gc_rig_check_reachable(struct gc_rig *g);
+/* Nothing else is: after the passes that it takes. Returns how many things there are too many. */
+size_t gc_rig_count_garbage(struct gc_rig *g);
+
+#endif

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What gc removes, when, and what it leaves: one scenario each.
+ */
+#include "gc_rig.h"
+
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static int setup(void **state)
+{
+    struct gc_rig *g = calloc(1, sizeof(*g));
+    gc_rig_init(g, 1);
+    *state = g;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    gc_rig_fini(*state);
+    free(*state);
+    return 0;
+}
+
+/* Goal: what is forgotten stays for keep_cycles, can be read by nobody after, and goes as a whole.
+ */
+static void test_forgotten_goes_after_its_time(void **state)
+{
+    struct gc_rig *g = *state;
+    struct ckpt_id first = gc_rig_save(g, false)->id;
+    gc_rig_save(g, false);
+    gc_rig_save(g, false);
+    gc_rig_start(g, 3);
+    gc_rig_pass(g, true);
+    assert_int_equal(gc_rig_forget(g, first), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        gc_rig_pass(g, true);
+        assert_true(gc_rig_has_object(g, first, 0));
+        assert_int_equal(g->status.reclaimed, 0);
+    }
+    gc_rig_pass(g, false); /* asked for: begins no cycle */
+    assert_int_equal(g->status.reclaimed, 0);
+    gc_rig_pass(g, true);
+    assert_int_equal(g->status.reclaimed, 1);
+    assert_int_equal(g->status.objects, 2);
+    assert_int_equal(g->status.smalls, 5);
+    assert_true(g->status.bytes > 64 * 96 * 4);
+    assert_false(gc_rig_has_object(g, first, 0));
+    gc_rig_check_reachable(g);
+    assert_int_equal(gc_rig_count_garbage(g), 0);
+}
+
+/* Goal: objects that a kept checkpoint refers to outlive the one that wrote them, however long the
+ * chain; when the last reference goes they go. */
+static void test_references_pin_objects(void **state)
+{
+    struct gc_rig *g = *state;
+    struct ckpt_id ids[4];
+    for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
+        ids[i] = gc_rig_save(g, i > 0)->id;
+    }
+    gc_rig_save(g, false);
+    gc_rig_start(g, 1);
+    gc_rig_pass(g, true);
+    for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
+        assert_true(gc_rig_has_object(g, ids[0], 0));
+        assert_int_equal(gc_rig_forget(g, ids[i]), 0);
+        gc_rig_pass(g, true);
+        gc_rig_pass(g, true);
+        assert_true(gc_rig_is_reclaimed(g, ids[i]));
+        gc_rig_check_reachable(g);
+        assert_int_equal(gc_rig_count_garbage(g), 0);
+    }
+    assert_false(gc_rig_has_object(g, ids[0], 0));
+    assert_true(g->status.bytes_read < 1 << 20);
+}
+
+/* Goal: what an opening left that came to nothing goes, in the second pass that finds it dead;
+ * while it is open nothing of it does, and a fenced one is ended first. */
+static void test_openings(void **state)
+{
+    struct gc_rig *g = *state;
+    gc_rig_save(g, false);
+    struct gc_save *open = gc_rig_leave_open(g, 1);
+    gc_rig_start(g, 1);
+    for (unsigned i = 0; i < 3; i++) {
+        gc_rig_pass(g, true);
+        assert_true(gc_rig_has_object(g, open->id, 0));
+    }
+    gc_rig_abort(g, open);
+    gc_rig_pass(g, true);
+    assert_true(gc_rig_has_object(g, open->id, 0));
+    assert_int_equal(g->status.kept, 2);
+    gc_rig_pass(g, true);
+    assert_false(gc_rig_has_object(g, open->id, 0));
+    struct gc_save *fenced = gc_rig_leave_open(g, 1);
+    gc_rig_attempt(g);
+    gc_rig_save(g, false);
+    for (unsigned i = 0; i < 2; i++) {
+        gc_rig_pass(g, true);
+    }
+    assert_false(gc_rig_is_open(g, fenced->id));
+    assert_false(gc_rig_has_object(g, fenced->id, 0));
+    gc_rig_check_reachable(g);
+    assert_int_equal(gc_rig_count_garbage(g), 0);
+}
+
+/* Goal: a dry run says what a run would do, and does nothing. */
+static void test_dry_run(void **state)
+{
+    struct gc_rig *g = *state;
+    struct ckpt_id first = gc_rig_save(g, false)->id;
+    gc_rig_save(g, false);
+    gc_rig_start(g, 1);
+    gc_rig_pass(g, true);
+    assert_int_equal(gc_rig_forget(g, first), 0);
+    struct event cycle = {.kind = EVENT_GC_CYCLE, .cycle = 1};
+    assert_int_equal(rig_event(&g->rig, g->rig.run, &cycle, NULL), 0);
+    assert_true(gc_now(g->gc, true));
+    do {
+        sim_run_for(g->rig.sim, 10);
+        gc_status(g->gc, &g->status);
+    } while (g->status.running);
+    assert_int_equal(g->status.reclaimed, 1);
+    assert_int_equal(g->status.objects_total, 0);
+    assert_false(gc_rig_is_reclaimed(g, first));
+    assert_true(gc_rig_has_object(g, first, 0));
+}
+
+/* Goal: a table that cannot be read keeps what it might refer to; the rest goes. */
+static void test_damaged_tables_keep(void **state)
+{
+    struct gc_rig *g = *state;
+    struct ckpt_id base = gc_rig_save(g, false)->id;
+    struct gc_save *built = gc_rig_save(g, true);
+    gc_rig_save(g, false);
+    gc_rig_start(g, 1);
+    gc_rig_pass(g, true);
+    struct store_name part = {.run = g->rig.name,
+                              .id = built->id,
+                              .kind = STORE_PART,
+                              .number = 1,
+                              .tag = built->open_id};
+    rig_flip(&g->rig, &part, 300);
+    assert_int_equal(gc_rig_forget(g, base), 0);
+    gc_rig_pass(g, true);
+    gc_rig_pass(g, true);
+    assert_true(gc_rig_is_reclaimed(g, base));
+    assert_true(g->status.errors > 0);
+    assert_true(gc_rig_has_object(g, base, 0));
+    assert_true(gc_rig_has_object(g, base, 1));
+    rig_flip(&g->rig, &part, 300);
+    gc_rig_pass(g, true);
+    assert_true(gc_rig_has_object(g, base, 0));
+    assert_int_equal(g->status.errors, 0);
+    assert_int_equal(gc_rig_count_garbage(g), 0);
+}
+
+/* Goal: a store that takes no updates does not keep what is dead from going. */
+static void test_full_record(void **state)
+{
+    struct gc_rig *g = *state;
+    gc_rig_save(g, false);
+    struct gc_save *open = gc_rig_leave_open(g, 2);
+    gc_rig_abort(g, open);
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .code = CAIRN_E_NO_SPACE, .count = 1000};
+    assert_int_equal(store_fault_add(g->rig.store, &rule), 0);
+    gc_rig_start(g, 1);
+    gc_rig_pass(g, true);
+    assert_true(g->status.errors > 0);
+    gc_rig_pass(g, true);
+    store_fault_clear(g->rig.store);
+    assert_false(gc_rig_has_object(g, open->id, 0));
+    gc_rig_check_reachable(g);
+}
+
+/* Goal: what unfinished writes left is swept, of committed checkpoints too; a sweep that failed is
+ * told and done again in the next pass, one that found nothing is not. */
+static void test_sweep(void **state)
+{
+    struct gc_rig *g = *state;
+    gc_rig_save(g, false);
+    gc_rig_save(g, false);
+    gc_rig_leave_open(g, 1); /* is not swept: it is being written */
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .op = STORE_SWEEP, .code = CAIRN_E_TIMED_OUT, .count = 1000};
+    gc_rig_start(g, 1);
+    for (int pass = 0; pass < 2; pass++) {
+        assert_int_equal(store_fault_add(g->rig.store, &rule), 0);
+        gc_rig_pass(g, false);
+        assert_int_equal(g->status.errors, 2);
+        store_fault_clear(g->rig.store);
+    }
+    gc_rig_pass(g, false);
+    assert_int_equal(g->status.errors, 0);
+    assert_int_equal(store_fault_add(g->rig.store, &rule), 0);
+    gc_rig_pass(g, false);
+    assert_int_equal(g->status.errors, 0); /* both are settled */
+    gc_rig_check_reachable(g);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_forgotten_goes_after_its_time),
+        TEST(test_references_pin_objects),
+        TEST(test_openings),
+        TEST(test_dry_run),
+        TEST(test_damaged_tables_keep),
+        TEST(test_full_record),
+        TEST(test_sweep),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs that another daemon of a shared store has made: seen when somebody looks, and by themselves
+ * after a while.
+ */
+#include "run_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int setup(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+    rig_init(rig);
+    rig->options.poll_ms = 50;
+    rig_start(rig);
+    *state = rig;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    rig_fini(*state);
+    free(*state);
+    return 0;
+}
+
+static size_t names_of(struct catalog *catalog)
+{
+    struct run_name *names = NULL;
+    size_t count = 99;
+    assert_int_equal(catalog_names(catalog, &names, &count), 0);
+    free(names);
+    return count;
+}
+
+struct looking {
+    struct catalog_look look;
+    bool done;
+    int status;
+};
+
+static void on_looked(struct catalog_look *look)
+{
+    struct looking *looking = container_of(look, struct looking, look);
+    looking->done = true;
+    looking->status = look->status;
+}
+
+static int look(struct rig *rig, struct catalog *catalog)
+{
+    struct looking looking = {.look.done = on_looked};
+    catalog_look(catalog, &looking.look);
+    assert_false(looking.done); /* never inside the call */
+    rig_until(rig, &looking.done);
+    return looking.status;
+}
+
+static void save(struct rig *rig, uint64_t step)
+{
+    struct rank_list lists[2];
+    rig_two_ranks(lists);
+    assert_int_equal(rig_save(rig, step, 2, lists).step, step);
+}
+
+static void a_look_finds_what_another_daemon_made(void **state)
+{
+    struct rig *rig = *state;
+    struct catalog *other = rig_catalog_new(rig);
+    save(rig, 10);
+    assert_int_equal(names_of(other), 0); /* it began before there was a run */
+    assert_int_equal(look(rig, other), 0);
+    assert_int_equal(names_of(other), 1);
+    rig_catalog_close(rig, other);
+}
+
+static void it_is_found_after_a_while(void **state)
+{
+    struct rig *rig = *state;
+    struct catalog *other = rig_catalog_new(rig);
+    save(rig, 10);
+    sim_run_for(rig->sim, 6000);
+    assert_int_equal(names_of(other), 1);
+    rig_catalog_close(rig, other);
+}
+
+static void a_store_that_does_not_answer_is_named(void **state)
+{
+    struct rig *rig = *state;
+    struct store_fault_rule fails = {
+        .kind = FAULT_FAIL, .op = STORE_LIST_RUNS, .count = 1, .code = CAIRN_E_IO};
+    assert_int_equal(store_fault_add(rig->store, &fails), 0);
+    assert_int_equal(look(rig, rig->catalog), CAIRN_E_IO);
+    assert_int_equal(look(rig, rig->catalog), 0);
+}
+
+/* A look that nobody waits for any more, and one that the end of the catalogue meets. */
+static void given_up_and_closed(void **state)
+{
+    struct rig *rig = *state;
+    struct catalog *other = rig_catalog_new(rig);
+    struct looking given_up = {.look.done = on_looked}, late = {.look.done = on_looked};
+    catalog_look(other, &given_up.look);
+    catalog_look_cancel(&given_up.look);
+    catalog_look(other, &late.look);
+    rig_catalog_close(rig, other);
+    assert_false(given_up.done);
+    assert_true(late.done);
+    assert_int_equal(late.status, CAIRN_E_SHUTTING_DOWN);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_look_finds_what_another_daemon_made, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_is_found_after_a_while, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_store_that_does_not_answer_is_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(given_up_and_closed, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

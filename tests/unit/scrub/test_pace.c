@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pace: the rate over time, and how much a scrub takes beside sessions that move bytes.
+ */
+#include "scrub/pace.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#define MS UINT64_C(1000000)
+enum { READ = 4 << 20 };
+
+struct world {
+    struct pace pace;
+    uint64_t now, load, load_per_ms, read_ms;
+};
+
+static struct world world_new(uint64_t rate)
+{
+    struct world world = {.now = 77 * MS, .read_ms = 3};
+    pace_init(&world.pace, rate);
+    return world;
+}
+
+/* Reads as often as it may for so long; each read takes read_ms. Returns the bytes. */
+static uint64_t run(struct world *world, uint64_t ms)
+{
+    uint64_t end = world->now + ms * MS, bytes = 0;
+    while (world->now < end) {
+        uint64_t wait = pace_wait_ms(&world->pace, world->now, world->load);
+        uint64_t step = wait > 0 ? wait : world->read_ms;
+        if (wait == 0) {
+            bytes += READ;
+            pace_charge(&world->pace, world->now, READ);
+        }
+        world->now += step * MS;
+        world->load += step * world->load_per_ms;
+    }
+    return bytes;
+}
+
+/* Goal: at a set rate, within a tenth, also when single reads are slow now and then. */
+static void test_rate_is_kept(void **state)
+{
+    (void)state;
+    static const uint64_t rates[] = {UINT64_C(1) << 20, UINT64_C(50) << 20, UINT64_C(300) << 20};
+    for (size_t i = 0; i < 3; i++) {
+        struct world world = world_new(rates[i]);
+        uint64_t begin = world.now, bytes = 0;
+        for (unsigned s = 0; s < 60; s++) {
+            world.read_ms = s % 7 == 0 ? 12 : 3;
+            bytes += run(&world, 1000);
+        }
+        uint64_t due = rates[i] * ((world.now - begin) / MS / 1000);
+        assert_true(bytes > due - due / 10);
+        assert_true(bytes < due + due / 10);
+    }
+}
+
+/* Goal: after a pause there is no storm. */
+static void test_a_pause_is_not_caught_up(void **state)
+{
+    (void)state;
+    struct world world = world_new(100 << 20);
+    run(&world, 1000);
+    world.now += 60000 * MS;
+    assert_true(run(&world, 1000) < (uint64_t)140 << 20);
+}
+
+/* Goal: beside sessions that move bytes, a fiftieth of them; and the full rate again afterwards. */
+static void test_it_yields(void **state)
+{
+    (void)state;
+    struct world world = world_new(0);
+    (void)pace_wait_ms(&world.pace, world.now, world.load);
+    world.load_per_ms = 500 << 10; /* 500 MiB/s */
+    uint64_t bytes = run(&world, 10000);
+    assert_true(bytes <= world.load / PACE_SHARE + (uint64_t)2 * READ);
+    assert_true(bytes >= world.load / PACE_SHARE / 2);
+    assert_true(pace_is_yielding(&world.pace, world.now));
+    world.load_per_ms = 0;
+    run(&world, 1500);
+    assert_false(pace_is_yielding(&world.pace, world.now));
+    assert_true(run(&world, 1000) > (uint64_t)1000 << 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rate_is_kept),
+        cmocka_unit_test(test_a_pause_is_not_caught_up),
+        cmocka_unit_test(test_it_yields),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: what a client of this host reads comes into its memory where it asked for it, and nothing
+ * that it says makes the server write elsewhere, or into memory that it let go of. Method: a
+ * scripted viewer with a memfd of its own against the server on the simulator, whose Unix sockets
+ * pass descriptors; the rig checks at the end that no mapping and no request is left.
+ */
+#include "session_rig.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "wire/negotiate.h"
+
+enum { CHUNKS = 40, BYTES = 32 * RIG_CHUNK, SEALS = F_SEAL_SHRINK | F_SEAL_GROW, ID = 5 };
+
+static struct rig rig;
+static struct peer writer, reader;
+static uint8_t *memory; /* of the landing, mapped by the client */
+static int landing_fd;
+
+static int make_fd(uint64_t bytes, int seals)
+{
+    int fd = memfd_create("test-landing", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    rig_init(&rig, 31);
+    rig.local = true;
+    rig_start(&rig);
+    peer_init(&rig, &writer, 0, 1);
+    peer_init(&rig, &reader, 0, 1);
+    reader.features = WIRE_FEATURE_LANDING;
+    landing_fd = make_fd(BYTES, SEALS);
+    memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, landing_fd, 0);
+    assert_true(memory != MAP_FAILED);
+    memset(memory, 0xee, BYTES);
+    assert_true(peer_save(&writer, 10, 77, CHUNKS));
+    assert_int_equal(peer_outcome(&writer)->msg.u.outcome.state, SAVE_COMMITTED);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    peer_fini(&writer);
+    peer_fini(&reader);
+    rig_fini(&rig);
+    assert_int_equal(munmap(memory, BYTES), 0);
+    assert_int_equal(close(landing_fd), 0);
+    return 0;
+}
+
+static const struct peer_reply *offer(int fd, uint64_t bytes)
+{
+    struct msg msg = {.type = MSG_LANDING, .u.landing = {.landing_id = ID, .bytes = bytes}};
+    uint32_t stream = reader.next_stream++;
+    if (fd >= 0) {
+        conn_send_fd(reader.conn, stream, &msg, fd);
+    } else {
+        conn_send_always(reader.conn, stream, &msg);
+    }
+    return peer_await(&reader, stream);
+}
+
+static void begin(void)
+{
+    assert_true(peer_viewer(&reader));
+    const struct peer_reply *reply = offer(fcntl(landing_fd, F_DUPFD_CLOEXEC, 0), BYTES);
+    assert_int_equal(reply->type, MSG_LANDING);
+    assert_int_equal(reply->msg.u.landing.landing_id, ID);
+}
+
+/* `chunks` chunks from `first` on, to the landing's byte `at`. */
+static struct msg read_msg(uint32_t first, uint32_t chunks, uint64_t at)
+{
+    return (struct msg){.type = MSG_READ,
+                        .u.read = {.object = {.term = 1, .step = 10, .writer = 100},
+                                   .offset = (uint64_t)first * RIG_CHUNK,
+                                   .bytes = chunks * RIG_CHUNK,
+                                   .landing_id = ID,
+                                   .landing_offset = at}};
+}
+
+static void assert_chunk(uint32_t chunk, const uint8_t *data)
+{
+    for (unsigned i = 0; i < RIG_CHUNK; i++) {
+        assert_int_equal(data[i], (uint8_t)(i * 7 + chunk * 31));
+    }
+}
+
+static void assert_refused(const char *text)
+{
+    assert_true(peer_await_end(&reader));
+    assert_int_equal(peer_last(&reader)->type, MSG_ERROR);
+    if (peer_last(&reader)->msg.u.error.code != CAIRN_E_PROTOCOL ||
+        !strstr(peer_last(&reader)->text, text)) {
+        fail_msg("%d: %s", peer_last(&reader)->msg.u.error.code, peer_last(&reader)->text);
+    }
+}
+
+/* --- what is read ------------------------------------------------------------------------------
+ */
+
+static void test_what_is_read_lies_where_it_was_asked_for(void **state)
+{
+    (void)state;
+    begin();
+    const struct peer_reply *reply = peer_ask(&reader, read_msg(3, 2, 4 * RIG_CHUNK));
+    assert_int_equal(reply->type, MSG_LANDED);
+    assert_int_equal(reply->payload_bytes, 0);
+    assert_int_equal(reply->msg.u.landed.bytes, 2 * RIG_CHUNK);
+    assert_chunk(3, memory + 4 * RIG_CHUNK);
+    assert_chunk(4, memory + 5 * RIG_CHUNK);
+    assert_int_equal(memory[4 * RIG_CHUNK - 1], 0xee);
+    assert_int_equal(memory[6 * RIG_CHUNK], 0xee);
+    reply = peer_ask(&reader, read_msg(0, 1, BYTES - RIG_CHUNK)); /* its very end */
+    assert_int_equal(reply->type, MSG_LANDED);
+    assert_chunk(0, memory + BYTES - RIG_CHUNK);
+}
+
+static void test_the_socket_still_works_beside_it(void **state)
+{
+    (void)state;
+    begin();
+    struct msg msg = read_msg(2, 1, 0);
+    msg.u.read.landing_id = 0;
+    const struct peer_reply *reply = peer_ask(&reader, msg);
+    assert_int_equal(reply->type, MSG_READ_REPLY);
+    assert_chunk(2, reply->payload);
+    assert_int_equal(memory[0], 0xee);
+}
+
+static void test_what_cannot_be_read_is_an_error_of_that_read(void **state)
+{
+    (void)state;
+    begin();
+    struct msg msg = read_msg(0, 1, 0);
+    msg.u.read.object.sequence = 9;
+    assert_int_equal(peer_ask(&reader, msg)->type, MSG_ERROR);
+    assert_int_equal(peer_ask(&reader, read_msg(CHUNKS + 60, 1, 0))->type, MSG_ERROR);
+    assert_int_equal(peer_ask(&reader, read_msg(1, 1, 0))->type, MSG_LANDED);
+    assert_chunk(1, memory);
+}
+
+static void test_sixteen_reads_at_once(void **state)
+{
+    uint32_t streams[16];
+    (void)state;
+    begin();
+    for (uint32_t i = 0; i < 16; i++) {
+        streams[i] = peer_send(&reader, read_msg(i, 1, (uint64_t)i * RIG_CHUNK));
+    }
+    for (uint32_t i = 0; i < 16; i++) {
+        assert_int_equal(peer_await(&reader, streams[i])->type, MSG_LANDED);
+        assert_chunk(i, memory + (size_t)i * RIG_CHUNK);
+    }
+    for (uint32_t i = 0; i < 17; i++) {
+        peer_send(&reader, read_msg(i, 1, (uint64_t)i * RIG_CHUNK));
+    }
+    assert_refused("at once");
+}
+
+/* --- what is refused ---------------------------------------------------------------------------
+ */
+
+static void bad_read(struct msg msg, const char *text)
+{
+    begin();
+    peer_send(&reader, msg);
+    assert_refused(text);
+    for (size_t i = 0; i < BYTES; i++) {
+        assert_int_equal(memory[i], 0xee);
+    }
+}
+
+static void test_places_outside_the_landing(void **state)
+{
+    (void)state;
+    bad_read(read_msg(0, 1, BYTES), "leaves");
+    bad_read(read_msg(0, 2, BYTES - RIG_CHUNK), "leaves");
+    bad_read(read_msg(0, 1, UINT64_MAX - 4095), "leaves");
+    bad_read(read_msg(0, 1, 100), "multiple of 4096");
+    struct msg msg = read_msg(0, 1, 0);
+    msg.u.read.bytes = 100;
+    bad_read(msg, "multiple of 4096");
+    msg = read_msg(0, 1, 0);
+    msg.u.read.landing_id = ID + 1;
+    bad_read(msg, "not here");
+}
+
+static void refused_memory(int fd, uint64_t bytes, const char *why)
+{
+    const struct peer_reply *reply = offer(fd, bytes);
+    assert_int_equal(reply->type, MSG_ERROR);
+    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
+    if (!strstr(reply->text, why)) {
+        fail_msg("%s", reply->text);
+    }
+}
+
+static void test_bad_memory_is_refused_by_name(void **state)
+{
+    int ends[2];
+    (void)state;
+    begin();
+    refused_memory(-1, BYTES, "no descriptor");
+    refused_memory(make_fd(BYTES, 0), BYTES, "not sealed");
+    refused_memory(make_fd(BYTES, F_SEAL_GROW), BYTES, "not sealed");
+    refused_memory(make_fd(BYTES, SEALS), BYTES * 2, "were announced");
+    assert_int_equal(pipe(ends), 0);
+    refused_memory(ends[0], BYTES, "memfd");
+    close(ends[1]);
+    assert_int_equal(peer_ask(&reader, read_msg(1, 1, 0))->type, MSG_LANDED); /* the first one */
+    assert_chunk(1, memory);
+}
+
+static void test_memory_that_cannot_be_written_is_refused(void **state)
+{
+    (void)state;
+    assert_true(peer_viewer(&reader));
+    int fd = make_fd(BYTES, SEALS | F_SEAL_WRITE);
+    assert_int_equal(offer(fd, BYTES)->type, MSG_ERROR);
+}
+
+static void test_nothing_of_it_without_the_feature(void **state)
+{
+    (void)state;
+    reader.features = 0;
+    assert_true(peer_viewer(&reader));
+    peer_send(&reader, (struct msg){.type = MSG_LANDING, .u.landing = {.landing_id = ID}});
+    assert_refused("not agreed on");
+    assert_true(peer_viewer(&reader));
+    peer_send(&reader, read_msg(0, 1, 0));
+    assert_refused("not here");
+}
+
+/* --- its end -----------------------------------------------------------------------------------
+ */
+
+static void test_taken_away_nothing_lands(void **state)
+{
+    (void)state;
+    begin();
+    assert_int_equal(offer(-1, 0)->type, MSG_LANDING);
+    peer_send(&reader, read_msg(0, 1, 0));
+    assert_refused("not here");
+    assert_int_equal(memory[0], 0xee);
+}
+
+static void test_a_client_that_goes_in_the_middle(void **state)
+{
+    (void)state;
+    for (unsigned ms = 0; ms < 8; ms++) {
+        begin();
+        for (uint32_t i = 0; i < 8; i++) {
+            peer_send(&reader, read_msg(i, 4, (uint64_t)i * 4 * RIG_CHUNK));
+        }
+        sim_run_for(rig.sim, ms);
+        peer_drop(&reader);
+    }
+    sim_run_for(rig.sim, 1000); /* teardown: nothing is left */
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_what_is_read_lies_where_it_was_asked_for),
+        TEST(test_the_socket_still_works_beside_it),
+        TEST(test_what_cannot_be_read_is_an_error_of_that_read),
+        TEST(test_sixteen_reads_at_once),
+        TEST(test_places_outside_the_landing),
+        TEST(test_bad_memory_is_refused_by_name),
+        TEST(test_memory_that_cannot_be_written_is_refused),
+        TEST(test_nothing_of_it_without_the_feature),
+        TEST(test_taken_away_nothing_lands),
+        TEST(test_a_client_that_goes_in_the_middle),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

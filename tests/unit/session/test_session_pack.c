@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: of what is handed over the server stores only what the base has not, encoded where that was
+ * asked for, and what it seals restores to the bytes of the arena; with the client dead after
+ * HANDED, and with a new server, too. A claim that is not so is refused by name. Method:
+ * hand_rig.h.
+ */
+#include "hand_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "pipeline/chunk.h"
+#include "wire/negotiate.h"
+#include "wire/plan.h"
+
+/* --- compared and encoded by the server ---------------------------------------------------------
+ */
+
+/* How the next descriptions go: with the digest that the bytes had under this salt. */
+static struct {
+    uint32_t encode;
+    bool known;
+    uint8_t salt;
+} packing;
+
+static void describe_packed(uint32_t sequence, uint64_t at)
+{
+    struct envelope envelope = hand_blank(RIG_CHUNK);
+    uint32_t dtype = 0;
+    if (packing.known) {
+        uint8_t old[RIG_CHUNK];
+        for (size_t i = 0; i < RIG_CHUNK; i++) {
+            old[i] = (uint8_t)((at + i) * 31 + (at + i) / 4096 + packing.salt);
+        }
+        struct envelope raw;
+        chunk_seal_raw(RIG_CHUNK, old, 1, &raw);
+        envelope.digest = raw.digest;
+    }
+    struct msg msg = hand_description(sequence, at, &envelope);
+    msg.u.describe.encode = packing.encode;
+    msg.u.describe.dtype_count = 1;
+    msg.u.describe.dtypes = &dtype;
+    peer_send(&peer, msg);
+    memset(&envelope.digest, 0, sizeof envelope.digest);
+    envelope.offset = peer.next_offset;
+    peer.envelopes[peer.chunk_count] = envelope;
+    peer.in_object[peer.chunk_count++] = peer.object_count;
+    peer.next_offset += RIG_CHUNK;
+}
+
+static uint32_t describe_packed_object(uint32_t sequence, uint32_t chunks)
+{
+    for (uint32_t i = 0; i < chunks; i++) {
+        describe_packed(sequence, (uint64_t)peer.chunk_count * RIG_CHUNK);
+    }
+    peer.objects[peer.object_count++] = (struct peer_object){sequence, chunks};
+    return peer_end_object(&peer, sequence, chunks);
+}
+
+static void begin_packed(uint64_t step, uint64_t open_id)
+{
+    peer.features = WIRE_FEATURE_HAND_OVER | WIRE_FEATURE_HAND_PACK;
+    hand_begin(step, open_id);
+    peer.object_count = peer.chunk_count = 0;
+}
+
+/* Step 10 with `chunks` chunks of salt 1 in one object, sequence 0; then step 20 is open. */
+static void save_a_base(uint32_t chunks)
+{
+    hand_fill_arena(1);
+    packing.encode = 0;
+    packing.known = false;
+    packing.salt = 1;
+    begin_packed(10, 77);
+    describe_packed_object(0, chunks);
+    assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
+    assert_int_equal(peer_outcome(&peer)->msg.u.outcome.state, SAVE_COMMITTED);
+    begin_packed(20, 78);
+    packing.known = true;
+}
+
+/* The records of a plan that wants all: checked against the arena by reading what they name. */
+static void assert_restores(const struct ckpt_id id, uint32_t chunks)
+{
+    struct plan_want want = {.is_blob = true, .name = "state", .coordinate = "rank=0"};
+    struct msg plan = {.type = MSG_PLAN, .u.plan = {.id = id, .want_count = 1, .wants = &want}};
+    struct plan_read records[RIG_CHUNKS];
+    assert_true(peer_viewer(&other));
+    const struct peer_reply *reply = peer_ask(&other, plan);
+    assert_int_equal(reply->type, MSG_PLAN_REPLY);
+    assert_int_equal(reply->msg.u.plan_reply.record_count, chunks);
+    for (uint32_t i = 0; i < chunks; i++) {
+        const uint8_t *record = reply->payload + (size_t)i * PLAN_READ_BYTES;
+        assert_int_equal(plan_read_decode(record, &records[i], NULL), 0);
+    }
+    for (uint32_t i = 0; i < chunks; i++) {
+        uint8_t plain[RIG_CHUNK];
+        struct envelope envelope = {.stored_bytes = records[i].stored_bytes,
+                                    .plain_bytes = records[i].plain_bytes,
+                                    .stored_crc = records[i].stored_crc,
+                                    .encoding = records[i].encoding,
+                                    .digest_alg = records[i].digest_alg,
+                                    .digest = records[i].digest};
+        struct msg read = {.type = MSG_READ,
+                           .u.read = {.object = records[i].object,
+                                      .offset = records[i].offset,
+                                      .bytes = records[i].stored_bytes}};
+        reply = peer_ask(&other, read);
+        assert_int_equal(reply->type, MSG_READ_REPLY);
+        assert_int_equal(chunk_open(&envelope, reply->payload, sizeof plain, plain, NULL), 0);
+        assert_memory_equal(plain, memory + records[i].blob_offset, sizeof plain);
+    }
+}
+
+/* One of two objects is there as a whole, one chunk of the other changed. */
+static void test_what_the_base_has_is_not_stored_again(void **state)
+{
+    (void)state;
+    save_a_base(8);
+    memory[5 * RIG_CHUNK + 7] ^= 1;
+    uint32_t first = describe_packed_object(1, 4), second = describe_packed_object(2, 4);
+    const struct peer_reply *sealed = hand_then(hand_complete());
+    assert_int_equal(sealed->type, MSG_SEALED);
+    assert_int_equal(sealed->msg.u.sealed.stored_bytes, RIG_CHUNK);
+    assert_int_equal(sealed->msg.u.sealed.shared_bytes, 7 * RIG_CHUNK);
+    assert_int_equal(hand_reply_at(first, 0)->type,
+                     MSG_OBJECT_DURABLE); /* of which nothing is stored */
+    assert_int_equal(hand_reply_at(second, 0)->type, MSG_OBJECT_DURABLE);
+    assert_int_equal(peer_outcome(&peer)->msg.u.outcome.state, SAVE_COMMITTED);
+    assert_restores(peer.id, 8);
+}
+
+/* And all of it without the client. */
+static void test_references_and_encodings_are_finished_alone(void **state)
+{
+    (void)state;
+    save_a_base(8);
+    memset(memory + 2 * RIG_CHUNK, 0x5a, RIG_CHUNK);
+    packing.encode = 2;
+    describe_packed_object(1, 8);
+    assert_int_equal(peer_await(&peer, hand_complete())->type, MSG_HANDED);
+    peer_drop(&peer);
+    sim_run_for(rig.sim, 5000);
+    assert_int_equal(hand_state_of(peer.id), CKPT_COMMITTED);
+    assert_restores(peer.id, 8);
+}
+
+static void test_dense_chunks_are_encoded(void **state)
+{
+    (void)state;
+    memset(memory, 0x33, ARENA_BYTES);
+    packing.encode = 2;
+    packing.known = false;
+    begin_packed(10, 77);
+    describe_packed_object(0, 6);
+    const struct peer_reply *sealed = hand_then(hand_complete());
+    assert_int_equal(sealed->type, MSG_SEALED);
+    assert_true(sealed->msg.u.sealed.stored_bytes < RIG_CHUNK);
+    assert_int_equal(peer_outcome(&peer)->msg.u.outcome.state, SAVE_COMMITTED);
+    assert_restores(peer.id, 6);
+}
+
+/* The bytes have the digest that is claimed, the base has it elsewhere: nobody's word is taken. */
+static void test_a_chunk_that_the_base_has_not_there_is_refused(void **state)
+{
+    (void)state;
+    save_a_base(8);
+    memcpy(memory + RIG_CHUNK, memory, RIG_CHUNK);
+    struct envelope envelope = hand_blank(RIG_CHUNK), raw;
+    chunk_seal_raw(RIG_CHUNK, memory, 1, &raw);
+    envelope.digest = raw.digest;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct msg msg = hand_description(1, (uint64_t)i * RIG_CHUNK, &envelope);
+        peer_send(&peer, msg);
+        peer.envelopes[i] = hand_blank(RIG_CHUNK);
+        peer.envelopes[i].offset = peer.next_offset;
+        peer.in_object[i] = 0;
+        peer.next_offset += RIG_CHUNK;
+    }
+    peer.chunk_count = 2;
+    peer.objects[peer.object_count++] = (struct peer_object){1, 2};
+    peer_end_object(&peer, 1, 2);
+    const struct peer_reply *reply = hand_then(hand_complete());
+    assert_int_equal(reply->type, MSG_ERROR);
+    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
+    assert_non_null(strstr(reply->text, "the base, which has none such"));
+    assert_int_equal(hand_state_of(peer.id), CKPT_OPEN);
+}
+
+static void test_a_base_that_was_not_named_is_no_base(void **state)
+{
+    (void)state;
+    hand_fill_arena(1);
+    packing.known = true;
+    packing.encode = 0;
+    packing.salt = 1;
+    begin_packed(10, 77); /* the first of the run */
+    describe_packed_object(0, 3);
+    const struct peer_reply *reply = hand_then(hand_complete());
+    assert_int_equal(reply->type, MSG_ERROR);
+    assert_int_equal(reply->msg.u.error.code, CAIRN_E_INVALID);
+    assert_non_null(strstr(reply->text, "this save has none"));
+}
+
+/* Before the feature, what a description said of digests was not looked at. */
+static void test_an_old_client_shares_nothing(void **state)
+{
+    (void)state;
+    hand_fill_arena(1);
+    packing.known = true;
+    packing.encode = 2;
+    packing.salt = 1;
+    hand_begin(10, 77);
+    describe_packed_object(0, 5);
+    assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
+    assert_int_equal(peer_outcome(&peer)->msg.u.outcome.state, SAVE_COMMITTED);
+    hand_assert_stored(0, memory, 5 * RIG_CHUNK);
+}
+
+static uint32_t held_count(bool placed, uint32_t from)
+{
+    struct msg have = {.type = MSG_HAVE, .u.have = {peer.id, 0, peer.writer, placed, from}};
+    const struct peer_reply *held = peer_ask(&peer, have);
+    assert_int_equal(held->type, MSG_HELD);
+    return held->count;
+}
+
+/* After its restart the daemon knows the objects, but not what of the descriptions they hold: what
+ * is described again is found by its digest, and stored once. */
+static void test_a_restarted_server_stores_nothing_twice(void **state)
+{
+    (void)state;
+    save_a_base(8);
+    memset(memory, 0x44, 3 * RIG_CHUNK); /* three of eight are new */
+    uint32_t stream = describe_packed_object(1, 8);
+    assert_int_equal(peer_await(&peer, stream)->type, MSG_OBJECT_DURABLE);
+    rig_restart(&rig);
+    hand_begin(20, 78);
+    assert_int_equal(held_count(true, 2), 0);
+    assert_int_equal(held_count(false, 2), 1);
+    peer.object_count = peer.chunk_count = 0;
+    describe_packed_object(2, 8);
+    const struct peer_reply *sealed = hand_then(hand_complete());
+    assert_int_equal(sealed->type, MSG_SEALED);
+    assert_int_equal(sealed->msg.u.sealed.shared_bytes, 5 * RIG_CHUNK);
+    assert_int_equal(peer_outcome(&peer)->msg.u.outcome.state, SAVE_COMMITTED);
+    assert_restores(peer.id, 8);
+    struct msg stat = {.type = MSG_READ, .u.read = {.object = hand_object_id(2), .bytes = 1}};
+    assert_int_equal(peer_ask(&other, stat)->type, MSG_ERROR); /* there is no such object */
+}
+
+/* The step was opened before, and what that opening left is gc's: an object of it is not referred
+ * to, whether the client says where its own begin or, as an older one, does not. */
+static void recover_from(uint32_t from)
+{
+    save_a_base(8);
+    memset(memory, 0x44, 3 * RIG_CHUNK);
+    uint32_t stream = describe_packed_object(1, 8);
+    assert_int_equal(peer_await(&peer, stream)->type, MSG_OBJECT_DURABLE);
+    struct msg abort = {.type = MSG_ABORT,
+                        .u.abort = {peer.id, 78, CAIRN_E_CANCELLED, "it will be opened again"}};
+    assert_int_equal(peer_ask(&peer, abort)->msg.u.outcome.state, SAVE_ABORTED);
+    rig_restart(&rig);
+    hand_begin(20, 79);
+    assert_int_equal(held_count(true, from), 0);
+    peer.object_count = peer.chunk_count = 0;
+    describe_packed_object(2, 8);
+    assert_int_equal(hand_then(hand_complete())->type, MSG_SEALED);
+    assert_int_equal(peer_outcome(&peer)->msg.u.outcome.state, SAVE_COMMITTED);
+    assert_restores(peer.id, 8);
+    struct msg stat = {.type = MSG_READ, .u.read = {.object = hand_object_id(2), .bytes = 1}};
+    assert_int_equal(peer_ask(&other, stat)->type, MSG_READ_REPLY); /* it was stored anew */
+}
+
+static void test_what_an_earlier_opening_left_is_not_referred_to(void **state)
+{
+    (void)state;
+    recover_from(3);
+}
+
+static void test_an_old_client_that_does_not_say_where_it_began(void **state)
+{
+    (void)state;
+    recover_from(0);
+}
+
+#define PACK_TEST(f) cmocka_unit_test_setup_teardown(f, hand_setup, hand_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        PACK_TEST(test_what_the_base_has_is_not_stored_again),
+        PACK_TEST(test_references_and_encodings_are_finished_alone),
+        PACK_TEST(test_dense_chunks_are_encoded),
+        PACK_TEST(test_a_chunk_that_the_base_has_not_there_is_refused),
+        PACK_TEST(test_a_base_that_was_not_named_is_no_base),
+        PACK_TEST(test_an_old_client_shares_nothing),
+        PACK_TEST(test_a_restarted_server_stores_nothing_twice),
+        PACK_TEST(test_what_an_earlier_opening_left_is_not_referred_to),
+        PACK_TEST(test_an_old_client_that_does_not_say_where_it_began),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: what makes a cluster unsafe for checkpoints is found, with the remedy, and what is good is
+ * called good. A fake cluster, and a monitor that says what the case wants to hear.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "store/rados/rados_doctor.h"
+#include "support/cluster_fake.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct cluster_said {
+    const char *release, *flags, *checks, *pool_flags, *profile_k;
+    unsigned type, size, min_size, used_percent;
+    unsigned long long quota, stored;
+    int skew_s;
+    bool may_read_keys;
+};
+
+static struct cluster_said said;
+static char answer[4096];
+
+static int canned(struct cluster *cluster, const char *command, char **ret, size_t *ret_bytes)
+{
+    (void)cluster;
+    char stamp[40];
+    time_t now = time(NULL) + said.skew_s;
+    struct tm tm;
+    if (strstr(command, "auth ls") != NULL) {
+        *ret = said.may_read_keys ? strdup("{}") : NULL;
+        *ret_bytes = 2;
+        return said.may_read_keys ? 0 : -EACCES;
+    }
+    strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", gmtime_r(&now, &tm));
+    if (strstr(command, "\"df\"") != NULL) {
+        snprintf(answer, sizeof(answer),
+                 "{\"pools\":[{\"name\":\"p\",\"stats\":{\"stored\":%llu,\"percent_used\":%u.%02u,"
+                 "\"max_avail\":1000000}}]}",
+                 said.stored, said.used_percent / 100, said.used_percent % 100);
+    } else {
+        snprintf(answer, sizeof(answer),
+                 "{\"version\":\"16.2.15\",\"timestamp\":\"%s.500000+0000\",\"health\":{\"status\":"
+                 "\"HEALTH_OK\",\"checks\":{%s}},\"osdmap\":{\"flags\":\"%s\","
+                 "\"require_osd_release\":\"%s\",\"pools\":[{\"pool_name\":\"q\"},{\"pool_name\":"
+                 "\"p\",\"type\":%u,\"size\":%u,\"min_size\":%u,\"quota_max_bytes\":%llu,"
+                 "\"flags_names\":\"hashpspool%s\",\"erasure_code_profile\":\"e\"}],"
+                 "\"erasure_code_profiles\":{\"e\":{\"k\":\"%s\"}}}}",
+                 stamp, said.checks, said.flags, said.release, said.type, said.size, said.min_size,
+                 said.quota, said.pool_flags, said.profile_k);
+    }
+    *ret = strdup(answer);
+    *ret_bytes = strlen(answer);
+    return 0;
+}
+
+static const struct cluster_said good = {.release = "pacific",
+                                         .flags = "sortbitwise",
+                                         .checks = "",
+                                         .pool_flags = "",
+                                         .profile_k = "2",
+                                         .type = 1,
+                                         .size = 3,
+                                         .min_size = 2};
+
+/* What the case leaves out is good. */
+static void say(const struct cluster_said *differs)
+{
+    said = *differs;
+    said.release = said.release ? said.release : good.release;
+    said.flags = said.flags ? said.flags : good.flags;
+    said.checks = said.checks ? said.checks : good.checks;
+    said.pool_flags = said.pool_flags ? said.pool_flags : good.pool_flags;
+    said.profile_k = said.profile_k ? said.profile_k : good.profile_k;
+    said.type = said.type ? said.type : good.type;
+    said.size = said.size ? said.size : good.size;
+    said.min_size = said.min_size ? said.min_size : good.min_size;
+}
+
+struct examined {
+    struct doctor doctor;
+    struct fake_medium *medium;
+};
+
+static int examine(struct examined *examined, const char *user, bool coded_meta)
+{
+    static struct cluster_ops ops;
+    struct cluster *cluster = fake_cluster_new(examined->medium);
+    struct diag diag = DIAG_INIT;
+    fake_medium_erasure_coded_meta(examined->medium, coded_meta);
+    ops = *cluster->ops;
+    ops.ask = canned;
+    cluster->ops = &ops;
+    struct rados_doctor_options options = {
+        .cluster = cluster, .user = user, .meta_pool = "p", .data_pool = "p", .space = "cairn"};
+    examined->doctor = (struct doctor){0};
+    int rc = rados_doctor(&options, &examined->doctor, &diag);
+    cluster->ops->close(cluster);
+    return rc;
+}
+
+/* Is there a finding of that level with these words, and with a remedy if it is bad? */
+static bool has(const struct doctor *doctor, enum doctor_level level, const char *check,
+                const char *word)
+{
+    for (size_t i = 0; i < doctor->count; i++) {
+        const struct doctor_finding *finding = &doctor->findings[i];
+        if (finding->level == level && strcmp(finding->check, check) == 0 &&
+            strstr(finding->text, word) != NULL) {
+            return (finding->remedy[0] != '\0') == (level != DOCTOR_GOOD);
+        }
+    }
+    return false;
+}
+
+static int setup(void **state)
+{
+    struct examined *examined = calloc(1, sizeof(*examined));
+    assert_non_null(examined);
+    examined->medium = fake_medium_new();
+    said = good;
+    *state = examined;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct examined *examined = *state;
+    fake_medium_free(examined->medium);
+    free(examined);
+    return 0;
+}
+
+static void a_good_cluster_is_good(void **state)
+{
+    struct examined *examined = *state;
+    assert_int_equal(examine(examined, "cairn", false), 0);
+    assert_int_equal(doctor_count(&examined->doctor, DOCTOR_UNSAFE), 0);
+    /* The fake knows no rights: every namespace is open. */
+    assert_int_equal(doctor_count(&examined->doctor, DOCTOR_WARNING), 1);
+    assert_true(has(&examined->doctor, DOCTOR_WARNING, "rights", "every namespace"));
+    assert_int_equal(fake_medium_objects(examined->medium), 0); /* nothing stays behind */
+}
+
+static void what_is_bad_is_found(void **state)
+{
+    static const struct {
+        struct cluster_said said;
+        enum doctor_level level;
+        const char *check, *word;
+    } cases[] = {
+        {{.release = "mimic"}, DOCTOR_UNSAFE, "version", "too old"},
+        {{.release = "squid"}, DOCTOR_WARNING, "version", "tested on pacific"},
+        {{.release = "zebra"}, DOCTOR_WARNING, "version", "tested on pacific"},
+        {{.size = 1, .min_size = 1}, DOCTOR_UNSAFE, "pool p", "one copy"},
+        {{.min_size = 1}, DOCTOR_UNSAFE, "pool p", "min_size 1"},
+        {{.size = 2}, DOCTOR_WARNING, "pool p", "one copy left"},
+        {{.min_size = 3}, DOCTOR_WARNING, "pool p", "stops all writes"},
+        {{.type = 3}, DOCTOR_UNSAFE, "pool p", "omap"},
+        {{.flags = "sortbitwise,pausewr"}, DOCTOR_UNSAFE, "flags", "pausewr"},
+        {{.flags = "full,sortbitwise"}, DOCTOR_UNSAFE, "flags", "full"},
+        {{.flags = "noout"}, DOCTOR_WARNING, "flags", "noout"},
+        {{.pool_flags = ",full,full_quota"}, DOCTOR_UNSAFE, "pool p", "full by its quota"},
+        {{.pool_flags = ",nearfull"}, DOCTOR_WARNING, "pool p", "nearly full"},
+        {{.used_percent = 80}, DOCTOR_WARNING, "pool p", "80 % are used"},
+        {{.quota = 100 << 20, .stored = 90 << 20},
+         DOCTOR_WARNING,
+         "pool p",
+         "quota: 90 of 100 MiB"},
+        {{.quota = 100 << 20, .stored = 101 << 20}, DOCTOR_UNSAFE, "pool p", "quota: 101 of 100"},
+        {{.quota = 100 << 20, .stored = 10 << 20}, DOCTOR_GOOD, "pool p", "quota: 10 of 100"},
+        {{.skew_s = 30}, DOCTOR_WARNING, "clock", "apart"},
+        {{.skew_s = -30}, DOCTOR_WARNING, "clock", "apart"},
+        {{.skew_s = 3600}, DOCTOR_UNSAFE, "clock", "apart"},
+        {{.may_read_keys = true}, DOCTOR_UNSAFE, "rights", "keys of all users"},
+        {{.checks = "\"OSD_FULL\":{\"severity\":\"HEALTH_ERR\",\"summary\":{\"message\":"
+                    "\"1 full osd(s)\"}}"},
+         DOCTOR_UNSAFE,
+         "health",
+         "OSD_FULL: 1 full osd"},
+        {{.checks = "\"OSD_DOWN\":{\"severity\":\"HEALTH_WARN\",\"summary\":{\"message\":\"x\"}}"},
+         DOCTOR_WARNING,
+         "health",
+         "OSD_DOWN"},
+        {{.checks = "\"OSD_DOWN\":{\"severity\":\"HEALTH_WARN\",\"muted\":true}"},
+         DOCTOR_GOOD,
+         "health",
+         "HEALTH_OK"},
+    };
+    struct examined *examined = *state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        say(&cases[i].said);
+        assert_int_equal(examine(examined, "cairn", said.type == 3), 0);
+        if (!has(&examined->doctor, cases[i].level, cases[i].check, cases[i].word)) {
+            fail_msg("case %zu: no %s finding '%s' of %s", i, doctor_level_name(cases[i].level),
+                     cases[i].word, cases[i].check);
+        }
+    }
+    said = good;
+    assert_int_equal(examine(examined, "admin", false), 0);
+    assert_true(has(&examined->doctor, DOCTOR_UNSAFE, "rights", "client.admin"));
+}
+
+static struct json_view view(const char *text) { return json_view_of(strlen(text), text); }
+
+static void coded_pools_need_spare_pieces(void **state)
+{
+    static const struct {
+        const char *k;
+        unsigned size, min_size;
+        enum doctor_level level;
+        const char *remedy;
+    } cases[] = {
+        {"2", 4, 3, DOCTOR_GOOD, ""},
+        {"2", 4, 2, DOCTOR_UNSAFE, "min_size 3"},
+        {"2", 3, 3, DOCTOR_WARNING, "m=2"},
+        {"2", 3, 2, DOCTOR_UNSAFE, "m=2"},
+        {"", 3, 2, DOCTOR_WARNING, "erasure-code-profile"},
+    };
+    struct examined *examined = *state;
+    struct doctor *doctor = &examined->doctor;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char text[400];
+        snprintf(text, sizeof(text),
+                 "{\"osdmap\":{\"pools\":[{\"pool_name\":\"d\",\"type\":3,\"size\":%u,\"min_size\":"
+                 "%u,\"erasure_code_profile\":\"e\"}],\"erasure_code_profiles\":{\"e\":{\"k\":"
+                 "\"%s\"}}}}",
+                 cases[i].size, cases[i].min_size, cases[i].k);
+        *doctor = (struct doctor){0};
+        rados_doctor_pool("d", false, view(text), view("{}"), doctor);
+        assert_int_equal(doctor->count, 1);
+        assert_int_equal(doctor->findings[0].level, cases[i].level);
+        assert_non_null(strstr(doctor->findings[0].remedy, cases[i].remedy));
+    }
+    *doctor = (struct doctor){0};
+    rados_doctor_pool("absent", true, view("{\"osdmap\":{\"pools\":[]}}"), view("{}"), doctor);
+    assert_true(has(doctor, DOCTOR_UNSAFE, "pool absent", "none of that name"));
+}
+
+/* Goal: refusals in use are findings. */
+static void use_is_tried(void **state)
+{
+    struct examined *examined = *state;
+    static const struct {
+        int error;
+        const char *word;
+    } cases[] = {{EPERM, "DENIED"}, {EDQUOT, "QUOTA"}, {ESHUTDOWN, "blocklist"}, {ENOSPC, "full"}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const struct fake_plan plan = {
+            .seed = 1, .percent = {[FAKE_REFUSED] = 100}, .error = cases[i].error};
+        fake_medium_plan(examined->medium, &plan);
+        assert_int_equal(examine(examined, "cairn", false), 0);
+        assert_true(has(&examined->doctor, DOCTOR_UNSAFE, "use of p", cases[i].word));
+    }
+    fake_medium_plan(examined->medium, NULL);
+}
+
+static void an_old_cluster_is_refused(void **state)
+{
+    (void)state;
+    struct diag diag = DIAG_INIT;
+    assert_int_equal(cluster_release_check(16, NULL), 0);
+    assert_int_equal(cluster_release_check(CLUSTER_RELEASE_MIN, NULL), 0);
+    assert_int_equal(cluster_release_check(13, &diag), CAIRN_E_UNSUPPORTED);
+    assert_non_null(strstr(diag.text, "require-osd-release"));
+}
+
+#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        POINT(a_good_cluster_is_good),        POINT(what_is_bad_is_found),
+        POINT(coded_pools_need_spare_pieces), POINT(use_is_tried),
+        POINT(an_old_cluster_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of commands, and the options that all take.
+ */
+#include "cli.h"
+
+#define COMMAND(name) extern const struct command command_##name;
+#include "commands.def"
+#undef COMMAND
+
+const struct command *const commands[] = {
+#define COMMAND(name) &command_##name,
+#include "commands.def"
+#undef COMMAND
+    NULL};
+
+const struct option cli_options[] = {
+    {"server", "HOST:PORT",
+     "the server (or unix:/path); also in RUN as cairn://HOST:PORT/project/run",
+     OPTION_AT_TEXT(struct cli_common, server)},
+    {"store", "URL",
+     "read the store itself, without a server: dir:/PATH or rados:POOL[/NAMESPACE][?conf=FILE]",
+     OPTION_AT_TEXT(struct cli_common, store)},
+    {"ca-file", "FILE", "use TLS; the server's certificate must be of this authority",
+     OPTION_AT_TEXT(struct cli_common, ca_file), .completes = COMPLETES_FILES},
+    {"cert-file", "FILE", "this client's certificate", OPTION_AT_TEXT(struct cli_common, cert_file),
+     .completes = COMPLETES_FILES},
+    {"key-file", "FILE", "its private key", OPTION_AT_TEXT(struct cli_common, key_file),
+     .completes = COMPLETES_FILES},
+    {"timeout", "DURATION", "for one answer of the server, 1s to 1d",
+     OPTION_AT_DURATION(struct cli_common, timeout_ms), .preset = "10s", .min = 1000,
+     .max = 86400000},
+    {"json", NULL, "JSON on stdout; errors as JSON on stderr",
+     OPTION_AT_FLAG(struct cli_common, json)},
+    {"quiet", NULL, "no progress", OPTION_AT_FLAG(struct cli_common, quiet), .letter = 'q'},
+    {"help", NULL, "this text", OPTION_AT_FLAG(struct cli_common, help), .letter = 'h',
+     .alone = true},
+    {0}};
+
+const char *command_group_title(enum command_group group)
+{
+    static const char *const titles[GROUP_COUNT] = {[GROUP_LOOK] = "Look",
+                                                    [GROUP_FILES] = "Check, restore, move",
+                                                    [GROUP_KEEP] = "Keep and remove",
+                                                    [GROUP_SYSTEM] = "Run and maintain"};
+    return titles[group];
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn export: a checkpoint as another program's files. What is what is laid out first; then the
+ * tensors' bytes go from the source to their places, each chunk checked; then what stands around
+ * them. DIR appears when all is durable.
+ */
+#include "cli.h"
+#include "files/export.h"
+
+#include "base/glob.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct export_command_options {
+    const char *to, *format;
+    uint64_t shard_bytes;
+    bool local, dry_run;
+    struct option_texts only;
+};
+
+static const struct argument arguments[] = {
+    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
+    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
+    {0}};
+
+static const struct option options[] = {
+    {"to", "DIR", "where to write", OPTION_AT_TEXT(struct export_command_options, to),
+     .completes = COMPLETES_DIRECTORIES, .needed = true},
+    {"format", "FORMAT", "what to write", OPTION_AT_TEXT(struct export_command_options, format),
+     .preset = "safetensors", .choices = "safetensors npz torch dcp"},
+    {"only", "PATTERN", "only tensors whose names match (* ? [a-z])",
+     OPTION_AT_TEXTS(struct export_command_options, only)},
+    {"max-shard-size", "SIZE", "safetensors: a file's tensors at most; several files get an index",
+     OPTION_AT_SIZE(struct export_command_options, shard_bytes), .preset = "5GiB", .min = 4096},
+    {"local", NULL, "also tensors that belong to a rank, as NAME@COORDINATE",
+     OPTION_AT_FLAG(struct export_command_options, local)},
+    {"dry-run", NULL, "say what would be written",
+     OPTION_AT_FLAG(struct export_command_options, dry_run), .letter = 'n'},
+    {0}};
+
+static bool is_chosen(const struct export_command_options *own, const struct index_entry *entry)
+{
+    return own->only.count == 0 || glob_matches_any(own->only.count, own->only.items, entry->name);
+}
+
+/* Bytes that torch.save made can go where they came from; other blobs fit no format. */
+static bool fits(const struct export_command_options *own, const struct index_entry *entry)
+{
+    if (entry->coordinate[0] != '\0' && !own->local) {
+        return false;
+    }
+    return entry->kind == INDEX_TENSOR ||
+           (strcmp(own->format, "dcp") == 0 && entry->blob_kind == BLOB_BYTES);
+}
+
+static int choose(const struct export_command_options *own, const struct documents *documents,
+                  struct export *io, struct diag *diag)
+{
+    io->items = calloc(documents->index_count + 1, sizeof(*io->items));
+    if (!io->items) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu tensors",
+                        documents->index_count);
+    }
+    for (size_t i = 0; i < documents->index_count; i++) {
+        const struct index_entry *entry = &documents->index[i];
+        if (!is_chosen(own, entry)) {
+            continue;
+        }
+        if (!fits(own, entry)) {
+            io->left_out++;
+            continue;
+        }
+        struct export_item *item = &io->items[io->count++];
+        item->entry = entry;
+        snprintf(item->name, sizeof(item->name), "%s%s%s", entry->name,
+                 entry->coordinate[0] ? "@" : "", entry->coordinate);
+        io->bytes += entry->plain_bytes;
+    }
+    if (io->count == 0) {
+        return diag_set(diag, CAIRN_E_MISSING_TENSOR, "there is nothing to export%s",
+                        own->only.count > 0 ? " that --only names" : "");
+    }
+    return 0;
+}
+
+static int write_files(struct export *export, const struct export_command_options *own,
+                       struct diag *diag)
+{
+    static const struct {
+        const char *format;
+        int (*write)(struct export *export, struct diag *diag);
+    } writers[] = {{"safetensors", export_safetensors},
+                   {"npz", export_npz},
+                   {"torch", export_torch},
+                   {"dcp", export_dcp}};
+    int status = target_begin(own->to, &export->target, diag);
+    if (status != 0) {
+        return status;
+    }
+    for (size_t i = 0; status == 0 && i < ARRAY_LEN(writers); i++) {
+        if (strcmp(writers[i].format, own->format) == 0) {
+            status = writers[i].write(export, diag);
+        }
+    }
+    status = status != 0 ? status : target_commit(&export->target, diag);
+    if (status != 0) {
+        target_abort(&export->target);
+    }
+    return status;
+}
+
+static int show(const struct export *export, const struct export_command_options *own)
+{
+    char id[48], bytes[32];
+    format_ckpt(export->documents->info.id, sizeof(id), id);
+    format_bytes(export->bytes, sizeof(bytes), bytes);
+    if (!export->cli->json) {
+        printf("%s %s: %zu tensors, %s, %s %s (%s)\n", own->dry_run ? "would export" : "exported",
+               id, export->count, bytes, own->dry_run ? "would go to" : "are in", own->to,
+               own->format);
+        if (export->left_out > 0) {
+            fprintf(stderr, "cairn: %zu left out: what belongs to ranks (--local), and blobs\n",
+                    export->left_out);
+        }
+        return out_flush();
+    }
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_info(&json, "checkpoint", &export->documents->info);
+    json_str(&json, "to", own->to);
+    json_str(&json, "format", own->format);
+    json_bool(&json, "dry_run", own->dry_run);
+    json_u64(&json, "exported", export->count);
+    json_u64(&json, "left_out", export->left_out);
+    json_u64(&json, "plain_bytes", export->bytes);
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status;
+}
+
+static int export_documents(struct cli *cli, const struct export_command_options *own,
+                            struct documents *documents, struct diag *diag)
+{
+    struct export export = {.cli = cli, .documents = documents, .shard_bytes = own->shard_bytes};
+    format_ckpt(documents->info.id, sizeof(export.id), export.id);
+    scratch_init(&export.scratch, (size_t)1 << 30);
+    int status = choose(own, documents, &export, diag);
+    if (status == 0 && !own->dry_run) {
+        status = write_files(&export, own, diag);
+    }
+    status = status != 0 ? status : show(&export, own);
+    if (status != CAIRN_E_CANCELLED) {
+        scratch_fini(&export.scratch);
+        free(export.items);
+    }
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): after an interrupt reads still go there */
+    return status;
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct export_command_options *own = values;
+    struct scratch scratch;
+    struct documents documents;
+    struct ckpt_info info;
+    int status = cli_connect(cli, true, diag);
+    if (status != 0) {
+        return status;
+    }
+    scratch_init(&scratch, MIB(1));
+    status = cli_resolve(cli, &cli->selector, &scratch, &info, diag);
+    if (status == 0) {
+        status = documents_load(cli, &info, &documents, diag);
+        status = status != 0 ? status : export_documents(cli, own, &documents, diag);
+        if (status != CAIRN_E_CANCELLED) {
+            documents_fini(&documents);
+        }
+    }
+    scratch_fini(&scratch);
+    return status;
+}
+
+const struct command command_export = {
+    .name = "export",
+    .group = GROUP_FILES,
+    .summary = "write a checkpoint as safetensors, npz, torch.save or DCP files",
+    .details =
+        "Into DIR, which must be absent or empty: model.safetensors, or numbered files with "
+        "model.safetensors.index.json; model.npz; model.pt, a dict of names to tensors; or a "
+        "directory "
+        "of torch.distributed.checkpoint. Files are written to DIR.partial, checked, synced and "
+        "renamed. A damaged checkpoint is an error (exit 6), never another checkpoint.\n\n"
+        "Types that safetensors or numpy lack are written as bytes and named beside them, and "
+        "`cairn "
+        "import` reads them back. Tensors that belong to a rank and blobs are left out, and "
+        "counted.",
+    .example =
+        "cairn export lab/gpt --to out\ncairn export lab/gpt 1200 --to out --format torch --only "
+        "'model.*'",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct export_command_options),
+    .run = run};

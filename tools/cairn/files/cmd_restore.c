@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn restore: a checkpoint as files: model.safetensors (what belongs to the run),
+ * local-<coordinate>.safetensors, trees as JSON, other blobs as they are, and checkpoint.json,
+ * which says what is what. Damage: the next older good one.
+ */
+#include "cli.h"
+#include "documents.h"
+#include "exit_status.h"
+#include "files/rank_files.h"
+#include "formats/safetensors.h"
+#include "target.h"
+#include "writeout.h"
+
+#include "base/glob.h"
+#include "format/tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILES_MAX_TRIES = 1000, FILE_NAME_MAX = 240 };
+
+struct restore_options {
+    const char *to;
+    bool no_fallback;
+    struct option_texts only;
+    struct rank_set ranks;
+};
+
+static const struct argument arguments[] = {
+    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
+    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
+    {0}};
+
+static const struct option options[] = {
+    {"to", "DIR", "where to write", OPTION_AT_TEXT(struct restore_options, to),
+     .completes = COMPLETES_DIRECTORIES, .needed = true},
+    {"only", "PATTERN", "only tensors and blobs whose names match (* ? [a-z])",
+     OPTION_AT_TEXTS(struct restore_options, only)},
+    {"ranks", "LIST", "only what these ranks held, a file each: 0,3-5", .kind = OPTION_OTHER,
+     .take = rank_set_take, .at = OPTION_AT(struct restore_options, ranks, struct rank_set)},
+    {"no-fallback", NULL, "fail when the checkpoint is damaged, take no older one",
+     OPTION_AT_FLAG(struct restore_options, no_fallback)},
+    {0}};
+
+struct restoring {
+    struct cli *cli;
+    const struct restore_options *own;
+    struct documents *documents;
+    struct target target;
+    struct sink *sinks;
+    char (*files)[FILE_NAME_MAX]; /* of each sink */
+    size_t count;
+    char id[48];
+};
+
+/* --- files --- */
+
+/* Two names may become the same file name: the second gets a number. */
+struct file {
+    int fd;
+    char name[FILE_NAME_MAX];
+};
+
+static int create_file(struct restoring *restoring, const char *wish, const char *suffix,
+                       struct file *ret, struct diag *diag)
+{
+    char clean[180];
+    target_name(wish, sizeof(clean), clean);
+    int status = CAIRN_E_EXISTS;
+    for (unsigned i = 1; status == CAIRN_E_EXISTS && i < FILES_MAX_TRIES; i++) {
+        struct diag why = DIAG_INIT;
+        if (i == 1) {
+            snprintf(ret->name, sizeof(ret->name), "%s%s", clean, suffix);
+        } else {
+            snprintf(ret->name, sizeof(ret->name), "%s-%u%s", clean, i, suffix);
+        }
+        status = target_create(&restoring->target, ret->name, &ret->fd, &why);
+        if (status != 0 && status != CAIRN_E_EXISTS) {
+            return diag_copy(diag, &why);
+        }
+    }
+    return status;
+}
+
+struct content {
+    const char *wish, *suffix; /* what the file would be called */
+    size_t bytes;
+    const void *data;
+};
+
+static int write_whole(struct restoring *restoring, const struct content *content,
+                       char ret_name[FILE_NAME_MAX], struct diag *diag)
+{
+    struct file file;
+    int status = create_file(restoring, content->wish, content->suffix, &file, diag);
+    if (status != 0) {
+        return status;
+    }
+    struct target_piece piece = {.name = file.name, .bytes = content->bytes, .data = content->data};
+    status = target_write(file.fd, &piece, diag);
+    int closed = target_close(file.fd, file.name, diag);
+    memcpy(ret_name, file.name, sizeof(file.name));
+    return status != 0 ? status : closed;
+}
+
+/* --- one safetensors file: all tensors of a coordinate
+ * ------------------------------------------------------------------- */
+
+/* Header and tensors of an open file; safetensors: those of the group. */
+static int fill_group(struct restoring *restoring, const struct file *file,
+                      const struct safetensors *group, struct sink *sinks, struct diag *diag)
+{
+    struct buf header;
+    buf_init(&header, MIB(128));
+    int status = safetensors_layout(group, &header, diag);
+    if (status == 0) {
+        struct target_piece piece = {
+            .name = file->name, .bytes = header.bytes, .data = header.data};
+        status = target_write(file->fd, &piece, diag);
+    }
+    for (size_t i = 0; status == 0 && i < group->count; i++) {
+        const struct safetensor *tensor = &group->tensors[i];
+        sinks[i] = (struct sink){
+            .entry = tensor->entry, .fd = file->fd, .base = header.bytes + tensor->offset};
+        memcpy(restoring->files[tensor->entry - restoring->documents->index], file->name,
+               sizeof(file->name));
+    }
+    buf_fini(&header);
+    return status != 0
+               ? status
+               : writeout(restoring->cli, &restoring->documents->info, group->count, sinks, diag);
+}
+
+static int write_group(struct restoring *restoring, const char *coordinate, struct diag *diag)
+{
+    struct sink *sinks = calloc(restoring->count + 1, sizeof(*sinks));
+    struct safetensor *tensors = calloc(restoring->count + 1, sizeof(*tensors));
+    struct safetensors group = {.checkpoint = restoring->id, .tensors = tensors};
+    struct file file = {.fd = -1};
+    char wish[LIMIT_COORDINATE_BYTES + 16];
+    int status = sinks && tensors ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    for (size_t i = 0; status == 0 && i < restoring->count; i++) {
+        const struct index_entry *entry = restoring->sinks[i].entry;
+        if (entry->kind == INDEX_TENSOR && strcmp(entry->coordinate, coordinate) == 0) {
+            tensors[group.count++].entry = entry;
+        }
+    }
+    snprintf(wish, sizeof(wish), "%s%s", coordinate[0] ? "local-" : "model", coordinate);
+    status = status != 0 ? status : create_file(restoring, wish, ".safetensors", &file, diag);
+    status = status != 0 ? status : fill_group(restoring, &file, &group, sinks, diag);
+    if (file.fd >= 0) {
+        int closed = target_close(file.fd, file.name, diag);
+        status = status != 0 ? status : closed;
+    }
+    free(tensors);
+    free(sinks);
+    return status;
+}
+
+static int write_tensors(struct restoring *restoring, struct diag *diag)
+{
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < restoring->count; i++) {
+        const struct index_entry *entry = restoring->sinks[i].entry;
+        if (entry->kind == INDEX_TENSOR && restoring->files[i][0] == '\0') {
+            status = write_group(restoring, entry->coordinate, diag);
+        }
+    }
+    return status;
+}
+
+/* --- blobs --- */
+
+static int write_tree(struct restoring *restoring, size_t i, const char *wish, const uint8_t *data,
+                      struct diag *diag)
+{
+    const struct index_entry *entry = restoring->sinks[i].entry;
+    struct buf text;
+    buf_init(&text, (size_t)1 << 30);
+    int status = tree_check(entry->plain_bytes, data, diag);
+    status = status != 0 ? status : tree_to_json(entry->plain_bytes, data, 2, &text, diag);
+    status = status != 0
+                 ? status
+                 : write_whole(restoring, &(struct content){wish, ".json", text.bytes, text.data},
+                               restoring->files[i], diag);
+    buf_fini(&text);
+    return status;
+}
+
+static int write_blob(struct restoring *restoring, size_t i, struct diag *diag)
+{
+    const struct index_entry *entry = restoring->sinks[i].entry;
+    restoring->cli->blob = malloc(entry->plain_bytes + 1);
+    struct sink sink = {.entry = entry, .fd = -1, .memory = restoring->cli->blob};
+    char wish[400];
+    if (!sink.memory) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %s of %llu bytes", entry->name,
+                        (unsigned long long)entry->plain_bytes);
+    }
+    snprintf(wish, sizeof(wish), "%.150s%s%.100s", entry->name, entry->coordinate[0] ? "-" : "",
+             entry->coordinate);
+    int status = entry->plain_bytes > 0
+                     ? writeout(restoring->cli, &restoring->documents->info, 1, &sink, diag)
+                     : 0;
+    if (status == 0 && entry->blob_kind == BLOB_TREE) {
+        status = write_tree(restoring, i, wish, sink.memory, diag);
+    } else if (status == 0) {
+        struct content content = {wish, ".bin", entry->plain_bytes, sink.memory};
+        status = write_whole(restoring, &content, restoring->files[i], diag);
+    }
+    if (status != CAIRN_E_CANCELLED) {
+        free(restoring->cli->blob);
+        restoring->cli->blob = NULL;
+    }
+    return status;
+}
+
+/* --- checkpoint.json --- */
+
+static int write_summary(struct restoring *restoring, struct diag *diag)
+{
+    struct json json;
+    char name[RUN_NAME_TEXT_MAX], file[FILE_NAME_MAX];
+    run_name_format(&restoring->cli->run, name);
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_str(&json, "run", name);
+    json_info(&json, "checkpoint", &restoring->documents->info);
+    json_open(&json, "entries", '[');
+    for (size_t i = 0; i < restoring->count; i++) {
+        const struct index_entry *entry = restoring->sinks[i].entry;
+        json_open(&json, NULL, '{');
+        json_str(&json, "name", entry->name);
+        json_str(&json, "coordinate", entry->coordinate[0] ? entry->coordinate : NULL);
+        json_str(&json, "file", restoring->files[i]);
+        json_close(&json, '}');
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    int status = buf_status(&json.buf);
+    status =
+        status != 0
+            ? status
+            : write_whole(restoring,
+                          &(struct content){"checkpoint", ".json", json.buf.bytes, json.buf.data},
+                          file, diag);
+    json_fini(&json);
+    return status;
+}
+
+/* --- one try --- */
+
+static int write_files(struct restoring *restoring, struct diag *diag)
+{
+    int status = write_tensors(restoring, diag);
+    for (size_t i = 0; status == 0 && i < restoring->count; i++) {
+        if (restoring->sinks[i].entry->kind == INDEX_BLOB) {
+            status = write_blob(restoring, i, diag);
+        }
+    }
+    return status != 0 ? status : write_summary(restoring, diag);
+}
+
+static int restore_documents(struct cli *cli, const struct restore_options *own,
+                             struct documents *documents, struct diag *diag)
+{
+    struct restoring restoring = {
+        .cli = cli, .own = own, .documents = documents, .count = documents->index_count};
+    format_ckpt(documents->info.id, sizeof(restoring.id), restoring.id);
+    restoring.sinks = calloc(restoring.count + 1, sizeof(*restoring.sinks));
+    restoring.files = calloc(restoring.count + 1, sizeof(*restoring.files));
+    int status = restoring.sinks && restoring.files
+                     ? target_begin(own->to, &restoring.target, diag)
+                     : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    if (status == 0) {
+        for (size_t i = 0; i < restoring.count; i++) {
+            restoring.sinks[i].entry = &documents->index[i];
+        }
+        status = own->ranks.count > 0
+                     ? rank_files_write(cli, documents, &own->ranks, &restoring.target, diag)
+                     : write_files(&restoring, diag);
+        status = status != 0 ? status : target_commit(&restoring.target, diag);
+        if (status != 0) {
+            target_abort(&restoring.target);
+        }
+    }
+    free(restoring.sinks);
+    free(restoring.files);
+    return status;
+}
+
+/* Leaves the entries that --only names; each pattern must name one. */
+static int choose(const struct option_texts *only, struct documents *documents, struct diag *diag)
+{
+    size_t kept = 0;
+    for (uint32_t i = 0; i < only->count; i++) {
+        bool found = false;
+        for (size_t k = 0; !found && k < documents->index_count; k++) {
+            found = glob_matches(only->items[i], documents->index[k].name);
+        }
+        if (!found) {
+            return diag_set(diag, CAIRN_E_MISSING_TENSOR,
+                            "nothing in the checkpoint has a name like '%s' (--only); `cairn show` "
+                            "names all",
+                            only->items[i]);
+        }
+    }
+    for (size_t k = 0; only->count > 0 && k < documents->index_count; k++) {
+        if (glob_matches_any(only->count, only->items, documents->index[k].name)) {
+            documents->index[kept++] = documents->index[k];
+        }
+    }
+    documents->index_count = only->count > 0 ? kept : documents->index_count;
+    return 0;
+}
+
+static int restore_one(struct cli *cli, const struct restore_options *own,
+                       const struct ckpt_info *info, struct diag *diag)
+{
+    struct documents documents;
+    int status = documents_load(cli, info, &documents, diag);
+    status = status != 0 ? status : choose(&own->only, &documents, diag);
+    if (status == 0) {
+        status = restore_documents(cli, own, &documents, diag);
+    }
+    if (status != CAIRN_E_CANCELLED) {
+        documents_fini(&documents);
+    }
+    return status;
+}
+
+/* --- falling back --- */
+
+/* Is it the store's damage, or something that another checkpoint would not cure? */
+static bool is_damage(int status)
+{
+    return err_exit_status(status) == EXIT_DAMAGE || status == CAIRN_E_NOT_FOUND;
+}
+
+static const struct ckpt_info *next_older(const struct ckpt_info *infos, size_t count,
+                                          struct ckpt_id below)
+{
+    const struct ckpt_info *best = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const struct ckpt_info *info = &infos[i];
+        bool candidate = info->state == CKPT_COMMITTED && info->on_lineage &&
+                         info->health != HEALTH_DAMAGED && ckpt_id_compare(info->id, below) < 0;
+        if (candidate && (!best || ckpt_id_compare(info->id, best->id) > 0)) {
+            best = info;
+        }
+    }
+    return best;
+}
+
+struct falling { /* from a checkpoint that is damaged, status and diag say how */
+    const struct restore_options *own;
+    struct scratch *scratch;
+    struct ckpt_info info; /* in: the damaged one; out: what was restored */
+};
+
+static int fall_back(struct cli *cli, struct falling *falling, int status, struct diag *diag)
+{
+    struct cli_list list = {0};
+    struct ckpt_info *io = &falling->info;
+    struct diag why = *diag;
+    if (cli_list(cli, falling->scratch, &list, NULL) != 0) {
+        return status;
+    }
+    while (is_damage(status)) {
+        char id[48];
+        const struct ckpt_info *older = next_older(list.items, list.count, io->id);
+        format_ckpt(io->id, sizeof(id), id);
+        fprintf(stderr, "cairn: checkpoint %s cannot be restored: %s\n", id,
+                diag_text(&why, status));
+        if (!older) {
+            diag_clear(diag);
+            return diag_set(diag, CAIRN_E_DAMAGED,
+                            "no older good checkpoint is left on the lineage");
+        }
+        *io = *older;
+        why = DIAG_INIT;
+        status = restore_one(cli, falling->own, io, &why);
+    }
+    *diag = why;
+    return status;
+}
+
+static int finish(struct cli *cli, const char *to, const struct ckpt_info *info, bool fell_back)
+{
+    char id[48];
+    format_ckpt(info->id, sizeof(id), id);
+    if (!cli->json) {
+        printf("restored %s to %s%s\n", id, to,
+               fell_back ? " (FELL BACK: newer checkpoints are damaged)" : "");
+        int flushed = out_flush();
+        return flushed != 0 ? flushed : fell_back ? EXIT_FELL_BACK : 0;
+    }
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_info(&json, "checkpoint", info);
+    json_str(&json, "to", to);
+    json_bool(&json, "fell_back", fell_back);
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status != 0 ? status : fell_back ? EXIT_FELL_BACK : 0;
+}
+
+/* Damage of a chunk names the tensor; here is added whose. */
+static void name_damaged(const struct ckpt_info *info, struct diag *diag)
+{
+    char id[48];
+    format_ckpt(info->id, sizeof(id), id);
+    if (!strstr(diag->text, id)) {
+        diag_add(diag, "checkpoint %s", id);
+    }
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct restore_options *own = values;
+    const struct selector *selector = &cli->selector;
+    struct scratch scratch;
+    struct falling falling = {.own = own, .scratch = &scratch};
+    struct ckpt_info *info = &falling.info;
+    int status = cli_connect(cli, true, diag);
+    if (status != 0) {
+        return status;
+    }
+    scratch_init(&scratch, (size_t)1 << 30);
+    status = cli_resolve(cli, selector, &scratch, info, diag);
+    bool fell_back = false;
+    if (status == 0) {
+        struct ckpt_id wanted = info->id;
+        fell_back = selector->kind == SELECT_LATEST && !info->is_latest;
+        status = restore_one(cli, own, info, diag);
+        if (is_damage(status) && selector->kind == SELECT_LATEST && !own->no_fallback) {
+            status = fall_back(cli, &falling, status, diag);
+        } else if (is_damage(status)) {
+            name_damaged(info, diag);
+        }
+        fell_back = fell_back || !ckpt_id_equal(wanted, info->id);
+    }
+    /* info's text is in scratch */
+    status = status != 0 ? status : finish(cli, own->to, info, fell_back);
+    scratch_fini(&scratch);
+    return status;
+}
+
+const struct command command_restore = {
+    .name = "restore",
+    .group = GROUP_FILES,
+    .summary = "write a checkpoint as safetensors and JSON files",
+    .details =
+        "DIR must be absent or empty: the files are written to DIR.partial, checked, synced "
+        "and renamed. When the newest checkpoint is damaged, the newest good one is restored "
+        "and the exit status is 3 (not with --no-fallback). With --ranks the files are "
+        "rank-R.safetensors, each with the rectangles of the tensors that rank R held, and "
+        "ranks.json, which says where they belong; blobs are left out.",
+    .example = "cairn restore lab/gpt --to out\ncairn restore lab/gpt 1200 --to out --only "
+               "'model.*'",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct restore_options),
+    .run = run};

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * export: one writer a format, into a target that has begun.
+ */
+#ifndef CAIRN_TOOLS_EXPORT_H
+#define CAIRN_TOOLS_EXPORT_H
+
+#include "documents.h"
+#include "target.h"
+
+enum { EXPORT_NAME_BYTES = LIMIT_NAME_BYTES + LIMIT_COORDINATE_BYTES + 2 };
+
+struct export_item {
+    const struct index_entry *entry;
+    char name[EXPORT_NAME_BYTES];
+};
+
+struct export
+{
+    struct cli *cli;
+    const struct documents *documents;
+    struct target target;
+    struct scratch scratch; /* of the writers */
+    char id[48];
+    uint64_t shard_bytes, bytes;
+    size_t count, left_out;
+    struct export_item *items;
+};
+
+int MUST_USE export_safetensors(struct export *export, struct diag *diag);
+int MUST_USE export_npz(struct export *export, struct diag *diag);
+int MUST_USE export_torch(struct export *export, struct diag *diag);
+int MUST_USE export_dcp(struct export *export, struct diag *diag);
+
+#endif

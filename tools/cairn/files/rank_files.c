@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See rank_files.h.
+ */
+#include "files/rank_files.h"
+
+#include "formats/safetensors.h"
+#include "writeout.h"
+
+#include "base/digits.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- sets --- */
+
+static void add(struct rank_set *set, uint64_t rank)
+{
+    uint8_t bit = (uint8_t)(1u << rank % 8);
+    set->count += (set->bits[rank / 8] & bit) == 0;
+    set->bits[rank / 8] |= bit;
+    set->highest = rank > set->highest ? (uint32_t)rank : set->highest;
+}
+
+int rank_set_take(void *to, const char *text, struct diag *diag)
+{
+    struct rank_set *set = to;
+    const char *at = text;
+    bool fine = true;
+    do {
+        uint64_t first = 0, last = 0;
+        fine = digits_read_decimal(&at, LIMIT_WORLD_SIZE - 1, &first);
+        last = first;
+        if (fine && digits_skip(&at, "-")) {
+            fine = digits_read_decimal(&at, LIMIT_WORLD_SIZE - 1, &last) && last >= first;
+        }
+        for (uint64_t rank = first; fine && rank <= last; rank++) {
+            add(set, rank);
+        }
+    } while (fine && digits_skip(&at, ","));
+    return fine && *at == '\0'
+               ? 0
+               : diag_set(diag, CAIRN_E_INVALID, "ranks are wanted, for instance 0,3-5");
+}
+
+bool rank_set_has(const struct rank_set *set, uint32_t rank)
+{
+    return rank / 8 < RANKS_BYTES && (set->bits[rank / 8] >> rank % 8 & 1) != 0;
+}
+
+/* --- one rank's file --- */
+
+struct held {                 /* a rectangle of a tensor */
+    struct index_entry entry; /* as it is called in the file, with the rectangle's shape */
+    const struct index_entry *whole;
+    const struct box *box;
+};
+
+struct rank_file {
+    struct cli *cli;
+    const struct documents *documents;
+    struct target *target;
+    const struct part *part;
+    struct held *held;
+    size_t count;
+    struct scratch scratch;
+};
+
+static const struct index_entry *find_entry(const struct documents *documents,
+                                            const struct part_tensor *tensor)
+{
+    struct index_entry key = {
+        .name = tensor->name, .coordinate = tensor->coordinate, .kind = INDEX_TENSOR};
+    size_t low = 0, high = documents->index_count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int order = index_compare(&documents->index[mid], &key);
+        if (order == 0) {
+            return &documents->index[mid];
+        }
+        low = order < 0 ? mid + 1 : low;
+        high = order < 0 ? high : mid;
+    }
+    return NULL;
+}
+
+/* A tensor of several rectangles is NAME#0, NAME#1 ... in the file. */
+static int hold(struct rank_file *file, const struct part_tensor *tensor, uint32_t i,
+                const struct index_entry *whole, struct diag *diag)
+{
+    struct held *held = &file->held[file->count++];
+    const struct box *box = &file->part->boxes[tensor->box_first + i].box;
+    char name[LIMIT_NAME_BYTES + 16];
+    snprintf(name, sizeof(name), tensor->box_count > 1 ? "%s#%u" : "%s", tensor->name, i);
+    *held = (struct held){.entry = *whole, .whole = whole, .box = box};
+    held->entry.name = scratch_string(&file->scratch, strlen(name), name);
+    held->entry.shape.ndim = box->ndim;
+    memcpy(held->entry.shape.length, box->length, sizeof(box->length));
+    held->entry.plain_bytes = box_bytes(box, whole->dtype);
+    return held->entry.name ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for names");
+}
+
+static int collect(struct rank_file *file, struct diag *diag)
+{
+    int status = 0;
+    file->held = calloc(file->part->box_count + 1u, sizeof(*file->held));
+    if (!file->held) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %u boxes", file->part->box_count);
+    }
+    for (uint32_t i = 0; i < file->part->tensor_count; i++) {
+        const struct part_tensor *tensor = &file->part->tensors[i];
+        const struct index_entry *whole = find_entry(file->documents, tensor);
+        for (uint32_t k = 0; status == 0 && whole && k < tensor->box_count; k++) {
+            status = hold(file, tensor, k, whole, diag);
+        }
+    }
+    return status;
+}
+
+static int fill(struct rank_file *file, int fd, const char *name, struct diag *diag)
+{
+    struct safetensor *tensors = scratch_array(&file->scratch, file->count + 1, sizeof(*tensors));
+    struct sink *sinks = scratch_array(&file->scratch, file->count + 1, sizeof(*sinks));
+    char id[48];
+    struct safetensors layout = {.checkpoint = id, .count = file->count, .tensors = tensors};
+    struct buf header;
+    format_ckpt(file->documents->info.id, sizeof(id), id);
+    buf_init(&header, MIB(128));
+    for (size_t i = 0; tensors && i < file->count; i++) {
+        tensors[i] = (struct safetensor){.entry = &file->held[i].entry};
+    }
+    int status = tensors && sinks ? safetensors_layout(&layout, &header, diag)
+                                  : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a file");
+    struct target_piece piece = {.name = name, .bytes = header.bytes, .data = header.data};
+    status = status != 0 ? status : target_write(fd, &piece, diag);
+    for (size_t i = 0; status == 0 && i < file->count; i++) {
+        const struct held *held = container_of(tensors[i].entry, struct held, entry);
+        sinks[i] = (struct sink){.entry = held->whole,
+                                 .box = held->box,
+                                 .fd = fd,
+                                 .base = header.bytes + tensors[i].offset};
+    }
+    buf_fini(&header);
+    return status != 0 ? status
+                       : writeout(file->cli, &file->documents->info, file->count, sinks, diag);
+}
+
+static void summarise(const struct rank_file *file, const char *name, struct json *json)
+{
+    json_open(json, NULL, '{');
+    json_u64(json, "rank", file->part->rank);
+    json_str(json, "file", name);
+    json_open(json, "tensors", '[');
+    for (size_t i = 0; i < file->count; i++) {
+        const struct held *held = &file->held[i];
+        json_open(json, NULL, '{');
+        json_str(json, "name", held->whole->name);
+        json_str(json, "coordinate", held->whole->coordinate[0] ? held->whole->coordinate : NULL);
+        json_str(json, "stored_as", held->entry.name);
+        json_open(json, "shape", '[');
+        for (uint32_t k = 0; k < held->whole->shape.ndim; k++) {
+            json_u64(json, NULL, (uint64_t)held->whole->shape.length[k]);
+        }
+        json_close(json, ']');
+        json_open(json, "offset", '[');
+        for (uint32_t k = 0; k < held->box->ndim; k++) {
+            json_u64(json, NULL, (uint64_t)held->box->offset[k]);
+        }
+        json_close(json, ']');
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+    json_close(json, '}');
+}
+
+static int write_rank(struct rank_file *file, struct json *json, struct diag *diag)
+{
+    char name[48];
+    int fd = -1;
+    scratch_init(&file->scratch, (size_t)1 << 30);
+    snprintf(name, sizeof(name), "rank-%u.safetensors", file->part->rank);
+    int status = collect(file, diag);
+    status = status != 0 ? status : target_create(file->target, name, &fd, diag);
+    if (status == 0) {
+        status = fill(file, fd, name, diag);
+        int closed = target_close(fd, name, diag);
+        status = status != 0 ? status : closed;
+        summarise(file, name, json);
+    }
+    if (status != CAIRN_E_CANCELLED) {
+        free(file->held);
+        scratch_fini(&file->scratch);
+    }
+    return status;
+}
+
+static int write_summary(struct target *target, const struct json *json, struct diag *diag)
+{
+    static const char name[] = "ranks.json";
+    int fd = -1, status = buf_status(&json->buf);
+    status = status != 0 ? diag_set(diag, status, "the contents of %s", name)
+                         : target_create(target, name, &fd, diag);
+    if (status == 0) {
+        struct target_piece piece = {
+            .name = name, .bytes = json->buf.bytes, .data = json->buf.data};
+        status = target_write(fd, &piece, diag);
+        int closed = target_close(fd, name, diag);
+        status = status != 0 ? status : closed;
+    }
+    return status;
+}
+
+int rank_files_write(struct cli *cli, struct documents *documents, const struct rank_set *ranks,
+                     struct target *target, struct diag *diag)
+{
+    struct json json;
+    if (ranks->highest >= documents->part_count) {
+        return diag_set(diag, CAIRN_E_INVALID, "--ranks %u: the checkpoint has ranks 0 to %zu",
+                        ranks->highest, documents->part_count - 1);
+    }
+    int status = documents_parts(cli, documents, diag);
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_info(&json, "checkpoint", &documents->info);
+    json_open(&json, "ranks", '[');
+    for (size_t i = 0; status == 0 && i < documents->part_count; i++) {
+        struct rank_file file = {
+            .cli = cli, .documents = documents, .target = target, .part = &documents->parts[i]};
+        if (rank_set_has(ranks, documents->parts[i].rank)) {
+            /* After an interrupt reads still go into what it holds:
+               NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+            status = write_rank(&file, &json, diag);
+        }
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    status = status != 0 ? status : write_summary(target, &json, diag);
+    json_fini(&json);
+    return status;
+}

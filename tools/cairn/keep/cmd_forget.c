@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn forget: checkpoints by a policy, over one run or many, or by name. Each run is decided for
+ * itself: one that is refused does not hold up the others.
+ */
+#include "mark.h"
+
+#include "base/check.h"
+#include "base/glob.h"
+#include "core/retention.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXIT_PARTIAL = 3, REASONS_BYTES = 512 };
+
+/* Counting rules: X(member, option, value, help). */
+#define RULES(X)                                                                        \
+    X(last, "keep-last", "N", "keep the newest N")                                      \
+    X(hourly, "keep-hourly", "N", "keep the newest of each of N hours (UTC)")           \
+    X(daily, "keep-daily", "N", "keep the newest of each of N days")                    \
+    X(weekly, "keep-weekly", "N", "keep the newest of each of N weeks, from Monday")    \
+    X(monthly, "keep-monthly", "N", "keep the newest of each of N months")              \
+    X(yearly, "keep-yearly", "N", "keep the newest of each of N years")                 \
+    X(within, "keep-within", "SPAN", "keep all within SPAN (2y5m7d3h) of the newest")   \
+    X(within_hourly, "keep-within-hourly", "SPAN", "keep hourly ones within SPAN")      \
+    X(within_daily, "keep-within-daily", "SPAN", "keep daily ones within SPAN")         \
+    X(within_weekly, "keep-within-weekly", "SPAN", "keep weekly ones within SPAN")      \
+    X(within_monthly, "keep-within-monthly", "SPAN", "keep monthly ones within SPAN")   \
+    X(within_yearly, "keep-within-yearly", "SPAN", "keep yearly ones within SPAN")      \
+    X(every_steps, "keep-every-steps", "N", "keep those whose step is a multiple of N") \
+    X(every, "keep-every", "DURATION", "keep one as soon as DURATION has passed")       \
+    X(best, "keep-best", "N", "keep the N best by --metric")                            \
+    X(metric, "metric", "NAME", "the metric of --keep-best")                            \
+    X(mode, "mode", "min|max", "what is better for --keep-best")                        \
+    X(superseded, "keep-superseded", "DURATION",                                        \
+      "keep the end of a superseded branch for DURATION (7d)")                          \
+    X(least, "keep-least", "N", "good checkpoints that stay whatever the rules say (2)")
+
+struct forget_options {
+#define MEMBER(member, option, value, help) const char *member;
+    RULES(MEMBER)
+#undef MEMBER
+    struct option_texts tags, runs, checkpoints;
+    const char *project, *reason;
+    bool dry_run;
+};
+
+static const struct argument arguments[] = {
+    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
+    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
+    {0}};
+
+/* What destroys something has no twin in the environment. */
+static const struct option options[] = {
+#define ROW(member, option, value, help) \
+    {option, value, help, OPTION_AT_TEXT(struct forget_options, member), .alone = true},
+    RULES(ROW)
+#undef ROW
+        {"keep-tag", "TAG[,TAG]",
+         "keep what has all of these tags; may be repeated; '': without tags",
+         OPTION_AT_TEXTS(struct forget_options, tags), .max = 32, .alone = true},
+    {"checkpoint", "STEP[@TERM]", "another checkpoint to forget by name; may be repeated",
+     OPTION_AT_TEXTS(struct forget_options, checkpoints), .alone = true},
+    {"run", "PATTERN", "all runs whose name matches (gpt-*); may be repeated",
+     OPTION_AT_TEXTS(struct forget_options, runs), .alone = true},
+    {"project", "NAME", "all runs of a project, or those of it that --run matches",
+     OPTION_AT_TEXT(struct forget_options, project), .alone = true},
+    {"reason", "TEXT", "why, for the audit record; the policy itself if not given",
+     OPTION_AT_TEXT(struct forget_options, reason)},
+    {"dry-run", NULL, "say what would be forgotten, and why the rest stays",
+     OPTION_AT_FLAG(struct forget_options, dry_run), .letter = 'n'},
+    {0}};
+
+struct job {
+    struct cli *cli;
+    const struct forget_options *own;
+    struct msg_mark mark;
+    struct msg_mark_option rules[MSG_MARK_OPTIONS_MAX];
+    struct selector selectors[OPTION_TEXTS_MAX + 1];
+    char actor[MARK_ACTOR_BYTES];
+    struct json json;
+    unsigned run_count, failed_count;
+    uint64_t refused_count;
+    int first_status;
+    struct diag first;
+};
+
+static void add_rule(struct job *job, const char *name, const char *value)
+{
+    if (value != NULL && job->mark.option_count < MSG_MARK_OPTIONS_MAX) {
+        job->rules[job->mark.option_count++] = (struct msg_mark_option){name, value};
+    }
+}
+
+static int take_selectors(struct job *job, struct diag *diag)
+{
+    const struct option_texts *names = &job->own->checkpoints;
+    int status = 0;
+    if (job->cli->selector_text) {
+        job->selectors[job->mark.selector_count++] = job->cli->selector;
+    }
+    for (uint32_t i = 0; status == 0 && i < names->count; i++) {
+        status = selector_parse(names->items[i], &job->selectors[job->mark.selector_count++], diag);
+    }
+    return status;
+}
+
+static int prepare(struct job *job, struct diag *diag)
+{
+    const struct forget_options *own = job->own;
+#define ADD(member, option, value, help) add_rule(job, option, own->member);
+    RULES(ADD)
+#undef ADD
+    for (uint32_t i = 0; i < own->tags.count; i++) {
+        add_rule(job, "keep-tag", own->tags.items[i]);
+    }
+    mark_actor(job->actor);
+    job->mark.kind = MSG_MARK_FORGET;
+    job->mark.dry_run = own->dry_run;
+    job->mark.options = job->rules;
+    job->mark.selectors = job->selectors;
+    job->mark.actor = job->actor;
+    job->mark.reason = own->reason ? own->reason : "";
+    int status = take_selectors(job, diag);
+    if (status == 0 && job->mark.selector_count > 0 && own->least != NULL &&
+        job->mark.option_count == 1) { /* by name: the one thing that a policy shares with it */
+        job->mark.keep_least = (uint32_t)strtoul(own->least, NULL, 10);
+        job->mark.option_count = 0;
+    }
+    bool many = own->project != NULL || own->runs.count > 0;
+    if (status == 0 && job->cli->run_text == NULL && !many) {
+        status = diag_set(diag, CAIRN_E_INVALID,
+                          "of which runs? Name RUN, --project NAME or --run PATTERN ('*': all)");
+    } else if (status == 0 && many && (job->cli->run_text || job->mark.selector_count > 0)) {
+        status = diag_set(diag, CAIRN_E_INVALID,
+                          "--project and --run choose runs for a policy: no RUN or checkpoint "
+                          "beside them");
+    }
+    return status;
+}
+
+static bool is_wanted(const struct forget_options *own, const struct run_name *name)
+{
+    char whole[RUN_NAME_TEXT_MAX];
+    bool wanted = own->runs.count == 0;
+    run_name_format(name, whole);
+    for (uint32_t i = 0; i < own->runs.count; i++) {
+        const char *pattern = own->runs.items[i];
+        const char *text = strchr(pattern, '/') ? whole : name->run;
+        wanted = wanted || glob_matches(pattern, text);
+    }
+    return wanted && (own->project == NULL || strcmp(own->project, name->project) == 0);
+}
+
+/* ---- showing ---- */
+
+static void show_json(struct job *job, const char *name, const struct msg_marked *marked,
+                      const struct diag *diag)
+{
+    json_open(&job->json, NULL, '{');
+    json_str(&job->json, "run", name);
+    json_str(&job->json, "error", diag->code != 0 ? diag->text : NULL);
+    if (diag->code == 0) {
+        mark_json(&job->json, marked, "forgotten");
+    }
+    json_close(&job->json, '}');
+}
+
+static void show_table(const struct job *job, const char *name, const struct msg_marked *marked)
+{
+    static const char *const titles[] = {"", "CHECKPOINT", "COMMITTED", "REASONS"};
+    struct table *table = table_new(ARRAY_LEN(titles), titles);
+    const char *done = job->own->dry_run ? "would forget" : "forgotten";
+    for (uint32_t i = 0; table != NULL && i < marked->record_count; i++) {
+        const struct msg_mark_record *record = &marked->records[i];
+        char id[48], time[40], reasons[REASONS_BYTES];
+        format_ckpt(record->id, sizeof(id), id);
+        format_time(record->wall_ns, sizeof(time), time);
+        retention_reasons_text((enum mark_outcome)record->outcome, record->reasons, sizeof(reasons),
+                               reasons);
+        const char *action = mark_action(record, done);
+        bool by_name = job->mark.option_count == 0;
+        table_row(table, (const char *const[]){
+                             !by_name && strcmp(action, "refused") == 0 ? "keep" : action, id, time,
+                             by_name && record->outcome == MARK_DONE ? "asked for" : reasons});
+    }
+    printf("%s: %u %s, %u kept\n", name, marked->done_count, done,
+           marked->total_count - marked->done_count);
+    if (table != NULL && marked->record_count > 0) {
+        table_print(table, stdout);
+    }
+    table_free(table);
+}
+
+static void forget_in(struct job *job, const struct run_name *name)
+{
+    struct source_request request = {0};
+    struct diag diag = DIAG_INIT;
+    char text[RUN_NAME_TEXT_MAX];
+    run_name_format(name, text);
+    job->run_count++;
+    int status = source_use(job->cli->connection, name, &diag);
+    status = status != 0 ? status : mark_call(job->cli, &job->mark, &request, &diag);
+    const struct msg_marked *marked = &request.call.reply.u.marked;
+    if (status != 0) {
+        fprintf(stderr, "cairn: %s: %s: %s\n", text, err_name(status), diag_text(&diag, status));
+        job->first_status = job->first_status != 0 ? job->first_status : status;
+        job->failed_count++;
+    } else {
+        job->refused_count += marked->refused_count;
+        (void)mark_refusals(name, marked);
+    }
+    if (job->cli->json) {
+        show_json(job, text, marked, &diag);
+    } else if (status == 0 && !job->cli->quiet) {
+        show_table(job, text, marked);
+    }
+    engine_call_fini(&request.call);
+}
+
+/* All failed: as if there was one; some: a part was done. */
+static int exit_status(const struct job *job)
+{
+    if (job->failed_count > 0 && job->failed_count == job->run_count) {
+        return err_exit_status(job->first_status);
+    }
+    return job->failed_count > 0 || job->refused_count > 0 ? EXIT_PARTIAL : 0;
+}
+
+static int forget_all(struct job *job, struct diag *diag)
+{
+    struct run_name *names = NULL;
+    size_t count = 0;
+    int status = source_runs(job->cli->connection, &names, &count, diag);
+    json_init(&job->json);
+    json_open(&job->json, NULL, '{');
+    json_u64(&job->json, "schema_version", JSON_SCHEMA_VERSION);
+    json_bool(&job->json, "dry_run", job->own->dry_run);
+    json_open(&job->json, "runs", '[');
+    for (size_t i = 0; status == 0 && i < count; i++) {
+        if (is_wanted(job->own, &names[i])) {
+            forget_in(job, &names[i]);
+        }
+    }
+    free(names);
+    if (status == 0 && job->run_count == 0) {
+        status = diag_set(diag, CAIRN_E_NOT_FOUND, "no run matches; `cairn ls` names them");
+    }
+    json_close(&job->json, ']');
+    json_close(&job->json, '}');
+    if (status == 0) {
+        status = job->cli->json ? json_print(&job->json) : out_flush();
+    }
+    json_fini(&job->json);
+    return status != 0 ? status : exit_status(job);
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    struct job job = {.cli = cli, .own = values};
+    int status = prepare(&job, diag);
+    status = status != 0 ? status : mark_connect(cli, !job.own->dry_run, diag);
+    if (status != 0 || !cli->has_run) {
+        return status != 0 ? status : forget_all(&job, diag);
+    }
+    json_init(&job.json);
+    json_open(&job.json, NULL, '{');
+    json_u64(&job.json, "schema_version", JSON_SCHEMA_VERSION);
+    json_bool(&job.json, "dry_run", job.own->dry_run);
+    json_open(&job.json, "runs", '[');
+    forget_in(&job, &cli->run);
+    json_close(&job.json, ']');
+    json_close(&job.json, '}');
+    status = cli->json ? json_print(&job.json) : out_flush();
+    json_fini(&job.json);
+    return status != 0 ? status : exit_status(&job);
+}
+
+const struct command command_forget = {
+    .name = "forget",
+    .group = GROUP_KEEP,
+    .summary = "forget checkpoints by a policy, or by name",
+    .details =
+        "Keep rules are OR-ed and each counts for itself, as in restic: a counting rule keeps the "
+        "newest of each hour, day, week, month or year (UTC), and the oldest of all while it has "
+        "counts left; -1 or `unlimited` keeps all. Only good checkpoints of the lineage count, in "
+        "the order in which they were committed. Whatever the rules say, these stay: the newest "
+        "good one, the last good ones below --keep-least, what is pinned, the base of an open "
+        "save, what is being restored, the end of a branch that was superseded lately.\n"
+        "\n"
+        "A forgotten checkpoint is off all lists at once; its space is freed by garbage "
+        "collection, and until then `undelete` brings it back. Who forgot it and why stays in "
+        "the run's record. Without a keep rule and without a checkpoint's name nothing is "
+        "forgotten. With --store the store is opened for writing, under its lock: exit 11 while "
+        "a daemon has it; with --dry-run it is only read. A run that cannot be decided (only "
+        "damage, no value of the metric, a wrong clock) loses nothing, is named in one line on "
+        "stderr, and the others go on: exit 3.",
+    .example =
+        "cairn forget lab/gpt --keep-last 3 --keep-daily 7 --dry-run\n"
+        "cairn forget --project lab --keep-within 2d --keep-best 3 --metric loss --mode min\n"
+        "cairn forget lab/gpt 1200",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct forget_options),
+    .run = run};

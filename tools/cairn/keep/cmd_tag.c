@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn tag: a tag on a checkpoint, or off: the short form of annotate, also on a store without its
+ * daemon.
+ */
+#include "mark.h"
+
+#include <inttypes.h>
+
+struct tag_options {
+    const char *tag;
+    bool remove;
+};
+
+static const struct argument arguments[] = {
+    {"RUN", .kind = ARGUMENT_RUN},
+    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT},
+    {"TAG", .kind = ARGUMENT_TEXT, .at = OPTION_AT(struct tag_options, tag, const char *)},
+    {0}};
+
+static const struct option options[] = {{"remove", NULL, "take the tag away",
+                                         OPTION_AT_FLAG(struct tag_options, remove), .alone = true},
+                                        {0}};
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    struct tag_options *own = values;
+    struct source_request request = {
+        .call.request = {.type = MSG_ANNOTATE,
+                         .u.annotate = {.selector = cli->selector,
+                                        .tag_count = own->remove ? 0 : 1,
+                                        .tags = &own->tag,
+                                        .removed_count = own->remove ? 1 : 0,
+                                        .removed = &own->tag}}};
+    int status = mark_connect(cli, true, diag);
+    status = status != 0 ? status : source_call(cli->connection, &request, diag);
+    if (status == 0) {
+        const struct ckpt_info *info = &request.call.reply.u.annotated.info;
+        if (cli->json) {
+            status = cli_print_info(info);
+        } else if (!cli->quiet) {
+            printf("%" PRIu64 "@%" PRIu64 ": %s \"%s\", version %" PRIu64 "\n", info->id.step,
+                   info->id.term, own->remove ? "no tag" : "tag", own->tag, info->note_version);
+            status = out_flush();
+        }
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
+const struct command command_tag = {
+    .name = "tag",
+    .group = GROUP_KEEP,
+    .summary = "add a tag to a checkpoint, or take one away",
+    .details = "Tags are shown by `ls` and `show` and used by `forget --keep-tag`. Metrics: "
+               "`annotate`.",
+    .example = "cairn tag lab/gpt 1200 best\ncairn tag lab/gpt 1200 best --remove",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct tag_options),
+    .run = run};

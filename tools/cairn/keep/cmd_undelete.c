@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn undelete: bring back a forgotten checkpoint, or say which can be.
+ */
+#include "mark.h"
+
+struct undelete_options {
+    const char *reason;
+    bool dry_run;
+};
+
+static const struct argument arguments[] = {
+    {"RUN", .kind = ARGUMENT_RUN},
+    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
+    {0}};
+
+static const struct option options[] = {{"reason", "TEXT", "why, for the audit record",
+                                         OPTION_AT_TEXT(struct undelete_options, reason)},
+                                        {"dry-run", NULL, "say what would be brought back",
+                                         OPTION_AT_FLAG(struct undelete_options, dry_run),
+                                         .letter = 'n'},
+                                        {0}};
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct undelete_options *own = values;
+    bool list = cli->selector_text == NULL;
+    struct mark_words words = {.kind = MSG_MARK_UNDELETE,
+                               .done = list ? "forgotten" : "undeleted",
+                               .reason = own->reason,
+                               .dry_run = own->dry_run || list};
+    return mark_run(cli, &words, diag);
+}
+
+const struct command command_undelete = {
+    .name = "undelete",
+    .group = GROUP_KEEP,
+    .summary = "bring back a forgotten checkpoint",
+    .details =
+        "A forgotten checkpoint can be brought back, whole and verified as it was, until garbage "
+        "collection has reclaimed its space. Without CHECKPOINT: lists those that can be.",
+    .example = "cairn undelete lab/gpt\ncairn undelete lab/gpt 1200",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct undelete_options),
+    .run = run};

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See mark.h.
+ */
+#include "mark.h"
+
+#include "core/retention.h"
+
+#include <inttypes.h>
+#include <pwd.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { EXIT_PARTIAL = 3, REASONS_BYTES = 512 };
+
+void mark_actor(char ret[MARK_ACTOR_BYTES])
+{
+    char host[65] = "";
+    const struct passwd *user = getpwuid(getuid());
+    if (gethostname(host, sizeof(host) - 1) != 0) {
+        host[0] = '\0';
+    }
+    if (user != NULL) {
+        snprintf(ret, MARK_ACTOR_BYTES, "%.31s@%.31s", user->pw_name, host);
+    } else {
+        snprintf(ret, MARK_ACTOR_BYTES, "uid %u@%.31s", (unsigned)getuid(), host);
+    }
+}
+
+int mark_connect(struct cli *cli, bool writes, struct diag *diag)
+{
+    cli->source.writable = writes;
+    return cli_connect(cli, false, diag);
+}
+
+int mark_call(struct cli *cli, const struct msg_mark *mark, struct source_request *request,
+              struct diag *diag)
+{
+    *request = (struct source_request){.call.request = {.type = MSG_MARK, .u.mark = *mark}};
+    return source_call(cli->connection, request, diag);
+}
+
+const char *mark_action(const struct msg_mark_record *record, const char *done)
+{
+    return record->outcome == MARK_DONE      ? done
+           : record->outcome == MARK_ALREADY ? "unchanged"
+           : record->outcome == MARK_KEPT    ? "keep"
+                                             : "refused";
+}
+
+static void reasons_of(const struct msg_mark_record *record, char ret[REASONS_BYTES])
+{
+    retention_reasons_text((enum mark_outcome)record->outcome, record->reasons, REASONS_BYTES, ret);
+}
+
+void mark_json(struct json *json, const struct msg_marked *marked, const char *done)
+{
+    json_u64(json, done, marked->done_count);
+    json_u64(json, "refused", marked->refused_count);
+    json_u64(json, "total", marked->total_count);
+    json_open(json, "checkpoints", '[');
+    for (uint32_t i = 0; i < marked->record_count; i++) {
+        const struct msg_mark_record *record = &marked->records[i];
+        char reasons[REASONS_BYTES], time[40];
+        reasons_of(record, reasons);
+        format_time(record->wall_ns, sizeof(time), time);
+        json_open(json, NULL, '{');
+        json_u64(json, "step", record->id.step);
+        json_u64(json, "term", record->id.term);
+        json_str(json, "committed_at", record->wall_ns != 0 ? time : NULL);
+        json_str(json, "action", mark_action(record, done));
+        json_str(json, "reasons", reasons);
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+}
+
+int mark_refusals(const struct run_name *run, const struct msg_marked *marked)
+{
+    char name[RUN_NAME_TEXT_MAX], id[48];
+    run_name_format(run, name);
+    for (uint32_t i = 0; i < marked->record_count; i++) {
+        const struct msg_mark_record *record = &marked->records[i];
+        if (record->outcome != MARK_DONE && record->outcome != MARK_ALREADY &&
+            record->outcome != MARK_KEPT) {
+            format_ckpt(record->id, sizeof(id), id);
+            fprintf(stderr, "cairn: %s %s %s\n", name, id,
+                    mark_outcome_text((enum mark_outcome)record->outcome));
+        }
+    }
+    return marked->refused_count > 0 ? EXIT_PARTIAL : 0;
+}
+
+static int show(const struct cli *cli, const struct mark_words *words,
+                const struct msg_marked *marked)
+{
+    char name[RUN_NAME_TEXT_MAX];
+    run_name_format(&cli->run, name);
+    if (cli->json) {
+        struct json json;
+        json_init(&json);
+        json_open(&json, NULL, '{');
+        json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+        json_str(&json, "run", name);
+        json_bool(&json, "dry_run", words->dry_run);
+        mark_json(&json, marked, words->done);
+        json_close(&json, '}');
+        int status = json_print(&json);
+        json_fini(&json);
+        return status;
+    }
+    for (uint32_t i = 0; i < marked->record_count && !cli->quiet; i++) {
+        char id[48], time[40];
+        format_ckpt(marked->records[i].id, sizeof(id), id);
+        format_time(marked->records[i].wall_ns, sizeof(time), time);
+        if (marked->records[i].outcome <= MARK_ALREADY) {
+            printf("%s %s (%s): %s\n", name, id, time,
+                   mark_action(&marked->records[i], words->done));
+        }
+    }
+    return out_flush();
+}
+
+int mark_run(struct cli *cli, const struct mark_words *words, struct diag *diag)
+{
+    char actor[MARK_ACTOR_BYTES];
+    struct source_request request = {0};
+    struct msg_mark mark = {.kind = words->kind,
+                            .dry_run = words->dry_run,
+                            .selector_count = cli->selector_text ? 1 : 0,
+                            .selectors = &cli->selector,
+                            .actor = actor,
+                            .reason = words->reason ? words->reason : ""};
+    mark_actor(actor);
+    int status = mark_connect(cli, !words->dry_run, diag);
+    if (status == 0 && !cli->has_run) {
+        status = diag_set(diag, CAIRN_E_INVALID, "which run? `cairn ls` names them");
+    }
+    status = status != 0 ? status : mark_call(cli, &mark, &request, diag);
+    if (status == 0) {
+        const struct msg_marked *marked = &request.call.reply.u.marked;
+        status = show(cli, words, marked);
+        status = status != 0 ? status : mark_refusals(&cli->run, marked);
+    }
+    engine_call_fini(&request.call);
+    return status;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * mark: what forget, undelete, pin and unpin share: one MARK to the source's run, who asks, and how
+ * the answer is shown. One thread.
+ */
+#ifndef CAIRN_TOOLS_MARK_H
+#define CAIRN_TOOLS_MARK_H
+
+#include "cli.h"
+
+enum { MARK_ACTOR_BYTES = 65 };
+
+/* "user@host", for the audit in the run's record. */
+void mark_actor(char ret[MARK_ACTOR_BYTES]);
+/* Connects, for writing where --store is given: under the store's lock. STORE_LOCKED: a daemon has
+ * it. */
+int MUST_USE mark_connect(struct cli *cli, bool writes, struct diag *diag);
+/* Ends with engine_call_fini(&request->call). */
+int MUST_USE mark_call(struct cli *cli, const struct msg_mark *mark, struct source_request *request,
+                       struct diag *diag);
+/* "forget", "keep", "refused", "unchanged" for what became of one; done: the word for what is done.
+ */
+const char *mark_action(const struct msg_mark_record *record, const char *done);
+/* The members of a run's object: kept, <done>, refused, checkpoints. */
+void mark_json(struct json *json, const struct msg_marked *marked, const char *done);
+/* A line on stderr for each that was refused; the exit status: 0, or 3 where some were. */
+int mark_refusals(const struct run_name *run, const struct msg_marked *marked);
+/* undelete, pin, unpin: the whole command. */
+struct mark_words {
+    enum msg_mark_kind kind;
+    const char *done; /* "pinned" */
+    const char *reason;
+    bool dry_run;
+};
+int MUST_USE mark_run(struct cli *cli, const struct mark_words *words, struct diag *diag);
+
+#endif

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn ls: the runs, or the checkpoints of one.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LIST_SCRATCH_MAX = 1 << 30, NOTE_TEXT_BYTES = 100 };
+
+struct ls_options {
+    bool all, superseded;
+    uint64_t limit;
+};
+
+static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true}, {0}};
+
+static const struct option options[] = {{"all", NULL, "aborted saves' last word too",
+                                         OPTION_AT_FLAG(struct ls_options, all), .letter = 'a'},
+                                        {"superseded", NULL, "checkpoints off the lineage too",
+                                         OPTION_AT_FLAG(struct ls_options, superseded)},
+                                        {"limit", "N", "at most N checkpoints",
+                                         OPTION_AT_COUNT(struct ls_options, limit),
+                                         .max = UINT32_MAX},
+                                        {0}};
+
+static int list_runs(struct cli *cli, struct diag *diag)
+{
+    struct run_name *names = NULL;
+    size_t count = 0;
+    int status = source_runs(cli->connection, &names, &count, diag);
+    if (status != 0) {
+        return status;
+    }
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_open(&json, "runs", '[');
+    for (size_t i = 0; i < count; i++) {
+        char name[RUN_NAME_TEXT_MAX];
+        run_name_format(&names[i], name);
+        json_str(&json, NULL, name);
+        if (!cli->json) {
+            printf("%s\n", name);
+        }
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    if (cli->json) {
+        status = json_print(&json);
+    } else if (count == 0) {
+        fprintf(stderr, "cairn: no runs\n");
+    }
+    json_fini(&json);
+    free(names);
+    return status;
+}
+
+static bool is_shown(const struct cli *cli, const struct ls_options *own,
+                     const struct ckpt_info *info)
+{
+    if (info->state == CKPT_ABORTED) {
+        return own->all;
+    }
+    return info->state != CKPT_COMMITTED || info->on_lineage || own->superseded || cli->json;
+}
+
+/* "best, keep; loss=0.25", cut where it would not fit on a line. */
+static void format_note(const struct ckpt_info *info, size_t size, char *ret)
+{
+    size_t at = 0;
+    ret[0] = '\0';
+    for (uint32_t i = 0; i < info->tag_count + info->metric_count; i++) {
+        uint32_t metric = i - info->tag_count;
+        const char *between = i == 0 ? "" : i == info->tag_count ? "; " : ", ";
+        char item[200];
+        if (i < info->tag_count) {
+            snprintf(item, sizeof(item), "%s", info->tags[i]);
+        } else {
+            snprintf(item, sizeof(item), "%s=%g", info->metrics[metric].name,
+                     info->metrics[metric].value);
+        }
+        int n = snprintf(ret + at, size - at, "%s%s", between, item);
+        if (n < 0 || (size_t)n + 4 >= size - at) {
+            snprintf(ret + at, size - at, "...");
+            return;
+        }
+        at += (size_t)n;
+    }
+}
+
+static void add_row(struct table *table, const struct ckpt_info *info)
+{
+    char id[48], bytes[32], time[40], ranks[32], parent[48] = "-", state[64], note[NOTE_TEXT_BYTES];
+    format_ckpt(info->id, sizeof(id), id);
+    format_bytes(info->plain_bytes, sizeof(bytes), bytes);
+    format_time(info->wall_ns, sizeof(time), time);
+    if (info->parent.term != 0) {
+        format_ckpt(info->parent, sizeof(parent), parent);
+    }
+    snprintf(ranks, sizeof(ranks), "%u", info->world_size);
+    snprintf(state, sizeof(state), "%s%s%s",
+             info->state == CKPT_COMMITTED ? health_name(info->health) : state_name(info->state),
+             info->state == CKPT_COMMITTED && !info->on_lineage ? ", superseded" : "",
+             info->pinned ? ", pinned" : "");
+    bool committed = info->state == CKPT_COMMITTED;
+    format_note(info, sizeof(note), note);
+    table_row(table,
+              (const char *const[]){info->is_latest ? "*" : "", id, state, committed ? bytes : "-",
+                                    ranks, parent, time, committed ? note : info->text});
+}
+
+static int print_list(struct cli *cli, const struct ls_options *own, const struct cli_list *list)
+{
+    static const char *const titles[] = {"",       "CHECKPOINT", "STATE",     ">SIZE",
+                                         ">RANKS", "PARENT",     "COMMITTED", ""};
+    struct table *table = table_new(ARRAY_LEN(titles), titles);
+    size_t shown = 0, hidden = 0;
+    for (size_t i = 0; table && i < list->count && (own->limit == 0 || shown < own->limit); i++) {
+        if (is_shown(cli, own, &list->items[i])) {
+            add_row(table, &list->items[i]);
+            shown++;
+        } else {
+            hidden++;
+        }
+    }
+    if (table && shown > 0) {
+        table_print(table, stdout);
+    } else {
+        fprintf(stderr, "cairn: no checkpoints\n");
+    }
+    if (hidden > 0) {
+        fprintf(stderr, "cairn: %zu more with --superseded or --all\n", hidden);
+    }
+    table_free(table);
+    return out_flush();
+}
+
+static int print_json(struct cli *cli, const struct ls_options *own, const struct cli_list *list)
+{
+    struct json json;
+    char name[RUN_NAME_TEXT_MAX];
+    run_name_format(&cli->run, name);
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_str(&json, "run", name);
+    json_open(&json, "checkpoints", '[');
+    for (size_t i = 0, shown = 0; i < list->count && (own->limit == 0 || shown < own->limit); i++) {
+        if (is_shown(cli, own, &list->items[i])) {
+            json_info(&json, NULL, &list->items[i]);
+            shown++;
+        }
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status;
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct ls_options *own = values;
+    int status = cli_connect(cli, false, diag);
+    if (status != 0) {
+        return status;
+    }
+    if (!cli->has_run) {
+        return list_runs(cli, diag);
+    }
+    struct scratch scratch;
+    struct cli_list list = {.limit = own->limit};
+    scratch_init(&scratch, LIST_SCRATCH_MAX);
+    status = cli_list(cli, &scratch, &list, diag);
+    if (status == 0 && list.count == 0) {
+        status = cli_check_run(cli, diag);
+    }
+    if (status == 0) {
+        status = cli->json ? print_json(cli, own, &list) : print_list(cli, own, &list);
+    }
+    scratch_fini(&scratch);
+    return status;
+}
+
+const struct command command_ls = {
+    .name = "ls",
+    .group = GROUP_LOOK,
+    .summary = "list checkpoints, newest first; without RUN: the runs",
+    .details = "Open saves come first, with the ranks that are missing. `*` marks what `restore "
+               "latest` takes; superseded checkpoints (off the lineage) are shown with "
+               "--superseded.",
+    .example = "cairn ls\ncairn ls lab/gpt --limit 5",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct ls_options),
+    .run = run};

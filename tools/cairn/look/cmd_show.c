@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn show: one checkpoint from its manifest and index.
+ */
+#include "cli.h"
+#include "documents.h"
+
+#include "format/tree.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { INFO_SCRATCH_MAX = 1 << 20 };
+
+static const struct argument arguments[] = {
+    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
+    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
+    {0}};
+
+static const char *dtype_of(const struct index_entry *entry)
+{
+    if (entry->kind == INDEX_TENSOR) {
+        return dtype_name(entry->dtype);
+    }
+    return entry->blob_kind == BLOB_TREE ? "tree" : "bytes";
+}
+
+static void json_entry(struct json *json, const struct index_entry *entry)
+{
+    json_open(json, NULL, '{');
+    json_str(json, "name", entry->name);
+    json_str(json, "coordinate", entry->coordinate[0] ? entry->coordinate : NULL);
+    json_str(json, "kind", entry->kind == INDEX_TENSOR ? "tensor" : "blob");
+    json_str(json, "dtype", dtype_of(entry));
+    json_str(json, "placement", placement_name(entry->placement));
+    json_open(json, "shape", '[');
+    for (uint32_t i = 0; entry->kind == INDEX_TENSOR && i < entry->shape.ndim; i++) {
+        json_u64(json, NULL, (uint64_t)entry->shape.length[i]);
+    }
+    json_close(json, ']');
+    json_u64(json, "plain_bytes", entry->plain_bytes);
+    json_open(json, "ranks", '[');
+    for (uint32_t i = 0; i < entry->rank_count; i++) {
+        json_u64(json, NULL, entry->ranks[i]);
+    }
+    json_close(json, ']');
+    json_close(json, '}');
+}
+
+static void json_manifest(struct json *json, const struct manifest *manifest)
+{
+    char token[33], uuid[33];
+    hex_encode(sizeof(manifest->token), &manifest->token, token);
+    hex_encode(sizeof(manifest->store_uuid), &manifest->store_uuid, uuid);
+    json_str(json, "attempt", token);
+    json_str(json, "store_uuid", uuid);
+    json_u64(json, "chunk_bytes", manifest->chunk_bytes);
+    json_u64(json, "tensors", manifest->tensor_count);
+    json_u64(json, "blobs", manifest->blob_count);
+    json_u64(json, "chunks", manifest->chunk_count);
+    json_u64(json, "objects", manifest->object_count);
+    json_open(json, "tags", '[');
+    for (uint32_t i = 0; i < manifest->tag_count; i++) {
+        json_str(json, NULL, manifest->tags[i]);
+    }
+    json_close(json, ']');
+    json_open(json, "metrics", '{');
+    for (uint32_t i = 0; i < manifest->metric_count; i++) {
+        json_f64(json, manifest->metrics[i].name, manifest->metrics[i].value);
+    }
+    json_close(json, '}');
+}
+
+/* The metadata is opaque; a typed tree is shown as JSON, anything else as its length. */
+static void json_metadata(struct json *json, const struct manifest *manifest)
+{
+    struct buf text;
+    buf_init(&text, MIB(16));
+    if (manifest->metadata_bytes > 0 &&
+        tree_check(manifest->metadata_bytes, manifest->metadata, NULL) == 0 &&
+        tree_to_json(manifest->metadata_bytes, manifest->metadata, 0, &text, NULL) == 0) {
+        json_raw(json, "metadata", text.bytes, (const char *)text.data);
+    } else {
+        json_u64(json, "metadata_bytes", manifest->metadata_bytes);
+    }
+    buf_fini(&text);
+}
+
+static int print_json(const struct documents *documents)
+{
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_info(&json, "checkpoint", &documents->info);
+    json_open(&json, "manifest", '{');
+    json_manifest(&json, &documents->manifest);
+    json_metadata(&json, &documents->manifest);
+    json_close(&json, '}');
+    json_open(&json, "entries", '[');
+    for (size_t i = 0; i < documents->index_count; i++) {
+        json_entry(&json, &documents->index[i]);
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status;
+}
+
+static void print_head(const struct cli *cli, const struct documents *documents)
+{
+    const struct manifest *manifest = &documents->manifest;
+    const struct ckpt_info *info = &documents->info;
+    char name[RUN_NAME_TEXT_MAX], id[48], parent[48] = "none", time[40], plain[32], stored[32],
+                                          sha[65];
+    run_name_format(&cli->run, name);
+    format_ckpt(info->id, sizeof(id), id);
+    if (manifest->parent.term != 0) {
+        format_ckpt(manifest->parent, sizeof(parent), parent);
+    }
+    format_time(info->wall_ns, sizeof(time), time);
+    format_bytes(manifest->plain_bytes, sizeof(plain), plain);
+    format_bytes(manifest->stored_bytes, sizeof(stored), stored);
+    hex_encode(sizeof(info->manifest_sha256), &info->manifest_sha256, sha);
+    printf("run         %s\ncheckpoint  %s%s\nhealth      %s%s%s\nparent      %s\ncommitted   %s "
+           "(sequence %" PRIu64 ")\n",
+           name, id, info->is_latest ? " (latest)" : "", health_name(info->health),
+           info->on_lineage ? "" : ", superseded", info->pinned ? ", pinned" : "", parent, time,
+           info->seq);
+    printf("ranks       %u\nsize        %s, stored %s in %" PRIu64 " objects, %" PRIu64
+           " chunks\nmanifest    sha256 %s\n",
+           manifest->world_size, plain, stored, manifest->object_count, manifest->chunk_count, sha);
+    bool noted = info->note_version > 0; /* holds what the save was given, too */
+    uint32_t tag_count = noted ? info->tag_count : manifest->tag_count;
+    uint32_t metric_count = noted ? info->metric_count : manifest->metric_count;
+    const struct metric *metrics = noted ? info->metrics : manifest->metrics;
+    for (uint32_t i = 0; i < tag_count; i++) {
+        printf("tag         %s\n", noted ? info->tags[i] : manifest->tags[i]);
+    }
+    for (uint32_t i = 0; i < metric_count; i++) {
+        printf("metric      %s = %g\n", metrics[i].name, metrics[i].value);
+    }
+}
+
+static void print_entries(const struct documents *documents)
+{
+    static const char *const titles[] = {"NAME",  "TYPE",      "SHAPE",
+                                         ">SIZE", "PLACEMENT", "COORDINATE"};
+    struct table *table = table_new(ARRAY_LEN(titles), titles);
+    for (size_t i = 0; table && i < documents->index_count; i++) {
+        const struct index_entry *entry = &documents->index[i];
+        char shape[200] = "", bytes[32];
+        if (entry->kind == INDEX_TENSOR) {
+            shape_format(&entry->shape, sizeof(shape), shape);
+        }
+        format_bytes(entry->plain_bytes, sizeof(bytes), bytes);
+        table_row(table,
+                  (const char *const[]){entry->name, dtype_of(entry), shape, bytes,
+                                        placement_name(entry->placement), entry->coordinate});
+    }
+    if (table) {
+        printf("\n");
+        table_print(table, stdout);
+    }
+    table_free(table);
+}
+
+static int run(struct cli *cli, void *options, struct diag *diag)
+{
+    struct documents documents;
+    struct ckpt_info info;
+    struct scratch scratch;
+    (void)options;
+    int status = cli_connect(cli, true, diag);
+    if (status != 0) {
+        return status;
+    }
+    scratch_init(&scratch, INFO_SCRATCH_MAX);
+    status = cli_resolve(cli, &cli->selector, &scratch, &info, diag);
+    if (status == 0) {
+        status = documents_load(cli, &info, &documents, diag);
+        if (status == 0 && cli->json) {
+            status = print_json(&documents);
+        } else if (status == 0) {
+            print_head(cli, &documents);
+            print_entries(&documents);
+            status = out_flush();
+        }
+        documents_fini(&documents);
+    }
+    scratch_fini(&scratch);
+    return status;
+}
+
+const struct command command_show = {
+    .name = "show",
+    .group = GROUP_LOOK,
+    .summary = "one checkpoint: who, when, how large, and its tensors",
+    .details = "CHECKPOINT is latest (the default), STEP, or STEP@TERM. RUN may be left out where "
+               "there is only one.",
+    .arguments = arguments,
+    .run = run};

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn stats: what projects or runs cost, as a table, JSON or CSV.
+ */
+#include "cli.h"
+#include "exit_status.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STATS_SCRATCH_MAX = 64 << 20 };
+
+struct stats_options {
+    const char *by, *project;
+    uint64_t since_ms; /* 0: from the beginning */
+    bool csv;
+};
+
+static const struct option options[] = {
+    {"by", "WHAT", "a row for each project, or each run", .preset = "project",
+     .choices = "project run", OPTION_AT_TEXT(struct stats_options, by)},
+    {"project", "NAME", "of this project only", OPTION_AT_TEXT(struct stats_options, project)},
+    {"since", "DURATION", "count what was done in the last 30d, 12h ...; without it: all",
+     OPTION_AT_DURATION(struct stats_options, since_ms)},
+    {"csv", NULL, "one line a row, for a spreadsheet", OPTION_AT_FLAG(struct stats_options, csv)},
+    {0}};
+
+/* The rows, merged as wanted; texts from scratch. */
+struct stats {
+    struct scratch scratch;
+    const struct stats_options *own;
+    struct msg_usage_row *rows; /* malloc'ed; by project: run.run is "" */
+    size_t count, cap;
+    struct msg_usage_quota *quotas; /* malloc'ed; projects from scratch */
+    uint32_t quota_count;
+    int64_t since_ns, now_ns;
+    uint32_t unreadable;
+};
+
+static void add(struct msg_usage_row *io, const struct msg_usage_row *more)
+{
+    io->saves += more->saves;
+    io->saves_aborted += more->saves_aborted;
+    io->restores += more->restores;
+    io->restores_failed += more->restores_failed;
+    io->written_bytes += more->written_bytes;
+    io->byte_hours += more->byte_hours;
+    io->checkpoints += more->checkpoints;
+    io->forgotten += more->forgotten;
+    io->plain_bytes += more->plain_bytes;
+    io->stored_bytes += more->stored_bytes;
+    io->shared_bytes += more->shared_bytes;
+    io->reclaimable_bytes += more->reclaimable_bytes;
+    if (more->newest_wall_ns > io->newest_wall_ns) {
+        io->newest_wall_ns = more->newest_wall_ns;
+    }
+}
+
+/* Where this row goes: a new one, or the project's. Rows come sorted by project. NULL: no memory.
+ */
+static struct msg_usage_row *place_of(struct stats *stats, const struct msg_usage_row *row)
+{
+    bool by_run = strcmp(stats->own->by, "run") == 0;
+    struct msg_usage_row *last = stats->count > 0 ? &stats->rows[stats->count - 1] : NULL;
+    if (!by_run && last && strcmp(last->run.project, row->run.project) == 0) {
+        return last;
+    }
+    if (stats->count == stats->cap) {
+        size_t cap = stats->cap == 0 ? 64 : stats->cap * 2;
+        void *rows = realloc(stats->rows, cap * sizeof(*stats->rows));
+        if (!rows) {
+            return NULL;
+        }
+        stats->rows = rows;
+        stats->cap = cap;
+    }
+    CHECK(stats->rows != NULL);
+    struct msg_usage_row *fresh = &stats->rows[stats->count++];
+    *fresh = (struct msg_usage_row){.run = row->run, .text = ""};
+    if (!by_run) {
+        fresh->run.run[0] = '\0';
+    }
+    return fresh;
+}
+
+static int take_rows(struct stats *stats, const struct msg_usage_reply *reply, struct diag *diag)
+{
+    for (uint32_t i = 0; i < reply->count; i++) {
+        const struct msg_usage_row *row = &reply->rows[i];
+        struct msg_usage_row *to = place_of(stats, row);
+        if (!to) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu rows", stats->count);
+        }
+        add(to, row);
+        if (row->code != 0) {
+            fprintf(stderr, "cairn: %s/%s is not counted: %s: %s\n", row->run.project, row->run.run,
+                    err_name(row->code), row->text);
+            stats->unreadable++;
+        }
+    }
+    return 0;
+}
+
+static int take_quotas(struct stats *stats, const struct msg_usage_reply *reply, struct diag *diag)
+{
+    stats->quotas = calloc(reply->quota_count + 1u, sizeof(*stats->quotas));
+    for (uint32_t i = 0; stats->quotas && i < reply->quota_count; i++) {
+        const char *project = reply->quotas[i].project;
+        stats->quotas[i] = reply->quotas[i];
+        stats->quotas[i].project = scratch_string(&stats->scratch, strlen(project), project);
+        if (!stats->quotas[i].project) {
+            break;
+        }
+        stats->quota_count = i + 1;
+    }
+    return stats->quotas && stats->quota_count == reply->quota_count
+               ? 0
+               : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the quotas");
+}
+
+static int fetch(struct cli *cli, struct stats *stats, struct diag *diag)
+{
+    struct run_name after = {.project = ""};
+    bool more = true;
+    int status = 0;
+    for (bool first = true; status == 0 && more; first = false) {
+        const char *project = stats->own->project ? stats->own->project : "";
+        struct source_request request = {
+            .call.request = {.type = MSG_USAGE, .u.usage = {project, after, stats->since_ns}}};
+        status = source_call(cli->connection, &request, diag);
+        const struct msg_usage_reply *reply = &request.call.reply.u.usage_reply;
+        if (status == 0) {
+            status = take_rows(stats, reply, diag);
+        }
+        if (status == 0 && first) {
+            stats->now_ns = reply->now_ns;
+            status = take_quotas(stats, reply, diag);
+        }
+        if (status == 0) {
+            more = reply->more && reply->count > 0;
+            after = reply->count > 0 ? reply->rows[reply->count - 1].run : after;
+        }
+        engine_call_fini(&request.call);
+    }
+    return status;
+}
+
+static const struct msg_usage_quota *quota_for(const struct stats *stats, const char *project)
+{
+    const struct msg_usage_quota *other = NULL;
+    for (uint32_t i = 0; i < stats->quota_count; i++) {
+        const struct msg_usage_quota *quota = &stats->quotas[i];
+        if (strcmp(quota->project, project) == 0) {
+            return quota;
+        }
+        other = strcmp(quota->project, "*") == 0 ? quota : other;
+    }
+    return other;
+}
+
+static void name_of(const struct msg_usage_row *row, char ret[RUN_NAME_TEXT_MAX])
+{
+    if (row->run.run[0] == '\0') {
+        snprintf(ret, RUN_NAME_TEXT_MAX, "%s", row->run.project);
+    } else {
+        run_name_format(&row->run, ret);
+    }
+}
+
+static void json_row(struct json *json, const struct stats *stats, const struct msg_usage_row *row)
+{
+    char name[RUN_NAME_TEXT_MAX];
+    bool by_project = row->run.run[0] == '\0';
+    name_of(row, name);
+    json_open(json, NULL, '{');
+    json_str(json, by_project ? "project" : "run", name);
+    json_u64(json, "saves", row->saves);
+    json_u64(json, "saves_aborted", row->saves_aborted);
+    json_u64(json, "restores", row->restores);
+    json_u64(json, "restores_failed", row->restores_failed);
+    json_u64(json, "written_bytes", row->written_bytes);
+    json_f64(json, "byte_hours", row->byte_hours);
+    json_u64(json, "checkpoints", row->checkpoints);
+    json_u64(json, "forgotten", row->forgotten);
+    json_u64(json, "plain_bytes", row->plain_bytes);
+    json_u64(json, "stored_bytes", row->stored_bytes);
+    json_u64(json, "shared_bytes", row->shared_bytes);
+    json_u64(json, "reclaimable_bytes", row->reclaimable_bytes);
+    const struct msg_usage_quota *quota = by_project ? quota_for(stats, name) : NULL;
+    if (quota) {
+        json_u64(json, "quota_bytes", quota->bytes);
+        json_u64(json, "quota_checkpoints", quota->checkpoints);
+    }
+    json_close(json, '}');
+}
+
+static int print_json(const struct stats *stats)
+{
+    char since[40], now[40];
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    format_time(stats->since_ns, sizeof(since), since);
+    format_time(stats->now_ns, sizeof(now), now);
+    json_str(&json, "since", stats->since_ns != 0 ? since : NULL);
+    json_str(&json, "until", now);
+    json_open(&json, "rows", '[');
+    for (size_t i = 0; i < stats->count; i++) {
+        json_row(&json, stats, &stats->rows[i]);
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status;
+}
+
+static int print_csv(const struct stats *stats)
+{
+    printf("name,saves,saves_aborted,restores,restores_failed,written_bytes,byte_hours,checkpoints,"
+           "forgotten,plain_bytes,stored_bytes,shared_bytes,reclaimable_bytes\n");
+    for (size_t i = 0; i < stats->count; i++) {
+        const struct msg_usage_row *row = &stats->rows[i];
+        char name[RUN_NAME_TEXT_MAX]; /* has neither commas nor quotes, by its alphabet */
+        name_of(row, name);
+        printf("%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.3f,%" PRIu64
+               ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n",
+               name, row->saves, row->saves_aborted, row->restores, row->restores_failed,
+               row->written_bytes, row->byte_hours, row->checkpoints, row->forgotten,
+               row->plain_bytes, row->stored_bytes, row->shared_bytes, row->reclaimable_bytes);
+    }
+    return out_flush();
+}
+
+static void format_quota(const struct msg_usage_quota *quota, size_t size, char *ret)
+{
+    char bytes[32] = "", count[40] = "";
+    if (quota && quota->bytes != 0) {
+        format_bytes(quota->bytes, sizeof(bytes), bytes);
+    }
+    if (quota && quota->checkpoints != 0) {
+        snprintf(count, sizeof(count), "%" PRIu64 " checkpoints", quota->checkpoints);
+    }
+    snprintf(ret, size, "%s%s%s", bytes, bytes[0] && count[0] ? ", " : "", count);
+}
+
+static void table_add(struct table *table, const struct stats *stats,
+                      const struct msg_usage_row *row)
+{
+    char name[RUN_NAME_TEXT_MAX], saves[48], restores[48], checkpoints[24], quota[80];
+    char written[32], stored[32], shared[32], reclaimable[32], hours[40];
+    name_of(row, name);
+    snprintf(saves, sizeof(saves), "%" PRIu64 "+%" PRIu64, row->saves, row->saves_aborted);
+    snprintf(restores, sizeof(restores), "%" PRIu64 "+%" PRIu64, row->restores,
+             row->restores_failed);
+    snprintf(checkpoints, sizeof(checkpoints), "%" PRIu64, row->checkpoints);
+    snprintf(hours, sizeof(hours), "%.2f", row->byte_hours / (double)(UINT64_C(1) << 30));
+    format_bytes(row->written_bytes, sizeof(written), written);
+    format_bytes(row->stored_bytes, sizeof(stored), stored);
+    format_bytes(row->shared_bytes, sizeof(shared), shared);
+    format_bytes(row->reclaimable_bytes, sizeof(reclaimable), reclaimable);
+    format_quota(row->run.run[0] == '\0' ? quota_for(stats, name) : NULL, sizeof(quota), quota);
+    table_row(table, (const char *const[]){name, saves, restores, written, checkpoints, stored,
+                                           shared, reclaimable, hours, quota});
+}
+
+static int print_table(const struct stats *stats)
+{
+    static const char *const titles[] = {"NAME",         ">SAVES",  ">RESTORES", ">WRITTEN",
+                                         ">CHECKPOINTS", ">STORED", ">SHARED",   ">RECLAIMABLE",
+                                         ">GIB-HOURS",   "QUOTA"};
+    struct table *table = table_new(ARRAY_LEN(titles), titles);
+    for (size_t i = 0; i < stats->count; i++) {
+        table_add(table, stats, &stats->rows[i]);
+    }
+    table_print(table, stdout);
+    table_free(table);
+    return out_flush();
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct stats_options *own = values;
+    struct stats stats = {.own = own};
+    scratch_init(&stats.scratch, STATS_SCRATCH_MAX);
+    int status = cli_connect(cli, false, diag);
+    if (status == 0 && own->since_ms != 0) {
+        stats.since_ns =
+            loop_wall_ns(source_loop(cli->connection)) - (int64_t)(own->since_ms * 1000000);
+    }
+    status = status != 0 ? status : fetch(cli, &stats, diag);
+    if (status == 0) {
+        status = cli->json  ? print_json(&stats)
+                 : own->csv ? print_csv(&stats)
+                            : print_table(&stats);
+    }
+    if (status == 0 && stats.unreadable > 0) {
+        status = EXIT_PARTIAL;
+    }
+    free(stats.rows);
+    free(stats.quotas);
+    scratch_fini(&stats.scratch);
+    return status;
+}
+
+const struct command command_stats = {
+    .name = "stats",
+    .group = GROUP_LOOK,
+    .summary = "what projects or runs cost: bytes, hours, saves and restores",
+    .details =
+        "SAVES and RESTORES count good ones and, behind the plus, those that came to nothing. "
+        "WRITTEN is what the saves of the window stored; STORED what is there now, of listed and "
+        "forgotten checkpoints; SHARED what listed ones did not have to store, because an older "
+        "checkpoint holds it or an encoding made it smaller; RECLAIMABLE what forgotten ones may "
+        "give back with the next gc.\n\n"
+        "Sizes are from the runs' records, no object is read: bytes of a removed checkpoint that a "
+        "later one refers to are in the store and are not counted. Restores by `cairn restore` and "
+        "other viewers are not counted.\n\n"
+        "Runs whose record cannot be read are named on stderr; the exit status is then 3.",
+    .example = "cairn stats --by run --since 30d --csv",
+    .options = options,
+    .options_bytes = sizeof(struct stats_options),
+    .run = run};

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn status: the state of the server; or what became of a save.
+ */
+#include "cli.h"
+#include "server_status.h"
+
+#include <inttypes.h>
+
+static const struct argument arguments[] = {
+    {"RUN", .kind = ARGUMENT_RUN, .optional = true},
+    {"STEP@TERM", .kind = ARGUMENT_CHECKPOINT, .optional = true},
+    {0}};
+
+static int show(const struct cli *cli, const struct ckpt_info *info)
+{
+    if (cli->json) {
+        return cli_print_info(info);
+    }
+    printf("%" PRIu64 "@%" PRIu64 ": %s%s%s\n", info->id.step, info->id.term,
+           state_name(info->state), info->text && info->text[0] ? ": " : "",
+           info->text ? info->text : "");
+    return out_flush();
+}
+
+static int run(struct cli *cli, void *options, struct diag *diag)
+{
+    (void)options;
+    if (!cli->run_text) {
+        return server_status(cli, diag);
+    }
+    if (cli->selector.kind != SELECT_EXACT) {
+        return diag_set(diag, CAIRN_E_INVALID, "cairn status RUN STEP@TERM: which save?");
+    }
+    int status = cli_connect(cli, true, diag);
+    struct source_request request = {
+        .call.request = {.type = MSG_STATUS, .u.status = {.id = cli->selector.id}}};
+    if (status == 0) {
+        status = source_call(cli->connection, &request, diag);
+    }
+    if (status == 0) {
+        const struct ckpt_info *info = &request.call.reply.u.status_reply.info;
+        status = show(cli, info);
+        if (status == 0 && info->state == CKPT_NONE) {
+            status = err_exit_status(CAIRN_E_NOT_FOUND);
+        }
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
+const struct command command_status = {
+    .name = "status",
+    .group = GROUP_LOOK,
+    .summary = "the server's state; or what became of a save: open, committed, aborted, and why",
+    .details = "Without arguments: the store, who is connected, the last scrub with what it "
+               "found, the last garbage collection.",
+    .arguments = arguments,
+    .run = run};

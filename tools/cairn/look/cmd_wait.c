@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn wait: until a step is durable, until the next commit, or until a save is open.
+ */
+#include "cli.h"
+#include "lookout.h"
+
+#include <string.h>
+
+struct wait_options {
+    bool next, open;
+    uint64_t for_ms;
+};
+
+static const struct argument arguments[] = {
+    {"RUN", .kind = ARGUMENT_RUN},
+    {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
+    {0}};
+
+static const struct option options[] = {
+    {"next", NULL, "until something is committed that is not there yet",
+     OPTION_AT_FLAG(struct wait_options, next)},
+    {"open", NULL, "until a save is open", OPTION_AT_FLAG(struct wait_options, open)},
+    {"for", "DURATION", "at most so long; 0: only look",
+     OPTION_AT_DURATION(struct wait_options, for_ms), .preset = "10m", .max = 30 * 86400000ull},
+    {0}};
+
+struct waiting {
+    const struct wait_options *own;
+    struct scratch scratch;
+    bool looked;
+    uint64_t newest_seq; /* at the first look */
+    struct ckpt_info found;
+};
+
+static int keep(struct waiting *waiting, const struct ckpt_info *info, struct diag *diag)
+{
+    waiting->found = *info;
+    waiting->found.text = scratch_string(&waiting->scratch, info->text ? strlen(info->text) : 0,
+                                         info->text ? info->text : "");
+    int status = cli_keep_note(&waiting->found, &waiting->scratch, diag);
+    return status != 0 ? status : 1;
+}
+
+/* --next, --open */
+static int look_at_list(struct cli *cli, struct waiting *waiting, struct diag *diag)
+{
+    struct source_request request;
+    uint64_t newest = 0;
+    int status = lookout_list(cli, &request, diag);
+    const struct msg_list_reply *list = &request.call.reply.u.list_reply;
+    for (uint32_t i = 0; status == 0 && i < list->count; i++) {
+        const struct ckpt_info *info = &list->entries[i];
+        bool is_new =
+            info->state == CKPT_COMMITTED && waiting->looked && info->seq > waiting->newest_seq;
+        newest = info->state == CKPT_COMMITTED ? max_u64(newest, info->seq) : newest;
+        if (waiting->own->open ? info->state == CKPT_OPEN : is_new) {
+            status = keep(waiting, info, diag);
+        }
+    }
+    if (status == 0 && !waiting->looked) {
+        waiting->newest_seq = newest;
+        waiting->looked = true;
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
+/* STEP@TERM: one save, which may have ended otherwise. */
+static int look_at_save(struct cli *cli, struct waiting *waiting, struct diag *diag)
+{
+    struct source_request request = {
+        .call.request = {.type = MSG_STATUS, .u.status = {.id = cli->selector.id}}};
+    int status = source_call(cli->connection, &request, diag);
+    if (status == 0) {
+        const struct ckpt_info *info = &request.call.reply.u.status_reply.info;
+        if (info->state == CKPT_COMMITTED) {
+            status = keep(waiting, info, diag);
+        } else if (info->state == CKPT_ABORTED || info->state == CKPT_FORGOTTEN) {
+            bool aborted = info->state == CKPT_ABORTED;
+            status = diag_set(diag, aborted ? CAIRN_E_ABORTED : CAIRN_E_NOT_FOUND, "%s%s%s",
+                              state_name(info->state), info->text && info->text[0] ? ": " : "",
+                              info->text ? info->text : "");
+        }
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
+static int look_at_step(struct cli *cli, struct waiting *waiting, struct diag *diag)
+{
+    struct ckpt_info info;
+    int status = cli_resolve(cli, &cli->selector, &waiting->scratch, &info, diag);
+    if (status == CAIRN_E_NOT_FOUND) {
+        return 0;
+    }
+    return status != 0 ? status : keep(waiting, &info, diag);
+}
+
+static int look(struct cli *cli, void *user, struct diag *diag)
+{
+    struct waiting *waiting = user;
+    if (waiting->own->next || waiting->own->open) {
+        return look_at_list(cli, waiting, diag);
+    }
+    return cli->selector.kind == SELECT_EXACT ? look_at_save(cli, waiting, diag)
+                                              : look_at_step(cli, waiting, diag);
+}
+
+static int show(const struct cli *cli, const struct ckpt_info *info)
+{
+    if (cli->json) {
+        return cli_print_info(info);
+    }
+    char id[48];
+    format_ckpt(info->id, sizeof(id), id);
+    printf("%s: %s\n", id, state_name(info->state));
+    return out_flush();
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct wait_options *own = values;
+    struct waiting waiting = {.own = own};
+    struct lookout lookout = {.for_ms = own->for_ms, .user = &waiting, .look = look};
+    if (own->next + own->open + (cli->selector_text != NULL) > 1) {
+        return diag_set(diag, CAIRN_E_INVALID, "a CHECKPOINT, --next or --open: one of them");
+    }
+    scratch_init(&waiting.scratch, MIB(64));
+    int status = lookout_run(cli, &lookout, diag);
+    status = status != 0 ? status : show(cli, &waiting.found);
+    scratch_fini(&waiting.scratch);
+    return status;
+}
+
+const struct command command_wait = {
+    .name = "wait",
+    .group = GROUP_LOOK,
+    .summary = "wait until a step is durable, or for the next commit, or until a save is open",
+    .details =
+        "Without CHECKPOINT and options: until the run has a checkpoint at all. A server that "
+        "goes away in between is asked again. Exit 5 when the time is over; for STEP@TERM "
+        "exit 1 when that save was aborted, exit 4 when it was forgotten.",
+    .example = "cairn wait lab/gpt 1200 --for 5m\ncairn wait lab/gpt --next",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct wait_options),
+    .run = run};

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See server_status.h.
+ */
+#include "server_status.h"
+
+#include "hash/hash.h"
+#include "system/care.h"
+
+#include <inttypes.h>
+
+static void show(const struct msg_server_status *status)
+{
+    char total[32], available[32], in[32], out[32];
+    uint64_t minutes = status->uptime_ms / 60000;
+    format_bytes(status->total_bytes, sizeof(total), total);
+    format_bytes(status->free_bytes, sizeof(available), available);
+    format_bytes(status->bytes_in, sizeof(in), in);
+    format_bytes(status->bytes_out, sizeof(out), out);
+    printf("server     %s, up %" PRIu64 "d %" PRIu64 "h %" PRIu64 "m\n", status->agent,
+           minutes / 1440, minutes / 60 % 24, minutes % 60);
+    printf("store      %s, %s; %s free of %s\n", status->store,
+           status->read_only ? "READ-ONLY" : "writable", available, total);
+    if (status->detail[0] != '\0') {
+        printf("           %s\n", status->detail);
+    }
+    printf("sessions   %u, %u of them saving; %u runs; %s in, %s out\n", status->sessions,
+           status->saves_open, status->runs, in, out);
+    if (status->has_scrub) {
+        care_show_scrub(&status->scrub);
+    } else {
+        printf("scrub      not by this server\n");
+    }
+    if (status->has_gc) {
+        care_show_gc(&status->gc);
+    } else {
+        printf("gc         not by this server\n");
+    }
+}
+
+static int show_json(const struct msg_server_status *status)
+{
+    struct json json;
+    char uuid[33];
+    hex_encode(sizeof(status->store_uuid), &status->store_uuid, uuid);
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_str(&json, "agent", status->agent);
+    json_u64(&json, "uptime_ms", status->uptime_ms);
+    json_str(&json, "store", status->store);
+    json_str(&json, "store_uuid", uuid);
+    json_u64(&json, "epoch", status->epoch);
+    json_u64(&json, "total_bytes", status->total_bytes);
+    json_u64(&json, "free_bytes", status->free_bytes);
+    json_bool(&json, "read_only", status->read_only);
+    json_str(&json, "detail", status->detail[0] != '\0' ? status->detail : NULL);
+    json_u64(&json, "sessions", status->sessions);
+    json_u64(&json, "saves_open", status->saves_open);
+    json_u64(&json, "runs", status->runs);
+    json_u64(&json, "bytes_in", status->bytes_in);
+    json_u64(&json, "bytes_out", status->bytes_out);
+    if (status->has_scrub) {
+        care_json_scrub(&json, "scrub", &status->scrub);
+    }
+    if (status->has_gc) {
+        care_json_gc(&json, "gc", &status->gc);
+    }
+    json_close(&json, '}');
+    int rc = json_print(&json);
+    json_fini(&json);
+    return rc;
+}
+
+int server_status(struct cli *cli, struct diag *diag)
+{
+    struct source_request request = {.call.request = {.type = MSG_SERVER}};
+    int status = cli_connect(cli, false, diag);
+    if (status == 0) {
+        status = source_call(cli->connection, &request, diag);
+    }
+    if (status == 0) {
+        const struct msg_server_status *reply = &request.call.reply.u.server_status;
+        if (cli->json) {
+            status = show_json(reply);
+        } else {
+            show(reply);
+            status = out_flush();
+        }
+        if (status == 0 && reply->read_only && reply->has_gc) {
+            status = err_exit_status(CAIRN_E_READ_ONLY);
+        }
+    }
+    engine_call_fini(&request.call);
+    return status;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See care.h.
+ */
+#include "care.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { SLEEP_MS = 500 };
+
+static void where_text(const struct run_name *run, struct ckpt_id id, size_t size, char *ret)
+{
+    char name[RUN_NAME_TEXT_MAX] = "", ckpt[48] = "";
+    if (run->project[0] != '\0') {
+        run_name_format(run, name);
+    }
+    if (id.term != 0) {
+        format_ckpt(id, sizeof(ckpt), ckpt);
+    }
+    snprintf(ret, size, "%s%s%s", name, ckpt[0] != '\0' ? " " : "", ckpt);
+}
+
+static void show_findings(const struct scrub_info *info)
+{
+    for (uint32_t i = 0; i < info->recent_count; i++) {
+        const struct scrub_finding_info *finding = &info->recent[i];
+        char where[RUN_NAME_TEXT_MAX + 64];
+        where_text(&finding->run, finding->id, sizeof(where), where);
+        printf("  %s: %s: %s\n", where, health_name(finding->health), finding->text);
+    }
+}
+
+void care_show_scrub(const struct scrub_info *info)
+{
+    char bytes[32], rate[32], when[48], where[RUN_NAME_TEXT_MAX + 64];
+    format_bytes(info->bytes, sizeof(bytes), bytes);
+    format_bytes(info->rate, sizeof(rate), rate);
+    if (info->waiting) {
+        printf("scrub      another daemon's duty\n");
+    } else if (info->running) {
+        where_text(&info->run, info->id, sizeof(where), where);
+        printf("scrub      pass %" PRIu64 " at %s: %" PRIu64 " checkpoints, %s; %s%s\n", info->pass,
+               where, info->ckpts, bytes, info->rate > 0 ? rate : "no limit",
+               info->rate > 0 ? "/s" : "");
+    } else if (info->ended_wall_ns == 0) {
+        printf("scrub      no pass yet\n");
+    } else {
+        format_time(info->ended_wall_ns, sizeof(when), when);
+        printf("scrub      pass %" PRIu64 " ended %s: %" PRIu64 " checkpoints, %s\n", info->pass,
+               when, info->ckpts, bytes);
+    }
+    if (info->yielding) {
+        printf("           yields to saves and restores\n");
+    }
+    printf("           %" PRIu64 " findings in this pass, %" PRIu64
+           " since the daemon's start; %" PRIu64 " found whole again; %" PRIu64 " errors\n",
+           info->findings, info->findings_total, info->healed_total, info->errors_total);
+    show_findings(info);
+}
+
+void care_show_gc(const struct gc_info *info)
+{
+    char bytes[32], read[32], when[48];
+    format_bytes(info->bytes, sizeof(bytes), bytes);
+    format_bytes(info->bytes_read, sizeof(read), read);
+    if (info->waiting) {
+        printf("gc         another daemon's duty\n");
+        return;
+    }
+    if (info->pass == 0 && !info->running) {
+        printf("gc         no pass yet\n");
+        return;
+    }
+    if (info->running) {
+        printf("gc         at work\n");
+    } else {
+        format_time(info->ended_wall_ns, sizeof(when), when);
+        printf("gc         pass %" PRIu64 " ended %s%s\n", info->pass, when,
+               info->dry_run ? "; a dry run: nothing was removed" : "");
+    }
+    printf("           %" PRIu64 " reclaimed; removed %" PRIu64 " objects (%s) and %" PRIu64
+           " parts, pages and manifests; %" PRIu64 " go next time\n",
+           info->reclaimed, info->objects, bytes, info->smalls, info->kept);
+    printf("           looked at %" PRIu64 " checkpoints of %" PRIu64
+           " runs, read %s of tables; %" PRIu64 " errors%s%s\n",
+           info->ckpts, info->runs, read, info->errors, info->errors > 0 ? ": " : "",
+           info->errors > 0 ? info->text : "");
+}
+
+static void json_number(struct json *json, const char *name, bool is_bool, uint64_t value)
+{
+    if (is_bool) {
+        json_bool(json, name, value != 0);
+    } else {
+        json_u64(json, name, value);
+    }
+}
+#define NUMBER(type, name)                \
+    json_number(json, #name,              \
+                _Generic(info->name, bool \
+                         : true, default  \
+                         : false),        \
+                (uint64_t)info->name);
+
+void care_json_scrub(struct json *json, const char *name, const struct scrub_info *info)
+{
+    char where[RUN_NAME_TEXT_MAX + 64];
+    json_open(json, name, '{');
+    SCRUB_INFO_FIELDS(NUMBER)
+    where_text(&info->run, info->id, sizeof(where), where);
+    json_str(json, "at", where[0] != '\0' ? where : NULL);
+    json_open(json, "recent", '[');
+    for (uint32_t i = 0; i < info->recent_count; i++) {
+        const struct scrub_finding_info *finding = &info->recent[i];
+        char run[RUN_NAME_TEXT_MAX];
+        run_name_format(&finding->run, run);
+        json_open(json, NULL, '{');
+        json_str(json, "run", run);
+        json_u64(json, "step", finding->id.step);
+        json_u64(json, "term", finding->id.term);
+        json_str(json, "health", health_name(finding->health));
+        json_str(json, "text", finding->text);
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+    json_close(json, '}');
+}
+
+void care_json_gc(struct json *json, const char *name, const struct gc_info *info)
+{
+    json_open(json, name, '{');
+    GC_INFO_FIELDS(NUMBER)
+    json_str(json, "text", info->text && info->text[0] != '\0' ? info->text : NULL);
+    json_close(json, '}');
+}
+#undef NUMBER
+
+/* --- waiting ---------------------------------------------------------------------------------- */
+
+struct nap {
+    struct timer timer;
+    struct source *source;
+    bool done;
+};
+
+static void on_nap(struct timer *timer)
+{
+    struct nap *nap = (struct nap *)(void *)timer;
+    nap->done = true;
+    source_wake(nap->source);
+}
+
+int care_sleep(struct cli *cli, struct diag *diag)
+{
+    struct nap nap = {.source = cli->connection};
+    timer_init(&nap.timer, source_loop(cli->connection), on_nap);
+    timer_start(&nap.timer, SLEEP_MS);
+    int status = source_wait(cli->connection, &nap.done, diag);
+    timer_stop(&nap.timer);
+    return status;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * care: what `cairn status`, `cairn scrub` and `cairn gc` share: how a pass of either is shown.
+ */
+#ifndef CAIRN_TOOLS_CARE_H
+#define CAIRN_TOOLS_CARE_H
+
+#include "cli.h"
+
+void care_show_scrub(const struct scrub_info *info);
+void care_show_gc(const struct gc_info *info);
+void care_json_scrub(struct json *json, const char *name, const struct scrub_info *info);
+void care_json_gc(struct json *json, const char *name, const struct gc_info *info);
+/* Sleeps half a second in the source's loop. CANCELLED by an interrupt. */
+int MUST_USE care_sleep(struct cli *cli, struct diag *diag);
+
+#endif

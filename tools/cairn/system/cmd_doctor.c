@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn doctor: examines a store and what it stands on, and says what is unsafe, and the remedy.
+ */
+#include "cli.h"
+
+#include "base/check.h"
+#include "store/dir/store_dir.h"
+#include "store/open/store_doctor.h"
+
+#include <stdlib.h>
+
+enum { EXIT_UNSAFE = 1, EXIT_WARNINGS = 3 };
+
+struct doctor_options {
+    uint64_t reserve_bytes;
+    bool bad_only;
+};
+
+static const struct option options[] = {
+    {.name = "reserve",
+     .value = "SIZE",
+     .help = "free space that a directory store keeps, as `reserve` in the configuration of cairnd",
+     .preset = "256MiB",
+     OPTION_AT_SIZE(struct doctor_options, reserve_bytes)},
+    {.name = "only-bad",
+     .help = "leave out what is good",
+     OPTION_AT_FLAG(struct doctor_options, bad_only)},
+    {0}};
+
+static void print_text(const struct doctor_options *own, const struct doctor *doctor)
+{
+    for (size_t i = 0; i < doctor->count; i++) {
+        const struct doctor_finding *finding = &doctor->findings[i];
+        if (own->bad_only && finding->level == DOCTOR_GOOD) {
+            continue;
+        }
+        printf("%-8s %s: %s\n", doctor_level_name(finding->level), finding->check, finding->text);
+        if (finding->remedy[0] != '\0') {
+            printf("         remedy: %s\n", finding->remedy);
+        }
+    }
+    printf("%zu unsafe, %zu warnings\n", doctor_count(doctor, DOCTOR_UNSAFE),
+           doctor_count(doctor, DOCTOR_WARNING));
+    if (doctor->left_out > 0) {
+        printf("%zu further findings are not shown\n", doctor->left_out);
+    }
+}
+
+static int print_json(const struct cli *cli, const struct doctor_options *own,
+                      const struct doctor *doctor)
+{
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_str(&json, "store", cli->source.store);
+    json_u64(&json, "unsafe", doctor_count(doctor, DOCTOR_UNSAFE));
+    json_u64(&json, "warnings", doctor_count(doctor, DOCTOR_WARNING));
+    json_u64(&json, "left_out", doctor->left_out);
+    json_open(&json, "findings", '[');
+    for (size_t i = 0; i < doctor->count; i++) {
+        const struct doctor_finding *finding = &doctor->findings[i];
+        if (own->bad_only && finding->level == DOCTOR_GOOD) {
+            continue;
+        }
+        json_open(&json, NULL, '{');
+        json_str(&json, "level", doctor_level_name(finding->level));
+        json_str(&json, "check", finding->check);
+        json_str(&json, "text", finding->text);
+        json_str(&json, "remedy", finding->remedy[0] != '\0' ? finding->remedy : NULL);
+        json_close(&json, '}');
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status;
+}
+
+static int examine(const struct cli *cli, const struct doctor_options *own, struct doctor *doctor,
+                   struct diag *diag)
+{
+    struct loop *loop = NULL;
+    struct work_pool *pool = NULL;
+    int status = loop_uv_new(&loop, diag);
+    if (status == 0) {
+        status = work_threads_new(loop, store_url_threads_min(cli->source.store) + 1,
+                                  "cairn-doctor", &pool, diag);
+    }
+    if (status == 0) {
+        struct store_doctor_options asked = {.loop = loop,
+                                             .pool = pool,
+                                             .url = cli->source.store,
+                                             .reserve_bytes = own->reserve_bytes};
+        status = store_doctor(&asked, doctor, diag);
+    }
+    work_threads_free(pool);
+    loop_uv_free(loop);
+    return status;
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct doctor_options *own = values;
+    if (!cli->source.store) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "doctor examines a store and no server: name it with --store, as cairnd's "
+                        "configuration does, on the host that cairnd runs on");
+    }
+    struct doctor *doctor = calloc(1, sizeof(*doctor));
+    if (!doctor) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
+    }
+    int status = examine(cli, own, doctor, diag);
+    if (status == 0 && cli->json) {
+        status = print_json(cli, own, doctor);
+    } else if (status == 0) {
+        print_text(own, doctor);
+        status = out_flush();
+    }
+    if (status == 0) {
+        status = doctor_count(doctor, DOCTOR_UNSAFE) > 0    ? EXIT_UNSAFE
+                 : doctor_count(doctor, DOCTOR_WARNING) > 0 ? EXIT_WARNINGS
+                                                            : 0;
+    }
+    free(doctor);
+    return status;
+}
+
+const struct command command_doctor = {
+    .name = "doctor",
+    .group = GROUP_SYSTEM,
+    .summary = "examine a store and what it stands on; what is unsafe, and the remedy",
+    .details =
+        "A directory: file system, free space, permissions, whether a file can be made durable, "
+        "O_DIRECT, who has the lock. A Ceph cluster: its version, health and flags, size, "
+        "min_size, quota and room of the pools, whether they take what the store puts there, what "
+        "the user may do and should not. Both: clocks, and every run's record, as the medium holds "
+        "it. It writes one small file or object and removes it. Run it as the user that cairnd "
+        "runs as.\n"
+        "\n"
+        "Exit status: 0 when all is good, 3 with warnings only, 1 when something is unsafe; when "
+        "the store cannot be looked at at all, that of the error.\n",
+    .example = "cairn doctor --store dir:/var/lib/cairn\n"
+               "cairn doctor --store 'rados:cairn?data-pool=cairn-ec' --json\n",
+    .options = options,
+    .options_bytes = sizeof(struct doctor_options),
+    .run = run};

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn help: the usage, or a manual page in roff.
+ */
+#include "cli.h"
+#include "exit_status.h"
+
+#include <string.h>
+
+struct help_options {
+    const char *topic;
+    bool man;
+};
+
+static const struct argument arguments[] = {{"COMMAND", .kind = ARGUMENT_TEXT,
+                                             .at = offsetof(struct help_options, topic),
+                                             .optional = true},
+                                            {0}};
+
+static const struct option options[] = {{"man", NULL,
+                                         "the manual page, in roff: `cairn help --man | man -l -`",
+                                         OPTION_AT_FLAG(struct help_options, man), .alone = true},
+                                        {0}};
+
+static void json_options(struct json *json, const struct option *table)
+{
+    json_open(json, "options", '[');
+    for (const struct option *option = table; option && option->name; option++) {
+        char twin[OPTION_TWIN_BYTES];
+        option_twin(option, twin);
+        json_open(json, NULL, '{');
+        json_str(json, "name", option->name);
+        json_str(json, "value", option->value);
+        json_str(json, "help", option->help);
+        json_str(json, "preset", option->preset);
+        json_str(json, "environment", option->alone ? NULL : twin);
+        json_bool(json, "needed", option->needed);
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+}
+
+/* Everything, for programs. */
+static int print_json(void)
+{
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_options(&json, cli_options);
+    json_open(&json, "commands", '[');
+    for (size_t i = 0; commands[i]; i++) {
+        char synopsis[300];
+        command_synopsis(commands[i], sizeof(synopsis), synopsis);
+        json_open(&json, NULL, '{');
+        json_str(&json, "name", commands[i]->name);
+        json_str(&json, "group", command_group_title(commands[i]->group));
+        json_str(&json, "synopsis", synopsis);
+        json_str(&json, "summary", commands[i]->summary);
+        json_options(&json, commands[i]->options);
+        json_close(&json, '}');
+    }
+    json_close(&json, ']');
+    json_open(&json, "exit_statuses", '[');
+    for (const struct exit_status *row = exit_statuses; row->word; row++) {
+        json_open(&json, NULL, '{');
+        json_u64(&json, "status", (uint64_t)row->status);
+        json_str(&json, "word", row->word);
+        json_str(&json, "meaning", row->meaning);
+        json_close(&json, '}');
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status;
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct help_options *own = values;
+    const struct command *topic = NULL;
+    for (size_t i = 0; own->topic && commands[i]; i++) {
+        topic = strcmp(commands[i]->name, own->topic) == 0 ? commands[i] : topic;
+    }
+    if (own->topic && !topic) {
+        return diag_set(diag, CAIRN_E_INVALID, "'%s' is no command; see cairn --help", own->topic);
+    }
+    if (cli->json && !own->man) {
+        return print_json();
+    }
+    if (own->man) {
+        cli_manual(stdout, topic);
+    } else {
+        cli_usage(stdout, topic);
+    }
+    return out_flush();
+}
+
+const struct command command_help = {.name = "help",
+                                     .group = GROUP_SYSTEM,
+                                     .summary = "the usage of all commands, or of one",
+                                     .details =
+                                         "The same text as `cairn COMMAND --help`; with --man the "
+                                         "manual page; with --json all tables: options, "
+                                         "commands, exit statuses.",
+                                     .arguments = arguments,
+                                     .options = options,
+                                     .options_bytes = sizeof(struct help_options),
+                                     .run = run};

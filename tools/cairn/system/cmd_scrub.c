@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn scrub: a pass now; and waiting for its end, for cron.
+ */
+#include "care.h"
+#include "exit_status.h"
+
+struct scrub_options_cli {
+    bool wait, status;
+    uint64_t rate;
+};
+
+static const struct option options[] = {
+    {"wait", NULL, "until the pass has ended; damage gives exit 6",
+     OPTION_AT_FLAG(struct scrub_options_cli, wait), .letter = 'w'},
+    {"rate", "BYTES", "a second, from now on until the daemon restarts",
+     OPTION_AT_SIZE(struct scrub_options_cli, rate)},
+    {"status", NULL, "only say where the scrub is",
+     OPTION_AT_FLAG(struct scrub_options_cli, status)},
+    {0}};
+
+static int ask(struct cli *cli, const struct msg_scrub *scrub, struct source_request *request,
+               struct diag *diag)
+{
+    *request = (struct source_request){.call.request = {.type = MSG_SCRUB, .u.scrub = *scrub}};
+    return source_call(cli->connection, request, diag);
+}
+
+static int show(struct cli *cli, const struct scrub_info *info)
+{
+    struct json json;
+    if (!cli->json) {
+        care_show_scrub(info);
+        return out_flush();
+    }
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    care_json_scrub(&json, "scrub", info);
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status;
+}
+
+/* Until the pass that was asked for, or was running then, has ended. */
+static int wait_for_end(struct cli *cli, uint64_t pass, struct source_request *request,
+                        struct diag *diag)
+{
+    int status = 0;
+    while (status == 0) {
+        const struct scrub_info *info = &request->call.reply.u.scrub_status.info;
+        if (info->pass >= pass && !info->running) {
+            return 0;
+        }
+        engine_call_fini(&request->call);
+        *request = (struct source_request){.done = false};
+        status = care_sleep(cli, diag);
+        status =
+            status != 0 ? status : ask(cli, &(struct msg_scrub){.begin = false}, request, diag);
+    }
+    return status;
+}
+
+static int run(struct cli *cli, void *own, struct diag *diag)
+{
+    const struct scrub_options_cli *given = own;
+    struct source_request request = {.done = false};
+    int status = cli_connect(cli, false, diag);
+    if (status == 0) {
+        status = ask(cli, &(struct msg_scrub){.begin = !given->status, .rate = given->rate},
+                     &request, diag);
+    }
+    if (status == 0 && given->wait) {
+        const struct scrub_info *info = &request.call.reply.u.scrub_status.info;
+        status = wait_for_end(cli, info->running ? info->pass : info->pass + 1, &request, diag);
+    }
+    if (status == 0) {
+        const struct scrub_info *info = &request.call.reply.u.scrub_status.info;
+        status = show(cli, info);
+        if (status == 0 && given->wait && info->findings > 0) {
+            status = EXIT_DAMAGE;
+        }
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
+const struct command command_scrub = {
+    .name = "scrub",
+    .group = GROUP_KEEP,
+    .summary = "read everything that is stored, and say what is damaged",
+    .details =
+        "The daemon reads all committed checkpoints from the disk, at a set rate, and beside "
+        "saves and restores only a fiftieth of what they move. Damage lowers a checkpoint's "
+        "health, named by tensor; nothing is deleted. It does so by itself every [scrub] every; "
+        "this begins a pass now.",
+    .example = "cairn scrub --wait\ncairn scrub --rate 200MiB",
+    .options = options,
+    .options_bytes = sizeof(struct scrub_options_cli),
+    .run = run};

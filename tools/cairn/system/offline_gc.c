@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See offline_gc.h: the server's store, catalogue and gc, from bottom to top, run until they have
+ * ended.
+ */
+#include "offline_gc.h"
+
+#include "gc/gc.h"
+#include "store/open/store_open.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct collecting {
+    struct loop *loop;
+    struct work_pool *store_pool, *pool;
+    struct store *store;
+    struct catalog *catalog;
+    struct gc *gc;
+    bool done;
+    int status;
+    struct diag diag;
+};
+
+static void wake(void *user)
+{
+    struct collecting *c = user;
+    c->done = true;
+    loop_uv_stop(c->loop);
+}
+
+static void wait_done(struct collecting *c)
+{
+    while (!c->done) {
+        loop_uv_run(c->loop);
+    }
+    c->done = false;
+}
+
+static void on_ready(void *user, int status, const struct diag *diag)
+{
+    struct collecting *c = user;
+    c->status = status;
+    if (status != 0) {
+        err_ignore(diag_copy(&c->diag, diag)); /* returned by start */
+    }
+    wake(c);
+}
+
+static int start(struct collecting *c, const struct offline_gc_options *options, struct diag *diag)
+{
+    int status = store_url_check(options->store, diag);
+    status = status != 0 ? status : loop_uv_new(&c->loop, diag);
+    if (status == 0) {
+        status = work_threads_new(c->loop, store_url_threads_min(options->store) + 2, "cairn-store",
+                                  &c->store_pool, diag);
+    }
+    if (status == 0) {
+        status = work_threads_new(c->loop, 1, "cairn-work", &c->pool, diag);
+    }
+    struct store_open_options open = {.loop = c->loop,
+                                      .pool = c->store_pool,
+                                      .url = options->store,
+                                      .read_only = options->dry_run};
+    status = status != 0 ? status : store_open(&open, &c->store, diag);
+    struct catalog_options catalog = {.pool = c->pool, .ready = on_ready, .user = c};
+    status = status != 0 ? status : catalog_new(c->loop, c->store, &catalog, &c->catalog);
+    if (status == 0) {
+        wait_done(c);
+        status = c->status != 0 ? diag_set(diag, c->status, "%s", c->diag.text) : 0;
+    }
+    struct gc_options gc = {.loop = c->loop,
+                            .catalog = c->catalog,
+                            .keep_cycles = options->keep_cycles,
+                            .actor = "cairn gc --store",
+                            .ended = wake,
+                            .user = c};
+    return status != 0 ? status : gc_new(&gc, &c->gc);
+}
+
+static void stop(struct collecting *c)
+{
+    if (c->gc) {
+        gc_close(c->gc, wake, c);
+        wait_done(c);
+    }
+    if (c->catalog) {
+        catalog_close(c->catalog, wake, c);
+        wait_done(c);
+    }
+    if (c->store) {
+        store_close(c->store, wake, c);
+        wait_done(c);
+    }
+    work_threads_free(c->pool);
+    work_threads_free(c->store_pool);
+    if (c->loop) {
+        loop_uv_free(c->loop);
+    }
+}
+
+static void add(const struct gc_status *status, struct gc_info *io)
+{
+    uint64_t reclaimed = io->reclaimed, objects = io->objects, smalls = io->smalls;
+    uint64_t bytes = io->bytes, bytes_read = io->bytes_read, errors = io->errors;
+#define TAKE(type, name) io->name = status->name;
+    GC_INFO_FIELDS(TAKE)
+#undef TAKE
+    io->reclaimed += reclaimed;
+    io->objects += objects;
+    io->smalls += smalls;
+    io->bytes += bytes;
+    io->bytes_read += bytes_read;
+    io->errors += errors;
+}
+
+int offline_gc(const struct offline_gc_options *options, struct gc_info *ret, size_t text_bytes,
+               char *text, struct diag *diag)
+{
+    struct collecting c = {.done = false};
+    struct gc_info info = {.text = text};
+    struct gc_status status;
+    text[0] = '\0';
+    int rc = start(&c, options, diag);
+    for (unsigned pass = 0; rc == 0 && pass < (options->dry_run ? 1 : 2); pass++) {
+        bool begun = options->cycle && pass == 0 ? gc_cycle(c.gc) : gc_now(c.gc, options->dry_run);
+        if (!begun) {
+            rc = diag_set(diag, CAIRN_E_BUSY, "garbage collection is at work already");
+            break;
+        }
+        wait_done(&c);
+        gc_status(c.gc, &status);
+        add(&status, &info);
+        if (status.text[0] != '\0') {
+            snprintf(text, text_bytes, "%s", status.text);
+        }
+    }
+    stop(&c);
+    if (rc == 0) {
+        *ret = info;
+    }
+    return rc;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * offline_gc: garbage collection on a store without a daemon, in this process, under the store's
+ * lock.
+ */
+#ifndef CAIRN_TOOLS_OFFLINE_GC_H
+#define CAIRN_TOOLS_OFFLINE_GC_H
+
+#include "wire/msg_care.h"
+
+#include "base/diag.h"
+
+struct offline_gc_options {
+    const char *store; /* a store's URL */
+    bool dry_run, cycle;
+    uint64_t keep_cycles;
+};
+
+/* Two passes (one of a dry run): what is found dead goes in the second. info->text points into
+ * text. STORE_LOCKED while a daemon has the store. */
+int MUST_USE offline_gc(const struct offline_gc_options *options, struct gc_info *ret,
+                        size_t text_bytes, char *text, struct diag *diag);
+
+#endif
