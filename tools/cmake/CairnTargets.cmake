@@ -116,7 +116,7 @@ function(cairn_test_settings name)
         set(arg_LABEL unit)
     endif()
     if(NOT arg_TIMEOUT)
-        set(arg_TIMEOUT 180)
+        set(arg_TIMEOUT 400)
     endif()
     set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT "${arg_TIMEOUT}")
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
