@@ -35,11 +35,11 @@ bool save_tries_again(struct save *save)
     if (!save_is_refused_for_now(save)) {
         return false;
     }
+    bool stopping = save->answer.code == CAIRN_E_SHUTTING_DOWN; /* moving clears the answer */
     timer_start(&save->retry, SAVE_RETRY_MS);
     save_move(save, SV_LINK);
     struct engine *engine = save->engine;
-    if (save->answer.code == CAIRN_E_SHUTTING_DOWN && engine->options.url.server_count > 1 &&
-        is_alone(save)) {
+    if (stopping && engine->options.url.server_count > 1 && is_alone(save)) {
         link_reset(&engine->link, CAIRN_E_CONNECTION_LOST,
                    "the server is stopping: another one of the URL is tried");
     }

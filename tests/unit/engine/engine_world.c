@@ -97,10 +97,19 @@ static bool is_down_1(void *user) { return ((struct world *)user)->down >= 1; }
 static bool is_down_2(void *user) { return ((struct world *)user)->down >= 2; }
 static bool is_down_3(void *user) { return ((struct world *)user)->down >= 3; }
 
-static void server_end(struct world *world)
+void world_server_stop(struct world *world, uint64_t grace_ms)
 {
     world->down = 0;
-    server_stop(world->server, 0, on_down, world);
+    world->stopping = true;
+    server_stop(world->server, grace_ms, on_down, world);
+}
+
+static void server_end(struct world *world)
+{
+    if (!world->stopping || world->down == 0) {
+        world_server_stop(world, 0); /* or it need not wait any longer */
+    }
+    world->stopping = false;
     assert_true(sim_run_until(world->sim, is_down_1, world, 20000));
     server_free(world->server);
     catalog_close(world->catalog, on_down, world);
@@ -249,7 +258,8 @@ static void rank_start(struct world *world, uint32_t idx)
                                      .agree_wait_ms = world->agree_wait_ms,
                                      .encoding = world->options.encoding,
                                      .label = "test"};
-    assert_int_equal(url_parse(WORLD_URL, NULL, false, &options.url, NULL), 0);
+    const char *url = world->options.url ? world->options.url : WORLD_URL;
+    assert_int_equal(url_parse(url, NULL, false, &options.url, NULL), 0);
     assert_int_equal(engine_new(&options, on_ready, rank, &rank->engine, NULL), 0);
 }
 

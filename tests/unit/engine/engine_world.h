@@ -44,6 +44,7 @@ struct world_options { /* zero: the world's defaults */
     enum encode_mode encoding;
     uint32_t chunk_bytes, full_every;
     uint64_t object_bytes;
+    const char *url; /* of the ranks; NULL: the world's one server */
 };
 
 struct world {
@@ -58,6 +59,7 @@ struct world {
     struct server *server;
     struct listener *listener;
     bool catalog_ready;
+    bool stopping;
     unsigned down; /* steps of the server's end that are done */
     uint32_t world_size;
     uint64_t arena_bytes;   /* of ranks that start from now on; 0: no bound */
@@ -82,6 +84,8 @@ void world_fini(struct world *world);
 void world_server_start(struct world *world);
 /* Ends the server's process (connections are cut); the medium stays. */
 void world_server_kill(struct world *world);
+/* Begins to end it in order, as SIGTERM does, with so much time for saves that are under way. */
+void world_server_stop(struct world *world, uint64_t grace_ms);
 /* New engines with a new token: another attempt. */
 void world_ranks_start(struct world *world);
 void world_ranks_stop(struct world *world);
