@@ -101,7 +101,7 @@ void marked_decode(struct dec *dec, const void *message, struct msg *ret);
 /* msg_list.c's, also used by RESOLVED and VERDICT. ret->info points into ret. */
 struct ckpt_info_pb {
     Cairn__CkptInfo info;
-    Cairn__CkptId id, parent;
+    Cairn__CkptId id, parent, base;
 };
 void ckpt_info_to_pb(struct enc *enc, const struct ckpt_info *info, struct ckpt_info_pb *ret);
 void ckpt_info_from_pb(struct dec *dec, const Cairn__CkptInfo *pb, struct ckpt_info *ret);

@@ -10,6 +10,8 @@ void ckpt_info_to_pb(struct enc *enc, const struct ckpt_info *info, struct ckpt_
     cairn__ckpt_info__init(pb);
     pb->id = enc_ckpt(info->id, &ret->id);
     pb->parent = enc_ckpt(info->parent, &ret->parent);
+    pb->base_id = enc_ckpt(info->base, &ret->base);
+    pb->base_seq = info->base_seq;
     pb->seq = info->seq;
     pb->plain_bytes = info->plain_bytes;
     pb->stored_bytes = info->stored_bytes;
@@ -37,6 +39,8 @@ void ckpt_info_from_pb(struct dec *dec, const Cairn__CkptInfo *pb, struct ckpt_i
     }
     *ret = (struct ckpt_info){.id = dec_ckpt(dec, "info.id", pb->id, DEC_OPTIONAL),
                               .parent = dec_ckpt(dec, "info.parent", pb->parent, DEC_OPTIONAL),
+                              .base = dec_ckpt(dec, "info.base_id", pb->base_id, DEC_OPTIONAL),
+                              .base_seq = pb->base_seq,
                               .seq = pb->seq,
                               .plain_bytes = pb->plain_bytes,
                               .stored_bytes = pb->stored_bytes,

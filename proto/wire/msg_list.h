@@ -21,6 +21,9 @@ enum ckpt_state {
 };
 struct ckpt_info {
     struct ckpt_id id, parent;
+    struct ckpt_id base; /* whose chunks it may refer to again; term 0: none, or a server that does
+                            not tell */
+    uint64_t base_seq;   /* its sequence; 0: none */
     uint64_t seq, plain_bytes, stored_bytes, manifest_bytes;
     struct sha256 manifest_sha256;
     int64_t wall_ns;

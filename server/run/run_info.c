@@ -17,6 +17,18 @@ static struct ckpt_id parent_of(const struct run_state *state, uint64_t term)
     return known ? state->terms[term - 1].entry.parent : (struct ckpt_id){0, 0};
 }
 
+/* Sequence of the commit of id among the first `count`, 0 where there is none: a base is close to
+ * the end of them, most often the last one. */
+static uint64_t seq_of(const struct run_state *state, size_t count, struct ckpt_id id)
+{
+    for (size_t i = id.term != 0 ? count : 0; i > 0; i--) {
+        if (ckpt_id_equal(state->commits[i - 1].entry.id, id)) {
+            return state->commits[i - 1].entry.seq;
+        }
+    }
+    return 0;
+}
+
 static struct ckpt_info commit_info(const struct run_state *state,
                                     const struct state_commit *commit,
                                     const struct state_commit *latest)
@@ -25,6 +37,9 @@ static struct ckpt_info commit_info(const struct run_state *state,
     const struct entry_note *note = commit->note;
     struct ckpt_info info = {.id = entry->id,
                              .parent = parent_of(state, entry->id.term),
+                             .base = entry->base,
+                             .base_seq =
+                                 seq_of(state, (size_t)(commit - state->commits), entry->base),
                              .seq = entry->seq,
                              .plain_bytes = entry->plain_bytes,
                              .stored_bytes = entry->stored_bytes,
@@ -59,6 +74,8 @@ static int open_info(const struct run_state *state, const struct state_open *ope
     }
     *ret = (struct ckpt_info){.id = open->id,
                               .parent = parent_of(state, open->id.term),
+                              .base = open->entry.base,
+                              .base_seq = seq_of(state, state->commit_count, open->entry.base),
                               .world_size = open->world_size,
                               .state = CKPT_OPEN,
                               .sealed_count = open->sealed_count,

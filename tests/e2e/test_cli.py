@@ -218,6 +218,24 @@ class Commands(Case):
             status, out, _ = cairn("status", "demo/one", "9@1", "--json", *where)
             self.assertEqual((status, json.loads(out)["checkpoint"]["state"]), (4, "none"))
 
+    def test_show_says_what_is_shared(self):
+        """The saves of setUp are of one state: what the first stored is all that the others have."""
+        for where in self.ways:
+            first, last = (cairn_json("show", "demo/one", step, *where) for step in (1, 3))
+            self.assertEqual((first["checkpoint"]["base_term"], first["checkpoint"]["base_sequence"]), (0, 0))
+            self.assertEqual((first["shared_bytes"], first["shared_with"]), (0, []))
+            self.assertGreater(first["own_bytes"], 0)
+            self.assertEqual(first["own_bytes"], first["checkpoint"]["stored_bytes"])
+            base = tuple(last["checkpoint"][name] for name in ("base_step", "base_term", "base_sequence"))
+            self.assertEqual(base, (2, 1, 2))
+            self.assertEqual(last["own_bytes"], last["checkpoint"]["stored_bytes"])
+            self.assertEqual(last["own_bytes"] + last["shared_bytes"], first["own_bytes"])
+            self.assertEqual(last["shared_with"], [{"step": 1, "term": 1, "stored_bytes": last["shared_bytes"]}])
+            self.assertIn("base        none\nown         ", cairn("show", "demo/one", 1, *where, check=0)[1])
+            said = cairn("show", "demo/one", 3, *where, check=0)[1]
+            self.assertIn("base        2@1 (sequence 2)\nown         ", said)
+            self.assertRegex(said, r"\nshared      .* in objects of 1@1\n")
+
     def test_annotate(self):
         server = ("--server", f"unix:{self.server.socket}")
         document = cairn_json("annotate", "demo/one", 1, "--metric", "eval=1.25", "--metric", "loss=0.125",

@@ -24,6 +24,9 @@ void json_info(struct json *json, const char *name, const struct ckpt_info *info
     json_bool(json, "pinned", info->pinned);
     json_u64(json, "parent_term", info->parent.term);
     json_u64(json, "parent_step", info->parent.step);
+    json_u64(json, "base_term", info->base.term);
+    json_u64(json, "base_step", info->base.step);
+    json_u64(json, "base_sequence", info->base_seq);
     json_u64(json, "sealed_ranks", info->sealed_count);
     json_str(json, "manifest_sha256", info->state == CKPT_COMMITTED ? sha : NULL);
     json_str(json, "text", info->text && info->text[0] ? info->text : NULL);

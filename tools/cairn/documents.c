@@ -15,12 +15,14 @@ enum { KIND_MANIFEST = 1, KIND_PART = 2, KIND_PAGE = 3 };
 struct wanted {
     uint32_t kind, number;
     const struct sha256 *sha256;
+    struct scratch *scratch; /* where its bytes go; NULL: the documents' */
 };
 
-/* One document, checked; bytes in the scratch. */
+/* One document, checked; its bytes are the scratch's. */
 static int fetch(struct cli *cli, struct documents *documents, struct wanted wanted,
                  struct record_value *ret, struct diag *diag)
 {
+    struct scratch *scratch = wanted.scratch ? wanted.scratch : &documents->scratch;
     uint32_t kind = wanted.kind, number = wanted.number;
     struct source_request request = {
         .call.request = {.type = MSG_FETCH,
@@ -39,7 +41,7 @@ static int fetch(struct cli *cli, struct documents *documents, struct wanted wan
         diag_add(diag, "checkpoint %s", name);
     }
     if (status == 0) {
-        uint8_t *data = scratch_alloc(&documents->scratch, request.call.payload_bytes + 1);
+        uint8_t *data = scratch_alloc(scratch, request.call.payload_bytes + 1);
         if (data && request.call.payload_bytes > 0) {
             memcpy(data, request.call.payload, request.call.payload_bytes);
         }
@@ -84,7 +86,7 @@ static int load_pages(struct cli *cli, struct documents *documents, struct diag 
     for (uint32_t i = 0; status == 0 && i < documents->manifest.page_count; i++) {
         struct record_value bytes;
         struct page page;
-        struct wanted wanted = {KIND_PAGE, i, &documents->manifest.pages[i].sha256};
+        struct wanted wanted = {KIND_PAGE, i, &documents->manifest.pages[i].sha256, NULL};
         status = fetch(cli, documents, wanted, &bytes, diag);
         if (status == 0) {
             status = page_decode(bytes.bytes, bytes.data, &documents->scratch, &page, diag);
@@ -103,8 +105,8 @@ int documents_load(struct cli *cli, const struct ckpt_info *info, struct documen
     memset(ret, 0, sizeof(*ret));
     scratch_init(&ret->scratch, DOCUMENTS_SCRATCH_MAX);
     ret->info = *info;
-    int status =
-        fetch(cli, ret, (struct wanted){KIND_MANIFEST, 0, &info->manifest_sha256}, &bytes, diag);
+    int status = fetch(cli, ret, (struct wanted){KIND_MANIFEST, 0, &info->manifest_sha256, NULL},
+                       &bytes, diag);
     if (status == 0) {
         status = manifest_decode(bytes.bytes, bytes.data, &ret->scratch, &ret->manifest, diag);
     }
@@ -125,12 +127,93 @@ int documents_parts(struct cli *cli, struct documents *documents, struct diag *d
     for (size_t i = 0; status == 0 && i < documents->part_count; i++) {
         struct record_value bytes;
         const struct part_ref *ref = &documents->part_refs[i];
-        struct wanted wanted = {KIND_PART, ref->rank, &ref->sha256};
+        struct wanted wanted = {KIND_PART, ref->rank, &ref->sha256, NULL};
         status = fetch(cli, documents, wanted, &bytes, diag);
         if (status == 0) {
             status = part_decode(bytes.bytes, bytes.data, &documents->scratch, &documents->parts[i],
                                  diag);
         }
+    }
+    return status;
+}
+
+/* --- shares ---------------------------------------------------------------------- */
+
+struct shares {
+    struct documents *documents;
+    size_t count, cap;
+    struct documents_share *items; /* [0]: its own */
+};
+
+static struct documents_share *share_of(struct shares *shares, struct ckpt_id id)
+{
+    for (size_t i = 0; i < shares->count; i++) {
+        if (ckpt_id_equal(shares->items[i].id, id)) {
+            return &shares->items[i];
+        }
+    }
+    if (shares->count == shares->cap) {
+        size_t cap = 2 * shares->cap + 8;
+        struct documents_share *grown =
+            scratch_array(&shares->documents->scratch, cap, sizeof(*grown));
+        if (!grown) {
+            return NULL;
+        }
+        if (shares->count > 0) {
+            memcpy(grown, shares->items, shares->count * sizeof(*grown));
+        }
+        shares->items = grown;
+        shares->cap = cap;
+    }
+    shares->items[shares->count] = (struct documents_share){.id = id};
+    return &shares->items[shares->count++];
+}
+
+static int add_part(struct cli *cli, struct shares *shares, const struct part_ref *ref,
+                    struct scratch *scratch, struct diag *diag)
+{
+    struct record_value bytes;
+    struct part part;
+    int status = fetch(cli, shares->documents,
+                       (struct wanted){KIND_PART, ref->rank, &ref->sha256, scratch}, &bytes, diag);
+    if (status == 0) {
+        status = part_decode(bytes.bytes, bytes.data, scratch, &part, diag);
+    }
+    for (uint32_t i = 0; status == 0 && i < part.object_count; i++) {
+        const struct part_object *object = &part.objects[i];
+        struct ckpt_id id = {.term = object->id.term, .step = object->id.step};
+        struct documents_share *share = share_of(shares, id);
+        if (share) {
+            share->stored_bytes += object->bytes_used;
+        } else {
+            status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for what is shared");
+        }
+    }
+    return status;
+}
+
+static int newer_first(const void *a, const void *b)
+{
+    const struct documents_share *first = a, *second = b;
+    return -ckpt_id_compare(first->id, second->id);
+}
+
+int documents_shares(struct cli *cli, struct documents *documents, size_t *ret_count,
+                     struct documents_share **ret, struct diag *diag)
+{
+    struct shares shares = {.documents = documents};
+    bool has_own = share_of(&shares, documents->info.id) != NULL;
+    int status = has_own ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for what is shared");
+    for (size_t i = 0; status == 0 && i < documents->part_count; i++) {
+        struct scratch scratch;
+        scratch_init(&scratch, DOCUMENTS_SCRATCH_MAX);
+        status = add_part(cli, &shares, &documents->part_refs[i], &scratch, diag);
+        scratch_fini(&scratch);
+    }
+    if (status == 0) {
+        qsort(&shares.items[1], shares.count - 1, sizeof(*shares.items), newer_first);
+        *ret_count = shares.count;
+        *ret = shares.items;
     }
     return status;
 }

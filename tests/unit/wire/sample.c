@@ -135,6 +135,8 @@ static struct ckpt_info info(struct sample *s)
     ret.on_lineage = flip(s);
     ret.is_latest = flip(s);
     ret.pinned = s->grown && flip(s);
+    ret.base = s->grown ? maybe_ckpt(s) : (struct ckpt_id){0};
+    ret.base_seq = s->grown ? number(s) : 0;
     ret.text = text(s, 0, 300);
     return ret;
 }
@@ -720,6 +722,7 @@ unsigned sample_growths(uint32_t type)
     case MSG_HAVE:
     case MSG_SEALED:
     case MSG_READ:
+    case MSG_STATUS_REPLY:
     case MSG_USAGE_REPLY:
         return 1;
     default:

@@ -51,6 +51,7 @@ static void dump_info(struct buf *buf, const struct ckpt_info *i)
     H(i, manifest_sha256), I(i, wall_ns), U(i, world_size), U(i, state), U(i, health),
         U(i, sealed_count);
     U(i, on_lineage), U(i, is_latest), U(i, pinned), T(i, text), U(i, note_version);
+    CKPT(i, base), U(i, base_seq);
     dump_labels(buf, i->tag_count, i->tags, i->metric_count, i->metrics);
 }
 

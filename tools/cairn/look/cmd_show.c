@@ -17,6 +17,11 @@ static const struct argument arguments[] = {
     {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
     {0}};
 
+struct shares { /* documents_shares */
+    size_t count;
+    struct documents_share *items;
+};
+
 static const char *dtype_of(const struct index_entry *entry)
 {
     if (entry->kind == INDEX_TENSOR) {
@@ -86,13 +91,34 @@ static void json_metadata(struct json *json, const struct manifest *manifest)
     buf_fini(&text);
 }
 
-static int print_json(const struct documents *documents)
+/* What lies in objects of older checkpoints, whose forgetting frees nothing of that. */
+static void json_shares(struct json *json, const struct shares *shares)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 1; i < shares->count; i++) {
+        bytes += shares->items[i].stored_bytes;
+    }
+    json_u64(json, "own_bytes", shares->items[0].stored_bytes);
+    json_u64(json, "shared_bytes", bytes);
+    json_open(json, "shared_with", '[');
+    for (size_t i = 1; i < shares->count; i++) {
+        json_open(json, NULL, '{');
+        json_u64(json, "step", shares->items[i].id.step);
+        json_u64(json, "term", shares->items[i].id.term);
+        json_u64(json, "stored_bytes", shares->items[i].stored_bytes);
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+}
+
+static int print_json(const struct documents *documents, const struct shares *shares)
 {
     struct json json;
     json_init(&json);
     json_open(&json, NULL, '{');
     json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
     json_info(&json, "checkpoint", &documents->info);
+    json_shares(&json, shares);
     json_open(&json, "manifest", '{');
     json_manifest(&json, &documents->manifest);
     json_metadata(&json, &documents->manifest);
@@ -143,6 +169,25 @@ static void print_head(const struct cli *cli, const struct documents *documents)
     }
 }
 
+static void print_shares(const struct documents *documents, const struct shares *shares)
+{
+    const struct ckpt_info *info = &documents->info;
+    char id[48], bytes[32];
+    if (info->base.term != 0) {
+        format_ckpt(info->base, sizeof(id), id);
+        printf("base        %s (sequence %" PRIu64 ")\n", id, info->base_seq);
+    } else {
+        printf("base        none\n");
+    }
+    format_bytes(shares->items[0].stored_bytes, sizeof(bytes), bytes);
+    printf("own         %s in objects of its own\n", bytes);
+    for (size_t i = 1; i < shares->count; i++) {
+        format_ckpt(shares->items[i].id, sizeof(id), id);
+        format_bytes(shares->items[i].stored_bytes, sizeof(bytes), bytes);
+        printf("shared      %s in objects of %s\n", bytes, id);
+    }
+}
+
 static void print_entries(const struct documents *documents)
 {
     static const char *const titles[] = {"NAME",  "TYPE",      "SHAPE",
@@ -179,11 +224,16 @@ static int run(struct cli *cli, void *options, struct diag *diag)
     scratch_init(&scratch, INFO_SCRATCH_MAX);
     status = cli_resolve(cli, &cli->selector, &scratch, &info, diag);
     if (status == 0) {
+        struct shares shares = {0};
         status = documents_load(cli, &info, &documents, diag);
+        if (status == 0) {
+            status = documents_shares(cli, &documents, &shares.count, &shares.items, diag);
+        }
         if (status == 0 && cli->json) {
-            status = print_json(&documents);
+            status = print_json(&documents, &shares);
         } else if (status == 0) {
             print_head(cli, &documents);
+            print_shares(&documents, &shares);
             print_entries(&documents);
             status = out_flush();
         }
