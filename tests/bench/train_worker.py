@@ -3,14 +3,15 @@
 """One rank of a training loop that saves at every 10th step, one way or another; told what to do by bench_train.py.
 
 A GPT with AdamW on the CPU, one thread a rank, DDP over gloo where there are several. `segment N` is a save and then N
-steps, as they follow each other in a real loop; what of the save is not over by then is waited for outside the time,
-and told. All ways train from the same seed: their losses must be the same to the bit.
+steps, as they follow each other in a real loop; what of the save is not over by then is waited for, and told apart.
+What a save costs is told by the steps of one process: those with the save in flight against those after it. All ways train from the same seed: their losses must be the same to the bit.
 """
 
 import json
 import os
 import resource
 import shutil
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -66,6 +67,10 @@ class Nothing:
     def before_update(self):
         """Right before the optimizer changes anything."""
 
+    def in_flight(self):
+        """Whether what was saved last is not durable yet."""
+        return False
+
     def finish(self):
         """Until what was saved is durable."""
 
@@ -83,6 +88,9 @@ class CairnWay(Nothing):
 
     def save(self, step):
         self.handle = self.checkpointer.save(step)
+
+    def in_flight(self):
+        return not self.handle.durable.done()
 
     def finish(self):
         self.handle.durable.result(600)
@@ -129,6 +137,9 @@ class DcpWay(Nothing):
         if self.staging:
             self.staging.result()
             self.staging = None
+
+    def in_flight(self):
+        return self.future is not None and not self.future.done()
 
     def finish(self):
         if self.future:
@@ -199,19 +210,27 @@ class Job:
         self.count = 0
         self.loss = 0.0
         self.way = Nothing(self)
-        self.train(2)  # the optimizer has all its state before the first save
+        self.free = self.train(2)[1][1:]  # the optimizer has all its state before the first save
         self.way = WAYS[options["way"]](self)
 
+    def step(self):
+        tokens = torch.randint(self.words, (1, self.tokens + 1), generator=self.data)
+        loss = F.cross_entropy(self.loop(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        self.way.before_update()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.loss = loss.item()
+        self.count += 1
+
     def train(self, steps):
+        """Seconds of the steps that began with a save in flight, and of those that did not."""
+        busy, free = [], []
         for _ in range(steps):
-            tokens = torch.randint(self.words, (1, self.tokens + 1), generator=self.data)
-            loss = F.cross_entropy(self.loop(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
-            self.way.before_update()
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            self.loss = loss.item()
-            self.count += 1
+            begin, kind = time.monotonic(), busy if self.way.in_flight() else free
+            self.step()
+            kind.append(time.monotonic() - begin)
+        return busy, free
 
     def state_bytes(self):
         tensors = [*self.model.parameters(), *(t for state in self.optimizer.state.values() for t in state.values())]
@@ -221,10 +240,14 @@ class Job:
         begin = time.monotonic()
         self.way.save(self.count)
         blocked = time.monotonic()
-        self.train(steps)
+        busy, free = self.train(steps)
         end = time.monotonic()
         self.way.finish()
-        return {"seconds": end - begin, "blocked_s": blocked - begin, "overrun_s": time.monotonic() - end}
+        over = time.monotonic()
+        self.free = free or self.free
+        usual = statistics.median(self.free)
+        return {"seconds": end - begin, "blocked_s": blocked - begin, "overrun_s": over - end, "step_s": usual,
+                "lost_s": blocked - begin + sum(busy) - len(busy) * usual + (over - end), "busy_steps": len(busy)}
 
     def usage(self):
         """Of this process and of those that it has started and waited for."""
