@@ -35,7 +35,7 @@ struct fake_medium {
     struct late *late;
     struct fake_plan plan;
     bool has_plan, meta_is_coded;
-    uint64_t random, calls, landed_late, capacity, used;
+    uint64_t random, calls, landed_late, capacity, used, read_bytes;
 };
 
 struct fake {
@@ -286,6 +286,7 @@ static int look(struct fake_medium *medium, struct cluster_call *call)
     }
     for (size_t i = 0; i < call->step_count; i++) {
         look_one(object, &call->steps[i]);
+        medium->read_bytes += call->steps[i].kind == STEP_READ ? call->steps[i].ret_bytes : 0;
     }
     return 0;
 }
@@ -524,6 +525,11 @@ size_t fake_medium_objects(struct fake_medium *medium)
     }
     pthread_mutex_unlock(&medium->lock);
     return count;
+}
+
+uint64_t fake_medium_read_bytes(struct fake_medium *medium)
+{
+    return read_locked(medium, &medium->read_bytes);
 }
 
 uint64_t fake_medium_calls(struct fake_medium *medium)

@@ -45,6 +45,7 @@ bool fake_medium_flip(struct fake_medium *medium, uint64_t at, unsigned bit);
 uint64_t fake_medium_bytes(struct fake_medium *medium); /* that flip counts */
 size_t fake_medium_objects(struct fake_medium *medium); /* alive, of both pools */
 uint64_t fake_medium_calls(struct fake_medium *medium); /* so far: round trips */
+uint64_t fake_medium_read_bytes(struct fake_medium *medium); /* so far, of objects */
 uint64_t fake_medium_landed_late(struct fake_medium *medium);
 
 #endif

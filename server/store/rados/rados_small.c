@@ -17,7 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD_BYTES = 32, HEAD_DATA_BYTES = 4 << 20, TAIL_BYTES = 16 << 20 };
+/* FIRST_BYTES: of the data, read along with the head; manifests and most pages are no longer. */
+enum { HEAD_BYTES = 32, HEAD_DATA_BYTES = 4 << 20, TAIL_BYTES = 16 << 20, FIRST_BYTES = 64 << 10 };
 #define HEAD_MAGIC UINT64_C(0x31304c4c414d5343) /* "CSMALL01" */
 
 struct small { /* where one lies */
@@ -148,6 +149,7 @@ int rados_op_publish(struct rados_store *store, struct store_req *req)
 
 struct head {
     uint64_t bytes, tail_name, tail_bytes;
+    uint64_t inside, ready; /* of the data: in the head's object, and read along with the head */
 };
 
 static int damaged(const struct small *small, const char *what, struct diag *diag)
@@ -177,27 +179,54 @@ static int read_tails(struct rados_store *store, struct small *small, const stru
     return 0;
 }
 
-static int read_head(struct rados_store *store, const struct small *small, uint8_t *room,
+struct room { /* for a head alone, or with the data's first bytes behind it */
+    size_t bytes;
+    uint8_t *data;
+};
+
+/* ret->ready: how many of the data's first bytes are in the room. */
+static int read_head(struct rados_store *store, const struct small *small, struct room room,
                      struct head *ret, struct diag *diag)
 {
-    struct cluster_step step = {
-        .kind = STEP_READ, .bytes = HEAD_BYTES + HEAD_DATA_BYTES, .into = room};
+    struct cluster_step step = {.kind = STEP_READ, .bytes = room.bytes, .into = room.data};
     int rc = call(store, small, small->object, 1, &step);
     if (rc != 0) {
         return rados_error(rc, false, small->object, diag);
     }
-    if (step.ret_bytes < HEAD_BYTES || load_u64(room) != HEAD_MAGIC) {
+    if (step.ret_bytes < HEAD_BYTES || load_u64(room.data) != HEAD_MAGIC) {
         return damaged(small, "no proper head", diag);
     }
-    *ret = (struct head){.bytes = load_u64(room + 8),
-                         .tail_name = load_u64(room + 16),
-                         .tail_bytes = load_u64(room + 24)};
-    uint64_t inside = ret->bytes < HEAD_DATA_BYTES ? ret->bytes : HEAD_DATA_BYTES;
-    if (ret->bytes > LIMIT_PART_BYTES || step.ret_bytes != HEAD_BYTES + inside ||
+    *ret = (struct head){.bytes = load_u64(room.data + 8),
+                         .tail_name = load_u64(room.data + 16),
+                         .tail_bytes = load_u64(room.data + 24)};
+    ret->inside = min_u64(ret->bytes, HEAD_DATA_BYTES);
+    ret->ready = min_u64(ret->inside, room.bytes - HEAD_BYTES);
+    if (ret->bytes > LIMIT_PART_BYTES || step.ret_bytes != HEAD_BYTES + ret->ready ||
         ret->tail_bytes == 0) {
         return damaged(small, "its length is not what its head says", diag);
     }
     return 0;
+}
+
+/* What of the head's object did not come along with the head; and a byte more than there should
+ * be, for which data has room, so that an object that is too long is seen. */
+static int read_inside(struct rados_store *store, const struct small *small,
+                       const struct head *head, uint8_t *data, struct diag *diag)
+{
+    if (head->ready == head->inside) {
+        return 0;
+    }
+    size_t left = (size_t)(head->inside - head->ready);
+    struct cluster_step step = {.kind = STEP_READ,
+                                .offset = HEAD_BYTES + head->ready,
+                                .bytes = left + 1,
+                                .into = data + head->ready};
+    int rc = call(store, small, small->object, 1, &step);
+    if (rc != 0) {
+        return rados_error(rc, false, small->object, diag);
+    }
+    return step.ret_bytes == left ? 0
+                                  : damaged(small, "its length is not what its head says", diag);
 }
 
 /* A range that lies in the head. */
@@ -231,17 +260,20 @@ int rados_op_fetch(struct rados_store *store, struct store_req *req)
     }
     struct small small;
     struct head head;
-    uint8_t *data = NULL, *room = malloc(HEAD_BYTES + HEAD_DATA_BYTES);
+    uint8_t *data = NULL, *room = malloc(HEAD_BYTES + FIRST_BYTES);
     place_of(store, &req->name, &small);
-    int rc = room != NULL ? read_head(store, &small, room, &head, &req->diag)
+    int rc = room != NULL ? read_head(store, &small, (struct room){HEAD_BYTES + FIRST_BYTES, room},
+                                      &head, &req->diag)
                           : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to fetch");
     if (rc == 0) {
         data = malloc(head.bytes + 1);
         rc = data != NULL ? 0 : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to fetch");
     }
     if (rc == 0) {
-        memcpy(data, room + HEAD_BYTES,
-               head.bytes < HEAD_DATA_BYTES ? head.bytes : HEAD_DATA_BYTES);
+        memcpy(data, room + HEAD_BYTES, head.ready);
+        rc = read_inside(store, &small, &head, data, &req->diag);
+    }
+    if (rc == 0) {
         rc = read_tails(store, &small, &head, data, &req->diag);
     }
     free(room);
@@ -263,11 +295,9 @@ int rados_op_delete_small(struct rados_store *store, struct store_req *req)
 {
     struct small small;
     struct head head;
-    uint8_t *room = malloc(HEAD_BYTES + HEAD_DATA_BYTES);
+    uint8_t room[HEAD_BYTES];
     place_of(store, &req->name, &small);
-    int rc = room != NULL ? read_head(store, &small, room, &head, &req->diag)
-                          : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to delete");
-    free(room);
+    int rc = read_head(store, &small, (struct room){sizeof room, room}, &head, &req->diag);
     if (rc != 0 && rc != CAIRN_E_DAMAGED) {
         if (rc == CAIRN_E_NOT_FOUND) {
             rados_list_leave_small(store, &req->name);

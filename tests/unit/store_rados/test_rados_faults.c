@@ -120,7 +120,16 @@ static void an_abort_leaves_nothing(void **state)
 static void large_parts_have_tails(void **state)
 {
     struct bed *bed = *state;
-    static const size_t bytes[] = {(4 << 20) - 1, 4 << 20, (4 << 20) + 1, (20 << 20) + 5, 40 << 20};
+    static const size_t bytes[] = {0,
+                                   1,
+                                   (64 << 10) - 1,
+                                   64 << 10,
+                                   (64 << 10) + 1,
+                                   (4 << 20) - 1,
+                                   4 << 20,
+                                   (4 << 20) + 1,
+                                   (20 << 20) + 5,
+                                   40 << 20};
     assert_int_equal(bed_publish(bed, bed_name(5, STORE_PART, 99, 1), 1, 1), 0); /* the lists */
     for (size_t i = 0; i < ARRAY_LEN(bytes); i++) {
         struct store_name name = bed_name(5, STORE_PART, (uint32_t)i, 1);
@@ -131,6 +140,25 @@ static void large_parts_have_tails(void **state)
         assert_int_equal(bed_delete_small(bed, name), 0);
         assert_int_equal(fake_medium_objects(bed->cluster), before);
     }
+}
+
+/* Goal: a manifest costs one round trip, and what is removed is not read. */
+static void small_things_cost_little(void **state)
+{
+    struct bed *bed = *state;
+    struct store_name manifest = bed_name(5, STORE_MANIFEST, 0, 1);
+    struct store_name part = bed_name(5, STORE_PART, 0, 1);
+    assert_int_equal(bed_publish(bed, manifest, 64 << 10, 1), 0);
+    assert_int_equal(bed_publish(bed, part, 3 << 20, 2), 0);
+    uint64_t calls = fake_medium_calls(bed->cluster);
+    assert_int_equal(bed_check_small(bed, manifest, 64 << 10, 1), 0);
+    assert_int_equal(fake_medium_calls(bed->cluster) - calls, 1);
+    uint64_t bytes = fake_medium_read_bytes(bed->cluster);
+    assert_int_equal(bed_check_small(bed, part, 3 << 20, 2), 0);
+    assert_in_range(fake_medium_read_bytes(bed->cluster) - bytes, 3 << 20, (3 << 20) + 64);
+    bytes = fake_medium_read_bytes(bed->cluster);
+    assert_int_equal(bed_delete_small(bed, part), 0);
+    assert_in_range(fake_medium_read_bytes(bed->cluster) - bytes, 1, 64);
 }
 
 /* Goal: whatever is lost, unanswered or late: an object that is sealed is whole. */
@@ -183,7 +211,7 @@ int main(void)
         POINT(refusals_are_named),      POINT(a_failed_write_voids_the_object),
         POINT(a_full_cluster_says_so),  POINT(keys_need_a_replicated_pool),
         POINT(an_abort_leaves_nothing), POINT(large_parts_have_tails),
-        POINT(what_is_sealed_is_whole),
+        POINT(what_is_sealed_is_whole), POINT(small_things_cost_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
