@@ -69,6 +69,8 @@ struct net_ops {
     /* The oldest that waits, with CLOEXEC, from now on the caller's; -1: none. It is there no later
      * than the byte that it was sent with. */
     int (*take_fd)(struct sock *sock);
+    /* The user that the kernel says is at the other end. False: it does not know (TCP). */
+    bool (*peer_uid)(struct sock *sock, uint32_t *ret);
 };
 
 enum { NET_FDS_MAX = 4 };
@@ -130,6 +132,10 @@ static inline int MUST_USE net_connect(struct net *net, const struct net_addr *a
 static inline void sock_peer_name(struct sock *s, size_t bytes, char *ret)
 {
     s->net->ops->peer_name(s, bytes, ret);
+}
+static inline bool sock_peer_uid(struct sock *s, uint32_t *ret)
+{
+    return s->net->ops->peer_uid(s, ret);
 }
 static inline bool sock_is_loopback(struct sock *s) { return s->net->ops->is_loopback(s); }
 

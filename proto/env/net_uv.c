@@ -33,13 +33,23 @@ static void want(struct sock *base, unsigned events, const struct sock_handler *
 static void close_sock(struct sock *base);
 static void peer_name(struct sock *base, size_t bytes, char *ret);
 static bool is_loopback(struct sock *base);
+static bool peer_uid(struct sock *base, uint32_t *ret);
 static void on_kick(struct timer *timer);
 
-static const struct net_ops uv_ops = {net_uv_connect, net_uv_listen,      net_uv_listener_close,
-                                      try_readv,      try_writev,         want,
-                                      close_sock,     peer_name,          is_loopback,
-                                      net_fds_pass,   net_fds_try_writev, net_fds_accept,
-                                      net_fds_take};
+static const struct net_ops uv_ops = {net_uv_connect,
+                                      net_uv_listen,
+                                      net_uv_listener_close,
+                                      try_readv,
+                                      try_writev,
+                                      want,
+                                      close_sock,
+                                      peer_name,
+                                      is_loopback,
+                                      net_fds_pass,
+                                      net_fds_try_writev,
+                                      net_fds_accept,
+                                      net_fds_take,
+                                      peer_uid};
 
 struct net_uv *net_uv_from(struct net *base)
 {
@@ -348,6 +358,27 @@ static bool get_peer(struct sock_uv *sock, struct sockaddr_storage *ret)
     return sock->poller && getpeername(sock->poller->fd, (struct sockaddr *)ret, &bytes) == 0;
 }
 
+/* As of the moment when the peer connected. */
+static bool get_cred(struct sock_uv *sock, struct ucred *ret)
+{
+    struct sockaddr_storage peer;
+    socklen_t bytes = sizeof *ret;
+
+    return get_peer(sock, &peer) && peer.ss_family == AF_UNIX &&
+           getsockopt(sock->poller->fd, SOL_SOCKET, SO_PEERCRED, ret, &bytes) == 0;
+}
+
+static bool peer_uid(struct sock *base, uint32_t *ret)
+{
+    struct ucred cred;
+
+    if (!get_cred(sock_uv_from(base), &cred)) {
+        return false;
+    }
+    *ret = cred.uid;
+    return true;
+}
+
 static void peer_name(struct sock *base, size_t bytes, char *ret)
 {
     struct sock_uv *sock = sock_uv_from(base);
@@ -359,9 +390,8 @@ static void peer_name(struct sock *base, size_t bytes, char *ret)
     } else if (!get_peer(sock, &peer)) {
         snprintf(ret, bytes, "a peer that is gone");
     } else if (peer.ss_family == AF_UNIX) {
-        struct ucred cred = {0};
-        socklen_t cred_bytes = sizeof cred;
-        if (getsockopt(sock->poller->fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_bytes)) {
+        struct ucred cred;
+        if (!get_cred(sock, &cred)) {
             snprintf(ret, bytes, "unix");
         } else {
             snprintf(ret, bytes, "unix pid %d uid %u", cred.pid, cred.uid);

@@ -122,6 +122,15 @@ void conn_peer_name(struct conn *conn, size_t bytes, char *ret)
     conn->stream->ops->peer_name(conn->stream, bytes, ret);
 }
 
+void conn_proven(struct conn *conn, size_t bytes, char *ret)
+{
+    CHECK(bytes > 0);
+    ret[0] = '\0';
+    if (conn->stream->ops->proven) {
+        conn->stream->ops->proven(conn->stream, bytes, ret);
+    }
+}
+
 void conn_close(struct conn *conn, bool flush)
 {
     CHECK(conn->magic == CONN_MAGIC);

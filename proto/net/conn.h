@@ -85,6 +85,8 @@ void conn_send_fd(struct conn *conn, uint32_t stream, const struct msg *msg, int
 size_t conn_queued_bytes(const struct conn *conn);
 uint64_t conn_idle_ms(const struct conn *conn); /* since the last byte from the peer */
 void conn_peer_name(struct conn *conn, size_t bytes, char *ret);
+/* Who the peer is proven to be (stream.h); "" when nothing proves it. */
+void conn_proven(struct conn *conn, size_t bytes, char *ret);
 /* Drops the connection at once; outs get done(CLOSED) and the struct is freed on a later turn of
  * the loop. No on_close. flush: sends what is queued first, at most 1 s; outs may then
  * still get done(0). The loop must go on turning until then. */

@@ -27,6 +27,10 @@ struct stream_ops {
     /* The socket, when bytes go through it as they are and descriptors may go with them; else NULL.
      * The whole op may be NULL. */
     struct sock *(*fd_sock)(struct stream *s);
+    /* Who the other end is proven to be: "uid=1000" by the kernel, "cn=NAME" by a certificate that
+     * was checked; "" where nothing proves anything. No spaces or control characters. The whole op
+     * may be NULL. */
+    void (*proven)(struct stream *s, size_t bytes, char *ret);
 };
 
 struct stream {

@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 struct stream_plain {
@@ -52,6 +54,15 @@ static void plain_peer_name(struct stream *s, size_t bytes, char *ret)
     sock_peer_name(plain_of(s)->sock, bytes, ret);
 }
 
+static void plain_proven(struct stream *s, size_t bytes, char *ret)
+{
+    uint32_t uid = 0;
+    ret[0] = '\0';
+    if (sock_peer_uid(plain_of(s)->sock, &uid)) {
+        snprintf(ret, bytes, "uid=%" PRIu32, uid);
+    }
+}
+
 static struct sock *plain_fd_sock(struct stream *s)
 {
     struct sock *sock = plain_of(s)->sock;
@@ -65,6 +76,7 @@ static const struct stream_ops PLAIN_OPS = {
     .close = plain_close,
     .peer_name = plain_peer_name,
     .fd_sock = plain_fd_sock,
+    .proven = plain_proven,
 };
 
 int stream_plain_new(struct sock *sock, struct stream **ret, struct diag *diag)

@@ -688,10 +688,24 @@ static void tls_peer_name(struct stream *s, size_t bytes, char *ret)
     snprintf(ret, bytes, "tls%s %s", tls->peer, below);
 }
 
+/* Only a certificate that the context demanded and checked proves anything. */
+static void tls_proven(struct stream *s, size_t bytes, char *ret)
+{
+    struct stream_tls *tls = tls_of(s);
+    const char *name = tls->established ? strchr(tls->peer, '=') : NULL;
+    bool checked = (SSL_get_verify_mode(tls->ssl) & SSL_VERIFY_PEER) != 0;
+    snprintf(ret, bytes, "%s%s", name != NULL && checked ? "cn" : "",
+             name != NULL && checked ? name : "");
+    for (char *c = ret; *c != '\0'; c++) {
+        *c = *c == ' ' ? '_' : *c;
+    }
+}
+
 static const struct stream_ops TLS_OPS = {
     .try_readv = tls_try_readv,
     .try_writev = tls_try_writev,
     .want = tls_want,
     .close = tls_close,
     .peer_name = tls_peer_name,
+    .proven = tls_proven,
 };

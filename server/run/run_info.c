@@ -7,7 +7,11 @@
 
 #include <string.h>
 
-enum { MISSING_TEXT_BYTES = 256, LIST_NOTES_BYTES_MAX = LIMIT_MESSAGE_BYTES / 4 };
+enum {
+    MISSING_TEXT_BYTES = 256,
+    MARK_TEXT_BYTES = ENTRY_ACTOR_BYTES + ENTRY_REASON_BYTES + 16,
+    LIST_NOTES_BYTES_MAX = LIMIT_MESSAGE_BYTES / 4
+};
 
 static int no_memory(void) { return CAIRN_E_NO_MEMORY; }
 
@@ -138,6 +142,26 @@ int run_info_list(const struct run_state *state, uint64_t before_seq, uint32_t l
     return 0;
 }
 
+/* Who forgot or pinned it, and why; "" where nobody did. */
+static int mark_text(const struct state_commit *commit, struct scratch *scratch, const char **ret)
+{
+    const struct entry_chain *mark = commit->forgotten ? commit->mark : NULL;
+    struct buf buf;
+    mark = !mark && commit->pinned ? commit->pin_mark : mark;
+    if (!mark || !mark->actor || mark->actor[0] == '\0') {
+        return 0;
+    }
+    bool has_reason = mark->reason && mark->reason[0] != '\0';
+    buf_init(&buf, MARK_TEXT_BYTES);
+    buf_printf(&buf, "%sby %s%s%s", commit->forgotten ? "" : "pinned ", mark->actor,
+               has_reason ? ": " : "", has_reason ? mark->reason : "");
+    const char *text =
+        buf_status(&buf) == 0 ? scratch_string(scratch, buf.bytes, (const char *)buf.data) : NULL;
+    buf_fini(&buf);
+    *ret = text ? text : *ret;
+    return text ? 0 : no_memory();
+}
+
 int run_info_find(const struct run_state *state, struct ckpt_id id, struct scratch *scratch,
                   struct ckpt_info *ret)
 {
@@ -150,7 +174,7 @@ int run_info_find(const struct run_state *state, struct ckpt_id id, struct scrat
     for (size_t i = 0; i < state->commit_count; i++) {
         if (ckpt_id_equal(state->commits[i].entry.id, id)) {
             *ret = commit_info(state, &state->commits[i], latest);
-            return 0;
+            return mark_text(&state->commits[i], scratch, &ret->text);
         }
     }
     if (open && save == SAVE_OPEN) {

@@ -3,10 +3,14 @@
  * MARK: forget, undelete, pin and unpin, by name or by a policy. Ranks and viewers may, as with
  * ANNOTATE: an operator is no rank. What a name means is looked up first; the core decides again on
  * what it then is, so that nothing is forgotten that a commit or a pin beside it has made
- * different.
+ * different. The chain says who did it: as far as the connection proves it, and as the client
+ * claims.
  */
 #include "core/retention.h"
 #include "session/session_private.h"
+
+#include <stdio.h>
+#include <string.h>
 
 static void cancel_mark(struct request *request)
 {
@@ -157,6 +161,28 @@ static int take_policy(struct request *request, const struct retention_policy **
     return status;
 }
 
+enum { CLAIM_LEAST = 4, PROVEN_BYTES = 96 };
+
+/* Who did it, for the chain: what the connection proves first, then what the client says of itself,
+ * which anybody can say. A long proven name is not cut for a claim's sake. */
+static const char *actor_of(struct request *request, const char *claimed)
+{
+    static const char says[] = " claimed=";
+    char proven[PROVEN_BYTES], text[ENTRY_ACTOR_BYTES];
+    conn_proven(request->session->conn, sizeof(proven), proven);
+    int used = snprintf(text, sizeof(text), "%s", proven[0] != '\0' ? proven : "unverified");
+    size_t at = min_u64((uint64_t)used, sizeof(text) - 1);
+    size_t left = sizeof(text) - at, bytes = at;
+    if (claimed && claimed[0] != '\0' && sizeof(says) + CLAIM_LEAST < left) {
+        size_t wanted = (size_t)snprintf(text + at, left, "%s%s", says, claimed);
+        bytes = strlen(text);
+        while (wanted >= left && ((unsigned char)text[bytes - 1] & 0x80) != 0) {
+            bytes--; /* a character that was cut */
+        }
+    }
+    return scratch_string(&request->scratch, bytes, text);
+}
+
 static int check(const struct msg_mark *mark, struct diag *diag)
 {
     bool forget = mark->kind == MSG_MARK_FORGET;
@@ -193,6 +219,10 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
     const struct retention_policy *policy = NULL;
     int status = check(mark, &why);
     status = status != 0 ? status : take_policy(request, &policy, &why);
+    const char *actor = actor_of(request, mark->actor);
+    if (status == 0 && !actor) {
+        status = diag_set(&why, CAIRN_E_NO_MEMORY, "no memory for who asks");
+    }
     if (status != 0) {
         fail(request, status, &why);
         return 0;
@@ -202,7 +232,7 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
     request->step.event = (struct event){.kind = kinds[mark->kind],
                                          .policy = policy,
                                          .keep_least = mark->keep_least,
-                                         .actor = mark->actor,
+                                         .actor = actor,
                                          .reason = mark->reason};
     request->info = (struct run_snapshot_req){.done = on_state};
     run_snapshot(session->run, &request->info);

@@ -2,6 +2,7 @@
 """Retention as cron and an operator use it: policies and their reasons, what is never forgotten, bringing back, pins,
 the store without its daemon, damage, a kill at any moment while a job saves."""
 
+import os
 import subprocess
 import threading
 
@@ -44,6 +45,17 @@ class Forget(Case):
         self.assertEqual((again["forgotten"], again["total"]), (0, 4))
         _, out, _ = cairn(*policy, *at(daemon), check=0)
         self.assertIn("demo/run: 0 forgotten, 4 kept", out)
+
+    def test_who_it_was_is_what_the_connection_proves(self):
+        daemon, _ = self.saved(ALL[:4], listen_tcp="127.0.0.1:0")
+        cairn("forget", "demo/run", "10", "--reason", "a mistake", *at(daemon), check=0)
+        cairn("pin", "demo/run", "20", *at(daemon), check=0)
+        cairn("forget", "demo/run", "30", "--server", f"127.0.0.1:{daemon.port()}", check=0)
+        said = lambda step: cairn("status", "demo/run", f"{step}@1", *at(daemon), check=0)[1]
+        self.assertRegex(said(10), rf"10@1: forgotten: by uid={os.getuid()} claimed=\S+@\S+: a mistake\n$")
+        self.assertRegex(said(20), rf"20@1: committed: pinned by uid={os.getuid()} claimed=")
+        self.assertRegex(said(30), r"30@1: forgotten: by unverified claimed=\S+@")
+        self.assertEqual(said(40), "40@1: committed\n")
 
     def test_undelete_brings_back_what_was(self):
         daemon, group = self.saved(ALL[:4])

@@ -43,6 +43,9 @@ class Tls(Case):
         cairn("verify", "demo/run", *self.where(), *self.flags(), check=0)
         cairn("restore", "demo/run", "--to", self.bed.path / "out", *self.where(), *self.flags(), check=0)
         self.assertTrue((self.bed.path / "out" / "model.safetensors").exists())
+        cairn("pin", "demo/run", "1", *self.where(), *self.flags(), check=0)
+        _, out, _ = cairn("status", "demo/run", "1@1", *self.where(), *self.flags(), check=0)
+        self.assertIn("pinned by cn=cairn-client claimed=", out)
         self.check_logs(group.attempt)
 
     def check_logs(self, attempt):

@@ -358,11 +358,17 @@ static int take_fd(struct sock *sock)
     return pipe_take_fd(end->conn, 1 - end_idx(end));
 }
 
+static bool peer_uid(struct sock *sock, uint32_t *ret)
+{
+    (void)sock, (void)ret;
+    return false; /* a host of the simulator has no users */
+}
+
 void sim_net_init(struct sim_host *host)
 {
     static const struct net_ops ops = {
         connect_to, listen_on,   close_listener, try_readv,     try_writev, want_events, close_sock,
-        peer_name,  is_loopback, passes_fds,     try_writev_fd, accept_fds, take_fd};
+        peer_name,  is_loopback, passes_fds,     try_writev_fd, accept_fds, take_fd,     peer_uid};
 
     host->net.ops = &ops;
     list_init(&host->listeners);

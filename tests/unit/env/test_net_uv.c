@@ -164,6 +164,9 @@ static void test_peer_name_tells_who(void **state)
     sock_peer_name(accepted.sock[0], sizeof name, name);
     snprintf(expected, sizeof expected, "unix pid %d uid %u", getpid(), getuid());
     assert_string_equal(name, expected);
+    uint32_t uid = UINT32_MAX;
+    assert_true(sock_peer_uid(accepted.sock[0], &uid));
+    assert_int_equal(uid, getuid());
     close_all();
     close(client);
     listener_close(listener);

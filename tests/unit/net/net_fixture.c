@@ -71,8 +71,8 @@ static void chopper_peer_name(struct stream *s, size_t bytes, char *ret)
     chopper->below->ops->peer_name(chopper->below, bytes, ret);
 }
 
-static const struct stream_ops CHOPPER_OPS = {chopper_readv, chopper_writev,    chopper_want,
-                                              chopper_close, chopper_peer_name, NULL};
+static const struct stream_ops CHOPPER_OPS = {
+    chopper_readv, chopper_writev, chopper_want, chopper_close, chopper_peer_name, NULL, NULL};
 
 static struct stream *make_stream(struct side *side, struct sock *sock, bool server)
 {

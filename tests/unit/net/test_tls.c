@@ -52,6 +52,8 @@ static void test_good_certificates(void **state)
     char name[200];
     conn_peer_name(f->server.conn, sizeof(name), name);
     assert_non_null(strstr(name, "tls CN=rank-3 tcp 127.0.0.1:"));
+    conn_proven(f->server.conn, sizeof(name), name);
+    assert_string_equal(name, "cn=rank-3");
     conn_peer_name(f->client.conn, sizeof(name), name);
     assert_non_null(strstr(name, "tls CN=localhost tcp"));
 }
