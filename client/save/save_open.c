@@ -49,6 +49,7 @@ static void ask_open(struct save *save)
                                   .full = first && user->full}};
     if (first) {
         save_times_tell(save, &open.u.open);
+        open.u.open.plain_bytes = registered_state_bytes(save->set);
         open.u.open.metadata_bytes = user->metadata_bytes;
         open.u.open.metadata = user->metadata;
         open.u.open.tag_count = user->tag_count;

@@ -415,6 +415,26 @@ uint64_t registered_bytes(const struct registered_tensor *tensor)
     return bytes;
 }
 
+uint64_t registered_state_bytes(const struct registered *set)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        const struct registered_tensor *tensor = &set->tensors[i];
+        struct box whole = box_whole(&tensor->shape);
+        uint64_t bytes = tensor->placement == PLACEMENT_LOCAL ? registered_bytes(tensor)
+                                                              : box_bytes(&whole, tensor->dtype);
+        if (!add_u64(sum, bytes, &sum)) {
+            return UINT64_MAX;
+        }
+    }
+    for (size_t i = 0; i < set->blob_count; i++) {
+        if (!add_u64(sum, set->blobs[i].bytes, &sum)) {
+            return UINT64_MAX;
+        }
+    }
+    return sum;
+}
+
 struct registered *registered_ref(struct registered *set)
 {
     uint32_t before = atomic_fetch_add(&set->refs, 1);

@@ -71,6 +71,9 @@ int MUST_USE registered_new(const struct registered_list *list, struct registere
 struct registered *registered_ref(struct registered *set);
 /* Of all boxes that this rank holds of it; UINT64_MAX stands for more than that. */
 uint64_t registered_bytes(const struct registered_tensor *tensor);
+/* Of the whole state, of all ranks, as far as this one knows it: shared tensors whole, what is
+ * local to it, blobs. */
+uint64_t registered_state_bytes(const struct registered *set);
 void registered_unref(struct registered *set); /* any thread; NULL is fine */
 
 /* Where the box's bytes lie. */

@@ -26,6 +26,7 @@ static void open_encode(struct enc *enc, const struct msg *msg)
     pb.full = open->full;
     pb.blocked_ms = open->blocked_ms;
     pb.persist_ms = open->persist_ms;
+    pb.plain_bytes = open->plain_bytes;
     enc_pack(enc, &pb.base);
 }
 
@@ -41,7 +42,8 @@ static void open_decode(struct dec *dec, const void *message, struct msg *ret)
                             .wait_ms = pb->wait_ms,
                             .full = pb->full,
                             .blocked_ms = pb->blocked_ms,
-                            .persist_ms = pb->persist_ms};
+                            .persist_ms = pb->persist_ms,
+                            .plain_bytes = pb->plain_bytes};
     dec_fixed(dec, "list_hash", pb->list_hash, sizeof(open.list_hash), &open.list_hash);
     uint8_t *metadata = dec_array(dec, "metadata", pb->metadata.len, 1, LIMIT_METADATA_BYTES);
     if (metadata != NULL && pb->metadata.len > 0) {

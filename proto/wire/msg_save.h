@@ -27,6 +27,8 @@ struct msg_open {
     /* Of this rank's last save that was committed: training stood still, and it took to be durable.
      * Both 0: there is none yet, or it was told before. */
     uint64_t blocked_ms, persist_ms;
+    /* By rank 0: of the whole state, as far as it is registered there; 0: not told. */
+    uint64_t plain_bytes;
 };
 enum { OPENED_SPARSE_MAX = 4096 };
 struct msg_opened {

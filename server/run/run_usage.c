@@ -164,11 +164,13 @@ const struct quota *quota_of(const struct quota_table *table, const char *projec
     return other;
 }
 
+static const char remedy[] =
+    "forget checkpoints (cairn forget) and free their bytes (cairn gc), or "
+    "raise it in [quota] of the server's configuration";
+
 int quota_check(const struct quota *quota, const char *project, const struct usage *usage,
                 struct diag *diag)
 {
-    const char *remedy = "forget checkpoints (cairn forget) and free their bytes (cairn gc), or "
-                         "raise it in [quota] of the server's configuration";
     if (quota->bytes != 0 && usage->stored_bytes >= quota->bytes) {
         return diag_set(diag, CAIRN_E_QUOTA,
                         "project %s holds %" PRIu64 " bytes of its quota of %" PRIu64 " (%" PRIu64
@@ -182,4 +184,19 @@ int quota_check(const struct quota *quota, const char *project, const struct usa
                         project, usage->checkpoints, quota->checkpoints, remedy);
     }
     return 0;
+}
+
+int quota_check_save(const struct quota *quota, const char *project, const struct usage *usage,
+                     uint64_t bytes, struct diag *diag)
+{
+    uint64_t after = 0;
+    if (quota->bytes == 0 ||
+        (add_u64(usage->stored_bytes, bytes, &after) && after <= quota->bytes)) {
+        return 0;
+    }
+    return diag_set(
+        diag, CAIRN_E_QUOTA,
+        "a save of %" PRIu64 " bytes is more than what is left of the quota of project "
+        "%s: it holds %" PRIu64 " of %" PRIu64 " bytes (%" PRIu64 " of them forgotten): %s",
+        bytes, project, usage->stored_bytes, quota->bytes, usage->reclaimable_bytes, remedy);
 }

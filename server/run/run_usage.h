@@ -57,5 +57,8 @@ const struct quota *quota_of(const struct quota_table *table, const char *projec
 /* QUOTA, with how much there is, how much may be, and what to do; else 0. */
 int MUST_USE quota_check(const struct quota *quota, const char *project, const struct usage *usage,
                          struct diag *diag);
+/* The same of a save of so many bytes that would store them all. */
+int MUST_USE quota_check_save(const struct quota *quota, const char *project,
+                              const struct usage *usage, uint64_t bytes, struct diag *diag);
 
 #endif

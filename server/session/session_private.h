@@ -148,6 +148,7 @@ struct request {
     struct run_req step;
     struct usage_walk usage; /* OPEN under a quota: its first step */
     struct diag refusal;     /* the quota's */
+    bool too_large_if_full;  /* it is for a save without a base only */
     struct verdict verdict;
     bool running, sending; /* READ: store or socket have the buffer; FETCH, PLAN: a piece is with
                               the socket */

@@ -45,7 +45,8 @@ static void on_doomed(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
     bool new_one = req->status == 0 && req->verdict.state == SAVE_OPEN && !req->verdict.all_sealed;
-    if (!new_one) {
+    bool fits = request->too_large_if_full && req->verdict.base.term != 0;
+    if (!new_one || fits) {
         session_opened(req);
         return;
     }
@@ -81,10 +82,15 @@ static void on_counted(struct usage_walk *walk)
     struct request *request = container_of(walk, struct request, usage);
     struct session *session = request->session;
     const char *project = run_name_of(session->run)->project;
+    const struct quota *quota = quota_of(session->server->options.quotas, project);
     int status = walk->status;
     if (status == 0) {
-        status = quota_check(quota_of(session->server->options.quotas, project), project,
-                             &walk->total, &request->refusal);
+        status = quota_check(quota, project, &walk->total, &request->refusal);
+    }
+    if (status == 0) {
+        status = quota_check_save(quota, project, &walk->total, request->msg.u.open.plain_bytes,
+                                  &request->refusal);
+        request->too_large_if_full = status == CAIRN_E_QUOTA;
     }
     if (walk->unreadable > 0) {
         session_log(session, LOG_WARN, "the quota does not count runs that cannot be read",

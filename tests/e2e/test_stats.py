@@ -4,7 +4,7 @@
 import csv
 import io
 
-from harness import Case, Group, cairn, cairn_json, main
+from harness import Case, Group, cairn, cairn_json, listed, main
 
 
 class Stats(Case):
@@ -118,6 +118,29 @@ class Quotas(Case):
         self.assertEqual([row["quota_checkpoints"] for row in
                           cairn_json("stats", "--server", f"unix:{daemon.socket}")["rows"]
                           if row["project"] == "demo"], [2])
+
+
+    def test_a_save_that_alone_would_go_over_is_refused(self):
+        daemon = self.daemon(config=self.limited("demo = 64KiB"))
+        small = self.group(daemon, rows=64)  # 2 x 4 KiB and 200 bytes
+        small.save(1)
+        small.end()
+        large = Group(self.bed, daemon.url("demo/large"), 2, rows=1024)  # 2 x 64 KiB: no base to refer to
+        self.refused(large, 1)
+        self.assertEqual(daemon.files("runs/demo/large/objects/**/*"), [])
+        large.end()
+        again = self.group(daemon, rows=64)  # what is left is more than it takes
+        again.restore()
+        again.save(2)
+        again.end()
+
+    def test_a_save_with_a_base_is_not_taken_at_its_size(self):
+        daemon = self.daemon(config=self.limited("demo = 48KiB"))
+        group = self.group(daemon, rows=256)  # 2 x 16 KiB
+        group.save(1)
+        group.save(2)  # nothing has changed: with its size it would not fit
+        self.assertEqual(sorted(step for step, _ in listed(daemon)), [1, 2])
+        group.end()
 
 
 if __name__ == "__main__":

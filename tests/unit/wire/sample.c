@@ -182,6 +182,7 @@ static void make_open(struct sample *s, struct msg_open *open)
     open->full = s->grown >= 1 && flip(s);
     open->blocked_ms = s->grown >= 2 ? number(s) : 0;
     open->persist_ms = s->grown >= 2 ? number(s) : 0;
+    open->plain_bytes = s->grown >= 3 ? number(s) : 0;
 }
 
 static uint32_t make_data(struct sample *s, struct msg_data *data)
@@ -716,7 +717,7 @@ unsigned sample_growths(uint32_t type)
 {
     switch (type) {
     case MSG_OPEN:
-        return 2;
+        return 3;
     case MSG_OPENED:
     case MSG_DESCRIBE:
     case MSG_HAVE:

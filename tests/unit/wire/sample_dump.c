@@ -91,7 +91,7 @@ static void dump_open(const struct msg_open *o, struct buf *buf)
     U(o, wait_ms), H(o, list_hash), U(o, metadata_bytes);
     dump_hex(buf, "metadata", o->metadata_bytes, o->metadata);
     dump_labels(buf, o->tag_count, o->tags, o->metric_count, o->metrics);
-    U(o, full), U(o, blocked_ms), U(o, persist_ms);
+    U(o, full), U(o, blocked_ms), U(o, persist_ms), U(o, plain_bytes);
 }
 
 static void dump_data(const struct msg_data *d, struct buf *buf)
