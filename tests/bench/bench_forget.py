@@ -32,10 +32,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, default=SOURCE / "build/release")
     parser.add_argument("--checkpoints", type=int, default=10000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--rounds", "--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--smoke", action="store_true", help="few, once: does it work?")
+    parser.add_argument("--place", "--dir", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--check", action="store_true", help="end with 1 when forget takes more than 1 s")
     options = parser.parse_args()
+    if options.smoke:
+        options.checkpoints, options.rounds = 200, 1
     place = Place(options.place)
     bins, cairn = options.build / "bin", options.build / "bin/cairn"
     times = {"ls": [], "dry run, store": [], "dry run, server": [], "forget, store": [], "forget, server": []}
@@ -67,6 +71,8 @@ def main():
     say(f"{done['forgotten']} of {options.checkpoints} forgotten")
     for name, values in times.items():
         print(f"{name:16} median {statistics.median(values):.3f} s, worst {max(values):.3f} s of {len(values)}")
+    if options.json:
+        options.json.write_text(json.dumps({"seconds": times, "worst": {name: max(values) for name, values in times.items()}}))
     slow = max(max(times["forget, store"]), max(times["forget, server"])) > 1
     return 1 if options.check and slow else 0
 

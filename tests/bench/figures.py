@@ -36,6 +36,8 @@ def stages():
     every["reshard"] = (["bench_reshard.py"], 2.5, "")
     every["train"] = (["bench_train.py", "--no-install"], 5, TORCH)
     every["train-2"] = (["bench_train.py", "--no-install", "--ranks", "2"], 6, FULL + TORCH)
+    every["forget"] = (["bench_forget.py"], 0.5, "")
+    every["care"] = (["bench_care.py"], 4, "")
     every["stored"] = (["bench_stored.py", "--no-install"], 3, TORCH)
     return every
 
@@ -105,11 +107,27 @@ def other_rows(results):
     for way, aim in (("2 -> 2", 0.85), ("2 -> 4", 0.6), ("4 -> 2", 0.6)):
         yield Row(f"restore {way} / disk", ("least", aim), reshard.get(f"cairn {way} / disk"), "reshard")
         yield Row(f"restore {way} / dcp.load", None, reshard.get(f"cairn {way} / dcp.load"), "reshard")
+    yield from care_rows(results)
     for stage in ("soak-memfd", "soak-unix"):
         judged = results.get(stage, {}).get("judged")
         for key, most, unit in (("rss_growth_mib", 4, " MiB"), ("fds_growth", 0, ""), ("threads_growth", 0, "")):
             worst = max(process[key] for process in judged.values()) if judged else None
             yield Row(f"200 saves, {stage.split('-')[1]}: {key.split('_')[0]} growth", ("most", most), worst, stage, unit)
+
+
+def care_rows(results):
+    worst = results.get("forget", {}).get("worst", {})
+    for how in ("ls", "forget, store", "forget, server"):
+        yield Row(f"10,000 checkpoints: {how}", ("most", 1), worst.get(how), "forget", " s")
+    care = results.get("care", {})
+    for how, text in (("scrub", "a scrub without a limit"), ("gc", "a collection")):
+        yield Row(f"durable save beside {text} / alone", ("most", 1.05), care.get("beside", {}).get(how), "care")
+    for rate in (20, 100):
+        got = care.get(f"rate_{rate}")
+        yield Row(f"scrub at {rate} MiB/s: off by", ("most", 0.1), abs(got - 1) if got is not None else None, "care")
+    gc = care.get("gc", {})
+    yield Row("collection of 10,000 forgotten checkpoints", None, gc.get("seconds"), "care", " s")
+    yield Row("bytes of object tables that it reads", None, gc.get("bytes_read"), "care")
 
 
 def rows_of(results, names):
