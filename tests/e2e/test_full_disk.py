@@ -2,11 +2,12 @@
 """A disk that is full in the middle of a save, and a target without room: small ext4 images, mounted by
 root; skipped (77) where that is not possible."""
 
+import errno
 import os
 import subprocess
 import sys
 
-from harness import Case, Rank, cairn, listed, main, token
+from harness import Case, Rank, cairn, listed, main, token, wait_until
 
 
 def mountable():
@@ -80,6 +81,48 @@ class FullDisk(Case):
         small.do("set")
         small.do("wait", small.do("restore", "latest")["op"], 20000)
         small.do("check", max(saved)[0])
+
+    def test_forget_and_gc_work_while_full(self):
+        point = self.mount("small", 64)
+        daemon = self.daemon(path=point / "store", store_reserve="2MiB", save_chunk="1MiB", gc_every="10ms", gc_keep_cycles="1",
+                             scrub_every="0s")
+        where = ("--server", f"unix:{daemon.socket}")
+        rank = Rank(self.bed)
+        rank.do("open", daemon.url(), 0, 1, token())
+        rank.do("tensor", "w", "float32", "3145728", "replicated")  # 12 MiB
+        rank.do("set")
+        for step in (1, 2, 3):
+            rank.do("fill", step)
+            rank.do("wait", rank.do("save", step, 20000)["op"], 20000)
+        # Another program takes what is left, the reserve too: not a byte is free.
+        with open(point / "other", "wb", buffering=0) as other:
+            try:
+                while True:
+                    other.write(bytes(1 << 16))
+            except OSError as error:
+                self.assertEqual(error.errno, errno.ENOSPC)
+        code, _, err = cairn("forget", "demo/run", "1", *where)
+        if code != 0:  # the record has no room for the entry, and the error says so
+            self.assertIn("NO_SPACE", err)
+            self.assertEqual({step for step, _ in listed(daemon, how="server")}, {1, 2, 3})
+            (point / "other").unlink()
+            cairn("forget", "demo/run", "1", *where, check=0)
+        # Again not a byte: gc gives back what is forgotten all the same.
+        with open(point / "other", "ab", buffering=0) as other:
+            try:
+                while True:
+                    other.write(bytes(1 << 16))
+            except OSError as error:
+                self.assertEqual(error.errno, errno.ENOSPC)
+        wait_until("gc has given the space back",
+                   lambda: cairn("gc", *where) and not daemon.files("runs/demo/run/objects/1-1/*"))
+        room = os.statvfs(point)
+        self.assertGreaterEqual(room.f_bavail * room.f_frsize, 12 << 20)
+        (point / "other").unlink()
+        rank.do("fill", 4)
+        rank.do("wait", rank.do("save", 4, 20000)["op"], 20000)
+        self.assertEqual({step for step, _ in listed(daemon, how="server")}, {2, 3, 4})
+        self.assert_whole(daemon, {(2, 1), (3, 1), (4, 1)})
 
     def test_target_disk_full(self):
         daemon = self.daemon()

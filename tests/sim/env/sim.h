@@ -55,6 +55,8 @@ void sim_at_us(struct sim *sim, uint64_t delay_us, void (*cb)(void *user), void 
  * disk: NULL gives it an empty one of its own. */
 struct sim_host *sim_host_new(struct sim *sim, const char *name, struct sim_disk *disk);
 struct loop *sim_loop(struct sim_host *host);
+/* Somebody sets its wall clock: from now on so far beside the world's. */
+void sim_host_set_wall(struct sim_host *host, int64_t offset_ns);
 struct net *sim_net(struct sim_host *host);
 struct work_pool *sim_pool(struct sim_host *host); /* two simulated threads */
 /* Six simulated threads whose works may wait in the middle: each runs on a stack of its own. What

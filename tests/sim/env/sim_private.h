@@ -66,6 +66,7 @@ struct sim_host {
     uint64_t paused_until_ns; /* nothing of it runs before */
     struct loop loop;
     uint64_t offset_ns; /* of the host's monotonic clock */
+    int64_t wall_offset_ns;
     struct post *first, *last;
     struct timer pump; /* delivers posts */
     struct net net;

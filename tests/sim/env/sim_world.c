@@ -233,7 +233,13 @@ static uint64_t host_now_ns(struct loop *loop)
 
 static int64_t host_wall_ns(struct loop *loop)
 {
-    return wall_start_ns + (int64_t)host_of_loop(loop)->sim->now_ns;
+    struct sim_host *host = host_of_loop(loop);
+    return wall_start_ns + (int64_t)host->sim->now_ns + host->wall_offset_ns;
+}
+
+void sim_host_set_wall(struct sim_host *host, int64_t offset_ns)
+{
+    host->wall_offset_ns = offset_ns;
 }
 
 static void host_random(struct loop *loop, size_t bytes, void *ret)

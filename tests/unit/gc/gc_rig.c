@@ -104,7 +104,7 @@ void gc_rig_attempt(struct gc_rig *g)
     memcpy(g->rig.token.bytes, &random, sizeof(random));
 }
 
-static struct gc_save *open_save(struct gc_rig *g, struct ckpt_id *ret_base)
+static struct gc_save *open_save(struct gc_rig *g)
 {
     CHECK(g->save_count < GC_SAVES_MAX);
     struct gc_save *save = &g->saves[g->save_count++];
@@ -114,8 +114,8 @@ static struct gc_save *open_save(struct gc_rig *g, struct ckpt_id *ret_base)
     event.newest_seen = look_at(g, (struct ckpt_id){1, 1}).newest_term;
     event.open.deadline_ms = 600 * 1000;
     assert_int_equal(rig_event(&g->rig, g->rig.run, &event, &verdict), 0);
-    *save = (struct gc_save){.id = verdict.id, .holder = verdict.id, .open_id = 7000 + step};
-    *ret_base = verdict.base;
+    *save = (struct gc_save){
+        .id = verdict.id, .holder = verdict.id, .base = verdict.base, .open_id = 7000 + step};
     return save;
 }
 
@@ -139,24 +139,28 @@ static void write_rank(struct gc_rig *g, struct gc_save *save, uint32_t rank)
     save->written++;
 }
 
-struct gc_save *gc_rig_save(struct gc_rig *g, bool incremental)
+void gc_rig_finish(struct gc_rig *g, struct gc_save *save, bool incremental)
 {
-    struct ckpt_id base;
-    struct gc_save *save = open_save(g, &base);
-    if (incremental && base.term != 0) {
-        save->holder = find_save(g, base)->holder;
+    CHECK(save->written == 0);
+    if (incremental && save->base.term != 0) {
+        save->holder = find_save(g, save->base)->holder;
     }
     write_rank(g, save, 0);
     write_rank(g, save, 1);
     assert_int_equal(rig_outcome(&g->rig, save->id, save->open_id).state, SAVE_COMMITTED);
     save->committed = true;
+}
+
+struct gc_save *gc_rig_save(struct gc_rig *g, bool incremental)
+{
+    struct gc_save *save = open_save(g);
+    gc_rig_finish(g, save, incremental);
     return save;
 }
 
 struct gc_save *gc_rig_leave_open(struct gc_rig *g, uint32_t written)
 {
-    struct ckpt_id base;
-    struct gc_save *save = open_save(g, &base);
+    struct gc_save *save = open_save(g);
     for (uint32_t rank = 0; rank < written; rank++) {
         write_rank(g, save, rank);
     }

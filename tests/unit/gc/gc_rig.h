@@ -13,6 +13,7 @@ enum { GC_SAVES_MAX = 256 };
 
 struct gc_save {               /* what the test has made */
     struct ckpt_id id, holder; /* holder: whose objects it refers to; its own or an older one's */
+    struct ckpt_id base;       /* that the server gave it; term 0: none */
     uint64_t open_id;
     bool committed;
     uint32_t written; /* ranks whose object and part were written, when it was given up */
@@ -37,6 +38,8 @@ void gc_rig_attempt(struct gc_rig *g);
 struct gc_save *gc_rig_save(struct gc_rig *g, bool incremental);
 /* Opens, writes objects and parts of so many ranks, and leaves it open. */
 struct gc_save *gc_rig_leave_open(struct gc_rig *g, uint32_t written);
+/* What is left open with nothing written goes on, and is committed. */
+void gc_rig_finish(struct gc_rig *g, struct gc_save *save, bool incremental);
 void gc_rig_abort(struct gc_rig *g, struct gc_save *save);
 int gc_rig_forget(struct gc_rig *g, struct ckpt_id id);
 void gc_rig_pass(struct gc_rig *g, bool cycle);

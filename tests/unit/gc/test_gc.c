@@ -205,6 +205,127 @@ static void test_sweep(void **state)
     gc_rig_check_reachable(g);
 }
 
+/* Goal: passes and cycles between a save's OPEN and its first object take nothing that it will
+ * refer to, though what holds that is forgotten meanwhile, and nothing that it writes afterwards.
+ */
+static void test_between_open_and_the_first_object(void **state)
+{
+    struct gc_rig *g = *state;
+    for (int incremental = 0; incremental < 2; incremental++) {
+        struct ckpt_id holder = gc_rig_save(g, false)->id;
+        gc_rig_save(g, true); /* the base: all of it lies in the one before */
+        struct gc_save *open = gc_rig_leave_open(g, 0);
+        assert_int_not_equal(open->base.term, 0);
+        if (!g->gc) {
+            gc_rig_start(g, 1);
+        }
+        assert_int_equal(gc_rig_forget(g, holder), 0);
+        for (unsigned i = 0; i < 3; i++) {
+            gc_rig_pass(g, true);
+        }
+        assert_true(gc_rig_is_reclaimed(g, holder));
+        assert_true(gc_rig_has_object(g, holder, 0));
+        gc_rig_finish(g, open, incremental != 0);
+        for (unsigned i = 0; i < 2; i++) {
+            gc_rig_pass(g, true);
+        }
+        gc_rig_check_reachable(g);
+        assert_int_equal(gc_rig_count_garbage(g), 0);
+    }
+}
+
+/* Goal: what may be brought back is counted in cycles; a wall clock that is set back or forward
+ * shortens nothing and stops nothing. */
+static void test_wall_clock_set(void **state)
+{
+    static const int64_t years[] = {-30, 30, -1, 0};
+    struct gc_rig *g = *state;
+    struct ckpt_id first = gc_rig_save(g, false)->id;
+    gc_rig_save(g, false);
+    gc_rig_start(g, ARRAY_LEN(years));
+    gc_rig_pass(g, true);
+    assert_int_equal(gc_rig_forget(g, first), 0);
+    for (size_t i = 0; i < ARRAY_LEN(years); i++) {
+        assert_true(gc_rig_has_object(g, first, 0));
+        sim_host_set_wall(g->rig.host, years[i] * 365 * 86400 * INT64_C(1000000000));
+        gc_rig_save(g, false);
+        gc_rig_pass(g, true);
+        gc_rig_check_reachable(g);
+    }
+    assert_false(gc_rig_has_object(g, first, 0));
+    assert_int_equal(gc_rig_count_garbage(g), 0);
+}
+
+/* A second daemon's collection, on the same store. */
+struct second {
+    struct catalog *catalog;
+    struct gc *gc;
+    struct gc_rig *g;
+};
+
+static bool both_have_ended(void *user)
+{
+    struct second *second = user;
+    struct gc_status status;
+    gc_status(second->gc, &status);
+    gc_status(second->g->gc, &second->g->status);
+    return !status.running && !second->g->status.running;
+}
+
+static void on_gc_closed(void *user) { *(bool *)user = true; }
+
+/* Goal: the duty is a hint, so two daemons may collect at once: nothing that is needed goes, all
+ * garbage does. Method: both begin a pass and a cycle at the same moment, round after round, of
+ * saves, forgets and openings that come to nothing. */
+static void two_collect(uint64_t seed)
+{
+    struct gc_rig *g = calloc(1, sizeof(*g));
+    assert_non_null(g);
+    gc_rig_init(g, seed);
+    rig_stop(&g->rig);
+    g->rig.options.poll_ms = 100; /* others write to the store */
+    rig_start(&g->rig);
+    struct second second = {.catalog = rig_catalog_new(&g->rig), .g = g};
+    struct gc_options options = {.loop = sim_loop(g->rig.host),
+                                 .catalog = second.catalog,
+                                 .keep_cycles = 1,
+                                 .actor = "the other"};
+    assert_int_equal(gc_new(&options, &second.gc), 0);
+    gc_rig_start(g, 1);
+    for (unsigned round = 0; round < 6; round++) {
+        struct ckpt_id old = gc_rig_save(g, round % 2 == 1)->id;
+        gc_rig_save(g, true);
+        gc_rig_save(g, false);
+        struct gc_save *open = gc_rig_leave_open(g, round % 2);
+        assert_int_equal(gc_rig_forget(g, old), 0);
+        for (unsigned pass = 0; pass < 3; pass++) {
+            assert_true(gc_cycle(g->gc));
+            assert_true(gc_cycle(second.gc));
+            assert_true(sim_run_until(g->rig.sim, both_have_ended, &second, 3600 * 1000));
+            gc_rig_check_reachable(g);
+        }
+        gc_rig_abort(g, open);
+    }
+    for (unsigned pass = 0; pass < 3; pass++) {
+        gc_rig_pass(g, true);
+    }
+    assert_int_equal(gc_rig_count_garbage(g), 0);
+    bool closed = false;
+    gc_close(second.gc, on_gc_closed, &closed);
+    rig_until(&g->rig, &closed);
+    rig_catalog_close(&g->rig, second.catalog);
+    gc_rig_fini(g);
+    free(g);
+}
+
+static void test_two_daemons_at_once(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        two_collect(seed);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -216,6 +337,9 @@ int main(void)
         TEST(test_damaged_tables_keep),
         TEST(test_full_record),
         TEST(test_sweep),
+        TEST(test_between_open_and_the_first_object),
+        TEST(test_wall_clock_set),
+        cmocka_unit_test(test_two_daemons_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
