@@ -157,8 +157,7 @@ enum event_kind {
     EVENT_UNDELETE,       /* the same; until reclaimed; of none: all that can be brought back */
     EVENT_PIN,            /* the same: never forgotten while pinned */
     EVENT_UNPIN,
-    EVENT_GC_CYCLE, /* the next cycle of garbage collection; ends restore sessions that nobody ends
-                     */
+    EVENT_GC_CYCLE, /* the next cycle of garbage collection; ends sessions that nobody ends */
     EVENT_RECLAIM,  /* what was forgotten for long enough and serves nobody, for good: a batch of
                        ids, or all */
 };
@@ -277,9 +276,10 @@ struct verdict {
     uint64_t mark_head_seq; /* of the chain, when it was decided */
     size_t mark_count, done_count, refused_count;
     const struct mark *marks;
-    uint64_t cycle;        /* GC_CYCLE: the one that runs now */
-    size_t ended_count;    /* GC_CYCLE: restore sessions that it ended */
-    uint64_t note_version; /* ANNOTATE: of the note after it; 0: it has none */
+    uint64_t cycle;           /* GC_CYCLE: the one that runs now */
+    size_t ended_count;       /* GC_CYCLE: restore sessions that it ended */
+    struct entry_day counted; /* what the update adds to the counts of its day */
+    uint64_t note_version;    /* ANNOTATE: of the note after it; 0: it has none */
     /* RESTORE_*: */
     bool empty;     /* proven empty run: "no checkpoint" is the answer (restore_done is set too) */
     bool fell_back; /* id is older than what was asked for */

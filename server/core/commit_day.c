@@ -23,6 +23,7 @@ void step_put_day(struct step *step)
                                  more->saves_aborted == 0 && more->timed_saves == 0)) {
         return;
     }
+    step->ret->counted = *more;
     uint64_t day = day_of(step->event->wall_ns);
     const struct state_day *before = day_find(step->state, day);
     struct entry_day entry = before != NULL ? before->entry : (struct entry_day){0};

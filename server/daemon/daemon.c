@@ -11,9 +11,11 @@
 #include "daemon/listeners.h"
 #include "daemon/upkeep.h"
 #include "hash/hash.h"
+#include "obs/obs.h"
 #include "pipeline/encode_kit.h"
 #include "session/server.h"
 #include "store/open/store_open.h"
+#include "store/wrap/store_wrap.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -38,6 +40,8 @@ struct daemon {
     struct server *server;
     struct retain *retain;
     struct upkeep *upkeep;
+    const struct store_counts *store_counts; /* the store's */
+    struct obs *obs;
     struct listeners *listeners;
     bool stopping, hurried;
     uint64_t grace_ms;
@@ -71,7 +75,7 @@ static void on_server_stopped(void *user)
     catalog_close(daemon->catalog, on_catalog_closed, daemon);
 }
 
-/* Scrub and gc end first: open saves have the disk for themselves. */
+/* Scrub and gc end early: open saves have the disk for themselves. */
 static void on_upkeep_closed(void *user)
 {
     struct daemon *daemon = user;
@@ -79,20 +83,38 @@ static void on_upkeep_closed(void *user)
     server_stop(daemon->server, daemon->hurried ? 0 : daemon->grace_ms, on_server_stopped, daemon);
 }
 
-static void stop(struct daemon *daemon, uint64_t grace_ms)
+static void stop_below(struct daemon *daemon)
 {
-    daemon->stopping = true;
     retain_free(daemon->retain);
     daemon->retain = NULL;
-    daemon->grace_ms = grace_ms;
-    listeners_free(daemon->listeners);
-    daemon->listeners = NULL;
     if (daemon->upkeep) {
         upkeep_close(daemon->upkeep, on_upkeep_closed, daemon);
     } else if (daemon->server) {
-        server_stop(daemon->server, grace_ms, on_server_stopped, daemon);
+        server_stop(daemon->server, daemon->hurried ? 0 : daemon->grace_ms, on_server_stopped,
+                    daemon);
     } else {
         catalog_close(daemon->catalog, on_catalog_closed, daemon);
+    }
+}
+
+static void on_obs_closed(void *user)
+{
+    struct daemon *daemon = user;
+    daemon->obs = NULL;
+    stop_below(daemon);
+}
+
+/* Who looks goes first: it looks at all the others. */
+static void stop(struct daemon *daemon, uint64_t grace_ms)
+{
+    daemon->stopping = true;
+    daemon->grace_ms = grace_ms;
+    listeners_free(daemon->listeners);
+    daemon->listeners = NULL;
+    if (daemon->obs) {
+        obs_close(daemon->obs, on_obs_closed, daemon);
+    } else {
+        stop_below(daemon);
     }
 }
 
@@ -102,7 +124,7 @@ static void on_signal(void *user, int signum)
     if (daemon->stopping && !daemon->hurried && daemon->server) {
         daemon->hurried = true;
         LOG(LOG_WARN, "daemon", "second signal: open saves are cut off", li("signal", signum));
-        if (!daemon->upkeep) {
+        if (!daemon->upkeep && !daemon->obs) {
             server_stop(daemon->server, 0, on_server_stopped, daemon);
         }
         return;
@@ -214,6 +236,30 @@ static int start_server(struct daemon *daemon)
     return listeners_new(&listen, &daemon->listeners, &daemon->diag);
 }
 
+/* Last, for it looks at all the others. */
+static int start_obs(struct daemon *daemon)
+{
+    const struct config *config = daemon->config;
+    struct net_addr addr;
+    if (config->metrics_listen[0] == '\0') {
+        return 0;
+    }
+    int status = listeners_metrics_addr(config, &addr, &daemon->diag);
+    struct obs_options options = {.net = daemon->net,
+                                  .addr = &addr,
+                                  .source = {.loop = daemon->loop,
+                                             .catalog = daemon->catalog,
+                                             .server = daemon->server,
+                                             .retain = daemon->retain,
+                                             .store = daemon->store_counts,
+                                             .begun_wall_ns = loop_wall_ns(daemon->loop)}};
+    if (daemon->upkeep) {
+        options.source.scrub = upkeep_scrub(daemon->upkeep);
+        options.source.gc = upkeep_gc(daemon->upkeep);
+    }
+    return status != 0 ? status : obs_new(&options, &daemon->obs, &daemon->diag);
+}
+
 static void on_catalog_ready(void *user, int status, const struct diag *diag)
 {
     struct daemon *daemon = user;
@@ -225,6 +271,7 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
     } else {
         status = start_server(daemon);
         status = status != 0 ? status : start_retention(daemon);
+        status = status != 0 ? status : start_obs(daemon);
     }
     daemon->status = status;
     if (status != 0) {
@@ -236,6 +283,18 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
     LOG(LOG_INFO, "daemon", "ready", ls("store", daemon->config->store_url), ls("store_uuid", uuid),
         lu("epoch", daemon->store->caps.epoch), ls("version", CAIRN_VERSION));
     notify_ready();
+}
+
+/* The store as everybody sees it from here on counts what goes through. */
+static int count_store(struct daemon *daemon)
+{
+    struct store *counted = NULL;
+    int status = store_count_new(daemon->loop, daemon->store, &counted, &daemon->store_counts);
+    if (status != 0) {
+        return diag_set(&daemon->diag, status, "no memory for the store's counts");
+    }
+    daemon->store = counted;
+    return 0;
 }
 
 static int open_store(struct daemon *daemon)
@@ -257,7 +316,7 @@ static int open_store(struct daemon *daemon)
     } else if (status != 0) {
         diag_add(&daemon->diag, "open the store %s", options.url);
     }
-    return status;
+    return status != 0 ? status : count_store(daemon);
 }
 
 static int open_catalog(struct daemon *daemon)

@@ -8,6 +8,7 @@
 #define CAIRN_DAEMON_LISTENERS_H
 
 #include "daemon/config.h"
+#include "env/net.h"
 #include "session/server.h"
 
 struct listeners;
@@ -21,6 +22,10 @@ struct listeners_options {
 
 /* What can be said without binding. CONFIG: an address that is none, plaintext on the network. */
 int MUST_USE listeners_check(const struct config *config, struct diag *diag);
+enum { CAIRN_METRICS_PORT = 7422 };
+/* [metrics] listen, which must not be empty; 7422 where it names no port. CONFIG. */
+int MUST_USE listeners_metrics_addr(const struct config *config, struct net_addr *ret,
+                                    struct diag *diag);
 /* Binds everything or nothing. BUSY: the address is in use; CONFIG; AUTH: certificates. */
 int MUST_USE listeners_new(const struct listeners_options *options, struct listeners **ret,
                            struct diag *diag);

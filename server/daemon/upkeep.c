@@ -163,6 +163,9 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
     return 0;
 }
 
+const struct scrub *upkeep_scrub(const struct upkeep *upkeep) { return upkeep->scrub; }
+const struct gc *upkeep_gc(const struct upkeep *upkeep) { return upkeep->gc; }
+
 static void on_gc_duty_stopped(struct duty *duty)
 {
     struct upkeep *upkeep = container_of(duty, struct upkeep, gc_duty);

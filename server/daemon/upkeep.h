@@ -21,6 +21,9 @@ struct upkeep_options {
 
 int MUST_USE upkeep_new(const struct upkeep_options *options, struct upkeep **ret,
                         struct diag *diag);
+/* Borrowed until upkeep_close. */
+const struct scrub *upkeep_scrub(const struct upkeep *upkeep);
+const struct gc *upkeep_gc(const struct upkeep *upkeep);
 /* The server is gone, or goes: nobody asks any more. Ends what is in flight, gives the duties back,
  * frees. */
 void upkeep_close(struct upkeep *upkeep, void (*done)(void *user), void *user);

@@ -38,6 +38,7 @@ int catalog_new(struct loop *loop, struct store *store, const struct catalog_opt
     if (catalog->options.page_bytes == 0) {
         catalog->options.page_bytes = MIB(3);
     }
+    counts_init(&catalog->counts);
     docs_init(&catalog->docs, options->cache_bytes ? options->cache_bytes : MIB(64),
               options->upload_bytes ? options->upload_bytes : MIB(64));
     catalog->post.cb = on_post;

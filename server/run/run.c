@@ -269,6 +269,9 @@ static int state_rebuild(struct run *run, struct diag *diag)
         diag_add(diag, "the record of run %s", name);
     }
     run->loaded = status == 0;
+    if (status == 0) {
+        counts_look(run);
+    }
     run->wake = run->tell = true;
     return status;
 }
@@ -288,6 +291,9 @@ static void on_loaded(struct store_req *req)
         run->held = run->held || record_version(run->record) > 0;
         status = state_rebuild(run, &req->diag);
     }
+    run->unreadable = status != 0;
+    catalog->counts.loads++;
+    catalog->counts.load_errors += status != 0;
     if (status) {
         if (req->status) {
             record_free(req->ret_record); /* read, but the answer came too late to count */
@@ -360,15 +366,19 @@ static void on_updated(struct store_req *req)
     run->busy = false;
     switch (req->status) {
     case 0:
+        counts_applied(run);
         apply_own(run, req->ret_version);
         conclude(run, &run->verdict);
         break;
     case CAIRN_E_CONFLICT:
     case CAIRN_E_OUTCOME_UNKNOWN:
     case CAIRN_E_TIMED_OUT:
+        catalog->counts.conflicts += req->status == CAIRN_E_CONFLICT;
+        catalog->counts.unknown_outcomes += req->status != CAIRN_E_CONFLICT;
         try_again(run, req->status, &req->diag);
         break;
     default:
+        catalog->counts.update_errors++;
         run->loaded = false;
         fail_current(run, req->status, &req->diag);
     }
@@ -478,6 +488,7 @@ static void step(struct run *run)
         if (batch_is_kind(&event)) {
             run->batched_at_ms = loop_now_ms(run->catalog->loop);
         }
+        counts_remember(run, &event);
         apply(run);
     } else if (!run->verdict.proven && is_stale(run, current_op(run))) {
         run->loaded = false; /* current stays: the same event once more, on a fresh copy */

@@ -10,6 +10,7 @@
 
 #include "docs.h"
 #include "run.h"
+#include "run_counts.h"
 
 enum {
     RUN_TRIES_MAX = 32,     /* of one event against conflicts and unknown outcomes */
@@ -29,12 +30,25 @@ struct open_track {
     struct run *run;
     struct ckpt_id id;
     uint64_t open_id;
+    uint64_t begun_ms;    /* when this daemon saw it first */
     struct timer timer;   /* the deadline; after it, the next try to abort */
     struct run_req abort; /* EVENT_ABORT of the deadline */
     char reason[ENTRY_REASON_BYTES];
     struct finish *finish; /* while it is being built */
     bool failed;           /* the finish could neither commit nor abort: left to the deadline */
     bool seen;             /* used by tracks_sync */
+};
+
+/* run_counts.c: of the event whose update is at the store, whoever cancels it meanwhile. */
+struct run_applying {
+    enum event_kind kind;
+    int code;
+    uint64_t plain_bytes, stored_bytes, blocked_ms, persist_ms;
+};
+/* run_counts.c: of the decoded record. */
+struct run_look {
+    uint64_t checkpoints[HEALTH_DAMAGED + 1], forgotten, commit_step;
+    int64_t commit_wall_ns; /* 0: none */
 };
 
 struct run {
@@ -46,12 +60,13 @@ struct run {
     bool loaded;            /* record and state are as the store's, as far as known */
     bool busy;              /* a load or an update is at the store */
     bool posted;
-    bool wake;      /* the state may have changed: waiters are to be stepped again */
-    bool tell;      /* watches are to be looked at */
-    bool want_load; /* load even when nobody asks (start-up, poll) */
-    bool sweeping;  /* the catalogue's start-up waits for this load */
-    bool held;      /* the store has a record of it */
-    uint32_t users; /* catalog_run() without catalog_release() */
+    bool wake;       /* the state may have changed: waiters are to be stepped again */
+    bool tell;       /* watches are to be looked at */
+    bool want_load;  /* load even when nobody asks (start-up, poll) */
+    bool sweeping;   /* the catalogue's start-up waits for this load */
+    bool held;       /* the store has a record of it */
+    bool unreadable; /* the last try to read it failed */
+    uint32_t users;  /* catalog_run() without catalog_release() */
     /* Operations at the store, counted at their start: the one that gave the copy, and the last one
      * when somebody last asked to look. With several daemons on a store an answer that is not
      * proven comes only from a copy that is younger than the question. */
@@ -69,6 +84,8 @@ struct run {
         waiting; /* run_req: to be stepped; being stepped; for something to happen */
     struct list tracks, watches, snapshots;
     struct list handed; /* run_handed.link */
+    struct run_applying applying;
+    struct run_look look;
 };
 
 struct catalog {
@@ -78,6 +95,7 @@ struct catalog {
     struct run **runs; /* sorted by name */
     size_t run_count, run_cap;
     struct docs docs;
+    struct run_counts counts;
     struct store_req req;
     struct post post;
     size_t pending, sweep_next;
@@ -115,6 +133,12 @@ bool run_is_unused(
 void run_kick(struct run *run); /* the driver looks at the run at the next turn of the loop */
 void run_shut(struct run *run); /* fails all that waits; after catalog.closing was set */
 void req_answer(struct run_req *req, int status);
+
+/* run_counts.c */
+void counts_init(struct run_counts *counts);
+void counts_remember(struct run *run, const struct event *event); /* its update sets out */
+void counts_applied(struct run *run);                             /* and was made */
+void counts_look(struct run *run);                                /* the state was decoded anew */
 
 /* batching.c: seals of a save, and good reports of a restore, share updates */
 bool batch_is_kind(const struct event *event);

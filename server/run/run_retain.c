@@ -24,6 +24,8 @@ struct retain {
     struct scratch scratch; /* the policy's texts */
     struct retention_policy policy;
     int64_t offset_ms; /* wall minus monotonic, at the round before */
+    bool round_failed;
+    struct retain_status status;
 };
 
 const struct retain_row *retain_row_of(const struct retain_table *table, const struct run_name *run)
@@ -63,6 +65,8 @@ static int64_t offset_ms(const struct retain *retain)
 static void report(struct retain *retain, const struct run_name *run, int status,
                    const struct diag *diag, size_t forgotten)
 {
+    retain->status.errors += status != 0;
+    retain->round_failed = retain->round_failed || status != 0;
     retain->options.report(retain->options.user, run, status, diag, forgotten);
 }
 
@@ -117,6 +121,7 @@ static void begin_round(struct retain *retain)
     int64_t offset = offset_ms(retain), jump = offset - retain->offset_ms;
     retain->offset_ms = offset;
     int status = 0;
+    retain->round_failed = false;
     if (jump > JUMP_MS || jump < -JUMP_MS) {
         status = diag_set(&diag, CAIRN_E_CONFLICT,
                           "the wall clock jumped by %" PRId64 " s: nothing is forgotten this time",
@@ -133,6 +138,21 @@ static void begin_round(struct retain *retain)
     timer_start(&retain->timer, 0);
 }
 
+static void end_round(struct retain *retain)
+{
+    free(retain->names);
+    retain->names = NULL;
+    retain->status.rounds++;
+    if (!retain->round_failed) {
+        retain->status.good_wall_ns = loop_wall_ns(retain->options.loop);
+    }
+}
+
+void retain_status(const struct retain *retain, struct retain_status *ret)
+{
+    *ret = retain->status;
+}
+
 static void on_timer(struct timer *timer)
 {
     struct retain *retain = container_of(timer, struct retain, timer);
@@ -141,8 +161,7 @@ static void on_timer(struct timer *timer)
     } else if (retain->at < retain->name_count) {
         begin_run(retain);
     } else {
-        free(retain->names);
-        retain->names = NULL;
+        end_round(retain);
         timer_start(&retain->timer, retain->options.interval_ms);
     }
 }

@@ -47,6 +47,13 @@ struct retain_options {
 };
 struct retain;
 
+struct retain_status {
+    uint64_t rounds,
+        errors;           /* ended; runs of which nothing could be decided, and rounds left out */
+    int64_t good_wall_ns; /* the end of the last round without an error; 0: none yet */
+};
+void retain_status(const struct retain *retain, struct retain_status *ret);
+
 int MUST_USE retain_new(const struct retain_options *options, struct retain **ret);
 void retain_free(struct retain *retain); /* no report afterwards; NULL is nothing */
 

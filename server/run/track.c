@@ -51,6 +51,7 @@ static struct open_track *track_new(struct run *run, const struct state_open *op
     track->run = run;
     track->id = open->id;
     track->open_id = open->entry.open_id;
+    track->begun_ms = loop_now_ms(run->catalog->loop);
     timer_init(&track->timer, run->catalog->loop, on_deadline);
     timer_start(&track->timer, min_u64(deadline_ms, most_ms ? most_ms : UINT64_MAX));
     list_add_tail(&run->tracks, &track->link);

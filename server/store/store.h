@@ -64,6 +64,7 @@ enum store_op {
                   * ret_count: how many were found. What a write may still do after it was reported
                   * timed out is found by the next sweep: call until one finds nothing */
 };
+enum { STORE_OP_COUNT = STORE_SWEEP + 1 };
 
 static inline bool store_is_own_record(const struct run_name *run) { return run->project[0] == 0; }
 

@@ -7,6 +7,7 @@
 #ifndef CAIRN_STORE_WRAP_H
 #define CAIRN_STORE_WRAP_H
 
+#include "base/tally.h"
 #include "store/store.h"
 
 /* Repeats an operation that ended in an error of class RETRY, at most tries times in all, with a
@@ -24,6 +25,17 @@ int MUST_USE store_retry_new(struct loop *loop, struct store *inner,
  * passes while it waits ends with TIMED_OUT and is never started. */
 int MUST_USE store_limit_new(struct loop *loop, struct store *inner, unsigned max,
                              struct store **ret);
+
+/* Counts operations, for metrics. */
+struct store_counts {
+    struct histogram durations[STORE_OP_COUNT]; /* by enum store_op, of the answered ones */
+    struct err_tally errors; /* CONFLICT, NOT_FOUND and EXISTS are answers and not among them */
+    uint64_t bytes_written, bytes_read; /* objects and small things */
+    uint64_t running;
+};
+/* *ret_counts is borrowed until the store is closed. */
+int MUST_USE store_count_new(struct loop *loop, struct store *inner, struct store **ret,
+                             const struct store_counts **ret_counts);
 
 /* Faults on demand, for tests. */
 enum store_fault_kind {

@@ -275,7 +275,9 @@ static void test_cross_checks(void **state)
                  {"listen-unix-mode", "0999", "unix-mode"},
                  {"store-uuid", "abc", "[store] uuid"},
                  {"listen-tcp", "0.0.0.0:7421", "there is no TLS"},
-                 {"listen-tcp", "127.0.0.1:7421,nonsense:port", "[listen] tcp"}};
+                 {"listen-tcp", "127.0.0.1:7421,nonsense:port", "[listen] tcp"},
+                 {"metrics-listen", "0.0.0.0:7422", "on-network"},
+                 {"metrics-listen", "nonsense:port", "[metrics] listen"}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct diag diag = DIAG_INIT;
         config_defaults(&config);
@@ -293,6 +295,9 @@ static void test_cross_checks(void **state)
     config_defaults(&config);
     assert_int_equal(config_set(&config, "listen-tcp", "0.0.0.0:7421", NULL), 0);
     assert_int_equal(config_set(&config, "listen-plaintext-on-network", "yes", NULL), 0);
+    assert_int_equal(listeners_check(&config, NULL), 0);
+    assert_int_equal(config_set(&config, "metrics-listen", "0.0.0.0:7422", NULL), 0);
+    assert_int_equal(config_set(&config, "metrics-on-network", "yes", NULL), 0);
     assert_int_equal(listeners_check(&config, NULL), 0);
 }
 

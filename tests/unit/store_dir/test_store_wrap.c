@@ -287,6 +287,41 @@ static void delayed_answers_come_later(void **state)
     end(&stack);
 }
 
+static void counting_changes_nothing(void **state)
+{
+    (void)state;
+    struct stack stack;
+    const struct store_counts *counts = NULL;
+    begin(&stack);
+    assert_int_equal(store_count_new(stack.loop, stack.fault, &stack.top, &counts), 0);
+    struct store_req req = publish_req(1);
+    run(&stack, &req);
+    assert_int_equal(req.status, 0);
+    assert_int_equal(counts->bytes_written, req.bytes);
+    assert_int_equal(fetch(&stack, 1), 0);
+    assert_int_equal(counts->bytes_read, req.bytes);
+    assert_int_equal(fetch(&stack, 2), CAIRN_E_NOT_FOUND); /* an answer, no error */
+    assert_int_equal(counts->errors.counts[err_slot(CAIRN_E_NOT_FOUND)], 0);
+    inject(&stack, CAIRN_E_IO, 1);
+    req = publish_req(3);
+    run(&stack, &req);
+    assert_int_equal(req.status, CAIRN_E_IO);
+    assert_int_equal(counts->errors.counts[err_slot(CAIRN_E_IO)], 1);
+    assert_int_equal(counts->bytes_written, req.bytes);
+    struct store_fault_rule delay = {.kind = FAULT_DELAY, .any_op = true, .delay_ms = 40000};
+    assert_int_equal(store_fault_add(stack.fault, &delay), 0);
+    req = publish_req(4);
+    store_submit(stack.top, &req);
+    assert_int_equal(counts->running, 1);
+    sim_run_for(stack.sim, 50000);
+    assert_int_equal(req.status, 0);
+    assert_int_equal(counts->running, 0);
+    const struct histogram *published = &counts->durations[STORE_PUBLISH];
+    assert_int_equal(histogram_count(published), 3);
+    assert_int_equal(published->counts[published->bound_count], 1); /* the slow one */
+    end(&stack);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -298,6 +333,7 @@ int main(void)
         cmocka_unit_test(lost_and_late_answers),
         cmocka_unit_test(a_guard_stops_a_late_update),
         cmocka_unit_test(delayed_answers_come_later),
+        cmocka_unit_test(counting_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

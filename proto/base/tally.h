@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tally: counts for whoever watches a daemon: durations in buckets, and errors by code. They only
+ * grow, from the start of the process. Plain data of one thread. Pure.
+ */
+#ifndef CAIRN_BASE_TALLY_H
+#define CAIRN_BASE_TALLY_H
+
+#include "err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    HISTOGRAM_BOUNDS_MAX = 16,
+    ERR_COUNT = 0
+#define CAIRN_ERR(name, value, text, retry, status) +1
+#include "err.def"
+#undef CAIRN_ERR
+};
+
+struct histogram {
+    const uint64_t *bounds_us; /* static, ascending */
+    size_t bound_count;
+    uint64_t counts[HISTOGRAM_BOUNDS_MAX + 1]; /* each bucket alone; the last: above every bound */
+    uint64_t sum_us;
+};
+
+/* Borrows the bounds for as long as it is used. */
+void histogram_init(struct histogram *histogram, size_t count, const uint64_t *bounds_us);
+/* A value that equals a bound belongs below it. */
+void histogram_add(struct histogram *histogram, uint64_t us);
+uint64_t histogram_count(const struct histogram *histogram);
+
+struct err_tally {
+    uint64_t counts[ERR_COUNT + 1]; /* by err_slot(); 0: codes that are not in the table */
+};
+
+/* -code of a known error, 0 of anything else. */
+size_t err_slot(int code);
+void err_tally_add(struct err_tally *tally, int code); /* code 0 is no error: not counted */
+
+#endif

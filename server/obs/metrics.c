@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See metrics.h. Labels come from tables of ours and from names of runs, at most METRICS_RUNS_MAX
+ * of them; never a step, a rank or a tensor. A counter is there with 0 before its first event, a
+ * moment is 0 before it came; what the store could not say is left out, and cairn_scrape_success
+ * says so.
+ */
+#include "obs/metrics.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+static void begin(struct expose *expose, enum family_kind kind, const char *name, const char *unit,
+                  const char *help)
+{
+    struct family family = {.name = name, .kind = kind, .unit = unit, .help = help};
+    expose_family(expose, &family);
+}
+
+static void gauge(struct expose *expose, const char *name, const char *help, uint64_t value)
+{
+    begin(expose, FAMILY_GAUGE, name, "", help);
+    expose_u64(expose, value);
+}
+
+static void gauge_bytes(struct expose *expose, const char *name, const char *help, uint64_t value)
+{
+    begin(expose, FAMILY_GAUGE, name, "bytes", help);
+    expose_u64(expose, value);
+}
+
+static void moment(struct expose *expose, const char *name, const char *help, int64_t wall_ns)
+{
+    begin(expose, FAMILY_GAUGE, name, "seconds", help);
+    expose_wall(expose, wall_ns);
+}
+
+static void counter(struct expose *expose, const char *name, const char *help, uint64_t value)
+{
+    begin(expose, FAMILY_COUNTER, name, "", help);
+    expose_u64(expose, value);
+}
+
+static void counter_bytes(struct expose *expose, const char *name, const char *help, uint64_t value)
+{
+    begin(expose, FAMILY_COUNTER, name, "bytes", help);
+    expose_u64(expose, value);
+}
+
+static void labelled(struct expose *expose, const char *label, const char *text, uint64_t value)
+{
+    expose_label(expose, label, text);
+    expose_u64(expose, value);
+}
+
+static void durations(struct expose *expose, const char *name, const char *help,
+                      const struct histogram *histogram)
+{
+    begin(expose, FAMILY_HISTOGRAM, name, "seconds", help);
+    expose_histogram(expose, histogram);
+}
+
+/* Every error of the table has its series from the beginning; what is not in it is UNKNOWN. */
+static void errors(struct expose *expose, const char *name, const char *help,
+                   const struct err_tally *tally)
+{
+    begin(expose, FAMILY_COUNTER, name, "", help);
+    for (int slot = 0; slot <= ERR_COUNT; slot++) {
+        labelled(expose, "error", err_name(-slot), tally->counts[slot]);
+    }
+}
+
+/* --- the families ----------------------------------------------------------------------------- */
+
+static void write_saves(const struct run_counts *counts, struct expose *expose)
+{
+    begin(expose, FAMILY_COUNTER, "cairn_checkpoints", "", "Saves that ended, by how.");
+    labelled(expose, "result", "committed", counts->saves_committed);
+    labelled(expose, "result", "failed", counts->saves_failed);
+    counter(expose, "cairn_checkpoints_opened", "Saves that ranks opened.", counts->saves_opened);
+    errors(expose, "cairn_checkpoint_failures", "Saves that failed, by error.", &counts->failures);
+    counter_bytes(expose, "cairn_checkpoint_plain_bytes", "State in committed checkpoints.",
+                  counts->plain_bytes);
+    counter_bytes(expose, "cairn_checkpoint_stored_bytes",
+                  "What committed checkpoints took in the store.", counts->stored_bytes);
+    durations(expose, "cairn_checkpoint_duration_seconds",
+              "Committed saves: from the opening to the commit.", &counts->save_durations);
+    durations(expose, "cairn_checkpoint_stall_seconds",
+              "How long training stood still for a save, as its rank 0 says with the next one.",
+              &counts->blocked);
+    durations(expose, "cairn_checkpoint_persist_seconds",
+              "From the call of a save until it was durable, as its rank 0 says with the next one.",
+              &counts->persisted);
+    begin(expose, FAMILY_COUNTER, "cairn_restores", "",
+          "Restores by all ranks that ended, by how.");
+    labelled(expose, "result", "done", counts->restores_done);
+    labelled(expose, "result", "failed", counts->restores_failed);
+}
+
+static void write_records(const struct run_counts *counts, struct expose *expose)
+{
+    counter(expose, "cairn_record_updates", "Updates of runs' records that were made.",
+            counts->updates);
+    counter(expose, "cairn_record_conflicts", "Updates that came behind another and were repeated.",
+            counts->conflicts);
+    counter(expose, "cairn_record_unknown_outcomes",
+            "Updates of which the store did not say whether they happened.",
+            counts->unknown_outcomes);
+    counter(expose, "cairn_record_update_errors", "Updates that the store refused.",
+            counts->update_errors);
+    counter(expose, "cairn_record_loads", "Records read.", counts->loads);
+    counter(expose, "cairn_record_load_errors", "Records that could not be read.",
+            counts->load_errors);
+}
+
+static void write_sight(const struct metrics_source *source, struct expose *expose)
+{
+    struct catalog_sight sight;
+    catalog_sight(source->catalog, &sight);
+    gauge(expose, "cairn_runs", "Runs that the store holds.", sight.runs);
+    gauge(expose, "cairn_runs_unreadable", "Runs whose record could not be read.",
+          sight.runs_unreadable);
+    gauge(expose, "cairn_inflight_checkpoints", "Saves that are open.", sight.saves_open);
+    begin(expose, FAMILY_GAUGE, "cairn_inflight_oldest_seconds", "seconds",
+          "How long the oldest open save has been open.");
+    expose_ms(expose, sight.oldest_open_ms);
+    begin(expose, FAMILY_GAUGE, "cairn_listed_checkpoints", "",
+          "Checkpoints that are listed, by health.");
+    labelled(expose, "health", "verified", sight.checkpoints[HEALTH_VERIFIED]);
+    labelled(expose, "health", "suspect", sight.checkpoints[HEALTH_SUSPECT]);
+    labelled(expose, "health", "damaged", sight.checkpoints[HEALTH_DAMAGED]);
+    gauge(expose, "cairn_forgotten_checkpoints", "Forgotten checkpoints that can be brought back.",
+          sight.forgotten);
+}
+
+static void write_runs(const struct metrics_source *source, struct expose *expose)
+{
+    struct run_sight runs[METRICS_RUNS_MAX];
+    char name[RUN_NAME_TEXT_MAX];
+    int64_t since_ns = loop_wall_ns(source->loop) - METRICS_RUN_HOURS * INT64_C(3600000000000);
+    size_t live = catalog_live_runs(source->catalog, since_ns, METRICS_RUNS_MAX, runs);
+    size_t count = live < METRICS_RUNS_MAX ? live : METRICS_RUNS_MAX;
+    gauge(expose, "cairn_live_runs", "Runs that save or have saved within two days; 256 are told.",
+          live);
+    begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_commit_timestamp_seconds", "seconds",
+          "When a live run committed last.");
+    for (size_t i = 0; i < count; i++) {
+        run_name_format(runs[i].name, name);
+        expose_label(expose, "run", name);
+        expose_wall(expose, runs[i].commit_wall_ns);
+    }
+    begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_step", "", "The step of that commit.");
+    for (size_t i = 0; i < count; i++) {
+        run_name_format(runs[i].name, name);
+        labelled(expose, "run", name, runs[i].commit_step);
+    }
+}
+
+static void write_server(const struct server *server, struct expose *expose)
+{
+    struct server_stats stats;
+    server_stats(server, &stats);
+    gauge(expose, "cairn_clients_connected", "Connections of ranks and viewers.", stats.sessions);
+    counter_bytes(expose, "cairn_ingest_bytes", "Payload that clients sent or handed over.",
+                  stats.bytes_in);
+    counter_bytes(expose, "cairn_restore_bytes", "Payload that clients read.", stats.bytes_out);
+    gauge(expose, "cairn_buffers_free", "Payload buffers that nobody holds.", stats.buffers_free);
+    gauge(expose, "cairn_buffers_limit", "Payload buffers there are.", stats.buffers_total);
+}
+
+static void write_scrub(const struct scrub *scrub, struct expose *expose)
+{
+    struct scrub_status status;
+    scrub_status(scrub, &status);
+    moment(expose, "cairn_scrub_last_completed_timestamp_seconds",
+           "When the last scrub of everything ended; 0: none has.", status.ended_wall_ns);
+    gauge(expose, "cairn_scrub_running", "1 while a scrub is under way.", status.running);
+    gauge_bytes(expose, "cairn_scrub_pass_bytes", "Read by the present scrub, or the last one.",
+                status.bytes);
+    gauge(expose, "cairn_scrub_pass_findings",
+          "Damage that the present scrub found, or the last one.", status.findings);
+    counter_bytes(expose, "cairn_scrub_bytes", "Read by scrubs.", status.bytes_total);
+    counter(expose, "cairn_scrub_checkpoints", "Checkpoints that scrubs looked at.",
+            status.ckpts_total);
+    counter(expose, "cairn_scrub_findings", "Damage that scrubs found.", status.findings_total);
+    counter(expose, "cairn_scrub_healed", "Checkpoints that scrubs found whole again.",
+            status.healed_total);
+    counter(expose, "cairn_scrub_errors",
+            "What scrubs could not read for another reason than damage.", status.errors_total);
+}
+
+static void write_gc(const struct gc *gc, struct expose *expose)
+{
+    struct gc_status status;
+    gc_status(gc, &status);
+    moment(expose, "cairn_gc_last_completed_timestamp_seconds",
+           "When the last garbage collection ended; 0: none has.", status.ended_wall_ns);
+    gauge(expose, "cairn_gc_running", "1 while garbage is collected.", status.running);
+    gauge_bytes(expose, "cairn_gc_pass_table_bytes",
+                "Object tables that the present garbage collection read, or the last one.",
+                status.bytes_read);
+    counter(expose, "cairn_gc_passes", "Garbage collections that began.", status.pass);
+    counter(expose, "cairn_gc_reclaimed_checkpoints",
+            "Forgotten checkpoints that were given up for good.", status.reclaimed_total);
+    counter(expose, "cairn_gc_removed_objects", "Objects removed.", status.objects_total);
+    counter(expose, "cairn_gc_removed_smalls", "Parts, pages and manifests removed.",
+            status.smalls_total);
+    counter_bytes(expose, "cairn_gc_reclaimed_bytes", "Size of the removed objects.",
+                  status.bytes_total);
+    counter(expose, "cairn_gc_errors", "What garbage collection could not read or remove.",
+            status.errors_total);
+}
+
+static void write_retention(const struct metrics_source *source, const struct run_counts *counts,
+                            struct expose *expose)
+{
+    struct retain_status status;
+    counter(expose, "cairn_retention_forgotten_checkpoints",
+            "Checkpoints forgotten, by policy or by name.", counts->forgotten);
+    counter(expose, "cairn_retention_undeleted_checkpoints", "Checkpoints brought back.",
+            counts->undeleted);
+    if (!source->retain) {
+        return; /* cron does it, from elsewhere */
+    }
+    retain_status(source->retain, &status);
+    moment(expose, "cairn_retention_last_success_timestamp_seconds",
+           "When this server's policies were last decided for all runs; 0: not yet.",
+           status.good_wall_ns);
+    counter(expose, "cairn_retention_errors", "Runs of which a policy could not be decided.",
+            status.errors);
+}
+
+static const char *op_name(enum store_op op)
+{
+    switch (op) {
+    case STORE_CREATE:
+        return "create";
+    case STORE_WRITE:
+        return "write";
+    case STORE_SEAL:
+        return "seal";
+    case STORE_ABORT:
+        return "abort";
+    case STORE_READ:
+        return "read";
+    case STORE_STAT:
+        return "stat";
+    case STORE_LIST_OBJECTS:
+        return "list_objects";
+    case STORE_DELETE_OBJECT:
+        return "delete_object";
+    case STORE_PUBLISH:
+        return "publish";
+    case STORE_FETCH:
+        return "fetch";
+    case STORE_DELETE_SMALL:
+        return "delete_small";
+    case STORE_LIST_SMALL:
+        return "list_small";
+    case STORE_LIST_CKPTS:
+        return "list_checkpoints";
+    case STORE_LIST_RUNS:
+        return "list_runs";
+    case STORE_RECORD_GET:
+        return "record_get";
+    case STORE_RECORD_UPDATE:
+        return "record_update";
+    case STORE_USAGE:
+        return "usage";
+    case STORE_SWEEP:
+        return "sweep";
+    }
+    return "unknown";
+}
+
+static void write_store(const struct metrics_source *source, struct expose *expose)
+{
+    const struct store_counts *counts = source->store;
+    const char *backend = catalog_store(source->catalog)->caps.name;
+    counter_bytes(expose, "cairn_write_bytes", "Written to the store.", counts->bytes_written);
+    counter_bytes(expose, "cairn_read_bytes", "Read from the store.", counts->bytes_read);
+    errors(expose, "cairn_backend_errors", "Operations of the store that failed, by error.",
+           &counts->errors);
+    gauge(expose, "cairn_backend_operations_running", "Operations that wait for the store.",
+          counts->running);
+    begin(expose, FAMILY_HISTOGRAM, "cairn_backend_op_duration_seconds", "seconds",
+          "Operations of the store, those that failed too.");
+    for (size_t op = 0; op < STORE_OP_COUNT; op++) {
+        expose_label(expose, "backend", backend);
+        expose_label(expose, "op", op_name((enum store_op)op));
+        expose_histogram(expose, &counts->durations[op]);
+    }
+}
+
+static void write_usage(const struct metrics_usage *usage, struct expose *expose)
+{
+    bool up = usage->status == 0;
+    gauge(expose, "cairn_backend_up", "1 when the store answered this scrape.", up);
+    if (up) {
+        gauge(expose, "cairn_backend_read_only", "1 when the store takes no saves.",
+              usage->usage.read_only);
+        gauge_bytes(expose, "cairn_backend_size_bytes", "Room of the store's medium.",
+                    usage->usage.total_bytes);
+        gauge_bytes(expose, "cairn_backend_free_bytes", "Of it free.", usage->usage.free_bytes);
+    }
+    gauge(expose, "cairn_scrape_success", "1 when everything below and above could be collected.",
+          up);
+}
+
+void metrics_write(const struct metrics_source *source, const struct metrics_usage *usage,
+                   struct expose *expose)
+{
+    const struct run_counts *counts = catalog_counts(source->catalog);
+    begin(expose, FAMILY_INFO, "cairn_build", "", "The server's version.");
+    expose_label(expose, "version", CAIRN_VERSION);
+    expose_u64(expose, 1);
+    moment(expose, "cairn_start_timestamp_seconds", "When the server began.",
+           source->begun_wall_ns);
+    write_saves(counts, expose);
+    write_sight(source, expose);
+    write_runs(source, expose);
+    write_records(counts, expose);
+    write_server(source->server, expose);
+    if (source->scrub) {
+        write_scrub(source->scrub, expose);
+    }
+    if (source->gc) {
+        write_gc(source->gc, expose);
+    }
+    write_retention(source, counts, expose);
+    write_store(source, expose);
+    write_usage(usage, expose);
+}

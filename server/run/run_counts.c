@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See run_counts.h. What is asked of all runs is kept with each whenever its record is decoded, so
+ * that a look costs the number of runs, not of checkpoints.
+ */
+#include "run_private.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+static const uint64_t save_bounds_us[] = {
+    100000,   250000,   500000,    1000000,   2500000,   5000000,    10000000,
+    30000000, 60000000, 120000000, 300000000, 900000000, 3600000000,
+};
+static const uint64_t blocked_bounds_us[] = {
+    10000,   25000,   50000,    100000,   250000,   500000,
+    1000000, 2500000, 10000000, 30000000, 60000000, 300000000,
+};
+
+void counts_init(struct run_counts *counts)
+{
+    memset(counts, 0, sizeof(*counts));
+    histogram_init(&counts->save_durations, ARRAY_LEN(save_bounds_us), save_bounds_us);
+    histogram_init(&counts->persisted, ARRAY_LEN(save_bounds_us), save_bounds_us);
+    histogram_init(&counts->blocked, ARRAY_LEN(blocked_bounds_us), blocked_bounds_us);
+}
+
+const struct run_counts *catalog_counts(const struct catalog *catalog) { return &catalog->counts; }
+
+void counts_remember(struct run *run, const struct event *event)
+{
+    run->applying = (struct run_applying){.kind = event->kind,
+                                          .code = event->code,
+                                          .plain_bytes = event->commit.plain_bytes,
+                                          .stored_bytes = event->commit.stored_bytes,
+                                          .blocked_ms = event->blocked_ms,
+                                          .persist_ms = event->persist_ms};
+}
+
+static void count_commit(struct run *run)
+{
+    struct run_counts *counts = &run->catalog->counts;
+    counts->saves_committed++;
+    counts->plain_bytes += run->applying.plain_bytes;
+    counts->stored_bytes += run->applying.stored_bytes;
+    list_each (node, &run->tracks) {
+        const struct open_track *track = list_item(node, struct open_track, link);
+        if (ckpt_id_equal(track->id, run->verdict.id)) {
+            uint64_t ms = loop_now_ms(run->catalog->loop) - track->begun_ms;
+            histogram_add(&counts->save_durations, ms * 1000);
+            return;
+        }
+    }
+}
+
+/* What one update ended beside what it is about: openings of fenced terms, sessions. */
+static void count_day(struct run *run)
+{
+    struct run_counts *counts = &run->catalog->counts;
+    const struct entry_day *day = &run->verdict.counted;
+    int code = run->applying.kind == EVENT_ABORT ? run->applying.code : CAIRN_E_FENCED;
+    counts->restores_done += day->restores;
+    counts->restores_failed += day->restores_failed;
+    counts->saves_failed += day->saves_aborted;
+    for (uint64_t i = 0; i < day->saves_aborted; i++) {
+        err_tally_add(&counts->failures, code);
+    }
+    if (day->timed_saves > 0) {
+        histogram_add(&counts->blocked, run->applying.blocked_ms * 1000);
+        histogram_add(&counts->persisted, run->applying.persist_ms * 1000);
+    }
+}
+
+void counts_applied(struct run *run)
+{
+    struct run_counts *counts = &run->catalog->counts;
+    const struct verdict *verdict = &run->verdict;
+    counts->updates++;
+    count_day(run);
+    switch (run->applying.kind) {
+    case EVENT_OPEN:
+        counts->saves_opened += verdict->state == SAVE_OPEN;
+        break;
+    case EVENT_COMMIT:
+        count_commit(run);
+        break;
+    case EVENT_FORGET:
+        counts->forgotten += verdict->done_count;
+        break;
+    case EVENT_UNDELETE:
+        counts->undeleted += verdict->done_count;
+        break;
+    case EVENT_RECLAIM:
+        counts->reclaimed += verdict->done_count;
+        break;
+    case EVENT_ANNOTATE:
+        counts->annotated++;
+        break;
+    case EVENT_HEALTH:
+        counts->health_changes++;
+        break;
+    case EVENT_CREATE:
+    case EVENT_FIND_OPEN:
+    case EVENT_SEAL:
+    case EVENT_ABORT:
+    case EVENT_RESTORE_BEGIN:
+    case EVENT_RESTORE_REPORT:
+    case EVENT_PIN:
+    case EVENT_UNPIN:
+    case EVENT_GC_CYCLE:
+        break;
+    }
+}
+
+void counts_look(struct run *run)
+{
+    struct run_look *look = &run->look;
+    memset(look, 0, sizeof(*look));
+    for (size_t i = 0; i < run->state.commit_count; i++) {
+        const struct state_commit *commit = &run->state.commits[i];
+        if (!commit->forgotten) {
+            look->checkpoints[commit->health]++;
+        } else if (!commit->reclaimed) {
+            look->forgotten++;
+        }
+    }
+    if (run->state.commit_count > 0) {
+        const struct entry_chain *newest = &run->state.commits[run->state.commit_count - 1].entry;
+        look->commit_wall_ns = newest->wall_ns;
+        look->commit_step = newest->id.step;
+    }
+}
+
+void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret)
+{
+    uint64_t now_ms = loop_now_ms(catalog->loop);
+    memset(ret, 0, sizeof(*ret));
+    for (size_t i = 0; i < catalog->run_count; i++) {
+        const struct run *run = catalog->runs[i];
+        ret->runs += run->held;
+        ret->runs_unreadable += run->held && run->unreadable;
+        for (size_t health = 0; health < ARRAY_LEN(ret->checkpoints); health++) {
+            ret->checkpoints[health] += run->look.checkpoints[health];
+        }
+        ret->forgotten += run->look.forgotten;
+        list_each (node, &run->tracks) {
+            const struct open_track *track = list_item(node, struct open_track, link);
+            ret->saves_open++;
+            ret->oldest_open_ms = max_u64(ret->oldest_open_ms, now_ms - track->begun_ms);
+        }
+    }
+}
+
+static uint64_t open_count(const struct run *run)
+{
+    uint64_t count = 0;
+    list_each (node, &run->tracks) {
+        count++;
+    }
+    return count;
+}
+
+size_t catalog_live_runs(const struct catalog *catalog, int64_t since_wall_ns, size_t most,
+                         struct run_sight *ret)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < catalog->run_count; i++) {
+        const struct run *run = catalog->runs[i];
+        uint64_t open = open_count(run);
+        bool has_saved = run->look.commit_wall_ns != 0 && run->look.commit_wall_ns >= since_wall_ns;
+        if (!has_saved && open == 0) {
+            continue;
+        }
+        if (count < most) {
+            ret[count] = (struct run_sight){.name = &run->name,
+                                            .commit_wall_ns = run->look.commit_wall_ns,
+                                            .commit_step = run->look.commit_step,
+                                            .saves_open = open};
+        }
+        count++;
+    }
+    return count;
+}

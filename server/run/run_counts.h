@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * run_counts: what this daemon has made happen since its start, and what its runs look like now,
+ * for metrics. Counted when an update of a record has been made, so each thing once, by the daemon
+ * that did it. Loop's thread.
+ */
+#ifndef CAIRN_RUN_RUN_COUNTS_H
+#define CAIRN_RUN_RUN_COUNTS_H
+
+#include "base/tally.h"
+#include "run/run.h"
+
+struct run_counts {
+    uint64_t saves_opened, saves_committed, saves_failed;
+    struct err_tally failures;          /* the failed saves by their error */
+    uint64_t plain_bytes, stored_bytes; /* of the committed ones */
+    struct histogram save_durations;    /* from when this daemon saw the opening to the commit */
+    /* as rank 0 tells of the save before: training stood still; from the call until durable */
+    struct histogram blocked, persisted;
+    uint64_t restores_done, restores_failed;
+    uint64_t forgotten, undeleted, reclaimed, annotated, health_changes;
+    uint64_t updates, conflicts, unknown_outcomes, update_errors, loads, load_errors;
+};
+const struct run_counts *catalog_counts(const struct catalog *catalog);
+
+/* All runs of the store, as far as their records were read. */
+struct catalog_sight {
+    uint64_t runs, runs_unreadable;
+    uint64_t checkpoints[HEALTH_DAMAGED + 1]; /* that are listed, by enum health */
+    uint64_t forgotten;                       /* and not reclaimed */
+    uint64_t saves_open, oldest_open_ms;      /* as long as this daemon knows of it */
+};
+void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret);
+
+/* A run that saves, or has saved since since_wall_ns. */
+struct run_sight {
+    const struct run_name *name; /* borrowed until the next turn of the loop */
+    int64_t commit_wall_ns;      /* of the newest commit */
+    uint64_t commit_step, saves_open;
+};
+/* At most `most`, in the order of their names; how many there are. */
+size_t catalog_live_runs(const struct catalog *catalog, int64_t since_wall_ns, size_t most,
+                         struct run_sight *ret);
+
+#endif

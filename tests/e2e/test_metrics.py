@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/metrics and /healthz: what a save, a restore, damage, a scrub and a garbage collection change in them; both text formats by
+their rules; requests that are none, many connections, a store that hangs."""
+
+import math
+import re
+import socket
+import time
+
+from harness import Case, cairn, cairn_json, flip, main, wait_until
+
+FAMILY = re.compile(r"# (HELP|TYPE|UNIT) (\S+) (.*)")
+SAMPLE = re.compile(r'([a-z_]+)(\{.*\})? (\S+)')
+LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",), "info": ("_info",)}
+
+
+class Scrape:
+    """A text, held to the rules: each family once, typed, explained, its samples together."""
+
+    def __init__(self, text, openmetrics):
+        self.values, self.types, family = {}, {}, None
+        lines = text.split("\n")
+        assert lines.pop() == ""
+        if openmetrics:
+            assert lines.pop() == "# EOF"
+        for line in lines:
+            said = FAMILY.fullmatch(line)
+            if said and said[1] == "HELP":
+                family = said[2]
+                assert family not in self.types and said[3].endswith("."), line
+                self.types[family] = None
+            elif said:
+                assert said[2] == family, line
+                if said[1] == "UNIT":
+                    assert openmetrics and family.endswith("_" + said[3]), line
+                else:
+                    self.types[family] = said[3]
+            else:
+                self.add(line, family, openmetrics)
+
+    def add(self, line, family, openmetrics):
+        match = SAMPLE.fullmatch(line)
+        assert match, line
+        name, labels, value = match.groups()
+        kind = self.types[family]
+        ends = SUFFIXES[kind] if openmetrics or kind == "histogram" else ("",)
+        assert name in [family + end for end in ends], (line, family)
+        assert kind != "counter" or name.endswith("_total"), line
+        key = (name, *sorted(LABEL.findall(labels or "")))
+        assert key not in self.values, line
+        assert math.isfinite(float(value)), line
+        self.values[key] = float(value)
+
+    def __getitem__(self, key):
+        name, *labels = key if isinstance(key, tuple) else (key,)
+        return self.values[("cairn_" + name, *sorted(tuple(label.split("=")) for label in labels))]
+
+
+class Metrics(Case):
+    def setUp(self):
+        super().setUp()
+        self.server = self.daemon(scrub_every="0s", gc_every="0s", metrics_listen="127.0.0.1:0")
+        self.where = ("--server", f"unix:{self.server.socket}")
+
+    def address(self):
+        return "127.0.0.1", int(re.search(r"metrics: listening addr=\S*:(\d+)", self.server.log())[1])
+
+    def talk(self, data, wait_s=30):
+        """What comes back until the server closes."""
+        with socket.create_connection(self.address(), timeout=wait_s) as peer:
+            peer.sendall(data)
+            got = b""
+            while True:
+                try:
+                    more = peer.recv(65536)
+                except ConnectionResetError:
+                    return got
+                if not more:
+                    return got
+                got += more
+
+    def get(self, path, accept="text/plain", method="GET"):
+        """(status, headers, body)."""
+        raw = self.talk(f"{method} {path} HTTP/1.1\r\nHost: test\r\nAccept: {accept}\r\n\r\n".encode())
+        head, _, body = raw.partition(b"\r\n\r\n")
+        first, *rest = head.decode().split("\r\n")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in rest)}
+        if method == "GET":
+            self.assertEqual(int(headers["content-length"]), len(body))
+        return int(first.split()[1]), headers, body.decode()
+
+    def scrape(self, openmetrics=False):
+        status, headers, body = self.get("/metrics", "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
+                                         if openmetrics else "*/*")
+        self.assertEqual(status, 200)
+        self.assertIn("openmetrics-text; version=1.0.0" if openmetrics else "text/plain; version=0.0.4",
+                      headers["content-type"])
+        return Scrape(body, openmetrics)
+
+    def test_what_happens_is_counted(self):
+        empty = self.scrape()
+        for name in ("checkpoints_total", "restores_total"):
+            self.assertEqual(sum(value for key, value in empty.values.items() if key[0] == "cairn_" + name), 0)
+        self.assertEqual((empty["scrape_success"], empty["runs"], empty["scrub_last_completed_timestamp_seconds"]), (1, 0, 0))
+        before = time.time()
+        group = self.group(self.server)
+        for step in (1, 2, 3):
+            group.all("fill", step)
+            group.save(step)
+        self.assertEqual(group.restore()[0], 3)
+        group[0].do("save", 9, 300)  # rank 1 does not come
+        wait_until("the save fails", lambda: self.scrape()["checkpoint_failures_total", "error=MISSING_RANKS"] == 1)
+        told = self.scrape()
+        self.assertEqual(told["checkpoints_total", "result=committed"], 3)
+        self.assertEqual(told["checkpoints_total", "result=failed"], 1)
+        self.assertEqual(told["checkpoint_failures_total", "error=FENCED"], 0)
+        self.assertEqual(told["checkpoints_opened_total"], 4)
+        self.assertEqual(told["checkpoint_duration_seconds_count"], 3)
+        self.assertEqual(told["restores_total", "result=done"], 1)
+        self.assertEqual(told["listed_checkpoints", "health=verified"], 3)
+        self.assertEqual(told["checkpoint_last_step", "run=demo/run"], 3)
+        self.assertLessEqual(before - 1, told["checkpoint_last_commit_timestamp_seconds", "run=demo/run"])
+        self.assertGreater(told["ingest_bytes_total"], 0)
+        self.assertGreater(told["checkpoint_plain_bytes_total"], 0)
+        self.assertGreater(told["backend_op_duration_seconds_count", "backend=dir", "op=write"], 0)
+        self.assertEqual(told["inflight_checkpoints"], 0)
+        self.assertEqual(told["clients_connected"], 2)
+        group.end()
+
+    def test_damage_is_seen(self):
+        group = self.group(self.server)
+        for step in (1, 2):
+            group.all("fill", step)
+            group.save(step)
+        group.end()
+        flip(self.server.files("runs/demo/run/objects/1-1/0-*")[0], 0)
+        cairn("scrub", "--wait", *self.where, check=6)
+        cairn("forget", "demo/run", "1", *self.where, check=0)
+        cairn("gc", *self.where, check=0)
+        told = self.scrape()
+        self.assertEqual(told["scrub_findings_total"], 1)
+        self.assertEqual(told["scrub_pass_findings"], 1)
+        self.assertGreater(told["scrub_bytes_total"], 0)
+        self.assertAlmostEqual(told["scrub_last_completed_timestamp_seconds"], time.time(), delta=120)
+        self.assertEqual((told["listed_checkpoints", "health=damaged"], told["forgotten_checkpoints"]), (0, 1))
+        self.assertEqual(told["retention_forgotten_checkpoints_total"], 1)
+        self.assertEqual(told["gc_passes_total"], 1)
+        cairn("undelete", "demo/run", "1", *self.where, check=0)
+        self.assertEqual(self.scrape()["listed_checkpoints", "health=damaged"], 1)
+        self.assertEqual(told["runs_unreadable"], 0)
+
+    def test_both_formats_say_the_same(self):
+        plain, openmetrics = self.scrape(), self.scrape(True)
+        self.assertEqual(set(plain.values), set(openmetrics.values))
+        self.assertEqual(openmetrics.types["cairn_checkpoints"], "counter")
+        self.assertEqual(plain.types["cairn_checkpoints_total"], "counter")
+
+    def test_health(self):
+        self.assertEqual(self.get("/healthz")[::2], (200, "ok\n"))
+        status, headers, body = self.get("/healthz", method="HEAD")
+        self.assertEqual((status, headers["content-length"], body), (200, "3", ""))
+        self.assertEqual(self.get("/")[0], 404)
+        self.assertEqual(self.get("/metrics?x=1")[0], 200)
+
+    def test_what_is_no_request(self):
+        head = b"GET /metrics HTTP/1.1\r\nHost: h\r\n"
+        for data, wanted in ((b"\x16\x03\x01\x02\x00", b"400"), (b"POST /metrics HTTP/1.1\r\nHost: h\r\n\r\n", b"405"),
+                             (head + b"X: " + b"y" * 20000 + b"\r\n\r\n", b"431"), (b"GET /metrics HTTP/1.1\r\n\r\n", b"400"),
+                             (head + b"Content-Length: 70000\r\n\r\n" + b"z" * 70000, b"413"),
+                             (b"GET /" + b"a" * 500 + b" HTTP/1.1\r\nHost: h\r\n\r\n", b"414"),
+                             (head + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n", b"501")):
+            self.assertEqual(self.talk(data)[:12], b"HTTP/1.1 " + wanted, data[:40])
+        self.assertEqual(self.get("/healthz")[0], 200)
+
+    def test_many_that_say_nothing(self):
+        idle = [socket.create_connection(self.address(), timeout=30) for _ in range(40)]
+        # Those beyond the limit are closed at once; saves do not notice; who goes makes room.
+        wait_until("the last ones are closed", lambda: self.is_closed(idle[-1]))
+        group = self.group(self.server)
+        group.save(1)
+        group.end()
+        for peer in idle[:10]:
+            peer.close()
+        wait_until("there is room", lambda: self.talk(b"GET /healthz HTTP/1.0\r\n\r\n")[:12] == b"HTTP/1.1 200")
+        for peer in idle[10:]:
+            peer.close()
+        self.assertEqual(self.server.stop(), 0)
+
+    def is_closed(self, peer):
+        peer.settimeout(0.05)
+        try:
+            return peer.recv(1) == b""
+        except TimeoutError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    def test_off_and_refused(self):
+        plain = self.daemon("plain")
+        self.assertNotIn("metrics: listening", plain.log())
+        for listen, word in (("0.0.0.0:0", "on-network"), ("nonsense:x", "[metrics] listen"), ("unix:/x", "no TCP address")):
+            other = self.bed.start(self.server.argv(store_url=f"dir:{self.bed.path}/x", metrics_listen=listen),
+                                   stdin=-3, stdout=-1, stderr=-2)
+            out = other.communicate(timeout=30)[0].decode()
+            self.assertEqual(other.returncode, 2, out)
+            self.assertIn(word, out)
+        self.assertEqual(cairn_json("status", *self.where)["runs"], 0)
+
+
+if __name__ == "__main__":
+    main()
