@@ -236,6 +236,17 @@ class Commands(Case):
             self.assertIn("base        2@1 (sequence 2)\nown         ", said)
             self.assertRegex(said, r"\nshared      .* in objects of 1@1\n")
 
+    def test_show_describes_a_checkpoint_with_a_lost_part(self):
+        """What is shared stands in the parts: without one of them everything else is shown."""
+        for part in self.server.files("runs/demo/two/checkpoints/**/part*"):
+            part.unlink()
+        where = ("--store", f"dir:{self.server.store}")
+        document = cairn_json("show", "demo/two", *where)
+        self.assertEqual((document["own_bytes"], document["shared_bytes"], document["shared_with"]), (None,) * 3)
+        self.assertIn("part", document["shares_error"])
+        self.assertEqual(len(document["entries"]), 4)
+        self.assertRegex(cairn("show", "demo/two", *where, check=0)[1], r"\nown         not known: .*part")
+
     def test_annotate(self):
         server = ("--server", f"unix:{self.server.socket}")
         document = cairn_json("annotate", "demo/one", 1, "--metric", "eval=1.25", "--metric", "loss=0.125",

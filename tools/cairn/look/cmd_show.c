@@ -17,9 +17,10 @@ static const struct argument arguments[] = {
     {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
     {0}};
 
-struct shares { /* documents_shares */
-    size_t count;
+struct shares {   /* documents_shares */
+    size_t count; /* 0: not known, and why says so: the checkpoint is shown even so */
     struct documents_share *items;
+    struct diag why;
 };
 
 static const char *dtype_of(const struct index_entry *entry)
@@ -95,6 +96,13 @@ static void json_metadata(struct json *json, const struct manifest *manifest)
 static void json_shares(struct json *json, const struct shares *shares)
 {
     uint64_t bytes = 0;
+    json_str(json, "shares_error", shares->count == 0 ? shares->why.text : NULL);
+    if (shares->count == 0) {
+        json_str(json, "own_bytes", NULL);
+        json_str(json, "shared_bytes", NULL);
+        json_str(json, "shared_with", NULL);
+        return;
+    }
     for (size_t i = 1; i < shares->count; i++) {
         bytes += shares->items[i].stored_bytes;
     }
@@ -179,6 +187,10 @@ static void print_shares(const struct documents *documents, const struct shares 
     } else {
         printf("base        none\n");
     }
+    if (shares->count == 0) {
+        printf("own         not known: %s\n", shares->why.text);
+        return;
+    }
     format_bytes(shares->items[0].stored_bytes, sizeof(bytes), bytes);
     printf("own         %s in objects of its own\n", bytes);
     for (size_t i = 1; i < shares->count; i++) {
@@ -227,7 +239,8 @@ static int run(struct cli *cli, void *options, struct diag *diag)
         struct shares shares = {0};
         status = documents_load(cli, &info, &documents, diag);
         if (status == 0) {
-            status = documents_shares(cli, &documents, &shares.count, &shares.items, diag);
+            err_ignore(documents_shares(cli, &documents, &shares.count, &shares.items,
+                                        &shares.why)); /* a part is damaged: that is shown */
         }
         if (status == 0 && cli->json) {
             status = print_json(&documents, &shares);
