@@ -43,6 +43,12 @@ static enum sm_result outcome(struct save *save)
         save->status = code;
         diag_clear(&save->user->diag);
         diag_set(&save->user->diag, code, "%s", diag_text(&answer->diag, code));
+        if (code == CAIRN_E_COVERAGE && save->agree.alone) {
+            diag_add(&save->user->diag,
+                     "the ranks' lists differ, and this rank did not hear of the "
+                     "others' in time: save again, they wait longer for each "
+                     "other and gather at one server");
+        }
     }
     save_move(save, SV_DRAIN);
     return SM_AGAIN;

@@ -387,6 +387,7 @@ static void ranks_far_apart_agree_in_the_end(void **state)
         if (bench.world.ranks[0].save_status != 0) {
             assert_int_equal(bench.world.ranks[0].save_status, CAIRN_E_COVERAGE);
             assert_non_null(strstr(bench.world.ranks[0].save.diag.text, "tensor \"layer."));
+            assert_non_null(strstr(bench.world.ranks[0].save.diag.text, "save again"));
         }
     } while (bench.world.ranks[0].save_status != 0 && tries < 5);
     check_committed(&bench);
