@@ -180,6 +180,14 @@ void save_base_begin(struct save *save)
     engine_call_start(save->engine, &save->fetch);
 }
 
+void save_base_leave(struct save *save)
+{
+    CHECK(save->way == WAY_OPEN);
+    CHECK(save->digest_next == 0);
+    base_part_unref(save->base);
+    save->base = NULL;
+}
+
 void save_base_note_sparse(struct save *save, struct msg_opened *opened)
 {
     const struct object_id *sparse = opened->sparse;

@@ -13,6 +13,8 @@ enum { SAVE_GAIN_PERCENT_MIN = 10, SAVE_LOOK_EVERY = 10 };
 
 /* Opened, or laid out: when both, finds the base, at once or a little later. */
 void save_base_begin(struct save *save);
+/* Known, but not to be used: everything is sent. Before anything was digested or described. */
+void save_base_leave(struct save *save);
 /* Copies the message's array, which is borrowed, and takes it out of the message. */
 void save_base_note_sparse(struct save *save, struct msg_opened *opened);
 void save_base_keep(struct save *save); /* committed: the next one's base */

@@ -11,7 +11,7 @@
  * (end_unknown of save.c), the extent is not given back but its arena retired: the next save makes
  * a new one. Loop's thread.
  */
-#include "save/save_private.h"
+#include "save/save_base.h"
 
 #include "base/check.h"
 
@@ -40,12 +40,34 @@ bool save_hand_may(const struct save *save)
 
 /* A daemon that stores what it is handed as it lies gets by the socket what is to be encoded, or
  * refers to a base. Without a base CAIRN_ENCODE_AUTO goes by hand in any case: nothing costs less.
- */
+ * Where the socket is ruled out, these go by hand or not at all: see force_hand. */
 static bool wants_socket(const struct save *save)
 {
     const struct engine *engine = save->engine;
     return engine->options.transport == TRANSPORT_SOCKET ||
-           (!save_hand_packs(save) && (engine->kit.mode == ENCODE_DENSEST || save->base));
+           (engine->options.transport == TRANSPORT_AUTO && !save_hand_packs(save) &&
+            (engine->kit.mode == ENCODE_DENSEST || save->base));
+}
+
+/* TRANSPORT_MEMFD, with a daemon that stores this save as it lies: all of it is sent, which is
+ * always right; a dense encoding was asked for, and is refused rather than forgotten. */
+static void force_hand(struct save *save)
+{
+    const struct engine *engine = save->engine;
+    struct diag diag = DIAG_INIT;
+    if (engine->options.transport != TRANSPORT_MEMFD || save_hand_packs(save)) {
+        return;
+    }
+    if (engine->kit.mode == ENCODE_DENSEST && engine->link.hands_over) {
+        diag_set(&diag, CAIRN_E_UNSUPPORTED,
+                 "CAIRN_TRANSPORT=memfd, and a dense encoding needs the socket here: %s",
+                 engine->link.hands_packed
+                     ? "the arena is smaller than the state (make it larger, or leave one of both)"
+                     : "the daemon is older, and encodes nothing that it is handed");
+        save_fail(save, CAIRN_E_UNSUPPORTED, &diag);
+    } else {
+        save_base_leave(save);
+    }
 }
 
 /* The connection by which it was handed over is gone, and this one takes none. What is durable
@@ -100,6 +122,12 @@ bool save_hand_choose(struct save *save)
         save->way = WAY_SOCKET;
         save_hand_staged(save);
         return true;
+    }
+    if (save->way == WAY_OPEN) {
+        force_hand(save);
+    }
+    if (save->status != 0) {
+        return false;
     }
     bool nothing = save->layout.payload_count == 0 && save->engine->link.hands_over;
     enum hand_answer answer = nothing ? HAND_YES : hand_over(save->engine);

@@ -144,6 +144,83 @@ static void ranks_gone_after_staged_cost_nothing(void **state)
     }
 }
 
+/* --- the transport that was asked for -----------------------------------------------------------
+ */
+
+enum { SMALL_ARENA = 16 << 10 }; /* less than a rank's state: saves go in waves */
+
+/* Under TRANSPORT_MEMFD (the world's) a save in waves is handed over although it has a base, which
+ * the daemon cannot compare with then: all of it is stored again. By the socket nothing would be.
+ */
+static void waves_with_a_base_are_handed_over(void **state)
+{
+    struct world world;
+    uint64_t stored[2] = {0, 0};
+    (void)state;
+    world_init(&world, 51, 2);
+    world.arena_bytes = SMALL_ARENA;
+    world_ranks_start(&world);
+    for (unsigned step = 1; step <= 2; step++) {
+        begin(&world, step, 7);
+        world_await_saves(&world, 60000);
+        for (uint32_t i = 0; i < 2; i++) {
+            if (world.ranks[i].save_status != 0) {
+                fail_msg("step %u: %s", step, world.ranks[i].save.diag.text);
+            }
+            stored[step - 1] += world.ranks[i].save.stored_bytes;
+        }
+    }
+    assert_true(stored[0] > 4 * SMALL_ARENA);
+    assert_int_equal(stored[1], stored[0]);
+    restore_and_compare(&world, 2, 7);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+/* A dense encoding in waves needs the socket: with TRANSPORT_MEMFD that fails by name, saying what
+ * to do; where any transport will do, it is saved. */
+static void dense_waves_are_refused_by_name(void **state)
+{
+    (void)state;
+    for (unsigned any = 0; any < 2; any++) {
+        struct world world;
+        world_init_with(&world, 52, 2, &(struct world_options){.encoding = ENCODE_DENSEST});
+        world.arena_bytes = SMALL_ARENA;
+        world.any_transport = any != 0;
+        world_ranks_start(&world);
+        begin(&world, 1, 8);
+        world_await_saves(&world, 60000);
+        for (uint32_t i = 0; i < 2; i++) {
+            const struct world_rank *rank = &world.ranks[i];
+            bool refused = rank->save_status == CAIRN_E_UNSUPPORTED;
+            if (any ? rank->save_status != 0 : !refused) {
+                fail_msg("rank %u: %d: %s", i, rank->save_status, rank->save.diag.text);
+            }
+            if (!any) {
+                assert_non_null(strstr(rank->save.diag.text, "CAIRN_TRANSPORT=memfd"));
+            }
+        }
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
+/* The same over a connection that passes no descriptors. */
+static void dense_without_descriptors_is_refused_by_name(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init_with(&world, 53, 1, &(struct world_options){.encoding = ENCODE_DENSEST});
+    sim_net_set(world.sim, &(struct sim_net_options){.no_fds = true});
+    world_ranks_start(&world);
+    begin(&world, 1, 8);
+    world_await_saves(&world, 60000);
+    assert_int_equal(world.ranks[0].save_status, CAIRN_E_UNSUPPORTED);
+    assert_non_null(strstr(world.ranks[0].save.diag.text, "CAIRN_TRANSPORT=memfd"));
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
 /* --- restores -----------------------------------------------------------------------------------
  */
 
@@ -212,6 +289,9 @@ int main(void)
         cmocka_unit_test(memory_of_an_unknown_outcome_is_not_reused),
         cmocka_unit_test(a_daemon_that_takes_arenas_no_more),
         cmocka_unit_test(ranks_gone_after_staged_cost_nothing),
+        cmocka_unit_test(waves_with_a_base_are_handed_over),
+        cmocka_unit_test(dense_waves_are_refused_by_name),
+        cmocka_unit_test(dense_without_descriptors_is_refused_by_name),
         cmocka_unit_test(what_is_restored_lands),
         cmocka_unit_test(a_cut_while_reads_land),
     };
