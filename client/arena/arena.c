@@ -267,6 +267,7 @@ void arena_pin(struct arena *arena, const struct arena_lock *lock)
 }
 
 bool arena_is_pinned(const struct arena *arena) { return arena->pin_tried; }
+bool arena_is_locked(const struct arena *arena) { return arena->pinned; }
 void arena_set_snapshots(struct arena *arena, unsigned count) { arena->snapshots = count; }
 uint64_t arena_bytes(const struct arena *arena) { return arena->bytes; }
 uint64_t arena_max_bytes(const struct arena *arena) { return arena->max_bytes; }

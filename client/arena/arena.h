@@ -41,6 +41,7 @@ struct arena_lock {
 };
 void arena_pin(struct arena *arena, const struct arena_lock *lock);
 bool arena_is_pinned(const struct arena *arena);     /* or it was tried */
+bool arena_is_locked(const struct arena *arena);     /* it was tried, and is */
 uint64_t arena_bytes(const struct arena *arena);     /* mapped */
 uint64_t arena_max_bytes(const struct arena *arena); /* 0: no bound */
 uint64_t arena_used_bytes(const struct arena *arena);

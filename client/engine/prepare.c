@@ -65,7 +65,8 @@ void engine_log_arena(const struct engine *engine)
 {
     const struct arena *arena = engine->options.arena;
     LOG(LOG_INFO, "engine", "staging memory", lu("bytes", arena_bytes(arena)),
-        ls("pages", arena_pages_name(arena_pages(arena))));
+        ls("pages", arena_pages_name(arena_pages(arena))),
+        ls("page-locked", arena_is_locked(arena) ? "yes" : "no"));
 }
 
 static void on_done(struct work *work)

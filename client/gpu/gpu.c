@@ -213,18 +213,38 @@ static void give_stream(struct gpu *gpu, struct side_stream *stream)
     pthread_mutex_unlock(&gpu->lock);
 }
 
+/* The thread may be one of ours, which has no context of its own, or the caller's, in another one.
+ */
+static int enter(struct gpu *gpu, const struct device *device, struct diag *diag)
+{
+    int status = gpu->driver.context_push(device->context);
+    return status != 0 ? driver_failed(gpu, status, "cuCtxPushCurrent", diag) : 0;
+}
+
+static int leave(struct gpu *gpu, struct diag *diag)
+{
+    void *left = NULL;
+    int status = gpu->driver.context_pop(&left);
+    return status != 0 ? driver_failed(gpu, status, "cuCtxPopCurrent", diag) : 0;
+}
+
 int gpu_check(struct gpu *gpu, uint32_t ordinal, const void *pointer, struct diag *diag)
 {
     struct device *device;
     unsigned type = 0;
     int found = -1;
     int rc = use_device(gpu, ordinal, &device, diag);
+    rc = rc != 0 ? rc : enter(gpu, device, diag);
     if (rc != 0) {
         return rc;
     }
     int status = gpu->driver.pointer_get(&type, POINTER_MEMORY_TYPE, (uintptr_t)pointer);
     status =
         status != 0 ? status : gpu->driver.pointer_get(&found, POINTER_ORDINAL, (uintptr_t)pointer);
+    rc = leave(gpu, diag);
+    if (rc != 0) {
+        return rc;
+    }
     if (status != 0 || type != MEMORY_DEVICE) {
         return diag_set(diag, CAIRN_E_INVALID, "%p is no device memory", pointer);
     }
@@ -260,22 +280,18 @@ static int run_copy(struct gpu *gpu, const struct gpu_copy *copy, bool out, stru
 {
     struct device *device;
     struct side_stream *side = NULL;
-    void *left = NULL;
     int rc = use_device(gpu, copy->ordinal, &device, diag);
+    rc = rc != 0 ? rc : enter(gpu, device, diag);
     if (rc != 0) {
         return rc;
-    }
-    int status = gpu->driver.context_push(device->context);
-    if (status != 0) {
-        return driver_failed(gpu, status, "cuCtxPushCurrent", diag);
     }
     rc = take_stream(gpu, device, &side, diag);
     rc = rc != 0 ? rc : copy_on(gpu, copy, out, side, diag);
     if (side) {
         give_stream(gpu, side);
     }
-    status = gpu->driver.context_pop(&left);
-    return rc != 0 || status == 0 ? rc : driver_failed(gpu, status, "cuCtxPopCurrent", diag);
+    int left = leave(gpu, rc != 0 ? NULL : diag); /* the first failure is what counts */
+    return rc != 0 ? rc : left;
 }
 
 int gpu_copy_out(struct gpu *gpu, const struct gpu_copy *copy, struct diag *diag)
@@ -288,9 +304,37 @@ int gpu_copy_in(struct gpu *gpu, const struct gpu_copy *copy, struct diag *diag)
     return run_copy(gpu, copy, false, diag);
 }
 
-bool gpu_pin(struct gpu *gpu, size_t bytes, void *data)
+/* --- page-locked memory ------------------------------------------------------------ */
+
+/* The first that is in use: what is locked in one context is so for all (HOST_PORTABLE). */
+static const struct device *any_device(struct gpu *gpu)
 {
-    return gpu->driver.host_register(data, bytes, HOST_PORTABLE) == 0;
+    const struct device *found = NULL;
+    pthread_mutex_lock(&gpu->lock);
+    for (unsigned d = 0; d < DEVICES_MAX && !found; d++) {
+        found = gpu->devices[d].context ? &gpu->devices[d] : NULL;
+    }
+    pthread_mutex_unlock(&gpu->lock);
+    return found;
 }
 
-void gpu_unpin(struct gpu *gpu, void *data) { err_ignore(gpu->driver.host_unregister(data)); }
+bool gpu_pin(struct gpu *gpu, size_t bytes, void *data)
+{
+    const struct device *device = any_device(gpu);
+    if (!device || enter(gpu, device, NULL) != 0) {
+        return false;
+    }
+    bool locked = gpu->driver.host_register(data, bytes, HOST_PORTABLE) == 0;
+    err_ignore(leave(gpu, NULL)); /* whether it is locked is all that is asked */
+    return locked;
+}
+
+void gpu_unpin(struct gpu *gpu, void *data)
+{
+    const struct device *device = any_device(gpu);
+    CHECK(device != NULL); /* it was pinned through one */
+    if (enter(gpu, device, NULL) == 0) {
+        err_ignore(gpu->driver.host_unregister(data)); /* the memory goes in any case */
+        err_ignore(leave(gpu, NULL));
+    }
+}

@@ -33,7 +33,8 @@ struct gpu_copy {
 int MUST_USE gpu_copy_out(struct gpu *gpu, const struct gpu_copy *copy, struct diag *diag);
 int MUST_USE gpu_copy_in(struct gpu *gpu, const struct gpu_copy *copy, struct diag *diag);
 
-/* Page-locks memory, so that copies run at the bus's rate; false: it stays as it is. */
+/* Page-locks memory, so that copies run at the bus's rate; false: it stays as it is (no device has
+ * been used so far, or the driver refuses). */
 bool gpu_pin(struct gpu *gpu, size_t bytes, void *data);
 void gpu_unpin(struct gpu *gpu, void *data);
 

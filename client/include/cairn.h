@@ -483,9 +483,9 @@ struct cairn_local {
         sizeof(struct cairn_local), NULL, NULL, 0, 0, 0, {0, 0}, 0 \
     }
 /* Restore: the idx-th LOCAL tensor or blob of the checkpoint, of any coordinate, by name and then
- * coordinate. When the ranks' coordinates have changed, this says which there were: read their
- * blobs (all_local, cairn_op_blob with the coordinate), or register their tensors under their
- * coordinates and restore once more; then start anew, merge or refuse. NOT_FOUND past the end. */
+ * coordinate. A rank is given what its own coordinate has, no rule does more: when the coordinates
+ * have changed it reads the old ones' blobs here (all_local, cairn_op_blob) or registers their
+ * tensors and restores once more, then starts anew, merges or refuses. NOT_FOUND past the end. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_local(cairn_op_t *op, size_t idx, struct cairn_local *io);
 CAIRN_API void cairn_op_abort(cairn_op_t *op); /* asks; DONE still fires, with the truth */
 CAIRN_API void cairn_op_free(cairn_op_t *op);  /* drops the handle, never the work; NULL is fine */

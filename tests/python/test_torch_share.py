@@ -21,6 +21,11 @@ def test_replicas_of_shards_are_read_once(url, ranks4):
     assert alone - shared == 4 * 16000 * 2.5 - 3 * 16000, answers  # each of three tensors once, by all together
 
 
+def test_tensors_on_a_device_are_handed_over(url, ranks2):
+    read = ranks2.run("cases_share.on_device", url=url)
+    assert 240000 < sum(read) < 360000, read  # 300 x 200 floats and the rest once, and trees on each rank
+
+
 def test_ranks_must_ask_alike(url, ranks2):
     ranks2.run("cases_share.refused", url=url)
 

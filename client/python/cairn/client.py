@@ -248,11 +248,13 @@ class Client:
         """What is saved or filled; replaces the set before.
 
         Each is (name, dtype, shape, address, stride or None, keepalive, placement, coordinate or None, group or
-        None, boxes or None[, eager]): ``dtype`` from ``cairn.client.DTYPES``; ``address`` of the first element, an int;
-        ``stride`` in elements (None: row-major); ``keepalive`` any object that owns the memory, referenced
+        None, boxes or None[, eager[, device]]): ``dtype`` from ``cairn.client.DTYPES``; ``address`` of the first element,
+        an int; ``stride`` in elements (None: row-major); ``keepalive`` any object that owns the memory, referenced
         until the set is replaced; ``placement`` REPLICATED, SHARDED or LOCAL; ``group`` the ranks that hold the
         same, ascending; ``boxes`` tuples (offset, length, stride or None, address) where the rank holds only
-        parts; ``eager`` 1: a lazy save copies it before it returns. BusyError while an operation borrows the present set; InvalidError names the tensor.
+        parts; ``eager`` 1: a lazy save copies it before it returns; ``device`` 1 + N: memory of CUDA device N, row-major
+        (0: the CPU's). BusyError while an operation borrows the present set; InvalidError names the tensor;
+        UnsupportedError: there is no CUDA driver.
         """
         self._handle.set_tensors(list(tensors))
 

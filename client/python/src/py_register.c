@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * set_tensors and set_blobs: tuples to cairn.h's structs. A tensor is (name, dtype, shape, address,
- * stride or None, keepalive, placement, coordinate or None, group or None, boxes or None[, eager]),
- * a box
- * (offset, length, stride or None, address), a blob (name, kind, data, placement, coordinate or
- * None). With the GIL but for the call itself.
+ * stride or None, keepalive, placement, coordinate or None, group or None, boxes or None[, eager[,
+ * device]]), a box (offset, length, stride or None, address), a blob (name, kind, data, placement,
+ * coordinate or None). With the GIL but for the call itself.
  */
 #include "py_private.h"
 
-enum { TENSOR_FIELDS = 10, BOX_FIELDS = 4, BLOB_FIELDS = 5 };
+enum { TENSOR_FIELDS = 10, TENSOR_FIELDS_MAX = 12, BOX_FIELDS = 4, BLOB_FIELDS = 5 };
 
 /* Where a tensor without elements lies: libcairn wants an address, never reads it. */
 static char nowhere;
@@ -156,9 +155,13 @@ static bool read_tensor(struct py_scratch *scratch, PyObject *item, struct cairn
 {
     Py_ssize_t ndim = -1;
     *tensor = (struct cairn_tensor)CAIRN_TENSOR_INIT;
-    bool has_eager = PyTuple_Check(item) && PyTuple_Size(item) == TENSOR_FIELDS + 1;
-    if (!expect_tuple(item, TENSOR_FIELDS + has_eager, "tensor") ||
-        (has_eager && !read_int(PyTuple_GetItem(item, TENSOR_FIELDS), &tensor->eager)) ||
+    Py_ssize_t fields = PyTuple_Check(item) ? PyTuple_Size(item) : TENSOR_FIELDS;
+    bool is_long = fields > TENSOR_FIELDS && fields <= TENSOR_FIELDS_MAX;
+    if (!expect_tuple(item, is_long ? fields : TENSOR_FIELDS, "tensor") ||
+        (fields > TENSOR_FIELDS &&
+         !read_int(PyTuple_GetItem(item, TENSOR_FIELDS), &tensor->eager)) ||
+        (fields > TENSOR_FIELDS + 1 &&
+         !read_int(PyTuple_GetItem(item, TENSOR_FIELDS + 1), &tensor->device)) ||
         !read_text(PyTuple_GetItem(item, 0), &tensor->name) ||
         !read_int(PyTuple_GetItem(item, 1), &tensor->dtype)) {
         return false;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { RANGE_BYTES = 64 << 20, DEVICES = 2, CODE_INVALID = 1, CODE_ASKED_FOR = 700 };
+enum { RANGE_BYTES = 256 << 20, DEVICES = 2, CODE_INVALID = 1, CODE_ASKED_FOR = 700 };
 
 struct standin_device {
     uint8_t *range;  /* PROT_NONE: an address, never memory */
@@ -39,6 +39,8 @@ void standin_fail_at(int call) { atomic_store(&calls_left, call); }
 int standin_streams(void) { return atomic_load(&streams); }
 int standin_registered(void) { return atomic_load(&registered_count); }
 unsigned standin_context_depth(void) { return depth; }
+
+size_t standin_range_bytes(void) { return RANGE_BYTES; }
 
 void *standin_alloc(int device, size_t bytes)
 {
@@ -174,7 +176,7 @@ int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, void *str
 int cuPointerGetAttribute(void *ret, int attribute, uintptr_t pointer)
 {
     struct standin_device *d = device_of(pointer, 1);
-    int status = !d ? CODE_INVALID : step();
+    int status = !d || depth == 0 ? CODE_INVALID : step();
     if (status == 0) {
         *(int *)ret = attribute == 2 ? 2 : (int)(d - devices);
     }
@@ -183,15 +185,18 @@ int cuPointerGetAttribute(void *ret, int attribute, uintptr_t pointer)
 
 int cuMemHostRegister_v2(void *data, size_t bytes, unsigned flags)
 {
-    int status = !data || bytes == 0 || flags != 1 ? CODE_INVALID : step();
+    int status = !data || bytes == 0 || flags != 1 || depth == 0 ? CODE_INVALID : step();
     atomic_fetch_add(&registered_count, status == 0);
     return status;
 }
 
 int cuMemHostUnregister(void *data)
 {
+    if (!data || depth == 0) {
+        return CODE_INVALID;
+    }
     atomic_fetch_sub(&registered_count, 1);
-    return data ? 0 : CODE_INVALID;
+    return 0;
 }
 
 int cuGetErrorString(int code, const char **ret)

@@ -13,6 +13,7 @@ void standin_fail_at(int call); /* that call, from 0, fails, once; -1: none */
 int standin_streams(void);
 int standin_registered(void);
 unsigned standin_context_depth(void); /* of this thread */
+size_t standin_range_bytes(void);     /* of a device's addresses, from its first allocation on */
 void *standin_alloc(int device, size_t bytes);
 /* An event behind work that is still to come: whoever waits for it finds these bytes set. */
 void *standin_event(void *device, size_t bytes, int value);

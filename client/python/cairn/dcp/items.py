@@ -24,6 +24,7 @@ from .. import tree
 from ..client import BYTES, DTYPES, SHARDED, TREE
 from ..errors import InvalidError, UnsupportedValueError
 from ..torch import arrays
+from ..torch.device import Loan
 
 #: The blob that says what the checkpoint holds, and the prefix of tensors inside trees.
 METADATA_BLOB = "cairn.dcp"
@@ -69,6 +70,7 @@ class Collected:
     def __init__(self, attempt: str, step: int, allow_opaque: bool) -> None:
         self._attempt, self._step, self._allow_opaque = attempt, step, allow_opaque
         self._tensors: dict = {}
+        self._loan = Loan()
         self.blobs: list = []
         self.results: list = []
 
@@ -106,7 +108,12 @@ class Collected:
         if (entry.dtype, entry.shape) != (dtype, shape):
             raise PlanStaleError.about(name, f"it is written as {entry.dtype} {list(entry.shape)} and as {dtype} "
                                        f"{list(shape)}")
+        self._loan.take(tensor)
         entry.boxes.append((offsets, tuple(tensor.shape), arrays.flat(tensor)))
+
+    def event(self) -> int:
+        """What the copies of tensors on CUDA devices wait for: ``cuda_event`` of Client.save."""
+        return self._loan.event()
 
     def rows(self) -> list:
         """Tuples for Client.set_tensors, boxes without elements left out."""
@@ -115,15 +122,18 @@ class Collected:
             boxes = [box for box in entry.boxes if 0 not in box[1] or 0 in entry.shape]
             if not boxes:
                 continue
-            keep = [tensor for _, _, tensor in boxes]
+            devices = {arrays.device_field(part) for _, _, part in boxes if part.numel()} or {0}
+            if len(devices) > 1:  # a tensor is in one memory
+                boxes, devices = [(offset, size, part.cpu()) for offset, size, part in boxes], {0}
+            keep = [self._loan, *(tensor for _, _, tensor in boxes)]
             offsets, sizes, tensor = boxes[0]
             head = (name, DTYPES[entry.dtype], entry.shape)
             if 0 in entry.shape or sizes == entry.shape:  # whole, or nothing to hold
                 stride, address = _where(tensor)
-                rows.append((*head, address, stride, keep, SHARDED, None, None, None))
+                rows.append((*head, address, stride, keep, SHARDED, None, None, None, 0, *devices))
             else:
                 rows.append((*head, 0, None, keep, SHARDED, None, None,
-                             [(offset, size, *_where(part)) for offset, size, part in boxes]))
+                             [(offset, size, *_where(part)) for offset, size, part in boxes], 0, *devices))
         return rows
 
     # --- values -------------------------------------------------------------------------------------

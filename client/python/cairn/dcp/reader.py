@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader: DCP's StorageReader over Cairn.
 
-Wanted boxes are planned by the server and read straight into the planner's tensors where those lie in CPU memory and
-have the stored type. Values come from typed trees and are pickled anew, in this process, since DCP's planner reads
+Wanted boxes are planned by the server and read straight into the planner's tensors where those have the stored type and
+lie in CPU memory or, contiguous, on a CUDA device. Values come from typed trees and are pickled anew, in this process, since DCP's planner reads
 nothing else: no stored byte is ever unpickled, unless it was stored as opaque and Reader(allow_opaque=True) says so.
 Planner hooks run on the calling thread.
 """
@@ -24,6 +24,7 @@ from .. import tree
 from ..client import BYTES, DTYPES, LATEST, SHARDED, Client
 from ..errors import CairnError, ConflictError, InvalidError, NotFoundError, UnsupportedError
 from ..torch import arrays
+from ..torch.device import settle
 from . import metadata as codec
 from .items import METADATA_BLOB
 from ..names import is_url, parse_id, split_url
@@ -45,6 +46,16 @@ class _Box:
             self.memory = target
         else:
             self.targets.append(target)
+
+    @property
+    def device(self) -> int:
+        """``device`` of cairn_tensor."""
+        return 0 if self.memory is None else arrays.device_field(self.memory)
+
+    def leave_device(self) -> None:
+        if self.device:
+            self.targets.insert(0, self.memory)
+            self.memory = None
 
     def row(self) -> tuple:
         if self.memory is None:
@@ -185,10 +196,10 @@ class Reader(StorageReader):
             of_tensor[offsets, sizes] = box
             box.add(target.detach())
             targets.append((item, target))
-        rows = [(fqn, DTYPES[next(iter(of_tensor.values())).dtype], tuple(metadata.state_dict_metadata[fqn].size), 0,
-                 None, of_tensor, SHARDED, None, None, [box.row() for box in of_tensor.values()])
+        rows = [_row(fqn, tuple(metadata.state_dict_metadata[fqn].size), list(of_tensor.values()))
                 for fqn, of_tensor in boxes.items()]
         if rows:
+            settle(row[-1] - 1 for row in rows if row[-1])
             self._restore(client, rows, [])
         for of_tensor in boxes.values():
             for box in of_tensor.values():
@@ -228,6 +239,15 @@ class Reader(StorageReader):
             raise UnsupportedError.of(f"{name}: it was stored as an opaque pickle, and reading it runs what is in it; if "
                                       "you trust the store and who wrote it, use Reader(allow_opaque=True)")
         return data
+
+
+def _row(fqn: str, shape: tuple, boxes: list) -> tuple:
+    """A tuple of Client.set_tensors."""
+    if len({box.device for box in boxes if 0 not in box.sizes}) > 1:  # a tensor is in one memory
+        for box in boxes:
+            box.leave_device()
+    found = [box.row() for box in boxes]
+    return (fqn, DTYPES[boxes[0].dtype], shape, 0, None, boxes, SHARDED, None, None, found, 0, max(box.device for box in boxes))
 
 
 def _global_offsets(item: ReadItem, ndim: int) -> tuple:

@@ -141,7 +141,7 @@ class Writer(StorageWriter):
         if self.rank == 0:
             self._mine.held = collected
         else:
-            self._session(run_url).save(step, collected.rows(), collected.blobs)
+            self._session(run_url).save(step, collected.rows(), collected.blobs, cuda_event=collected.event())
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(collected.results)
         return future
@@ -155,7 +155,8 @@ class Writer(StorageWriter):
         blobs = held.blobs + [(METADATA_BLOB, TREE, entry, SHARDED, None)]
         session = self._session(run_url)
         note = tree.encode({"framework": "dcp", "checkpoint_id": str(self.checkpoint_id or "")[:1024]})
-        self.last = session.save_all(step, held.rows(), blobs, tags=self._tags, metrics=self._metrics, metadata=note)
+        self.last = session.save_all(step, held.rows(), blobs, tags=self._tags, metrics=self._metrics, metadata=note,
+                                     cuda_event=held.event())
 
     # --- AsyncStager: async_save takes a writer that has these as its stager -------------------------
 

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors and ndarrays as memory: which can be stored, where they lie, whether two hold the same bits.
 
-Stored are dense tensors of the element types in ``TORCH_NAMES``, at any strides, on the CPU in place or from
-a device by a copy, whole or as this rank's part of a sharded one (sharded.py). Conjugate and negative views are
-resolved. Sparse tensors and subclasses with ``__tensor_flatten__`` are stored as their components (special.py). Refused by
-name: quantized, nested and meta tensors, other subclasses, element types that Cairn does not know, more than 8
+Stored are dense tensors of the element types in ``TORCH_NAMES``, at any strides, whole or as this rank's part of a
+sharded one (sharded.py): on the CPU in place, on a CUDA device in place where they are contiguous (device.py), else by a
+copy. Conjugate and negative views are resolved. Sparse tensors and subclasses with ``__tensor_flatten__`` are stored as
+their components (special.py). Refused by name: quantized, nested and meta tensors, other subclasses, element types that Cairn does not know, more than 8
 dimensions.
 """
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, Iterator, Optional, Union
 
 import torch
 
 from ..client import DTYPES, LOCAL, REPLICATED, SHARDED
 from ..errors import UnsupportedValueError
 from ..tree import Ref
-from . import sharded, special
+from . import device, sharded, special
 from .sharded import Layouts, Sharded
 
 try:
@@ -89,11 +89,15 @@ def overlaps(shape: tuple, stride: tuple) -> bool:
 def is_direct(array: Any) -> bool:
     """Whether libcairn can read and write this memory as it is."""
     if isinstance(array, Sharded):
-        return is_direct(array.local) and (not array.layout.is_flat or array.local.is_contiguous())
+        return (is_direct(array.local) and (not array.layout.is_flat or array.local.is_contiguous())
+                and (device.index(array.local) is None or all(view.is_contiguous() for _, view in _views(array))))
     if not isinstance(array, torch.Tensor):
         return bool(array.flags.c_contiguous and array.flags.writeable)
-    return (array.device.type == "cpu" and not array.is_conj() and not array.is_neg()
-            and not overlaps(array.shape, array.stride()))
+    if array.is_conj() or array.is_neg():
+        return False
+    if device.index(array) is not None:
+        return array.is_contiguous()
+    return array.device.type == "cpu" and not overlaps(array.shape, array.stride())
 
 
 def is_writable(array: Any) -> bool:
@@ -104,24 +108,30 @@ def is_writable(array: Any) -> bool:
     return bool(local.flags.writeable)
 
 
-def row(ref: Ref, array: Any, coordinate: Optional[str]) -> Optional[tuple]:
-    """The tuple of Client.set_tensors for memory that is_direct; None when this rank holds nothing of it."""
+def row(ref: Ref, array: Any, coordinate: Optional[str], eager: int = 0) -> Optional[tuple]:
+    """The tuple of Client.set_tensors for memory that is_direct, or that ``flat`` gave; None when this rank holds nothing
+    of it."""
     if isinstance(array, Sharded):
-        return _sharded_row(ref, array)
+        return _sharded_row(ref, array, eager)
     place = REPLICATED if coordinate is None else LOCAL
     if isinstance(array, torch.Tensor):
         stride = None if array.is_contiguous() else array.stride()
         address = array.data_ptr() if array.numel() else 0
     else:
         stride, address = None, array.ctypes.data if array.size else 0
-    return (ref.name, DTYPES[ref.dtype], ref.shape, address, stride, array, place, coordinate, None, None)
+    return (ref.name, DTYPES[ref.dtype], ref.shape, address, stride, array, place, coordinate, None, None, eager,
+            device_field(array))
 
 
-def _sharded_row(ref: Ref, array: Sharded) -> Optional[tuple]:
+def device_field(array: Any) -> int:
+    """``device`` of cairn_tensor: 0 for the CPU's memory, and for a tensor without elements, which has none."""
+    found = device.index(array) if isinstance(array, torch.Tensor) and array.numel() else None
+    return 0 if found is None else found + 1
+
+
+def _views(array: Sharded) -> Iterator[tuple]:
+    """(box, its part of the local tensor)."""
     layout, local = array.layout, array.local
-    if not layout.boxes:
-        return None
-    boxes = []
     for box in layout.boxes:
         view = local
         if layout.is_flat:
@@ -129,10 +139,27 @@ def _sharded_row(ref: Ref, array: Sharded) -> Optional[tuple]:
         elif box.length != layout.local and 0 not in box.length:
             for dim, (start, length) in enumerate(zip(box.start, box.length)):
                 view = view.narrow(dim, start, length)
+        yield box, view
+
+
+def _sharded_row(ref: Ref, array: Sharded, eager: int) -> Optional[tuple]:
+    layout, local = array.layout, array.local
+    if not layout.boxes:
+        return None
+    boxes, keep = [], [local]
+    for box, view in _views(array):
+        if device.index(view) is not None and not view.is_contiguous():
+            try:
+                view = view.contiguous()  # a device's boxes have no strides
+            except device.NoRoom:
+                device.note_no_room(local)
+                return _sharded_row(ref, array.with_local(device.on_cpu(local)), eager)
+            keep.append(view)
         stride = None if layout.is_flat or view.is_contiguous() else view.stride()
         boxes.append((box.offset, box.length, stride, view.data_ptr() if view.numel() else 0))
     place = REPLICATED if layout.is_whole else SHARDED
-    return (ref.name, DTYPES[ref.dtype], ref.shape, 0, None, local, place, None, layout.group, boxes)
+    return (ref.name, DTYPES[ref.dtype], ref.shape, 0, None, keep, place, None, layout.group, boxes, eager,
+            device_field(local))
 
 
 def memory_key(array: Any) -> Any:
@@ -142,18 +169,28 @@ def memory_key(array: Any) -> Any:
 
 
 def flat(array: Any) -> Any:
-    """What is read for a save: the array itself where it can be borrowed, else a CPU copy of it."""
+    """What is read for a save: the array itself where it can be borrowed, else a copy of it: on its device where that is
+    CUDA's, else on the CPU."""
     if isinstance(array, Sharded):
-        return array if is_direct(array) else array.with_local(flat(array.local).contiguous())
+        return array if is_direct(array) else array.with_local(device.contiguous(flat(array.local)))
     if isinstance(array, torch.Tensor):
         array = array.detach() if array.requires_grad else array
         if not is_direct(array):
-            array = array.resolve_conj().resolve_neg().contiguous().cpu()
+            return _packed(array.resolve_conj().resolve_neg())
         return array
     return array if array.flags.c_contiguous else numpy.ascontiguousarray(array).reshape(array.shape)
 
 
-def empty(ref: Ref, device: Any = "cpu", like: Union[torch.Tensor, Sharded, None] = None) -> Any:
+def _packed(tensor: torch.Tensor) -> torch.Tensor:
+    made = device.contiguous(tensor)
+    if device.index(made) is not None:
+        return made
+    if device.index(tensor) is not None:
+        device.note_no_room(tensor)
+    return made.cpu()
+
+
+def empty(ref: Ref, where: Any = "cpu", like: Union[torch.Tensor, Sharded, None] = None) -> Any:
     """Fresh memory for a stored array. ``like``: its strides, or its layout over ranks, are used where shape and kind
     allow."""
     if ref.kind == "numpy":
@@ -164,9 +201,24 @@ def empty(ref: Ref, device: Any = "cpu", like: Union[torch.Tensor, Sharded, None
             return sharded.like(like, dtype)
         like = None
     if like is not None and tuple(like.shape) == ref.shape and like.layout is torch.strided:
-        return torch.empty_like(like, dtype=dtype, device=device, requires_grad=False,
+        return torch.empty_like(like, dtype=dtype, device=where, requires_grad=False,
                                 memory_format=torch.preserve_format)
-    return torch.empty(ref.shape, dtype=dtype, device=device)
+    return torch.empty(ref.shape, dtype=dtype, device=where)
+
+
+def beside(ref: Ref, target: Any) -> Any:
+    """Memory that libcairn can write, for what is to be copied into ``target`` then, which it cannot: on the same CUDA
+    device where there is room. ``target`` None: new memory."""
+    if target is None or not isinstance(target, (torch.Tensor, Sharded)):
+        return empty(ref)
+    local = target.local if isinstance(target, Sharded) else target
+    shape = target.layout.local if isinstance(target, Sharded) else ref.shape
+    if device.index(local) is not None:
+        made = device.empty(shape, local.dtype, local.device)
+        made = target.with_local(made) if isinstance(target, Sharded) else made
+        if is_direct(made):
+            return made
+    return target.with_local(torch.empty(shape, dtype=local.dtype)) if isinstance(target, Sharded) else empty(ref)
 
 
 def fits(ref: Ref, array: Any) -> bool:
@@ -178,12 +230,17 @@ def fits(ref: Ref, array: Any) -> bool:
     return ref.kind == "numpy" and array.dtype.name == ref.dtype
 
 
-def _bytes_of(array: Any) -> torch.Tensor:
+def as_bytes(array: Any) -> torch.Tensor:
+    """The bytes in row-major order, where they are: the memory itself where it is one run, else a copy."""
     if not isinstance(array, torch.Tensor):
-        array = torch.from_numpy(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
-        return array
-    array = array.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    return array.view(torch.uint8)
+        return torch.from_numpy(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
+    return device.contiguous(array.detach().resolve_conj().resolve_neg()).reshape(-1).view(torch.uint8)
+
+
+def _is_same_memory(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.numel() > 0
+                      and (a.device, a.dtype, a.shape, a.stride(), a.is_conj(), a.is_neg())
+                      == (b.device, b.dtype, b.shape, b.stride(), b.is_conj(), b.is_neg()) and a.data_ptr() == b.data_ptr())
 
 
 def clone(array: Any) -> Any:
@@ -195,24 +252,31 @@ def clone(array: Any) -> Any:
 
 def same_bits(a: Any, b: Any) -> bool:
     """Equal bit for bit: NaNs and signs of zero count."""
-    if a is b:
+    if _is_same_memory(a, b):
         return True
     if isinstance(a, Sharded) or isinstance(b, Sharded):
         if not (isinstance(a, Sharded) and isinstance(b, Sharded) and a.layout == b.layout):
             return False
         return same_bits(a.local, b.local)
-    left, right = _bytes_of(a), _bytes_of(b)
-    return left.shape == right.shape and bool(torch.equal(left, right))
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape:
+        return all(_equal(as_bytes(left), as_bytes(right)) for left, right in device.pieces(a, b))
+    return _equal(as_bytes(a), as_bytes(b))
+
+
+def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """On the device where both lie there."""
+    return bool(torch.equal(left, right) if left.device == right.device else torch.equal(left.cpu(), right.cpu()))
 
 
 def sha256_hex(tensor: torch.Tensor) -> str:
     """A digest of the tensor's bytes and dtype, for what is compared but not stored."""
     import hashlib
     digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    data = _bytes_of(tensor)
-    if data.numel():
-        import ctypes
-        digest.update((ctypes.c_char * data.numel()).from_address(data.data_ptr()))
+    for piece, in device.pieces(as_bytes(tensor)):
+        data = piece.cpu()
+        if data.numel():
+            import ctypes
+            digest.update((ctypes.c_char * data.numel()).from_address(data.data_ptr()))
     return digest.hexdigest()
 
 
@@ -260,14 +324,21 @@ class Collector:
             return value
         return self.layouts.held(path if path in holders else path.partition(".")[0], value)
 
-    def rows(self, guarded: Optional[set] = None) -> list:
-        """Tuples for Client.set_tensors; device tensors are copied here. ``guarded``: keys (memory_key) of what a lazy
-        save may copy behind; all else is eager, but for what was copied just now."""
+    def rows(self, loan: device.Loan, guarded: Optional[set] = None) -> list:
+        """Tuples for Client.set_tensors; what has to be made for them is in the loan. ``guarded``: keys (memory_key) of what
+        a lazy save may copy behind; all else is eager, but for what was copied just now."""
         rows = []
         for ref, array in self.arrays.values():
+            local = array.local if isinstance(array, Sharded) else array
+            if isinstance(local, torch.Tensor):
+                loan.take(local)
             borrowed = flat(array)
-            item = row(ref, borrowed, self.coordinate)
+            eager = guarded is not None and is_direct(array) and memory_key(array) not in guarded
+            if eager and isinstance(local, torch.Tensor):
+                made = loan.cloned(local)
+                if made is not None:
+                    borrowed, eager = array.with_local(made) if isinstance(array, Sharded) else made, False
+            item = row(ref, borrowed, self.coordinate, int(eager))
             if item is not None:
-                eager = guarded is not None and is_direct(array) and memory_key(array) not in guarded
-                rows.append((*item, int(eager)))
+                rows.append((*item[:5], loan.hold(item[5]), *item[6:]))
         return rows

@@ -17,7 +17,8 @@ from ..errors import (CairnError, ClosedError, FencedError, ForkedError, Interna
 from . import exits
 from .futures import Failures, Restored, SaveHandle, log
 from .group import Group
-from .lazy import Guard, is_capturing
+from .device import Loan, is_capturing
+from .lazy import Guard
 from .pace import Advice, Pacer
 from .part import CairnWarning
 from .restore import Restore, parse_step
@@ -178,17 +179,20 @@ class Checkpointer:
         if self._guard is not None:
             self._guard.wait()  # for the save before this one
         lazy = self._guard is not None and not is_capturing()
-        tensors, blobs = self._state.collect(self._group.rank, self._group.coordinates, lazy)
+        loan = Loan(lazy)
+        tensors, blobs = self._state.collect(self._group.rank, self._group.coordinates, loan, lazy)
         note = tree.encode(dict(metadata), "metadata") if metadata else b""
         try:
             client.set_tensors(tensors)
             client.set_blobs(blobs)
             op = client.save(step, tags=tags, metrics=metrics, metadata=note, deadline=deadline,
                              lazy=lazy, verify_staged=self._verify_staged if lazy else None,
-                             check_replicas=self._check_replicas, full=full)
+                             check_replicas=self._check_replicas, full=full, cuda_event=loan.event())
             if lazy:
                 assert self._guard is not None
-                self._guard.add(op)
+                self._guard.add(op, loan)
+            else:
+                loan.end()
         except CairnError as error:
             if isinstance(error, FencedError):
                 self._failures.failed(step, error)

@@ -5,13 +5,17 @@ Only parameters in, and state of, optimizers that step through torch.optim.Optim
 pre-step hooks, also for optimizers that are stepped one parameter at a time in backward. Ours waits until every lazy
 save is staged. All else (buffers change in forward, an EMA after the step, schedulers whenever they like) is eager:
 copied before ``save`` returns. So are the tensors of an optimizer whose steps may pass the hook by: one whose ``step``
-was replaced, and one that is ``capturable``, since the replay of a CUDA graph runs no Python.
+was replaced, and one that is ``capturable`` or was seen to be captured, since the replay of a CUDA graph runs no Python.
+
+On CUDA devices all of this holds as it stands: a step's kernels are launched behind the hook, which returns when libcairn's
+copies have ended; what is eager and small is copied on the device first (device.Loan).
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
 from typing import Any, Iterable
 
 import torch
@@ -20,6 +24,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ..client import STAGED, Operation
 from ..errors import CairnError
 from .arrays import memory_key
+from .device import Loan, is_capturing
+
+_captured: weakref.WeakSet = weakref.WeakSet()  # optimizers with a step in a CUDA graph (SGD needs no capturable for it)
 
 
 def steps_through_hooks(optimizer: Any) -> bool:
@@ -29,11 +36,7 @@ def steps_through_hooks(optimizer: Any) -> bool:
     own = vars(optimizer).get("step")  # schedulers put a wrapper there, which calls the class's
     if own is not None and not getattr(own, "_wrapped_by_lr_sched", False):
         return False
-    return not any(group.get("capturable") for group in optimizer.param_groups)
-
-
-def is_capturing() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return optimizer not in _captured and not any(group.get("capturable") for group in optimizer.param_groups)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -66,12 +69,15 @@ class Guard:
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_compiling() and is_capturing():
+            _captured.add(optimizer)
         if self._ops:
             self.wait()
 
-    def add(self, op: Operation) -> None:
+    def add(self, op: Operation, loan: Loan) -> None:
+        """``loan`` ends when the save is staged."""
         with self._lock:
-            self._ops.append(op)
+            self._ops.append((op, loan))
 
     def wait(self) -> None:
         """Until all are staged. One that failed is as good: it reads no tensor any more, and tells by its own future."""
@@ -79,11 +85,12 @@ class Guard:
             return
         with self._lock:
             ops = list(self._ops)
-        for op in ops:
+        for op, loan in ops:
             try:
                 op.wait(STAGED)
             except CairnError:
                 pass  # reported by the save's handle
+            loan.end()
         with self._lock:
             self._ops = [op for op in self._ops if op not in ops]
 

@@ -2,7 +2,7 @@
 """Plan: where each stored array of one restore goes.
 
 Every stored array has one *primary* memory that libcairn fills: the live tensor itself (or this rank's part of it)
-where it lies on the CPU, else fresh memory; ``copies`` are live tensors that get the same bits afterwards. Nothing is written
+where it lies on the CPU or, contiguous, on a CUDA device, else fresh memory; ``copies`` are live tensors that get the same bits afterwards. Nothing is written
 before the restore starts, so an error while planning leaves the state as it was.
 """
 
@@ -14,7 +14,7 @@ import torch
 
 from ..errors import DigestMismatchError, DtypeMismatchError, InvalidError, ShapeMismatchError, UnsupportedError
 from ..tree import Ref
-from . import arrays, memory
+from . import arrays, device, memory
 from .only import Only
 from .sharded import Layouts, Sharded
 
@@ -76,10 +76,7 @@ class Plan:
         if target is not None and arrays.is_direct(target):
             self._destinations[key] = Destination(ref, coordinate, target)
             return
-        primary = arrays.empty(ref)
-        if isinstance(target, Sharded):
-            primary = target.with_local(torch.empty(target.layout.local, dtype=target.dtype))
-        destination = Destination(ref, coordinate, primary)
+        destination = Destination(ref, coordinate, arrays.beside(ref, target))
         if target is not None:
             destination.copies.append(target)
         self._destinations[key] = destination
@@ -124,8 +121,14 @@ class Plan:
         rows = (arrays.row(d.ref, d.primary, d.coordinate) for d in self._destinations.values() if is_read_here(d))
         return [row for row in rows if row is not None]
 
+    def settle(self) -> None:
+        """Before the restore: nothing uses the memory on devices any more."""
+        found = (d.primary.local if isinstance(d.primary, Sharded) else d.primary for d in self._destinations.values())
+        indices = (device.index(memory) for memory in found if isinstance(memory, torch.Tensor))
+        device.settle(index for index in indices if index is not None)
+
     def finish(self) -> None:
-        """After the restore: copies from primaries to the live tensors on other devices, and checks them."""
+        """After the restore: copies from primaries to the live tensors that libcairn cannot write, and checks them."""
         with torch.no_grad():
             for destination in self._destinations.values():
                 for live in destination.copies:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One restore: first the typed trees, which say what arrays the checkpoint holds; then the arrays, straight into the
-live tensors where they lie on the CPU.
+live tensors where libcairn can write them: on the CPU, and contiguous on a CUDA device.
 
 Planning touches nothing, and all ranks agree on it before anything is. If the second step had to fall back to an older
 checkpoint, it is planned anew from that one's trees, on all ranks alike, since all see the same (term, step).
@@ -71,6 +71,7 @@ class Restore:
             plan = self._plan_all(op, strict)
             sharing = Sharing(self._group, plan) if share is not None else None
             rows = plan.rows(sharing.is_read_here) if sharing is not None else plan.rows()
+            plan.settle()
             try:
                 op = self._fetch(rows, (result.step, result.term), allow)
                 again = op.result(0)

@@ -15,6 +15,8 @@ from typing import Any, Iterator, Optional
 import torch
 
 from ..errors import CairnError, DigestMismatchError
+from . import device
+from .arrays import as_bytes
 from .group import Group
 from .plan import Destination, Plan
 from .sharded import Sharded
@@ -33,9 +35,13 @@ def _bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory itself where it is one run, else a copy."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+def _gather(memories: list, data: torch.Tensor) -> None:
+    """Their bytes, one after the other, also from devices."""
+    at = 0
+    for memory in memories:
+        part = as_bytes(memory)
+        data[at:at + part.numel()].copy_(part)
+        at += part.numel()
 
 
 def _sha256(data: torch.Tensor) -> bytes:
@@ -112,13 +118,14 @@ class Sharing:
     def _move(self, alike: _Alike, reader: int, lot: list) -> Optional[CairnError]:
         memories = [_memory(item) for item in lot]
         mine = alike.ranks[reader] == self._group.rank
-        direct = len(lot) == 1 and memories[0].is_contiguous()
+        on_device = any(device.index(memory) is not None for memory in memories)
+        direct = len(lot) == 1 and memories[0].is_contiguous() and not on_device
         if direct:
-            data = _as_bytes(memories[0])
-        else:
-            data = torch.empty(sum(map(_bytes_of, memories)), dtype=torch.uint8)
+            data = as_bytes(memories[0])
+        else:  # gloo moves what is in the CPU's memory
+            data = device.bounce(sum(map(_bytes_of, memories)), on_device)
             if mine:
-                torch.cat([_as_bytes(memory) for memory in memories], out=data)
+                _gather(memories, data)
         digest = torch.frombuffer(bytearray(_sha256(data) if mine else _DIGEST_BYTES), dtype=torch.uint8)
         self._group.broadcast(data, alike.ranks, reader)
         self._group.broadcast(digest, alike.ranks, reader)
@@ -126,7 +133,7 @@ class Sharing:
             return None
         if not direct:
             self._spread(data, memories)
-            data = torch.cat([_as_bytes(memory) for memory in memories]) if memories else data
+            _gather(memories, data.fill_(0))  # what is there now
         if _sha256(data) != digest.numpy().tobytes():
             return DigestMismatchError.of(f"{lot[0].ref.name}{f' or one of {len(lot) - 1} more' if len(lot) > 1 else ''}: what rank "
                                           f"{alike.ranks[reader]} read and what came here differ")

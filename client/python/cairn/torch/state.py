@@ -11,6 +11,7 @@ from .. import tree
 from ..client import LOCAL, REPLICATED, TREE
 from ..errors import InvalidError
 from . import arrays, rng
+from .device import Loan
 from .lazy import guarded_memory
 from .local import PerRank
 from .naming import Names, Walk
@@ -108,9 +109,9 @@ class State:
             self._last_names = (names, names_digest(names))
         return self._last_names[1]
 
-    def collect(self, rank: int, coordinates: Sequence[str], lazy: bool = False) -> tuple:
+    def collect(self, rank: int, coordinates: Sequence[str], loan: Loan, lazy: bool = False) -> tuple:
         """(rows for set_tensors, rows for set_blobs). UnsupportedValueError names what cannot be stored. ``lazy``: rows
-        are marked eager but for what only optimizer steps change."""
+        are marked eager but for what only optimizer steps change. ``loan``: what the rows borrow."""
         names = self.names()
         shared = arrays.Collector(self.layouts, None, self._known)
         root = {"version": VERSION, "framework": "torch", "world_size": len(coordinates),
@@ -133,4 +134,4 @@ class State:
             data = tree.encode({"version": VERSION, "parts": partition}, "", shared)
             blobs.append((PARTITION_BLOB, TREE, data, LOCAL, self.coordinate))
         guarded = guarded_memory(part.obj for part in self.parts if isinstance(part, OptimizerState)) if lazy else None
-        return shared.rows(guarded) + local.rows(guarded), blobs
+        return shared.rows(loan, guarded) + local.rows(loan, guarded), blobs
