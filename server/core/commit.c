@@ -79,6 +79,12 @@ void on_health(struct step *step)
                   event->id.step, event->id.term);
         return;
     }
+    if (commit->reclaimed) { /* what a reader misses of it has been removed, not damaged */
+        step_fail(step, CAIRN_E_NOT_FOUND,
+                  "checkpoint %" PRIu64 "@%" PRIu64 " was reclaimed: nothing is left to judge",
+                  event->id.step, event->id.term);
+        return;
+    }
     step_answer_committed(step, commit);
     step_guard_head(step);
     if (event->health != HEALTH_VERIFIED) {

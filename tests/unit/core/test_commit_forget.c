@@ -239,6 +239,9 @@ static void forgotten_reclaimed_gone(void **ret)
     assert_int_equal(refused(f, EVENT_UNDELETE, ID(1, 10)), MARK_RECLAIMED);
     assert_int_equal(state_status(&f->state, ID(1, 10), NULL), SAVE_FORGOTTEN);
     assert_int_equal(core_open(f, &alone, 10, 1234), CAIRN_E_EXISTS);
+    /* A scrub that was reading it misses what was removed: that is no damage. */
+    struct event health = {.kind = EVENT_HEALTH, .id = ID(1, 10), .health = HEALTH_DAMAGED};
+    assert_int_equal(core_run(f, &health), CAIRN_E_NOT_FOUND);
     named.ids = &ids[1];
     assert_int_equal(refusal(f, &named), MARK_EARLY);
 }
