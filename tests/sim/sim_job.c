@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "sim_operator.h"
 
 enum { SKEW_MS = 25, RESTORE_DEADLINE_MS = 8000 };
 
@@ -69,7 +70,9 @@ static bool is_honest(const struct sim_job *job, const struct sim_rank *rank)
     case CAIRN_E_QUOTA:
         return job->scene->disk_was_harmed;
     case CAIRN_E_NOT_FOUND:
-        return job->selector.kind == SELECT_STEP; /* superseded meanwhile */
+        return job->selector.kind == SELECT_STEP ||   /* superseded meanwhile */
+               (job->selector.kind == SELECT_EXACT && /* forgotten */
+                operator_may_miss(job->scene->op, job->selector.id));
     case CAIRN_E_DAMAGED:
     case CAIRN_E_DIGEST_MISMATCH:
     case CAIRN_E_FORMAT:

@@ -21,13 +21,27 @@ static const struct sim_mutant mutants[MUTANT_COUNT] = {
     {MUTANT_BAD_DISK, "bad-disk", false},
     {MUTANT_LATE_CHANGE, "late-change", false},
     {MUTANT_NO_VERDICT, "no-verdict", false},
+    {MUTANT_NO_CLAIMS, "no-claims", false},
+    {MUTANT_NO_LEASES, "no-leases", false},
+    {MUTANT_EARLY_RECLAIM, "early-reclaim", false},
+    {MUTANT_FORGET_LAST, "forget-last", false},
+    {MUTANT_FORGET_PINNED, "forget-pinned", false},
+    {MUTANT_ONE_CYCLE, "one-cycle", false},
+    {MUTANT_TAKE_OPEN, "take-open", false},
     {MUTANT_FENCE_UNGUARDED, "fence-unguarded", true},
     {MUTANT_COMMIT_UNGUARDED, "commit-unguarded", false},
     {MUTANT_LATE_COMMIT, "late-commit", true},
     {MUTANT_ABORT_BY_READING, "abort-by-reading", false},
+    {MUTANT_SWEEP_UNGUARDED, "sweep-unguarded", false},
 };
 
 const struct sim_mutant *mutant_get(enum mutant kind) { return &mutants[kind]; }
+bool mutant_needs_care(const struct sim_mutant *mutant)
+{
+    return mutant && ((mutant->kind >= MUTANT_NO_CLAIMS && mutant->kind < MUTANT_COUNT_DISK) ||
+                      mutant->kind == MUTANT_SWEEP_UNGUARDED);
+}
+
 bool mutant_is(const struct sim_mutant *mutant, enum mutant kind)
 {
     return mutant && mutant->kind == kind;
@@ -116,6 +130,14 @@ void mutant_on_host(const struct sim_mutant *mutant, struct sim_host *host)
     case MUTANT_COMMIT_UNGUARDED:
     case MUTANT_LATE_COMMIT:
     case MUTANT_ABORT_BY_READING:
+    case MUTANT_NO_CLAIMS:
+    case MUTANT_NO_LEASES:
+    case MUTANT_EARLY_RECLAIM:
+    case MUTANT_FORGET_LAST:
+    case MUTANT_FORGET_PINNED:
+    case MUTANT_ONE_CYCLE:
+    case MUTANT_TAKE_OPEN:
+    case MUTANT_SWEEP_UNGUARDED:
     case MUTANT_COUNT:
         return;
     }

@@ -20,11 +20,20 @@ enum mutant {
     MUTANT_BAD_DISK,      /* some writes change a bit */
     MUTANT_LATE_CHANGE,   /* the trainer changes its state before it is staged */
     MUTANT_NO_VERDICT,    /* ranks with other lists do not wait for the verdict */
+    /* of retention and garbage collection: sim_plant.c */
+    MUTANT_NO_CLAIMS,     /* forget and reclaim do not know the bases of open saves */
+    MUTANT_NO_LEASES,     /* nor what is being restored */
+    MUTANT_EARLY_RECLAIM, /* what was forgotten is reclaimed by the next pass */
+    MUTANT_FORGET_LAST,   /* the newest and last good ones are forgotten like others */
+    MUTANT_FORGET_PINNED, /* so are pinned ones */
+    MUTANT_ONE_CYCLE,     /* what is dead goes in the first pass that finds it so */
+    MUTANT_TAKE_OPEN,     /* the objects of open saves are taken for dead ones */
     MUTANT_COUNT_DISK,    /* the ones above are looked for with one daemon on a disk */
     MUTANT_FENCE_UNGUARDED = MUTANT_COUNT_DISK, /* a term is granted without a look at the newest */
     MUTANT_COMMIT_UNGUARDED, /* a commit lands on whatever version the record has by then */
     MUTANT_LATE_COMMIT,      /* a commit does not look for what happened since it was prepared */
     MUTANT_ABORT_BY_READING, /* "aborted" is said of what is not committed, nothing is written */
+    MUTANT_SWEEP_UNGUARDED,  /* open saves are swept */
     MUTANT_COUNT
 };
 
@@ -39,6 +48,8 @@ static inline bool mutant_is_shared(const struct sim_mutant *mutant)
 {
     return mutant && mutant->kind >= MUTANT_COUNT_DISK;
 }
+/* Is it found only where something is forgotten and collected? */
+bool mutant_needs_care(const struct sim_mutant *mutant);
 bool mutant_is(const struct sim_mutant *mutant, enum mutant kind);
 /* Before the host's vfs is used. */
 void mutant_on_host(const struct sim_mutant *mutant, struct sim_host *host);

@@ -14,6 +14,8 @@
 #include "sim_daemon.h"
 #include "sim_job.h"
 #include "sim_mutant.h"
+#include "sim_operator.h"
+#include "sim_plant.h"
 
 uint64_t scene_now_ms(const struct scene *scene) { return sim_now_ns(scene->sim) / 1000000; }
 
@@ -106,6 +108,13 @@ struct scene *scene_new(uint64_t seed, const struct scene_options *options)
     scene->deadline_ms_max = sim_chance(scene->sim, 3) ? 3000 : 0;
     scene->sessions_max = sim_chance(scene->sim, 3) ? 4 : 64;
     scene->snapshot_every = 2 + (unsigned)sim_below(scene->sim, 8);
+    scene->tended = mutant_needs_care(scene->mutant) || (seed / 2) % 2 == 1;
+    if (scene->tended) {
+        scene->gc_every_ms = 10 + sim_below(scene->sim, sim_chance(scene->sim, 2) ? 150 : 1500);
+        scene->scrub_every_ms = sim_chance(scene->sim, 2) ? 100 + sim_below(scene->sim, 2000) : 0;
+        scene->op = operator_new(scene);
+    }
+    plant(scene, scene->mutant);
     list_init(&scene->daemons_ending);
     list_init(&scene->jobs_ending);
     scene->ticking = true;
@@ -152,6 +161,8 @@ void scene_free(struct scene *scene)
     sim_run_for(scene->sim, 5000); /* what lingers: sockets that say goodbye */
     check_hosts(scene);
     sim_free(scene->sim);
+    operator_free(scene->op);
+    plant_fini();
     fake_medium_free(scene->cluster);
     oracle_fini(&scene->oracle);
     free(scene);

@@ -27,6 +27,7 @@ enum {
 struct sim_daemon;
 struct sim_job;
 struct sim_mutant;
+struct sim_operator;
 
 struct scene_fault {
     struct scene *scene;
@@ -70,6 +71,11 @@ struct scene {
     uint64_t job_start_ms, job_end_ms, zombie_end_ms; /* 0: not planned */
     bool next_job_rewinds;
     bool ticking, healed, over;
+    /* retention, garbage collection, scrub: every second seed, and where a mutant needs them */
+    bool tended;
+    bool calm; /* the end: gc only when asked, no scrub */
+    uint64_t gc_every_ms, scrub_every_ms;
+    struct sim_operator *op;
     /* the plan */
     struct scene_fault faults[SCENE_FAULTS_MAX];
     size_t fault_count;

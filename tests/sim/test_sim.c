@@ -21,6 +21,7 @@
 #include "sim_daemon.h"
 #include "sim_job.h"
 #include "sim_mutant.h"
+#include "sim_operator.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SEEDS = 200, SHARED_SEEDS = 60 }; /* what only a sanitizer sees: ten times slower */
@@ -80,9 +81,26 @@ static void restore_one(struct scene *scene, struct selector selector)
     scene_await(scene, is_restored, FETCH_MS + 5000, "the last restores' end");
     if (!job_take_restore(scene->job)) {
         const struct sim_rank *rank = scene->job->ranks[0];
+        if (rank->restore_status == CAIRN_E_NOT_FOUND && selector.kind == SELECT_EXACT &&
+            operator_may_miss(scene->op, selector.id)) {
+            return; /* a forgetting of unknown outcome has landed after all */
+        }
         scene_fail(scene, "I1: %" PRIu64 "@%" PRIu64 " cannot be restored at the end: %s: %s",
                    selector.id.step, selector.id.term, err_name(rank->restore_status),
                    rank->restore.diag.text);
+    }
+}
+
+/* What was forgotten comes back; what can go goes; what stays is what it was. */
+static void check_care(struct scene *scene, size_t count, const struct ckpt_id *listed)
+{
+    size_t last = count - 1;
+    if (count > 1 && operator_try_undelete(scene, listed[last])) {
+        restore_one(scene, (struct selector){.kind = SELECT_EXACT, .id = listed[last]});
+    }
+    care_check_space(scene);
+    for (size_t i = 0; i < count; i++) {
+        restore_one(scene, (struct selector){.kind = SELECT_EXACT, .id = listed[i]});
     }
 }
 
@@ -110,6 +128,9 @@ static void check_all(struct scene *scene)
     restore_one(scene, (struct selector){.kind = SELECT_LATEST});
     for (size_t i = 0; i < count; i++) {
         restore_one(scene, (struct selector){.kind = SELECT_EXACT, .id = listed[i]});
+    }
+    if (scene->tended) {
+        check_care(scene, count, listed);
     }
 }
 
@@ -216,6 +237,7 @@ static void end_world(struct scene *scene)
         scene->job = NULL;
     }
     scene_await(scene, jobs_are_gone, 10000, "the end of the jobs");
+    scene->calm = true;
     scene->power_loss = scene->lose_all = true;
     daemon_kill_all(scene);
     scene_await(scene, is_silent, 20000, "the end of the dead daemons");
@@ -237,6 +259,9 @@ static struct outcome run_seed(uint64_t seed, const struct scene_options *option
     struct scene *scene = scene_new(seed, options);
     uint64_t harm_ms = 500 + sim_below(scene->sim, 4000);
     faults_plan(scene, harm_ms);
+    if (scene->op) {
+        operator_start(scene->op);
+    }
     sim_run_for(scene->sim, harm_ms);
     faults_heal(scene);
     scene_await(scene, is_healed, HEAL_MS, "I7: a save after the end of all faults");
@@ -338,23 +363,6 @@ static bool is_caught(const struct sim_mutant *mutant, uint64_t count, bool verb
     return !survived;
 }
 
-static int run_mutants(bool shared)
-{
-    bool full = getenv("CAIRN_FULL") != NULL;
-    uint64_t count = env_number("CAIRN_SEEDS", full ? MUTANT_SEEDS_FULL : MUTANT_SEEDS);
-    int first = shared ? MUTANT_COUNT_DISK : 0, end = shared ? MUTANT_COUNT : MUTANT_COUNT_DISK;
-    int missed = 0;
-    for (int kind = first; kind < end; kind++) {
-        const struct sim_mutant *mutant = mutant_get((enum mutant)kind);
-        if (mutant->rare && !full) {
-            printf("%s: looked for with CAIRN_FULL only\n", mutant->name);
-            continue;
-        }
-        missed += !is_caught(mutant, count, getenv("CAIRN_VERBOSE") != NULL);
-    }
-    return missed ? 1 : 0;
-}
-
 static const struct sim_mutant *mutant_of_env(void)
 {
     const char *name = getenv("CAIRN_MUTANT");
@@ -364,6 +372,26 @@ static const struct sim_mutant *mutant_of_env(void)
         }
     }
     return NULL;
+}
+
+static int run_mutants(bool shared)
+{
+    bool full = getenv("CAIRN_FULL") != NULL;
+    uint64_t count = env_number("CAIRN_SEEDS", full ? MUTANT_SEEDS_FULL : MUTANT_SEEDS);
+    int first = shared ? MUTANT_COUNT_DISK : 0, end = shared ? MUTANT_COUNT : MUTANT_COUNT_DISK;
+    int missed = 0;
+    for (int kind = first; kind < end; kind++) {
+        const struct sim_mutant *mutant = mutant_get((enum mutant)kind);
+        if (mutant_of_env() && mutant_of_env() != mutant) {
+            continue;
+        }
+        if (mutant->rare && !full && !mutant_of_env()) {
+            printf("%s: looked for with CAIRN_FULL only\n", mutant->name);
+            continue;
+        }
+        missed += !is_caught(mutant, count, getenv("CAIRN_VERBOSE") != NULL);
+    }
+    return missed ? 1 : 0;
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See sim_care.h. At the end: everything that is reachable from the record, found by reading the
+ * object tables of all parts, against everything that the store lists. One thread.
+ */
+#include "sim_care.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "gc/gc.h"
+#include "gc/part_table.h"
+#include "scrub/scrub.h"
+#include "sim_daemon.h"
+#include "sim_operator.h"
+
+enum { CYCLES = 6, STORE_MS = 20000, REST_MS = 12000 };
+
+struct sim_care {
+    struct scene *scene;
+    struct sim_host *host;
+    struct catalog *catalog;
+    struct gc *gc;
+    struct scrub *scrub;
+    unsigned cycles; /* that are to follow at once */
+    void (*closed)(void *user);
+    void *closed_user;
+};
+
+/* --- life ------------------------------------------------------------------------- */
+
+static void on_found(void *user, const struct scrub_finding *finding)
+{
+    const struct sim_care *care = user;
+    /* A record that a failing store does not give is told as well, and the dead read nothing. */
+    bool is_honest =
+        sim_is_dead(care->host) || (finding->id.term == 0 && care->scene->disk_was_harmed);
+    if (!care->scene->medium_was_harmed && !is_honest) {
+        scene_fail(care->scene, "I1: scrub finds %" PRIu64 "@%" PRIu64 " damaged: %s",
+                   finding->id.step, finding->id.term, finding->text);
+    }
+}
+
+static void on_collected(void *user)
+{
+    struct sim_care *care = user;
+    struct gc_status status;
+    gc_status(care->gc, &status);
+    scene_tell(care->scene,
+               "gc of %s: pass %" PRIu64 ": %" PRIu64 " reclaimed, %" PRIu64 " objects, %" PRIu64
+               " small things, %" PRIu64 " for the next pass, %" PRIu64 " errors %s",
+               sim_host_name(care->host), status.pass, status.reclaimed, status.objects,
+               status.smalls, status.kept, status.errors, status.text);
+    if (care->cycles > 0 && gc_cycle(care->gc)) {
+        care->cycles--;
+    }
+}
+
+struct sim_care *care_new(struct scene *scene, struct sim_host *host, struct catalog *catalog)
+{
+    struct sim_care *care = calloc(1, sizeof *care);
+    CHECK(care);
+    *care = (struct sim_care){.scene = scene, .host = host, .catalog = catalog};
+    struct gc_options gc = {.loop = sim_loop(host),
+                            .catalog = catalog,
+                            .every_ms = scene->calm ? 0 : scene->gc_every_ms,
+                            .keep_cycles = CARE_KEEP_CYCLES,
+                            .lease_cycles = scene->calm ? 1 : 0,
+                            .actor = "gc",
+                            .ended = on_collected,
+                            .user = care};
+    struct scrub_options scrub = {.loop = sim_loop(host),
+                                  .catalog = catalog,
+                                  .pool = sim_pool(host),
+                                  .every_ms = scene->calm ? 0 : scene->scrub_every_ms,
+                                  .save_ms = 200,
+                                  .found = on_found,
+                                  .user = care};
+    CHECK(gc_new(&gc, &care->gc) == 0);
+    CHECK(scrub_new(&scrub, &care->scrub) == 0);
+    return care;
+}
+
+static void on_gc_closed(void *user)
+{
+    struct sim_care *care = user;
+    void (*closed)(void *user) = care->closed;
+    void *closed_user = care->closed_user;
+    free(care);
+    closed(closed_user);
+}
+
+static void on_scrub_closed(void *user)
+{
+    struct sim_care *care = user;
+    gc_close(care->gc, on_gc_closed, care);
+}
+
+void care_close(struct sim_care *care, void (*closed)(void *user), void *user)
+{
+    care->closed = closed;
+    care->closed_user = user;
+    operator_lose(care->scene->op, care);
+    scrub_close(care->scrub, on_scrub_closed, care);
+}
+
+struct catalog *care_catalog(struct sim_care *care) { return care->catalog; }
+void care_collect(struct sim_care *care) { (void)gc_now(care->gc, false); }
+
+void care_hurry(struct sim_care *care)
+{
+    care->cycles = gc_cycle(care->gc) ? CARE_KEEP_CYCLES - 1 : CARE_KEEP_CYCLES;
+}
+
+static bool has_collected(struct scene *scene)
+{
+    struct gc_status status;
+    gc_status(daemon_care(scene, 0)->gc, &status);
+    return !status.running;
+}
+
+void care_cycle(struct scene *scene)
+{
+    scene_await(scene, has_collected, STORE_MS, "the end of a pass of gc");
+    CHECK(gc_cycle(daemon_care(scene, 0)->gc));
+    scene_await(scene, has_collected, STORE_MS, "a cycle of gc");
+}
+
+/* --- what there is ---------------------------------------------------------------- */
+
+struct kept { /* a commit of the record */
+    struct ckpt_id id;
+    uint64_t open_id;
+    uint32_t world_size;
+    bool reclaimed;
+};
+
+static struct look { /* one at a time */
+    struct scene *scene;
+    struct run_snapshot_req snapshot;
+    struct store_req req;
+    bool done;
+    struct kept *kept;
+    size_t kept_count, object_count, object_cap;
+    struct object_id *objects; /* reachable */
+    uint64_t found;            /* of them, in the store */
+} look;
+
+static const struct run_name the_run = {"sim", "run"};
+
+static bool is_done(struct scene *scene)
+{
+    (void)scene;
+    return look.done;
+}
+
+/* Who forgot what, and who reclaimed it, is in the chain. */
+static void check_audit(const struct state_commit *commit)
+{
+    const struct ckpt_id id = commit->entry.id;
+    struct scene *scene = look.scene;
+    if (operator_knows_gone(scene->op, id) != commit->forgotten &&
+        !(commit->forgotten && operator_may_miss(scene->op, id))) {
+        scene_fail(scene,
+                   "I9: the record says that %" PRIu64 "@%" PRIu64 " is %s, the operator "
+                   "was told otherwise",
+                   id.step, id.term, commit->forgotten ? "forgotten" : "there");
+    }
+    if (commit->forgotten && (!commit->mark || strcmp(commit->mark->actor, "an operator") != 0 ||
+                              commit->mark->reason[0] == '\0')) {
+        scene_fail(scene, "no record of who forgot %" PRIu64 "@%" PRIu64 " and why", id.step,
+                   id.term);
+    }
+}
+
+static void on_snapshot(struct run_snapshot_req *req)
+{
+    const struct run_state *state = req->state;
+    look.done = true;
+    if (req->status != 0) {
+        scene_fail(look.scene, "the record cannot be read: %s", req->diag.text);
+    }
+    if (state->open_count > 0) {
+        scene_fail(look.scene, "I7: the opening of %" PRIu64 "@%" PRIu64 " stays",
+                   state->opens[0].id.step, state->opens[0].id.term);
+    }
+    look.kept = calloc(state->commit_count + 1, sizeof *look.kept);
+    CHECK(look.kept);
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
+        check_audit(commit);
+        look.kept[look.kept_count++] = (struct kept){.id = commit->entry.id,
+                                                     .open_id = commit->entry.open_id,
+                                                     .world_size = commit->entry.world_size,
+                                                     .reclaimed = commit->reclaimed};
+    }
+}
+
+static void on_store(struct store_req *req)
+{
+    (void)req;
+    look.done = true;
+}
+
+static void ask_store(struct store_req req, const char *what)
+{
+    struct scene *scene = look.scene;
+    look.done = false;
+    look.req = req;
+    look.req.run = the_run;
+    look.req.done = on_store;
+    store_submit(catalog_store(daemon_care(scene, 0)->catalog), &look.req);
+    scene_await(scene, is_done, STORE_MS, what);
+    if (look.req.status != 0) {
+        scene_fail(scene, "I1: %s: %s: %s", what, err_name(look.req.status), look.req.diag.text);
+    }
+}
+
+static void add_tables_of(const struct kept *kept)
+{
+    for (uint32_t rank = 0; rank < kept->world_size; rank++) {
+        struct part_table table;
+        struct diag diag = DIAG_INIT;
+        ask_store((struct store_req){.op = STORE_FETCH,
+                                     .name = {.run = the_run,
+                                              .id = kept->id,
+                                              .kind = STORE_PART,
+                                              .number = rank,
+                                              .tag = kept->open_id}},
+                  "a part of a checkpoint that was not reclaimed");
+        const uint8_t *data = look.req.ret_data;
+        int status = part_table_begin(look.req.ret_bytes, data, &table, &diag);
+        CHECK(status == 0);
+        look.objects = realloc(look.objects,
+                               (look.object_count + table.object_count + 1) * sizeof *look.objects);
+        CHECK(look.objects);
+        status = part_table_read(&table, data, data + table.crcs_offset,
+                                 look.objects + look.object_count, &diag);
+        CHECK(status == 0);
+        look.object_count += table.object_count;
+        free(look.req.ret_data);
+    }
+}
+
+static int compare_objects(const void *a, const void *b) { return object_id_compare(a, b); }
+
+static void count_objects(struct ckpt_id id)
+{
+    ask_store((struct store_req){.op = STORE_LIST_OBJECTS, .id = id}, "the list of objects");
+    for (size_t i = 0; i < look.req.ret_count; i++) {
+        const struct object_id *object = &look.req.ret_objects[i];
+        if (look.object_count == 0 ||
+            !bsearch(object, look.objects, look.object_count, sizeof *object, compare_objects)) {
+            scene_fail(look.scene,
+                       "after %u cycles an object of %" PRIu64 "@%" PRIu64
+                       " is there that nobody refers to",
+                       CYCLES, id.step, id.term);
+        }
+        look.found++;
+    }
+    free(look.req.ret_objects);
+}
+
+static void count_smalls(struct ckpt_id id)
+{
+    ask_store((struct store_req){.op = STORE_LIST_SMALL, .id = id}, "the list of small things");
+    for (size_t i = 0; i < look.req.ret_count; i++) {
+        bool is_wanted = false;
+        for (size_t k = 0; k < look.kept_count; k++) {
+            const struct kept *kept = &look.kept[k];
+            is_wanted = is_wanted || (!kept->reclaimed && ckpt_id_equal(kept->id, id) &&
+                                      kept->open_id == look.req.ret_smalls[i].tag);
+        }
+        if (!is_wanted) {
+            scene_fail(look.scene,
+                       "after %u cycles a part, page or manifest of %" PRIu64 "@%" PRIu64
+                       " is there that belongs to no checkpoint",
+                       CYCLES, id.step, id.term);
+        }
+    }
+    free(look.req.ret_smalls);
+}
+
+/* Each of them once: a chunk of many checkpoints has one object. */
+static void sort_objects(void)
+{
+    size_t kept = 0;
+    if (look.object_count > 0) {
+        qsort(look.objects, look.object_count, sizeof *look.objects, compare_objects);
+    }
+    for (size_t i = 0; i < look.object_count; i++) {
+        if (i == 0 || compare_objects(&look.objects[i], &look.objects[i - 1]) != 0) {
+            look.objects[kept++] = look.objects[i];
+        }
+    }
+    look.object_count = kept;
+}
+
+static void read_record(struct scene *scene)
+{
+    struct run *run = catalog_run(daemon_care(scene, 0)->catalog, &the_run);
+    look.snapshot = (struct run_snapshot_req){.done = on_snapshot};
+    run_snapshot(run, &look.snapshot);
+    scene_await(scene, is_done, STORE_MS, "a look at the record");
+    catalog_release(run);
+}
+
+void care_check_space(struct scene *scene)
+{
+    sim_run_for(scene->sim, REST_MS); /* what was open ends by its deadline */
+    for (unsigned i = 0; i < CYCLES; i++) {
+        care_cycle(scene);
+    }
+    look = (struct look){.scene = scene};
+    read_record(scene);
+    for (size_t i = 0; i < look.kept_count; i++) {
+        if (!look.kept[i].reclaimed) {
+            add_tables_of(&look.kept[i]);
+        }
+    }
+    sort_objects();
+    ask_store((struct store_req){.op = STORE_LIST_CKPTS}, "the list of checkpoints");
+    struct ckpt_id *ids = look.req.ret_ckpts;
+    size_t count = look.req.ret_count;
+    for (size_t i = 0; i < count; i++) {
+        count_objects(ids[i]);
+        count_smalls(ids[i]);
+    }
+    if (look.found != look.object_count) {
+        scene_fail(scene, "I6: %zu objects are referred to, %" PRIu64 " of them are there",
+                   look.object_count, look.found);
+    }
+    free(ids);
+    free(look.kept);
+    free(look.objects);
+}

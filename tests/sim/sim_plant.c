@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See sim_plant.h. A function that is called from another file of its folder is reached through
+ * __wrap_NAME here, which may change what goes in and what comes out. One world, one thread.
+ */
+#include "sim_plant.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "core/retention.h"
+#include "gc/gc_private.h"
+#include "sim_scene.h"
+
+struct sight { /* a pass found something of this one dead, for the first time */
+    const struct gc *gc;
+    struct ckpt_id id;
+    uint64_t mark, pass;
+};
+
+static struct scene *world; /* the one that runs */
+static const struct sim_mutant *planted;
+static struct sight *sights;
+static size_t sight_count, sight_cap;
+
+void plant(struct scene *scene, const struct sim_mutant *mutant)
+{
+    world = scene;
+    planted = mutant;
+    sight_count = 0;
+}
+
+void plant_fini(void)
+{
+    free(sights);
+    sights = NULL;
+    sight_count = sight_cap = 0;
+    world = NULL;
+    planted = NULL;
+}
+
+static bool is(enum mutant kind) { return mutant_is(planted, kind); }
+
+/* --- the core --------------------------------------------------------------------- */
+
+void __real_commit_step(const struct run_state *state, const struct event *event,
+                        struct scratch *scratch, struct verdict *ret);
+void __wrap_commit_step(const struct run_state *state, const struct event *event,
+                        struct scratch *scratch, struct verdict *ret);
+
+static void *copy_of(struct scratch *scratch, size_t count, size_t bytes, const void *items)
+{
+    void *copy = scratch_array(scratch, count + 1, bytes);
+    CHECK(copy);
+    if (count > 0) {
+        memcpy(copy, items, count * bytes);
+    }
+    return copy;
+}
+
+/* What forget and reclaim see of the state. */
+static void blind(struct run_state *state, struct scratch *scratch)
+{
+    if (is(MUTANT_NO_CLAIMS)) {
+        state->opens = copy_of(scratch, state->open_count, sizeof *state->opens, state->opens);
+        for (size_t i = 0; i < state->open_count; i++) {
+            state->opens[i].entry.base = (struct ckpt_id){0, 0};
+        }
+    }
+    if (is(MUTANT_NO_LEASES)) {
+        state->restore_count = 0;
+    }
+}
+
+/* The decision once more, by a naive look: what goes serves no open save and no restore. */
+static void check_uses(const struct run_state *state, const struct ckpt_id id)
+{
+    const char *use = NULL;
+    for (size_t i = 0; i < state->open_count; i++) {
+        bool is_void = state->opens[i].id.term != state->newest_term;
+        use = !is_void && ckpt_id_equal(state->opens[i].entry.base, id) ? "the base of an open save"
+                                                                        : use;
+    }
+    for (size_t i = 0; i < state->restore_count; i++) {
+        const struct entry_restore *entry = &state->restores[i].entry;
+        bool runs = entry->state == RESTORE_RUNNING && ckpt_id_equal(entry->id, id);
+        use = runs ? "being restored" : use;
+    }
+    if (use) {
+        scene_fail(world, "I6: %" PRIu64 "@%" PRIu64 " is %s, and may be forgotten or reclaimed",
+                   id.step, id.term, use);
+    }
+}
+
+void __wrap_commit_step(const struct run_state *state, const struct event *event,
+                        struct scratch *scratch, struct verdict *ret)
+{
+    struct run_state seen = *state;
+    struct event asked = *event;
+    if (event->kind == EVENT_FORGET || event->kind == EVENT_RECLAIM) {
+        blind(&seen, scratch);
+    }
+    if (event->kind == EVENT_RECLAIM && is(MUTANT_EARLY_RECLAIM)) {
+        asked.cycles = 0;
+    }
+    __real_commit_step(&seen, &asked, scratch, ret);
+    bool takes = event->kind == EVENT_FORGET || event->kind == EVENT_RECLAIM;
+    for (size_t i = 0; takes && ret->code == 0 && i < ret->mark_count; i++) {
+        if (ret->marks[i].outcome == MARK_DONE) {
+            check_uses(state, ret->marks[i].id);
+        }
+    }
+}
+
+void __real_retention_guard(const struct retention_item *items, size_t count,
+                            const struct retention_guards *guards, enum mark_outcome *outcomes);
+void __wrap_retention_guard(const struct retention_item *items, size_t count,
+                            const struct retention_guards *guards, enum mark_outcome *outcomes);
+
+void __wrap_retention_guard(const struct retention_item *items, size_t count,
+                            const struct retention_guards *guards, enum mark_outcome *outcomes)
+{
+    __real_retention_guard(items, count, guards, outcomes);
+    for (size_t i = 0; i < count; i++) {
+        bool last = outcomes[i] == MARK_NEWEST || outcomes[i] == MARK_LEAST;
+        if ((last && is(MUTANT_FORGET_LAST)) ||
+            (outcomes[i] == MARK_PINNED && is(MUTANT_FORGET_PINNED))) {
+            outcomes[i] = MARK_DONE;
+        }
+    }
+}
+
+/* --- garbage collection ----------------------------------------------------------- */
+
+bool __real_mark_plan(struct gc *gc, const struct run_state *state);
+bool __wrap_mark_plan(struct gc *gc, const struct run_state *state);
+void __real_batch_remove(struct gc *gc);
+void __wrap_batch_remove(struct gc *gc);
+
+bool __wrap_mark_plan(struct gc *gc, const struct run_state *state)
+{
+    for (size_t i = 0; i < gc->batch_count; i++) {
+        struct batch_ckpt *ckpt = &gc->batch[i];
+        if (ckpt->kind == KIND_OPEN && is(MUTANT_TAKE_OPEN)) {
+            ckpt->kind = KIND_DEAD;
+            ckpt->ripe = true;
+        } else if (ckpt->kind == KIND_OPEN && is(MUTANT_SWEEP_UNGUARDED)) {
+            ckpt->kind = KIND_LIVE; /* nothing of it is removed, but it is swept */
+            ckpt->ripe = false;
+        }
+        ckpt->ripe = ckpt->ripe || is(MUTANT_ONE_CYCLE);
+        for (size_t k = 0; k < state->open_count; k++) {
+            if (ckpt_id_equal(state->opens[k].id, ckpt->id) && ckpt->kind != KIND_OPEN) {
+                scene_fail(world, "I6: gc takes %" PRIu64 "@%" PRIu64 " for over, which is open",
+                           ckpt->id.step, ckpt->id.term);
+            }
+        }
+    }
+    return __real_mark_plan(gc, state);
+}
+
+static struct sight *sight_of(const struct gc *gc, const struct batch_ckpt *ckpt)
+{
+    for (size_t i = 0; i < sight_count; i++) {
+        if (sights[i].gc == gc && ckpt_id_equal(sights[i].id, ckpt->id)) {
+            return &sights[i];
+        }
+    }
+    if (sight_count == sight_cap) {
+        sight_cap = sight_cap ? sight_cap * 2 : 64;
+        sights = realloc(sights, sight_cap * sizeof *sights);
+        CHECK(sights);
+    }
+    sights[sight_count] = (struct sight){.gc = gc, .id = ckpt->id};
+    return &sights[sight_count++];
+}
+
+/* What no checkpoint was ever made of goes in the second pass that finds it so, not before. */
+void __wrap_batch_remove(struct gc *gc)
+{
+    for (size_t i = 0; i < gc->batch_count; i++) {
+        const struct batch_ckpt *ckpt = &gc->batch[i];
+        struct sight *sight = sight_of(gc, ckpt);
+        if (sight->pass == 0 || sight->mark != ckpt->mark || sight->pass > gc->status.pass) {
+            sight->mark = ckpt->mark;
+            sight->pass = gc->status.pass;
+        }
+        bool waits = ckpt->kind == KIND_DEAD || ckpt->kind == KIND_LIVE;
+        if (waits && ckpt->ripe && sight->pass == gc->status.pass) {
+            scene_fail(world,
+                       "%" PRIu64 "@%" PRIu64 " may lose objects in the first pass that "
+                       "finds them dead",
+                       ckpt->id.step, ckpt->id.term);
+        }
+    }
+    __real_batch_remove(gc);
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sim_plant: bugs inside the parts that retention and garbage collection are made of, put before
+ * their functions by the linker (CMakeLists.txt); and, in the same way, a second look at what a
+ * pass is about to remove.
+ */
+#ifndef CAIRN_TEST_SIM_PLANT_H
+#define CAIRN_TEST_SIM_PLANT_H
+
+#include "sim_mutant.h"
+
+struct scene;
+
+/* For the world that begins; mutant NULL: none, only the look. */
+void plant(struct scene *scene, const struct sim_mutant *mutant);
+void plant_fini(void);
+
+#endif
