@@ -26,7 +26,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SEEDS = 200, SHARED_SEEDS = 60 }; /* what only a sanitizer sees: ten times slower */
 #else
-enum { SEEDS = 2000, SHARED_SEEDS = 600 };
+enum { SEEDS = 1600, SHARED_SEEDS = 400 };
 #endif
 enum {
     SEEDS_FULL = 40000,
