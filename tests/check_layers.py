@@ -17,6 +17,8 @@ from pathlib import Path
 TABLE = "proto/layers.txt"
 SIDES = ("proto", "server", "client", "tools", "tests")
 ROOTS = ("proto", "server", "client", "client/include", "tests")  # as the build sets them
+# Plants bugs inside a pass of gc and looks over its shoulder: the one place that knows another folder's inside.
+INSIDERS = {("tests/sim/sim_plant.c", "server/gc/gc_private.h")}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
@@ -82,7 +84,8 @@ def check_include(table, root, path, header):
     mine, theirs = table.folder_of(path), table.folder_of(target)
     if theirs is None:
         return f'"{header}" lies in {target.parent}, which has no row in {TABLE}'
-    if target.stem.endswith("_private") and target.parent != path.parent:
+    is_insider = (str(path), str(target)) in INSIDERS
+    if target.stem.endswith("_private") and target.parent != path.parent and not is_insider:
         return f'"{header}" is private to {target.parent}'
     allowed = table.rows[mine]
     if mine != theirs and allowed is not None and theirs not in allowed:

@@ -42,9 +42,9 @@ uint64_t fake_medium_used(struct fake_medium *medium); /* bytes of objects, not 
 /* Flips a bit of the `at`th byte of what lies there of runs, counted through pieces, parts,
  * manifests, indexes and records; false: there are fewer. */
 bool fake_medium_flip(struct fake_medium *medium, uint64_t at, unsigned bit);
-uint64_t fake_medium_bytes(struct fake_medium *medium); /* that flip counts */
-size_t fake_medium_objects(struct fake_medium *medium); /* alive, of both pools */
-uint64_t fake_medium_calls(struct fake_medium *medium); /* so far: round trips */
+uint64_t fake_medium_bytes(struct fake_medium *medium);      /* that flip counts */
+size_t fake_medium_objects(struct fake_medium *medium);      /* alive, of both pools */
+uint64_t fake_medium_calls(struct fake_medium *medium);      /* so far: round trips */
 uint64_t fake_medium_read_bytes(struct fake_medium *medium); /* so far, of objects */
 uint64_t fake_medium_landed_late(struct fake_medium *medium);
 
