@@ -52,24 +52,27 @@ static int take_subset(void *to, const char *text, struct diag *diag)
 struct totals {
     struct verify_options options;
     struct verify_result result;
-    uint64_t checkpoints, damaged;
+    uint64_t checkpoints, damaged, unread;
     struct json json;
 };
 
 static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_info *info,
                       struct diag *diag)
 {
-    size_t before = totals->result.finding_count;
+    size_t before = totals->result.finding_count, unread_before = totals->result.unread;
     char name[RUN_NAME_TEXT_MAX], id[48];
     int status = verify_checkpoint(cli, info, &totals->options, &totals->result, diag);
     if (status != 0) {
         return status;
     }
-    bool good = totals->result.finding_count == before;
+    size_t found = totals->result.finding_count - before;
+    size_t unread = totals->result.unread - unread_before;
+    bool good = found == 0, damaged = found > unread;
     run_name_format(&cli->run, name);
     format_ckpt(info->id, sizeof(id), id);
     totals->checkpoints++;
-    totals->damaged += good ? 0 : 1;
+    totals->damaged += damaged;
+    totals->unread += unread > 0;
     json_open(&totals->json, NULL, '{');
     json_str(&totals->json, "run", name);
     json_u64(&totals->json, "step", info->id.step);
@@ -77,7 +80,7 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
     json_bool(&totals->json, "good", good);
     json_open(&totals->json, "findings", '[');
     if (!cli->json) {
-        printf("%s %s: %s\n", name, id, good ? "good" : "DAMAGED");
+        printf("%s %s: %s\n", name, id, good ? "good" : damaged ? "DAMAGED" : "NOT READ WHOLE");
     }
     for (size_t i = before; i < totals->result.finding_count; i++) {
         json_str(&totals->json, NULL, totals->result.findings[i].text);
@@ -161,6 +164,13 @@ static int verify_selected(struct cli *cli, struct totals *totals, struct diag *
     return status;
 }
 
+static int verdict(const struct totals *totals)
+{
+    return totals->damaged > 0  ? EXIT_DAMAGE
+           : totals->unread > 0 ? err_exit_status(CAIRN_E_TIMED_OUT)
+                                : 0;
+}
+
 static int finish(struct cli *cli, struct totals *totals)
 {
     char bytes[32];
@@ -168,12 +178,13 @@ static int finish(struct cli *cli, struct totals *totals)
     json_close(&totals->json, ']');
     json_u64(&totals->json, "checkpoints", totals->checkpoints);
     json_u64(&totals->json, "damaged", totals->damaged);
+    json_u64(&totals->json, "unread", totals->unread);
     json_u64(&totals->json, "chunks", totals->result.chunks);
     json_u64(&totals->json, "bytes", totals->result.bytes);
     json_close(&totals->json, '}');
     if (cli->json) {
         int status = json_print(&totals->json);
-        return status != 0 ? status : totals->damaged > 0 ? EXIT_DAMAGE : 0;
+        return status != 0 ? status : verdict(totals);
     }
     printf("%" PRIu64 " checkpoints, %" PRIu64 " damaged; read %s in %" PRIu64 " chunks of %" PRIu64
            " objects\n",
@@ -184,8 +195,14 @@ static int finish(struct cli *cli, struct totals *totals)
             stderr,
             "cairn: damage found; `cairn restore` takes the newest good checkpoint by itself\n");
     }
+    if (totals->unread > 0) {
+        fprintf(stderr,
+                "cairn: of %" PRIu64 " checkpoints not everything could be read in time; look at "
+                "the store (cairn doctor, `ceph health detail`) and verify them again\n",
+                totals->unread);
+    }
     int status = out_flush();
-    return totals->damaged > 0 ? EXIT_DAMAGE : status;
+    return status != 0 ? status : verdict(totals);
 }
 
 static int run(struct cli *cli, void *values, struct diag *diag)
@@ -228,7 +245,9 @@ const struct command command_verify = {
     .details =
         "Without CHECKPOINT: every checkpoint of the run; without RUN: of every run. Damage is "
         "named by checkpoint, tensor and object. --read-data-subset N/T reads the Nth of T "
-        "shares of the objects: T runs read everything once.",
+        "shares of the objects: T runs read everything once. What the store did not give in time "
+        "is "
+        "named and passed over; without damage the exit status is then 5.",
     .example = "cairn verify\ncairn verify lab/gpt --read-data-subset 1/7",
     .arguments = arguments,
     .options = options,
