@@ -284,7 +284,8 @@ static void say_unreachable(const struct link *link, struct diag *diag)
     const struct url *url = &options->url;
     const char *server =
         url->server_count > 0 ? url->servers[link->server_idx % url->server_count] : "the server";
-    bool told = link->diag.code != 0 && link->diag.code != CAIRN_E_UNREACHABLE;
+    bool told =
+        link->diag.code != 0 && (link->diag.code != CAIRN_E_UNREACHABLE || link->server_said);
     const char *tls = !options->tls && strncmp(server, "unix:", 5) != 0 && !options->dial
                           ? ", and does it expect TLS (ca_file, --ca-file)"
                           : "";
@@ -303,6 +304,7 @@ static void on_timer(struct timer *timer)
         sm_run(&link->sm);
     } else {
         say_unreachable(link, &diag);
+        link->server_said = false;
         link_failed(link, CAIRN_E_UNREACHABLE, &diag);
     }
 }
@@ -423,12 +425,17 @@ static int on_welcome(struct link *link, const struct msg_welcome *welcome, stru
     if (rc != 0) {
         return rc;
     }
-    if (link->joined_once &&
-        memcmp(&link->welcome.store_uuid, &welcome->store_uuid, sizeof welcome->store_uuid) != 0) {
+    /* A server that has no store yet says so in answer to JOIN. */
+    static const struct uuid none;
+    struct uuid store = link->welcome.store_uuid;
+    bool knows = memcmp(&welcome->store_uuid, &none, sizeof none) != 0;
+    if (link->joined_once && knows && memcmp(&store, &none, sizeof none) != 0 &&
+        memcmp(&store, &welcome->store_uuid, sizeof store) != 0) {
         return diag_set(diag, CAIRN_E_STORE_MISMATCH,
                         "the server at this address now serves another store");
     }
     link->welcome = *welcome;
+    link->welcome.store_uuid = knows ? welcome->store_uuid : store;
     link->welcome.agent = NULL;
     link->hands_over = (welcome->features & WIRE_FEATURE_HAND_OVER) != 0;
     link->hands_packed = link->hands_over && (welcome->features & WIRE_FEATURE_HAND_PACK) != 0;
@@ -562,6 +569,7 @@ static int link_on_message(void *user, const struct frame *frame, const struct m
     bool login = sm_is(&link->sm, LINK_HELLO) || sm_is(&link->sm, LINK_JOIN);
     if (msg->type == MSG_ERROR && (login || frame->stream == 0)) {
         int code = on_error(link, frame, &msg->u.error, diag);
+        link->server_said = true;
         link_failed(link, code, diag); /* not conn's failure: there is no need to tell the server */
         return 0;
     }

@@ -56,6 +56,7 @@ struct link {
     struct msg_welcome welcome; /* without its strings */
     struct msg_joined joined;
     uint32_t credits, credits_asked;
+    bool server_said; /* a server said why, and did not just stay silent */
     struct diag diag; /* why the last connection failed */
     int status;       /* final failure */
 };

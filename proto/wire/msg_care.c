@@ -190,7 +190,9 @@ static void server_decode(struct dec *dec, const void *message, struct msg *ret)
     X(epoch)             \
     X(total_bytes)       \
     X(free_bytes)        \
-    X(uptime_ms) X(bytes_in) X(bytes_out) X(sessions) X(saves_open) X(runs) X(read_only)
+    X(uptime_ms)         \
+    X(bytes_in)          \
+    X(bytes_out) X(sessions) X(saves_open) X(runs) X(read_only) X(health_ms) X(wall_ns)
 
 static void server_status_encode(struct enc *enc, const struct msg *msg)
 {
@@ -201,6 +203,10 @@ static void server_status_encode(struct enc *enc, const struct msg *msg)
     pb.agent = enc_text(enc, status->agent);
     pb.store = enc_text(enc, status->store);
     pb.detail = enc_text(enc, status->detail);
+    pb.health = status->health;
+    pb.health_code = status->health_code;
+    pb.health_text = enc_text(enc, status->health_text);
+    pb.health_remedy = enc_text(enc, status->health_remedy);
     pb.store_uuid = enc_bytes(sizeof(status->store_uuid), &status->store_uuid);
 #define TAKE(name) pb.name = status->name;
     SERVER_FIELDS(TAKE)
@@ -214,11 +220,17 @@ static void server_status_decode(struct dec *dec, const void *message, struct ms
 {
     const Cairn__ServerStatus *pb = message;
     struct msg_server_status *status = &ret->u.server_status;
-    *status = (struct msg_server_status){.agent = dec_text(dec, "agent", pb->agent),
-                                         .store = dec_text(dec, "store", pb->store),
-                                         .detail = dec_text(dec, "detail", pb->detail),
-                                         .has_scrub = pb->scrub != NULL,
-                                         .has_gc = pb->gc != NULL};
+    *status = (struct msg_server_status){
+        .agent = dec_text(dec, "agent", pb->agent),
+        .store = dec_text(dec, "store", pb->store),
+        .detail = dec_text(dec, "detail", pb->detail),
+        .health = pb->health,
+        .health_code = pb->health_code,
+        .health_text = dec_text(dec, "health_text", pb->health_text),
+        .health_remedy = dec_text(dec, "health_remedy", pb->health_remedy),
+        .has_scrub = pb->scrub != NULL,
+        .has_gc = pb->gc != NULL};
+    dec_range(dec, "health", pb->health, SERVER_HEALTH_UNKNOWN, SERVER_RED);
     dec_fixed(dec, "store_uuid", pb->store_uuid, sizeof(status->store_uuid), &status->store_uuid);
 #define TAKE(name) status->name = pb->name;
     SERVER_FIELDS(TAKE)

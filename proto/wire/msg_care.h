@@ -90,6 +90,15 @@ struct msg_gc_report {
     struct gc_info info;
 };
 
+/* How a server is: red, it cannot do its work; yellow, somebody should look; unknown: it is older
+ * than these words. */
+enum server_health {
+    SERVER_HEALTH_UNKNOWN,
+    SERVER_GREEN,
+    SERVER_YELLOW,
+    SERVER_RED,
+};
+
 struct msg_server_status {
     const char *agent, *store, *detail; /* "cairnd 0.1.0"; "dir"; what the store says of itself */
     struct uuid store_uuid;
@@ -99,6 +108,11 @@ struct msg_server_status {
     bool has_scrub, has_gc; /* this server does them */
     struct scrub_info scrub;
     struct gc_info gc;
+    uint32_t health;                         /* enum server_health */
+    int32_t health_code;                     /* red: the store's error; 0: none */
+    const char *health_text, *health_remedy; /* "" when green */
+    uint64_t health_ms;                      /* for how long; 0: not known */
+    int64_t wall_ns;                         /* the server's clock; 0: it did not say */
 };
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "daemon/listeners.h"
+#include "daemon/opener.h"
 #include "daemon/upkeep.h"
 #include "hash/hash.h"
 #include "obs/obs.h"
@@ -29,13 +30,17 @@
 
 /* How often the record is read while something waits for what another daemon may write. */
 enum { SHARED_POLL_MS = 100 };
+/* How long after one try to reach a cluster comes the next. */
+enum { OPEN_AGAIN_MS = 3000 };
 
 struct daemon {
     const struct config *config;
     struct loop *loop;
     struct net *net;
     struct work_pool *store_pool, *verify_pool;
-    struct store *store;
+    struct opener *opener; /* of a cluster, until its store is there */
+    struct uuid expected;
+    struct store *store; /* its watch */
     struct catalog *catalog;
     struct server *server;
     struct retain *retain;
@@ -66,13 +71,31 @@ static void on_catalog_closed(void *user)
     store_close(daemon->store, on_store_closed, daemon);
 }
 
+static void on_opener_closed(void *user)
+{
+    struct daemon *daemon = user;
+    daemon->opener = NULL;
+    loop_uv_stop(daemon->loop);
+}
+
+static void close_catalog(struct daemon *daemon)
+{
+    if (daemon->catalog) {
+        catalog_close(daemon->catalog, on_catalog_closed, daemon);
+    } else if (daemon->opener) {
+        opener_close(daemon->opener, on_opener_closed, daemon);
+    } else {
+        loop_uv_stop(daemon->loop);
+    }
+}
+
 static void on_server_stopped(void *user)
 {
     struct daemon *daemon = user;
     CHECK(!daemon->upkeep);
     server_free(daemon->server);
     daemon->server = NULL;
-    catalog_close(daemon->catalog, on_catalog_closed, daemon);
+    close_catalog(daemon);
 }
 
 /* Scrub and gc end early: open saves have the disk for themselves. */
@@ -93,7 +116,7 @@ static void stop_below(struct daemon *daemon)
         server_stop(daemon->server, daemon->hurried ? 0 : daemon->grace_ms, on_server_stopped,
                     daemon);
     } else {
-        catalog_close(daemon->catalog, on_catalog_closed, daemon);
+        close_catalog(daemon);
     }
 }
 
@@ -200,6 +223,14 @@ static int start_retention(struct daemon *daemon)
     return options.interval_ms > 0 ? retain_new(&options, &daemon->retain) : 0;
 }
 
+static void tell_state(void *user, struct store_state *ret)
+{
+    const struct daemon *daemon = user;
+    CHECK(daemon->store); /* the server has its catalogue */
+    store_watch_state(daemon->store, ret);
+}
+
+/* The server and its listeners, with or without a store. */
 static int start_server(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
@@ -216,24 +247,27 @@ static int start_server(struct daemon *daemon)
                                      .part_bytes_total = config->part_bytes,
                                      .quotas = &config->quotas,
                                      .encode_lanes = encode_lanes(config),
-                                     .agent = "cairnd " CAIRN_VERSION};
+                                     .agent = "cairnd " CAIRN_VERSION,
+                                     .store_state = tell_state,
+                                     .store_user = daemon};
     int status = server_new(&options, &daemon->server, &daemon->diag);
-    if (status != 0) {
-        return status;
-    }
-    struct upkeep_options upkeep = {.loop = daemon->loop,
-                                    .catalog = daemon->catalog,
-                                    .pool = daemon->verify_pool,
-                                    .server = daemon->server,
-                                    .config = config};
-    status =
-        daemon->store->caps.read_only ? 0 : upkeep_new(&upkeep, &daemon->upkeep, &daemon->diag);
     if (status != 0) {
         return status;
     }
     struct listeners_options listen = {
         .loop = daemon->loop, .net = daemon->net, .config = config, .server = daemon->server};
     return listeners_new(&listen, &daemon->listeners, &daemon->diag);
+}
+
+static int start_upkeep(struct daemon *daemon)
+{
+    const struct config *config = daemon->config;
+    struct upkeep_options upkeep = {.loop = daemon->loop,
+                                    .catalog = daemon->catalog,
+                                    .pool = daemon->verify_pool,
+                                    .server = daemon->server,
+                                    .config = config};
+    return daemon->store->caps.read_only ? 0 : upkeep_new(&upkeep, &daemon->upkeep, &daemon->diag);
 }
 
 /* Last, for it looks at all the others. */
@@ -269,7 +303,9 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
     if (status != 0) {
         err_ignore(diag_copy(&daemon->diag, diag)); /* returned as the daemon's status */
     } else {
-        status = start_server(daemon);
+        status = daemon->server ? server_open(daemon->server, daemon->catalog, &daemon->diag)
+                                : start_server(daemon);
+        status = status != 0 ? status : start_upkeep(daemon);
         status = status != 0 ? status : start_retention(daemon);
         status = status != 0 ? status : start_obs(daemon);
     }
@@ -297,26 +333,28 @@ static int count_store(struct daemon *daemon)
     return 0;
 }
 
-static int open_store(struct daemon *daemon)
+static void on_store_changed(void *user, bool is_ill, const struct diag *refusal)
 {
-    const struct config *config = daemon->config;
-    struct uuid uuid;
-    bool expected =
-        config->store_uuid[0] != '\0' && hex_decode(sizeof(uuid), config->store_uuid, &uuid);
-    struct store_open_options options = {.loop = daemon->loop,
-                                         .pool = daemon->store_pool,
-                                         .url = config->store_url,
-                                         .create = config->store_create,
-                                         .force_fs = config->store_force,
-                                         .expected_uuid = expected ? &uuid : NULL,
-                                         .reserve_bytes = config->store_reserve};
-    int status = store_open(&options, &daemon->store, &daemon->diag);
-    if (status == CAIRN_E_DENIED && strncmp(options.url, "dir:", 4) == 0) {
-        diag_add(&daemon->diag, "may user %lu write in %s?", (unsigned long)geteuid(), options.url);
-    } else if (status != 0) {
-        diag_add(&daemon->diag, "open the store %s", options.url);
+    (void)user;
+    if (is_ill) {
+        LOG(LOG_ERROR, "store", "the store refuses", ls("code", err_name(refusal->code)),
+            ls("err", diag_text(refusal, refusal->code)));
+    } else {
+        LOG(LOG_INFO, "store", "the store works again");
     }
-    return status != 0 ? status : count_store(daemon);
+}
+
+/* Between the store and all who use it: its counts and its watch. */
+static int watch_store(struct daemon *daemon, struct store *store)
+{
+    struct store_watch_options watch = {.changed = on_store_changed, .user = daemon};
+    daemon->store = store;
+    int status = count_store(daemon);
+    if (status != 0) {
+        return status;
+    }
+    status = store_watch_new(daemon->loop, daemon->store, &watch, &daemon->store);
+    return status == 0 ? 0 : diag_set(&daemon->diag, status, "no memory to watch the store");
 }
 
 static int open_catalog(struct daemon *daemon)
@@ -333,6 +371,90 @@ static int open_catalog(struct daemon *daemon)
                                       .cache_bytes = config->cache_bytes,
                                       .poll_ms = daemon->store->caps.shared ? SHARED_POLL_MS : 0};
     return catalog_new(daemon->loop, daemon->store, &options, &daemon->catalog);
+}
+
+/* --- opening the store -------------------------------------------------------------------------
+ */
+
+static int open_store(struct daemon *daemon, const struct store_open_options *options)
+{
+    struct store *store = NULL;
+    int status = store_open(options, &store, &daemon->diag);
+    if (status == 0) {
+        status = watch_store(daemon, store);
+        return status != 0 ? status : open_catalog(daemon);
+    }
+    if (status == CAIRN_E_DENIED) {
+        diag_add(&daemon->diag, "may user %lu write in %s?", (unsigned long)geteuid(),
+                 options->url);
+    } else {
+        diag_add(&daemon->diag, "open the store %s", options->url);
+    }
+    return status;
+}
+
+/* A cluster is there, or it never will be. */
+static void on_opener_ended(void *user, int status, struct store *store, const struct diag *diag)
+{
+    struct daemon *daemon = user;
+    struct opener *opener = daemon->opener;
+    daemon->opener = NULL;
+    if (status == 0) {
+        status = watch_store(daemon, store);
+        status = status != 0 ? status : open_catalog(daemon);
+    } else {
+        err_ignore(diag_copy(&daemon->diag, diag)); /* returned as the daemon's status */
+        diag_add(&daemon->diag, "open the store %s", daemon->config->store_url);
+    }
+    opener_close(opener, NULL, NULL);
+    daemon->status = status;
+    if (status != 0) {
+        stop(daemon, 0);
+    }
+}
+
+/* Out of reach, or not let in: the daemon says so to whoever asks, and goes on trying. */
+static void on_opener_failed(void *user, const struct diag *diag)
+{
+    struct daemon *daemon = user;
+    if (daemon->stopping) {
+        return;
+    }
+    if (!daemon->server) {
+        daemon->status = start_server(daemon);
+        if (daemon->status != 0) {
+            stop(daemon, 0);
+            return;
+        }
+        LOG(LOG_ERROR, "daemon", "the store cannot be opened yet; it is tried again and again",
+            ls("store", daemon->config->store_url), ls("code", err_name(diag->code)),
+            ls("err", diag->text));
+        notify_ready();
+    }
+    server_wait(daemon->server, diag);
+}
+
+static int begin_opening(struct daemon *daemon)
+{
+    const struct config *config = daemon->config;
+    bool expected = config->store_uuid[0] != '\0' &&
+                    hex_decode(sizeof(daemon->expected), config->store_uuid, &daemon->expected);
+    struct opener_options options = {.open = {.loop = daemon->loop,
+                                              .pool = daemon->store_pool,
+                                              .url = config->store_url,
+                                              .create = config->store_create,
+                                              .force_fs = config->store_force,
+                                              .expected_uuid = expected ? &daemon->expected : NULL,
+                                              .reserve_bytes = config->store_reserve},
+                                     .again_ms = OPEN_AGAIN_MS,
+                                     .ended = on_opener_ended,
+                                     .failed = on_opener_failed,
+                                     .user = daemon};
+    if (!store_url_is_cluster(config->store_url)) {
+        return open_store(daemon, &options.open); /* at hand, or not: it says so and ends */
+    }
+    int status = opener_new(&options, &daemon->opener);
+    return status == 0 ? 0 : diag_set(&daemon->diag, status, "no memory to open the store");
 }
 
 static int start(struct daemon *daemon)
@@ -357,13 +479,7 @@ static int start(struct daemon *daemon)
         status = work_threads_new(daemon->loop, (unsigned)config->verify_threads, "cairn-verify",
                                   &daemon->verify_pool, &daemon->diag);
     }
-    if (status == 0) {
-        status = open_store(daemon);
-    }
-    if (status == 0) {
-        status = open_catalog(daemon);
-    }
-    return status;
+    return status != 0 ? status : begin_opening(daemon);
 }
 
 static void finish(struct daemon *daemon)

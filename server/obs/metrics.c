@@ -268,6 +268,8 @@ static const char *op_name(enum store_op op)
         return "record_update";
     case STORE_USAGE:
         return "usage";
+    case STORE_PROBE:
+        return "probe";
     case STORE_SWEEP:
         return "sweep";
     }

@@ -169,10 +169,9 @@ static void add(struct session *session)
 void absent_left(struct session *session)
 {
     struct server *server = session->server;
-    bool single = catalog_options_of(server->options.catalog)->poll_ms == 0;
     bool others = false, replaced = false;
     if (session->state != SESSION_JOINED || session->viewer || server->options.rank_grace_ms == 0 ||
-        !single || server->closing) {
+        catalog_options_of(server->options.catalog)->poll_ms != 0 || server->closing) {
         return;
     }
     list_each (node, &server->sessions) {

@@ -42,7 +42,11 @@ static void close_all(struct server *server)
         conn_send_error(session->conn, 0, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
         session_close(session, true);
     }
-    ingest_close(server->ingest, on_ingest_idle, server);
+    if (server->ingest) {
+        ingest_close(server->ingest, on_ingest_idle, server);
+    } else {
+        on_ingest_idle(server);
+    }
 }
 
 static void on_ingest_idle(void *user)
@@ -61,7 +65,7 @@ static bool has_saves(const struct server *server)
             return true;
         }
     }
-    return ingest_is_finishing(server->ingest);
+    return server->ingest && ingest_is_finishing(server->ingest);
 }
 
 enum { GRACE_STEP_MS = 50 };
@@ -100,20 +104,43 @@ int server_new(const struct server_options *options, struct server **ret, struct
         free(server);
         return status;
     }
-    struct ingest_options ingest = {.loop = options->loop,
-                                    .store = catalog_store(options->catalog),
-                                    .pool = options->verify_pool,
-                                    .credit = &server->credit,
-                                    .lanes = options->encode_lanes};
-    status = ingest_new(&ingest, &server->ingest);
+    if (options->catalog) {
+        server->options.catalog = NULL;
+        status = server_open(server, options->catalog, diag);
+    }
     if (status != 0) {
         credit_fini(&server->credit);
         free(server);
+        return status;
+    }
+    *ret = server;
+    return 0;
+}
+
+int server_open(struct server *server, struct catalog *catalog, struct diag *diag)
+{
+    CHECK(!server->options.catalog && !server->ingest);
+    struct ingest_options ingest = {.loop = server->options.loop,
+                                    .store = catalog_store(catalog),
+                                    .pool = server->options.verify_pool,
+                                    .credit = &server->credit,
+                                    .lanes = server->options.encode_lanes};
+    int status = ingest_new(&ingest, &server->ingest);
+    if (status != 0) {
         return diag_set(diag, status, "no memory for the server");
     }
     ingest_on_room(server->ingest, session_room, server);
-    *ret = server;
+    server->options.catalog = catalog;
     return 0;
+}
+
+void server_wait(struct server *server, const struct diag *why)
+{
+    CHECK(!server->options.catalog);
+    if (server->waits_why.code == 0) {
+        server->waits_ms = loop_now_ms(server->options.loop);
+    }
+    server->waits_why = *why;
 }
 
 void server_stop(struct server *server, uint64_t grace_ms, void (*done)(void *user), void *user)
@@ -140,7 +167,9 @@ void server_free(struct server *server)
     if (server) {
         CHECK(server->session_count == 0 && server->request_count == 0);
         CHECK(list_is_empty(&server->mapped));
-        ingest_free(server->ingest);
+        if (server->ingest) {
+            ingest_free(server->ingest);
+        }
         credit_fini(&server->credit);
         free(server);
     }
@@ -151,7 +180,7 @@ void server_stats(const struct server *server, struct server_stats *ret)
     *ret = (struct server_stats){.sessions = server->session_count,
                                  .buffers_free = pool_free_count(server->credit.pool),
                                  .buffers_total = pool_count(server->credit.pool),
-                                 .bytes_in = ingest_bytes_in(server->ingest),
+                                 .bytes_in = server->ingest ? ingest_bytes_in(server->ingest) : 0,
                                  .bytes_out = server->bytes_out};
     list_each (node, &server->sessions) {
         const struct session *session = list_item(node, struct session, link);

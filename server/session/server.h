@@ -11,12 +11,14 @@
 #include "net/stream.h"
 #include "run/run.h"
 #include "run/run_usage.h"
+#include "store/store_state.h"
 
 struct server;
 
 struct server_options {
     struct loop *loop;
-    struct catalog *catalog;       /* borrowed; outlives the server */
+    struct catalog *catalog; /* borrowed; outlives the server. NULL: there is none yet, and until
+                              * server_open() the server says what server_wait() told it */
     struct work_pool *verify_pool; /* digests of what comes in */
     uint64_t buffer_bytes_total;   /* the byte budget of payload buffers; at least 4 of them */
     uint32_t buffer_bytes; /* of each, and the most of a payload; 0: LIMIT_CHUNK_BYTES. No less than
@@ -32,6 +34,9 @@ struct server_options {
     uint64_t part_bytes_total; /* memory for parts that are being received, over all sessions */
     const struct quota_table *quotas; /* borrowed; NULL: none */
     const char *agent;                /* "cairnd 0.1.0" */
+    /* How the store is, for SERVER_STATUS; NULL: nobody watches it. */
+    void (*store_state)(void *user, struct store_state *ret);
+    void *store_user;
 };
 struct scrub;
 struct gc;
@@ -41,6 +46,10 @@ void server_set_care(struct server *server, struct scrub *scrub, struct gc *gc);
 
 int MUST_USE server_new(const struct server_options *options, struct server **ret,
                         struct diag *diag);
+/* A server without a store, and why: all but HELLO and SERVER is UNREACHABLE. */
+void server_wait(struct server *server, const struct diag *why);
+/* The store is there: once, where options.catalog was NULL. */
+int MUST_USE server_open(struct server *server, struct catalog *catalog, struct diag *diag);
 /* Takes the stream; over sessions_max it is refused with BUSY. */
 void server_accept(struct server *server, struct stream *stream);
 /* New saves are refused with SHUTTING_DOWN; saves that were opened may end within grace_ms; then

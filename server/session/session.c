@@ -173,6 +173,21 @@ static int check_rule(const struct session *session, const struct rule *rule, co
     return 0;
 }
 
+/* A server that has no store can say so, and how it is. What came before the store is asked again
+ * by who asked. */
+static bool answer_waiting(struct session *session, const struct frame *frame, enum msg_type type)
+{
+    const struct server *server = session->server;
+    struct diag why = server->waits_why;
+    if (server->options.catalog || type == MSG_HELLO || type == MSG_SERVER) {
+        return false;
+    }
+    diag_add(&why, "this server has no store yet: %s", err_name(why.code));
+    timer_start(&session->login, server->options.login_ms); /* it may wait for the answer's use */
+    conn_send_error(session->conn, frame->stream, CAIRN_E_UNREACHABLE, why.text);
+    return true;
+}
+
 static bool has_too_many(const struct session *session)
 {
     unsigned count = 0;
@@ -197,6 +212,9 @@ static int on_message(void *user, const struct frame *frame, const struct msg *m
     if ((frame->payload_bytes > 0) != msg_has_payload(msg->type)) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u payload bytes", msg_name(msg->type),
                         frame->payload_bytes);
+    }
+    if (answer_waiting(session, frame, msg->type)) {
+        return 0;
     }
     if (msg->type == MSG_DATA) {
         return session_data_buffer(session, frame, msg, ret_payload, diag);

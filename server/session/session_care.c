@@ -7,10 +7,13 @@
 
 #include "gc/gc.h"
 #include "scrub/scrub.h"
+#include "session/health.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { USAGE_PATIENCE_MS = 3000 };
 
 static void tell_scrub(struct scrub *scrub, struct scratch *scratch, struct scrub_info *ret)
 {
@@ -102,33 +105,82 @@ static uint32_t run_count(struct catalog *catalog)
     return (uint32_t)count;
 }
 
-static void on_usage(struct store_req *req)
+/* What the store is, where there is one. */
+static void tell_store(const struct server *server, const struct store_req *req,
+                       struct msg_server_status *ret)
 {
-    struct request *request = container_of(req, struct request, u.read.store);
+    struct catalog *catalog = server->options.catalog;
+    const struct store_caps *caps = catalog ? &catalog_store(catalog)->caps : NULL;
+    ret->store = caps ? caps->name : "none yet";
+    ret->detail = "";
+    if (caps) {
+        ret->store_uuid = caps->uuid;
+        ret->epoch = caps->epoch;
+        ret->read_only = caps->read_only;
+        ret->runs = run_count(catalog);
+    }
+    if (req && req->status == 0) {
+        ret->detail = req->ret_usage.detail;
+        ret->total_bytes = req->ret_usage.total_bytes;
+        ret->free_bytes = req->ret_usage.free_bytes;
+        ret->read_only = req->ret_usage.read_only;
+    } else if (req) {
+        ret->detail = diag_text(&req->diag, req->status);
+    }
+}
+
+static void judge(struct server *server, const struct store_req *req, struct health_word *ret)
+{
+    struct store_state state = {.word = STORE_WELL};
+    struct scrub_status scrub;
+    struct gc_status gc;
+    struct health_facts facts = {.store = &state,
+                                 .usage = req && req->status == 0 ? &req->ret_usage : NULL};
+    if (!server->options.catalog) {
+        state.word = STORE_REFUSING;
+        state.refusal = server->waits_why;
+        state.since_ms = loop_now_ms(server->options.loop) - server->waits_ms;
+    } else if (server->options.store_state) {
+        server->options.store_state(server->options.store_user, &state);
+    }
+    if (server->scrub) {
+        scrub_status(server->scrub, &scrub);
+        facts.scrub = &scrub;
+    }
+    if (server->gc) {
+        gc_status(server->gc, &gc);
+        facts.gc = &gc;
+    }
+    health_of(&facts, ret);
+}
+
+/* req: the store's answer; NULL: it has not come. */
+static void tell_server(struct request *request, const struct store_req *req)
+{
     struct server *server = request->server;
     struct msg reply = {.type = MSG_SERVER_STATUS};
     struct msg_server_status *status = &reply.u.server_status;
-    const struct store_caps *caps = &catalog_store(server->options.catalog)->caps;
     struct server_stats stats;
     struct gc_status collected;
+    struct health_word health;
     server_stats(server, &stats);
-    *status = (struct msg_server_status){
-        .agent = server->options.agent,
-        .store = caps->name,
-        .detail = req->status == 0 ? req->ret_usage.detail : diag_text(&req->diag, req->status),
-        .store_uuid = caps->uuid,
-        .epoch = caps->epoch,
-        .total_bytes = req->ret_usage.total_bytes,
-        .free_bytes = req->ret_usage.free_bytes,
-        .read_only = req->status == 0 ? req->ret_usage.read_only : caps->read_only,
-        .uptime_ms = loop_now_ms(server->options.loop) - server->begun_ms,
-        .bytes_in = stats.bytes_in,
-        .bytes_out = stats.bytes_out,
-        .sessions = stats.sessions,
-        .saves_open = stats.saves_open,
-        .runs = run_count(server->options.catalog),
-        .has_scrub = server->scrub != NULL,
-        .has_gc = server->gc != NULL};
+    judge(server, req, &health);
+    *status = (struct msg_server_status){.agent = server->options.agent,
+                                         .uptime_ms =
+                                             loop_now_ms(server->options.loop) - server->begun_ms,
+                                         .bytes_in = stats.bytes_in,
+                                         .bytes_out = stats.bytes_out,
+                                         .sessions = stats.sessions,
+                                         .saves_open = stats.saves_open,
+                                         .health = health.word,
+                                         .health_code = health.code,
+                                         .health_text = health.text,
+                                         .health_remedy = health.remedy,
+                                         .health_ms = health.since_ms,
+                                         .wall_ns = loop_wall_ns(server->options.loop),
+                                         .has_scrub = server->scrub != NULL,
+                                         .has_gc = server->gc != NULL};
+    tell_store(server, req, status);
     if (server->scrub) {
         tell_scrub(server->scrub, &request->scratch, &status->scrub);
     }
@@ -136,22 +188,51 @@ static void on_usage(struct store_req *req)
         tell_gc(server->gc, &collected, &status->gc);
     }
     request_reply(request, &reply);
+}
+
+static void on_usage(struct store_req *req)
+{
+    struct request *request = container_of(req, struct request, u.server.store);
+    timer_stop(&request->u.server.timer);
+    if (request->session) {
+        tell_server(request, req);
+    }
     request_free(request);
 }
 
-static void cancel_server(struct request *request) { request_orphan(request); }
+/* A store that does not answer is what one may be asking about. */
+static void on_usage_late(struct timer *timer)
+{
+    struct request *request = container_of(timer, struct request, u.server.timer);
+    tell_server(request, NULL);
+    request_orphan(request);
+}
+
+static void cancel_server(struct request *request)
+{
+    timer_stop(&request->u.server.timer);
+    request_orphan(request);
+}
 
 int session_on_server(struct session *session, uint32_t stream, const struct msg *msg,
                       struct diag *diag)
 {
+    struct server *server = session->server;
     (void)diag;
     timer_stop(&session->login);
     struct request *request = request_new(session, stream, msg);
     if (!request) {
         return 0;
     }
+    if (!server->options.catalog) {
+        tell_server(request, NULL);
+        request_free(request);
+        return 0;
+    }
     request->cancel = cancel_server;
-    request->u.read.store = (struct store_req){.op = STORE_USAGE, .done = on_usage};
-    store_submit(catalog_store(session->server->options.catalog), &request->u.read.store);
+    timer_init(&request->u.server.timer, server->options.loop, on_usage_late);
+    timer_start(&request->u.server.timer, USAGE_PATIENCE_MS);
+    request->u.server.store = (struct store_req){.op = STORE_USAGE, .done = on_usage};
+    store_submit(catalog_store(server->options.catalog), &request->u.server.store);
     return 0;
 }

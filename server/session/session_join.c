@@ -28,7 +28,9 @@ int session_on_hello(struct session *session, uint32_t stream, const struct msg 
     session_offer_hand_over(session, &welcome->features);
     session_offer_landing(session, &welcome->features);
     session->state = SESSION_GREETED;
-    welcome->store_uuid = catalog_store(options->catalog)->caps.uuid;
+    if (options->catalog) {
+        welcome->store_uuid = catalog_store(options->catalog)->caps.uuid;
+    }
     welcome->heartbeat_ms = options->heartbeat_ms;
     welcome->dead_after_ms = options->dead_after_ms;
     welcome->payload_max = options->buffer_bytes;

@@ -34,7 +34,8 @@ struct server {
     struct timer grace;
     struct scrub *scrub; /* NULL: none (server_set_care) */
     struct gc *gc;
-    uint64_t begun_ms;
+    uint64_t begun_ms, waits_ms; /* waits_ms: since when it is without a store */
+    struct diag waits_why;
     struct post stopped_post;
     void (*stopped)(void *user);
     void *stopped_user;
@@ -121,6 +122,10 @@ struct request {
             void *buffer;
             struct mapped *landing; /* a reference: it goes there, no buffer is taken */
         } read;
+        struct {
+            struct store_req store;
+            struct timer timer;
+        } server;
         struct {
             struct work work;
             struct store_req store;

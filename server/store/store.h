@@ -58,6 +58,8 @@ enum store_op {
                        * Of the run without a name: the store's own (FORMAT.md 9.2) */
     STORE_RECORD_UPDATE, /* the guarded update; ret_version on success. The same of the store's */
     STORE_USAGE,
+    STORE_PROBE, /* what a save needs, tried: a small thing of the store's own is made durable and
+                  * removed again. 0, or why saves are refused now; other requests are not told */
     STORE_SWEEP, /* for gc: what unfinished writes and deletions of one checkpoint (run, ckpt) left
                   * behind. Sealed objects stay. An object that is being written becomes void (its
                   * SEAL fails), so call it for checkpoints without an open entry; never unsafe.

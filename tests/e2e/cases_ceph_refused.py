@@ -7,7 +7,7 @@ import time
 import unittest
 
 from ceph_bed import OnCeph
-from harness import FULL, Daemon, Group, cairn, cairn_json
+from harness import FULL, Daemon, Group, cairn, cairn_json, wait_until
 
 __all__ = ["Refused", "Damage", "Doctor"]
 
@@ -25,6 +25,22 @@ class Refused(OnCeph):
             for fragment in fragments:
                 self.assertIn(fragment, answer["text"])
         self.assertLess(time.monotonic() - started, SOON_S)
+
+    def health(self, daemon):
+        code, out, err = cairn("status", "--server", f"127.0.0.1:{daemon.port()}", "--json")
+        self.assertIn(code, (0, 7), err)
+        return json.loads(out)
+
+    def assert_red(self, daemon, error, *fragments):
+        """Soon, by name, with the remedy; and the daemon lives."""
+        wait_until(f"its health is red with {error}",
+                   lambda: (lambda now: now["health"] == "red" and now["health_error"] == error)(self.health(daemon)),
+                   SOON_S)
+        now = self.health(daemon)
+        self.assertTrue(now["health_remedy"], now)
+        for fragment in fragments:
+            self.assertIn(fragment, now["health_text"])
+        self.assertIsNone(daemon.process.poll())
 
     def clients_of(self, user):
         """Addresses that the monitor knows of this user."""
@@ -49,7 +65,7 @@ class Refused(OnCeph):
             self.ceph.ceph("osd", "blocklist", "add", address, "600")
             self.addCleanup(self.ceph.ceph, "osd", "blocklist", "rm", address)
         self.assert_saves_fail(group, 2, ("DENIED",), "blocklist", "restart the daemon")
-        self.assertIsNone(daemon.process.poll())
+        self.assert_red(daemon, "DENIED", "blocklist")
         other.start()  # a new client is not on the list
         again = Group(self.bed, self.url(other), 2)
         self.assertEqual(again.restore(), (1, 1, False))
@@ -74,6 +90,7 @@ class Refused(OnCeph):
         for address in old:
             self.ceph.ceph("osd", "blocklist", "add", address, "600")
             self.addCleanup(self.ceph.ceph, "osd", "blocklist", "rm", address)
+        self.assert_red(daemon, "DENIED", "blocklist")  # before anybody saves
         self.assert_saves_fail(group, 2, ("DENIED",), "blocklist")
         self.assertIsNone(daemon.process.poll())
         self.own_user("fired")  # with another key
@@ -84,25 +101,49 @@ class Refused(OnCeph):
         self.assertEqual(again.restore(), (1, 1, False))
         again.all("check", 1)
 
-    def test_a_daemon_that_cannot_start(self):
+    def test_a_daemon_that_is_not_let_in(self):
+        """It lives, says why, and serves as soon as the cluster lets it in."""
         wrong = self.bed.path / "wrong.keyring"
         subprocess.run(["ceph-authtool", str(wrong), "--create-keyring", "--gen-key", "-n", "client.cairn"], check=True,
                        capture_output=True)
         self.own_user("narrow")
         narrow = {"user": "narrow", "keyring": self.bed.path / "narrow.keyring"}
-        for number, (store, status, *fragments) in enumerate((
-                (self.ceph.url(self.space, keyring=wrong), 12, "refuses the key of client.cairn"),
-                (self.ceph.url(self.space, data="absent"), 2, "absent", "osd pool create"),
-                (self.ceph.url("elsewhere", data="cairn-ec", **narrow), 12, "make-user"))):
+        absent = f"absent-{self.space}"
+        self.addCleanup(self.ceph.ceph, "osd", "pool", "rm", absent, absent, "--yes-i-really-really-mean-it")
+        for number, (store, error, *fragments) in enumerate((
+                (self.ceph.url(self.space, keyring=wrong), "AUTH", "refuses the key of client.cairn"),
+                (self.ceph.url("elsewhere", data="cairn-ec", **narrow), "DENIED", "make-user"),
+                (f"rados:cairn-ec/x?conf={self.ceph.dir}/ceph.conf", "UNSUPPORTED", "replicated pool"),
+                (self.ceph.url(self.space, data=absent, user="admin"), "CONFIG", absent, "osd pool create"))):
             with self.subTest(store=store):
-                started = time.monotonic()
-                daemon = Daemon(self.bed, f"x{number}", store_url=store)
-                done = subprocess.run([str(word) for word in daemon.argv()], capture_output=True, text=True, timeout=60,
-                                      check=False)
-                self.assertEqual(done.returncode, status, done.stderr)
-                for fragment in fragments:
-                    self.assertIn(fragment, done.stderr)
-                self.assertLess(time.monotonic() - started, SOON_S)
+                daemon = Daemon(self.bed, f"x{number}", store_url=store, listen_tcp="127.0.0.1:0")
+                daemon.launch()
+                wait_until("it listens", lambda daemon=daemon: "cannot be opened yet" in daemon.log())
+                self.assert_red(daemon, error, *fragments)
+                _, _, err = cairn("ls", "--server", f"127.0.0.1:{daemon.port()}", "--timeout", "5s", check=5)
+                self.assertIn(fragments[-1], err)
+                if error != "CONFIG":
+                    daemon.stop()
+        # Clients that know another server go on there, and are not put off by one without a store.
+        good = self.daemon("good", store_url=self.ceph.url(self.space))
+        group = Group(self.bed, self.url(daemon, good), 2)
+        group.all("fill", 1)
+        group.save(1)
+        port = good.port()
+        good.kill()
+        group.all("fill", 2)
+        answers = group.all("save", 2, 30000)
+        good.start(listen_tcp=f"127.0.0.1:{port}")
+        group.finish(answers, 30000)
+        group.end()
+        good.stop()
+        self.ceph.ceph("osd", "pool", "create", absent, "8")
+        wait_until("it is let in", daemon.is_ready)
+        self.assertEqual(self.health(daemon)["health"], "green")
+        group = Group(self.bed, self.url(daemon), 2)
+        group.all("fill", 3)
+        group.save(3)
+        daemon.stop()
 
 
 class Damage(OnCeph):
@@ -172,8 +213,11 @@ class Damage(OnCeph):
         placement = self.spoil(pieces[0], f"{self.space}/demo", 3)
         self.addCleanup(lambda: self.ceph.try_ceph("pg", placement, "mark_unfound_lost", "delete"))
         started = time.monotonic()
-        _, _, err = cairn("verify", "--store", self.store, check=5, timeout_s=120)
-        self.assertIn("TIMED_OUT", err)
+        document = cairn_json("verify", "--store", self.store, check=5, timeout_s=120)
+        self.assertEqual((document["damaged"], document["unread"], document["checkpoints"]), (0, 1, 2))
+        named = [entry for entry in document["checked"] if not entry["good"]]
+        self.assertEqual([entry["step"] for entry in named], [2])
+        self.assertIn("not read", named[0]["findings"][0])
         self.assertLess(time.monotonic() - started, 60)
         self.ceph.ceph("pg", placement, "mark_unfound_lost", "delete")
         self.assert_falls_back(group)

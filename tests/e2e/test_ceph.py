@@ -10,7 +10,7 @@ import time
 from cases_ceph_commit import *  # noqa: F403
 from cases_ceph_refused import *  # noqa: F403
 from ceph_bed import OnCeph
-from harness import BIN, BUILD, Daemon, Group, cairn, cairn_json, main, wait_until
+from harness import BIN, BUILD, Group, cairn, cairn_json, main, wait_until
 
 
 class Daemons(OnCeph):
@@ -98,13 +98,6 @@ class ErasureCoded(OnCeph):
         self.assertEqual(group.restore(2), (2, 1, False))
         group.all("check", 2)
         self.assert_good({(1, 1), (2, 1), (3, 1)})
-
-    def test_keys_need_a_replicated_pool(self):
-        keys = {"store_url": f"rados:cairn-ec/x?conf={self.ceph.dir}/ceph.conf", "listen_tcp": "127.0.0.1:0"}
-        done = subprocess.run([str(word) for word in Daemon(self.bed, "x", **keys).argv()], capture_output=True,
-                              text=True, timeout=60, check=False)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("replicated pool", done.stderr)
 
 
 class Faults(OnCeph):

@@ -326,6 +326,21 @@ static void deleted_objects_are_gone(void **state)
     assert_int_equal(bed_check_object(bed, bed_object(5, 0, 3), 4096, 3), 0);
 }
 
+/* Goal: a probe says that saves can be made, any number of times, and leaves nothing behind. */
+static void probes_leave_nothing(void **state)
+{
+    struct bed *bed = *state;
+    for (unsigned i = 0; i < 3; i++) {
+        struct store_req req = {.op = STORE_PROBE};
+        assert_int_equal(bed_do(bed, &req), 0);
+    }
+    bed_reopen(bed);
+    struct store_req runs = {.op = STORE_LIST_RUNS};
+    assert_int_equal(bed_do(bed, &runs), 0);
+    assert_int_equal(runs.ret_count, 0);
+    free(runs.ret_runs);
+}
+
 /* Goal: a sweep takes nothing that is sealed, and the checkpoint's place can be used after it. */
 static void sweeps_leave_what_is_sealed(void **state)
 {
@@ -655,6 +670,7 @@ int main(int argc, char **argv)
         POINT(the_medium_can_be_asked),
         POINT(deleted_objects_are_gone),
         POINT(sweeps_leave_what_is_sealed),
+        POINT(probes_leave_nothing),
         POINT(publishing_never_replaces),
         POINT(small_things_are_told_apart),
         POINT(an_absent_record_is_empty),

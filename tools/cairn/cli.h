@@ -68,6 +68,8 @@ void cli_usage(FILE *out, const struct command *command); /* NULL: of all */
 void cli_manual(FILE *out, const struct command *command);
 /* Opens the source and the run: needs_run: one must be named (or be the only one there is). */
 int MUST_USE cli_connect(struct cli *cli, bool needs_run, struct diag *diag);
+/* The server alone: no run, and no store either, is needed. */
+int MUST_USE cli_connect_server(struct cli *cli, struct diag *diag);
 
 /* --- showing --- */
 bool cli_stdout_is_terminal(void);

@@ -69,6 +69,15 @@ static int only_run(struct cli *cli, struct diag *diag)
     return status;
 }
 
+int cli_connect_server(struct cli *cli, struct diag *diag)
+{
+    int status = understand_run(cli, diag);
+    if (status == 0) {
+        status = source_new(&cli->source, &cli->connection, diag);
+    }
+    return status != 0 ? status : source_use_server(cli->connection, diag);
+}
+
 int cli_connect(struct cli *cli, bool needs_run, struct diag *diag)
 {
     int status = understand_run(cli, diag);

@@ -20,6 +20,7 @@ const struct exit_status exit_statuses[] = {
      "the server cannot be reached, did not answer in time, or is stopping: try again; `wait`, "
      "`flush`: the time was over"},
     {6, "damage", "stored bytes do not match their checksums"},
+    {7, "red", "`status`: the server is reached, and its health is red: saves are refused"},
     {10, "no store", "no store here, or not one that this version can read"},
     {11, "busy", "in use by another process"},
     {12, "refused", "not allowed, or authentication failed"},

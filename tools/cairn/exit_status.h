@@ -11,6 +11,7 @@ enum {
     EXIT_FELL_BACK = 3,
     EXIT_PARTIAL = 3,
     EXIT_DAMAGE = 6,
+    EXIT_RED = 7, /* status */
     EXIT_INTERRUPTED = 130
 };
 

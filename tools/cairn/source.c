@@ -158,7 +158,8 @@ static void on_ready(void *user, int status, const struct diag *diag)
     source_wake(source);
 }
 
-int source_use(struct source *source, const struct run_name *run, struct diag *diag)
+/* run: NULL for none. */
+static int use(struct source *source, const struct run_name *run, struct diag *diag)
 {
     close_engine(source);
     struct engine_options options = {.loop = source->loop,
@@ -169,10 +170,10 @@ int source_use(struct source *source, const struct run_name *run, struct diag *d
                                      .viewer = true,
                                      .io_deadline_ms = source->options.deadline_ms,
                                      .label = "cairn"};
-    static const struct run_name any = {.project = "any", .run = "any"};
-    options.url.run =
-        run ? *run : any; /* a viewer's look at a run that does not exist writes nothing */
-    options.url.has_run = true;
+    options.url.has_run = run != NULL;
+    if (run) {
+        options.url.run = *run;
+    }
     if (source->offline) {
         options.dial = offline_dial;
         options.dial_user = source->offline;
@@ -190,6 +191,15 @@ int source_use(struct source *source, const struct run_name *run, struct diag *d
     }
     return status;
 }
+
+int source_use(struct source *source, const struct run_name *run, struct diag *diag)
+{
+    static const struct run_name any = {.project = "any", .run = "any"};
+    /* A viewer's look at a run that does not exist writes nothing. */
+    return use(source, run ? run : &any, diag);
+}
+
+int source_use_server(struct source *source, struct diag *diag) { return use(source, NULL, diag); }
 
 /* --- calls --- */
 

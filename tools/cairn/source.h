@@ -26,6 +26,8 @@ bool source_is_offline(const struct source *source);
 
 /* Connects as a viewer of the run (replaces an earlier one). NULL: any run, for source_runs. */
 int MUST_USE source_use(struct source *source, const struct run_name *run, struct diag *diag);
+/* Connects to the server alone, whatever its store says: for questions about itself. */
+int MUST_USE source_use_server(struct source *source, struct diag *diag);
 struct engine *source_engine(struct source *source);
 struct loop *source_loop(struct source *source);
 struct work_pool *source_pool(struct source *source);

@@ -245,6 +245,9 @@ int MUST_USE dir_op_list_runs(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_record_get(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_record_update(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);
+
+/* --- dir_probe.c ------------------------------------------------------------------------------ */
+int MUST_USE dir_op_probe(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_sweep(struct dir_store *store, struct store_req *req);
 /* Is this object being written? Then its file, if there is one, is not to be seen. */
 bool dir_object_is_open(struct dir_store *store, const struct run_name *run,

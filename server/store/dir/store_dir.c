@@ -35,6 +35,7 @@ static const struct operation operations[] = {
     [STORE_RECORD_GET] = {dir_op_record_get, false},
     [STORE_RECORD_UPDATE] = {dir_op_record_update, true},
     [STORE_USAGE] = {dir_op_usage, false},
+    [STORE_PROBE] = {dir_op_probe, true},
     [STORE_SWEEP] = {dir_op_sweep, true},
 };
 

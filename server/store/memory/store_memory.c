@@ -439,6 +439,14 @@ static int do_usage(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
+static int do_probe(struct memory_medium *medium, struct store_req *req)
+{
+    return medium->capacity == 0 || medium->used < medium->capacity
+               ? 0
+               : diag_set(&req->diag, CAIRN_E_NO_SPACE, "all %llu bytes of memory are used",
+                          (unsigned long long)medium->capacity);
+}
+
 /* What is not sealed is gone with the process that wrote it. */
 static int do_sweep(struct memory_medium *medium, struct store_req *req)
 {
@@ -467,6 +475,7 @@ static int (*const operations[])(struct memory_medium *medium, struct store_req 
     [STORE_RECORD_GET] = do_record_get,
     [STORE_RECORD_UPDATE] = do_record_update,
     [STORE_USAGE] = do_usage,
+    [STORE_PROBE] = do_probe,
     [STORE_SWEEP] = do_sweep,
 };
 

@@ -11,9 +11,11 @@
 
 enum { DIR_THREADS = 1, RADOS_THREADS = 32 };
 
+bool store_url_is_cluster(const char *url) { return store_url_path(url) == NULL; }
+
 unsigned store_url_threads_min(const char *url)
 {
-    return store_url_path(url) == NULL ? RADOS_THREADS : DIR_THREADS;
+    return store_url_is_cluster(url) ? RADOS_THREADS : DIR_THREADS;
 }
 
 static int open_rados(const struct store_open_options *options, struct store **ret,

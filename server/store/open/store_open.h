@@ -28,6 +28,8 @@ struct store_open_options {
 
 /* CONFIG: what is wrong with the text, and the grammar. Touches nothing. */
 int MUST_USE store_url_check(const char *url, struct diag *diag);
+/* Of a cluster, which may be out of reach for a while; else of this host. */
+bool store_url_is_cluster(const char *url);
 /* The pool needs so many threads at least: those of a cluster wait for the network. */
 unsigned store_url_threads_min(const char *url);
 /* Blocks. What store_dir_new and store_rados_new say. */

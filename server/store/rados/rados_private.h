@@ -215,6 +215,9 @@ int rados_op_record_update(struct rados_store *store, struct store_req *req);
 int rados_op_usage(struct rados_store *store, struct store_req *req);
 void rados_runs_free(struct rados_store *store);
 
+/* --- rados_probe.c --- */
+int rados_op_probe(struct rados_store *store, struct store_req *req);
+
 /* --- rados_start.c --- */
 int MUST_USE rados_start(struct rados_store *store, const struct store_rados_options *options,
                          struct diag *diag);

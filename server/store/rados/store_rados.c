@@ -37,6 +37,7 @@ static const struct operation operations[] = {
     [STORE_RECORD_GET] = {rados_op_record_get, false},
     [STORE_RECORD_UPDATE] = {rados_op_record_update, true, "rados.update", "rados.update.done"},
     [STORE_USAGE] = {rados_op_usage, false},
+    [STORE_PROBE] = {rados_op_probe, true},
     [STORE_SWEEP] = {rados_op_sweep, true, "rados.sweep", "rados.sweep.done"},
 };
 

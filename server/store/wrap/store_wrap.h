@@ -9,6 +9,7 @@
 
 #include "base/tally.h"
 #include "store/store.h"
+#include "store/store_state.h"
 
 /* Repeats an operation that ended in an error of class RETRY, at most tries times in all, with a
  * growing, jittered pause that starts at pause_ms, never past the request's deadline. CONFLICT and
@@ -36,6 +37,17 @@ struct store_counts {
 /* *ret_counts is borrowed until the store is closed. */
 int MUST_USE store_count_new(struct loop *loop, struct store *inner, struct store **ret,
                              const struct store_counts **ret_counts);
+
+/* Sees what the store answers, and asks it now and then by itself (STORE_PROBE): is it well, or
+ * does it refuse? Nothing is changed or repeated. changed: it turned ill (is_ill) or well; on the
+ * loop, may be NULL. */
+struct store_watch_options {
+    void (*changed)(void *user, bool is_ill, const struct diag *refusal);
+    void *user;
+};
+int MUST_USE store_watch_new(struct loop *loop, struct store *inner,
+                             const struct store_watch_options *options, struct store **ret);
+void store_watch_state(const struct store *store, struct store_state *ret);
 
 /* Faults on demand, for tests. */
 enum store_fault_kind {

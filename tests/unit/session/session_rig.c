@@ -18,6 +18,8 @@
 
 #include <cmocka.h>
 
+#include "store/wrap/store_wrap.h"
+
 enum { PORT = 7421, WAIT_MS = 120000 };
 
 /* --- the server --- */
@@ -75,6 +77,9 @@ void rig_start(struct rig *rig)
     rig->ready = rig->stopped = rig->closed = false;
     assert_int_equal(
         store_memory_new(sim_loop(host), sim_pool(host), rig->medium, &rig->store, NULL), 0);
+    if (rig->faulty) {
+        assert_int_equal(store_fault_new(sim_loop(host), rig->store, &rig->store), 0);
+    }
     struct catalog_options catalog = {.chunk_bytes = RIG_CHUNK,
                                       .restore_drain_ms = 1000,
                                       .ready = on_ready,
@@ -83,7 +88,7 @@ void rig_start(struct rig *rig)
     assert_int_equal(catalog_new(sim_loop(host), rig->store, &catalog, &rig->catalog), 0);
     until(rig, &rig->ready);
     rig->options.loop = sim_loop(host);
-    rig->options.catalog = rig->catalog;
+    rig->options.catalog = rig->late ? NULL : rig->catalog;
     rig->options.verify_pool = sim_pool(host);
     assert_int_equal(server_new(&rig->options, &rig->server, NULL), 0);
     struct net_addr addr = address(rig);

@@ -24,7 +24,9 @@ struct rig {
     struct listener *listener;
     struct server_options options; /* a test may change them before rig_start */
     struct token token;
-    bool local; /* a "Unix socket", on which descriptors pass; before rig_start */
+    bool late;   /* the server begins without its catalogue; before rig_start */
+    bool faulty; /* `store` is a store_fault; before rig_start */
+    bool local;  /* a "Unix socket", on which descriptors pass; before rig_start */
     bool ready, stopped, closed;
     unsigned peers; /* names of their hosts */
 };

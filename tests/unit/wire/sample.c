@@ -710,6 +710,15 @@ static void make_care(struct sample *s, uint32_t type, struct msg *ret)
         if (status->has_gc) {
             make_gc_info(s, &status->gc);
         }
+        status->health_text = status->health_remedy = "";
+        if (s->grown) {
+            status->health = below32(s, 4);
+            status->health_code = -(int32_t)below32(s, 50);
+            status->health_text = text(s, 0, 60);
+            status->health_remedy = text(s, 0, 60);
+            status->health_ms = number(s);
+            status->wall_ns = (int64_t)number(s);
+        }
     }
 }
 
@@ -725,6 +734,7 @@ unsigned sample_growths(uint32_t type)
     case MSG_READ:
     case MSG_STATUS_REPLY:
     case MSG_USAGE_REPLY:
+    case MSG_SERVER_STATUS:
         return 1;
     default:
         return 0;

@@ -469,6 +469,8 @@ static void dump_care(const struct msg *msg, struct buf *buf)
         if (s->has_gc) {
             dump_gc_info(&s->gc, buf);
         }
+        U(s, health), I(s, health_code), T(s, health_text), T(s, health_remedy), U(s, health_ms);
+        I(s, wall_ns);
         break;
     default:
         break;

@@ -53,7 +53,14 @@ const struct command command_status = {
     .name = "status",
     .group = GROUP_LOOK,
     .summary = "the server's state; or what became of a save: open, committed, aborted, and why",
-    .details = "Without arguments: the store, who is connected, the last scrub with what it "
-               "found, the last garbage collection.",
+    .details =
+        "Without arguments: the server's health, the store, who is connected, the last scrub with "
+        "what it found, the last garbage collection.\n"
+        "\n"
+        "Health is red when saves are refused (the store does not answer, is full, may not be "
+        "written to, or was not reached since the server began), with the error, for how long, and "
+        "the remedy; yellow when they are taken and somebody should look (damage that a scrub "
+        "found, little room, a store that was ill a moment ago); else green. Exit status: 7 when "
+        "red, 0 when yellow or green.",
     .arguments = arguments,
     .run = run};

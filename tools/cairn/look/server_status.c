@@ -4,10 +4,35 @@
  */
 #include "server_status.h"
 
+#include "exit_status.h"
+
+#include "base/check.h"
 #include "hash/hash.h"
 #include "system/care.h"
 
 #include <inttypes.h>
+
+static const char *server_health_name(uint32_t health)
+{
+    static const char *const names[] = {[SERVER_HEALTH_UNKNOWN] = "unknown",
+                                        [SERVER_GREEN] = "green",
+                                        [SERVER_YELLOW] = "yellow",
+                                        [SERVER_RED] = "red"};
+    CHECK(health < ARRAY_LEN(names)); /* the decoder has looked */
+    return names[health];
+}
+
+static void show_health(const struct msg_server_status *status)
+{
+    printf("health     %s", server_health_name(status->health));
+    if (status->health_ms > 0) {
+        printf(" (%" PRIu64 " s)", status->health_ms / 1000);
+    }
+    printf("%s%s\n", status->health_text[0] != '\0' ? ": " : "", status->health_text);
+    if (status->health_remedy[0] != '\0') {
+        printf("           remedy: %s\n", status->health_remedy);
+    }
+}
 
 static void show(const struct msg_server_status *status)
 {
@@ -19,6 +44,7 @@ static void show(const struct msg_server_status *status)
     format_bytes(status->bytes_out, sizeof(out), out);
     printf("server     %s, up %" PRIu64 "d %" PRIu64 "h %" PRIu64 "m\n", status->agent,
            minutes / 1440, minutes / 60 % 24, minutes % 60);
+    show_health(status);
     printf("store      %s, %s; %s free of %s\n", status->store,
            status->read_only ? "READ-ONLY" : "writable", available, total);
     if (status->detail[0] != '\0') {
@@ -55,6 +81,14 @@ static int show_json(const struct msg_server_status *status)
     json_u64(&json, "free_bytes", status->free_bytes);
     json_bool(&json, "read_only", status->read_only);
     json_str(&json, "detail", status->detail[0] != '\0' ? status->detail : NULL);
+    json_str(&json, "health", server_health_name(status->health));
+    json_str(&json, "health_error",
+             status->health_code != 0 ? err_name(status->health_code) : NULL);
+    json_str(&json, "health_text", status->health_text[0] != '\0' ? status->health_text : NULL);
+    json_str(&json, "health_remedy",
+             status->health_remedy[0] != '\0' ? status->health_remedy : NULL);
+    json_u64(&json, "health_ms", status->health_ms);
+    json_u64(&json, "wall_ns", (uint64_t)status->wall_ns);
     json_u64(&json, "sessions", status->sessions);
     json_u64(&json, "saves_open", status->saves_open);
     json_u64(&json, "runs", status->runs);
@@ -75,7 +109,7 @@ static int show_json(const struct msg_server_status *status)
 int server_status(struct cli *cli, struct diag *diag)
 {
     struct source_request request = {.call.request = {.type = MSG_SERVER}};
-    int status = cli_connect(cli, false, diag);
+    int status = cli_connect_server(cli, diag);
     if (status == 0) {
         status = source_call(cli->connection, &request, diag);
     }
@@ -87,8 +121,8 @@ int server_status(struct cli *cli, struct diag *diag)
             show(reply);
             status = out_flush();
         }
-        if (status == 0 && reply->read_only && reply->has_gc) {
-            status = err_exit_status(CAIRN_E_READ_ONLY);
+        if (status == 0 && reply->health == SERVER_RED) {
+            status = EXIT_RED;
         }
     }
     engine_call_fini(&request.call);

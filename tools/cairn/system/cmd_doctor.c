@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn doctor: examines a store and what it stands on, and says what is unsafe, and the remedy.
+ * cairn doctor: examines a store and what it stands on, or asks a running server how it sees its
+ * own, and says what is unsafe, and the remedy.
  */
 #include "cli.h"
 
@@ -8,7 +9,9 @@
 #include "store/dir/store_dir.h"
 #include "store/open/store_doctor.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { EXIT_UNSAFE = 1, EXIT_WARNINGS = 3 };
 
@@ -55,6 +58,7 @@ static int print_json(const struct cli *cli, const struct doctor_options *own,
     json_open(&json, NULL, '{');
     json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
     json_str(&json, "store", cli->source.store);
+    json_str(&json, "server", cli->source.store ? NULL : cli->source.url);
     json_u64(&json, "unsafe", doctor_count(doctor, DOCTOR_UNSAFE));
     json_u64(&json, "warnings", doctor_count(doctor, DOCTOR_WARNING));
     json_u64(&json, "left_out", doctor->left_out);
@@ -100,19 +104,95 @@ static int examine(const struct cli *cli, const struct doctor_options *own, stru
     return status;
 }
 
+/* --- a server's own view ---------------------------------------------------------------------- */
+
+static int64_t wall_ns(void)
+{
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_REALTIME, &now) == 0);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void judge_health(const struct msg_server_status *status, struct doctor *doctor)
+{
+    enum doctor_level level = status->health == SERVER_RED      ? DOCTOR_UNSAFE
+                              : status->health == SERVER_YELLOW ? DOCTOR_WARNING
+                                                                : DOCTOR_GOOD;
+    if (status->health == SERVER_HEALTH_UNKNOWN) {
+        doctor_add(doctor, DOCTOR_WARNING, "health", "the server does not say how it is");
+        doctor_remedy(doctor, "it is older than this command: upgrade it");
+        return;
+    }
+    doctor_add(doctor, level, "health", "%s",
+               level == DOCTOR_GOOD ? "green: the store takes what it is given"
+                                    : status->health_text);
+    if (level != DOCTOR_GOOD) {
+        doctor_remedy(doctor, "%s", status->health_remedy);
+    }
+}
+
+static void judge_care(const struct msg_server_status *status, struct doctor *doctor)
+{
+    const struct scrub_info *scrub = &status->scrub;
+    if (status->has_scrub && scrub->every_ms == 0 && !scrub->waiting) {
+        doctor_add(doctor, DOCTOR_WARNING, "scrub", "only when it is asked for");
+        doctor_remedy(doctor, "[scrub] every in its configuration, or cairn scrub by a timer: "
+                              "damage is found when it is looked for");
+    } else if (status->has_scrub) {
+        doctor_add(doctor, scrub->findings > 0 ? DOCTOR_WARNING : DOCTOR_GOOD, "scrub",
+                   "pass %" PRIu64 ": %" PRIu64 " checkpoints, %" PRIu64 " findings", scrub->pass,
+                   scrub->ckpts, scrub->findings);
+        if (scrub->findings > 0) {
+            doctor_remedy(doctor, "cairn scrub names them; look at what holds the store");
+        }
+    }
+    if (status->has_gc && status->gc.errors > 0) {
+        doctor_add(doctor, DOCTOR_WARNING, "gc", "%" PRIu64 " errors: %s", status->gc.errors,
+                   status->gc.text);
+        doctor_remedy(doctor, "cairn gc tells more; it tries again by itself");
+    }
+}
+
+static int ask_server(struct cli *cli, struct doctor *doctor, struct diag *diag)
+{
+    struct source_request request = {.call.request = {.type = MSG_SERVER}};
+    int status = cli_connect_server(cli, diag);
+    struct doctor_clock clock = {.whose = "the server's", .before_ns = wall_ns()};
+    if (status == 0) {
+        status = source_call(cli->connection, &request, diag);
+    }
+    if (status == 0) {
+        const struct msg_server_status *reply = &request.call.reply.u.server_status;
+        clock.after_ns = wall_ns();
+        clock.theirs_ns = reply->wall_ns;
+        judge_health(reply, doctor);
+        doctor_add(doctor, reply->read_only ? DOCTOR_UNSAFE : DOCTOR_GOOD, "store",
+                   "%s, epoch %" PRIu64 ", %u runs%s", reply->store, reply->epoch, reply->runs,
+                   reply->read_only ? ", read-only" : "");
+        if (reply->read_only) {
+            doctor_remedy(doctor, "see its health, and cairn doctor --store on its host");
+        }
+        if (reply->total_bytes > 0) {
+            doctor_space(doctor, "space", reply->free_bytes, reply->total_bytes, 0);
+        }
+        if (reply->wall_ns != 0) {
+            doctor_clock(doctor, &clock);
+        }
+        judge_care(reply, doctor);
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct doctor_options *own = values;
-    if (!cli->source.store) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "doctor examines a store and no server: name it with --store, as cairnd's "
-                        "configuration does, on the host that cairnd runs on");
-    }
     struct doctor *doctor = calloc(1, sizeof(*doctor));
     if (!doctor) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
     }
-    int status = examine(cli, own, doctor, diag);
+    int status =
+        cli->source.store ? examine(cli, own, doctor, diag) : ask_server(cli, doctor, diag);
     if (status == 0 && cli->json) {
         status = print_json(cli, own, doctor);
     } else if (status == 0) {
@@ -140,10 +220,14 @@ const struct command command_doctor = {
         "it. It writes one small file or object and removes it. Run it as the user that cairnd "
         "runs as.\n"
         "\n"
+        "With a server in place of a store: the running daemon's own view. Its health, store and "
+        "room, how far its clock is from this host's, what scrub and gc found.\n"
+        "\n"
         "Exit status: 0 when all is good, 3 with warnings only, 1 when something is unsafe; when "
         "the store cannot be looked at at all, that of the error.\n",
     .example = "cairn doctor --store dir:/var/lib/cairn\n"
-               "cairn doctor --store 'rados:cairn?data-pool=cairn-ec' --json\n",
+               "cairn doctor --store 'rados:cairn?data-pool=cairn-ec' --json\n"
+               "cairn doctor --server host:7421\n",
     .options = options,
     .options_bytes = sizeof(struct doctor_options),
     .run = run};

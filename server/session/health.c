@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See health.h.
+ */
+#include "session/health.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { SPACE_LOW_PERCENT = 5 };
+
+static const char *remedy_of(int code)
+{
+    switch (code) {
+    case CAIRN_E_NO_SPACE:
+        return "forget checkpoints and collect garbage (cairn forget, cairn gc), or add room";
+    case CAIRN_E_QUOTA:
+        return "raise the quota, or forget checkpoints";
+    case CAIRN_E_AUTH:
+    case CAIRN_E_DENIED:
+        return "give the daemon's user its rights; restart the daemon if it was blocklisted";
+    case CAIRN_E_READ_ONLY:
+        return "look at the kernel's log and the disk; restart the daemon when they are well";
+    case CAIRN_E_NO_STORE:
+        return "put the store back, then restart the daemon";
+    case CAIRN_E_TIMED_OUT:
+    case CAIRN_E_OUTCOME_UNKNOWN:
+    case CAIRN_E_UNREACHABLE:
+        return "look at the network, the disk, `ceph health detail`; then it heals by itself";
+    default:
+        return "look at the daemon's log; cairn doctor --store URL, on its host, says more";
+    }
+}
+
+static void PRINTF(4, 5) say(struct health_word *health, enum server_health word,
+                             const char *remedy, const char *fmt, ...)
+{
+    va_list args;
+    health->word = word;
+    snprintf(health->remedy, sizeof(health->remedy), "%s", remedy);
+    va_start(args, fmt);
+    vsnprintf(health->text, sizeof(health->text), fmt, args);
+    va_end(args);
+}
+
+static void say_store(struct health_word *health, const struct store_state *state)
+{
+    int code = state->refusal.code;
+    const char *text = diag_text(&state->refusal, code);
+    if (state->word == STORE_REFUSING) {
+        say(health, SERVER_RED, remedy_of(code), "%s: %s", err_name(code), text);
+        health->code = code;
+        health->since_ms = state->since_ms;
+    } else {
+        say(health, SERVER_YELLOW, "none is needed unless it comes again",
+            "the store works again; it had refused with %s: %s", err_name(code), text);
+        health->since_ms = state->last_ms;
+    }
+}
+
+static bool is_low(const struct store_usage *usage)
+{
+    return usage->total_bytes > 0 &&
+           usage->free_bytes / SPACE_LOW_PERCENT < usage->total_bytes / 100;
+}
+
+void health_of(const struct health_facts *facts, struct health_word *ret)
+{
+    *ret = (struct health_word){.word = SERVER_GREEN};
+    if (facts->store && facts->store->word == STORE_REFUSING) {
+        say_store(ret, facts->store);
+    } else if (facts->usage && facts->usage->read_only && facts->gc) {
+        /* Without gc it is a viewer's own server over a bare store: that is to be read only. */
+        say(ret, SERVER_RED, remedy_of(CAIRN_E_READ_ONLY), "%s: %s", err_name(CAIRN_E_READ_ONLY),
+            facts->usage->detail[0] ? facts->usage->detail : "the store takes no changes");
+        ret->code = CAIRN_E_READ_ONLY;
+    } else if (facts->scrub && facts->scrub->findings > 0) {
+        say(ret, SERVER_YELLOW,
+            "cairn scrub names them; restores take older ones; look at the disk that holds them",
+            "scrub has found %" PRIu64 " damaged things", facts->scrub->findings);
+    } else if (facts->store && facts->store->word == STORE_RECOVERED) {
+        say_store(ret, facts->store);
+    } else if (facts->usage && is_low(facts->usage)) {
+        say(ret, SERVER_YELLOW, remedy_of(CAIRN_E_NO_SPACE),
+            "less than %d %% of the store are free", SPACE_LOW_PERCENT);
+    } else if (facts->gc && facts->gc->errors > 0) {
+        say(ret, SERVER_YELLOW, "cairn gc tells more; it tries again by itself",
+            "garbage collection had %" PRIu64 " errors: %s", facts->gc->errors, facts->gc->text);
+    } else if (facts->usage && facts->usage->detail[0]) {
+        say(ret, SERVER_YELLOW, "cairn doctor --store URL, on the server's host, says more", "%s",
+            facts->usage->detail);
+    }
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * STORE_PROBE: can a save be made now? A small file is written, made durable and removed, in the
+ * folder of the store record, where a start removes what a kill left of it. What fails here counts
+ * for nothing else: only a checkpoint's own failed fsyncs make the store read-only (L5).
+ */
+#include "dir_private.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PROBE_BYTES = LIMIT_ALIGN_BYTES };
+
+/* As take_space() of an object: what a save may use lies beyond the reserve. */
+static int check_space(struct dir_store *store, struct diag *diag)
+{
+    struct vfs_space space;
+    int rc = store->vfs->ops->space(store->vfs, store->root, &space, diag);
+    if (rc == 0 && space.free_bytes <= store->reserve_bytes) {
+        rc = diag_set(diag, CAIRN_E_NO_SPACE,
+                      "%s: %" PRIu64 " bytes are free and %" PRIu64
+                      " are kept in reserve; forget checkpoints and run gc, or make room on the "
+                      "disk",
+                      store->path, space.free_bytes, store->reserve_bytes);
+    }
+    return rc;
+}
+
+static int write_file(struct dir_store *store, const struct dir_at *at, const char *name,
+                      struct diag *diag)
+{
+    struct vfs *vfs = store->vfs;
+    uint8_t page[PROBE_BYTES];
+    vfs_fd fd;
+    memset(page, 0x5a, sizeof(page));
+    int rc = vfs->ops->open(vfs, at->fd, name, VFS_WRITE | VFS_CREATE_EXCL, &fd, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    rc = vfs->ops->pwrite(vfs, fd, 0, sizeof(page), page, diag);
+    rc = rc ? rc : vfs->ops->fsync(vfs, fd, diag);
+    int closed = vfs->ops->close(vfs, fd, rc ? NULL : diag);
+    int gone = vfs->ops->unlink(vfs, at->fd, name, false, rc || closed ? NULL : diag);
+    return rc ? rc : closed ? closed : gone;
+}
+
+int dir_op_probe(struct dir_store *store, struct store_req *req)
+{
+    struct dir_at at;
+    struct diag why = DIAG_INIT;
+    char name[DIR_NAME_MAX];
+    uint64_t random;
+    store->vfs->ops->random(store->vfs, sizeof(random), &random);
+    snprintf(name, sizeof(name), ".tmp-%" PRIu64 "-%016" PRIx64, store->base.caps.epoch, random);
+    int rc = check_space(store, &why);
+    if (rc == 0) {
+        rc = dir_at_open(store, "store", &at, &why);
+        if (rc == 0) {
+            rc = write_file(store, &at, name, &why);
+            dir_at_close(store, &at);
+        }
+    }
+    if (rc == CAIRN_E_NOT_FOUND) {
+        return diag_set(&req->diag, CAIRN_E_NO_STORE,
+                        "%s, or the store in it, is gone; put it back (is its disk mounted?) and "
+                        "restart the daemon",
+                        store->path);
+    }
+    return rc ? diag_copy(&req->diag, &why) : 0;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * store_state: whether a store does what is asked of it, as its watch saw it (wrap/store_watch.c).
+ */
+#ifndef CAIRN_STORE_STORE_STATE_H
+#define CAIRN_STORE_STORE_STATE_H
+
+#include "base/err.h"
+
+#include <stdint.h>
+
+enum store_word {
+    STORE_WELL,
+    STORE_RECOVERED, /* it refused something a moment ago, and works again */
+    STORE_REFUSING   /* it refuses now */
+};
+
+struct store_state {
+    enum store_word word;
+    struct diag refusal; /* the last one: code and text */
+    uint64_t since_ms;   /* how long ago the first refusal of this row was, */
+    uint64_t last_ms;    /* and the last one */
+    uint64_t refusals;   /* in this row */
+};
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What comes back from a store, seen from outside: is it well, or does it refuse? Requests pass
+ * through unchanged. A refusal is an error of the store and not an answer about what was asked
+ * (NOT_FOUND, EXISTS, CONFLICT, DAMAGED are answers). The row of refusals ends with
+ *
+ *   - a success of the operation that was refused last, or
+ *   - a probe (STORE_PROBE) that succeeds, unless the refusal was of a kind that one small thing
+ *     does not disprove (no room, no right): that one is believed until it is old.
+ *
+ * So one object that cannot be read does not condemn a store, and a store that nobody uses is found
+ * to be ill and to be well again without anybody's help. A probe goes out after each refusal, often
+ * while it lasts, and now and then when nothing was written. One that does not come back says
+ * something too: the store does not answer.
+ */
+#include "store_wrap.h"
+
+#include "base/check.h"
+#include "wrap_frame.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum {
+    IDLE_MS = 10000,    /* a probe, when nothing was written for so long */
+    ILL_MS = 2000,      /* between probes while the store refuses */
+    SILENT_MS = 20000,  /* a probe that takes longer, while nothing else succeeds: no answer */
+    RECENT_MS = 60000,  /* a store that is well again is said to have recovered */
+    BELIEVE_MS = 300000 /* how long a refusal that a probe does not disprove is believed */
+};
+
+struct watch_store {
+    struct wrap_store wrap;
+    struct store_watch_options options;
+    struct timer timer; /* the next probe */
+    struct store_req probe;
+    bool probing, ill, told_ill, closing;
+    uint64_t probe_ms, wrote_ms,
+        well_ms;      /* began; the last success of a change (0: none), of anything */
+    enum store_op op; /* what was refused last */
+    struct diag refusal;
+    uint64_t first_ms, last_ms, recovered_ms, refusals;
+    void (*close_done)(void *user);
+    void *close_user;
+};
+
+static struct watch_store *watch_of(const struct store *base)
+{
+    return container_of(base, struct watch_store, wrap.base);
+}
+
+static uint64_t now_ms(const struct watch_store *watch) { return loop_now_ms(watch->wrap.loop); }
+
+static bool is_refusal(int status)
+{
+    static const int refusals[] = {CAIRN_E_TIMED_OUT,
+                                   CAIRN_E_OUTCOME_UNKNOWN,
+                                   CAIRN_E_UNREACHABLE,
+                                   CAIRN_E_CONNECTION_LOST,
+                                   CAIRN_E_AUTH,
+                                   CAIRN_E_DENIED,
+                                   CAIRN_E_NO_SPACE,
+                                   CAIRN_E_QUOTA,
+                                   CAIRN_E_IO,
+                                   CAIRN_E_READ_ONLY,
+                                   CAIRN_E_NO_STORE,
+                                   CAIRN_E_STORE_LOCKED,
+                                   CAIRN_E_UNSUPPORTED,
+                                   CAIRN_E_CONFIG,
+                                   CAIRN_E_STORE_FEATURES,
+                                   CAIRN_E_STORE_MISMATCH};
+    for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
+        if (status == refusals[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A small thing in the store's own place says nothing of a large one in another. */
+static bool is_lasting(int status)
+{
+    return status == CAIRN_E_NO_SPACE || status == CAIRN_E_QUOTA || status == CAIRN_E_DENIED ||
+           status == CAIRN_E_READ_ONLY;
+}
+
+static bool makes_something(enum store_op op)
+{
+    return op == STORE_CREATE || op == STORE_WRITE || op == STORE_SEAL || op == STORE_PUBLISH ||
+           op == STORE_RECORD_UPDATE || op == STORE_PROBE;
+}
+
+static void tell(struct watch_store *watch)
+{
+    if (watch->told_ill != watch->ill && watch->options.changed) {
+        watch->options.changed(watch->options.user, watch->ill, &watch->refusal);
+    }
+    watch->told_ill = watch->ill;
+}
+
+static void note_success(struct watch_store *watch, enum store_op op)
+{
+    uint64_t now = now_ms(watch);
+    watch->well_ms = now;
+    if (makes_something(op)) {
+        watch->wrote_ms = now;
+    }
+    bool is_over = op == watch->op || (op == STORE_PROBE && (!is_lasting(watch->refusal.code) ||
+                                                             now - watch->last_ms >= BELIEVE_MS));
+    if (watch->ill && is_over) {
+        watch->ill = false;
+        watch->recovered_ms = now;
+        tell(watch);
+    }
+}
+
+static void note_refusal(struct watch_store *watch, const struct store_req *req)
+{
+    uint64_t now = now_ms(watch);
+    if (!watch->ill) {
+        watch->first_ms = now;
+        watch->refusals = 0;
+    }
+    watch->ill = true;
+    watch->op = req->op;
+    watch->last_ms = now;
+    watch->refusals++;
+    watch->refusal = req->diag;
+    if (watch->refusal.code == 0) {
+        watch->refusal = DIAG_INIT;
+        err_ignore(diag_set(&watch->refusal, req->status, "%s", err_text(req->status)));
+    }
+    tell(watch);
+}
+
+static void note(struct watch_store *watch, const struct store_req *req)
+{
+    if (req->status == 0) {
+        note_success(watch, req->op);
+    } else if (is_refusal(req->status)) {
+        note_refusal(watch, req);
+    }
+}
+
+/* --- probes ----------------------------------------------------------------------------------- */
+
+static void close_now(struct watch_store *watch)
+{
+    wrap_close(&watch->wrap.base, watch->close_done, watch->close_user);
+}
+
+static void on_probed(struct store_req *req)
+{
+    struct watch_store *watch = container_of(req, struct watch_store, probe);
+    watch->probing = false;
+    note(watch, req);
+    if (watch->closing) {
+        close_now(watch);
+    } else {
+        timer_start(&watch->timer, watch->ill ? ILL_MS : IDLE_MS);
+    }
+}
+
+static void send_probe(struct watch_store *watch)
+{
+    CHECK(!watch->probing);
+    watch->probing = true;
+    watch->probe_ms = now_ms(watch);
+    watch->probe = (struct store_req){.op = STORE_PROBE, .done = on_probed};
+    store_submit(watch->wrap.inner, &watch->probe);
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct watch_store *watch = container_of(timer, struct watch_store, timer);
+    uint64_t quiet_ms = now_ms(watch) - watch->wrote_ms;
+    if (!watch->ill && watch->wrote_ms > 0 && quiet_ms < IDLE_MS) {
+        timer_start(timer, IDLE_MS - quiet_ms); /* what was written says as much */
+    } else {
+        send_probe(watch);
+    }
+}
+
+/* --- the store -------------------------------------------------------------------------------- */
+
+static void watch_done(struct store_req *req)
+{
+    struct wrap_frame *frame = req->wrap;
+    struct watch_store *watch = container_of(frame->store, struct watch_store, wrap);
+    bool was_ill = watch->ill;
+    note(watch, req);
+    if (watch->ill && !was_ill && !watch->probing && !watch->closing &&
+        !watch->wrap.inner->caps.read_only) {
+        timer_start(&watch->timer, 0); /* is it the store, or one thing in it? */
+    }
+    wrap_answer(frame);
+}
+
+static void watch_submit(struct store *base, struct store_req *req)
+{
+    struct watch_store *watch = watch_of(base);
+    struct wrap_frame *frame = wrap_push(&watch->wrap, req, sizeof(*frame), watch_done);
+    if (frame != NULL) {
+        wrap_forward(frame);
+    }
+}
+
+static void watch_close(struct store *base, void (*done)(void *user), void *user)
+{
+    struct watch_store *watch = watch_of(base);
+    CHECK(!watch->closing);
+    watch->closing = true;
+    watch->close_done = done;
+    watch->close_user = user;
+    timer_stop(&watch->timer);
+    if (!watch->probing) {
+        close_now(watch);
+    }
+}
+
+static const struct store_ops watch_ops = {.submit = watch_submit, .close = watch_close};
+
+int store_watch_new(struct loop *loop, struct store *inner,
+                    const struct store_watch_options *options, struct store **ret)
+{
+    struct watch_store *watch = calloc(1, sizeof(*watch));
+    if (watch == NULL) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    wrap_store_init(&watch->wrap, loop, inner, &watch_ops);
+    watch->options = *options;
+    watch->well_ms = now_ms(watch); /* it was just opened */
+    timer_init(&watch->timer, loop, on_timer);
+    if (inner->caps.read_only) {
+        watch->ill = watch->told_ill = true;
+        watch->op = STORE_PROBE;
+        watch->first_ms = watch->last_ms = now_ms(watch);
+        watch->refusals = 1;
+        err_ignore(diag_set(&watch->refusal, CAIRN_E_READ_ONLY,
+                            "the store takes no changes: it has features that a newer Cairn is "
+                            "needed for to write"));
+    } else {
+        timer_start(&watch->timer, 0); /* its first word is its own */
+    }
+    *ret = &watch->wrap.base;
+    return 0;
+}
+
+void store_watch_state(const struct store *store, struct store_state *ret)
+{
+    const struct watch_store *watch = watch_of(store);
+    uint64_t now = now_ms(watch);
+    CHECK(store->ops == &watch_ops);
+    *ret = (struct store_state){.word = STORE_WELL};
+    bool is_silent =
+        watch->probing && now - watch->probe_ms >= SILENT_MS && now - watch->well_ms >= SILENT_MS;
+    bool is_recent = watch->recovered_ms > 0 && now - watch->recovered_ms < RECENT_MS;
+    if (watch->ill || is_recent) {
+        *ret = (struct store_state){.word = watch->ill ? STORE_REFUSING : STORE_RECOVERED,
+                                    .refusal = watch->refusal,
+                                    .since_ms = now - watch->first_ms,
+                                    .last_ms = now - watch->last_ms,
+                                    .refusals = watch->refusals};
+    }
+    if (is_silent && !watch->ill) {
+        *ret = (struct store_state){.word = STORE_REFUSING,
+                                    .since_ms = now - watch->probe_ms,
+                                    .last_ms = now - watch->probe_ms,
+                                    .refusals = 1};
+        err_ignore(diag_set(&ret->refusal, CAIRN_E_TIMED_OUT,
+                            "the store has not answered for %" PRIu64
+                            " s; look at the kernel's log and the disk, or at the cluster",
+                            (now - watch->probe_ms) / 1000));
+    }
+}

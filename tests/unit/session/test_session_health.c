@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: a server says how it is: the worst of what it knows, by name and with a remedy; also when
+ * its store does not answer, and when it has none yet, and then it serves as soon as it has one.
+ * Method: health_of() on facts; a scripted client against the server on the simulator.
+ */
+#include "session_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "session/health.h"
+#include "store/wrap/store_wrap.h"
+
+static struct health_word judge(const struct store_state *store, const struct store_usage *usage,
+                                const struct scrub_status *scrub, const struct gc_status *gc)
+{
+    struct health_facts facts = {.store = store, .usage = usage, .scrub = scrub, .gc = gc};
+    struct health_word health;
+    health_of(&facts, &health);
+    return health;
+}
+
+static void test_the_worst_speaks(void **state)
+{
+    struct store_state store = {.word = STORE_WELL};
+    struct store_usage usage = {.total_bytes = 1000000, .free_bytes = 900000};
+    struct scrub_status scrub = {0};
+    struct gc_status gc = {0};
+    struct health_word health = judge(&store, &usage, &scrub, &gc);
+    (void)state;
+    assert_int_equal(health.word, SERVER_GREEN);
+    assert_string_equal(health.text, "");
+    assert_int_equal(judge(NULL, NULL, NULL, NULL).word, SERVER_GREEN);
+
+    gc.errors = 2;
+    snprintf(gc.text, sizeof(gc.text), "no way");
+    health = judge(&store, &usage, &scrub, &gc);
+    assert_int_equal(health.word, SERVER_YELLOW);
+    assert_non_null(strstr(health.text, "no way"));
+
+    usage.free_bytes = 40000;
+    health = judge(&store, &usage, &scrub, &gc);
+    assert_int_equal(health.word, SERVER_YELLOW);
+    assert_non_null(strstr(health.text, "free"));
+
+    store.word = STORE_RECOVERED;
+    store.last_ms = 3000;
+    assert_int_equal(diag_set(&store.refusal, CAIRN_E_TIMED_OUT, "too slow"), CAIRN_E_TIMED_OUT);
+    health = judge(&store, &usage, &scrub, &gc);
+    assert_int_equal(health.word, SERVER_YELLOW);
+    assert_int_equal(health.code, 0);
+    assert_non_null(strstr(health.text, "TIMED_OUT: too slow"));
+
+    scrub.findings = 4;
+    health = judge(&store, &usage, &scrub, &gc);
+    assert_int_equal(health.word, SERVER_YELLOW);
+    assert_non_null(strstr(health.text, "4 damaged"));
+
+    usage.read_only = true;
+    health = judge(&store, &usage, &scrub, &gc);
+    assert_int_equal(health.word, SERVER_RED);
+    assert_int_equal(health.code, CAIRN_E_READ_ONLY);
+
+    scrub.findings = 0;
+    store.word = STORE_WELL;
+    usage.free_bytes = 900000;
+    assert_int_equal(judge(&store, &usage, &scrub, NULL).word, SERVER_GREEN); /* cairn --store */
+
+    store.word = STORE_REFUSING;
+    store.since_ms = 7000;
+    health = judge(&store, &usage, &scrub, &gc);
+    assert_int_equal(health.word, SERVER_RED);
+    assert_int_equal(health.code, CAIRN_E_TIMED_OUT);
+    assert_int_equal(health.since_ms, 7000);
+    assert_true(health.remedy[0] != 0);
+}
+
+static void test_every_refusal_has_a_remedy(void **state)
+{
+    (void)state;
+    for (int code = -1; err_is_known(code); code--) {
+        struct store_state store = {.word = STORE_REFUSING};
+        assert_int_equal(diag_set(&store.refusal, code, "x"), code);
+        struct health_word health = judge(&store, NULL, NULL, NULL);
+        assert_int_equal(health.word, SERVER_RED);
+        assert_int_equal(strncmp(health.text, err_name(code), strlen(err_name(code))), 0);
+        assert_true(strlen(health.remedy) > 10);
+    }
+}
+
+static struct rig rig;
+static struct peer peer;
+
+static const struct msg_server_status *status_of(struct peer *asks)
+{
+    const struct peer_reply *reply = peer_ask(asks, (struct msg){.type = MSG_SERVER});
+    assert_non_null(reply);
+    assert_int_equal(reply->type, MSG_SERVER_STATUS);
+    return &reply->msg.u.server_status;
+}
+
+static void test_a_server_without_a_store(void **state)
+{
+    struct diag why = DIAG_INIT;
+    (void)state;
+    rig_init(&rig, 15);
+    rig.late = true;
+    rig_start(&rig);
+    assert_int_equal(diag_set(&why, CAIRN_E_AUTH, "the key is refused"), CAIRN_E_AUTH);
+    server_wait(rig.server, &why);
+    peer_init(&rig, &peer, 0, 1);
+    peer_connect(&peer);
+    assert_true(peer_hello(&peer));
+    assert_int_equal(status_of(&peer)->health, SERVER_RED);
+    assert_int_equal(status_of(&peer)->health_code, CAIRN_E_AUTH);
+    const struct peer_reply *refused = peer_ask(&peer, peer_join_msg(&peer));
+    assert_non_null(refused);
+    assert_int_equal(refused->type, MSG_ERROR);
+    assert_int_equal(refused->msg.u.error.code, CAIRN_E_UNREACHABLE);
+    assert_non_null(strstr(refused->text, "AUTH"));
+    assert_non_null(strstr(refused->text, "the key is refused"));
+    assert_int_equal(server_open(rig.server, rig.catalog, NULL), 0);
+    assert_true(peer_login(&peer));
+    assert_true(peer_open(&peer, 1, 9));
+    assert_int_equal(status_of(&peer)->health, SERVER_GREEN);
+    peer_fini(&peer);
+    rig_fini(&rig);
+}
+
+static void test_a_server_that_stops_before_its_store_came(void **state)
+{
+    (void)state;
+    rig_init(&rig, 16);
+    rig.late = true;
+    rig_start(&rig);
+    struct diag why = DIAG_INIT;
+    assert_int_equal(diag_set(&why, CAIRN_E_UNREACHABLE, "nobody"), CAIRN_E_UNREACHABLE);
+    server_wait(rig.server, &why);
+    peer_init(&rig, &peer, 0, 1);
+    peer_connect(&peer);
+    assert_true(peer_hello(&peer));
+    rig_stop(&rig, 1000);
+    peer_fini(&peer);
+    rig_fini(&rig);
+}
+
+static void tell_ill(void *user, struct store_state *ret)
+{
+    (void)user;
+    *ret = (struct store_state){.word = STORE_REFUSING, .since_ms = 42};
+    assert_int_equal(diag_set(&ret->refusal, CAIRN_E_DENIED, "no"), CAIRN_E_DENIED);
+}
+
+static void test_a_store_that_does_not_answer_keeps_nobody_waiting(void **state)
+{
+    (void)state;
+    rig_init(&rig, 17);
+    rig.options.store_state = tell_ill;
+    rig.faulty = true;
+    rig_start(&rig);
+    struct store_fault_rule rule = {.kind = FAULT_HOLD, .op = STORE_USAGE};
+    assert_int_equal(store_fault_add(rig.store, &rule), 0);
+    peer_init(&rig, &peer, 0, 1);
+    peer_connect(&peer);
+    assert_true(peer_hello(&peer));
+    const struct msg_server_status *status = status_of(&peer);
+    assert_int_equal(status->health, SERVER_RED);
+    assert_int_equal(status->health_code, CAIRN_E_DENIED);
+    assert_int_equal(status->health_ms, 42);
+    assert_int_equal(status->total_bytes, 0);
+    assert_int_equal(store_fault_release(rig.store), 1);
+    peer_fini(&peer);
+    rig_fini(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_worst_speaks),
+        cmocka_unit_test(test_every_refusal_has_a_remedy),
+        cmocka_unit_test(test_a_server_without_a_store),
+        cmocka_unit_test(test_a_server_that_stops_before_its_store_came),
+        cmocka_unit_test(test_a_store_that_does_not_answer_keeps_nobody_waiting),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
