@@ -33,7 +33,8 @@
 
 enum {
     MAPPED_WRITES_MAX = 8,
-    MAPPED_WRITES_SHARED_MAX = 32, /* of a store across a network: what is under way there waits */
+    MAPPED_WRITES_SHARED_MAX = 64, /* of a store across a network: what is under way there waits */
+    MAPPED_BYTES_MAX = 128 << 20,  /* of all that are under way: librados copies them */
     MAPPED_DIGESTS_MAX = 4,
     MAPPED_LOOKS_HELD_MAX = 1,
     HOLD_MS = 60, /* descriptions come faster than this while a rank copies */
@@ -89,6 +90,7 @@ void mapped_written(struct in_write *write, int status, const struct diag *diag)
     struct ingest *ingest = object->writer->ingest;
     CHECK(ingest->mapped_writes > 0);
     ingest->mapped_writes--;
+    ingest->mapped_bytes -= write->counted_bytes;
     end_part(write, status, diag);
     in_object_advance(object);
     mapped_pump(ingest);
@@ -222,6 +224,8 @@ static void begin_write(struct ingest *ingest, struct writer *writer)
         queue_digest(writer, write);
     }
     ingest->mapped_writes++;
+    write->counted_bytes = write->payload_bytes;
+    ingest->mapped_bytes += write->counted_bytes;
     sink_rate_begin(&ingest->kit.rate, loop_now_ms(ingest->loop));
     if (object->created) {
         in_write_submit(write);
@@ -276,7 +280,8 @@ void mapped_pump(struct ingest *ingest)
 {
     struct writer *writer;
     uint32_t writes = ingest->store->caps.shared ? MAPPED_WRITES_SHARED_MAX : MAPPED_WRITES_MAX;
-    while (ingest->mapped_writes < writes && (writer = next_to_write(ingest)) != NULL) {
+    while (ingest->mapped_writes < writes && ingest->mapped_bytes < MAPPED_BYTES_MAX &&
+           (writer = next_to_write(ingest)) != NULL) {
         begin_write(ingest, writer);
     }
     bool held = ingest->digests_waiting > 0 && digests_are_held(ingest);

@@ -30,6 +30,7 @@ struct ingest {
     struct loop *loop;
     /* in_mapped.c */
     uint32_t mapped_writes, mapped_digests; /* under way */
+    uint64_t mapped_bytes;                  /* of the writes */
     uint32_t digests_waiting;
     uint64_t described_bytes; /* memory of the descriptions that are not done */
     bool was_full;
@@ -127,6 +128,7 @@ struct in_write {     /* a payload on its way to the store */
     struct mapped *mapped; /* a reference; NULL: payload is a buffer */
     uint64_t offset;
     uint32_t payload_bytes, envelope_first, envelope_count;
+    uint32_t counted_bytes; /* in mapped_bytes, while it is under way */
     int status;
     struct diag diag;
     /* of a described one */

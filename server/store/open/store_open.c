@@ -9,7 +9,7 @@
 #include "store/rados/store_rados.h"
 #include "store_url.h"
 
-enum { DIR_THREADS = 1, RADOS_THREADS = 32 };
+enum { DIR_THREADS = 1, RADOS_THREADS = 96 };
 
 bool store_url_is_cluster(const char *url) { return store_url_path(url) == NULL; }
 

@@ -44,8 +44,10 @@ static int not_open(struct store_req *req)
                     req->object.sequence, req->object.rank);
 }
 
-static void free_open(struct open_object *object)
+/* The lock is held. */
+static void free_open(struct rados_store *store, struct open_object *object)
 {
+    rados_gather_shut(store, object);
     list_remove(&object->link);
     free(object->pieces);
     free(object);
@@ -81,7 +83,7 @@ int rados_op_create(struct rados_store *store, struct store_req *req)
     pthread_mutex_lock(&store->lock);
     object->busy = false;
     if (rc != 0) {
-        free_open(object);
+        free_open(store, object);
     }
     pthread_mutex_unlock(&store->lock);
     return rc;
@@ -142,11 +144,9 @@ static int add_pieces(struct open_object *object, const struct store_req *req, u
     return 0;
 }
 
-/* Room for the pieces in the object's table; the first number of them. */
-static int begin_write(struct rados_store *store, struct store_req *req, uint32_t *ret_first,
-                       uint32_t *ret_count)
+/* The object, if it takes this write. The lock is held. */
+static int find_to_write(struct rados_store *store, struct store_req *req, struct open_object **ret)
 {
-    pthread_mutex_lock(&store->lock);
     struct open_object *object = find_open(store, req);
     int rc = 0;
     if (object == NULL || object->busy) {
@@ -156,12 +156,18 @@ static int begin_write(struct rados_store *store, struct store_req *req, uint32_
                       req->object.sequence, req->object.rank);
     } else {
         rc = check_write(object, req, &req->diag);
-        if (rc == 0 && add_pieces(object, req, ret_first, ret_count) != 0) {
-            rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a write");
-        }
     }
-    pthread_mutex_unlock(&store->lock);
+    *ret = object;
     return rc;
+}
+
+/* Room for the pieces in the object's table; the first number of them. The lock is held. */
+static int take_pieces(struct open_object *object, struct store_req *req, uint32_t *ret_first,
+                       uint32_t *ret_count)
+{
+    return add_pieces(object, req, ret_first, ret_count) == 0
+               ? 0
+               : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a write");
 }
 
 static void note_failure(struct rados_store *store, const struct store_req *req)
@@ -263,25 +269,67 @@ static int write_pieces(struct rados_store *store, const struct store_req *req, 
     return rc;
 }
 
-int rados_op_write(struct rados_store *store, struct store_req *req)
+static int write_all(struct rados_store *store, struct store_req *req, uint32_t first,
+                     uint32_t count)
 {
-    uint32_t first = 0, count = 0;
-    int rc = begin_write(store, req, &first, &count);
-    if (rc != 0) {
-        return rc;
-    }
+    int rc = 0;
     if (first + count > RADOS_NAMED_FIRST) {
         rc = name_pieces(store, req, first + count);
-        if (rc != 0) {
-            note_failure(store, req);
-            return rc;
-        }
     }
-    rc = write_pieces(store, req, first, count);
+    if (rc == 0) {
+        rc = write_pieces(store, req, first, count);
+        rc = rc != 0 ? rados_error(rc, true, "write a piece of an object", &req->diag) : 0;
+    }
     if (rc != 0) {
         note_failure(store, req);
-        rc = rados_error(rc, true, "write a piece of an object", &req->diag);
     }
+    return rc;
+}
+
+/* What was gathered, as one write. */
+static int write_gathered(struct rados_store *store, struct store_req *req,
+                          const struct gather *gather)
+{
+    struct store_req whole = {.run = req->run, .object = req->object, .bytes = gather->bytes};
+    const void *data;
+    void *copy;
+    int rc = 0;
+    if (rados_gather_bytes(gather, &data, &copy) != 0) {
+        note_failure(store, req);
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a write");
+    }
+    whole.offset = gather->offset;
+    whole.data = (void *)(uintptr_t)data; /* a write's data is only read */
+    rc = write_all(store, &whole, gather->piece, 1);
+    free(copy);
+    return rc != 0 ? diag_copy(&req->diag, &whole.diag) : 0;
+}
+
+int rados_op_write(struct rados_store *store, struct store_req *req)
+{
+    struct open_object *object;
+    struct gather gather;
+    uint32_t first = 0, count = 0;
+    pthread_mutex_lock(&store->lock);
+    int rc = find_to_write(store, req, &object);
+    bool is_small = req->bytes < RADOS_PIECE_BYTES, was_dropped = false;
+    if (rc == 0 && is_small && rados_gather_join(store, object, req, &rc, &req->diag)) {
+        pthread_mutex_unlock(&store->lock);
+        return rc;
+    }
+    rc = rc != 0 ? rc : take_pieces(object, req, &first, &count);
+    if (rc == 0 && is_small) {
+        rados_gather_lead(store, object, first, req, &gather);
+        was_dropped = find_open(store, req) == NULL; /* meanwhile */
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (rc != 0 || !is_small) {
+        return rc != 0 ? rc : write_all(store, req, first, count);
+    }
+    rc = was_dropped ? not_open(req) : write_gathered(store, req, &gather);
+    pthread_mutex_lock(&store->lock);
+    rados_gather_end(store, &gather, rc, &req->diag);
+    pthread_mutex_unlock(&store->lock);
     return rc;
 }
 
@@ -360,7 +408,7 @@ int rados_op_seal(struct rados_store *store, struct store_req *req)
     }
     pthread_mutex_lock(&store->lock);
     if (rc == 0 || rc == CAIRN_E_OUTCOME_UNKNOWN || rc == CAIRN_E_EXISTS) {
-        free_open(object); /* unknown: its pieces may be somebody's; the index tells */
+        free_open(store, object); /* unknown: its pieces may be somebody's; the index tells */
     } else {
         object->failed = true;
         object->busy = false;
@@ -428,7 +476,7 @@ int rados_op_abort(struct rados_store *store, struct store_req *req)
     }
     err_ignore(drop(store, object)); /* the index names what could not be removed */
     pthread_mutex_lock(&store->lock);
-    free_open(object);
+    free_open(store, object);
     pthread_mutex_unlock(&store->lock);
     return 0;
 }
@@ -439,7 +487,7 @@ void rados_abort_all(struct rados_store *store)
     list_each_safe (node, &store->open) { /* no request is left: no lock is needed */
         struct open_object *object = list_item(node, struct open_object, link);
         is_silent = is_silent || drop(store, object) == CAIRN_E_OUTCOME_UNKNOWN;
-        free_open(object);
+        free_open(store, object);
     }
 }
 

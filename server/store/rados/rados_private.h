@@ -54,6 +54,21 @@ struct piece_table { /* of a sealed object: pieces by offset, without overlap */
     struct piece pieces[];
 };
 
+enum { RADOS_GATHER_MAX = 64 };
+struct gather_part {
+    const uint8_t *data;
+    uint64_t bytes;
+};
+struct gather { /* writes that become one piece; its leader's (rados_gather.c) */
+    uint64_t offset, bytes;
+    uint32_t piece;        /* index and number in its object */
+    size_t count, members; /* members: who wait for its end, without the leader */
+    bool shut, done;       /* shut: nobody joins any more; the object may be gone */
+    int status;            /* of done */
+    struct diag diag;
+    struct gather_part parts[RADOS_GATHER_MAX];
+};
+
 struct open_object { /* created, not sealed; known to this daemon alone */
     struct list link;
     struct run_name run;
@@ -63,6 +78,7 @@ struct open_object { /* created, not sealed; known to this daemon alone */
     uint32_t piece_count, piece_cap;
     uint32_t named; /* its pieces have numbers below this: the index says so, for the sweep */
     struct piece *pieces;
+    struct gather *forming; /* that the next write may join; NULL: none */
 };
 
 struct rados_record { /* a cache of the record; the cluster's is the truth */
@@ -96,6 +112,8 @@ struct rados_store {
     pthread_mutex_t lock;
     pthread_mutex_t name_lock; /* of more piece numbers for an object; held over a call */
     struct list open;          /* open_object.link */
+    pthread_cond_t gathered;   /* a gathering has grown, was shut, or has ended */
+    unsigned gather_calls;     /* pieces that gatherings have under way */
     struct piece_table *tables[RADOS_TABLES_KEPT];
     struct rados_record *runs[RADOS_RUN_BUCKETS];
     struct rados_record store_record;
@@ -179,6 +197,21 @@ void rados_abort_all(struct rados_store *store);
 /* Removes pieces; what cannot be removed now is garbage that the index still names. */
 int MUST_USE rados_remove_pieces(struct rados_store *store, const struct piece_table *table,
                                  struct diag *diag);
+
+/* --- rados_gather.c: all with the store's lock held --- */
+/* The write joined one that is forming, and was carried out with it: *ret. False: it did not. */
+bool rados_gather_join(struct rados_store *store, struct open_object *object,
+                       const struct store_req *req, int *ret, struct diag *diag);
+/* Begins one with this write, as this piece, and returns when its turn has come: then it is shut,
+ * the object may be gone, and rados_gather_end() must follow. */
+void rados_gather_lead(struct rados_store *store, struct open_object *object, uint32_t piece,
+                       const struct store_req *req, struct gather *ret);
+void rados_gather_end(struct rados_store *store, struct gather *gather, int status,
+                      const struct diag *diag);
+/* Nobody joins what is forming any more: before the object goes. */
+void rados_gather_shut(struct rados_store *store, struct open_object *object);
+/* Its bytes in one place; *ret_copy is the caller's to free. Without the lock. -ENOMEM. */
+int MUST_USE rados_gather_bytes(const struct gather *gather, const void **ret, void **ret_copy);
 
 /* --- rados_sweep.c --- */
 int rados_op_sweep(struct rados_store *store, struct store_req *req);

@@ -85,6 +85,7 @@ static void free_store(struct rados_store *store)
     rados_runs_free(store);
     rados_record_fini(&store->store_record);
     store->cluster->ops->close(store->cluster);
+    pthread_cond_destroy(&store->gathered);
     pthread_mutex_destroy(&store->lock);
     pthread_mutex_destroy(&store->name_lock);
     free(store);
@@ -141,6 +142,7 @@ int store_rados_new(const struct store_rados_options *options, struct store **re
     snprintf(store->space, sizeof(store->space), "%s", options->space ? options->space : "cairn");
     CHECK(pthread_mutex_init(&store->lock, NULL) == 0);
     CHECK(pthread_mutex_init(&store->name_lock, NULL) == 0);
+    CHECK(pthread_cond_init(&store->gathered, NULL) == 0);
     list_init(&store->open);
     loop_random(options->loop, sizeof(store->writer), &store->writer);
     rados_record_init(&store->store_record, store->space, "store");
