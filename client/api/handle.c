@@ -8,6 +8,7 @@
 #include "api_private.h"
 
 #include "base/log.h"
+#include "env/prompt.h"
 #include "hash/hash.h"
 
 #include <errno.h>
@@ -320,6 +321,7 @@ static void *thread_main(void *arg)
     static void (*const burial[])(struct cairn * cairn) = {bury_pool, bury_net, bury_ops};
 
     err_ignore(pthread_setname_np(pthread_self(), "cairn-loop")); /* only for ps */
+    thread_be_prompt();
     if (!guard_thread(cairn, loop_main)) {
         /* Each on its own: what breaks in one must not keep the futures from ending. */
         for (size_t i = 0; i < ARRAY_LEN(burial); i++) {

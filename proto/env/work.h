@@ -43,6 +43,9 @@ void work_threads_on_broken(struct work_pool *pool,
                             void (*broken)(void *user, const char *file, int line,
                                            const char *what),
                             void *user);
+/* Its threads do little but wait, for a disk: they are served soon (prompt.h). Before the first
+ * submit. */
+void work_threads_be_prompt(struct work_pool *pool);
 /* Waits for running and queued work; their `done` posts are left on the loop. Accepts NULL. */
 void work_threads_free(struct work_pool *pool);
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "prompt.h"
 
 enum { WORK_MAGIC = 0x776f726b };
 
@@ -21,8 +22,8 @@ struct threads {
     struct loop *loop;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    struct work *first, *last; /* guarded by lock, as is closing */
-    bool closing;
+    struct work *first, *last; /* guarded by lock, as are closing and prompt */
+    bool closing, prompt;
     void (*broken)(void *user, const char *file, int line, const char *what);
     void *user;
     char name[16];
@@ -102,6 +103,16 @@ void work_threads_on_broken(struct work_pool *base,
     pthread_mutex_unlock(&pool->lock);
 }
 
+void work_threads_be_prompt(struct work_pool *base)
+{
+    struct threads *pool = from_pool(base);
+
+    pthread_mutex_lock(&pool->lock);
+    CHECK(!pool->first);
+    pool->prompt = true;
+    pthread_mutex_unlock(&pool->lock);
+}
+
 void work_threads_free(struct work_pool *base)
 {
     if (base) {
@@ -141,6 +152,7 @@ static void on_done(struct post *post)
 static void *thread_main(void *arg)
 {
     struct threads *pool = arg;
+    bool is_prompt = false;
 
     err_ignore(pthread_setname_np(pthread_self(), pool->name)); /* only for ps */
     for (;;) {
@@ -154,7 +166,12 @@ static void *thread_main(void *arg)
         if (work) {
             pool->first = work->next;
         }
+        bool becomes_prompt = pool->prompt && !is_prompt;
         pthread_mutex_unlock(&pool->lock);
+        if (becomes_prompt) {
+            is_prompt = true;
+            thread_be_prompt();
+        }
         if (!work) {
             return NULL; /* closing, and nothing is left */
         }

@@ -11,6 +11,7 @@
 #include "daemon/listeners.h"
 #include "daemon/opener.h"
 #include "daemon/upkeep.h"
+#include "env/prompt.h"
 #include "hash/hash.h"
 #include "obs/obs.h"
 #include "pipeline/encode_kit.h"
@@ -476,6 +477,7 @@ static int start(struct daemon *daemon)
                                   &daemon->diag);
     }
     if (status == 0) {
+        work_threads_be_prompt(daemon->store_pool);
         status = work_threads_new(daemon->loop, (unsigned)config->verify_threads, "cairn-verify",
                                   &daemon->verify_pool, &daemon->diag);
     }
@@ -505,6 +507,7 @@ int daemon_run(const struct config *config, struct diag *diag)
     }
     int status = start(&daemon);
     if (status == 0) {
+        thread_be_prompt();
         loop_uv_run(daemon.loop);
         status = daemon.status;
     }
