@@ -215,6 +215,18 @@ struct save_slot *save_slot_take(struct save *save)
 
 /* --- sending ----------------------------------------------------------------------- */
 
+/* The arena is a file: its bytes can go into a plain socket without being copied. They are left
+ * alone until the object is durable or the opening is decided; what an aborted one still has on its
+ * way may be overwritten by the next save, and whoever receives that finds the digests wrong, and
+ * throws it away as all of the opening's. */
+static void send_from_arena(const struct save *save, struct conn_out *out)
+{
+    const struct arena *arena = save->engine->options.arena;
+    out->in_file = arena_fd(arena) >= 0;
+    out->file = arena_fd(arena);
+    out->file_at = arena_offset(arena, out->iov[0].iov_base);
+}
+
 /* slot: NULL where the bytes stay in the arena. */
 static void send_payload(struct save *save, struct save_object *object, struct save_slot *slot)
 {
@@ -245,6 +257,9 @@ static void send_payload(struct save *save, struct save_object *object, struct s
     payload->side = NULL;
     slot->out.iov_count = 1;
     slot->out.iov[0] = (struct iovec){.iov_base = bytes, .iov_len = payload->bytes};
+    if (!slot->side) {
+        send_from_arena(save, &slot->out);
+    }
     save->engine->link.credits--;
     sink_rate_begin(&save->engine->kit.rate, loop_now_ms(save->engine->options.loop));
     link_send_payload(&save->engine->link, &object->request, &data, &slot->out);

@@ -31,6 +31,12 @@ struct sock_handler {
     void (*on_ready)(void *user, unsigned events);
 };
 
+struct file_span {
+    int fd; /* borrowed for the call */
+    uint64_t at;
+    size_t bytes; /* > 0; all of them are there */
+};
+
 struct net_ops {
     /* Starts to connect. Names are resolved on a helper thread. */
     int (*connect)(struct net *net, const struct net_addr *addr, struct sock **ret,
@@ -71,6 +77,11 @@ struct net_ops {
     int (*take_fd)(struct sock *sock);
     /* The user that the kernel says is at the other end. False: it does not know (TCP). */
     bool (*peer_uid)(struct sock *sock, uint32_t *ret);
+    /* try_writev of bytes that lie in a file, without a copy in between: the peer reads what the
+     * file holds when it reads. UNSUPPORTED, and nothing was sent: this socket, or this file,
+     * cannot. */
+    int (*try_send_file)(struct sock *sock, const struct file_span *span, size_t *ret_bytes,
+                         struct diag *diag);
 };
 
 enum { NET_FDS_MAX = 4 };
@@ -100,6 +111,11 @@ static inline int MUST_USE sock_try_writev_fd(struct sock *s, const struct iovec
                                               int fd, size_t *ret)
 {
     return s->net->ops->try_writev_fd(s, iov, n, fd, ret);
+}
+static inline int MUST_USE sock_try_send_file(struct sock *s, const struct file_span *span,
+                                              size_t *ret, struct diag *d)
+{
+    return s->net->ops->try_send_file(s, span, ret, d);
 }
 static inline void sock_accept_fds(struct sock *s, unsigned most)
 {

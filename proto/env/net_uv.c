@@ -36,20 +36,11 @@ static bool is_loopback(struct sock *base);
 static bool peer_uid(struct sock *base, uint32_t *ret);
 static void on_kick(struct timer *timer);
 
-static const struct net_ops uv_ops = {net_uv_connect,
-                                      net_uv_listen,
-                                      net_uv_listener_close,
-                                      try_readv,
-                                      try_writev,
-                                      want,
-                                      close_sock,
-                                      peer_name,
-                                      is_loopback,
-                                      net_fds_pass,
-                                      net_fds_try_writev,
-                                      net_fds_accept,
-                                      net_fds_take,
-                                      peer_uid};
+static const struct net_ops uv_ops = {net_uv_connect, net_uv_listen,      net_uv_listener_close,
+                                      try_readv,      try_writev,         want,
+                                      close_sock,     peer_name,          is_loopback,
+                                      net_fds_pass,   net_fds_try_writev, net_fds_accept,
+                                      net_fds_take,   peer_uid,           net_uv_send_file};
 
 struct net_uv *net_uv_from(struct net *base)
 {
@@ -273,7 +264,7 @@ static size_t clip(const struct iovec *iov, size_t count, struct iovec *ret_iov)
     return used;
 }
 
-static int not_open(struct sock_uv *sock, struct diag *diag)
+int net_uv_not_open(struct sock_uv *sock, struct diag *diag)
 {
     if (sock->state == SOCK_FAILED) {
         return diag_copy(diag, &sock->connecting->failure);
@@ -281,7 +272,7 @@ static int not_open(struct sock_uv *sock, struct diag *diag)
     return CAIRN_E_AGAIN;
 }
 
-static int lost(struct sock_uv *sock, int errnum, struct diag *diag)
+int net_uv_lost(struct sock_uv *sock, int errnum, struct diag *diag)
 {
     char name[64];
 
@@ -299,7 +290,7 @@ static int try_readv(struct sock *base, const struct iovec *iov, size_t count, s
     ssize_t got;
 
     if (sock->state != SOCK_OPEN) {
-        return not_open(sock, diag);
+        return net_uv_not_open(sock, diag);
     }
     msg.msg_iovlen = clip(iov, count, clipped);
     do {
@@ -308,7 +299,8 @@ static int try_readv(struct sock *base, const struct iovec *iov, size_t count, s
         got = recvmsg(sock->poller->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (got < 0 && errno == EINTR);
     if (got < 0) {
-        return errno == EAGAIN || errno == EWOULDBLOCK ? CAIRN_E_AGAIN : lost(sock, errno, diag);
+        return errno == EAGAIN || errno == EWOULDBLOCK ? CAIRN_E_AGAIN
+                                                       : net_uv_lost(sock, errno, diag);
     }
     net_fds_came(sock, &msg);
     if (got == 0) {
@@ -325,7 +317,7 @@ int net_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_byte
     ssize_t sent;
 
     if (sock->state != SOCK_OPEN) {
-        return not_open(sock, diag);
+        return net_uv_not_open(sock, diag);
     }
     struct msghdr ours = *msg;
     ours.msg_iovlen = clip(msg->msg_iov, msg->msg_iovlen, clipped);
@@ -334,7 +326,8 @@ int net_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_byte
         sent = sendmsg(sock->poller->fd, &ours, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (sent < 0 && errno == EINTR);
     if (sent < 0) {
-        return errno == EAGAIN || errno == EWOULDBLOCK ? CAIRN_E_AGAIN : lost(sock, errno, diag);
+        return errno == EAGAIN || errno == EWOULDBLOCK ? CAIRN_E_AGAIN
+                                                       : net_uv_lost(sock, errno, diag);
     }
     *ret_bytes = (size_t)sent;
     return 0;

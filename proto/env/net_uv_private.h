@@ -147,6 +147,12 @@ int net_fds_take(struct sock *base);
 /* net_uv.c: sends what msg says, within the limits of a call. */
 int MUST_USE net_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_bytes,
                          struct diag *diag);
+/* What a try answers on a socket that is not open (yet), and on one whose peer is gone. */
+int MUST_USE net_uv_not_open(struct sock_uv *sock, struct diag *diag);
+int MUST_USE net_uv_lost(struct sock_uv *sock, int errnum, struct diag *diag);
+/* net_file.c */
+int MUST_USE net_uv_send_file(struct sock *base, const struct file_span *span, size_t *ret_bytes,
+                              struct diag *diag);
 
 /* --- connect and listen
  * --------------------------------------------------------------------------- */

@@ -64,6 +64,12 @@ void conn_send_always(struct conn *conn, uint32_t stream, const struct msg *msg)
 struct conn_out {
     size_t iov_count; /* <= 8 */
     struct iovec iov[8];
+    /* in_file: the same bytes, one iov of them, lie in `file` from file_at on, and are sent from
+     * there by reference where that can be done. They may then be read after `done`, until the
+     * peer has them: who changes them before makes the peer read what it must find wrong. */
+    bool in_file;
+    int file; /* borrowed until done */
+    uint64_t file_at;
     void (*done)(struct conn_out *out, int status);
     struct list link; /* conn's */
 };

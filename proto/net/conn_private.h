@@ -59,7 +59,8 @@ struct conn_writer {
     struct list lost;  /* conn_outs that will not be sent */
     size_t queued_bytes, automatic_bytes;
     uint64_t next_sequence;
-    bool blocked; /* the last try said AGAIN */
+    bool blocked;  /* the last try said AGAIN */
+    bool no_files; /* a file was refused: from memory from now on */
     bool was_high;
 };
 

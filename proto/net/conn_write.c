@@ -117,6 +117,7 @@ void conn_send_payload(struct conn *conn, uint32_t stream, const struct msg *msg
     CHECK(conn->magic == CONN_MAGIC);
     CHECK(out->iov_count <= ARRAY_LEN(out->iov));
     CHECK(out->done != NULL);
+    CHECK(!out->in_file || out->iov_count == 1);
     list_init(&out->link);
     int status = conn->phase == CONN_OPEN ? conn_queue(conn, stream, msg, out) : CAIRN_E_CLOSED;
     if (status != 0) {
@@ -189,13 +190,22 @@ static void add_iov(struct iovec *iov, size_t *count, size_t *skip, void *data, 
     (*count)++;
 }
 
-/* What comes next, over frame borders, up to one wake-up's bytes. */
+/* Does its payload go from a file, past our vectors? */
+static bool goes_by_file(const struct conn *conn, const struct conn_item *item)
+{
+    return item->out != NULL && item->out->in_file && !conn->out.no_files &&
+           conn->stream->ops->try_send_file != NULL;
+}
+
+/* What comes next, over frame borders, up to one wake-up's bytes, or to a payload that goes from a
+ * file. */
 static size_t gather(struct conn *conn, struct iovec iov[IOV_MAX_COUNT])
 {
     size_t count = 0, bytes = 0;
     list_each (node, &conn->out.queue) {
         struct conn_item *item = list_item(node, struct conn_item, link);
-        size_t payloads = item->out != NULL ? item->out->iov_count : 0;
+        bool by_file = goes_by_file(conn, item);
+        size_t payloads = item->out != NULL && !by_file ? item->out->iov_count : 0;
         bool is_behind_others = count > 0; /* a descriptor goes with a write's first byte */
         if (count + 1 + payloads > IOV_MAX_COUNT || bytes >= CONN_WAKEUP_BYTES ||
             (item->fd >= 0 && item->at == 0 && is_behind_others)) {
@@ -210,6 +220,9 @@ static size_t gather(struct conn *conn, struct iovec iov[IOV_MAX_COUNT])
         add_iov(iov, &count, &skip, item->bytes, item_own_bytes(item));
         for (size_t i = 0; i < payloads; i++) {
             add_iov(iov, &count, &skip, item->out->iov[i].iov_base, item->out->iov[i].iov_len);
+        }
+        if (by_file) {
+            break;
         }
         bytes += item->total_bytes - item->at;
     }
@@ -253,15 +266,38 @@ static int write_some(struct conn *conn, const struct iovec *iov, size_t count, 
     return status;
 }
 
+static int write_from_file(struct conn *conn, size_t *ret_bytes, struct diag *diag)
+{
+    const struct conn_item *item = first_item(conn);
+    size_t rest = item->total_bytes - item->at;
+    struct file_span span = {.fd = item->out->file,
+                             .at = item->out->file_at + (item->at - item_own_bytes(item)),
+                             .bytes = rest < CONN_WAKEUP_BYTES ? rest : CONN_WAKEUP_BYTES};
+    return conn->stream->ops->try_send_file(conn->stream, &span, ret_bytes, diag);
+}
+
+static int write_next(struct conn *conn, size_t *ret_bytes, struct diag *diag)
+{
+    const struct conn_item *item = first_item(conn);
+    struct iovec iov[IOV_MAX_COUNT];
+    if (goes_by_file(conn, item) && item->at >= item_own_bytes(item)) {
+        int status = write_from_file(conn, ret_bytes, diag);
+        if (status != CAIRN_E_UNSUPPORTED) {
+            return status;
+        }
+        conn->out.no_files = true;
+    }
+    size_t count = gather(conn, iov);
+    return write_some(conn, iov, count, ret_bytes, diag);
+}
+
 int conn_write_run(struct conn *conn, struct diag *diag)
 {
     enum conn_phase phase = conn->phase;
     size_t budget = CONN_WAKEUP_BYTES;
     while (!conn->out.blocked && budget > 0 && conn->phase == phase && first_item(conn) != NULL) {
-        struct iovec iov[IOV_MAX_COUNT];
-        size_t count = gather(conn, iov);
         size_t bytes = 0;
-        int status = write_some(conn, iov, count, &bytes, diag);
+        int status = write_next(conn, &bytes, diag);
         if (status == CAIRN_E_AGAIN) {
             conn->out.blocked = true;
             break;

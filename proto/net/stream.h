@@ -31,6 +31,9 @@ struct stream_ops {
      * was checked; "" where nothing proves anything. No spaces or control characters. The whole op
      * may be NULL. */
     void (*proven)(struct stream *s, size_t bytes, char *ret);
+    /* net.h's, where bytes go through as they are. The whole op may be NULL. */
+    int (*try_send_file)(struct stream *s, const struct file_span *span, size_t *ret_bytes,
+                         struct diag *diag);
 };
 
 struct stream {

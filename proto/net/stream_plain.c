@@ -69,6 +69,12 @@ static struct sock *plain_fd_sock(struct stream *s)
     return sock_passes_fds(sock) ? sock : NULL;
 }
 
+static int plain_try_send_file(struct stream *s, const struct file_span *span, size_t *ret_bytes,
+                               struct diag *diag)
+{
+    return sock_try_send_file(plain_of(s)->sock, span, ret_bytes, diag);
+}
+
 static const struct stream_ops PLAIN_OPS = {
     .try_readv = plain_try_readv,
     .try_writev = plain_try_writev,
@@ -77,6 +83,7 @@ static const struct stream_ops PLAIN_OPS = {
     .peer_name = plain_peer_name,
     .fd_sock = plain_fd_sock,
     .proven = plain_proven,
+    .try_send_file = plain_try_send_file,
 };
 
 int stream_plain_new(struct sock *sock, struct stream **ret, struct diag *diag)

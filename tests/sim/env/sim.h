@@ -92,6 +92,8 @@ void sim_pause(struct sim_host *host, uint64_t ms);
 struct sim_host *sim_restart(struct sim_host *dead);
 /* Sockets and listeners that the code on the host has not closed: 0 after a clean end (I8). */
 size_t sim_open_socks(const struct sim_host *host);
+/* Bytes that its sockets took from files (sock_try_send_file). */
+uint64_t sim_file_bytes(const struct sim_host *host);
 /* The same for descriptors of the vfs. */
 size_t sim_open_files(const struct sim_host *host);
 /* Works that were submitted and not done. */

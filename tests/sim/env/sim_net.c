@@ -14,6 +14,8 @@ enum {
     PARTIAL_ONE_IN = 4,
     AGAIN_ONE_IN = 16,
     SPURIOUS_ONE_IN = 16,
+    NO_FILE_ONE_IN = 16, /* tries to send from a file that are refused */
+    FILE_STEP_BYTES = 32 << 10,
     SYN_RETRY_MS = 200,
     CALL_BYTES_MAX = 1 << 20
 };
@@ -349,6 +351,25 @@ static int try_writev_fd(struct sock *sock, const struct iovec *iov, size_t coun
     return rc;
 }
 
+/* Copied here, where the kernel would refer to the file until the peer reads; now and then refused.
+ */
+static int try_send_file(struct sock *sock, const struct file_span *span, size_t *ret_bytes,
+                         struct diag *diag)
+{
+    struct end *end = end_of(sock);
+    uint8_t bytes[FILE_STEP_BYTES];
+    size_t want = span->bytes < sizeof bytes ? span->bytes : sizeof bytes;
+    struct iovec iov = {.iov_base = bytes, .iov_len = want};
+
+    if (sim_chance(end->conn->sim, NO_FILE_ONE_IN)) {
+        return CAIRN_E_UNSUPPORTED;
+    }
+    CHECK(pread(span->fd, bytes, want, (off_t)span->at) == (ssize_t)want);
+    int rc = try_writev(sock, &iov, 1, ret_bytes, diag);
+    end->host->file_bytes += rc == 0 ? *ret_bytes : 0;
+    return rc;
+}
+
 static void accept_fds(struct sock *sock, unsigned most) { end_of(sock)->fds_most = most; }
 
 static int take_fd(struct sock *sock)
@@ -366,9 +387,10 @@ static bool peer_uid(struct sock *sock, uint32_t *ret)
 
 void sim_net_init(struct sim_host *host)
 {
-    static const struct net_ops ops = {
-        connect_to, listen_on,   close_listener, try_readv,     try_writev, want_events, close_sock,
-        peer_name,  is_loopback, passes_fds,     try_writev_fd, accept_fds, take_fd,     peer_uid};
+    static const struct net_ops ops = {connect_to,  listen_on,   close_listener, try_readv,
+                                       try_writev,  want_events, close_sock,     peer_name,
+                                       is_loopback, passes_fds,  try_writev_fd,  accept_fds,
+                                       take_fd,     peer_uid,    try_send_file};
 
     host->net.ops = &ops;
     list_init(&host->listeners);

@@ -72,6 +72,7 @@ struct sim_host {
     struct net net;
     struct list listeners;
     size_t open_socks;
+    uint64_t file_bytes; /* sent from files */
     struct sim_work_queue work, waiting;
     struct sim_vfs vfs;
     struct sim_disk *disk;

@@ -330,6 +330,7 @@ struct sim_disk *sim_host_disk(struct sim_host *host) { return host->disk; }
 const char *sim_host_name(const struct sim_host *host) { return host->name; }
 bool sim_is_dead(const struct sim_host *host) { return host->is_dead; }
 size_t sim_open_socks(const struct sim_host *host) { return host->open_socks; }
+uint64_t sim_file_bytes(const struct sim_host *host) { return host->file_bytes; }
 size_t sim_open_files(const struct sim_host *host) { return host->vfs.open; }
 size_t sim_open_works(const struct sim_host *host) { return host->work.open + host->waiting.open; }
 

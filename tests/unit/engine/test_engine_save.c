@@ -94,6 +94,37 @@ static void the_arena_is_made_ahead(void **state)
     world_fini(&world);
 }
 
+/* Goal: over a socket, what lies in the arena is sent from there without being copied first, also
+ * after the connection was cut; what is encoded lies elsewhere, and is not. */
+static void a_save_is_sent_from_the_arena(void **state)
+{
+    (void)state;
+    uint64_t from_files[2] = {0}, plain_bytes = 0;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        for (int dense = 0; dense < 2; dense++) {
+            struct world_options options = {.encoding = dense ? ENCODE_DENSEST : ENCODE_NEVER};
+            struct world world;
+            world_init_with(&world, seed, 2, &options);
+            world_ranks_start(&world);
+            save_all(&world, 5, 9);
+            sim_run_for(world.sim, 5);
+            sim_cut(world.sim, NULL, NULL);
+            world_await_saves(&world, 60000);
+            expect_saved(&world);
+            for (uint32_t i = 0; i < 2; i++) {
+                from_files[dense] += sim_file_bytes(world.ranks[i].host);
+                plain_bytes += dense ? 0 : world.ranks[i].save.total_bytes;
+            }
+            assert_int_equal(sim_file_bytes(world.server_host), 0);
+            restore_and_compare(&world, 5, 9);
+            world_ranks_stop(&world);
+            world_fini(&world);
+        }
+    }
+    assert_true(from_files[0] > plain_bytes / 4); /* the simulator refuses some */
+    assert_true(from_files[1] < from_files[0] / 2);
+}
+
 /* Goal: what is saved by 1 to 3 ranks is restored by a new attempt of them, bit for bit. */
 static void a_save_commits_and_restores(void **state)
 {
@@ -309,6 +340,7 @@ static void an_unreachable_server_ends_by_the_deadline(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_save_is_sent_from_the_arena),
         cmocka_unit_test(a_save_commits_and_restores),
         cmocka_unit_test(the_arena_is_made_ahead),
         cmocka_unit_test(cut_connections_are_resumed),

@@ -71,8 +71,18 @@ static void chopper_peer_name(struct stream *s, size_t bytes, char *ret)
     chopper->below->ops->peer_name(chopper->below, bytes, ret);
 }
 
-static const struct stream_ops CHOPPER_OPS = {
-    chopper_readv, chopper_writev, chopper_want, chopper_close, chopper_peer_name, NULL, NULL};
+static int chopper_send_file(struct stream *s, const struct file_span *span, size_t *ret,
+                             struct diag *diag)
+{
+    struct chopper *chopper = container_of(s, struct chopper, base);
+    struct file_span less = *span;
+    less.bytes = less.bytes < chopper->most ? less.bytes : chopper->most;
+    return chopper->below->ops->try_send_file(chopper->below, &less, ret, diag);
+}
+
+static const struct stream_ops CHOPPER_OPS = {chopper_readv, chopper_writev,    chopper_want,
+                                              chopper_close, chopper_peer_name, NULL,
+                                              NULL,          chopper_send_file};
 
 static struct stream *make_stream(struct side *side, struct sock *sock, bool server)
 {
