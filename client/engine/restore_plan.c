@@ -340,6 +340,37 @@ static bool joins(const struct read_group *group, const struct restore *restore,
            read->offset + read->stored_bytes - group->offset <= max;
 }
 
+/* Is part of what it reads for others? */
+static bool is_partial(const struct restore *restore, const struct read_group *group)
+{
+    const struct plan_read *read = &restore->records[group->first];
+    const struct want *want = &restore->wants[read->want];
+    struct box part;
+    return group->count == 1 && want->tensor && restore_part_of(want, read, &part) &&
+           !box_equal(&part, &read->cell);
+}
+
+/* Chunks that other ranks want, too, come first, in the same order on each: asked for at about the
+ * same time, the daemon reads them once (session_land.c). */
+static int put_partial_first(struct restore *restore, struct diag *diag)
+{
+    struct read_group *groups = calloc(restore->group_count + 1, sizeof *groups);
+    size_t count = 0;
+    if (!groups) {
+        return no_memory(diag);
+    }
+    for (int partial = 1; partial >= 0; partial--) {
+        for (size_t i = 0; i < restore->group_count; i++) {
+            if (is_partial(restore, &restore->groups[i]) == (partial == 1)) {
+                groups[count++] = restore->groups[i];
+            }
+        }
+    }
+    free(restore->groups);
+    restore->groups = groups;
+    return 0;
+}
+
 int restore_end_plan(struct restore *restore, struct diag *diag)
 {
     uint32_t max = (uint32_t)min_u64(restore->engine->link.welcome.payload_max, LIMIT_CHUNK_BYTES);
@@ -373,5 +404,5 @@ int restore_end_plan(struct restore *restore, struct diag *diag)
                                      .bytes = read->stored_bytes,
                                      .place = direct_place(restore, read)};
     }
-    return 0;
+    return put_partial_first(restore, diag);
 }

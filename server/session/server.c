@@ -94,6 +94,7 @@ int server_new(const struct server_options *options, struct server **ret, struct
     list_init(&server->sessions);
     list_init(&server->absents);
     list_init(&server->mapped);
+    list_init(&server->landings);
     agree_book_init(&server->agrees, AGREE_BUDGET_BYTES);
     server->stopped_post.cb = on_stopped;
     server->begun_ms = loop_now_ms(options->loop);

@@ -3,13 +3,17 @@
  * Reads of a client of this host that land in memory of its own: LANDING, and READ with a place in
  * it. The disk writes there directly, no buffer of the budget is taken, and no socket copies. What
  * comes from the peer is checked before it is mapped or written to; each read holds the mapping
- * until the store let go of it, whatever becomes of the session. The loop's thread.
+ * until the store let go of it, whatever becomes of the session. Restored into more ranks than
+ * saved, many chunks are wanted by two of them at about the same time: the store reads such a one
+ * once, and the others get a copy. The loop's thread, copies on workers.
  */
 #include "session/session_private.h"
 
 #include "base/check.h"
 #include "base/log.h"
 #include "wire/negotiate.h"
+
+#include <string.h>
 
 enum { LANDING_READS_MAX = 16 };
 
@@ -60,19 +64,19 @@ int session_on_landing(struct session *session, uint32_t stream, const struct ms
     return 0;
 }
 
-/* --- READ --- */
+/* --- READ --------------------------------------------------------------------------------------
+ */
 
-static void landed(struct store_req *req)
+static void read_ended(struct request *request, int status, const struct diag *diag)
 {
-    struct request *request = container_of(req, struct request, u.read.store);
     const struct msg_read *read = &request->msg.u.read;
     mapped_unref(request->u.read.landing);
     if (request->session) {
         CHECK(request->session->landing_reads > 0);
         request->session->landing_reads--;
     }
-    if (req->status != 0) {
-        request_error(request, req->status, &req->diag);
+    if (status != 0) {
+        request_error(request, status, diag);
     } else {
         struct msg reply = {.type = MSG_LANDED, .u.landed = {.bytes = read->bytes}};
         request->server->bytes_out += read->bytes;
@@ -81,8 +85,110 @@ static void landed(struct store_req *req)
     request_free(request);
 }
 
-/* The store cannot be stopped: it goes on into memory that is mapped until then. */
+static void read_alone(struct request *request);
+
+static struct request *next_waiting(struct request *request)
+{
+    struct list *node = list_pop(&request->u.read.waiting);
+    return node ? list_item(node, struct request, u.read.with) : NULL;
+}
+
+/* On a worker. Nobody touches the list meanwhile. */
+static void copy_run(struct work *work)
+{
+    const struct request *from = container_of(work, struct request, u.read.copy);
+    list_each (node, &from->u.read.waiting) {
+        const struct request *to = list_item(node, struct request, u.read.with);
+        memmove(to->u.read.room, from->u.read.room, from->msg.u.read.bytes);
+    }
+}
+
+static void copy_done(struct work *work)
+{
+    struct request *request = container_of(work, struct request, u.read.copy), *other;
+    while ((other = next_waiting(request))) {
+        read_ended(other, 0, NULL);
+    }
+    read_ended(request, 0, NULL);
+}
+
+/* Who waits is served before the one whose memory it lies in is told, and may use it again. What
+ * failed says nothing about the others: each sees for itself. */
+static void landed(struct store_req *req)
+{
+    struct request *request = container_of(req, struct request, u.read.store), *other;
+    struct diag diag = req->diag;
+    list_remove(&request->u.read.reading);
+    if (req->status != 0) {
+        while ((other = next_waiting(request))) {
+            read_alone(other);
+        }
+    }
+    if (list_is_empty(&request->u.read.waiting)) {
+        read_ended(request, req->status, &diag);
+        return;
+    }
+    request->u.read.copies = true;
+    list_each (node, &request->u.read.waiting) {
+        list_item(node, struct request, u.read.with)->u.read.copies = true;
+    }
+    request->u.read.copy = (struct work){.run = copy_run, .done = copy_done};
+    work_submit(request->server->options.verify_pool, &request->u.read.copy);
+}
+
+/* Neither store nor worker can be stopped: they go on into memory that is mapped until then. */
 static void cancel_landing(struct request *request) { request_orphan(request); }
+
+static void cancel_waiting(struct request *request)
+{
+    if (request->u.read.copies) {
+        request_orphan(request);
+        return;
+    }
+    list_remove(&request->u.read.with);
+    mapped_unref(request->u.read.landing);
+    request_free(request);
+}
+
+static void read_alone(struct request *request)
+{
+    const struct msg_read *read = &request->msg.u.read;
+    request->cancel = cancel_landing;
+    list_init(&request->u.read.waiting);
+    list_add_tail(&request->server->landings, &request->u.read.reading);
+    request->u.read.store = (struct store_req){.op = STORE_READ,
+                                               .done = landed,
+                                               .run = *run_name_of(request->session->run),
+                                               .object = read->object,
+                                               .offset = read->offset,
+                                               .bytes = read->bytes,
+                                               .data = request->u.read.room};
+    store_submit(catalog_store(request->server->options.catalog), &request->u.read.store);
+}
+
+/* Ranks of one attempt restore together and trust each other's bytes no more than the disk's: each
+ * makes the digests of what it got. Anybody else could spoil a restore by writing into what is
+ * being copied. */
+static bool may_share(const struct session *a, const struct session *b)
+{
+    return a && !a->viewer && !b->viewer && a->run == b->run &&
+           token_equal(&a->join.token, &b->join.token);
+}
+
+/* A request for which the same bytes are being read; NULL: none. */
+static struct request *find_same(const struct request *request)
+{
+    const struct msg_read *read = &request->msg.u.read;
+    list_each (node, &request->server->landings) {
+        struct request *other = list_item(node, struct request, u.read.reading);
+        const struct msg_read *its = &other->msg.u.read;
+        if (may_share(other->session, request->session) && its->offset == read->offset &&
+            its->bytes == read->bytes && object_id_equal(&its->object, &read->object)) {
+            return other;
+        }
+    }
+    return NULL;
+}
 
 static uint8_t *find_room(const struct session *session, const struct msg_read *read,
                           struct diag *diag)
@@ -107,22 +213,20 @@ static uint8_t *find_room(const struct session *session, const struct msg_read *
 int session_read_landing(struct request *request, struct diag *diag)
 {
     struct session *session = request->session;
-    const struct msg_read *read = &request->msg.u.read;
-    uint8_t *room = find_room(session, read, diag);
+    uint8_t *room = find_room(session, &request->msg.u.read, diag);
     if (!room) {
         request_free(request);
         return CAIRN_E_PROTOCOL;
     }
     session->landing_reads++;
-    request->cancel = cancel_landing;
     request->u.read.landing = mapped_ref(session->landing);
-    request->u.read.store = (struct store_req){.op = STORE_READ,
-                                               .done = landed,
-                                               .run = *run_name_of(session->run),
-                                               .object = read->object,
-                                               .offset = read->offset,
-                                               .bytes = read->bytes,
-                                               .data = room};
-    store_submit(catalog_store(request->server->options.catalog), &request->u.read.store);
+    request->u.read.room = room;
+    struct request *same = find_same(request);
+    if (same) {
+        request->cancel = cancel_waiting;
+        list_add_tail(&same->u.read.waiting, &request->u.read.with);
+        return 0;
+    }
+    read_alone(request);
     return 0;
 }

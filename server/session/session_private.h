@@ -29,7 +29,8 @@ struct server {
     uint32_t session_count, request_count; /* requests: orphans included */
     uint64_t part_bytes_used, bytes_out;
     bool stopping, closing, ingest_idle;
-    struct list mapped; /* arenas that clients handed over (mapped.h) */
+    struct list mapped;   /* arenas that clients handed over (mapped.h) */
+    struct list landings; /* requests whose bytes the store is putting into a landing */
     uint64_t grace_until_ms;
     struct timer grace;
     struct scrub *scrub; /* NULL: none (server_set_care) */
@@ -121,6 +122,13 @@ struct request {
             struct conn_out out;
             void *buffer;
             struct mapped *landing; /* a reference: it goes there, no buffer is taken */
+            /* session_land.c */
+            uint8_t *room;       /* in landing */
+            struct list reading; /* in server->landings while the store reads for it */
+            struct list waiting; /* others that are given a copy of what comes */
+            struct list with;    /* in the waiting of the one that reads */
+            struct work copy;
+            bool copies; /* a worker copies out of, or into, its room */
         } read;
         struct {
             struct store_req store;

@@ -247,6 +247,159 @@ static void test_nothing_of_it_without_the_feature(void **state)
     assert_refused("not here");
 }
 
+/* --- shared by several -------------------------------------------------------------------------
+ */
+
+enum { SHARERS = 3, PIECE = 4 * RIG_CHUNK };
+
+static struct peer sharer[SHARERS];
+static int sharer_fd[SHARERS];
+static uint8_t *sharer_memory[SHARERS];
+static const struct store_ops *real_ops;
+static unsigned store_reads;
+
+static void count_submit(struct store *store, struct store_req *req)
+{
+    store_reads += req->op == STORE_READ ? 1 : 0;
+    real_ops->submit(store, req);
+}
+
+static void count_close(struct store *store, void (*done)(void *user), void *user)
+{
+    store->ops = real_ops;
+    real_ops->close(store, done, user);
+}
+
+/* SHARERS ranks of one attempt, each with memory of its own. */
+static void begin_sharing(void)
+{
+    static const struct store_ops counting = {count_submit, count_close};
+    if (rig.store->ops != &counting) {
+        real_ops = rig.store->ops;
+        rig.store->ops = &counting;
+    }
+    store_reads = 0;
+    rig.token.bytes[0]++; /* an attempt of another size than the writer's */
+    for (uint32_t i = 0; i < SHARERS; i++) {
+        struct msg msg = {.type = MSG_LANDING, .u.landing = {.landing_id = ID, .bytes = BYTES}};
+        peer_init(&rig, &sharer[i], i, SHARERS);
+        sharer[i].features = WIRE_FEATURE_LANDING;
+        sharer_fd[i] = make_fd(BYTES, SEALS);
+        sharer_memory[i] = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, sharer_fd[i], 0);
+        assert_true(sharer_memory[i] != MAP_FAILED);
+        memset(sharer_memory[i], 0xee, BYTES);
+        assert_true(peer_login(&sharer[i]));
+        uint32_t stream = sharer[i].next_stream++;
+        conn_send_fd(sharer[i].conn, stream, &msg, fcntl(sharer_fd[i], F_DUPFD_CLOEXEC, 0));
+        assert_int_equal(peer_await(&sharer[i], stream)->type, MSG_LANDING);
+    }
+}
+
+static void end_sharing(void)
+{
+    for (uint32_t i = 0; i < SHARERS; i++) {
+        peer_fini(&sharer[i]);
+        assert_int_equal(munmap(sharer_memory[i], BYTES), 0);
+        assert_int_equal(close(sharer_fd[i]), 0);
+    }
+}
+
+static void assert_piece(uint32_t first, const uint8_t *data)
+{
+    for (uint32_t i = 0; i < PIECE / RIG_CHUNK; i++) {
+        assert_chunk(first + i, data + (size_t)i * RIG_CHUNK);
+    }
+}
+
+/* Each asks for the same pieces, to places of its own. */
+static void test_what_several_ranks_want_is_read_once(void **state)
+{
+    uint32_t streams[SHARERS][8];
+    (void)state;
+    begin_sharing();
+    for (uint32_t k = 0; k < 8; k++) {
+        for (uint32_t i = 0; i < SHARERS; i++) {
+            struct msg msg = read_msg(k * 4, PIECE / RIG_CHUNK, ((uint64_t)k + i) % 8 * PIECE);
+            streams[i][k] = peer_send(&sharer[i], msg);
+        }
+    }
+    for (uint32_t i = 0; i < SHARERS; i++) {
+        for (uint32_t k = 0; k < 8; k++) {
+            const struct peer_reply *reply = peer_await(&sharer[i], streams[i][k]);
+            assert_int_equal(reply->type, MSG_LANDED);
+            assert_int_equal(reply->msg.u.landed.bytes, PIECE);
+            assert_piece(k * 4, sharer_memory[i] + (size_t)((k + i) % 8) * PIECE);
+        }
+    }
+    assert_true(store_reads >= 8);
+    assert_true(store_reads < 8 * SHARERS);
+    end_sharing();
+}
+
+/* Another range, another attempt, and a viewer: each is read for itself. */
+static void test_others_share_nothing(void **state)
+{
+    (void)state;
+    begin();
+    begin_sharing();
+    uint32_t streams[3] = {peer_send(&sharer[0], read_msg(0, 4, 0)),
+                           peer_send(&sharer[1], read_msg(0, 3, 0)),
+                           peer_send(&reader, read_msg(0, 4, 0))};
+    assert_int_equal(peer_await(&sharer[0], streams[0])->type, MSG_LANDED);
+    assert_int_equal(peer_await(&sharer[1], streams[1])->type, MSG_LANDED);
+    assert_int_equal(peer_await(&reader, streams[2])->type, MSG_LANDED);
+    assert_piece(0, sharer_memory[0]);
+    assert_chunk(2, sharer_memory[1] + 2 * RIG_CHUNK);
+    assert_int_equal(sharer_memory[1][3 * RIG_CHUNK], 0xee);
+    assert_piece(0, memory);
+    assert_int_equal(store_reads, 3);
+    end_sharing();
+}
+
+static void test_what_fails_for_one_is_tried_for_each(void **state)
+{
+    uint32_t streams[SHARERS];
+    (void)state;
+    begin_sharing();
+    for (uint32_t i = 0; i < SHARERS; i++) {
+        struct msg msg = read_msg(0, 1, 0);
+        msg.u.read.object.sequence = 9;
+        streams[i] = peer_send(&sharer[i], msg);
+    }
+    for (uint32_t i = 0; i < SHARERS; i++) {
+        assert_int_equal(peer_await(&sharer[i], streams[i])->type, MSG_ERROR);
+        assert_int_equal(peer_ask(&sharer[i], read_msg(1, 1, 0))->type, MSG_LANDED);
+        assert_chunk(1, sharer_memory[i]);
+    }
+    assert_int_equal(store_reads, 2 * SHARERS);
+    end_sharing();
+}
+
+/* Whoever goes, at whatever moment, the others get their bytes. */
+static void test_one_of_them_goes_in_the_middle(void **state)
+{
+    (void)state;
+    for (unsigned step = 0; step < 24; step++) {
+        uint32_t goes = step % SHARERS, streams[SHARERS];
+        begin_sharing();
+        for (uint32_t i = 0; i < SHARERS; i++) {
+            streams[i] = peer_send(&sharer[i], read_msg(8, PIECE / RIG_CHUNK, PIECE));
+        }
+        for (unsigned i = 0; i < step / SHARERS * 8; i++) {
+            sim_run_for(rig.sim, 1);
+        }
+        peer_drop(&sharer[goes]);
+        for (uint32_t i = 0; i < SHARERS; i++) {
+            if (i != goes) {
+                assert_int_equal(peer_await(&sharer[i], streams[i])->type, MSG_LANDED);
+                assert_piece(8, sharer_memory[i] + PIECE);
+            }
+        }
+        end_sharing();
+        sim_run_for(rig.sim, 100);
+    }
+}
+
 /* --- its end -----------------------------------------------------------------------------------
  */
 
@@ -287,6 +440,10 @@ int main(void)
         TEST(test_bad_memory_is_refused_by_name),
         TEST(test_memory_that_cannot_be_written_is_refused),
         TEST(test_nothing_of_it_without_the_feature),
+        TEST(test_what_several_ranks_want_is_read_once),
+        TEST(test_others_share_nothing),
+        TEST(test_what_fails_for_one_is_tried_for_each),
+        TEST(test_one_of_them_goes_in_the_middle),
         TEST(test_taken_away_nothing_lands),
         TEST(test_a_client_that_goes_in_the_middle),
     };
