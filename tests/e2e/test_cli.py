@@ -2,15 +2,19 @@
 """The command line as scripts use it: JSON, exit statuses, shares of a verify, and the files of a restore,
 read by a strict parser that knows nothing of Cairn."""
 
+import fcntl
 import json
 import os
 import pty
 import re
+import select
 import shutil
 import struct
 import subprocess
+import termios
+import unittest
 
-from harness import BIN, SOURCE, Case, Group, add_state, cairn, cairn_json, flip, main, verified
+from harness import BIN, SOURCE, Case, Group, add_state, cairn, cairn_json, flip, main, verified, wait_until
 
 WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
           "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}
@@ -153,6 +157,41 @@ class Files(Case):
                 cairn("restore", "demo/run", "--to", self.bed.path / "none", "--ranks", wrong, *where, check=2)
             self.assertFalse((self.bed.path / "none").exists())
 
+    def test_as_ranks(self):
+        """Any number of ranks, whatever number saved: put together again the files are the whole, once."""
+        daemon = self.daemon()
+        group = Group(self.bed, daemon.url(), 3, rows=96)
+        group.all("fill", 3)
+        group.save(1)
+        where = ("--store", f"dir:{daemon.store}")
+        for count in (1, 5, 200):
+            target = self.bed.path / f"as{count}"
+            cairn("restore", "demo/run", "--to", target, "--as-ranks", count, *where, check=0)
+            self.assertEqual(len(os.listdir(target)), count + 1)
+            summary = json.loads((target / "ranks.json").read_text(), object_pairs_hook=no_duplicates)
+            self.assertEqual((summary["world_size"], len(summary["ranks"])), (count, count))
+            rows, counts = {"model.w": b"", "optim.m": b""}, []
+            for entry in summary["ranks"]:
+                held = read_safetensors(target / entry["file"])
+                self.assertEqual(set(held), {tensor["stored_as"] for tensor in entry["tensors"]})
+                counts.append(held["model.w"][1][0] if "model.w" in held else 0)
+                for tensor in entry["tensors"]:
+                    if tensor["name"] in rows:
+                        self.assertEqual(tensor["offset"], [len(rows[tensor["name"]]) // 64, 0])
+                        rows[tensor["name"]] += held[tensor["stored_as"]][2]
+            for name, data in rows.items():
+                self.assertEqual(data, expected(name, 3, 96 * 16, 4))
+            self.assertLessEqual(max(counts) - min(counts), 1)
+            first = read_safetensors(target / "rank-0.safetensors")
+            for rank in range(3):
+                self.assertEqual(first[f"rng@rank={rank}"],
+                                 ("U8", [100], expected("rng", 3, 100, 1, f"rank={rank}")))
+        target = self.bed.path / "some"
+        cairn("restore", "demo/run", "--to", target, "--as-ranks", 4, "--ranks", "1,3", *where, check=0)
+        self.assertEqual(sorted(os.listdir(target)), ["rank-1.safetensors", "rank-3.safetensors", "ranks.json"])
+        for words in (("--as-ranks", "0"), ("--as-ranks", "x"), ("--as-ranks", "2", "--ranks", "2")):
+            cairn("restore", "demo/run", "--to", self.bed.path / "none", *words, *where, check=2)
+
     def test_target_not_empty(self):
         daemon = self.daemon()
         self.group(daemon).save(1)
@@ -269,8 +308,8 @@ class Commands(Case):
         self.assertIn("nearest: 3", err)
         for words in (("demo/one",), ("demo/one", 1), ("demo/one", 1, "--metric", "loss=nan")):
             cairn("annotate", *words, *server, check=2)
-        _, _, err = cairn("annotate", "demo/one", 1, "--tag", "x", "--store", f"dir:{self.server.store}")
-        self.assertIn("READ_ONLY", err)
+        _, _, err = cairn("annotate", "demo/one", 1, "--tag", "x", "--store", f"dir:{self.server.store}", check=11)
+        self.assertIn("STORE_LOCKED", err)
 
     def test_shares_of_a_verify(self):
         for where in self.ways:
@@ -445,6 +484,51 @@ class Help(Case):
             done = subprocess.run(["bash", "-c", script, "bash", *words], env=environment, timeout=30,
                                   capture_output=True, check=True)
             self.assertEqual(done.stdout.decode().split(), expected, done.stderr)
+
+    # What a word becomes when the tabulator key is pressed behind it; the same for zsh and fish.
+    WORDS = (("cairn resto", "restore"), ("cairn restore --no-f", "--no-fallback"), ("cairn show de", "demo/run"),
+             ("cairn export --format saf", "safetensors"), ("cairn verify --no-re", "--no-read-data"))
+
+    def with_cairn(self):
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        return {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "CAIRN_SERVER": f"unix:{daemon.socket}"}
+
+    @unittest.skipUnless(shutil.which("fish"), "there is no fish")
+    def test_fish_completes(self):
+        environment = {**self.with_cairn(), "HOME": str(self.bed.path), "TERM": "dumb"}
+        for words, expected in self.WORDS:
+            script = "cairn completion fish | source; complete -C $argv[1]"
+            done = subprocess.run(["fish", "-N", "-c", script, words], env=environment, timeout=60, capture_output=True,
+                                  check=True)
+            offered = [line.split("\t")[0] for line in done.stdout.decode().splitlines()]
+            self.assertIn(expected, offered, done.stderr)
+
+    @unittest.skipUnless(shutil.which("zsh"), "there is no zsh")
+    def test_zsh_completes(self):
+        environment = {**self.with_cairn(), "ZDOTDIR": str(self.bed.path), "TERM": "dumb", "PS1": ""}
+        master, slave = os.openpty()
+        shell = self.bed.start(["zsh", "-f", "-i"], env=environment, stdin=slave, stdout=slave, stderr=slave,
+                               start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        os.close(slave)
+        self.addCleanup(os.close, master)
+        said = bytearray()
+
+        def heard(pattern):
+            while select.select([master], [], [], 0)[0]:
+                said.extend(os.read(master, 65536))
+            return re.search(pattern, said)
+
+        # The quotes keep what is typed, and shown, from looking like the answer.
+        os.write(master, b"unsetopt zle_bracketed_paste; bindkey -e; autoload -Uz compinit && compinit -D -u; "
+                         b"source <(cairn completion zsh); print RE''ADY\n")
+        wait_until("zsh is there", lambda: heard(rb"READY"))
+        for words, expected in self.WORDS:
+            said.clear()
+            os.write(master, words.encode() + b"\t\x01print -r -- G''OT:\x05;\n")  # to the begin, and to the end
+            found = wait_until(f"zsh completes {words}", lambda: heard(rb"GOT:([^\r\n]*)[\r\n]"))
+            self.assertEqual(found[1].decode().split()[-1], expected, bytes(said))
+        shell.kill()
 
 
 if __name__ == "__main__":

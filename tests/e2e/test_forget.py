@@ -148,6 +148,8 @@ class Forget(Case):
         cairn("undelete", "demo/run", "20", *store, check=0)
         cairn("pin", "demo/run", "20", *store, check=0)
         cairn("tag", "demo/run", "20", "old", *store, check=0)
+        note = cairn_json("annotate", "demo/run", "20", "--metric", "eval=1.5", *store)["checkpoint"]
+        self.assertEqual((note["metrics"]["eval"], "old" in note["tags"]), (1.5, True))
         self.assertEqual(cairn(*policy, "--store", f"dir:{daemon.store}-typo")[0], 10)
         self.assertFalse((daemon.store.parent / "store-typo").exists())
         self.assert_whole(daemon, {(20, 1), (40, 1), (50, 1)})

@@ -25,6 +25,7 @@ struct restore_options {
     bool no_fallback;
     struct option_texts only;
     struct rank_set ranks;
+    uint64_t as_ranks;
 };
 
 static const struct argument arguments[] = {
@@ -39,6 +40,8 @@ static const struct option options[] = {
      OPTION_AT_TEXTS(struct restore_options, only)},
     {"ranks", "LIST", "only what these ranks held, a file each: 0,3-5", .kind = OPTION_OTHER,
      .take = rank_set_take, .at = OPTION_AT(struct restore_options, ranks, struct rank_set)},
+    {"as-ranks", "M", "as M ranks, a file each with an even share of every tensor's rows",
+     OPTION_AT_COUNT(struct restore_options, as_ranks), .min = 1, .max = LIMIT_WORLD_SIZE},
     {"no-fallback", NULL, "fail when the checkpoint is damaged, take no older one",
      OPTION_AT_FLAG(struct restore_options, no_fallback)},
     {0}};
@@ -278,8 +281,9 @@ static int restore_documents(struct cli *cli, const struct restore_options *own,
         for (size_t i = 0; i < restoring.count; i++) {
             restoring.sinks[i].entry = &documents->index[i];
         }
-        status = own->ranks.count > 0
-                     ? rank_files_write(cli, documents, &own->ranks, &restoring.target, diag)
+        struct rank_choice choice = {&own->ranks, (uint32_t)own->as_ranks};
+        status = own->ranks.count > 0 || own->as_ranks > 0
+                     ? rank_files_write(cli, documents, &choice, &restoring.target, diag)
                      : write_files(&restoring, diag);
         status = status != 0 ? status : target_commit(&restoring.target, diag);
         if (status != 0) {
@@ -460,9 +464,12 @@ const struct command command_restore = {
         "and renamed. When the newest checkpoint is damaged, the newest good one is restored "
         "and the exit status is 3 (not with --no-fallback). With --ranks the files are "
         "rank-R.safetensors, each with the rectangles of the tensors that rank R held, and "
-        "ranks.json, which says where they belong; blobs are left out.",
+        "ranks.json, which says where they belong; blobs are left out. With --as-ranks M the same "
+        "files for M ranks, whatever number saved it: of a tensor of L rows rank R gets rows L*R/M "
+        "to L*(R+1)/M, rounded so that all rows are somewhere once; a scalar, and what belongs to "
+        "a coordinate (NAME@COORDINATE), is whole in rank 0's. --ranks then chooses among the M.",
     .example = "cairn restore lab/gpt --to out\ncairn restore lab/gpt 1200 --to out --only "
-               "'model.*'",
+               "'model.*'\ncairn restore lab/gpt --to out --as-ranks 8",
     .arguments = arguments,
     .options = options,
     .options_bytes = sizeof(struct restore_options),

@@ -60,7 +60,8 @@ struct rank_file {
     struct cli *cli;
     const struct documents *documents;
     struct target *target;
-    const struct part *part;
+    uint32_t rank, of;       /* of: as one of so many; 0: as it was */
+    const struct part *part; /* of 0 */
     struct held *held;
     size_t count;
     struct scratch scratch;
@@ -117,6 +118,62 @@ static int collect(struct rank_file *file, struct diag *diag)
     return status;
 }
 
+/* Rows [L * rank / of, L * (rank + 1) / of) of each tensor of L rows; what has no rows, or belongs
+ * to a coordinate and is never divided, is the first rank's. False: none of it. */
+static bool share_of(const struct rank_file *file, const struct index_entry *entry, struct box *ret)
+{
+    bool whole = entry->shape.ndim == 0 || entry->coordinate[0] != '\0';
+    *ret = (struct box){.ndim = entry->shape.ndim};
+    memcpy(ret->length, entry->shape.length, sizeof(ret->length));
+    if (whole) {
+        return file->rank == 0;
+    }
+    uint64_t rows = (uint64_t)entry->shape.length[0], each = rows / file->of,
+             rest = rows % file->of;
+    uint64_t from = each * file->rank + rest * file->rank / file->of;
+    uint64_t to = each * (file->rank + 1) + rest * (file->rank + 1) / file->of;
+    ret->offset[0] = (int64_t)from;
+    ret->length[0] = (int64_t)(to - from);
+    return to > from || (rows == 0 && file->rank == 0);
+}
+
+/* In one file, names of several coordinates are told apart: NAME@COORDINATE. */
+static int hold_share(struct rank_file *file, const struct index_entry *entry,
+                      const struct box *box, struct diag *diag)
+{
+    struct held *held = &file->held[file->count++];
+    char name[LIMIT_NAME_BYTES + LIMIT_COORDINATE_BYTES + 2];
+    snprintf(name, sizeof(name), "%s%s%s", entry->name, entry->coordinate[0] ? "@" : "",
+             entry->coordinate);
+    *held = (struct held){.entry = *entry, .whole = entry, .box = box};
+    held->entry.name = scratch_string(&file->scratch, strlen(name), name);
+    memcpy(held->entry.shape.length, box->length, sizeof(box->length));
+    held->entry.plain_bytes = box_bytes(box, entry->dtype);
+    return held->entry.name ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for names");
+}
+
+static int collect_share(struct rank_file *file, struct diag *diag)
+{
+    const struct documents *documents = file->documents;
+    file->held = calloc(documents->index_count + 1, sizeof(*file->held));
+    if (!file->held) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu tensors",
+                        documents->index_count);
+    }
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < documents->index_count; i++) {
+        const struct index_entry *entry = &documents->index[i];
+        struct box *box = scratch_alloc(&file->scratch, sizeof(*box));
+        if (!box) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a share");
+        }
+        if (entry->kind == INDEX_TENSOR && share_of(file, entry, box)) {
+            status = hold_share(file, entry, box, diag);
+        }
+    }
+    return status;
+}
+
 static int fill(struct rank_file *file, int fd, const char *name, struct diag *diag)
 {
     struct safetensor *tensors = scratch_array(&file->scratch, file->count + 1, sizeof(*tensors));
@@ -141,14 +198,15 @@ static int fill(struct rank_file *file, int fd, const char *name, struct diag *d
                                  .base = header.bytes + tensors[i].offset};
     }
     buf_fini(&header);
-    return status != 0 ? status
-                       : writeout(file->cli, &file->documents->info, file->count, sinks, diag);
+    return status != 0 || file->count == 0
+               ? status
+               : writeout(file->cli, &file->documents->info, file->count, sinks, diag);
 }
 
 static void summarise(const struct rank_file *file, const char *name, struct json *json)
 {
     json_open(json, NULL, '{');
-    json_u64(json, "rank", file->part->rank);
+    json_u64(json, "rank", file->rank);
     json_str(json, "file", name);
     json_open(json, "tensors", '[');
     for (size_t i = 0; i < file->count; i++) {
@@ -178,8 +236,8 @@ static int write_rank(struct rank_file *file, struct json *json, struct diag *di
     char name[48];
     int fd = -1;
     scratch_init(&file->scratch, (size_t)1 << 30);
-    snprintf(name, sizeof(name), "rank-%u.safetensors", file->part->rank);
-    int status = collect(file, diag);
+    snprintf(name, sizeof(name), "rank-%u.safetensors", file->rank);
+    int status = file->of > 0 ? collect_share(file, diag) : collect(file, diag);
     status = status != 0 ? status : target_create(file->target, name, &fd, diag);
     if (status == 0) {
         status = fill(file, fd, name, diag);
@@ -210,29 +268,61 @@ static int write_summary(struct target *target, const struct json *json, struct 
     return status;
 }
 
-int rank_files_write(struct cli *cli, struct documents *documents, const struct rank_set *ranks,
+static int write_held(const struct rank_file *base, const struct rank_set *ranks, struct json *json,
+                      struct diag *diag)
+{
+    const struct documents *documents = base->documents;
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < documents->part_count; i++) {
+        struct rank_file file = *base;
+        file.part = &documents->parts[i];
+        file.rank = file.part->rank;
+        if (rank_set_has(ranks, file.rank)) {
+            /* After an interrupt reads still go into what it holds:
+               NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+            status = write_rank(&file, json, diag);
+        }
+    }
+    return status;
+}
+
+/* base: what all files share. */
+static int write_shares(const struct rank_file *base, const struct rank_set *ranks,
+                        struct json *json, struct diag *diag)
+{
+    int status = 0;
+    for (uint32_t rank = 0; status == 0 && rank < base->of; rank++) {
+        struct rank_file file = *base;
+        file.rank = rank;
+        if (ranks->count == 0 || rank_set_has(ranks, rank)) {
+            /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): as above */
+            status = write_rank(&file, json, diag);
+        }
+    }
+    return status;
+}
+
+int rank_files_write(struct cli *cli, struct documents *documents, const struct rank_choice *choice,
                      struct target *target, struct diag *diag)
 {
     struct json json;
-    if (ranks->highest >= documents->part_count) {
-        return diag_set(diag, CAIRN_E_INVALID, "--ranks %u: the checkpoint has ranks 0 to %zu",
-                        ranks->highest, documents->part_count - 1);
+    const struct rank_set *ranks = choice->ranks;
+    size_t count = choice->as_ranks > 0 ? choice->as_ranks : documents->part_count;
+    if (ranks->count > 0 && ranks->highest >= count) {
+        return diag_set(diag, CAIRN_E_INVALID, "--ranks %u: there are ranks 0 to %zu",
+                        ranks->highest, count - 1);
     }
-    int status = documents_parts(cli, documents, diag);
     json_init(&json);
     json_open(&json, NULL, '{');
     json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
     json_info(&json, "checkpoint", &documents->info);
+    json_u64(&json, "world_size", count);
     json_open(&json, "ranks", '[');
-    for (size_t i = 0; status == 0 && i < documents->part_count; i++) {
-        struct rank_file file = {
-            .cli = cli, .documents = documents, .target = target, .part = &documents->parts[i]};
-        if (rank_set_has(ranks, documents->parts[i].rank)) {
-            /* After an interrupt reads still go into what it holds:
-               NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
-            status = write_rank(&file, &json, diag);
-        }
-    }
+    struct rank_file base = {
+        .cli = cli, .documents = documents, .target = target, .of = choice->as_ranks};
+    int status = base.of > 0 ? write_shares(&base, ranks, &json, diag)
+                             : documents_parts(cli, documents, diag);
+    status = status == 0 && base.of == 0 ? write_held(&base, ranks, &json, diag) : status;
     json_close(&json, ']');
     json_close(&json, '}');
     status = status != 0 ? status : write_summary(target, &json, diag);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rank_files: what single ranks held of a checkpoint, as files: rank-<R>.safetensors with the
- * rectangles of each tensor that rank R registered, and ranks.json, which says where each belongs.
+ * rank_files: a checkpoint rank by rank, as files: rank-<R>.safetensors with rectangles of tensors,
+ * and ranks.json, which says where each belongs. The ranks are those that saved, with what each of
+ * them held; or any number of others, each with an even share of every tensor's rows.
  */
 #ifndef CAIRN_TOOLS_RANK_FILES_H
 #define CAIRN_TOOLS_RANK_FILES_H
@@ -19,10 +20,15 @@ struct rank_set {
 int MUST_USE rank_set_take(void *to, const char *text, struct diag *diag);
 bool rank_set_has(const struct rank_set *set, uint32_t rank);
 
+struct rank_choice {
+    const struct rank_set *ranks; /* of those; none: all */
+    uint32_t as_ranks;            /* shares for so many; 0: what the checkpoint's own ranks held */
+};
+
 /* Of tensors that documents' index (which --only may have narrowed) still holds. INVALID: a rank
- * that the checkpoint does not have. */
+ * that there is not. */
 int MUST_USE rank_files_write(struct cli *cli, struct documents *documents,
-                              const struct rank_set *ranks, struct target *target,
+                              const struct rank_choice *choice, struct target *target,
                               struct diag *diag);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn annotate: metrics and tags of a checkpoint after the fact.
+ * cairn annotate: metrics and tags of a checkpoint after the fact, also on a store without its
+ * daemon.
  */
-#include "cli.h"
-#include "out.h"
+#include "mark.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -78,11 +78,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         return diag_set(diag, CAIRN_E_INVALID,
                         "annotate with what? Give --metric, --tag or --remove-tag");
     }
-    if (cli->source.store) {
-        return diag_set(diag, CAIRN_E_READ_ONLY,
-                        "--store is read only: annotate through the server (--server)");
-    }
-    int status = cli_connect(cli, true, diag);
+    int status = mark_connect(cli, true, diag);
     struct source_request request = {
         .call.request = {.type = MSG_ANNOTATE,
                          .u.annotate = {.selector = cli->selector,
@@ -108,7 +104,9 @@ const struct command command_annotate = {
     .summary = "add metrics and tags to a checkpoint",
     .details =
         "Metrics are set or replaced by name. The checkpoint's bytes do not change; `ls` and "
-        "`show` show what was given with the save and what was annotated since.",
+        "`show` show what was given with the save and what was annotated since. With --store under "
+        "the "
+        "store's lock, while no daemon has it.",
     .example = "cairn annotate lab/gpt 1200 --metric eval=1.25 --tag best",
     .arguments = arguments,
     .options = options,

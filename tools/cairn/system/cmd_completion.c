@@ -146,10 +146,13 @@ static void zsh_options(const struct option *table)
 static void zsh_arguments(const struct argument *table)
 {
     for (const struct argument *argument = table; argument && argument->name; argument++) {
-        const char *action = argument->kind == ARGUMENT_RUN     ? "_cairn_runs"
-                             : argument->kind == ARGUMENT_FILE  ? "_files"
-                             : argument->kind == ARGUMENT_WORDS ? "_normal"
-                                                                : " ";
+        /* Behind another optional one, an argument of which nothing is offered would hide the
+         * options from _arguments. */
+        const char *action = argument->kind == ARGUMENT_RUN          ? "_cairn_runs"
+                             : argument->kind == ARGUMENT_CHECKPOINT ? "(latest)"
+                             : argument->kind == ARGUMENT_FILE       ? "_files"
+                             : argument->kind == ARGUMENT_WORDS      ? "_normal"
+                                                                     : " ";
         printf(" \\\n        '%s%s:", argument->kind == ARGUMENT_WORDS ? "*:" : "",
                argument->optional ? ":" : "");
         zsh_text(argument->name);
