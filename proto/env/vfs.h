@@ -71,6 +71,10 @@ struct vfs_ops {
     /* No-replace rename within the file system; EXISTS when the target is there. */
     int (*rename)(struct vfs *vfs, vfs_fd from_dir, const char *from, vfs_fd to_dir, const char *to,
                   struct diag *diag);
+    /* Two files of dir trade their names, in one step; NOT_FOUND: one is missing; UNSUPPORTED: not
+     * by this file system. */
+    int (*exchange)(struct vfs *vfs, vfs_fd dir, const char *name, const char *with,
+                    struct diag *diag);
     int (*unlink)(struct vfs *vfs, vfs_fd dir, const char *name, bool is_dir, struct diag *diag);
     /* Calls each(user, name, kind) for every entry but . and ..; a non-zero result ends it and is
      * returned. */

@@ -266,6 +266,7 @@ struct vfs *vfs_posix(void)
         .stat = vfs_posix_stat,
         .mkdir = vfs_posix_mkdir,
         .rename = vfs_posix_rename,
+        .exchange = vfs_posix_exchange,
         .unlink = vfs_posix_unlink,
         .list = vfs_posix_list,
         .space = vfs_posix_space,

@@ -150,6 +150,29 @@ int vfs_posix_rename(struct vfs *vfs, vfs_fd from_dir, const char *from, vfs_fd 
     return diag_errno(diag, errno, "rename %s to %s", from, to);
 }
 
+int vfs_posix_exchange(struct vfs *vfs, vfs_fd dir, const char *name, const char *with,
+                       struct diag *diag)
+{
+    int rc = vfs_posix_check_name(name, diag);
+
+    (void)vfs;
+    rc = rc ? rc : vfs_posix_fail_point("vfs.exchange", diag);
+    rc = rc ? rc : vfs_posix_check_name(with, diag);
+    if (rc) {
+        return rc;
+    }
+    if (renameat2(dir, name, dir, with, RENAME_EXCHANGE) == 0) {
+        return 0;
+    }
+    if (errno == EINVAL || errno == ENOSYS) {
+        return diag_set(diag, CAIRN_E_UNSUPPORTED,
+                        "exchange %s with %s: this file system cannot exchange two names in one "
+                        "step",
+                        name, with);
+    }
+    return diag_errno(diag, errno, "exchange %s with %s", name, with);
+}
+
 int vfs_posix_unlink(struct vfs *vfs, vfs_fd dir, const char *name, bool is_dir, struct diag *diag)
 {
     int rc = vfs_posix_check_name(name, diag);

@@ -30,6 +30,8 @@ int MUST_USE vfs_posix_stat(struct vfs *vfs, vfs_fd dir, const char *name, struc
 int MUST_USE vfs_posix_mkdir(struct vfs *vfs, vfs_fd dir, const char *name, struct diag *diag);
 int MUST_USE vfs_posix_rename(struct vfs *vfs, vfs_fd from_dir, const char *from, vfs_fd to_dir,
                               const char *to, struct diag *diag);
+int MUST_USE vfs_posix_exchange(struct vfs *vfs, vfs_fd dir, const char *name, const char *with,
+                                struct diag *diag);
 int MUST_USE vfs_posix_unlink(struct vfs *vfs, vfs_fd dir, const char *name, bool is_dir,
                               struct diag *diag);
 int MUST_USE vfs_posix_list(struct vfs *vfs, vfs_fd dir,

@@ -549,7 +549,7 @@ static int take_chain(struct cur *cur, uint8_t version, struct scratch *scratch,
     cur_copy(cur, sizeof entry->previous.bytes, entry->previous.bytes);
     entry->id = take_id(cur);
     entry->wall_ns = take_i64(cur);
-    if (cur->status == 0 && (entry->kind < CHAIN_COMMIT || entry->kind > CHAIN_UNPIN)) {
+    if (cur->status == 0 && (entry->kind < CHAIN_COMMIT || entry->kind > CHAIN_REPAIR)) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED,
                         "a chain entry of kind %u is not known to this version", entry->kind);
     }

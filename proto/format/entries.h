@@ -77,7 +77,8 @@ enum chain_kind {
     CHAIN_UNDELETE = 3,
     CHAIN_RECLAIM = 4,
     CHAIN_PIN = 5,
-    CHAIN_UNPIN = 6
+    CHAIN_UNPIN = 6,
+    CHAIN_REPAIR = 7 /* stored bytes of it were replaced: which, by what, is the reason */
 };
 struct entry_chain {
     uint32_t kind;

@@ -16,13 +16,19 @@
 
 /* --- pieces ----------------------------------------------------------------------------------- */
 
+struct chunk_run { /* of a box or a blob */
+    const char *name;
+    uint8_t element_bytes;
+    uint32_t first, count;
+};
+
 static struct scan_piece *add_chunks(struct scan_piece *to, const struct part *part,
-                                     const char *name, uint32_t first, uint32_t count)
+                                     const struct chunk_run *run)
 {
-    for (uint32_t i = first; i < first + count; i++) {
+    for (uint32_t i = run->first; i < run->first + run->count; i++) {
         const struct part_chunk *chunk = &part->chunks[i];
         *to++ = (struct scan_piece){.id = &part->objects[chunk->object].id,
-                                    .name = name,
+                                    .name = run->name,
                                     .rank = part->rank,
                                     .envelope = {.offset = chunk->offset,
                                                  .stored_bytes = chunk->stored_bytes,
@@ -30,6 +36,7 @@ static struct scan_piece *add_chunks(struct scan_piece *to, const struct part *p
                                                  .stored_crc = chunk->stored_crc,
                                                  .encoding = chunk->encoding,
                                                  .digest_alg = chunk->digest_alg,
+                                                 .element_bytes = run->element_bytes,
                                                  .digest = chunk->digest}};
     }
     return to;
@@ -40,12 +47,15 @@ void scan_pieces_of(const struct part *part, struct scan_piece *pieces)
     struct scan_piece *to = pieces;
     for (uint32_t i = 0; i < part->box_count; i++) {
         const struct part_box *box = &part->boxes[i];
-        to = add_chunks(to, part, part->tensors[box->tensor].name, box->chunk_first,
-                        box->chunk_count);
+        const struct part_tensor *tensor = &part->tensors[box->tensor];
+        struct chunk_run run = {tensor->name, (uint8_t)(dtype_bits(tensor->dtype) / 8),
+                                box->chunk_first, box->chunk_count};
+        to = add_chunks(to, part, &run);
     }
     for (uint32_t i = 0; i < part->blob_count; i++) {
         const struct part_blob *blob = &part->blobs[i];
-        to = add_chunks(to, part, blob->name, blob->chunk_first, blob->chunk_count);
+        struct chunk_run run = {blob->name, 1, blob->chunk_first, blob->chunk_count};
+        to = add_chunks(to, part, &run);
     }
     CHECK(to == pieces + part->chunk_count);
 }

@@ -87,6 +87,8 @@ enum msg_type {
     MSG_GC_REPORT = 103,
     MSG_SERVER = 104,
     MSG_SERVER_STATUS = 105,
+    MSG_REPAIR = 106,
+    MSG_REPAIR_STATUS = 107,
     /* retention */
     MSG_MARK = 90,
     MSG_MARKED = 91,
@@ -155,6 +157,8 @@ struct msg {
         struct msg_scrub_status scrub_status;
         struct msg_gc gc;
         struct msg_gc_report gc_report;
+        struct msg_repair repair;
+        struct msg_repair_status repair_status;
         struct msg_server_status server_status;
         struct msg_mark mark;
         struct msg_marked marked;

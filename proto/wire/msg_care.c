@@ -172,6 +172,80 @@ static void gc_report_decode(struct dec *dec, const void *message, struct msg *r
     gc_info_from_pb(dec, pb->info, &ret->u.gc_report.info);
 }
 
+static void repair_encode(struct enc *enc, const struct msg *msg)
+{
+    const struct msg_repair *repair = &msg->u.repair;
+    Cairn__Repair pb = CAIRN__REPAIR__INIT;
+    Cairn__CkptId id;
+    pb.id = enc_ckpt(repair->id, &id);
+    pb.begin = repair->begin;
+    pb.actor = enc_text(enc, repair->actor);
+    enc_pack(enc, &pb.base);
+}
+
+static void repair_decode(struct dec *dec, const void *message, struct msg *ret)
+{
+    const Cairn__Repair *pb = message;
+    ret->u.repair = (struct msg_repair){
+        .id = dec_ckpt(dec, "id", pb->id, pb->begin ? DEC_REQUIRED : DEC_OPTIONAL),
+        .begin = pb->begin,
+        .actor = dec_text(dec, "actor", pb->actor)};
+}
+
+static void lines_to_pb(struct enc *enc, const struct msg_repair_status *status,
+                        Cairn__RepairStatus *pb)
+{
+    Cairn__RepairLine *room = enc_array(enc, status->line_count, sizeof(*room));
+    pb->lines = enc_array(enc, status->line_count, sizeof(*pb->lines));
+    if (!room || !pb->lines) {
+        return;
+    }
+    pb->n_lines = status->line_count;
+    for (uint32_t i = 0; i < status->line_count; i++) {
+        cairn__repair_line__init(&room[i]);
+        room[i].mended = status->lines[i].mended;
+        room[i].text = enc_text(enc, status->lines[i].text);
+        pb->lines[i] = &room[i];
+    }
+}
+
+static void repair_status_encode(struct enc *enc, const struct msg *msg)
+{
+    const struct msg_repair_status *status = &msg->u.repair_status;
+    Cairn__RepairStatus pb = CAIRN__REPAIR_STATUS__INIT;
+    Cairn__RunName run;
+    Cairn__CkptId id;
+    pb.run = is_named(&status->run) ? enc_run(&status->run, &run) : NULL;
+    pb.id = enc_ckpt(status->id, &id);
+#define TAKE(type, name) pb.name = status->name;
+    REPAIR_STATUS_FIELDS(TAKE)
+#undef TAKE
+    pb.text = enc_text(enc, status->text);
+    lines_to_pb(enc, status, &pb);
+    enc_pack(enc, &pb.base);
+}
+
+static void repair_status_decode(struct dec *dec, const void *message, struct msg *ret)
+{
+    const Cairn__RepairStatus *pb = message;
+    struct msg_repair_status *status = &ret->u.repair_status;
+    *status = (struct msg_repair_status){.id = dec_ckpt(dec, "id", pb->id, DEC_OPTIONAL),
+                                         .text = dec_text(dec, "text", pb->text)};
+#define TAKE(type, name) status->name = pb->name;
+    REPAIR_STATUS_FIELDS(TAKE)
+#undef TAKE
+    if (pb->run) {
+        status->run = dec_run(dec, "run", pb->run);
+    }
+    status->lines = dec_array(dec, "lines", pb->n_lines, sizeof(*status->lines), MSG_FINDINGS_MAX);
+    for (size_t i = 0; status->lines && i < pb->n_lines; i++) {
+        status->lines[i] =
+            (struct repair_line_info){.mended = pb->lines[i]->mended,
+                                      .text = dec_text(dec, "lines.text", pb->lines[i]->text)};
+    }
+    status->line_count = status->lines ? (uint32_t)pb->n_lines : 0;
+}
+
 static void server_encode(struct enc *enc, const struct msg *msg)
 {
     Cairn__Server pb = CAIRN__SERVER__INIT;
@@ -250,6 +324,9 @@ static const struct msg_codec CODECS[] = {
     {MSG_GC, "GC", false, &cairn__gc__descriptor, gc_encode, gc_decode},
     {MSG_GC_REPORT, "GC_REPORT", false, &cairn__gc_report__descriptor, gc_report_encode,
      gc_report_decode},
+    {MSG_REPAIR, "REPAIR", false, &cairn__repair__descriptor, repair_encode, repair_decode},
+    {MSG_REPAIR_STATUS, "REPAIR_STATUS", false, &cairn__repair_status__descriptor,
+     repair_status_encode, repair_status_decode},
     {MSG_SERVER, "SERVER", false, &cairn__server__descriptor, server_encode, server_decode},
     {MSG_SERVER_STATUS, "SERVER_STATUS", false, &cairn__server_status__descriptor,
      server_status_encode, server_status_decode},

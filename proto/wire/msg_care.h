@@ -99,6 +99,34 @@ enum server_health {
     SERVER_RED,
 };
 
+/* Begins a repair of the checkpoint, or only asks how the last one stands. */
+struct msg_repair {
+    struct ckpt_id id; /* begin: needed */
+    bool begin;
+    const char *actor; /* for the chain: "user@host" */
+};
+struct repair_line_info {
+    bool mended;
+    const char *text;
+};
+#define REPAIR_STATUS_FIELDS(X) \
+    X(bool, running)            \
+    X(bool, healed)             \
+    X(int32_t, code)            \
+    X(uint64_t, bytes_read)     \
+    X(uint32_t, mended)         \
+    X(uint32_t, left)
+struct msg_repair_status {
+#define STATUS_FIELD(type, name) type name;
+    REPAIR_STATUS_FIELDS(STATUS_FIELD)
+#undef STATUS_FIELD
+    struct run_name run; /* "": there was none yet */
+    struct ckpt_id id;
+    const char *text;
+    uint32_t line_count;
+    struct repair_line_info *lines;
+};
+
 struct msg_server_status {
     const char *agent, *store, *detail; /* "cairnd 0.1.0"; "dir"; what the store says of itself */
     struct uuid store_uuid;

@@ -53,6 +53,9 @@ void commit_step(const struct run_state *state, const struct event *event, struc
     case EVENT_UNPIN:
         on_pin(&step);
         break;
+    case EVENT_REPAIR:
+        on_repair(&step);
+        break;
     case EVENT_GC_CYCLE:
         on_gc_cycle(&step);
         break;

@@ -34,8 +34,7 @@ struct state_seal {
     struct entry_seal entry;
     struct record_value raw;
 };
-struct state_commit { /* one for each commit entry in the chain, forgotten ones too: look at the
-                         flag */
+struct state_commit { /* one for each commit entry in the chain, forgotten ones too */
     struct entry_chain entry;
     enum health health;
     bool on_lineage;
@@ -43,6 +42,7 @@ struct state_commit { /* one for each commit entry in the chain, forgotten ones 
     bool reclaimed; /* for good: its objects may be gone */
     int64_t reclaimed_wall_ns;
     bool pinned;
+    uint64_t repaired_seq;              /* of the newest repair in the chain; 0: none */
     uint64_t forgotten_cycle;           /* garbage collection's, when it was forgotten */
     const struct entry_chain *mark;     /* the newest forget or undelete about it; NULL: none */
     const struct entry_chain *pin_mark; /* the same of pin and unpin */
@@ -141,8 +141,7 @@ uint32_t state_report_count(const struct run_state *state, const struct state_re
 enum event_kind {
     EVENT_CREATE,    /* the run's info entry, if absent */
     EVENT_OPEN,      /* rank 0 opens a save: grants a term first where needed, all in one update */
-    EVENT_FIND_OPEN, /* another rank asks for the opening of its step: never updates; AGAIN until
-                        rank 0 came */
+    EVENT_FIND_OPEN, /* another rank asks for the opening: no update; AGAIN until rank 0 came */
     EVENT_SEAL,      /* parts are durable: a batch */
     EVENT_COMMIT,    /* manifest durable, all sealed, coverage checked by the driver */
     EVENT_ABORT,     /* explicit, deadline, coverage failure: with code and reason */
@@ -157,9 +156,9 @@ enum event_kind {
     EVENT_UNDELETE,       /* the same; until reclaimed; of none: all that can be brought back */
     EVENT_PIN,            /* the same: never forgotten while pinned */
     EVENT_UNPIN,
+    EVENT_REPAIR,   /* the same: what is about to be replaced, and by whom, for the chain */
     EVENT_GC_CYCLE, /* the next cycle of garbage collection; ends sessions that nobody ends */
-    EVENT_RECLAIM,  /* what was forgotten for long enough and serves nobody, for good: a batch of
-                       ids, or all */
+    EVENT_RECLAIM,  /* forgotten for long enough and of use to nobody, for good: a batch, or all */
 };
 
 /* What became of a checkpoint of a batch. A batch is no transaction: what may be done is done, in
@@ -227,7 +226,8 @@ struct event {
     struct selector selector; /* RESTORE_BEGIN, ANNOTATE */
     struct note_change note;  /* ANNOTATE */
     bool allow_older;         /* RESTORE_BEGIN */
-    /* FORGET, UNDELETE, PIN, UNPIN, RECLAIM: any order, none twice; who and why for the chain. */
+    /* FORGET, UNDELETE, PIN, UNPIN, REPAIR, RECLAIM: any order, none twice; who and why for the
+     * chain. */
     size_t id_count; /* RECLAIM: 0 for all that are due */
     const struct ckpt_id *ids;
     const char *actor;                     /* "" or NULL: unknown; the reason is `reason` */

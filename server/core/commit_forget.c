@@ -312,6 +312,9 @@ static enum mark_outcome outcome_of(const struct state_commit *commit, enum even
     if (kind == EVENT_UNDELETE) {
         return commit->reclaimed ? MARK_RECLAIMED : commit->forgotten ? MARK_DONE : MARK_ALREADY;
     }
+    if (kind == EVENT_REPAIR) { /* forgotten ones too: they may be brought back */
+        return commit->reclaimed ? MARK_RECLAIMED : MARK_DONE;
+    }
     if (kind == EVENT_UNPIN) {
         return commit->pinned ? MARK_DONE : MARK_ALREADY;
     }
@@ -348,6 +351,8 @@ void on_pin(struct step *step)
 {
     mark_each(step, step->event->kind == EVENT_PIN ? CHAIN_PIN : CHAIN_UNPIN);
 }
+
+void on_repair(struct step *step) { mark_each(step, CHAIN_REPAIR); }
 
 /* --- reclaim --- */
 

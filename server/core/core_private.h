@@ -120,6 +120,7 @@ void on_health(struct step *step);
 void on_annotate(struct step *step);
 void on_forget(struct step *step);
 void on_undelete(struct step *step);
+void on_repair(struct step *step);
 void on_pin(struct step *step);
 void on_gc_cycle(struct step *step);
 void on_reclaim(struct step *step);

@@ -355,6 +355,10 @@ static bool mark_fits(struct state_commit *commit, const struct entry_chain *mar
         commit->pinned = false;
         commit->pin_mark = mark;
         break;
+    case CHAIN_REPAIR:
+        fits = !commit->reclaimed;
+        commit->repaired_seq = mark->seq;
+        break;
     case CHAIN_COMMIT:
         break;
     }

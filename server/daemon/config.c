@@ -287,6 +287,22 @@ static int check_numbers(const struct config *config, struct diag *diag)
     return 0;
 }
 
+/* Opening a cluster would block the daemon's loop. */
+static int check_mirror(const struct config *config, struct diag *diag)
+{
+    const char *url = config->scrub_repair_from;
+    if (url[0] != '\0' && strncmp(url, "dir:/", 5) != 0) {
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[scrub] repair-from: '%s' is no dir:/absolute/path; from a cluster repair "
+                        "with `cairn verify --repair --from` while the daemon is stopped",
+                        url);
+    }
+    if (url[0] != '\0' && strcmp(url, config->store_url) == 0) {
+        return diag_set(diag, CAIRN_E_CONFIG, "[scrub] repair-from: that is this very store");
+    }
+    return 0;
+}
+
 static int check_words(const struct config *config, struct diag *diag)
 {
     enum log_level level;
@@ -329,6 +345,7 @@ int config_check(const struct config *config, struct diag *diag)
     status = status != 0 ? status
                          : config_check_retention(&config->retention, config->retention_ms, diag);
     status = status != 0 ? status : check_numbers(config, diag);
+    status = status != 0 ? status : check_mirror(config, diag);
     return status != 0 ? status : check_words(config, diag);
 }
 

@@ -1,24 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See upkeep.h. Closing goes one after the other: scrub, gc, their duties.
+ * See upkeep.h. Closing goes one after the other: scrub, repair, gc, their duties.
  */
 #include "daemon/upkeep.h"
 
 #include "base/check.h"
 #include "base/log.h"
 #include "gc/gc.h"
+#include "repair/repair.h"
 #include "run/duty.h"
 #include "scrub/scrub.h"
+#include "store/open/store_open.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+enum { UPKEEP_DAMAGED_MAX = 32 }; /* that wait for their repair; more: after the next scrub */
+
+struct damaged {
+    struct run_name run;
+    struct ckpt_id id;
+};
 
 struct upkeep {
     struct upkeep_options options;
     struct duty scrub_duty, gc_duty;
     struct scrub *scrub;
     struct gc *gc;
+    struct repair *repair;
+    struct damaged damaged[UPKEEP_DAMAGED_MAX];
+    unsigned damaged_count;
     bool closing;
     uint64_t load; /* as the server said last */
     void (*closed)(void *user);
@@ -99,6 +112,81 @@ static void on_collected(void *user)
         ls("err", status.text[0] != '\0' ? status.text : NULL));
 }
 
+/* --- repair ----------------------------------------------------------------------------------- */
+
+static void repair_next(struct upkeep *upkeep)
+{
+    while (upkeep->damaged_count > 0 && !upkeep->closing && !repair_is_running(upkeep->repair)) {
+        struct damaged next = upkeep->damaged[0];
+        struct diag diag = DIAG_INIT;
+        upkeep->damaged_count--;
+        memmove(&upkeep->damaged[0], &upkeep->damaged[1],
+                upkeep->damaged_count * sizeof(upkeep->damaged[0]));
+        int status = repair_begin(upkeep->repair, &next.run, next.id, "cairnd", &diag);
+        if (status != 0) {
+            LOG(LOG_ERROR, "repair", "cannot begin", ls("err", diag_text(&diag, status)));
+        }
+    }
+}
+
+static void on_damaged(void *user, const struct run_name *run, struct ckpt_id id)
+{
+    struct upkeep *upkeep = user;
+    bool can = catalog_store(upkeep->options.catalog)->caps.exchanges;
+    if (upkeep->options.config->scrub_repair && can && upkeep->damaged_count < UPKEEP_DAMAGED_MAX) {
+        upkeep->damaged[upkeep->damaged_count++] = (struct damaged){*run, id};
+        repair_next(upkeep);
+    }
+}
+
+static void on_repaired(void *user, const struct repair_status *status)
+{
+    struct upkeep *upkeep = user;
+    char run[RUN_NAME_TEXT_MAX], id[48];
+    run_name_format(&status->run, run);
+    ckpt_text(status->id, sizeof(id), id);
+    for (uint32_t i = 0; i < status->line_count; i++) {
+        bool mended = status->lines[i].mended;
+        LOG(mended ? LOG_WARN : LOG_ERROR, "repair", mended ? "repaired" : "cannot be repaired",
+            ls("run", run), ls("ckpt", id), ls("what", status->lines[i].text));
+    }
+    LOG(status->left > 0 || status->code != 0 ? LOG_ERROR : LOG_INFO, "repair", "ended",
+        ls("run", run), ls("ckpt", id), lu("mended", status->mended), lu("left", status->left),
+        lu("bytes", status->bytes_read), ls("health", status->healed ? "verified again" : NULL),
+        ls("err", status->code != 0 ? status->text : NULL));
+    repair_next(upkeep);
+}
+
+static int open_mirror(void *user, struct loop *loop, struct work_pool *pool, struct store **ret,
+                       struct diag *diag)
+{
+    struct upkeep *upkeep = user;
+    struct store_open_options options = {.loop = loop,
+                                         .pool = pool,
+                                         .url = upkeep->options.config->scrub_repair_from,
+                                         .read_only = true};
+    int status = store_open(&options, ret, diag);
+    if (status != 0) {
+        diag_add(diag, "[scrub] repair-from: %s", options.url);
+    }
+    return status;
+}
+
+static int start_repair(struct upkeep *upkeep, struct diag *diag)
+{
+    const struct config *config = upkeep->options.config;
+    bool mirror = config->scrub_repair_from[0] != '\0';
+    struct repair_options options = {
+        .loop = upkeep->options.loop,
+        .catalog = upkeep->options.catalog,
+        .open_mirror = mirror ? open_mirror : NULL,
+        .mirror_threads = mirror ? store_url_threads_min(config->scrub_repair_from) + 1 : 0,
+        .mirror = config->scrub_repair_from,
+        .ended = on_repaired,
+        .user = upkeep};
+    return repair_new(&options, &upkeep->repair, diag);
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
 
 static void on_duty(struct duty *duty, bool is_ours)
@@ -134,6 +222,11 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for scrub and gc");
     }
     upkeep->options = *options;
+    int status = start_repair(upkeep, diag);
+    if (status != 0) {
+        free(upkeep);
+        return status;
+    }
     start_duties(upkeep);
     struct scrub_options scrub = {.loop = options->loop,
                                   .catalog = options->catalog,
@@ -144,6 +237,7 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
                                   .may_run = may_scrub,
                                   .found = on_found,
                                   .healed = on_healed,
+                                  .damaged = on_damaged,
                                   .turned = on_turned,
                                   .user = upkeep};
     struct gc_options gc = {.loop = options->loop,
@@ -159,6 +253,7 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
     CHECK(scrub_new(&scrub, &upkeep->scrub) == 0); /* a few kilobytes at the start */
     CHECK(gc_new(&gc, &upkeep->gc) == 0);
     server_set_care(options->server, upkeep->scrub, upkeep->gc);
+    server_set_repair(options->server, upkeep->repair);
     *ret = upkeep;
     return 0;
 }
@@ -188,17 +283,25 @@ static void on_gc_closed(void *user)
     duty_stop(&upkeep->scrub_duty, on_scrub_duty_stopped);
 }
 
+static void on_repair_closed(void *user)
+{
+    struct upkeep *upkeep = user;
+    upkeep->repair = NULL;
+    gc_close(upkeep->gc, on_gc_closed, upkeep);
+}
+
 static void on_scrub_closed(void *user)
 {
     struct upkeep *upkeep = user;
     upkeep->scrub = NULL;
-    gc_close(upkeep->gc, on_gc_closed, upkeep);
+    repair_close(upkeep->repair, on_repair_closed, upkeep);
 }
 
 void upkeep_close(struct upkeep *upkeep, void (*done)(void *user), void *user)
 {
     (void)load_of(upkeep); /* the last that it can say */
     server_set_care(upkeep->options.server, NULL, NULL);
+    server_set_repair(upkeep->options.server, NULL);
     upkeep->closing = true;
     upkeep->closed = done;
     upkeep->closed_user = user;

@@ -148,10 +148,10 @@ static void classify(const struct run_state *state, struct batch_ckpt *ckpt)
         ckpt->kind = KIND_OPEN;
     } else if (commit && commit->reclaimed) {
         ckpt->kind = KIND_RECLAIMED;
-        ckpt->mark = UINT64_MAX - commit->entry.seq;
+        ckpt->mark = mark_of_commit(commit);
     } else if (commit) {
         ckpt->kind = KIND_LIVE;
-        ckpt->mark = commit->entry.seq;
+        ckpt->mark = mark_of_commit(commit);
         ckpt->open_id = commit->entry.open_id;
     } else {
         const struct state_dead *dead = find_dead(state, ckpt->id);

@@ -423,7 +423,7 @@ static bool is_of_interest(const struct gc *gc, const struct run_state *state, s
     if (!known || !known->settled || !commit) {
         return true;
     }
-    return known->mark != (commit->reclaimed ? UINT64_MAX - commit->entry.seq : commit->entry.seq);
+    return known->mark != mark_of_commit(commit);
 }
 
 static void on_listed_state(struct run_snapshot_req *req)

@@ -117,6 +117,9 @@ void batch_clear(struct gc *gc);
 struct batch_ckpt *batch_find(struct gc *gc, struct ckpt_id id);
 
 /* marking.c */
+/* What its state is known by (known.h). A repair leaves the damaged bytes under a name that is
+ * dead: so it makes what is known void. */
+uint64_t mark_of_commit(const struct state_commit *commit);
 const struct state_commit *mark_commit(const struct run_state *state, struct ckpt_id id);
 /* Which tables are to be read for the batch; false: no memory. */
 bool mark_plan(struct gc *gc, const struct run_state *state);

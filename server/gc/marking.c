@@ -13,6 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+uint64_t mark_of_commit(const struct state_commit *commit)
+{
+    uint64_t seq = commit->repaired_seq > 0 ? commit->repaired_seq : commit->entry.seq;
+    return commit->reclaimed ? UINT64_MAX - commit->entry.seq : seq;
+}
+
 const struct state_commit *mark_commit(const struct run_state *state, struct ckpt_id id)
 {
     size_t low = 0, high = state->commit_count;

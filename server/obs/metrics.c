@@ -256,6 +256,8 @@ static const char *op_name(enum store_op op)
         return "fetch";
     case STORE_DELETE_SMALL:
         return "delete_small";
+    case STORE_EXCHANGE:
+        return "exchange";
     case STORE_LIST_SMALL:
         return "list_small";
     case STORE_LIST_CKPTS:

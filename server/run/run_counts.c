@@ -108,6 +108,7 @@ void counts_applied(struct run *run)
     case EVENT_RESTORE_REPORT:
     case EVENT_PIN:
     case EVENT_UNPIN:
+    case EVENT_REPAIR:
     case EVENT_GC_CYCLE:
         break;
     }

@@ -34,6 +34,7 @@ bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)
     case EVENT_UNDELETE:
     case EVENT_PIN:
     case EVENT_UNPIN:
+    case EVENT_REPAIR:
     case EVENT_GC_CYCLE:
     case EVENT_RECLAIM:
         return false;

@@ -52,6 +52,8 @@ struct scrub_options {
     bool (*may_run)(void *user);  /* between any two steps; NULL: always */
     void (*found)(void *user, const struct scrub_finding *finding);
     void (*healed)(void *user, const struct run_name *run, struct ckpt_id id);
+    void (*damaged)(void *user, const struct run_name *run,
+                    struct ckpt_id id);     /* all of one was read, and something is wrong */
     void (*turned)(void *user, bool began); /* a pass began or went on, or ended */
     void *user;
 };

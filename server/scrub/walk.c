@@ -446,6 +446,9 @@ static void on_healed(struct run_req *req)
 static void whole(struct scrub *scrub)
 {
     struct walk *walk = &scrub->walk;
+    if (scrub->entry.found > 0 && scrub->options.damaged) {
+        scrub->options.damaged(scrub->options.user, &scrub->entry.run, walk->id);
+    }
     if (scrub->entry.found > 0 || walk->health == HEALTH_VERIFIED) {
         leave(scrub);
         return;

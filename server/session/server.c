@@ -161,6 +161,8 @@ void server_set_care(struct server *server, struct scrub *scrub, struct gc *gc)
     server->gc = gc;
 }
 
+void server_set_repair(struct server *server, struct repair *repair) { server->repair = repair; }
+
 void server_session_gone(struct server *server) { server_check_stopped(server); }
 
 void server_free(struct server *server)

@@ -44,6 +44,10 @@ struct gc;
  * they are set to NULL again. */
 void server_set_care(struct server *server, struct scrub *scrub, struct gc *gc);
 
+struct repair;
+/* The same of its repairs. */
+void server_set_repair(struct server *server, struct repair *repair);
+
 int MUST_USE server_new(const struct server_options *options, struct server **ret,
                         struct diag *diag);
 /* A server without a store, and why: all but HELLO and SERVER is UNREACHABLE. */

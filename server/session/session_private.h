@@ -35,6 +35,7 @@ struct server {
     struct timer grace;
     struct scrub *scrub; /* NULL: none (server_set_care) */
     struct gc *gc;
+    struct repair *repair; /* NULL: none (server_set_repair) */
     uint64_t begun_ms, waits_ms; /* waits_ms: since when it is without a store */
     struct diag waits_why;
     struct post stopped_post;
@@ -218,6 +219,7 @@ HANDLER(annotate);
 HANDLER(mark);
 HANDLER(scrub);
 HANDLER(gc);
+HANDLER(repair);
 HANDLER(server);
 HANDLER(restore);
 HANDLER(report);

@@ -13,6 +13,8 @@
  *  - PUBLISH never replaces: EXISTS when the name is taken (by equal bytes of the same length too;
  * the caller compares what it finds). A sealed object is immutable; a second CREATE of its id is
  * EXISTS.
+ *  - EXCHANGE is durable when it is answered, and one step: at any moment, and after a crash, the
+ * name has the one thing or the other, whole.
  *  - RECORD_UPDATE is atomic: all changes when all guards hold, else CONFLICT and nothing.
  *  - OUTCOME_UNKNOWN: the operation may have happened or may happen later; resolved only by a
  * guarded update that makes the late one impossible, or (publish, seal) by reading back.
@@ -51,6 +53,10 @@ enum store_op {
     STORE_PUBLISH,       /* small thing: whole, durable, no replace */
     STORE_FETCH, /* small thing: whole (bytes 0), or at most `bytes` of it from `offset` on */
     STORE_DELETE_SMALL, /* for gc */
+    STORE_EXCHANGE,     /* for repair: a sealed object and `with_object` of the same checkpoint, or
+                         * (name.kind is set) a small thing and the one that differs from it in
+                         * `with_tag`, trade their names. Is there none under the first, the second
+                         * gets its name. UNSUPPORTED where caps.exchanges is not set */
     STORE_LIST_SMALL,   /* small things of one checkpoint (run, ckpt), for gc */
     STORE_LIST_CKPTS,   /* checkpoints of a run of which anything is stored, for gc */
     STORE_LIST_RUNS,    /* names of all runs that have a record, sorted */
@@ -86,15 +92,17 @@ struct store_req {
     int status;                          /* result: 0 or CAIRN_E_* */
     struct diag diag;
 
-    struct run_name run;     /* all but LIST_RUNS and USAGE */
-    struct object_id object; /* object operations */
-    struct ckpt_id id;       /* LIST_OBJECTS, LIST_SMALL, SWEEP */
-    struct store_name name;  /* small things (name.run is used, not run) */
-    uint64_t offset;         /* WRITE, READ */
-    uint64_t bytes;          /* CREATE: bytes_max; WRITE, READ, PUBLISH: length */
-    void *data;              /* WRITE, PUBLISH: borrowed until done; READ: filled. WRITE's and an
-                              * O_DIRECT READ's memory is aligned to LIMIT_ALIGN_BYTES. READ
-                              * takes any offset and length; aligned ones avoid a copy */
+    struct run_name run;          /* all but LIST_RUNS and USAGE */
+    struct object_id object;      /* object operations */
+    struct ckpt_id id;            /* LIST_OBJECTS, LIST_SMALL, SWEEP */
+    struct store_name name;       /* small things (name.run is used, not run) */
+    struct object_id with_object; /* EXCHANGE */
+    uint64_t with_tag;            /* EXCHANGE */
+    uint64_t offset;              /* WRITE, READ */
+    uint64_t bytes;               /* CREATE: bytes_max; WRITE, READ, PUBLISH: length */
+    void *data; /* WRITE, PUBLISH: borrowed until done; READ: filled. WRITE's and an
+                 * O_DIRECT READ's memory is aligned to LIMIT_ALIGN_BYTES. READ
+                 * takes any offset and length; aligned ones avoid a copy */
     const struct record_update *update; /* RECORD_UPDATE: borrowed until done */
     bool from_medium; /* FETCH, RECORD_GET: what the medium holds now, past every cache that the
                        * store can pass; every file of a record is checked, older ones too */
@@ -120,6 +128,7 @@ struct store_caps {
     uint64_t object_bytes_preferred; /* how large an object should become */
     uint32_t align_bytes;            /* of WRITE's offset, length and memory */
     bool redundant;                  /* survives one media fault by itself */
+    bool exchanges;                  /* EXCHANGE: what is damaged can be replaced */
     bool shared;                     /* other daemons may write to it at the same time */
     char name[16];                   /* "dir", "memory" */
     struct uuid uuid;                /* of the store record */

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's start and end: configuration, stores that it must refuse, orderly stop."""
 
+import re
 import signal
 import subprocess
 import time
 
-from harness import BIN, Case, Daemon, Rank, cairn, listed, main, wait_until
+from harness import BIN, SOURCE, Case, Daemon, Rank, cairn, listed, main, wait_until
 
 
 class Configuration(Case):
@@ -56,6 +57,30 @@ class Configuration(Case):
     def test_print_config_can_be_read_back(self):
         said = self.run_cairnd("--store-url", "dir:/x", "--listen-unix", "/tmp/x", "--print-config", status=0)
         self.check(said, 0)
+
+    def test_the_shipped_file_has_every_key(self):
+        """Commented ones with their default: what it says must be what --print-config says."""
+        examples = {("store", "uuid"), ("listen", "unix"), ("listen", "tcp"), ("tls", "cert"), ("tls", "key"),
+                    ("tls", "ca"), ("store", "url"), ("store", "create"), ("log", "format"), ("retention", "interval"),
+                    ("scrub", "repair-from"), ("metrics", "listen")}
+        shipped, section = {}, None
+        for line in (SOURCE / "deploy" / "cairnd.conf").read_text().splitlines():
+            if heading := re.fullmatch(r"(?:# )?\[([a-z]+)\]", line):
+                section = heading[1]
+            elif pair := re.fullmatch(r"(?:# )?([a-z-]+) = (.*)", line):
+                shipped.setdefault((section, pair[1]), pair[2])
+        printed = self.run_cairnd("--store-url", "dir:/x", "--listen-unix", "/tmp/x", "--print-config", status=0)
+        known, words = 0, ["--store-url", "dir:/x", "--listen-unix", "/tmp/x", "--print-config"]
+        for line in printed.splitlines():
+            if heading := re.fullmatch(r"\[([a-z]+)\]", line):
+                section = heading[1]
+            elif pair := re.fullmatch(r"([a-z-]+) = ?(.*)", line):
+                known += 1
+                self.assertIn((section, pair[1]), shipped)
+                if (section, pair[1]) not in examples:
+                    words += [f"--{section}-{pair[1]}", shipped[section, pair[1]]]
+        self.assertGreater(known, 35, printed)
+        self.assertEqual(self.run_cairnd(*words, status=0), printed)  # all of them are the defaults
 
     def test_version_and_help(self):
         self.assertIn("cairnd 0.", self.run_cairnd("--version", status=0))

@@ -341,6 +341,57 @@ static void probes_leave_nothing(void **state)
     free(runs.ret_runs);
 }
 
+static int exchange(struct bed *bed, struct object_id id, struct object_id with)
+{
+    struct store_req req = {
+        .op = STORE_EXCHANGE, .run = bed_run(), .object = id, .with_object = with};
+    return bed_do(bed, &req);
+}
+
+static int exchange_small(struct bed *bed, struct store_name name, uint64_t tag)
+{
+    struct store_req req = {.op = STORE_EXCHANGE, .name = name, .with_tag = tag};
+    return bed_do(bed, &req);
+}
+
+/* Goal: what was repaired gets the name of what is damaged, which has the other name afterwards;
+ * what is gone is put back; what is not sealed takes no part. */
+static void things_exchange_their_names(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id a = bed_object(5, 0, 1), b = bed_object(5, 0, 2), c = bed_object(5, 0, 3);
+    struct store_name one = bed_name(5, STORE_PART, 0, 1), two = bed_name(5, STORE_PART, 0, 2);
+    assert_int_equal(bed_put_object(bed, a, 8192, 1), 0);
+    assert_int_equal(bed_put_object(bed, b, 4096, 2), 0);
+    assert_int_equal(bed_publish(bed, one, 3000, 3), 0);
+    assert_int_equal(bed_publish(bed, two, 5000, 4), 0);
+    if (!bed->store->caps.exchanges) {
+        assert_int_equal(exchange(bed, a, b), CAIRN_E_UNSUPPORTED);
+        assert_int_equal(exchange_small(bed, one, 2), CAIRN_E_UNSUPPORTED);
+        return;
+    }
+    assert_int_equal(exchange(bed, a, b), 0);
+    assert_int_equal(exchange_small(bed, one, 2), 0);
+    bed_reopen(bed);
+    assert_int_equal(bed_check_object(bed, a, 4096, 2), 0);
+    assert_int_equal(bed_check_object(bed, b, 8192, 1), 0);
+    assert_int_equal(bed_check_small(bed, one, 5000, 4), 0);
+    assert_int_equal(bed_check_small(bed, two, 3000, 3), 0);
+    assert_int_equal(exchange(bed, c, b), 0); /* c is not there: b gets its name */
+    assert_int_equal(bed_check_object(bed, c, 8192, 1), 0);
+    assert_int_equal(bed_count_objects(bed, 5), 2);
+    assert_int_equal(bed_delete_small(bed, one), 0);
+    assert_int_equal(exchange_small(bed, one, 2), 0);
+    assert_int_equal(bed_check_small(bed, one, 3000, 3), 0);
+    assert_int_equal(exchange(bed, a, b), CAIRN_E_NOT_FOUND);
+    assert_int_equal(exchange_small(bed, one, 9), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_create(bed, b, 4096), 0);
+    assert_int_not_equal(exchange(bed, a, b), 0); /* not sealed */
+    assert_int_not_equal(exchange(bed, b, a), 0);
+    assert_int_equal(bed_abort(bed, b), 0);
+    assert_int_equal(bed_check_object(bed, a, 4096, 2), 0);
+}
+
 /* Goal: a sweep takes nothing that is sealed, and the checkpoint's place can be used after it. */
 static void sweeps_leave_what_is_sealed(void **state)
 {
@@ -669,6 +720,7 @@ int main(int argc, char **argv)
         POINT(what_is_stored_is_listed),
         POINT(the_medium_can_be_asked),
         POINT(deleted_objects_are_gone),
+        POINT(things_exchange_their_names),
         POINT(sweeps_leave_what_is_sealed),
         POINT(probes_leave_nothing),
         POINT(publishing_never_replaces),

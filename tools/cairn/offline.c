@@ -4,6 +4,7 @@
  */
 #include "offline.h"
 
+#include "repair/repair.h"
 #include "session/server.h"
 #include "store/open/store_open.h"
 
@@ -22,6 +23,8 @@ struct offline {
     struct store *store;
     struct catalog *catalog;
     struct server *server;
+    struct repair *repair;
+    const char *repair_from;
     bool ready, closed;
     int status;
     struct diag diag;
@@ -82,6 +85,39 @@ static int open_server(struct offline *offline, struct diag *diag)
     return server_new(&options, &offline->server, diag);
 }
 
+static int open_mirror(void *user, struct loop *loop, struct work_pool *pool, struct store **ret,
+                       struct diag *diag)
+{
+    const struct offline *offline = user;
+    struct store_open_options options = {
+        .loop = loop, .pool = pool, .url = offline->repair_from, .read_only = true};
+    int status = store_open(&options, ret, diag);
+    if (status != 0) {
+        diag_add(diag, "--from %s", options.url);
+    }
+    return status;
+}
+
+static int open_repair(struct offline *offline, struct diag *diag)
+{
+    const char *from = offline->repair_from;
+    int status = from ? store_url_check(from, diag) : 0;
+    if (status != 0) {
+        return status;
+    }
+    struct repair_options options = {.loop = offline->loop,
+                                     .catalog = offline->catalog,
+                                     .open_mirror = from ? open_mirror : NULL,
+                                     .mirror_threads = from ? store_url_threads_min(from) + 1 : 0,
+                                     .mirror = from,
+                                     .user = offline};
+    status = repair_new(&options, &offline->repair, diag);
+    if (status == 0) {
+        server_set_repair(offline->server, offline->repair);
+    }
+    return status;
+}
+
 int offline_new(const struct offline_options *options, struct offline **ret, struct diag *diag)
 {
     struct offline *offline = calloc(1, sizeof(*offline));
@@ -92,6 +128,10 @@ int offline_new(const struct offline_options *options, struct offline **ret, str
     int status = open_store(offline, options, diag);
     status = status != 0 ? status : open_catalog(offline, diag);
     status = status != 0 ? status : open_server(offline, diag);
+    if (status == 0 && options->repairs) {
+        offline->repair_from = options->repair_from;
+        status = open_repair(offline, diag);
+    }
     if (status != 0) {
         offline_free(offline);
         return status;
@@ -119,6 +159,11 @@ void offline_free(struct offline *offline)
 {
     if (!offline) {
         return;
+    }
+    if (offline->repair) {
+        server_set_repair(offline->server, NULL);
+        repair_close(offline->repair, on_closed, offline);
+        wait_closed(offline);
     }
     if (offline->server) {
         server_stop(offline->server, 0, on_closed, offline);

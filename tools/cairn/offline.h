@@ -19,7 +19,9 @@ struct offline_options {
     struct net *net;
     struct work_pool *pool;
     const char *store;
-    bool writable; /* STORE_LOCKED while a daemon has it */
+    bool writable;           /* STORE_LOCKED while a daemon has it */
+    bool repairs;            /* writable: REPAIR is answered */
+    const char *repair_from; /* a URL: where repairs look for copies too; NULL: nowhere else */
 };
 int MUST_USE offline_new(const struct offline_options *options, struct offline **ret,
                          struct diag *diag);

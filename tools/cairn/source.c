@@ -85,7 +85,9 @@ static int start(struct source *source, struct diag *diag)
                                           .net = source->net,
                                           .pool = source->pool,
                                           .store = source->options.store,
-                                          .writable = source->options.writable};
+                                          .writable = source->options.writable,
+                                          .repairs = source->options.repairs,
+                                          .repair_from = source->options.repair_from};
         status = offline_new(&options, &source->offline, diag);
     } else if (status == 0) {
         const char *text = source->options.url ? source->options.url : "cairn:///";

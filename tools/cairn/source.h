@@ -17,6 +17,8 @@ struct source_options {
     const char *cert_file, *key_file, *ca_file;
     uint64_t deadline_ms;
     bool writable; /* the store, under its lock; else it is only read */
+    bool repairs;  /* the store: offline.h */
+    const char *repair_from;
 };
 
 int MUST_USE source_new(const struct source_options *options, struct source **ret,

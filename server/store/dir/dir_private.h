@@ -238,6 +238,7 @@ int MUST_USE dir_op_list_objects(struct dir_store *store, struct store_req *req)
 int MUST_USE dir_op_delete_object(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_publish(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_fetch(struct dir_store *store, struct store_req *req);
+int MUST_USE dir_op_exchange(struct dir_store *store, struct store_req *req); /* dir_exchange.c */
 int MUST_USE dir_op_delete_small(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_list_small(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_list_ckpts(struct dir_store *store, struct store_req *req);

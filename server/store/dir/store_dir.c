@@ -29,6 +29,7 @@ static const struct operation operations[] = {
     [STORE_PUBLISH] = {dir_op_publish, true},
     [STORE_FETCH] = {dir_op_fetch, false},
     [STORE_DELETE_SMALL] = {dir_op_delete_small, true},
+    [STORE_EXCHANGE] = {dir_op_exchange, true},
     [STORE_LIST_SMALL] = {dir_op_list_small, false},
     [STORE_LIST_CKPTS] = {dir_op_list_ckpts, false},
     [STORE_LIST_RUNS] = {dir_op_list_runs, false},
@@ -191,8 +192,10 @@ int store_dir_new(const struct store_dir_options *options, struct store **ret, s
     store->store_record.is_beside = store->is_shared;
     store->reserve_bytes = options->reserve_bytes;
     store->snapshot_every = options->snapshot_every > 0 ? options->snapshot_every : 64;
-    store->base.caps = (struct store_caps){
-        .object_bytes_preferred = MIB(64), .align_bytes = LIMIT_ALIGN_BYTES, .name = "dir"};
+    store->base.caps = (struct store_caps){.object_bytes_preferred = MIB(64),
+                                           .align_bytes = LIMIT_ALIGN_BYTES,
+                                           .exchanges = true,
+                                           .name = "dir"};
     int rc = dir_start(store, options, diag);
     if (rc != 0) {
         free_store(store);

@@ -293,6 +293,45 @@ static int do_delete_small(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
+/* Both, or the second alone, are where the first must be found afterwards. */
+static int do_exchange(struct memory_medium *medium, struct store_req *req)
+{
+    bool is_small = req->name.kind != 0;
+    struct store_name with = req->name;
+    with.tag = req->with_tag;
+    struct memory_thing **source = is_small
+                                       ? memory_find_small(medium, &with)
+                                       : memory_find_object(medium, &req->run, &req->with_object);
+    struct memory_thing *thing = *source;
+    if (thing == NULL || (!is_small && !thing->sealed)) {
+        return is_small ? no_small(req) : no_object(req);
+    }
+    struct memory_thing *target = is_small ? *memory_find_small(medium, &req->name)
+                                           : *memory_find_object(medium, &req->run, &req->object);
+    if (target != NULL && !is_small && !target->sealed) {
+        return diag_set(&req->diag, CAIRN_E_BUSY, "object %u is being written",
+                        req->object.sequence);
+    }
+    if (target != NULL) {
+        struct memory_thing before = *target;
+        target->bytes = thing->bytes;
+        target->data = thing->data;
+        target->bytes_max = thing->bytes_max;
+        thing->bytes = before.bytes;
+        thing->data = before.data;
+        thing->bytes_max = before.bytes_max;
+        return 0;
+    }
+    *source = thing->next;
+    thing->object = req->object;
+    thing->name = req->name;
+    struct memory_thing **link = is_small ? memory_find_small(medium, &req->name)
+                                          : memory_find_object(medium, &req->run, &req->object);
+    thing->next = *link;
+    *link = thing;
+    return 0;
+}
+
 /* --- what is stored, for gc ------------------------------------------------------------------- */
 
 static int compare_smalls(const void *left, const void *right)
@@ -469,6 +508,7 @@ static int (*const operations[])(struct memory_medium *medium, struct store_req 
     [STORE_PUBLISH] = do_publish,
     [STORE_FETCH] = do_fetch,
     [STORE_DELETE_SMALL] = do_delete_small,
+    [STORE_EXCHANGE] = do_exchange,
     [STORE_LIST_SMALL] = do_list_small,
     [STORE_LIST_CKPTS] = do_list_ckpts,
     [STORE_LIST_RUNS] = do_list_runs,
@@ -560,6 +600,7 @@ int store_memory_new(struct loop *loop, struct work_pool *pool, struct memory_me
     store->medium = medium;
     store->base.caps = (struct store_caps){.object_bytes_preferred = MIB(64),
                                            .align_bytes = LIMIT_ALIGN_BYTES,
+                                           .exchanges = true,
                                            .name = "memory",
                                            .uuid = medium->uuid,
                                            .epoch = medium->epoch};

@@ -19,6 +19,16 @@ struct operation {
     const char *before, *after; /* points where tests end the process; NULL: none */
 };
 
+/* A cluster keeps copies itself, and mends them itself: what this store reads is what the acting
+ * primary of a placement group gives. */
+static int rados_op_exchange(struct rados_store *store, struct store_req *req)
+{
+    (void)store;
+    return diag_set(&req->diag, CAIRN_E_UNSUPPORTED,
+                    "a Ceph cluster repairs its own copies: `ceph health detail` names the "
+                    "placement group, `ceph pg repair PG` mends it");
+}
+
 static const struct operation operations[] = {
     [STORE_CREATE] = {rados_op_create, true, "rados.create", "rados.create.done"},
     [STORE_WRITE] = {rados_op_write, true, "rados.write", "rados.write.done"},
@@ -31,6 +41,7 @@ static const struct operation operations[] = {
     [STORE_PUBLISH] = {rados_op_publish, true, "rados.publish", "rados.publish.done"},
     [STORE_FETCH] = {rados_op_fetch, false},
     [STORE_DELETE_SMALL] = {rados_op_delete_small, true},
+    [STORE_EXCHANGE] = {rados_op_exchange, true},
     [STORE_LIST_SMALL] = {rados_op_list_small, false},
     [STORE_LIST_CKPTS] = {rados_op_list_ckpts, false},
     [STORE_LIST_RUNS] = {rados_op_list_runs, false},

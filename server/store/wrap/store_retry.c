@@ -22,9 +22,10 @@ struct retry_frame {
     uint64_t pause_ms, begin_ms;
 };
 
-static bool is_worth_repeating(int status)
+/* An exchange that is made twice is undone. */
+static bool is_worth_repeating(enum store_op op, int status)
 {
-    return status != CAIRN_E_CONFLICT && status != CAIRN_E_ABORTED &&
+    return op != STORE_EXCHANGE && status != CAIRN_E_CONFLICT && status != CAIRN_E_ABORTED &&
            err_retry(status) == ERR_RETRY_RETRY;
 }
 
@@ -49,7 +50,8 @@ static void retry_done(struct store_req *req)
     uint64_t pause_ms = jittered(loop, retry->pause_ms);
     uint64_t spent_ms = loop_now_ms(loop) - retry->begin_ms;
     bool is_late = req->deadline_ms != 0 && spent_ms + pause_ms >= req->deadline_ms;
-    if (!is_worth_repeating(req->status) || ++retry->tries >= store->options.tries || is_late) {
+    if (!is_worth_repeating(req->op, req->status) || ++retry->tries >= store->options.tries ||
+        is_late) {
         wrap_answer(&retry->frame);
         return;
     }

@@ -207,6 +207,23 @@ void dir_rename(struct sim_disk *disk, struct inode *from_dir, const char *from,
     }
 }
 
+/* Both halves have the same number, so a crash keeps both or none. */
+void dir_exchange(struct sim_disk *disk, struct inode *dir, const char *name, const char *with)
+{
+    struct inode *first = dir_find(dir, strlen(name), name);
+    struct inode *second = dir_find(dir, strlen(with), with);
+    uint64_t tx = ++disk->tx;
+
+    entries_unset(&dir->entries, name);
+    entries_unset(&dir->entries, with);
+    entries_set(&dir->entries, name, second);
+    entries_set(&dir->entries, with, first);
+    note_name(dir, CHANGE_REMOVE, tx, name, NULL);
+    note_name(dir, CHANGE_REMOVE, tx, with, NULL);
+    note_name(dir, CHANGE_ADD, tx, name, second);
+    note_name(dir, CHANGE_ADD, tx, with, first);
+}
+
 static void content_resize(struct content *content, size_t bytes)
 {
     if (bytes > content->cap) {

@@ -80,6 +80,8 @@ struct inode *disk_parent(struct inode *from, const char *path, const char **ret
 /* Changes of the current state, noted as unsynced. */
 void dir_add(struct sim_disk *disk, struct inode *dir, const char *name, struct inode *inode);
 void dir_remove(struct sim_disk *disk, struct inode *dir, const char *name);
+/* Both names exist, and are files. */
+void dir_exchange(struct sim_disk *disk, struct inode *dir, const char *name, const char *with);
 void dir_rename(struct sim_disk *disk, struct inode *from_dir, const char *from,
                 struct inode *to_dir, const char *to);
 void file_write(struct sim_disk *disk, struct inode *file, uint64_t offset, size_t bytes,

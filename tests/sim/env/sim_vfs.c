@@ -444,6 +444,24 @@ static int rename_at(struct vfs *vfs, vfs_fd from_at, const char *from, vfs_fd t
     return 0;
 }
 
+static int exchange_at(struct vfs *vfs, vfs_fd at, const char *name, const char *with,
+                       struct diag *diag)
+{
+    struct place first, second;
+    int rc = enter(vfs, "exchange", diag);
+
+    rc = rc ? rc : find(vfs, at, name, &first, diag);
+    rc = rc ? rc : find(vfs, at, with, &second, diag);
+    if (rc) {
+        return rc;
+    }
+    if (!inode_at(&first) || !inode_at(&second)) {
+        return missing("exchange", inode_at(&first) ? with : name, diag);
+    }
+    dir_exchange(host_of(vfs)->disk, first.dir, first.name, second.name);
+    return 0;
+}
+
 static int unlink_at(struct vfs *vfs, vfs_fd at, const char *name, bool is_dir, struct diag *diag)
 {
     struct place place;
@@ -535,6 +553,7 @@ void sim_vfs_init(struct sim_host *host)
         .stat = stat_at,
         .mkdir = make_dir,
         .rename = rename_at,
+        .exchange = exchange_at,
         .unlink = unlink_at,
         .list = list_dir,
         .space = space,

@@ -332,6 +332,9 @@ void model_applied(struct model *model, const struct event *event, const struct 
     case EVENT_RECLAIM:
         applied_marks(model, event, verdict);
         break;
+    case EVENT_REPAIR:
+        fail_msg("repairs are not among the random events: each is an entry of its own");
+        break;
     case EVENT_GC_CYCLE:
         assert_int_equal(event->cycle, model->cycle);
         assert_int_equal(verdict->cycle, ++model->cycle);

@@ -188,6 +188,25 @@ static void pins_hold(void **ret)
     assert_int_equal(refused(f, EVENT_PIN, ID(2, 10)), MARK_UNKNOWN);
 }
 
+/* Goal: a repair is in the chain with who and what, as often as there is one, and changes nothing
+ * else; what is gone for good is not repaired. */
+static void repairs_are_in_the_chain(void **ret)
+{
+    struct core_fixture *f = *ret;
+    uint64_t before = f->state.head.seq;
+    assert_int_equal(known(f, 10)->repaired_seq, 0);
+    assert_int_equal(mark(f, EVENT_REPAIR, ID(1, 10)), MARK_DONE);
+    assert_int_equal(known(f, 10)->repaired_seq, before + 1);
+    assert_int_equal(mark(f, EVENT_REPAIR, ID(1, 10)), MARK_DONE);
+    assert_int_equal(known(f, 10)->repaired_seq, before + 2);
+    assert_int_equal(known(f, 10)->health, HEALTH_VERIFIED);
+    assert_int_equal(mark(f, EVENT_FORGET, ID(1, 10)), MARK_DONE);
+    assert_int_equal(mark(f, EVENT_REPAIR, ID(1, 10)), MARK_DONE);
+    assert_int_equal(mark(f, EVENT_RECLAIM, ID(1, 10)), MARK_DONE);
+    assert_int_equal(refused(f, EVENT_REPAIR, ID(1, 10)), MARK_RECLAIMED);
+    assert_int_equal(refused(f, EVENT_REPAIR, ID(2, 10)), MARK_UNKNOWN);
+}
+
 /* Goal: what serves a save, a restore or an attempt that has not saved since is refused by name. */
 static void what_is_in_use_stays(void **ret)
 {
@@ -415,6 +434,7 @@ int main(void)
         TEST(a_run_full_of_damage_loses_nothing),
         TEST(two_sets_stay),
         TEST(pins_hold),
+        TEST(repairs_are_in_the_chain),
         TEST(what_is_in_use_stays),
         TEST(forgotten_reclaimed_gone),
         TEST(claims_and_leases_outlive_a_forget),

@@ -108,6 +108,26 @@ static void test_direct_files_take_aligned_and_odd_transfers(void **state)
     free(back);
 }
 
+static void test_two_files_exchange_their_names(void **state)
+{
+    struct env *env = *state;
+    char text[4];
+    size_t bytes;
+    vfs_fd a = make(env, "a", "one"), b = make(env, "b", "two"), now = -1;
+
+    assert_int_equal(env->vfs->ops->exchange(env->vfs, env->dir, "a", "b", NULL), 0);
+    assert_int_equal(env->vfs->ops->open(env->vfs, env->dir, "a", VFS_READ, &now, NULL), 0);
+    assert_int_equal(env->vfs->ops->pread(env->vfs, now, 0, 3, text, &bytes, NULL), 0);
+    assert_memory_equal(text, "two", 3);
+    close_fd(env, now);
+    assert_int_equal(env->vfs->ops->exchange(env->vfs, env->dir, "a", "none", NULL),
+                     CAIRN_E_NOT_FOUND);
+    assert_int_equal(env->vfs->ops->exchange(env->vfs, env->dir, "none", "a", NULL),
+                     CAIRN_E_NOT_FOUND);
+    close_fd(env, a);
+    close_fd(env, b);
+}
+
 static void test_rename_never_replaces(void **state)
 {
     struct env *env = *state;
@@ -225,6 +245,7 @@ int main(void)
         ENV_TESTS(test_create_is_exclusive),
         ENV_TESTS(test_reads_stop_only_at_the_end),
         ENV_TESTS(test_direct_files_take_aligned_and_odd_transfers),
+        ENV_TESTS(test_two_files_exchange_their_names),
         ENV_TESTS(test_rename_never_replaces),
         ENV_TESTS(test_list_and_unlink),
         ENV_TESTS(test_names_stay_in_their_directory),

@@ -44,6 +44,8 @@ static int hit(unsigned call, struct diag *diag)
         return vfs->ops->mkdir(vfs, dir, "sub", diag);
     case 8:
         return vfs->ops->rename(vfs, dir, "file", dir, "other", diag);
+    case 9:
+        return vfs->ops->exchange(vfs, dir, "file", "other", diag);
     default:
         return vfs->ops->unlink(vfs, dir, "file", false, diag);
     }
@@ -51,7 +53,7 @@ static int hit(unsigned call, struct diag *diag)
 
 static const char *const names[] = {"vfs.open",    "vfs.pwrite",   "vfs.pread",    "vfs.fsync",
                                     "vfs.dirsync", "vfs.allocate", "vfs.truncate", "vfs.mkdir",
-                                    "vfs.rename",  "vfs.unlink"};
+                                    "vfs.rename",  "vfs.exchange", "vfs.unlink"};
 
 static void test_each_point_fails_its_call_without_effect(void **state)
 {
@@ -75,7 +77,7 @@ static void test_each_point_fails_its_call_without_effect(void **state)
     assert_int_equal(vfs->ops->stat(vfs, dir, "sub", &st, NULL), CAIRN_E_NOT_FOUND);
     assert_int_equal(vfs->ops->stat(vfs, dir, "file", &st, NULL), 0);
     assert_int_equal(st.bytes, 0);
-    assert_int_equal(hit(9, NULL), 0); /* the second time it works */
+    assert_int_equal(hit(10, NULL), 0); /* the second time it works */
     assert_int_equal(vfs->ops->close(vfs, file, NULL), 0);
     assert_int_equal(vfs->ops->close(vfs, dir, NULL), 0);
     assert_int_equal(rmdir(path), 0);

@@ -492,6 +492,15 @@ static const struct entry_chain pinned_entry = {.kind = CHAIN_PIN,
                                                 .reason = "",
                                                 .id_count = 1,
                                                 .ids = marked_ids};
+static const struct entry_chain repaired_entry = {.kind = CHAIN_REPAIR,
+                                                  .seq = 66,
+                                                  .previous = {{67}},
+                                                  .id = {57, 58},
+                                                  .wall_ns = 68,
+                                                  .actor = "ada@login1",
+                                                  .reason = "object 58@57/0-1-1: 1 chunks",
+                                                  .id_count = 1,
+                                                  .ids = marked_ids};
 static const struct entry_chain forget_entry = {
     .kind = CHAIN_FORGET, .seq = 55, .previous = {{56}}, .id = {57, 58}, .wall_ns = -59};
 static const char *open_tags[] = {"t1", "t2"};
@@ -529,6 +538,7 @@ ENTRY_FIXTURE(based, chain)
 ENTRY_FIXTURE(forget, chain)
 ENTRY_FIXTURE(marked, chain)
 ENTRY_FIXTURE(pinned, chain)
+ENTRY_FIXTURE(repaired, chain)
 ENTRY_FIXTURE(leased, restore)
 ENTRY_FIXTURE(gc, gc)
 ENTRY_FIXTURE(term, term)
@@ -609,6 +619,7 @@ const struct fixture fixtures[] = {
     {"entry_chain_forget", false, encode_entry_forget, recode_entry_forget},
     {"entry_chain_marked", false, encode_entry_marked, recode_entry_marked},
     {"entry_chain_pin", false, encode_entry_pinned, recode_entry_pinned},
+    {"entry_chain_repair", false, encode_entry_repaired, recode_entry_repaired},
     {"entry_restore_leased", false, encode_entry_leased, recode_entry_leased},
     {"entry_gc", false, encode_entry_gc, recode_entry_gc},
     {"entry_term", false, encode_entry_term, recode_entry_term},

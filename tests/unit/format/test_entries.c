@@ -266,7 +266,7 @@ static void test_marks_are_read_back_in_order(void **state)
                                 .ids = ids};
     assert_int_equal(marks_code(&entry, 0), 0);
     assert_int_equal(marks_code(&entry, 1), CAIRN_E_FORMAT);
-    for (uint32_t kind = CHAIN_FORGET; kind <= CHAIN_UNPIN; kind++) {
+    for (uint32_t kind = CHAIN_FORGET; kind <= CHAIN_REPAIR; kind++) {
         entry.kind = kind;
         entry.id_count = kind;
         assert_int_equal(marks_code(&entry, 0), 0);

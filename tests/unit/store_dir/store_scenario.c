@@ -6,6 +6,8 @@
 #include "store_scenario.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static enum fate fate_of(struct scenario *scenario, int status)
 {
@@ -36,6 +38,35 @@ static void update(struct bed *bed, struct scenario *scenario)
     }
 }
 
+/* Two objects, and two small things, of which the second takes the name of the first. */
+static int put_pair(struct bed *bed)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < 2; i++) {
+        rc = bed_put_object(bed, bed_object(9, 0, 1 + i), SCENARIO_BYTES, 50 + i);
+        rc = rc ? rc : bed_publish(bed, bed_name(9, STORE_PART, 0, 1 + i), 5000, 50 + i);
+    }
+    return rc;
+}
+
+static void exchange(struct bed *bed, struct scenario *scenario)
+{
+    int rc = put_pair(bed);
+    scenario->worst = rc ? rc : scenario->worst;
+    scenario->is_paired = rc == 0;
+    if (rc != 0) {
+        return;
+    }
+    struct store_req req = {.op = STORE_EXCHANGE,
+                            .run = bed_run(),
+                            .object = bed_object(9, 0, 1),
+                            .with_object = bed_object(9, 0, 2)};
+    scenario->exchanged = fate_of(scenario, bed_do(bed, &req));
+    req = (struct store_req){
+        .op = STORE_EXCHANGE, .name = bed_name(9, STORE_PART, 0, 1), .with_tag = 2};
+    scenario->exchanged_small = fate_of(scenario, bed_do(bed, &req));
+}
+
 void scenario_run(struct bed *bed, struct scenario *scenario)
 {
     struct diag diag = DIAG_INIT;
@@ -60,6 +91,7 @@ void scenario_run(struct bed *bed, struct scenario *scenario)
     if (scenario->objects[0] == FATE_DONE) {
         scenario->deleted = fate_of(scenario, bed_delete(bed, bed_object(5, 0, 1)));
     }
+    exchange(bed, scenario);
     while (scenario->version < SCENARIO_UPDATES && !scenario->is_version_open) {
         unsigned before = scenario->version;
         update(bed, scenario);
@@ -67,6 +99,49 @@ void scenario_run(struct bed *bed, struct scenario *scenario)
             break;
         }
     }
+}
+
+static int check_half(struct bed *bed, bool small, uint32_t number, unsigned seed)
+{
+    uint8_t *expected, *data;
+    if (small) {
+        return bed_check_small(bed, bed_name(9, STORE_PART, 0, number), 5000, seed);
+    }
+    expected = bed_bytes(SCENARIO_BYTES, seed);
+    data = bed_bytes(SCENARIO_BYTES, seed + 2);
+    int rc = bed_read(bed, bed_object(9, 0, number), 0, SCENARIO_BYTES, data);
+    assert_int_equal(rc, 0);
+    rc = memcmp(expected, data, SCENARIO_BYTES) == 0 ? 0 : CAIRN_E_DIGEST_MISMATCH;
+    free(expected);
+    free(data);
+    return rc;
+}
+
+/* Which of the pair the first name has: 0 or 1; the second name has the other. */
+static unsigned check_pair(struct bed *bed, bool small)
+{
+    for (unsigned swapped = 0; swapped < 2; swapped++) {
+        int rc[2];
+        for (unsigned i = 0; i < 2; i++) {
+            rc[i] = check_half(bed, small, 1 + i, 50 + (i ^ swapped));
+        }
+        if (rc[0] == 0) {
+            assert_int_equal(rc[1], 0);
+            return swapped;
+        }
+    }
+    fail_msg("the name has neither the one nor the other");
+    return 0;
+}
+
+static void check_exchange(struct bed *bed, const struct scenario *scenario)
+{
+    if (!scenario->is_paired) {
+        return;
+    }
+    unsigned object = check_pair(bed, false), small = check_pair(bed, true);
+    assert_true(object == 1 || scenario->exchanged != FATE_DONE);
+    assert_true(small == 1 || scenario->exchanged_small != FATE_DONE);
 }
 
 static void check_fate(enum fate fate, int found)
@@ -99,6 +174,7 @@ void scenario_check(struct bed *bed, const struct scenario *scenario)
         check_fate(scenario->smalls[i],
                    bed_check_small(bed, bed_name(5, STORE_PART, i, 1), 5000, i));
     }
+    check_exchange(bed, scenario);
     uint64_t version = bed_version(bed);
     assert_true(version == scenario->version ||
                 (scenario->is_version_open && version == scenario->version + 1));

@@ -15,10 +15,11 @@ enum fate { FATE_NOT_TRIED, FATE_DONE, FATE_REFUSED, FATE_MAYBE };
 struct scenario {
     bool is_opened;
     enum fate objects[SCENARIO_OBJECTS], smalls[SCENARIO_SMALLS];
-    enum fate deleted;    /* object 0 */
-    unsigned version;     /* acknowledged */
-    bool is_version_open; /* one more update may be there */
-    int worst;            /* the last status that was not 0 */
+    enum fate deleted, exchanged, exchanged_small;
+    bool is_paired; /* there are two to exchange */ /* object 0 */
+    unsigned version;                               /* acknowledged */
+    bool is_version_open;                           /* one more update may be there */
+    int worst;                                      /* the last status that was not 0 */
 };
 
 /* Opens the store (making it) and lives through it; stops trying nothing: every step is tried, as a

@@ -29,7 +29,7 @@ const uint32_t SAMPLE_TYPES[] = {
     MSG_USAGE_REPLY,    MSG_MARK,       MSG_MARKED,         MSG_PROGRESS,
     MSG_PROGRESS_REPLY, MSG_LANDING,    MSG_LANDED,         MSG_SCRUB,
     MSG_SCRUB_STATUS,   MSG_GC,         MSG_GC_REPORT,      MSG_SERVER,
-    MSG_SERVER_STATUS,
+    MSG_SERVER_STATUS,  MSG_REPAIR,     MSG_REPAIR_STATUS,
 };
 const size_t SAMPLE_TYPE_COUNT = ARRAY_LEN(SAMPLE_TYPES);
 
@@ -670,7 +670,6 @@ static void make_scrub_info(struct sample *s, struct scrub_info *info)
 static void make_gc_info(struct sample *s, struct gc_info *info)
 {
     GC_INFO_FIELDS(FILL)
-#undef FILL
     info->run = run(s);
     info->text = text(s, 0, 60);
 }
@@ -686,6 +685,14 @@ static void make_care(struct sample *s, uint32_t type, struct msg *ret)
         ret->u.gc.dry_run = flip(s);
     } else if (type == MSG_GC_REPORT) {
         make_gc_info(s, &ret->u.gc_report.info);
+    } else if (type == MSG_REPAIR) {
+        ret->u.repair = (struct msg_repair){.id = ckpt(s), .begin = true, .actor = "ada@login1"};
+    } else if (type == MSG_REPAIR_STATUS) {
+        struct msg_repair_status *info = &ret->u.repair_status;
+        REPAIR_STATUS_FIELDS(FILL)
+        info->id = ckpt(s);
+        info->lines = take(s, info->line_count = 1, sizeof(*info->lines));
+        info->lines->text = info->text = text(s, 0, 60);
     } else if (type == MSG_SERVER_STATUS) {
         struct msg_server_status *status = &ret->u.server_status;
         status->agent = text(s, 0, 20);

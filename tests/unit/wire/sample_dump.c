@@ -443,6 +443,21 @@ static void dump_gc_info(const struct gc_info *info, struct buf *buf)
     T(info, run.project), T(info, run.run), T(info, text);
 }
 
+static void dump_repair(const struct msg *msg, struct buf *buf)
+{
+    const struct msg_repair_status *r = &msg->u.repair_status;
+    if (msg->type == MSG_REPAIR) {
+        U(&msg->u.repair, begin), U(&msg->u.repair, id.term), U(&msg->u.repair, id.step);
+        T(&msg->u.repair, actor);
+    } else if (msg->type == MSG_REPAIR_STATUS) {
+        T(r, run.project), T(r, run.run), U(r, id.term), U(r, id.step), T(r, text);
+        U(r, running), U(r, healed), U(r, code), U(r, bytes_read), U(r, mended), U(r, left);
+        for (uint32_t i = 0; i < r->line_count; i++) {
+            U(&r->lines[i], mended), T(&r->lines[i], text);
+        }
+    }
+}
+
 static void dump_care(const struct msg *msg, struct buf *buf)
 {
     const struct msg_server_status *s = &msg->u.server_status;
@@ -487,6 +502,7 @@ void sample_dump(const struct msg *msg, struct buf *buf)
     dump_restore(msg, buf);
     dump_agree(msg, buf);
     dump_care(msg, buf);
+    dump_repair(msg, buf);
     dump_usage(msg, buf);
     dump_progress(msg, buf);
     dump_mark(msg, buf);

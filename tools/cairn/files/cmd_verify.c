@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn verify: one checkpoint, a run, or everything; damage is listed and gives exit 6.
+ * cairn verify: one checkpoint, a run, or everything; damage is listed and gives exit 6. With
+ * --repair the server, or this process on the bare store, repairs what is found, and what it made
+ * is verified here once more.
  */
 #include "cli.h"
 #include "exit_status.h"
+#include "keep/mark.h"
+#include "system/care.h"
 #include "verify.h"
 
 #include "base/digits.h"
@@ -19,8 +23,9 @@ struct subset {
 };
 
 struct verify_command_options {
-    bool no_read_data;
+    bool no_read_data, repair;
     struct subset subset;
+    const char *from;
 };
 
 static int take_subset(void *to, const char *text, struct diag *diag);
@@ -35,6 +40,10 @@ static const struct option options[] = {
      .take = take_subset, .at = OPTION_AT(struct verify_command_options, subset, struct subset)},
     {"no-read-data", NULL, "check records, manifests, pages and parts only",
      OPTION_AT_FLAG(struct verify_command_options, no_read_data)},
+    {"repair", NULL, "repair what is damaged, where there is a copy",
+     OPTION_AT_FLAG(struct verify_command_options, repair), .alone = true},
+    {"from", "URL", "with --store and --repair: a store with the same things, to take copies from",
+     OPTION_AT_TEXT(struct verify_command_options, from), .alone = true},
     {0}};
 
 static int take_subset(void *to, const char *text, struct diag *diag)
@@ -52,9 +61,109 @@ static int take_subset(void *to, const char *text, struct diag *diag)
 struct totals {
     struct verify_options options;
     struct verify_result result;
-    uint64_t checkpoints, damaged, unread;
+    uint64_t checkpoints, damaged, unread, repaired;
+    bool repair;
     struct json json;
 };
+
+/* --- repair --- */
+
+static int ask_repair(struct cli *cli, const struct ckpt_info *info, bool begin,
+                      struct source_request *request, struct diag *diag)
+{
+    char actor[MARK_ACTOR_BYTES];
+    mark_actor(actor);
+    *request = (struct source_request){
+        .call.request = {.type = MSG_REPAIR,
+                         .u.repair = {.id = info->id, .begin = begin, .actor = actor}}};
+    return source_call(cli->connection, request, diag);
+}
+
+static void show_lines(const struct cli *cli, struct totals *totals,
+                       const struct msg_repair_status *status, bool mended)
+{
+    json_open(&totals->json, mended ? "repaired" : "left", '[');
+    for (uint32_t i = 0; i < status->line_count; i++) {
+        if (status->lines[i].mended == mended) {
+            json_str(&totals->json, NULL, status->lines[i].text);
+            if (!cli->json) {
+                printf("  %s: %s\n", mended ? "repaired" : "left", status->lines[i].text);
+            }
+        }
+    }
+    json_close(&totals->json, ']');
+}
+
+/* Begins, waits, shows what became of it. */
+static int repair_one(struct cli *cli, struct totals *totals, const struct ckpt_info *info,
+                      struct diag *diag)
+{
+    struct source_request request = {.done = false};
+    int status = ask_repair(cli, info, true, &request, diag);
+    while (status == 0 && request.call.reply.u.repair_status.running) {
+        engine_call_fini(&request.call);
+        request = (struct source_request){.done = false};
+        status = care_sleep(cli, diag);
+        status = status != 0 ? status : ask_repair(cli, info, false, &request, diag);
+    }
+    const struct msg_repair_status *repaired = &request.call.reply.u.repair_status;
+    if (status == 0 && !ckpt_id_equal(repaired->id, info->id)) {
+        status = diag_set(diag, CAIRN_E_BUSY, "somebody else repairs here; run this again");
+    }
+    if (status == 0) {
+        totals->repaired += repaired->mended;
+        show_lines(cli, totals, repaired, true);
+        show_lines(cli, totals, repaired, false);
+        status = repaired->code != 0 ? diag_set(diag, repaired->code, "%s", repaired->text) : 0;
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
+/* --- verify --- */
+
+static void show_findings(const struct cli *cli, struct totals *totals, size_t from,
+                          const char *name)
+{
+    json_open(&totals->json, name, '[');
+    for (size_t i = from; i < totals->result.finding_count; i++) {
+        json_str(&totals->json, NULL, totals->result.findings[i].text);
+        if (!cli->json) {
+            printf("  %s\n", totals->result.findings[i].text);
+        }
+    }
+    json_close(&totals->json, ']');
+}
+
+struct judged {
+    bool damaged, unread;
+};
+
+/* What was not given in time is found, too, but is no damage. */
+static struct judged judge(const struct totals *totals, size_t findings_before,
+                           size_t unread_before)
+{
+    size_t found = totals->result.finding_count - findings_before;
+    size_t unread = totals->result.unread - unread_before;
+    return (struct judged){.damaged = found > unread, .unread = unread > 0};
+}
+
+/* What was found before, and what was done; then everything once more. */
+static int repair_and_verify(struct cli *cli, struct totals *totals, const struct ckpt_info *info,
+                             size_t before, struct diag *diag)
+{
+    if (!cli->json) {
+        char name[RUN_NAME_TEXT_MAX], id[48];
+        run_name_format(&cli->run, name);
+        format_ckpt(info->id, sizeof(id), id);
+        printf("%s %s: repairing\n", name, id);
+    }
+    show_findings(cli, totals, before, "found");
+    totals->result.finding_count = before;
+    int status = repair_one(cli, totals, info, diag);
+    return status != 0 ? status
+                       : verify_checkpoint(cli, info, &totals->options, &totals->result, diag);
+}
 
 static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_info *info,
                       struct diag *diag)
@@ -65,30 +174,30 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
     if (status != 0) {
         return status;
     }
-    size_t found = totals->result.finding_count - before;
-    size_t unread = totals->result.unread - unread_before;
-    bool good = found == 0, damaged = found > unread;
     run_name_format(&cli->run, name);
     format_ckpt(info->id, sizeof(id), id);
-    totals->checkpoints++;
-    totals->damaged += damaged;
-    totals->unread += unread > 0;
     json_open(&totals->json, NULL, '{');
     json_str(&totals->json, "run", name);
     json_u64(&totals->json, "step", info->id.step);
     json_u64(&totals->json, "term", info->id.term);
+    struct judged judged = judge(totals, before, unread_before);
+    if (totals->repair && (judged.damaged || info->health != HEALTH_VERIFIED)) {
+        totals->result.unread = unread_before;
+        status = repair_and_verify(cli, totals, info, before, diag);
+        judged = judge(totals, before, unread_before);
+    }
+    if (status != 0) {
+        return status;
+    }
+    totals->checkpoints++;
+    totals->damaged += judged.damaged;
+    totals->unread += judged.unread;
+    bool good = !judged.damaged && !judged.unread;
     json_bool(&totals->json, "good", good);
-    json_open(&totals->json, "findings", '[');
     if (!cli->json) {
-        printf("%s %s: %s\n", name, id, good ? "good" : damaged ? "DAMAGED" : "NOT READ WHOLE");
+        printf("%s %s: %s\n", name, id, good ? "good" : judged.damaged ? "DAMAGED" : "NOT READ WHOLE");
     }
-    for (size_t i = before; i < totals->result.finding_count; i++) {
-        json_str(&totals->json, NULL, totals->result.findings[i].text);
-        if (!cli->json) {
-            printf("  %s\n", totals->result.findings[i].text);
-        }
-    }
-    json_close(&totals->json, ']');
+    show_findings(cli, totals, before, "findings");
     json_close(&totals->json, '}');
     return 0;
 }
@@ -179,6 +288,7 @@ static int finish(struct cli *cli, struct totals *totals)
     json_u64(&totals->json, "checkpoints", totals->checkpoints);
     json_u64(&totals->json, "damaged", totals->damaged);
     json_u64(&totals->json, "unread", totals->unread);
+    json_u64(&totals->json, "repaired", totals->repaired);
     json_u64(&totals->json, "chunks", totals->result.chunks);
     json_u64(&totals->json, "bytes", totals->result.bytes);
     json_close(&totals->json, '}');
@@ -190,6 +300,10 @@ static int finish(struct cli *cli, struct totals *totals)
            " objects\n",
            totals->checkpoints, totals->damaged, bytes, totals->result.chunks,
            totals->result.objects);
+    if (totals->repaired > 0) {
+        printf("%" PRIu64 " repaired; what was damaged is kept until garbage collection\n",
+               totals->repaired);
+    }
     if (totals->damaged > 0) {
         fprintf(
             stderr,
@@ -210,13 +324,24 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     const struct verify_command_options *own = values;
     struct totals totals = {.options = {.read_data = !own->no_read_data,
                                         .subset_n = own->subset.n,
-                                        .subset_t = own->subset.t}};
+                                        .subset_t = own->subset.t},
+                            .repair = own->repair};
     struct diag why = DIAG_INIT;
     if (own->no_read_data && own->subset.t != 0) {
         return diag_set(diag, CAIRN_E_INVALID,
                         "--no-read-data reads none of the data, --read-data-subset a share of it: "
                         "name one of them");
     }
+    if (own->from && (!own->repair || !cli->source.store)) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "--from goes with --repair and --store; a server repairs from what its "
+                        "configuration names: [scrub] repair-from");
+    }
+    if (own->repair && own->no_read_data) {
+        return diag_set(diag, CAIRN_E_INVALID, "--repair reads the data: without --no-read-data");
+    }
+    cli->source.writable = cli->source.repairs = own->repair;
+    cli->source.repair_from = own->from;
     json_init(&totals.json);
     json_open(&totals.json, NULL, '{');
     json_u64(&totals.json, "schema_version", JSON_SCHEMA_VERSION);
@@ -246,9 +371,17 @@ const struct command command_verify = {
         "Without CHECKPOINT: every checkpoint of the run; without RUN: of every run. Damage is "
         "named by checkpoint, tensor and object. --read-data-subset N/T reads the Nth of T "
         "shares of the objects: T runs read everything once. What the store did not give in time "
-        "is "
-        "named and passed over; without damage the exit status is then 5.",
-    .example = "cairn verify\ncairn verify lab/gpt --read-data-subset 1/7",
+        "is named and passed over; without damage the exit status is then 5.\n\n"
+        "--repair puts right what is damaged and has a copy: the same chunk in another object of "
+        "the run, or the same file in another store (--from with --store; [scrub] repair-from of a "
+        "server). Footers and padding need none. The new object is built beside the damaged one, "
+        "read back whole, and takes its place in one step; the damaged bytes are kept until "
+        "garbage collection; the run's record says who replaced what. What has no copy is left "
+        "alone. Exit 0: all is good now; 6: some damage is left; 11: a daemon has the store; 5: "
+        "another repair is at work for longer than --timeout. A Ceph cluster repairs its own "
+        "copies: ceph pg repair.",
+    .example = "cairn verify\ncairn verify lab/gpt --read-data-subset 1/7\n"
+               "cairn --store dir:/srv/cairn verify --repair --from dir:/mnt/mirror",
     .arguments = arguments,
     .options = options,
     .options_bytes = sizeof(struct verify_command_options),

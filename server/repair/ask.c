@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The repair's thread asks, the loop does, the thread waits: one question at a time. A store's
+ * requests have deadlines and the loop runs until the repair has ended, so each wait ends.
+ */
+#include "repair_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void answer(struct repair *repair)
+{
+    struct ask *ask = &repair->ask;
+    pthread_mutex_lock(&ask->lock);
+    ask->done = true;
+    pthread_cond_signal(&ask->answered);
+    pthread_mutex_unlock(&ask->lock);
+}
+
+static void on_post(struct post *post)
+{
+    struct repair *repair = container_of(post, struct repair, ask.post);
+    repair->ask.start(repair);
+}
+
+static void put(struct repair *repair, void (*start)(struct repair *repair))
+{
+    struct ask *ask = &repair->ask;
+    ask->done = false;
+    ask->start = start;
+    loop_post(repair->options.loop, &ask->post);
+    pthread_mutex_lock(&ask->lock);
+    while (!ask->done) {
+        pthread_cond_wait(&ask->answered, &ask->lock);
+    }
+    pthread_mutex_unlock(&ask->lock);
+}
+
+int ask_init(struct repair *repair)
+{
+    struct ask *ask = &repair->ask;
+    ask->post.cb = on_post;
+    if (pthread_mutex_init(&ask->lock, NULL) != 0) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    if (pthread_cond_init(&ask->answered, NULL) != 0) {
+        pthread_mutex_destroy(&ask->lock);
+        return CAIRN_E_NO_MEMORY;
+    }
+    return 0;
+}
+
+void ask_fini(struct repair *repair)
+{
+    pthread_cond_destroy(&repair->ask.answered);
+    pthread_mutex_destroy(&repair->ask.lock);
+}
+
+/* --- the store -------------------------------------------------------------------------------- */
+
+static void on_stored(struct store_req *req) { answer(container_of(req, struct repair, ask.req)); }
+
+static void start_store(struct repair *repair)
+{
+    store_submit(repair->ask.store, &repair->ask.req);
+}
+
+int ask_store(struct repair *repair, struct store *store, struct store_req *io)
+{
+    struct ask *ask = &repair->ask;
+    ask->store = store;
+    ask->req = *io;
+    ask->req.done = on_stored;
+    ask->req.deadline_ms = REPAIR_DEADLINE_MS;
+    put(repair, start_store);
+    *io = ask->req;
+    return io->status;
+}
+
+/* --- the record ------------------------------------------------------------------------------- */
+
+static void on_decided(struct run_req *req)
+{
+    struct repair *repair = container_of(req, struct repair, ask.event);
+    struct ask *ask = &repair->ask;
+    ask->status = req->status;
+    ask->diag = req->diag;
+    if (req->status == 0 && req->verdict.refused_count > 0) {
+        ask->status =
+            diag_set(&ask->diag, CAIRN_E_CONFLICT, "checkpoint %llu@%llu %s",
+                     (unsigned long long)repair->id.step, (unsigned long long)repair->id.term,
+                     mark_outcome_text(req->verdict.marks[0].outcome));
+    }
+    answer(repair);
+}
+
+static void start_event(struct repair *repair) { run_submit(repair->run, &repair->ask.event); }
+
+int ask_event(struct repair *repair, const struct event *event, struct diag *diag)
+{
+    struct ask *ask = &repair->ask;
+    ask->event = (struct run_req){.event = *event, .done = on_decided};
+    put(repair, start_event);
+    return ask->status == 0 ? 0 : repair_fail(diag, ask->status, &ask->diag);
+}
+
+static void take_facts(struct ask *ask, const struct run_state *state)
+{
+    ask->facts = calloc(state->commit_count + 1, sizeof(*ask->facts));
+    if (!ask->facts) {
+        ask->status = diag_set(&ask->diag, CAIRN_E_NO_MEMORY, "no memory for the run's record");
+        return;
+    }
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
+        if (!commit->reclaimed) {
+            ask->facts[ask->fact_count++] =
+                (struct commit_fact){.id = commit->entry.id,
+                                     .open_id = commit->entry.open_id,
+                                     .manifest_bytes = commit->entry.manifest_bytes,
+                                     .manifest_sha256 = commit->entry.manifest_sha256,
+                                     .world_size = commit->entry.world_size,
+                                     .health = commit->health};
+        }
+    }
+}
+
+static void on_state(struct run_snapshot_req *req)
+{
+    struct repair *repair = container_of(req, struct repair, ask.snapshot);
+    struct ask *ask = &repair->ask;
+    ask->status = req->status;
+    ask->diag = req->diag;
+    if (req->status == 0) {
+        take_facts(ask, req->state);
+    }
+    req->run = NULL; /* answered */
+    answer(repair);
+}
+
+static void start_snapshot(struct repair *repair)
+{
+    run_snapshot(repair->run, &repair->ask.snapshot);
+}
+
+int ask_commits(struct repair *repair, struct commit_fact **ret, size_t *ret_count,
+                struct diag *diag)
+{
+    struct ask *ask = &repair->ask;
+    ask->snapshot = (struct run_snapshot_req){.done = on_state};
+    ask->facts = NULL;
+    ask->fact_count = 0;
+    put(repair, start_snapshot);
+    if (ask->status != 0) {
+        return repair_fail(diag, ask->status, &ask->diag);
+    }
+    *ret = ask->facts;
+    *ret_count = ask->fact_count;
+    return 0;
+}

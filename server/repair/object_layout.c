@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an object must hold, from end to end. The parts of its own checkpoint say so under a hash;
+ * where that checkpoint is gone, the object's footer does, which its crc covers, and every chunk in
+ * it still has to match its digest.
+ */
+#include "repair_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int layout_copy(size_t count, const struct scan_piece *pieces, struct scratch *scratch,
+                struct broken *ret)
+{
+    ret->id = *pieces[0].id;
+    ret->count = count;
+    ret->pieces = scratch_array(scratch, count, sizeof(*ret->pieces));
+    ret->bad = scratch_array(scratch, count, sizeof(*ret->bad));
+    ret->sources = scratch_array(scratch, count, sizeof(*ret->sources));
+    if (!ret->pieces || !ret->bad || !ret->sources) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    const char *before = NULL, *copy = NULL;
+    for (size_t i = 0; i < count; i++) {
+        ret->pieces[i] = pieces[i];
+        ret->pieces[i].id = &ret->id;
+        if (pieces[i].name != before) {
+            before = pieces[i].name;
+            copy = scratch_string(scratch, strlen(before), before);
+        }
+        if (!copy) {
+            return CAIRN_E_NO_MEMORY;
+        }
+        ret->pieces[i].name = copy;
+    }
+    return 0;
+}
+
+/* --- from the part ---------------------------------------------------------------------------- */
+
+static int take_object(const struct part *part, const struct object_id *id, struct scratch *scratch,
+                       struct broken *ret, struct diag *diag)
+{
+    struct scan_piece *pieces = calloc((size_t)part->chunk_count + 1, sizeof(*pieces));
+    size_t first = 0, end;
+    if (!pieces) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a part's chunks");
+    }
+    scan_pieces_of(part, pieces);
+    scan_sort(part->chunk_count, pieces);
+    while (first < part->chunk_count && !object_id_equal(pieces[first].id, id)) {
+        first++;
+    }
+    for (end = first; end < part->chunk_count && object_id_equal(pieces[end].id, id);) {
+        end++;
+    }
+    int status = end == first ? diag_set(diag, CAIRN_E_NOT_FOUND, "its checkpoint does not name it")
+                              : layout_copy(end - first, pieces + first, scratch, ret);
+    free(pieces);
+    return status;
+}
+
+static int from_part(struct repair *repair, const struct object_id *id, struct scratch *scratch,
+                     struct broken *ret, struct diag *diag)
+{
+    struct papers papers;
+    struct ckpt_id of = {id->term, id->step};
+    const struct commit_fact *fact = repair_fact(repair, of);
+    if (!fact) {
+        return diag_set(diag, CAIRN_E_NOT_FOUND, "its checkpoint is gone");
+    }
+    int status = papers_open(repair, fact, false, &papers, diag);
+    for (size_t i = 0; status == 0 && i < papers.part_count; i++) {
+        struct paper_part part;
+        if (papers.parts[i].rank == id->rank) {
+            status = papers_part(repair, &papers, i, &part, diag);
+            status = status != 0 ? status : take_object(&part.part, id, scratch, ret, diag);
+            paper_part_fini(&part);
+            papers_fini(&papers);
+            return status;
+        }
+    }
+    papers_fini(&papers);
+    return status != 0 ? status
+                       : diag_set(diag, CAIRN_E_NOT_FOUND, "its checkpoint has no part of rank %u",
+                                  id->rank);
+}
+
+/* --- from the footer -------------------------------------------------------------------------- */
+
+struct span { /* of an object in a store */
+    struct store *store;
+    const struct object_id *id;
+    uint64_t offset, bytes;
+};
+
+static int read_span(struct repair *repair, const struct span *span, uint8_t *ret,
+                     struct diag *diag)
+{
+    struct store_req req = {.op = STORE_READ,
+                            .run = repair->name,
+                            .object = *span->id,
+                            .offset = span->offset,
+                            .bytes = span->bytes,
+                            .data = ret};
+    int status = ask_store(repair, span->store, &req);
+    return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+}
+
+/* Where the footer is; ret_bytes: of the object. */
+static int find_footer(struct repair *repair, struct span *io, uint64_t *ret_bytes,
+                       struct diag *diag)
+{
+    uint8_t trailer[OBJECT_TRAILER_BYTES];
+    struct store_req req = {.op = STORE_STAT, .run = repair->name, .object = *io->id};
+    int status = ask_store(repair, io->store, &req);
+    if (status != 0) {
+        return repair_fail(diag, status, &req.diag);
+    }
+    if (req.ret_bytes < sizeof(trailer)) {
+        return diag_set(diag, CAIRN_E_DAMAGED, "it is shorter than a footer");
+    }
+    *ret_bytes = req.ret_bytes;
+    io->offset = req.ret_bytes - sizeof(trailer);
+    io->bytes = sizeof(trailer);
+    status = read_span(repair, io, trailer, diag);
+    return status != 0
+               ? status
+               : object_trailer_decode(trailer, req.ret_bytes, &io->offset, &io->bytes, diag);
+}
+
+/* span: store and id. */
+static int read_footer(struct repair *repair, struct span *span, struct scratch *scratch,
+                       struct object_footer *ret, struct diag *diag)
+{
+    uint64_t object_bytes = 0;
+    int status = find_footer(repair, span, &object_bytes, diag);
+    uint8_t *memory = status == 0 ? repair_memory(repair, span->bytes) : NULL;
+    if (status == 0 && !memory) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a footer");
+    }
+    status = status != 0 ? status : read_span(repair, span, memory, diag);
+    status = status != 0
+                 ? status
+                 : object_footer_decode(span->bytes, memory, object_bytes, scratch, ret, diag);
+    if (status == 0 && (!object_id_equal(&ret->id, span->id) || ret->envelope_count == 0)) {
+        status = diag_set(diag, CAIRN_E_DAMAGED, "its footer is another object's");
+    }
+    return status;
+}
+
+static int from_footer(struct repair *repair, struct store *store, const struct object_id *id,
+                       struct scratch *scratch, struct broken *ret)
+{
+    struct object_footer footer;
+    struct span span = {.store = store, .id = id};
+    int status = read_footer(repair, &span, scratch, &footer, NULL);
+    if (status != 0) {
+        return status;
+    }
+    struct scan_piece *pieces = scratch_array(scratch, footer.envelope_count, sizeof(*pieces));
+    if (!pieces) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < footer.envelope_count; i++) {
+        pieces[i] = (struct scan_piece){
+            .id = id, .name = "a chunk", .rank = id->rank, .envelope = footer.envelopes[i]};
+    }
+    return layout_copy(footer.envelope_count, pieces, scratch, ret);
+}
+
+int layout_of(struct repair *repair, const struct object_id *id, struct scratch *scratch,
+              struct broken *ret, struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    int status = from_part(repair, id, scratch, ret, &why);
+    if (status != 0 && repair_is_damage(status)) {
+        status = from_footer(repair, repair->store, id, scratch, ret);
+    }
+    if (status != 0 && repair_is_damage(status) && repair->mirror) {
+        status = from_footer(repair, repair->mirror, id, scratch, ret);
+    }
+    return status == 0 ? 0
+                       : diag_set(diag, status, "%.200s, and its footer cannot be read",
+                                  diag_text(&why, status));
+}
