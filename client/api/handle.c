@@ -395,7 +395,8 @@ static int start_thread(struct cairn *cairn, struct diag *diag)
     if (rc != 0) {
         return rc;
     }
-    sigfillset(&all); /* signals belong to the program's own threads */
+    sigfillset(&all);        /* signals belong to the program's own threads */
+    sigdelset(&all, SIGBUS); /* of a mapped file that shrank: to who reads it, wherever he runs */
     CHECK(pthread_sigmask(SIG_SETMASK, &all, &old) == 0);
     int errnum = pthread_create(&cairn->thread, NULL, thread_main, cairn);
     CHECK(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);

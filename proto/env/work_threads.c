@@ -75,6 +75,7 @@ int work_threads_new(struct loop *loop, unsigned threads, const char *name, stru
     CHECK(pthread_cond_init(&pool->wake, NULL) == 0);
     /* Threads inherit the mask: signals belong to the program's main thread. */
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* of a mapped file that shrank: to who reads it, wherever he runs */
     CHECK(pthread_sigmask(SIG_SETMASK, &all, &old) == 0);
     for (; pool->count < threads && !err; pool->count += !err) {
         err = pthread_create(&pool->thread[pool->count], NULL, thread_main, pool);

@@ -192,6 +192,30 @@ class Files(Case):
         for words in (("--as-ranks", "0"), ("--as-ranks", "x"), ("--as-ranks", "2", "--ranks", "2")):
             cairn("restore", "demo/run", "--to", self.bed.path / "none", *words, *where, check=2)
 
+    def test_a_file_that_shrinks_while_it_is_imported(self):
+        """It is mapped: what is gone is a signal, which has to be an error in words, and no checkpoint."""
+        path, size = self.bed.path / "w.safetensors", 64 << 20
+        header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+        with open(path, "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            file.truncate(8 + len(header) + size)
+        os.environ["CAIRN_FAILPOINTS"] = "dir.write=delay:200"  # the arena holds a quarter: the rest has to wait
+        try:
+            daemon = self.daemon(save_chunk="1MiB")
+        finally:
+            del os.environ["CAIRN_FAILPOINTS"]
+        where = ("--server", f"unix:{daemon.socket}")
+        process = self.bed.start([BIN / "cairn", "import", "demo/in", path, "--arena", "16MiB", *where],
+                                 stderr=subprocess.PIPE)
+        self.addCleanup(process.stderr.close)
+        wait_until("bytes arrive", lambda: daemon.files("**/.tmp-*") or process.poll() is not None)
+        os.truncate(path, 4096)
+        self.assertEqual(process.wait(60), 1)
+        self.assertIn(b"became shorter while it was read", process.stderr.read())
+        listed = cairn("ls", "demo/in", "--json", *where)
+        self.assertTrue(listed[0] == 4 or all(entry["state"] != "committed"
+                                              for entry in json.loads(listed[1])["checkpoints"]), listed)
+
     def test_target_not_empty(self):
         daemon = self.daemon()
         self.group(daemon).save(1)

@@ -148,6 +148,34 @@ def test_safetensors_and_shards(cli, run, tmp_path, tensors):
     assert "FORMAT" in cli("import", f"{run}-bad", "out", check=6)
 
 
+def test_broken_compression(run, tmp_path):
+    """Any byte of a compressed archive flipped, or its end cut off: good, or a named error; memory stays bounded."""
+    numpy.savez_compressed(tmp_path / "good.npz", a=numpy.arange(4000.0), b=numpy.zeros(300000))
+    good = (tmp_path / "good.npz").read_bytes()
+    assert dry_import(run, tmp_path, "good.npz")[0] == 0
+    rng = random.Random(5)
+    for number in range(40):
+        bad = bytearray(good)
+        if number < 35:
+            bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
+        else:
+            del bad[rng.randrange(len(bad)):]
+        (tmp_path / "bad.npz").write_bytes(bad)
+        dry_import(run, tmp_path, "bad.npz")
+    # The data of an entry, for certain: its crc tells.
+    bad = bytearray(good)
+    bad[200] ^= 4
+    (tmp_path / "bad.npz").write_bytes(bad)
+    assert dry_import(run, tmp_path, "bad.npz")[0] == 6
+    # What is said to become larger than deflate can make it is not even begun.
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", b"x" * 1000)
+    bomb = (tmp_path / "bomb.npz").read_bytes()
+    (tmp_path / "bomb.npz").write_bytes(bomb.replace(struct.pack("<I", 1000), struct.pack("<I", 0xf0000000)))
+    status, err = dry_import(run, tmp_path, "bomb.npz")
+    assert status == 6 and b"so much of so little" in err
+
+
 def test_npz(cli, run, tmp_path, tensors):
     arrays = {name: t.numpy() for name, t in tensors.items()
               if t.dtype in (torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.complex64)}
@@ -156,8 +184,15 @@ def test_npz(cli, run, tmp_path, tensors):
     cli("import", run, "m.npz")
     assert_exports(cli, run, tmp_path, {name: torch.from_numpy(numpy.ascontiguousarray(a)).reshape(a.shape)
                                         for name, a in arrays.items()}, ("npz", "torch"))
-    numpy.savez_compressed(tmp_path / "small.npz", a=numpy.zeros(1000))
-    assert "compressed" in cli("import", f"{run}-c", "small.npz", check=2)
+    numpy.savez_compressed(tmp_path / "c.npz", **arrays)
+    cli("import", f"{run}-c", "c.npz")
+    (tmp_path / "c").mkdir()
+    assert_exports(cli, f"{run}-c", tmp_path / "c",
+                   {name: torch.from_numpy(numpy.ascontiguousarray(a)).reshape(a.shape) for name, a in arrays.items()},
+                   ("npz",))
+    with zipfile.ZipFile(tmp_path / "bz.npz", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.write(tmp_path / "c.npz", "a.npy")
+    assert "compressed in way 12" in cli("import", f"{run}-z", "bz.npz", check=2)
     numpy.savez(tmp_path / "object.npz", a=numpy.array([{}], dtype=object))
     assert "objects are pickles" in cli("import", f"{run}-o", "object.npz", check=2)
     numpy.savez(tmp_path / "big.npz", a=numpy.arange(3, dtype=">i4"))

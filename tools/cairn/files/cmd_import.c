@@ -10,10 +10,13 @@
 #include "formats/bundle.h"
 #include "formats/zip.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
 
@@ -275,9 +278,26 @@ static int show(const struct importing *importing)
     return status;
 }
 
+/* Files are mapped: one that becomes shorter meanwhile, or that the disk cannot give, is a signal
+ * to whichever thread reads it. The process is the one rank of its save, which is not staged then,
+ * so with it the save ends: nothing half read is ever committed. */
+static void on_bus(int signum)
+{
+    static const char text[] =
+        "cairn: IO: a file that is being imported became shorter while it was read, or cannot be "
+        "read; nothing was imported\n";
+    (void)signum;
+    ssize_t wrote = write(STDERR_FILENO, text, sizeof(text) - 1);
+    _exit(wrote > 0 ? EXIT_FAILURE : EXIT_FAILURE + 1);
+}
+
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     struct importing importing = {.cli = cli, .own = values};
+    struct sigaction bus = {.sa_handler = on_bus};
+    if (sigaction(SIGBUS, &bus, NULL) != 0) {
+        return diag_errno(diag, errno, "catch SIGBUS");
+    }
     if (cli->source.store && !importing.own->dry_run) {
         return diag_set(diag, CAIRN_E_READ_ONLY,
                         "--store is read only: import through the server (--server)");

@@ -73,23 +73,27 @@ static int map(int fd, const char *path, struct bundle_file *ret, struct diag *d
     return 0;
 }
 
-int bundle_map(struct bundle *bundle, const char *path, struct bundle_file *ret, struct diag *diag)
+int bundle_map_fd(struct bundle *bundle, int fd, const char *path, struct bundle_file *ret,
+                  struct diag *diag)
 {
     void *files = bundle->files;
     int status = grow(&files, &bundle->file_cap, bundle->file_count, sizeof(*bundle->files), diag);
     bundle->files = files;
-    if (status != 0) {
-        return status;
+    status = status != 0 ? status : map(fd, path, ret, diag);
+    if (status == 0 && ret->bytes > 0) {
+        bundle->files[bundle->file_count++] = *ret;
     }
+    return status;
+}
+
+int bundle_map(struct bundle *bundle, const char *path, struct bundle_file *ret, struct diag *diag)
+{
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0) {
         return diag_errno(diag, errno, "open %s", path);
     }
-    status = map(fd, path, ret, diag);
+    int status = bundle_map_fd(bundle, fd, path, ret, diag);
     close(fd);
-    if (status == 0 && ret->bytes > 0) {
-        bundle->files[bundle->file_count++] = *ret;
-    }
     return status;
 }
 

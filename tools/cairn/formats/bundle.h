@@ -10,7 +10,7 @@
 #include "base/scratch.h"
 #include "format/box.h"
 
-struct bundle_file { /* mapped read-only; a file that shrinks meanwhile ends the process */
+struct bundle_file { /* mapped read-only; one that shrinks meanwhile is a SIGBUS: cmd_import.c */
     const uint8_t *data;
     size_t bytes;
 };
@@ -50,6 +50,9 @@ void bundle_fini(struct bundle *bundle);
 /* NOT_FOUND, INVALID (no regular file), IO. An empty file has no data. */
 int MUST_USE bundle_map(struct bundle *bundle, const char *path, struct bundle_file *ret,
                         struct diag *diag);
+/* The same of an open file, which may be closed afterwards. */
+int MUST_USE bundle_map_fd(struct bundle *bundle, int fd, const char *path, struct bundle_file *ret,
+                           struct diag *diag);
 struct bundle_new { /* a tensor */
     const char *name;
     uint32_t dtype;

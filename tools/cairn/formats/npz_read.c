@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads .npz archives of arrays that numpy.savez wrote: stored entries, .npy headers of versions 1
- * to 3, little-endian, row- or column-major, no objects. Types that numpy lacks are V1 and V2
- * there; Cairn's own exports say in the entry cairn.json which they are.
+ * Reads .npz archives of arrays that numpy.savez or savez_compressed wrote: .npy headers of
+ * versions 1 to 3, little-endian, row- or column-major, no objects. Types that numpy lacks are V1
+ * and V2 there; Cairn's own exports say in the entry cairn.json which they are.
  */
 #include "formats/bundle.h"
+#include "formats/inflate.h"
 #include "formats/json_read.h"
 #include "formats/zip.h"
 
@@ -13,13 +14,14 @@
 
 #include <string.h>
 
-enum { HEADER_MAX = 10000, NPY_FIXED = 10 };
+enum { HEADER_MAX = 10000, NPY_FIXED = 10, METHOD_DEFLATED = 8 };
 
 struct archive {
     struct bundle *bundle;
     const char *path;
     struct bundle_file file;
     struct zip zip;
+    struct bundle_file entry;      /* the one at hand, decompressed; not counted among the files */
     const struct json_node *types; /* or NULL: name -> type */
 };
 
@@ -114,9 +116,9 @@ static bool parse_header(const char *text, struct npy *ret)
 static int read_header(const struct archive *archive, const struct zip_entry *entry,
                        struct npy *ret, struct diag *diag)
 {
-    const uint8_t *data = archive->file.data + entry->offset;
+    const uint8_t *data = archive->entry.data;
     char text[HEADER_MAX + 1];
-    if (entry->bytes < NPY_FIXED + 2 || memcmp(data, "\x93NUMPY", 6) != 0 || data[6] < 1 ||
+    if (archive->entry.bytes < NPY_FIXED + 2 || memcmp(data, "\x93NUMPY", 6) != 0 || data[6] < 1 ||
         data[6] > 3) {
         return bad(archive, entry->name, "no .npy header of version 1 to 3", diag);
     }
@@ -125,7 +127,7 @@ static int read_header(const struct archive *archive, const struct zip_entry *en
     if (data[6] > 1) {
         length |= (size_t)data[10] << 16 | (size_t)data[11] << 24;
     }
-    if (length > HEADER_MAX || length > entry->bytes - fixed) {
+    if (length > HEADER_MAX || length > archive->entry.bytes - fixed) {
         return bad(archive, entry->name, "a header that is too long", diag);
     }
     memcpy(text, data + fixed, length);
@@ -166,8 +168,8 @@ static uint32_t void_dtype(const struct archive *archive, const char *name, cons
     return dtype != 0 && is_void && bytes * 8 == dtype_bits(dtype) ? dtype : 0;
 }
 
-static int add_array(struct archive *archive, const struct zip_entry *entry, const char *name,
-                     const struct npy *npy, struct diag *diag)
+static int add_array(struct archive *archive, const char *name, const struct npy *npy,
+                     struct diag *diag)
 {
     struct bundle_new tensor = {.name = name, .dtype = dtype_of(npy->descr), .shape = npy->shape};
     int64_t stride[LIMIT_NDIM] = {1};
@@ -183,11 +185,24 @@ static int add_array(struct archive *archive, const struct zip_entry *entry, con
     for (uint32_t i = 1; status == 0 && i < npy->shape.ndim; i++) { /* column-major */
         stride[i] = stride[i - 1] * npy->shape.length[i - 1];
     }
-    struct bundle_range range = {archive->file.data + entry->offset, entry->bytes,
-                                 npy->header_bytes};
+    struct bundle_range range = {archive->entry.data, archive->entry.bytes, npy->header_bytes};
     return status != 0
                ? status
                : bundle_add_whole(archive->bundle, npy->fortran ? stride : NULL, &range, diag);
+}
+
+/* Its bytes, where they lie or decompressed. */
+static int open_entry(struct archive *archive, const struct zip_entry *entry, struct diag *diag)
+{
+    if (entry->method == 0) {
+        archive->entry = (struct bundle_file){archive->file.data + entry->offset, entry->bytes};
+        return 0;
+    }
+    return entry->method == METHOD_DEFLATED
+               ? inflate_entry(archive->bundle, &archive->file, entry, &archive->entry, diag)
+               : diag_set(diag, CAIRN_E_UNSUPPORTED,
+                          "%s: %s is compressed in way %u: save it with numpy.savez", archive->path,
+                          entry->name, entry->method);
 }
 
 static int read_array(struct archive *archive, const struct zip_entry *entry, struct diag *diag)
@@ -200,17 +215,13 @@ static int read_array(struct archive *archive, const struct zip_entry *entry, st
     if (length < 5 || strcmp(entry->name + length - 4, ".npy") != 0) {
         return bad(archive, entry->name, "is no .npy", diag);
     }
-    if (entry->method != 0) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "%s: %s is compressed: save it with numpy.savez, not savez_compressed",
-                        archive->path, entry->name);
-    }
     char *name = scratch_string(&archive->bundle->scratch, length - 4, entry->name);
     if (!name) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a name");
     }
-    int status = read_header(archive, entry, &npy, diag);
-    return status != 0 ? status : add_array(archive, entry, name, &npy, diag);
+    int status = open_entry(archive, entry, diag);
+    status = status != 0 ? status : read_header(archive, entry, &npy, diag);
+    return status != 0 ? status : add_array(archive, name, &npy, diag);
 }
 
 int npz_read(struct bundle *bundle, const char *path, struct diag *diag)
@@ -222,9 +233,11 @@ int npz_read(struct bundle *bundle, const char *path, struct diag *diag)
             zip_read(archive.file.bytes, archive.file.data, &bundle->scratch, &archive.zip, diag);
     }
     const struct zip_entry *types = status == 0 ? zip_find(&archive.zip, "cairn.json") : NULL;
-    if (types && types->method == 0) {
-        status = json_read(types->bytes, (const char *)archive.file.data + types->offset,
-                           &bundle->scratch, &archive.types, diag);
+    if (types) {
+        status = open_entry(&archive, types, diag);
+        status = status != 0 ? status
+                             : json_read(archive.entry.bytes, (const char *)archive.entry.data,
+                                         &bundle->scratch, &archive.types, diag);
     }
     for (size_t i = 0; status == 0 && i < archive.zip.count; i++) {
         status = read_array(&archive, &archive.zip.entries[i], diag);

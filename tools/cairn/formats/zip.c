@@ -131,6 +131,7 @@ static int find_data(const struct archive *archive, const struct central *centra
         return broken("an entry that does not lie in the file", diag);
     }
     entry->bytes = stored;
+    entry->plain_bytes = central->bytes;
     return 0;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * zip: archives with stored (not compressed) entries, also larger than 4 GiB, as torch.save and
- * numpy.savez write them. Reading works on mapped bytes; writing makes the records around data that
- * others put where it belongs. Pure.
+ * zip: archives, also larger than 4 GiB, as torch.save and numpy.savez write them: entries are
+ * stored, or (savez_compressed) deflated. Reading works on mapped bytes; writing makes the records
+ * around data that others put where it belongs. Pure.
  */
 #ifndef CAIRN_TOOLS_ZIP_H
 #define CAIRN_TOOLS_ZIP_H
@@ -14,8 +14,9 @@
 struct zip_entry {
     const char *name;
     uint64_t offset, bytes; /* of its data, in the archive */
+    uint64_t plain_bytes;   /* decompressed; of what is stored: bytes */
     uint32_t crc;
-    uint16_t method; /* 0: stored; 8: deflated, which is not read here */
+    uint16_t method; /* 0: stored; 8: deflated (inflate.h); others are not read */
 };
 
 struct zip {
