@@ -208,7 +208,7 @@ class Files(Case):
         process = self.bed.start([BIN / "cairn", "import", "demo/in", path, "--arena", "16MiB", *where],
                                  stderr=subprocess.PIPE)
         self.addCleanup(process.stderr.close)
-        wait_until("bytes arrive", lambda: daemon.files("**/.tmp-*") or process.poll() is not None)
+        wait_until("bytes arrive", lambda: daemon.files("runs/**/objects/**/.tmp-*") or process.poll() is not None)
         os.truncate(path, 4096)
         self.assertEqual(process.wait(60), 1)
         self.assertIn(b"became shorter while it was read", process.stderr.read())

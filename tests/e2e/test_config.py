@@ -260,7 +260,7 @@ class Restart(Case):
         rank.kill()
         wait_until(f"descriptors return to {base}", lambda: descriptors() <= base, 10)
         self.assertEqual(daemon.stop(), 0)
-        self.assertEqual(daemon.files("**/.tmp-*"), [])
+        self.assertEqual(daemon.files("runs/**/.tmp-*"), [])
 
 
 if __name__ == "__main__":

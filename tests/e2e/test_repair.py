@@ -194,7 +194,7 @@ class Repair(Case):
         self.assertEqual(self.repair(self.offline(daemon))["damaged"], 0)
         cairn("gc", *self.offline(daemon), check=0)
         self.assertEqual(self.contents(daemon), before)
-        self.assertEqual(daemon.files("**/.tmp-*"), [])
+        self.assertEqual(daemon.files("runs/**/.tmp-*"), [])
 
     def test_no_space_and_no_exchange(self):
         daemon = self.saved()
