@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SCRUB, GC and SERVER: a server's care of its store, for operators and cron. Who asks for a pass
- * is answered at once with where things stand, and asks again.
+ * SCRUB, GC, REPAIR and SERVER: a server's care of its store, for operators and cron. Who asks for
+ * a pass is answered at once with where things stand, and asks again. REPAIR is of one checkpoint
+ * of the joined run, from copies that the server finds or was configured with: a client names no
+ * store, so that nobody makes a server read what he may not.
  */
 #include "session/session_private.h"
 
 #include "gc/gc.h"
+#include "repair/repair.h"
 #include "scrub/scrub.h"
 #include "session/health.h"
 
@@ -234,5 +237,57 @@ int session_on_server(struct session *session, uint32_t stream, const struct msg
     timer_start(&request->u.server.timer, USAGE_PATIENCE_MS);
     request->u.server.store = (struct store_req){.op = STORE_USAGE, .done = on_usage};
     store_submit(catalog_store(server->options.catalog), &request->u.server.store);
+    return 0;
+}
+
+/* --- repair --- */
+
+static void tell_repair(struct session *session, uint32_t stream, struct repair *repair)
+{
+    struct msg reply = {.type = MSG_REPAIR_STATUS};
+    struct msg_repair_status *to = &reply.u.repair_status;
+    struct repair_line_info lines[REPAIR_LINES_MAX];
+    struct repair_status status;
+    repair_status(repair, &status);
+    for (uint32_t i = 0; i < status.line_count; i++) {
+        lines[i] = (struct repair_line_info){.mended = status.lines[i].mended,
+                                             .text = status.lines[i].text};
+    }
+    *to = (struct msg_repair_status){.run = status.run,
+                                     .id = status.id,
+                                     .running = status.running,
+                                     .healed = status.healed,
+                                     .code = status.code,
+                                     .text = status.text,
+                                     .bytes_read = status.bytes_read,
+                                     .mended = status.mended,
+                                     .left = status.left,
+                                     .line_count = status.line_count,
+                                     .lines = lines};
+    conn_send_always(session->conn, stream, &reply);
+}
+
+int session_on_repair(struct session *session, uint32_t stream, const struct msg *msg,
+                      struct diag *diag)
+{
+    struct repair *repair = session->server->repair;
+    const struct msg_repair *asked = &msg->u.repair;
+    struct diag why = DIAG_INIT;
+    (void)diag;
+    if (!repair) {
+        conn_send_error(session->conn, stream, CAIRN_E_UNSUPPORTED,
+                        "this server does not repair its store");
+        return 0;
+    }
+    if (asked->begin) {
+        char actor[ENTRY_ACTOR_BYTES];
+        session_actor(session, asked->actor, sizeof(actor), actor);
+        int status = repair_begin(repair, run_name_of(session->run), asked->id, actor, &why);
+        if (status != 0) {
+            conn_send_error(session->conn, stream, status, diag_text(&why, status));
+            return 0;
+        }
+    }
+    tell_repair(session, stream, repair);
     return 0;
 }

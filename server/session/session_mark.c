@@ -163,24 +163,29 @@ static int take_policy(struct request *request, const struct retention_policy **
 
 enum { CLAIM_LEAST = 4, PROVEN_BYTES = 96 };
 
-/* Who did it, for the chain: what the connection proves first, then what the client says of itself,
- * which anybody can say. A long proven name is not cut for a claim's sake. */
-static const char *actor_of(struct request *request, const char *claimed)
+void session_actor(const struct session *session, const char *claimed, size_t size, char *ret)
 {
     static const char says[] = " claimed=";
-    char proven[PROVEN_BYTES], text[ENTRY_ACTOR_BYTES];
-    conn_proven(request->session->conn, sizeof(proven), proven);
-    int used = snprintf(text, sizeof(text), "%s", proven[0] != '\0' ? proven : "unverified");
-    size_t at = min_u64((uint64_t)used, sizeof(text) - 1);
-    size_t left = sizeof(text) - at, bytes = at;
+    char proven[PROVEN_BYTES];
+    conn_proven(session->conn, sizeof(proven), proven);
+    int used = snprintf(ret, size, "%s", proven[0] != '\0' ? proven : "unverified");
+    size_t at = min_u64((uint64_t)used, size - 1);
+    size_t left = size - at, bytes;
     if (claimed && claimed[0] != '\0' && sizeof(says) + CLAIM_LEAST < left) {
-        size_t wanted = (size_t)snprintf(text + at, left, "%s%s", says, claimed);
-        bytes = strlen(text);
-        while (wanted >= left && ((unsigned char)text[bytes - 1] & 0x80) != 0) {
+        size_t wanted = (size_t)snprintf(ret + at, left, "%s%s", says, claimed);
+        bytes = strlen(ret);
+        while (wanted >= left && ((unsigned char)ret[bytes - 1] & 0x80) != 0) {
             bytes--; /* a character that was cut */
         }
+        ret[bytes] = '\0';
     }
-    return scratch_string(&request->scratch, bytes, text);
+}
+
+static const char *actor_of(struct request *request, const char *claimed)
+{
+    char actor[ENTRY_ACTOR_BYTES];
+    session_actor(request->session, claimed, sizeof(actor), actor);
+    return scratch_string(&request->scratch, strlen(actor), actor);
 }
 
 static int check(const struct msg_mark *mark, struct diag *diag)

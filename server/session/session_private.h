@@ -35,7 +35,7 @@ struct server {
     struct timer grace;
     struct scrub *scrub; /* NULL: none (server_set_care) */
     struct gc *gc;
-    struct repair *repair; /* NULL: none (server_set_repair) */
+    struct repair *repair;       /* NULL: none (server_set_repair) */
     uint64_t begun_ms, waits_ms; /* waits_ms: since when it is without a store */
     struct diag waits_why;
     struct post stopped_post;
@@ -261,6 +261,11 @@ int MUST_USE session_read_landing(struct request *request, struct diag *diag);
 void session_offer_hand_over(struct session *session, uint64_t *features);
 void session_end_hand_over(struct session *session);
 void session_room(void *server); /* those who wait for room are read again */
+
+/* session_mark.c */
+/* Who asks, for the chain: what the connection proves first, then what the client says of itself,
+ * which anybody can say. A long proven name is not cut for a claim's sake. */
+void session_actor(const struct session *session, const char *claimed, size_t size, char *ret);
 
 /* absent.c */
 /* As much of a text for people as a label holds, cut between characters. */

@@ -94,6 +94,7 @@ static void the_arena_is_made_ahead(void **state)
     world_fini(&world);
 }
 
+#ifndef WORLD_LOCAL /* the bytes go through a socket */
 /* Goal: over a socket, what lies in the arena is sent from there without being copied first, also
  * after the connection was cut; what is encoded lies elsewhere, and is not. */
 static void a_save_is_sent_from_the_arena(void **state)
@@ -124,6 +125,7 @@ static void a_save_is_sent_from_the_arena(void **state)
     assert_true(from_files[0] > plain_bytes / 4); /* the simulator refuses some */
     assert_true(from_files[1] < from_files[0] / 2);
 }
+#endif
 
 /* Goal: what is saved by 1 to 3 ranks is restored by a new attempt of them, bit for bit. */
 static void a_save_commits_and_restores(void **state)
@@ -340,7 +342,9 @@ static void an_unreachable_server_ends_by_the_deadline(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#ifndef WORLD_LOCAL
         cmocka_unit_test(a_save_is_sent_from_the_arena),
+#endif
         cmocka_unit_test(a_save_commits_and_restores),
         cmocka_unit_test(the_arena_is_made_ahead),
         cmocka_unit_test(cut_connections_are_resumed),

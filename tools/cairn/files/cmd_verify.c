@@ -195,7 +195,10 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
     bool good = !judged.damaged && !judged.unread;
     json_bool(&totals->json, "good", good);
     if (!cli->json) {
-        printf("%s %s: %s\n", name, id, good ? "good" : judged.damaged ? "DAMAGED" : "NOT READ WHOLE");
+        printf("%s %s: %s\n", name, id,
+               good             ? "good"
+               : judged.damaged ? "DAMAGED"
+                                : "NOT READ WHOLE");
     }
     show_findings(cli, totals, before, "findings");
     json_close(&totals->json, '}');

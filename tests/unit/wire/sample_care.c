@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Samples of the messages about a server and its care of the store.
+ */
+#include "sample_private.h"
+
+static void make_scrub_info(struct sample *s, struct scrub_info *info)
+{
+#define FILL(type, name) info->name = (type)sample_number(s);
+    SCRUB_INFO_FIELDS(FILL)
+    if (sample_flip(s)) {
+        info->run = sample_run(s);
+    }
+    info->id = sample_ckpt(s);
+    info->recent_count = sample_below32(s, 4);
+    info->recent = sample_take(s, info->recent_count, sizeof(*info->recent));
+    for (uint32_t i = 0; i < info->recent_count; i++) {
+        struct scrub_finding_info *finding = &info->recent[i];
+        *finding =
+            (struct scrub_finding_info){.run = sample_run(s), .health = sample_below32(s, 3)};
+        finding->id = sample_ckpt(s);
+        finding->wall_ns = (int64_t)sample_number(s);
+        finding->text = sample_text(s, 0, 60);
+    }
+}
+
+static void make_gc_info(struct sample *s, struct gc_info *info)
+{
+    GC_INFO_FIELDS(FILL)
+    info->run = sample_run(s);
+    info->text = sample_text(s, 0, 60);
+}
+
+void sample_make_care(struct sample *s, uint32_t type, struct msg *ret)
+{
+    if (type == MSG_SCRUB) {
+        ret->u.scrub = (struct msg_scrub){.begin = sample_flip(s), .rate = sample_number(s)};
+    } else if (type == MSG_SCRUB_STATUS) {
+        make_scrub_info(s, &ret->u.scrub_status.info);
+    } else if (type == MSG_GC) {
+        ret->u.gc.begin = sample_flip(s);
+        ret->u.gc.dry_run = sample_flip(s);
+    } else if (type == MSG_GC_REPORT) {
+        make_gc_info(s, &ret->u.gc_report.info);
+    } else if (type == MSG_REPAIR) {
+        ret->u.repair =
+            (struct msg_repair){.id = sample_ckpt(s), .begin = true, .actor = "ada@login1"};
+    } else if (type == MSG_REPAIR_STATUS) {
+        struct msg_repair_status *info = &ret->u.repair_status;
+        REPAIR_STATUS_FIELDS(FILL)
+        info->id = sample_ckpt(s);
+        info->lines = sample_take(s, info->line_count = 1, sizeof(*info->lines));
+        info->lines->text = info->text = sample_text(s, 0, 60);
+    } else if (type == MSG_SERVER_STATUS) {
+        struct msg_server_status *status = &ret->u.server_status;
+        status->agent = sample_text(s, 0, 20);
+        status->store = sample_text(s, 0, 20);
+        status->detail = sample_text(s, 0, 60);
+        sample_fill(s, sizeof(status->store_uuid), &status->store_uuid);
+        status->epoch = sample_number(s);
+        status->total_bytes = sample_number(s);
+        status->free_bytes = sample_number(s);
+        status->uptime_ms = sample_number(s);
+        status->bytes_in = sample_number(s);
+        status->bytes_out = sample_number(s);
+        status->sessions = sample_below32(s, 1000);
+        status->saves_open = sample_below32(s, 1000);
+        status->runs = sample_below32(s, 1000);
+        status->read_only = sample_flip(s);
+        status->has_scrub = sample_flip(s);
+        status->has_gc = sample_flip(s);
+        if (status->has_scrub) {
+            make_scrub_info(s, &status->scrub);
+        }
+        if (status->has_gc) {
+            make_gc_info(s, &status->gc);
+        }
+        status->health_text = status->health_remedy = "";
+        if (s->grown) {
+            status->health = sample_below32(s, 4);
+            status->health_code = -(int32_t)sample_below32(s, 50);
+            status->health_text = sample_text(s, 0, 60);
+            status->health_remedy = sample_text(s, 0, 60);
+            status->health_ms = sample_number(s);
+            status->wall_ns = (int64_t)sample_number(s);
+        }
+    }
+}
