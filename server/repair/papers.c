@@ -133,6 +133,7 @@ static int get(struct repair *repair, const struct paper *paper, struct scratch 
 {
     struct record_value value = {0};
     struct diag why = DIAG_INIT;
+    *ret = value;
     int status = repair_check(repair, diag);
     if (status != 0) {
         return status;
