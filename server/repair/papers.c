@@ -66,7 +66,7 @@ static int put_in_place(struct repair *repair, const struct paper *paper, struct
                         struct diag *diag)
 {
     struct paper fresh = *paper;
-    struct record_value back;
+    struct record_value back = {0};
     char text[96];
     repair_random(repair, &fresh.name.tag);
     paper_text(paper, sizeof(text), text);
@@ -188,7 +188,7 @@ static int add_page(struct papers *papers, const struct page *page, struct diag 
 int papers_open(struct repair *repair, const struct commit_fact *fact, bool mends,
                 struct papers *ret, struct diag *diag)
 {
-    struct record_value bytes;
+    struct record_value bytes = {0};
     memset(ret, 0, sizeof(*ret));
     ret->fact = fact;
     ret->mends = mends;
@@ -223,7 +223,7 @@ int papers_part(struct repair *repair, struct papers *papers, size_t number, str
                 struct diag *diag)
 {
     const struct part_ref *ref = &papers->parts[number];
-    struct record_value bytes;
+    struct record_value bytes = {0};
     struct paper paper = paper_of(repair, papers, STORE_PART, ref->rank);
     paper.bytes = ref->bytes;
     paper.sha256 = ref->sha256;
