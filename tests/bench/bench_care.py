@@ -139,21 +139,31 @@ def fill_checkpoint(path, number):
             (place / name).write_bytes(bytes(8192 if folder == "objects" else 500))
 
 
+def add_real_ones(place, bins, name, step):
+    """Two checkpoints on a line of their own, with the parts that a collection reads to learn what is in use."""
+    tensors = place.path / "kept.safetensors"
+    header = json.dumps({"w": {"dtype": "U8", "shape": [4096], "data_offsets": [0, 4096]}}).encode()
+    tensors.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4096))
+    server = Server(place, bins, name, "--gc-every", "0s")
+    for more in range(2):
+        run([server.cairn, "import", "demo/run", tensors, "--new-lineage", "--step", step + more, *server.where()])
+    server.stop()
+
+
 def collect(place, bins, count):
-    """Seconds, and what gc said, for `count` forgotten checkpoints of a run."""
+    """Seconds, and what gc said, for `count` forgotten checkpoints of a run; what stays is real."""
     path, cairn = place.path / "many", bins / "cairn"
     run([bins / "many_checkpoints", f"dir:{path}", "demo/run", count])
     store = ["--store", f"dir:{path}"]
     entries = json.loads(run([cairn, "ls", "demo/run", *store, "--json"])[1])["checkpoints"]
     for entry in entries:
-        place_of = path / "runs/demo/run"
-        assert entry["term"] == 1 and place_of.exists()
+        assert entry["term"] == 1 and (path / "runs/demo/run").exists()
         fill_checkpoint(path, entry["step"])
-    run([cairn, "forget", "demo/run", *store, "--keep-last", "2", "--json"])
-    # The kept ones have no real parts: gc tells that as errors, and keeps all objects that these might name.
+    add_real_ones(place, bins, "many", max(entry["step"] for entry in entries) + 1)
+    run([cairn, "forget", "demo/run", *store, "--keep-last", "2", "--keep-superseded", "0s", "--keep-least", "1", "--json"])
     seconds, out = run([cairn, "gc", "--cycle", "--keep-cycles", "1", *store, "--json"], check=False)
     gc = json.loads(out)["gc"]
-    if gc["reclaimed"] < count - 10 or gc["smalls"] < gc["reclaimed"]:
+    if gc["reclaimed"] < count - 10 or gc["smalls"] < gc["reclaimed"] or gc["objects"] < gc["reclaimed"] or gc["errors"] > 0:
         raise SystemExit(f"bench: not all that was forgotten was collected: {gc}")
     return seconds, gc
 
