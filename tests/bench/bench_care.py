@@ -70,7 +70,7 @@ def collect_beside(server):
     run([server.cairn, "gc", *server.where()], check=False)  # another pass may be under way
 
 
-def beside(place, bins, size, rounds, garbage):
+def beside(place, bins, size, rounds, garbage, smoke):
     """Saves alone, beside a scrub without a limit, and beside a collection, in turns."""
     server = Server(place, bins, "beside", "--scrub-rate", "100GiB", "--memory-buffers", "256MiB", "--gc-every", "1s",
                     "--gc-keep-cycles", "1")
@@ -92,7 +92,7 @@ def beside(place, bins, size, rounds, garbage):
             if how == "gc":
                 after = server.json("gc", "--status")["gc"]
                 removed.append(sum(after[key] - before[key] for key in ("objects_total", "smalls_total")))
-                if removed[-1] == 0:
+                if removed[-1] == 0 and not smoke:  # so few are collected in no time
                     raise SystemExit("bench: nothing was collected beside the saves: this measured nothing")
                 if not after["running"]:
                     say("the collection had ended before the saves: more garbage is wanted")
@@ -190,7 +190,7 @@ def main():
         say(f"gc of {gc['reclaimed']} forgotten checkpoints: {seconds:.1f} s, {gc['objects']} objects, {gc['smalls']} small "
             f"things, {gc['bytes_read']} bytes of tables read")
     if "beside" in only:
-        seconds, removed = beside(place, bins, options.size, options.rounds, options.garbage)
+        seconds, removed = beside(place, bins, options.size, options.rounds, options.garbage, options.smoke)
         medians = {how: statistics.median(values) for how, values in seconds.items()}
         figures["beside"] = {"seconds": seconds, "removed": removed}
         for how, text in (("scrub", "a scrub"), ("gc", "a collection")):

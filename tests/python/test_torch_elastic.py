@@ -24,7 +24,9 @@ def launch(folder, url, death):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     folder.mkdir()
-    env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    # PyTorch 2.13 remembers the agents' shared store over rounds: where the nodes change their numbers at a restart, the
+    # workers of one wait in the old one for ever.
+    env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     agents = [subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2", "--rdzv-backend=c10d",
          f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=cairn", "--monitor-interval=0.1", "--local-addr=127.0.0.1",
