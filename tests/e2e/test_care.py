@@ -69,6 +69,11 @@ class Care(Case):
         group = self.group(daemon)
         self.assertEqual(group.restore()[0], 2)  # the footer of 2 is bad, its bytes are not
         group.end()
+        for how in (self.where(daemon), ("--store", f"dir:{daemon.store}")):
+            out = self.bed.path / f"out{how[0]}"
+            self.assertIn("2@1", cairn("restore", "demo/run", "--to", out, *how, check=3)[1])  # known damage is said, too
+            cairn("restore", "demo/run", "--to", out / "none", "--no-fallback", *how, check=6)
+            self.assertIn("2@1: name it", cairn("export", "demo/run", "--to", out / "none", *how, check=6)[2])
 
     def test_what_is_whole_again_is_good_again(self):
         daemon = self.saved(2)

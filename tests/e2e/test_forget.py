@@ -83,6 +83,7 @@ class Forget(Case):
         started = group[0].do("restore", "20")  # the other rank has not come yet
         wait_until("the session is there", lambda: "is being restored" in cairn(
             "forget", "demo/run", "20", "--dry-run", *at(daemon))[2])
+        self.assertEqual(cairn("forget", "demo/run", "--keep-last", 1, "--quiet", "--dry-run", *at(daemon)), (0, "", ""))
         document = cairn_json("forget", "demo/run", "--keep-last", 1, *at(daemon))["runs"][0]
         kept = {c["step"]: c["reasons"] for c in document["checkpoints"] if c["action"] != "forgotten"}
         self.assertEqual(kept, {50: "last", 20: "is being restored", 10: "is pinned"})
@@ -123,6 +124,8 @@ class Forget(Case):
                                 (("--keep-within", "3 days"), "keep-within"),
                                 (("--metric", "loss", "--keep-last", 1), "without keep-best"),
                                 (("10", "--keep-last", 1), "not beside checkpoints by name"),
+                                (("10", "--keep-least", "1x"), "--keep-least 1x"),
+                                (("10", "--keep-least", 0), "at least 1"),
                                 (("--project", "demo", "--keep-last", 1), "no RUN")):
             code, _, err = cairn("forget", "demo/run", *words, *at(daemon))
             self.assertEqual((words, code), (words, 2), err)

@@ -104,6 +104,12 @@ void progress_end(struct progress *progress);
 /* What the selector means, as a viewer. NOT_FOUND also for an empty run. */
 int MUST_USE cli_resolve(struct cli *cli, const struct selector *selector, struct scratch *scratch,
                          struct ckpt_info *ret, struct diag *diag);
+/* Whether `latest` means than because newer ones of the lineage are known to be damaged. */
+int MUST_USE cli_passed_over(struct cli *cli, const struct selector *selector,
+                             const struct ckpt_info *than, bool *ret, struct diag *diag);
+/* As cli_resolve for who wants the newest or none: DAMAGED. */
+int MUST_USE cli_resolve_newest(struct cli *cli, const struct selector *selector,
+                                struct scratch *scratch, struct ckpt_info *ret, struct diag *diag);
 /* NOT_FOUND when the server or store does not list the run: an empty answer about it may be a
  * typing error. */
 int MUST_USE cli_check_run(struct cli *cli, struct diag *diag);

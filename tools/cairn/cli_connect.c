@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LIST_SCRATCH_MAX = 1 << 30 };
+
 /* RUN is "project/run" or a whole URL; the server is --server, the URL's, or CAIRN_SERVER. */
 static int understand_run(struct cli *cli, struct diag *diag)
 {
@@ -133,6 +135,44 @@ int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch
         status = cli_keep_note(ret, scratch, diag);
     }
     engine_call_fini(&request.call);
+    return status;
+}
+
+int cli_passed_over(struct cli *cli, const struct selector *selector, const struct ckpt_info *than,
+                    bool *ret, struct diag *diag)
+{
+    struct scratch scratch;
+    struct cli_list list = {0};
+    *ret = false;
+    if (selector->kind != SELECT_LATEST) {
+        return 0;
+    }
+    scratch_init(&scratch, LIST_SCRATCH_MAX);
+    int status = cli_list(cli, &scratch, &list, diag);
+    for (size_t i = 0; status == 0 && i < list.count; i++) {
+        const struct ckpt_info *info = &list.items[i];
+        *ret = *ret || (info->state == CKPT_COMMITTED && info->on_lineage &&
+                        info->seq > than->seq && info->health == HEALTH_DAMAGED);
+    }
+    scratch_fini(&scratch);
+    return status;
+}
+
+int cli_resolve_newest(struct cli *cli, const struct selector *selector, struct scratch *scratch,
+                       struct ckpt_info *ret, struct diag *diag)
+{
+    bool passed_over = false;
+    char id[48];
+    int status = cli_resolve(cli, selector, scratch, ret, diag);
+    status = status != 0 ? status : cli_passed_over(cli, selector, ret, &passed_over, diag);
+    if (status == 0 && passed_over) {
+        format_ckpt(ret->id, sizeof(id), id);
+        status =
+            diag_set(diag, CAIRN_E_DAMAGED,
+                     "the newest checkpoint is damaged (cairn status); the newest good one is %s: "
+                     "name it",
+                     id);
+    }
     return status;
 }
 

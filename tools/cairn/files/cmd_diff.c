@@ -248,7 +248,7 @@ static int load(struct differing *differing, size_t side, const struct selector 
     struct scratch scratch;
     struct ckpt_info info;
     scratch_init(&scratch, DIFF_SCRATCH_MAX);
-    int status = cli_resolve(differing->cli, selector, &scratch, &info, diag);
+    int status = cli_resolve_newest(differing->cli, selector, &scratch, &info, diag);
     if (status == 0) {
         status = documents_load(differing->cli, &info, &differing->sides[side], diag);
         differing->sides[side].info.text = NULL; /* is in the scratch, as are tags and metrics */

@@ -173,7 +173,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         return status;
     }
     scratch_init(&scratch, MIB(1));
-    status = cli_resolve(cli, &cli->selector, &scratch, &info, diag);
+    status = cli_resolve_newest(cli, &cli->selector, &scratch, &info, diag);
     if (status == 0) {
         status = documents_load(cli, &info, &documents, diag);
         status = status != 0 ? status : export_documents(cli, own, &documents, diag);

@@ -436,11 +436,12 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         return status;
     }
     scratch_init(&scratch, (size_t)1 << 30);
-    status = cli_resolve(cli, selector, &scratch, info, diag);
     bool fell_back = false;
+    status = own->no_fallback ? cli_resolve_newest(cli, selector, &scratch, info, diag)
+                              : cli_resolve(cli, selector, &scratch, info, diag);
+    status = status != 0 ? status : cli_passed_over(cli, selector, info, &fell_back, diag);
     if (status == 0) {
         struct ckpt_id wanted = info->id;
-        fell_back = selector->kind == SELECT_LATEST && !info->is_latest;
         status = restore_one(cli, own, info, diag);
         if (is_damage(status) && selector->kind == SELECT_LATEST && !own->no_fallback) {
             status = fall_back(cli, &falling, status, diag);

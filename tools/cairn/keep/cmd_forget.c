@@ -6,6 +6,7 @@
 #include "mark.h"
 
 #include "base/check.h"
+#include "base/digits.h"
 #include "base/glob.h"
 #include "core/retention.h"
 
@@ -86,6 +87,8 @@ struct job {
     struct diag first;
 };
 
+static bool by_name(const struct job *job) { return job->mark.option_count == 0; }
+
 static void add_rule(struct job *job, const char *name, const char *value)
 {
     if (value != NULL && job->mark.option_count < MSG_MARK_OPTIONS_MAX) {
@@ -125,8 +128,13 @@ static int prepare(struct job *job, struct diag *diag)
     int status = take_selectors(job, diag);
     if (status == 0 && job->mark.selector_count > 0 && own->least != NULL &&
         job->mark.option_count == 1) { /* by name: the one thing that a policy shares with it */
-        job->mark.keep_least = (uint32_t)strtoul(own->least, NULL, 10);
+        uint64_t least;
         job->mark.option_count = 0;
+        if (!digits_parse_decimal(own->least, UINT32_MAX, &least) || least == 0) {
+            return diag_set(diag, CAIRN_E_INVALID, "--keep-least %s: a number, at least 1",
+                            own->least);
+        }
+        job->mark.keep_least = (uint32_t)least;
     }
     bool many = own->project != NULL || own->runs.count > 0;
     if (status == 0 && job->cli->run_text == NULL && !many) {
@@ -162,7 +170,7 @@ static void show_json(struct job *job, const char *name, const struct msg_marked
     json_str(&job->json, "run", name);
     json_str(&job->json, "error", diag->code != 0 ? diag->text : NULL);
     if (diag->code == 0) {
-        mark_json(&job->json, marked, "forgotten");
+        mark_json(&job->json, marked, "forgotten", by_name(job) ? "asked for" : NULL);
     }
     json_close(&job->json, '}');
 }
@@ -180,10 +188,10 @@ static void show_table(const struct job *job, const char *name, const struct msg
         retention_reasons_text((enum mark_outcome)record->outcome, record->reasons, sizeof(reasons),
                                reasons);
         const char *action = mark_action(record, done);
-        bool by_name = job->mark.option_count == 0;
-        table_row(table, (const char *const[]){
-                             !by_name && strcmp(action, "refused") == 0 ? "keep" : action, id, time,
-                             by_name && record->outcome == MARK_DONE ? "asked for" : reasons});
+        table_row(table,
+                  (const char *const[]){
+                      !by_name(job) && strcmp(action, "refused") == 0 ? "keep" : action, id, time,
+                      by_name(job) && record->outcome == MARK_DONE ? "asked for" : reasons});
     }
     printf("%s: %u %s, %u kept\n", name, marked->done_count, done,
            marked->total_count - marked->done_count);
@@ -209,7 +217,9 @@ static void forget_in(struct job *job, const struct run_name *name)
         job->failed_count++;
     } else {
         job->refused_count += marked->refused_count;
-        (void)mark_refusals(name, marked);
+        if (by_name(job)) { /* what a policy spares is what it is for: the table says why */
+            (void)mark_refusals(name, marked);
+        }
     }
     if (job->cli->json) {
         show_json(job, text, marked, &diag);

@@ -53,7 +53,8 @@ static void reasons_of(const struct msg_mark_record *record, char ret[REASONS_BY
     retention_reasons_text((enum mark_outcome)record->outcome, record->reasons, REASONS_BYTES, ret);
 }
 
-void mark_json(struct json *json, const struct msg_marked *marked, const char *done)
+void mark_json(struct json *json, const struct msg_marked *marked, const char *done,
+               const char *why)
 {
     json_u64(json, done, marked->done_count);
     json_u64(json, "refused", marked->refused_count);
@@ -69,7 +70,7 @@ void mark_json(struct json *json, const struct msg_marked *marked, const char *d
         json_u64(json, "term", record->id.term);
         json_str(json, "committed_at", record->wall_ns != 0 ? time : NULL);
         json_str(json, "action", mark_action(record, done));
-        json_str(json, "reasons", reasons);
+        json_str(json, "reasons", why && record->outcome == MARK_DONE ? why : reasons);
         json_close(json, '}');
     }
     json_close(json, ']');
@@ -103,7 +104,7 @@ static int show(const struct cli *cli, const struct mark_words *words,
         json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
         json_str(&json, "run", name);
         json_bool(&json, "dry_run", words->dry_run);
-        mark_json(&json, marked, words->done);
+        mark_json(&json, marked, words->done, NULL);
         json_close(&json, '}');
         int status = json_print(&json);
         json_fini(&json);

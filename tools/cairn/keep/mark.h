@@ -22,7 +22,9 @@ int MUST_USE mark_call(struct cli *cli, const struct msg_mark *mark, struct sour
  */
 const char *mark_action(const struct msg_mark_record *record, const char *done);
 /* The members of a run's object: kept, <done>, refused, checkpoints. */
-void mark_json(struct json *json, const struct msg_marked *marked, const char *done);
+/* why: of those that were done, NULL: as the policy says. */
+void mark_json(struct json *json, const struct msg_marked *marked, const char *done,
+               const char *why);
 /* A line on stderr for each that was refused; the exit status: 0, or 3 where some were. */
 int mark_refusals(const struct run_name *run, const struct msg_marked *marked);
 /* undelete, pin, unpin: the whole command. */
