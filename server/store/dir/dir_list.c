@@ -7,6 +7,7 @@
 #include "dir_private.h"
 
 #include "base/check.h"
+#include "store/store_order.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,18 +32,6 @@ static int list_folder(struct dir_store *store, const char *path, struct dir_ent
 
 /* --- small things ----------------------------------------------------------------------------- */
 
-static int compare_smalls(const void *left, const void *right)
-{
-    const struct store_name *a = left, *b = right;
-    if (a->kind != b->kind) {
-        return a->kind < b->kind ? -1 : 1;
-    }
-    if (a->number != b->number) {
-        return a->number < b->number ? -1 : 1;
-    }
-    return a->tag < b->tag ? -1 : a->tag > b->tag;
-}
-
 int dir_op_list_small(struct dir_store *store, struct store_req *req)
 {
     char path[DIR_PATH_MAX];
@@ -65,18 +54,13 @@ int dir_op_list_small(struct dir_store *store, struct store_req *req)
     if (list == NULL) {
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of small things");
     }
-    qsort(list, count, sizeof(*list), compare_smalls);
+    qsort(list, count, sizeof(*list), store_order_smalls);
     req->ret_smalls = list;
     req->ret_count = count;
     return 0;
 }
 
 /* --- checkpoints ------------------------------------------------------------------------------ */
-
-static int compare_ckpts(const void *left, const void *right)
-{
-    return ckpt_id_compare(*(const struct ckpt_id *)left, *(const struct ckpt_id *)right);
-}
 
 static size_t add_ckpts(const struct dir_entries *entries, size_t count, struct ckpt_id *list)
 {
@@ -115,7 +99,7 @@ int dir_op_list_ckpts(struct dir_store *store, struct store_req *req)
     if (rc != 0) {
         return rc;
     }
-    qsort(list, count, sizeof(*list), compare_ckpts);
+    qsort(list, count, sizeof(*list), store_order_ckpts);
     for (size_t i = 0; i < count; i++) {
         if (kept == 0 || !ckpt_id_equal(list[kept - 1], list[i])) {
             list[kept++] = list[i];

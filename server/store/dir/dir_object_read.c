@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/failpoint.h"
+#include "store/store_order.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -155,18 +156,6 @@ int dir_op_stat(struct dir_store *store, struct store_req *req)
 
 /* --- list, delete ----------------------------------------------------------------------------- */
 
-static int compare_objects(const void *left, const void *right)
-{
-    const struct object_id *a = left, *b = right;
-    if (a->rank != b->rank) {
-        return a->rank < b->rank ? -1 : 1;
-    }
-    if (a->writer != b->writer) {
-        return a->writer < b->writer ? -1 : 1;
-    }
-    return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
-}
-
 /* The entries that are sealed objects, into req. */
 static int pick_objects(struct dir_store *store, struct store_req *req,
                         const struct dir_entries *entries)
@@ -190,7 +179,7 @@ static int pick_objects(struct dir_store *store, struct store_req *req,
         }
         list[count++] = id;
     }
-    qsort(list, count, sizeof(*list), compare_objects);
+    qsort(list, count, sizeof(*list), store_order_objects);
     req->ret_objects = list;
     req->ret_count = count;
     return 0;

@@ -9,6 +9,7 @@
 #include "memory_private.h"
 
 #include "base/check.h"
+#include "store/store_order.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -179,18 +180,6 @@ static int do_delete_object(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
-static int compare_objects(const void *left, const void *right)
-{
-    const struct object_id *a = left, *b = right;
-    if (a->rank != b->rank) {
-        return a->rank < b->rank ? -1 : 1;
-    }
-    if (a->writer != b->writer) {
-        return a->writer < b->writer ? -1 : 1;
-    }
-    return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
-}
-
 static bool is_listed(const struct memory_thing *thing, const struct store_req *req)
 {
     return thing->is_object && thing->sealed && thing->object.term == req->id.term &&
@@ -217,7 +206,7 @@ static int do_list_objects(struct memory_medium *medium, struct store_req *req)
             }
         }
     }
-    qsort(list, count, sizeof(*list), compare_objects);
+    qsort(list, count, sizeof(*list), store_order_objects);
     req->ret_objects = list;
     req->ret_count = count;
     return 0;
@@ -334,18 +323,6 @@ static int do_exchange(struct memory_medium *medium, struct store_req *req)
 
 /* --- what is stored, for gc ------------------------------------------------------------------- */
 
-static int compare_smalls(const void *left, const void *right)
-{
-    const struct store_name *a = left, *b = right;
-    if (a->kind != b->kind) {
-        return a->kind < b->kind ? -1 : 1;
-    }
-    if (a->number != b->number) {
-        return a->number < b->number ? -1 : 1;
-    }
-    return a->tag < b->tag ? -1 : a->tag > b->tag;
-}
-
 static size_t count_things(const struct memory_medium *medium)
 {
     size_t count = 0;
@@ -372,15 +349,10 @@ static int do_list_small(struct memory_medium *medium, struct store_req *req)
             }
         }
     }
-    qsort(list, count, sizeof(*list), compare_smalls);
+    qsort(list, count, sizeof(*list), store_order_smalls);
     req->ret_smalls = list;
     req->ret_count = count;
     return 0;
-}
-
-static int compare_ckpts(const void *left, const void *right)
-{
-    return ckpt_id_compare(*(const struct ckpt_id *)left, *(const struct ckpt_id *)right);
 }
 
 static int do_list_ckpts(struct memory_medium *medium, struct store_req *req)
@@ -399,7 +371,7 @@ static int do_list_ckpts(struct memory_medium *medium, struct store_req *req)
             }
         }
     }
-    qsort(list, count, sizeof(*list), compare_ckpts);
+    qsort(list, count, sizeof(*list), store_order_ckpts);
     for (size_t i = 0; i < count; i++) {
         if (kept == 0 || !ckpt_id_equal(list[kept - 1], list[i])) {
             list[kept++] = list[i];

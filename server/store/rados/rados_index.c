@@ -17,6 +17,7 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "store/store_order.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -401,8 +402,6 @@ static int list_shard(struct rados_store *store, struct store_req *req, unsigned
     return rc;
 }
 
-static int compare_objects(const void *a, const void *b) { return object_id_compare(a, b); }
-
 int rados_op_list_objects(struct rados_store *store, struct store_req *req)
 {
     req->ret_objects = calloc(1, sizeof(*req->ret_objects)); /* never NULL on success */
@@ -417,7 +416,7 @@ int rados_op_list_objects(struct rados_store *store, struct store_req *req)
         free(req->ret_objects);
         req->ret_objects = NULL;
     } else if (req->ret_count > 1) {
-        qsort(req->ret_objects, req->ret_count, sizeof(*req->ret_objects), compare_objects);
+        qsort(req->ret_objects, req->ret_count, sizeof(*req->ret_objects), store_order_objects);
     }
     return rc;
 }

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/digits.h"
+#include "store/store_order.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -216,18 +217,6 @@ static int add_small(struct store_req *req, const char *key)
     return 0;
 }
 
-static int compare_smalls(const void *left, const void *right)
-{
-    const struct store_name *a = left, *b = right;
-    if (a->kind != b->kind) {
-        return a->kind < b->kind ? -1 : 1;
-    }
-    if (a->number != b->number) {
-        return a->number < b->number ? -1 : 1;
-    }
-    return a->tag < b->tag ? -1 : a->tag > b->tag;
-}
-
 int rados_op_list_small(struct rados_store *store, struct store_req *req)
 {
     struct place place;
@@ -242,6 +231,6 @@ int rados_op_list_small(struct rados_store *store, struct store_req *req)
         req->ret_smalls = NULL;
         return rc;
     }
-    qsort(req->ret_smalls, req->ret_count, sizeof(*req->ret_smalls), compare_smalls);
+    qsort(req->ret_smalls, req->ret_count, sizeof(*req->ret_smalls), store_order_smalls);
     return 0;
 }

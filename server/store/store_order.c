@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See store_order.h.
+ */
+#include "store_order.h"
+
+#include "store.h"
+
+int store_order_objects(const void *left, const void *right)
+{
+    return object_id_compare(left, right);
+}
+
+int store_order_smalls(const void *left, const void *right)
+{
+    const struct store_name *a = left, *b = right;
+    if (a->kind != b->kind) {
+        return a->kind < b->kind ? -1 : 1;
+    }
+    if (a->number != b->number) {
+        return a->number < b->number ? -1 : 1;
+    }
+    return a->tag < b->tag ? -1 : a->tag > b->tag;
+}
+
+int store_order_ckpts(const void *left, const void *right)
+{
+    return ckpt_id_compare(*(const struct ckpt_id *)left, *(const struct ckpt_id *)right);
+}
