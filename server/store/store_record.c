@@ -38,6 +38,14 @@ void store_record_first(uint64_t format, const struct uuid *random, struct store
         .guard_count = 1, .guards = &ret->guard, .change_count = 6, .changes = ret->changes};
 }
 
+void store_record_also(struct store_record_update *io_first, const char *key,
+                       struct record_value value)
+{
+    CHECK(io_first->update.change_count < ARRAY_LEN(io_first->changes));
+    io_first->changes[io_first->update.change_count++] =
+        (struct record_change){.key = key, .value = value};
+}
+
 int store_record_raise(const struct record *record, struct store_record_update *ret,
                        uint64_t *ret_epoch, struct diag *diag)
 {

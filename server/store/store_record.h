@@ -14,13 +14,16 @@
 struct store_record_update {
     struct record_update update;
     struct record_guard guard;
-    struct record_change changes[6];
+    struct record_change changes[7];
     uint8_t bytes[6][16];
 };
 
 /* Of a store that is not there yet; CONFLICT: another was first. random: 16 random bytes. */
 void store_record_first(uint64_t format, const struct uuid *random,
                         struct store_record_update *ret);
+/* One more key for such a store, of the kind of store that it is; both are borrowed. */
+void store_record_also(struct store_record_update *io_first, const char *key,
+                       struct record_value value);
 /* One more than the epoch that `record` holds: *ret_epoch. FORMAT. */
 int MUST_USE store_record_raise(const struct record *record, struct store_record_update *ret,
                                 uint64_t *ret_epoch, struct diag *diag);

@@ -101,6 +101,22 @@ class Refused(OnCeph):
         self.assertEqual(again.restore(), (1, 1, False))
         again.all("check", 1)
 
+    def test_another_data_pool(self):
+        """Whoever looks for the data in another pool is told so, instead of finding every checkpoint damaged."""
+        self.store = self.ceph.url(self.space, "cairn-ec")
+        group = Group(self.bed, self.url(self.daemon("first")), 1)
+        group.all("fill", 1)
+        group.save(1)
+        for store in (self.ceph.url(self.space, "cairn"), f"rados:cairn/{self.space}?conf={self.ceph.dir}/ceph.conf"):
+            other = Daemon(self.bed, "other", store_url=store, listen_tcp="127.0.0.1:0")
+            other.launch()
+            self.assertEqual(other.process.wait(SOON_S), 10)
+            for fragment in ("STORE_MISMATCH", "has its data in pool cairn-ec", "data-pool=cairn-ec"):
+                self.assertIn(fragment, other.log())
+            _, _, err = cairn("verify", "--store", store, check=10)
+            self.assertIn("data-pool=cairn-ec", err)
+        self.assert_good({(1, 1)})
+
     def test_a_daemon_that_is_not_let_in(self):
         """It lives, says why, and serves as soon as the cluster lets it in."""
         wrong = self.bed.path / "wrong.keyring"
@@ -114,7 +130,7 @@ class Refused(OnCeph):
                 (self.ceph.url(self.space, keyring=wrong), "AUTH", "refuses the key of client.cairn"),
                 (self.ceph.url("elsewhere", data="cairn-ec", **narrow), "DENIED", "make-user"),
                 (f"rados:cairn-ec/x?conf={self.ceph.dir}/ceph.conf", "UNSUPPORTED", "replicated pool"),
-                (self.ceph.url(self.space, data=absent, user="admin"), "CONFIG", absent, "osd pool create"))):
+                (self.ceph.url(f"{self.space}-2", data=absent, user="admin"), "CONFIG", absent, "osd pool create"))):
             with self.subTest(store=store):
                 daemon = Daemon(self.bed, f"x{number}", store_url=store, listen_tcp="127.0.0.1:0")
                 daemon.launch()

@@ -108,12 +108,14 @@ static int open_rados(struct bed *bed, bool create, bool read_only, struct diag 
                                           .expected_uuid = bed->expected_uuid};
     if (bed->kind == BED_RADOS) {
         options.cluster = fake_cluster_new(bed->cluster);
+        options.data_pool = bed->data_pool;
     } else {
         struct cluster_rados_options where = {.meta_pool = getenv("CAIRN_CEPH_POOL"),
                                               .data_pool = getenv("CAIRN_CEPH_DATA_POOL")};
         if (!where.meta_pool) {
             fail_msg("CEPH_CONF and CAIRN_CEPH_POOL name the cluster and pool of this test");
         }
+        options.data_pool = where.data_pool;
         int rc = cluster_rados_new(&where, &options.cluster, diag);
         if (rc != 0) {
             return rc;

@@ -43,6 +43,7 @@ struct bed {
     uint64_t reserve_bytes; /* options of the next open */
     unsigned snapshot_every;
     const struct uuid *expected_uuid;
+    const char *data_pool; /* BED_RADOS: by its name */
     bool is_not_forced; /* without force_fs */
 };
 

@@ -9,6 +9,8 @@
 #include "store/rados/store_rados.h"
 #include "store_url.h"
 
+#include <string.h>
+
 enum { DIR_THREADS = 1, RADOS_THREADS = 96 };
 
 bool store_url_is_cluster(const char *url) { return store_url_path(url) == NULL; }
@@ -33,6 +35,9 @@ static int open_rados(const struct store_open_options *options, struct store **r
         return status;
     }
     rados.space = parsed.space;
+    const char *data_pool = parsed.cluster.data_pool;
+    bool own_pool = data_pool != NULL && strcmp(data_pool, parsed.cluster.meta_pool) != 0;
+    rados.data_pool = own_pool ? data_pool : NULL;
     return store_rados_new(&rados, ret, diag);
 }
 

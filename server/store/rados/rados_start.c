@@ -9,8 +9,19 @@
 #include "store/store_record.h"
 
 #include <stdio.h>
+#include <string.h>
 
-static int make_store(struct rados_store *store, struct diag *diag)
+/* Of the store record: the name of the pool that pieces are in; empty: the one that the record is
+ * in. A name, not a number: pools that were copied, to another cluster too, have other numbers. */
+static const char DATA_POOL[] = "data-pool";
+
+static struct record_value pool_value(const char *data_pool)
+{
+    return (struct record_value){.bytes = data_pool != NULL ? strlen(data_pool) : 0,
+                                 .data = (const uint8_t *)data_pool};
+}
+
+static int make_store(struct rados_store *store, const char *data_pool, struct diag *diag)
 {
     struct store_record_update first;
     struct uuid random;
@@ -18,6 +29,7 @@ static int make_store(struct rados_store *store, struct diag *diag)
     struct diag why = DIAG_INIT;
     loop_random(store->loop, sizeof(random), &random);
     store_record_first(RADOS_FORMAT_VERSION, &random, &first);
+    store_record_also(&first, DATA_POOL, pool_value(data_pool));
     int rc = rados_record_update(store, &store->store_record, &first.update, &version, &why);
     return rc == 0 || rc == CAIRN_E_CONFLICT ? 0 /* another daemon was first */
                                              : diag_copy(diag, &why);
@@ -43,6 +55,30 @@ static int check_record(struct rados_store *store, const struct uuid *expected, 
     return rc;
 }
 
+/* Whoever looks for pieces in another pool than they are in takes every checkpoint for damaged. */
+static int check_pool(const struct rados_store *store, const char *data_pool, struct diag *diag)
+{
+    struct record_value has, wanted = pool_value(data_pool);
+    if (!record_get(store->store_record.record, DATA_POOL, &has) || /* older than this entry */
+        (has.bytes == wanted.bytes &&
+         (has.bytes == 0 || memcmp(has.data, wanted.data, has.bytes) == 0))) {
+        return 0;
+    }
+    const char *configured = data_pool != NULL ? data_pool : "the pool of its records";
+    if (has.bytes == 0) {
+        return diag_set(diag, CAIRN_E_STORE_MISMATCH,
+                        "the store in namespace %s has its data in the pool of its records, and "
+                        "not in %s: leave data-pool out of the store's URL",
+                        store->space, configured);
+    }
+    return diag_set(diag, CAIRN_E_STORE_MISMATCH,
+                    "the store in namespace %s has its data in pool %.*s, and not in %s: write "
+                    "data-pool=%.*s in the store's URL (a pool that was renamed gets its name back "
+                    "with `ceph osd pool rename`)",
+                    store->space, (int)has.bytes, (const char *)has.data, configured,
+                    (int)has.bytes, (const char *)has.data);
+}
+
 /* One more than any before; daemons that start at once get one each. */
 static int raise_epoch(struct rados_store *store, struct diag *diag)
 {
@@ -66,8 +102,10 @@ static int raise_epoch(struct rados_store *store, struct diag *diag)
     return diag_set(diag, CAIRN_E_BUSY, "too many daemons start on this store at once");
 }
 
-static int find_or_make(struct rados_store *store, bool create, struct diag *diag)
+static int find_or_make(struct rados_store *store, const struct store_rados_options *options,
+                        struct diag *diag)
 {
+    bool create = options->create && !options->read_only;
     struct rados_record *record = &store->store_record;
     int rc = rados_record_refresh(store, record, diag);
     if (rc == 0 && record_version(record->record) == 0 && !create) {
@@ -77,7 +115,7 @@ static int find_or_make(struct rados_store *store, bool create, struct diag *dia
                                          : "make one with --store-create yes");
     }
     if (rc == 0 && record_version(record->record) == 0) {
-        rc = make_store(store, diag);
+        rc = make_store(store, options->data_pool, diag);
         rc = rc ? rc : rados_record_refresh(store, record, diag);
     }
     return rc;
@@ -87,8 +125,9 @@ int rados_start(struct rados_store *store, const struct store_rados_options *opt
                 struct diag *diag)
 {
     pthread_mutex_lock(&store->store_record.lock);
-    int rc = find_or_make(store, options->create && !options->read_only, diag);
+    int rc = find_or_make(store, options, diag);
     rc = rc ? rc : check_record(store, options->expected_uuid, diag);
+    rc = rc ? rc : check_pool(store, options->data_pool, diag);
     if (rc == 0 && !store->read_only) {
         rc = raise_epoch(store, diag);
     }

@@ -17,6 +17,9 @@ struct store_rados_options {
     struct work_pool *pool;  /* its threads wait for the cluster: 16 and more */
     struct cluster *cluster; /* closed with the store, also when opening fails */
     const char *space; /* RADOS namespace, and the start of those of projects; NULL: "cairn" */
+    /* The cluster's pool for data, by the name that the store's record has for it; NULL: the one
+     * that the records are in. Another one than the store was made with is STORE_MISMATCH. */
+    const char *data_pool;
     bool create;       /* make the store where there is none */
     bool read_only;    /* writes nothing at all */
     const struct uuid *expected_uuid; /* NULL: any; otherwise another store is STORE_MISMATCH */

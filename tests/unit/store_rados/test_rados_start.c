@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Goal: a store says which pool its data is in, and a daemon that was told another one is refused
+ * with the remedy before it has changed anything; stores that are older than that entry open.
+ */
+#include "store/store_bed.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int setup(void **state)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+    assert_non_null(bed);
+    bed_init(bed, BED_RADOS, "", 1);
+    *state = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    bed_fini(*state);
+    free(*state);
+    return 0;
+}
+
+static void expect_refused(struct bed *bed, const char *data_pool, bool read_only,
+                           const char *remedy)
+{
+    struct diag diag = DIAG_INIT;
+    bed->data_pool = data_pool;
+    assert_int_equal(bed_open(bed, true, read_only, &diag), CAIRN_E_STORE_MISMATCH);
+    assert_non_null(strstr(diag.text, remedy));
+    assert_null(bed->store);
+}
+
+static uint64_t epoch_of(struct bed *bed, const char *data_pool)
+{
+    bed->data_pool = data_pool;
+    bed_open_ok(bed);
+    uint64_t epoch = bed->store->caps.epoch;
+    bed_close(bed);
+    return epoch;
+}
+
+static void another_data_pool_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t epoch = epoch_of(bed, "cairn-ec");
+    expect_refused(bed, "cairn-ed", false, "data-pool=cairn-ec ");
+    expect_refused(bed, "cairn-e", false, "data-pool=cairn-ec ");
+    expect_refused(bed, "cairn-ec2", true, "data-pool=cairn-ec "); /* for reading, too */
+    expect_refused(bed, NULL, false, "data-pool=cairn-ec ");
+    assert_int_equal(epoch_of(bed, "cairn-ec"), epoch + 1); /* nothing was changed meanwhile */
+}
+
+static void the_pool_of_the_records_is_one_too(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t epoch = epoch_of(bed, NULL);
+    expect_refused(bed, "cairn-ec", false, "leave data-pool out");
+    assert_int_equal(epoch_of(bed, NULL), epoch + 1);
+}
+
+/* As stores were made before the entry was: they open with whatever they are told. */
+static void an_older_store_opens(void **state)
+{
+    struct bed *bed = *state;
+    struct record_change change = {.key = "data-pool", .remove = true};
+    struct record_update update = {.change_count = 1, .changes = &change};
+    struct store_req req = {.op = STORE_RECORD_UPDATE, .update = &update};
+    bed->data_pool = "cairn-ec";
+    bed_open_ok(bed);
+    assert_int_equal(bed_do(bed, &req), 0);
+    bed_close(bed);
+    uint64_t epoch = epoch_of(bed, "cairn-ec");
+    assert_int_equal(epoch_of(bed, "another"), epoch + 1);
+    assert_int_equal(epoch_of(bed, NULL), epoch + 2);
+}
+
+#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {POINT(another_data_pool_is_refused),
+                                       POINT(the_pool_of_the_records_is_one_too),
+                                       POINT(an_older_store_opens)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
