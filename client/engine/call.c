@@ -161,6 +161,17 @@ static int copy_reply(struct call *call, const struct msg *msg, struct diag *dia
     return rc;
 }
 
+/* A server that stops answers no better the next time: another one of the URL is asked. What else
+ * is asked or read over this connection is taken up again there. A save stays, since the server
+ * lets it end; it leaves by itself when it is refused (save_ask.c). */
+static void leave_stopping(struct engine *engine)
+{
+    if (engine->options.url.server_count > 1 && list_is_empty(&engine->saves)) {
+        link_reset(&engine->link, CAIRN_E_CONNECTION_LOST,
+                   "the server is stopping: another one of the URL is tried");
+    }
+}
+
 static void on_error(struct call *call, const struct msg_error *error)
 {
     struct diag diag = DIAG_INIT;
@@ -169,6 +180,9 @@ static void on_error(struct call *call, const struct msg_error *error)
     if (code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN) {
         call->why = diag;
         ask_later(call, CALL_RETRY_MS);
+        if (code == CAIRN_E_SHUTTING_DOWN) {
+            leave_stopping(call->engine);
+        }
         return;
     }
     finish(call, code, &diag);

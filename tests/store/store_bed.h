@@ -44,7 +44,7 @@ struct bed {
     unsigned snapshot_every;
     const struct uuid *expected_uuid;
     const char *data_pool; /* BED_RADOS: by its name */
-    bool is_not_forced; /* without force_fs */
+    bool is_not_forced;    /* without force_fs */
 };
 
 /* "memory", "dir", "dir-sim", "retry", "limit", "rados" (a fake cluster), "ceph" (the cluster that

@@ -20,8 +20,8 @@ struct store_rados_options {
     /* The cluster's pool for data, by the name that the store's record has for it; NULL: the one
      * that the records are in. Another one than the store was made with is STORE_MISMATCH. */
     const char *data_pool;
-    bool create;       /* make the store where there is none */
-    bool read_only;    /* writes nothing at all */
+    bool create;                      /* make the store where there is none */
+    bool read_only;                   /* writes nothing at all */
     const struct uuid *expected_uuid; /* NULL: any; otherwise another store is STORE_MISMATCH */
 };
 

@@ -12,6 +12,9 @@
 
 #include "engine_world.h"
 
+#include "net/conn.h"
+#include "wire/negotiate.h"
+
 /* Another server of the URL, of which only matters that ranks come to it. */
 struct other {
     struct sim_host *host;
@@ -64,8 +67,181 @@ static void a_save_leaves_a_server_that_stops(void **state)
     world_fini(&world);
 }
 
+/* A server that lets ranks in and refuses whatever they ask: it is stopping. */
+enum { STOPPING_CONNS_MAX = 8 };
+struct stopping {
+    struct sim_host *host;
+    struct listener *listener;
+    struct conn *conns[STOPPING_CONNS_MAX];
+    size_t count;
+    unsigned refused;
+};
+
+struct place { /* a connection of it */
+    struct stopping *stopping;
+    size_t idx;
+};
+static struct place places[STOPPING_CONNS_MAX];
+
+static int stopping_message(void *user, const struct frame *frame, const struct msg *msg,
+                            void **ret_payload, struct diag *diag)
+{
+    struct place *place = user;
+    struct conn *conn = place->stopping->conns[place->idx];
+    struct msg welcome = {.type = MSG_WELCOME,
+                          .u.welcome = {.version = WIRE_VERSION_MAX,
+                                        .heartbeat_ms = 500,
+                                        .dead_after_ms = 2000,
+                                        .payload_max = LIMIT_CHUNK_BYTES,
+                                        .message_max = LIMIT_MESSAGE_BYTES,
+                                        .agent = "stopping"}};
+    struct msg joined = {
+        .type = MSG_JOINED,
+        .u.joined = {.chunk_bytes = WORLD_CHUNK_BYTES, .object_bytes = WORLD_OBJECT_BYTES}};
+    (void)ret_payload;
+    (void)diag;
+    if (msg->type == MSG_HELLO) {
+        conn_send_always(conn, frame->stream, &welcome);
+    } else if (msg->type == MSG_JOIN) {
+        conn_send_always(conn, frame->stream, &joined);
+    } else if (frame->stream != 0) {
+        place->stopping->refused++;
+        conn_send_error(conn, frame->stream, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
+    }
+    return 0;
+}
+
+static int stopping_payload(void *user, const struct frame *frame, const struct msg *msg,
+                            void *payload, struct diag *diag)
+{
+    (void)user;
+    (void)frame;
+    (void)msg;
+    (void)payload;
+    return diag_set(diag, CAIRN_E_PROTOCOL, "no payload is expected");
+}
+
+static void stopping_close(void *user, int status, const struct diag *diag)
+{
+    struct place *place = user;
+    (void)status;
+    (void)diag;
+    conn_close(place->stopping->conns[place->idx], false);
+    place->stopping->conns[place->idx] = NULL;
+}
+
+static const struct conn_handler stopping_handler = {
+    .on_message = stopping_message, .on_payload = stopping_payload, .on_close = stopping_close};
+
+static void stopping_accept(void *user, struct sock *sock)
+{
+    struct stopping *stopping = user;
+    struct conn_options options = {.message_max = LIMIT_MESSAGE_BYTES};
+    struct stream *stream;
+    assert_in_range(stopping->count, 0, STOPPING_CONNS_MAX - 1);
+    size_t idx = stopping->count++;
+    places[idx] = (struct place){.stopping = stopping, .idx = idx};
+    assert_int_equal(stream_plain_new(sock, &stream, NULL), 0);
+    assert_int_equal(conn_new(sim_loop(stopping->host), stream, &options, &stopping_handler,
+                              &places[idx], &stopping->conns[idx], NULL),
+                     0);
+}
+
+static void stopping_start(struct stopping *stopping, struct world *world)
+{
+    struct net_addr addr = {.family = NET_TCP, .host = "other", .port = WORLD_PORT};
+    *stopping = (struct stopping){.host = sim_host_new(world->sim, "other", NULL)};
+    struct net *net = sim_net(stopping->host);
+    assert_int_equal(
+        net->ops->listen(net, &addr, 0, stopping_accept, stopping, &stopping->listener, NULL, NULL),
+        0);
+}
+
+static void stopping_end(struct stopping *stopping, struct world *world)
+{
+    sim_run_for(world->sim, 3000);
+    for (size_t i = 0; i < stopping->count; i++) {
+        assert_null(stopping->conns[i]); /* the ranks have left */
+    }
+    listener_close(stopping->listener);
+}
+
+struct caller {
+    struct engine_call call;
+    bool done;
+    int status;
+};
+
+static void on_call(struct engine_call *call, int status)
+{
+    struct caller *caller = container_of(call, struct caller, call);
+    caller->done = true;
+    caller->status = status;
+}
+
+static bool call_done(void *user) { return ((struct caller *)user)->done; }
+
+/* Goal: what a stopping server refuses is asked of another one of the URL, within the 5 s that a
+ * fail-over may take, though the server goes on answering. */
+static void a_call_leaves_a_server_that_stops(void **state)
+{
+    struct world world;
+    struct stopping stopping;
+    struct caller callers[3] = {0};
+    (void)state;
+    world_init_with(&world, 42, 1,
+                    &(struct world_options){.url = "cairn://other,server/demo/run1"});
+    stopping_start(&stopping, &world);
+    world_ranks_start(&world); /* the rank begins with the one that stops */
+    for (size_t i = 0; i < ARRAY_LEN(callers); i++) {
+        callers[i] =
+            (struct caller){.call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}},
+                                     .deadline_ms = 5000,
+                                     .done = on_call}};
+        engine_call_start(world.ranks[0].engine, &callers[i].call);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(callers); i++) {
+        assert_true(sim_run_until(world.sim, call_done, &callers[i], 6000));
+        assert_int_equal(callers[i].status, 0);
+        assert_int_equal(callers[i].call.reply.type, MSG_LIST_REPLY);
+        engine_call_fini(&callers[i].call);
+    }
+    assert_in_range(stopping.refused, 1, ARRAY_LEN(callers)); /* once: it was left */
+    stopping_end(&stopping, &world);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+/* Goal: a restore, whose questions are calls, leaves it as well. */
+static void a_restore_leaves_a_server_that_stops(void **state)
+{
+    struct world world;
+    struct stopping stopping;
+    (void)state;
+    world_init_with(&world, 43, 1,
+                    &(struct world_options){.url = "cairn://other,server/demo/run1"});
+    world_ranks_start(&world); /* the other one is not there yet */
+    world_fill(&world.ranks[0], 7);
+    world_save(&world.ranks[0], 1, 60000);
+    world_await_saves(&world, 60000);
+    assert_int_equal(world.ranks[0].save_status, 0);
+    world_ranks_stop(&world);
+    stopping_start(&stopping, &world);
+    world_ranks_start(&world);
+    world_restore(&world.ranks[0], (struct selector){.kind = SELECT_LATEST}, 5000);
+    world_await_restores(&world, 6000);
+    assert_int_equal(world.ranks[0].restore_status, 0);
+    assert_true(world_has(&world.ranks[0], 7));
+    assert_true(stopping.refused > 0);
+    stopping_end(&stopping, &world);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_save_leaves_a_server_that_stops)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_save_leaves_a_server_that_stops),
+                                       cmocka_unit_test(a_call_leaves_a_server_that_stops),
+                                       cmocka_unit_test(a_restore_leaves_a_server_that_stops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
