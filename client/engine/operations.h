@@ -86,7 +86,8 @@ struct engine {
     struct prepare prepare;
     struct encode_kit kit;
     struct hand hand;
-    uint32_t calm_saves; /* committed one after the other with lists that needed no verdict */
+    uint32_t calm_saves;  /* committed one after the other with lists that needed no verdict */
+    uint32_t met_in_vain; /* times in a row that it went to hear of lists, and none was new */
     struct agreement agreement;
     struct base_part
         *bases[ENGINE_BASES]; /* parts that later saves may refer through, newest first */

@@ -7,6 +7,10 @@
  *   begin -> (copies: decided)  ...OPENED -> AGREE -> AGREED -> LISTS of some groups -> HOLDERS
  *         -> (waits)                                        \-> decided <-- all HOLDERS, or the
  * timer
+ *
+ * Of several servers one compares only what it is told, so whoever waits goes to the first. A rank
+ * that has copied, and was spread to another, does not know of it: it comes when the outcome of a
+ * save that it has sealed is long in coming.
  */
 #include "save/save_private.h"
 
@@ -19,7 +23,10 @@
 #define AGREE_SCRATCH_MAX ((size_t)1 << 30)
 enum {
     AGREE_WAIT_MS = 5000,
-    AGREE_WAIT_MS_MAX = 60000, /* after failures */
+    AGREE_WAIT_MS_MAX = 60000, /* after failures, and where the others must come from elsewhere */
+    AGREE_MEET_MS = 5000,      /* a rank that has sealed looks for the others no sooner */
+    AGREE_MEET_SHIFT_MAX = 6,  /* nor so soon again, when nobody had waited for it */
+    AGREE_POLL_MS = 500,       /* until the connection may be left */
     SPREAD_AFTER = 8,
     AGREE_LISTS_MAX = 128, /* lists that are sent at once; a server allows 256 requests */
     AGREE_KEYS = 4096      /* in a frame */
@@ -262,6 +269,7 @@ static void take_verdicts(struct save *save, const struct msg_agreed *agreed)
         if (!agree->decided) {
             agree->verdicts[g] = verdict;
         }
+        agree->differs = agree->differs || asks;
         if (asks) {
             send_lists(save, g);
             sent++;
@@ -333,11 +341,45 @@ void save_agree_down(struct save *save)
 
 /* --- begin and end --------------------------------------------------------------- */
 
-static void on_timer(struct timer *timer)
+static bool has_many_servers(const struct engine *engine)
 {
-    struct save *save = container_of(timer, struct save, agree.timer);
+    return engine->options.url.server_count > 1;
+}
+
+/* Are the ranks at home, each at its own server? */
+static bool is_spread(const struct engine *engine)
+{
+    uint32_t least = engine->options.spread_after ? engine->options.spread_after : SPREAD_AFTER;
+    return has_many_servers(engine) && engine->calm_saves >= least;
+}
+
+/* Nothing is under way over the connection that would have to begin anew elsewhere. */
+static bool may_move(const struct save *save)
+{
+    const struct engine *engine = save->engine;
+    list_each (node, &engine->saves) {
+        const struct save *other = save_of_link(node);
+        if (!save_is_before_sending(other) && !sm_is(&other->sm, SV_WAIT)) {
+            return false;
+        }
+    }
+    return list_is_empty(&engine->restores) && list_is_empty(&engine->calls);
+}
+
+/* To where lists are compared, once a save, as soon as the connection can be left. */
+static void meet(struct save *save)
+{
+    struct link *link = &save->engine->link;
+    if (!save->agree.met && may_move(save)) {
+        save->agree.met = link_is_up(link);
+        link_gather(link);
+    }
+}
+
+/* What came of verdicts without their lists is worth nothing. */
+static void decide_alone(struct save *save)
+{
     save->agree.alone = true;
-    /* What came of verdicts without their lists is worth nothing. */
     memset(save->agree.verdicts, 0, save->agree.held.group_count * sizeof(uint32_t));
     for (uint32_t g = 0; g < save->agree.held.group_count; g++) {
         save->agree.rules[g].row_count = 0;
@@ -345,12 +387,53 @@ static void on_timer(struct timer *timer)
     decide(save);
 }
 
+/* One that has copied stays where it is while it sends, and goes only when it is done. */
+static bool may_be_missed(const struct save *save)
+{
+    const struct save_agree *agree = &save->agree;
+    bool met_at_home = agree->answered && agree->held.group_count > 0;
+    return agree->decided && !agree->waited && !agree->met && !met_at_home && save->status == 0 &&
+           sm_is(&save->sm, SV_WAIT);
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct save *save = container_of(timer, struct save, agree.timer);
+    struct save_agree *agree = &save->agree;
+    uint64_t left_ms = engine_ms_left(save->engine, agree->end_ms);
+    if (!agree->decided && left_ms == 0) {
+        decide_alone(save);
+        return;
+    }
+    if (link_is_up(&save->engine->link) && (!agree->decided || may_be_missed(save))) {
+        meet(save); /* the connection goes, and the save hears of it */
+    }
+    if (!agree->decided && !save_is_over(save)) {
+        timer_start(timer, agree->met ? left_ms : min_u64(left_ms, AGREE_POLL_MS));
+    } else if (may_be_missed(save)) {
+        timer_start(timer, AGREE_POLL_MS);
+    }
+}
+
+/* Some ranks are only slow, and that they are slow may be so each time: as long again as it took
+ * this rank, and longer each time that it was in vain. */
+void save_agree_await(struct save *save)
+{
+    const struct engine *engine = save->engine;
+    uint64_t took_ms = loop_now_ms(engine->options.loop) - save->begun_ms;
+    if (may_be_missed(save) && has_many_servers(engine) && is_spoken(save) &&
+        !timer_is_active(&save->agree.timer)) {
+        timer_start(&save->agree.timer, max_u64(took_ms, AGREE_MEET_MS) << engine->met_in_vain);
+    }
+}
+
 /* Longer after saves that failed for want of agreement: ranks that are far apart must meet some
- * time. */
+ * time. And where they are spread: they come when they have sealed. */
 static uint64_t wait_ms(const struct save *save)
 {
     const struct engine *engine = save->engine;
-    uint64_t ms = engine->options.agree_wait_ms > 0 ? engine->options.agree_wait_ms : AGREE_WAIT_MS;
+    uint64_t usual_ms = is_spread(engine) ? AGREE_WAIT_MS_MAX : AGREE_WAIT_MS;
+    uint64_t ms = engine->options.agree_wait_ms > 0 ? engine->options.agree_wait_ms : usual_ms;
     uint32_t failures = engine->agreement.failures < 8 ? engine->agreement.failures : 8;
     ms = min_u64(ms << failures, max_u64(ms, AGREE_WAIT_MS_MAX));
     return min_u64(ms, engine_ms_left(engine, save->end_ms) / 2);
@@ -374,14 +457,6 @@ void save_agree_init(struct save *save)
     save_check_init(save);
 }
 
-/* Nothing else needs the connection where it is. */
-static bool is_only_one(const struct save *save)
-{
-    const struct engine *engine = save->engine;
-    return engine->saves.next == &save->op.link && engine->saves.prev == &save->op.link &&
-           list_is_empty(&engine->restores) && list_is_empty(&engine->calls);
-}
-
 int save_agree_begin(struct save *save, struct diag *diag)
 {
     struct save_agree *agree = &save->agree;
@@ -400,12 +475,14 @@ int save_agree_begin(struct save *save, struct diag *diag)
         waits = waits || !agree->copies[g];
     }
     agree->begun = true;
-    if ((waits || save_check_is_wanted(save)) && is_spoken(save) && is_only_one(save)) {
-        link_gather(&save->engine->link);
+    if ((waits || save_check_is_wanted(save)) && is_spoken(save)) {
+        meet(save);
     }
     if (waits && is_spoken(save)) {
+        uint64_t ms = wait_ms(save);
         agree->waited = true;
-        timer_start(&agree->timer, wait_ms(save));
+        agree->end_ms = loop_now_ms(save->engine->options.loop) + ms;
+        timer_start(&agree->timer, agree->met ? ms : min_u64(ms, AGREE_POLL_MS));
     } else {
         decide(save);
     }
@@ -417,8 +494,7 @@ int save_agree_begin(struct save *save, struct diag *diag)
  * takes the trust of all, and the next one finds them together. */
 static bool distrusts(const struct save *save)
 {
-    return save->status != 0 && save->decided && is_spoken(save) &&
-           save->engine->options.url.server_count > 1;
+    return save->status != 0 && save->decided && is_spoken(save) && has_many_servers(save->engine);
 }
 
 /* Lists grow in the first saves of a job, where state is made when it is first needed, and then no
@@ -426,11 +502,15 @@ static bool distrusts(const struct save *save)
 static void spread_when_calm(struct save *save)
 {
     struct engine *engine = save->engine;
-    uint32_t least = engine->options.spread_after ? engine->options.spread_after : SPREAD_AFTER;
-    bool calm = save->status == 0 && !save->agree.waited && !save->check.begun;
+    const struct save_agree *agree = &save->agree;
+    bool calm = save->status == 0 && !agree->waited && !agree->differs && !save->check.begun;
     engine->calm_saves = calm ? engine->calm_saves + 1 : 0;
-    if (engine->calm_saves >= least && is_only_one(save)) {
+    if (is_spread(engine) && save_is_alone(save)) {
         link_spread(&engine->link);
+    }
+    if (agree->met && !agree->waited && !save->check.begun) {
+        uint32_t vain = engine->met_in_vain + (engine->met_in_vain < AGREE_MEET_SHIFT_MAX);
+        engine->met_in_vain = agree->differs ? 0 : vain;
     }
 }
 

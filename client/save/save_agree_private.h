@@ -24,8 +24,11 @@ struct save_agree { /* save_agree.c: who writes what */
     struct timer timer;
     uint32_t lists_open;
     bool begun, asked, answered, decided;
-    bool waited; /* a list was new */
-    bool alone;  /* the verdict did not come in time */
+    bool waited;     /* a list was new */
+    bool alone;      /* the verdict did not come in time */
+    bool met;        /* has asked to be at the first server */
+    bool differs;    /* the server found lists that are not equal */
+    uint64_t end_ms; /* of the wait for the verdict */
 };
 
 struct check_group;
@@ -56,6 +59,7 @@ void save_agree_init(struct save *save);
 int MUST_USE save_agree_begin(struct save *save, struct diag *diag);
 void save_agree_opened(struct save *save); /* speaks on this connection */
 void save_agree_down(struct save *save);
+void save_agree_await(struct save *save); /* sealed: waits for the others */
 /* It is laid out: its division is what is agreed when it is committed. */
 void save_agree_adopt(struct save *save);
 void save_agree_end(struct save *save); /* its status is final */

@@ -21,8 +21,7 @@ bool save_is_refused_for_now(const struct save *save)
            undecided;
 }
 
-/* Nothing else goes on over this connection, which may still be good for it. */
-static bool is_alone(const struct save *save)
+bool save_is_alone(const struct save *save)
 {
     const struct engine *engine = save->engine;
     return engine->saves.next == &save->op.link && engine->saves.prev == &save->op.link &&
@@ -39,7 +38,7 @@ bool save_tries_again(struct save *save)
     timer_start(&save->retry, SAVE_RETRY_MS);
     save_move(save, SV_LINK);
     struct engine *engine = save->engine;
-    if (stopping && engine->options.url.server_count > 1 && is_alone(save)) {
+    if (stopping && engine->options.url.server_count > 1 && save_is_alone(save)) {
         link_reset(&engine->link, CAIRN_E_CONNECTION_LOST,
                    "the server is stopping: another one of the URL is tried");
     }

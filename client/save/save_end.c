@@ -64,6 +64,7 @@ enum sm_result save_on_wait(struct sm *sm)
         struct msg wait = {.type = MSG_WAIT,
                            .u.wait = {.id = save->user->id, .open_id = save->open_id}};
         save_ask(save, &wait);
+        save_agree_await(save);
         return SM_WAIT;
     }
     if (!save->answer.come) {

@@ -53,43 +53,82 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
 
 static bool catalog_is_ready(void *user) { return ((struct world *)user)->catalog_ready; }
 
-void world_server_start(struct world *world)
+static void twin_on_accept(void *user, struct sock *sock)
+{
+    struct world *world = user;
+    struct stream *stream;
+    assert_int_equal(stream_plain_new(sock, &stream, NULL), 0);
+    server_accept(world->twin.server, stream);
+}
+
+static struct catalog *start_catalog(struct world *world)
 {
     struct sim_host *host = world->server_host;
-    world->catalog_ready = false;
-    assert_int_equal(
-        store_memory_new(sim_loop(host), sim_pool(host), world->medium, &world->store, NULL), 0);
     const struct world_options *own = &world->options;
-    world->store->caps.object_bytes_preferred =
-        own->object_bytes > 0 ? own->object_bytes : WORLD_OBJECT_BYTES;
     struct catalog_options options = {.chunk_bytes = own->chunk_bytes > 0 ? own->chunk_bytes
                                                                           : WORLD_CHUNK_BYTES,
                                       .full_every = own->full_every,
                                       .restore_drain_ms = 1000,
+                                      .poll_ms = own->twin ? WORLD_POLL_MS : 0,
                                       .ready = on_catalog_ready,
                                       .user = world,
                                       .pool = sim_pool(host)};
-    assert_int_equal(catalog_new(sim_loop(host), world->store, &options, &world->catalog), 0);
+    struct catalog *catalog;
+    world->catalog_ready = false;
+    assert_int_equal(catalog_new(sim_loop(host), world->store, &options, &catalog), 0);
     assert_true(sim_run_until(world->sim, catalog_is_ready, world, 10000));
-    struct server_options server = {.loop = sim_loop(host),
-                                    .catalog = world->catalog,
-                                    .verify_pool = sim_pool(host),
-                                    .buffer_bytes_total = 8 * LIMIT_CHUNK_BYTES,
-                                    .sessions_max = 64,
-                                    .heartbeat_ms = 500,
-                                    .dead_after_ms = 2000,
-                                    .login_ms = 5000,
-                                    .grant_idle_ms = 5000,
-                                    .buffer_bytes = world->buffer_bytes,
-                                    .rank_grace_ms = world->rank_grace_ms,
-                                    .part_bytes_total = MIB(16),
-                                    .encode_lanes = 2,
-                                    .agent = "cairnd test"};
-    assert_int_equal(server_new(&server, &world->server, NULL), 0);
-    struct net_addr addr = world_address();
-    struct net *net = sim_net(host);
+    return catalog;
+}
+
+static struct server *start_server(struct world *world, struct catalog *catalog)
+{
+    struct sim_host *host = world->server_host;
+    struct server_options options = {.loop = sim_loop(host),
+                                     .catalog = catalog,
+                                     .verify_pool = sim_pool(host),
+                                     .buffer_bytes_total = 8 * LIMIT_CHUNK_BYTES,
+                                     .sessions_max = 64,
+                                     .heartbeat_ms = 500,
+                                     .dead_after_ms = 2000,
+                                     .login_ms = 5000,
+                                     .grant_idle_ms = 5000,
+                                     .buffer_bytes = world->buffer_bytes,
+                                     .rank_grace_ms = world->rank_grace_ms,
+                                     .part_bytes_total = MIB(16),
+                                     .encode_lanes = 2,
+                                     .agent = "cairnd test"};
+    struct server *server;
+    assert_int_equal(server_new(&options, &server, NULL), 0);
+    return server;
+}
+
+static struct listener *listen_at(struct world *world, const struct net_addr *addr,
+                                  void (*accept)(void *user, struct sock *sock))
+{
+    struct net *net = sim_net(world->server_host);
+    struct listener *listener;
+    assert_int_equal(net->ops->listen(net, addr, 0, accept, world, &listener, NULL, NULL), 0);
+    return listener;
+}
+
+void world_server_start(struct world *world)
+{
+    struct sim_host *host = world->server_host;
+    const struct world_options *own = &world->options;
+    const struct net_addr addr = world_address();
+    const struct net_addr next = {.family = NET_TCP, .host = "server", .port = WORLD_PORT + 1};
     assert_int_equal(
-        net->ops->listen(net, &addr, 0, on_accept, world, &world->listener, NULL, NULL), 0);
+        store_memory_new(sim_loop(host), sim_pool(host), world->medium, &world->store, NULL), 0);
+    world->store->caps.object_bytes_preferred =
+        own->object_bytes > 0 ? own->object_bytes : WORLD_OBJECT_BYTES;
+    world->catalog = start_catalog(world);
+    world->server = start_server(world, world->catalog);
+    world->listener = listen_at(world, &addr, on_accept);
+    if (own->twin) {
+        world->twin.catalog = start_catalog(world);
+        world->twin.server = start_server(world, world->twin.catalog);
+        world->twin.listener = listen_at(world, &next, twin_on_accept);
+    }
 }
 
 static void on_down(void *user) { ((struct world *)user)->down++; }
@@ -104,8 +143,22 @@ void world_server_stop(struct world *world, uint64_t grace_ms)
     server_stop(world->server, grace_ms, on_down, world);
 }
 
+static void twin_end(struct world *world)
+{
+    if (world->twin.server) {
+        world->down = 0;
+        server_stop(world->twin.server, 0, on_down, world);
+        assert_true(sim_run_until(world->sim, is_down_1, world, 20000));
+        server_free(world->twin.server);
+        catalog_close(world->twin.catalog, on_down, world);
+        assert_true(sim_run_until(world->sim, is_down_2, world, 20000));
+        world->twin.server = NULL;
+    }
+}
+
 static void server_end(struct world *world)
 {
+    twin_end(world);
     if (!world->stopping || world->down == 0) {
         world_server_stop(world, 0); /* or it need not wait any longer */
     }
@@ -118,9 +171,18 @@ static void server_end(struct world *world)
     assert_true(sim_run_until(world->sim, is_down_3, world, 20000));
 }
 
-void world_server_kill(struct world *world)
+static void stop_listening(struct world *world)
 {
     listener_close(world->listener);
+    if (world->twin.listener) {
+        listener_close(world->twin.listener);
+        world->twin.listener = NULL;
+    }
+}
+
+void world_server_kill(struct world *world)
+{
+    stop_listening(world);
     sim_kill(world->server_host, SIM_RESET);
     server_end(world);
     world->server_host = sim_restart(world->server_host);
@@ -256,6 +318,7 @@ static void rank_start(struct world *world, uint32_t idx)
                                      .transport =
                                          world->any_transport ? TRANSPORT_AUTO : WORLD_TRANSPORT,
                                      .agree_wait_ms = world->agree_wait_ms,
+                                     .spread_after = world->options.spread_after,
                                      .encoding = world->options.encoding,
                                      .label = "test"};
     const char *url = world->options.url ? world->options.url : WORLD_URL;
@@ -328,7 +391,7 @@ void world_init_with(struct world *world, uint64_t seed, uint32_t world_size,
 
 void world_fini(struct world *world)
 {
-    listener_close(world->listener);
+    stop_listening(world);
     server_end(world);
     memory_medium_free(world->medium);
     sim_free(world->sim);

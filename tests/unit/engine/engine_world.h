@@ -16,6 +16,7 @@ enum {
     WORLD_TENSORS = 6,
     WORLD_CHUNK_BYTES = 4096,
     WORLD_PORT = 7421,
+    WORLD_POLL_MS = 50, /* of two daemons on one store */
     WORLD_OBJECT_BYTES = 24 << 10
 };
 
@@ -45,6 +46,8 @@ struct world_options { /* zero: the world's defaults */
     uint32_t chunk_bytes, full_every;
     uint64_t object_bytes;
     const char *url; /* of the ranks; NULL: the world's one server */
+    bool twin;       /* a second daemon on the same store, at the next port of the same host */
+    uint32_t spread_after; /* of engines; 0: the default */
 };
 
 struct world {
@@ -58,6 +61,11 @@ struct world {
     struct catalog *catalog;
     struct server *server;
     struct listener *listener;
+    struct { /* options.twin */
+        struct catalog *catalog;
+        struct server *server;
+        struct listener *listener;
+    } twin;
     bool catalog_ready;
     bool stopping;
     unsigned down; /* steps of the server's end that are done */

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
+#include "engine/operations.h"
 
 enum { NAMES = 10, ELEMENTS_MAX = 6000, RANKS = 3 };
 
@@ -97,14 +98,20 @@ static void set_all(struct bench *bench, const uint32_t *masks)
     }
 }
 
-static void bench_init(struct bench *bench, uint64_t seed, uint32_t ranks)
+static void bench_init_with(struct bench *bench, uint64_t seed, uint32_t ranks,
+                            const struct world_options *options)
 {
     memset(bench, 0, sizeof *bench);
-    world_init(&bench->world, seed, ranks);
+    world_init_with(&bench->world, seed, ranks, options);
     world_ranks_start(&bench->world);
     for (uint32_t r = 0; r < ranks; r++) {
         bench->memory[r] = calloc(NAMES, ELEMENTS_MAX * 4);
     }
+}
+
+static void bench_init(struct bench *bench, uint64_t seed, uint32_t ranks)
+{
+    bench_init_with(bench, seed, ranks, &(struct world_options){0});
 }
 
 static void bench_fini(struct bench *bench)
@@ -446,6 +453,84 @@ static void random_lists_are_saved_whole(void **state)
     }
 }
 
+/* --- several servers ------------------------------------------------------------- */
+
+enum { CALM_SAVES = 2 };
+static const struct world_options TWO_SERVERS = {
+    .url = "cairn://server:7421,server:7422/demo/run1", .twin = true, .spread_after = CALM_SAVES};
+
+static size_t server_of(const struct bench *bench, uint32_t rank)
+{
+    return bench->world.ranks[rank].engine->link.server_idx % 2;
+}
+
+static void check_spread(struct bench *bench)
+{
+    sim_run_for(bench->world.sim, 1000);
+    for (uint32_t r = 0; r < bench->world.world_size; r++) {
+        assert_int_equal(server_of(bench, r), r % 2);
+    }
+}
+
+/* The save that agrees, and as many as it takes until they go home. */
+static void save_until_spread(struct bench *bench, const uint32_t *masks, uint64_t step)
+{
+    for (unsigned i = 0; i <= CALM_SAVES; i++) {
+        set_all(bench, masks);
+        save_all(bench, step + i, 1);
+        check_committed(bench);
+    }
+    check_spread(bench);
+}
+
+/* Goal: what only some ranks have new is saved, by its holders, though the others copied without
+ * asking and are at another server. Method: any one of the ranks, and any two of them, grow. */
+static void additions_are_saved_where_ranks_are_spread(void **state)
+{
+    static const uint32_t before[] = {0x0ff, 0x0ff, 0x0ff};
+    (void)state;
+    for (uint32_t who = 1; who < (1u << RANKS) - 1; who++) {
+        struct bench bench;
+        uint32_t after[RANKS];
+        bench_init_with(&bench, 30 + who, RANKS, &TWO_SERVERS);
+        save_until_spread(&bench, before, 10);
+        for (uint32_t r = 0; r < RANKS; r++) {
+            after[r] = before[r] | (who & (1u << r) ? 0x300 : 0);
+        }
+        set_all(&bench, after);
+        save_all(&bench, 20, 2);
+        check_committed(&bench);
+        for (uint32_t r = 0; r < RANKS; r++) {
+            assert_int_equal(server_of(&bench, r), 0); /* they stay until it is calm again */
+        }
+        save_until_spread(&bench, after, 30);
+        check_restore(&bench, 0x3ff, 1);
+        bench_fini(&bench);
+    }
+}
+
+/* A rank that is only late is looked for at the first server, too, then all go home; and the next
+ * time that somebody is late they are more patient. */
+static void a_late_rank_costs_the_others_a_way(void **state)
+{
+    static const uint32_t masks[] = {0x3ff, 0x3ff, 0x3ff};
+    struct bench bench;
+    (void)state;
+    bench_init_with(&bench, 40, RANKS, &TWO_SERVERS);
+    save_until_spread(&bench, masks, 10);
+    for (unsigned i = 0; i < 2; i++) {
+        world_save(&bench.world.ranks[0], 20 + i, 60000);
+        world_save(&bench.world.ranks[1], 20 + i, 60000);
+        sim_run_for(bench.world.sim, 8000);
+        assert_int_equal(server_of(&bench, 1), i);
+        world_save(&bench.world.ranks[2], 20 + i, 60000);
+        world_await_saves(&bench.world, 70000);
+        check_committed(&bench);
+        check_spread(&bench);
+    }
+    bench_fini(&bench);
+}
+
 /* --- replicas -------------------------------------------------------------------- */
 
 static void save_flipped(struct bench *bench, uint64_t step, uint32_t rank, unsigned tensor)
@@ -599,6 +684,8 @@ int main(void)
         cmocka_unit_test(ranks_far_apart_agree_in_the_end),
         cmocka_unit_test(a_restarted_daemon_agrees_anew),
         cmocka_unit_test(random_lists_are_saved_whole),
+        cmocka_unit_test(additions_are_saved_where_ranks_are_spread),
+        cmocka_unit_test(a_late_rank_costs_the_others_a_way),
         cmocka_unit_test(one_flipped_bit_fails_the_save_by_tensor_and_rank),
         cmocka_unit_test(with_warn_the_save_is_committed_and_says_so),
         cmocka_unit_test(a_rank_that_does_not_check_is_named),
