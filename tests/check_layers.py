@@ -17,8 +17,10 @@ from pathlib import Path
 TABLE = "proto/layers.txt"
 SIDES = ("proto", "server", "client", "tools", "tests")
 ROOTS = ("proto", "server", "client", "client/include", "tests")  # as the build sets them
-# Plants bugs inside a pass of gc and looks over its shoulder: the one place that knows another folder's inside.
-INSIDERS = {("tests/sim/sim_plant.c", "server/gc/gc_private.h")}
+# The places that know another folder's inside: one plants bugs inside a pass of gc and looks over its shoulder, one sees in
+# which order a restore is about to read.
+INSIDERS = {("tests/sim/sim_plant.c", "server/gc/gc_private.h"),
+            ("tests/unit/engine/test_restore_plan.c", "client/engine/restore_private.h")}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The order in which a restore reads what the server planned: chunks of which other ranks want a
+ * part, too, before those that are this rank's alone, both by their place. Ranks that restore at
+ * another world size then ask for what they share at about the same time, and in the same order.
+ * Pure.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "engine/restore_private.h"
+
+/* Chunks too large to be read together with others. */
+enum { CHUNK_ROWS = 64, CHUNKS = 8, COLUMNS = 512, ROWS = CHUNK_ROWS * CHUNKS };
+enum { CHUNK_BYTES = CHUNK_ROWS * COLUMNS * 4 };
+_Static_assert((uint64_t)CHUNK_BYTES >= (uint64_t)LIMIT_PACK_PIECE_BYTES,
+               "each is a READ of its own");
+
+struct bench {
+    struct engine engine;
+    struct restore restore;
+    struct registered_tensor tensor;
+    struct registered_box box;
+    struct want want;
+    uint8_t *memory;
+};
+
+/* A rank that wants the rows from first to end of a tensor that was saved in whole chunks, which
+ * lie in the object from the last to the first. */
+static void bench_init(struct bench *bench, int64_t first, int64_t end)
+{
+    struct restore *restore = &bench->restore;
+    memset(bench, 0, sizeof *bench);
+    bench->memory = calloc((size_t)(end - first), COLUMNS * 4);
+    CHECK(bench->memory);
+    bench->engine.link.welcome.payload_max = LIMIT_CHUNK_BYTES;
+    bench->box = (struct registered_box){
+        .box = {2, {first, 0}, {end - first, COLUMNS}}, .contiguous = true, .data = bench->memory};
+    bench->tensor = (struct registered_tensor){.name = "weight",
+                                               .coordinate = "",
+                                               .dtype = CAIRN_F32,
+                                               .shape = {2, {ROWS, COLUMNS}},
+                                               .box_count = 1,
+                                               .boxes = &bench->box};
+    bench->want = (struct want){.tensor = &bench->tensor,
+                                .box = &bench->box,
+                                .bytes = (uint64_t)(end - first) * COLUMNS * 4};
+    bench->want.planned_bytes = bench->want.bytes;
+    restore->engine = &bench->engine;
+    restore->wants = &bench->want;
+    restore->want_count = 1;
+    restore->records = calloc(CHUNKS, sizeof *restore->records);
+    CHECK(restore->records);
+    for (int64_t i = first / CHUNK_ROWS; i * CHUNK_ROWS < end; i++) {
+        restore->records[restore->record_count++] =
+            (struct plan_read){.object = {.term = 1, .step = 1, .writer = 7},
+                               .offset = (uint64_t)(CHUNKS - 1 - i) * CHUNK_BYTES,
+                               .stored_bytes = CHUNK_BYTES,
+                               .plain_bytes = CHUNK_BYTES,
+                               .encoding = ENCODING_RAW,
+                               .cell = {2, {i * CHUNK_ROWS, 0}, {CHUNK_ROWS, COLUMNS}}};
+    }
+}
+
+static void bench_fini(struct bench *bench)
+{
+    free(bench->restore.groups);
+    free(bench->restore.records);
+    free(bench->memory);
+}
+
+/* Which chunks are read, by their number in the tensor, in the order of the READs. */
+static size_t plan(struct bench *bench, int64_t ret[CHUNKS])
+{
+    struct restore *restore = &bench->restore;
+    struct diag diag = DIAG_INIT;
+    if (restore_end_plan(restore, &diag) != 0) {
+        fail_msg("%s", diag.text);
+    }
+    assert_int_equal(restore->group_count, restore->record_count);
+    for (size_t i = 0; i < restore->group_count; i++) {
+        const struct read_group *group = &restore->groups[i];
+        const struct plan_read *read = &restore->records[group->first];
+        assert_int_equal(group->count, 1);
+        assert_int_equal(group->offset, read->offset);
+        ret[i] = read->cell.offset[0] / CHUNK_ROWS;
+    }
+    return restore->group_count;
+}
+
+static void check_order(int64_t first, int64_t end, size_t count, const int64_t *expected)
+{
+    struct bench bench;
+    int64_t order[CHUNKS];
+    bench_init(&bench, first, end);
+    assert_int_equal(plan(&bench, order), count);
+    assert_memory_equal(order, expected, count * sizeof *order);
+    bench_fini(&bench);
+}
+
+/* From 100 to 400: of chunks 1 and 6 others want the rest. */
+static void chunks_that_others_want_come_first(void **state)
+{
+    static const int64_t expected[] = {6, 1, 5, 4, 3, 2};
+    (void)state;
+    check_order(100, 400, ARRAY_LEN(expected), expected);
+}
+
+/* The neighbours ask for the chunk that they share as their first one. */
+static void who_shares_a_chunk_asks_for_it_first(void **state)
+{
+    static const int64_t low[] = {3, 2, 1, 0}, high[] = {3, 7, 6, 5, 4};
+    (void)state;
+    check_order(0, 200, ARRAY_LEN(low), low);
+    check_order(200, ROWS, ARRAY_LEN(high), high);
+}
+
+static void whole_chunks_keep_the_order_of_their_places(void **state)
+{
+    static const int64_t expected[] = {7, 6, 5, 4, 3, 2, 1, 0};
+    (void)state;
+    check_order(0, ROWS, ARRAY_LEN(expected), expected);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_that_others_want_come_first),
+        cmocka_unit_test(who_shares_a_chunk_asks_for_it_first),
+        cmocka_unit_test(whole_chunks_keep_the_order_of_their_places)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
