@@ -21,6 +21,7 @@ static const struct sim_mutant mutants[MUTANT_COUNT] = {
     {MUTANT_BAD_DISK, "bad-disk", false},
     {MUTANT_LATE_CHANGE, "late-change", false},
     {MUTANT_NO_VERDICT, "no-verdict", false},
+    {MUTANT_ANY_REFERENCE, "any-reference", false},
     {MUTANT_NO_CLAIMS, "no-claims", false},
     {MUTANT_NO_LEASES, "no-leases", false},
     {MUTANT_EARLY_RECLAIM, "early-reclaim", false},
@@ -125,6 +126,7 @@ void mutant_on_host(const struct sim_mutant *mutant, struct sim_host *host)
     case MUTANT_LOST_UPDATE:
     case MUTANT_MISREAD:
     case MUTANT_NO_VERDICT:
+    case MUTANT_ANY_REFERENCE:
     case MUTANT_LATE_CHANGE:
     case MUTANT_FENCE_UNGUARDED:
     case MUTANT_COMMIT_UNGUARDED:

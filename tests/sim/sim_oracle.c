@@ -107,6 +107,8 @@ static bool is_honest(const struct scene *scene, int status)
     case CAIRN_E_IO:
     case CAIRN_E_READ_ONLY: /* after several failed syncs, until a restart */
         return scene->disk_was_harmed;
+    case CAIRN_E_INVALID: /* a part that refers to what is not so in its base */
+        return scene->lied;
     case CAIRN_E_UNSUPPORTED: /* handed over in waves, and then the rank had to go to another host
                                */
         return scene->shared && scene->local;
@@ -147,7 +149,8 @@ void oracle_end(struct scene *scene, struct oracle_save *save, const struct orac
     /* A busy server sends ranks to others: then they do not hear of a list that grows just then,
      * and an arena that was handed over in waves cannot be sent. */
     bool apart = scene->shared && (status == CAIRN_E_COVERAGE || status == CAIRN_E_UNSUPPORTED);
-    if (status != 0 && scene->fault_count == 0 && !scene->over && !apart) {
+    bool refused = scene->lied && status == CAIRN_E_INVALID;
+    if (status != 0 && scene->fault_count == 0 && !scene->over && !apart && !refused) {
         scene_fail(scene, "I7: nothing was disturbed, but step %" PRIu64 " ended with %s: %s",
                    save->step, err_name(status), text);
     }

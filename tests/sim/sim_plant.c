@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "core/retention.h"
 #include "gc/gc_private.h"
+#include "run/part_refs.h"
 #include "sim_scene.h"
 
 struct sight { /* a pass found something of this one dead, for the first time */
@@ -42,6 +43,64 @@ void plant_fini(void)
 }
 
 static bool is(enum mutant kind) { return mutant_is(planted, kind); }
+
+/* --- references ------------------------------------------------------------------- */
+
+bool __real_part_refs_has(const struct part_refs *refs, const struct object_id *id,
+                          const struct part_chunk *chunk);
+bool __wrap_part_refs_has(const struct part_refs *refs, const struct object_id *id,
+                          const struct part_chunk *chunk);
+
+bool __wrap_part_refs_has(const struct part_refs *refs, const struct object_id *id,
+                          const struct part_chunk *chunk)
+{
+    return is(MUTANT_ANY_REFERENCE) || __real_part_refs_has(refs, id, chunk);
+}
+
+void __real_part_encode(const struct part *part, struct buf *buf);
+void __wrap_part_encode(const struct part *part, struct buf *buf);
+
+static bool is_of_base(const struct part *part, uint32_t object)
+{
+    const struct object_id *id = &part->objects[object].id;
+    return id->term != part->id.term || id->step != part->id.step;
+}
+
+/* An object that there never was; or what lies there is said to be something else. */
+static void lie(struct part *part, struct part_chunk *chunk)
+{
+    if (world->seed / 4 % 2 == 0) {
+        part->objects[chunk->object].id.sequence ^= 0x40000000;
+    } else {
+        chunk->digest.bytes[0] ^= 1;
+    }
+}
+
+/* Not a fault of the world but of a rank, which has a bug: its part as it tells it to the server is
+ * not what it compared. */
+void __wrap_part_encode(const struct part *part, struct buf *buf)
+{
+    struct part told = *part;
+    uint32_t at = 0;
+    while (at < part->chunk_count && !is_of_base(part, part->chunks[at].object)) {
+        at++;
+    }
+    if (!world->liar || world->lied || world->healed || at == part->chunk_count) {
+        __real_part_encode(part, buf);
+        return;
+    }
+    told.objects = calloc(part->object_count, sizeof *told.objects);
+    told.chunks = calloc(part->chunk_count, sizeof *told.chunks);
+    CHECK(told.objects && told.chunks);
+    memcpy(told.objects, part->objects, part->object_count * sizeof *told.objects);
+    memcpy(told.chunks, part->chunks, part->chunk_count * sizeof *told.chunks);
+    lie(&told, &told.chunks[at]);
+    world->lied = true;
+    scene_tell(world, "rank %u lies about a chunk of its base", part->rank);
+    __real_part_encode(&told, buf);
+    free(told.objects);
+    free(told.chunks);
+}
 
 /* --- the core --------------------------------------------------------------------- */
 

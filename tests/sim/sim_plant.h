@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sim_plant: bugs inside the parts that retention and garbage collection are made of, put before
- * their functions by the linker (CMakeLists.txt); and, in the same way, a second look at what a
- * pass is about to remove.
+ * sim_plant: bugs inside the parts that references, retention and garbage collection are made of,
+ * put before their functions by the linker (CMakeLists.txt); in the same way, a second look at what
+ * a pass is about to remove, and a rank that lies in its part.
  */
 #ifndef CAIRN_TEST_SIM_PLANT_H
 #define CAIRN_TEST_SIM_PLANT_H

@@ -114,6 +114,9 @@ struct scene *scene_new(uint64_t seed, const struct scene_options *options)
         scene->scrub_every_ms = sim_chance(scene->sim, 2) ? 100 + sim_below(scene->sim, 2000) : 0;
         scene->op = operator_new(scene);
     }
+    /* Over the socket: what is handed over, the daemon refers by itself. */
+    scene->liar =
+        seed % 4 == 0 || (mutant_is(scene->mutant, MUTANT_ANY_REFERENCE) && !scene->local);
     plant(scene, scene->mutant);
     list_init(&scene->daemons_ending);
     list_init(&scene->jobs_ending);

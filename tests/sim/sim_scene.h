@@ -81,6 +81,7 @@ struct scene {
     size_t fault_count;
     bool disk_was_harmed;   /* NO_SPACE and IO are then honest answers */
     bool medium_was_harmed; /* DAMAGED and an older checkpoint are */
+    bool liar, lied;        /* a rank refers once to what its base does not hold; INVALID is */
     /* sizes of this seed */
     uint64_t object_bytes, part_bytes, cache_bytes, deadline_ms_max;
     unsigned snapshot_every, sessions_max;
