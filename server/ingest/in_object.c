@@ -205,19 +205,28 @@ static int check_envelopes(const struct msg_data *data, uint32_t payload_bytes, 
     return 0;
 }
 
+/* items with room for so many, where they are or elsewhere. NULL: no memory, they are as before.
+ */
+static void *with_room(void *items, uint32_t needed, size_t item_bytes, uint32_t *io_cap)
+{
+    if (items && needed <= *io_cap) {
+        return items;
+    }
+    uint32_t cap = needed < 16 ? 16 : needed * 2;
+    void *grown = realloc(items, cap * item_bytes);
+    *io_cap = grown ? cap : *io_cap;
+    return grown;
+}
+
 static int keep_envelopes(struct in_object *object, uint32_t count,
                           const struct envelope *envelopes, uint64_t offset, struct diag *diag)
 {
-    uint32_t needed = object->envelope_count + count;
-    if (needed > object->envelope_cap) {
-        uint32_t cap = needed < 16 ? 16 : needed * 2;
-        struct envelope *grown = realloc(object->envelopes, cap * sizeof(*grown));
-        if (!grown) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the headers of an object");
-        }
-        object->envelopes = grown;
-        object->envelope_cap = cap;
+    struct envelope *grown = with_room(object->envelopes, object->envelope_count + count,
+                                       sizeof(*grown), &object->envelope_cap);
+    if (!grown) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the headers of an object");
     }
+    object->envelopes = grown;
     for (uint32_t i = 0; i < count; i++) {
         object->envelopes[object->envelope_count] = envelopes[i];
         object->envelopes[object->envelope_count++].offset += offset;
@@ -227,16 +236,12 @@ static int keep_envelopes(struct in_object *object, uint32_t count,
 
 static int keep_pieces(struct in_object *object, const struct msg_data *data, struct diag *diag)
 {
-    uint32_t needed = object->chunk_count + data->envelope_count;
-    if (needed > object->piece_cap) {
-        uint32_t cap = needed < 16 ? 16 : needed * 2;
-        struct in_piece *grown = realloc(object->pieces, cap * sizeof(*grown));
-        if (!grown) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the chunks of an object");
-        }
-        object->pieces = grown;
-        object->piece_cap = cap;
+    struct in_piece *grown = with_room(object->pieces, object->chunk_count + data->envelope_count,
+                                       sizeof(*grown), &object->piece_cap);
+    if (!grown) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the chunks of an object");
     }
+    object->pieces = grown;
     for (uint32_t i = 0; i < data->envelope_count; i++) {
         object->pieces[object->chunk_count + i] =
             (struct in_piece){.at = data->offset + data->envelopes[i].offset};

@@ -240,6 +240,9 @@ void session_part(struct session *session, const struct frame *frame);
 
 /* session_save.c: the answer to OPEN, once the core has said where the save stands; u.run.done. */
 void session_opened(struct run_req *req);
+/* The same where only an opening was looked for that is there already; own: it is the one that this
+ * OPEN means. False: there is none, and nothing was answered. */
+bool session_found_answers(struct run_req *found, bool own);
 /* session_quota.c: submits the OPEN in u.run of rank 0 unless its project is over its quota; then
  * the step is opened and aborted, so that every rank hears why. */
 void session_open_by_quota(struct request *request);

@@ -64,10 +64,7 @@ static void on_found(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
     const struct msg_open *open = &request->msg.u.open;
-    bool own = req->verdict.open_id == open->open_id;
-    bool told = req->status == 0 || req->status == CAIRN_E_ABORTED;
-    if ((told && own) || req->status == CAIRN_E_FENCED) {
-        session_opened(req);
+    if (session_found_answers(req, req->verdict.open_id == open->open_id)) {
         return;
     }
     req->event.kind = EVENT_OPEN;

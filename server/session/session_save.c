@@ -244,15 +244,23 @@ void session_opened(struct run_req *req)
     run_snapshot(request->session->run, &request->info);
 }
 
+bool session_found_answers(struct run_req *found, bool own)
+{
+    bool told = found->status == 0 || found->status == CAIRN_E_ABORTED;
+    bool answers = (told && own) || found->status == CAIRN_E_FENCED;
+    if (answers) {
+        session_opened(found);
+    }
+    return answers;
+}
+
 /* While the server stops: only an opening that is there already, of rank 0 only its own. */
 static void on_found(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
-    const struct msg_open *open = &request->msg.u.open;
-    bool own = request->session->join.rank != 0 || req->verdict.open_id == open->open_id;
-    bool told = req->status == 0 || req->status == CAIRN_E_ABORTED;
-    if ((told && own) || req->status == CAIRN_E_FENCED) {
-        session_opened(req);
+    uint64_t open_id = request->msg.u.open.open_id;
+    if (session_found_answers(req, request->session->join.rank != 0 ||
+                                       req->verdict.open_id == open_id)) {
         return;
     }
     struct diag diag = DIAG_INIT;
