@@ -300,15 +300,19 @@ class Commands(Case):
             self.assertRegex(said, r"\nshared      .* in objects of 1@1\n")
 
     def test_show_describes_a_checkpoint_with_a_lost_part(self):
-        """What is shared stands in the parts: without one of them everything else is shown."""
-        for part in self.server.files("runs/demo/two/checkpoints/**/part*"):
-            part.unlink()
+        """What is shared stands in the parts: without one of them everything else is shown, and what has no base needs
+        none."""
         where = ("--store", f"dir:{self.server.store}")
-        document = cairn_json("show", "demo/two", *where)
-        self.assertEqual((document["own_bytes"], document["shared_bytes"], document["shared_with"]), (None,) * 3)
+        full, before = (cairn_json("show", "demo/one", step, *where) for step in (1, 3))
+        for part in self.server.files("runs/demo/one/checkpoints/**/part*"):
+            part.unlink()
+        self.assertEqual(cairn_json("show", "demo/one", 1, *where), full)
+        document = cairn_json("show", "demo/one", 3, *where)
+        self.assertEqual(document["own_bytes"], before["own_bytes"])
+        self.assertEqual((document["shared_bytes"], document["shared_with"]), (None,) * 2)
         self.assertIn("part", document["shares_error"])
         self.assertEqual(len(document["entries"]), 4)
-        self.assertRegex(cairn("show", "demo/two", *where, check=0)[1], r"\nown         not known: .*part")
+        self.assertRegex(cairn("show", "demo/one", 3, *where, check=0)[1], r"\nshared      not known: .*part")
 
     def test_annotate(self):
         server = ("--server", f"unix:{self.server.socket}")

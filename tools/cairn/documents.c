@@ -142,7 +142,7 @@ int documents_parts(struct cli *cli, struct documents *documents, struct diag *d
 struct shares {
     struct documents *documents;
     size_t count, cap;
-    struct documents_share *items; /* [0]: its own */
+    struct documents_share *items;
 };
 
 static struct documents_share *share_of(struct shares *shares, struct ckpt_id id)
@@ -182,10 +182,11 @@ static int add_part(struct cli *cli, struct shares *shares, const struct part_re
     for (uint32_t i = 0; status == 0 && i < part.object_count; i++) {
         const struct part_object *object = &part.objects[i];
         struct ckpt_id id = {.term = object->id.term, .step = object->id.step};
-        struct documents_share *share = share_of(shares, id);
+        bool own = ckpt_id_equal(id, shares->documents->info.id);
+        struct documents_share *share = own ? NULL : share_of(shares, id);
         if (share) {
             share->stored_bytes += object->bytes_used;
-        } else {
+        } else if (!own) {
             status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for what is shared");
         }
     }
@@ -202,8 +203,7 @@ int documents_shares(struct cli *cli, struct documents *documents, size_t *ret_c
                      struct documents_share **ret, struct diag *diag)
 {
     struct shares shares = {.documents = documents};
-    bool has_own = share_of(&shares, documents->info.id) != NULL;
-    int status = has_own ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for what is shared");
+    int status = 0;
     for (size_t i = 0; status == 0 && i < documents->part_count; i++) {
         struct scratch scratch;
         scratch_init(&scratch, DOCUMENTS_SCRATCH_MAX);
@@ -211,7 +211,9 @@ int documents_shares(struct cli *cli, struct documents *documents, size_t *ret_c
         scratch_fini(&scratch);
     }
     if (status == 0) {
-        qsort(&shares.items[1], shares.count - 1, sizeof(*shares.items), newer_first);
+        if (shares.count > 0) {
+            qsort(shares.items, shares.count, sizeof(*shares.items), newer_first);
+        }
         *ret_count = shares.count;
         *ret = shares.items;
     }

@@ -9,8 +9,7 @@
 
 #include "cli.h"
 
-/* Stored bytes that one part's chunks take in objects of one checkpoint, its own or an older one.
- */
+/* Stored bytes that the chunks of a checkpoint take in objects of an older one. */
 struct documents_share {
     struct ckpt_id id;
     uint64_t stored_bytes;
@@ -30,9 +29,8 @@ struct documents {
 int MUST_USE documents_load(struct cli *cli, const struct ckpt_info *info, struct documents *ret,
                             struct diag *diag);
 int MUST_USE documents_parts(struct cli *cli, struct documents *documents, struct diag *diag);
-/* What of the checkpoint lies in whose objects: its own first, then older ones, newest first. Reads
- * all parts, and keeps none: memory for one at a time. The result lies in the documents' scratch.
- */
+/* What of the checkpoint lies in objects of which older ones, newest first. Reads all parts, and
+ * keeps none: memory for one at a time. The result lies in the documents' scratch. */
 int MUST_USE documents_shares(struct cli *cli, struct documents *documents, size_t *ret_count,
                               struct documents_share **ret, struct diag *diag);
 void documents_fini(struct documents *documents);

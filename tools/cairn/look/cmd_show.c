@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn show: one checkpoint from its manifest and index.
+ * cairn show: one checkpoint from its manifest and index. Parts are read only where it has a base:
+ * what it shares with which older one stands nowhere else.
  */
 #include "cli.h"
 #include "documents.h"
@@ -17,8 +18,9 @@ static const struct argument arguments[] = {
     {"CHECKPOINT", .kind = ARGUMENT_CHECKPOINT, .optional = true},
     {0}};
 
-struct shares {   /* documents_shares */
-    size_t count; /* 0: not known, and why says so: the checkpoint is shown even so */
+struct shares {
+    bool known; /* else why says why not: the checkpoint is shown even so */
+    size_t count;
     struct documents_share *items;
     struct diag why;
 };
@@ -93,23 +95,23 @@ static void json_metadata(struct json *json, const struct manifest *manifest)
 }
 
 /* What lies in objects of older checkpoints, whose forgetting frees nothing of that. */
-static void json_shares(struct json *json, const struct shares *shares)
+static void json_shares(struct json *json, const struct manifest *manifest,
+                        const struct shares *shares)
 {
     uint64_t bytes = 0;
-    json_str(json, "shares_error", shares->count == 0 ? shares->why.text : NULL);
-    if (shares->count == 0) {
-        json_str(json, "own_bytes", NULL);
+    json_str(json, "shares_error", shares->known ? NULL : shares->why.text);
+    json_u64(json, "own_bytes", manifest->stored_bytes);
+    if (!shares->known) {
         json_str(json, "shared_bytes", NULL);
         json_str(json, "shared_with", NULL);
         return;
     }
-    for (size_t i = 1; i < shares->count; i++) {
+    for (size_t i = 0; i < shares->count; i++) {
         bytes += shares->items[i].stored_bytes;
     }
-    json_u64(json, "own_bytes", shares->items[0].stored_bytes);
     json_u64(json, "shared_bytes", bytes);
     json_open(json, "shared_with", '[');
-    for (size_t i = 1; i < shares->count; i++) {
+    for (size_t i = 0; i < shares->count; i++) {
         json_open(json, NULL, '{');
         json_u64(json, "step", shares->items[i].id.step);
         json_u64(json, "term", shares->items[i].id.term);
@@ -126,7 +128,7 @@ static int print_json(const struct documents *documents, const struct shares *sh
     json_open(&json, NULL, '{');
     json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
     json_info(&json, "checkpoint", &documents->info);
-    json_shares(&json, shares);
+    json_shares(&json, &documents->manifest, shares);
     json_open(&json, "manifest", '{');
     json_manifest(&json, &documents->manifest);
     json_metadata(&json, &documents->manifest);
@@ -187,13 +189,12 @@ static void print_shares(const struct documents *documents, const struct shares 
     } else {
         printf("base        none\n");
     }
-    if (shares->count == 0) {
-        printf("own         not known: %s\n", shares->why.text);
-        return;
-    }
-    format_bytes(shares->items[0].stored_bytes, sizeof(bytes), bytes);
+    format_bytes(documents->manifest.stored_bytes, sizeof(bytes), bytes);
     printf("own         %s in objects of its own\n", bytes);
-    for (size_t i = 1; i < shares->count; i++) {
+    if (!shares->known) {
+        printf("shared      not known: %s\n", shares->why.text);
+    }
+    for (size_t i = 0; i < shares->count; i++) {
         format_ckpt(shares->items[i].id, sizeof(id), id);
         format_bytes(shares->items[i].stored_bytes, sizeof(bytes), bytes);
         printf("shared      %s in objects of %s\n", bytes, id);
@@ -236,11 +237,11 @@ static int run(struct cli *cli, void *options, struct diag *diag)
     scratch_init(&scratch, INFO_SCRATCH_MAX);
     status = cli_resolve(cli, &cli->selector, &scratch, &info, diag);
     if (status == 0) {
-        struct shares shares = {0};
+        struct shares shares = {.known = info.base.term == 0};
         status = documents_load(cli, &info, &documents, diag);
-        if (status == 0) {
-            err_ignore(documents_shares(cli, &documents, &shares.count, &shares.items,
-                                        &shares.why)); /* a part is damaged: that is shown */
+        if (status == 0 && !shares.known) {
+            shares.known = documents_shares(cli, &documents, &shares.count, &shares.items,
+                                            &shares.why) == 0; /* a part is damaged: it says so */
         }
         if (status == 0 && cli->json) {
             status = print_json(&documents, &shares);
