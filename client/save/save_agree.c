@@ -416,14 +416,16 @@ static void on_timer(struct timer *timer)
 }
 
 /* Some ranks are only slow, and that they are slow may be so each time: as long again as it took
- * this rank, and longer each time that it was in vain. */
+ * this rank, and longer each time that it was in vain; but while who waits still does (wait_ms). */
 void save_agree_await(struct save *save)
 {
     const struct engine *engine = save->engine;
     uint64_t took_ms = loop_now_ms(engine->options.loop) - save->begun_ms;
+    uint64_t ms =
+        min_u64(max_u64(took_ms, AGREE_MEET_MS), engine_ms_left(engine, save->end_ms) / 4);
     if (may_be_missed(save) && has_many_servers(engine) && is_spoken(save) &&
         !timer_is_active(&save->agree.timer)) {
-        timer_start(&save->agree.timer, max_u64(took_ms, AGREE_MEET_MS) << engine->met_in_vain);
+        timer_start(&save->agree.timer, ms << engine->met_in_vain);
     }
 }
 

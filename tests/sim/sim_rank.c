@@ -31,6 +31,7 @@ enum {
     LATE_AT = META_AT + META_BYTES,
     LATE_BYTES = 9000, /* three cells */
     LATE_SAVES = 2,    /* of a job, without it on one of its ranks */
+    LATER_SAVES = 6, /* the same of every second job on a cluster: its ranks have spread by then */
     MEMORY_BYTES = LATE_AT + LATE_BYTES,
     BLOB_BYTES_MAX = 5000,
     GRACE_MS = 12000, /* a save's: to find out what became of it */
@@ -99,8 +100,9 @@ static struct registered *register_all(struct sim_rank *rank, uint64_t step, uin
     uint8_t loader[BLOB_BYTES_MAX];
     uint8_t *at = rank->memory;
     /* Made late on one rank of a job, as the state of an optimizer can be. */
+    unsigned without = rank->scene->shared && rank->job % 2 == 1 ? LATER_SAVES : LATE_SAVES;
     bool has_late =
-        step == 0 || rank->idx != rank->job % SCENE_WORLD_SIZE || rank->saves_begun > LATE_SAVES;
+        step == 0 || rank->idx != rank->job % SCENE_WORLD_SIZE || rank->saves_begun > without;
     struct registered_box boxes[5] = {
         {.box = {.ndim = 2, .length = {WEIGHT_ROWS, WEIGHT_COLUMNS}}, .data = at + WEIGHT_AT},
         {.box = {.ndim = 2, .length = {SHARD_ROWS, SHARD_COLUMNS}}, .data = at + SHARD_AT},
