@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases of test_ceph.py: two daemons and one truth. A daemon is killed at every step of the commit and the other goes on;
-both race to commit the same steps; ranks move from a dead daemon to the living one in time."""
+both race to commit the same steps; ranks move from a dead daemon to the living one in time; lists grow while ranks are apart."""
 
 import os
 import time
@@ -8,12 +8,13 @@ import time
 from ceph_bed import OnCeph
 from harness import FULL, Group
 
-__all__ = ["Killed", "Race"]
+__all__ = ["Apart", "Killed", "Race"]
 
 RACES = 1000 if FULL else 50
 FAILOVERS = 10 if FULL else 3
 FAILOVER_S = 5.0
 SAVES_UNTIL_KILLED = 12
+SAVES_UNTIL_SPREAD = 10  # the first agrees, eight more are calm
 
 # Where a daemon dies: before and after each kind of operation of a save, at the nth of its kind.
 POINTS = [f"{name}@{number}" for name, numbers in {
@@ -130,3 +131,23 @@ class Race(OnCeph):
             self.assert_good(committed)
             for group in groups:
                 group.end()
+
+
+class Apart(OnCeph):
+    def test_a_list_grows_on_one_rank(self):
+        """Each rank is at a daemon of its own by then, and the other one copies without asking."""
+        a, b = self.two()
+        group = Group(self.bed, self.url(a, b), 2)
+        for step in range(1, SAVES_UNTIL_SPREAD + 1):
+            group.all("fill", step)
+            group.save(step)
+        step = SAVES_UNTIL_SPREAD + 1
+        group[1].do("tensor", "late", "float32", "40x16", "replicated")
+        group[1].do("set")
+        group.all("fill", step)
+        group.save(step, 60000)
+        group[0].do("tensor", "late", "float32", "40x16", "replicated")
+        group[0].do("set")
+        group.all("fill", step + 1)
+        self.assertEqual(group.restore(), (step, 1, False))
+        group.all("check", step)
