@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases as PyTorch's storage tests are written, for a folder and with its file writers, so that what test_dcp_theirs.py does
+with theirs is tried where their source is not at hand. No test module of ours: theirs.py must be imported first."""
+
+import tempfile
+import unittest
+
+import torch
+from torch.distributed.checkpoint import CheckpointException, FileSystemReader, FileSystemWriter, load, save
+
+
+class TestFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = folder.name
+
+    def test_read_write_only_tensor(self):
+        model, other = torch.nn.Linear(5, 3), torch.nn.Linear(5, 3)
+        save(model.state_dict(), storage_writer=FileSystemWriter(path=self.path, thread_count=2))
+        state = other.state_dict()
+        self.assertFalse(torch.equal(state["weight"], model.weight))
+        load(state, storage_reader=FileSystemReader(path=self.path))
+        self.assertTrue(torch.equal(state["weight"], model.weight))
+        self.assertTrue(torch.equal(state["bias"], model.bias))
+
+    def test_overwrite(self):
+        writer = FileSystemWriter(self.path)
+        for value in (1.0, 2.0):
+            save({"x": torch.full((4,), value)}, checkpoint_id=self.path, storage_writer=writer)
+            back = {"x": torch.zeros(4)}
+            load(back, checkpoint_id=self.path)
+            self.assertTrue(torch.equal(back["x"], torch.full((4,), value)))
+
+    def test_two_folders_are_two_runs(self):
+        for name in ("first", "second"):
+            save({"name": name}, checkpoint_id=f"{self.path}/{name}")
+        for name in ("first", "second"):
+            back = {"name": ""}
+            load(back, checkpoint_id=f"{self.path}/{name}")
+            self.assertEqual(back["name"], name)
+
+    def test_an_empty_folder_has_nothing_to_load(self):
+        with self.assertRaises(CheckpointException):
+            load({"x": torch.zeros(4)}, checkpoint_id=self.path)
+
+    def test_they_are_not_files(self):
+        self.assertTrue(FileSystemWriter.__module__.startswith("theirs"))
+        save({"x": torch.zeros(4)}, checkpoint_id=self.path)
+        with tempfile.TemporaryDirectory() as other:
+            self.assertNotEqual(FileSystemReader(other).__dict__["_run_url"], FileSystemReader(self.path).__dict__["_run_url"])
