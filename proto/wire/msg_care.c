@@ -124,6 +124,7 @@ static Cairn__GcInfo *gc_info_to_pb(struct enc *enc, const struct gc_info *info,
 #undef TAKE
     pb->run = is_named(&info->run) ? enc_run(&info->run, &ret->run) : NULL;
     pb->text = enc_text(enc, info->text);
+    pb->code = info->code;
     return pb;
 }
 
@@ -141,6 +142,7 @@ static void gc_info_from_pb(struct dec *dec, const Cairn__GcInfo *pb, struct gc_
         ret->run = dec_run(dec, "info.run", pb->run);
     }
     ret->text = dec_text(dec, "info.text", pb->text);
+    ret->code = pb->code;
 }
 
 static void gc_encode(struct enc *enc, const struct msg *msg)

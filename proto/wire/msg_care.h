@@ -84,7 +84,8 @@ struct gc_info {
     GC_INFO_FIELDS(INFO_FIELD)
 #undef INFO_FIELD
     struct run_name run; /* where it is */
-    const char *text;    /* the last error, "" */
+    int32_t code;     /* the error that text tells of; 0: none, or an older server does not say */
+    const char *text; /* the last error, "" */
 };
 struct msg_gc_report {
     struct gc_info info;

@@ -116,6 +116,10 @@ static void end_pass(struct gc *gc)
 
 void gc_stop_pass(struct gc *gc)
 {
+    if (gc->status.code == 0) {
+        gc->status.code = CAIRN_E_NO_MEMORY;
+        snprintf(gc->status.text, sizeof(gc->status.text), "no memory for a pass");
+    }
     gc->status.errors++;
     gc->status.errors_total++;
     end_pass(gc);
@@ -141,11 +145,23 @@ void gc_close(struct gc *gc, void (*done)(void *user), void *user)
     }
 }
 
+static bool is_damage(int code)
+{
+    return err_exit_status(code) == err_exit_status(CAIRN_E_DAMAGED);
+}
+
 void gc_note(struct gc *gc, int status, const struct diag *diag, const char *what)
 {
+    char name[RUN_NAME_TEXT_MAX];
     gc->status.errors++;
     gc->status.errors_total++;
-    snprintf(gc->status.text, sizeof(gc->status.text), "%s: %.200s", what, diag_text(diag, status));
+    if (is_damage(gc->status.code) && !is_damage(status)) {
+        return;
+    }
+    run_name_format(&gc->status.run, name);
+    gc->status.code = status;
+    snprintf(gc->status.text, sizeof(gc->status.text), "%s: %s: %s", name, what,
+             diag_text(diag, status));
 }
 
 static void on_done(struct store_req *req)
@@ -192,6 +208,7 @@ static void begin_pass(struct gc *gc, bool dry_run, bool cycle)
     status->begun_wall_ns = loop_wall_ns(gc->options.loop);
     status->runs = status->ckpts = status->reclaimed = status->objects = status->smalls = 0;
     status->bytes = status->bytes_read = status->kept = status->errors = 0;
+    status->code = 0;
     status->text[0] = '\0';
     gc->begin_cycle = cycle;
     gc->name_next = 0;

@@ -29,7 +29,7 @@ struct gc_options {
     void *user;
 };
 
-enum { GC_TEXT_MAX = 256 };
+enum { GC_TEXT_MAX = DIAG_TEXT_MAX + RUN_NAME_TEXT_MAX + 64 };
 
 struct gc_status {
     bool running, waiting, dry_run; /* waiting: it is another daemon's duty */
@@ -46,7 +46,8 @@ struct gc_status {
     uint64_t errors;
     uint64_t objects_total, smalls_total, bytes_total, reclaimed_total, errors_total;
     struct run_name run;    /* where it is */
-    char text[GC_TEXT_MAX]; /* of the last error */
+    int code;               /* of the last error, or of damage where there was some; 0: none */
+    char text[GC_TEXT_MAX]; /* of the same error, whole */
 };
 
 int MUST_USE gc_new(const struct gc_options *options, struct gc **ret);

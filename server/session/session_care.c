@@ -46,6 +46,7 @@ static void tell_gc(struct gc *gc, struct gc_status *status, struct gc_info *ret
     GC_INFO_FIELDS(TAKE)
 #undef TAKE
     ret->run = status->run;
+    ret->code = status->code;
     ret->text = status->text;
 }
 

@@ -3,6 +3,7 @@
 failed saves left is collected; killed in the middle of either, nothing is lost and the next one goes
 on; `cairn status` says it all."""
 
+import json
 import subprocess
 import time
 
@@ -156,6 +157,30 @@ class Care(Case):
         self.gc(daemon)
         self.assertEqual(daemon.files("runs/demo/run/objects/*-1[01][0-9]/*"), [])
         self.assert_whole(daemon, listed(daemon))
+
+    def test_damage_is_damage_and_told_once(self):
+        """A run whose record is damaged: its own exit status, its whole text, once; the other runs are collected."""
+        daemon = self.saved(1)
+        other = Group(self.bed, daemon.url("demo/other"), 1)
+        other.save(1)
+        other.end()
+        daemon.stop()
+        for record in daemon.files("runs/demo/run/record/*"):
+            flip(record, record.stat().st_size // 2)
+        daemon.start()
+        for where in (self.where(daemon), ("--store", f"dir:{daemon.store}")):
+            if where[0] == "--store":
+                daemon.stop()
+            code, out, err = cairn("gc", *where)
+            self.assertEqual(code, 6, out + err)
+            self.assertIn("of 2 runs", out)
+            self.assertTrue(err.startswith("cairn: DAMAGED: demo/run: the run's record: "), err)
+            self.assertEqual(err.count("\n"), 1, err)
+            self.assertNotIn("the run's record", out)
+            code, out, err = cairn("gc", "--json", *where)
+            gc, said = json.loads(out)["gc"], json.loads(err)
+            self.assertEqual((code, said["code"], said["error"], gc["error"]), (6, 6, "DAMAGED", "DAMAGED"))
+            self.assertEqual(said["message"], gc["text"])
 
     def test_without_a_daemon(self):
         daemon = self.saved(1)

@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -152,12 +153,16 @@ static void test_damaged_tables_keep(void **state)
     gc_rig_pass(g, true);
     assert_true(gc_rig_is_reclaimed(g, base));
     assert_true(g->status.errors > 0);
+    assert_int_equal(err_exit_status(g->status.code), err_exit_status(CAIRN_E_DAMAGED));
+    assert_non_null(strstr(g->status.text, ": an object table: "));
     assert_true(gc_rig_has_object(g, base, 0));
     assert_true(gc_rig_has_object(g, base, 1));
     rig_flip(&g->rig, &part, 300);
     gc_rig_pass(g, true);
     assert_true(gc_rig_has_object(g, base, 0));
     assert_int_equal(g->status.errors, 0);
+    assert_int_equal(g->status.code, 0);
+    assert_string_equal(g->status.text, "");
     assert_int_equal(gc_rig_count_garbage(g), 0);
 }
 
@@ -174,6 +179,7 @@ static void test_full_record(void **state)
     gc_rig_start(g, 1);
     gc_rig_pass(g, true);
     assert_true(g->status.errors > 0);
+    assert_int_equal(g->status.code, CAIRN_E_NO_SPACE);
     gc_rig_pass(g, true);
     store_fault_clear(g->rig.store);
     assert_false(gc_rig_has_object(g, open->id, 0));
@@ -195,6 +201,7 @@ static void test_sweep(void **state)
         assert_int_equal(store_fault_add(g->rig.store, &rule), 0);
         gc_rig_pass(g, false);
         assert_int_equal(g->status.errors, 2);
+        assert_int_equal(g->status.code, CAIRN_E_TIMED_OUT);
         store_fault_clear(g->rig.store);
     }
     gc_rig_pass(g, false);

@@ -674,6 +674,8 @@ unsigned sample_growths(uint32_t type)
     switch (type) {
     case MSG_OPEN:
         return 3;
+    case MSG_SERVER_STATUS:
+        return 2;
     case MSG_OPENED:
     case MSG_DESCRIBE:
     case MSG_HAVE:
@@ -681,7 +683,7 @@ unsigned sample_growths(uint32_t type)
     case MSG_READ:
     case MSG_STATUS_REPLY:
     case MSG_USAGE_REPLY:
-    case MSG_SERVER_STATUS:
+    case MSG_GC_REPORT:
         return 1;
     default:
         return 0;

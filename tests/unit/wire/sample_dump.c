@@ -440,7 +440,7 @@ static void dump_scrub_info(const struct scrub_info *info, struct buf *buf)
 static void dump_gc_info(const struct gc_info *info, struct buf *buf)
 {
     GC_INFO_FIELDS(FIELD)
-    T(info, run.project), T(info, run.run), T(info, text);
+    T(info, run.project), T(info, run.run), T(info, text), I(info, code);
 }
 
 static void dump_repair(const struct msg *msg, struct buf *buf)

@@ -58,7 +58,7 @@ static void show(const struct msg_server_status *status)
         printf("scrub      not by this server\n");
     }
     if (status->has_gc) {
-        care_show_gc(&status->gc);
+        care_show_gc(&status->gc, true);
     } else {
         printf("gc         not by this server\n");
     }

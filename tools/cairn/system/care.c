@@ -59,7 +59,7 @@ void care_show_scrub(const struct scrub_info *info)
     show_findings(info);
 }
 
-void care_show_gc(const struct gc_info *info)
+void care_show_gc(const struct gc_info *info, bool tells_why)
 {
     char bytes[32], read[32], when[48];
     format_bytes(info->bytes, sizeof(bytes), bytes);
@@ -84,8 +84,8 @@ void care_show_gc(const struct gc_info *info)
            info->reclaimed, info->objects, bytes, info->smalls, info->kept);
     printf("           looked at %" PRIu64 " checkpoints of %" PRIu64
            " runs, read %s of tables; %" PRIu64 " errors%s%s\n",
-           info->ckpts, info->runs, read, info->errors, info->errors > 0 ? ": " : "",
-           info->errors > 0 ? info->text : "");
+           info->ckpts, info->runs, read, info->errors, tells_why && info->errors > 0 ? ": " : "",
+           tells_why && info->errors > 0 ? info->text : "");
 }
 
 static void json_number(struct json *json, const char *name, bool is_bool, uint64_t value)
@@ -131,6 +131,7 @@ void care_json_gc(struct json *json, const char *name, const struct gc_info *inf
 {
     json_open(json, name, '{');
     GC_INFO_FIELDS(NUMBER)
+    json_str(json, "error", info->code != 0 ? err_name(info->code) : NULL);
     json_str(json, "text", info->text && info->text[0] != '\0' ? info->text : NULL);
     json_close(json, '}');
 }

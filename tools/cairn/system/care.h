@@ -8,7 +8,8 @@
 #include "cli.h"
 
 void care_show_scrub(const struct scrub_info *info);
-void care_show_gc(const struct gc_info *info);
+/* tells_why: the last error's words too. */
+void care_show_gc(const struct gc_info *info, bool tells_why);
 void care_json_scrub(struct json *json, const char *name, const struct scrub_info *info);
 void care_json_gc(struct json *json, const char *name, const struct gc_info *info);
 /* Sleeps half a second in the source's loop. CANCELLED by an interrupt. */

@@ -5,8 +5,6 @@
 #include "care.h"
 #include "offline_gc.h"
 
-#include <inttypes.h>
-
 struct gc_options_cli {
     bool dry_run, status, cycle;
     uint64_t keep_cycles;
@@ -27,7 +25,7 @@ static int show(struct cli *cli, const struct gc_info *info)
 {
     struct json json;
     if (!cli->json) {
-        care_show_gc(info);
+        care_show_gc(info, false); /* fail() tells why, once */
         return out_flush();
     }
     json_init(&json);
@@ -38,6 +36,12 @@ static int show(struct cli *cli, const struct gc_info *info)
     int status = json_print(&json);
     json_fini(&json);
     return status;
+}
+
+/* The error as it was, so that damage is damage; an older server has told its words only. */
+static int fail(const struct gc_info *info, struct diag *diag)
+{
+    return diag_set(diag, info->code < 0 ? info->code : CAIRN_E_IO, "%s", info->text);
 }
 
 static int ask(struct cli *cli, const struct msg_gc *gc, struct source_request *request,
@@ -64,9 +68,7 @@ static int run_online(struct cli *cli, const struct gc_options_cli *given, struc
     if (status == 0) {
         const struct gc_info *info = &request.call.reply.u.gc_report.info;
         status = show(cli, info);
-        if (status == 0 && info->errors > 0) {
-            status = diag_set(diag, CAIRN_E_IO, "%" PRIu64 " errors: %s", info->errors, info->text);
-        }
+        status = status == 0 && info->errors > 0 ? fail(info, diag) : status;
     }
     engine_call_fini(&request.call);
     return status;
@@ -76,7 +78,7 @@ static int run(struct cli *cli, void *own, struct diag *diag)
 {
     const struct gc_options_cli *given = own;
     struct gc_info info;
-    char text[256];
+    char text[GC_TEXT_MAX];
     if (!cli->source.store) {
         return run_online(cli, given, diag);
     }
@@ -84,14 +86,11 @@ static int run(struct cli *cli, void *own, struct diag *diag)
                                          .dry_run = given->dry_run,
                                          .cycle = given->cycle,
                                          .keep_cycles = given->keep_cycles};
-    int status = offline_gc(&offline, &info, sizeof(text), text, diag);
+    int status = offline_gc(&offline, &info, text, diag);
     if (status == 0) {
         status = show(cli, &info);
     }
-    if (status == 0 && info.errors > 0) {
-        status = diag_set(diag, CAIRN_E_IO, "%" PRIu64 " errors: %s", info.errors, info.text);
-    }
-    return status;
+    return status == 0 && info.errors > 0 ? fail(&info, diag) : status;
 }
 
 const struct command command_gc = {
@@ -103,7 +102,10 @@ const struct command command_gc = {
         "The "
         "daemon does so by itself every [gc] every, which also counts the cycles after which a "
         "forgotten checkpoint cannot be brought back; this begins a pass now and no cycle.\n\n"
-        "With --store it works on a store without a daemon, under the store's lock, in two passes.",
+        "With --store it works on a store without a daemon, under the store's lock, in two "
+        "passes.\n\n"
+        "What cannot be read is left alone, with all that it may refer to, and named; the exit "
+        "status is then that of the error: 6 for damage.",
     .example = "cairn gc --dry-run\ncairn --store dir:/srv/cairn gc",
     .options = options,
     .options_bytes = sizeof(struct gc_options_cli),

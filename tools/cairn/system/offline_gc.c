@@ -5,7 +5,6 @@
  */
 #include "offline_gc.h"
 
-#include "gc/gc.h"
 #include "store/open/store_open.h"
 
 #include <stdio.h>
@@ -99,7 +98,8 @@ static void stop(struct collecting *c)
     }
 }
 
-static void add(const struct gc_status *status, struct gc_info *io)
+/* One pass more; of errors the last one is told, or the first of damage. */
+static void add(const struct gc_status *status, struct gc_info *io, char text[GC_TEXT_MAX])
 {
     uint64_t reclaimed = io->reclaimed, objects = io->objects, smalls = io->smalls;
     uint64_t bytes = io->bytes, bytes_read = io->bytes_read, errors = io->errors;
@@ -112,10 +112,14 @@ static void add(const struct gc_status *status, struct gc_info *io)
     io->bytes += bytes;
     io->bytes_read += bytes_read;
     io->errors += errors;
+    if (status->code != 0 && err_exit_status(io->code) != err_exit_status(CAIRN_E_DAMAGED)) {
+        io->code = status->code;
+        snprintf(text, GC_TEXT_MAX, "%s", status->text);
+    }
 }
 
-int offline_gc(const struct offline_gc_options *options, struct gc_info *ret, size_t text_bytes,
-               char *text, struct diag *diag)
+int offline_gc(const struct offline_gc_options *options, struct gc_info *ret,
+               char text[GC_TEXT_MAX], struct diag *diag)
 {
     struct collecting c = {.done = false};
     struct gc_info info = {.text = text};
@@ -130,10 +134,7 @@ int offline_gc(const struct offline_gc_options *options, struct gc_info *ret, si
         }
         wait_done(&c);
         gc_status(c.gc, &status);
-        add(&status, &info);
-        if (status.text[0] != '\0') {
-            snprintf(text, text_bytes, "%s", status.text);
-        }
+        add(&status, &info, text);
     }
     stop(&c);
     if (rc == 0) {

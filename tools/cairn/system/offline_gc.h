@@ -6,9 +6,8 @@
 #ifndef CAIRN_TOOLS_OFFLINE_GC_H
 #define CAIRN_TOOLS_OFFLINE_GC_H
 
+#include "gc/gc.h"
 #include "wire/msg_care.h"
-
-#include "base/diag.h"
 
 struct offline_gc_options {
     const char *store; /* a store's URL */
@@ -19,6 +18,6 @@ struct offline_gc_options {
 /* Two passes (one of a dry run): what is found dead goes in the second. info->text points into
  * text. STORE_LOCKED while a daemon has the store. */
 int MUST_USE offline_gc(const struct offline_gc_options *options, struct gc_info *ret,
-                        size_t text_bytes, char *text, struct diag *diag);
+                        char text[GC_TEXT_MAX], struct diag *diag);
 
 #endif
