@@ -444,6 +444,8 @@ static int begin_opening(struct daemon *daemon)
                                               .pool = daemon->store_pool,
                                               .url = config->store_url,
                                               .create = config->store_create,
+                                              .remedy = "is that the right place? a new store is "
+                                                        "made there with --store-create yes",
                                               .force_fs = config->store_force,
                                               .expected_uuid = expected ? &daemon->expected : NULL,
                                               .reserve_bytes = config->store_reserve},

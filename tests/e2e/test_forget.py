@@ -153,8 +153,16 @@ class Forget(Case):
         cairn("tag", "demo/run", "20", "old", *store, check=0)
         note = cairn_json("annotate", "demo/run", "20", "--metric", "eval=1.5", *store)["checkpoint"]
         self.assertEqual((note["metrics"]["eval"], "old" in note["tags"]), (1.5, True))
-        self.assertEqual(cairn(*policy, "--store", f"dir:{daemon.store}-typo")[0], 10)
-        self.assertFalse((daemon.store.parent / "store-typo").exists())
+        typo = daemon.store.parent / "store-typo"
+        for there in (False, True):  # nobody is told to make a store where he mistyped one
+            if there:
+                typo.mkdir()
+            for words in (policy, ("gc",), ("undelete", "demo/run", "20"), ("verify", "--repair"), ("ls",), ("store-upgrade",)):
+                code, _, err = cairn(*words, "--store", f"dir:{typo}")
+                self.assertEqual(code, 10, err)
+                self.assertIn("check the path", err)
+                self.assertNotIn("create", err)
+            self.assertEqual(os.listdir(typo) if there else typo.exists(), [] if there else False)
         self.assert_whole(daemon, {(20, 1), (40, 1), (50, 1)})
         daemon.start()
         self.assertEqual(self.group(daemon).restore(), (50, 1, False))

@@ -18,15 +18,18 @@
 
 /* --- the directory and its file system -------------------------------------------------------- */
 
-/* A reader cannot make one, whatever flags it takes: it looks at the wrong place. */
-static int no_store(const struct dir_store *store, const char *what, struct diag *diag)
+/* Advice to make one where a path was mistyped would end in an empty store at the wrong place: it
+ * is given to who makes stores only. */
+static int no_store(const struct store_dir_options *options, const char *what, struct diag *diag)
 {
-    return diag_set(diag, CAIRN_E_NO_STORE, "%s %s; %s", store->path, what,
-                    store->read_only ? "name the directory that cairnd's `store` names"
-                                     : "make one with --store-create yes");
+    return diag_set(diag, CAIRN_E_NO_STORE, "%s %s; %s", options->path, what,
+                    options->remedy && !options->read_only
+                        ? options->remedy
+                        : "check the path: [store] url of cairnd's configuration names it");
 }
 
-static int open_root(struct dir_store *store, bool create, struct diag *diag)
+static int open_root(struct dir_store *store, const struct store_dir_options *options, bool create,
+                     struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
     struct diag why = DIAG_INIT;
@@ -38,7 +41,7 @@ static int open_root(struct dir_store *store, bool create, struct diag *diag)
         return diag_copy(diag, &why);
     }
     if (!create) {
-        return no_store(store, "is not there", diag);
+        return no_store(options, "is not there", diag);
     }
     char parent[4096];
     int n = snprintf(parent, sizeof(parent), "%s", store->path);
@@ -205,12 +208,13 @@ static int raise_epoch(struct dir_store *store, struct diag *diag)
 
 /* --- the order of things ---------------------------------------------------------------------- */
 
-static int find_or_make(struct dir_store *store, bool create, struct diag *diag)
+static int find_or_make(struct dir_store *store, const struct store_dir_options *options,
+                        bool create, struct diag *diag)
 {
     bool exists;
     int rc = dir_record_exists(store, "store", &exists, diag);
     if (rc == 0 && !exists && !create) {
-        return no_store(store, "holds no Cairn store", diag);
+        return no_store(options, "holds no Cairn store", diag);
     }
     if (rc == 0 && !exists) {
         rc = check_empty(store, diag);
@@ -229,10 +233,10 @@ static int find_or_make(struct dir_store *store, bool create, struct diag *diag)
 int dir_start(struct dir_store *store, const struct store_dir_options *options, struct diag *diag)
 {
     bool create = options->create && !options->read_only;
-    int rc = open_root(store, create, diag);
+    int rc = open_root(store, options, create, diag);
     rc = rc ? rc : check_file_system(store, options, diag);
     rc = rc ? rc : options->read_only ? 0 : check_owner(store, diag);
-    rc = rc ? rc : find_or_make(store, create, diag);
+    rc = rc ? rc : find_or_make(store, options, create, diag);
     rc = rc ? rc : check_record(store, options->expected_uuid, diag);
     if (rc != 0 || store->read_only) {
         return rc;

@@ -18,8 +18,9 @@ struct store_dir_options {
     struct work_pool *pool; /* runs them */
     struct vfs *vfs;
     const char *path; /* copied */
-    bool create;    /* make the store where there is none: the directory must be absent or empty */
-    bool force_fs;  /* accept tmpfs and network file systems ("--single-writer") */
+    bool create; /* make the store where there is none: the directory must be absent or empty */
+    const char *remedy; /* where there is none; NULL: the path is wrong */
+    bool force_fs;      /* accept tmpfs and network file systems ("--single-writer") */
     bool read_only; /* no lock, no write at all: sees what is published, beside a daemon or without
                        one */
     const struct uuid *expected_uuid; /* NULL: any; otherwise another store is STORE_MISMATCH */

@@ -27,6 +27,7 @@ static int open_rados(const struct store_open_options *options, struct store **r
     struct store_rados_options rados = {.loop = options->loop,
                                         .pool = options->pool,
                                         .create = options->create,
+                                        .remedy = options->remedy,
                                         .read_only = options->read_only,
                                         .expected_uuid = options->expected_uuid};
     int status = store_url_parse(options->url, &parsed, diag);
@@ -53,6 +54,7 @@ int store_open(const struct store_open_options *options, struct store **ret, str
                                     .vfs = vfs_posix(),
                                     .path = path,
                                     .create = options->create,
+                                    .remedy = options->remedy,
                                     .force_fs = options->force_fs,
                                     .read_only = options->read_only,
                                     .expected_uuid = options->expected_uuid,

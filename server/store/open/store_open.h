@@ -19,7 +19,10 @@ struct store_open_options {
     struct loop *loop;
     struct work_pool *pool; /* of store_url_threads_min() threads or more */
     const char *url;
-    bool create;    /* make the store where there is none */
+    bool create; /* make the store where there is none */
+    /* What NO_STORE advises: how to make one. NULL: whoever opens it makes none, so the name is
+     * wrong, and NO_STORE says to look at that. */
+    const char *remedy;
     bool read_only; /* write nothing at all */
     bool force_fs;  /* dir: accept tmpfs and network file systems */
     const struct uuid *expected_uuid;

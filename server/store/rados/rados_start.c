@@ -111,8 +111,9 @@ static int find_or_make(struct rados_store *store, const struct store_rados_opti
     if (rc == 0 && record_version(record->record) == 0 && !create) {
         return diag_set(diag, CAIRN_E_NO_STORE, "namespace %s holds no Cairn store; %s",
                         store->space,
-                        store->read_only ? "name the one that cairnd's `store` names"
-                                         : "make one with --store-create yes");
+                        options->remedy && !options->read_only
+                            ? options->remedy
+                            : "check the name: [store] url of cairnd's configuration has it");
     }
     if (rc == 0 && record_version(record->record) == 0) {
         rc = make_store(store, options->data_pool, diag);

@@ -21,6 +21,7 @@ struct store_rados_options {
      * that the records are in. Another one than the store was made with is STORE_MISMATCH. */
     const char *data_pool;
     bool create;                      /* make the store where there is none */
+    const char *remedy;               /* where there is none; NULL: the name is wrong */
     bool read_only;                   /* writes nothing at all */
     const struct uuid *expected_uuid; /* NULL: any; otherwise another store is STORE_MISMATCH */
 };
