@@ -62,6 +62,12 @@ class Care(Case):
         health = {step: entry["health"] for (step, _), entry in listed(daemon).items()}
         self.assertEqual(health, {1: "damaged", 2: "suspect", 3: "damaged", 4: "damaged", 5: "damaged",
                                   6: "damaged", 7: "verified"})
+        for step, word in {1: "damaged", 2: "suspect", 7: "verified"}.items():  # the same word by every command
+            for how in (self.where(daemon), ("--store", f"dir:{daemon.store}")):
+                said = cairn("status", "demo/run", f"{step}@1", *how, check=0)[1]
+                self.assertEqual(said, f"{step}@1: committed, {word}\n")
+                self.assertRegex(cairn("ls", "demo/run", *how, check=0)[1], rf" {step}@1 +{word} ")
+                self.assertIn(f"health      {word}\n", cairn("show", "demo/run", f"{step}@1", *how, check=0)[1])
         self.assertIn("(rank 1, object 1@1/1-", out)
         self.assertIn("scrub: damage run=demo/run ckpt=1@1", daemon.log())
         # `latest` passes damaged ones over; what is good can be restored; nothing was deleted.

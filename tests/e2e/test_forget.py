@@ -53,9 +53,9 @@ class Forget(Case):
         cairn("forget", "demo/run", "30", "--server", f"127.0.0.1:{daemon.port()}", check=0)
         said = lambda step: cairn("status", "demo/run", f"{step}@1", *at(daemon), check=0)[1]
         self.assertRegex(said(10), rf"10@1: forgotten: by uid={os.getuid()} claimed=\S+@\S+: a mistake\n$")
-        self.assertRegex(said(20), rf"20@1: committed: pinned by uid={os.getuid()} claimed=")
+        self.assertRegex(said(20), rf"20@1: committed, verified, pinned: pinned by uid={os.getuid()} claimed=")
         self.assertRegex(said(30), r"30@1: forgotten: by unverified claimed=\S+@")
-        self.assertEqual(said(40), "40@1: committed\n")
+        self.assertEqual(said(40), "40@1: committed, verified\n")
 
     def test_undelete_brings_back_what_was(self):
         daemon, group = self.saved(ALL[:4])

@@ -78,6 +78,10 @@ void format_time(int64_t wall_ns, size_t size, char *ret);   /* RFC 3339, UTC */
 void format_ckpt(struct ckpt_id id, size_t size, char *ret); /* "STEP@TERM" */
 const char *state_name(uint32_t state);                      /* enum ckpt_state */
 const char *health_name(uint32_t health);
+/* "damaged, superseded, pinned" of a committed one, else the state: the words of ls, show, status.
+ */
+enum { STANDING_BYTES = 64 };
+void format_standing(const struct ckpt_info *info, char ret[STANDING_BYTES]);
 const char *placement_name(uint32_t placement);
 
 /* A table: cells are copied; numbers are right-aligned when their column's title starts with '>'.

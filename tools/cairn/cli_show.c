@@ -51,6 +51,14 @@ const char *health_name(uint32_t health)
     return health < ARRAY_LEN(names) ? names[health] : "unknown";
 }
 
+void format_standing(const struct ckpt_info *info, char ret[STANDING_BYTES])
+{
+    bool committed = info->state == CKPT_COMMITTED;
+    snprintf(ret, STANDING_BYTES, "%s%s%s",
+             committed ? health_name(info->health) : state_name(info->state),
+             committed && !info->on_lineage ? ", superseded" : "", info->pinned ? ", pinned" : "");
+}
+
 const char *placement_name(uint32_t placement)
 {
     static const char *const names[] = {"", "replicated", "sharded", "local"};

@@ -94,7 +94,8 @@ static void format_note(const struct ckpt_info *info, size_t size, char *ret)
 
 static void add_row(struct table *table, const struct ckpt_info *info)
 {
-    char id[48], bytes[32], time[40], ranks[32], parent[48] = "-", state[64], note[NOTE_TEXT_BYTES];
+    char id[48], bytes[32], time[40], ranks[32], parent[48] = "-", state[STANDING_BYTES],
+                                                 note[NOTE_TEXT_BYTES];
     format_ckpt(info->id, sizeof(id), id);
     format_bytes(info->plain_bytes, sizeof(bytes), bytes);
     format_time(info->wall_ns, sizeof(time), time);
@@ -102,10 +103,7 @@ static void add_row(struct table *table, const struct ckpt_info *info)
         format_ckpt(info->parent, sizeof(parent), parent);
     }
     snprintf(ranks, sizeof(ranks), "%u", info->world_size);
-    snprintf(state, sizeof(state), "%s%s%s",
-             info->state == CKPT_COMMITTED ? health_name(info->health) : state_name(info->state),
-             info->state == CKPT_COMMITTED && !info->on_lineage ? ", superseded" : "",
-             info->pinned ? ", pinned" : "");
+    format_standing(info, state);
     bool committed = info->state == CKPT_COMMITTED;
     format_note(info, sizeof(note), note);
     table_row(table,

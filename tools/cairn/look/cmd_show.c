@@ -148,22 +148,21 @@ static void print_head(const struct cli *cli, const struct documents *documents)
 {
     const struct manifest *manifest = &documents->manifest;
     const struct ckpt_info *info = &documents->info;
-    char name[RUN_NAME_TEXT_MAX], id[48], parent[48] = "none", time[40], plain[32], stored[32],
-                                          sha[65];
+    char name[RUN_NAME_TEXT_MAX], id[48], parent[48] = "none", time[40], plain[32], stored[32];
+    char sha[65], standing[STANDING_BYTES];
     run_name_format(&cli->run, name);
     format_ckpt(info->id, sizeof(id), id);
     if (manifest->parent.term != 0) {
         format_ckpt(manifest->parent, sizeof(parent), parent);
     }
+    format_standing(info, standing);
     format_time(info->wall_ns, sizeof(time), time);
     format_bytes(manifest->plain_bytes, sizeof(plain), plain);
     format_bytes(manifest->stored_bytes, sizeof(stored), stored);
     hex_encode(sizeof(info->manifest_sha256), &info->manifest_sha256, sha);
-    printf("run         %s\ncheckpoint  %s%s\nhealth      %s%s%s\nparent      %s\ncommitted   %s "
+    printf("run         %s\ncheckpoint  %s%s\nhealth      %s\nparent      %s\ncommitted   %s "
            "(sequence %" PRIu64 ")\n",
-           name, id, info->is_latest ? " (latest)" : "", health_name(info->health),
-           info->on_lineage ? "" : ", superseded", info->pinned ? ", pinned" : "", parent, time,
-           info->seq);
+           name, id, info->is_latest ? " (latest)" : "", standing, parent, time, info->seq);
     printf("ranks       %u\nsize        %s, stored %s in %" PRIu64 " objects, %" PRIu64
            " chunks\nmanifest    sha256 %s\n",
            manifest->world_size, plain, stored, manifest->object_count, manifest->chunk_count, sha);

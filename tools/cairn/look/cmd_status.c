@@ -17,8 +17,11 @@ static int show(const struct cli *cli, const struct ckpt_info *info)
     if (cli->json) {
         return cli_print_info(info);
     }
-    printf("%" PRIu64 "@%" PRIu64 ": %s%s%s\n", info->id.step, info->id.term,
-           state_name(info->state), info->text && info->text[0] ? ": " : "",
+    bool committed = info->state == CKPT_COMMITTED;
+    char standing[STANDING_BYTES];
+    format_standing(info, standing);
+    printf("%" PRIu64 "@%" PRIu64 ": %s%s%s%s\n", info->id.step, info->id.term,
+           committed ? "committed, " : "", standing, info->text && info->text[0] ? ": " : "",
            info->text ? info->text : "");
     return out_flush();
 }
@@ -54,6 +57,9 @@ const struct command command_status = {
     .group = GROUP_LOOK,
     .summary = "the server's state; or what became of a save: open, committed, aborted, and why",
     .details =
+        "Of a save: what became of it, and of a committed one its health, as `ls` and `show` tell "
+        "it.\n"
+        "\n"
         "Without arguments: the server's health, the store, who is connected, the last scrub with "
         "what it found, the last garbage collection.\n"
         "\n"
