@@ -151,7 +151,11 @@ class Rewind(Case):
         self.assertTrue(rows["3@2"].startswith("*"))
         _, out, err = cairn("ls", "demo/run", "--store", f"dir:{daemon.store}", check=0)
         self.assertNotIn("3@1", out)
-        self.assertIn("2 more", err)
+        for where in (("--server", f"unix:{daemon.socket}"), ("--store", f"dir:{daemon.store}")):
+            for words, rows, hint in (((), 3, "cairn: 2 superseded, shown with --all\n"), (("--superseded",), 5, ""),
+                                      (("--all",), 5, ""), (("-a", "--limit", 4), 4, "")):
+                _, out, err = cairn("ls", "demo/run", *words, *where, check=0)
+                self.assertEqual((len(out.splitlines()) - 1, err), (rows, hint), out)
         third = self.group(daemon)
         self.assertEqual(third.restore(), (3, 2, False))
         third.all("check", 23)

@@ -17,14 +17,13 @@ struct ls_options {
 
 static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true}, {0}};
 
-static const struct option options[] = {{"all", NULL, "aborted saves' last word too",
-                                         OPTION_AT_FLAG(struct ls_options, all), .letter = 'a'},
-                                        {"superseded", NULL, "checkpoints off the lineage too",
-                                         OPTION_AT_FLAG(struct ls_options, superseded)},
-                                        {"limit", "N", "at most N checkpoints",
-                                         OPTION_AT_COUNT(struct ls_options, limit),
-                                         .max = UINT32_MAX},
-                                        {0}};
+static const struct option options[] = {
+    {"all", NULL, "all that is there: superseded checkpoints too",
+     OPTION_AT_FLAG(struct ls_options, all), .letter = 'a'},
+    {"superseded", NULL, "the same", OPTION_AT_FLAG(struct ls_options, superseded)},
+    {"limit", "N", "at most N checkpoints", OPTION_AT_COUNT(struct ls_options, limit),
+     .max = UINT32_MAX},
+    {0}};
 
 static int list_runs(struct cli *cli, struct diag *diag)
 {
@@ -62,10 +61,8 @@ static int list_runs(struct cli *cli, struct diag *diag)
 static bool is_shown(const struct cli *cli, const struct ls_options *own,
                      const struct ckpt_info *info)
 {
-    if (info->state == CKPT_ABORTED) {
-        return own->all;
-    }
-    return info->state != CKPT_COMMITTED || info->on_lineage || own->superseded || cli->json;
+    bool superseded = info->state == CKPT_COMMITTED && !info->on_lineage;
+    return !superseded || own->superseded || own->all || cli->json;
 }
 
 /* "best, keep; loss=0.25", cut where it would not fit on a line. */
@@ -131,7 +128,7 @@ static int print_list(struct cli *cli, const struct ls_options *own, const struc
         fprintf(stderr, "cairn: no checkpoints\n");
     }
     if (hidden > 0) {
-        fprintf(stderr, "cairn: %zu more with --superseded or --all\n", hidden);
+        fprintf(stderr, "cairn: %zu superseded, shown with --all\n", hidden);
     }
     table_free(table);
     return out_flush();
@@ -190,7 +187,8 @@ const struct command command_ls = {
     .summary = "list checkpoints, newest first; without RUN: the runs",
     .details = "Open saves come first, with the ranks that are missing. `*` marks what `restore "
                "latest` takes; superseded checkpoints (off the lineage) are shown with "
-               "--superseded.",
+               "--all, and always in --json. What became of an aborted save, which is no "
+               "checkpoint, says `cairn status RUN STEP@TERM`.",
     .example = "cairn ls\ncairn ls lab/gpt --limit 5",
     .arguments = arguments,
     .options = options,
