@@ -102,7 +102,16 @@ class Forget(Case):
         daemon, _ = self.saved(ALL[:6])
         for step, loss in ((10, 0.5), (20, 0.25), (30, 0.75)):
             cairn("annotate", "demo/run", step, "--metric", f"loss={loss}", *at(daemon), check=0)
-        self.assertEqual(cairn("annotate", "demo/run", "40", "--metric", "loss=nan", *at(daemon))[0], 2)
+        note = lambda: cairn_json("status", "demo/run", "40@1", *at(daemon))["checkpoint"]["note_version"]
+        before = note()
+        for value, said in (("nan", "NaN is no value"), ("-nan(1)", "NaN is no value"), ("1e400", "beyond what a metric holds"),
+                            ("-1e400", "beyond what a metric holds"), ("1e", "NAME=VALUE"), ("", "NAME=VALUE")):
+            code, _, err = cairn("annotate", "demo/run", "40", "--metric", f"loss={value}", *at(daemon))
+            self.assertEqual(code, 2, value)
+            self.assertIn(f"--metric 'loss={value}': ", err)
+            self.assertIn(said, err)
+        self.assertEqual(note(), before)
+        cairn("annotate", "demo/run", "60", "--metric", "worst=inf", "--metric", "least=1.7e308", *at(daemon), check=0)
         cairn("tag", "demo/run", "40", "paper", *at(daemon), check=0)
         best = ("--keep-best", 1, "--mode", "min", "--keep-tag", "paper")
         code, _, err = cairn("forget", "demo/run", *best, "--metric", "accuracy", *at(daemon))

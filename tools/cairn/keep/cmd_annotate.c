@@ -5,6 +5,7 @@
  */
 #include "mark.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -40,12 +41,18 @@ static int take_metric(void *to, const char *text, struct diag *diag)
     struct metric_list *list = to;
     const char *equals = strrchr(text, '=');
     char *end = NULL;
+    errno = 0;
     double value = equals ? strtod(equals + 1, &end) : 0;
+    bool is_beyond = errno == ERANGE && isinf(value); /* `inf` itself is one, and said so */
     if (!equals || equals == text || end == equals + 1 || *end != '\0') {
         return diag_set(diag, CAIRN_E_INVALID, "write NAME=VALUE, for instance loss=1.25");
     }
     if (isnan(value)) {
-        return diag_set(diag, CAIRN_E_INVALID, "NaN is no value");
+        return diag_set(diag, CAIRN_E_INVALID, "NaN is no value; leave the metric out");
+    }
+    if (is_beyond) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "that is beyond what a metric holds (1.8e308); infinity is written inf");
     }
     if (list->count == LIMIT_METRICS) {
         return diag_set(diag, CAIRN_E_TOO_LARGE, "more than %d metrics", LIMIT_METRICS);
