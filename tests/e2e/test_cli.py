@@ -481,6 +481,15 @@ class Help(Case):
             if command["name"] not in ("completion",):
                 self.assertRegex(text, rf"(?m)^\|[^|]*`{command['name']}[` ]")
 
+    def test_what_the_tables_say_is_said_once(self):
+        document = cairn_json("help")
+        for options in [document["options"], *(command["options"] for command in document["commands"])]:
+            for option in options:
+                for word in ("repeated", "needed"):  # --help and the manual add these by themselves
+                    self.assertNotIn(word, option["help"], option["name"])
+        said = " ".join(cairn("forget", "--help", check=0)[1].split())
+        self.assertIn("keep what has all of these tags ('': none at all); may be repeated --checkpoint", said)
+
     def test_manual_pages_and_completions(self):
         names = [command["name"] for command in cairn_json("help")["commands"]]
         for words in ([], *([name] for name in names)):

@@ -58,12 +58,11 @@ static const struct option options[] = {
     {option, value, help, OPTION_AT_TEXT(struct forget_options, member), .alone = true},
     RULES(ROW)
 #undef ROW
-        {"keep-tag", "TAG[,TAG]",
-         "keep what has all of these tags; may be repeated; '': without tags",
+        {"keep-tag", "TAG[,TAG]", "keep what has all of these tags ('': none at all)",
          OPTION_AT_TEXTS(struct forget_options, tags), .max = 32, .alone = true},
-    {"checkpoint", "STEP[@TERM]", "another checkpoint to forget by name; may be repeated",
+    {"checkpoint", "STEP[@TERM]", "another checkpoint to forget by name",
      OPTION_AT_TEXTS(struct forget_options, checkpoints), .alone = true},
-    {"run", "PATTERN", "all runs whose name matches (gpt-*); may be repeated",
+    {"run", "PATTERN", "all runs whose name matches (gpt-*)",
      OPTION_AT_TEXTS(struct forget_options, runs), .alone = true},
     {"project", "NAME", "all runs of a project, or those of it that --run matches",
      OPTION_AT_TEXT(struct forget_options, project), .alone = true},
