@@ -27,6 +27,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     bool list = cli->selector_text == NULL;
     struct mark_words words = {.kind = MSG_MARK_UNDELETE,
                                .done = list ? "forgotten" : "undeleted",
+                               .said = own->dry_run && !list ? "would be undeleted" : NULL,
                                .reason = own->reason,
                                .dry_run = own->dry_run || list};
     return mark_run(cli, &words, diag);

@@ -116,7 +116,7 @@ static int show(const struct cli *cli, const struct mark_words *words,
         format_time(marked->records[i].wall_ns, sizeof(time), time);
         if (marked->records[i].outcome <= MARK_ALREADY) {
             printf("%s %s (%s): %s\n", name, id, time,
-                   mark_action(&marked->records[i], words->done));
+                   mark_action(&marked->records[i], words->said ? words->said : words->done));
         }
     }
     return out_flush();

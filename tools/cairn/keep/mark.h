@@ -30,7 +30,8 @@ int mark_refusals(const struct run_name *run, const struct msg_marked *marked);
 /* undelete, pin, unpin: the whole command. */
 struct mark_words {
     enum msg_mark_kind kind;
-    const char *done; /* "pinned" */
+    const char *done; /* "pinned": what JSON calls it */
+    const char *said; /* what the text says in its place: of a dry run; NULL: done */
     const char *reason;
     bool dry_run;
 };
