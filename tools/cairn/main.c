@@ -57,6 +57,7 @@ int main(int argc, char **argv)
     struct cli cli;
     struct diag diag = DIAG_INIT;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of the write, not our end */
     log_setup(LOG_ERROR, LOG_TEXT);
     int status = cli_parse(argc, argv, &cli, &diag);
     status = status != 0 ? status : run_command(&cli, &diag);

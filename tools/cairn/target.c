@@ -40,6 +40,50 @@ static int check_empty(const char *path, struct diag *diag)
     return status;
 }
 
+static bool is_directory_above(const char *path)
+{
+    char copy[4096];
+    struct stat info;
+    snprintf(copy, sizeof(copy), "%s", path);
+    return stat(dirname(copy), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* mkdir said error: what is wrong with the place, and what to do. Never NOT_FOUND, which would read
+ * as the store's damage. */
+static int cannot_make(const struct target *target, int error, struct diag *diag)
+{
+    static const struct {
+        int error;
+        const char *remedy;
+    } rows[] = {{EACCES, "you may not write there; name a place where you may"},
+                {EPERM, "you may not write there; name a place where you may"},
+                {EROFS, "it is mounted read-only; name a place that is not"},
+                {ENOSPC, "there is no room; free some, or name another place"},
+                {EDQUOT, "your quota there is used up; free some, or name another place"},
+                {ENAMETOOLONG, "the name is too long; name a shorter one"}};
+    if (error == EEXIST) {
+        return diag_set(diag, CAIRN_E_EXISTS, "%s is there from another restore: remove it first",
+                        target->partial);
+    }
+    if ((error == ENOENT || error == ENOTDIR) && !is_directory_above(target->path)) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "--to %s: the directory above it is not there: make it first",
+                        target->path);
+    }
+    if (error == ENOENT) { /* /proc and the like */
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "--to %s: no directory can be made there: name one on a disk",
+                        target->path);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        if (rows[i].error == error) {
+            int code = error == ENAMETOOLONG ? CAIRN_E_INVALID : err_from_errno(error);
+            return diag_set(diag, code, "--to %s: %s", target->path, rows[i].remedy);
+        }
+    }
+    return diag_errno(diag, error, "--to %s: make %s", target->path, target->partial);
+}
+
 int target_begin(const char *path, struct target *ret, struct diag *diag)
 {
     size_t length = strlen(path);
@@ -58,16 +102,7 @@ int target_begin(const char *path, struct target *ret, struct diag *diag)
         return status;
     }
     if (mkdir(ret->partial, 0700) != 0) {
-        int error = errno;
-        if (error == ENOENT) { /* not NOT_FOUND: that would read as the store's damage */
-            return diag_set(diag, CAIRN_E_INVALID,
-                            "--to %s: the directory above it is not there: make it first",
-                            ret->path);
-        }
-        return error == EEXIST
-                   ? diag_set(diag, CAIRN_E_EXISTS,
-                              "%s is there from another restore: remove it first", ret->partial)
-                   : diag_errno(diag, error, "make %s", ret->partial);
+        return cannot_make(ret, errno, diag);
     }
     ret->dir = open(ret->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (ret->dir < 0) {
@@ -110,6 +145,12 @@ int target_write(int fd, const struct target_piece *piece, struct diag *diag)
         if (written < 0 && errno == EINTR) {
             continue;
         }
+        if (written < 0 && errno == EFBIG) {
+            return diag_set(diag, CAIRN_E_TOO_LARGE,
+                            "write %s: its file would be larger than is allowed (ulimit -f, or the "
+                            "file system's limit)",
+                            piece->name);
+        }
         if (written <= 0) {
             return diag_errno(diag, written < 0 ? errno : EIO, "write %s", piece->name);
         }
@@ -142,14 +183,25 @@ static int sync_parent(const char *path, struct diag *diag)
 
 int target_commit(struct target *target, struct diag *diag)
 {
-    int dir = target->dir;
-    target->dir = -1;
-    int status = target_close(dir, target->partial, diag);
+    int status = fsync(target->dir) == 0 ? 0 : diag_errno(diag, errno, "sync %s", target->partial);
     if (status == 0 && rename(target->partial, target->path) !=
                            0) { /* replaces an empty directory, nothing else */
         status = diag_errno(diag, errno, "rename %s to %s", target->partial, target->path);
     }
-    return status == 0 ? sync_parent(target->path, diag) : status;
+    if (status != 0) {
+        return status; /* target_abort() finds what there is */
+    }
+    close(target->dir);
+    target->dir = -1;
+    return sync_parent(target->path, diag);
+}
+
+void target_explain(const struct target *target, int status, struct diag *diag)
+{
+    if (status == CAIRN_E_NO_SPACE || status == CAIRN_E_QUOTA) {
+        diag_add(diag, "--to %s: there is no room for it; free some, or name another place",
+                 target->path);
+    }
 }
 
 void target_abort(struct target *target)

@@ -32,9 +32,12 @@ int MUST_USE target_write(int fd, const struct target_piece *piece, struct diag 
 /* fsync and close; the descriptor is gone in any case. */
 int MUST_USE target_close(int fd, const char *name, struct diag *diag);
 void target_name(const char *text, size_t bytes, char *ret);
-/* fsync of the directory, rename into place, fsync of the parent. */
+/* fsync of the directory, rename into place, fsync of the parent. After a failure target_abort()
+ * removes what there is; only where the parent could not be synced all of it is in place. */
 int MUST_USE target_commit(struct target *target, struct diag *diag);
-/* Removes the files and the .partial. */
+/* A disk that became full: names it, and what to do. Before target_abort(). */
+void target_explain(const struct target *target, int status, struct diag *diag);
+/* Removes the files and the .partial. Nothing after a target_commit() that was good. */
 void target_abort(struct target *target);
 
 #endif

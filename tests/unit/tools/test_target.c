@@ -98,10 +98,10 @@ static void test_what_is_there_stays(void **state)
     close(fd);
     assert_int_not_equal(target_commit(&target, NULL), 0);
     assert_true(exists("out/b"));
+    target_abort(&target); /* nor does ours, for which there is no place */
+    assert_false(exists("out.partial"));
     assert_int_equal(target_begin(at("out"), &second, &diag), CAIRN_E_NOT_EMPTY);
     int twice = -1;
-    assert_int_equal(remove(at("out.partial/a")), 0);
-    assert_int_equal(rmdir(at("out.partial")), 0);
     assert_int_equal(remove(at("out/b")), 0);
     assert_int_equal(target_begin(at("out"), &target, NULL), 0);
     put(&target, "a");

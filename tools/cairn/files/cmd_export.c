@@ -106,6 +106,7 @@ static int write_files(struct export *export, const struct export_command_option
     }
     status = status != 0 ? status : target_commit(&export->target, diag);
     if (status != 0) {
+        target_explain(&export->target, status, diag);
         target_abort(&export->target);
     }
     return status;

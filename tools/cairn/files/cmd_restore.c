@@ -287,6 +287,7 @@ static int restore_documents(struct cli *cli, const struct restore_options *own,
                      : write_files(&restoring, diag);
         status = status != 0 ? status : target_commit(&restoring.target, diag);
         if (status != 0) {
+            target_explain(&restoring.target, status, diag);
             target_abort(&restoring.target);
         }
     }

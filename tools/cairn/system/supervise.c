@@ -56,6 +56,7 @@ static _Noreturn void become(char *const *argv, pid_t parent, int tell)
     sigset_t set;
     waited_for(&set);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     (void)setpgid(0, 0); /* fails where it leads a session: then it has a group already */
     if (isatty(STDIN_FILENO)) {
         signal(SIGTTOU, SIG_IGN);
