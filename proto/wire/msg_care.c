@@ -268,7 +268,8 @@ static void server_decode(struct dec *dec, const void *message, struct msg *ret)
     X(free_bytes)        \
     X(uptime_ms)         \
     X(bytes_in)          \
-    X(bytes_out) X(sessions) X(saves_open) X(runs) X(read_only) X(health_ms) X(wall_ns)
+    X(bytes_out)         \
+    X(sessions) X(saves_open) X(runs) X(read_only) X(health_ms) X(wall_ns) X(reserve_bytes)
 
 static void server_status_encode(struct enc *enc, const struct msg *msg)
 {

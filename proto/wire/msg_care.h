@@ -132,6 +132,7 @@ struct msg_server_status {
     const char *agent, *store, *detail; /* "cairnd 0.1.0"; "dir"; what the store says of itself */
     struct uuid store_uuid;
     uint64_t epoch, total_bytes, free_bytes, uptime_ms, bytes_in, bytes_out;
+    uint64_t reserve_bytes; /* kept beyond free_bytes; 0: nothing, or it did not say */
     uint32_t sessions, saves_open, runs;
     bool read_only;
     bool has_scrub, has_gc; /* this server does them */

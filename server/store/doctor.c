@@ -56,21 +56,35 @@ const char *doctor_level_name(enum doctor_level level)
     return names[level];
 }
 
-void doctor_space(struct doctor *doctor, const char *check, uint64_t free_bytes,
-                  uint64_t total_bytes, uint64_t need_bytes)
+void doctor_remedy_of(struct doctor *doctor, int code)
 {
-    const uint64_t gib = UINT64_C(1) << 30;
-    double free_gib = (double)free_bytes / (double)gib,
-           total_gib = (double)total_bytes / (double)gib;
-    bool is_short = free_bytes <= need_bytes;
-    bool is_low = free_bytes / SPACE_WARNING_PERCENT < total_bytes / 100;
+    if (code == CAIRN_E_DAMAGED || code == CAIRN_E_FORMAT) {
+        doctor_remedy(doctor, "do not write to this store; restore what can be read (`cairn ls`, "
+                              "`cairn restore`), and look at the disk or the pool");
+    } else if (code == CAIRN_E_STORE_FEATURES) {
+        doctor_remedy(doctor, "use a newer Cairn");
+    } else {
+        doctor_remedy(doctor, "the message says what to do");
+    }
+}
+
+void doctor_space(struct doctor *doctor, const char *check, const struct doctor_room *room)
+{
+    const double gib = (double)(UINT64_C(1) << 30);
+    uint64_t reserve = room->reserve_bytes, taken = room->beyond ? 0 : reserve;
+    bool is_short = room->free_bytes <= taken;
+    bool is_low = room->free_bytes / SPACE_WARNING_PERCENT < room->total_bytes / 100;
+    char kept[80] = "";
+    if (reserve > 0) {
+        snprintf(kept, sizeof(kept), "; %" PRIu64 " MiB %s are kept for records and deletion",
+                 reserve >> 20, room->beyond ? "beyond them" : "of them");
+    }
     doctor_add(doctor,
                is_short ? DOCTOR_UNSAFE
                : is_low ? DOCTOR_WARNING
                         : DOCTOR_GOOD,
-               check,
-               "%.1f GiB of %.1f GiB are free; %" PRIu64 " MiB are kept for records and deletion",
-               free_gib, total_gib, need_bytes >> 20);
+               check, "%.1f GiB of %.1f GiB are free%s", (double)room->free_bytes / gib,
+               (double)room->total_bytes / gib, kept);
     if (is_short) {
         doctor_remedy(doctor, "no save is accepted: forget checkpoints, or add space");
     } else if (is_low) {

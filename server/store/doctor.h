@@ -41,9 +41,15 @@ void doctor_remedy(struct doctor *doctor, const char *fmt, ...) PRINTF(2, 3);
 size_t doctor_count(const struct doctor *doctor, enum doctor_level level);
 const char *doctor_level_name(enum doctor_level level); /* "good", "warning", "unsafe" */
 
-/* Free of total bytes; need: what must be free. */
-void doctor_space(struct doctor *doctor, const char *check, uint64_t free_bytes,
-                  uint64_t total_bytes, uint64_t need_bytes);
+/* What one does about an error of a store or of a run's record. */
+void doctor_remedy_of(struct doctor *doctor, int code);
+
+struct doctor_room {
+    uint64_t free_bytes, total_bytes;
+    uint64_t reserve_bytes; /* which saves may not take; 0: none, or not known */
+    bool beyond;            /* free_bytes does not count the reserve */
+};
+void doctor_space(struct doctor *doctor, const char *check, const struct doctor_room *room);
 /* Theirs: another clock, that was read between ours_before and ours_after (ns since 1970). */
 struct doctor_clock {
     const char *whose; /* "the Ceph monitor's" */

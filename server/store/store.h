@@ -77,7 +77,8 @@ enum { STORE_OP_COUNT = STORE_SWEEP + 1 };
 static inline bool store_is_own_record(const struct run_name *run) { return run->project[0] == 0; }
 
 struct store_usage {
-    uint64_t total_bytes, free_bytes;
+    uint64_t total_bytes, free_bytes; /* free: for saves */
+    uint64_t reserve_bytes;           /* kept beyond that, for records and deletion */
     bool read_only;
     char detail[96];
 };

@@ -56,6 +56,46 @@ class Doctor(Case):
         self.assertIn("remedy:", out)
         self.assertNotIn("\ngood", out)
 
+    def ask(self, daemon, status=FINE):
+        """As examine(), of the running daemon."""
+        where = ("--server", f"unix:{daemon.socket}")
+        code, _, err = cairn("doctor", *where)
+        self.assertIn(code, status if isinstance(status, tuple) else (status,), err)
+        document = cairn_json("doctor", *where, check=code)
+        return {finding["check"] + "/" + finding["level"]: finding for finding in document["findings"]}
+
+    def test_a_servers_reserve_is_told(self):
+        daemon = self.daemon(store_reserve="64MiB")
+        found = self.ask(daemon)
+        space = found.get("space/good") or found["space/warning"]
+        self.assertIn("; 64 MiB beyond them are kept for records and deletion", space["text"])
+        where = ("--server", f"unix:{daemon.socket}")
+        self.assertEqual(cairn_json("status", *where)["reserve_bytes"], 64 << 20)
+        self.assertIn(", reserve 64.00 MiB", cairn("status", *where, check=0)[1])
+        self.assertEqual(daemon.stop(), 0)
+        daemon.start(store_reserve="1000TiB")
+        self.assertIn("no save is accepted", self.ask(daemon, 1)["space/unsafe"]["remedy"])
+        self.assertEqual(daemon.stop(), 0)
+        daemon.start(store_reserve="0")
+        found = self.ask(daemon)
+        self.assertNotIn("kept", (found.get("space/good") or found["space/warning"])["text"])
+
+    def test_a_damaged_record_is_as_unsafe_with_a_server(self):
+        daemon = self.saved()
+        self.assertIn("1 of 1 runs", self.ask(daemon)["records/good"]["text"])
+        record = daemon.files("runs/demo/run/record/*.update")[-1]
+        flip(record, record.stat().st_size // 2)
+        where = ("--server", f"unix:{daemon.socket}")
+        cairn("scrub", "--wait", *where, check=6)  # its copy in memory is good
+        seen = [self.ask(daemon, 1)]
+        daemon.kill()
+        daemon.start()  # without a scrub, and without a copy
+        seen += [self.ask(daemon, 1), self.examine(daemon.store, 1)]
+        for found in seen:
+            self.assertTrue(found["records/unsafe"]["text"].startswith("demo/run: DAMAGED: "), found)
+            self.assertIn("do not write to this store", found["records/unsafe"]["remedy"])
+            self.assertIn("0 of 1 runs", found["records/good"]["text"])
+
     def test_where_there_is_no_store(self):
         (self.bed.path / "empty").mkdir(mode=0o700)
         found = self.examine(self.bed.path / "empty", 3)

@@ -67,8 +67,10 @@ static void look_at_space(struct looking *looking)
         return;
     }
     look_at_file_system(looking, &space);
-    doctor_space(looking->doctor, "space", space.free_bytes, space.total_bytes,
-                 looking->options->reserve_bytes);
+    struct doctor_room room = {.free_bytes = space.free_bytes,
+                               .total_bytes = space.total_bytes,
+                               .reserve_bytes = looking->options->reserve_bytes};
+    doctor_space(looking->doctor, "space", &room);
     if (space.total_inodes > 0 && space.free_inodes < INODES_MIN) { /* btrfs counts none */
         doctor_add(looking->doctor, DOCTOR_WARNING, "inodes", "%" PRIu64 " of %" PRIu64 " are free",
                    space.free_inodes, space.total_inodes);

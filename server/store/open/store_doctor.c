@@ -58,18 +58,6 @@ static void close_store(struct store *store, struct loop *loop)
     }
 }
 
-static void remedy_of(struct doctor *doctor, int code)
-{
-    if (code == CAIRN_E_DAMAGED || code == CAIRN_E_FORMAT) {
-        doctor_remedy(doctor, "do not write to this store; restore what can be read (`cairn ls`, "
-                              "`cairn restore`), and look at the disk or the pool");
-    } else if (code == CAIRN_E_STORE_FEATURES) {
-        doctor_remedy(doctor, "use a newer Cairn");
-    } else {
-        doctor_remedy(doctor, "the message says what to do");
-    }
-}
-
 static void look_at_run(const struct store_doctor_options *options, struct store *store,
                         const struct run_name *run, struct doctor *doctor, size_t *io_good)
 {
@@ -85,7 +73,7 @@ static void look_at_run(const struct store_doctor_options *options, struct store
     run_name_format(run, name);
     doctor_add(doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name, err_name(rc),
                diag_text(&asking.req.diag, rc));
-    remedy_of(doctor, rc);
+    doctor_remedy_of(doctor, rc);
 }
 
 static void look_at_records(const struct store_doctor_options *options, struct store *store,
@@ -97,7 +85,7 @@ static void look_at_records(const struct store_doctor_options *options, struct s
     if (rc != 0) {
         doctor_add(doctor, DOCTOR_UNSAFE, "records", "%s: %s", err_name(rc),
                    diag_text(&asking.req.diag, rc));
-        remedy_of(doctor, rc);
+        doctor_remedy_of(doctor, rc);
         return;
     }
     for (size_t i = 0; i < asking.req.ret_count; i++) {
@@ -122,7 +110,7 @@ static void look_at_store(const struct store_doctor_options *options, struct doc
     }
     if (rc != 0) {
         doctor_add(doctor, DOCTOR_UNSAFE, "store", "%s: %s", err_name(rc), diag_text(&why, rc));
-        remedy_of(doctor, rc);
+        doctor_remedy_of(doctor, rc);
         return;
     }
     char uuid[33];

@@ -673,9 +673,8 @@ unsigned sample_growths(uint32_t type)
 {
     switch (type) {
     case MSG_OPEN:
-        return 3;
     case MSG_SERVER_STATUS:
-        return 2;
+        return 3;
     case MSG_OPENED:
     case MSG_DESCRIBE:
     case MSG_HAVE:

@@ -85,5 +85,6 @@ void sample_make_care(struct sample *s, uint32_t type, struct msg *ret)
             status->health_ms = sample_number(s);
             status->wall_ns = (int64_t)sample_number(s);
         }
+        status->reserve_bytes = s->grown >= 3 ? sample_number(s) : 0;
     }
 }

@@ -485,7 +485,7 @@ static void dump_care(const struct msg *msg, struct buf *buf)
             dump_gc_info(&s->gc, buf);
         }
         U(s, health), I(s, health_code), T(s, health_text), T(s, health_remedy), U(s, health_ms);
-        I(s, wall_ns);
+        I(s, wall_ns), U(s, reserve_bytes);
         break;
     default:
         break;

@@ -36,7 +36,7 @@ static void show_health(const struct msg_server_status *status)
 
 static void show(const struct msg_server_status *status)
 {
-    char total[32], available[32], in[32], out[32];
+    char total[32], available[32], reserve[32], in[32], out[32];
     uint64_t minutes = status->uptime_ms / 60000;
     format_bytes(status->total_bytes, sizeof(total), total);
     format_bytes(status->free_bytes, sizeof(available), available);
@@ -45,8 +45,10 @@ static void show(const struct msg_server_status *status)
     printf("server     %s, up %" PRIu64 "d %" PRIu64 "h %" PRIu64 "m\n", status->agent,
            minutes / 1440, minutes / 60 % 24, minutes % 60);
     show_health(status);
-    printf("store      %s, %s; %s free of %s\n", status->store,
-           status->read_only ? "READ-ONLY" : "writable", available, total);
+    format_bytes(status->reserve_bytes, sizeof(reserve), reserve);
+    printf("store      %s, %s; %s free of %s%s%s\n", status->store,
+           status->read_only ? "READ-ONLY" : "writable", available, total,
+           status->reserve_bytes > 0 ? ", reserve " : "", status->reserve_bytes > 0 ? reserve : "");
     if (status->detail[0] != '\0') {
         printf("           %s\n", status->detail);
     }
@@ -79,6 +81,7 @@ static int show_json(const struct msg_server_status *status)
     json_u64(&json, "epoch", status->epoch);
     json_u64(&json, "total_bytes", status->total_bytes);
     json_u64(&json, "free_bytes", status->free_bytes);
+    json_u64(&json, "reserve_bytes", status->reserve_bytes);
     json_bool(&json, "read_only", status->read_only);
     json_str(&json, "detail", status->detail[0] != '\0' ? status->detail : NULL);
     json_str(&json, "health", server_health_name(status->health));

@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { EXIT_UNSAFE = 1, EXIT_WARNINGS = 3 };
@@ -23,7 +24,8 @@ struct doctor_options {
 static const struct option options[] = {
     {.name = "reserve",
      .value = "SIZE",
-     .help = "free space that a directory store keeps, as `reserve` in the configuration of cairnd",
+     .help = "free space that a directory store keeps, as `reserve` in the configuration of "
+             "cairnd; a server says it itself",
      .preset = "256MiB",
      OPTION_AT_SIZE(struct doctor_options, reserve_bytes)},
     {.name = "only-bad",
@@ -153,6 +155,108 @@ static void judge_care(const struct msg_server_status *status, struct doctor *do
     }
 }
 
+/* --- records: as scrub saw them on the medium, and as the server reads them ---------------------
+ */
+
+struct records {
+    struct cli *cli;
+    struct doctor *doctor;
+    const struct scrub_info *scrub; /* NULL: it does not scrub */
+    size_t runs, bad;
+};
+
+/* What the last pass, or the one at work, has found in the run's record; NULL: nothing. */
+static const struct scrub_finding_info *scrubbed(const struct records *records,
+                                                 const struct run_name *run)
+{
+    const struct scrub_info *scrub = records->scrub;
+    for (uint32_t i = 0; scrub && i < scrub->recent_count; i++) {
+        const struct scrub_finding_info *finding = &scrub->recent[i];
+        if (finding->id.term == 0 && finding->wall_ns >= scrub->begun_wall_ns &&
+            strcmp(finding->run.project, run->project) == 0 &&
+            strcmp(finding->run.run, run->run) == 0) {
+            return finding;
+        }
+    }
+    return NULL;
+}
+
+static void judge_row(struct records *records, const struct msg_usage_row *row)
+{
+    const struct scrub_finding_info *finding = scrubbed(records, &row->run);
+    char name[RUN_NAME_TEXT_MAX];
+    run_name_format(&row->run, name);
+    records->runs++;
+    if (row->code != 0) {
+        doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
+                   err_name(row->code), row->text);
+        doctor_remedy_of(records->doctor, row->code);
+    } else if (finding) {
+        doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
+                   err_name(CAIRN_E_DAMAGED), finding->text);
+        doctor_remedy_of(records->doctor, CAIRN_E_DAMAGED);
+    }
+    records->bad += row->code != 0 || finding != NULL;
+}
+
+/* As `doctor --store` judges them: a run whose record is damaged is unsafe. */
+static int judge_records(struct records *records, struct diag *diag)
+{
+    struct run_name after = {.project = ""};
+    bool more = true;
+    int status = 0;
+    while (status == 0 && more) {
+        struct source_request request = {
+            .call.request = {.type = MSG_USAGE, .u.usage = {"", after, 0}}};
+        status = source_call(records->cli->connection, &request, diag);
+        const struct msg_usage_reply *reply = &request.call.reply.u.usage_reply;
+        for (uint32_t i = 0; status == 0 && i < reply->count; i++) {
+            judge_row(records, &reply->rows[i]);
+            after = reply->rows[i].run;
+        }
+        more = status == 0 && reply->more && reply->count > 0;
+        engine_call_fini(&request.call);
+    }
+    return status;
+}
+
+static int look_at_records(struct records *records, struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    int status = judge_records(records, &why);
+    if (status == CAIRN_E_CANCELLED) {
+        return diag_copy(diag, &why);
+    }
+    if (status != 0) { /* a server without its store says why in its health */
+        doctor_add(records->doctor, DOCTOR_WARNING, "records", "they cannot be asked for: %s: %s",
+                   err_name(status), diag_text(&why, status));
+        doctor_remedy(records->doctor, "see its health, and cairn doctor --store on its host");
+    } else {
+        doctor_add(records->doctor, DOCTOR_GOOD, "records",
+                   "%zu of %zu runs' records can be read and are whole",
+                   records->runs - records->bad, records->runs);
+    }
+    return 0;
+}
+
+static void judge_room(const struct msg_server_status *status, struct doctor *doctor)
+{
+    struct doctor_room room = {.free_bytes = status->free_bytes,
+                               .total_bytes = status->total_bytes,
+                               .reserve_bytes = status->reserve_bytes,
+                               .beyond = true};
+    if (status->total_bytes > 0) {
+        doctor_space(doctor, "space", &room);
+    }
+}
+
+/* Without one (its cluster is out of reach) it answers nothing else; its health says why. */
+static bool has_store(const struct msg_server_status *status)
+{
+    static const struct uuid none;
+    return memcmp(&status->store_uuid, &none, sizeof(none)) != 0;
+}
+
 static int ask_server(struct cli *cli, struct doctor *doctor, struct diag *diag)
 {
     struct source_request request = {.call.request = {.type = MSG_SERVER}};
@@ -172,12 +276,13 @@ static int ask_server(struct cli *cli, struct doctor *doctor, struct diag *diag)
         if (reply->read_only) {
             doctor_remedy(doctor, "see its health, and cairn doctor --store on its host");
         }
-        if (reply->total_bytes > 0) {
-            doctor_space(doctor, "space", reply->free_bytes, reply->total_bytes, 0);
-        }
+        judge_room(reply, doctor);
         if (reply->wall_ns != 0) {
             doctor_clock(doctor, &clock);
         }
+        struct records records = {
+            .cli = cli, .doctor = doctor, .scrub = reply->has_scrub ? &reply->scrub : NULL};
+        status = has_store(reply) ? look_at_records(&records, diag) : 0;
         judge_care(reply, doctor);
     }
     engine_call_fini(&request.call);
@@ -220,8 +325,9 @@ const struct command command_doctor = {
         "it. It writes one small file or object and removes it. Run it as the user that cairnd "
         "runs as.\n"
         "\n"
-        "With a server in place of a store: the running daemon's own view. Its health, store and "
-        "room, how far its clock is from this host's, what scrub and gc found.\n"
+        "With a server in place of a store: the running daemon's own view. Its health, store, "
+        "room and reserve, every run's record as it and its last scrub read it, how far its clock "
+        "is from this host's, what scrub and gc found.\n"
         "\n"
         "Exit status: 0 when all is good, 3 with warnings only, 1 when something is unsafe; when "
         "the store cannot be looked at at all, that of the error.\n",
