@@ -43,6 +43,9 @@ static int set_key(struct config *config, const struct key *key, const char *val
                    struct diag *diag)
 {
     void *field = (char *)config + key->offset;
+    if (key->offset == offsetof(struct config, retention_ms)) {
+        config->retention_said = true;
+    }
     switch (key->kind) {
     case KIND_TEXT:
         return value_text(value, CONFIG_TEXT_MAX, field, diag);
@@ -66,6 +69,7 @@ void config_defaults(struct config *config)
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
         CHECK(set_key(config, &keys[i], keys[i].value, NULL) == 0);
     }
+    config->retention_said = false; /* by a default nobody said it */
 }
 
 /* --- which key is meant
@@ -342,8 +346,7 @@ int config_check(const struct config *config, struct diag *diag)
         return diag_set(diag, CAIRN_E_CONFIG, "[listen]: set unix or tcp, or nobody can come in");
     }
     int status = check_tls(config, diag);
-    status = status != 0 ? status
-                         : config_check_retention(&config->retention, config->retention_ms, diag);
+    status = status != 0 ? status : config_check_retention(config, diag);
     status = status != 0 ? status : check_numbers(config, diag);
     status = status != 0 ? status : check_mirror(config, diag);
     return status != 0 ? status : check_words(config, diag);

@@ -27,6 +27,7 @@ struct config {
 #include "config.def"
 #undef CONF
     struct retain_table retention; /* sections [retention], [retention "project/pattern"] */
+    bool retention_said;           /* its interval was given, be it 0s */
     struct quota_table quotas;     /* section [quota]: a project or * = its limits; no flags */
 };
 

@@ -95,9 +95,9 @@ int config_add_retention(struct retain_table *table, const char *section, const 
     return 0;
 }
 
-int config_check_retention(const struct retain_table *table, uint64_t interval_ms,
-                           struct diag *diag)
+int config_check_retention(const struct config *config, struct diag *diag)
 {
+    const struct retain_table *table = &config->retention;
     for (size_t i = 0; i < table->count; i++) {
         struct retention_policy policy;
         struct scratch scratch;
@@ -110,9 +110,14 @@ int config_check_retention(const struct retain_table *table, uint64_t interval_m
             return CAIRN_E_CONFIG;
         }
     }
-    if (interval_ms > 0 && table->count == 0) {
+    if (config->retention_ms > 0 && table->count == 0) {
         return diag_set(diag, CAIRN_E_CONFIG,
                         "[retention] interval is set, and no section has a policy");
+    }
+    if (table->count > 0 && !config->retention_said) {
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[retention] has a policy and no interval, so nobody would follow it: set "
+                        "interval = 1h in [retention], or 0s to have it rest");
     }
     return 0;
 }

@@ -5,7 +5,7 @@
 #ifndef CAIRN_DAEMON_CONFIG_RETENTION_H
 #define CAIRN_DAEMON_CONFIG_RETENTION_H
 
-#include "run/run_retain.h"
+#include "daemon/config.h"
 
 #include <stdio.h>
 
@@ -14,8 +14,7 @@ bool config_is_retention(const char *section);
 int MUST_USE config_add_retention(struct retain_table *table, const char *section, const char *name,
                                   const char *value, struct diag *diag);
 /* Each section is a policy without contradiction; an interval has something to do. CONFIG. */
-int MUST_USE config_check_retention(const struct retain_table *table, uint64_t interval_ms,
-                                    struct diag *diag);
+int MUST_USE config_check_retention(const struct config *config, struct diag *diag);
 void config_print_retention(const struct retain_table *table, FILE *out);
 
 #endif

@@ -199,6 +199,32 @@ static void test_retention(void **state)
         "36");
 }
 
+/* Goal: a policy that nobody would follow, and an interval with nothing to do, are told. */
+static void test_retention_is_whole(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *what; /* NULL: it is good */
+    } cases[] = {{"[retention]\nkeep-last = 3\n", "set interval = 1h"},
+                 {"[retention \"lab/*\"]\nkeep-last = 3\n", "set interval = 1h"},
+                 {"[retention]\ninterval = 1h\n", "no section has a policy"},
+                 {"[retention]\ninterval = 0s\nkeep-last = 3\n", NULL},
+                 {"[retention]\ninterval = 1h\n[retention \"lab/*\"]\nkeep-last = 3\n", NULL},
+                 {"[retention]\ninterval = 0s\n", NULL}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct diag diag = DIAG_INIT;
+        char text[300];
+        snprintf(text, sizeof text, "[store]\nurl = dir:/srv\n[listen]\ntcp = 127.0.0.1:1\n%s",
+                 cases[i].text);
+        int status = read_text(text, &diag);
+        status = status != 0 ? status : config_check(&config, &diag);
+        if (status != (cases[i].what ? CAIRN_E_CONFIG : 0) ||
+            (cases[i].what && !strstr(diag.text, cases[i].what))) {
+            fail_msg("%s: %d '%s'", cases[i].text, status, diag.text);
+        }
+    }
+}
+
 static void test_a_file_is_read(void **state)
 {
     (void)state;
@@ -317,6 +343,7 @@ static void test_what_is_printed_can_be_read(void **state)
     assert_int_equal(config_set(&config, "memory-buffers", "100MiB", NULL), 0);
     assert_int_equal(config_set(&config, "daemon-grace", "90s", NULL), 0);
     assert_int_equal(config_set(&config, "store-create", "yes", NULL), 0);
+    assert_int_equal(config_set(&config, "retention-interval", "0s", NULL), 0); /* all is said */
     print_to_file(&config);
     struct diag diag = DIAG_INIT;
     memset(&other, 0, sizeof other);
@@ -347,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_values_print_as_they_read),
         cmocka_unit_test(test_quotas),
         cmocka_unit_test(test_retention),
+        cmocka_unit_test(test_retention_is_whole),
         cmocka_unit_test(test_a_file_is_read),
         cmocka_unit_test(test_mistakes_have_their_line),
         cmocka_unit_test(test_flags),
