@@ -6,12 +6,11 @@
 #include "exit_status.h"
 
 #include "base/check.h"
+#include "run/run_usage.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { STATS_SCRATCH_MAX = 64 << 20 };
 
 struct stats_options {
     const char *by, *project;
@@ -28,14 +27,12 @@ static const struct option options[] = {
     {"csv", NULL, "one line a row, for a spreadsheet", OPTION_AT_FLAG(struct stats_options, csv)},
     {0}};
 
-/* The rows, merged as wanted; texts from scratch. */
+/* The rows, merged as wanted. */
 struct stats {
-    struct scratch scratch;
     const struct stats_options *own;
     struct msg_usage_row *rows; /* malloc'ed; by project: run.run is "" */
     size_t count, cap;
-    struct msg_usage_quota *quotas; /* malloc'ed; projects from scratch */
-    uint32_t quota_count;
+    struct quota_table quotas;
     int64_t since_ns, now_ns;
     uint32_t unreadable;
 };
@@ -104,21 +101,20 @@ static int take_rows(struct stats *stats, const struct msg_usage_reply *reply, s
     return 0;
 }
 
+/* As the server holds them, so that the same rule says which is a project's. */
 static int take_quotas(struct stats *stats, const struct msg_usage_reply *reply, struct diag *diag)
 {
-    stats->quotas = calloc(reply->quota_count + 1u, sizeof(*stats->quotas));
-    for (uint32_t i = 0; stats->quotas && i < reply->quota_count; i++) {
-        const char *project = reply->quotas[i].project;
-        stats->quotas[i] = reply->quotas[i];
-        stats->quotas[i].project = scratch_string(&stats->scratch, strlen(project), project);
-        if (!stats->quotas[i].project) {
-            break;
-        }
-        stats->quota_count = i + 1;
+    if (reply->quota_count > QUOTAS_MAX) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "the server has %u quotas; this version knows %d",
+                        reply->quota_count, QUOTAS_MAX);
     }
-    return stats->quotas && stats->quota_count == reply->quota_count
-               ? 0
-               : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the quotas");
+    for (uint32_t i = 0; i < reply->quota_count; i++) {
+        const struct msg_usage_quota *from = &reply->quotas[i];
+        struct quota *to = &stats->quotas.quotas[stats->quotas.count++];
+        *to = (struct quota){.bytes = from->bytes, .checkpoints = from->checkpoints};
+        snprintf(to->project, sizeof(to->project), "%s", from->project);
+    }
+    return 0;
 }
 
 static int fetch(struct cli *cli, struct stats *stats, struct diag *diag)
@@ -146,19 +142,6 @@ static int fetch(struct cli *cli, struct stats *stats, struct diag *diag)
         engine_call_fini(&request.call);
     }
     return status;
-}
-
-static const struct msg_usage_quota *quota_for(const struct stats *stats, const char *project)
-{
-    const struct msg_usage_quota *other = NULL;
-    for (uint32_t i = 0; i < stats->quota_count; i++) {
-        const struct msg_usage_quota *quota = &stats->quotas[i];
-        if (strcmp(quota->project, project) == 0) {
-            return quota;
-        }
-        other = strcmp(quota->project, "*") == 0 ? quota : other;
-    }
-    return other;
 }
 
 static void name_of(const struct msg_usage_row *row, char ret[RUN_NAME_TEXT_MAX])
@@ -189,7 +172,7 @@ static void json_row(struct json *json, const struct stats *stats, const struct 
     json_u64(json, "stored_bytes", row->stored_bytes);
     json_u64(json, "shared_bytes", row->shared_bytes);
     json_u64(json, "reclaimable_bytes", row->reclaimable_bytes);
-    const struct msg_usage_quota *quota = by_project ? quota_for(stats, name) : NULL;
+    const struct quota *quota = by_project ? quota_of(&stats->quotas, name) : NULL;
     if (quota) {
         json_u64(json, "quota_bytes", quota->bytes);
         json_u64(json, "quota_checkpoints", quota->checkpoints);
@@ -236,7 +219,7 @@ static int print_csv(const struct stats *stats)
     return out_flush();
 }
 
-static void format_quota(const struct msg_usage_quota *quota, size_t size, char *ret)
+static void format_quota(const struct quota *quota, size_t size, char *ret)
 {
     char bytes[32] = "", count[40] = "";
     if (quota && quota->bytes != 0) {
@@ -263,7 +246,8 @@ static void table_add(struct table *table, const struct stats *stats,
     format_bytes(row->stored_bytes, sizeof(stored), stored);
     format_bytes(row->shared_bytes, sizeof(shared), shared);
     format_bytes(row->reclaimable_bytes, sizeof(reclaimable), reclaimable);
-    format_quota(row->run.run[0] == '\0' ? quota_for(stats, name) : NULL, sizeof(quota), quota);
+    format_quota(row->run.run[0] == '\0' ? quota_of(&stats->quotas, name) : NULL, sizeof(quota),
+                 quota);
     table_row(table, (const char *const[]){name, saves, restores, written, checkpoints, stored,
                                            shared, reclaimable, hours, quota});
 }
@@ -286,7 +270,6 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct stats_options *own = values;
     struct stats stats = {.own = own};
-    scratch_init(&stats.scratch, STATS_SCRATCH_MAX);
     int status = cli_connect(cli, false, diag);
     if (status == 0 && own->since_ms != 0) {
         stats.since_ns =
@@ -302,8 +285,6 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         status = EXIT_PARTIAL;
     }
     free(stats.rows);
-    free(stats.quotas);
-    scratch_fini(&stats.scratch);
     return status;
 }
 
