@@ -12,6 +12,7 @@
 
 struct paper { /* which, and what it must be */
     bool mends;
+    bool missing; /* as it was found: not damaged, but gone */
     struct store_name name;
     struct sha256 sha256;
     uint64_t bytes;
@@ -81,9 +82,13 @@ static int put_in_place(struct repair *repair, const struct paper *paper, struct
     status = fetch(repair, repair->store, &fresh, &back, diag);
     if (status == 0) {
         free((void *)(uintptr_t)back.data);
-        status = repair_audit(repair, paper->name.id, diag,
-                              "%s: replaced from %s; the damaged bytes have the tag %016llx", text,
-                              repair->options.mirror, (unsigned long long)fresh.name.tag);
+        status =
+            paper->missing
+                ? repair_audit(repair, paper->name.id, diag, "%s: was missing; taken from %s", text,
+                               repair->options.mirror)
+                : repair_audit(repair, paper->name.id, diag,
+                               "%s: replaced from %s; the damaged bytes have the tag %016llx", text,
+                               repair->options.mirror, (unsigned long long)fresh.name.tag);
     }
     if (status == 0) {
         req = (struct store_req){
@@ -124,7 +129,9 @@ static int mend(struct repair *repair, const struct paper *paper, struct record_
                         repair->options.mirror, diag_text(&diag, status));
         return CAIRN_E_DAMAGED;
     }
-    repair_add_line(repair, true, "%s: replaced from %s", text, repair->options.mirror);
+    repair_add_line(repair, true,
+                    paper->missing ? "%s: was missing; taken from %s" : "%s: replaced from %s",
+                    text, repair->options.mirror);
     return 0;
 }
 
@@ -140,7 +147,9 @@ static int get(struct repair *repair, const struct paper *paper, struct scratch 
     }
     status = fetch_twice(repair, paper, &value, &why);
     if (status != 0 && repair_is_damage(status) && paper->mends) {
-        status = mend(repair, paper, &value, &why);
+        struct paper found = *paper;
+        found.missing = status == CAIRN_E_NOT_FOUND;
+        status = mend(repair, &found, &value, &why);
     }
     if (status != 0) {
         return repair_fail(diag, status, &why);

@@ -194,23 +194,27 @@ static const char *origin_of(const struct broken *broken, const struct repair *r
     return "the tables";
 }
 
-static void name_of(const struct object_id *id, size_t bytes, char *ret)
+void rebuild_object_name(const struct object_id *id, char ret[OBJECT_NAME_BYTES])
 {
-    snprintf(ret, bytes, "%llu@%llu/%u-%016llx-%u", (unsigned long long)id->step,
+    snprintf(ret, OBJECT_NAME_BYTES, "%llu@%llu/%u-%016llx-%u", (unsigned long long)id->step,
              (unsigned long long)id->term, id->rank, (unsigned long long)id->writer, id->sequence);
 }
 
 static int take_place(struct building *b, struct diag *diag)
 {
     const struct broken *broken = b->broken;
-    char name[80], fresh[80];
-    name_of(&broken->id, sizeof(name), name);
-    name_of(&b->fresh, sizeof(fresh), fresh);
+    char name[OBJECT_NAME_BYTES], fresh[OBJECT_NAME_BYTES];
+    rebuild_object_name(&broken->id, name);
+    rebuild_object_name(&b->fresh, fresh);
     struct ckpt_id id = {broken->id.term, broken->id.step};
-    int status = repair_audit(
-        b->repair, id, diag, "object %s: %zu chunks%s from %.60s; the damaged bytes become %s",
-        name, broken->bad_count, broken->around ? " and what is around them" : "",
-        origin_of(broken, b->repair), fresh);
+    int status =
+        broken->missing
+            ? repair_audit(b->repair, id, diag, "object %s: was missing; %zu chunks from %.60s",
+                           name, broken->bad_count, origin_of(broken, b->repair))
+            : repair_audit(b->repair, id, diag,
+                           "object %s: %zu chunks%s from %.60s; the damaged bytes become %s", name,
+                           broken->bad_count, broken->around ? " and what is around them" : "",
+                           origin_of(broken, b->repair), fresh);
     if (status != 0) {
         return status;
     }
@@ -220,6 +224,11 @@ static int take_place(struct building *b, struct diag *diag)
                             .with_object = b->fresh};
     if (ask_store(b->repair, b->repair->store, &req) != 0) {
         return repair_fail(diag, req.status, &req.diag);
+    }
+    if (broken->missing) {
+        repair_add_line(b->repair, true, "object %s: was missing; rebuilt, %zu chunks from %.160s",
+                        name, broken->bad_count, origin_of(broken, b->repair));
+        return 0;
     }
     repair_add_line(b->repair, true,
                     "object %s: rebuilt, %zu chunks from %.160s; the damaged bytes are %s until "
@@ -252,7 +261,7 @@ int rebuild_object(struct repair *repair, struct broken *broken, struct diag *di
 {
     struct building b = {.repair = repair, .broken = broken, .fresh = broken->id};
     struct diag why = DIAG_INIT;
-    char name[80];
+    char name[OBJECT_NAME_BYTES];
     b.fresh.sequence = 1;
     repair_random(repair, &b.fresh.writer);
     b.window = aligned_alloc(LIMIT_ALIGN_BYTES, WINDOW_BYTES);
@@ -269,7 +278,7 @@ int rebuild_object(struct repair *repair, struct broken *broken, struct diag *di
         return diag_set(diag, status, "%s", diag_text(&why, status));
     }
     if (status != 0) {
-        name_of(&broken->id, sizeof(name), name);
+        rebuild_object_name(&broken->id, name);
         repair_add_line(repair, false,
                         "object %s: there are copies, but it cannot be rebuilt: %.250s", name,
                         diag_text(&why, status));

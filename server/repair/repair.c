@@ -253,9 +253,34 @@ static bool has_all_sources(const struct broken *broken)
     return true;
 }
 
+static bool is_missing(struct repair *repair, const struct object_id *id)
+{
+    struct store_req req = {.op = STORE_STAT, .run = repair->name, .object = *id};
+    return ask_store(repair, repair->store, &req) == CAIRN_E_NOT_FOUND;
+}
+
+static void tell_missing(struct repair *repair, const struct broken *broken)
+{
+    char name[OBJECT_NAME_BYTES];
+    size_t lost = 0;
+    for (size_t i = 0; i < broken->count; i++) {
+        lost += broken->bad[i] && !broken->sources[i].store;
+    }
+    rebuild_object_name(&broken->id, name);
+    repair_add_line(repair, false,
+                    "object %s is missing, and %zu of its %zu chunks have no copy in another "
+                    "object of the run%s%s",
+                    name, lost, broken->count, repair->mirror ? " or in " : "",
+                    repair->mirror ? repair->options.mirror : "");
+}
+
 static void tell_lost(struct repair *repair, const struct broken *broken)
 {
     char place[240];
+    if (broken->missing) {
+        tell_missing(repair, broken);
+        return;
+    }
     for (size_t i = 0; i < broken->count; i++) {
         if (broken->bad[i] && !broken->sources[i].store) {
             scan_piece_text(&broken->pieces[i], sizeof(place), place);
@@ -275,6 +300,7 @@ static int mend_objects(struct repair *repair, struct survey *survey, struct dia
         if (status != 0) {
             break;
         }
+        broken->missing = is_missing(repair, &broken->id);
         if (!exchanges) {
             repair_add_line(repair, false,
                             "%s; a Ceph cluster repairs its own copies: `ceph health detail` names "

@@ -142,7 +142,8 @@ struct broken {
     bool *bad;                 /* by piece */
     struct source *sources;    /* by piece; store NULL: none */
     size_t bad_count;
-    bool around; /* padding or footer are wrong */
+    bool around;  /* padding or footer are wrong */
+    bool missing; /* there is no such object: none of its bytes are wrong, all are gone */
     bool mended;
     char first[REPAIR_TEXT_MAX];
 };
@@ -200,5 +201,7 @@ int MUST_USE copies_get(struct repair *repair, const struct source *source,
 
 /* All of its bad chunks have sources. What went wrong is told; an error is what ends the repair. */
 int MUST_USE rebuild_object(struct repair *repair, struct broken *broken, struct diag *diag);
+enum { OBJECT_NAME_BYTES = 80 };
+void rebuild_object_name(const struct object_id *id, char ret[OBJECT_NAME_BYTES]); /* 2@1/0-...-1 */
 
 #endif

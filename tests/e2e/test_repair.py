@@ -105,13 +105,23 @@ class Repair(Case):
         mirror, before = self.bed.path / "mirror", self.contents(daemon)
         shutil.copytree(daemon.store, mirror)
         flip(self.objects(daemon, 1)[0], 0)
-        self.objects(daemon, 1, 1)[0].unlink()
+        missing = self.objects(daemon, 1, 1)[0]
+        missing.unlink()
+        self.small(daemon, 2, "part-0").unlink()
         for step, kind in ((2, "part-1"), (3, "manifest"), (4, "page-0")):
             flip(self.small(daemon, step, kind), 60)
         source = ("--from", f"dir:{mirror}")
-        self.repair(self.offline(daemon), check=6)
+        lines = lambda said, word: [line for entry in said["checked"] for line in entry.get(word, [])]
+        left = lines(self.repair(self.offline(daemon), check=6), "left")
+        self.assertEqual([line for line in left if missing.name in line], [line for line in left if "is missing, and" in line])
+        self.assertRegex("\n".join(left), rf"object 1@1/{missing.name} is missing, and (\d+) of its \1 chunks have no copy")
         said = self.repair(self.offline(daemon), *source)
-        self.assertEqual((said["damaged"], said["repaired"]), (0, 5))
+        self.assertEqual((said["damaged"], said["repaired"]), (0, 6))
+        done = lines(said, "repaired")
+        # What was missing left nothing behind: nobody is sent to look for its damaged bytes.
+        self.assertEqual(sorted("the damaged bytes" in line for line in done if "object 1@1/" in line), [False, True])
+        self.assertEqual(sorted("was missing" in line for line in done), [False] * 4 + [True] * 2)
+        self.assertIn(f"object 1@1/{missing.name}: was missing; ".encode(), self.record(daemon))
         after = self.contents(daemon)
         self.assertEqual({name: after[name] for name in before}, before)
         self.assertEqual({entry["health"] for entry in listed(daemon).values()}, {"verified"})

@@ -304,7 +304,8 @@ static int finish(struct cli *cli, struct totals *totals)
            totals->checkpoints, totals->damaged, bytes, totals->result.chunks,
            totals->result.objects);
     if (totals->repaired > 0) {
-        printf("%" PRIu64 " repaired; what was damaged is kept until garbage collection\n",
+        printf("%" PRIu64
+               " repaired; damaged bytes that were replaced are kept until garbage collection\n",
                totals->repaired);
     }
     if (totals->damaged > 0) {
