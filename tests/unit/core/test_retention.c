@@ -210,6 +210,36 @@ static void future_ones(void **ret)
     EXPECT("-", "-", "last", "last");
 }
 
+/* Goal: one that was committed while a clock was ahead stops no rule once the newest is right
+ * again, takes no place that a right one would have had in time, and goes like any other. */
+static void future_ones_in_the_middle(void **ret)
+{
+    (void)ret;
+    add("2026-01-08 12:00");
+    add("2026-01-09 12:00");
+    add("2031-07-01 12:00");
+    add("2026-01-10 12:00");
+    add("2026-01-10 13:00");
+    rule("keep-last", "2");
+    EXPECT("-", "-", "-", "last", "last");
+    bed.policy = (struct retention_policy){0};
+    rule("keep-daily", "3"); /* a day of its own: it counts, and is gone when three are newer */
+    EXPECT("-", "daily", "daily", "-", "daily");
+    add("2026-01-11 12:00");
+    add("2026-01-12 12:00");
+    EXPECT("-", "-", "-", "-", "daily", "daily", "daily");
+    bed.policy = (struct retention_policy){0};
+    rule("keep-every", "12h"); /* from the one ahead on it begins anew */
+    EXPECT("every so often", "every so often", "every so often", "every so often", "-",
+           "every so often", "every so often");
+    bed.policy = (struct retention_policy){0};
+    rule("keep-within", "2d");
+    EXPECT("-", "-", "within", "-", "within", "within", "within");
+    bed.policy = (struct retention_policy){0};
+    rule("keep-within-daily", "3d");
+    EXPECT("-", "-", "daily within", "-", "daily within", "daily within", "daily within");
+}
+
 /* Goal: a clock that jumps moves nothing in the order. */
 static void clock_jumps(void **ret)
 {
@@ -402,9 +432,12 @@ static void policies_as_text(void **ret)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(counting_rules), TEST(within_rules), TEST(future_ones),      TEST(clock_jumps),
-        TEST(every_rules),    TEST(best_rules),   TEST(tag_rules),        TEST(branches),
-        TEST(damage),         TEST(bad_policies), TEST(policies_as_text),
+        TEST(counting_rules), TEST(within_rules),
+        TEST(future_ones),    TEST(future_ones_in_the_middle),
+        TEST(clock_jumps),    TEST(every_rules),
+        TEST(best_rules),     TEST(tag_rules),
+        TEST(branches),       TEST(damage),
+        TEST(bad_policies),   TEST(policies_as_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,6 +108,34 @@ static void test_order_and_pages(void **state)
     scratch_fini(&listing.scratch);
 }
 
+/* A clock that was set moves nothing: neither the order nor what is latest. */
+static void test_order_is_not_the_clocks(void **state)
+{
+    const int64_t year_ns = INT64_C(365) * 86400 * 1000000000;
+    static const int years[] = {0, 5, -3, 1}; /* against the true time, at each commit */
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct listing listing = {.limit = 10};
+
+    rig_start(rig);
+    rig_two_ranks(lists);
+    for (uint64_t i = 0; i < 4; i++) {
+        sim_host_set_wall(rig->host, years[i] * year_ns);
+        rig_save(rig, 10 * (i + 1), 2, lists);
+    }
+    sim_host_set_wall(rig->host, 0);
+    look(rig, &listing);
+    assert_int_equal(listing.reply.count, 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct ckpt_info *info = &listing.reply.entries[i];
+        assert_int_equal(info->id.step, 40 - 10 * i);
+        assert_int_equal(info->seq, 4 - i);
+        assert_int_equal(info->is_latest, i == 0);
+    }
+    assert_true(listing.reply.entries[2].wall_ns > listing.reply.entries[0].wall_ns);
+    scratch_fini(&listing.scratch);
+}
+
 /* Status tells committed, open, aborted with its reason, and unknown apart. */
 static void test_status_is_the_truth(void **state)
 {
@@ -303,6 +331,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_order_and_pages, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_order_is_not_the_clocks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_status_is_the_truth, setup, teardown),
         cmocka_unit_test_setup_teardown(test_notes_are_listed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_ten_thousand_in_a_second, setup, teardown),
