@@ -32,13 +32,14 @@ class Way:
         env = {**python_env(options.build), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
                "BENCH_RENDEZVOUS": str(place.path / f"rendezvous-{name.replace(' ', '-')}"),
                "BENCH_ATTEMPT": secrets.token_hex(16), "WORLD_SIZE": str(options.ranks),
-               "BENCH_FOLDER": str(folder)}
+               "BENCH_FOLDER": str(folder), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         target = str(folder)
         if name.startswith("cairn"):
             self.daemon = Daemon(place, options.build, f"store-{name.replace(' ', '-')}")
             target = self.daemon.url("unix", "bench/train")
             env.update(CAIRN_TRANSPORT=options.transport, CAIRN_ENCODING=options.encoding)
-        what = {"way": name, "target": target, "width": options.width, "layers": options.layers, "tokens": options.tokens}
+        what = {"way": name, "target": target, "width": options.width, "layers": options.layers, "tokens": options.tokens,
+                "batch": options.batch, "device": options.device}
         self.group = Group(place, name, [[options.python, HERE / "train_worker.py", json.dumps(what)]] * options.ranks,
                            [{**env, "RANK": str(rank)} for rank in range(options.ranks)])
         self.state_bytes = self.group.ready[0]["state_bytes"]
@@ -107,6 +108,8 @@ def parse_options():
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64, help="a step; makes it longer")
+    parser.add_argument("--batch", type=int, default=1, help="sequences a step")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the model is; one process only on cuda")
     parser.add_argument("--transport", default="auto", help="CAIRN_TRANSPORT: auto, memfd, socket")
     parser.add_argument("--encoding", default="auto", help="CAIRN_ENCODING: auto, raw, dense")
     parser.add_argument("--ways", default=",".join(WAYS[:8]), help="some of " + ", ".join(WAYS))

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a training loop that saves at every 10th step, one way or another; told what to do by bench_train.py.
 
-A GPT with AdamW on the CPU, one thread a rank, DDP over gloo where there are several. `segment N` is a save and then N
+A GPT with AdamW on the CPU, one thread a rank, DDP over gloo where there are several; or on a GPU, with autocast to bf16. `segment N` is a save and then N
 steps, as they follow each other in a real loop; what of the save is not over by then is waited for, and told apart.
 What a save costs is told by the steps of one process: those with the save in flight against those after it. All ways train from the same seed: their losses must be the same to the bit.
 """
@@ -51,7 +51,7 @@ class Gpt(torch.nn.Module):
         self.head = torch.nn.Linear(width, words, bias=False)
 
     def forward(self, tokens):
-        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         return self.head(self.ln(self.blocks(x)))
 
 
@@ -106,9 +106,11 @@ class DcpWay(Nothing):
         self.group = dist.new_group(backend="gloo")
         self.future = self.staging = self.stager = None
         if mode in ("cached stager", "async staging"):
+            cuda = job.device == "cuda"  # what PyTorch advises there
             self.stager = DefaultStager(StagingOptions(
-                use_pinned_memory=False, use_shared_memory=True, use_async_staging=mode == "async staging",
-                use_non_blocking_copy=False))
+                use_pinned_memory=cuda, use_shared_memory=True, use_async_staging=mode == "async staging",
+                use_non_blocking_copy=cuda))
+            self.end_stager, self.stager.close = self.stager.close, lambda: None  # PyTorch 2.11 closes it after each save
 
     def state(self):
         return {"model": self.job.model.state_dict(), "optim": self.job.optimizer.state_dict()}
@@ -150,7 +152,7 @@ class DcpWay(Nothing):
 
     def close(self):
         if self.stager:
-            self.stager.close()
+            self.end_stager()
 
 
 class CairnDcpWay(DcpWay):
@@ -199,23 +201,25 @@ WAYS = {"none": Nothing, "torch.save": TorchWay, "dcp.save": lambda job: DcpWay(
 class Job:
     def __init__(self, options):
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.target, self.tokens = options["target"], options["tokens"]
+        self.target, self.tokens, self.device = options["target"], options["tokens"], options["device"]
         torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(self.device == "cuda")
         torch.manual_seed(1)
         self.model = Gpt(WORDS if options["width"] >= 256 else 512, options["width"], options["layers"], options["tokens"])
+        self.model.to(self.device)
         self.words = self.model.words.num_embeddings
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.loop = torch.nn.parallel.DistributedDataParallel(self.model) if self.world > 1 else self.model
         self.data = torch.Generator().manual_seed(2 + self.rank)
-        self.count = 0
-        self.loss = 0.0
+        self.batch, self.count, self.loss = options["batch"], 0, 0.0
         self.way = Nothing(self)
         self.free = self.train(2)[1][1:]  # the optimizer has all its state before the first save
         self.way = WAYS[options["way"]](self)
 
     def step(self):
-        tokens = torch.randint(self.words, (1, self.tokens + 1), generator=self.data)
-        loss = F.cross_entropy(self.loop(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        tokens = torch.randint(self.words, (self.batch, self.tokens + 1), generator=self.data).to(self.device)
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
+            loss = F.cross_entropy(self.loop(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
         self.way.before_update()
         self.optimizer.step()

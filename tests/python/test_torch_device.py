@@ -32,7 +32,7 @@ class Real:
         return tensor.to(torch.device("cuda", min(index, self.index_max)))
 
     def get(self, tensor):
-        return tensor.detach().cpu()
+        return tensor.detach().clone().cpu()  # a copy also of what is on the CPU, as Adam's step is
 
     def do_pending(self):
         torch.cuda.synchronize()
