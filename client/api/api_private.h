@@ -144,9 +144,9 @@ void op_unref(struct cairn_op *op);
 int MUST_USE op_start(struct cairn_op *op, void (*start)(struct post *post), struct diag *diag);
 /* Before CAIRN_STAGED: cairn_save may return. */
 #define OP_RELEASED ((enum cairn_stage)0)
-/* Handle's thread: released (well, or with a failure of the call), staged, done. op_finish gives
- * back the loop's reference. */
-void op_release(struct cairn_op *op);
+/* Handle's thread: released (well, or with a failure of the call), staged, done. is_copied: no
+ * tensor is read any more. op_finish gives back the loop's reference. */
+void op_release(struct cairn_op *op, bool is_copied);
 void op_refuse(struct cairn_op *op, int status, const struct diag *diag);
 void op_stage(struct cairn_op *op);
 void op_finish(struct cairn_op *op, int status, const struct diag *diag);

@@ -146,8 +146,13 @@ static void fire(struct cairn_op *op, bool all, int code)
     }
 }
 
-void op_release(struct cairn_op *op)
+void op_release(struct cairn_op *op, bool is_copied)
 {
+    if (is_copied) {
+        pthread_mutex_lock(&op->cairn->lock);
+        return_loan(op);
+        pthread_mutex_unlock(&op->cairn->lock);
+    }
     pthread_mutex_lock(&op->lock);
     op->released = true;
     pthread_cond_broadcast(&op->cond);

@@ -14,7 +14,7 @@
 
 static void on_released(struct engine_save *save)
 {
-    op_release(container_of(save, struct cairn_op, u.save));
+    op_release(container_of(save, struct cairn_op, u.save), !save->lazy);
 }
 
 static void on_staged(struct engine_save *save, int status)

@@ -312,12 +312,12 @@ CAIRN_API int CAIRN_MUST_USE cairn_flat_part(uint64_t start, uint64_t count, uin
 /* --- save and restore ------------------------------------------------------------------------ */
 
 enum cairn_stage {
-    CAIRN_STAGED = 1, /* save: copied, the tensors may change */
+    CAIRN_STAGED = 1, /* save: copied, and in the hands of its daemon if that takes the arena */
     CAIRN_DONE = 2    /* save: committed by all ranks, durable; restore: verified by all ranks */
 };
 
 enum cairn_mode {
-    CAIRN_COPY = 1, /* cairn_save returns when all is copied (STAGED) */
+    CAIRN_COPY = 1, /* cairn_save returns when all is copied; STAGED comes then, or soon after */
     CAIRN_LAZY =
         2 /* it returns at once; wait for STAGED before a tensor that is not eager changes */
 };
@@ -370,15 +370,15 @@ struct cairn_save_options {
         sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
-/* Every rank calls it with the same step. Returns when the state is copied into the arena (STAGED);
- * the rest goes on in the background. In lazy mode it returns when the eager tensors are copied (at
- * once where none are), and the others are borrowed until STAGED: wait for that before they change.
- * Several saves may be in flight as far as the arena reaches; what happens beyond that is
- * when_full. A rank that skips or fails ends the step on all ranks with its code and reason: on the
- * others, cairn_op_wait tells. A step that this attempt has committed already, with no restore in
- * between, is not written again: the save ends well at once, the contents are those of the first.
- * ARENA_TOO_SMALL (not even two chunks fit), TIMED_OUT, SKIPPED, BUSY (no room; a restore, or a
- * save of this step, runs), FENCED. */
+/* Every rank calls it with the same step. Returns when the state is copied into the arena: it
+ * may change. The rest goes on in the background. In lazy mode it returns when the eager tensors
+ * are copied (at once where none are), and the others are borrowed until STAGED: wait for that
+ * before they change. Several saves may be in flight as far as the arena reaches; what happens
+ * beyond that is when_full. A rank that skips or fails ends the step on all ranks with its code and
+ * reason: on the others, cairn_op_wait tells. A step that this attempt has committed already, with
+ * no restore in between, is not written again: the save ends well at once, the contents are those
+ * of the first. ARENA_TOO_SMALL (not even two chunks fit), TIMED_OUT, SKIPPED, BUSY (no room; a
+ * restore, or a save of this step, runs), FENCED. */
 CAIRN_API int CAIRN_MUST_USE cairn_save(cairn_t *cairn, uint64_t step,
                                         const struct cairn_save_options *options, cairn_op_t **ret,
                                         struct cairn_error *err);

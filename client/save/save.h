@@ -23,7 +23,7 @@ struct engine_save {
     struct registered
         *set; /* a reference is held until on_done; the tensors' memory is read until on_staged */
     enum when_full when_full;
-    bool lazy;               /* one copy at a time, and the caller goes on at on_released */
+    bool lazy;               /* one copy at a time, beside the caller's work */
     enum watch_kind watch;   /* lazy: detect tensors that change before on_staged */
     uint32_t check_replicas; /* enum msg_check */
     void *after; /* a CUevent: tensors on devices are read when it has come; NULL: at once */
@@ -33,7 +33,8 @@ struct engine_save {
     const char **tags;
     uint32_t metric_count;
     struct metric *metrics;
-    /* lazy, at most once, before on_staged: eager tensors are copied, the others are borrowed on.
+    /* NULL, or at most once, before on_staged: the caller may go on. lazy: eager tensors are
+     * copied, the others are borrowed on; else all is copied, and the daemon's word is waited for.
      */
     void (*on_released)(struct engine_save *save);
     void (*on_staged)(struct engine_save *save,

@@ -189,7 +189,7 @@ void save_on_deliver(struct post *post)
         save_free(save);
         user->impl = NULL;
     }
-    if (released) {
+    if (released && user->on_released) {
         user->on_released(user);
     }
     if (staged) {

@@ -17,8 +17,8 @@
 
 #include <string.h>
 
-/* A trainer that is told "staged" may die without losing the save; for that much it waits, beyond
- * its copy, for the daemon's word, and no longer. */
+/* Who is told "staged" may die without losing the save; for that much it waits, beyond the copy,
+ * for the daemon's word, and no longer. The training does not wait for it: it is released. */
 enum { STAGE_LAG_MS = 500 };
 
 /* --- which way --------------------------------------------------------------------- */
@@ -276,6 +276,7 @@ void save_hand_stage(struct save *save)
     }
     save->stage_waits = true;
     timer_start(&save->stage_lag, STAGE_LAG_MS);
+    save_set_released(save);
     engine_wake_stagers(save->engine); /* the copy is over: the next one's turn */
 }
 

@@ -57,6 +57,16 @@ static bool is_first_stager(const struct save *save)
     return true;
 }
 
+void save_set_released(struct save *save)
+{
+    if (!save->released) {
+        save->released = true;
+        save->free_ms = loop_now_ms(save->engine->options.loop);
+        save->tell_released = true;
+        loop_post(save->engine->options.loop, &save->post);
+    }
+}
+
 /* --- the lazy mode --------------------------------------------------------------- */
 
 static bool has_eager(const struct registered *set)
@@ -82,10 +92,7 @@ void save_check_released(struct save *save)
                        snapshot_copied(&save->snapshot) >= save->layout.eager_payload_count)) {
         return;
     }
-    save->released = true;
-    save->free_ms = loop_now_ms(save->engine->options.loop);
-    save->tell_released = true;
-    loop_post(save->engine->options.loop, &save->post);
+    save_set_released(save);
 }
 
 void engine_save_hurry(struct engine_save *user)

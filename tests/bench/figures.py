@@ -22,6 +22,7 @@ from pathlib import Path
 from benchlib import GIB, HERE, MIB, SOURCE, install_package, machine, say, write_json
 
 TORCH, FULL = "torch", "full"
+PLAIN = ("bench_soak.py", "bench_forget.py", "bench_care.py")  # they know no PyTorch
 SIZES = {"2g": 2 * GIB, "8g": 8 * GIB}
 
 
@@ -141,7 +142,7 @@ def rows_of(results, names):
 def command_text(argv, options):
     """As it can be typed from the root of the sources, less where results go."""
     words = [f"tests/bench/{argv[0]}", *argv[1:]]
-    return shlex.join(words) + (" --python VENV/bin/python" if options.python and "soak" not in argv[0] else "")
+    return shlex.join(words) + (" --python VENV/bin/python" if options.python and argv[0] not in PLAIN else "")
 
 
 def markdown(rows, results, options, date):
@@ -177,7 +178,7 @@ class Figures:
     def arguments(self, name):
         argv, _, _ = stages()[name]
         argv = [*argv, "--build", str(self.options.build)]
-        if self.options.python and argv[0] != "bench_soak.py":
+        if self.options.python and argv[0] not in PLAIN:
             argv += ["--python", str(self.options.python)]
         if self.options.dir:
             argv += ["--dir", str(self.options.dir)]

@@ -110,7 +110,7 @@ class DcpWay(Nothing):
             self.stager = DefaultStager(StagingOptions(
                 use_pinned_memory=cuda, use_shared_memory=True, use_async_staging=mode == "async staging",
                 use_non_blocking_copy=cuda))
-            self.end_stager, self.stager.close = self.stager.close, lambda: None  # PyTorch 2.11 closes it after each save
+            self.dispatch = dict(self.stager._state_dict_stager._deepcopy_dispatch)
 
     def state(self):
         return {"model": self.job.model.state_dict(), "optim": self.job.optimizer.state_dict()}
@@ -126,6 +126,8 @@ class DcpWay(Nothing):
 
     def save(self, step):
         self.number += 1
+        if self.stager:  # PyTorch 2.11 empties it after each save
+            self.stager._state_dict_stager._deepcopy_dispatch.update(self.dispatch)
         if self.mode == "sync":
             dcp.save(self.state(), **self.where(), process_group=self.group)
             return
@@ -152,7 +154,7 @@ class DcpWay(Nothing):
 
     def close(self):
         if self.stager:
-            self.end_stager()
+            self.stager.close()
 
 
 class CairnDcpWay(DcpWay):

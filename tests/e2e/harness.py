@@ -290,6 +290,11 @@ class Group:
         """One save of all ranks, waited for: the term."""
         return self.finish(self.all("save", step, deadline_ms))[0]["term"]
 
+    def stage(self, step, deadline_ms=60000):
+        """One save of all ranks, until it is staged: they may die."""
+        for rank, answer in zip(self.ranks, self.all("save", step, deadline_ms)):
+            rank.do("staged", answer["op"], deadline_ms)
+
     def restore(self, *words):
         """The checkpoint that all ranks came to: (step, term, fell back)."""
         results = self.finish(self.all("restore", *(words or ("latest",))))

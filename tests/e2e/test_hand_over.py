@@ -63,7 +63,7 @@ class HandOver(Case):
             group.save(1)
             group.all("fill", 2)
             before = daemon.log().count("rank handed over its state")
-            group.all("save", 2, 60000)  # the answer comes at "staged"
+            group.stage(2)
             handed = daemon.log().count("rank handed over its state") - before
             group.kill()
             if handed == world:
@@ -88,7 +88,7 @@ class HandOver(Case):
         for _ in range(5):
             group = self.large(daemon, 1)
             group.all("fill", 7)
-            group.all("save", 1, 60000)
+            group.stage(1)
             os.kill(daemon.process.pid, 19)
             group.kill()
             os.kill(daemon.process.pid, 18)

@@ -80,7 +80,7 @@ class Packed(Case):
             group.save(1)
             self.paint(group, 1, 2, 3, 5)
             before = daemon.log().count("rank handed over its state")
-            group.all("save", 2, 60000)  # the answer comes at "staged"
+            group.stage(2)
             handed = daemon.log().count("rank handed over its state") - before
             group.kill()
             if handed == 2:

@@ -267,7 +267,7 @@ class Client:
              metadata: bytes = b"", deadline: Optional[float] = None, lazy: bool = False,
              verify_staged: Optional[str] = None, when_full: Optional[str] = None,
              check_replicas: Optional[str] = None, full: bool = False, cuda_event: int = 0) -> Operation:
-        """Saves the registered state as ``step``; every rank calls it. Returns when all is copied (STAGED): the
+        """Saves the registered state as ``step``; every rank calls it. Returns when all is copied: the
         tensors may change again. ``deadline``: seconds until durable. Tags, metrics and metadata (16 KiB at
         most) count from rank 0.
 

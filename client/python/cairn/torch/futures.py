@@ -64,7 +64,8 @@ class Future:
 
 
 class SaveHandle:
-    """``staged``: copied, the state may change. ``durable``: committed by all ranks and on stable storage."""
+    """``staged``: copied, the state may change, and where the daemon of this host takes the memory itself it has it: the process
+    may die. ``durable``: committed by all ranks and on stable storage."""
 
     def __init__(self, step: int, op: Optional[Operation], error: Optional[CairnError] = None) -> None:
         self.step = step
