@@ -37,6 +37,7 @@ bool job_is_ready(const struct sim_job *job)
 void job_ask_restore(struct sim_job *job, struct selector selector, uint64_t deadline_ms)
 {
     job->selector = selector;
+    job->asked_ms = scene_now_ms(job->scene);
     job->floor = job->scene->oracle.newest_acked;
     for (uint32_t i = 0; i < SCENE_WORLD_SIZE; i++) {
         rank_forget_restore(job->ranks[i]);
@@ -72,7 +73,7 @@ static bool is_honest(const struct sim_job *job, const struct sim_rank *rank)
     case CAIRN_E_NOT_FOUND:
         return job->selector.kind == SELECT_STEP ||   /* superseded meanwhile */
                (job->selector.kind == SELECT_EXACT && /* forgotten */
-                operator_may_miss(job->scene->op, job->selector.id));
+                operator_missed(job->scene->op, job->selector.id, job->asked_ms));
     case CAIRN_E_DAMAGED:
     case CAIRN_E_DIGEST_MISMATCH:
     case CAIRN_E_FORMAT:

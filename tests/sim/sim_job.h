@@ -18,6 +18,7 @@ struct sim_job {
     enum job_state state;
     uint64_t history, step;
     struct selector selector;
+    uint64_t asked_ms;           /* of the restore */
     struct ckpt_id floor;        /* the newest acknowledged when latest was asked for */
     struct oracle_save *current; /* the save that ranks are starting */
     bool started[SCENE_WORLD_SIZE];

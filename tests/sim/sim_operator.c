@@ -20,6 +20,7 @@
 struct fate { /* of a checkpoint that was asked about */
     struct ckpt_id id;
     bool gone, unsure, pinned;
+    uint64_t back_ms; /* when it was brought back last; 0: never */
 };
 
 struct sim_operator {
@@ -71,6 +72,12 @@ bool operator_may_miss(const struct sim_operator *op, struct ckpt_id id)
     return op && (op->all_unsure || by_policy || (fate && (fate->gone || fate->unsure)));
 }
 
+bool operator_missed(const struct sim_operator *op, struct ckpt_id id, uint64_t since_ms)
+{
+    const struct fate *fate = op ? fate_find(op, id) : NULL;
+    return operator_may_miss(op, id) || (fate && fate->back_ms > 0 && fate->back_ms >= since_ms);
+}
+
 bool operator_knows_gone(const struct sim_operator *op, struct ckpt_id id)
 {
     const struct fate *fate = op ? fate_find(op, id) : NULL;
@@ -116,6 +123,7 @@ static void take_mark(struct sim_operator *op, const struct mark *mark)
         fate->gone = fate->gone || is_so;
         break;
     case EVENT_UNDELETE:
+        fate->back_ms = fate->gone && is_so ? scene_now_ms(op->scene) : fate->back_ms;
         fate->gone = fate->gone && !is_so;
         break;
     case EVENT_PIN:

@@ -21,6 +21,8 @@ void operator_on_commit(struct sim_operator *op);
 void operator_lose(struct sim_operator *op, const struct sim_care *care);
 /* Has it ever been asked to forget this one, so that it may be missing? */
 bool operator_may_miss(const struct sim_operator *op, struct ckpt_id id);
+/* Or was it so for a while since then, and is brought back? */
+bool operator_missed(const struct sim_operator *op, struct ckpt_id id, uint64_t since_ms);
 /* It said that this one is forgotten, and nothing since could have changed that. */
 bool operator_knows_gone(const struct sim_operator *op, struct ckpt_id id);
 /* In a world at rest: one goes, comes back within its time, and is what it was. False: it stays,
