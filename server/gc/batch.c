@@ -149,6 +149,7 @@ static void classify(const struct run_state *state, struct batch_ckpt *ckpt)
     } else if (commit && commit->reclaimed) {
         ckpt->kind = KIND_RECLAIMED;
         ckpt->mark = mark_of_commit(commit);
+        ckpt->for_good = true;
     } else if (commit) {
         ckpt->kind = KIND_LIVE;
         ckpt->mark = mark_of_commit(commit);
@@ -157,6 +158,7 @@ static void classify(const struct run_state *state, struct batch_ckpt *ckpt)
         const struct state_dead *dead = find_dead(state, ckpt->id);
         ckpt->kind = KIND_DEAD;
         ckpt->mark = dead ? dead->entry.open_id : 1;
+        ckpt->for_good = ckpt->id.term < state->newest_term;
     }
 }
 
@@ -300,8 +302,10 @@ static void sweep_next(struct gc *gc)
         batch_begin(gc);
         return;
     }
-    gc->req = (struct store_req){
-        .op = STORE_SWEEP, .run = gc->status.run, .id = gc->batch[gc->sweep_at].id};
+    gc->req = (struct store_req){.op = STORE_SWEEP,
+                                 .run = gc->status.run,
+                                 .id = gc->batch[gc->sweep_at].id,
+                                 .for_good = gc->batch[gc->sweep_at].for_good};
     gc_submit(gc, on_swept);
 }
 

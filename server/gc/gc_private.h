@@ -43,6 +43,7 @@ struct batch_ckpt {
     uint64_t open_id; /* KIND_LIVE: the tag of what stays */
     bool unreadable;  /* a table that may refer to it cannot be read: no object goes */
     bool ripe;        /* what is dead was so in an earlier pass */
+    bool for_good;    /* nobody can open it again: it was committed once, or its term is fenced */
     size_t object_count, small_count;
     struct object_id *objects;
     struct store_name *smalls;

@@ -70,7 +70,9 @@ enum store_op {
                   * behind. Sealed objects stay. An object that is being written becomes void (its
                   * SEAL fails), so call it for checkpoints without an open entry; never unsafe.
                   * ret_count: how many were found. What a write may still do after it was reported
-                  * timed out is found by the next sweep: call until one finds nothing */
+                  * timed out is found by the next sweep: call until one finds nothing.
+                  * for_good: nobody will ever write to the checkpoint again: once nothing of it is
+                  * left, LIST_CKPTS does not name it any more */
 };
 enum { STORE_OP_COUNT = STORE_SWEEP + 1 };
 
@@ -105,6 +107,7 @@ struct store_req {
                  * O_DIRECT READ's memory is aligned to LIMIT_ALIGN_BYTES. READ
                  * takes any offset and length; aligned ones avoid a copy */
     const struct record_update *update; /* RECORD_UPDATE: borrowed until done */
+    bool for_good;                      /* SWEEP */
     bool from_medium; /* FETCH, RECORD_GET: what the medium holds now, past every cache that the
                        * store can pass; every file of a record is checked, older ones too */
 

@@ -124,9 +124,13 @@ class Refused(OnCeph):
                        capture_output=True)
         self.own_user("narrow")
         narrow = {"user": "narrow", "keyring": self.bed.path / "narrow.keyring"}
+        away = self.bed.path / "away.conf"
+        away.write_text("[global]\nmon_host = [v2:127.0.0.1:1/0]\nauth_client_required = none\n")
         absent = f"absent-{self.space}"
         self.addCleanup(self.ceph.ceph, "osd", "pool", "rm", absent, absent, "--yes-i-really-really-mean-it")
         for number, (store, error, *fragments) in enumerate((
+                (f"rados:cairn/x?conf={away}&timeout=3", "UNREACHABLE", "mon_host"),
+                (self.ceph.url(self.space, user="nobody"), "AUTH", "client.nobody", "?keyring="),
                 (self.ceph.url(self.space, keyring=wrong), "AUTH", "refuses the key of client.cairn"),
                 (self.ceph.url("elsewhere", data="cairn-ec", **narrow), "DENIED", "make-user"),
                 (f"rados:cairn-ec/x?conf={self.ceph.dir}/ceph.conf", "UNSUPPORTED", "replicated pool"),
@@ -187,11 +191,6 @@ class Damage(OnCeph):
             self.tool(osd, held[0], "set-bytes", data=bytes(data))
         self.ceph.heal()
         return found["pgid"]
-
-    def rados(self, *words):
-        done = subprocess.run(["rados", "-c", str(self.ceph.dir / "ceph.conf"), "--id", "admin", "-p", "cairn", "-N",
-                               f"{self.space}/demo", *words], capture_output=True, text=True, timeout=60, check=True)
-        return done.stdout
 
     def saved(self):
         """Two checkpoints; the pieces of the newer one."""

@@ -100,6 +100,12 @@ class OnCeph(Case):
     def url(self, *daemons):
         return "cairn://" + ",".join(f"127.0.0.1:{daemon.port()}" for daemon in daemons) + "/demo/run"
 
+    def rados(self, *words, pool="cairn"):
+        """In the namespace of the project."""
+        done = subprocess.run(["rados", "-c", str(self.ceph.dir / "ceph.conf"), "--id", "admin", "-p", pool, "-N",
+                               f"{self.space}/demo", *words], capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout
+
     def assert_good(self, checkpoints):
         """Listed and whole, read from the cluster with no daemon in between."""
         entries = cairn_json("ls", "demo/run", "--store", self.store)["checkpoints"]

@@ -100,6 +100,33 @@ class ErasureCoded(OnCeph):
         self.assert_good({(1, 1), (2, 1), (3, 1)})
 
 
+class Gone(OnCeph):
+    DATA = "cairn-ec"
+
+    def left(self):
+        """Objects in both pools that are of checkpoints 1 and 2, and checkpoints that are looked through."""
+        names = self.rados("ls").split() + self.rados("ls", pool="cairn-ec").split()
+        return ([name for name in names if any(f"run/1-{step}/" in f"{name}/" for step in (1, 2))],
+                self.rados("listomapkeys", "stored/run").split())
+
+    def test_what_is_reclaimed_leaves_nothing(self):
+        daemon = self.daemon(gc_every="10ms", gc_keep_cycles="1", scrub_every="0s", save_full_every="1")
+        group = Group(self.bed, self.url(daemon), 1, rows=4096)
+        for step in (1, 2, 3, 4, 5):
+            group.all("fill", step)
+            group.save(step)
+        names, listed = self.left()
+        self.assertGreater(len(names), 6)
+        self.assertEqual(len(listed), 5)
+        server = ("--server", f"127.0.0.1:{daemon.port()}")
+        for old in ("1@1", "2@1"):
+            cairn("forget", "demo/run", old, *server, check=0)
+        for _ in range(4):  # a cycle to wait, one to reclaim in, one that sweeps
+            cairn("gc", *server, check=0)
+        self.assertEqual(self.left(), ([], [f"{1:016x}-{step:016x}" for step in (3, 4, 5)]))
+        self.assert_good({(3, 1), (4, 1), (5, 1)})
+
+
 class Faults(OnCeph):
     def setUp(self):
         super().setUp()

@@ -350,7 +350,9 @@ static int run(struct fake_medium *medium, struct cluster_call *call)
     bool changes = call->steps[0].kind < STEP_STAT;
     medium->calls++;
     land(medium, false);
-    if (medium->has_plan) {
+    if (medium->has_plan && changes && medium->plan.spare > 0) {
+        medium->plan.spare--;
+    } else if (medium->has_plan) {
         unsigned at = draw(medium, 100), from = 0;
         for (unsigned fault = 0; fault < FAKE_FAULTS; fault++) {
             from += plan->percent[fault];

@@ -25,6 +25,7 @@ enum fake_fault {
 
 struct fake_plan {
     uint64_t seed;
+    unsigned spare;                /* so many changing calls go well first */
     unsigned percent[FAKE_FAULTS]; /* of the changing calls; REFUSED: of all */
     unsigned later_max;            /* 1 to this many calls */
     int error;                     /* of FAKE_REFUSED: ENOSPC, EDQUOT, EACCES ... */

@@ -14,6 +14,7 @@
  * is never sealed.
  */
 #include "rados_private.h"
+#include "rados_small.h"
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -56,7 +57,7 @@ int rados_index_begin(struct rados_store *store, const struct run_name *run,
                       const struct object_id *id, struct diag *diag)
 {
     char sealed[RADOS_KEY_MAX], begun[RADOS_KEY_MAX];
-    uint8_t named[4], change[16];
+    uint8_t named[4], change[RADOS_MARK_BYTES];
     struct rados_shard shard;
     rados_key_object('s', id, sealed);
     rados_key_begun('u', id, store->base.caps.epoch, begun);
@@ -66,8 +67,7 @@ int rados_index_begin(struct rados_store *store, const struct run_name *run,
         return rc;
     }
     store_u32(named, RADOS_NAMED_FIRST);
-    store_u64(change, store->writer);
-    store_u64(change + 8, atomic_fetch_add(&store->next, 1));
+    rados_list_mark(store, change);
     rc = -ENOENT;
     /* The guard needs the index object; who finds none makes it, unless another is faster. */
     for (unsigned i = 0; i < 3 && (rc == -ENOENT || rc == -EEXIST); i++) {

@@ -3,9 +3,18 @@
  * What is stored, for garbage collection. RADOS lists whole pools only, so what is made is entered
  * before it is made: checkpoints as keys of `stored/<run>`, the small things of one as keys of
  * `smalls/<run>/<term>-<step>`. An entry may stand for nothing (a crash in between); nothing is
- * without an entry. Objects have their own index (rados_index.c).
+ * without an entry. Objects have their own index (rados_index.c). Keys of smalls/:
+ *
+ *   <kind>-<number>-<tag>             a small thing
+ *   t/<kind>-<number>-<tag>/<tails>   its tails, so many (u32), are being made
+ *   x/<kind>-<number>-<tag>/<tails>   the same, given up by a sweep (rados_sweep_small.c)
+ *   d/<kind>-<number>-<tag>/<tails>   it is being removed: its tails go before the key does
+ *   b                                 changes with each entry
+ *
+ * A checkpoint's entry changes with each entering as well: who found nothing of it takes it out
+ * only if nobody has entered it since it looked.
  */
-#include "rados_private.h"
+#include "rados_small.h"
 
 #include "base/check.h"
 #include "base/digits.h"
@@ -17,120 +26,261 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct place {
-    char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
-};
+static const char MARK[] = "b";
 
-static const char *const kinds[] = {
-    [STORE_MANIFEST] = "manifest", [STORE_PART] = "part", [STORE_PAGE] = "page"};
-
-static void place_of_ckpts(const struct rados_store *store, const struct run_name *run,
-                           struct place *ret)
+static void stored_of(const struct rados_store *store, const struct run_name *run,
+                      struct rados_shard *ret)
 {
     rados_space_of(store, run, ret->space);
     snprintf(ret->object, sizeof(ret->object), "stored/%s", run->run);
 }
 
-static void place_of_smalls(const struct rados_store *store, const struct run_name *run,
-                            struct ckpt_id id, struct place *ret)
+void rados_list_smalls(const struct rados_store *store, const struct run_name *run,
+                       struct ckpt_id id, struct rados_shard *ret)
 {
     rados_space_of(store, run, ret->space);
     snprintf(ret->object, sizeof(ret->object), "smalls/%s/%" PRIu64 "-%" PRIu64, run->run, id.term,
              id.step);
 }
 
-static int call(struct rados_store *store, const struct place *place, struct cluster_step *step)
+static void key_of_ckpt(struct ckpt_id id, char ret[RADOS_KEY_MAX])
 {
-    struct cluster_call call = {.pool = CLUSTER_META,
-                                .space = place->space,
-                                .object = place->object,
-                                .step_count = 1,
-                                .steps = step};
-    return cluster_do(store->cluster, &call);
+    snprintf(ret, RADOS_KEY_MAX, "%016" PRIx64 "-%016" PRIx64, id.term, id.step);
 }
 
-static void key_of_small(const struct store_name *name, char ret[RADOS_KEY_MAX])
+void rados_list_mark(struct rados_store *store, uint8_t ret[RADOS_MARK_BYTES])
 {
-    snprintf(ret, RADOS_KEY_MAX, "%s-%u-%016" PRIx64, kinds[name->kind], name->number, name->tag);
+    store_u64(ret, store->writer);
+    store_u64(ret + 8, atomic_fetch_add(&store->next, 1));
 }
 
-/* --- enter, leave ----------------------------------------------------------------------------- */
+/* --- checkpoints ------------------------------------------------------------------------------ */
 
-static bool is_known(struct rados_store *store, const struct rados_entered *entered, bool learn)
+static bool is_same(const struct rados_entered *a, const struct rados_entered *b)
 {
-    pthread_mutex_lock(&store->lock);
+    return ckpt_id_equal(a->id, b->id) && strcmp(a->run.project, b->run.project) == 0 &&
+           strcmp(a->run.run, b->run.run) == 0;
+}
+
+/* Entered a while ago may be taken out again by now. */
+static bool is_known(struct rados_store *store, const struct rados_entered *entered)
+{
     bool known = false;
+    pthread_mutex_lock(&store->lock);
     for (size_t i = 0; i < RADOS_ENTERED_KEPT && !known; i++) {
         const struct rados_entered *have = &store->entered[i];
-        known = ckpt_id_equal(have->id, entered->id) &&
-                strcmp(have->run.project, entered->run.project) == 0 &&
-                strcmp(have->run.run, entered->run.run) == 0;
-    }
-    if (learn && !known) {
-        store->entered[store->entered_next++ % RADOS_ENTERED_KEPT] = *entered;
+        known = is_same(have, entered) && entered->entered_ms - have->entered_ms < RADOS_ENTERED_MS;
     }
     pthread_mutex_unlock(&store->lock);
     return known;
 }
 
+static void learn(struct rados_store *store, const struct rados_entered *entered)
+{
+    pthread_mutex_lock(&store->lock);
+    struct rados_entered *place = NULL;
+    for (size_t i = 0; i < RADOS_ENTERED_KEPT && place == NULL; i++) {
+        place = is_same(&store->entered[i], entered) ? &store->entered[i] : NULL;
+    }
+    if (place == NULL) {
+        place = &store->entered[store->entered_next++ % RADOS_ENTERED_KEPT];
+    }
+    *place = *entered;
+    pthread_mutex_unlock(&store->lock);
+}
+
+static void unlearn(struct rados_store *store, const struct store_req *req)
+{
+    const struct rados_entered entered = {.run = req->run, .id = req->id};
+    pthread_mutex_lock(&store->lock);
+    for (size_t i = 0; i < RADOS_ENTERED_KEPT; i++) {
+        if (is_same(&store->entered[i], &entered)) {
+            store->entered[i] = (struct rados_entered){.entered_ms = 0};
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+}
+
 int rados_list_enter(struct rados_store *store, const struct run_name *run, struct ckpt_id id,
                      struct diag *diag)
 {
-    const struct rados_entered entered = {.run = *run, .id = id};
+    const struct rados_entered entered = {
+        .run = *run, .id = id, .entered_ms = atomic_load(&store->now_ms)};
     char key[RADOS_KEY_MAX];
-    struct place place;
-    if (is_known(store, &entered, false)) {
+    uint8_t mark[RADOS_MARK_BYTES];
+    struct rados_shard shard;
+    if (is_known(store, &entered)) {
         return 0;
     }
-    place_of_ckpts(store, run, &place);
-    snprintf(key, sizeof(key), "%016" PRIx64 "-%016" PRIx64, id.term, id.step);
-    struct cluster_step step = {.kind = STEP_KEY_SET, .key = key, .data = "", .bytes = 0};
-    int rc = call(store, &place, &step);
+    stored_of(store, run, &shard);
+    key_of_ckpt(id, key);
+    rados_list_mark(store, mark);
+    struct cluster_step step = {
+        .kind = STEP_KEY_SET, .key = key, .data = mark, .bytes = sizeof(mark)};
+    int rc = rados_shard_call(store, &shard, 1, &step);
     if (rc != 0) {
         return rados_error(rc, false, "enter a checkpoint in the list", diag);
     }
-    is_known(store, &entered, true);
+    learn(store, &entered);
     return 0;
 }
 
-int rados_list_enter_small(struct rados_store *store, const struct store_name *name,
-                           struct diag *diag)
+int rados_list_look(struct rados_store *store, const struct store_req *req, struct rados_mark *ret,
+                    struct diag *diag)
 {
     char key[RADOS_KEY_MAX];
-    struct place place;
+    struct rados_shard shard;
+    *ret = (struct rados_mark){.found = false};
+    stored_of(store, &req->run, &shard);
+    key_of_ckpt(req->id, key);
+    struct cluster_step step = {.kind = STEP_KEY, .key = key};
+    int rc = rados_shard_call(store, &shard, 1, &step);
+    if (rc == -ENOENT) {
+        return 0;
+    }
+    if (rc != 0) {
+        return rados_error(rc, false, "the list of what is stored", diag);
+    }
+    const struct cluster_map *map = &step.ret_map;
+    if (map->count == 1 && map->pairs[0].bytes <= sizeof(ret->data)) {
+        ret->found = true;
+        ret->bytes = map->pairs[0].bytes;
+        memcpy(ret->data, map->pairs[0].data, ret->bytes);
+    }
+    cluster_map_fini(&step.ret_map);
+    return 0;
+}
+
+int rados_list_leave(struct rados_store *store, const struct store_req *req,
+                     const struct rados_mark *mark, struct diag *diag)
+{
+    char key[RADOS_KEY_MAX];
+    struct rados_shard shard;
+    unlearn(store, req);
+    stored_of(store, &req->run, &shard);
+    key_of_ckpt(req->id, key);
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = key, .data = mark->data, .bytes = mark->bytes},
+        {.kind = STEP_KEY_REMOVE, .key = key}};
+    int rc = rados_shard_call(store, &shard, 2, steps);
+    return rc == 0 || rc == -ECANCELED || rc == -ENOENT
+               ? 0
+               : rados_error(rc, true, "take a checkpoint out of the list", diag);
+}
+
+/* --- small things ----------------------------------------------------------------------------- */
+
+int rados_list_enter_small(struct rados_store *store, const struct store_name *name,
+                           const struct rados_tails *tails, struct diag *diag)
+{
+    char key[RADOS_KEY_MAX], tail_key[RADOS_KEY_MAX];
+    uint8_t mark[RADOS_MARK_BYTES], count[4];
+    struct rados_shard shard;
     int rc = rados_list_enter(store, &name->run, name->id, diag);
     if (rc != 0) {
         return rc;
     }
-    place_of_smalls(store, &name->run, name->id, &place);
-    key_of_small(name, key);
-    struct cluster_step step = {.kind = STEP_KEY_SET, .key = key, .data = "", .bytes = 0};
-    rc = call(store, &place, &step);
+    rados_list_smalls(store, &name->run, name->id, &shard);
+    rados_key_small(name, key);
+    rados_key_tails('t', name, tails->name, tail_key);
+    rados_list_mark(store, mark);
+    store_u32(count, tails->count);
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_SET, .key = key, .data = "", .bytes = 0},
+        {.kind = STEP_KEY_SET, .key = MARK, .data = mark, .bytes = sizeof(mark)},
+        {.kind = STEP_KEY_SET, .key = tail_key, .data = count, .bytes = sizeof(count)}};
+    rc = rados_shard_call(store, &shard, tails->count > 0 ? 3 : 2, steps);
     return rc == 0 ? 0 : rados_error(rc, false, "enter a small thing in the list", diag);
 }
 
-void rados_list_leave_small(struct rados_store *store, const struct store_name *name)
+/* The entry of its tails is gone: a sweep gave them up, or our own answer was lost and the
+ * operation was sent again (R10). */
+static int not_settled(struct rados_store *store, const struct rados_shard *shard,
+                       const struct store_name *name, const struct rados_tails *tails,
+                       struct diag *diag)
 {
     char key[RADOS_KEY_MAX];
-    struct place place;
-    place_of_smalls(store, &name->run, name->id, &place);
-    key_of_small(name, key);
-    struct cluster_step step = {.kind = STEP_KEY_REMOVE, .key = key};
-    err_ignore(call(store, &place, &step)); /* an entry for nothing; gc comes by again */
+    rados_key_tails('x', name, tails->name, key);
+    struct cluster_step step = {.kind = STEP_KEY, .key = key};
+    int rc = rados_shard_call(store, shard, 1, &step);
+    bool given_up = rc == 0 && step.ret_map.count > 0;
+    cluster_map_fini(&step.ret_map);
+    if (given_up) {
+        return diag_set(diag, CAIRN_E_IO, "%s was swept as what a dead writer left behind",
+                        key + 2);
+    }
+    /* A head that is there with all of its tails keeps them: reading it back tells. */
+    return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s: changed while it was published", key + 2);
+}
+
+int rados_list_settle_small(struct rados_store *store, const struct store_name *name,
+                            const struct rados_tails *tails, struct diag *diag)
+{
+    char key[RADOS_KEY_MAX];
+    uint8_t count[4];
+    struct rados_shard shard;
+    struct diag why = DIAG_INIT;
+    rados_list_smalls(store, &name->run, name->id, &shard);
+    rados_key_tails('t', name, tails->name, key);
+    store_u32(count, tails->count);
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = key, .data = count, .bytes = sizeof(count)},
+        {.kind = STEP_KEY_REMOVE, .key = key}};
+    int rc = rados_shard_call(store, &shard, 2, steps);
+    if (rc == -ECANCELED || rc == -ENOENT) {
+        return not_settled(store, &shard, name, tails, diag);
+    }
+    if (rc == 0) {
+        return 0;
+    }
+    int code = rados_error(rc, true, "settle a small thing", &why);
+    return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s", diag_text(&why, code));
+}
+
+int rados_list_doom_small(struct rados_store *store, const struct store_name *name,
+                          const struct rados_tails *tails, struct diag *diag)
+{
+    char key[RADOS_KEY_MAX];
+    uint8_t mark[RADOS_MARK_BYTES], count[4];
+    struct rados_shard shard;
+    rados_list_smalls(store, &name->run, name->id, &shard);
+    rados_key_tails('d', name, tails->name, key);
+    rados_list_mark(store, mark);
+    store_u32(count, tails->count);
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_SET, .key = MARK, .data = mark, .bytes = sizeof(mark)},
+        {.kind = STEP_KEY_SET, .key = key, .data = count, .bytes = sizeof(count)}};
+    int rc = rados_shard_call(store, &shard, 2, steps);
+    return rc == 0 ? 0 : rados_error(rc, true, "note what is to be removed", diag);
+}
+
+void rados_list_leave_small(struct rados_store *store, const struct store_name *name,
+                            const struct rados_tails *tails)
+{
+    char key[RADOS_KEY_MAX], tail_key[RADOS_KEY_MAX];
+    struct rados_shard shard;
+    rados_list_smalls(store, &name->run, name->id, &shard);
+    rados_key_small(name, key);
+    rados_key_tails('d', name, tails != NULL ? tails->name : 0, tail_key);
+    struct cluster_step steps[] = {{.kind = STEP_KEY_REMOVE, .key = key},
+                                   {.kind = STEP_KEY_REMOVE, .key = tail_key}};
+    size_t count = tails != NULL && tails->count > 0 ? 2 : 1;
+    err_ignore(rados_shard_call(store, &shard, count,
+                                steps)); /* an entry for nothing; gc comes by again */
 }
 
 /* --- list ------------------------------------------------------------------------------------- */
 
 /* Calls each(req, key) for every key of the place; none when it is not there. */
-static int each_key(struct rados_store *store, const struct place *place, struct store_req *req,
-                    int (*each)(struct store_req *req, const char *key))
+static int each_key(struct rados_store *store, const struct rados_shard *place,
+                    struct store_req *req, int (*each)(struct store_req *req, const char *key))
 {
     char after[RADOS_KEY_MAX] = "";
     bool more = true;
     int rc = 0;
     while (rc == 0 && more) {
         struct cluster_step step = {.kind = STEP_KEYS, .after = after};
-        rc = call(store, place, &step);
+        rc = rados_shard_call(store, place, 1, &step);
         if (rc != 0) {
             return rc == -ENOENT ? 0 : rados_error(rc, false, "list what is stored", &req->diag);
         }
@@ -171,8 +321,8 @@ static int add_ckpt(struct store_req *req, const char *key)
 
 int rados_op_list_ckpts(struct rados_store *store, struct store_req *req)
 {
-    struct place place;
-    place_of_ckpts(store, &req->run, &place);
+    struct rados_shard place;
+    stored_of(store, &req->run, &place);
     req->ret_ckpts = calloc(1, sizeof(*req->ret_ckpts)); /* never NULL on success */
     req->ret_count = 0;
     int rc = req->ret_ckpts != NULL
@@ -185,27 +335,19 @@ int rados_op_list_ckpts(struct rados_store *store, struct store_req *req)
     return rc;
 }
 
-static bool parse_small(const char *key, struct store_name *ret)
+/* What a sweep needs, and no small thing. */
+static bool is_note(const char *key)
 {
-    for (size_t kind = STORE_MANIFEST; kind < ARRAY_LEN(kinds); kind++) {
-        const char *at = key;
-        uint64_t number, tag;
-        if (digits_skip(&at, kinds[kind]) && digits_skip(&at, "-") &&
-            digits_read_decimal(&at, UINT32_MAX, &number) && digits_skip(&at, "-") &&
-            digits_read_hex(&at, 16, &tag) && *at == '\0') {
-            ret->kind = (enum store_kind)kind;
-            ret->number = (uint32_t)number;
-            ret->tag = tag;
-            return true;
-        }
-    }
-    return false;
+    return strcmp(key, MARK) == 0 || (strchr("txd", key[0]) != NULL && key[1] == '/');
 }
 
 static int add_small(struct store_req *req, const char *key)
 {
     struct store_name name = {.run = req->run, .id = req->id};
-    if (!parse_small(key, &name)) {
+    if (is_note(key)) {
+        return 0;
+    }
+    if (!rados_key_parse_small(key, &name)) {
         return broken(req, key);
     }
     struct store_name *grown = realloc(req->ret_smalls, (req->ret_count + 1) * sizeof(*grown));
@@ -219,8 +361,8 @@ static int add_small(struct store_req *req, const char *key)
 
 int rados_op_list_small(struct rados_store *store, struct store_req *req)
 {
-    struct place place;
-    place_of_smalls(store, &req->run, req->id, &place);
+    struct rados_shard place;
+    rados_list_smalls(store, &req->run, req->id, &place);
     req->ret_smalls = calloc(1, sizeof(*req->ret_smalls)); /* never NULL on success */
     req->ret_count = 0;
     int rc = req->ret_smalls != NULL

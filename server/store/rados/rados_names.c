@@ -4,7 +4,9 @@
  * '/', so each name has one reading.
  */
 #include "rados_private.h"
+#include "rados_small.h"
 
+#include "base/check.h"
 #include "base/digits.h"
 
 #include <errno.h>
@@ -33,10 +35,11 @@ void rados_name_piece(const struct run_name *run, const struct object_id *id, ui
              id->term, id->step, id->rank, id->writer, id->sequence, epoch, number);
 }
 
+static const char *const kinds[] = {
+    [STORE_MANIFEST] = "manifest", [STORE_PART] = "part", [STORE_PAGE] = "page"};
+
 void rados_name_small(const struct store_name *name, char ret[CLUSTER_OBJECT_NAME_MAX])
 {
-    static const char *const kinds[] = {
-        [STORE_MANIFEST] = "manifest", [STORE_PART] = "part", [STORE_PAGE] = "page"};
     snprintf(ret, CLUSTER_OBJECT_NAME_MAX, "small/%s/%" PRIu64 "-%" PRIu64 "/%s-%u-%016" PRIx64,
              name->run.run, name->id.term, name->id.step, kinds[name->kind], name->number,
              name->tag);
@@ -53,6 +56,49 @@ void rados_key_begun(char state, const struct object_id *id, uint64_t epoch,
 {
     snprintf(ret, RADOS_KEY_MAX, "%c/%u-%016" PRIx64 "-%u/%" PRIu64, state, id->rank, id->writer,
              id->sequence, epoch);
+}
+
+void rados_key_small(const struct store_name *name, char ret[RADOS_KEY_MAX])
+{
+    snprintf(ret, RADOS_KEY_MAX, "%s-%u-%016" PRIx64, kinds[name->kind], name->number, name->tag);
+}
+
+/* Up to what stands behind it: *io_at. */
+static bool parse_small(const char **io_at, struct store_name *io_name)
+{
+    for (size_t kind = STORE_MANIFEST; kind < ARRAY_LEN(kinds); kind++) {
+        const char *at = *io_at;
+        uint64_t number, tag;
+        if (digits_skip(&at, kinds[kind]) && digits_skip(&at, "-") &&
+            digits_read_decimal(&at, UINT32_MAX, &number) && digits_skip(&at, "-") &&
+            digits_read_hex(&at, 16, &tag)) {
+            io_name->kind = (enum store_kind)kind;
+            io_name->number = (uint32_t)number;
+            io_name->tag = tag;
+            *io_at = at;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool rados_key_parse_small(const char *key, struct store_name *io_name)
+{
+    return parse_small(&key, io_name) && *key == '\0';
+}
+
+void rados_key_tails(char state, const struct store_name *name, uint64_t tails,
+                     char ret[RADOS_KEY_MAX])
+{
+    snprintf(ret, RADOS_KEY_MAX, "%c/%s-%u-%016" PRIx64 "/%016" PRIx64, state, kinds[name->kind],
+             name->number, name->tag, tails);
+}
+
+bool rados_key_parse_tails(const char *key, struct store_name *io_name, uint64_t *ret_tails)
+{
+    const char *at = key + 2;
+    return parse_small(&at, io_name) && digits_skip(&at, "/") &&
+           digits_read_hex(&at, 16, ret_tails) && *at == '\0';
 }
 
 /* Up to what stands behind the object: *io_at. */

@@ -8,7 +8,8 @@
  *   run.<run>                              the record of a run (rados_record.c)
  *   small/<run>/<term>-<step>/<kind>-<number>-<tag>    a part, page or manifest (rados_small.c)
  *   stored/<run>                           which checkpoints have anything (rados_list.c)
- *   smalls/<run>/<term>-<step>             which small things one has (rados_list.c)
+ *   smalls/<run>/<term>-<step>             which small things one has, and what of one that is
+ *                                          not there, or half (rados_list.c)
  *   index/<run>/<term>-<step>/<shard>      which objects there are, and their pieces
  * (rados_index.c) in the data pool:
  *   piece/<run>/<term>-<step>/<rank>-<writer>-<sequence>/<epoch>-<n>
@@ -33,8 +34,10 @@ enum {
     RADOS_NAMED_FIRST = 64,      /* piece numbers that an object may use before it asks for more */
     RADOS_AT_ONCE = 16,          /* calls of one thread that are under way */
     RADOS_RUN_BUCKETS = 256,
-    RADOS_ENTERED_KEPT = 64, /* checkpoints that this daemon knows to be in the list */
-    RADOS_RETRIES = 64,      /* of a guarded update against others */
+    RADOS_ENTERED_KEPT = 64,  /* checkpoints that this daemon knows to be in the list */
+    RADOS_ENTERED_MS = 60000, /* for so long: another one takes out what nobody writes any more */
+    RADOS_MARK_BYTES = 16,
+    RADOS_RETRIES = 64, /* of a guarded update against others */
     RADOS_FORMAT_VERSION = 1
 };
 #define RADOS_INCOMPAT_KNOWN  UINT64_C(0)
@@ -97,6 +100,7 @@ struct rados_record { /* a cache of the record; the cluster's is the truth */
 struct rados_entered { /* a checkpoint that is in the list of what is stored */
     struct run_name run;
     struct ckpt_id id;
+    uint64_t entered_ms;
 };
 
 struct rados_store {
@@ -106,8 +110,9 @@ struct rados_store {
     struct cluster *cluster;
     char space[CLUSTER_NAMESPACE_MAX];
     bool read_only;
-    uint64_t writer;       /* random: whose update it is (rados_record.c) */
-    _Atomic uint64_t next; /* counts this daemon's updates */
+    uint64_t writer;         /* random: whose update it is (rados_record.c) */
+    _Atomic uint64_t next;   /* counts this daemon's updates */
+    _Atomic uint64_t now_ms; /* of the loop, when something was last submitted */
     size_t pending;
     pthread_mutex_t lock;
     pthread_mutex_t name_lock; /* of more piece numbers for an object; held over a call */
@@ -155,7 +160,7 @@ int rados_error(int rc, bool change, const char *what, struct diag *diag);
 #endif
 
 /* --- rados_index.c --- */
-struct rados_shard { /* the place of an object in the index */
+struct rados_shard { /* where keys are: of the index, or of a list */
     char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
 };
 void rados_shard_of(const struct rados_store *store, const struct run_name *run,
@@ -215,21 +220,6 @@ int MUST_USE rados_gather_bytes(const struct gather *gather, const void **ret, v
 
 /* --- rados_sweep.c --- */
 int rados_op_sweep(struct rados_store *store, struct store_req *req);
-
-/* --- rados_small.c --- */
-int rados_op_publish(struct rados_store *store, struct store_req *req);
-int rados_op_fetch(struct rados_store *store, struct store_req *req);
-int rados_op_delete_small(struct rados_store *store, struct store_req *req);
-
-/* --- rados_list.c --- */
-/* The checkpoint is in the list of what is stored: before anything of it is made. */
-int MUST_USE rados_list_enter(struct rados_store *store, const struct run_name *run,
-                              struct ckpt_id id, struct diag *diag);
-int MUST_USE rados_list_enter_small(struct rados_store *store, const struct store_name *name,
-                                    struct diag *diag);
-void rados_list_leave_small(struct rados_store *store, const struct store_name *name);
-int rados_op_list_ckpts(struct rados_store *store, struct store_req *req);
-int rados_op_list_small(struct rados_store *store, struct store_req *req);
 
 /* --- rados_record.c --- */
 void rados_record_init(struct rados_record *rec, const char *space, const char *object);

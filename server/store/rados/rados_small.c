@@ -2,11 +2,13 @@
  *
  * Small things (parts, pages, manifests): one RADOS object each, made exclusively with all its
  * bytes in one operation. A part may be larger than an operation may be: what does not fit goes
- * into tails with a name drawn for this try, which are there before the head that names them.
+ * into tails with a name drawn for this try, which are there before the head that names them. The
+ * list of small things names them until the head does, and again before the head goes
+ * (rados_list.c): what a crash leaves is found by a sweep.
  *
  * The head: magic, bytes of the whole, tail name, bytes per tail (all u64), then the first bytes.
  */
-#include "rados_private.h"
+#include "rados_small.h"
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -18,8 +20,16 @@
 #include <string.h>
 
 /* FIRST_BYTES: of the data, read along with the head; manifests and most pages are no longer. */
-enum { HEAD_BYTES = 32, HEAD_DATA_BYTES = 4 << 20, TAIL_BYTES = 16 << 20, FIRST_BYTES = 64 << 10 };
-#define HEAD_MAGIC UINT64_C(0x31304c4c414d5343) /* "CSMALL01" */
+enum {
+    HEAD_BYTES = 32,
+    HEAD_DATA_BYTES = 4 << 20,
+    TAIL_BYTES = 16 << 20,
+    FIRST_BYTES = 64 << 10,
+    BURY_TRIES = 3
+};
+#define HEAD_MAGIC  UINT64_C(0x31304c4c414d5343) /* "CSMALL01" */
+#define STONE_MAGIC UINT64_C(0x3130454e4f545343) /* "CSTONE01" */
+static const char STONE_KEY[] = "stone";
 
 struct small { /* where one lies */
     char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
@@ -59,13 +69,26 @@ static int make(struct rados_store *store, const struct small *small, const char
     return call(store, small, object, 2, steps);
 }
 
-static void remove_tails(struct rados_store *store, struct small *small, uint64_t name,
-                         uint64_t count)
+/* Tries all of them: the first error, none where one is not there. */
+static int remove_tails(struct rados_store *store, struct small *small,
+                        const struct rados_tails *tails)
 {
-    for (uint64_t i = 0; i < count; i++) {
+    int failed = 0;
+    for (uint32_t i = 0; i < tails->count; i++) {
         struct cluster_step step = {.kind = STEP_REMOVE};
-        err_ignore(call(store, small, tail_of(small, name, i), 1, &step)); /* named by nothing */
+        int rc = call(store, small, tail_of(small, tails->name, i), 1, &step);
+        failed = failed == 0 && rc != -ENOENT ? rc : failed;
     }
+    return failed;
+}
+
+int rados_small_drop_tails(struct rados_store *store, const struct store_name *name,
+                           const struct rados_tails *tails, struct diag *diag)
+{
+    struct small small;
+    place_of(store, name, &small);
+    int rc = remove_tails(store, &small, tails);
+    return rc == 0 ? 0 : rados_error(rc, true, small.object, diag);
 }
 
 /* --- publish ---------------------------------------------------------------------------------- */
@@ -88,9 +111,10 @@ static int write_tails(struct rados_store *store, struct small *small, const str
     return rc;
 }
 
-static uint64_t tail_count(uint64_t bytes)
+static uint32_t tail_count(uint64_t bytes)
 {
-    return bytes > HEAD_DATA_BYTES ? (bytes - HEAD_DATA_BYTES + TAIL_BYTES - 1) / TAIL_BYTES : 0;
+    uint64_t behind = bytes > HEAD_DATA_BYTES ? bytes - HEAD_DATA_BYTES : 0;
+    return (uint32_t)((behind + TAIL_BYTES - 1) / TAIL_BYTES);
 }
 
 static bool is_head_of(size_t bytes, const uint8_t *head, uint64_t name)
@@ -99,14 +123,18 @@ static bool is_head_of(size_t bytes, const uint8_t *head, uint64_t name)
 }
 
 /* The name is taken. Each try draws the name of its tails, so the head tells whether it was this
- * one, of which an answer was lost and which was sent again (R10). 0: it was; EEXIST: another. */
+ * one, of which an answer was lost and which was sent again (R10). 0: it was; EEXIST: another;
+ * ESTALE: a sweep holds the name, or held it, and this one's tails are garbage. */
 static int check_made(struct rados_store *store, const struct small *small, uint64_t name)
 {
     uint8_t head[HEAD_BYTES];
     struct cluster_step step = {.kind = STEP_READ, .bytes = sizeof(head), .into = head};
     int rc = call(store, small, small->object, 1, &step);
-    if (rc != 0) {
-        return rc == -ENOENT ? -EEXIST : -ETIMEDOUT; /* what is not known is not removed */
+    if (rc != 0 && rc != -ENOENT) {
+        return -ETIMEDOUT; /* what is not known is not removed */
+    }
+    if (rc == -ENOENT || (step.ret_bytes == HEAD_BYTES && load_u64(head) == STONE_MAGIC)) {
+        return -ESTALE;
     }
     return is_head_of((size_t)step.ret_bytes, head, name) ? 0 : -EEXIST;
 }
@@ -116,11 +144,12 @@ int rados_op_publish(struct rados_store *store, struct store_req *req)
     struct small small;
     size_t inside = req->bytes < HEAD_DATA_BYTES ? (size_t)req->bytes : HEAD_DATA_BYTES;
     uint64_t name = store->writer ^ atomic_fetch_add(&store->next, 1);
+    const struct rados_tails tails = {.name = name, .count = tail_count(req->bytes)};
     uint8_t *head = malloc(HEAD_BYTES + inside);
     if (head == NULL) {
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to publish %zu bytes", inside);
     }
-    int rc = rados_list_enter_small(store, &req->name, &req->diag);
+    int rc = rados_list_enter_small(store, &req->name, &tails, &req->diag);
     if (rc != 0) {
         free(head);
         return rc;
@@ -140,7 +169,14 @@ int rados_op_publish(struct rados_store *store, struct store_req *req)
     free(head);
     rc = rc == -EEXIST ? check_made(store, &small, name) : rc;
     if (rc != 0 && rc != -ETIMEDOUT) {
-        remove_tails(store, &small, name, tail_count(req->bytes));
+        err_ignore(remove_tails(store, &small, &tails)); /* the list names what is left */
+    }
+    if (rc == -ESTALE) {
+        return diag_set(&req->diag, CAIRN_E_IO, "%s is being swept as what a dead writer left",
+                        small.object);
+    }
+    if (rc == 0 && tails.count > 0) {
+        return rados_list_settle_small(store, &req->name, &tails, &req->diag);
     }
     return rc == 0 ? 0 : rados_error(rc, true, small.object, &req->diag);
 }
@@ -291,29 +327,100 @@ int rados_op_fetch(struct rados_store *store, struct store_req *req)
     return 0;
 }
 
+/* A stone: in the place of a head that was never made, so that it never is while these tails go. */
+static int lay_stone(struct rados_store *store, const struct small *small, uint64_t name)
+{
+    uint8_t stone[HEAD_BYTES] = {0};
+    store_u64(stone, STONE_MAGIC);
+    store_u64(stone + 16, name);
+    struct cluster_step steps[] = {
+        {.kind = STEP_CREATE},
+        {.kind = STEP_WRITE_FULL, .data = stone, .bytes = sizeof(stone)},
+        {.kind = STEP_KEY_SET, .key = STONE_KEY, .data = stone + 16, .bytes = 8}};
+    return call(store, small, small->object, 3, steps);
+}
+
+int rados_small_bury(struct rados_store *store, const struct store_name *name,
+                     const struct rados_tails *tails, enum rados_burial *ret, struct diag *diag)
+{
+    struct small small;
+    int rc = -EEXIST;
+    *ret = BURIAL_DONE;
+    place_of(store, name, &small);
+    for (unsigned i = 0; i < BURY_TRIES && rc == -EEXIST; i++) { /* a head came in between */
+        uint8_t head[HEAD_BYTES];
+        struct cluster_step step = {.kind = STEP_READ, .bytes = sizeof(head), .into = head};
+        rc = call(store, &small, small.object, 1, &step);
+        bool whole = rc == 0 && step.ret_bytes == HEAD_BYTES;
+        if (whole && load_u64(head) == STONE_MAGIC) {
+            *ret = load_u64(head + 16) == tails->name ? BURIAL_DONE : BURIAL_BUSY;
+            return 0;
+        }
+        if (whole && load_u64(head) == HEAD_MAGIC) {
+            *ret = load_u64(head + 16) == tails->name ? BURIAL_NAMED : BURIAL_DONE;
+            return 0;
+        }
+        if (rc == 0) {
+            return damaged(&small, "no proper head", diag);
+        }
+        rc = rc == -ENOENT ? lay_stone(store, &small, tails->name) : rc;
+    }
+    return rc == 0 ? 0 : rados_error(rc, true, small.object, diag);
+}
+
+int rados_small_unbury(struct rados_store *store, const struct store_name *name,
+                       const struct rados_tails *tails, struct diag *diag)
+{
+    struct small small;
+    uint8_t stone[8];
+    place_of(store, name, &small);
+    store_u64(stone, tails->name);
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = STONE_KEY, .data = stone, .bytes = sizeof(stone)},
+        {.kind = STEP_REMOVE}};
+    int rc = call(store, &small, small.object, 2, steps);
+    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0
+                                                        : rados_error(rc, true, small.object, diag);
+}
+
+int rados_small_drop_head(struct rados_store *store, const struct store_name *name,
+                          struct diag *diag)
+{
+    struct small small;
+    place_of(store, name, &small);
+    struct cluster_step step = {.kind = STEP_REMOVE};
+    int rc = call(store, &small, small.object, 1, &step);
+    return rc == 0 || rc == -ENOENT ? 0 : rados_error(rc, true, small.object, diag);
+}
+
 int rados_op_delete_small(struct rados_store *store, struct store_req *req)
 {
     struct small small;
     struct head head;
+    struct rados_tails tails = {.count = 0};
     uint8_t room[HEAD_BYTES];
     place_of(store, &req->name, &small);
     int rc = read_head(store, &small, (struct room){sizeof room, room}, &head, &req->diag);
     if (rc != 0 && rc != CAIRN_E_DAMAGED) {
         if (rc == CAIRN_E_NOT_FOUND) {
-            rados_list_leave_small(store, &req->name);
+            rados_list_leave_small(store, &req->name, NULL);
         }
         return rc;
+    }
+    diag_clear(&req->diag);
+    if (rc == 0) {
+        tails = (struct rados_tails){.name = head.tail_name, .count = tail_count(head.bytes)};
+        rc = tails.count > 0 ? rados_list_doom_small(store, &req->name, &tails, &req->diag) : 0;
+        if (rc != 0) {
+            return rc;
+        }
     }
     struct cluster_step step = {.kind = STEP_REMOVE};
     int removed = call(store, &small, small.object, 1, &step);
     if (removed != 0) {
-        diag_clear(&req->diag);
         return rados_error(removed, true, small.object, &req->diag);
     }
-    if (rc == 0) {
-        remove_tails(store, &small, head.tail_name, tail_count(head.bytes));
-    }
-    rados_list_leave_small(store, &req->name);
-    diag_clear(&req->diag);
+    bool all = remove_tails(store, &small, &tails) == 0; /* else a sweep finds the rest */
+    rados_list_leave_small(store, &req->name, all ? &tails : NULL);
     return 0;
 }

@@ -9,6 +9,7 @@
  * then. An index object that holds nothing any more goes as well.
  */
 #include "rados_private.h"
+#include "rados_small.h"
 
 #include "base/check.h"
 
@@ -169,15 +170,22 @@ static int sweep_shard(struct sweep *sweep)
     return rc != 0 || sweep->is_used ? rc : remove_index(sweep);
 }
 
+/* What nobody will write any more, and holds nothing, goes from the list as well; else each pass of
+ * garbage collection would look through all checkpoints that there ever were. */
 int rados_op_sweep(struct rados_store *store, struct store_req *req)
 {
     struct object_id id = {.term = req->id.term, .step = req->id.step};
-    int rc = 0;
+    struct rados_mark entry = {.found = false};
+    bool is_used = false;
     req->ret_count = 0;
+    int rc = req->for_good ? rados_list_look(store, req, &entry, &req->diag) : 0;
     for (unsigned i = 0; rc == 0 && i < RADOS_INDEX_SHARDS; i++) {
         struct sweep sweep = {.store = store, .req = req};
         rados_shard_of(store, &req->run, &id, i, &sweep.shard);
         rc = sweep_shard(&sweep);
+        is_used = is_used || sweep.is_used;
     }
-    return rc;
+    rc = rc != 0 ? rc : rados_sweep_smalls(store, req, &is_used);
+    return rc == 0 && entry.found && !is_used ? rados_list_leave(store, req, &entry, &req->diag)
+                                              : rc;
 }

@@ -6,6 +6,7 @@
 #include "store_rados.h"
 
 #include "rados_private.h"
+#include "rados_small.h"
 
 #include "base/check.h"
 #include "base/failpoint.h"
@@ -86,6 +87,7 @@ static void rados_submit(struct store *base, struct store_req *req)
     CHECK((size_t)req->op < ARRAY_LEN(operations));
     CHECK(req->done != NULL);
     store->pending++;
+    atomic_store(&store->now_ms, loop_now_ms(store->loop));
     req->work = (struct work){.run = run_op, .done = op_done};
     work_submit(store->pool, &req->work);
 }

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sweep of a checkpoint's small things: tails whose head was never made or is gone, because a
+ * daemon died between the two. The list names them (rados_list.c).
+ *
+ * t/: if the head is there and names them, they are its own, and the entry alone goes. Otherwise a
+ * stone is laid where the head would be made: while it lies nobody can make it. The tails go, t/
+ * becomes x/, and only then the stone goes. Who publishes and was slow makes its head after that,
+ * finds its t/ gone, and says that its thing is void; who finds that head and reads it back finds
+ * that it is not whole. So a sweep needs no lock, and several may be at it.
+ * x/: the tails go once more, for what came late, with the stone if it still lies, and the entry.
+ * d/: a removal that was cut short is done to its end.
+ * A list that holds nothing any more goes as well.
+ */
+#include "rados_small.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TAILS_MAX = LIMIT_PART_BYTES / (1 << 20) };
+
+struct sweep {
+    struct rados_store *store;
+    struct store_req *req;
+    struct rados_shard list;
+    bool is_used;      /* it holds something that stays */
+    bool has_given_up; /* tails, in this sweep: x/ is for the next one */
+    struct rados_mark mark;
+};
+
+static int failed(const struct sweep *sweep, int rc)
+{
+    return rados_error(rc, true, "sweep a checkpoint's small things", &sweep->req->diag);
+}
+
+/* 0, or gone already: 0 as well. */
+static int forget(struct sweep *sweep, const struct cluster_pair *pair)
+{
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = pair->key, .data = pair->data, .bytes = pair->bytes},
+        {.kind = STEP_KEY_REMOVE, .key = pair->key}};
+    int rc = rados_shard_call(sweep->store, &sweep->list, 2, steps);
+    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
+}
+
+/* Nobody names them any more: for the next sweep, too. */
+static int give_up(struct sweep *sweep, const struct cluster_pair *pair,
+                   const struct store_name *name, const struct rados_tails *tails)
+{
+    char swept[RADOS_KEY_MAX];
+    rados_key_tails('x', name, tails->name, swept);
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = pair->key, .data = pair->data, .bytes = pair->bytes},
+        {.kind = STEP_KEY_REMOVE, .key = pair->key},
+        {.kind = STEP_KEY_SET, .key = swept, .data = pair->data, .bytes = pair->bytes}};
+    int rc = rados_small_drop_tails(sweep->store, name, tails, &sweep->req->diag);
+    if (rc != 0) {
+        return rc; /* the stone stays, and the next sweep goes on */
+    }
+    rc = rados_shard_call(sweep->store, &sweep->list, 3, steps);
+    if (rc != 0 && rc != -ECANCELED && rc != -ENOENT) { /* given up by another sweep meanwhile */
+        return failed(sweep, rc);
+    }
+    sweep->is_used = true;
+    sweep->has_given_up = true;
+    return rados_small_unbury(sweep->store, name, tails, &sweep->req->diag);
+}
+
+/* They are of a thing that is there; and the list has it, though it may have been taken out while
+ * its head was still to come. */
+static int keep(struct sweep *sweep, const struct cluster_pair *pair, const struct store_name *name)
+{
+    char key[RADOS_KEY_MAX];
+    rados_key_small(name, key);
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = pair->key, .data = pair->data, .bytes = pair->bytes},
+        {.kind = STEP_KEY_REMOVE, .key = pair->key},
+        {.kind = STEP_KEY_SET, .key = key, .data = "", .bytes = 0}};
+    int rc = rados_shard_call(sweep->store, &sweep->list, 3, steps);
+    sweep->is_used = true;
+    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
+}
+
+static int sweep_made(struct sweep *sweep, const struct cluster_pair *pair,
+                      const struct store_name *name, const struct rados_tails *tails)
+{
+    enum rados_burial burial;
+    int rc = rados_small_bury(sweep->store, name, tails, &burial, &sweep->req->diag);
+    if (rc != 0) {
+        return rc;
+    }
+    sweep->is_used = sweep->is_used || burial == BURIAL_BUSY; /* the next sweep */
+    return burial == BURIAL_NAMED  ? keep(sweep, pair, name)
+           : burial == BURIAL_DONE ? give_up(sweep, pair, name, tails)
+                                   : 0;
+}
+
+/* t/, x/ or d/. */
+static int sweep_tails(struct sweep *sweep, const struct cluster_pair *pair)
+{
+    struct store_name name = {.run = sweep->req->run, .id = sweep->req->id};
+    struct rados_tails tails = {.count = pair->bytes == 4 ? load_u32(pair->data) : 0};
+    struct diag *diag = &sweep->req->diag;
+    if (!rados_key_parse_tails(pair->key, &name, &tails.name) || tails.count == 0 ||
+        tails.count > TAILS_MAX) {
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "the list of small things holds '%s', which is no entry", pair->key);
+    }
+    if (pair->key[0] == 'x' && sweep->has_given_up) { /* it may be of this sweep */
+        sweep->is_used = true;
+        return 0;
+    }
+    int rc = 0;
+    if (pair->key[0] == 't') {
+        rc = sweep_made(sweep, pair, &name, &tails);
+    } else {
+        rc = pair->key[0] == 'd' ? rados_small_drop_head(sweep->store, &name, diag) : 0;
+        rc = rc != 0 ? rc : rados_small_drop_tails(sweep->store, &name, &tails, diag);
+        rc = rc != 0 ? rc : rados_small_unbury(sweep->store, &name, &tails, diag);
+        rc = rc != 0 ? rc : forget(sweep, pair);
+    }
+    sweep->req->ret_count += rc == 0;
+    return rc;
+}
+
+static int sweep_entry(struct sweep *sweep, const struct cluster_pair *pair)
+{
+    if (strcmp(pair->key, "b") == 0 && pair->bytes <= sizeof(sweep->mark.data)) {
+        sweep->mark.bytes = pair->bytes;
+        memcpy(sweep->mark.data, pair->data, pair->bytes);
+        return 0;
+    }
+    if (strchr("txd", pair->key[0]) != NULL && pair->key[1] == '/') {
+        return sweep_tails(sweep, pair);
+    }
+    sweep->is_used = true; /* a small thing */
+    return 0;
+}
+
+/* The list itself, unless anything was entered since it was looked at. b sorts before all other
+ * keys: what was entered while they were read has changed it. */
+static int remove_list(struct sweep *sweep)
+{
+    struct cluster_step steps[] = {
+        {.kind = STEP_KEY_IS, .key = "b", .data = sweep->mark.data, .bytes = sweep->mark.bytes},
+        {.kind = STEP_REMOVE}};
+    int rc = rados_shard_call(sweep->store, &sweep->list, 2, steps);
+    sweep->is_used = rc == -ECANCELED;
+    return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
+}
+
+int rados_sweep_smalls(struct rados_store *store, struct store_req *req, bool *io_used)
+{
+    struct sweep sweep = {.store = store, .req = req};
+    char after[RADOS_KEY_MAX] = "";
+    bool more = true;
+    int rc = 0;
+    rados_list_smalls(store, &req->run, req->id, &sweep.list);
+    while (rc == 0 && more) {
+        struct cluster_step step = {.kind = STEP_KEYS, .after = after};
+        rc = rados_shard_call(store, &sweep.list, 1, &step);
+        if (rc != 0) {
+            return rc == -ENOENT ? 0 : failed(&sweep, rc);
+        }
+        const struct cluster_map *map = &step.ret_map;
+        for (size_t i = 0; rc == 0 && i < map->count; i++) {
+            rc = sweep_entry(&sweep, &map->pairs[i]);
+        }
+        more = map->more && map->count > 0;
+        if (more) {
+            snprintf(after, sizeof(after), "%s", map->pairs[map->count - 1].key);
+        }
+        cluster_map_fini(&step.ret_map);
+    }
+    rc = rc != 0 || sweep.is_used ? rc : remove_list(&sweep);
+    *io_used = *io_used || sweep.is_used;
+    return rc;
+}
