@@ -116,7 +116,7 @@ class Race(OnCeph):
         reader = Group(self.bed, self.url(*daemons), 2)
         self.assertEqual(reader.restore(), (*committed[-1], False))
         reader.all("check", RACES)
-        self.assert_good(committed)
+        self.assert_good(committed)  # a list of exactly two pages, too
 
     def test_two_attempts_commit_the_same_steps(self):
         """Two attempts that saw the same newest term save the same step at once, through different daemons: one is

@@ -244,10 +244,13 @@ int cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io, stru
         engine_call_fini(&request.call);
     }
     if (status == 0) {
-        io->items = scratch_copy(scratch, (listing.count + 1) * sizeof(*io->items),
-                                 listing.items ? listing.items : &(struct ckpt_info){0});
+        struct ckpt_info *items = scratch_array(scratch, listing.count + 1, sizeof(*items));
+        if (items != NULL && listing.count > 0) {
+            memcpy(items, listing.items, listing.count * sizeof(*items));
+        }
+        io->items = items;
         io->count = listing.count;
-        status = io->items ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
+        status = items ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
     }
     free(listing.items);
     return status;
