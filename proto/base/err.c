@@ -61,10 +61,10 @@ int err_from_errno(int errnum)
     static const struct {
         int errnum, code;
     } rows[] = {
-        {ENOSPC, CAIRN_E_NO_SPACE},     {EDQUOT, CAIRN_E_QUOTA},  {EROFS, CAIRN_E_READ_ONLY},
-        {ENOENT, CAIRN_E_NOT_FOUND},    {EEXIST, CAIRN_E_EXISTS}, {ENOTEMPTY, CAIRN_E_NOT_EMPTY},
-        {ENOMEM, CAIRN_E_NO_MEMORY},    {EACCES, CAIRN_E_DENIED}, {EPERM, CAIRN_E_DENIED},
-        {ETIMEDOUT, CAIRN_E_TIMED_OUT},
+        {ENOSPC, CAIRN_E_NO_SPACE},     {EFBIG, CAIRN_E_NO_SPACE},      {EDQUOT, CAIRN_E_QUOTA},
+        {EROFS, CAIRN_E_READ_ONLY},     {ENOENT, CAIRN_E_NOT_FOUND},    {EEXIST, CAIRN_E_EXISTS},
+        {ENOTEMPTY, CAIRN_E_NOT_EMPTY}, {ENOMEM, CAIRN_E_NO_MEMORY},    {EACCES, CAIRN_E_DENIED},
+        {EPERM, CAIRN_E_DENIED},        {ETIMEDOUT, CAIRN_E_TIMED_OUT},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         if (rows[i].errnum == errnum) {

@@ -34,8 +34,8 @@ bool err_is_known(int code);
 /* The code of a name as err_name() gives it; 0 when there is none. */
 int err_from_name(const char *name);
 
-/* The code for an errno value of a file or memory call: ENOSPC, EDQUOT, EROFS, ENOENT, EEXIST,
- * ENOTEMPTY, ENOMEM, EACCES/EPERM, ETIMEDOUT; everything else is IO. */
+/* The code for an errno value of a file or memory call: ENOSPC, EFBIG, EDQUOT, EROFS, ENOENT,
+ * EEXIST, ENOTEMPTY, ENOMEM, EACCES/EPERM, ETIMEDOUT; everything else is IO. */
 int err_from_errno(int errnum);
 
 /* Says in code that a result is ignored on purpose; the reason stands beside the call. */

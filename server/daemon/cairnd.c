@@ -114,6 +114,7 @@ int main(int argc, char **argv)
     struct arguments arguments = {.argc = argc, .argv = argv, .action = ACTION_RUN};
     struct diag diag = DIAG_INIT;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes fails a write, not the service */
     int status = parse(&config, &arguments, &diag);
     if (status != 0) {
         return fail(status, &diag);

@@ -4,6 +4,7 @@ root; skipped (77) where that is not possible."""
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 
@@ -36,6 +37,26 @@ class FullDisk(Case):
                 process.kill()
                 process.wait()
         subprocess.run(["umount", str(point)], check=True, timeout=60)
+
+    def test_a_limit_on_file_sizes(self):
+        """The daemon lives, the save fails by name; with a higher limit the next one is good."""
+        daemon = self.daemon(save_chunk="1MiB")
+        rank = Rank(self.bed)
+        rank.do("open", daemon.url(), 0, 1, token())
+        rank.do("tensor", "w", "float32", "4194304", "replicated")  # 16 MiB
+        rank.do("set")
+        unlimited = resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+        answer = rank.ask("save", 1, 8000, timeout_s=60)
+        if answer["ok"]:
+            answer = rank.ask("wait", answer["op"], 30000, timeout_s=60)
+        self.assertFalse(answer["ok"])
+        self.assert_error((answer["error"], answer["text"]), "NO_SPACE", "File too large")
+        self.assertIsNone(daemon.process.poll())
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, unlimited)
+        rank.do("fill", 2)
+        term = rank.do("wait", rank.do("save", 2, 20000)["op"], 20000)["term"]
+        self.assert_whole(daemon, {(2, term)}, how="server")
+        self.assertEqual(rank.end(), 0)
 
     def test_in_the_middle_of_a_save(self):
         point = self.mount("small", 64)

@@ -183,9 +183,12 @@ class Encoder:
 
     def path(self) -> str:
         """Where the encoder stands, for messages and names."""
-        text = ""
-        for item in self._path:
-            text = item.path if type(item) is At else path_join(text, item)
+        last = len(self._path) - 1
+        while type(self._path[last]) is not At:  # the first one always is
+            last -= 1
+        text: str = self._path[last].path
+        for item in self._path[last + 1:]:
+            text = path_join(text, item)
         return text
 
     def _refuse(self, what: str) -> UnsupportedValueError:

@@ -97,7 +97,7 @@ def is_direct(array: Any) -> bool:
         return False
     if device.index(array) is not None:
         return array.is_contiguous()
-    return array.device.type == "cpu" and not overlaps(array.shape, array.stride())
+    return array.device.type == "cpu" and (array.is_contiguous() or not overlaps(array.shape, array.stride()))
 
 
 def is_writable(array: Any) -> bool:
@@ -333,7 +333,7 @@ class Collector:
             if isinstance(local, torch.Tensor):
                 loan.take(local)
             borrowed = flat(array)
-            eager = guarded is not None and is_direct(array) and memory_key(array) not in guarded
+            eager = guarded is not None and memory_key(array) not in guarded and is_direct(array)
             if eager and isinstance(local, torch.Tensor):
                 made = loan.cloned(local)
                 if made is not None:
