@@ -252,5 +252,20 @@ class Diff(Case):
         self.assertEqual(done.returncode, 2)
 
 
+class Long(Case):
+    def test_lists_of_whole_pages_and_of_one_more(self):
+        """The server answers 500 at a time."""
+        for count in (1, 499, 500, 501, 999, 1000, 1001, 2000):
+            with self.subTest(count=count):
+                store = self.bed.path / f"of-{count}"
+                subprocess.run([BIN / "many_checkpoints", f"dir:{store}", "demo/run", str(count)], check=True,
+                               capture_output=True, timeout=60)
+                for limit, expected in ((0, count), (500, min(count, 500)), (501, min(count, 501))):
+                    words = ("--limit", limit) if limit else ()
+                    entries = cairn_json("ls", "demo/run", *words, "--store", f"dir:{store}")["checkpoints"]
+                    self.assertEqual(len({(entry["step"], entry["term"]) for entry in entries}), expected)
+                    self.assertEqual(len(entries), expected)
+
+
 if __name__ == "__main__":
     main()
