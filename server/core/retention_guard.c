@@ -2,7 +2,8 @@
  *
  * What is never forgotten, whoever asks: what is pinned or serves an open save, a restore or an
  * attempt that has just restored it; the newest good checkpoint of the lineage; the last good ones
- * below the least number, and the last one that shares no object with the others. A lineage without
+ * below the least number, with the newest ones of other branches where the lineage has too few; and
+ * the last one that shares no object with the others. A lineage without
  * any good checkpoint loses nothing at all: what is left of it, and superseded branches, may be all
  * that there is. Pure.
  */
@@ -120,6 +121,26 @@ static uint32_t count_good(const struct retention_item *items, size_t count,
     return good;
 }
 
+/* Too few good ones on the lineage, which has lost them or has just begun: the newest verified ones
+ * of other branches stay in their place, as many as are missing. A whole branch would fill a disk
+ * that has no room for the save that is awaited. False: there are not so many. */
+static bool keep_of_branches(const struct retention_item *items, size_t count, uint32_t missing,
+                             enum mark_outcome *outcomes)
+{
+    for (size_t i = 0; i < count; i++) { /* what stays anyway counts first */
+        bool counts = !items[i].on_lineage && items[i].health == HEALTH_VERIFIED && !items[i].gone;
+        missing -= counts && outcomes[i] != MARK_DONE && missing > 0;
+    }
+    for (size_t i = count; i-- > 0 && missing > 0;) {
+        if (!items[i].on_lineage && items[i].health == HEALTH_VERIFIED &&
+            outcomes[i] == MARK_DONE) {
+            outcomes[i] = MARK_LEAST;
+            missing--;
+        }
+    }
+    return missing == 0;
+}
+
 /* Takes back good ones, newest first, until enough stay; the last of them perhaps of another set.
  */
 static void keep_enough(const struct retention_item *items, size_t count,
@@ -146,9 +167,11 @@ static void keep_enough(const struct retention_item *items, size_t count,
     if (good >= least) {
         return;
     }
-    /* Too few good ones: what may turn out to be good, and what other branches have, stays. */
+    bool enough = keep_of_branches(items, count, least - good, outcomes);
+    /* What may turn out to be good stays: of the lineage, and without enough others everywhere. */
     for (size_t i = 0; i < count; i++) {
-        if (outcomes[i] == MARK_DONE && items[i].health != HEALTH_DAMAGED) {
+        if (outcomes[i] == MARK_DONE && items[i].health != HEALTH_DAMAGED &&
+            (items[i].on_lineage || !enough)) {
             outcomes[i] = MARK_LEAST;
         }
     }

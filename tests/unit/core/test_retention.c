@@ -343,6 +343,40 @@ static void branches(void **ret)
     EXPECT("last", "-", "-", "last", "last");
 }
 
+/* Goal: a lineage that has just begun keeps the newest of the branch that it left, so that there
+ * are two, and not all of it; what is suspect does not count. */
+static void a_young_lineage(void **ret)
+{
+    (void)ret;
+    for (unsigned i = 0; i < 5; i++) {
+        add("2026-01-01 00:00")->on_lineage = false;
+    }
+    bed.items[4].health = HEALTH_SUSPECT;
+    bed.items[4].tip = true;
+    bed.items[4].superseded_ns = at("2026-01-01 00:00");
+    add("2026-02-01 00:00");
+    rule("keep-last", "3");
+    EXPECT("-", "-", "-", "stays, because too few good checkpoints would be left", "-", "last");
+    bed.items[4].health = HEALTH_VERIFIED;
+    bed.items[4].superseded_ns = bed.now_ns;
+    EXPECT("-", "-", "-", "-", "end of a branch that was superseded lately", "last");
+    rule("keep-least", "4");
+    EXPECT("-", "-", "stays, because too few good checkpoints would be left",
+           "stays, because too few good checkpoints would be left",
+           "end of a branch that was superseded lately", "last");
+    bed.items[0].health = bed.items[1].health = bed.items[2].health = HEALTH_SUSPECT;
+    EXPECT("stays, because too few good checkpoints would be left",
+           "stays, because too few good checkpoints would be left",
+           "stays, because too few good checkpoints would be left",
+           "stays, because too few good checkpoints would be left",
+           "end of a branch that was superseded lately", "last");
+    add("2026-02-02 00:00");
+    add("2026-02-03 00:00");
+    bed.policy.least = 0;
+    bed.items[4].superseded_ns = at("2026-01-01 00:00");
+    EXPECT("-", "-", "-", "-", "-", "last", "last", "last");
+}
+
 /* Goal: damaged ones take no place of a good one, go when good ones came after them, and a run that
  * has nothing good loses nothing. */
 static void damage(void **ret)
@@ -432,12 +466,13 @@ static void policies_as_text(void **ret)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(counting_rules), TEST(within_rules),
-        TEST(future_ones),    TEST(future_ones_in_the_middle),
-        TEST(clock_jumps),    TEST(every_rules),
-        TEST(best_rules),     TEST(tag_rules),
-        TEST(branches),       TEST(damage),
-        TEST(bad_policies),   TEST(policies_as_text),
+        TEST(counting_rules),   TEST(within_rules),
+        TEST(future_ones),      TEST(future_ones_in_the_middle),
+        TEST(clock_jumps),      TEST(every_rules),
+        TEST(best_rules),       TEST(tag_rules),
+        TEST(branches),         TEST(a_young_lineage),
+        TEST(damage),           TEST(bad_policies),
+        TEST(policies_as_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

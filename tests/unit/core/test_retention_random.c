@@ -309,6 +309,21 @@ static unsigned count_kept(const bool *kept, uint64_t other_than_set)
     return count;
 }
 
+static bool of_branch(size_t i)
+{
+    const struct retention_item *item = &world.items[i];
+    return !item->gone && !item->on_lineage && item->health == HEALTH_VERIFIED;
+}
+
+static unsigned count_branches(const bool *kept)
+{
+    unsigned count = 0;
+    for (size_t i = 0; i < world.count; i++) {
+        count += kept[i] && of_branch(i);
+    }
+    return count;
+}
+
 /* What is kept whatever the rules say. */
 static void model_guards(bool *kept)
 {
@@ -334,8 +349,14 @@ static void model_guards(bool *kept)
                 kept[i] || (good(i) && count_kept(kept, set) == 0 && world.items[i].set != set);
         }
     }
-    for (size_t i = 0; i < world.count && count_kept(kept, 0) < least; i++) {
-        kept[i] = kept[i] || good(i) || world.items[i].health != HEALTH_DAMAGED;
+    unsigned of_lineage = count_kept(kept, 0);
+    for (size_t i = world.count; i-- > 0 && of_lineage < least;) {
+        kept[i] = kept[i] || (of_branch(i) && of_lineage + count_branches(kept) < least);
+    }
+    bool enough = of_lineage + count_branches(kept) >= least;
+    for (size_t i = 0; i < world.count && of_lineage < least; i++) {
+        kept[i] = kept[i] || (world.items[i].health != HEALTH_DAMAGED &&
+                              (!enough || world.items[i].on_lineage));
     }
 }
 
