@@ -11,9 +11,10 @@
 enum { MSG_FINDINGS_MAX = 64 };
 
 /* Begins a pass now, or only asks. rate: bytes a second from now on; 0: as it is. */
+#define SCRUB_UNLIMITED UINT64_MAX
 struct msg_scrub {
     bool begin;
-    uint64_t rate;
+    uint64_t rate; /* bytes a second; 0: as it is; SCRUB_UNLIMITED: none */
 };
 struct scrub_finding_info {
     struct run_name run;

@@ -172,6 +172,21 @@ static int open_mirror(void *user, struct loop *loop, struct work_pool *pool, st
     return status;
 }
 
+/* Scrub and repairs share one rate. */
+static uint64_t repair_wait_ms(void *user)
+{
+    struct upkeep *upkeep = user;
+    return upkeep->scrub ? scrub_wait_ms(upkeep->scrub) : 0;
+}
+
+static void on_repair_moved(void *user, uint64_t bytes)
+{
+    struct upkeep *upkeep = user;
+    if (upkeep->scrub) {
+        scrub_moved(upkeep->scrub, bytes);
+    }
+}
+
 static int start_repair(struct upkeep *upkeep, struct diag *diag)
 {
     const struct config *config = upkeep->options.config;
@@ -182,6 +197,8 @@ static int start_repair(struct upkeep *upkeep, struct diag *diag)
         .open_mirror = mirror ? open_mirror : NULL,
         .mirror_threads = mirror ? store_url_threads_min(config->scrub_repair_from) + 1 : 0,
         .mirror = config->scrub_repair_from,
+        .wait_ms = repair_wait_ms,
+        .moved = on_repair_moved,
         .ended = on_repaired,
         .user = upkeep};
     return repair_new(&options, &upkeep->repair, diag);

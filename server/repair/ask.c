@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void on_timer(struct timer *timer);
+
 static void answer(struct repair *repair)
 {
     struct ask *ask = &repair->ask;
@@ -42,6 +44,7 @@ int ask_init(struct repair *repair)
 {
     struct ask *ask = &repair->ask;
     ask->post.cb = on_post;
+    timer_init(&ask->timer, repair->options.loop, on_timer);
     if (pthread_mutex_init(&ask->lock, NULL) != 0) {
         return CAIRN_E_NO_MEMORY;
     }
@@ -60,11 +63,38 @@ void ask_fini(struct repair *repair)
 
 /* --- the store -------------------------------------------------------------------------------- */
 
-static void on_stored(struct store_req *req) { answer(container_of(req, struct repair, ask.req)); }
+static bool moves_bytes(enum store_op op)
+{
+    return op == STORE_READ || op == STORE_WRITE || op == STORE_FETCH || op == STORE_PUBLISH;
+}
 
+static void on_stored(struct store_req *req)
+{
+    struct repair *repair = container_of(req, struct repair, ask.req);
+    const struct repair_options *options = &repair->options;
+    if (options->moved && moves_bytes(req->op)) {
+        options->moved(options->user, req->op == STORE_FETCH ? req->ret_bytes : req->bytes);
+    }
+    answer(repair);
+}
+
+/* A repair that is to end does not wait: what it still asks for is little. */
 static void start_store(struct repair *repair)
 {
-    store_submit(repair->ask.store, &repair->ask.req);
+    struct ask *ask = &repair->ask;
+    const struct repair_options *options = &repair->options;
+    bool waits = options->wait_ms && moves_bytes(ask->req.op) && !atomic_load(&repair->closing);
+    uint64_t wait_ms = waits ? options->wait_ms(options->user) : 0;
+    if (wait_ms > 0) {
+        timer_start(&ask->timer, min_u64(wait_ms, REPAIR_WAIT_MS));
+        return;
+    }
+    store_submit(ask->store, &ask->req);
+}
+
+static void on_timer(struct timer *timer)
+{
+    start_store(container_of(timer, struct repair, ask.timer));
 }
 
 int ask_store(struct repair *repair, struct store *store, struct store_req *io)

@@ -45,7 +45,11 @@ struct repair_options {
     int (*open_mirror)(void *user, struct loop *loop, struct work_pool *pool, struct store **ret,
                        struct diag *diag);
     unsigned mirror_threads;
-    const char *mirror;                                            /* its name, for texts */
+    const char *mirror; /* its name, for texts */
+    /* Milliseconds until it may read or write on, and what it has moved; the loop's. NULL: as fast
+     * as it goes. */
+    uint64_t (*wait_ms)(void *user);
+    void (*moved)(void *user, uint64_t bytes);
     void (*ended)(void *user, const struct repair_status *status); /* NULL: nobody asks */
     void *user;
 };

@@ -19,13 +19,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { REPAIR_DEADLINE_MS = 60000 };
+enum { REPAIR_DEADLINE_MS = 60000, REPAIR_WAIT_MS = 100 /* at most, before it looks again */ };
 #define REPAIR_SCRATCH_MAX ((size_t)8 << 30)
 
 /* --- ask.c: questions to the loop, waited for ------------------------------------------------- */
 
 struct ask {
     struct post post;
+    struct timer timer; /* until the pace lets it go on */
     pthread_mutex_t lock;
     pthread_cond_t answered;
     bool done;
@@ -51,7 +52,8 @@ struct commit_fact {
 
 int MUST_USE ask_init(struct repair *repair);
 void ask_fini(struct repair *repair);
-/* done, store and deadline are set here; the answer is in io. Its status is returned. */
+/* done, store and deadline are set here; the answer is in io. Its status is returned. What moves
+ * bytes of checkpoints waits for the pace. */
 int MUST_USE ask_store(struct repair *repair, struct store *store, struct store_req *io);
 /* Its status; of a batch: DONE or an error. */
 int MUST_USE ask_event(struct repair *repair, const struct event *event, struct diag *diag);

@@ -11,6 +11,12 @@
 
 void pace_init(struct pace *pace, uint64_t rate) { *pace = (struct pace){.rate = rate}; }
 
+void pace_set_rate(struct pace *pace, uint64_t rate)
+{
+    pace->rate = rate;
+    pace->due_ns = 0;
+}
+
 static void look(struct pace *pace, uint64_t now_ns, uint64_t load)
 {
     uint64_t moved = pace->primed ? load - pace->load : 0;

@@ -28,6 +28,8 @@ struct pace {
 };
 
 void pace_init(struct pace *pace, uint64_t rate);
+/* From now on; what was read at another rate is paid. */
+void pace_set_rate(struct pace *pace, uint64_t rate);
 /* Milliseconds until a read may start; 0: now. load: bytes that sessions have moved so far. */
 uint64_t pace_wait_ms(struct pace *pace, uint64_t now_ns, uint64_t load);
 void pace_charge(struct pace *pace, uint64_t now_ns, uint64_t bytes);

@@ -192,17 +192,32 @@ static void sleep_until_due(struct scrub *scrub)
     scrub_later(scrub, min_u64(due_in_ms(scrub), UINT64_C(60) * SCRUB_LOOK_MS), look);
 }
 
-void scrub_now(struct scrub *scrub, uint64_t rate)
+void scrub_set_rate(struct scrub *scrub, uint64_t rate)
 {
-    if (rate > 0) {
-        scrub->pace.rate = rate;
+    pace_set_rate(&scrub->pace, rate);
+    if (scrub->running && timer_is_active(&scrub->timer)) {
+        timer_start(&scrub->timer, 0); /* it may be waiting by the old one */
     }
+}
+
+void scrub_now(struct scrub *scrub)
+{
     if (!scrub->running && !scrub->asked) {
         scrub->asked = true;
         if (!scrub->busy && !scrub->closing) {
             scrub_later(scrub, 0, look);
         }
     }
+}
+
+uint64_t scrub_wait_ms(struct scrub *scrub)
+{
+    return pace_wait_ms(&scrub->pace, scrub_now_ns(scrub), scrub_load(scrub));
+}
+
+void scrub_moved(struct scrub *scrub, uint64_t bytes)
+{
+    pace_charge(&scrub->pace, scrub_now_ns(scrub), bytes);
 }
 
 static int run_order(const struct run_name *a, const struct run_name *b)

@@ -59,8 +59,14 @@ struct scrub_options {
 };
 
 int MUST_USE scrub_new(const struct scrub_options *options, struct scrub **ret);
-/* A pass begins now, unless one is running. rate: of this daemon from now on; 0: as it is. */
-void scrub_now(struct scrub *scrub, uint64_t rate);
+/* A pass begins now, unless one is running. */
+void scrub_now(struct scrub *scrub);
+/* From now on, without what the old rate still asks for. 0: as fast as it goes. */
+void scrub_set_rate(struct scrub *scrub, uint64_t rate);
+/* Others that read the store as a scrub does (repairs) keep to its rate: milliseconds until they
+ * may go on, and what they moved. */
+uint64_t scrub_wait_ms(struct scrub *scrub);
+void scrub_moved(struct scrub *scrub, uint64_t bytes);
 /* May be called at any time; pointers in it are valid until the next turn of the loop. */
 void scrub_status(const struct scrub *scrub, struct scrub_status *ret);
 /* Ends after the read in flight; the position is saved if it can be. Frees. */

@@ -63,8 +63,11 @@ int session_on_scrub(struct session *session, uint32_t stream, const struct msg 
                         "this server does not scrub its store");
         return 0;
     }
+    if (msg->u.scrub.begin && msg->u.scrub.rate != 0) {
+        scrub_set_rate(scrub, msg->u.scrub.rate == SCRUB_UNLIMITED ? 0 : msg->u.scrub.rate);
+    }
     if (msg->u.scrub.begin) {
-        scrub_now(scrub, msg->u.scrub.rate);
+        scrub_now(scrub);
     }
     scratch_init(&scratch, KIB(64));
     tell_scrub(scrub, &scratch, &reply.u.scrub_status.info);

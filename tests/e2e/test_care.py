@@ -115,6 +115,17 @@ class Care(Case):
         self.assertEqual(listed(daemon)[(6, 1)]["health"], "damaged")
 
     def left(self, daemon, step):
+    def test_a_new_rate_counts_from_now(self):
+        daemon = self.saved(6, scrub_rate="1")  # a byte a second
+        now = lambda: cairn_json("scrub", "--status", *self.where(daemon))["scrub"]
+        for number, rate in enumerate(("0", "100MiB"), 1):
+            cairn("scrub", "--rate", "1", *self.where(daemon), check=0)
+            wait_until("it has read something, and waits", lambda: now()["running"] and now()["bytes"] > 0)
+            status = self.scrub(daemon, 0, "--rate", rate)
+            self.assertEqual((status["pass"], status["ckpts"]), (number, 6))
+        _, _, err = cairn("scrub", "--rate", "fast", *self.where(daemon), check=2)
+        self.assertIn("--rate", err)
+
         """Objects of a save that never ends: rank 0 only, then killed; a later attempt fences it."""
         group = self.group(daemon)
         group.all("fill", step)

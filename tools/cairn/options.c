@@ -110,6 +110,11 @@ static bool read_units(const char *text, size_t count, const struct unit *units,
     return at != text;
 }
 
+bool option_read_size(const char *text, uint64_t *ret)
+{
+    return read_units(text, ARRAY_LEN(sizes), sizes, 1, ret);
+}
+
 static int take_whole(const struct option *option, struct said said, uint64_t *to,
                       struct diag *diag)
 {
@@ -119,7 +124,7 @@ static int take_whole(const struct option *option, struct said said, uint64_t *t
             return refuse(said, "a number is wanted", diag);
         }
     } else if (option->kind == OPTION_SIZE) {
-        if (!read_units(said.text, ARRAY_LEN(sizes), sizes, 1, &value)) {
+        if (!option_read_size(said.text, &value)) {
             return refuse(said, "a size is wanted, for instance 64MiB", diag);
         }
     } else if (!read_units(said.text, ARRAY_LEN(durations), durations, 1000, &value)) {

@@ -105,6 +105,8 @@ int MUST_USE options_take(struct option_set *set, const struct option *option, c
 /* What the command line did not say, from the environment. INVALID names the variable. An empty
  * variable is none. */
 int MUST_USE options_take_twins(struct option_set *set, struct diag *diag);
+/* A size as OPTION_SIZE takes it, for those of another kind. */
+bool option_read_size(const char *text, uint64_t *ret);
 bool options_given(const struct option_set *set, const char *name);
 
 #endif

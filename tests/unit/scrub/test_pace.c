@@ -70,6 +70,25 @@ static void test_a_pause_is_not_caught_up(void **state)
     assert_true(run(&world, 1000) < (uint64_t)140 << 20);
 }
 
+/* Goal: a new rate holds from now on: what was read at a slow one, which would have kept it waiting
+ * for an hour, is paid; without a rate nothing waits. */
+static void test_a_new_rate(void **state)
+{
+    (void)state;
+    struct world world = world_new(1 << 10);
+    pace_charge(&world.pace, world.now, READ);
+    assert_true(pace_wait_ms(&world.pace, world.now, world.load) > 1000);
+    pace_set_rate(&world.pace, 100 << 20);
+    uint64_t bytes = run(&world, 1000);
+    assert_true(bytes > (uint64_t)90 << 20);
+    assert_true(bytes < (uint64_t)140 << 20);
+    pace_set_rate(&world.pace, 1 << 10);
+    pace_charge(&world.pace, world.now, READ);
+    pace_set_rate(&world.pace, 0);
+    assert_int_equal(pace_wait_ms(&world.pace, world.now, world.load), 0);
+    assert_true(run(&world, 1000) > (uint64_t)1000 << 20);
+}
+
 /* Goal: beside sessions that move bytes, a fiftieth of them; and the full rate again afterwards. */
 static void test_it_yields(void **state)
 {
@@ -92,6 +111,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rate_is_kept),
         cmocka_unit_test(test_a_pause_is_not_caught_up),
+        cmocka_unit_test(test_a_new_rate),
         cmocka_unit_test(test_it_yields),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -99,7 +99,7 @@ static struct scrub_status pass(struct bench *bench)
 {
     struct scrub_status status;
     start(bench, 0);
-    scrub_now(bench->scrub, 0);
+    scrub_now(bench->scrub);
     sim_run_for(bench->rig.sim, 50);
     assert_true(sim_run_until(bench->rig.sim, has_ended, bench, 600 * 1000));
     scrub_status(bench->scrub, &status);
@@ -264,7 +264,7 @@ static void test_it_goes_on(void **state)
     flip_object(bench, ids[5], 1, 9);
     bool ended = false;
     start(bench, 100 << 10);
-    scrub_now(bench->scrub, 0);
+    scrub_now(bench->scrub);
     for (unsigned i = 0; i < 100 && !ended; i++) {
         struct scrub_status status;
         sim_run_for(bench->rig.sim, 700);

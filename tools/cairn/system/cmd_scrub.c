@@ -7,17 +7,30 @@
 
 struct scrub_options_cli {
     bool wait, status;
-    uint64_t rate;
+    uint64_t rate; /* as in struct msg_scrub */
 };
+
+static int take_rate(void *to, const char *text, struct diag *diag);
 
 static const struct option options[] = {
     {"wait", NULL, "until the pass has ended; damage gives exit 6",
      OPTION_AT_FLAG(struct scrub_options_cli, wait), .letter = 'w'},
-    {"rate", "BYTES", "a second, from now on until the daemon restarts",
-     OPTION_AT_SIZE(struct scrub_options_cli, rate)},
+    {"rate", "BYTES", "a second, from now on until the daemon restarts; 0: as fast as it goes",
+     .kind = OPTION_OTHER, .take = take_rate,
+     .at = OPTION_AT(struct scrub_options_cli, rate, uint64_t)},
     {"status", NULL, "only say where the scrub is",
      OPTION_AT_FLAG(struct scrub_options_cli, status)},
     {0}};
+
+static int take_rate(void *to, const char *text, struct diag *diag)
+{
+    uint64_t rate = 0;
+    if (!option_read_size(text, &rate)) {
+        return diag_set(diag, CAIRN_E_INVALID, "a size is wanted, for instance 64MiB; 0: no limit");
+    }
+    *(uint64_t *)to = rate == 0 ? SCRUB_UNLIMITED : rate;
+    return 0;
+}
 
 static int ask(struct cli *cli, const struct msg_scrub *scrub, struct source_request *request,
                struct diag *diag)
