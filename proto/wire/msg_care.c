@@ -19,6 +19,15 @@ struct gc_info_pb {
     Cairn__RunName run;
 };
 
+const char *server_health_name(uint32_t health)
+{
+    static const char *const names[] = {[SERVER_HEALTH_UNKNOWN] = "unknown",
+                                        [SERVER_GREEN] = "green",
+                                        [SERVER_YELLOW] = "yellow",
+                                        [SERVER_RED] = "red"};
+    return names[health < ARRAY_LEN(names) ? health : SERVER_HEALTH_UNKNOWN];
+}
+
 static bool is_named(const struct run_name *run) { return run->project[0] != '\0'; }
 
 static void findings_to_pb(struct enc *enc, const struct scrub_info *info, Cairn__ScrubInfo *pb)

@@ -100,6 +100,8 @@ enum server_health {
     SERVER_YELLOW,
     SERVER_RED,
 };
+/* "green"; of a value that is none: "unknown". */
+const char *server_health_name(uint32_t health);
 
 /* Begins a repair of the checkpoint, or only asks how the last one stands. */
 struct msg_repair {

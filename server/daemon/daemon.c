@@ -48,6 +48,7 @@ struct daemon {
     struct upkeep *upkeep;
     const struct store_counts *store_counts; /* the store's */
     struct obs *obs;
+    int64_t begun_wall_ns;
     struct listeners *listeners;
     bool stopping, hurried;
     uint64_t grace_ms;
@@ -271,7 +272,7 @@ static int start_upkeep(struct daemon *daemon)
     return daemon->store->caps.read_only ? 0 : upkeep_new(&upkeep, &daemon->upkeep, &daemon->diag);
 }
 
-/* Last, for it looks at all the others. */
+/* First of all, so that who watches sees a daemon that waits for its store. */
 static int start_obs(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
@@ -280,19 +281,31 @@ static int start_obs(struct daemon *daemon)
         return 0;
     }
     int status = listeners_metrics_addr(config, &addr, &daemon->diag);
-    struct obs_options options = {.net = daemon->net,
-                                  .addr = &addr,
-                                  .source = {.loop = daemon->loop,
-                                             .catalog = daemon->catalog,
-                                             .server = daemon->server,
-                                             .retain = daemon->retain,
-                                             .store = daemon->store_counts,
-                                             .begun_wall_ns = loop_wall_ns(daemon->loop)}};
-    if (daemon->upkeep) {
-        options.source.scrub = upkeep_scrub(daemon->upkeep);
-        options.source.gc = upkeep_gc(daemon->upkeep);
-    }
+    daemon->begun_wall_ns = loop_wall_ns(daemon->loop);
+    struct obs_options options = {
+        .net = daemon->net,
+        .addr = &addr,
+        .source = {.loop = daemon->loop, .begun_wall_ns = daemon->begun_wall_ns}};
     return status != 0 ? status : obs_new(&options, &daemon->obs, &daemon->diag);
+}
+
+/* ready: the store is there, and all that looks after it. */
+static void show_obs(struct daemon *daemon, bool ready)
+{
+    struct metrics_source source = {
+        .loop = daemon->loop, .server = daemon->server, .begun_wall_ns = daemon->begun_wall_ns};
+    if (ready) {
+        source.catalog = daemon->catalog;
+        source.retain = daemon->retain;
+        source.store = daemon->store_counts;
+    }
+    if (ready && daemon->upkeep) {
+        source.scrub = upkeep_scrub(daemon->upkeep);
+        source.gc = upkeep_gc(daemon->upkeep);
+    }
+    if (daemon->obs) {
+        obs_look_at(daemon->obs, &source);
+    }
 }
 
 static void on_catalog_ready(void *user, int status, const struct diag *diag)
@@ -308,13 +321,13 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
                                 : start_server(daemon);
         status = status != 0 ? status : start_upkeep(daemon);
         status = status != 0 ? status : start_retention(daemon);
-        status = status != 0 ? status : start_obs(daemon);
     }
     daemon->status = status;
     if (status != 0) {
         stop(daemon, 0);
         return;
     }
+    show_obs(daemon, true);
     char uuid[33];
     hex_encode(sizeof(daemon->store->caps.uuid), &daemon->store->caps.uuid, uuid);
     LOG(LOG_INFO, "daemon", "ready", ls("store", daemon->config->store_url), ls("store_uuid", uuid),
@@ -433,6 +446,7 @@ static void on_opener_failed(void *user, const struct diag *diag)
         notify_ready();
     }
     server_wait(daemon->server, diag);
+    show_obs(daemon, false);
 }
 
 static int begin_opening(struct daemon *daemon)
@@ -483,11 +497,23 @@ static int start(struct daemon *daemon)
         status = work_threads_new(daemon->loop, (unsigned)config->verify_threads, "cairn-verify",
                                   &daemon->verify_pool, &daemon->diag);
     }
+    status = status != 0 ? status : start_obs(daemon);
     return status != 0 ? status : begin_opening(daemon);
+}
+
+static void on_obs_dropped(void *user)
+{
+    struct daemon *daemon = user;
+    daemon->obs = NULL;
+    loop_uv_stop(daemon->loop);
 }
 
 static void finish(struct daemon *daemon)
 {
+    if (daemon->obs) { /* a start that failed */
+        obs_close(daemon->obs, on_obs_dropped, daemon);
+        loop_uv_run(daemon->loop);
+    }
     if (daemon->store) {
         /* Only after a start that failed above the store: nothing is in flight. */
         store_close(daemon->store, on_store_closed, daemon);

@@ -11,41 +11,41 @@
 
 #include <string.h>
 
-static void begin(struct expose *expose, enum family_kind kind, const char *name, const char *unit,
-                  const char *help)
+/* A name ends with its unit, if it has one. */
+static const char *unit_of(const char *name)
 {
-    struct family family = {.name = name, .kind = kind, .unit = unit, .help = help};
+    static const char *const units[] = {"bytes", "seconds"};
+    const char *end = strrchr(name, '_');
+    for (size_t i = 0; end && i < ARRAY_LEN(units); i++) {
+        if (strcmp(end + 1, units[i]) == 0) {
+            return units[i];
+        }
+    }
+    return "";
+}
+
+static void begin(struct expose *expose, enum family_kind kind, const char *name, const char *help)
+{
+    struct family family = {.name = name, .kind = kind, .unit = unit_of(name), .help = help};
     expose_family(expose, &family);
 }
 
 static void gauge(struct expose *expose, const char *name, const char *help, uint64_t value)
 {
-    begin(expose, FAMILY_GAUGE, name, "", help);
+    begin(expose, FAMILY_GAUGE, name, help);
     expose_u64(expose, value);
 }
 
-static void gauge_bytes(struct expose *expose, const char *name, const char *help, uint64_t value)
+static void counter(struct expose *expose, const char *name, const char *help, uint64_t value)
 {
-    begin(expose, FAMILY_GAUGE, name, "bytes", help);
+    begin(expose, FAMILY_COUNTER, name, help);
     expose_u64(expose, value);
 }
 
 static void moment(struct expose *expose, const char *name, const char *help, int64_t wall_ns)
 {
-    begin(expose, FAMILY_GAUGE, name, "seconds", help);
+    begin(expose, FAMILY_GAUGE, name, help);
     expose_wall(expose, wall_ns);
-}
-
-static void counter(struct expose *expose, const char *name, const char *help, uint64_t value)
-{
-    begin(expose, FAMILY_COUNTER, name, "", help);
-    expose_u64(expose, value);
-}
-
-static void counter_bytes(struct expose *expose, const char *name, const char *help, uint64_t value)
-{
-    begin(expose, FAMILY_COUNTER, name, "bytes", help);
-    expose_u64(expose, value);
 }
 
 static void labelled(struct expose *expose, const char *label, const char *text, uint64_t value)
@@ -57,7 +57,7 @@ static void labelled(struct expose *expose, const char *label, const char *text,
 static void durations(struct expose *expose, const char *name, const char *help,
                       const struct histogram *histogram)
 {
-    begin(expose, FAMILY_HISTOGRAM, name, "seconds", help);
+    begin(expose, FAMILY_HISTOGRAM, name, help);
     expose_histogram(expose, histogram);
 }
 
@@ -65,7 +65,7 @@ static void durations(struct expose *expose, const char *name, const char *help,
 static void errors(struct expose *expose, const char *name, const char *help,
                    const struct err_tally *tally)
 {
-    begin(expose, FAMILY_COUNTER, name, "", help);
+    begin(expose, FAMILY_COUNTER, name, help);
     for (int slot = 0; slot <= ERR_COUNT; slot++) {
         labelled(expose, "error", err_name(-slot), tally->counts[slot]);
     }
@@ -75,15 +75,15 @@ static void errors(struct expose *expose, const char *name, const char *help,
 
 static void write_saves(const struct run_counts *counts, struct expose *expose)
 {
-    begin(expose, FAMILY_COUNTER, "cairn_checkpoints", "", "Saves that ended, by how.");
+    begin(expose, FAMILY_COUNTER, "cairn_checkpoints", "Saves that ended, by how.");
     labelled(expose, "result", "committed", counts->saves_committed);
     labelled(expose, "result", "failed", counts->saves_failed);
     counter(expose, "cairn_checkpoints_opened", "Saves that ranks opened.", counts->saves_opened);
     errors(expose, "cairn_checkpoint_failures", "Saves that failed, by error.", &counts->failures);
-    counter_bytes(expose, "cairn_checkpoint_plain_bytes", "State in committed checkpoints.",
-                  counts->plain_bytes);
-    counter_bytes(expose, "cairn_checkpoint_stored_bytes",
-                  "What committed checkpoints took in the store.", counts->stored_bytes);
+    counter(expose, "cairn_checkpoint_plain_bytes", "State in committed checkpoints.",
+            counts->plain_bytes);
+    counter(expose, "cairn_checkpoint_stored_bytes",
+            "What committed checkpoints took in the store.", counts->stored_bytes);
     durations(expose, "cairn_checkpoint_duration_seconds",
               "Committed saves: from the opening to the commit.", &counts->save_durations);
     durations(expose, "cairn_checkpoint_stall_seconds",
@@ -92,8 +92,7 @@ static void write_saves(const struct run_counts *counts, struct expose *expose)
     durations(expose, "cairn_checkpoint_persist_seconds",
               "From the call of a save until it was durable, as its rank 0 says with the next one.",
               &counts->persisted);
-    begin(expose, FAMILY_COUNTER, "cairn_restores", "",
-          "Restores by all ranks that ended, by how.");
+    begin(expose, FAMILY_COUNTER, "cairn_restores", "Restores by all ranks that ended, by how.");
     labelled(expose, "result", "done", counts->restores_done);
     labelled(expose, "result", "failed", counts->restores_failed);
 }
@@ -122,10 +121,10 @@ static void write_sight(const struct metrics_source *source, struct expose *expo
     gauge(expose, "cairn_runs_unreadable", "Runs whose record could not be read.",
           sight.runs_unreadable);
     gauge(expose, "cairn_inflight_checkpoints", "Saves that are open.", sight.saves_open);
-    begin(expose, FAMILY_GAUGE, "cairn_inflight_oldest_seconds", "seconds",
+    begin(expose, FAMILY_GAUGE, "cairn_inflight_oldest_seconds",
           "How long the oldest open save has been open.");
     expose_ms(expose, sight.oldest_open_ms);
-    begin(expose, FAMILY_GAUGE, "cairn_listed_checkpoints", "",
+    begin(expose, FAMILY_GAUGE, "cairn_listed_checkpoints",
           "Checkpoints that are listed, by health.");
     labelled(expose, "health", "verified", sight.checkpoints[HEALTH_VERIFIED]);
     labelled(expose, "health", "suspect", sight.checkpoints[HEALTH_SUSPECT]);
@@ -143,14 +142,14 @@ static void write_runs(const struct metrics_source *source, struct expose *expos
     size_t count = live < METRICS_RUNS_MAX ? live : METRICS_RUNS_MAX;
     gauge(expose, "cairn_live_runs", "Runs that save or have saved within two days; 256 are told.",
           live);
-    begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_commit_timestamp_seconds", "seconds",
+    begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_commit_timestamp_seconds",
           "When a live run committed last.");
     for (size_t i = 0; i < count; i++) {
         run_name_format(runs[i].name, name);
         expose_label(expose, "run", name);
         expose_wall(expose, runs[i].commit_wall_ns);
     }
-    begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_step", "", "The step of that commit.");
+    begin(expose, FAMILY_GAUGE, "cairn_checkpoint_last_step", "The step of that commit.");
     for (size_t i = 0; i < count; i++) {
         run_name_format(runs[i].name, name);
         labelled(expose, "run", name, runs[i].commit_step);
@@ -162,9 +161,9 @@ static void write_server(const struct server *server, struct expose *expose)
     struct server_stats stats;
     server_stats(server, &stats);
     gauge(expose, "cairn_clients_connected", "Connections of ranks and viewers.", stats.sessions);
-    counter_bytes(expose, "cairn_ingest_bytes", "Payload that clients sent or handed over.",
-                  stats.bytes_in);
-    counter_bytes(expose, "cairn_restore_bytes", "Payload that clients read.", stats.bytes_out);
+    counter(expose, "cairn_ingest_bytes", "Payload that clients sent or handed over.",
+            stats.bytes_in);
+    counter(expose, "cairn_restore_bytes", "Payload that clients read.", stats.bytes_out);
     gauge(expose, "cairn_buffers_free", "Payload buffers that nobody holds.", stats.buffers_free);
     gauge(expose, "cairn_buffers_limit", "Payload buffers there are.", stats.buffers_total);
 }
@@ -176,11 +175,11 @@ static void write_scrub(const struct scrub *scrub, struct expose *expose)
     moment(expose, "cairn_scrub_last_completed_timestamp_seconds",
            "When the last scrub of everything ended; 0: none has.", status.ended_wall_ns);
     gauge(expose, "cairn_scrub_running", "1 while a scrub is under way.", status.running);
-    gauge_bytes(expose, "cairn_scrub_pass_bytes", "Read by the present scrub, or the last one.",
-                status.bytes);
+    gauge(expose, "cairn_scrub_pass_bytes", "Read by the present scrub, or the last one.",
+          status.bytes);
     gauge(expose, "cairn_scrub_pass_findings",
           "Damage that the present scrub found, or the last one.", status.findings);
-    counter_bytes(expose, "cairn_scrub_bytes", "Read by scrubs.", status.bytes_total);
+    counter(expose, "cairn_scrub_bytes", "Read by scrubs.", status.bytes_total);
     counter(expose, "cairn_scrub_checkpoints", "Checkpoints that scrubs looked at.",
             status.ckpts_total);
     counter(expose, "cairn_scrub_findings", "Damage that scrubs found.", status.findings_total);
@@ -197,17 +196,16 @@ static void write_gc(const struct gc *gc, struct expose *expose)
     moment(expose, "cairn_gc_last_completed_timestamp_seconds",
            "When the last garbage collection ended; 0: none has.", status.ended_wall_ns);
     gauge(expose, "cairn_gc_running", "1 while garbage is collected.", status.running);
-    gauge_bytes(expose, "cairn_gc_pass_table_bytes",
-                "Object tables that the present garbage collection read, or the last one.",
-                status.bytes_read);
+    gauge(expose, "cairn_gc_pass_table_bytes",
+          "Object tables that the present garbage collection read, or the last one.",
+          status.bytes_read);
     counter(expose, "cairn_gc_passes", "Garbage collections that began.", status.pass);
     counter(expose, "cairn_gc_reclaimed_checkpoints",
             "Forgotten checkpoints that were given up for good.", status.reclaimed_total);
     counter(expose, "cairn_gc_removed_objects", "Objects removed.", status.objects_total);
     counter(expose, "cairn_gc_removed_smalls", "Parts, pages and manifests removed.",
             status.smalls_total);
-    counter_bytes(expose, "cairn_gc_reclaimed_bytes", "Size of the removed objects.",
-                  status.bytes_total);
+    counter(expose, "cairn_gc_reclaimed_bytes", "Size of the removed objects.", status.bytes_total);
     counter(expose, "cairn_gc_errors", "What garbage collection could not read or remove.",
             status.errors_total);
 }
@@ -282,13 +280,13 @@ static void write_store(const struct metrics_source *source, struct expose *expo
 {
     const struct store_counts *counts = source->store;
     const char *backend = catalog_store(source->catalog)->caps.name;
-    counter_bytes(expose, "cairn_write_bytes", "Written to the store.", counts->bytes_written);
-    counter_bytes(expose, "cairn_read_bytes", "Read from the store.", counts->bytes_read);
+    counter(expose, "cairn_write_bytes", "Written to the store.", counts->bytes_written);
+    counter(expose, "cairn_read_bytes", "Read from the store.", counts->bytes_read);
     errors(expose, "cairn_backend_errors", "Operations of the store that failed, by error.",
            &counts->errors);
     gauge(expose, "cairn_backend_operations_running", "Operations that wait for the store.",
           counts->running);
-    begin(expose, FAMILY_HISTOGRAM, "cairn_backend_op_duration_seconds", "seconds",
+    begin(expose, FAMILY_HISTOGRAM, "cairn_backend_op_duration_seconds",
           "Operations of the store, those that failed too.");
     for (size_t op = 0; op < STORE_OP_COUNT; op++) {
         expose_label(expose, "backend", backend);
@@ -304,23 +302,41 @@ static void write_usage(const struct metrics_usage *usage, struct expose *expose
     if (up) {
         gauge(expose, "cairn_backend_read_only", "1 when the store takes no saves.",
               usage->usage.read_only);
-        gauge_bytes(expose, "cairn_backend_size_bytes", "Room of the store's medium.",
-                    usage->usage.total_bytes);
-        gauge_bytes(expose, "cairn_backend_free_bytes", "Of it free.", usage->usage.free_bytes);
+        gauge(expose, "cairn_backend_size_bytes", "Room of the store's medium.",
+              usage->usage.total_bytes);
+        gauge(expose, "cairn_backend_free_bytes", "Of it free.", usage->usage.free_bytes);
     }
     gauge(expose, "cairn_scrape_success", "1 when everything below and above could be collected.",
           up);
 }
 
+static void write_health(const struct metrics_usage *usage, struct expose *expose)
+{
+    static const enum server_health words[] = {SERVER_GREEN, SERVER_YELLOW, SERVER_RED};
+    begin(expose, FAMILY_GAUGE, "cairn_health",
+          "1 for the word that says how the server is; red: saves are refused.");
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        labelled(expose, "word", server_health_name(words[i]), usage->health.word == words[i]);
+    }
+    begin(expose, FAMILY_GAUGE, "cairn_store_wait_seconds",
+          "How long the server has been waiting for its store; 0: the store is there.");
+    expose_ms(expose, usage->waits_ms);
+}
+
 void metrics_write(const struct metrics_source *source, const struct metrics_usage *usage,
                    struct expose *expose)
 {
-    const struct run_counts *counts = catalog_counts(source->catalog);
-    begin(expose, FAMILY_INFO, "cairn_build", "", "The server's version.");
+    begin(expose, FAMILY_INFO, "cairn_build", "The server's version.");
     expose_label(expose, "version", CAIRN_VERSION);
     expose_u64(expose, 1);
     moment(expose, "cairn_start_timestamp_seconds", "When the server began.",
            source->begun_wall_ns);
+    write_health(usage, expose);
+    if (!source->catalog) {
+        write_usage(usage, expose);
+        return;
+    }
+    const struct run_counts *counts = catalog_counts(source->catalog);
     write_saves(counts, expose);
     write_sight(source, expose);
     write_runs(source, expose);

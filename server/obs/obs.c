@@ -21,6 +21,7 @@ struct obs {
     struct timer patience;
     struct store_req req;
     bool asking, closing;
+    uint64_t begun_ms;
     struct post closed_post;
     void (*closed)(void *user);
     void *closed_user;
@@ -33,18 +34,18 @@ static void answer_text(struct http_call *call, unsigned status, const char *tex
     http_answer(call, status, plain, strlen(text), text);
 }
 
-static void answer_health(struct http_call *call, const struct metrics_usage *usage,
-                          const char *why)
+/* Red: saves are refused. */
+static void answer_health(struct http_call *call, const struct health_word *health)
 {
-    char text[DIAG_TEXT_MAX + 64];
-    if (usage->status != 0) {
-        snprintf(text, sizeof(text), "the store gives no answer: %s\n", why);
-    } else if (usage->usage.read_only) {
-        snprintf(text, sizeof(text), "the store takes no saves: %s\n", usage->usage.detail);
-    } else {
+    char text[HEALTH_TEXT_BYTES + HEALTH_REMEDY_BYTES + 64];
+    bool red = health->word == SERVER_RED;
+    if (health->word == SERVER_GREEN) {
         snprintf(text, sizeof(text), "ok\n");
+    } else {
+        snprintf(text, sizeof(text), "%s%s: %s\nremedy: %s\n", red ? "" : "ok\n",
+                 red ? "red" : "yellow", health->text, health->remedy);
     }
-    answer_text(call, usage->status != 0 || usage->usage.read_only ? 503 : 200, text);
+    answer_text(call, red ? 503 : 200, text);
 }
 
 static void answer_metrics(struct obs *obs, struct http_call *call,
@@ -62,6 +63,30 @@ static void answer_metrics(struct obs *obs, struct http_call *call,
     expose_fini(&expose);
 }
 
+static void set_red(struct health_word *ret, int code, const char *text, const char *remedy)
+{
+    *ret = (struct health_word){.word = SERVER_RED, .code = code};
+    snprintf(ret->text, sizeof(ret->text), "%s", text);
+    snprintf(ret->remedy, sizeof(ret->remedy), "%s", remedy);
+}
+
+/* The word is the server's; a store that gives no answer now is red before the server knows. */
+static void judge(struct obs *obs, struct metrics_usage *io, const struct diag *diag)
+{
+    struct server *server = obs->options.source.server;
+    char text[DIAG_TEXT_MAX + 64];
+    if (!server) {
+        set_red(&io->health, io->status, "the store is being opened",
+                "none is needed unless it lasts; then look at the daemon's log");
+        return;
+    }
+    server_health(server, io->status == 0 ? &io->usage : NULL, &io->health);
+    if (io->status != 0 && io->health.word != SERVER_RED) {
+        snprintf(text, sizeof(text), "the store gives no answer: %s", diag_text(diag, io->status));
+        set_red(&io->health, io->status, text, "look at the disk, or the cluster, and its network");
+    }
+}
+
 static void answer_all(struct obs *obs, int status, const struct diag *diag)
 {
     struct metrics_usage usage = {.status = status};
@@ -69,11 +94,15 @@ static void answer_all(struct obs *obs, int status, const struct diag *diag)
     if (status == 0) {
         usage.usage = obs->req.ret_usage;
     }
+    if (!obs->options.source.catalog) {
+        usage.waits_ms = loop_now_ms(obs->options.source.loop) - obs->begun_ms;
+    }
+    judge(obs, &usage, diag);
     timer_stop(&obs->patience);
     while ((node = list_pop(&obs->calls))) {
         struct http_call *call = list_item(node, struct http_call, link);
         if (strcmp(call->request.path, "/healthz") == 0) {
-            answer_health(call, &usage, diag_text(diag, status));
+            answer_health(call, &usage.health);
         } else {
             answer_metrics(obs, call, &usage);
         }
@@ -117,6 +146,12 @@ static void on_call(void *user, struct http_call *call)
         return;
     }
     list_add_tail(&obs->calls, &call->link);
+    if (!obs->options.source.catalog) {
+        struct diag diag = DIAG_INIT;
+        int status = diag_set(&diag, CAIRN_E_UNREACHABLE, "there is no store yet");
+        answer_all(obs, status, &diag);
+        return;
+    }
     if (!timer_is_active(&obs->patience)) {
         timer_start(&obs->patience, OBS_PATIENCE_MS);
     }
@@ -136,6 +171,7 @@ int obs_new(const struct obs_options *options, struct obs **ret, struct diag *di
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for [metrics]");
     }
     obs->options = *options;
+    obs->begun_ms = loop_now_ms(options->source.loop);
     obs->closed_post.cb = on_closed;
     list_init(&obs->calls);
     timer_init(&obs->patience, options->source.loop, on_patience);
@@ -153,6 +189,11 @@ int obs_new(const struct obs_options *options, struct obs **ret, struct diag *di
     LOG(LOG_INFO, "metrics", "listening", ls("addr", text));
     *ret = obs;
     return 0;
+}
+
+void obs_look_at(struct obs *obs, const struct metrics_source *source)
+{
+    obs->options.source = *source;
 }
 
 void obs_close(struct obs *obs, void (*done)(void *user), void *user)

@@ -61,6 +61,10 @@ void server_accept(struct server *server, struct stream *stream);
 void server_stop(struct server *server, uint64_t grace_ms, void (*done)(void *user), void *user);
 void server_free(struct server *server);
 
+struct health_word;
+/* How the server is. usage: what the store has just said of itself; NULL: nothing. */
+void server_health(struct server *server, const struct store_usage *usage, struct health_word *ret);
+
 struct server_stats {
     uint32_t sessions, saves_open;
     uint64_t buffers_free, buffers_total, bytes_in, bytes_out;

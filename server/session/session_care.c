@@ -137,13 +137,12 @@ static void tell_store(const struct server *server, const struct store_req *req,
     }
 }
 
-static void judge(struct server *server, const struct store_req *req, struct health_word *ret)
+void server_health(struct server *server, const struct store_usage *usage, struct health_word *ret)
 {
     struct store_state state = {.word = STORE_WELL};
     struct scrub_status scrub;
     struct gc_status gc;
-    struct health_facts facts = {.store = &state,
-                                 .usage = req && req->status == 0 ? &req->ret_usage : NULL};
+    struct health_facts facts = {.store = &state, .usage = usage};
     if (!server->options.catalog) {
         state.word = STORE_REFUSING;
         state.refusal = server->waits_why;
@@ -172,7 +171,7 @@ static void tell_server(struct request *request, const struct store_req *req)
     struct gc_status collected;
     struct health_word health;
     server_stats(server, &stats);
-    judge(server, req, &health);
+    server_health(server, req && req->status == 0 ? &req->ret_usage : NULL, &health);
     *status = (struct msg_server_status){.agent = server->options.agent,
                                          .uptime_ms =
                                              loop_now_ms(server->options.loop) - server->begun_ms,

@@ -3,11 +3,12 @@
 their rules; requests that are none, many connections, a store that hangs."""
 
 import math
+import os
 import re
 import socket
 import time
 
-from harness import Case, cairn, cairn_json, flip, main, wait_until
+from harness import Case, Daemon, cairn, cairn_json, flip, main, wait_until
 
 FAMILY = re.compile(r"# (HELP|TYPE|UNIT) (\S+) (.*)")
 SAMPLE = re.compile(r'([a-z_]+)(\{.*\})? (\S+)')
@@ -64,6 +65,7 @@ class Metrics(Case):
         self.where = ("--server", f"unix:{self.server.socket}")
 
     def address(self):
+        wait_until("there is an endpoint", lambda: "metrics: listening" in self.server.log())
         return "127.0.0.1", int(re.search(r"metrics: listening addr=\S*:(\d+)", self.server.log())[1])
 
     def talk(self, data, wait_s=30):
@@ -157,11 +159,63 @@ class Metrics(Case):
         self.assertEqual(plain.types["cairn_checkpoints_total"], "counter")
 
     def test_health(self):
-        self.assertEqual(self.get("/healthz")[::2], (200, "ok\n"))
-        status, headers, body = self.get("/healthz", method="HEAD")
-        self.assertEqual((status, headers["content-length"], body), (200, "3", ""))
+        status, _, body = self.get("/healthz")
+        self.assertEqual((status, body[:3]), (200, "ok\n"))  # and more where the file system is not one that it is tested on
+        status, headers, nothing = self.get("/healthz", method="HEAD")
+        self.assertEqual((status, headers["content-length"], nothing), (200, str(len(body)), ""))
+        told = self.scrape()
+        self.assertEqual(sum(told["health", f"word={word}"] for word in ("green", "yellow", "red")), 1)
+        self.assertEqual((told["health", "word=red"], told["store_wait_seconds"]), (0, 0))
         self.assertEqual(self.get("/")[0], 404)
         self.assertEqual(self.get("/metrics?x=1")[0], 200)
+
+    def test_a_store_that_refuses(self):
+        other = self.server = self.daemon("full", store_reserve="1000TiB", metrics_listen="127.0.0.1:0")
+        wait_until("it is seen", lambda: self.get("/healthz")[0] == 503)
+        body = self.get("/healthz")[2]
+        self.assertIn("red: NO_SPACE", body)
+        self.assertIn("remedy: forget checkpoints", body)
+        told = self.scrape()
+        self.assertEqual((told["health", "word=red"], told["backend_up"]), (1, 1))
+        self.assertEqual(other.stop(), 0)
+
+    def test_a_store_that_hangs(self):
+        """Its only thread does not come back from a read: the endpoint answers all the same, and says so."""
+        os.environ["CAIRN_FAILPOINTS"] = "dir.read=delay:60000"
+        try:
+            self.server = self.daemon("hangs", scrub_every="0s", metrics_listen="127.0.0.1:0", store_threads="1")
+        finally:
+            del os.environ["CAIRN_FAILPOINTS"]
+        group = self.group(self.server)
+        group.save(1)
+        group.end()
+        cairn("scrub", "--server", f"unix:{self.server.socket}", check=0)
+        wait_until("it hangs", lambda: self.get("/healthz")[0] == 503)
+        began = time.monotonic()
+        self.assertRegex(self.get("/healthz")[2], "red: .*(no answer|TIMED_OUT).*\nremedy: ")
+        told = self.scrape()
+        self.assertLess(time.monotonic() - began, 20)
+        self.assertEqual((told["backend_up"], told["scrape_success"], told["health", "word=red"]), (0, 0, 1))
+        self.assertGreater(told["backend_operations_running"], 0)
+        self.server.kill()
+
+    def test_before_there_is_a_store(self):
+        conf = self.bed.path / "away.conf"
+        conf.write_text("[global]\nmon_host = [v2:127.0.0.1:1/0]\nauth_client_required = none\n")
+        self.server = Daemon(self.bed, "away", store_url=f"rados:cairn?conf={conf}&timeout=1", metrics_listen="127.0.0.1:0")
+        self.server.launch()
+        status, _, body = self.get("/healthz")  # before the first try has ended
+        self.assertEqual((status, body[:4]), (503, "red:"), body)
+        told = self.scrape()
+        self.assertEqual((told["health", "word=red"], told["backend_up"], told["scrape_success"]), (1, 0, 0))
+        wait_until("the reason is told", lambda: "mon_host" in self.get("/healthz")[2])
+        status, _, body = self.get("/healthz")
+        self.assertEqual(status, 503)
+        self.assertIn("UNREACHABLE", body)
+        self.assertIn("remedy:", body)
+        wait_until("it counts", lambda: self.scrape()["store_wait_seconds"] > 0.5)
+        self.assertEqual(set(self.scrape(True).values), set(self.scrape().values))
+        self.assertEqual(self.server.stop(), 0)
 
     def test_what_is_no_request(self):
         head = b"GET /metrics HTTP/1.1\r\nHost: h\r\n"

@@ -12,16 +12,6 @@
 
 #include <inttypes.h>
 
-static const char *server_health_name(uint32_t health)
-{
-    static const char *const names[] = {[SERVER_HEALTH_UNKNOWN] = "unknown",
-                                        [SERVER_GREEN] = "green",
-                                        [SERVER_YELLOW] = "yellow",
-                                        [SERVER_RED] = "red"};
-    CHECK(health < ARRAY_LEN(names)); /* the decoder has looked */
-    return names[health];
-}
-
 static void show_health(const struct msg_server_status *status)
 {
     printf("health     %s", server_health_name(status->health));
