@@ -180,7 +180,8 @@ int quota_check(const struct quota *quota, const char *project, const struct usa
     }
     if (quota->checkpoints != 0 && usage->checkpoints >= quota->checkpoints) {
         return diag_set(diag, CAIRN_E_QUOTA,
-                        "project %s has %" PRIu64 " checkpoints of its quota of %" PRIu64 ": %s",
+                        "project %s has %" PRIu64 " checkpoints of its quota of %" PRIu64
+                        ": %s; two good ones of a run stay unless --keep-least says otherwise",
                         project, usage->checkpoints, quota->checkpoints, remedy);
     }
     return 0;

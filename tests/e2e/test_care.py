@@ -5,6 +5,7 @@ on; `cairn status` says it all."""
 
 import json
 import subprocess
+import threading
 import time
 
 from harness import BIN, Case, Group, cairn, cairn_json, flip, listed, main, wait_until
@@ -114,7 +115,6 @@ class Care(Case):
         self.assertEqual((status["pass"], status["findings"]), (1, 1))
         self.assertEqual(listed(daemon)[(6, 1)]["health"], "damaged")
 
-    def left(self, daemon, step):
     def test_a_new_rate_counts_from_now(self):
         daemon = self.saved(6, scrub_rate="1")  # a byte a second
         now = lambda: cairn_json("scrub", "--status", *self.where(daemon))["scrub"]
@@ -126,11 +126,12 @@ class Care(Case):
         _, _, err = cairn("scrub", "--rate", "fast", *self.where(daemon), check=2)
         self.assertIn("--rate", err)
 
+    def left(self, daemon, step):
         """Objects of a save that never ends: rank 0 only, then killed; a later attempt fences it."""
         group = self.group(daemon)
         group.all("fill", step)
         group[0].do("save", step, 60000)
-        wait_until("an object is sealed", lambda: daemon.files(f"runs/demo/run/objects/*-{step}/*-*-*"))
+        wait_until("an object is sealed", lambda: daemon.files(f"runs/demo/run/objects/*-{step}/[0-9]*-*-*"))
         group.kill()
 
     def test_what_failed_saves_left_goes(self):
@@ -153,6 +154,53 @@ class Care(Case):
         second = self.gc(daemon)
         self.assertEqual((len(garbage()), second["objects"]), (0, before))
         self.assertGreater(second["bytes"], 0)
+        self.assert_whole(daemon, listed(daemon))
+
+    def test_saves_go_on_beside_gc(self):
+        """Garbage of both kinds is removed while a run saves, also what its newest saves' bases have left: no save fails, none
+        waits for gc, and all that is listed is whole."""
+        daemon = self.saved(1, gc_every="1s", gc_keep_cycles="1", save_full_every="6")
+        for step in range(900, 905):
+            self.left(daemon, step)
+        counters = lambda: cairn_json("status", *self.where(daemon))["gc"]
+        stop, ended = threading.Event(), []
+
+        def collect():
+            while not stop.is_set():
+                ended.append(cairn("gc", *self.where(daemon))[0])
+                ended.append(cairn("forget", "demo/run", "--keep-last", 3, "--keep-superseded", "0s", *self.where(daemon))[0])
+
+        group = self.group(daemon)
+        group.restore(1)
+        collector = threading.Thread(target=collect)
+        collector.start()
+        took, step = [], 1000
+        try:
+            while step < 1040 or (counters()["objects_total"] < 30 and step < 1400):
+                if step % 40 == 39:
+                    group.end()
+                    group = self.group(daemon)
+                    self.assertEqual(group.restore()[0], step - 1)
+                group.all("fill", step // 3)  # two of three saves refer to the one before
+                began = time.monotonic()
+                group.save(step)
+                took.append(time.monotonic() - began)
+                step += 1
+            told = counters()
+        finally:
+            stop.set()
+            collector.join()
+        self.assertGreaterEqual(told["objects_total"], 30)
+        self.assertEqual(told["errors_total"], 0)
+        self.assertLess(max(took), 10, took)  # the deadline is 20 s
+        self.assertEqual(set(ended) - {0, 5, 11}, set())  # 5, 11: a pass was at work
+        group.all("fill", step)
+        self.assertEqual(group.restore()[0], step - 1)
+        group.all("check", (step - 1) // 3)
+        group.end()
+        self.gc(daemon)
+        self.gc(daemon)
+        self.assertEqual(daemon.files("runs/demo/run/objects/*-90[0-4]/*"), [])
         self.assert_whole(daemon, listed(daemon))
 
     def test_killed_in_the_middle_of_gc(self):

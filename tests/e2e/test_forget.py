@@ -84,6 +84,8 @@ class Forget(Case):
         started = group[0].do("restore", "20")  # the other rank has not come yet
         wait_until("the session is there", lambda: "is being restored" in cairn(
             "forget", "demo/run", "20", "--dry-run", *at(daemon))[2])
+        code, _, err = cairn("forget", "demo/run", "20", *at(daemon))
+        self.assertEqual((code, err), (3, "cairn: demo/run 20@1 is being restored\n"))
         self.assertEqual(cairn("forget", "demo/run", "--keep-last", 1, "--quiet", "--dry-run", *at(daemon)), (0, "", ""))
         document = cairn_json("forget", "demo/run", "--keep-last", 1, *at(daemon))["runs"][0]
         kept = {c["step"]: c["reasons"] for c in document["checkpoints"] if c["action"] != "forgotten"}

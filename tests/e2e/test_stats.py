@@ -120,6 +120,17 @@ class Quotas(Case):
                           if row["project"] == "demo"], [2])
 
 
+    def test_what_the_refusal_advises_makes_room(self):
+        daemon = self.daemon(config=self.limited("demo = 1000TiB, 3 checkpoints"))
+        group = self.group(daemon)
+        for step in (1, 2, 3):
+            group.save(step)
+        self.refused(group, 4)
+        cairn("forget", "demo/run", "1", "--server", f"unix:{daemon.socket}", check=0)
+        group.save(5)
+        self.assertEqual(sorted(step for step, _ in listed(daemon)), [2, 3, 5])
+        group.end()
+
     def test_a_save_that_alone_would_go_over_is_refused(self):
         daemon = self.daemon(config=self.limited("demo = 64KiB"))
         small = self.group(daemon, rows=64)  # 2 x 4 KiB and 200 bytes
