@@ -188,7 +188,9 @@ static void repair_encode(struct enc *enc, const struct msg *msg)
     const struct msg_repair *repair = &msg->u.repair;
     Cairn__Repair pb = CAIRN__REPAIR__INIT;
     Cairn__CkptId id;
+    Cairn__RunName run;
     pb.id = enc_ckpt(repair->id, &id);
+    pb.run = is_named(&repair->run) ? enc_run(&repair->run, &run) : NULL;
     pb.begin = repair->begin;
     pb.actor = enc_text(enc, repair->actor);
     enc_pack(enc, &pb.base);
@@ -197,10 +199,17 @@ static void repair_encode(struct enc *enc, const struct msg *msg)
 static void repair_decode(struct dec *dec, const void *message, struct msg *ret)
 {
     const Cairn__Repair *pb = message;
+    bool needs_id = pb->begin && !pb->run;
     ret->u.repair = (struct msg_repair){
-        .id = dec_ckpt(dec, "id", pb->id, pb->begin ? DEC_REQUIRED : DEC_OPTIONAL),
+        .id = dec_ckpt(dec, "id", pb->id, needs_id ? DEC_REQUIRED : DEC_OPTIONAL),
         .begin = pb->begin,
         .actor = dec_text(dec, "actor", pb->actor)};
+    if (pb->run) {
+        ret->u.repair.run = dec_run(dec, "run", pb->run);
+    }
+    if (pb->run && ret->u.repair.id.term != 0) {
+        dec_fail(dec, "id", "a checkpoint of the joined run, or the record of `run`: not both");
+    }
 }
 
 static void lines_to_pb(struct enc *enc, const struct msg_repair_status *status,

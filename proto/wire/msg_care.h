@@ -105,7 +105,8 @@ const char *server_health_name(uint32_t health);
 
 /* Begins a repair of the checkpoint, or only asks how the last one stands. */
 struct msg_repair {
-    struct ckpt_id id; /* begin: needed */
+    struct ckpt_id id;   /* begin: needed, unless `run` is named */
+    struct run_name run; /* whose record is to be repaired; "": none */
     bool begin;
     const char *actor; /* for the chain: "user@host" */
 };

@@ -266,6 +266,10 @@ static const char *op_name(enum store_op op)
         return "record_get";
     case STORE_RECORD_UPDATE:
         return "record_update";
+    case STORE_RECORD_FILE:
+        return "record_file";
+    case STORE_RECORD_MEND:
+        return "record_mend";
     case STORE_USAGE:
         return "usage";
     case STORE_PROBE:

@@ -70,6 +70,11 @@ int repair_begin(struct repair *repair, const struct run_name *run, struct ckpt_
                  const char *actor, struct diag *diag)
 {
     CHECK(!repair->closed);
+    if (repair_is_running(repair) && repair->id.term == 0) {
+        return diag_set(diag, CAIRN_E_BUSY,
+                        "a repair is at work on the record of %s/%s; ask again when it has ended",
+                        repair->name.project, repair->name.run);
+    }
     if (repair_is_running(repair)) {
         return diag_set(diag, CAIRN_E_BUSY,
                         "a repair is at work on checkpoint %llu@%llu of %s/%s; ask again when it "
@@ -411,7 +416,7 @@ static void work_run(struct work *work)
 {
     struct repair *repair = container_of(work, struct repair, work);
     struct diag diag = DIAG_INIT;
-    int status = repair_ckpt(repair, &diag);
+    int status = repair->id.term == 0 ? repair_record(repair, &diag) : repair_ckpt(repair, &diag);
     pthread_mutex_lock(&repair->lock);
     repair->status.code = status;
     if (status != 0) {

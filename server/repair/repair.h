@@ -27,7 +27,7 @@ struct repair_line {
 struct repair_status {
     bool running;
     struct run_name run;
-    struct ckpt_id id; /* that is at work, or was last; term 0: none yet */
+    struct ckpt_id id; /* that is at work, or was last; term 0: the run's record, or none yet */
     int code;          /* why it could not be looked at to the end; 0: it was */
     char text[REPAIR_TEXT_MAX];
     uint64_t bytes_read;
@@ -56,7 +56,8 @@ struct repair_options {
 
 int MUST_USE repair_new(const struct repair_options *options, struct repair **ret,
                         struct diag *diag);
-/* BUSY while another one is at work; READ_ONLY. actor: for the chain, "user@host". */
+/* BUSY while another one is at work; READ_ONLY. id: term 0: the run's record. actor: for the chain,
+ * "user@host". */
 int MUST_USE repair_begin(struct repair *repair, const struct run_name *run, struct ckpt_id id,
                           const char *actor, struct diag *diag);
 /* A copy. */

@@ -199,6 +199,11 @@ int MUST_USE copies_find(struct repair *repair, struct survey *survey, struct di
 int MUST_USE copies_get(struct repair *repair, const struct source *source,
                         const struct envelope *wanted, uint8_t *ret, struct diag *diag);
 
+/* --- repair_record.c -------------------------------------------------------------------------- */
+
+/* The run's record. What is left of the damage is told; an error: it could not be looked at. */
+int MUST_USE repair_record(struct repair *repair, struct diag *diag);
+
 /* --- rebuild.c -------------------------------------------------------------------------------- */
 
 /* All of its bad chunks have sources. What went wrong is told; an error is what ends the repair. */

@@ -314,6 +314,9 @@ static void on_record(struct store_req *req)
         snprintf(found.text, sizeof(found.text), "the run's record: %.380s", req->diag.text);
         scrub->entry.findings++;
         scrub_tell(scrub, (struct ckpt_id){0, 0}, &found);
+        if (scrub->options.damaged) {
+            scrub->options.damaged(scrub->options.user, &scrub->entry.run, (struct ckpt_id){0, 0});
+        }
     } else if (req->status != 0) {
         scrub->counters.errors_total++;
     }

@@ -77,7 +77,8 @@ void health_of(const struct health_facts *facts, struct health_word *ret)
         ret->code = CAIRN_E_READ_ONLY;
     } else if (facts->scrub && facts->scrub->findings > 0) {
         say(ret, SERVER_YELLOW,
-            "cairn scrub names them; restores take older ones; look at the disk that holds them",
+            "cairn scrub names them, cairn verify --repair puts right what has a copy; restores "
+            "take older ones; look at the disk that holds them",
             "scrub has found %" PRIu64 " damaged things", facts->scrub->findings);
     } else if (facts->store && facts->store->word == STORE_RECOVERED) {
         say_store(ret, facts->store);

@@ -121,7 +121,7 @@ static const struct rule {
     {MSG_MARK, SESSION_JOINED, false, session_on_mark},
     {MSG_SCRUB, SESSION_GREETED, false, session_on_scrub},
     {MSG_GC, SESSION_GREETED, false, session_on_gc},
-    {MSG_REPAIR, SESSION_JOINED, false, session_on_repair},
+    {MSG_REPAIR, SESSION_GREETED, false, session_on_repair},
     {MSG_SERVER, SESSION_GREETED, false, session_on_server},
     {MSG_RESTORE, SESSION_JOINED, false, session_on_restore},
     {MSG_FETCH, SESSION_JOINED, false, session_on_fetch},

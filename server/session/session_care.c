@@ -2,8 +2,8 @@
  *
  * SCRUB, GC, REPAIR and SERVER: a server's care of its store, for operators and cron. Who asks for
  * a pass is answered at once with where things stand, and asks again. REPAIR is of one checkpoint
- * of the joined run, from copies that the server finds or was configured with: a client names no
- * store, so that nobody makes a server read what he may not.
+ * of the joined run, or of a run's record, from copies that the server finds or was configured
+ * with: a client names no store, so that nobody makes a server read what he may not.
  */
 #include "session/session_private.h"
 
@@ -277,7 +277,11 @@ int session_on_repair(struct session *session, uint32_t stream, const struct msg
     struct repair *repair = session->server->repair;
     const struct msg_repair *asked = &msg->u.repair;
     struct diag why = DIAG_INIT;
-    (void)diag;
+    bool of_record = asked->run.project[0] != '\0';
+    if (asked->begin && !of_record && session->state != SESSION_JOINED) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "REPAIR of a checkpoint before JOIN");
+    }
+    timer_stop(&session->login);
     if (!repair) {
         conn_send_error(session->conn, stream, CAIRN_E_UNSUPPORTED,
                         "this server does not repair its store");
@@ -286,7 +290,8 @@ int session_on_repair(struct session *session, uint32_t stream, const struct msg
     if (asked->begin) {
         char actor[ENTRY_ACTOR_BYTES];
         session_actor(session, asked->actor, sizeof(actor), actor);
-        int status = repair_begin(repair, run_name_of(session->run), asked->id, actor, &why);
+        const struct run_name *run = of_record ? &asked->run : run_name_of(session->run);
+        int status = repair_begin(repair, run, asked->id, actor, &why);
         if (status != 0) {
             conn_send_error(session->conn, stream, status, diag_text(&why, status));
             return 0;

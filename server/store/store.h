@@ -63,6 +63,15 @@ enum store_op {
     STORE_RECORD_GET, /* the record of a run: a fresh map (version 0 and empty when there is none).
                        * Of the run without a name: the store's own (FORMAT.md 9.2) */
     STORE_RECORD_UPDATE, /* the guarded update; ret_version on success. The same of the store's */
+    STORE_RECORD_FILE, /* for repair, where caps.record_files is set: one of the files that a run's
+                        * record is made of (`file`), whole, as ret_data. NOT_FOUND */
+    STORE_RECORD_MEND, /* for repair, where caps.record_files is set: the file (`file`) of a run's
+                        * record, which is damaged or missing, becomes `data`, in one step and
+                        * durably; the damaged bytes go to quarantine. Only where its neighbours
+                        * prove it to be the file that was there: CONFLICT where they speak against
+                        * it, and for a file that is whole; NOT_FOUND where none of them is whole.
+                        * Without data: what the store itself still holds of the record is written
+                        * anew, beside the damage; NOT_FOUND where it holds nothing */
     STORE_USAGE,
     STORE_PROBE, /* what a save needs, tried: a small thing of the store's own is made durable and
                   * removed again. 0, or why saves are refused now; other requests are not told */
@@ -85,6 +94,15 @@ struct store_usage {
     char detail[96];
 };
 
+/* One file of a record that is a chain of files: an update, or a snapshot. */
+struct record_file {
+    uint64_t version; /* 0: none */
+    bool is_snapshot;
+    bool is_last; /* MEND: nothing whole is behind it, and the caller answers for what that leaves
+                   * unproven */
+};
+enum { STORE_RECORD_FILES_MAX = 3 };
+
 struct store_req;
 struct store;
 
@@ -102,8 +120,9 @@ struct store_req {
     struct object_id with_object; /* EXCHANGE */
     uint64_t with_tag;            /* EXCHANGE */
     uint64_t offset;              /* WRITE, READ */
-    uint64_t bytes;               /* CREATE: bytes_max; WRITE, READ, PUBLISH: length */
-    void *data; /* WRITE, PUBLISH: borrowed until done; READ: filled. WRITE's and an
+    struct record_file file;      /* RECORD_FILE, RECORD_MEND */
+    uint64_t bytes;               /* CREATE: bytes_max; WRITE, READ, PUBLISH, RECORD_MEND: length */
+    void *data; /* WRITE, PUBLISH, RECORD_MEND: borrowed until done; READ: filled. WRITE's and an
                  * O_DIRECT READ's memory is aligned to LIMIT_ALIGN_BYTES. READ
                  * takes any offset and length; aligned ones avoid a copy */
     const struct record_update *update; /* RECORD_UPDATE: borrowed until done */
@@ -111,10 +130,12 @@ struct store_req {
     bool from_medium; /* FETCH, RECORD_GET: what the medium holds now, past every cache that the
                        * store can pass; every file of a record is checked, older ones too */
 
-    uint8_t *ret_data;         /* FETCH: malloc'ed, the caller frees */
-    uint64_t ret_bytes;        /* FETCH, STAT */
+    uint8_t *ret_data;         /* FETCH, RECORD_FILE: malloc'ed, the caller frees */
+    uint64_t ret_bytes;        /* FETCH, RECORD_FILE, STAT */
     struct record *ret_record; /* RECORD_GET: the caller frees */
-    uint64_t ret_version;      /* RECORD_UPDATE */
+    /* RECORD_GET from_medium that is DAMAGED: with any of these whole it could be read on. */
+    struct record_file ret_files[STORE_RECORD_FILES_MAX];
+    uint64_t ret_version;      /* RECORD_UPDATE; with ret_files: of the last file that is there */
     struct run_name *ret_runs; /* LIST_RUNS: malloc'ed array */
     struct object_id
         *ret_objects; /* LIST_OBJECTS: malloc'ed array, sorted by (rank, writer, sequence) */
@@ -133,6 +154,7 @@ struct store_caps {
     uint32_t align_bytes;            /* of WRITE's offset, length and memory */
     bool redundant;                  /* survives one media fault by itself */
     bool exchanges;                  /* EXCHANGE: what is damaged can be replaced */
+    bool record_files;               /* RECORD_FILE, RECORD_MEND: so can a file of a record */
     bool shared;                     /* other daemons may write to it at the same time */
     char name[16];                   /* "dir", "memory" */
     struct uuid uuid;                /* of the store record */

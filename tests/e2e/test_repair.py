@@ -10,7 +10,7 @@ from harness import BIN, Case, cairn, cairn_json, flip, listed, main, wait_until
 KEYS = {"scrub_every": "0s", "gc_every": "0s", "save_full_every": "1"}
 
 
-class Repair(Case):
+class Repairing(Case):
     def saved(self, steps=2, same=True, stop=True, **keys):
         """Each save is whole; same: all have the same content, so that each has copies of the others'."""
         daemon = self.daemon(**{**KEYS, **keys})
@@ -47,6 +47,8 @@ class Repair(Case):
     def repair(self, where, *words, check=0):
         return cairn_json("verify", "--repair", *words, *where, check=check)
 
+
+class Repair(Repairing):
     def test_from_another_object_of_the_run(self):
         daemon = self.saved()
         store, path = self.offline(daemon), self.objects(daemon, 2)[0]
@@ -238,6 +240,166 @@ class Repair(Case):
         daemon.start()
         self.assertEqual(self.contents(daemon), before)
         self.assertEqual(self.repair(self.online(daemon))["repaired"], 2)
+
+
+class Record(Repairing):
+    """The run's record: only by files that its chain proves, so that no commit is lost and no term comes back."""
+
+    def setUp(self):
+        super().setUp()
+        self.served = self.saved(3, same=False)
+        self.store, self.mirror = self.offline(self.served), self.bed.path / "mirror"
+        self.source = ("--from", f"dir:{self.mirror}")
+        self.copy()
+
+    def copy(self):
+        shutil.rmtree(self.mirror, ignore_errors=True)
+        shutil.copytree(self.served.store, self.mirror)
+
+    def more(self, daemon, step, **keys):
+        """One more save, of the same lineage; the daemon does not run before and after."""
+        daemon.start(**keys)
+        group = self.group(daemon)
+        group.restore()
+        group.all("fill", step)
+        group.save(step)
+        group.end()
+        self.assertEqual(daemon.stop(), 0)
+
+    def updates(self):
+        return self.served.files("runs/demo/run/record/*.update")
+
+    def files(self):
+        return {path: path.read_bytes() for path in self.served.files("runs/demo/run/record/*")}
+
+    def refused(self, *words):
+        """Nothing was changed, and everybody says so."""
+        before = self.files()
+        said = self.repair(self.store, *self.source, check=6)
+        self.assertEqual((said["damaged"], said["repaired"]), (1, 0), said)
+        for word in words:
+            self.assertIn(word, said["checked"][0]["left"][0])
+        self.assertEqual(self.files(), before)
+        _, _, err = cairn("verify", *self.store, check=6)
+        self.assertIn("--repair --store URL --from MIRROR", err)
+
+    def mended(self, count, steps):
+        said = self.repair(self.store, *self.source)
+        self.assertEqual((said["damaged"], said["repaired"]), (0, count), said)
+        self.assertEqual(sorted(step for step, _ in listed(self.served)), steps)
+        cairn("verify", *self.store, check=0)
+        self.assertIn(b"the run's record was damaged and repaired", self.record(self.served))
+
+    def test_an_update_in_the_middle(self):
+        self.more(self.served, 4)  # which the mirror does not have
+        before, path = self.files(), self.updates()[4]
+        flip(path, 40)
+        damaged = path.read_bytes()
+        said = self.repair(self.store, check=6)
+        self.assertIn("only a mirror", said["checked"][0]["left"][0])
+        _, out, _ = cairn("doctor", *self.store, check=1)
+        self.assertIn("--repair --store URL --from MIRROR", out)
+        self.mended(1, [1, 2, 3, 4])
+        self.assertEqual({name: self.files()[name] for name in before}, before)
+        self.assertEqual([path.read_bytes() for path in self.served.files("quarantine/*")], [damaged])
+        self.more(self.served, 5)
+        self.assertEqual(len(listed(self.served)), 5)
+
+    def test_neighbours_and_one_that_is_missing(self):
+        before = self.files()
+        for number in (3, 4, 5):
+            flip(self.updates()[number], 40)
+        self.updates()[7].unlink()
+        self.mended(4, [1, 2, 3])
+        self.assertEqual({name: self.files()[name] for name in before}, before)
+
+    def test_the_last_update(self):
+        before = self.files()
+        flip(self.updates()[-1], 40)
+        flip(self.updates()[-2], 40)
+        self.mended(2, [1, 2, 3])
+        self.assertEqual({name: self.files()[name] for name in before}, before)
+
+    def test_a_mirror_that_is_behind(self):
+        self.more(self.served, 4)
+        path = self.updates()[-1]
+        flip(path, 40)
+        self.refused("the mirror has no update")
+        flip(path, 40)  # nothing was lost by that
+        self.assertEqual(len(listed(self.served)), 4)
+
+    def test_the_way_on_that_is_advised(self):
+        self.more(self.served, 4)
+        flip(self.updates()[-1], 40)
+        _, _, err = cairn("verify", *self.store, check=6)
+        self.assertIn("cairn restore RUN --store MIRROR --to DIR", err)
+        copy = self.bed.path / "copy"
+        shutil.copytree(self.mirror, copy)
+        self.more(self.served, 4, store_url=f"dir:{copy}")
+        out = self.bed.path / "out"
+        cairn("restore", "demo/run", "--store", f"dir:{self.mirror}", "--to", out, check=0)
+        self.served.start()  # with the damaged record, which it leaves alone
+        cairn("import", "demo/after", out / "model.safetensors", *self.online(self.served), check=0)
+        cairn("verify", "demo/after", *self.online(self.served), check=0)
+
+    def test_a_mirror_that_went_its_own_way(self):
+        for step in (4, 5):
+            self.more(self.served, step)
+        for step in (6, 7):
+            self.more(self.served, step, store_url=f"dir:{self.mirror}")
+        flip(self.updates()[-1], 40)
+        self.refused()
+        flip(self.updates()[-1], 40)
+        flip(self.updates()[-3], 40)
+        self.refused("what follows it names another")
+
+    def test_another_store_is_no_mirror(self):
+        other = self.daemon("other", **KEYS)
+        self.assertEqual(other.stop(), 0)
+        self.mirror = other.store
+        self.source = ("--from", f"dir:{self.mirror}")
+        flip(self.updates()[4], 40)
+        self.refused("another uuid")
+
+    def test_killed_and_refused_on_the_way(self):
+        flip(self.updates()[-1], 40)
+        before, count, last = self.files(), len(self.updates()), self.updates()[-1]
+        for point in ("dir.exchange=kill", "dir.exchange=error:NO_SPACE", "vfs.exchange=kill", "vfs.exchange=error:UNSUPPORTED",
+                      "dir.rename=kill@2", "vfs.dirsync=kill@3"):
+            status, out, err = cairn("verify", "--repair", *self.source, *self.store, env={"CAIRN_FAILPOINTS": point})
+            self.assertIn(status, (-9, 6, 0), point + out + err)
+            now = self.files()
+            self.assertGreaterEqual(len([path for path in now if path.suffix == ".update"]), count, point)
+            self.assertEqual({path: now[path] for path in before if path != last},
+                             {path: content for path, content in before.items() if path != last}, point)
+            if now[last] != before[last]:  # it was repaired before that
+                flip(last, 40)
+        self.repair(self.store, *self.source)
+        self.assertEqual(sorted(step for step, _ in listed(self.served)), [1, 2, 3])
+        self.assertEqual(self.served.files("runs/**/.tmp-*"), [])
+
+    def test_a_daemon_that_has_read_it_needs_no_mirror(self):
+        self.served.start()
+        where = self.online(self.served)
+        cairn("ls", "demo/run", *where, check=0)
+        flip(self.updates()[4], 40)
+        cairn("scrub", "--wait", *where, check=6)
+        said = self.repair(where)
+        self.assertEqual((said["damaged"], said["repaired"]), (0, 1), said)
+        self.assertIn("what this server holds", said["checked"][0]["repaired"][0])
+        cairn("scrub", "--wait", *where, check=0)
+        self.served.kill()
+        self.assertEqual(len(listed(self.served)), 3)
+        self.more(self.served, 4)
+
+    def test_by_the_scrub(self):
+        flip(self.updates()[4], 40)
+        self.served.start(scrub_repair="yes", scrub_repair_from=f"dir:{self.mirror}")
+        where = self.online(self.served)
+        self.assertEqual(cairn("ls", "demo/run", *where)[0], 6)
+        cairn("scrub", "--wait", *where)
+        wait_until("it is repaired", lambda: "verified again" in self.served.log())
+        cairn("verify", "demo/run", *where, check=0)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,9 @@ struct dir_record {
     uint64_t version_max; /* is_stuck: the newest version known to be durable */
     bool is_beside; /* read beside who writes it: files may go meanwhile, and nothing is moved */
     bool is_direct; /* read from the disk, past the cache */
+    /* of the last load that found damage: see ret_files of struct store_req */
+    struct record_file damaged[STORE_RECORD_FILES_MAX];
+    uint64_t newest; /* version of its last file */
 };
 
 struct dir_run {
@@ -216,6 +219,9 @@ int MUST_USE dir_record_load(struct dir_store *store, struct dir_record *rec, st
 int MUST_USE dir_record_update(struct dir_store *store, struct dir_record *rec,
                                const struct record_update *update, uint64_t *ret_version,
                                struct diag *diag);
+/* A snapshot of the decoded form, now. The folder must exist. */
+int MUST_USE dir_record_snapshot(struct dir_store *store, struct dir_record *rec,
+                                 struct diag *diag);
 /* Are there updates or snapshots in the folder? */
 int MUST_USE dir_record_exists(struct dir_store *store, const char *path, bool *ret,
                                struct diag *diag);
@@ -245,6 +251,11 @@ int MUST_USE dir_op_list_ckpts(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_list_runs(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_record_get(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_record_update(struct dir_store *store, struct store_req *req);
+/* dir_record_mend.c */
+int MUST_USE dir_op_record_file(struct dir_store *store, struct store_req *req);
+int MUST_USE dir_op_record_mend(struct dir_store *store, struct store_req *req);
+/* The run's entry in the table, made when it is asked for first. NULL: no memory. */
+struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *name);
 int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);
 
 /* --- dir_probe.c ------------------------------------------------------------------------------ */

@@ -45,12 +45,10 @@ static void prune(struct dir_store *store, const struct dir_record *rec, const s
     dir_versions_fini(&have);
 }
 
-/* The update that came before is durable whatever becomes of the snapshot: a failure is noted, and
- * the next update tries again. */
-static void write_snapshot(struct dir_store *store, struct dir_record *rec, const struct dir_at *at)
+static int publish_snapshot(struct dir_store *store, struct dir_record *rec,
+                            const struct dir_at *at, struct diag *diag)
 {
     uint64_t version = record_version(rec->record);
-    struct diag diag = DIAG_INIT;
     char name[DIR_NAME_MAX];
     struct buf buf;
     buf_init(&buf, LIMIT_RECORD_BYTES);
@@ -59,19 +57,41 @@ static void write_snapshot(struct dir_store *store, struct dir_record *rec, cons
     int rc = buf_status(&buf);
     rc = rc ? rc : FAILPOINT("dir.snapshot");
     struct record_value value = {.bytes = buf.bytes, .data = buf.data};
-    rc = rc ? rc : dir_publish(store, at, name, value, &diag);
+    rc = rc ? rc : dir_publish(store, at, name, value, diag);
     buf_fini(&buf);
+    if (rc == 0) {
+        rec->snapshots[1] = rec->snapshots[0];
+        rec->snapshots[0] = version;
+        prune(store, rec, at);
+    }
+    return rc;
+}
+
+/* The update that came before is durable whatever becomes of the snapshot: a failure is noted, and
+ * the next update tries again. */
+static void write_snapshot(struct dir_store *store, struct dir_record *rec, const struct dir_at *at)
+{
+    struct diag diag = DIAG_INIT;
+    int rc = publish_snapshot(store, rec, at, &diag);
     if (rc == CAIRN_E_NO_SPACE) {
         return; /* the disk is full: that is said elsewhere, and heals */
     }
     if (rc != 0) {
         dir_note(store, "no snapshot of %s at version %llu: %s", rec->path,
-                 (unsigned long long)version, err_name(rc));
-        return;
+                 (unsigned long long)record_version(rec->record), err_name(rc));
     }
-    rec->snapshots[1] = rec->snapshots[0];
-    rec->snapshots[0] = version;
-    prune(store, rec, at);
+}
+
+int dir_record_snapshot(struct dir_store *store, struct dir_record *rec, struct diag *diag)
+{
+    struct dir_at at;
+    CHECK(rec->record != NULL);
+    int rc = dir_at_open(store, rec->path, &at, diag);
+    if (rc == 0) {
+        rc = publish_snapshot(store, rec, &at, diag);
+        dir_at_close(store, &at);
+    }
+    return rc;
 }
 
 /* The decoded form is ahead of what is durable: forget it. */

@@ -95,6 +95,7 @@ struct load {
     uint64_t snapshots[2];
     uint64_t newest;           /* the version to be reached */
     bool is_beside, is_direct; /* see struct dir_record */
+    struct record_file damaged[STORE_RECORD_FILES_MAX];
 };
 
 static int say_damaged(struct load *load, const char *name, int code, const char *what,
@@ -192,6 +193,20 @@ static void note_covered(struct load *load, uint64_t version, bool is_snapshot)
     dir_quarantine(load->store, &load->at, name);
 }
 
+/* Reading stopped before update `version`: with that one whole it would go on, and with any of the
+ * snapshots from there on, all of which are damaged. */
+static void name_damaged(struct load *load, uint64_t version)
+{
+    size_t count = 0;
+    load->damaged[count++] = (struct record_file){.version = version};
+    for (size_t i = load->have.snapshot_count; i-- > 0 && count < STORE_RECORD_FILES_MAX;) {
+        uint64_t snapshot = load->have.snapshots[i];
+        if (snapshot >= version && snapshot <= load->newest) {
+            load->damaged[count++] = (struct record_file){.version = snapshot, .is_snapshot = true};
+        }
+    }
+}
+
 /* The newest whole snapshot not above version_max, else the empty record. A damaged one is passed
  * over: the updates since an older one are kept for this, and if they do not reach up to it,
  * read_update() says which is missing. */
@@ -208,6 +223,7 @@ static int take_snapshot(struct load *load, uint64_t version_max, struct diag *d
             return 0;
         }
         if (rc != CAIRN_E_DAMAGED) {
+            load->damaged[0] = (struct record_file){.version = version, .is_snapshot = true};
             return read_snapshot(load, version, &load->record, &load->last, diag);
         }
     }
@@ -270,6 +286,7 @@ static int load_folder(struct load *load, const struct dir_record *rec, struct d
     for (uint64_t version = load->snapshots[0] + 1; version <= load->newest; version++) {
         rc = read_update(load, version, load->record, &load->last, diag);
         if (rc != 0) {
+            name_damaged(load, version);
             return rc;
         }
     }
@@ -315,6 +332,8 @@ static int load_once(struct dir_store *store, struct dir_record *rec, struct dia
         dir_at_close(store, &load.at);
     }
     dir_versions_fini(&load.have);
+    memcpy(rec->damaged, load.damaged, sizeof(rec->damaged));
+    rec->newest = load.newest;
     if (rc != 0) {
         record_free(load.record);
         return rc;

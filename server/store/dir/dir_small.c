@@ -92,7 +92,7 @@ int dir_op_delete_small(struct dir_store *store, struct store_req *req)
 
 /* The run's entry in the table, made when it is asked for first; it stays until the store is
  * closed. */
-static struct dir_run *find_run(struct dir_store *store, const struct run_name *name)
+struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *name)
 {
     pthread_mutex_lock(&store->lock);
     struct dir_run **link = &store->runs[dir_hash_run(name) % DIR_RUN_BUCKETS];
@@ -141,6 +141,8 @@ static int get_fresh(struct dir_store *store, struct store_req *req)
     if (rc == 0) {
         req->ret_record = rec.record;
     }
+    memcpy(req->ret_files, rec.damaged, sizeof(req->ret_files));
+    req->ret_version = rec.newest;
     return rc;
 }
 
@@ -149,7 +151,7 @@ int dir_op_record_get(struct dir_store *store, struct store_req *req)
     if (store->is_shared || req->from_medium) {
         return get_fresh(store, req);
     }
-    struct dir_run *run = find_run(store, &req->run);
+    struct dir_run *run = dir_run_find(store, &req->run);
     if (run == NULL) {
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project,
                         req->run.run);
@@ -163,7 +165,7 @@ int dir_op_record_get(struct dir_store *store, struct store_req *req)
 
 int dir_op_record_update(struct dir_store *store, struct store_req *req)
 {
-    struct dir_run *run = find_run(store, &req->run);
+    struct dir_run *run = dir_run_find(store, &req->run);
     if (run == NULL) {
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project,
                         req->run.run);

@@ -35,6 +35,8 @@ static const struct operation operations[] = {
     [STORE_LIST_RUNS] = {dir_op_list_runs, false},
     [STORE_RECORD_GET] = {dir_op_record_get, false},
     [STORE_RECORD_UPDATE] = {dir_op_record_update, true},
+    [STORE_RECORD_FILE] = {dir_op_record_file, false},
+    [STORE_RECORD_MEND] = {dir_op_record_mend, true},
     [STORE_USAGE] = {dir_op_usage, false},
     [STORE_PROBE] = {dir_op_probe, true},
     [STORE_SWEEP] = {dir_op_sweep, true},
@@ -195,6 +197,7 @@ int store_dir_new(const struct store_dir_options *options, struct store **ret, s
     store->base.caps = (struct store_caps){.object_bytes_preferred = MIB(64),
                                            .align_bytes = LIMIT_ALIGN_BYTES,
                                            .exchanges = true,
+                                           .record_files = true,
                                            .name = "dir"};
     int rc = dir_start(store, options, diag);
     if (rc != 0) {

@@ -466,6 +466,13 @@ static int do_sweep(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
+/* A record is a map here, not files. */
+static int do_record_file(struct memory_medium *medium, struct store_req *req)
+{
+    (void)medium;
+    return diag_set(&req->diag, CAIRN_E_UNSUPPORTED, "a record in memory has no files");
+}
+
 /* --- the store -------------------------------------------------------------------------------- */
 
 static int (*const operations[])(struct memory_medium *medium, struct store_req *req) = {
@@ -486,6 +493,8 @@ static int (*const operations[])(struct memory_medium *medium, struct store_req 
     [STORE_LIST_RUNS] = do_list_runs,
     [STORE_RECORD_GET] = do_record_get,
     [STORE_RECORD_UPDATE] = do_record_update,
+    [STORE_RECORD_FILE] = do_record_file,
+    [STORE_RECORD_MEND] = do_record_file,
     [STORE_USAGE] = do_usage,
     [STORE_PROBE] = do_probe,
     [STORE_SWEEP] = do_sweep,

@@ -61,21 +61,27 @@ static int take_subset(void *to, const char *text, struct diag *diag)
 struct totals {
     struct verify_options options;
     struct verify_result result;
-    uint64_t checkpoints, damaged, unread, repaired;
+    uint64_t checkpoints, damaged, unread, repaired, records_damaged;
     bool repair;
     struct json json;
 };
 
 /* --- repair --- */
 
-static int ask_repair(struct cli *cli, const struct ckpt_info *info, bool begin,
+static const struct ckpt_id the_record = {0, 0};
+
+/* id: a checkpoint, or the_record. */
+static int ask_repair(struct cli *cli, struct ckpt_id id, bool begin,
                       struct source_request *request, struct diag *diag)
 {
     char actor[MARK_ACTOR_BYTES];
     mark_actor(actor);
     *request = (struct source_request){
         .call.request = {.type = MSG_REPAIR,
-                         .u.repair = {.id = info->id, .begin = begin, .actor = actor}}};
+                         .u.repair = {.id = id, .begin = begin, .actor = actor}}};
+    if (id.term == 0) {
+        request->call.request.u.repair.run = cli->run;
+    }
     return source_call(cli->connection, request, diag);
 }
 
@@ -94,28 +100,39 @@ static void show_lines(const struct cli *cli, struct totals *totals,
     json_close(&totals->json, ']');
 }
 
-/* Begins, waits, shows what became of it. */
-static int repair_one(struct cli *cli, struct totals *totals, const struct ckpt_info *info,
-                      struct diag *diag)
+/* Begins and waits. *ret has the reply, also after a failure: engine_call_fini(). */
+static int await_repair(struct cli *cli, struct ckpt_id id, struct source_request *ret,
+                        struct diag *diag)
 {
-    struct source_request request = {.done = false};
-    int status = ask_repair(cli, info, true, &request, diag);
-    while (status == 0 && request.call.reply.u.repair_status.running) {
-        engine_call_fini(&request.call);
-        request = (struct source_request){.done = false};
+    int status = ask_repair(cli, id, true, ret, diag);
+    while (status == 0 && ret->call.reply.u.repair_status.running) {
+        engine_call_fini(&ret->call);
+        *ret = (struct source_request){.done = false};
         status = care_sleep(cli, diag);
-        status = status != 0 ? status : ask_repair(cli, info, false, &request, diag);
+        status = status != 0 ? status : ask_repair(cli, id, false, ret, diag);
     }
-    const struct msg_repair_status *repaired = &request.call.reply.u.repair_status;
-    if (status == 0 && !ckpt_id_equal(repaired->id, info->id)) {
+    if (status == 0 && !ckpt_id_equal(ret->call.reply.u.repair_status.id, id)) {
         status = diag_set(diag, CAIRN_E_BUSY, "somebody else repairs here; run this again");
     }
-    if (status == 0) {
-        totals->repaired += repaired->mended;
-        show_lines(cli, totals, repaired, true);
-        show_lines(cli, totals, repaired, false);
-        status = repaired->code != 0 ? diag_set(diag, repaired->code, "%s", repaired->text) : 0;
-    }
+    return status;
+}
+
+/* What became of it. */
+static int show_repair(const struct cli *cli, struct totals *totals,
+                       const struct source_request *request, struct diag *diag)
+{
+    const struct msg_repair_status *repaired = &request->call.reply.u.repair_status;
+    totals->repaired += repaired->mended;
+    show_lines(cli, totals, repaired, true);
+    show_lines(cli, totals, repaired, false);
+    return repaired->code != 0 ? diag_set(diag, repaired->code, "%s", repaired->text) : 0;
+}
+
+static int repair_one(struct cli *cli, struct totals *totals, struct ckpt_id id, struct diag *diag)
+{
+    struct source_request request = {.done = false};
+    int status = await_repair(cli, id, &request, diag);
+    status = status != 0 ? status : show_repair(cli, totals, &request, diag);
     engine_call_fini(&request.call);
     return status;
 }
@@ -160,7 +177,7 @@ static int repair_and_verify(struct cli *cli, struct totals *totals, const struc
     }
     show_findings(cli, totals, before, "found");
     totals->result.finding_count = before;
-    int status = repair_one(cli, totals, info, diag);
+    int status = repair_one(cli, totals, info->id, diag);
     return status != 0 ? status
                        : verify_checkpoint(cli, info, &totals->options, &totals->result, diag);
 }
@@ -222,24 +239,105 @@ static int verify_run(struct cli *cli, struct totals *totals, struct diag *diag)
     return status == 0 && list.count == 0 ? cli_check_run(cli, diag) : status;
 }
 
-static void note_damaged_run(struct cli *cli, struct totals *totals, const struct diag *diag)
+static int verify_selected(struct cli *cli, struct totals *totals, struct diag *diag)
+{
+    struct scratch scratch;
+    struct ckpt_info info;
+    scratch_init(&scratch, KIB(64));
+    int status = cli_resolve(cli, &cli->selector, &scratch, &info, diag);
+    if (status == 0) {
+        status = verify_one(cli, totals, &info, diag);
+    }
+    scratch_fini(&scratch);
+    return status;
+}
+
+static void open_run(struct cli *cli, struct totals *totals, const char *says)
 {
     char name[RUN_NAME_TEXT_MAX];
     run_name_format(&cli->run, name);
-    totals->damaged++;
     json_open(&totals->json, NULL, '{');
     json_str(&totals->json, "run", name);
-    json_bool(&totals->json, "good", false);
-    json_open(&totals->json, "findings", '[');
-    json_str(&totals->json, NULL, diag->text);
-    json_close(&totals->json, ']');
-    json_close(&totals->json, '}');
     if (!cli->json) {
-        printf("%s: DAMAGED\n  %s\n", name, diag->text);
+        printf("%s: %s\n", name, says);
     }
 }
 
+static void close_run(struct totals *totals, bool good)
+{
+    json_bool(&totals->json, "good", good);
+    json_close(&totals->json, '}');
+    totals->damaged += !good;
+    totals->records_damaged += !good;
+}
+
+/* The record does not let the run be joined. With --repair it is repaired on a connection that
+ * needs no run, and joined once more. */
+static int note_damaged_run(struct cli *cli, struct totals *totals, struct diag *why)
+{
+    uint64_t repaired = totals->repaired;
+    open_run(cli, totals, totals->repair ? "repairing its record" : "DAMAGED");
+    json_open(&totals->json, totals->repair ? "found" : "findings", '[');
+    json_str(&totals->json, NULL, why->text);
+    json_close(&totals->json, ']');
+    if (!cli->json) {
+        printf("  %s\n", why->text);
+    }
+    int status = 0;
+    if (totals->repair) {
+        diag_clear(why);
+        status = source_use_server(cli->connection, why);
+        status = status != 0 ? status : repair_one(cli, totals, the_record, why);
+        status = status != 0 ? status : source_use(cli->connection, &cli->run, why);
+    }
+    close_run(totals, totals->repair && status == 0 && totals->repaired > repaired);
+    return status;
+}
+
+/* A server that read the record before it was damaged goes on with what it read. */
+static int repair_joined(struct cli *cli, struct totals *totals, struct diag *diag)
+{
+    struct source_request request = {.done = false};
+    int status = await_repair(cli, the_record, &request, diag);
+    const struct msg_repair_status *repaired = &request.call.reply.u.repair_status;
+    if (status == 0 && (repaired->mended > 0 || repaired->left > 0 || repaired->code != 0)) {
+        open_run(cli, totals, "repairing its record");
+        status = show_repair(cli, totals, &request, diag);
+        close_run(totals, status == 0 && repaired->left == 0);
+    }
+    engine_call_fini(&request.call);
+    return status;
+}
+
 static bool is_damage(int status) { return err_exit_status(status) == EXIT_DAMAGE; }
+
+static int verify_joined(struct cli *cli, struct totals *totals, struct diag *diag)
+{
+    if (cli->selector_text) {
+        return verify_selected(cli, totals, diag);
+    }
+    int status = totals->repair ? repair_joined(cli, totals, diag) : 0;
+    return status != 0 ? status : verify_run(cli, totals, diag);
+}
+
+/* joined: what came of joining it, and why. A run whose record is damaged is a finding, not an end;
+ * where that was repaired its checkpoints are read. */
+static int verify_named(struct cli *cli, struct totals *totals, int joined, struct diag *why)
+{
+    uint64_t left = totals->records_damaged;
+    int status = joined != 0 ? joined : verify_joined(cli, totals, why);
+    if (!is_damage(status)) {
+        return status;
+    }
+    status = note_damaged_run(cli, totals, why);
+    if (is_damage(status)) {
+        return 0; /* as it was */
+    }
+    if (status != 0 || totals->records_damaged > left) {
+        return status;
+    }
+    return verify_joined(cli, totals, why);
+}
 
 static int verify_all(struct cli *cli, struct totals *totals, struct diag *diag)
 {
@@ -251,28 +349,12 @@ static int verify_all(struct cli *cli, struct totals *totals, struct diag *diag)
         cli->run = names[i];
         cli->has_run = true;
         status = source_use(cli->connection, &cli->run, &why);
-        status = status != 0 ? status : verify_run(cli, totals, &why);
-        if (is_damage(status)) {
-            note_damaged_run(cli, totals, &why);
-            status = 0;
-        } else if (status != 0) {
+        status = verify_named(cli, totals, status, &why);
+        if (status != 0) {
             status = diag_set(diag, status, "%s", diag_text(&why, status));
         }
     }
     free(names);
-    return status;
-}
-
-static int verify_selected(struct cli *cli, struct totals *totals, struct diag *diag)
-{
-    struct scratch scratch;
-    struct ckpt_info info;
-    scratch_init(&scratch, KIB(64));
-    int status = cli_resolve(cli, &cli->selector, &scratch, &info, diag);
-    if (status == 0) {
-        status = verify_one(cli, totals, &info, diag);
-    }
-    scratch_fini(&scratch);
     return status;
 }
 
@@ -308,10 +390,19 @@ static int finish(struct cli *cli, struct totals *totals)
                " repaired; damaged bytes that were replaced are kept until garbage collection\n",
                totals->repaired);
     }
-    if (totals->damaged > 0) {
+    if (totals->damaged > totals->records_damaged) {
         fprintf(
             stderr,
             "cairn: damage found; `cairn restore` takes the newest good checkpoint by itself\n");
+    }
+    if (totals->records_damaged > 0) {
+        fprintf(stderr, "%s",
+                "cairn: a run whose record is damaged cannot be restored from here. A mirror of "
+                "this store repairs it: `cairn verify --repair --store URL --from MIRROR`, with "
+                "the daemon stopped, or [scrub] repair-from. Where the mirror is too old for that, "
+                "serve a copy of it in place of this store, or take the tensors (`cairn restore "
+                "RUN --store MIRROR --to DIR`) to a run of another name (`cairn import`); keep "
+                "this store's files, which have what was committed since\n");
     }
     if (totals->unread > 0) {
         fprintf(stderr,
@@ -351,15 +442,10 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     json_u64(&totals.json, "schema_version", JSON_SCHEMA_VERSION);
     json_open(&totals.json, "checked", '[');
     int status = cli_connect(cli, false, &why);
-    if (status == 0 && !cli->has_run) {
-        status = verify_all(cli, &totals, &why);
+    if (cli->has_run) {
+        status = verify_named(cli, &totals, status, &why);
     } else if (status == 0) {
-        status = cli->selector_text ? verify_selected(cli, &totals, &why)
-                                    : verify_run(cli, &totals, &why);
-    }
-    if (is_damage(status) && cli->has_run) {
-        note_damaged_run(cli, &totals, &why);
-        status = 0;
+        status = verify_all(cli, &totals, &why);
     }
     status = status != 0 ? diag_copy(diag, &why) : finish(cli, &totals);
     json_fini(&totals.json);
@@ -378,7 +464,9 @@ const struct command command_verify = {
         "is named and passed over; without damage the exit status is then 5.\n\n"
         "--repair puts right what is damaged and has a copy: the same chunk in another object of "
         "the run, or the same file in another store (--from with --store; [scrub] repair-from of a "
-        "server). Footers and padding need none. The new object is built beside the damaged one, "
+        "server). Of a run's record single files are taken, which the chain of the others proves "
+        "to be the ones that were here; a mirror that is behind the damage cannot repair it. "
+        "Footers and padding need none. The new object is built beside the damaged one, "
         "read back whole, and takes its place in one step; the damaged bytes are kept until "
         "garbage collection; the run's record says who replaced what. What has no copy is left "
         "alone. Exit 0: all is good now; 6: some damage is left; 11: a daemon has the store; 5: "

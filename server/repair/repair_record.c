@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A run's record that the medium does not give whole any more. What the daemon itself still holds
+ * of it is written anew. Otherwise single files are taken from the mirror, and only such as the
+ * chain proves to be the ones that were here: never a whole record, whose newest terms and commits
+ * may be others. The last update alone has nothing behind it that proves it; it is taken only where
+ * the mirror's record ends with it too, and explains every term and every manifest that lie here.
+ */
+#include "repair_private.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The record as the medium has it. */
+struct sight {
+    bool whole;
+    uint64_t newest;
+    struct record_file files[STORE_RECORD_FILES_MAX]; /* any of them would do */
+    struct diag why;
+};
+
+static int look(struct repair *repair, struct sight *ret, struct diag *diag)
+{
+    struct store_req req = {.op = STORE_RECORD_GET, .run = repair->name, .from_medium = true};
+    int status = repair_check(repair, diag);
+    if (status != 0) {
+        return status;
+    }
+    status = ask_store(repair, repair->store, &req);
+    record_free(req.ret_record);
+    if (status != 0 && (!repair_is_damage(status) || status == CAIRN_E_NOT_FOUND)) {
+        return repair_fail(diag, status, &req.diag);
+    }
+    *ret = (struct sight){.whole = status == 0, .newest = req.ret_version, .why = req.diag};
+    memcpy(ret->files, req.ret_files, sizeof(ret->files));
+    return 0;
+}
+
+static void file_text(const struct record_file *file, size_t bytes, char *ret)
+{
+    snprintf(ret, bytes, "%s %" PRIu64, file->is_snapshot ? "snapshot" : "update", file->version);
+}
+
+/* --- the last update -------------------------------------------------------------------------- */
+
+/* Does the record say what became of this opening? */
+static bool explains(const struct run_state *state, const struct store_name *manifest)
+{
+    for (size_t i = 0; i < state->commit_count; i++) {
+        if (ckpt_id_equal(state->commits[i].entry.id, manifest->id)) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < state->dead_count; i++) {
+        if (ckpt_id_equal(state->deads[i].id, manifest->id) &&
+            state->deads[i].entry.open_id == manifest->tag) {
+            return true;
+        }
+    }
+    const struct state_open *open = state_open_find(state, manifest->id);
+    return open && open->entry.open_id == manifest->tag;
+}
+
+static int check_ckpt(struct repair *repair, const struct run_state *state, struct ckpt_id id,
+                      struct diag *diag)
+{
+    if (id.term > state->newest_term) {
+        return diag_set(diag, CAIRN_E_CONFLICT,
+                        "there is something of term %" PRIu64
+                        " here, and the newest term in the mirror's record is %" PRIu64,
+                        id.term, state->newest_term);
+    }
+    struct store_req req = {.op = STORE_LIST_SMALL, .run = repair->name, .id = id};
+    int status = ask_store(repair, repair->store, &req);
+    status = status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+    for (size_t i = 0; status == 0 && i < req.ret_count; i++) {
+        const struct store_name *name = &req.ret_smalls[i];
+        if (name->kind == STORE_MANIFEST && !explains(state, name)) {
+            status = diag_set(diag, CAIRN_E_CONFLICT,
+                              "a manifest of checkpoint %" PRIu64 "@%" PRIu64
+                              " is here, of which the mirror's record knows nothing: the damaged "
+                              "update may have committed it",
+                              id.step, id.term);
+        }
+    }
+    free(req.ret_smalls);
+    return status;
+}
+
+static int check_ckpts(struct repair *repair, const struct run_state *state, struct diag *diag)
+{
+    struct store_req req = {.op = STORE_LIST_CKPTS, .run = repair->name};
+    int status = ask_store(repair, repair->store, &req);
+    status = status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+    for (size_t i = 0; status == 0 && i < req.ret_count; i++) {
+        status = check_ckpt(repair, state, req.ret_ckpts[i], diag);
+    }
+    free(req.ret_ckpts);
+    return status;
+}
+
+/* Nothing that was committed here may be unknown to the mirror, and no term may come back. */
+static int check_last(struct repair *repair, uint64_t newest, struct diag *diag)
+{
+    struct store_req req = {.op = STORE_RECORD_GET, .run = repair->name, .from_medium = true};
+    struct scratch scratch;
+    struct run_state state;
+    int status = ask_store(repair, repair->mirror, &req);
+    if (status != 0) {
+        return repair_fail(diag, status, &req.diag);
+    }
+    uint64_t version = record_version(req.ret_record);
+    if (version != newest) {
+        status = diag_set(diag, CAIRN_E_CONFLICT,
+                          "the mirror's record ends with update %" PRIu64 ", this one with %" PRIu64
+                          ", which is damaged",
+                          version, newest);
+    } else {
+        scratch_init(&scratch, (size_t)LIMIT_RECORD_BYTES * 4);
+        status = run_state_load(req.ret_record, &scratch, &state, diag);
+        status = status != 0 ? status : check_ckpts(repair, &state, diag);
+        scratch_fini(&scratch);
+    }
+    record_free(req.ret_record);
+    return status;
+}
+
+/* --- one file from the mirror ----------------------------------------------------------------- */
+
+static int mend_file(struct repair *repair, const struct record_file *file, struct diag *diag)
+{
+    struct store_req copy = {.op = STORE_RECORD_FILE, .run = repair->name, .file = *file};
+    char text[48];
+    file_text(file, sizeof(text), text);
+    int status = repair_check(repair, diag);
+    if (status != 0) {
+        return status;
+    }
+    status = ask_store(repair, repair->mirror, &copy);
+    if (status == CAIRN_E_NOT_FOUND) {
+        return diag_set(diag, CAIRN_E_CONFLICT, "the mirror has no %s of it", text);
+    }
+    if (status != 0) {
+        return repair_fail(diag, status, &copy.diag);
+    }
+    struct store_req mend = {.op = STORE_RECORD_MEND,
+                             .run = repair->name,
+                             .file = *file,
+                             .bytes = copy.ret_bytes,
+                             .data = copy.ret_data};
+    status = ask_store(repair, repair->store, &mend);
+    free(copy.ret_data);
+    if (status == 0) {
+        repair_add_line(repair, true,
+                        "the run's record: %s taken from %.160s; the damaged bytes are in "
+                        "quarantine",
+                        text, repair->options.mirror);
+    }
+    return status == 0 ? 0 : repair_fail(diag, status, &mend.diag);
+}
+
+/* Nothing whole is behind these: the first has to follow what is here, each the one before. */
+static int mend_tail(struct repair *repair, uint64_t version, uint64_t newest, struct diag *diag)
+{
+    int status = check_last(repair, newest, diag);
+    for (uint64_t at = version; status == 0 && at <= newest; at++) {
+        struct record_file file = {.version = at, .is_last = true};
+        status = mend_file(repair, &file, diag);
+    }
+    return status;
+}
+
+/* An update is proven by the next one. Where that is damaged too, it has to be mended first: up to
+ * the first that is proven, and back. */
+static int mend_update(struct repair *repair, uint64_t version, uint64_t newest, struct diag *diag)
+{
+    int status = CAIRN_E_NOT_FOUND;
+    uint64_t end = version; /* behind the last one that was tried */
+    while (status == CAIRN_E_NOT_FOUND && end <= newest) {
+        struct record_file file = {.version = end++};
+        diag_clear(diag);
+        status = mend_file(repair, &file, diag);
+    }
+    if (status == CAIRN_E_NOT_FOUND) {
+        diag_clear(diag);
+        return mend_tail(repair, version, newest, diag);
+    }
+    for (uint64_t at = end - 1; status == 0 && at-- > version;) {
+        struct record_file file = {.version = at};
+        status = mend_file(repair, &file, diag);
+    }
+    return status;
+}
+
+/* Any of the files that would let it be read on. What is said when none can: of the first. */
+static int mend_any(struct repair *repair, const struct sight *sight, struct diag *diag)
+{
+    int status = CAIRN_E_NOT_FOUND;
+    diag_clear(diag);
+    for (size_t i = 0; i < STORE_RECORD_FILES_MAX && sight->files[i].version > 0; i++) {
+        const struct record_file *file = &sight->files[i];
+        struct diag why = DIAG_INIT;
+        status = file->is_snapshot ? mend_file(repair, file, &why)
+                                   : mend_update(repair, file->version, sight->newest, &why);
+        if (status == 0 || status == CAIRN_E_CANCELLED) {
+            return status == 0 ? 0 : diag_set(diag, status, "%s", diag_text(&why, status));
+        }
+        if (diag->code == 0) {
+            err_ignore(diag_set(diag, status, "%s", diag_text(&why, status)));
+        }
+    }
+    return diag->code != 0 ? diag->code
+                           : diag_set(diag, CAIRN_E_DAMAGED, "no single file of it is to blame");
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
+
+static int check_mirror(struct repair *repair, struct diag *diag)
+{
+    if (!repair->mirror) {
+        return diag_set(diag, CAIRN_E_DAMAGED,
+                        "only a mirror of this store has a copy (--from with --store; [scrub] "
+                        "repair-from)");
+    }
+    if (!repair->mirror->caps.record_files ||
+        memcmp(&repair->mirror->caps.uuid, &repair->store->caps.uuid, sizeof(struct uuid)) != 0) {
+        return diag_set(diag, CAIRN_E_CONFLICT, "%.160s is no mirror of this store: another uuid",
+                        repair->options.mirror);
+    }
+    return 0;
+}
+
+/* Of a daemon that runs: what it has confirmed stands in its memory. */
+static bool mend_from_memory(struct repair *repair, struct sight *io)
+{
+    struct store_req req = {.op = STORE_RECORD_MEND, .run = repair->name};
+    struct diag ignored = DIAG_INIT;
+    if (ask_store(repair, repair->store, &req) != 0 || look(repair, io, &ignored) != 0 ||
+        !io->whole) {
+        return false;
+    }
+    repair_add_line(repair, true,
+                    "the run's record: written anew from what this server holds; the damaged file "
+                    "is of no use any more");
+    return true;
+}
+
+/* The chain takes it now, and could not before. */
+static int tell_chain(struct repair *repair, struct diag *diag)
+{
+    int status = ask_commits(repair, &repair->facts, &repair->fact_count, diag);
+    if (status != 0 || repair->fact_count == 0) {
+        return status;
+    }
+    return repair_audit(repair, repair->facts[repair->fact_count - 1].id, diag,
+                        "the run's record was damaged and repaired");
+}
+
+static int refuse(struct repair *repair, const struct sight *sight, const struct diag *why)
+{
+    repair_add_line(repair, false, "the run's record: %.200s: %.170s",
+                    diag_text(&sight->why, CAIRN_E_DAMAGED), diag_text(why, CAIRN_E_DAMAGED));
+    return 0;
+}
+
+int repair_record(struct repair *repair, struct diag *diag)
+{
+    struct sight sight = {.whole = false};
+    struct diag why = DIAG_INIT;
+    int status = look(repair, &sight, diag);
+    if (status != 0 || sight.whole) {
+        return status;
+    }
+    if (!repair->store->caps.record_files) {
+        err_ignore(diag_set(&why, CAIRN_E_UNSUPPORTED,
+                            "a Ceph cluster repairs its own copies: ceph health detail"));
+        return refuse(repair, &sight, &why);
+    }
+    if (!mend_from_memory(repair, &sight)) {
+        if (check_mirror(repair, &why) != 0) {
+            return refuse(repair, &sight, &why);
+        }
+        while (!sight.whole) {
+            status = mend_any(repair, &sight, &why);
+            if (status == CAIRN_E_CANCELLED) {
+                return repair_fail(diag, status, &why);
+            }
+            if (status != 0) {
+                return refuse(repair, &sight, &why);
+            }
+            status = look(repair, &sight, diag);
+            if (status != 0) {
+                return status;
+            }
+        }
+    }
+    pthread_mutex_lock(&repair->lock);
+    repair->status.healed = true;
+    pthread_mutex_unlock(&repair->lock);
+    return tell_chain(repair, diag);
+}

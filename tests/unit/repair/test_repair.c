@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Repair on a memory store that fails on demand: a copy that there is, that there is not, that is
+ * damaged itself, that comes late; and the damaged bytes keep the name until what replaces them was
+ * read back. Checkpoints are made in the simulated world; the repair, which has a thread of its
+ * own, runs on a real loop over the same medium.
+ */
+#include "repair/repair.h"
+
+#include "run_rig.h"
+
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct bench {
+    struct rig rig, mirror; /* mirror: the same, made the same way */
+    struct rank_list lists[2];
+    struct ckpt_id ids[2];
+    size_t id_count;
+    bool with_mirror, flag;
+    struct store_fault_rule mirror_rule; /* its reads; count 0: none */
+    struct loop *loop;
+    struct work_pool *pool;
+    struct store *store; /* the fault decorator */
+    struct catalog *catalog;
+    struct run *run;
+    struct repair *repair;
+    uint64_t waits, moved;
+};
+
+/* --- the two worlds --------------------------------------------------------------------------- */
+
+static void on_flag(void *user) { *(bool *)user = true; }
+
+static void on_real_flag(void *user)
+{
+    struct bench *bench = user;
+    bench->flag = true;
+    loop_uv_stop(bench->loop);
+}
+
+static void run_until_flag(struct bench *bench)
+{
+    while (!bench->flag) {
+        loop_uv_run(bench->loop);
+    }
+    bench->flag = false;
+}
+
+static void make(struct bench *bench, struct rig *rig)
+{
+    bool closed = false;
+    rig_init(rig);
+    rig->with_objects = true;
+    rig_start(rig);
+    for (size_t i = 0; i < bench->id_count; i++) {
+        bench->ids[i] = rig_save(rig, 10 + 10 * i, 2, bench->lists);
+    }
+    rig_stop(rig);
+    store_close(rig->store, on_flag, &closed);
+    rig_until(rig, &closed);
+}
+
+static void unmake(struct rig *rig)
+{
+    memory_medium_free(rig->medium);
+    sim_free(rig->sim);
+}
+
+static void on_ready(void *user, int status, const struct diag *diag)
+{
+    (void)diag;
+    assert_int_equal(status, 0);
+    on_real_flag(user);
+}
+
+static struct store *open_medium(struct bench *bench, struct work_pool *pool, struct rig *rig)
+{
+    struct store *memory = NULL, *store = NULL;
+    assert_int_equal(store_memory_new(bench->loop, pool, rig->medium, &memory, NULL), 0);
+    assert_int_equal(store_fault_new(bench->loop, memory, &store), 0);
+    return store;
+}
+
+static int open_mirror(void *user, struct loop *loop, struct work_pool *pool, struct store **ret,
+                       struct diag *diag)
+{
+    struct bench *bench = user;
+    (void)loop;
+    (void)diag;
+    *ret = open_medium(bench, pool, &bench->mirror);
+    return bench->mirror_rule.count > 0 ? store_fault_add(*ret, &bench->mirror_rule) : 0;
+}
+
+static uint64_t wait_ms(void *user)
+{
+    struct bench *bench = user;
+    return bench->waits++ % 2 == 0 ? 1 : 0; /* each has to wait once */
+}
+
+static void on_moved(void *user, uint64_t bytes) { ((struct bench *)user)->moved += bytes; }
+
+static void on_ended(void *user, const struct repair_status *status)
+{
+    (void)status;
+    on_real_flag(user);
+}
+
+/* ckpts: how many, all of the same content. */
+static void start(struct bench *bench, size_t ckpts, bool with_mirror)
+{
+    bench->id_count = ckpts;
+    bench->with_mirror = with_mirror;
+    rig_two_ranks(bench->lists);
+    make(bench, &bench->rig);
+    if (with_mirror) {
+        make(bench, &bench->mirror);
+    }
+    assert_int_equal(loop_uv_new(&bench->loop, NULL), 0);
+    assert_int_equal(work_threads_new(bench->loop, 2, "test-store", &bench->pool, NULL), 0);
+    bench->store = open_medium(bench, bench->pool, &bench->rig);
+    struct catalog_options catalog = {
+        .chunk_bytes = RIG_CHUNK, .pool = bench->pool, .ready = on_ready, .user = bench};
+    assert_int_equal(catalog_new(bench->loop, bench->store, &catalog, &bench->catalog), 0);
+    run_until_flag(bench);
+    bench->run = catalog_run(bench->catalog, &bench->rig.name);
+    struct repair_options options = {.loop = bench->loop,
+                                     .catalog = bench->catalog,
+                                     .open_mirror = with_mirror ? open_mirror : NULL,
+                                     .mirror_threads = 1,
+                                     .mirror = "the mirror",
+                                     .wait_ms = wait_ms,
+                                     .moved = on_moved,
+                                     .ended = on_ended,
+                                     .user = bench};
+    assert_int_equal(repair_new(&options, &bench->repair, NULL), 0);
+}
+
+static int setup(void **state)
+{
+    *state = calloc(1, sizeof(struct bench));
+    return *state ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    struct bench *bench = *state;
+    if (bench->repair) {
+        repair_close(bench->repair, on_real_flag, bench);
+        run_until_flag(bench);
+    }
+    catalog_release(bench->run);
+    catalog_close(bench->catalog, on_real_flag, bench);
+    run_until_flag(bench);
+    store_close(bench->store, on_real_flag, bench);
+    run_until_flag(bench);
+    work_threads_free(bench->pool);
+    loop_uv_free(bench->loop);
+    unmake(&bench->rig);
+    if (bench->with_mirror) {
+        unmake(&bench->mirror);
+    }
+    free(bench);
+    return 0;
+}
+
+/* --- what is done and looked at --------------------------------------------------------------- */
+
+struct asked {
+    struct store_req req;
+    struct bench *bench;
+};
+
+static void on_store(struct store_req *req)
+{
+    on_real_flag(container_of(req, struct asked, req)->bench);
+}
+
+static int ask(struct bench *bench, struct store_req *req)
+{
+    struct asked asked = {.req = *req, .bench = bench};
+    asked.req.done = on_store;
+    store_submit(bench->store, &asked.req);
+    run_until_flag(bench);
+    *req = asked.req;
+    return req->status;
+}
+
+struct bytes {
+    uint64_t count;
+    uint8_t *data;
+};
+
+static struct bytes read_object(struct bench *bench, const struct object_id *id)
+{
+    struct store_req stat = {.op = STORE_STAT, .run = bench->rig.name, .object = *id};
+    assert_int_equal(ask(bench, &stat), 0);
+    struct bytes ret = {
+        stat.ret_bytes,
+        aligned_alloc(LIMIT_ALIGN_BYTES, round_up_u64(stat.ret_bytes, LIMIT_ALIGN_BYTES))};
+    assert_non_null(ret.data);
+    struct store_req read = {.op = STORE_READ,
+                             .run = bench->rig.name,
+                             .object = *id,
+                             .bytes = ret.count,
+                             .data = ret.data};
+    assert_int_equal(ask(bench, &read), 0);
+    return ret;
+}
+
+static bool is_equal(struct bytes a, struct bytes b)
+{
+    return a.count == b.count && memcmp(a.data, b.data, a.count) == 0;
+}
+
+/* But for the footer, in which the rig says another width of the data type than in the part. */
+static bool is_same_data(struct bytes a, struct bytes b)
+{
+    return a.count == b.count && memcmp(a.data, b.data, a.count - LIMIT_ALIGN_BYTES) == 0;
+}
+
+static void flip(struct bench *bench, struct rig *rig, struct object_id id)
+{
+    assert_true(memory_medium_flip_object(rig->medium, &bench->rig.name, &id, 100));
+}
+
+static struct repair_status repair(struct bench *bench, struct ckpt_id id)
+{
+    struct repair_status status;
+    assert_int_equal(repair_begin(bench->repair, &bench->rig.name, id, "test", NULL), 0);
+    run_until_flag(bench);
+    repair_status(bench->repair, &status);
+    assert_false(status.running);
+    return status;
+}
+
+struct look {
+    struct run_snapshot_req req;
+    struct bench *bench;
+    struct ckpt_id id;
+    enum health health;
+    uint64_t repaired_seq;
+};
+
+static void on_state(struct run_snapshot_req *req)
+{
+    struct look *look = container_of(req, struct look, req);
+    assert_int_equal(req->status, 0);
+    const struct state_commit *commit = state_commit_find(req->state, look->id);
+    assert_non_null(commit);
+    look->health = commit->health;
+    look->repaired_seq = commit->repaired_seq;
+    on_real_flag(look->bench);
+}
+
+static struct look look_at(struct bench *bench, struct ckpt_id id)
+{
+    struct look look = {.req = {.done = on_state}, .bench = bench, .id = id};
+    run_snapshot(bench->run, &look.req);
+    run_until_flag(bench);
+    return look;
+}
+
+/* The objects of rank 0 in a checkpoint that are not the one with that name. */
+static size_t others(struct bench *bench, struct ckpt_id id, struct object_id *ret)
+{
+    struct object_id own = rig_object(id, 0);
+    struct store_req list = {.op = STORE_LIST_OBJECTS, .run = bench->rig.name, .id = id};
+    size_t count = 0;
+    assert_int_equal(ask(bench, &list), 0);
+    for (size_t i = 0; i < list.ret_count; i++) {
+        if (list.ret_objects[i].rank == 0 && !object_id_equal(&list.ret_objects[i], &own)) {
+            *ret = list.ret_objects[i];
+            count++;
+        }
+    }
+    free(list.ret_objects);
+    return count;
+}
+
+/* --- the tests -------------------------------------------------------------------------------- */
+
+/* Goal: from another object of the run, byte for byte; the damaged bytes have another name; every
+ * byte that was moved waited for the pace. */
+static void test_a_copy_in_the_run(void **state)
+{
+    struct bench *bench = *state;
+    start(bench, 2, false);
+    struct object_id object = rig_object(bench->ids[0], 0), aside;
+    struct bytes good = read_object(bench, &object);
+    flip(bench, &bench->rig, object);
+    struct bytes damaged = read_object(bench, &object);
+    struct repair_status status = repair(bench, bench->ids[0]);
+    assert_int_equal(status.code, 0);
+    assert_int_equal(status.mended, 1);
+    assert_int_equal(status.left, 0);
+    struct bytes now = read_object(bench, &object);
+    assert_true(is_same_data(now, good));
+    assert_int_equal(others(bench, bench->ids[0], &aside), 1);
+    struct bytes kept = read_object(bench, &aside);
+    assert_true(is_equal(kept, damaged));
+    assert_int_equal(look_at(bench, bench->ids[0]).health, HEALTH_VERIFIED);
+    assert_true(bench->moved >= status.bytes_read);
+    assert_true(bench->waits >= 4);
+    free(good.data);
+    free(damaged.data);
+    free(now.data);
+    free(kept.data);
+}
+
+static void expect_left(struct bench *bench, const char *text)
+{
+    struct object_id object = rig_object(bench->ids[0], 0), aside;
+    struct bytes damaged = read_object(bench, &object);
+    struct repair_status status = repair(bench, bench->ids[0]);
+    assert_int_equal(status.code, 0);
+    assert_int_equal(status.mended, 0);
+    assert_int_equal(status.left, 1);
+    if (strstr(status.lines[0].text, text) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", status.lines[0].text, text);
+    }
+    struct bytes now = read_object(bench, &object);
+    assert_true(is_equal(now, damaged));
+    assert_int_equal(others(bench, bench->ids[0], &aside), 0);
+    assert_int_equal(look_at(bench, bench->ids[0]).health, HEALTH_DAMAGED);
+    free(damaged.data);
+    free(now.data);
+}
+
+/* Goal: what has no copy is named and left, bytes and name. */
+static void test_no_copy(void **state)
+{
+    struct bench *bench = *state;
+    start(bench, 1, false);
+    flip(bench, &bench->rig, rig_object(bench->ids[0], 0));
+    expect_left(bench, "there is no copy in another object of the run");
+}
+
+/* Goal: a copy that is damaged itself is none, in the run and in the mirror. */
+static void test_a_damaged_copy(void **state)
+{
+    struct bench *bench = *state;
+    start(bench, 2, true);
+    for (size_t i = 0; i < 2; i++) {
+        flip(bench, &bench->rig, rig_object(bench->ids[i], 0));
+        flip(bench, &bench->mirror, rig_object(bench->ids[i], 0));
+    }
+    expect_left(bench, "or in the mirror");
+}
+
+static void repaired_by_the_mirror(struct bench *bench)
+{
+    struct object_id object = rig_object(bench->ids[0], 0);
+    struct bytes good = read_object(bench, &object);
+    flip(bench, &bench->rig, object);
+    struct repair_status status = repair(bench, bench->ids[0]);
+    assert_int_equal(status.code, 0);
+    assert_int_equal(status.mended, 1);
+    assert_int_equal(status.left, 0);
+    assert_non_null(strstr(status.lines[0].text, "the mirror"));
+    struct bytes now = read_object(bench, &object);
+    assert_true(is_same_data(now, good));
+    assert_int_equal(look_at(bench, bench->ids[0]).health, HEALTH_VERIFIED);
+    free(good.data);
+    free(now.data);
+}
+
+/* Goal: a mirror that answers late is waited for. */
+static void test_a_late_copy(void **state)
+{
+    struct bench *bench = *state;
+    bench->mirror_rule = (struct store_fault_rule){
+        .kind = FAULT_DELAY, .op = STORE_READ, .count = 1000, .delay_ms = 50};
+    start(bench, 1, true);
+    repaired_by_the_mirror(bench);
+}
+
+/* Goal: a mirror that fails once is no end of the mirror: when the repair is asked for again, it
+ * succeeds; and the failure is no damage of what is here. */
+static void test_a_mirror_that_fails(void **state)
+{
+    struct bench *bench = *state;
+    bench->mirror_rule = (struct store_fault_rule){
+        .kind = FAULT_FAIL, .op = STORE_READ, .count = 1, .code = CAIRN_E_TIMED_OUT};
+    start(bench, 1, true);
+    flip(bench, &bench->rig, rig_object(bench->ids[0], 0));
+    expect_left(bench, "the mirror");
+    bench->mirror_rule.count = 0;
+    flip(bench, &bench->rig, rig_object(bench->ids[0], 0)); /* as it was */
+    repaired_by_the_mirror(bench);
+}
+
+/* The reads of a whole repair, one after the other: whichever fails, the name has the damaged
+ * bytes, or good ones. The one that reads back what was written is among them. */
+static void unreadable_at_each_read(struct bench *bench)
+{
+    struct object_id object = rig_object(bench->ids[0], 0), aside;
+    struct bytes damaged = read_object(bench, &object);
+    unsigned mended = 0, refused = 0;
+    size_t left_aside = 0;
+    for (unsigned skip = 0; skip < 60; skip++) {
+        struct store_fault_rule rule = {.kind = FAULT_FAIL,
+                                        .op = STORE_READ,
+                                        .skip = skip,
+                                        .count = 2, /* both looks */
+                                        .code = CAIRN_E_IO};
+        assert_int_equal(store_fault_add(bench->store, &rule), 0);
+        struct repair_status status = repair(bench, bench->ids[0]);
+        store_fault_clear(bench->store);
+        refused += status.left > 0 && strstr(status.lines[0].text, "does not read back") != NULL;
+        struct bytes now = read_object(bench, &object);
+        bool is_mended = !is_same_data(now, damaged);
+        left_aside += is_mended;
+        mended += is_mended;
+        assert_true(is_mended || is_equal(now, damaged));
+        assert_true(status.mended >= is_mended); /* an object of rank 1 may seem broken, too */
+        assert_int_equal(others(bench, bench->ids[0], &aside), left_aside);
+        if (is_mended) {
+            flip(bench, &bench->rig, object);
+            struct bytes again = read_object(bench, &object);
+            assert_true(is_same_data(again, damaged));
+            free(damaged.data);
+            damaged = again;
+        }
+        free(now.data);
+    }
+    assert_true(mended > 0);
+    assert_true(refused > 0);
+    free(damaged.data);
+}
+
+/* Goal: whatever of a repair fails, the name keeps the damaged bytes until the new ones were
+ * written, read back and told in the chain; what was half built goes. */
+static void test_nothing_is_released_before_it_is_checked(void **state)
+{
+    struct bench *bench = *state;
+    static const struct {
+        enum store_op op;
+        bool told; /* the chain has it already */
+    } steps[] = {
+        {STORE_CREATE, false}, {STORE_WRITE, false}, {STORE_SEAL, false}, {STORE_EXCHANGE, true}};
+    start(bench, 2, false);
+    flip(bench, &bench->rig, rig_object(bench->ids[0], 0));
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        struct store_fault_rule rule = {
+            .kind = FAULT_FAIL, .op = steps[i].op, .count = 1, .code = CAIRN_E_NO_SPACE};
+        uint64_t seq = look_at(bench, bench->ids[0]).repaired_seq;
+        assert_int_equal(store_fault_add(bench->store, &rule), 0);
+        expect_left(bench, "there are copies, but it cannot be rebuilt");
+        assert_int_equal(look_at(bench, bench->ids[0]).repaired_seq != seq, steps[i].told);
+        store_fault_clear(bench->store);
+    }
+    unreadable_at_each_read(bench);
+}
+
+/* Goal: closing ends a repair that waits, and nothing is left of it. */
+static void test_closed_in_the_middle(void **state)
+{
+    struct bench *bench = *state;
+    struct object_id aside;
+    start(bench, 2, false);
+    flip(bench, &bench->rig, rig_object(bench->ids[0], 0));
+    struct store_fault_rule rule = {
+        .kind = FAULT_DELAY, .op = STORE_WRITE, .count = 1, .delay_ms = 200};
+    assert_int_equal(store_fault_add(bench->store, &rule), 0);
+    assert_int_equal(repair_begin(bench->repair, &bench->rig.name, bench->ids[0], "test", NULL), 0);
+    assert_int_equal(repair_begin(bench->repair, &bench->rig.name, bench->ids[1], "test", NULL),
+                     CAIRN_E_BUSY);
+    repair_close(bench->repair, on_real_flag, bench);
+    run_until_flag(bench);
+    bench->repair = NULL;
+    assert_int_equal(others(bench, bench->ids[0], &aside), 0);
+}
+
+/* Goal: a record that is whole needs nothing; a store without files of records says so. */
+static void test_a_whole_record(void **state)
+{
+    struct bench *bench = *state;
+    start(bench, 1, false);
+    struct repair_status status = repair(bench, (struct ckpt_id){0, 0});
+    assert_int_equal(status.code, 0);
+    assert_int_equal(status.line_count, 0);
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .op = STORE_RECORD_GET, .count = 1, .code = CAIRN_E_DAMAGED};
+    assert_int_equal(store_fault_add(bench->store, &rule), 0);
+    status = repair(bench, (struct ckpt_id){0, 0});
+    assert_int_equal(status.code, 0);
+    assert_int_equal(status.left, 1);
+    assert_non_null(strstr(status.lines[0].text, "the run's record"));
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_a_copy_in_the_run),    TEST(test_no_copy),
+        TEST(test_a_damaged_copy),       TEST(test_a_late_copy),
+        TEST(test_a_mirror_that_fails),  TEST(test_nothing_is_released_before_it_is_checked),
+        TEST(test_closed_in_the_middle), TEST(test_a_whole_record),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A damaged file of a record is replaced by a copy only where the files around it prove the copy:
+ * each damaged or missing update and snapshot by its own bytes, never by bytes of a history that
+ * went another way, and never where nothing speaks for them.
+ *     test_store_mend DIRECTORY
+ */
+#include "store/store_bed.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *parent_directory = "";
+
+struct file {
+    char path[700];
+    size_t bytes;
+    uint8_t data[4096];
+};
+
+static void slurp(struct bed *bed, const struct record_file *which, struct file *ret)
+{
+    snprintf(ret->path, sizeof(ret->path), "%s/runs/p/r/record/%016llx.%s", bed->path,
+             (unsigned long long)which->version, which->is_snapshot ? "snapshot" : "update");
+    FILE *file = fopen(ret->path, "rb");
+    assert_non_null(file);
+    ret->bytes = fread(ret->data, 1, sizeof(ret->data), file);
+    assert_true(ret->bytes > 0 && ret->bytes < sizeof(ret->data));
+    fclose(file);
+}
+
+static void spill(const struct file *file, size_t flipped)
+{
+    unlink(file->path);
+    FILE *out = fopen(file->path, "wb");
+    assert_non_null(out);
+    for (size_t i = 0; i < file->bytes; i++) {
+        assert_true(fputc(file->data[i] ^ (i == flipped ? 1 : 0), out) != EOF);
+    }
+    fclose(out);
+}
+
+static void update(struct bed *bed, unsigned number)
+{
+    char value[16];
+    snprintf(value, sizeof(value), "%u", number);
+    struct bed_change change = {"key", value, false, NULL};
+    assert_int_equal(bed_update(bed, &change, NULL), 0);
+}
+
+/* A store with 11 updates of p/r, snapshots at 4 and 8; closed. */
+static void fill(struct bed *bed)
+{
+    bed_init(bed, BED_DIR, parent_directory, 1);
+    bed->snapshot_every = 4;
+    bed_open_ok(bed);
+    for (unsigned i = 1; i <= 11; i++) {
+        update(bed, i);
+    }
+    bed_close(bed);
+}
+
+static int mend(struct bed *bed, const struct record_file *which, struct file *copy)
+{
+    struct store_req req = {.op = STORE_RECORD_MEND,
+                            .run = bed_run(),
+                            .file = *which,
+                            .bytes = copy ? copy->bytes : 0,
+                            .data = copy ? copy->data : NULL};
+    return bed_do(bed, &req);
+}
+
+/* Is this among those with which the record could be read on? */
+static bool is_asked_for(struct bed *bed, const struct record_file *which)
+{
+    struct store_req req = {.op = STORE_RECORD_GET, .run = bed_run(), .from_medium = true};
+    bool found = false;
+    int status = bed_do(bed, &req);
+    record_free(req.ret_record);
+    for (size_t i = 0; status != 0 && i < STORE_RECORD_FILES_MAX; i++) {
+        found = found || (req.ret_files[i].version == which->version &&
+                          req.ret_files[i].is_snapshot == which->is_snapshot);
+    }
+    assert_true(status == 0 || req.ret_version == 11);
+    return found;
+}
+
+static const struct record_file nine = {.version = 9}, ten = {.version = 10},
+                                last = {.version = 11, .is_last = true},
+                                newer = {.version = 8, .is_snapshot = true},
+                                older = {.version = 4, .is_snapshot = true};
+
+/* Goal: every damaged byte of an update, and its absence, is put right by the copy; another one's
+ * bytes, cut ones and damaged ones are refused; what is whole is not touched. */
+static void updates(void **state)
+{
+    (void)state;
+    static const struct record_file *const files[] = {&nine, &ten, &last};
+    for (size_t f = 0; f < ARRAY_LEN(files); f++) {
+        struct bed bed;
+        struct file good, other;
+        fill(&bed);
+        slurp(&bed, files[f], &good);
+        slurp(&bed, files[(f + 1) % 3], &other);
+        bed_open_ok(&bed);
+        assert_int_equal(mend(&bed, files[f], &good), CAIRN_E_CONFLICT); /* it is whole */
+        bed_close(&bed);
+        for (size_t at = 0; at < good.bytes; at += 7) {
+            spill(&good, at);
+            bed_open_ok(&bed);
+            assert_true(is_asked_for(&bed, files[f]));
+            struct file bad = good;
+            bad.data[at] ^= 2;
+            assert_int_not_equal(mend(&bed, files[f], &bad), 0);
+            assert_int_not_equal(mend(&bed, files[f], &other), 0);
+            assert_true(is_asked_for(&bed, files[f]));
+            assert_int_equal(mend(&bed, files[f], &good), 0);
+            assert_int_equal(bed_version(&bed), 11);
+            assert_true(bed_has(&bed, "key", "11"));
+            bed_close(&bed);
+        }
+        if (files[f] != &last) { /* of a last one that is missing nobody knows */
+            assert_int_equal(unlink(good.path), 0);
+            bed_open_ok(&bed);
+            assert_true(is_asked_for(&bed, files[f]));
+            assert_int_equal(mend(&bed, files[f], &good), 0);
+            assert_int_equal(bed_version(&bed), 11);
+        }
+        bed_fini(&bed);
+    }
+}
+
+/* Goal: the last update has only the one before it as a witness: it is taken when the caller
+ * answers for it, and not without; nor is one that follows another history. */
+static void the_last_update(void **state)
+{
+    (void)state;
+    struct bed bed, fork;
+    struct file good, forked;
+    struct record_file unanswered = {.version = 11};
+    fill(&bed);
+    slurp(&bed, &last, &good);
+    fill(&fork);
+    bed_open_ok(&fork);
+    update(&fork, 99);
+    bed_close(&fork);
+    struct record_file twelve = {.version = 12};
+    slurp(&fork, &twelve, &forked);
+    spill(&good, 50);
+    bed_open_ok(&bed);
+    assert_int_equal(mend(&bed, &unanswered, &good), CAIRN_E_NOT_FOUND);
+    assert_int_equal(mend(&bed, &last, &forked), CAIRN_E_DAMAGED); /* it holds version 12 */
+    assert_int_equal(mend(&bed, &last, &good), 0);
+    assert_int_equal(bed_version(&bed), 11);
+    bed_fini(&bed);
+    bed_fini(&fork);
+}
+
+/* Goal: a history that went another way gives no copies. */
+static void another_history(void **state)
+{
+    (void)state;
+    struct bed bed, fork;
+    struct file good, forked;
+    fill(&bed);
+    bed_init(&fork, BED_DIR, parent_directory, 2);
+    bed_open_ok(&fork);
+    for (unsigned i = 1; i <= 11; i++) {
+        update(&fork, i == 9 ? 900 : i);
+    }
+    bed_close(&fork);
+    slurp(&bed, &ten, &good);
+    slurp(&fork, &ten, &forked); /* the same change, after another update 9 */
+    spill(&good, 50);
+    bed_open_ok(&bed);
+    assert_int_equal(mend(&bed, &ten, &forked), CAIRN_E_CONFLICT);
+    bed_close(&bed);
+    spill(&good, SIZE_MAX);
+    slurp(&bed, &last, &good);
+    slurp(&fork, &last, &forked);
+    spill(&good, 50);
+    bed_open_ok(&bed);
+    assert_int_equal(mend(&bed, &last, &forked), CAIRN_E_CONFLICT);
+    assert_true(is_asked_for(&bed, &last));
+    bed_fini(&bed);
+    bed_fini(&fork);
+}
+
+/* Goal: of two neighbours the later one is proven first, and then proves the other. */
+static void neighbours(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct file first, second;
+    fill(&bed);
+    slurp(&bed, &nine, &first);
+    slurp(&bed, &ten, &second);
+    spill(&first, 50);
+    spill(&second, 50);
+    bed_open_ok(&bed);
+    assert_int_equal(mend(&bed, &nine, &first), CAIRN_E_NOT_FOUND);
+    assert_int_equal(mend(&bed, &ten, &second), 0);
+    assert_int_equal(mend(&bed, &nine, &first), 0);
+    assert_int_equal(bed_version(&bed), 11);
+    bed_fini(&bed);
+}
+
+/* Goal: with both snapshots damaged either is asked for, and either will do. */
+static void snapshots(void **state)
+{
+    (void)state;
+    static const struct record_file *const files[] = {&newer, &older};
+    for (size_t f = 0; f < 2; f++) {
+        struct bed bed;
+        struct file both[2];
+        fill(&bed);
+        for (size_t i = 0; i < 2; i++) {
+            slurp(&bed, files[i], &both[i]);
+            spill(&both[i], 50);
+        }
+        bed_open_ok(&bed);
+        assert_true(is_asked_for(&bed, &newer));
+        assert_true(is_asked_for(&bed, &older));
+        assert_int_equal(mend(&bed, files[f], &both[1 - f]), CAIRN_E_DAMAGED);
+        assert_int_equal(mend(&bed, files[f], &both[f]), 0);
+        assert_int_equal(bed_version(&bed), 11);
+        bed_fini(&bed);
+    }
+}
+
+/* Goal: a store that has read the record writes what it holds, and the damage is covered. */
+static void from_memory(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct file good;
+    fill(&bed);
+    slurp(&bed, &ten, &good);
+    bed_open_ok(&bed);
+    assert_int_equal(mend(&bed, &ten, NULL), CAIRN_E_NOT_FOUND);
+    assert_int_equal(bed_version(&bed), 11); /* reads it */
+    spill(&good, 50);
+    assert_true(is_asked_for(&bed, &ten));
+    assert_int_equal(mend(&bed, &ten, NULL), 0);
+    assert_false(is_asked_for(&bed, &ten));
+    bed_close(&bed);
+    bed_open_ok(&bed);
+    assert_int_equal(bed_version(&bed), 11);
+    update(&bed, 12);
+    assert_int_equal(bed_version(&bed), 12);
+    bed_fini(&bed);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(updates),         cmocka_unit_test(the_last_update),
+        cmocka_unit_test(another_history), cmocka_unit_test(neighbours),
+        cmocka_unit_test(snapshots),       cmocka_unit_test(from_memory),
+    };
+    parent_directory = argc > 1 ? argv[1] : "";
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
