@@ -206,8 +206,13 @@ uint64_t rank_check_restored(struct sim_rank *rank)
 static void on_released(struct engine_save *save)
 {
     struct sim_rank_save *slot = container_of(save, struct sim_rank_save, save);
-    if (!save->lazy || slot->staged) {
-        scene_fail(slot->rank->scene, "a save was released %s", slot->staged ? "late" : "unasked");
+    struct scene *scene = slot->rank->scene;
+    if (slot->released || slot->staged) {
+        scene_fail(scene, "a save was released %s", slot->staged ? "late" : "twice");
+    }
+    slot->released = true;
+    if (!save->lazy && !mutant_is(scene->mutant, MUTANT_LATE_CHANGE)) {
+        memset(slot->rank->memory, 0xee, MEMORY_BYTES); /* all is copied: the training goes on */
     }
 }
 

@@ -16,7 +16,7 @@ struct sim_rank_save {
     struct sim_rank *rank;
     struct registered *set;
     struct oracle_save *what;
-    bool used, staged, done, is_wanted;
+    bool used, released, staged, done, is_wanted;
     int status;
     uint64_t end_ms; /* it must have ended by then: I7 */
 };
