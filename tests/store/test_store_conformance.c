@@ -416,6 +416,41 @@ static void sweeps_leave_what_is_sealed(void **state)
     assert_int_equal(bed_check_object(bed, other, 4096, 2), 0);
 }
 
+static bool is_listed(struct bed *bed, uint64_t step)
+{
+    struct store_req req = {.op = STORE_LIST_CKPTS, .run = bed_run()};
+    bool found = false;
+    assert_int_equal(bed_do(bed, &req), 0);
+    for (size_t i = 0; i < req.ret_count; i++) {
+        found = found || req.ret_ckpts[i].step == step;
+    }
+    free(req.ret_ckpts);
+    return found;
+}
+
+/* Goal: of what nobody writes any more the list forgets what is gone, and not what is left; and who
+ * writes all the same is on it again. */
+static void what_is_gone_for_good_is_not_listed(void **state)
+{
+    struct bed *bed = *state;
+    struct object_id id = bed_object(5, 0, 1);
+    struct store_name part = bed_name(5, STORE_PART, 0, 1);
+    struct store_req req = {.op = STORE_SWEEP, .run = bed_run(), .id = {1, 5}, .for_good = true};
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(bed_put_object(bed, id, 8192, 1), 0);
+        assert_int_equal(bed_publish(bed, part, 100, 1), 0);
+        assert_int_equal(bed_delete(bed, id), 0);
+        assert_int_equal(bed_do(bed, &req), 0);
+        assert_true(is_listed(bed, 5));
+        assert_int_equal(bed_check_small(bed, part, 100, 1), 0);
+        assert_int_equal(bed_delete_small(bed, part), 0);
+        assert_int_equal(bed_do(bed, &req), 0);
+        assert_false(is_listed(bed, 5));
+        id.sequence++;
+        part.tag++;
+    }
+}
+
 /* Goal: several writes of an object in flight at once. */
 static void writes_may_be_parallel(void **state)
 {
@@ -722,6 +757,7 @@ int main(int argc, char **argv)
         POINT(deleted_objects_are_gone),
         POINT(things_exchange_their_names),
         POINT(sweeps_leave_what_is_sealed),
+        POINT(what_is_gone_for_good_is_not_listed),
         POINT(probes_leave_nothing),
         POINT(publishing_never_replaces),
         POINT(small_things_are_told_apart),
