@@ -47,22 +47,45 @@ static void file_text(const struct record_file *file, size_t bytes, char *ret)
 
 /* --- the last update -------------------------------------------------------------------------- */
 
-/* Does the record say what became of this opening? */
-static bool explains(const struct run_state *state, const struct store_name *manifest)
+/* The commit of that checkpoint, forgotten or reclaimed as it may be. */
+static const struct state_commit *find_commit(const struct run_state *state, struct ckpt_id id)
 {
     for (size_t i = 0; i < state->commit_count; i++) {
-        if (ckpt_id_equal(state->commits[i].entry.id, manifest->id)) {
-            return true;
+        if (ckpt_id_equal(state->commits[i].entry.id, id)) {
+            return &state->commits[i];
         }
     }
+    return NULL;
+}
+
+/* Is this opening one that is not committed, yet or at all? */
+static bool is_uncommitted(const struct run_state *state, const struct store_name *manifest)
+{
+    const struct state_open *open = state_open_find(state, manifest->id);
     for (size_t i = 0; i < state->dead_count; i++) {
         if (ckpt_id_equal(state->deads[i].id, manifest->id) &&
             state->deads[i].entry.open_id == manifest->tag) {
             return true;
         }
     }
-    const struct state_open *open = state_open_find(state, manifest->id);
     return open && open->entry.open_id == manifest->tag;
+}
+
+/* Does the record say what became of the openings that left these manifests of a checkpoint? With
+ * the committed one here, others are what aborted openings and repairs leave. */
+static bool explains(const struct run_state *state, struct ckpt_id id, size_t count,
+                     const struct store_name *smalls)
+{
+    const struct state_commit *commit = find_commit(state, id);
+    bool unknown = false;
+    for (size_t i = 0; i < count; i++) {
+        bool is_manifest = smalls[i].kind == STORE_MANIFEST;
+        if (is_manifest && commit && smalls[i].tag == commit->entry.open_id) {
+            return true;
+        }
+        unknown = unknown || (is_manifest && !is_uncommitted(state, &smalls[i]));
+    }
+    return !unknown;
 }
 
 static int check_ckpt(struct repair *repair, const struct run_state *state, struct ckpt_id id,
@@ -77,15 +100,12 @@ static int check_ckpt(struct repair *repair, const struct run_state *state, stru
     struct store_req req = {.op = STORE_LIST_SMALL, .run = repair->name, .id = id};
     int status = ask_store(repair, repair->store, &req);
     status = status == 0 ? 0 : repair_fail(diag, status, &req.diag);
-    for (size_t i = 0; status == 0 && i < req.ret_count; i++) {
-        const struct store_name *name = &req.ret_smalls[i];
-        if (name->kind == STORE_MANIFEST && !explains(state, name)) {
-            status = diag_set(diag, CAIRN_E_CONFLICT,
-                              "a manifest of checkpoint %" PRIu64 "@%" PRIu64
-                              " is here, of which the mirror's record knows nothing: the damaged "
-                              "update may have committed it",
-                              id.step, id.term);
-        }
+    if (status == 0 && !explains(state, id, req.ret_count, req.ret_smalls)) {
+        status = diag_set(diag, CAIRN_E_CONFLICT,
+                          "a manifest of checkpoint %" PRIu64 "@%" PRIu64
+                          " is here, of which the mirror's record knows nothing: the damaged "
+                          "update may have committed it",
+                          id.step, id.term);
     }
     free(req.ret_smalls);
     return status;
@@ -262,8 +282,12 @@ static int tell_chain(struct repair *repair, struct diag *diag)
 
 static int refuse(struct repair *repair, const struct sight *sight, const struct diag *why)
 {
-    repair_add_line(repair, false, "the run's record: %.200s: %.170s",
-                    diag_text(&sight->why, CAIRN_E_DAMAGED), diag_text(why, CAIRN_E_DAMAGED));
+    char text[48] = "it cannot be read";
+    if (sight->files[0].version > 0) {
+        file_text(&sight->files[0], sizeof(text), text);
+    }
+    repair_add_line(repair, false, "the run's record, %s: %.300s", text,
+                    diag_text(why, CAIRN_E_DAMAGED));
     return 0;
 }
 

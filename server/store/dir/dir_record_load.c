@@ -107,8 +107,8 @@ static int say_damaged(struct load *load, const char *name, int code, const char
     return diag_set(diag, code, "record file %s/%s/%s: %s%s", load->store->path, load->at.path,
                     name, what,
                     code == CAIRN_E_DAMAGED
-                        ? "; it was written whole, so the disk or somebody changed it: restore "
-                          "it from a copy of the store"
+                        ? "; it was written whole, so the disk or somebody changed it: take it "
+                          "from a mirror (cairn verify --repair)"
                         : "");
 }
 
