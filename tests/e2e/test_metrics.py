@@ -111,7 +111,7 @@ class Metrics(Case):
             group.all("fill", step)
             group.save(step)
         self.assertEqual(group.restore()[0], 3)
-        group[0].do("save", 9, 300)  # rank 1 does not come
+        group[0].do("save", 9, 2000)  # rank 1 does not come
         wait_until("the save fails", lambda: self.scrape()["checkpoint_failures_total", "error=MISSING_RANKS"] == 1)
         told = self.scrape()
         self.assertEqual(told["checkpoints_total", "result=committed"], 3)

@@ -387,7 +387,7 @@ static int finish(struct cli *cli, struct totals *totals)
            totals->result.objects);
     if (totals->repaired > 0) {
         printf("%" PRIu64
-               " repaired; damaged bytes that were replaced are kept until garbage collection\n",
+               " repaired; the damaged bytes that were replaced are kept in quarantine\n",
                totals->repaired);
     }
     if (totals->damaged > totals->records_damaged) {
