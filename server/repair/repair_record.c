@@ -123,7 +123,42 @@ static int check_ckpts(struct repair *repair, const struct run_state *state, str
     return status;
 }
 
-/* Nothing that was committed here may be unknown to the mirror, and no term may come back. */
+static bool has_manifest(const struct store_req *listed, uint64_t tag)
+{
+    for (size_t i = 0; i < listed->ret_count; i++) {
+        const struct store_name *name = &listed->ret_smalls[i];
+        if (name->kind == STORE_MANIFEST && name->tag == tag) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What the mirror committed by itself is not here, and must not be listed here. */
+static int check_commits(struct repair *repair, const struct run_state *state, struct diag *diag)
+{
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < state->commit_count; i++) {
+        const struct entry_chain *commit = &state->commits[i].entry;
+        struct store_req req = {.op = STORE_LIST_SMALL, .run = repair->name, .id = commit->id};
+        if (state->commits[i].reclaimed) {
+            continue;
+        }
+        status = ask_store(repair, repair->store, &req);
+        status = status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+        if (status == 0 && !has_manifest(&req, commit->open_id)) {
+            status = diag_set(diag, CAIRN_E_CONFLICT,
+                              "the mirror's record has checkpoint %" PRIu64 "@%" PRIu64
+                              ", of which there is no manifest here: the mirror may have made it",
+                              commit->id.step, commit->id.term);
+        }
+        free(req.ret_smalls);
+    }
+    return status;
+}
+
+/* Nothing that was committed here may be unknown to the mirror, nor the other way round, and no
+ * term may come back. */
 static int check_last(struct repair *repair, uint64_t newest, struct diag *diag)
 {
     struct store_req req = {.op = STORE_RECORD_GET, .run = repair->name, .from_medium = true};
@@ -143,6 +178,7 @@ static int check_last(struct repair *repair, uint64_t newest, struct diag *diag)
         scratch_init(&scratch, (size_t)LIMIT_RECORD_BYTES * 4);
         status = run_state_load(req.ret_record, &scratch, &state, diag);
         status = status != 0 ? status : check_ckpts(repair, &state, diag);
+        status = status != 0 ? status : check_commits(repair, &state, diag);
         scratch_fini(&scratch);
     }
     record_free(req.ret_record);

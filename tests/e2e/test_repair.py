@@ -4,6 +4,7 @@ what has none is named and left alone; killed or out of space in the middle, not
 
 import os
 import shutil
+from pathlib import Path
 
 from harness import BIN, Case, cairn, cairn_json, flip, listed, main, wait_until
 
@@ -269,6 +270,9 @@ class Record(Repairing):
     def updates(self):
         return self.served.files("runs/demo/run/record/*.update")
 
+    def update_count(self, store):
+        return len(list(Path(store).glob("runs/demo/run/record/*.update")))
+
     def files(self):
         return {path: path.read_bytes() for path in self.served.files("runs/demo/run/record/*")}
 
@@ -352,6 +356,39 @@ class Record(Repairing):
         flip(self.updates()[-1], 40)
         flip(self.updates()[-3], 40)
         self.refused("what follows it names another")
+
+    def annotated_to(self, store, count):
+        """The record there ends with this update."""
+        missing = count - self.update_count(store)
+        if missing > 0:
+            self.served.start(store_url=f"dir:{store}")
+            for number in range(missing):
+                cairn("annotate", "demo/run", "latest", "--tag", f"t{number}", *self.online(self.served), check=0)
+            self.assertEqual(self.served.stop(), 0)
+        self.assertEqual(self.update_count(store), count)
+
+    def refused_from(self, first, words):
+        for path in self.updates()[first:]:
+            flip(path, 40)
+        self.refused(words)
+        for path in self.updates()[first:]:
+            flip(path, 40)
+
+    def test_a_mirror_that_saved_by_itself(self):
+        """As many updates as here, all of which are damaged: none of them is taken for those that were here."""
+        shared = len(self.updates())
+        self.more(self.served, 4, store_url=f"dir:{self.mirror}")
+        self.annotated_to(self.served.store, self.update_count(self.mirror))
+        self.refused_from(shared, "the mirror's record has checkpoint 4@2")  # and nothing of it is here
+        self.copy()
+        shared = len(self.updates())
+        self.more(self.served, 4)  # the same step in the same term, on both sides
+        self.more(self.served, 4, store_url=f"dir:{self.mirror}")
+        count = max(self.update_count(self.mirror), self.update_count(self.served.store))
+        self.annotated_to(self.served.store, count)
+        self.annotated_to(self.mirror, count)
+        self.refused_from(shared, "a manifest of checkpoint 4@2 is here")
+        self.assertEqual(len(listed(self.served)), 4)
 
     def test_another_store_is_no_mirror(self):
         other = self.daemon("other", **KEYS)

@@ -191,6 +191,35 @@ static void another_history(void **state)
     bed_fini(&fork);
 }
 
+/* Goal: what the store has read of the record speaks for the last update, before any copy. */
+static void a_last_update_that_was_read(void **state)
+{
+    (void)state;
+    struct bed bed, fork;
+    struct file good, forked;
+    fill(&bed);
+    slurp(&bed, &last, &good);
+    bed_init(&fork, BED_DIR, parent_directory, 2);
+    fork.snapshot_every = 4;
+    bed_open_ok(&fork);
+    for (unsigned i = 1; i <= 11; i++) {
+        update(&fork, i == 11 ? 1100 : i); /* it follows what is here */
+    }
+    bed_close(&fork);
+    slurp(&fork, &last, &forked);
+    bed_open_ok(&bed);
+    assert_int_equal(bed_version(&bed), 11); /* reads it */
+    spill(&good, 50);
+    assert_int_equal(mend(&bed, &last, &forked), CAIRN_E_CONFLICT);
+    assert_int_equal(mend(&bed, &last, &good), 0);
+    update(&bed, 12);
+    bed_close(&bed);
+    bed_open_ok(&bed);
+    assert_int_equal(bed_version(&bed), 12);
+    bed_fini(&bed);
+    bed_fini(&fork);
+}
+
 /* Goal: of two neighbours the later one is proven first, and then proves the other. */
 static void neighbours(void **state)
 {
@@ -259,9 +288,13 @@ static void from_memory(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(updates),         cmocka_unit_test(the_last_update),
-        cmocka_unit_test(another_history), cmocka_unit_test(neighbours),
-        cmocka_unit_test(snapshots),       cmocka_unit_test(from_memory),
+        cmocka_unit_test(updates),
+        cmocka_unit_test(the_last_update),
+        cmocka_unit_test(another_history),
+        cmocka_unit_test(neighbours),
+        cmocka_unit_test(snapshots),
+        cmocka_unit_test(from_memory),
+        cmocka_unit_test(a_last_update_that_was_read),
     };
     parent_directory = argc > 1 ? argv[1] : "";
     return cmocka_run_group_tests(tests, NULL, NULL);
