@@ -143,6 +143,7 @@ static int remove_index(struct sweep *sweep)
         {.kind = STEP_KEY_IS, .key = "b", .data = sweep->mark, .bytes = sweep->mark_bytes},
         {.kind = STEP_REMOVE}};
     int rc = rados_shard_call(sweep->store, &sweep->shard, 2, steps);
+    sweep->is_used = rc == -ECANCELED;
     return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
 }
 
