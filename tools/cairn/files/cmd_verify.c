@@ -387,7 +387,8 @@ static int finish(struct cli *cli, struct totals *totals)
            totals->result.objects);
     if (totals->repaired > 0) {
         printf("%" PRIu64
-               " repaired; the damaged bytes that were replaced are kept in quarantine\n",
+               " repaired; damaged bytes that were replaced are kept: a record's in quarantine, "
+               "others until garbage collection\n",
                totals->repaired);
     }
     if (totals->damaged > totals->records_damaged) {
