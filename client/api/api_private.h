@@ -66,7 +66,7 @@ struct cairn {
     int ready_status;
     struct diag ready_diag;
     struct registered *set;    /* never NULL; stays as it is while borrow_count > 0 */
-    unsigned borrow_count;     /* saves that are not staged, restores that are not done */
+    unsigned borrow_count;     /* saves that still read them, restores not done */
     unsigned restore_count;    /* restores that are not done */
     struct list ops;           /* not done; each holds a reference for the loop */
     struct diag fenced;        /* a save was fenced: later ones are, too */

@@ -683,6 +683,7 @@ unsigned sample_growths(uint32_t type)
     case MSG_STATUS_REPLY:
     case MSG_USAGE_REPLY:
     case MSG_GC_REPORT:
+    case MSG_REPAIR:
         return 1;
     default:
         return 0;

@@ -46,6 +46,10 @@ void sample_make_care(struct sample *s, uint32_t type, struct msg *ret)
     } else if (type == MSG_REPAIR) {
         ret->u.repair =
             (struct msg_repair){.id = sample_ckpt(s), .begin = true, .actor = "ada@login1"};
+        if (s->grown >= 1) { /* of a run's record */
+            ret->u.repair.id = (struct ckpt_id){0, 0};
+            ret->u.repair.run = sample_run(s);
+        }
     } else if (type == MSG_REPAIR_STATUS) {
         struct msg_repair_status *info = &ret->u.repair_status;
         REPAIR_STATUS_FIELDS(FILL)

@@ -448,7 +448,7 @@ static void dump_repair(const struct msg *msg, struct buf *buf)
     const struct msg_repair_status *r = &msg->u.repair_status;
     if (msg->type == MSG_REPAIR) {
         U(&msg->u.repair, begin), U(&msg->u.repair, id.term), U(&msg->u.repair, id.step);
-        T(&msg->u.repair, actor);
+        T(&msg->u.repair, actor), T(&msg->u.repair, run.project), T(&msg->u.repair, run.run);
     } else if (msg->type == MSG_REPAIR_STATUS) {
         T(r, run.project), T(r, run.run), U(r, id.term), U(r, id.step), T(r, text);
         U(r, running), U(r, healed), U(r, code), U(r, bytes_read), U(r, mended), U(r, left);
