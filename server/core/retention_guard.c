@@ -141,6 +141,26 @@ static bool keep_of_branches(const struct retention_item *items, size_t count, u
     return missing == 0;
 }
 
+/* Where all that stays may share objects, damage to these would take all: the newest of a branch
+ * that shares none with the newest good one stays, too. */
+static void keep_branch_apart(const struct retention_item *items, size_t count, uint64_t set,
+                              enum mark_outcome *outcomes)
+{
+    size_t found = count;
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].health != HEALTH_VERIFIED || items[i].gone || items[i].set == set) {
+            continue;
+        }
+        if (outcomes[i] != MARK_DONE) {
+            return;
+        }
+        found = i;
+    }
+    if (found < count) {
+        outcomes[found] = MARK_APART;
+    }
+}
+
 /* Takes back good ones, newest first, until enough stay; the last of them perhaps of another set.
  */
 static void keep_enough(const struct retention_item *items, size_t count,
@@ -168,6 +188,9 @@ static void keep_enough(const struct retention_item *items, size_t count,
         return;
     }
     bool enough = keep_of_branches(items, count, least - good, outcomes);
+    if (guards->apart && least > 1 && newest < count) {
+        keep_branch_apart(items, count, items[newest].set, outcomes);
+    }
     /* What may turn out to be good stays: of the lineage, and without enough others everywhere. */
     for (size_t i = 0; i < count; i++) {
         if (outcomes[i] == MARK_DONE && items[i].health != HEALTH_DAMAGED &&

@@ -354,6 +354,17 @@ static void model_guards(bool *kept)
         kept[i] = kept[i] || (of_branch(i) && of_lineage + count_branches(kept) < least);
     }
     bool enough = of_lineage + count_branches(kept) >= least;
+    bool shares = world.apart && least > 1 && of_lineage < least;
+    for (size_t i = 0; i < world.count && shares; i++) {
+        shares =
+            !kept[i] || world.items[i].set == world.items[newest].set || !(good(i) || of_branch(i));
+    }
+    for (size_t i = world.count; i-- > 0 && shares;) {
+        if (of_branch(i) && world.items[i].set != world.items[newest].set) {
+            kept[i] = true;
+            shares = false;
+        }
+    }
     for (size_t i = 0; i < world.count && of_lineage < least; i++) {
         kept[i] = kept[i] || (world.items[i].health != HEALTH_DAMAGED &&
                               (!enough || world.items[i].on_lineage));
