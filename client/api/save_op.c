@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cairn_save: copies the arguments, posts the save to the handle's thread, and returns when the
- * state is staged, or, in lazy mode, when what may change at once is copied. A save that fails
+ * state is copied, or, in lazy mode, when what may change at once is. A save that fails
  * before that is the call's own failure. on_* and start: the
  * handle's thread; the rest: the caller's.
  */
@@ -11,6 +11,11 @@
 #include "base/log.h"
 
 #include <string.h>
+
+/* A trainer that ends as soon as cairn_save returns, or that is killed, should not lose the save,
+ * and the daemon takes the arena within some milliseconds, as a rule. A busy disk delays that
+ * without bound; the training does not wait for it. */
+enum { HANDED_WAIT_MS = 100 };
 
 static void on_released(struct engine_save *save)
 {
@@ -224,6 +229,10 @@ static int run(void *arg, struct diag *diag)
         diag_add(diag, "save step %llu", (unsigned long long)call->step);
         op_unref(op);
         return rc;
+    }
+    if (!op->u.save.lazy) {
+        struct diag later = DIAG_INIT; /* the operation tells */
+        err_ignore(op_wait(op, CAIRN_STAGED, HANDED_WAIT_MS, &later));
     }
     op->blocked_ns = args_now_ns() - begin_ns;
     *call->ret = op;
