@@ -33,6 +33,8 @@ class Server:
         self.process = place.start([bins / "cairnd", "--store-url", f"dir:{self.path}", "--store-create", "yes",
                                     "--listen-unix", self.socket, *QUIET, *words])
         while run([self.cairn, "ls", *self.where()], check=False)[1] == b"" and not self.socket.exists():
+            if self.process.poll() is not None:
+                raise SystemExit(f"bench: cairnd ended with {self.process.returncode}")
             time.sleep(0.05)
 
     def where(self):
@@ -183,7 +185,7 @@ def main():
     options = parser.parse_args()
     if options.smoke:
         options.checkpoints, options.size, options.garbage, options.rounds, options.only = 100, 16 * MIB, 40, 1, "gc,beside"
-    place, bins, figures = Place(options.dir), options.build / "bin", {}
+    place, bins, figures = Place(options.dir.absolute()), options.build / "bin", {}
     only = options.only.split(",")
     if "gc" in only:
         seconds, gc = collect(place, bins, options.checkpoints)
