@@ -109,6 +109,11 @@ int run_name_parse(const char *text, struct run_name *ret, struct diag *diag)
     return rc;
 }
 
+bool run_name_equal(const struct run_name *a, const struct run_name *b)
+{
+    return strcmp(a->project, b->project) == 0 && strcmp(a->run, b->run) == 0;
+}
+
 void run_name_format(const struct run_name *name, char ret[RUN_NAME_TEXT_MAX])
 {
     int n = snprintf(ret, RUN_NAME_TEXT_MAX, "%s/%s", name->project, name->run);

@@ -70,6 +70,7 @@ bool token_equal(const struct token *a, const struct token *b);
 /* [a-z0-9._-]{1,64}, first of [a-z0-9]. INVALID names the offending character. */
 int MUST_USE run_name_set(const char *project, const char *run, struct run_name *ret,
                           struct diag *diag);
+bool run_name_equal(const struct run_name *a, const struct run_name *b);
 /* "project/run" */
 int MUST_USE run_name_parse(const char *text, struct run_name *ret, struct diag *diag);
 enum { RUN_NAME_TEXT_MAX = 2 * LIMIT_RUN_NAME_BYTES + 2 };

@@ -44,8 +44,7 @@ static void add_world_size(struct session *session, struct msg_progress_row *row
     list_each (node, &session->server->sessions) {
         const struct session *other = list_item(node, struct session, link);
         if (other->state == SESSION_JOINED && !other->viewer &&
-            strcmp(other->join.run.project, row->run.project) == 0 &&
-            strcmp(other->join.run.run, row->run.run) == 0) {
+            run_name_equal(&other->join.run, &row->run)) {
             row->world_size = other->join.world_size;
             return;
         }

@@ -162,8 +162,3 @@ uint64_t dir_hash_run(const struct run_name *run)
 {
     return dir_hash(run->project) * 31 + dir_hash(run->run);
 }
-
-bool dir_run_equal(const struct run_name *a, const struct run_name *b)
-{
-    return strcmp(a->project, b->project) == 0 && strcmp(a->run, b->run) == 0;
-}

@@ -36,7 +36,7 @@ static struct dir_open **find_open(struct dir_store *store, const struct run_nam
                     id->rank;
     struct dir_open **link = &store->opens[(hash ^ hash >> 32) % DIR_OPEN_BUCKETS];
     while (*link != NULL &&
-           !(object_id_equal(&(*link)->id, id) && dir_run_equal(&(*link)->run, run))) {
+           !(object_id_equal(&(*link)->id, id) && run_name_equal(&(*link)->run, run))) {
         link = &(*link)->next;
     }
     return link;

@@ -145,7 +145,6 @@ bool dir_name_is_temp(const char *name, uint64_t *ret_epoch);
 void dir_path_copy(const char *path, char ret[DIR_PATH_MAX]);
 uint64_t dir_hash(const char *text);
 uint64_t dir_hash_run(const struct run_name *run);
-bool dir_run_equal(const struct run_name *a, const struct run_name *b);
 
 /* --- dir_sync.c: durability of directories ---------------------------------------------------- */
 int MUST_USE dir_sync_init(struct dir_sync *sync);

@@ -96,7 +96,7 @@ struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *nam
 {
     pthread_mutex_lock(&store->lock);
     struct dir_run **link = &store->runs[dir_hash_run(name) % DIR_RUN_BUCKETS];
-    while (*link != NULL && !dir_run_equal(&(*link)->name, name)) {
+    while (*link != NULL && !run_name_equal(&(*link)->name, name)) {
         link = &(*link)->next;
     }
     if (*link == NULL) {

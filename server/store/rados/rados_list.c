@@ -58,8 +58,7 @@ void rados_list_mark(struct rados_store *store, uint8_t ret[RADOS_MARK_BYTES])
 
 static bool is_same(const struct rados_entered *a, const struct rados_entered *b)
 {
-    return ckpt_id_equal(a->id, b->id) && strcmp(a->run.project, b->run.project) == 0 &&
-           strcmp(a->run.run, b->run.run) == 0;
+    return ckpt_id_equal(a->id, b->id) && run_name_equal(&a->run, &b->run);
 }
 
 /* Entered a while ago may be taken out again by now. */

@@ -21,17 +21,12 @@ struct piece_call {
     char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
 };
 
-static bool run_equal(const struct run_name *a, const struct run_name *b)
-{
-    return strcmp(a->project, b->project) == 0 && strcmp(a->run, b->run) == 0;
-}
-
 /* The lock is held. */
 static struct open_object *find_open(struct rados_store *store, const struct store_req *req)
 {
     list_each (node, &store->open) {
         struct open_object *object = list_item(node, struct open_object, link);
-        if (object_id_equal(&object->id, &req->object) && run_equal(&object->run, &req->run)) {
+        if (object_id_equal(&object->id, &req->object) && run_name_equal(&object->run, &req->run)) {
             return object;
         }
     }

@@ -22,11 +22,6 @@ static uint32_t hash_run(const struct run_name *run)
     return crc32c(crc, strlen(run->run), run->run);
 }
 
-static bool run_equal(const struct run_name *a, const struct run_name *b)
-{
-    return strcmp(a->project, b->project) == 0 && strcmp(a->run, b->run) == 0;
-}
-
 /* The run's entry, made when it is asked for first; it stays until the store is closed. Locked. */
 static struct rados_record *lock_run(struct rados_store *store, const struct run_name *name)
 {
@@ -36,7 +31,7 @@ static struct rados_record *lock_run(struct rados_store *store, const struct run
     }
     pthread_mutex_lock(&store->lock);
     struct rados_record **link = &store->runs[hash_run(name) % RADOS_RUN_BUCKETS];
-    while (*link != NULL && !run_equal(&(*link)->run, name)) {
+    while (*link != NULL && !run_name_equal(&(*link)->run, name)) {
         link = &(*link)->next;
     }
     if (*link == NULL) {

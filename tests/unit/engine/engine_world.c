@@ -529,3 +529,12 @@ void world_await_restores(struct world *world, uint64_t within_ms)
 {
     assert_true(sim_run_until(world->sim, restores_done, world, within_ms));
 }
+
+void caller_on_done(struct engine_call *call, int status)
+{
+    struct caller *caller = container_of(call, struct caller, call);
+    caller->done = true;
+    caller->status = status;
+}
+
+bool caller_is_done(void *user) { return ((struct caller *)user)->done; }

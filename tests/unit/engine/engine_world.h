@@ -107,4 +107,13 @@ void world_restore(struct world_rank *rank, struct selector selector, uint64_t d
 void world_await_saves(struct world *world, uint64_t within_ms);
 void world_await_restores(struct world *world, uint64_t within_ms);
 
+/* One engine_call, its done callback, and for sim_run_until whether it came. */
+struct caller {
+    struct engine_call call;
+    bool done;
+    int status;
+};
+void caller_on_done(struct engine_call *call, int status);
+bool caller_is_done(void *user);
+
 #endif

@@ -166,21 +166,6 @@ static void stopping_end(struct stopping *stopping, struct world *world)
     listener_close(stopping->listener);
 }
 
-struct caller {
-    struct engine_call call;
-    bool done;
-    int status;
-};
-
-static void on_call(struct engine_call *call, int status)
-{
-    struct caller *caller = container_of(call, struct caller, call);
-    caller->done = true;
-    caller->status = status;
-}
-
-static bool call_done(void *user) { return ((struct caller *)user)->done; }
-
 /* Goal: what a stopping server refuses is asked of another one of the URL, within the 5 s that a
  * fail-over may take, though the server goes on answering. */
 static void a_call_leaves_a_server_that_stops(void **state)
@@ -197,11 +182,11 @@ static void a_call_leaves_a_server_that_stops(void **state)
         callers[i] =
             (struct caller){.call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}},
                                      .deadline_ms = 5000,
-                                     .done = on_call}};
+                                     .done = caller_on_done}};
         engine_call_start(world.ranks[0].engine, &callers[i].call);
     }
     for (size_t i = 0; i < ARRAY_LEN(callers); i++) {
-        assert_true(sim_run_until(world.sim, call_done, &callers[i], 6000));
+        assert_true(sim_run_until(world.sim, caller_is_done, &callers[i], 6000));
         assert_int_equal(callers[i].status, 0);
         assert_int_equal(callers[i].call.reply.type, MSG_LIST_REPLY);
         engine_call_fini(&callers[i].call);
