@@ -12,11 +12,6 @@
 
 #include <string.h>
 
-/* A trainer that ends as soon as cairn_save returns, or that is killed, should not lose the save,
- * and the daemon takes the arena within some milliseconds, as a rule. A busy disk delays that
- * without bound; the training does not wait for it. */
-enum { HANDED_WAIT_MS = 100 };
-
 static void on_released(struct engine_save *save)
 {
     op_release(container_of(save, struct cairn_op, u.save), !save->lazy);
@@ -229,10 +224,6 @@ static int run(void *arg, struct diag *diag)
         diag_add(diag, "save step %llu", (unsigned long long)call->step);
         op_unref(op);
         return rc;
-    }
-    if (!op->u.save.lazy) {
-        struct diag later = DIAG_INIT; /* the operation tells */
-        err_ignore(op_wait(op, CAIRN_STAGED, HANDED_WAIT_MS, &later));
     }
     op->blocked_ns = args_now_ns() - begin_ns;
     *call->ret = op;

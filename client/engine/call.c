@@ -103,6 +103,16 @@ static enum sm_result on_wait_link(struct sm *sm)
     if (!link_is_up(&call->engine->link) || timer_is_active(&call->retry)) {
         return SM_WAIT;
     }
+    if ((call->user->features & ~call->engine->link.welcome.features) != 0) {
+        struct diag diag = DIAG_INIT;
+        finish(call,
+               diag_set(&diag, CAIRN_E_UNSUPPORTED,
+                        "the server is older than this, and does not know what %s asks for: "
+                        "upgrade it",
+                        msg_name(call->user->request.type)),
+               &diag);
+        return SM_WAIT;
+    }
     sm_move(&call->sm, CALL_ASKED);
     link_ask(&call->engine->link, &call->request, &call->user->request);
     return SM_WAIT;

@@ -113,6 +113,8 @@ void engine_restore_fini(struct engine_restore *restore);
 struct engine_call {
     struct msg request;   /* borrowed until done */
     uint64_t deadline_ms; /* 0: the engine's io_deadline_ms */
+    uint64_t features;    /* WIRE_FEATURE_*: a server that lacks one of them is not asked, and the
+                             call ends with UNSUPPORTED */
     void *payload;
     size_t payload_max; /* where the reply's payload goes (READ); NULL: malloc'ed into payload, the
                            caller frees */

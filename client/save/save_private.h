@@ -178,8 +178,8 @@ struct save {
 };
 
 /* save_stage.c: the state QUEUE, and the copy */
-/* Lazy: may its caller go on? */
 void save_set_released(struct save *save); /* the caller need not wait any more; once */
+/* Lazy: may its caller go on? */
 void save_check_released(struct save *save);
 void save_check_copied(struct save *save); /* digests or copy are made: staged when both are */
 void save_stage_go(struct save *save);     /* once it is decided what to copy: as far as it comes */

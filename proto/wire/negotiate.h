@@ -14,8 +14,9 @@ enum {
     WIRE_FEATURE_AGREE = 1 << 2,     /* AGREE, LISTS, DIGESTS and their replies */
     WIRE_FEATURE_HAND_PACK = 1 << 3, /* what is described may be encoded, and refer to a base */
     WIRE_FEATURE_LANDING = 1 << 4,   /* on plain Unix sockets: LANDING, LANDED */
-    WIRE_FEATURES_KNOWN =
-        WIRE_FEATURE_HAND_OVER | WIRE_FEATURE_AGREE | WIRE_FEATURE_HAND_PACK | WIRE_FEATURE_LANDING
+    WIRE_FEATURE_RECORD = 1 << 5,    /* REPAIR of a run's record */
+    WIRE_FEATURES_KNOWN = WIRE_FEATURE_HAND_OVER | WIRE_FEATURE_AGREE | WIRE_FEATURE_HAND_PACK |
+                          WIRE_FEATURE_LANDING | WIRE_FEATURE_RECORD
 };
 
 /* Server side: the newest version that both ends speak, and the features of both. VERSION says

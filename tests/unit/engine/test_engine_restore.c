@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "engine_world.h"
+#include "wire/negotiate.h"
 
 static const struct selector latest = {.kind = SELECT_LATEST};
 
@@ -296,26 +297,11 @@ static void close_ends_restores_at_once(void **state)
 
 /* --- requests and login ---------------------------------------------------------- */
 
-struct caller {
-    struct engine_call call;
-    bool done;
-    int status;
-};
-
-static void on_call(struct engine_call *call, int status)
-{
-    struct caller *caller = container_of(call, struct caller, call);
-    caller->done = true;
-    caller->status = status;
-}
-
-static bool call_done(void *user) { return ((struct caller *)user)->done; }
-
 static void requests_are_answered_over_a_lost_connection(void **state)
 {
     struct world world;
     struct caller caller = {
-        .call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}}, .done = on_call}};
+        .call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}}, .done = caller_on_done}};
     (void)state;
     world_init(&world, 6, 1);
     world_ranks_start(&world);
@@ -323,7 +309,7 @@ static void requests_are_answered_over_a_lost_connection(void **state)
     save_all(&world, 2, 2);
     engine_call_start(world.ranks[0].engine, &caller.call);
     (void)sim_cut(world.sim, NULL, NULL);
-    assert_true(sim_run_until(world.sim, call_done, &caller, 10000));
+    assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
     assert_int_equal(caller.status, 0);
     assert_int_equal(caller.call.reply.type, MSG_LIST_REPLY);
     assert_int_equal(caller.call.reply.u.list_reply.count, 2);
@@ -333,8 +319,32 @@ static void requests_are_answered_over_a_lost_connection(void **state)
     engine_call_start(world.ranks[0].engine, &caller.call);
     engine_call_cancel(&caller.call);
     assert_false(caller.done); /* never inside the call */
-    assert_true(sim_run_until(world.sim, call_done, &caller, 10000));
+    assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
     assert_int_equal(caller.status, CAIRN_E_CANCELLED);
+    engine_call_fini(&caller.call);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+static void an_older_server_is_not_asked_what_it_does_not_know(void **state)
+{
+    struct world world;
+    struct caller caller = {.call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}},
+                                     .features = 1ULL << 63,
+                                     .done = caller_on_done}};
+    (void)state;
+    world_init(&world, 7, 1);
+    world_ranks_start(&world);
+    engine_call_start(world.ranks[0].engine, &caller.call);
+    assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
+    assert_int_equal(caller.status, CAIRN_E_UNSUPPORTED);
+    assert_non_null(strstr(caller.call.diag.text, "upgrade"));
+    engine_call_fini(&caller.call);
+    caller.done = false;
+    caller.call.features = WIRE_FEATURE_RECORD; /* this one knows it */
+    engine_call_start(world.ranks[0].engine, &caller.call);
+    assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
+    assert_int_equal(caller.status, 0);
     engine_call_fini(&caller.call);
     world_ranks_stop(&world);
     world_fini(&world);
@@ -413,6 +423,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_does_not_restore_is_named),
         cmocka_unit_test(close_ends_restores_at_once),
         cmocka_unit_test(requests_are_answered_over_a_lost_connection),
+        cmocka_unit_test(an_older_server_is_not_asked_what_it_does_not_know),
 #ifndef WORLD_LOCAL
         cmocka_unit_test(refused_logins_say_why),
 #endif

@@ -11,6 +11,7 @@
 #include "verify.h"
 
 #include "base/digits.h"
+#include "wire/negotiate.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -81,6 +82,7 @@ static int ask_repair(struct cli *cli, struct ckpt_id id, bool begin,
                          .u.repair = {.id = id, .begin = begin, .actor = actor}}};
     if (id.term == 0) {
         request->call.request.u.repair.run = cli->run;
+        request->call.features = WIRE_FEATURE_RECORD;
     }
     return source_call(cli->connection, request, diag);
 }
@@ -111,7 +113,8 @@ static int await_repair(struct cli *cli, struct ckpt_id id, struct source_reques
         status = care_sleep(cli, diag);
         status = status != 0 ? status : ask_repair(cli, id, false, ret, diag);
     }
-    if (status == 0 && !ckpt_id_equal(ret->call.reply.u.repair_status.id, id)) {
+    const struct msg_repair_status *last = &ret->call.reply.u.repair_status;
+    if (status == 0 && (!ckpt_id_equal(last->id, id) || !run_name_equal(&last->run, &cli->run))) {
         status = diag_set(diag, CAIRN_E_BUSY, "somebody else repairs here; run this again");
     }
     return status;
@@ -306,6 +309,10 @@ static int repair_joined(struct cli *cli, struct totals *totals, struct diag *di
         close_run(totals, status == 0 && repaired->left == 0);
     }
     engine_call_fini(&request.call);
+    if (status == CAIRN_E_UNSUPPORTED) { /* its checkpoints it can repair */
+        diag_clear(diag);
+        return 0;
+    }
     return status;
 }
 
