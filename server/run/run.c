@@ -248,6 +248,7 @@ static void load(struct run *run)
     run->ops_started++;
     run->req = (struct store_req){.op = STORE_RECORD_GET,
                                   .run = run->name,
+                                  .known_version = run->decoded ? record_version(run->record) : 0,
                                   .deadline_ms = RUN_STORE_DEADLINE_MS,
                                   .done = on_loaded};
     catalog_hold(run->catalog);
@@ -268,12 +269,26 @@ static int state_rebuild(struct run *run, struct diag *diag)
         run_name_format(&run->name, name);
         diag_add(diag, "the record of run %s", name);
     }
-    run->loaded = status == 0;
+    run->loaded = run->decoded = status == 0;
     if (status == 0) {
         counts_look(run);
     }
     run->wake = run->tell = true;
     return status;
+}
+
+/* What the store has, or that it is still what is here: a poll of a long run decodes nothing. */
+static int take_loaded(struct run *run, struct store_req *req)
+{
+    run->copy_op = run->ops_started;
+    if (!req->ret_record) {
+        run->loaded = true;
+        return 0;
+    }
+    record_free(run->record);
+    run->record = req->ret_record;
+    run->held = run->held || record_version(run->record) > 0;
+    return state_rebuild(run, &req->diag);
 }
 
 static void on_loaded(struct store_req *req)
@@ -285,11 +300,7 @@ static void on_loaded(struct store_req *req)
     run->busy = false;
     run->want_load = false;
     if (status == 0) {
-        record_free(run->record);
-        run->record = req->ret_record;
-        run->copy_op = run->ops_started;
-        run->held = run->held || record_version(run->record) > 0;
-        status = state_rebuild(run, &req->diag);
+        status = take_loaded(run, req);
     }
     run->unreadable = status != 0;
     catalog->counts.loads++;
@@ -334,7 +345,7 @@ static void apply_own(struct run *run, uint64_t version)
     run->held = true;
     if (record_apply(run->record, &run->verdict.update, &diag) != 0 ||
         record_version(run->record) != version || state_rebuild(run, &diag) != 0) {
-        run->loaded = false;
+        run->loaded = run->decoded = false;
         run->wake = run->tell = true;
     }
     run->copy_op = run->ops_started;
@@ -416,7 +427,11 @@ static void on_gap(struct timer *timer) { run_kick(container_of(timer, struct ru
 
 static void turn(struct run *run)
 {
-    if (run->busy || !has_work(run)) {
+    if (run->busy) {
+        return;
+    }
+    if (!has_work(run)) {
+        poll_arm(run); /* a look that found nothing new is not the last one */
         return;
     }
     bool looks = !list_is_empty(&run->snapshots) || (run->tell && !list_is_empty(&run->watches));

@@ -57,6 +57,7 @@ struct run {
     struct record *record;  /* NULL until it was read */
     struct scratch scratch; /* of state */
     struct run_state state; /* decoded from record, whenever loaded */
+    bool decoded;           /* state is what record says, of whatever age */
     bool loaded;            /* record and state are as the store's, as far as known */
     bool busy;              /* a load or an update is at the store */
     bool posted;

@@ -60,7 +60,8 @@ enum store_op {
     STORE_LIST_SMALL,   /* small things of one checkpoint (run, ckpt), for gc */
     STORE_LIST_CKPTS,   /* checkpoints of a run of which anything is stored, for gc */
     STORE_LIST_RUNS,    /* names of all runs that have a record, sorted */
-    STORE_RECORD_GET, /* the record of a run: a fresh map (version 0 and empty when there is none).
+    STORE_RECORD_GET, /* the record of a run: a fresh map (version 0 and empty when there is none),
+                       * or none where it is still at known_version.
                        * Of the run without a name: the store's own (FORMAT.md 9.2) */
     STORE_RECORD_UPDATE, /* the guarded update; ret_version on success. The same of the store's */
     STORE_RECORD_FILE, /* for repair, where caps.record_files is set: one of the files that a run's
@@ -126,7 +127,9 @@ struct store_req {
                  * O_DIRECT READ's memory is aligned to LIMIT_ALIGN_BYTES. READ
                  * takes any offset and length; aligned ones avoid a copy */
     const struct record_update *update; /* RECORD_UPDATE: borrowed until done */
-    bool for_good;                      /* SWEEP */
+    uint64_t known_version; /* RECORD_GET: not 0: the caller has the record of this version. A store
+                             * that finds no other may leave ret_record NULL; never from_medium */
+    bool for_good;          /* SWEEP */
     bool from_medium; /* FETCH, RECORD_GET: what the medium holds now, past every cache that the
                        * store can pass; every file of a record is checked, older ones too */
 

@@ -32,7 +32,7 @@ class Flip(Case):
             with open(self.bed.path / f"flip-{share}.log", "wb") as log:
                 workers.append(self.bed.start([BIN / "e2e_flip", copy, share, shares],
                                               stdin=subprocess.DEVNULL, stderr=log))
-        status = [worker.wait(170) for worker in workers]
+        status = [worker.wait(380) for worker in workers]
         for share in range(shares):
             print((self.bed.path / f"flip-{share}.log").read_text()[-6000:], flush=True)
         self.assertEqual(status, [0] * shares)

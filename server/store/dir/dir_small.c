@@ -158,7 +158,9 @@ int dir_op_record_get(struct dir_store *store, struct store_req *req)
     }
     pthread_mutex_lock(&run->lock);
     int rc = run->record.record != NULL ? 0 : dir_record_load(store, &run->record, &req->diag);
-    rc = rc ? rc : record_clone(run->record.record, &req->ret_record);
+    bool known = rc == 0 && req->known_version != 0 &&
+                 record_version(run->record.record) == req->known_version;
+    rc = rc || known ? rc : record_clone(run->record.record, &req->ret_record);
     pthread_mutex_unlock(&run->lock);
     return rc ? diag_set(&req->diag, rc, "record of %s/%s", req->run.project, req->run.run) : 0;
 }

@@ -409,7 +409,9 @@ static int do_record_get(struct memory_medium *medium, struct store_req *req)
 {
     struct memory_run *run = *memory_find_run(medium, &req->run);
     if (run != NULL && memory_run_compare(&run->name, &req->run) == 0) {
-        return record_clone(run->record, &req->ret_record);
+        bool known = !req->from_medium && req->known_version != 0 &&
+                     record_version(run->record) == req->known_version;
+        return known ? 0 : record_clone(run->record, &req->ret_record);
     }
     return record_new(&req->ret_record);
 }

@@ -72,7 +72,9 @@ int rados_op_record_get(struct rados_store *store, struct store_req *req)
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a run");
     }
     int rc = rados_record_refresh(store, run, &req->diag);
-    if (rc == 0 && record_clone(run->record, &req->ret_record) != 0) {
+    bool known = rc == 0 && !req->from_medium && req->known_version != 0 &&
+                 record_version(run->record) == req->known_version;
+    if (rc == 0 && !known && record_clone(run->record, &req->ret_record) != 0) {
         rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a record");
     }
     pthread_mutex_unlock(&run->lock);
