@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,8 +140,20 @@ static const struct state_dead *find_dead(const struct run_state *state, struct 
     return NULL;
 }
 
+static bool has_root(const struct batch_ckpt *ckpt)
+{
+    for (size_t i = 0; i < ckpt->small_count; i++) {
+        if (ckpt->smalls[i].kind == STORE_MANIFEST && ckpt->smalls[i].tag == ckpt->open_id) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* What became of it. An opening that stands keeps everything; the end of the last opening, or the
- * commit, is what the wait for the next pass is counted from. */
+ * commit, is what the wait for the next pass is counted from. Of the newest term, the end of an
+ * opening stands in the record until the step is opened again: what neither the chain nor an entry
+ * tells of was stored under another record than this one, an older copy or another run's. */
 static void classify(const struct run_state *state, struct batch_ckpt *ckpt)
 {
     const struct state_commit *commit = mark_commit(state, ckpt->id);
@@ -154,12 +167,26 @@ static void classify(const struct run_state *state, struct batch_ckpt *ckpt)
         ckpt->kind = KIND_LIVE;
         ckpt->mark = mark_of_commit(commit);
         ckpt->open_id = commit->entry.open_id;
+        ckpt->has_root = has_root(ckpt);
     } else {
         const struct state_dead *dead = find_dead(state, ckpt->id);
-        ckpt->kind = KIND_DEAD;
+        bool is_told = dead || ckpt->id.term < state->newest_term;
+        ckpt->kind = is_told ? KIND_DEAD : KIND_UNKNOWN;
         ckpt->mark = dead ? dead->entry.open_id : 1;
         ckpt->for_good = ckpt->id.term < state->newest_term;
     }
+}
+
+void batch_note_unknown(struct gc *gc, struct batch_ckpt *ckpt)
+{
+    struct diag diag = DIAG_INIT;
+    int status = diag_set(&diag, CAIRN_E_DAMAGED,
+                          "there is something of checkpoint %" PRIu64 "@%" PRIu64
+                          " here, of which it tells nothing: it is an older copy, or another "
+                          "run's; put the right one back (nothing of that checkpoint is removed)",
+                          ckpt->id.step, ckpt->id.term);
+    ckpt->kind = KIND_UNKNOWN;
+    gc_note(gc, status, &diag, "the run's record");
 }
 
 static void on_state(struct run_snapshot_req *req)
@@ -175,6 +202,9 @@ static void on_state(struct run_snapshot_req *req)
     for (size_t i = 0; i < gc->batch_count; i++) {
         struct batch_ckpt *ckpt = &gc->batch[i];
         classify(req->state, ckpt);
+        if (ckpt->kind == KIND_UNKNOWN) {
+            batch_note_unknown(gc, ckpt);
+        }
         const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
         /* Reclaimed ones have waited: they were forgotten for keep_cycles. */
         ckpt->ripe = ckpt->kind == KIND_RECLAIMED ||
@@ -210,8 +240,8 @@ static bool is_dead_small(const struct batch_ckpt *ckpt, size_t at)
     case KIND_DEAD:
     case KIND_RECLAIMED:
         return true;
-    case KIND_LIVE:
-        return ckpt->smalls[at].tag != ckpt->open_id;
+    case KIND_LIVE: /* beside the right ones; where those are not, it may be all that there is */
+        return ckpt->has_root && ckpt->smalls[at].tag != ckpt->open_id;
     case KIND_OPEN:
     case KIND_UNKNOWN:
         return false;
@@ -223,12 +253,12 @@ static bool is_dead_small(const struct batch_ckpt *ckpt, size_t at)
 static void remember(struct gc *gc, const struct batch_ckpt *ckpt, size_t dead)
 {
     struct known_ckpt known = {.id = ckpt->id, .mark = ckpt->mark, .pass = gc->status.pass};
-    if (gc->status.dry_run || ckpt->kind == KIND_OPEN) {
+    if (gc->status.dry_run || ckpt->kind == KIND_OPEN || ckpt->kind == KIND_UNKNOWN) {
         return;
     }
     if (dead == 0) {
         known.settled = ckpt->kind != KIND_DEAD && !ckpt->unreadable &&
-                        (ckpt->kind == KIND_LIVE || ckpt->object_count == 0);
+                        (ckpt->kind == KIND_LIVE ? ckpt->has_root : ckpt->object_count == 0);
     } else if (!ckpt->ripe) {
         const struct known_ckpt *before = known_find(&gc->known, &gc->status.run, ckpt->id);
         known.pass = before && before->mark == ckpt->mark ? before->pass : known.pass;

@@ -29,7 +29,7 @@ enum {
 };
 
 enum ckpt_kind {
-    KIND_UNKNOWN,
+    KIND_UNKNOWN,   /* the record should know of it: it is not what it was; all stays */
     KIND_OPEN,      /* nothing of it is touched */
     KIND_LIVE,      /* committed, forgotten ones too: what it does not refer to goes */
     KIND_RECLAIMED, /* what nobody else refers to goes */
@@ -43,6 +43,7 @@ struct batch_ckpt {
     uint64_t open_id; /* KIND_LIVE: the tag of what stays */
     bool unreadable;  /* a table that may refer to it cannot be read: no object goes */
     bool ripe;        /* what is dead was so in an earlier pass */
+    bool has_root;    /* KIND_LIVE: the manifest that its commit names is there */
     bool for_good;    /* nobody can open it again: it was committed once, or its term is fenced */
     size_t object_count, small_count;
     struct object_id *objects;
@@ -52,8 +53,9 @@ struct batch_ckpt {
 struct table_of { /* a checkpoint whose tables are to be read */
     struct ckpt_id id;
     uint64_t open_id;
-    uint32_t world_size;
-    bool for_itself; /* of KIND_LIVE in the batch */
+    uint32_t first_rank, world_size; /* whose parts: from the one, below the other */
+    bool for_itself;                 /* of KIND_LIVE in the batch */
+    bool is_dead;                    /* of KIND_DEAD: is it this run's at all? */
 };
 
 struct stale {
@@ -89,6 +91,7 @@ struct gc {
     size_t batch_count, batch_at, item_at, sweep_at;
     size_t batch_names;
     struct batch_ckpt batch[BATCH_CKPTS_MAX];
+    struct uuid run_uuid; /* of the run: what its parts' headers say */
     size_t table_count, table_next, table_cap;
     struct table_of *tables;
     uint32_t table_rank;
@@ -122,6 +125,8 @@ struct batch_ckpt *batch_find(struct gc *gc, struct ckpt_id id);
  * dead: so it makes what is known void. */
 uint64_t mark_of_commit(const struct state_commit *commit);
 const struct state_commit *mark_commit(const struct run_state *state, struct ckpt_id id);
+/* It is not what this record is about: nothing of it goes, and the pass says so. */
+void batch_note_unknown(struct gc *gc, struct batch_ckpt *ckpt);
 /* Which tables are to be read for the batch; false: no memory. */
 bool mark_plan(struct gc *gc, const struct run_state *state);
 void mark_read(struct gc *gc); /* then batch_remove */

@@ -37,7 +37,7 @@ const struct state_commit *mark_commit(const struct run_state *state, struct ckp
     return NULL;
 }
 
-static bool add_table(struct gc *gc, const struct state_commit *commit, bool for_itself)
+static bool add_table(struct gc *gc, const struct table_of *of)
 {
     if (gc->table_count == gc->table_cap) {
         size_t cap = gc->table_cap == 0 ? 64 : gc->table_cap * 2;
@@ -48,10 +48,34 @@ static bool add_table(struct gc *gc, const struct state_commit *commit, bool for
         gc->tables = grown;
         gc->table_cap = cap;
     }
-    gc->tables[gc->table_count++] = (struct table_of){.id = commit->entry.id,
-                                                      .open_id = commit->entry.open_id,
-                                                      .world_size = commit->entry.world_size,
-                                                      .for_itself = for_itself};
+    gc->tables[gc->table_count++] = *of;
+    return true;
+}
+
+static bool add_commit(struct gc *gc, const struct state_commit *commit, bool for_itself)
+{
+    struct table_of of = {.id = commit->entry.id,
+                          .open_id = commit->entry.open_id,
+                          .world_size = commit->entry.world_size,
+                          .for_itself = for_itself};
+    return add_table(gc, &of);
+}
+
+/* One part of each that is about to go as what failed saves left: under another run's record all of
+ * a run would look so, and its parts say whose they are. */
+static bool add_dead(struct gc *gc, const struct batch_ckpt *ckpt)
+{
+    for (size_t i = 0; ckpt->kind == KIND_DEAD && ckpt->ripe && i < ckpt->small_count; i++) {
+        const struct store_name *small = &ckpt->smalls[i];
+        if (small->kind == STORE_PART && small->number < UINT32_MAX) {
+            struct table_of of = {.id = ckpt->id,
+                                  .open_id = small->tag,
+                                  .first_rank = small->number,
+                                  .world_size = small->number + 1,
+                                  .is_dead = true};
+            return add_table(gc, &of);
+        }
+    }
     return true;
 }
 
@@ -78,17 +102,22 @@ static bool leads_to_batch(struct gc *gc, const struct run_state *state,
 bool mark_plan(struct gc *gc, const struct run_state *state)
 {
     bool any_reclaimed = false;
+    gc->run_uuid = state->info.run_uuid;
     for (size_t i = 0; i < gc->batch_count; i++) {
         any_reclaimed = any_reclaimed || has_objects(&gc->batch[i], KIND_RECLAIMED);
+        if (!add_dead(gc, &gc->batch[i])) {
+            return false;
+        }
     }
     for (size_t i = 0; i < state->commit_count; i++) {
         const struct state_commit *commit = &state->commits[i];
         bool own = has_objects(batch_find(gc, commit->entry.id), KIND_LIVE);
         bool leads = any_reclaimed && !commit->reclaimed && leads_to_batch(gc, state, commit);
-        if ((own || leads) && !add_table(gc, commit, own)) {
+        if ((own || leads) && !add_commit(gc, commit, own)) {
             return false;
         }
     }
+    gc->table_rank = gc->table_count > 0 ? gc->tables[0].first_rank : 0;
     return true;
 }
 
@@ -132,8 +161,9 @@ static void next_table(struct gc *gc)
     gc->table_pages = NULL;
     gc->table_rank++;
     if (gc->table_rank == gc->tables[gc->table_next].world_size) {
-        gc->table_rank = 0;
         gc->table_next++;
+        gc->table_rank =
+            gc->table_next < gc->table_count ? gc->tables[gc->table_next].first_rank : 0;
     }
     mark_read(gc);
 }
@@ -142,6 +172,10 @@ static void next_table(struct gc *gc)
  * knowing which, all of the batch's committed ones keep theirs. */
 static void unreadable(struct gc *gc, int status, const struct diag *diag)
 {
+    if (gc->tables[gc->table_next].is_dead) {
+        next_table(gc); /* of what goes anyway */
+        return;
+    }
     gc_note(gc, status, diag, "an object table");
     for (size_t i = 0; i < gc->batch_count; i++) {
         struct batch_ckpt *ckpt = &gc->batch[i];
@@ -223,6 +257,16 @@ static void on_pages(struct store_req *req)
     fetch(gc, gc->table.crcs_offset, gc->table.crcs_bytes, on_crcs);
 }
 
+/* A part's header has been read that says which run it is of. */
+static void look_at_dead(struct gc *gc, bool is_ours)
+{
+    struct batch_ckpt *ckpt = batch_find(gc, gc->tables[gc->table_next].id);
+    if (!is_ours && ckpt) {
+        batch_note_unknown(gc, ckpt);
+    }
+    next_table(gc);
+}
+
 static void on_first(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
@@ -232,7 +276,15 @@ static void on_first(struct store_req *req)
         return;
     }
     int status = part_table_begin((size_t)req->ret_bytes, req->ret_data, &gc->table, &diag);
-    if (status == 0 && (!ckpt_id_equal(gc->table.id, of->id) || gc->table.rank != gc->table_rank)) {
+    bool is_ours = memcmp(&gc->table.run_uuid, &gc->run_uuid, sizeof(gc->run_uuid)) == 0;
+    if (status == 0 && of->is_dead) {
+        free(req->ret_data);
+        look_at_dead(gc, is_ours);
+        return;
+    }
+    /* Whole, and not this one: what it names would be kept, and what is really referred to go. */
+    bool is_this = ckpt_id_equal(gc->table.id, of->id) && gc->table.rank == gc->table_rank;
+    if (status == 0 && !(is_ours && is_this)) {
         status = diag_set(&diag, CAIRN_E_DAMAGED, "a part is another's");
     }
     if (status != 0) {

@@ -29,6 +29,7 @@ int part_table_begin(size_t bytes, const uint8_t *data, struct part_table *ret, 
     if (load_u32(header + 4) != DOC_VERSION) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED, "the part has version %u", load_u32(header + 4));
     }
+    memcpy(part.run_uuid.bytes, header + 24, sizeof(part.run_uuid.bytes));
     part.id = (struct ckpt_id){load_u64(header + 40), load_u64(header + 48)};
     part.rank = load_u32(header + 72);
     part.object_count = load_u32(header + 80);
@@ -46,7 +47,8 @@ int part_table_begin(size_t bytes, const uint8_t *data, struct part_table *ret, 
     }
     uint64_t end = layout.objects + (uint64_t)part.object_count * PART_OBJECT_BYTES;
     *ret =
-        (struct part_table){.id = part.id,
+        (struct part_table){.run_uuid = part.run_uuid,
+                            .id = part.id,
                             .rank = part.rank,
                             .object_count = part.object_count,
                             .pages_bytes = min_u64(round_up_u64(end, PART_PAGE_BYTES), layout.crcs),

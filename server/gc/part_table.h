@@ -13,6 +13,7 @@
 enum { PART_TABLE_FIRST_BYTES = 64 << 10 }; /* what to read first */
 
 struct part_table {
+    struct uuid run_uuid;
     struct ckpt_id id;
     uint32_t rank, object_count;
     uint64_t pages_bytes;             /* from 0: header and table, in whole pages */

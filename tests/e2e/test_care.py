@@ -4,6 +4,7 @@ failed saves left is collected; killed in the middle of either, nothing is lost 
 on; `cairn status` says it all."""
 
 import json
+import shutil
 import subprocess
 import threading
 import time
@@ -104,7 +105,7 @@ class Care(Case):
         group.end()
 
     def test_killed_in_the_middle_of_a_scrub(self):
-        daemon = self.saved(6, scrub_rate="20KiB")
+        daemon = self.saved(6, scrub_rate="2KiB")  # none of the three comes to its end
         flip(daemon.files("runs/demo/run/objects/1-6/1-*")[0], 0)
         for _ in range(3):
             cairn("scrub", *self.where(daemon), check=0)
@@ -246,6 +247,77 @@ class Care(Case):
             gc, said = json.loads(out)["gc"], json.loads(err)
             self.assertEqual((code, said["code"], said["error"], gc["error"]), (6, 6, "DAMAGED", "DAMAGED"))
             self.assertEqual(said["message"], gc["text"])
+
+    def test_another_runs_part_in_its_place_takes_nothing(self):
+        """Whole, of the same step and rank: what it names is not what is referred to, which has to stay."""
+        daemon = self.saved(2)
+        other = Group(self.bed, daemon.url("demo/other"), 2)
+        for step in (1, 2):
+            other.all("fill", step + 10)
+            other.save(step)
+        other.end()
+        self.assertEqual(daemon.stop(), 0)
+        part, wrong = (daemon.files(f"runs/demo/{run}/checkpoints/1-1/part-0-*")[0] for run in ("run", "other"))
+        right, objects = part.read_bytes(), daemon.files("runs/demo/run/objects/*/*")
+        part.chmod(0o600)
+        part.write_bytes(wrong.read_bytes())
+        for _ in range(2):
+            _, _, err = cairn("gc", "--store", f"dir:{daemon.store}", check=6)
+            self.assertIn("demo/run: an object table: a part is another's", err)
+        self.assertEqual(daemon.files("runs/demo/run/objects/*/*"), objects)
+        part.write_bytes(right)
+        self.assert_whole(daemon, {(1, 1), (2, 1)})
+
+    def test_an_older_copy_of_the_record_takes_nothing(self):
+        """Somebody puts yesterday's record back: what was committed since is unknown to it, and stays until the right one is
+        there again."""
+        daemon = self.daemon(**self.KEYS)
+        record, old, new = (daemon.store / "runs/demo/run/record", self.bed.path / "old", self.bed.path / "new")
+        group = self.group(daemon)
+        for step in (1, 2, 3):
+            group.all("fill", step)
+            group.save(step)
+            if step == 2:
+                shutil.copytree(record, old)
+        group.end()
+        group = self.group(daemon)
+        group.restore()
+        group.all("fill", 4)
+        group.save(4)  # of a term that the old copy does not know either
+        group.end()
+        self.assertEqual(daemon.stop(), 0)
+        files = daemon.files("runs/demo/run/[co]*/**/*")
+        record.rename(new)
+        shutil.copytree(old, record)
+        for _ in range(2):
+            _, _, err = cairn("gc", "--store", f"dir:{daemon.store}", "--cycle", "--keep-cycles", "1", check=6)
+            self.assertIn("of which it tells nothing: it is an older copy, or another run's", err)
+        self.assertEqual(daemon.files("runs/demo/run/[co]*/**/*"), files)
+        shutil.rmtree(record)
+        new.rename(record)
+        self.assert_whole(daemon, {(1, 1), (2, 1), (3, 1), (4, 2)})
+
+    def test_another_runs_record_takes_nothing(self):
+        daemon = self.saved(2)
+        for step in (1, 12):  # in two terms; the first has the same name in both
+            other = Group(self.bed, daemon.url("demo/other"), 2)
+            if step > 1:
+                other.restore()
+            other.all("fill", step + 20)
+            other.save(step)
+            other.end()
+        self.assertEqual(daemon.stop(), 0)
+        one, two, aside = (daemon.store / "runs/demo/run/record", daemon.store / "runs/demo/other/record", self.bed.path / "aside")
+        files = daemon.files("runs/demo/*/[co]*/**/*")
+        for _ in range(2):  # there, and back
+            one.rename(aside)
+            two.rename(one)
+            aside.rename(two)
+            status = cairn("gc", "--store", f"dir:{daemon.store}", "--cycle", "--keep-cycles", "1")[0]
+            self.assertEqual(daemon.files("runs/demo/*/[co]*/**/*"), files)
+        self.assertEqual(status, 0)
+        self.assert_whole(daemon, {(1, 1), (2, 1)})
+        self.assert_whole(daemon, {(1, 1), (12, 2)}, run="demo/other")
 
     def test_without_a_daemon(self):
         daemon = self.saved(1)
