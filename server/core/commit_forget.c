@@ -174,7 +174,8 @@ static void guard_health(struct step *step, const struct state_commit *commit)
 }
 
 /* The health of the good ones that stay and that the guards have counted on (the newest, so many as
- * must be, one that shares nothing with it), and of what goes for being not good. */
+ * must be, one that shares nothing with it; a branch's, where the lineage has too few), and of what
+ * goes for being not good. */
 static void guard_what_stays(struct step *step, const struct retention_item *items,
                              const enum mark_outcome *outcomes)
 {
@@ -199,6 +200,12 @@ static void guard_what_stays(struct step *step, const struct retention_item *ite
         set = found == 0 ? items[i].set : set;
         apart = apart || other;
         found++;
+    }
+    for (size_t i = 0; i < state->commit_count && found < least; i++) { /* of branches, for them */
+        bool counts = !items[i].on_lineage && items[i].health == HEALTH_VERIFIED && !items[i].gone;
+        if (counts && outcomes[i] != MARK_DONE) {
+            guard_health(step, &state->commits[i]);
+        }
     }
     const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});
     if (latest != NULL) {

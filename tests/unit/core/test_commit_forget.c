@@ -360,6 +360,27 @@ static void a_forget_is_guarded(void **ret)
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
 }
 
+/* Goal: the same of a branch's good ones, which stay for those that a young lineage lacks. */
+static void a_forget_on_a_branch_is_guarded(void **ret)
+{
+    struct core_fixture *f = *ret;
+    const struct ckpt_id ids[] = {ID(1, 10), ID(1, 20), ID(1, 30)};
+    struct event forget = mark_event(EVENT_FORGET, ARRAY_LEN(ids), ids);
+    struct actor other = {.token = 6, .world_size = 1, .newest_seen = 1};
+    struct stale stale;
+    struct ckpt_id young = core_save(f, &other, 5);
+    assert_ckpt(young, 2, 5);
+    stale_init(&stale, f, &forget);
+    assert_int_equal(core_health(f, ID(1, 50), HEALTH_DAMAGED), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    stale_init(&stale, f, &forget);
+    assert_int_equal(core_health(f, ID(1, 40), HEALTH_DAMAGED), 0);
+    assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
+    assert_int_equal(core_run(f, &forget), 0);
+    assert_int_equal(f->verdict.done_count, 2);
+    assert_false(known(f, 30)->forgotten);
+}
+
 /* Goal: a restore that falls back takes a lease only on what is there. */
 static void a_fall_back_is_guarded(void **ret)
 {
@@ -440,6 +461,7 @@ int main(void)
         TEST(claims_and_leases_outlive_a_forget),
         TEST(a_claim_beside_a_forget),
         TEST(a_forget_is_guarded),
+        TEST(a_forget_on_a_branch_is_guarded),
         TEST(a_fall_back_is_guarded),
         TEST(a_lease_ends),
         TEST(bad_batches_are_refused),
