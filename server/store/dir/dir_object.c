@@ -110,6 +110,7 @@ static int take_space(struct dir_store *store, vfs_fd fd, uint64_t bytes, struct
                       store->path, (unsigned long long)bytes, (unsigned long long)space.free_bytes,
                       (unsigned long long)store->reserve_bytes);
     }
+    rc = rc ? rc : dir_check_inodes(store, &space, diag);
     rc = rc ? rc : store->vfs->ops->allocate(store->vfs, fd, bytes, diag);
     /* Its full length at once: a file system writes side by side only within a file's length. */
     rc = rc ? rc : store->vfs->ops->truncate(store->vfs, fd, bytes, diag);

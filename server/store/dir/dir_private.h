@@ -26,6 +26,7 @@ enum {
     DIR_RUN_BUCKETS = 256,
     DIR_SYNC_FAILURES_MAX = 3, /* within DIR_SYNC_FAILURES_MS: the store becomes read-only (L5) */
     DIR_SYNC_FAILURES_MS = 10 * 60 * 1000,
+    DIR_INODES_RESERVE = 64, /* with the reserve of bytes: a forget and a pass of gc take a few */
 };
 
 /* Feature bits that this version understands. */
@@ -259,6 +260,9 @@ int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);
 
 /* --- dir_probe.c ------------------------------------------------------------------------------ */
 int MUST_USE dir_op_probe(struct dir_store *store, struct store_req *req);
+/* NO_SPACE where so few are free that they are kept in reserve. */
+int MUST_USE dir_check_inodes(const struct dir_store *store, const struct vfs_space *space,
+                              struct diag *diag);
 int MUST_USE dir_op_sweep(struct dir_store *store, struct store_req *req);
 /* Is this object being written? Then its file, if there is one, is not to be seen. */
 bool dir_object_is_open(struct dir_store *store, const struct run_name *run,

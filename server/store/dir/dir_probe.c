@@ -12,6 +12,21 @@
 
 enum { PROBE_BYTES = LIMIT_ALIGN_BYTES };
 
+/* Where a file system counts them (ext4), a store that has none left could not even forget. */
+int dir_check_inodes(const struct dir_store *store, const struct vfs_space *space,
+                     struct diag *diag)
+{
+    uint64_t kept = min_u64(DIR_INODES_RESERVE, space->total_inodes / 16);
+    if (store->reserve_bytes == 0 || space->total_inodes == 0 || space->free_inodes >= kept) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_NO_SPACE,
+                    "%s: %" PRIu64 " inodes of %" PRIu64 " are free and %" PRIu64
+                    " are kept in reserve; forget checkpoints and run gc, or remove other files "
+                    "of the disk",
+                    store->path, space->free_inodes, space->total_inodes, kept);
+}
+
 /* As take_space() of an object: what a save may use lies beyond the reserve. */
 static int check_space(struct dir_store *store, struct diag *diag)
 {
@@ -24,7 +39,8 @@ static int check_space(struct dir_store *store, struct diag *diag)
                       "disk",
                       store->path, space.free_bytes, store->reserve_bytes);
     }
-    return rc;
+    space.free_inodes -= rc == 0 && space.free_inodes > 0; /* an object has its own by then */
+    return rc ? rc : dir_check_inodes(store, &space, diag);
 }
 
 static int write_file(struct dir_store *store, const struct dir_at *at, const char *name,

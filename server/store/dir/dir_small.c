@@ -225,8 +225,15 @@ static int list_project(struct dir_store *store, const struct run_name *of, stru
             run_name_set(of->project, entries.entries[i].name, &name, NULL) != 0) {
             continue; /* not one of ours */
         }
+        struct diag why = DIAG_INIT;
         dir_path_record(&name, path);
-        rc = dir_record_exists(store, path, &exists, diag);
+        rc = dir_record_exists(store, path, &exists, &why);
+        if (rc != 0 && rc != CAIRN_E_NO_MEMORY) {
+            exists = true; /* who asks for it is told what is wrong; the others are listed */
+            rc = 0;
+        } else if (rc != 0) {
+            diag_copy(diag, &why);
+        }
         if (rc == 0 && exists) {
             rc = add_run(list, &name);
         }

@@ -2,6 +2,7 @@
  *
  * What a start removes: temporaries of this and older epochs, and directories of checkpoints that
  * are empty. Only removes, in any order, so it may be killed and begun again at any point (L21).
+ * A run whose folders cannot be read keeps its temporaries, and no other run from being served.
  * Runs once, under the store's lock, before the first operation.
  */
 #include "dir_private.h"
@@ -102,6 +103,18 @@ static int sweep_run(struct dir_store *store, const struct run_name *run, struct
     return rc ? rc : sweep_checkpoints(store, path, diag);
 }
 
+/* What is left lying is no reason to stay away; the failure is in the store's health. */
+static int pass_over(struct dir_store *store, int status, const struct diag *why, struct diag *diag)
+{
+    if (status == CAIRN_E_NO_MEMORY) {
+        return diag_copy(diag, why);
+    }
+    if (status != 0) {
+        dir_note(store, "%s", diag_text(why, status));
+    }
+    return 0;
+}
+
 static int sweep_project(struct dir_store *store, const struct run_name *of, struct diag *diag)
 {
     char path[DIR_PATH_MAX];
@@ -117,7 +130,8 @@ static int sweep_project(struct dir_store *store, const struct run_name *of, str
     for (size_t i = 0; rc == 0 && i < runs.count; i++) {
         if (runs.entries[i].kind == VFS_DIR &&
             run_name_set(of->project, runs.entries[i].name, &name, NULL) == 0) {
-            rc = sweep_run(store, &name, diag);
+            struct diag why = DIAG_INIT;
+            rc = pass_over(store, sweep_run(store, &name, &why), &why, diag);
         }
     }
     dir_entries_fini(&runs);
@@ -139,7 +153,8 @@ int dir_sweep(struct dir_store *store, struct diag *diag)
     for (size_t i = 0; rc == 0 && i < projects.count; i++) {
         const struct dir_entry *entry = &projects.entries[i];
         if (entry->kind == VFS_DIR && run_name_set(entry->name, "x", &name, NULL) == 0) {
-            rc = sweep_project(store, &name, diag);
+            struct diag why = DIAG_INIT;
+            rc = pass_over(store, sweep_project(store, &name, &why), &why, diag);
         }
     }
     dir_entries_fini(&projects);

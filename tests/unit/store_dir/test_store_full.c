@@ -214,12 +214,44 @@ static void the_reserve_is_kept(void **state)
     end(&bed);
 }
 
+/* Goal: the same of inodes: the last ones are the record's, or nothing could be forgotten. */
+static void inodes_are_kept_too(void **state)
+{
+    (void)state;
+    struct bed bed;
+    uint32_t made = 0;
+    struct store_req probe = {.op = STORE_PROBE}, again = {.op = STORE_PROBE};
+    struct bed_change change = {"k", "v", false, NULL};
+    if (!begin(&bed, "200")) {
+        skip();
+    }
+    bed.reserve_bytes = 1 << 20;
+    bed_reopen(&bed);
+    assert_int_equal(bed_do(&bed, &probe), 0);
+    int rc = 0;
+    while (rc == 0 && made < 400) {
+        rc = bed_put_object(&bed, bed_object(1, 0, made + 1), 4096, made);
+        made += rc == 0;
+    }
+    assert_int_equal(rc, CAIRN_E_NO_SPACE);
+    assert_int_equal(bed_do(&bed, &again), CAIRN_E_NO_SPACE);
+    assert_non_null(strstr(again.diag.text, "inodes"));
+    assert_int_equal(bed_update(&bed, &change, NULL), 0);
+    assert_int_equal(bed_publish(&bed, bed_name(1, STORE_PART, 0, 1), 9000, 1), 0);
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(bed_delete(&bed, bed_object(1, 0, i + 1)), 0);
+    }
+    assert_int_equal(bed_put_object(&bed, bed_object(1, 0, made + 1), 4096, 1), 0);
+    end(&bed);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(blocks_run_out_at_each_step, clean_up),
         cmocka_unit_test_teardown(inodes_run_out, clean_up),
         cmocka_unit_test_teardown(the_reserve_is_kept, clean_up),
+        cmocka_unit_test_teardown(inodes_are_kept_too, clean_up),
     };
     parent_directory = argc > 1 ? argv[1] : "/tmp";
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -302,6 +302,34 @@ static void temporaries_of_older_epochs_go(void **state)
     assert_int_equal(bed_count_objects(bed, 5), 1);
 }
 
+/* Goal: a run whose folders are something else keeps no other from being served; it is listed, so
+ * that its own error is told to who asks for it. */
+static void a_run_that_cannot_be_read_is_alone(void **state)
+{
+    struct bed *bed = *state;
+    struct bed_change change = {"k", "one", true, NULL};
+    struct store_req list = {.op = STORE_LIST_RUNS}, usage = {.op = STORE_USAGE};
+    struct store_req get = {.op = STORE_RECORD_GET, .run = {"p", "bad"}};
+    char path[PATH_BYTES];
+    bed_open_ok(bed);
+    assert_int_equal(bed_update(bed, &change, NULL), 0);
+    bed_close(bed);
+    path_in(bed, "runs/p/bad", path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    write_file(bed, "runs/p/bad/record", "x", 1);
+    write_file(bed, "runs/p/bad/objects", "x", 1);
+    bed_open_ok(bed);
+    assert_true(bed_has(bed, "k", "one"));
+    assert_int_equal(bed_do(bed, &list), 0);
+    assert_int_equal(list.ret_count, 2);
+    assert_string_equal(list.ret_runs[0].run, "bad");
+    free(list.ret_runs);
+    assert_int_not_equal(bed_do(bed, &get), 0);
+    assert_non_null(strstr(get.diag.text, "p/bad"));
+    assert_int_equal(bed_do(bed, &usage), 0);
+    assert_true(usage.ret_usage.detail[0] != 0);
+}
+
 /* Goal: beside a daemon a reader needs no lock, changes nothing, and follows the record as it is
  * compacted. */
 static void a_reader_follows_a_daemon(void **state)
@@ -366,6 +394,7 @@ int main(int argc, char **argv)
         CASE(a_store_open_to_all_is_refused),
         CASE(a_vanished_directory_is_an_error),
         CASE(temporaries_of_older_epochs_go),
+        CASE(a_run_that_cannot_be_read_is_alone),
         CASE(a_reader_follows_a_daemon),
         CASE(tmpfs_is_refused_unless_forced),
     };
