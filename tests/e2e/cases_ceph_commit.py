@@ -12,7 +12,7 @@ __all__ = ["Apart", "Killed", "Race"]
 
 RACES, RACES_A_TERM = (1000, 50) if FULL else (50, 25)
 FAILOVERS = 10 if FULL else 3
-FAILOVER_S = 5.0
+FAILOVER_S = 5.0 if FULL else 15.0  # otherwise the machine may be any, and do other things beside
 SAVES_UNTIL_KILLED = 12
 SAVES_UNTIL_SPREAD = 10  # the first agrees, eight more are calm
 

@@ -10,7 +10,7 @@ import time
 from cases_ceph_commit import *  # noqa: F403
 from cases_ceph_refused import *  # noqa: F403
 from ceph_bed import OnCeph
-from harness import BIN, BUILD, Group, cairn, cairn_json, main, wait_until
+from harness import BIN, BUILD, FULL, Group, cairn, cairn_json, main, wait_until
 
 
 class Daemons(OnCeph):
@@ -44,7 +44,8 @@ class Daemons(OnCeph):
 
     def test_a_lost_daemon_is_left_in_time(self):
         """By design within 5 s: a dead one at once, a silent one after 3.5 s. From the signal until a save is durable
-        at the other daemon, which on Ceph is some 0.2 s more; slack for a busy machine on top."""
+        at the other daemon, which on Ceph is some 0.2 s more; slack for a busy machine on top, and for any but with
+        CAIRN_FULL=1."""
         a, b = self.two()
         for step, (name, number) in enumerate((("killed", 9), ("silent", 19))):
             group = Group(self.bed, self.url(a, b), 2)
@@ -60,7 +61,7 @@ class Daemons(OnCeph):
                 if name == "silent":
                     a.process.send_signal(18)
             print(f"a {name} daemon: saved at the other one after {took:.2f} s", flush=True)
-            self.assertLess(took, 8)
+            self.assertLess(took, 8 if FULL else 20)
             group.all("fill", 3)
             group.save(10 * step + 3)
             group.kill()
@@ -193,7 +194,7 @@ class Faults(OnCeph):
         for answer in group.finish_any(group.try_all("save", 2, 30000), 40000):
             self.assertFalse(answer["ok"], answer)
             self.assertEqual(answer["error"], "QUOTA", answer["text"])
-        self.assertLess(time.monotonic() - started, 15)
+        self.assertLess(time.monotonic() - started, 25)  # refused, and not out of time
         self.assertEqual(group.restore(), (1, 1, False))
         self.ceph.ceph("osd", "pool", "set-quota", "cairn", "max_bytes", "0")
         wait_until("the quota is gone", lambda: "POOL_FULL" not in self.ceph.ceph("health", "detail"))

@@ -53,7 +53,7 @@ class Waiting(Case):
         group = self.group(self.server)
         group.save(1)
         waiter = start_cairn(self.bed, "wait", "demo/run", "--open", "--json", *self.where)
-        group[0].do("save", 5, 2000)  # rank 1 never comes
+        group[0].do("save", 5, 8000)  # rank 1 never comes; two programs start meanwhile
         out, err = waiter.communicate(timeout=30)
         self.assertEqual((waiter.returncode, json.loads(out)["checkpoint"]["state"]), (0, "open"), err)
         _, out, err = cairn("flush", "demo/run", "--for", "200ms", *self.where, check=5)

@@ -136,7 +136,7 @@ class Run(Case):
         self.assertEqual(running.end()[0], 130)
 
     def test_the_grace_ends(self):
-        running = Running(self.bed, "stubborn", options=("--grace", "200ms"))
+        running = Running(self.bed, "stubborn", options=("--grace", "2s"))  # time to say what it was sent
         running.until("ready")
         running.process.send_signal(signal.SIGTERM)
         status, lines, events = running.end()

@@ -174,7 +174,7 @@ class Stop(Case):
         daemon = self.daemon()
         started = time.monotonic()
         self.assertEqual(daemon.stop(), 0)
-        self.assertLess(time.monotonic() - started, 5)
+        self.assertLess(time.monotonic() - started, 20)
         self.assertFalse(daemon.socket.exists())
 
     def test_with_a_save_in_flight(self):
@@ -184,7 +184,7 @@ class Stop(Case):
         op = group[0].do("save", 2, 4000)["op"]  # rank 1 never comes
         started = time.monotonic()
         self.assertEqual(daemon.stop(), 0)
-        self.assertLess(time.monotonic() - started, 8)
+        self.assertLess(time.monotonic() - started, 20)
         error, text = group[0].refused("wait", op, 20000)
         self.assertIn(error, ("MISSING_RANKS", "ABORTED", "TIMED_OUT", "UNREACHABLE", "CONNECTION_LOST",
                               "SHUTTING_DOWN", "OUTCOME_UNKNOWN"), text)

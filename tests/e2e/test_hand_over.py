@@ -55,20 +55,17 @@ class HandOver(Case):
         group.all("check", 1)
 
     def killed_after_staged(self, world):
-        """"Staged" waits for the hand-over, but not for ever: on a very busy machine it may take more than one try."""
-        for attempt in range(6):
-            daemon = self.daemon(f"store-{attempt}", save_chunk=CHUNK)
-            group = self.large(daemon, world)
-            group.all("fill", 1)
-            group.save(1)
-            group.all("fill", 2)
-            before = daemon.log().count("rank handed over its state")
-            group.stage(2)
-            handed = daemon.log().count("rank handed over its state") - before
-            group.kill()
-            if handed == world:
-                break
-        self.assertEqual(handed, world)
+        """"Staged" waits for the hand-over, but not for ever: a busy machine may need a moment more."""
+        daemon = self.daemon(save_chunk=CHUNK)
+        group = self.large(daemon, world)
+        group.all("fill", 1)
+        group.save(1)
+        group.all("fill", 2)
+        handed = lambda: daemon.log().count("rank handed over its state")
+        before = handed()
+        group.stage(2)
+        wait_until("all is handed over", lambda: handed() - before == world)
+        group.kill()
         group = self.large(daemon, world)
         self.assertEqual(group.restore(), (2, 1, False))  # waits for it
         group.all("check", 2)
@@ -83,34 +80,30 @@ class HandOver(Case):
         self.killed_after_staged(2)
 
     def test_the_daemon_finishes_alone(self):
-        """Stopped before it can have finished, and then left alone with what it was handed."""
-        daemon = self.daemon(save_chunk=CHUNK, log_level="info")
-        for _ in range(5):
-            group = self.large(daemon, 1)
-            group.all("fill", 7)
-            group.stage(1)
-            os.kill(daemon.process.pid, 19)
-            group.kill()
-            os.kill(daemon.process.pid, 18)
-            wait_until("the save is committed", lambda: "checkpoint committed" in daemon.log())
-            if "finished what a client handed over that is gone" in daemon.log():
-                return
-            daemon.stop()  # it was too fast: once more, on a store of its own
-            daemon = self.daemon(f"again-{time.monotonic_ns()}", save_chunk=CHUNK, log_level="info")
-        self.fail("the daemon was always done before the trainer was killed")
+        """Left with what it was handed, long before its slow disk has all of it."""
+        os.environ["CAIRN_FAILPOINTS"] = "dir.write=delay:100"  # 128 of them, four at a time
+        try:
+            daemon = self.daemon(save_chunk=CHUNK)
+        finally:
+            del os.environ["CAIRN_FAILPOINTS"]
+        group = self.large(daemon, 1)
+        group.all("fill", 7)
+        group.stage(1)
+        wait_until("all is handed over", lambda: "rank handed over its state" in daemon.log())
+        group.kill()
+        wait_until("the save is committed", lambda: "checkpoint committed" in daemon.log())
+        self.assertIn("finished what a client handed over that is gone", daemon.log())
 
     def test_a_rank_that_had_not_staged_leaves_nothing(self):
-        daemon = self.daemon(save_chunk=CHUNK)
+        daemon = self.daemon(save_chunk=CHUNK, restore_drain="10m")
         group = self.large(daemon, 2)
         group.all("fill", 1)
         group.save(1)
         group.all("fill", 2)
-        group[0].do("save", 2, 3000)
+        group[0].do("save", 2, 600000)
         group.kill()  # rank 1 never began
         group = self.large(daemon, 2)
-        began = time.monotonic()
-        self.assertEqual(group.restore(), (1, 1, False))
-        self.assertLess(time.monotonic() - began, 8, "it waited for a save that cannot end")
+        self.assertEqual(group.restore(), (1, 1, False))  # it does not wait for a save that cannot end
         group.all("check", 1)
         self.assert_whole(daemon, {(1, 1)})
         group.all("fill", 3)

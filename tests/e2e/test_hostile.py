@@ -50,7 +50,7 @@ class Hostile(Case):
 
     def connect(self):
         sock = socket.create_connection(("127.0.0.1", self.server.port()))
-        sock.settimeout(10)
+        sock.settimeout(30)
         return sock
 
     def closes(self, sock):
@@ -88,8 +88,11 @@ class Hostile(Case):
         good = frame(1, hello(1, 1))
         for at in range(len(good)):
             sock = self.connect()
-            sock.sendall(good[:at] + bytes([good[at] ^ 1 << random.randrange(8)]) + good[at + 1:])
-            sock.shutdown(socket.SHUT_WR)
+            try:
+                sock.sendall(good[:at] + bytes([good[at] ^ 1 << random.randrange(8)]) + good[at + 1:])
+                sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # it has closed already
             self.closes(sock)
         self.still_serves()
 
@@ -155,7 +158,7 @@ class Hostile(Case):
             time.sleep(0.5)
         for sock in slow:  # [session] login = 2s, however busily they drip
             self.closes(sock)
-        self.assertLess(time.monotonic() - started, 10)
+        self.assertLess(time.monotonic() - started, 30)  # a byte every half second would take all day
         self.still_serves()
 
     def test_many_idle_connections(self):
@@ -175,6 +178,8 @@ class Hostile(Case):
         self.assert_whole(self.server, {(1, 1), (2, 1 + 1)}, "server")
 
     def test_more_connections_than_allowed(self):
+        self.assertEqual(self.server.stop(), 0)
+        self.server.start(session_login="60s")  # nobody makes room by itself
         idle = [self.connect() for _ in range(320)]
         time.sleep(0.2)
         refused = cairn("ls", "--server", f"unix:{self.server.socket}", "--timeout", 1)

@@ -13,7 +13,7 @@ import time
 from harness import FULL, Bed, Daemon, Failure, Group, Rank, add_state, add_whole_state, listed, rng, verified
 
 KILLS = 200 if FULL else 50
-LIMIT_S = 850 if FULL else 170
+LIMIT_S = 850 if FULL else 500
 LAST_STEP = 60
 ROWS = 512  # 32 KiB replicated and as much sharded: 8 chunks of 4 KiB each
 KINDS = ["daemon", "daemon", "rank", "ranks", "everything"]

@@ -189,7 +189,7 @@ class Lose(Case):
         story.save()
         for _ in range(6 if FULL else 1):
             story.change()
-            story.group[0].do("save", story.step, 300)
+            story.group[0].do("save", story.step, 2000)  # it is open before that
             wait_until("it has ended", lambda: story.group[0].do("status", story.step, 1)["state"] == "aborted")
             story.gc()
             with Busy(story.gc):

@@ -303,7 +303,7 @@ def test_rule_01_latest_moves_only_after_the_commit(url):
 def test_a_lost_server_fails_the_save_in_time_and_a_retry_succeeds(own_daemon):
     """It dies between the copy and the commit; the older checkpoint is unharmed."""
     url = own_daemon.url("lost")
-    writer = Writer(url, io_deadline=0.5, save_deadline=2.0)
+    writer = Writer(url, io_deadline=2, save_deadline=5)
 
     class Killing(DefaultSavePlanner):
         def resolve_data(self, write_item):

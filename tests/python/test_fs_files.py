@@ -110,7 +110,7 @@ def test_torch_16_discarded_on_an_exception(url):
 
 def test_torch_16_failed_commit_leaves_nothing(own_daemon):
     url = own_daemon.url("lost")
-    fs = fsspec.filesystem("cairn", io_deadline=0.5, save_deadline=2.0)
+    fs = fsspec.filesystem("cairn", io_deadline=2, save_deadline=5)
     with fs.open(f"{url}/step-1/data", "wb") as file:
         file.write(b"x" * 10)
     own_daemon.kill()

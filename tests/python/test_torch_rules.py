@@ -44,7 +44,7 @@ def test_rule_02_staged_is_not_durable(url):
     token = cairn.new_attempt()
     with Checkpointer(url, {"n": torch.ones(3)}, rank=0, world_size=2, attempt=token, save_deadline=30) as ck:
         handle = ck.save(1)
-        assert handle.staged.result(5) is None
+        assert handle.staged.result(30) is None
         assert not handle.durable.done()
         with pytest.raises(cairn.AgainError):
             handle.durable.result(0.05)
