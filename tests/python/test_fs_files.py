@@ -186,6 +186,34 @@ def test_one_file_as_a_checkpoint(url):
     assert fs.isfile(path) and [row["name"].rsplit("/", 1)[1] for row in fs.ls(url)] == ["step-500"]
     with pytest.raises(cairn.InvalidError, match="holds no step"):
         write(f"{url}/last.ckpt", b"x")
+    assert not fs.exists(f"{url}/last.ckpt") and not fs.isdir(f"{url}/last.ckpt") and not fs.isfile(f"{url}/last.ckpt")
+    for look in (fs.info, fs.ls, fs.open, fs.cat_file):
+        with pytest.raises(FileNotFoundError, match="'last.ckpt' holds no step"):
+            look(f"{url}/last.ckpt")
+
+
+def test_copies_and_folders(url):
+    fs = fsspec.filesystem("cairn")
+    write(f"{url}/step-1/a.csv", b"1")
+    fs.makedirs(f"{url}/step-1/sub")
+    fs.cp(f"{url}/step-1/a.csv", f"{url}/step-1/b.csv")
+    fs.cp(f"{url}/step-1/a.csv", f"{url}/step-1/sub/")
+    assert sorted(name.split("step-1/")[1] for name in fs.find(f"{url}/step-1")) == ["a.csv", "b.csv", "sub/a.csv"]
+    with pytest.raises(OSError, match="not empty"):
+        fs.rmdir(f"{url}/step-1/sub")
+    fs.rm(f"{url}/step-1/sub/a.csv")
+    fs.rmdir(f"{url}/step-1/sub")
+    assert not fs.exists(f"{url}/step-1/sub")
+    cairn.fs.seal(f"{url}/step-1")
+    fs.cp(f"{url}/step-1/a.csv", f"{url}/step-2.csv")  # a file that is a checkpoint by itself
+    assert fs.cat_file(f"{url}/step-2.csv") == b"1"
+    with pytest.raises(cairn.UnsupportedError, match="not removed by paths"):
+        fs.rmdir(f"{url}/step-1")
+    with pytest.raises(FileNotFoundError):
+        fs.rmdir(f"{url}/step-9")
+    for bad in ("../step-3/a", "x/../../a", "./a"):
+        with pytest.raises(cairn.InvalidError, match="no names of files"):
+            write(f"{url}/step-3/{bad}", b"x")
 
 
 def test_numpy_and_torch_save(url):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import errno
 import io
 import os
 import threading
@@ -23,7 +24,7 @@ from fsspec.spec import AbstractBufferedFile
 from ..client import Result
 from ..errors import CairnError, ExistsError, InvalidError, UnsupportedError
 from .files import WriteFile, WriteTree
-from .paths import Place, place_of, strip
+from .paths import Place, place_of, place_to_read, strip
 from .ranks import Deal, meeting_of
 from .remote import Committer, Reader
 
@@ -142,7 +143,7 @@ class CairnFileSystem(AsyncFileSystem):
     # --- looking --------------------------------------------------------------------------------------
 
     def _info_now(self, path: str) -> dict:
-        place = place_of(path)
+        place = place_to_read(path)
         if place.step is None:
             return {"name": place.root, "size": 0, "type": "directory"}
         full = f"{place.root}/{place.name}" + (f"/{place.inner}" if place.inner else "")
@@ -158,7 +159,7 @@ class CairnFileSystem(AsyncFileSystem):
         raise FileNotFoundError(f"cairn://{full}")
 
     def _ls_now(self, path: str) -> list:
-        place = place_of(path)
+        place = place_to_read(path)
         if place.step is None:
             return self._ls_run(place)
         info = self._info_now(path)
@@ -199,7 +200,11 @@ class CairnFileSystem(AsyncFileSystem):
         results: list = [None] * len(wanted)
         groups: dict = {}
         for idx, (path, start, end) in enumerate(wanted):
-            place = place_of(path)
+            try:
+                place = place_to_read(path)
+            except FileNotFoundError as error:
+                results[idx] = error
+                continue
             groups.setdefault((place.run_url, place.step), (place, []))[1].append((idx, place.inner, start, end))
         for place, items in groups.values():
             tree, listing = self._tree(place), self._listing(place) if place.step is not None else None
@@ -264,7 +269,7 @@ class CairnFileSystem(AsyncFileSystem):
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True,
               cache_options: Any = None, **kwargs: Any) -> Any:
-        place = place_of(path)
+        place = place_to_read(path) if mode == "rb" else place_of(path)
         if place.step is None:
             raise IsADirectoryError(f"cairn://{path}")
         if mode in ("wb", "xb", "w+b", "wb+"):
@@ -408,8 +413,32 @@ class CairnFileSystem(AsyncFileSystem):
                     file.write(data)
         await asyncio.to_thread(write)
 
+    def rmdir(self, path: str) -> None:
+        """Of an empty folder in what is being written. OSError: it holds something; UnsupportedError: it is committed."""
+        place = place_of(path)
+        tree = self._tree(place) if place.step is not None else None
+        if tree is None:
+            self._info_now(path)  # FileNotFoundError where there is nothing
+            raise UnsupportedError.of(f"cairn://{strip(path)}: what is committed is not removed by paths")
+        with tree.lock:
+            if self._ls_now(path):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), f"cairn://{strip(path)}")
+            tree.folders.discard(place.inner)
+
+    async def _copy(self, path1: Any, path2: Any, **kwargs: Any) -> None:
+        """The URL of a Unix socket has a question mark, which fsspec takes for a pattern."""
+        await super()._copy(_bare(path1), _bare(path2), **kwargs)
+
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
         await self._pipe_file(path2, await self._cat_file(path1))
+
+
+def _bare(path: Any) -> Any:
+    """A path, or a list of them, without the scheme; a slash at its end is kept, since it means a folder."""
+    if isinstance(path, list):
+        return [_bare(item) for item in path]
+    text = os.fspath(path)
+    return strip(text) + ("/" if text.endswith("/") else "")
 
 
 def _clip(start: Optional[int], end: Optional[int], size: int) -> tuple:

@@ -40,7 +40,7 @@ def strip(path: str) -> str:
 
 
 def place_of(path: str) -> Place:
-    """InvalidError: the path names no run, or its id no step."""
+    """InvalidError: the path names no run, or its id no step, or leads out of the checkpoint."""
     path = strip(path)
     authority, *parts = path.split("/")
     parts = [part for part in parts if part]
@@ -57,4 +57,16 @@ def place_of(path: str) -> Place:
     if step is None:
         raise InvalidError.of(f"cairn://{path}: {parts[2]!r} holds no step; behind the run stands a checkpoint, such as "
                               "step-100, iter_0000100 or epoch=3-step=500.ckpt")
+    if "." in parts[3:] or ".." in parts[3:]:
+        raise InvalidError.of(f"cairn://{path}: '.' and '..' are no names of files")
     return Place(run_url, f"{authority}/{run}", parts[2], step, "/".join(parts[3:]))
+
+
+def place_to_read(path: str) -> Place:
+    """FileNotFoundError where the id holds no step: nothing can be there. InvalidError: the path names no run."""
+    try:
+        return place_of(path)
+    except InvalidError as error:
+        if len([part for part in strip(path).split("/")[1:] if part]) < 2:
+            raise
+        raise FileNotFoundError(error.text) from None
