@@ -45,6 +45,34 @@ def trajectory(rank, world, url):
     assert_same(again.state_dict(), model.state_dict())
 
 
+def ddp_buffers(rank, world, url, lazy):
+    """BatchNorm's statistics are each rank's own between two forward passes, and DDP goes on with those of its first rank: these are
+    what is saved, wherever in the model they stand; nothing else of the replicas differs."""
+    seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(
+        *(layer for _ in range(6) for layer in (torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6)))))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    go(model, optimizer, 2)
+    mine = {name: buffer.clone() for name, buffer in model.module.named_buffers()}
+    first = {name: buffer.clone() for name, buffer in mine.items()}
+    for buffer in first.values():
+        dist.broadcast(buffer, 0)
+    differing = [name for name in mine if not torch.equal(mine[name], first[name])]
+    assert rank == 0 or len(differing) == 12, differing
+    options = {"snapshot": "lazy"} if lazy else {"check_replicas": "fail"}
+    with Checkpointer(url, {"model": model}, on_error="raise", **options) as ck:
+        ck.save(1).durable.result(60)
+        assert_same(dict(model.module.named_buffers()), mine)  # a save changes nothing
+        ck.restore()
+    assert_same(dict(model.module.named_buffers()), first)
+    apart = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(2), broadcast_buffers=False)
+    apart.module.running_mean.fill_(rank)
+    with Checkpointer(url, {"model": apart}, on_error="raise", check_replicas="fail") as ck:
+        with pytest.raises(cairn.ReplicasDifferError, match=r"model\.running_mean"):
+            ck.save(2).durable.result(60)
+
+
 class Loader:
     """A StatefulDataLoader's face: an iterator with state_dict, which holds a tensor and nested plain values."""
 

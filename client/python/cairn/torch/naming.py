@@ -18,25 +18,35 @@ from .sharded import Layouts, is_dtensor
 _TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
 
-def unwrap(module: torch.nn.Module) -> torch.nn.Module:
-    """The module inside all wrappers."""
+def unwrap(module: torch.nn.Module) -> tuple:
+    """(the module inside all wrappers, the DistributedDataParallel among them)."""
+    ddp = []
     while True:
-        children = module._modules
-        inner = None
-        if isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
-            inner = children.get("module")
-        else:
-            for name in _TRANSPARENT:
-                inner = children.get(name) if inner is None else inner
-        if inner is None:
-            return module
-        module = inner
+        children = module._modules  # of TorchScript's modules no dict
+        is_data_parallel = isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
+        inner = next((name for name in (("module",) if is_data_parallel else _TRANSPARENT) if name in children), None)
+        if inner is None or children[inner] is None:
+            return module, ddp
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            ddp.append(module)
+        module = children[inner]
+
+
+def _synced(ddp: Any) -> dict:
+    """id(buffer) -> ranks, of the buffers that DDP gives to all from the first of them before each forward pass. Between two
+    passes they differ (BatchNorm's statistics): the first rank's are what counts."""
+    if not getattr(ddp, "broadcast_buffers", False) or hasattr(ddp, "buffer_hook"):
+        return {}
+    ignored = getattr(ddp, "parameters_to_ignore", ())
+    ranks = torch.distributed.get_process_group_ranks(ddp.process_group)
+    return {id(buffer): ranks for name, buffer in ddp.module.named_buffers() if name not in ignored}
 
 
 class Walk:
     """One module's tensors. ``tensors``: canonical name -> tensor, or Sharded for a piece of FSDP1's; ``aliases``: other name -> canonical name;
     ``names``: id(tensor) -> all its names; ``transient``: non-persistent buffers; ``extra``: module's name ->
-    get_extra_state(); ``flat``: id(parameter) -> FlatParam. UnsupportedValueError: FSDP in a form that hides them."""
+    get_extra_state(); ``flat``: id(parameter) -> FlatParam; ``synced``: id(buffer) -> ranks, of which the first has what
+    counts. UnsupportedValueError: FSDP in a form that hides them."""
 
     def __init__(self, key: str, module: torch.nn.Module, layouts: Layouts) -> None:
         self.key = key
@@ -48,11 +58,14 @@ class Walk:
         self.names: dict = {}
         self.transient: dict = {}
         self.extra_modules: dict = {}
+        self.synced: dict = {}
         self._by_memory: dict = {}
         self._walk(module, "")
 
     def _walk(self, module: torch.nn.Module, prefix: str) -> None:
-        module = unwrap(module)
+        module, ddp = unwrap(module)
+        for wrapper in ddp:
+            self.synced.update(_synced(wrapper))
         for name, param in module._parameters.items():
             if param is not None:
                 self._add(prefix + name, param)
@@ -100,6 +113,7 @@ class Names:
     """Names of all parameters of all models of a state: ``key.name``."""
 
     def __init__(self, walks: list) -> None:
+        self.walks = walks
         self._names: dict = {}
         self._flat: dict = {}
         for walk in walks:

@@ -45,7 +45,8 @@ class ModuleState(Part):
         walk = Walk(self.key, self.obj, self.layouts)
         return {
             "kind": self.kind,
-            "tensors": {name: At(f"{self.key}.{name}", tensor) for name, tensor in walk.tensors.items()},
+            "tensors": {name: At(f"{self.key}.{name}", self._placed(walk, name, tensor))
+                        for name, tensor in walk.tensors.items()},
             "buffers": [name for name in walk.tensors if name in walk.buffers],
             "aliases": walk.aliases,
             "transient": {name: self._transient_digest(name, tensor) for name, tensor in walk.transient.items()
@@ -53,6 +54,10 @@ class ModuleState(Part):
             "extra": {name: At(f"{self.key}.{name}.extra_state" if name else f"{self.key}.extra_state",
                                module.get_extra_state()) for name, module in walk.extra_modules.items()},
         }
+
+    def _placed(self, walk: Walk, name: str, tensor: Any) -> Any:
+        ranks = walk.synced.get(id(tensor))
+        return tensor if ranks is None or is_special(tensor) else self.layouts.of_first(f"{self.key}.{name}", tensor, ranks)
 
     def live_names(self, names: Names) -> list:
         walk = Walk(self.key, self.obj, self.layouts)

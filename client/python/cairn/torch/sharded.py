@@ -191,6 +191,16 @@ class Layouts:
         box = Box((0,) * len(shape), shape, (0,) * len(shape))
         return Layout(shape, shape, (box,), self.group(path, ranks), False)
 
+    def of_first(self, name: str, tensor: torch.Tensor, ranks: Sequence[int]) -> Any:
+        """For a save: a tensor of which the first of these global ranks has the one that counts, where they are all that hold it;
+        else as it is."""
+        first = self._of.get(ranks[0])
+        holders = self.holders.get(name, range(self.world_size))
+        if len(ranks) == 1 or is_dtensor(tensor) or sorted(self._of.get(rank, -1) for rank in ranks) != sorted(holders):
+            return tensor
+        layout = self.whole(name, tensor.shape, [ranks[0]])
+        return Sharded(tensor.detach(), layout if first == self._of[self.me] else layout._replace(boxes=()))
+
     def held(self, name: str, value: Any) -> Any:
         """A tensor or Sharded as what those ranks hold that have this name, for a save."""
         ranks = self.holders.get(name)
