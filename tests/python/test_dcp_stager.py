@@ -3,10 +3,12 @@
 
 import collections
 
+import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import AsyncStager
 
+import cairn
 from bed import assert_same
 from cairn.dcp import Reader, Writer
 from cairn.dcp.stager import Staging
@@ -35,6 +37,14 @@ def test_torch_17_rule_03_stage_copies_cpu_tensors_views_and_ties():
     assert type(staged["ordered"]) is collections.OrderedDict and staged["ordered"]["z"] == [1]
     assert not staged["param"].requires_grad and staged["nested"][1][2].dtype == torch.bfloat16
     assert staged["nested"][1][:2] == (1, "a")
+
+
+def test_freed_storages_are_refused():
+    """Else the copy would lie in whatever is staged beside it."""
+    gone = torch.ones(4)
+    gone.untyped_storage().resize_(0)
+    with pytest.raises(cairn.UnsupportedValueError, match=r"torch\.float32 \[4\] has no memory"):
+        Staging({"w": torch.zeros(8), "gone": gone})
 
 
 def test_small_views_of_large_storages_are_copied_alone():

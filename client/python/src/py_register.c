@@ -9,9 +9,6 @@
 
 enum { TENSOR_FIELDS = 10, TENSOR_FIELDS_MAX = 12, BOX_FIELDS = 4, BLOB_FIELDS = 5 };
 
-/* Where a tensor without elements lies: libcairn wants an address, never reads it. */
-static char nowhere;
-
 /* A str's bytes, or NULL for None; false with an exception set. */
 static bool read_text(PyObject *object, const char **ret)
 {
@@ -48,14 +45,11 @@ static bool read_int(PyObject *object, int *ret)
     return true;
 }
 
+/* 0 is where a tensor without elements lies; of any other one libcairn refuses it by name. */
 static bool read_address(PyObject *object, void **ret)
 {
-    void *address = PyLong_AsVoidPtr(object);
-    if (address == NULL && PyErr_Occurred() != NULL) {
-        return false;
-    }
-    *ret = address != NULL ? address : &nowhere;
-    return true;
+    *ret = PyLong_AsVoidPtr(object);
+    return *ret != NULL || PyErr_Occurred() == NULL;
 }
 
 static bool expect_tuple(PyObject *object, Py_ssize_t fields, const char *what)

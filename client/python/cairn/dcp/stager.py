@@ -17,6 +17,9 @@ from typing import Any, Callable
 import torch
 from torch.distributed.tensor import DTensor
 
+from ..errors import UnsupportedValueError
+from ..torch.arrays import has_memory
+
 _ALIGN = 64
 _log = logging.getLogger("cairn.dcp")
 _told = False
@@ -95,6 +98,9 @@ class Staging:
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
+        if not has_memory(tensor):
+            raise UnsupportedValueError.of(f"stage: a tensor {tensor.dtype} {list(tensor.shape)} has no memory: its storage was freed "
+                                           "(offloaded, or gathered and released again); bring it back before the save")
         self._plain.append(tensor.resolve_conj().resolve_neg())
         return tensor
 

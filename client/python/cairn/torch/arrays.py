@@ -37,11 +37,21 @@ def is_array(value: Any) -> bool:
     return (isinstance(value, (torch.Tensor, Sharded)) or (numpy is not None and isinstance(value, numpy.ndarray)))
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """False where the storage was freed (``resize_(0)``: offloading, FSDP) or there is none (inside torch.func)."""
+    try:
+        return tensor.numel() == 0 or tensor.data_ptr() != 0
+    except RuntimeError:
+        return False
+
+
 def check_tensor(path: str, tensor: torch.Tensor) -> None:
     """UnsupportedValueError that begins with the path, for a tensor that cannot be stored."""
     kind = type(tensor)
     why = ""
-    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+    if tensor.is_nested:
+        why = "is nested, which is not supported: save its values() and offsets()"
+    elif isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         why = "is not initialised (lazy module): run one forward pass first"
     elif kind not in _PLAIN and kind.__torch_function__ is not torch._C._disabled_torch_function_impl:
         why = f"is a tensor subclass, {kind.__module__}.{kind.__qualname__}, which is not supported"
@@ -52,14 +62,17 @@ def check_tensor(path: str, tensor: torch.Tensor) -> None:
                "non-persistent buffers, then save or restore")
     elif tensor.is_quantized:
         why = f"is quantized ({tensor.dtype}), which is not supported: save int_repr(), scale and zero point"
-    elif tensor.is_nested:
-        why = "is nested, which is not supported: save its values() and offsets()"
     elif tensor.layout is not torch.strided:
-        why = f"is sparse ({tensor.layout}), which is not supported: save its indices and values"
+        why = (f"is sparse ({tensor.layout}), which is not supported here: save its indices and values"
+               if str(tensor.layout).startswith("torch.sparse")
+               else f"has the layout {tensor.layout}, which is not supported: save its to_dense()")
     elif tensor.dtype not in TORCH_NAMES:
         why = f"has the element type {tensor.dtype}, which is not supported"
     elif tensor.dim() > NDIM_MAX:
         why = f"has {tensor.dim()} dimensions; {NDIM_MAX} are the most: reshape it"
+    elif not has_memory(tensor):
+        why = ("has no memory: its storage was freed (offloaded, or gathered and released again); bring it back before the save "
+               "or restore")
     if why:
         raise UnsupportedValueError.of(f"{path}: the tensor {why}")
 
@@ -101,10 +114,11 @@ def is_direct(array: Any) -> bool:
 
 
 def is_writable(array: Any) -> bool:
-    """False for an ndarray that says so and for expanded tensors; memory that is mapped read-only is found by memory.py."""
+    """False for an ndarray that says so, for expanded tensors and those without memory; what is mapped read-only is found by
+    memory.py."""
     local = array.local if isinstance(array, Sharded) else array
     if isinstance(local, torch.Tensor):
-        return not overlaps(tuple(local.shape), local.stride())
+        return not overlaps(tuple(local.shape), local.stride()) and has_memory(local)
     return bool(local.flags.writeable)
 
 
@@ -248,6 +262,14 @@ def clone(array: Any) -> Any:
     if isinstance(array, Sharded):
         return array.with_local(array.local.detach().clone())
     return array.detach().clone() if isinstance(array, torch.Tensor) else array.copy()
+
+
+def aside(array: Any) -> Any:
+    """The same bits in memory of its own, which is the CPU's where a device has no room for them."""
+    try:
+        return clone(array)
+    except device.NoRoom:
+        return device.on_cpu(array)
 
 
 def same_bits(a: Any, b: Any) -> bool:

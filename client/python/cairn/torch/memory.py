@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the process's memory cannot be written: PyTorch does not know it of a tensor over a mapped file."""
+"""Memory that a restore must not write as if it were a tensor's alone: what is mapped read-only, which PyTorch does not know
+of a tensor over a file; what several live tensors share (an EMA that was begun as the model's own tensors)."""
 
 from __future__ import annotations
 
 import bisect
+from typing import Any, Iterable, NamedTuple, Optional
 
 import torch
 
@@ -38,3 +40,69 @@ class ReadOnly:
     def _holds(self, address: int) -> bool:
         at = bisect.bisect_right(self._begins, address) - 1
         return at >= 0 and address < self._ends[at]
+
+
+# --- shared ----------------------------------------------------------------------------------------------------
+
+class Span(NamedTuple):
+    """Where an array lies: bytes ``begin`` to ``end`` of a device. ``owner``: what is to come there; None: what stays as it is."""
+
+    where: str
+    begin: int
+    end: int
+    owner: Any
+    name: str
+    array: Any
+
+
+def _geometry(array: Any) -> tuple:
+    """(first byte, bytes of an element, lengths, steps in bytes, all above 0) of a tensor or ndarray."""
+    if isinstance(array, torch.Tensor):
+        size = array.element_size()
+        return array.data_ptr(), size, tuple(array.shape), tuple(step * size for step in array.stride())
+    steps = tuple(abs(step) for step in array.strides)
+    back = sum(abs(step) * (length - 1) for step, length in zip(array.strides, array.shape) if step < 0)
+    return array.ctypes.data - back, array.itemsize, array.shape, steps
+
+
+def span_of(owner: Any, name: str, array: Any) -> Optional[Span]:
+    """None where it has no elements, or no address."""
+    try:
+        if not array.shape or 0 not in array.shape:
+            first, size, shape, steps = _geometry(array)
+            reach = size + sum(step * (length - 1) for step, length in zip(steps, shape))
+            where = str(array.device) if isinstance(array, torch.Tensor) else "cpu"
+            return Span(where, first, first + reach, owner, name, array) if first else None
+    except (RuntimeError, ValueError):  # a sparse tensor, a subclass, a lazy module's
+        pass
+    return None
+
+
+def _is_dense(array: Any) -> bool:
+    return bool(array.is_contiguous() if isinstance(array, torch.Tensor) else array.flags.c_contiguous)
+
+
+def have_common_bytes(a: Span, b: Span) -> bool:
+    """Rows of the one may lie between rows of the other, with nothing in common."""
+    if a.where != b.where or a.begin >= b.end or b.begin >= a.end:
+        return False
+    if (_is_dense(a.array) and _is_dense(b.array)) or _geometry(a.array) == _geometry(b.array):
+        return True
+    begin = min(a.begin, b.begin)
+    touched = torch.zeros(max(a.end, b.end) - begin, dtype=torch.bool)
+
+    def view(span: Span) -> torch.Tensor:
+        first, size, shape, steps = _geometry(span.array)
+        return touched.as_strided((*shape, size), (*steps, 1), first - begin)
+    view(a).fill_(True)
+    return bool(view(b).any())
+
+
+def shared(spans: Iterable[Span]) -> list:
+    """(span, another that has bytes in common with it) for spans of different owners."""
+    found, active = [], []
+    for span in sorted(spans, key=lambda span: span[:3]):
+        active = [other for other in active if other.where == span.where and other.end > span.begin]
+        found += [(span, other) for other in active if other.owner is not span.owner and have_common_bytes(span, other)]
+        active.append(span)
+    return found

@@ -198,8 +198,8 @@ class OptimizerState(Part):
 
     @staticmethod
     def _want(value: Any, live: Any, plan: Plan) -> None:
-        if type(value) is Ref and arrays.is_array(live) and arrays.fits(value, live) and not isinstance(
-                live, torch.nn.Parameter):
+        if type(value) is Ref and arrays.is_array(live) and arrays.fits(value, live) and arrays.is_writable(
+                live) and not isinstance(live, torch.nn.Parameter):
             plan.want(value, live)
             return
         for ref in tree.refs(value):
@@ -216,7 +216,7 @@ class OptimizerState(Part):
                 note_class(live)
                 live = self._live(param, live)
             if (type(value) is Ref and live is not None and arrays.is_array(live) and live.device == device
-                    and arrays.fits(value, live) and not _is_overlapping(live)):
+                    and arrays.fits(value, live) and arrays.is_writable(live)):
                 plan.want(value, live)
                 continue
             for ref in tree.refs(value):
@@ -273,11 +273,6 @@ class OptimizerState(Part):
                 if type(value) is Ref:
                     found = self._live(param, live[key]) if isinstance(live[key], torch.Tensor) else live[key]
                     plan.check_live(path_join(f"{self.key}.{name}", key), value, found)
-
-
-def _is_overlapping(array: Any) -> bool:
-    local = array.local if isinstance(array, Sharded) else array
-    return isinstance(local, torch.Tensor) and arrays.overlaps(tuple(local.shape), local.stride())
 
 
 def merge_partitions(key: str, partitions: list, may_lack: bool) -> dict:

@@ -15,18 +15,22 @@ import torch
 from ..errors import DigestMismatchError, DtypeMismatchError, InvalidError, ShapeMismatchError, UnsupportedError
 from ..tree import Ref
 from . import arrays, device, memory
+from .near import listed
 from .only import Only
 from .sharded import Layouts, Sharded
 
 
 class Destination:
-    """Of one stored array; ``coordinate``: where it belongs to a rank's own state."""
+    """Of one stored array; ``coordinate``: where it belongs to a rank's own state; ``is_exact``: it must come into the live
+    tensors, no new one will do; ``is_beside``: the primary is no live one; ``rivals``: spans of what lies in the same memory."""
 
-    __slots__ = ("ref", "coordinate", "primary", "copies")
+    __slots__ = ("ref", "coordinate", "primary", "copies", "is_exact", "is_beside", "rivals")
 
     def __init__(self, ref: Ref, coordinate: Optional[str], primary: Any) -> None:
         self.ref, self.coordinate, self.primary = ref, coordinate, primary
         self.copies: list = []
+        self.is_exact = self.is_beside = False
+        self.rivals: list = []
 
 
 def _layout(array: Any) -> Any:
@@ -38,6 +42,16 @@ def _is_same(a: Any, b: Any) -> bool:
     if isinstance(a, Sharded) and isinstance(b, Sharded):
         return a.local is b.local or (a.whole is not None and a.whole is b.whole)
     return a is b
+
+
+def _local(array: Any) -> Any:
+    """The memory of this rank's part."""
+    return array.local if isinstance(array, Sharded) else getattr(array, "_local_tensor", array)
+
+
+def _gives_way(one: Destination, other: Destination, order: dict) -> bool:
+    """Which of two in one memory gets its own: what may be a new tensor, else what was planned later."""
+    return not one.is_exact if one.is_exact != other.is_exact else order[id(one)] > order[id(other)]
 
 
 def _copy(live: Any, primary: Any) -> None:
@@ -56,6 +70,7 @@ class Plan:
         self.layouts = layouts
         self.only = only or Only()
         self._destinations: dict = {}
+        self._kept: list = []
         self.missing: list = []
         self.unexpected: list = []
         self.warnings: list = []
@@ -77,6 +92,7 @@ class Plan:
             self._destinations[key] = Destination(ref, coordinate, target)
             return
         destination = Destination(ref, coordinate, arrays.beside(ref, target))
+        destination.is_beside = True
         if target is not None:
             destination.copies.append(target)
         self._destinations[key] = destination
@@ -96,6 +112,12 @@ class Plan:
             raise ShapeMismatchError.of(f"{path}: elements of the live tensor share memory (it is expanded); make it "
                                         "contiguous before the restore")
         self.want(ref, live)
+        self._destinations[(ref.name, None)].is_exact = True
+
+    def keep(self, name: str, live: Any) -> None:
+        """A live tensor whose memory is not to change on account of others."""
+        span = memory.span_of(None, name, _local(live))
+        self._kept.extend([span] if span is not None else [])
 
     def get(self, ref: Ref, coordinate: Optional[str] = None) -> Any:
         """The memory that holds a stored array after ``finish``: the live one where there is one."""
@@ -112,6 +134,23 @@ class Plan:
                 if isinstance(local, torch.Tensor) and local.device.type == "cpu" and readonly.covers(local):
                     raise InvalidError.of(f"{destination.ref.name}: the live tensor lies in memory that is mapped read-only (a "
                                           "file opened for reading?): clone it before the restore")
+
+    def part_memory(self) -> None:
+        """What lies in the memory of something else comes into memory of its own first; ``finish`` sees whether both were
+        stored with the same bits."""
+        found = [memory.span_of(d, d.ref.name, _local(array)) for d in self._destinations.values()
+                 for array in (d.primary, *d.copies)]
+        order = {id(d): idx for idx, d in enumerate(self._destinations.values())}
+        for span, other in memory.shared([span for span in (*found, *self._kept) if span is not None]):
+            if span.owner is None or (other.owner is not None and _gives_way(other.owner, span.owner, order)):
+                span, other = other, span
+            if other.owner is None and span.owner.is_exact:
+                continue  # the same tensor, or one that is tied to it
+            span.owner.rivals.append(other)
+        for d in self._destinations.values():
+            if d.rivals and not d.is_beside:
+                d.copies.insert(0, d.primary)
+                d.primary, d.is_beside = arrays.beside(d.ref, d.primary), True
 
     def destinations(self) -> Iterable[Destination]:
         return self._destinations.values()
@@ -131,11 +170,36 @@ class Plan:
         """After the restore: copies from primaries to the live tensors that libcairn cannot write, and checks them."""
         with torch.no_grad():
             for destination in self._destinations.values():
-                for live in destination.copies:
-                    _copy(live, destination.primary)
-                    if not arrays.same_bits(live, destination.primary):
-                        raise DigestMismatchError.of(f"{destination.ref.name}: the live tensor on {live.device} differs "
-                                                     "from what was restored; its memory does not keep what is written")
+                if not destination.rivals:
+                    self._copy_out(destination)
+            parted = [d for d in self._destinations.values() if d.rivals and not self._copy_beside_rivals(d)]
+        if parted:
+            self.warnings.append(f"{listed([d.ref.name for d in parted])}: in the live state this lay in the memory of something else "
+                                 f"({parted[0].rivals[0].name} for the first), which has other contents: it has come back in new memory")
+
+    @staticmethod
+    def _copy_out(destination: Destination) -> None:
+        for live in destination.copies:
+            _copy(live, destination.primary)
+            if not arrays.same_bits(live, destination.primary):
+                raise DigestMismatchError.of(f"{destination.ref.name}: the live tensor on {live.device} differs "
+                                             "from what was restored; its memory does not keep what is written")
+
+    def _copy_beside_rivals(self, d: Destination) -> bool:
+        """Into memory that holds something else already: right where that keeps its bits; else False, and it is in new memory."""
+        before = [arrays.aside(rival.array) for rival in d.rivals]
+        self._copy_out(d)
+        hurt = [rival for rival, bits in zip(d.rivals, before) if not arrays.same_bits(rival.array, bits)]
+        if hurt and d.is_exact:
+            raise DigestMismatchError.of(f"{d.ref.name} and {hurt[0].name} are one memory in the live state, but were stored with "
+                                         "different contents: build the state as it was saved")
+        if hurt:
+            for rival, bits in zip(d.rivals, before):
+                _copy(rival.array, bits)
+            own = arrays.empty(d.ref, getattr(d.copies[0], "device", "cpu"), d.copies[0])
+            d.copies = [self.layouts.wrap(d.ref.name, own)]
+            self._copy_out(d)
+        return not hurt
 
     def check_live(self, path: str, ref: Ref, live: Any, coordinate: Optional[str] = None) -> None:
         """DigestMismatchError unless the tensor that the state now holds has the restored bits and type."""

@@ -46,8 +46,8 @@ def _is_flattenable(cls: type) -> bool:
 
 
 def is_special(value: Any) -> bool:
-    """Whether this module stores it. Quantized and meta tensors it does not."""
-    if not isinstance(value, torch.Tensor) or is_sharded(value) or value.is_meta:
+    """Whether this module stores it. Quantized, nested and meta tensors it does not."""
+    if not isinstance(value, torch.Tensor) or is_sharded(value) or value.is_meta or value.is_nested:
         return False
     return value.layout in _LAYOUTS.values() or _is_flattenable(type(value))
 
