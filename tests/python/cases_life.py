@@ -95,6 +95,49 @@ def grow_save(rank, world, url):
         ck.save(3).durable.result(60)
 
 
+class Sampler:
+    """Foreign code, which cannot take its state back on one rank."""
+
+    def __init__(self, fails):
+        self.at, self.fails = 0, fails
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        if self.fails:
+            raise ValueError("another version of the sampler")
+        self.at = state["at"]
+
+
+def one_cannot_load(rank, world, url):
+    """The arrays have come on all ranks when rank 1's own code fails: no rank goes on alone."""
+    sampler = Sampler(False)
+    with Checkpointer(url, {"w": torch.ones(2), "sampler": sampler}, on_error="raise") as ck:
+        sampler.at = 7
+        ck.save(1).durable.result(60)
+        sampler.at, sampler.fails = 0, rank == 1
+        if rank == 1:
+            with pytest.raises(ValueError, match="another version"):
+                ck.restore()
+        else:
+            with pytest.raises(cairn.InternalError, match="putting the state back failed on rank 1.*unusable"):
+                ck.restore()
+        with pytest.raises(cairn.InvalidError, match="unusable"):
+            ck.save(2)
+        sampler.fails = False
+        assert ck.restore().step == 1 and sampler.at == 7
+
+
+def one_has_wrong_options(rank, world, url):
+    """Whatever is wrong with them, the other ranks are told instead of waiting."""
+    options = {"arena_bytes": "1G"} if rank == 1 else {}
+    with pytest.raises(cairn.InvalidError, match="arena_bytes is '1G'" if rank == 1 else "failed on rank 1"):
+        Checkpointer(url, {"w": torch.ones(2)}, **options)
+    with pytest.raises(TypeError if rank == 1 else cairn.InternalError, match="integer" if rank == 1 else "failed on rank 1"):
+        Checkpointer(url, {"w": torch.ones(2)}, threads="many" if rank == 1 else 0)
+
+
 def one_fails(rank, world, url):
     """What cannot be stored on one rank fails the save on all, by name; nothing partial is listed."""
     extra = {"t": torch.ones(2), "bad": object() if rank == 1 else 0}

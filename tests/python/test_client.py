@@ -153,6 +153,17 @@ def test_bad_arguments(url):
             client.save(1, tags="text")
         with pytest.raises((cairn.InvalidError, cairn.TooLargeError)):
             client.save(1, metadata=b"x" * 17000)
+        for metrics in ([1], {"a": 10 ** 400}, {"a": "x"}, {"a": None}):
+            with pytest.raises(cairn.InvalidError, match="save: (metrics is|the metric 'a')"):
+                client.save(1, metrics=metrics)
+        for deadline in (-1, float("nan"), "x"):
+            with pytest.raises(cairn.InvalidError, match="deadline is .*; it may be seconds, 0 or more"):
+                client.save(1, deadline=deadline)
+        client.save(1, deadline=float("inf")).result(30)
+    for options in ({"io_deadline": -1}, {"save_deadline": float("nan")}, {"arena_bytes": -1}, {"arena_bytes": 2 ** 70},
+                    {"arena_bytes": "1G"}, {"arena_bytes": 1e9}):
+        with pytest.raises(cairn.InvalidError, match=f"{next(iter(options))} is "):
+            cairn.Client(url, **options)
     with pytest.raises(cairn.InvalidError):
         cairn.Client("http://x")
     with pytest.raises(cairn.InvalidError):

@@ -55,6 +55,39 @@ def test_long_lists_are_cut():
     assert near.pairs(["a.x"], ["b.x"]) == [] and near.pairs(["optim"], ["optim2"]) == [("optim", "optim2")]
 
 
+def test_what_is_a_ranks_own_in_the_one_and_everybodys_in_the_other(url):
+    save(url, {"g": torch.Generator(), "n": 1})
+    with pytest.raises(cairn.MissingTensorError, match=r": g: a rank's own in the one .* as it was said in the save; strict") as caught:
+        restore(url, {"g": None, "n": 1})
+    assert "lacks" not in caught.value.text
+
+
+@pytest.mark.parametrize("options", [{"max_failures": 0}, {"max_failures": "3"}, {"max_age": -1}, {"max_age": "x"},
+                                     {"max_age": float("nan")}, {"snapshot": "lazy", "verify_staged": "foo"}])
+def test_options_that_cannot_be_are_refused_at_once(url, options):
+    with pytest.raises(cairn.InvalidError, match=f"{list(options)[-1]} is "):
+        Checkpointer(url, {"n": 1}, **options)
+
+
+def test_a_step_that_is_saved_already_says_so(url):
+    """The server keeps one content for a step of an attempt; what has changed since is not saved in silence."""
+    state = {"n": 1}
+    with Checkpointer(url, {"x": state}, on_error="raise") as ck:
+        ck.save(5).durable.result(60)
+        state["n"] = 2
+        with pytest.warns(cairn.torch.CairnWarning, match="step 5 is saved already and stays as it was"):
+            ck.save(5).durable.result(60)
+        ck.restore(5)
+        assert state["n"] == 1
+        state["n"] = 3
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ck.save(5).durable.result(60)  # after a restore it is another term's
+        state["n"] = 4
+        ck.restore()
+        assert state["n"] == 3
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")

@@ -97,6 +97,16 @@ def test_torch_02_ranks_restore_the_same_step(own_daemon, ranks4):
     ranks4.run("cases_life.shards_restore", url=url)
 
 
+def test_torch_02_a_rank_whose_own_code_fails_stays_not_behind_alone(url, ranks2):
+    ranks2.send("cases_life.one_cannot_load", url=url)
+    ranks2.answers(60)
+
+
+def test_torch_13_wrong_options_of_one_rank_reach_all(url, ranks2):
+    ranks2.send("cases_life.one_has_wrong_options", url=url)
+    ranks2.answers(60)
+
+
 def test_the_group_outlives_torch_distributed(url, tmp_path):
     """In processes of their own, since the group that all cases share would end."""
     pool = Ranks(2)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every adapter owes its framework, rule by rule, for Checkpointer. Rules 5 and 10 are in test_torch_life.py; rule 8
-(deleting) is retention's, which has no part in this package."""
+"""What every adapter owes its framework, rule by rule, for Checkpointer. Rules 5 and 10 are in test_torch_life.py."""
 
 import copy
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -157,6 +157,37 @@ def test_rule_07_two_models_of_one_class_do_not_mix(url):
     assert_same([optimizer_view(o) for o in opts], [optimizer_view(o) for o in optimizers])
 
 
+def test_rule_08_deleting_comes_after_the_successors_commit(url, daemon):
+    """Nothing in the package deletes: retention does, beside the training. It keeps the last one until its successor is committed,
+    does nothing the second time, and takes the bytes later: until then what was forgotten can be brought back."""
+    def forget(*words, what="forget"):
+        program = pathlib.Path(os.environ["CAIRND"]).with_name("cairn")
+        done = subprocess.run([program, what, url.partition("run=")[2], *words], text=True, capture_output=True, timeout=60,
+                              env={**os.environ, "CAIRN_SERVER": f"unix:{daemon.socket}"}, check=False)
+        return done.returncode, done.stdout + done.stderr
+    last = ("--keep-last", "1", "--keep-least", "1")
+    token = cairn.new_attempt()
+    values = [{"n": 1}, {"n": 1}]
+    cks = [Checkpointer(url, values[rank], on_error="raise", rank=rank, world_size=2, attempt=token) for rank in range(2)]
+    assert [handle.durable.result(60).step for handle in [ck.save(1) for ck in cks]] == [1, 1]
+    alone = cks[0].save(2)
+    assert forget(*last)[0] == 0 and listed(url) == [(1, True)]  # step 2 is open: nothing has succeeded step 1
+    other = cks[1].save(2)
+    assert other.durable.result(60).step == alone.durable.result(60).step == 2
+    code, said = forget(*last)
+    assert code == 0 and "1 forgotten" in said and listed(url) == [(2, True)]
+    code, said = forget(*last)
+    assert code == 0 and "0 forgotten" in said
+    assert forget("1@1")[0] == 0  # what is gone already is no failure
+    for ck in cks:
+        ck.close()
+    with cairn.Client(url, read_only=True) as client:
+        assert client.status(1, 1).state == "forgotten"
+    assert forget("1@1", what="undelete")[0] == 0 and listed(url) == [(2, True), (1, False)]
+    with pytest.warns(cairn.torch.CairnWarning):  # two ranks saved it
+        assert restore(url, {"n": 0}, step=1).step == 1
+
+
 def test_rule_09_a_run_is_known_by_its_name(url, tmp_path):
     """Another host name, folder and user: the same run."""
     code = (f"import torch, cairn.torch\nck = cairn.torch.Checkpointer({url!r}, {{'n': 0}}, on_error='raise')\n"
@@ -191,6 +222,11 @@ def test_torch_05_saving_never_steps(url):
 def test_torch_06_the_same_trajectory_at_the_same_world_size(url, ranks2):
     """Two ranks of DDP, restored in new objects: the same bits after three more steps, dropout and all."""
     ranks2.run("cases_state.trajectory", url=url)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_torch_06_buffers_under_ddp_are_those_of_its_first_rank(url, ranks2, lazy):
+    ranks2.run("cases_state.ddp_buffers", url=url, lazy=lazy)
 
 
 def test_torch_06_warm_ddp(url, ranks4):

@@ -310,3 +310,5 @@ def test_metadata_metrics_tags(url):
     with Checkpointer(url, {"n": 1}) as ck:
         with pytest.raises(cairn.UnsupportedValueError, match=r"metadata\.f"):
             ck.save(4, metadata={"f": object()})
+        with pytest.raises(cairn.InvalidError, match="metadata is a list; it must be a mapping"):
+            ck.save(4, metadata=[1])

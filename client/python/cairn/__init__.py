@@ -9,7 +9,7 @@ restores is exactly what was saved, or a named error.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import errors, tree
 from ._cairn import version as __version__
@@ -17,6 +17,9 @@ from .client import DONE, LATEST, STAGED, Checkpoint, Client, Operation, Result,
 from .errors import *  # noqa: F401,F403 - every exception is part of the package's face
 from .errors import CairnError
 from .tree import Ref, register_type
+
+if TYPE_CHECKING:
+    from . import dcp, fs, torch
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from . import _cairn
 from .errors import CairnError, InvalidError, NotFoundError
 
 LATEST = (1 << 64) - 1
+_SECONDS_MAX = 1_000_000_000  # as good as for ever
 STAGED, DONE = 1, 2
 REPLICATED, SHARDED, LOCAL = 1, 2, 3
 BYTES, TREE = 1, 2
@@ -67,16 +68,27 @@ def _step(value: Any) -> int:
 
 def _metrics(what: str, metrics: Optional[Mapping[str, float]]) -> tuple:
     rows = []
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise InvalidError.of(f"{what}: metrics is {metrics!r}; it must be a mapping of names to numbers")
     for name, value in (metrics or {}).items():
         try:
-            rows.append((str(name), float(value)))
-        except (TypeError, ValueError):
+            rows.append((str(name), float(value.detach() if hasattr(value, "detach") else value)))
+        except (TypeError, ValueError, OverflowError):
             raise InvalidError.of(f"{what}: the metric {name!r} is {value!r}, which is no number") from None
     return tuple(rows)
 
 
-def _ms(seconds: Optional[float]) -> int:
-    return 0 if seconds is None else max(1, int(seconds * 1000 + 0.999))
+def _ms(what: str, seconds: Optional[float]) -> int:
+    """Milliseconds; 0 for None, which stands for a default. InvalidError."""
+    if seconds is None:
+        return 0
+    try:
+        is_possible = seconds >= 0  # which NaN is not
+    except TypeError:
+        is_possible = False
+    if not is_possible:
+        raise InvalidError.of(f"{what} is {seconds!r}; it may be seconds, 0 or more, or None")
+    return max(1, int(min(seconds, _SECONDS_MAX) * 1000 + 0.999))
 
 
 @dataclass(frozen=True)
@@ -221,13 +233,20 @@ class Client:
                  cert_file: Optional[str] = None, key_file: Optional[str] = None,
                  ca_file: Optional[str] = None, label: Optional[str] = None, snapshots: int = 0,
                  when_full: Optional[str] = None, encoding: Optional[str] = None) -> None:
+        try:
+            is_possible = 0 <= operator.index(arena_bytes) < 1 << 63
+        except TypeError:
+            is_possible = False
+        if not is_possible:
+            raise InvalidError.of(f"arena_bytes is {arena_bytes!r}; it may be an integer, 0 (what the rank writes) or more")
         self.url, self.rank, self.world_size, self.read_only = url, rank, world_size, read_only
         self._save_deadline = 600.0 if save_deadline is None else save_deadline
         self._ops: weakref.WeakSet = weakref.WeakSet()
         self._pid = os.getpid()
         self._handle = _cairn.Handle(url, dict(
             rank=rank, world_size=world_size, attempt=attempt, read_only=int(read_only), arena_bytes=arena_bytes,
-            threads=threads, io_deadline_ms=_ms(io_deadline), save_deadline_ms=_ms(save_deadline),
+            threads=threads, io_deadline_ms=_ms("io_deadline", io_deadline),
+            save_deadline_ms=_ms("save_deadline", save_deadline),
             cert_file=cert_file, key_file=key_file, ca_file=ca_file, label=label, snapshots=snapshots,
             when_full=_choice("when_full", _WHEN_FULL, when_full),
             encoding=_choice("encoding", _ENCODINGS, encoding)))
@@ -284,7 +303,7 @@ class Client:
         if isinstance(tags, str):
             raise InvalidError.of("save: tags is a sequence of texts, not one text")
         rows = _metrics("save", metrics)
-        op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms(deadline),
+        op = Operation(self._handle.save(step, tuple(str(tag) for tag in tags), rows, metadata, _ms("deadline", deadline),
                                          2 if lazy else 1, _choice("verify_staged", _VERIFY, verify_staged),
                                          _choice("when_full", _WHEN_FULL, when_full),
                                          _choice("check_replicas", _CHECK, check_replicas), int(bool(full)), int(cuda_event)))
@@ -305,7 +324,8 @@ class Client:
         allow = -1 if allow_older is None else int(allow_older)
         if isinstance(only, str):
             raise InvalidError.of("restore: only is a sequence of patterns, not one text")
-        op = Operation(self._handle.restore(step, term, allow, int(strict), _ms(deadline), tuple(only), int(bool(all_local))))
+        op = Operation(self._handle.restore(step, term, allow, int(strict), _ms("deadline", deadline), tuple(only),
+                                            int(bool(all_local))))
         self._ops.add(op)
         return op
 
@@ -319,15 +339,15 @@ class Client:
             raise InvalidError.of("annotate: tags is a sequence of texts, not one text")
         rows = _metrics("annotate", metrics)
         self._handle.annotate(step, term, rows, tuple(str(tag) for tag in tags),
-                              tuple(str(tag) for tag in remove_tags), _ms(timeout))
+                              tuple(str(tag) for tag in remove_tags), _ms("timeout", timeout))
 
     def list(self, timeout: Optional[float] = None) -> list:
         """Committed checkpoints of the run, newest first."""
-        return [_checkpoint(*row) for row in self._handle.list(_ms(timeout))]
+        return [_checkpoint(*row) for row in self._handle.list(_ms("timeout", timeout))]
 
     def status(self, term: int, step: int, timeout: Optional[float] = None) -> Checkpoint:
         """The truth about one checkpoint, also after a lost answer."""
-        return _checkpoint(self._handle.status(term, step, _ms(timeout)))
+        return _checkpoint(self._handle.status(term, step, _ms("timeout", timeout)))
 
     def close(self, timeout: Optional[float] = None) -> None:
         """Waits for operations in flight (``timeout`` seconds; default: the save deadline), aborts what is left,

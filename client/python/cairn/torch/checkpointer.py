@@ -4,6 +4,7 @@ puts back, libcairn moves the bytes."""
 
 from __future__ import annotations
 
+import operator
 import os
 import signal
 import time
@@ -88,8 +89,11 @@ class Checkpointer:
         self._inflight: list = []
         self._unusable = ""
         self._has_record = False
+        self._saved: set = set()  # steps, since the last restore
         if snapshot not in ("copy", "lazy") or (verify_staged is not None and snapshot != "lazy"):
             raise InvalidError.of(f'snapshot is {snapshot!r}; it may be "copy" or "lazy", with verify_staged "lazy" only')
+        if verify_staged not in (None, "sampled", "full"):
+            raise InvalidError.of(f'verify_staged is {verify_staged!r}; it may be "sampled" or "full"')
         if check_replicas not in (None, "warn", "fail") or (check_replicas and snapshot == "lazy"):
             raise InvalidError.of(f'check_replicas is {check_replicas!r}; it may be "warn" or "fail", with snapshot "copy"')
         self._check_replicas = check_replicas
@@ -110,7 +114,7 @@ class Checkpointer:
             names = self._state.held_names()
             self._client = Client(url, rank=self._group.rank, world_size=self._group.world_size, attempt=token,
                                   read_only=read_only, **options)
-        except (CairnError, TypeError) as failure:
+        except Exception as failure:  # whatever it is, the other ranks must not wait for this one
             error = failure
         try:
             self._group.agree(error, "opening the checkpointer")
@@ -163,7 +167,8 @@ class Checkpointer:
         Returns when the state is copied: it may change at once (``snapshot="lazy"``: by the next optimizer step). ``metadata``: plain values, 16 KiB at most once
         encoded; ``metrics``: name -> number (NaN too: it is kept, and never the best one); ``tags``: texts; ``full``: shares
         no stored bytes with older checkpoints, so that damage to them cannot reach it; all these from rank 0.
-        ``deadline``: seconds until durable.
+        ``deadline``: seconds until durable. A step that this Checkpointer has saved already, with no restore since, is not
+        written again: the save ends well with the contents of the first one, and a CairnWarning says so.
         What cannot be stored raises UnsupportedValueError with its path before the save starts. Earlier saves that
         failed are raised here according to ``on_error``; FencedError always: a newer attempt has taken over, stop.
         """
@@ -181,7 +186,7 @@ class Checkpointer:
         lazy = self._guard is not None and not is_capturing()
         loan = Loan(lazy)
         tensors, blobs = self._state.collect(self._group.rank, self._group.coordinates, loan, lazy)
-        note = tree.encode(dict(metadata), "metadata") if metadata else b""
+        note = self._note(metadata)
         try:
             client.set_tensors(tensors)
             client.set_blobs(blobs)
@@ -203,9 +208,18 @@ class Checkpointer:
             return SaveHandle(step, None, error)
         handle = SaveHandle(step, op)
         self._inflight.append(handle)
+        if operator.index(step) in self._saved:
+            warnings.warn(f"step {step} is saved already and stays as it was: what has changed since is not in it; save it as another "
+                          "step", CairnWarning, stacklevel=2)
         if self._pacer is not None:
             self._pacer.saved(handle, began)
         return handle
+
+    @staticmethod
+    def _note(metadata: Optional[Mapping[str, Any]]) -> bytes:
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise InvalidError.of(f"save: metadata is a {type(metadata).__qualname__}; it must be a mapping of names to values")
+        return tree.encode(dict(metadata), "metadata") if metadata else b""
 
     def _poll(self) -> None:
         """Takes note of saves that have ended."""
@@ -215,6 +229,7 @@ class Checkpointer:
             try:
                 handle.durable.result(0)
                 self._failures.succeeded()
+                self._saved.add(operator.index(handle.step))
                 if handle.warning:
                     warnings.warn(f"step {handle.step}: {handle.warning}", CairnWarning, stacklevel=3)
             except CairnError as error:
@@ -367,12 +382,15 @@ class Checkpointer:
         client = self._live()
         if self._guard is not None:
             self._guard.wait()
+        self._poll()
         self._state.refresh()
         job = Restore(client, self._group, self._state, self._restore_deadline)
         began = time.monotonic()
         try:
             return job.run(step, strict, only, share)
         finally:
+            if job.is_done:
+                self._saved = set()
             if job.is_done and self._pacer is not None:
                 self._pacer.restart_s = time.monotonic() - began
             # What is unusable in parts that were not selected stays so.

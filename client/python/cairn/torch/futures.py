@@ -120,8 +120,10 @@ class Failures:
                  max_age: Optional[float]) -> None:
         if on_error not in ("warn", "raise") and not callable(on_error):
             raise InvalidError.of(f'on_error is {on_error!r}; it may be "warn", "raise" or a callable')
-        if max_failures < 1:
-            raise InvalidError.of(f"max_failures is {max_failures}; it must be 1 or more")
+        if isinstance(max_failures, bool) or not isinstance(max_failures, int) or max_failures < 1:
+            raise InvalidError.of(f"max_failures is {max_failures!r}; it must be an integer, 1 or more")
+        if max_age is not None and (not isinstance(max_age, (int, float)) or not max_age > 0):
+            raise InvalidError.of(f"max_age is {max_age!r}; it must be in seconds, above 0, or None")
         self._on_error, self._max_failures, self._max_age = on_error, max_failures, max_age
         self._last_good = time.monotonic()
         self.count = 0  # in a row

@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 import torch
 
 from ..client import new_attempt
-from ..errors import CairnError, InvalidError, MissingRanksError, from_code
+from ..errors import CairnError, InternalError, InvalidError, MissingRanksError, from_code
 from .gloo import Gloo
 from .local import check_coordinates, coordinate_text
 from .stages import classes
@@ -191,7 +191,7 @@ class Group:
     def agree(self, error: Optional[BaseException], what: str) -> None:
         """Every rank calls it; raises on all ranks when one has an error: its own, or one that names the rank."""
         if self._group is not None:
-            code = 0 if error is None else getattr(error, "code", -3)
+            code = 0 if error is None else error.code if isinstance(error, CairnError) else InternalError.CODE
             mine = torch.tensor([code], dtype=torch.int64)
             codes = self._together(what, lambda: self._group.all_gather(mine))
             failed = [(rank, int(item)) for rank, item in enumerate(codes) if int(item) != 0]

@@ -44,12 +44,20 @@ def pairs(missing: Sequence[str], unexpected: Sequence[str]) -> list:
 def explain(missing: Sequence[str], unexpected: Sequence[str]) -> str:
     """One sentence for the error of a strict restore."""
     text = "the state and the checkpoint hold different things: "
+    placed = [name for name in missing if name in unexpected]
+    if placed:
+        text += (f"{listed(placed)}: a rank's own in the one (per_rank, torch.Generator) and everybody's in the other: say it as it "
+                 "was said in the save; ")
+        missing = [name for name in missing if name not in placed]
+        unexpected = [name for name in unexpected if name not in placed]
     if missing:
         text += f"the checkpoint lacks {listed(missing)}"
     if missing and unexpected:
         text += "; "
     if unexpected:
         text += f"the state lacks {listed(unexpected)}"
+    if placed and not missing and not unexpected:
+        text = text.removesuffix("; ")
     renamed = pairs(missing, unexpected)
     if renamed:
         text += "; renamed? " + ", ".join(f"{name} is perhaps the stored {other}" for name, other in renamed)

@@ -80,7 +80,7 @@ class Restore:
                     continue
                 if sharing is not None:
                     sharing.hand_over()
-                self._apply_all(plan)
+                self._apply_together(plan)
             except BaseException as error:
                 self.unusable = f"the restore of step {result.step} failed"
                 if isinstance(error, CairnError) and "unusable" not in error.text:
@@ -192,6 +192,7 @@ class Restore:
             self._plan_parts(root, partitions, plan)
             self._plan_local(op, root, states, plan)
             plan.check_memory()
+            plan.part_memory()
         except CairnError as failure:
             error = failure
         self._group.agree(error, "planning the restore")
@@ -229,6 +230,9 @@ class Restore:
 
     def _plan_parts(self, root: dict, partitions: list, plan: Plan) -> None:
         names = self._state.names()
+        for walk in names.walks:
+            for name, tensor in walk.tensors.items():
+                plan.keep(f"{walk.key}.{name}", tensor)
         stored = root["parts"]
         for part in self._state.parts:
             if stored.get(part.key, {}).get("partitioned"):
@@ -304,6 +308,15 @@ class Restore:
             self._reshaped.append((part, rule, values))
 
     # --- apply: the arrays have come --------------------------------------------------------------------------------
+
+    def _apply_together(self, plan: Plan) -> None:
+        """On all ranks, or an error on all: one that could not (foreign code in load_state_dict) must not stay behind alone."""
+        error: Optional[Exception] = None
+        try:
+            self._apply_all(plan)
+        except Exception as failure:  # whatever it is, the other ranks have to hear of it
+            error = failure
+        self._group.agree(error, "putting the state back")
 
     def _apply_all(self, plan: Plan) -> None:
         plan.finish()
