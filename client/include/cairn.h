@@ -317,7 +317,7 @@ enum cairn_stage {
 };
 
 enum cairn_mode {
-    CAIRN_COPY = 1, /* cairn_save returns STAGED, or copied and 0.1 s later, whatever is first */
+    CAIRN_COPY = 1, /* cairn_save returns when all is copied: what was saved may change */
     CAIRN_LAZY =
         2 /* it returns at once; wait for STAGED before a tensor that is not eager changes */
 };

@@ -17,10 +17,9 @@
 
 #include <string.h>
 
-/* Who is told "staged" may die without losing the save; for that much it waits, beyond the copy,
- * for the daemon's word, and no longer. That takes some milliseconds as a rule, but longer where
- * other ranks' data keep the disk busy: the training goes on before. */
-enum { RELEASE_LAG_MS = 100, STAGE_LAG_MS = 500 };
+/* Who is told "staged" may die without losing the save: for that much it waits, beyond the copy, for
+ * the daemon's word, and no longer. Training does not wait for it. */
+enum { STAGE_LAG_MS = 500 };
 
 /* --- which way --------------------------------------------------------------------- */
 
@@ -263,13 +262,7 @@ void save_hand_complete(struct save *save)
 
 static void on_stage_lag(struct timer *timer)
 {
-    struct save *save = container_of(timer, struct save, stage_lag);
-    if (!save->released) {
-        save_set_released(save);
-        timer_start(timer, STAGE_LAG_MS - RELEASE_LAG_MS);
-        return;
-    }
-    save_hand_staged(save);
+    save_hand_staged(container_of(timer, struct save, stage_lag));
 }
 
 void save_hand_stage(struct save *save)
@@ -281,8 +274,9 @@ void save_hand_stage(struct save *save)
         save_set_staged(save, 0);
         return;
     }
+    save_set_released(save);
     save->stage_waits = true;
-    timer_start(&save->stage_lag, save->released ? STAGE_LAG_MS : RELEASE_LAG_MS);
+    timer_start(&save->stage_lag, STAGE_LAG_MS);
     engine_wake_stagers(save->engine); /* the copy is over: the next one's turn */
 }
 

@@ -9,16 +9,30 @@
 #include "base/check.h"
 
 #include <openssl/evp.h>
+#include <pthread.h>
 
 struct sha256_stream {
     EVP_MD_CTX *context;
 };
 
+/* Looked up once, kept until the process ends: EVP_sha256() is looked up by each digest, which takes
+ * as long as the digest of a short entry, and a record has thousands of them. */
+static EVP_MD *fetched;
+static pthread_once_t fetch_once = PTHREAD_ONCE_INIT;
+
+static void fetch(void) { fetched = EVP_MD_fetch(NULL, "SHA256", NULL); }
+
+static const EVP_MD *algorithm(void)
+{
+    CHECK(pthread_once(&fetch_once, fetch) == 0);
+    return fetched;
+}
+
 struct sha256 sha256(size_t bytes, const void *data)
 {
     struct sha256 digest;
     unsigned length = 0;
-    CHECK(EVP_Digest(bytes > 0 ? data : "", bytes, digest.bytes, &length, EVP_sha256(), NULL) == 1);
+    CHECK(EVP_Digest(bytes > 0 ? data : "", bytes, digest.bytes, &length, algorithm(), NULL) == 1);
     CHECK(length == sizeof(digest.bytes));
     return digest;
 }
@@ -30,7 +44,7 @@ struct sha256_stream *sha256_stream_new(void)
         return NULL;
     }
     stream->context = EVP_MD_CTX_new();
-    if (stream->context == NULL || EVP_DigestInit_ex(stream->context, EVP_sha256(), NULL) != 1) {
+    if (stream->context == NULL || EVP_DigestInit_ex(stream->context, algorithm(), NULL) != 1) {
         sha256_stream_free(stream);
         return NULL;
     }

@@ -78,7 +78,7 @@ def beside(place, bins, size, rounds, garbage, smoke):
     server = Server(place, bins, "beside", "--scrub-rate", "100GiB", "--memory-buffers", "256MiB", "--gc-every", "1s",
                     "--gc-keep-cycles", "1")
     seconds, removed = {"alone": [], "scrub": [], "gc": []}, []
-    server.json("bench", "bench/stock", "--size", 4 * size, "--rounds", 2)  # what the scrub reads
+    make_stock(server, 4 * size)
     for _ in range(rounds):
         for how in seconds:
             before = server.json("gc", "--status")["gc"]
@@ -117,8 +117,20 @@ def settle(server):
     raise SystemExit("bench: the collection does not end")
 
 
+def make_stock(server, size):
+    """What a scrub reads."""
+    server.json("bench", "bench/stock", "--size", size, "--rounds", 2)
+
+
+def make_stock_alone(place, bins, size):
+    server = Server(place, bins, "beside", "--scrub-rate", "100GiB", "--memory-buffers", "256MiB")
+    make_stock(server, size)
+    run([server.cairn, "scrub", "--wait", *server.where()])
+    server.stop()
+
+
 def scrub_rate(place, bins, rate):
-    """Bytes a second over six seconds, in the middle of a pass, of the stock that `beside` left."""
+    """Bytes a second over six seconds, in the middle of a pass."""
     server = Server(place, bins, "beside", "--scrub-rate", rate, "--gc-every", "0s")
     run([server.cairn, "scrub", *server.where()])
     time.sleep(1.5)
@@ -202,6 +214,8 @@ def main():
                 f"{100 * (medians[how] / medians['alone'] - 1):+.1f} % (aim: at most +5 %)")
         say(f"removed beside the saves: {removed}")
     if "rate" in only:
+        if "beside" not in only:
+            make_stock_alone(place, bins, options.size)
         for rate in (20 * MIB, 100 * MIB):
             got = scrub_rate(place, bins, rate)
             figures[f"rate_{rate // MIB}"] = got / rate
