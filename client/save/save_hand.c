@@ -17,8 +17,8 @@
 
 #include <string.h>
 
-/* Who is told "staged" may die without losing the save: for that much it waits, beyond the copy, for
- * the daemon's word, and no longer. Training does not wait for it. */
+/* Who is told "staged" may die without losing the save: for that much it waits, beyond the copy,
+ * for the daemon's word, and no longer. Training does not wait for it. */
 enum { STAGE_LAG_MS = 500 };
 
 /* --- which way --------------------------------------------------------------------- */

@@ -15,8 +15,8 @@ struct sha256_stream {
     EVP_MD_CTX *context;
 };
 
-/* Looked up once, kept until the process ends: EVP_sha256() is looked up by each digest, which takes
- * as long as the digest of a short entry, and a record has thousands of them. */
+/* Looked up once, kept until the process ends: EVP_sha256() is looked up by each digest, which
+ * takes as long as the digest of a short entry, and a record has thousands of them. */
 static EVP_MD *fetched;
 static pthread_once_t fetch_once = PTHREAD_ONCE_INIT;
 
