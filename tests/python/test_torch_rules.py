@@ -112,11 +112,15 @@ def test_rule_07_nothing_of_one_save_is_taken_for_the_next(url):
     """Types, shapes, names, ties and groups change between saves of one Checkpointer; each step restores as it was."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 3))
     extra = {"t": torch.ones(3), "gone": 1}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     want = []
-    with Checkpointer(url, {"model": model, "extra": extra}, on_error="raise") as ck:
+    with Checkpointer(url, {"model": model, "extra": extra, "sched": scheduler}, on_error="raise") as ck:
         def step(number):
             ck.save(number).durable.result(60)
-            want.append((copy.deepcopy(model), copy.deepcopy(extra)))
+            want.append((copy.deepcopy(model), copy.deepcopy(extra), scheduler.state_dict()))
+            optimizer.step()
+            scheduler.step()
         step(0)
         extra["t"] = torch.ones(3, dtype=torch.bfloat16)  # the type
         model.bfloat16()
@@ -129,13 +133,14 @@ def test_rule_07_nothing_of_one_save_is_taken_for_the_next(url):
         step(3)
         model[0].bias = None
         step(4)
-    for number, (there, values) in enumerate(want):
+    for number, (there, values, scheduled) in enumerate(want):
         live, found = copy.deepcopy(there), {}
+        other = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=7.0), 1)
         with torch.no_grad():
             for p in live.parameters():
                 p.zero_()
-        assert restore(url, {"model": live, "extra": found}, step=number).missing == ()
-        assert_same([live.state_dict(), found], [there.state_dict(), values])
+        assert restore(url, {"model": live, "extra": found, "sched": other}, step=number).missing == ()
+        assert_same([live.state_dict(), found, other.state_dict()], [there.state_dict(), values, scheduled])
 
 
 def test_rule_07_two_models_of_one_class_do_not_mix(url):

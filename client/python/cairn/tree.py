@@ -298,8 +298,10 @@ class Encoder:
             return
         ref = self._array(self.path(), value) if self._array is not None else None
         if ref is None:
-            raise self._refuse(f"a value of type {type(value).__module__}.{type(value).__qualname__} "
-                               "cannot be stored; convert it, or teach Cairn with cairn.register_type")
+            has_state = callable(getattr(value, "state_dict", None)) and not isinstance(value, type)
+            raise self._refuse(f"a value of type {type(value).__module__}.{type(value).__qualname__} cannot be stored; "
+                               + ("give it a name of its own in the state, beside the others, or say its state_dict() here"
+                                  if has_state else "convert it, or teach Cairn with cairn.register_type"))
         if type(ref) is Deferred:
             self._put_tagged(ref.tag, ref.child, depth)
         else:

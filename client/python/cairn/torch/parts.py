@@ -316,6 +316,8 @@ def stored_names(key: str, stored: dict) -> list:
 
 def make_part(key: str, obj: Any, layouts: Layouts, coordinate: Optional[str] = None) -> Part:
     """The part for an object; ``coordinate`` for one that belongs to the rank."""
+    if isinstance(obj, type):
+        raise InvalidError.of(f"{key}: it is the class {obj.__qualname__}; give an object of it")
     if isinstance(obj, torch.Generator):
         return GeneratorState(key, obj, layouts, coordinate)
     if isinstance(obj, (torch.nn.Module, torch.optim.Optimizer)) and coordinate is not None:
