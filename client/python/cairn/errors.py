@@ -17,7 +17,7 @@ tests/python/test_errors.py holds this file against the C table, row by row.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class CairnError(Exception):
@@ -38,7 +38,7 @@ class CairnError(Exception):
         return f"{self.name}: {self.text}"
 
     @classmethod
-    def of(cls, text: str) -> "CairnError":
+    def of(cls, text: str) -> Self:
         """An exception of this class with its own code and name."""
         return cls(cls.CODE, cls.NAME, text or cls.SUMMARY)
 

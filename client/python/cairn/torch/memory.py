@@ -100,7 +100,8 @@ def have_common_bytes(a: Span, b: Span) -> bool:
 
 def shared(spans: Iterable[Span]) -> list:
     """(span, another that has bytes in common with it) for spans of different owners."""
-    found, active = [], []
+    found: list = []
+    active: list = []
     for span in sorted(spans, key=lambda span: span[:3]):
         active = [other for other in active if other.where == span.where and other.end > span.begin]
         found += [(span, other) for other in active if other.owner is not span.owner and have_common_bytes(span, other)]

@@ -20,7 +20,7 @@ _TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module
 
 def unwrap(module: torch.nn.Module) -> tuple:
     """(the module inside all wrappers, the DistributedDataParallel among them)."""
-    ddp = []
+    ddp: list = []
     while True:
         children = module._modules  # of TorchScript's modules no dict
         is_data_parallel = isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
