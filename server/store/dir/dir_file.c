@@ -18,14 +18,40 @@
 
 /* --- directories ------------------------------------------------------------------------------ */
 
+/* Is a file, a link or the like where a directory of the path should be? The first of them. */
+static bool is_in_the_way(struct dir_store *store, const char *path, char ret[DIR_PATH_MAX])
+{
+    for (size_t i = 0;; i++) {
+        if (path[i] == '/' || path[i] == 0) {
+            struct vfs_stat stat;
+            memcpy(ret, path, i);
+            ret[i] = 0;
+            if (store->vfs->ops->stat(store->vfs, store->root, ret, &stat, NULL) != 0) {
+                return false;
+            }
+            if (stat.kind != VFS_DIR || path[i] == 0) {
+                return stat.kind != VFS_DIR;
+            }
+        }
+    }
+}
+
 int dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret, struct diag *diag)
 {
     vfs_fd fd = store->root;
+    char other[DIR_PATH_MAX];
     if (path[0] != 0) {
+        struct diag why = DIAG_INIT;
         int rc = store->vfs->ops->open(store->vfs, store->root, path, VFS_READ | VFS_DIRECTORY, &fd,
-                                       diag);
+                                       &why);
+        if (rc == CAIRN_E_IO && is_in_the_way(store, path, other)) {
+            return diag_set(diag, CAIRN_E_DAMAGED,
+                            "%s/%s is not a directory: something else was put in its place; "
+                            "remove it",
+                            store->path, other);
+        }
         if (rc != 0) {
-            return rc;
+            return diag_copy(diag, &why);
         }
     }
     ret->fd = fd;
