@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input is named before anything moves; saves that fail are never silent; workers and the interpreter's end."""
 
+import gc
 import logging
 import mmap
+import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 
 import numpy
@@ -251,6 +255,22 @@ def test_the_interpreter_ends_with_a_save_in_flight(url, ending):
     assert done.returncode == {"fall off": 0, "exception": 1}[ending], done.stderr
     with cairn.Client(url, read_only=True) as client:
         assert [c.step for c in client.list()] == [7]
+
+
+def test_a_dropped_checkpointer_waits_for_its_save(own_daemon, caplog):
+    """A function that returns without close: what it saved is not lost."""
+    ck = Checkpointer(own_daemon.url("dropped"), {"x": torch.ones(1000)})
+    os.kill(own_daemon.process.pid, signal.SIGSTOP)
+    goes_on = threading.Timer(0.3, os.kill, (own_daemon.process.pid, signal.SIGCONT))
+    handle = ck.save(1)
+    assert not handle.durable.done()
+    goes_on.start()
+    with caplog.at_level(logging.WARNING, "cairn"):
+        del ck
+        gc.collect()
+    goes_on.join()
+    assert handle.durable.result(0).step == 1
+    assert "the Checkpointer was dropped while the save of step 1 is in flight" in caplog.text
 
 
 def test_the_end_with_a_save_that_cannot_end(url):

@@ -338,18 +338,27 @@ class Checkpointer:
             raise error
         self._failures.check(before_save=False)
 
-    def _leave(self, seconds: float) -> None:
-        """The interpreter ends and nobody has called ``close``: saves in flight get so many seconds."""
+    def __del__(self) -> None:
+        """Nobody has called ``close``: a save in flight is not given up for that."""
+        if getattr(self, "_client", None) is None or os.getpid() != self._pid:
+            return
+        self._leave(exits.WAIT_S, "the Checkpointer was dropped")
+        self._stopper.remove()
+        if self._guard is not None:
+            self._guard.close()
+
+    def _leave(self, seconds: float, why: str = "the interpreter ends") -> None:
+        """Nobody has called ``close``: saves in flight get so many seconds."""
         if self._client is None or os.getpid() != self._pid:
             return
         steps = [handle.step for handle in self._inflight if not handle.durable.done()]
         if steps:
-            log.warning("the interpreter ends while the save of step %s is in flight: waiting for up to %.0f s; call "
-                        "Checkpointer.close() before the end", ", ".join(map(str, steps)), seconds)
+            log.warning("%s while the save of step %s is in flight: waiting for up to %.0f s; call "
+                        "Checkpointer.close() before the end", why, ", ".join(map(str, steps)), seconds)
         try:
             self._client.close(seconds if steps else 0)
         except CairnError as error:
-            log.error("%s was not saved when the interpreter ended: %s", f"step {steps[-1]}" if steps else "a step", error)
+            log.error("%s was not saved (%s): %s", f"step {steps[-1]}" if steps else "a step", why, error)
         self._client = None
 
     def __reduce__(self) -> Any:
