@@ -154,12 +154,12 @@ static bool has_root(const struct batch_ckpt *ckpt)
  * commit, is what the wait for the next pass is counted from. Of the newest term, the end of an
  * opening stands in the record until the step is opened again: what neither the chain nor an entry
  * tells of was stored under another record than this one, an older copy or another run's. */
-static void classify(const struct run_state *state, struct batch_ckpt *ckpt)
+static void classify(const struct gc *gc, const struct run_state *state, struct batch_ckpt *ckpt)
 {
     const struct state_commit *commit = mark_commit(state, ckpt->id);
-    if (state_open_find(state, ckpt->id)) {
+    if (mark_is_open(gc, state, ckpt->id)) {
         ckpt->kind = KIND_OPEN;
-    } else if (commit && commit->reclaimed) {
+    } else if (commit && (commit->reclaimed || gc_is_due(gc, ckpt->id))) {
         ckpt->kind = KIND_RECLAIMED;
         ckpt->mark = mark_of_commit(commit);
         ckpt->for_good = true;
@@ -201,13 +201,14 @@ static void on_state(struct run_snapshot_req *req)
     }
     for (size_t i = 0; i < gc->batch_count; i++) {
         struct batch_ckpt *ckpt = &gc->batch[i];
-        classify(req->state, ckpt);
+        classify(gc, req->state, ckpt);
         if (ckpt->kind == KIND_UNKNOWN) {
             batch_note_unknown(gc, ckpt);
         }
         const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
         /* Reclaimed ones have waited: they were forgotten for keep_cycles. */
         ckpt->ripe = ckpt->kind == KIND_RECLAIMED ||
+                     (gc->status.dry_run && gc->options.dry_twice) ||
                      (known && known->mark == ckpt->mark && known->pass < gc->status.pass);
     }
     if (!mark_plan(gc, req->state)) {
@@ -254,6 +255,7 @@ static void remember(struct gc *gc, const struct batch_ckpt *ckpt, size_t dead)
 {
     struct known_ckpt known = {.id = ckpt->id, .mark = ckpt->mark, .pass = gc->status.pass};
     if (gc->status.dry_run || ckpt->kind == KIND_OPEN || ckpt->kind == KIND_UNKNOWN) {
+        gc->status.kept += ckpt->ripe ? 0 : dead; /* of those that stay nothing is dead */
         return;
     }
     if (dead == 0) {

@@ -69,9 +69,15 @@ int gc_new(const struct gc_options *options, struct gc **ret)
 
 /* --- steps ------------------------------------------------------------------------------------ */
 
-static bool may_run(struct gc *gc)
+static bool may_run(const struct gc *gc)
 {
     return !gc->options.may_run || gc->options.may_run(gc->options.user);
+}
+
+bool gc_is_ours(const struct gc *gc, const char **ret_holder)
+{
+    *ret_holder = gc->options.holder ? gc->options.holder(gc->options.user) : "";
+    return may_run(gc);
 }
 
 static void let_go(struct gc *gc)
@@ -81,8 +87,9 @@ static void let_go(struct gc *gc)
     run_snapshot_cancel(&gc->snapshot);
     run_cancel(&gc->event);
     free(gc->ckpts);
-    gc->ckpts = NULL;
-    gc->ckpt_count = gc->ckpt_next = 0;
+    free(gc->dues);
+    gc->ckpts = gc->dues = NULL;
+    gc->ckpt_count = gc->ckpt_next = gc->due_count = 0;
     if (gc->run) {
         struct run *run = gc->run;
         gc->run = NULL;
@@ -250,7 +257,7 @@ static bool ask(struct gc *gc, bool dry_run, bool cycle)
 }
 
 bool gc_now(struct gc *gc, bool dry_run) { return ask(gc, dry_run, false); }
-bool gc_cycle(struct gc *gc) { return ask(gc, false, true); }
+bool gc_cycle(struct gc *gc, bool dry_run) { return ask(gc, dry_run, true); }
 
 void gc_status(const struct gc *gc, struct gc_status *ret)
 {
@@ -279,19 +286,6 @@ static void next_run(struct gc *gc)
 
 void gc_next_run(struct gc *gc) { gc_rest(gc, next_run); }
 
-/* How many would be reclaimed now, by the same rule as the core's but for what is in use. */
-static uint64_t count_due(const struct gc *gc, const struct run_state *state)
-{
-    uint64_t count = 0;
-    for (size_t i = 0; i < state->commit_count; i++) {
-        const struct state_commit *commit = &state->commits[i];
-        count += commit->forgotten && !commit->reclaimed &&
-                 commit->forgotten_cycle <= state->gc.cycle &&
-                 state->gc.cycle - commit->forgotten_cycle >= gc->options.keep_cycles;
-    }
-    return count;
-}
-
 static void on_first_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);
@@ -314,12 +308,7 @@ static void on_first_state(struct run_snapshot_req *req)
                 (struct stale){.id = open->id, .open_id = open->entry.open_id};
         }
     }
-    if (gc->status.dry_run) {
-        gc->status.reclaimed += count_due(gc, req->state);
-        gc_rest(gc, list_ckpts);
-    } else {
-        gc_rest(gc, gc->begin_cycle ? begin_cycle : end_stale);
-    }
+    gc_rest(gc, gc->status.dry_run ? reclaim : gc->begin_cycle ? begin_cycle : end_stale);
 }
 
 static void submit(struct gc *gc, const struct event *event, void (*done)(struct run_req *req))
@@ -378,25 +367,66 @@ static void end_stale(struct gc *gc)
     submit(gc, &event, on_stale_ended);
 }
 
+static int compare_ids(const void *a, const void *b)
+{
+    const struct ckpt_id *left = a, *right = b;
+    return ckpt_id_compare(*left, *right);
+}
+
+bool gc_is_due(const struct gc *gc, struct ckpt_id id)
+{
+    return gc->due_count > 0 &&
+           bsearch(&id, gc->dues, gc->due_count, sizeof(*gc->dues), compare_ids) != NULL;
+}
+
+/* Of a dry run: from here on they are taken for reclaimed. */
+static bool take_dues(struct gc *gc, const struct verdict *verdict)
+{
+    struct ckpt_id *dues = calloc(verdict->done_count + 1, sizeof(*dues));
+    size_t count = 0;
+    CHECK(!gc->dues); /* let_go() of the run before */
+    if (!dues) {
+        return false;
+    }
+    for (size_t i = 0; i < verdict->mark_count; i++) {
+        if (verdict->marks[i].outcome == MARK_DONE) {
+            dues[count++] = verdict->marks[i].id;
+        }
+    }
+    if (count > 1) {
+        qsort(dues, count, sizeof(*dues), compare_ids);
+    }
+    gc->dues = dues;
+    gc->due_count = count;
+    return true;
+}
+
 static void on_reclaimed(struct run_req *req)
 {
     struct gc *gc = container_of(req, struct gc, event);
+    bool dry_run = gc->status.dry_run;
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "reclaiming what was forgotten");
+    } else if (dry_run && !take_dues(gc, &req->verdict)) {
+        gc_stop_pass(gc);
+        return;
     } else {
         gc->status.reclaimed += req->verdict.done_count;
-        gc->status.reclaimed_total += req->verdict.done_count;
+        gc->status.reclaimed_total += dry_run ? 0 : req->verdict.done_count;
     }
     gc_rest(gc, list_ckpts);
 }
 
+/* A dry run begins no cycle; where the real one would, one less has to have passed. */
 static void reclaim(struct gc *gc)
 {
+    bool dry_run = gc->status.dry_run;
     struct event event = {.kind = EVENT_RECLAIM,
-                          .cycles = gc->options.keep_cycles,
+                          .cycles = gc->options.keep_cycles - (dry_run && gc->begin_cycle),
                           .actor = gc->options.actor,
                           .reason = "forgotten for long enough"};
-    submit(gc, &event, on_reclaimed);
+    gc->event = (struct run_req){.event = event, .done = on_reclaimed, .dry_run = dry_run};
+    run_submit(gc->run, &gc->event);
 }
 
 /* --- what is stored --------------------------------------------------------------------------- */
@@ -434,10 +464,10 @@ static bool is_of_interest(const struct gc *gc, const struct run_state *state, s
 {
     const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, id);
     const struct state_commit *commit = mark_commit(state, id);
-    if (state_open_find(state, id)) {
+    if (mark_is_open(gc, state, id)) {
         return false;
     }
-    if (!known || !known->settled || !commit) {
+    if (gc_is_due(gc, id) || !known || !known->settled || !commit) {
         return true;
     }
     return known->mark != mark_of_commit(commit);

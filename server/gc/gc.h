@@ -25,7 +25,9 @@ struct gc_options {
     const char *actor;     /* who reclaims, for the chain: "cairnd" */
     uint64_t (*load)(void *user); /* bytes that sessions have moved so far; NULL: nobody else */
     bool (*may_run)(void *user);  /* between any two steps; NULL: always */
-    void (*ended)(void *user);    /* a pass has ended: ask gc_status */
+    const char *(*holder)(void *user); /* who may, where we may not; "" or NULL: not known */
+    bool dry_twice; /* of what a second pass would remove, a dry run tells in the first */
+    void (*ended)(void *user); /* a pass has ended: ask gc_status */
     void *user;
 };
 
@@ -51,11 +53,14 @@ struct gc_status {
 };
 
 int MUST_USE gc_new(const struct gc_options *options, struct gc **ret);
+/* False: it is another daemon's duty, and nothing that is asked for here begins before it is ours.
+ * *ret_holder: whose; "" where that is not known. */
+bool gc_is_ours(const struct gc *gc, const char **ret_holder);
 /* A pass begins now; it begins no cycle (gc_cycle does). False: one is running. dry_run: nothing is
  * written or removed. */
 bool gc_now(struct gc *gc, bool dry_run);
 /* The same, and a cycle begins with it: for who has no clock, under the store's lock. */
-bool gc_cycle(struct gc *gc);
+bool gc_cycle(struct gc *gc, bool dry_run);
 void gc_status(const struct gc *gc, struct gc_status *ret);
 /* Ends after the operation in flight. Frees. */
 void gc_close(struct gc *gc, void (*done)(void *user), void *user);

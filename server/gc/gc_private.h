@@ -88,6 +88,8 @@ struct gc {
     struct stale stales[GC_STALE_MAX];
     struct ckpt_id *ckpts; /* of the run: to be looked at */
     size_t ckpt_count, ckpt_next;
+    struct ckpt_id *dues; /* of a dry run: what a real one would reclaim now */
+    size_t due_count;
     size_t batch_count, batch_at, item_at, sweep_at;
     size_t batch_names;
     struct batch_ckpt batch[BATCH_CKPTS_MAX];
@@ -112,6 +114,7 @@ void gc_rest(struct gc *gc, void (*step)(struct gc *gc));
 /* Submits gc->req, which the caller has filled; done is called with busy cleared. */
 void gc_submit(struct gc *gc, void (*done)(struct store_req *req));
 void gc_next_run(struct gc *gc);
+bool gc_is_due(const struct gc *gc, struct ckpt_id id); /* to be taken for reclaimed */
 void gc_stop_pass(struct gc *gc); /* no memory, or the store takes no changes: the pass is over */
 
 /* batch.c */
@@ -124,6 +127,8 @@ struct batch_ckpt *batch_find(struct gc *gc, struct ckpt_id id);
 /* What its state is known by (known.h). A repair leaves the damaged bytes under a name that is
  * dead: so it makes what is known void. */
 uint64_t mark_of_commit(const struct state_commit *commit);
+/* An opening stands; of fenced ones a real run ends it first. */
+bool mark_is_open(const struct gc *gc, const struct run_state *state, struct ckpt_id id);
 const struct state_commit *mark_commit(const struct run_state *state, struct ckpt_id id);
 /* It is not what this record is about: nothing of it goes, and the pass says so. */
 void batch_note_unknown(struct gc *gc, struct batch_ckpt *ckpt);

@@ -19,6 +19,12 @@ uint64_t mark_of_commit(const struct state_commit *commit)
     return commit->reclaimed ? UINT64_MAX - commit->entry.seq : seq;
 }
 
+bool mark_is_open(const struct gc *gc, const struct run_state *state, struct ckpt_id id)
+{
+    bool is_stale = gc->status.dry_run && id.term < state->newest_term;
+    return !is_stale && state_open_find(state, id);
+}
+
 const struct state_commit *mark_commit(const struct run_state *state, struct ckpt_id id)
 {
     size_t low = 0, high = state->commit_count;
@@ -112,7 +118,8 @@ bool mark_plan(struct gc *gc, const struct run_state *state)
     for (size_t i = 0; i < state->commit_count; i++) {
         const struct state_commit *commit = &state->commits[i];
         bool own = has_objects(batch_find(gc, commit->entry.id), KIND_LIVE);
-        bool leads = any_reclaimed && !commit->reclaimed && leads_to_batch(gc, state, commit);
+        bool is_gone = commit->reclaimed || gc_is_due(gc, commit->entry.id);
+        bool leads = any_reclaimed && !is_gone && leads_to_batch(gc, state, commit);
         if ((own || leads) && !add_commit(gc, commit, own)) {
             return false;
         }

@@ -330,10 +330,16 @@ class Care(Case):
         status, _, err = cairn("gc", *store)
         self.assertEqual(status, 11, err)  # a daemon has it
         daemon.stop()
-        dry = cairn_json("gc", "--dry-run", *store)["gc"]
-        self.assertEqual(dry["objects"], 0)  # a dry run is one pass: what is new waits for the second
-        done = cairn_json("gc", *store)["gc"]
+        cairn("forget", "demo/run", "1", "--keep-least", 1, *store, check=0)
+        files = daemon.files()
+        dry = cairn_json("gc", "--cycle", "--keep-cycles", 1, "--dry-run", *store)["gc"]
+        self.assertEqual(daemon.files(), files)
+        done = cairn_json("gc", "--cycle", "--keep-cycles", 1, *store)["gc"]
+        told = ("reclaimed", "objects", "smalls", "bytes", "kept", "runs")
+        self.assertEqual({name: dry[name] for name in told}, {name: done[name] for name in told})
         self.assertGreater(done["objects"], 0)
+        self.assertGreater(done["smalls"], 2)
+        self.assertEqual((done["reclaimed"], dry["dry_run"], done["dry_run"]), (1, True, False))
         self.assertEqual(daemon.files("runs/demo/run/objects/*-50/*"), [])
         self.assert_whole(daemon, listed(daemon))
 

@@ -53,7 +53,7 @@ static void on_collected(void *user)
                " small things, %" PRIu64 " for the next pass, %" PRIu64 " errors %s",
                sim_host_name(care->host), status.pass, status.reclaimed, status.objects,
                status.smalls, status.kept, status.errors, status.text);
-    if (care->cycles > 0 && gc_cycle(care->gc)) {
+    if (care->cycles > 0 && gc_cycle(care->gc, false)) {
         care->cycles--;
     }
 }
@@ -111,7 +111,7 @@ void care_collect(struct sim_care *care) { (void)gc_now(care->gc, false); }
 
 void care_hurry(struct sim_care *care)
 {
-    care->cycles = gc_cycle(care->gc) ? CARE_KEEP_CYCLES - 1 : CARE_KEEP_CYCLES;
+    care->cycles = gc_cycle(care->gc, false) ? CARE_KEEP_CYCLES - 1 : CARE_KEEP_CYCLES;
 }
 
 static bool has_collected(struct scene *scene)
@@ -124,7 +124,7 @@ static bool has_collected(struct scene *scene)
 void care_cycle(struct scene *scene)
 {
     scene_await(scene, has_collected, STORE_MS, "the end of a pass of gc");
-    CHECK(gc_cycle(daemon_care(scene, 0)->gc));
+    CHECK(gc_cycle(daemon_care(scene, 0)->gc, false));
     scene_await(scene, has_collected, STORE_MS, "a cycle of gc");
 }
 

@@ -60,7 +60,7 @@ static bool has_ended(void *user)
 
 void gc_rig_pass(struct gc_rig *g, bool cycle)
 {
-    assert_true(cycle ? gc_cycle(g->gc) : gc_now(g->gc, false));
+    assert_true(cycle ? gc_cycle(g->gc, false) : gc_now(g->gc, false));
     assert_true(sim_run_until(g->rig.sim, has_ended, g, 3600 * 1000));
 }
 

@@ -36,7 +36,7 @@ static void fail_something(struct gc_rig *g)
 
 static void killed_pass(struct gc_rig *g)
 {
-    assert_true(gc_cycle(g->gc));
+    assert_true(gc_cycle(g->gc, false));
     sim_run_for(g->rig.sim, sim_below(g->rig.sim, 60));
     gc_rig_stop(g);
     gc_rig_start(g, 1 + sim_below(g->rig.sim, 2));

@@ -72,6 +72,7 @@ static int start(struct collecting *c, const struct offline_gc_options *options,
                             .catalog = c->catalog,
                             .keep_cycles = options->keep_cycles,
                             .actor = "cairn gc --store",
+                            .dry_twice = true,
                             .ended = wake,
                             .user = c};
     return status != 0 ? status : gc_new(&gc, &c->gc);
@@ -127,7 +128,8 @@ int offline_gc(const struct offline_gc_options *options, struct gc_info *ret,
     text[0] = '\0';
     int rc = start(&c, options, diag);
     for (unsigned pass = 0; rc == 0 && pass < (options->dry_run ? 1 : 2); pass++) {
-        bool begun = options->cycle && pass == 0 ? gc_cycle(c.gc) : gc_now(c.gc, options->dry_run);
+        bool begun = options->cycle && pass == 0 ? gc_cycle(c.gc, options->dry_run)
+                                                 : gc_now(c.gc, options->dry_run);
         if (!begun) {
             rc = diag_set(diag, CAIRN_E_BUSY, "garbage collection is at work already");
             break;

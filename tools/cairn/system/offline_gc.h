@@ -15,8 +15,8 @@ struct offline_gc_options {
     uint64_t keep_cycles;
 };
 
-/* Two passes (one of a dry run): what is found dead goes in the second. info->text points into
- * text. STORE_LOCKED while a daemon has the store. */
+/* Two passes: what is found dead goes in the second. A dry run is one, which tells of both.
+ * info->text points into text. STORE_LOCKED while a daemon has the store. */
 int MUST_USE offline_gc(const struct offline_gc_options *options, struct gc_info *ret,
                         char text[GC_TEXT_MAX], struct diag *diag);
 
