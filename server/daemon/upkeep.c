@@ -51,6 +51,11 @@ static uint64_t load_of(void *user)
 
 static bool may_scrub(void *user) { return duty_is_ours(&((struct upkeep *)user)->scrub_duty); }
 static bool may_collect(void *user) { return duty_is_ours(&((struct upkeep *)user)->gc_duty); }
+static const char *scrubber(void *user)
+{
+    return duty_holder(&((struct upkeep *)user)->scrub_duty);
+}
+static const char *collector(void *user) { return duty_holder(&((struct upkeep *)user)->gc_duty); }
 
 /* --- the log ---------------------------------------------------------------------------------- */
 
@@ -252,6 +257,7 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
                                   .rate = config->scrub_rate,
                                   .load = load_of,
                                   .may_run = may_scrub,
+                                  .holder = scrubber,
                                   .found = on_found,
                                   .healed = on_healed,
                                   .damaged = on_damaged,
@@ -265,6 +271,7 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
                             .actor = "cairnd",
                             .load = load_of,
                             .may_run = may_collect,
+                            .holder = collector,
                             .ended = on_collected,
                             .user = upkeep};
     CHECK(scrub_new(&scrub, &upkeep->scrub) == 0); /* a few kilobytes at the start */

@@ -107,10 +107,20 @@ void scrub_leave(struct scrub *scrub)
     scrub_later(scrub, SCRUB_LOOK_MS, look);
 }
 
+static bool may_run(const struct scrub *scrub)
+{
+    return !scrub->options.may_run || scrub->options.may_run(scrub->options.user);
+}
+
+bool scrub_is_ours(const struct scrub *scrub, const char **ret_holder)
+{
+    *ret_holder = scrub->options.holder ? scrub->options.holder(scrub->options.user) : "";
+    return may_run(scrub);
+}
+
 bool scrub_must_stop(struct scrub *scrub)
 {
-    bool may = !scrub->options.may_run || scrub->options.may_run(scrub->options.user);
-    if (!scrub->closing && may) {
+    if (!scrub->closing && may_run(scrub)) {
         return false;
     }
     scrub_leave(scrub);
@@ -132,9 +142,8 @@ void scrub_close(struct scrub *scrub, void (*done)(void *user), void *user)
 
 static void look(struct scrub *scrub)
 {
-    bool may = !scrub->options.may_run || scrub->options.may_run(scrub->options.user);
-    scrub->counters.waiting = !may;
-    if (!scrub->closing && may) {
+    scrub->counters.waiting = !may_run(scrub);
+    if (!scrub->closing && !scrub->counters.waiting) {
         place_load(scrub, on_place);
     } else {
         scrub_leave(scrub);
@@ -303,12 +312,28 @@ static bool is_damage(int status)
     return status == CAIRN_E_DAMAGED || status == CAIRN_E_FORMAT || status == CAIRN_E_IO;
 }
 
+/* This look at the run's record speaks now. */
+static void drop_record_findings(struct scrub *scrub)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < scrub->recent_count; i++) {
+        const struct scrub_finding *finding = &scrub->recent[i];
+        if (finding->id.term != 0 || !run_name_equal(&finding->run, &scrub->entry.run)) {
+            scrub->recent[kept++] = *finding;
+        }
+    }
+    scrub->recent_count = kept;
+}
+
 static void on_record(struct store_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, req);
     scrub->busy = false;
     record_free(req->ret_record);
     req->ret_record = NULL;
+    if (req->status == 0 || is_damage(req->status)) {
+        drop_record_findings(scrub);
+    }
     if (is_damage(req->status)) {
         struct found found = {.health = HEALTH_DAMAGED};
         snprintf(found.text, sizeof(found.text), "the run's record: %.380s", req->diag.text);
@@ -379,9 +404,27 @@ static void on_state(struct run_snapshot_req *req)
 
 /* --- telling ---------------------------------------------------------------------------------- */
 
+/* In front. What falls out where there is no room is the oldest of a checkpoint, which its record
+ * tells of too; damage of a record is told nowhere else while the copy in memory is good. */
+static struct scrub_finding *add_recent(struct scrub *scrub)
+{
+    uint32_t last = scrub->recent_count;
+    if (last == SCRUB_RECENT) {
+        uint32_t of_ckpt = SCRUB_RECENT;
+        for (uint32_t i = 0; i < SCRUB_RECENT; i++) {
+            of_ckpt = scrub->recent[i].id.term != 0 ? i : of_ckpt;
+        }
+        last = of_ckpt < SCRUB_RECENT ? of_ckpt : SCRUB_RECENT - 1;
+    } else {
+        scrub->recent_count++;
+    }
+    memmove(&scrub->recent[1], &scrub->recent[0], last * sizeof(scrub->recent[0]));
+    return &scrub->recent[0];
+}
+
 void scrub_tell(struct scrub *scrub, struct ckpt_id id, const struct found *found)
 {
-    struct scrub_finding *finding = &scrub->recent[scrub->recent_next++ % SCRUB_RECENT];
+    struct scrub_finding *finding = add_recent(scrub);
     *finding = (struct scrub_finding){.run = scrub->entry.run,
                                       .id = id,
                                       .health = found->health,
@@ -410,8 +453,10 @@ void scrub_status(const struct scrub *scrub, struct scrub_status *ret)
     ret->bytes = entry->bytes;
     ret->ckpts = entry->ckpts;
     ret->findings = entry->findings;
-    ret->recent_count = 0;
-    for (uint32_t i = 1; i <= SCRUB_RECENT && i <= scrub->recent_next; i++) {
-        ret->recent[ret->recent_count++] = &scrub->recent[(scrub->recent_next - i) % SCRUB_RECENT];
+    ret->recent_count = scrub->recent_count;
+    ret->damaged_records = 0;
+    for (uint32_t i = 0; i < scrub->recent_count; i++) {
+        ret->recent[i] = &scrub->recent[i];
+        ret->damaged_records += scrub->recent[i].id.term == 0;
     }
 }

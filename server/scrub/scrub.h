@@ -37,8 +37,11 @@ struct scrub_status {
     /* counters of this daemon since its start: */
     uint64_t bytes_total, chunks_total, ckpts_total, findings_total, errors_total;
     uint64_t healed_total; /* checkpoints found whole again */
-    uint32_t recent_count; /* findings, the newest first */
+    /* Findings, the newest first. One of a run's record stays, whichever pass found it, until a
+     * look at that record finds it whole; it is the last to make room for others. */
+    uint32_t recent_count;
     const struct scrub_finding *recent[SCRUB_RECENT];
+    uint32_t damaged_records; /* of them */
 };
 
 struct scrub_options {
@@ -50,6 +53,7 @@ struct scrub_options {
     uint64_t save_ms;             /* how often the position is saved; 0: 10 s */
     uint64_t (*load)(void *user); /* bytes that sessions have moved so far; NULL: nobody else */
     bool (*may_run)(void *user);  /* between any two steps; NULL: always */
+    const char *(*holder)(void *user); /* who may, where we may not; "" or NULL: not known */
     void (*found)(void *user, const struct scrub_finding *finding);
     void (*healed)(void *user, const struct run_name *run, struct ckpt_id id);
     void (*damaged)(void *user, const struct run_name *run,
@@ -59,6 +63,9 @@ struct scrub_options {
 };
 
 int MUST_USE scrub_new(const struct scrub_options *options, struct scrub **ret);
+/* False: it is another daemon's duty, and nothing that is asked for here begins before it is ours.
+ * *ret_holder: whose; "" where that is not known. */
+bool scrub_is_ours(const struct scrub *scrub, const char **ret_holder);
 /* A pass begins now, unless one is running. */
 void scrub_now(struct scrub *scrub);
 /* From now on, without what the old rate still asks for. 0: as fast as it goes. */

@@ -81,8 +81,8 @@ struct scrub {
     struct run_snapshot_req snapshot;
     struct walk walk;
     struct scrub_status counters;
-    struct scrub_finding recent[SCRUB_RECENT];
-    uint32_t recent_next;
+    struct scrub_finding recent[SCRUB_RECENT]; /* the newest first */
+    uint32_t recent_count;
     void (*closed)(void *user);
     void *closed_user;
 };

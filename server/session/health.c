@@ -65,6 +65,28 @@ static bool is_low(const struct store_usage *usage)
            usage->free_bytes / SPACE_LOW_PERCENT < usage->total_bytes / 100;
 }
 
+/* Not only by the pass at work, which begins with none: what is damaged stays so until somebody has
+ * found it whole. */
+static bool say_damage(struct health_word *health, const struct health_facts *facts)
+{
+    static const char *const remedy =
+        "cairn scrub names them, cairn verify --repair puts right what has a copy; restores "
+        "take older ones; look at the disk that holds them";
+    uint64_t found = facts->scrub ? facts->scrub->findings : 0;
+    uint64_t records = facts->scrub ? facts->scrub->damaged_records : 0;
+    uint64_t damaged = facts->sight ? facts->sight->checkpoints[HEALTH_DAMAGED] : 0;
+    uint64_t suspect = facts->sight ? facts->sight->checkpoints[HEALTH_SUSPECT] : 0;
+    if (found > 0) {
+        say(health, SERVER_YELLOW, remedy, "scrub has found %" PRIu64 " damaged things", found);
+    } else if (records + damaged + suspect > 0) {
+        say(health, SERVER_YELLOW, remedy,
+            "damaged: %" PRIu64 " checkpoints, %" PRIu64 " runs' records; suspect: %" PRIu64
+            " checkpoints",
+            damaged, records, suspect);
+    }
+    return found + records + damaged + suspect > 0;
+}
+
 void health_of(const struct health_facts *facts, struct health_word *ret)
 {
     *ret = (struct health_word){.word = SERVER_GREEN};
@@ -75,11 +97,8 @@ void health_of(const struct health_facts *facts, struct health_word *ret)
         say(ret, SERVER_RED, remedy_of(CAIRN_E_READ_ONLY), "%s: %s", err_name(CAIRN_E_READ_ONLY),
             facts->usage->detail[0] ? facts->usage->detail : "the store takes no changes");
         ret->code = CAIRN_E_READ_ONLY;
-    } else if (facts->scrub && facts->scrub->findings > 0) {
-        say(ret, SERVER_YELLOW,
-            "cairn scrub names them, cairn verify --repair puts right what has a copy; restores "
-            "take older ones; look at the disk that holds them",
-            "scrub has found %" PRIu64 " damaged things", facts->scrub->findings);
+    } else if (say_damage(ret, facts)) {
+        return;
     } else if (facts->store && facts->store->word == STORE_RECOVERED) {
         say_store(ret, facts->store);
     } else if (facts->usage && is_low(facts->usage)) {

@@ -7,6 +7,7 @@
 #define CAIRN_SESSION_HEALTH_H
 
 #include "gc/gc.h"
+#include "run/run_counts.h"
 #include "scrub/scrub.h"
 #include "store/store.h"
 #include "store/store_state.h"
@@ -26,6 +27,7 @@ struct health_facts { /* NULL: not known, or not this server's */
     const struct store_usage *usage;
     const struct scrub_status *scrub;
     const struct gc_status *gc;
+    const struct catalog_sight *sight;
 };
 
 /* The worst of them speaks. */

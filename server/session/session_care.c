@@ -50,17 +50,33 @@ static void tell_gc(struct gc *gc, struct gc_status *status, struct gc_info *ret
     ret->text = status->text;
 }
 
+/* On a shared store one daemon does it, by its own schedule. What another one was asked for would
+ * begin when the first has gone, and whoever waits for it would wait as long. */
+static void refuse_duty(struct session *session, uint32_t stream, const char *what,
+                        const char *holder)
+{
+    char text[256];
+    snprintf(text, sizeof(text), "another daemon of this store%s%s %s, by its own schedule: ask it",
+             holder[0] != '\0' ? ", on " : "", holder, what);
+    conn_send_error(session->conn, stream, CAIRN_E_BUSY, text);
+}
+
 int session_on_scrub(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
 {
     struct scrub *scrub = session->server->scrub;
     struct msg reply = {.type = MSG_SCRUB_STATUS};
     struct scratch scratch;
+    const char *holder;
     (void)diag;
     timer_stop(&session->login);
     if (!scrub) {
         conn_send_error(session->conn, stream, CAIRN_E_UNSUPPORTED,
                         "this server does not scrub its store");
+        return 0;
+    }
+    if (msg->u.scrub.begin && !scrub_is_ours(scrub, &holder)) {
+        refuse_duty(session, stream, "scrubs it", holder);
         return 0;
     }
     if (msg->u.scrub.begin && msg->u.scrub.rate != 0) {
@@ -82,11 +98,16 @@ int session_on_gc(struct session *session, uint32_t stream, const struct msg *ms
     struct gc *gc = session->server->gc;
     struct msg reply = {.type = MSG_GC_REPORT};
     struct gc_status status;
+    const char *holder;
     (void)diag;
     timer_stop(&session->login);
     if (!gc) {
         conn_send_error(session->conn, stream, CAIRN_E_UNSUPPORTED,
                         "this server does not collect garbage");
+        return 0;
+    }
+    if (msg->u.gc.begin && !gc_is_ours(gc, &holder)) {
+        refuse_duty(session, stream, "collects its garbage", holder);
         return 0;
     }
     if (msg->u.gc.begin && !gc_now(gc, msg->u.gc.dry_run)) {
@@ -142,6 +163,7 @@ void server_health(struct server *server, const struct store_usage *usage, struc
     struct store_state state = {.word = STORE_WELL};
     struct scrub_status scrub;
     struct gc_status gc;
+    struct catalog_sight sight;
     struct health_facts facts = {.store = &state, .usage = usage};
     if (!server->options.catalog) {
         state.word = STORE_REFUSING;
@@ -153,6 +175,10 @@ void server_health(struct server *server, const struct store_usage *usage, struc
     if (server->scrub) {
         scrub_status(server->scrub, &scrub);
         facts.scrub = &scrub;
+    }
+    if (server->options.catalog) {
+        catalog_sight(server->options.catalog, &sight);
+        facts.sight = &sight;
     }
     if (server->gc) {
         gc_status(server->gc, &gc);

@@ -58,7 +58,8 @@ class Care(Case):
         flip(self.small(daemon, 4, "manifest"), 60)
         flip(self.small(daemon, 5, "page-0"), 40)
         objects(6).unlink()
-        _, out, _ = cairn("scrub", "--wait", *self.where(daemon), check=6)
+        _, out, err = cairn("scrub", "--wait", *self.where(daemon), check=6)
+        self.assertRegex(err, r"^cairn: scrub has found \d+ damaged things, last in demo/run 6@1: .*; `cairn scrub --status` names.*\n$")
         for step in range(1, 7):
             self.assertIn(f"demo/run {step}@1: {'suspect' if step == 2 else 'damaged'}", out)
         health = {step: entry["health"] for (step, _), entry in listed(daemon).items()}

@@ -5,7 +5,7 @@ unsafe is named with its remedy and its exit status. (On Ceph: test_ceph.py.)"""
 import os
 import unittest
 
-from harness import Case, Daemon, Group, cairn, cairn_json, flip, main
+from harness import Case, Daemon, Group, cairn, cairn_json, flip, main, wait_until
 
 # The host of the tests may have nothing that sets its clock: a warning.
 FINE = (0, 3)
@@ -95,6 +95,32 @@ class Doctor(Case):
             self.assertTrue(found["records/unsafe"]["text"].startswith("demo/run: DAMAGED: "), found)
             self.assertIn("do not write to this store", found["records/unsafe"]["remedy"])
             self.assertIn("0 of 1 runs", found["records/good"]["text"])
+
+    def test_what_is_damaged_stays_so_until_a_pass_finds_it_whole(self):
+        daemon = self.daemon(scrub_every="0s")
+        for run in ("demo/a", "demo/run"):
+            group = Group(self.bed, daemon.url(run), 1)
+            group.save(1)
+            group.end()
+        where = ("--server", f"unix:{daemon.socket}")
+        damaged = (daemon.files("runs/demo/run/record/*.update")[-1], daemon.files("runs/demo/run/objects/1-1/0-*")[0])
+        for path in damaged:
+            flip(path, 70)
+        cairn("scrub", "--wait", *where, check=6)
+        now = lambda: cairn_json("scrub", "--status", *where)["scrub"]
+        cairn("scrub", "--rate", "1", *where, check=0)  # a byte a second: it will not come to the end of demo/a
+        wait_until("the next pass is at demo/a", lambda: now()["pass"] == 2 and "demo/a " in (now()["at"] or ""))
+        self.assertEqual(now()["findings"], 0)
+        found = self.ask(daemon, 1)
+        self.assertIn("demo/run: DAMAGED: ", found["records/unsafe"]["text"])
+        self.assertIn("damaged: 1 checkpoints, 1 runs' records", found["health/warning"]["text"])
+        self.assertIn("health     yellow", cairn("status", *where, check=0)[1])
+        for path in damaged:
+            flip(path, 70)
+        cairn("scrub", "--wait", "--rate", "0", *where, check=0)
+        found = self.ask(daemon)
+        self.assertIn("2 of 2 runs", found["records/good"]["text"])
+        self.assertNotIn("damaged", found.get("health/warning", {"text": ""})["text"])
 
     def test_where_there_is_no_store(self):
         (self.bed.path / "empty").mkdir(mode=0o700)

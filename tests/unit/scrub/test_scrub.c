@@ -22,7 +22,7 @@ struct bench {
     struct rig rig; /* first: setup of the rig */
     struct rank_list lists[2];
     struct scrub *scrub;
-    struct scrub_finding found[64];
+    struct scrub_finding found[128];
     size_t found_count;
     unsigned healed;
     bool closed, duty;
@@ -320,6 +320,48 @@ static void test_a_failing_store_is_no_damage(void **state)
     }
 }
 
+static struct scrub_status one_more(struct bench *bench)
+{
+    struct scrub_status status;
+    scrub_now(bench->scrub);
+    sim_run_for(bench->rig.sim, 50);
+    assert_true(sim_run_until(bench->rig.sim, has_ended, bench, 600 * 1000));
+    scrub_status(bench->scrub, &status);
+    return status;
+}
+
+/* Goal: a record that was found damaged stays so until it is found whole, however much else is
+ * found; of the rest the newest findings are kept. */
+static void test_a_record_stays_damaged(void **state)
+{
+    struct bench *bench = *state;
+    struct store_fault_rule rule = {.kind = FAULT_FAIL,
+                                    .op = STORE_RECORD_GET,
+                                    .skip = 1, /* the position of the pass */
+                                    .count = 1,
+                                    .code = CAIRN_E_DAMAGED};
+    for (uint64_t i = 0; i < SCRUB_RECENT + 4; i++) {
+        struct ckpt_id id = rig_save(&bench->rig, 10 + i, 2, bench->lists);
+        flip_object(bench, id, 1, 100);
+    }
+    start(bench, 0);
+    assert_int_equal(store_fault_add(bench->rig.store, &rule), 0);
+    struct scrub_status status = one_more(bench);
+    assert_int_equal(status.findings, SCRUB_RECENT + 5);
+    assert_int_equal(status.recent_count, SCRUB_RECENT);
+    assert_int_equal(status.damaged_records, 1);
+    assert_int_equal(status.recent[SCRUB_RECENT - 1]->id.term, 0);
+    assert_int_equal(status.recent[0]->id.step, 10 + SCRUB_RECENT + 3);
+    assert_int_equal(status.recent[1]->id.step, 10 + SCRUB_RECENT + 2);
+    assert_int_equal(store_fault_add(bench->rig.store, &rule), 0);
+    status = one_more(bench);
+    assert_int_equal(status.damaged_records, 1); /* once */
+    status = one_more(bench);
+    assert_int_equal(status.damaged_records, 0);
+    assert_int_equal(status.findings, SCRUB_RECENT + 4);
+    stop(bench);
+}
+
 /* Goal: without the duty nothing is read, and it begins with it. */
 static void test_duty(void **state)
 {
@@ -349,6 +391,7 @@ int main(void)
         TEST(test_it_goes_on),
         TEST(test_healing),
         TEST(test_a_failing_store_is_no_damage),
+        TEST(test_a_record_stays_damaged),
         TEST(test_duty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,6 +62,19 @@ static void test_the_worst_speaks(void **state)
     assert_int_equal(health.word, SERVER_YELLOW);
     assert_non_null(strstr(health.text, "4 damaged"));
 
+    scrub.findings = 0; /* the next pass begins */
+    scrub.damaged_records = 2;
+    assert_non_null(strstr(judge(&store, &usage, &scrub, &gc).text, "2 runs' records"));
+    scrub.damaged_records = 0;
+    struct catalog_sight sight = {.checkpoints[HEALTH_DAMAGED] = 3,
+                                  .checkpoints[HEALTH_SUSPECT] = 1};
+    struct health_facts facts = {.store = &store, .scrub = &scrub, .sight = &sight};
+    health_of(&facts, &health);
+    assert_int_equal(health.word, SERVER_YELLOW);
+    assert_non_null(strstr(health.text, "3 checkpoints"));
+    assert_non_null(strstr(health.text, "suspect: 1"));
+    scrub.findings = 4;
+
     usage.read_only = true;
     health = judge(&store, &usage, &scrub, &gc);
     assert_int_equal(health.word, SERVER_RED);
@@ -150,6 +163,68 @@ static void test_a_server_that_stops_before_its_store_came(void **state)
     rig_fini(&rig);
 }
 
+static bool never(void *user)
+{
+    (void)user;
+    return false;
+}
+
+static const char *somebody(void *user)
+{
+    (void)user;
+    return "host-2";
+}
+
+static void on_closed(void *user) { *(bool *)user = true; }
+static bool is_true(void *user) { return *(bool *)user; }
+
+/* Goal: what another daemon of the store has to do is not promised: the answer names that one. */
+static void test_what_is_anothers_duty(void **state)
+{
+    struct gc *gc = NULL;
+    struct scrub *scrub = NULL;
+    bool closed = false;
+    (void)state;
+    rig_init(&rig, 18);
+    rig_start(&rig);
+    struct gc_options collects = {.loop = sim_loop(rig.host),
+                                  .catalog = rig.catalog,
+                                  .keep_cycles = 1,
+                                  .may_run = never,
+                                  .holder = somebody};
+    struct scrub_options scrubs = {.loop = sim_loop(rig.host),
+                                   .catalog = rig.catalog,
+                                   .pool = sim_pool(rig.host),
+                                   .may_run = never,
+                                   .holder = somebody};
+    assert_int_equal(gc_new(&collects, &gc), 0);
+    assert_int_equal(scrub_new(&scrubs, &scrub), 0);
+    server_set_care(rig.server, scrub, gc);
+    peer_init(&rig, &peer, 0, 1);
+    peer_connect(&peer);
+    assert_true(peer_hello(&peer));
+    struct msg asks[] = {{.type = MSG_GC, .u.gc.begin = true},
+                         {.type = MSG_SCRUB, .u.scrub.begin = true}};
+    for (size_t i = 0; i < ARRAY_LEN(asks); i++) {
+        const struct peer_reply *reply = peer_ask(&peer, asks[i]);
+        assert_non_null(reply);
+        assert_int_equal(reply->type, MSG_ERROR);
+        assert_int_equal(reply->msg.u.error.code, CAIRN_E_BUSY);
+        assert_non_null(strstr(reply->text, "another daemon of this store, on host-2"));
+    }
+    const struct peer_reply *reply = peer_ask(&peer, (struct msg){.type = MSG_GC});
+    assert_int_equal(reply->type, MSG_GC_REPORT);
+    assert_false(reply->msg.u.gc_report.info.running); /* nobody waits for what does not begin */
+    server_set_care(rig.server, NULL, NULL);
+    gc_close(gc, on_closed, &closed);
+    assert_true(sim_run_until(rig.sim, is_true, &closed, 10000));
+    closed = false;
+    scrub_close(scrub, on_closed, &closed);
+    assert_true(sim_run_until(rig.sim, is_true, &closed, 10000));
+    peer_fini(&peer);
+    rig_fini(&rig);
+}
+
 static void tell_ill(void *user, struct store_state *ret)
 {
     (void)user;
@@ -187,6 +262,7 @@ int main(void)
         cmocka_unit_test(test_a_server_without_a_store),
         cmocka_unit_test(test_a_server_that_stops_before_its_store_came),
         cmocka_unit_test(test_a_store_that_does_not_answer_keeps_nobody_waiting),
+        cmocka_unit_test(test_what_is_anothers_duty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

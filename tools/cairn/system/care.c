@@ -59,6 +59,20 @@ void care_show_scrub(const struct scrub_info *info)
     show_findings(info);
 }
 
+void care_tell_damage(const struct scrub_info *info)
+{
+    char where[RUN_NAME_TEXT_MAX + 64] = "";
+    const struct scrub_finding_info *newest = info->recent_count > 0 ? &info->recent[0] : NULL;
+    if (newest) {
+        where_text(&newest->run, newest->id, sizeof(where), where);
+    }
+    fprintf(stderr,
+            "cairn: scrub has found %" PRIu64 " damaged things%s%s%s%s; `cairn scrub --status` "
+            "names them, `cairn verify --repair` puts right what has a copy\n",
+            info->findings, newest ? ", last in " : "", where, newest ? ": " : "",
+            newest ? newest->text : "");
+}
+
 void care_show_gc(const struct gc_info *info, bool tells_why)
 {
     char bytes[32], read[32], when[48];

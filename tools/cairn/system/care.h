@@ -8,6 +8,8 @@
 #include "cli.h"
 
 void care_show_scrub(const struct scrub_info *info);
+/* One line on stderr, of a pass with findings. */
+void care_tell_damage(const struct scrub_info *info);
 /* tells_why: the last error's words too. */
 void care_show_gc(const struct gc_info *info, bool tells_why);
 void care_json_scrub(struct json *json, const char *name, const struct scrub_info *info);

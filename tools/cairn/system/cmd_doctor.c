@@ -142,8 +142,8 @@ static void judge_care(const struct msg_server_status *status, struct doctor *do
                               "damage is found when it is looked for");
     } else if (status->has_scrub) {
         doctor_add(doctor, scrub->findings > 0 ? DOCTOR_WARNING : DOCTOR_GOOD, "scrub",
-                   "pass %" PRIu64 ": %" PRIu64 " checkpoints, %" PRIu64 " findings", scrub->pass,
-                   scrub->ckpts, scrub->findings);
+                   "pass %" PRIu64 ": %" PRIu64 " checkpoints, %" PRIu64 " findings%s", scrub->pass,
+                   scrub->ckpts, scrub->findings, scrub->running ? " so far" : "");
         if (scrub->findings > 0) {
             doctor_remedy(doctor, "cairn scrub names them; look at what holds the store");
         }
@@ -165,16 +165,14 @@ struct records {
     size_t runs, bad;
 };
 
-/* What the last pass, or the one at work, has found in the run's record; NULL: nothing. */
+/* What a pass has found in the run's record, and none has found whole since; NULL: nothing. */
 static const struct scrub_finding_info *scrubbed(const struct records *records,
                                                  const struct run_name *run)
 {
     const struct scrub_info *scrub = records->scrub;
     for (uint32_t i = 0; scrub && i < scrub->recent_count; i++) {
         const struct scrub_finding_info *finding = &scrub->recent[i];
-        if (finding->id.term == 0 && finding->wall_ns >= scrub->begun_wall_ns &&
-            strcmp(finding->run.project, run->project) == 0 &&
-            strcmp(finding->run.run, run->run) == 0) {
+        if (finding->id.term == 0 && run_name_equal(&finding->run, run)) {
             return finding;
         }
     }
@@ -326,8 +324,9 @@ const struct command command_doctor = {
         "runs as.\n"
         "\n"
         "With a server in place of a store: the running daemon's own view. Its health, store, "
-        "room and reserve, every run's record as it and its last scrub read it, how far its clock "
-        "is from this host's, what scrub and gc found.\n"
+        "room and reserve, every run's record as it and its scrub read it, how far its clock "
+        "is from this host's, what scrub and gc found. What was found damaged stays so until a "
+        "scrub has found it whole.\n"
         "\n"
         "Exit status: 0 when all is good, 3 with warnings only, 1 when something is unsafe; when "
         "the store cannot be looked at at all, that of the error.\n",

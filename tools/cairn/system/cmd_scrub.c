@@ -93,6 +93,9 @@ static int run(struct cli *cli, void *own, struct diag *diag)
         status = show(cli, info);
         if (status == 0 && given->wait && info->findings > 0) {
             status = EXIT_DAMAGE;
+            if (!cli->json) {
+                care_tell_damage(info); /* cron mails this, and no exit status */
+            }
         }
     }
     engine_call_fini(&request.call);
@@ -107,7 +110,8 @@ const struct command command_scrub = {
         "The daemon reads all committed checkpoints from the disk, at a set rate, and beside "
         "saves and restores only a fiftieth of what they move. Damage lowers a checkpoint's "
         "health, named by tensor; nothing is deleted. It does so by itself every [scrub] every; "
-        "this begins a pass now.",
+        "this begins a pass now. On a store with several daemons one of them scrubs, and others "
+        "say which: exit 11.",
     .example = "cairn scrub --wait\ncairn scrub --rate 200MiB",
     .options = options,
     .options_bytes = sizeof(struct scrub_options_cli),
