@@ -78,6 +78,7 @@ struct repair {
     struct run_name name;
     struct ckpt_id id;
     char actor[REPAIR_ACTOR_MAX];
+    uint64_t tail_from; /* of the record's updates that nothing proves, the first; 0: none */
     struct commit_fact *facts;
     size_t fact_count;
     uint8_t *memory; /* a range, or a footer */

@@ -211,10 +211,17 @@ static int mend_file(struct repair *repair, const struct record_file *file, stru
     status = ask_store(repair, repair->store, &mend);
     free(copy.ret_data);
     if (status == 0) {
+        repair->tail_from =
+            file->is_last && repair->tail_from == 0 ? file->version : repair->tail_from;
         repair_add_line(repair, true,
-                        "the run's record: %s taken from %.160s; the damaged bytes are in "
-                        "quarantine",
-                        text, repair->options.mirror);
+                        "the run's record: %s taken from %.110s; a damaged one is in quarantine "
+                        "now%s",
+                        text, repair->options.mirror,
+                        file->is_last
+                            ? "; nothing behind it proves that it is the one that was here: a pin, "
+                              "a tag, a metric or a forgetting that the mirror did not get is "
+                              "lost, so look at them (cairn ls --all)"
+                            : "");
     }
     return status == 0 ? 0 : repair_fail(diag, status, &mend.diag);
 }
@@ -312,8 +319,14 @@ static int tell_chain(struct repair *repair, struct diag *diag)
     if (status != 0 || repair->fact_count == 0) {
         return status;
     }
-    return repair_audit(repair, repair->facts[repair->fact_count - 1].id, diag,
-                        "the run's record was damaged and repaired");
+    struct ckpt_id newest = repair->facts[repair->fact_count - 1].id;
+    if (repair->tail_from == 0) {
+        return repair_audit(repair, newest, diag, "the run's record was damaged and repaired");
+    }
+    return repair_audit(repair, newest, diag,
+                        "the run's record was damaged and repaired; unproven from update %" PRIu64
+                        " on, which is the mirror's: a pin, note or forgetting of here may be lost",
+                        repair->tail_from);
 }
 
 static int refuse(struct repair *repair, const struct sight *sight, const struct diag *why)
@@ -331,6 +344,7 @@ int repair_record(struct repair *repair, struct diag *diag)
 {
     struct sight sight = {.whole = false};
     struct diag why = DIAG_INIT;
+    repair->tail_from = 0;
     int status = look(repair, &sight, diag);
     if (status != 0 || sight.whole) {
         return status;

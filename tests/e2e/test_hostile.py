@@ -8,32 +8,10 @@ import threading
 import time
 from pathlib import Path
 
+from frames import frame, varint
 from harness import Case, cairn, main, rng, wait_until
 
 VERSION_ERROR = 31
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def frame(kind, message, version=1, payload=0, stream=0, magic=b"CRN1", message_bytes=None, sequence=1):
-    head = magic + struct.pack("<BBHIIQI", version, 0, kind, stream,
-                               len(message) if message_bytes is None else message_bytes, sequence, payload)
-    return head + struct.pack("<I", crc32c(head + message)) + message
-
-
-def varint(value):
-    out = b""
-    while value > 127:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
 
 
 def hello(least, most):

@@ -6,7 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from harness import BIN, Case, cairn, cairn_json, flip, listed, main, wait_until
+from frames import FEATURE_RECORD, REPAIR_RUN, Relay
+from harness import BIN, Case, Group, cairn, cairn_json, flip, listed, main, wait_until
 
 KEYS = {"scrub_every": "0s", "gc_every": "0s", "save_full_every": "1"}
 
@@ -186,6 +187,37 @@ class Repair(Repairing):
     def with_failpoint(self, points, daemon, *words):
         return cairn("verify", "--repair", *words, *self.offline(daemon), env={"CAIRN_FAILPOINTS": points})
 
+    def test_by_an_older_server(self):
+        """One that repairs checkpoints and knows no repair of records: it is not asked for one, and what it can it does."""
+        daemon = self.saved(2, stop=False, listen_tcp="127.0.0.1:0")
+        other = Group(self.bed, daemon.url("demo/zzz"), 1)
+        other.save(1)
+        other.end()
+        older = Relay(daemon.port(), FEATURE_RECORD)
+        self.addCleanup(older.close)
+        where = ("--server", f"127.0.0.1:{older.port}")
+        before = self.contents(daemon)
+        flip(self.objects(daemon, 2)[0], 0)
+        said = self.repair(where)
+        self.assertEqual((said["damaged"], said["repaired"]), (0, 1), said)
+        self.assertGreater(len(older.repairs), 0)
+        after = self.contents(daemon)
+        self.assertEqual({name: after[name] for name in before}, before)
+        record = daemon.files("runs/demo/run/record/*.update")[3]
+        daemon.kill()
+        flip(record, 40)
+        daemon.start()  # the record cannot be read: there is nothing but its repair
+        older.port_behind = daemon.port()
+        said = self.repair(where, check=6)
+        run, = (entry for entry in said["checked"] if entry["run"] == "demo/run")
+        self.assertIn("older", run["left"][0])
+        self.assertIn("upgrade", run["left"][0])
+        self.assertEqual([entry["good"] for entry in said["checked"] if entry["run"] == "demo/zzz"], [True])
+        _, out, _ = cairn("verify", "--repair", "demo/run", *where, check=6)
+        self.assertIn("  left: the server is older", out)
+        self.assertEqual([asked for asked in older.repairs if REPAIR_RUN in asked], [])
+        self.assertIsNone(older.failed)
+
     def test_killed_at_each_step(self):
         daemon = self.saved()
         path = self.objects(daemon, 2)[0]
@@ -293,6 +325,7 @@ class Record(Repairing):
         self.assertEqual(sorted(step for step, _ in listed(self.served)), steps)
         cairn("verify", *self.store, check=0)
         self.assertIn(b"the run's record was damaged and repaired", self.record(self.served))
+        return said
 
     def test_an_update_in_the_middle(self):
         self.more(self.served, 4)  # which the mirror does not have
@@ -304,6 +337,7 @@ class Record(Repairing):
         _, out, _ = cairn("doctor", *self.store, check=1)
         self.assertIn("--repair --store URL --from MIRROR", out)
         self.mended(1, [1, 2, 3, 4])
+        self.assertNotIn(b"unproven", self.record(self.served))
         self.assertEqual({name: self.files()[name] for name in before}, before)
         self.assertEqual([path.read_bytes() for path in self.served.files("quarantine/*")], [damaged])
         self.more(self.served, 5)
@@ -321,8 +355,27 @@ class Record(Repairing):
         before = self.files()
         flip(self.updates()[-1], 40)
         flip(self.updates()[-2], 40)
-        self.mended(2, [1, 2, 3])
+        said = self.mended(2, [1, 2, 3])
+        for line in said["checked"][0]["repaired"]:
+            self.assertIn("nothing behind it proves", line)
+        self.assertIn(f"unproven from update {len(before) - 1} on".encode(), self.record(self.served))
         self.assertEqual({name: self.files()[name] for name in before}, before)
+
+    def test_a_pin_that_the_mirror_did_not_get(self):
+        """Nothing proves the last update: that a pin of here may be gone with it is said to the operator and in the chain."""
+        self.annotated_to(self.mirror, self.update_count(self.mirror) + 1)
+        cairn("pin", "demo/run", "1", *self.store, check=0)
+        self.assertEqual(self.update_count(self.served.store), self.update_count(self.mirror))
+        self.assertTrue(listed(self.served)[1, 1]["pinned"])
+        flip(self.updates()[-1], 40)
+        _, out, _ = cairn("verify", "--repair", *self.store, *self.source, check=0)
+        self.assertRegex(out, r"repaired: the run's record: update \d+ taken from .*: a pin, a tag, a metric or a forgetting")
+        self.assertIn("quarantine/ of the store until somebody removes them", out)
+        self.assertFalse(listed(self.served)[1, 1]["pinned"])
+        self.assertIn(b"a pin, note or forgetting of here may be lost", self.record(self.served))
+        _, out, _ = cairn("doctor", *self.store)
+        self.assertIn("quarantine: 1 files", out)
+        self.assertIn(f"{self.served.store}/quarantine", out)
 
     def test_a_mirror_that_is_behind(self):
         self.more(self.served, 4)

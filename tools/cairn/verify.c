@@ -50,7 +50,8 @@ static void find(struct verify_result *result, const struct ckpt_info *info, con
         size_t cap = result->finding_cap == 0 ? 16 : result->finding_cap * 2;
         struct verify_finding *grown = realloc(result->findings, cap * sizeof(*grown));
         if (!grown) {
-            return; /* counted by the last that fitted: damage is reported either way */
+            result->untold++;
+            return;
         }
         result->findings = grown;
         result->finding_cap = cap;
@@ -278,6 +279,9 @@ int verify_checkpoint(struct cli *cli, const struct ckpt_info *info,
         status = diag_set(diag, status, "%s", diag_text(&why, status));
     } else if (options->read_data) {
         status = verify_data(&verifying, diag);
+    }
+    if (status == 0 && io->untold > 0) {
+        status = diag_set(diag, CAIRN_E_NO_MEMORY, "there is damage, and no memory to tell of it");
     }
     if (status != CAIRN_E_CANCELLED) { /* an interrupt leaves reads in flight into this memory; the
                                           process ends */

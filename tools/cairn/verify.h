@@ -21,6 +21,7 @@ struct verify_finding {
 struct verify_result {
     uint64_t objects, chunks, bytes; /* read and checked */
     size_t unread;                   /* of the findings: what was not given in time */
+    size_t untold; /* for which there was no memory: then it ends with NO_MEMORY */
     size_t finding_count, finding_cap;
     struct verify_finding *findings; /* damage, in words; owned */
 };

@@ -234,6 +234,52 @@ static void look_at_lock(struct looking *looking)
     }
 }
 
+/* --- quarantine ------------------------------------------------------------------------------- */
+
+struct quarantined {
+    struct vfs *vfs;
+    vfs_fd fd;
+    uint64_t files, bytes;
+};
+
+static int count_file(void *user, const char *name, enum vfs_kind kind)
+{
+    struct quarantined *io = user;
+    struct vfs_stat stat;
+    if (kind == VFS_FILE && io->vfs->ops->stat(io->vfs, io->fd, name, &stat, NULL) == 0) {
+        io->files++;
+        io->bytes += stat.bytes;
+    }
+    return 0;
+}
+
+/* It is evidence, which nobody but an operator throws away; so he hears that it is there. */
+static void look_at_quarantine(struct looking *looking)
+{
+    struct vfs *vfs = looking->vfs;
+    struct quarantined found = {.vfs = vfs};
+    struct diag why = DIAG_INIT;
+    int rc =
+        vfs->ops->open(vfs, looking->root, "quarantine", VFS_READ | VFS_DIRECTORY, &found.fd, &why);
+    if (rc == CAIRN_E_NOT_FOUND) {
+        return; /* no store yet */
+    }
+    if (rc == 0) {
+        rc = vfs->ops->list(vfs, found.fd, count_file, &found, &why);
+        err_ignore(vfs->ops->close(vfs, found.fd, NULL)); /* a directory */
+    }
+    if (rc != 0) {
+        doctor_add(looking->doctor, DOCTOR_WARNING, "quarantine", "%s", diag_text(&why, rc));
+        doctor_remedy(looking->doctor, "look as the user that cairnd runs as");
+    } else if (found.files > 0) {
+        doctor_add(looking->doctor, DOCTOR_GOOD, "quarantine",
+                   "%" PRIu64 " files (%" PRIu64 " bytes) in %.160s/quarantine: damaged files of "
+                   "records that others took the place of; nothing reads them: remove them when "
+                   "nobody wants to look at them any more",
+                   found.files, found.bytes, looking->options->path);
+    }
+}
+
 int dir_doctor(const struct dir_doctor_options *options, struct doctor *doctor, struct diag *diag)
 {
     struct looking looking = {.options = options, .vfs = options->vfs, .doctor = doctor};
@@ -251,6 +297,7 @@ int dir_doctor(const struct dir_doctor_options *options, struct doctor *doctor, 
     look_at_mode(&looking);
     look_at_writing(&looking);
     look_at_lock(&looking);
+    look_at_quarantine(&looking);
     err_ignore(options->vfs->ops->close(options->vfs, looking.root, NULL)); /* a directory */
     return 0;
 }

@@ -274,6 +274,17 @@ static void close_run(struct totals *totals, bool good)
     totals->records_damaged += !good;
 }
 
+static void leave_record(const struct cli *cli, struct totals *totals, struct diag *why)
+{
+    json_open(&totals->json, "left", '[');
+    json_str(&totals->json, NULL, why->text);
+    json_close(&totals->json, ']');
+    if (!cli->json) {
+        printf("  left: %s\n", why->text);
+    }
+    diag_clear(why);
+}
+
 /* The record does not let the run be joined. With --repair it is repaired on a connection that
  * needs no run, and joined once more. */
 static int note_damaged_run(struct cli *cli, struct totals *totals, struct diag *why)
@@ -291,6 +302,11 @@ static int note_damaged_run(struct cli *cli, struct totals *totals, struct diag 
         diag_clear(why);
         status = source_use_server(cli->connection, why);
         status = status != 0 ? status : repair_one(cli, totals, the_record, why);
+        if (status == CAIRN_E_UNSUPPORTED) { /* its other runs it can verify */
+            leave_record(cli, totals, why);
+            close_run(totals, false);
+            return 0;
+        }
         status = status != 0 ? status : source_use(cli->connection, &cli->run, why);
     }
     close_run(totals, totals->repair && status == 0 && totals->repaired > repaired);
@@ -394,8 +410,8 @@ static int finish(struct cli *cli, struct totals *totals)
            totals->result.objects);
     if (totals->repaired > 0) {
         printf("%" PRIu64
-               " repaired; damaged bytes that were replaced are kept: a record's in quarantine, "
-               "others until garbage collection\n",
+               " repaired; damaged bytes that were replaced are kept: a record's in quarantine/ of "
+               "the store until somebody removes them (rm), others until garbage collection\n",
                totals->repaired);
     }
     if (totals->damaged > totals->records_damaged) {
