@@ -346,7 +346,10 @@ static int find_good(struct engine *engine, struct diag *diag)
     if (newest != NULL && newest->wall_ns > latest && asks_for_time(engine->policy)) {
         return diag_set(diag, CAIRN_E_CONFLICT,
                         "the newest checkpoint %" PRIu64 "@%" PRIu64 " was committed %" PRId64
-                        " s in the future: a clock is wrong; nothing is forgotten",
+                        " s in the future: a clock is wrong; nothing is forgotten. Set the clock "
+                        "right, this server's or that of the one which committed it; until a newer "
+                        "checkpoint is committed by a right one, name only rules without time "
+                        "(keep-last, keep-every-steps, keep-best, keep-tag)",
                         newest->id.step, newest->id.term,
                         (newest->wall_ns - engine->now_ns) / SECOND_NS);
     }

@@ -79,8 +79,8 @@ struct retention_policy {
 };
 
 /* One option: "keep-last" with "3", "keep-tag" with "a,b" (may be repeated), "metric", "mode" ... ;
- * "unlimited" is -1. What was set twice differently is refused. Texts are from scratch. INVALID,
- * by the option's name. */
+ * "unlimited" is -1. Of two the last one holds; who takes them from people refuses two that differ.
+ * Texts are from scratch. INVALID, by the option's name. */
 int MUST_USE retention_policy_set(struct retention_policy *policy, const char *name,
                                   const char *value, struct scratch *scratch, struct diag *diag);
 /* Is it a policy, and free of contradictions? INVALID: empty, a metric without keep-best ... */

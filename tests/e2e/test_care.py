@@ -320,6 +320,27 @@ class Care(Case):
         self.assert_whole(daemon, {(1, 1), (2, 1)})
         self.assert_whole(daemon, {(1, 1), (12, 2)}, run="demo/other")
 
+    def test_of_a_long_error_nothing_is_cut(self):
+        """Cron mails stderr alone."""
+        daemon = self.daemon("s" * 60, **self.KEYS)
+        name = "p" * 64 + "/" + "r" * 64
+        group = Group(self.bed, daemon.url(name), 1)
+        group.save(1)
+        group.end()
+        daemon.stop()
+        record = daemon.files("runs/**/record/*.update")[-1]
+        flip(record, record.stat().st_size // 2)
+        daemon.start()
+        for where in (self.where(daemon), ("--store", f"dir:{daemon.store}")):
+            if where[0] == "--store":
+                daemon.stop()
+            _, out, err = cairn("gc", "--json", *where, check=6)
+            text, said = json.loads(out)["gc"]["text"], json.loads(err)
+            self.assertGreater(len(text), 480)
+            self.assertEqual(said["message"], text)
+            _, _, err = cairn("gc", *where, check=6)
+            self.assertEqual(err, f"cairn: DAMAGED: {text}\n")
+
     def test_without_a_daemon(self):
         daemon = self.saved(1)
         self.left(daemon, 50)

@@ -2,11 +2,15 @@
 """Retention as cron and an operator use it: policies and their reasons, what is never forgotten, bringing back, pins,
 the store without its daemon, damage, a kill at any moment while a job saves."""
 
+import json
 import os
+import re
 import subprocess
 import threading
+from unittest import mock
 
-from harness import Case, Group, cairn, cairn_json, listed, main, rng, wait_until
+from frames import Relay
+from harness import BIN, Case, Group, cairn, cairn_json, listed, main, rng, wait_until
 
 ALL = [10, 20, 30, 40, 50, 60, 70, 80]
 
@@ -73,6 +77,24 @@ class Forget(Case):
         self.assertEqual(cairn("undelete", "demo/run", "77", *at(daemon))[0], 4)
         cairn("undelete", "demo/run", "20@1", *at(daemon), check=0)  # is there: nothing to do
 
+    def test_undelete_after_its_time(self):
+        daemon, group = self.saved(ALL[:4])
+        group.end()
+        cairn("forget", "demo/run", "10", *at(daemon), check=0)
+        self.assertEqual(daemon.stop(), 0)
+        store = ("--store", f"dir:{daemon.store}")
+        collect = ("gc", "--cycle", "--keep-cycles", 2, *store)
+        cairn(*collect, check=0)
+        self.assertIn("10@1", cairn("undelete", "demo/run", *store, check=0)[1])  # one cycle of two
+        cairn(*collect, check=0)
+        self.assertEqual(cairn("undelete", "demo/run", *store, check=0)[1], "")
+        for command in ("undelete", "pin"):
+            code, _, err = cairn(command, "demo/run", "10@1", *store)
+            self.assertEqual((code, err), (3, "cairn: demo/run 10@1 was forgotten and its space reclaimed: it is gone for good\n"))
+        self.assertIn("no checkpoint of step 10", cairn("undelete", "demo/run", "10", *store, check=4)[2])
+        cairn("show", "demo/run", "10", *store, check=4)
+        self.assert_whole(daemon, {(20, 1), (30, 1), (40, 1)})
+
     def test_what_is_never_forgotten(self):
         daemon, group = self.saved(ALL[:5])
         code, _, err = cairn("forget", "demo/run", "50", *at(daemon))
@@ -135,6 +157,8 @@ class Forget(Case):
                                 (("--keep-last", "-3"), "keep-last \"-3\""),
                                 (("--keep-within", "3 days"), "keep-within"),
                                 (("--metric", "loss", "--keep-last", 1), "without keep-best"),
+                                (("--keep-last", 30, "--keep-last", 3), "--keep-last '3': it was given as '30' before"),
+                                (("--keep-within", "0d"), "no policy was specified"),
                                 (("10", "--keep-last", 1), "not beside checkpoints by name"),
                                 (("10", "--keep-least", "1x"), "--keep-least 1x"),
                                 (("10", "--keep-least", 0), "at least 1"),
@@ -142,6 +166,7 @@ class Forget(Case):
             code, _, err = cairn("forget", "demo/run", *words, *at(daemon))
             self.assertEqual((words, code), (words, 2), err)
             self.assertIn(fragment, err)
+        cairn("forget", "demo/run", "--keep-last", 2, "--keep-last", 2, "--dry-run", *at(daemon), check=0)  # no contradiction
         self.assertEqual(cairn("forget", *at(daemon))[0], 2)
         self.assertEqual(cairn("forget", "--run", "nothing-*", "--keep-last", 1, *at(daemon))[0], 4)
         self.assertEqual(cairn("forget", "demo/none", "--keep-last", 1, *at(daemon))[0], 4)
@@ -179,6 +204,30 @@ class Forget(Case):
         daemon.start()
         self.assertEqual(self.group(daemon).restore(), (50, 1, False))
 
+    def test_a_server_that_goes_away_is_waited_for_once(self):
+        """Of a thousand runs not each waits out its time."""
+        daemon = self.daemon(listen_tcp="127.0.0.1:0")
+        for name in ("a", "b", "c", "d"):
+            group = Group(self.bed, daemon.url(f"demo/{name}"), 1)
+            for step in ALL[:3]:
+                group.save(step)
+            group.end()
+        policy = ("forget", "--run", "*", "--keep-last", 2, "--timeout", "2s")
+        relay = Relay(daemon.port())
+        self.addCleanup(relay.close)
+        cairn(*policy, "--dry-run", "--server", f"127.0.0.1:{relay.port}", check=0)
+        relay = Relay(daemon.port(), connections=relay.accepted - 3)
+        self.addCleanup(relay.close)
+        document = cairn_json(*policy, "--server", f"127.0.0.1:{relay.port}", check=3)
+        self.assertEqual([(run["run"], run["error"] is None) for run in document["runs"]], [("demo/a", True), ("demo/b", False)])
+        self.assertEqual(document["passed_over"], 2)
+        self.assertEqual([steps(daemon, run=f"demo/{name}") for name in "ab"], [ALL[1:3], ALL[:3]])
+        relay = Relay(daemon.port(), connections=relay.accepted)
+        self.addCleanup(relay.close)
+        code, out, err = cairn(*policy, "--quiet", "--server", f"127.0.0.1:{relay.port}")
+        self.assertEqual((code, out), (3, ""))
+        self.assertRegex(err, r"^cairn: demo/b: UNREACHABLE: .*\ncairn: 2 runs were not looked at\n$")
+
     def test_damage_is_named_in_one_line_and_loses_nothing(self):
         daemon, _ = self.saved(ALL[:3])
         other = Group(self.bed, daemon.url("demo/bad"), 2)
@@ -195,6 +244,9 @@ class Forget(Case):
         self.assertTrue(err.startswith("cairn: demo/bad: DAMAGED: none of the 2 checkpoints is good"), err)
         self.assertIn("demo/run: 1 forgotten, 2 kept", out)
         self.assertEqual(cairn("forget", "demo/bad", "--keep-last", 1, *at(daemon))[0], 6)
+        said = json.loads(cairn("forget", "demo/bad", "--keep-last", 1, "--json", *at(daemon))[2])  # one object
+        self.assertEqual((said["code"], said["error"]), (6, "DAMAGED"))
+        self.assertIn("demo/bad: none of the 2", said["message"])
         code, _, err = cairn("forget", "demo/bad", "10", *at(daemon))
         self.assertEqual(code, 3)
         self.assertIn("10@1 stays, because the run has no good checkpoint", err)
@@ -220,6 +272,37 @@ class Forget(Case):
             done = subprocess.run(words, capture_output=True, timeout=60)
             self.assertEqual(done.returncode, 2 if fragment else 0, done.stderr)
             self.assertIn(fragment or "", done.stderr.decode())
+
+    def ahead(self, seconds):
+        """The environment of a daemon whose wall clock is ahead."""
+        options = [os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0"]
+        wrong = {"LD_PRELOAD": str(BIN / "e2e_clock.so"), "CAIRN_TEST_AHEAD_S": str(seconds),
+                 "ASAN_OPTIONS": ":".join(filter(None, options))}
+        return mock.patch.dict(os.environ, wrong)
+
+    def test_a_clock_that_was_ahead(self):
+        """The newest one is of tomorrow: rules of time say so in one line, with the remedy; rules that count work; with the
+        next save by a right clock all is well."""
+        daemon, group = self.saved(ALL[:4])
+        self.assertEqual(daemon.stop(), 0)
+        with self.ahead(86400):
+            daemon.start()
+        group.save(50)
+        self.assertEqual(daemon.stop(), 0)
+        daemon.start()
+        code, out, err = cairn("forget", "--run", "*", "--keep-last", 2, "--keep-within", "1h", "--quiet", *at(daemon))
+        self.assertEqual((code, out, len(err.splitlines())), (1, "", 1), err)
+        self.assertRegex(err, r"^cairn: demo/run: CONFLICT: the newest checkpoint 50@1 was committed 8[56]\d\d\d s in the future: "
+                              r"a clock is wrong; nothing is forgotten\. Set the clock right.*keep-last")
+        document = cairn_json("forget", "demo/run", "--keep-daily", 2, *at(daemon), check=1)
+        without = lambda text: re.sub(r"\d+ s in", "", text)  # a second may have passed
+        self.assertEqual(without(document["runs"][0]["error"] + "\n"), without(err.removeprefix("cairn: demo/run: CONFLICT: ")))
+        self.assertEqual(steps(daemon), ALL[:5])
+        cairn("forget", "demo/run", "--keep-last", 3, *at(daemon), check=0)
+        self.assertEqual(steps(daemon), [30, 40, 50])
+        group.save(60)
+        cairn("forget", "demo/run", "--keep-within", "1h", *at(daemon), check=0)
+        self.assertEqual(steps(daemon), [30, 40, 50, 60])  # one of tomorrow is no older than an hour
 
     def test_superseded_ends_stay_for_a_while(self):
         daemon, group = self.saved(ALL[:4])

@@ -33,7 +33,8 @@ struct cli {
     bool has_run;
     struct source *connection;
     char url_text[4096];
-    uint8_t *blob; /* one that is in memory: after an interrupt reads still write into it */
+    char *whole_text; /* of the error, where diag has no room for all of it; NULL: diag's */
+    uint8_t *blob;    /* one that is in memory: after an interrupt reads still write into it */
 };
 
 enum command_group { GROUP_LOOK, GROUP_FILES, GROUP_KEEP, GROUP_SYSTEM, GROUP_COUNT };
@@ -72,6 +73,8 @@ int MUST_USE cli_connect(struct cli *cli, bool needs_run, struct diag *diag);
 int MUST_USE cli_connect_server(struct cli *cli, struct diag *diag);
 
 /* --- showing --- */
+/* One line on stderr, with --json one object. status: the exit status. */
+void cli_error(const struct cli *cli, int code, int status, const char *text);
 bool cli_stdout_is_terminal(void);
 void format_bytes(uint64_t bytes, size_t size, char *ret);   /* "1.50 GiB" */
 void format_time(int64_t wall_ns, size_t size, char *ret);   /* RFC 3339, UTC */

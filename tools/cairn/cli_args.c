@@ -204,6 +204,8 @@ void cli_fini(struct cli *cli)
 {
     source_free(cli->connection);
     free(cli->own_set.values);
+    free(cli->whole_text);
+    cli->whole_text = NULL;
     cli->connection = NULL;
     cli->own_set.values = NULL;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How things are shown: sizes, times, names, tables, the progress line.
+ * How things are shown: errors, sizes, times, names, tables, the progress line.
  */
 #include "cli.h"
 
@@ -11,6 +11,25 @@
 #include <unistd.h>
 
 bool cli_stdout_is_terminal(void) { return isatty(STDOUT_FILENO) == 1; }
+
+void cli_error(const struct cli *cli, int code, int status, const char *text)
+{
+    if (!cli->json) {
+        fprintf(stderr, "cairn: %s: %s\n", err_name(code), text);
+        return;
+    }
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_str(&json, "message_type", "exit_error");
+    json_u64(&json, "code", (uint64_t)status);
+    json_str(&json, "error", err_name(code));
+    json_str(&json, "message", text);
+    json_close(&json, '}');
+    fprintf(stderr, "%.*s\n", (int)json.buf.bytes, (const char *)json.buf.data);
+    json_fini(&json);
+}
 
 void format_bytes(uint64_t bytes, size_t size, char *ret)
 {

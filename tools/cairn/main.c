@@ -12,28 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With --json an error is one JSON object on stderr. */
 static int report(const struct cli *cli, int code, const struct diag *diag)
 {
+    const char *text = cli->whole_text ? cli->whole_text : diag_text(diag, code);
     int status = code == CAIRN_E_CANCELLED ? EXIT_INTERRUPTED : err_exit_status(code);
     if (status == 1 && cli->command && cli->command->failure != 0) {
         status = cli->command->failure;
     }
-    if (!cli->json) {
-        fprintf(stderr, "cairn: %s: %s\n", err_name(code), diag_text(diag, code));
-        return status;
-    }
-    struct json json;
-    json_init(&json);
-    json_open(&json, NULL, '{');
-    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
-    json_str(&json, "message_type", "exit_error");
-    json_u64(&json, "code", (uint64_t)status);
-    json_str(&json, "error", err_name(code));
-    json_str(&json, "message", diag_text(diag, code));
-    json_close(&json, '}');
-    fprintf(stderr, "%.*s\n", (int)json.buf.bytes, (const char *)json.buf.data);
-    json_fini(&json);
+    cli_error(cli, code, status, text);
     return status;
 }
 

@@ -239,11 +239,29 @@ int options_init(struct option_set *set, struct diag *diag)
     return status;
 }
 
+/* Of what destroys the last one does not win: who contradicts himself may have meant the first. */
+static int check_once(const struct option_set *set, const struct option *option, struct said said,
+                      struct diag *diag)
+{
+    bool given = (set->given >> (option - set->table) & 1) != 0;
+    const char *const *before = (const void *)((const char *)set->values + option->at);
+    if (!option->alone || option->kind != OPTION_TEXT || !given ||
+        strcmp(*before, said.text) == 0) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_INVALID, "%s '%s': it was given as '%s' before", said.name,
+                    said.text, *before);
+}
+
 int options_take(struct option_set *set, const struct option *option, const char *text,
                  struct diag *diag)
 {
     char name[OPTION_TWIN_BYTES];
     snprintf(name, sizeof(name), "--%s", option->name);
+    int status = check_once(set, option, (struct said){name, text}, diag);
+    if (status != 0) {
+        return status;
+    }
     set->given |= 1ull << (option - set->table);
     if (option->kind == OPTION_FLAG) {
         text = "yes";

@@ -205,6 +205,8 @@ static void future_ones(void **ret)
     bed.now_ns = at("2026-01-10 11:00");
     assert_int_equal(decide(), CAIRN_E_CONFLICT);
     assert_non_null(strstr(bed.diag.text, "40@1 was committed 3600 s in the future"));
+    assert_non_null(strstr(bed.diag.text, "Set the clock right"));
+    assert_non_null(strstr(bed.diag.text, "keep-last, keep-every-steps, keep-best, keep-tag"));
     bed.policy = (struct retention_policy){0};
     rule("keep-last", "2"); /* asks for no time: order is by sequence */
     EXPECT("-", "-", "last", "last");

@@ -5,6 +5,8 @@
  */
 #include "mark.h"
 
+#include "exit_status.h"
+
 #include "base/check.h"
 #include "base/digits.h"
 #include "base/glob.h"
@@ -13,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXIT_PARTIAL = 3, REASONS_BYTES = 512 };
+enum { REASONS_BYTES = 512, TIMED_OUT_MAX = 3 /* runs in a row */ };
 
 /* Counting rules: X(member, option, value, help). */
 #define RULES(X)                                                                        \
@@ -80,7 +82,9 @@ struct job {
     struct selector selectors[OPTION_TEXTS_MAX + 1];
     char actor[MARK_ACTOR_BYTES];
     struct json json;
-    unsigned run_count, failed_count;
+    unsigned run_count, failed_count, passed_count; /* passed over */
+    unsigned timed_out;                             /* in a row */
+    bool cancelled;
     uint64_t refused_count;
     int first_status;
     struct diag first;
@@ -200,7 +204,20 @@ static void show_table(const struct job *job, const char *name, const struct msg
     table_free(table);
 }
 
-static void forget_in(struct job *job, const struct run_name *name)
+static void tell_failure(const struct job *job, const char *name, int status,
+                         const struct diag *diag)
+{
+    char whole[RUN_NAME_TEXT_MAX + DIAG_TEXT_MAX + 8];
+    snprintf(whole, sizeof(whole), "%s: %s", name, diag_text(diag, status));
+    if (job->cli->json) {
+        cli_error(job->cli, status, err_exit_status(status), whole);
+    } else { /* the run first: a mail is skimmed */
+        fprintf(stderr, "cairn: %s: %s: %s\n", name, err_name(status), diag_text(diag, status));
+    }
+}
+
+/* False: there is no use in going on. A server that is gone is waited for once, not for each. */
+static bool forget_in(struct job *job, const struct run_name *name)
 {
     struct source_request request = {0};
     struct diag diag = DIAG_INIT;
@@ -211,7 +228,7 @@ static void forget_in(struct job *job, const struct run_name *name)
     status = status != 0 ? status : mark_call(job->cli, &job->mark, &request, &diag);
     const struct msg_marked *marked = &request.call.reply.u.marked;
     if (status != 0) {
-        fprintf(stderr, "cairn: %s: %s: %s\n", text, err_name(status), diag_text(&diag, status));
+        tell_failure(job, text, status, &diag);
         job->first_status = job->first_status != 0 ? job->first_status : status;
         job->failed_count++;
     } else {
@@ -226,11 +243,17 @@ static void forget_in(struct job *job, const struct run_name *name)
         show_table(job, text, marked);
     }
     engine_call_fini(&request.call);
+    job->cancelled = status == CAIRN_E_CANCELLED;
+    job->timed_out = status == CAIRN_E_TIMED_OUT ? job->timed_out + 1 : 0;
+    return !job->cancelled && status != CAIRN_E_UNREACHABLE && job->timed_out < TIMED_OUT_MAX;
 }
 
 /* All failed: as if there was one; some: a part was done. */
 static int exit_status(const struct job *job)
 {
+    if (job->cancelled) {
+        return EXIT_INTERRUPTED;
+    }
     if (job->failed_count > 0 && job->failed_count == job->run_count) {
         return err_exit_status(job->first_status);
     }
@@ -247,16 +270,23 @@ static int forget_all(struct job *job, struct diag *diag)
     json_u64(&job->json, "schema_version", JSON_SCHEMA_VERSION);
     json_bool(&job->json, "dry_run", job->own->dry_run);
     json_open(&job->json, "runs", '[');
+    bool goes_on = true;
     for (size_t i = 0; status == 0 && i < count; i++) {
-        if (is_wanted(job->own, &names[i])) {
-            forget_in(job, &names[i]);
+        if (!is_wanted(job->own, &names[i])) {
+            continue;
         }
+        job->passed_count += !goes_on;
+        goes_on = goes_on && forget_in(job, &names[i]);
     }
     free(names);
+    if (job->passed_count > 0 && !job->cli->json) {
+        fprintf(stderr, "cairn: %u runs were not looked at\n", job->passed_count);
+    }
     if (status == 0 && job->run_count == 0) {
         status = diag_set(diag, CAIRN_E_NOT_FOUND, "no run matches; `cairn ls` names them");
     }
     json_close(&job->json, ']');
+    json_u64(&job->json, "passed_over", job->passed_count);
     json_close(&job->json, '}');
     if (status == 0) {
         status = job->cli->json ? json_print(&job->json) : out_flush();
@@ -278,7 +308,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     json_u64(&job.json, "schema_version", JSON_SCHEMA_VERSION);
     json_bool(&job.json, "dry_run", job.own->dry_run);
     json_open(&job.json, "runs", '[');
-    forget_in(&job, &cli->run);
+    (void)forget_in(&job, &cli->run);
     json_close(&job.json, ']');
     json_close(&job.json, '}');
     status = cli->json ? json_print(&job.json) : out_flush();

@@ -5,6 +5,8 @@
 #include "care.h"
 #include "offline_gc.h"
 
+#include <string.h>
+
 struct gc_options_cli {
     bool dry_run, status, cycle;
     uint64_t keep_cycles;
@@ -38,9 +40,11 @@ static int show(struct cli *cli, const struct gc_info *info)
     return status;
 }
 
-/* The error as it was, so that damage is damage; an older server has told its words only. */
-static int fail(const struct gc_info *info, struct diag *diag)
+/* The error as it was, so that damage is damage, with all of its words: cron mails nothing else. An
+ * older server has told its words only. */
+static int fail(struct cli *cli, const struct gc_info *info, struct diag *diag)
 {
+    cli->whole_text = strdup(info->text); /* without memory, as much as diag holds */
     return diag_set(diag, info->code < 0 ? info->code : CAIRN_E_IO, "%s", info->text);
 }
 
@@ -68,7 +72,7 @@ static int run_online(struct cli *cli, const struct gc_options_cli *given, struc
     if (status == 0) {
         const struct gc_info *info = &request.call.reply.u.gc_report.info;
         status = show(cli, info);
-        status = status == 0 && info->errors > 0 ? fail(info, diag) : status;
+        status = status == 0 && info->errors > 0 ? fail(cli, info, diag) : status;
     }
     engine_call_fini(&request.call);
     return status;
@@ -90,7 +94,7 @@ static int run(struct cli *cli, void *own, struct diag *diag)
     if (status == 0) {
         status = show(cli, &info);
     }
-    return status == 0 && info.errors > 0 ? fail(&info, diag) : status;
+    return status == 0 && info.errors > 0 ? fail(cli, &info, diag) : status;
 }
 
 const struct command command_gc = {
@@ -105,7 +109,8 @@ const struct command command_gc = {
         "With --store it works on a store without a daemon, under the store's lock, in two "
         "passes.\n\n"
         "What cannot be read is left alone, with all that it may refer to, and named; the exit "
-        "status is then that of the error: 6 for damage.",
+        "status is then that of the error: 6 for damage. On a store with several daemons one of "
+        "them collects, and others say which: exit 11.",
     .example = "cairn gc --dry-run\ncairn --store dir:/srv/cairn gc",
     .options = options,
     .options_bytes = sizeof(struct gc_options_cli),
