@@ -148,6 +148,36 @@ def test_safetensors_and_shards(cli, run, tmp_path, tensors):
     assert "FORMAT" in cli("import", f"{run}-bad", "out", check=6)
 
 
+def test_a_set_of_many_tensors(cli, run, tmp_path):
+    """An index as large models have it, in no order: looked up, not searched through."""
+    count, shards = 40000, 37
+    names = [f"model.layers.{i % 97}.experts.{i}.w" for i in range(count)]
+    (tmp_path / "set").mkdir()
+    for shard in range(shards):
+        mine = names[shard::shards]
+        header = {name: {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i, name in enumerate(mine)}
+        (tmp_path / "set" / f"m-{shard}.safetensors").write_bytes(bad_safetensors(header, b"x" * len(mine)))
+    where = {name: f"m-{i % shards}.safetensors" for i, name in enumerate(names)}
+    index = tmp_path / "set" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": where}))
+    assert f"{count} tensors" in cli("import", run, "set", "--dry-run")
+    last = names[-1]
+    for change, words in (({last: where[names[0]]}, "which the index does not say"), ({"one.more": where[last]}, "the index names"),
+                          ({last: "../m-1.safetensors"}, "a file for"), ({last: "/etc/passwd"}, "a file for")):
+        index.write_text(json.dumps({"weight_map": {**where, **change}}))
+        assert words in cli("import", run, "set", "--dry-run", check=6)
+
+
+def test_what_repeats_without_end(cli, run, tmp_path):
+    """A kilobyte must not become a terabyte in the store; a view of a usual size is what it is."""
+    torch.save({"a": torch.zeros(1).expand(1 << 20)}, tmp_path / "fine.pt")
+    assert "4.00 MiB" in cli("import", run, "fine.pt", "--dry-run")
+    torch.save({"a": torch.zeros(1).expand(1 << 38)}, tmp_path / "bomb.pt")
+    for words in (("--dry-run",), ()):
+        assert "repeat the same bytes" in cli("import", run, "bomb.pt", *words, check=1)
+    cli("ls", run, check=4)
+
+
 def test_broken_compression(run, tmp_path):
     """Any byte of a compressed archive flipped, or its end cut off: good, or a named error; memory stays bounded."""
     numpy.savez_compressed(tmp_path / "good.npz", a=numpy.arange(4000.0), b=numpy.zeros(300000))
@@ -249,6 +279,31 @@ os._exit(0)  # the files are there; PyTorch's threads sometimes abort a process 
     state = {"epoch": 0, "nested.text": ""}
     dcp.load(state, checkpoint_id=str(tmp_path / "out-dcp"), no_dist=True)
     assert state == {"epoch": 4, "nested.text": "x"}  # blobs of a DCP directory go back as they came
+
+
+def test_dcp_of_many_rectangles(cli, run, tmp_path):
+    """As of a large job: more rectangles than a process may have mappings, found by their order."""
+    meta, fs = sys.modules["torch.distributed.checkpoint.metadata"], sys.modules["torch.distributed.checkpoint.filesystem"]
+    count = 70000
+    archive = io.BytesIO()
+    torch.save(torch.ones(1), archive)
+    (tmp_path / "dcp").mkdir()
+    for rank in range(7):
+        (tmp_path / "dcp" / f"__{rank}_0.distcp").write_bytes(archive.getvalue())
+    whole = meta.TensorStorageMetadata(
+        properties=meta.TensorProperties(dtype=torch.float32), size=torch.Size([count]),
+        chunks=[meta.ChunkStorageMetadata(offsets=torch.Size([i]), sizes=torch.Size([1])) for i in range(count)])
+    places = {meta.MetadataIndex("w", torch.Size([i]), i): fs._StorageInfo(f"__{i % 7}_0.distcp", 0, len(archive.getvalue()))
+              for i in range(count)}
+    write = lambda: (tmp_path / "dcp" / ".metadata").write_bytes(pickle.dumps(meta.Metadata({"w": whole}, storage_data=places)))
+    write()
+    assert "1 tensors" in cli("import", run, "dcp", "--dry-run")
+    del places[meta.MetadataIndex("w", torch.Size([4711]), 4711)]
+    write()
+    assert "no place for it" in cli("import", run, "dcp", "--dry-run", check=6)
+    places[meta.MetadataIndex("w", torch.Size([4711]), 4711)] = fs._StorageInfo("../dcp/__0_0.distcp", 0, 1)
+    write()
+    assert "no place for it" in cli("import", run, "dcp", "--dry-run", check=6)
 
 
 class Evil:

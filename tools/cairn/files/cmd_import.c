@@ -18,7 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = 4096, REPEATS_MAX = 1024 };
+#define REPEATED_MIN (UINT64_C(1) << 30)
 
 struct import_options {
     const char *path, *format;
@@ -199,6 +200,26 @@ static int fill(struct importing *importing, struct diag *diag)
     return 0;
 }
 
+/* A view may repeat one element without end, and a kilobyte would fill a store. */
+static int check_size(const struct importing *importing, struct diag *diag)
+{
+    const struct bundle *bundle = &importing->bundle;
+    uint64_t there = 0;
+    for (size_t i = 0; i < bundle->file_count; i++) {
+        there += bundle->files[i].bytes;
+    }
+    if (importing->bytes <= REPEATED_MIN || importing->bytes / REPEATS_MAX <= there) {
+        return 0;
+    }
+    char said[32], held[32];
+    format_bytes(importing->bytes, sizeof(said), said);
+    format_bytes(there, sizeof(held), held);
+    return diag_set(diag, CAIRN_E_TOO_LARGE,
+                    "%s: tensors of %s in a file of %s, which repeat the same bytes again and "
+                    "again; where that is meant, save them as copies (.contiguous())",
+                    importing->own->path, said, held);
+}
+
 /* --- the save --- */
 
 static int save(struct importing *importing, cairn_t *cairn, struct diag *diag)
@@ -305,6 +326,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     bundle_init(&importing.bundle);
     int status = read_bundle(&importing, diag);
     status = status != 0 ? status : fill(&importing, diag);
+    status = status != 0 ? status : check_size(&importing, diag);
     if (status == 0 && !importing.own->dry_run) {
         status = save_bundle(&importing, diag);
     }

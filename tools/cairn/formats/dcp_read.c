@@ -6,11 +6,15 @@
  */
 #include "formats/torch_zip.h"
 
+#include "base/check.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define CLASSES "torch.distributed.checkpoint.metadata "
-#define FILES   "torch.distributed.checkpoint.filesystem "
+#define DCP_ARCHIVE_MAX ((size_t)4 << 30)
+#define CLASSES         "torch.distributed.checkpoint.metadata "
+#define FILES           "torch.distributed.checkpoint.filesystem "
 
 enum { VALUES_MAX = 64 << 20, PATH_BYTES = 4096 };
 
@@ -31,14 +35,27 @@ static const char *const globals[] = {CLASSES "Metadata",
                                       "collections OrderedDict",
                                       NULL};
 
+struct place { /* of a rectangle, or of bytes */
+    const struct pickle_value *name, *info;
+    bool anywhere; /* a tensor that lies in one place has no offset */
+    struct box at;
+};
+
+struct mapped {
+    const char *name;
+    struct bundle_file file;
+};
+
+/* A large job has hundreds of thousands of rectangles in as many files as it had ranks: they are
+ * found by their order, and each file is mapped once. */
 struct reading {
     struct bundle *bundle;
     const char *path;
-    const struct pickle_value *tensors, *places;
-    struct {
-        char name[256];
-        struct bundle_file file;
-    } last; /* the file that was used last */
+    const struct pickle_value *tensors, *stored;
+    size_t place_count, file_count, file_cap, last; /* last: the file that was used last */
+    struct place *places;                           /* sorted */
+    struct mapped *files;
+    struct scratch scratch; /* of the archive at hand */
     struct diag *diag;
 };
 
@@ -54,30 +71,88 @@ static const struct pickle_value *field(const struct pickle_value *object, const
 
 /* --- where things lie --- */
 
-static bool is_place_of(const struct pickle_value *index, const char *name, const struct box *box)
+static int compare_text(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
 {
-    struct box at = {0};
-    const struct pickle_value *offset = field(index, "offset");
-    if (!pickle_is_text(field(index, "fqn"), name)) {
-        return false;
-    }
-    if (!box || !offset || offset->kind == PICKLE_NONE) {
-        return true; /* a tensor that lies in one place has no offset */
-    }
-    return torch_lengths(offset, &at.ndim, at.offset) && at.ndim == box->ndim &&
-           memcmp(at.offset, box->offset, box->ndim * sizeof(at.offset[0])) == 0;
+    int order = memcmp(a, b, a_bytes < b_bytes ? a_bytes : b_bytes);
+    return order != 0 ? order : a_bytes < b_bytes ? -1 : a_bytes > b_bytes;
 }
 
+static int compare_at(const struct place *place, bool anywhere, const struct box *at)
+{
+    if (place->anywhere || anywhere) {
+        return (int)anywhere - (int)place->anywhere;
+    }
+    if (place->at.ndim != at->ndim) {
+        return place->at.ndim < at->ndim ? -1 : 1;
+    }
+    for (uint32_t i = 0; i < at->ndim; i++) {
+        if (place->at.offset[i] != at->offset[i]) {
+            return place->at.offset[i] < at->offset[i] ? -1 : 1;
+        }
+    }
+    return 0;
+}
+
+/* Those without an offset come first. */
+static int compare_places(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    int order = compare_text(x->name->text, x->name->bytes, y->name->text, y->name->bytes);
+    return order != 0 ? order : compare_at(x, y->anywhere, &y->at);
+}
+
+/* What names no place is passed over: whoever needs it says so. */
+static int collect_places(struct reading *reading)
+{
+    const struct pickle_value *stored = reading->stored;
+    reading->places =
+        scratch_array(&reading->bundle->scratch, stored->count / 2 + 1, sizeof(*reading->places));
+    if (!reading->places) {
+        return diag_set(reading->diag, CAIRN_E_NO_MEMORY, "no memory for %zu places",
+                        stored->count / 2);
+    }
+    for (size_t i = 0; i + 1 < stored->count; i += 2) {
+        struct place place = {.name = field(stored->items[i], "fqn"), .info = stored->items[i + 1]};
+        const struct pickle_value *offset = field(stored->items[i], "offset");
+        place.anywhere = !offset || offset->kind == PICKLE_NONE;
+        if (place.name && place.name->kind == PICKLE_STR &&
+            (place.anywhere || torch_lengths(offset, &place.at.ndim, place.at.offset))) {
+            reading->places[reading->place_count++] = place;
+        }
+    }
+    if (reading->place_count > 1) {
+        qsort(reading->places, reading->place_count, sizeof(*reading->places), compare_places);
+    }
+    return 0;
+}
+
+/* The first that is not in front of it. */
+static const struct place *lower_bound(const struct reading *reading, const char *name,
+                                       bool anywhere, const struct box *at)
+{
+    size_t low = 0, high = reading->place_count, bytes = strlen(name);
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        const struct place *place = &reading->places[mid];
+        int order = compare_text(place->name->text, place->name->bytes, name, bytes);
+        order = order != 0 ? order : compare_at(place, anywhere, at);
+        low = order < 0 ? mid + 1 : low;
+        high = order < 0 ? high : mid;
+    }
+    bool found = low < reading->place_count && pickle_is_text(reading->places[low].name, name);
+    return found ? &reading->places[low] : NULL;
+}
+
+/* box NULL: of bytes, which have no offset. */
 static const struct pickle_value *find_place(const struct reading *reading, const char *name,
                                              const struct box *box)
 {
-    const struct pickle_value *places = reading->places;
-    for (size_t i = 0; i + 1 < places->count; i += 2) {
-        if (is_place_of(places->items[i], name, box)) {
-            return places->items[i + 1];
-        }
+    const struct place *first = lower_bound(reading, name, true, box);
+    if (!box || (first && first->anywhere)) {
+        return first ? first->info : NULL;
     }
-    return NULL;
+    const struct place *exact = lower_bound(reading, name, false, box);
+    return exact && compare_at(exact, false, box) == 0 ? exact->info : NULL;
 }
 
 static bool is_plain_name(const struct pickle_value *value)
@@ -87,24 +162,46 @@ static bool is_plain_name(const struct pickle_value *value)
            !memchr(value->text, '\0', value->bytes);
 }
 
-static int open_file(struct reading *reading, const char *name)
+static int map_file(struct reading *reading, const char *name)
 {
     char path[PATH_BYTES];
-    if (strcmp(reading->last.name, name) == 0) {
-        return 0;
-    }
     int length = snprintf(path, sizeof(path), "%s/%s", reading->path, name);
     if (length < 0 || (size_t)length >= sizeof(path)) {
         return diag_set(reading->diag, CAIRN_E_INVALID, "the path of %s is too long", name);
     }
-    int status = bundle_map(reading->bundle, path, &reading->last.file, reading->diag);
+    if (reading->file_count == reading->file_cap) {
+        size_t cap = reading->file_cap * 2 + 16;
+        struct mapped *grown = realloc(reading->files, cap * sizeof(*grown));
+        if (!grown) {
+            return diag_set(reading->diag, CAIRN_E_NO_MEMORY, "no memory for %zu files", cap);
+        }
+        reading->files = grown;
+        reading->file_cap = cap;
+    }
+    struct mapped mapped = {.name = name};
+    int status = bundle_map(reading->bundle, path, &mapped.file, reading->diag);
     if (status == 0) {
-        snprintf(reading->last.name, sizeof(reading->last.name), "%s", name);
+        reading->last = reading->file_count;
+        reading->files[reading->file_count++] = mapped;
     }
     return status;
 }
 
-/* The archive at a place. */
+/* It becomes the last one. Most often it is that already, or comes behind it: rank by rank. The
+ * name outlives the reading. */
+static int open_file(struct reading *reading, const char *name)
+{
+    for (size_t i = 0; i < reading->file_count; i++) {
+        size_t at = (reading->last + i) % reading->file_count;
+        if (strcmp(reading->files[at].name, name) == 0) {
+            reading->last = at;
+            return 0;
+        }
+    }
+    return map_file(reading, name);
+}
+
+/* The archive at a place; what is read of it ends with the next one. */
 static int open_place(struct reading *reading, const char *name, const struct box *box,
                       struct torch_zip *ret)
 {
@@ -123,12 +220,14 @@ static int open_place(struct reading *reading, const char *name, const struct bo
     if (status != 0) {
         return status;
     }
+    const struct bundle_file *mapped = &reading->files[reading->last].file;
     uint64_t from = (uint64_t)offset->u.number, bytes = (uint64_t)length->u.number;
-    if (from > reading->last.file.bytes || bytes > reading->last.file.bytes - from) {
+    if (from > mapped->bytes || bytes > mapped->bytes - from) {
         return bad(reading, name, "its place does not lie in the file");
     }
-    return torch_zip_open(bytes, reading->last.file.data + from, &reading->bundle->scratch, ret,
-                          reading->diag);
+    scratch_fini(&reading->scratch);
+    scratch_init(&reading->scratch, DCP_ARCHIVE_MAX);
+    return torch_zip_open(bytes, mapped->data + from, &reading->scratch, ret, reading->diag);
 }
 
 /* --- tensors --- */
@@ -211,6 +310,15 @@ static int add_entry(struct reading *reading, const struct pickle_value *key,
                : bad(reading, key->text, "neither a tensor nor bytes");
 }
 
+static int read_all(struct reading *reading)
+{
+    int status = collect_places(reading);
+    for (size_t i = 0; status == 0 && i + 1 < reading->tensors->count; i += 2) {
+        status = add_entry(reading, reading->tensors->items[i], reading->tensors->items[i + 1]);
+    }
+    return status;
+}
+
 int dcp_read(struct bundle *bundle, const char *path, struct diag *diag)
 {
     char name[PATH_BYTES];
@@ -231,13 +339,14 @@ int dcp_read(struct bundle *bundle, const char *path, struct diag *diag)
         return status;
     }
     reading.tensors = field(root, "state_dict_metadata");
-    reading.places = field(root, "storage_data");
-    if (!pickle_is_call(root, CLASSES "Metadata") || !reading.tensors || !reading.places ||
-        reading.tensors->kind != PICKLE_DICT || reading.places->kind != PICKLE_DICT) {
+    reading.stored = field(root, "storage_data");
+    if (!pickle_is_call(root, CLASSES "Metadata") || !reading.tensors || !reading.stored ||
+        reading.tensors->kind != PICKLE_DICT || reading.stored->kind != PICKLE_DICT) {
         return bad(&reading, ".metadata", "is not what torch.distributed.checkpoint writes");
     }
-    for (size_t i = 0; status == 0 && i + 1 < reading.tensors->count; i += 2) {
-        status = add_entry(&reading, reading.tensors->items[i], reading.tensors->items[i + 1]);
-    }
+    scratch_init(&reading.scratch, DCP_ARCHIVE_MAX);
+    status = read_all(&reading);
+    scratch_fini(&reading.scratch);
+    free(reading.files);
     return status;
 }

@@ -49,10 +49,13 @@ static uint32_t dtype_of(const char *name)
 static uint32_t hidden_dtype(const struct opened *opened, const struct bundle_new *tensor)
 {
     char key[LIMIT_NAME_BYTES + 32];
+    if (tensor->dtype != CAIRN_U8 || tensor->shape.ndim == 0) {
+        return 0;
+    }
     snprintf(key, sizeof(key), "cairn.dtype.%s", tensor->name);
     const struct json_node *node = json_get(opened->metadata, key);
     uint32_t dtype = node && node->kind == JSON_STRING ? dtype_parse(node->text) : 0;
-    bool fits = dtype != 0 && tensor->dtype == CAIRN_U8 && tensor->shape.ndim > 0 &&
+    bool fits = dtype != 0 &&
                 (uint64_t)tensor->shape.length[tensor->shape.ndim - 1] * 8 == dtype_bits(dtype);
     return fits ? dtype : 0;
 }
@@ -222,57 +225,93 @@ static bool is_plain_name(const char *name)
     return name[0] != '\0' && name[0] != '.' && !strchr(name, '/') && !strchr(name, '\\');
 }
 
-static int check_map(const struct bundle *bundle, size_t from, const struct json_node *map,
-                     const char *file, struct diag *diag)
+/* An index of a hundred thousand tensors is usual: what it says is looked up by order. */
+struct set {
+    struct bundle *bundle;
+    const char *folder;
+    const struct json_node *map;
+    const struct json_node **sorted; /* the map's, by key */
+    const char **files;              /* that were read */
+    size_t file_count;
+};
+
+static int compare_keys(const void *a, const void *b)
 {
-    for (size_t i = from; i < bundle->tensor_count; i++) {
-        const struct json_node *node = json_get(map, bundle->tensors[i].name);
-        if (!node || node->kind != JSON_STRING || strcmp(node->text, file) != 0) {
+    const struct json_node *const *x = a, *const *y = b;
+    return strcmp((*x)->key, (*y)->key);
+}
+
+static int sort_map(struct set *set, struct diag *diag)
+{
+    struct scratch *scratch = &set->bundle->scratch;
+    size_t count = 0;
+    set->sorted = scratch_array(scratch, set->map->count + 1, sizeof(struct json_node *));
+    set->files = scratch_array(scratch, set->map->count + 1, sizeof(char *));
+    if (!set->sorted || !set->files) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an index");
+    }
+    for (const struct json_node *node = set->map->first; node; node = node->next) {
+        if (node->kind != JSON_STRING || !is_plain_name(node->text)) {
+            return diag_set(diag, CAIRN_E_FORMAT, "the index names a file for %s that is none",
+                            node->key);
+        }
+        set->sorted[count++] = node;
+    }
+    if (count > 1) {
+        qsort(set->sorted, count, sizeof(struct json_node *), compare_keys);
+    }
+    return 0;
+}
+
+static int check_map(const struct set *set, size_t from, const char *file, struct diag *diag)
+{
+    for (size_t i = from; i < set->bundle->tensor_count; i++) {
+        const struct json_node wanted = {.key = set->bundle->tensors[i].name}, *key = &wanted;
+        const struct json_node *const *found =
+            bsearch(&key, set->sorted, set->map->count, sizeof(struct json_node *), compare_keys);
+        if (!found || strcmp((*found)->text, file) != 0) {
             return diag_set(diag, CAIRN_E_FORMAT, "%s holds %s, which the index does not say", file,
-                            bundle->tensors[i].name);
+                            wanted.key);
         }
     }
     return 0;
 }
 
-static bool was_read(const struct json_node *map, const struct json_node *node)
+/* The file of the last tensor, most often. */
+static bool was_read(const struct set *set, const char *file)
 {
-    for (const struct json_node *other = map->first; other != node; other = other->next) {
-        if (other->kind == JSON_STRING && strcmp(other->text, node->text) == 0) {
+    for (size_t i = set->file_count; i-- > 0;) {
+        if (strcmp(set->files[i], file) == 0) {
             return true;
         }
     }
     return false;
 }
 
-static int read_set(struct bundle *bundle, const char *folder, const struct json_node *map,
-                    struct diag *diag)
+static int read_shard(struct set *set, const char *file, struct diag *diag)
 {
-    int status = 0;
-    const char *last = "";
-    for (const struct json_node *node = map->first; status == 0 && node; node = node->next) {
-        char path[PATH_MAX_BYTES];
-        if (node->kind != JSON_STRING || !is_plain_name(node->text)) {
-            return diag_set(diag, CAIRN_E_FORMAT, "the index names a file for %s that is none",
-                            node->key);
-        }
-        if (strcmp(last, node->text) == 0 || was_read(map, node)) {
-            continue;
-        }
-        last = node->text;
-        size_t from = bundle->tensor_count;
-        int length = snprintf(path, sizeof(path), "%s/%s", folder, node->text);
-        if (length < 0 || (size_t)length >= sizeof(path)) {
-            return diag_set(diag, CAIRN_E_INVALID, "the path of %s is too long", node->text);
-        }
-        char *kept = scratch_string(&bundle->scratch, strlen(path), path);
-        status = kept ? safetensors_read(bundle, kept, diag)
-                      : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a path");
-        status = status != 0 ? status : check_map(bundle, from, map, node->text, diag);
+    char path[PATH_MAX_BYTES];
+    size_t from = set->bundle->tensor_count;
+    int length = snprintf(path, sizeof(path), "%s/%s", set->folder, file);
+    if (length < 0 || (size_t)length >= sizeof(path)) {
+        return diag_set(diag, CAIRN_E_INVALID, "the path of %s is too long", file);
     }
-    if (status == 0 && bundle->tensor_count != map->count) {
+    set->files[set->file_count++] = file;
+    char *kept = scratch_string(&set->bundle->scratch, strlen(path), path);
+    int status = kept ? safetensors_read(set->bundle, kept, diag)
+                      : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a path");
+    return status != 0 ? status : check_map(set, from, file, diag);
+}
+
+static int read_set(struct set *set, struct diag *diag)
+{
+    int status = sort_map(set, diag);
+    for (const struct json_node *node = set->map->first; status == 0 && node; node = node->next) {
+        status = was_read(set, node->text) ? 0 : read_shard(set, node->text, diag);
+    }
+    if (status == 0 && set->bundle->tensor_count != set->map->count) {
         status = diag_set(diag, CAIRN_E_FORMAT, "the index names %zu tensors, the files hold %zu",
-                          map->count, bundle->tensor_count);
+                          set->map->count, set->bundle->tensor_count);
     }
     return status;
 }
@@ -304,5 +343,6 @@ int safetensors_index_read(struct bundle *bundle, const char *path, struct diag 
     if (status == 0 && (!map || map->kind != JSON_OBJECT)) {
         status = diag_set(diag, CAIRN_E_FORMAT, "%s: no weight_map", index);
     }
-    return status != 0 ? status : read_set(bundle, folder, map, diag);
+    struct set set = {.bundle = bundle, .folder = folder, .map = map};
+    return status != 0 ? status : read_set(&set, diag);
 }
