@@ -32,7 +32,7 @@ enum hand_state {
     HAND_DONE
 };
 
-enum { HAND_SCRATCH_FACTOR = 4 };
+enum { HAND_SCRATCH_FACTOR = 4, PUBLISH_TRIES = 4 };
 
 struct hand_over {
     struct writer *writer; /* a reference */
@@ -40,6 +40,7 @@ struct hand_over {
     struct list waits; /* hand_over_wait.link: one, or none any more */
     enum hand_state state;
     bool busy, cancelled;
+    unsigned tries; /* at publishing */
     int status;
     struct diag diag;
     struct post post;
@@ -413,18 +414,43 @@ static void end(struct hand_over *hand)
     writer_unref(writer);
 }
 
+/* Whether the part is there is not known yet: it was published by somebody, or perhaps; or it was
+ * looked for after a time-out, and is not there. */
+static bool is_in_doubt(const struct hand_over *hand)
+{
+    return (hand->state == HAND_PUBLISH &&
+            (hand->status == CAIRN_E_EXISTS || hand->status == CAIRN_E_OUTCOME_UNKNOWN)) ||
+           (hand->state == HAND_COMPARE && hand->status == CAIRN_E_NOT_FOUND);
+}
+
+/* It is read back, or published again, which never replaces; not without end. */
+static void resolve(struct hand_over *hand)
+{
+    bool is_missing = hand->state == HAND_COMPARE;
+    hand->status = 0;
+    diag_clear(&hand->diag);
+    if (hand->cancelled) {
+        (void)fail(hand, CAIRN_E_ABORTED, "the save has ended");
+    } else if (!is_missing) {
+        publish(hand, STORE_FETCH);
+    } else if (++hand->tries < PUBLISH_TRIES) {
+        publish(hand, STORE_PUBLISH);
+    } else {
+        (void)fail(hand, CAIRN_E_TIMED_OUT,
+                   "the store did not take the part: each try timed out; see the daemon's health");
+    }
+}
+
 static void on_post(struct post *post)
 {
     struct hand_over *hand = container_of(post, struct hand_over, post);
     if (hand->busy) {
         return; /* its end kicks again */
     }
-    if (hand->state == HAND_PUBLISH &&
-        (hand->status == CAIRN_E_EXISTS || hand->status == CAIRN_E_OUTCOME_UNKNOWN) &&
-        !hand->cancelled) {
-        hand->status = 0;
-        diag_clear(&hand->diag);
-        publish(hand, STORE_FETCH);
+    if (is_in_doubt(hand)) {
+        resolve(hand);
+    }
+    if (hand->busy) {
         return;
     }
     if (hand->cancelled && hand->state == HAND_COMPARE && hand->status == 0) {

@@ -587,6 +587,7 @@ void run_shut(struct run *run)
              "the server is stopping; try again, or at another server of the same store");
     timer_stop(&run->retry);
     timer_stop(&run->poll);
+    timer_stop(&run->gap);
     tracks_free(run);
     fail_all(run, CAIRN_E_SHUTTING_DOWN, &diag);
 }

@@ -239,6 +239,13 @@ static void on_compared(struct store_req *req)
         publish(request); /* a time-out, and it is not there; never replaces, so again is safe */
         return;
     }
+    if (status == CAIRN_E_NOT_FOUND) {
+        diag_clear(&diag);
+        status = diag_set(&diag, CAIRN_E_TIMED_OUT,
+                          "the store did not take the part of rank %u in %d tries, each of which "
+                          "timed out; see the daemon's health",
+                          req->name.number, PUBLISH_TRIES);
+    }
     if (status == 0) {
         struct sha256 sha = sha256(req->ret_bytes, req->ret_data);
         if (memcmp(&sha, &seal->part_sha256, sizeof(sha)) != 0) {

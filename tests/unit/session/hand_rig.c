@@ -34,7 +34,7 @@ int hand_setup(void **state)
 {
     (void)state;
     rig_init(&rig, 21);
-    rig.local = true;
+    rig.local = rig.faulty = true;
     rig_start(&rig);
     peer_init(&rig, &peer, 0, 1);
     peer_init(&rig, &other, 0, 1);

@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "store/wrap/store_wrap.h"
 #include "wire/negotiate.h"
 
 static void assert_refused(int code, const char *text)
@@ -169,6 +170,76 @@ static void test_an_abort_ends_what_was_handed_over(void **state)
     } else {
         assert_int_equal(end->type, MSG_SEALED);
     }
+}
+
+/* A store that does not answer is asked again, not without end; then the error says so. */
+static void test_a_part_that_times_out_is_published_again(void **state)
+{
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .op = STORE_PUBLISH, .code = CAIRN_E_OUTCOME_UNKNOWN};
+    (void)state;
+    hand_fill_arena(9);
+    for (unsigned failures = 3; failures <= 4; failures++) {
+        rule.count = failures;
+        assert_int_equal(store_fault_add(rig.store, &rule), 0);
+        peer.object_count = peer.chunk_count = 0;
+        hand_begin(10 * failures, 77);
+        hand_describe_object(0, 6);
+        const struct peer_reply *end = hand_then(hand_complete());
+        assert_non_null(end);
+        if (failures == 3) {
+            assert_int_equal(end->type, MSG_SEALED);
+            peer_drop(&peer);
+        } else {
+            assert_int_equal(end->type, MSG_ERROR);
+            assert_int_equal(end->msg.u.error.code, CAIRN_E_TIMED_OUT);
+            assert_non_null(strstr(end->text, "each try timed out"));
+        }
+    }
+}
+
+struct publishing {
+    struct store_req req;
+    bool done;
+};
+
+static void on_published(struct store_req *req)
+{
+    container_of(req, struct publishing, req)->done = true;
+}
+
+/* The save ends while its part is being published, and there is one of that name: what counts is
+ * that it has ended. */
+static void test_an_abort_beside_another_part(void **state)
+{
+    const struct store_fault_rule hold = {.kind = FAULT_HOLD, .op = STORE_PUBLISH};
+    uint8_t other_part[] = "another";
+    (void)state;
+    hand_fill_arena(8);
+    hand_begin(10, 77);
+    hand_describe_object(0, 6);
+    struct publishing publishing = {
+        .req = {.op = STORE_PUBLISH,
+                .name = {.id = peer.id, .kind = STORE_PART, .tag = peer.open_id},
+                .bytes = sizeof other_part,
+                .data = other_part,
+                .done = on_published}};
+    assert_int_equal(run_name_set("lab", "gpt", &publishing.req.name.run, NULL), 0);
+    store_submit(rig.store, &publishing.req);
+    sim_run_for(rig.sim, 1000);
+    assert_true(publishing.done);
+    assert_int_equal(store_fault_add(rig.store, &hold), 0);
+    uint32_t stream = hand_complete();
+    sim_run_for(rig.sim, 1000);
+    struct msg abort = {.type = MSG_ABORT,
+                        .u.abort = {peer.id, peer.open_id, CAIRN_E_CANCELLED, "changed my mind"}};
+    assert_int_equal(peer_ask(&peer, abort)->msg.u.outcome.state, SAVE_ABORTED);
+    assert_int_equal(store_fault_release(rig.store), 1);
+    sim_run_for(rig.sim, 5000);
+    const struct peer_reply *end = hand_reply_at(stream, 1);
+    assert_non_null(end);
+    assert_int_equal(end->type, MSG_ERROR);
+    assert_int_equal(end->msg.u.error.code, CAIRN_E_ABORTED);
 }
 
 /* A client that breaks its promise spoils its own checkpoint, and readers find out. */
@@ -405,6 +476,8 @@ int main(void)
         HAND_TEST(test_latest_waits_for_what_was_handed_over),
         HAND_TEST(test_memory_reused_after_an_abort),
         HAND_TEST(test_an_abort_ends_what_was_handed_over),
+        HAND_TEST(test_a_part_that_times_out_is_published_again),
+        HAND_TEST(test_an_abort_beside_another_part),
         HAND_TEST(test_a_changed_padding_voids_the_object),
         HAND_TEST(test_bad_arenas_are_refused_by_name),
         HAND_TEST(test_too_many_arenas_in_use),

@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "store/wrap/store_wrap.h"
+
 static struct rig rig;
 static struct peer peers[3]; /* two ranks and a viewer */
 
@@ -20,6 +22,7 @@ static int setup(void **state)
 {
     (void)state;
     rig_init(&rig, 12);
+    rig.faulty = true;
     rig_start(&rig);
     for (uint32_t i = 0; i < 3; i++) {
         peer_init(&rig, &peers[i], i, 2);
@@ -109,6 +112,26 @@ static void test_damage_that_was_read_is_recorded(void **state)
     const struct peer_reply *reply = peer_ask(viewer, (struct msg){.type = MSG_RESTORE});
     assert_int_equal(reply->type, MSG_ERROR);
     assert_int_equal(reply->msg.u.error.code, CAIRN_E_DAMAGED);
+}
+
+/* A store that does not answer is asked again, not without end; then the error says so. */
+static void test_a_part_that_times_out_is_published_again(void **state)
+{
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .op = STORE_PUBLISH, .code = CAIRN_E_OUTCOME_UNKNOWN, .count = 3};
+    (void)state;
+    assert_int_equal(store_fault_add(rig.store, &rule), 0);
+    assert_true(peer_save(&peers[0], 10, 77, 1));
+    rule.count = 4;
+    assert_int_equal(store_fault_add(rig.store, &rule), 0);
+    assert_true(peer_login(&peers[1]));
+    assert_true(peer_open(&peers[1], 10, 0));
+    assert_true(peer_object(&peers[1], 0, 1));
+    const struct peer_reply *reply = peer_seal_all(&peers[1]);
+    assert_non_null(reply);
+    assert_int_equal(reply->type, MSG_ERROR);
+    assert_int_equal(reply->msg.u.error.code, CAIRN_E_TIMED_OUT);
+    assert_non_null(strstr(reply->text, "in 4 tries"));
 }
 
 static void test_resume_on_another_connection(void **state)
@@ -277,6 +300,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_save_and_read_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damage_that_was_read_is_recorded, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_part_that_times_out_is_published_again, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_resume_on_another_connection, setup, teardown),
         cmocka_unit_test_setup_teardown(test_resume_after_a_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(test_seal_may_be_repeated, setup, teardown),
