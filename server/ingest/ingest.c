@@ -196,8 +196,8 @@ int ingest_attach(struct ingest *ingest, const struct writer_key *key,
         list_init(&writer->to_digest);
         list_add_tail(&ingest->writers, &writer->link);
         ingest->pending++;
-        writer->watch =
-            (struct run_watch){.id = key->id, .open_id = key->open_id, .done = on_outcome};
+        writer->watch = (struct run_watch){
+            .id = key->id, .open_id = key->open_id, .any_age = true, .done = on_outcome};
         writer->watching = true;
         run_watch(key->run, &writer->watch);
     }

@@ -232,6 +232,8 @@ static void write_retention(const struct metrics_source *source, const struct ru
 static const char *op_name(enum store_op op)
 {
     switch (op) {
+    case STORE_ENTER:
+        return "enter";
     case STORE_CREATE:
         return "create";
     case STORE_WRITE:

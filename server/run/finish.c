@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finishing a save of which every rank has sealed: read the parts back (or take the bytes just
- * uploaded), check coverage, publish pages and then the manifest, and let the commit core decide.
+ * uploaded), check coverage, publish pages and manifest, and let the commit core decide.
  *
- *   PARTS --> BUILD --> PAGES --> MANIFEST --> COMMIT --> DONE
- *     |         |         |      (EXISTS: compare)  |       ^
- *     +---------+---------+---------+---------------+--> ABORT
+ *   PARTS --> BUILD --> PUBLISH --> COMMIT --> DONE
+ *     |         |      (EXISTS: compare) |       ^
+ *     +---------+---------+--------------+--> ABORT
  *   All states but DONE wait: for the store, for the pool, or for the driver.
  *
  * Invariant: the commit event is sent only after all pages and the manifest are durable under the
@@ -25,7 +25,7 @@
 
 enum { FINISH_PARALLEL = 8, FINISH_TRIES_MAX = 4 };
 
-enum { FIN_PARTS, FIN_BUILD, FIN_PAGES, FIN_MANIFEST, FIN_COMMIT, FIN_ABORT, FIN_DONE };
+enum { FIN_PARTS, FIN_BUILD, FIN_PUBLISH, FIN_COMMIT, FIN_ABORT, FIN_DONE };
 
 struct fin_part {
     struct doc_req req;
@@ -67,18 +67,16 @@ struct finish {
 
 static enum sm_result on_parts(struct sm *sm);
 static enum sm_result on_build(struct sm *sm);
-static enum sm_result on_pages(struct sm *sm);
-static enum sm_result on_manifest(struct sm *sm);
+static enum sm_result on_publish(struct sm *sm);
 static enum sm_result on_commit(struct sm *sm);
 static enum sm_result on_abort(struct sm *sm);
 static enum sm_result on_done(struct sm *sm);
 
 static const struct sm_state finish_states[] = {
     [FIN_PARTS] = {"parts", on_parts, SM_TO(FIN_BUILD) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
-    [FIN_BUILD] = {"build", on_build, SM_TO(FIN_PAGES) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
-    [FIN_PAGES] = {"pages", on_pages, SM_TO(FIN_MANIFEST) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
-    [FIN_MANIFEST] = {"manifest", on_manifest,
-                      SM_TO(FIN_COMMIT) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
+    [FIN_BUILD] = {"build", on_build, SM_TO(FIN_PUBLISH) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
+    [FIN_PUBLISH] = {"publish", on_publish, SM_TO(FIN_COMMIT) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE),
+                     0},
     [FIN_COMMIT] = {"commit", on_commit, SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
     [FIN_ABORT] = {"abort", on_abort, SM_TO(FIN_DONE), 0},
     [FIN_DONE] = {"done", on_done, 0, SM_FINAL},
@@ -337,7 +335,7 @@ static enum sm_result on_build(struct sm *sm)
     if (!finish->puts && finish->status == 0) {
         finish->status = diag_set(&finish->diag, CAIRN_E_NO_MEMORY, "out of memory for the pages");
     }
-    sm_move(sm, finish->status ? FIN_ABORT : FIN_PAGES);
+    sm_move(sm, finish->status ? FIN_ABORT : FIN_PUBLISH);
     return SM_AGAIN;
 }
 
@@ -447,37 +445,27 @@ static void on_put(struct store_req *req)
     }
 }
 
-static enum sm_result on_pages(struct sm *sm)
+/* Side by side: the manifest holds the pages' hashes, and nobody believes it before the record says
+ * so, which is asked for when all of them are durable. */
+static enum sm_result on_publish(struct sm *sm)
 {
     struct finish *finish = finish_of(sm);
+    const struct build *build = &finish->build;
 
-    while (finish->status == 0 && finish->next < finish->build.page_count &&
+    while (finish->status == 0 && finish->next <= build->page_count &&
            finish->inflight < FINISH_PARALLEL) {
         uint32_t number = finish->next++;
-        struct fin_put *put = &finish->puts[number];
-
-        put->data = finish->build.pages[number].data;
-        put->bytes = finish->build.pages[number].bytes;
-        put_start(finish, put, STORE_PAGE, number);
-    }
-    if (finish->inflight) {
-        return SM_WAIT;
-    }
-    finish->next = 0;
-    sm_move(sm, finish->status ? FIN_ABORT : FIN_MANIFEST);
-    return SM_AGAIN;
-}
-
-static enum sm_result on_manifest(struct sm *sm)
-{
-    struct finish *finish = finish_of(sm);
-    struct fin_put *put = &finish->put_manifest;
-
-    if (finish->next == 0) {
-        finish->next = 1;
-        put->data = finish->build.bytes.data;
-        put->bytes = finish->build.bytes.bytes;
-        put_start(finish, put, STORE_MANIFEST, 0);
+        if (number < build->page_count) {
+            struct fin_put *put = &finish->puts[number];
+            put->data = build->pages[number].data;
+            put->bytes = build->pages[number].bytes;
+            put_start(finish, put, STORE_PAGE, number);
+        } else {
+            struct fin_put *put = &finish->put_manifest;
+            put->data = build->bytes.data;
+            put->bytes = build->bytes.bytes;
+            put_start(finish, put, STORE_MANIFEST, 0);
+        }
     }
     if (finish->inflight) {
         return SM_WAIT;

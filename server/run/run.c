@@ -204,7 +204,9 @@ void run_snapshot(struct run *run, struct run_snapshot_req *req)
     req->status = 0;
     req->state = NULL;
     diag_clear(&req->diag);
-    run->look_op = run->ops_started;
+    if (!req->any_age) {
+        run->look_op = run->ops_started;
+    }
     list_add_tail(&run->snapshots, &req->link);
     run_kick(run);
 }
@@ -221,7 +223,9 @@ void run_watch(struct run *run, struct run_watch *watch)
 {
     watch->run = run;
     list_add_tail(&run->watches, &watch->link);
-    run->look_op = run->ops_started;
+    if (!watch->any_age) {
+        run->look_op = run->ops_started;
+    }
     run->tell = true;
     run_kick(run);
 }
@@ -425,6 +429,25 @@ static void poll_arm(struct run *run)
 
 static void on_gap(struct timer *timer) { run_kick(container_of(timer, struct run, gap)); }
 
+/* Does anybody want to know what other daemons did until now? */
+static bool looks_at_others(const struct run *run)
+{
+    list_each (node, &run->snapshots) {
+        if (!list_item(node, struct run_snapshot_req, link)->any_age) {
+            return true;
+        }
+    }
+    if (!run->tell) {
+        return false;
+    }
+    list_each (node, &run->watches) {
+        if (!list_item(node, struct run_watch, link)->any_age) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void turn(struct run *run)
 {
     if (run->busy) {
@@ -434,8 +457,7 @@ static void turn(struct run *run)
         poll_arm(run); /* a look that found nothing new is not the last one */
         return;
     }
-    bool looks = !list_is_empty(&run->snapshots) || (run->tell && !list_is_empty(&run->watches));
-    if (!run->loaded || (looks && is_stale(run, run->look_op))) {
+    if (!run->loaded || (looks_at_others(run) && is_stale(run, run->look_op))) {
         load(run);
         return;
     }
@@ -504,6 +526,9 @@ static void step(struct run *run)
             run->batched_at_ms = loop_now_ms(run->catalog->loop);
         }
         counts_remember(run, &event);
+        if (event.kind == EVENT_OPEN && run->state.exists) {
+            enter_ckpt(run, run->verdict.id);
+        }
         apply(run);
     } else if (!run->verdict.proven && is_stale(run, current_op(run))) {
         run->loaded = false; /* current stays: the same event once more, on a fresh copy */

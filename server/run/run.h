@@ -114,6 +114,8 @@ void run_cancel(struct run_req *req);
 struct run_watch {
     struct ckpt_id id;
     uint64_t open_id;
+    bool any_age; /* this daemon's copy knows the opening, and nobody waits for the answer: what
+                   * other daemons did since is learnt with the next look */
     void (*done)(struct run_watch *watch, enum save_state state, int code, const char *why,
                  uint64_t seq);
     struct list link;
@@ -139,6 +141,7 @@ bool run_is_handed(const struct run *run, struct ckpt_id id, uint64_t open_id, u
  * be read first. */
 struct run_snapshot_req {
     void (*done)(struct run_snapshot_req *req);
+    bool any_age; /* what is wanted of it never changes: no other daemon is asked what it did */
     int status;
     struct diag diag;
     const struct run_state *state; /* borrowed during the callback */
@@ -147,6 +150,11 @@ struct run_snapshot_req {
 };
 void run_snapshot(struct run *run, struct run_snapshot_req *req);
 void run_snapshot_cancel(struct run_snapshot_req *req); /* safe when idle */
+
+/* A hint: this rank will publish its part for that opening, which stands in the record; rank 0's
+ * daemon most likely pages and manifest, too. A store that has to note them down before does it
+ * now, beside the objects. */
+void run_enter_rank(struct run *run, struct ckpt_id id, uint64_t open_id, uint32_t rank);
 
 /* A hint: these are the bytes of a part that was just published, so that finishing the save need
  * not read them back. Copied when the budget allows, else ignored; checked against the seal's

@@ -139,8 +139,11 @@ void run_base(struct run *run, struct base_req *req)
     diag_clear(&req->diag);
     scratch_init(&op->scratch, KIB(4));
     catalog_hold(run->catalog);
-    op->fetch = (struct fetch_req){
-        .id = req->id, .kind = STORE_PART, .number = req->rank, .done = on_fetched};
+    op->fetch = (struct fetch_req){.id = req->id,
+                                   .kind = STORE_PART,
+                                   .number = req->rank,
+                                   .any_age = true,
+                                   .done = on_fetched};
     run_fetch(run, &op->fetch);
 }
 

@@ -45,6 +45,7 @@ void run_fetch(struct run *run, struct fetch_req *req)
     op->req = req;
     op->run = run;
     op->snapshot.done = on_state;
+    op->snapshot.any_age = req->any_age;
     catalog_hold(run->catalog);
     run_snapshot(run, &op->snapshot);
 }

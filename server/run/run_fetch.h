@@ -19,6 +19,8 @@ struct fetch_req {
     enum store_kind kind;
     uint32_t number; /* page number in the manifest, rank of a part; 0 for the manifest */
     bool fresh;      /* read from the store now, not from the cache: for who looks for damage */
+    bool any_age;    /* an opening of this copy of the record has a claim on it: it is there, and
+                      * what other daemons did since does not matter */
     void (*done)(struct fetch_req *req); /* never inside run_fetch() */
     int status; /* NOT_FOUND: no such committed checkpoint, page or part; DAMAGED; IO ... */
     struct diag diag;

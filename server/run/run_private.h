@@ -168,6 +168,10 @@ bool open_is_sealed(const struct run_state *state, const struct state_open *open
 const struct state_term *term_at(const struct run_state *state,
                                  uint64_t term); /* NULL: no such term */
 
+/* enter.c */
+/* The checkpoint is about to be opened. */
+void enter_ckpt(struct run *run, struct ckpt_id id);
+
 /* finish.c */
 /* Starts to finish a fully sealed save. NULL: out of memory. Ends by itself, and says so in
  * track->finish. */

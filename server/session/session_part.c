@@ -381,6 +381,7 @@ static void check_done(struct work *work)
         request->u.seal.fetch = (struct fetch_req){.id = request->u.seal.base,
                                                    .kind = STORE_PART,
                                                    .number = request->session->join.rank,
+                                                   .any_age = true,
                                                    .done = on_base};
         run_fetch(request->session->run, &request->u.seal.fetch);
     } else {

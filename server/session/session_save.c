@@ -125,6 +125,9 @@ static int add_save(struct session *session, const struct verdict *verdict)
         return status;
     }
     list_add_tail(&session->saves, &save->link);
+    if (!verdict->sealed) {
+        run_enter_rank(session->run, id, open_id, key.rank);
+    }
     return 0;
 }
 
@@ -240,7 +243,7 @@ void session_opened(struct run_req *req)
         log_opened(request, &req->verdict);
     }
     request->verdict = req->verdict;
-    request->info = (struct run_snapshot_req){.done = on_open_info};
+    request->info = (struct run_snapshot_req){.done = on_open_info, .any_age = true};
     run_snapshot(request->session->run, &request->info);
 }
 

@@ -42,6 +42,13 @@ struct store_name {
 };
 
 enum store_op {
+    STORE_ENTER,  /* a hint, where caps.enters is set: `run` will soon write to checkpoint `id`, and
+                   * these small things of it (`names`): what the store has to note down before that
+                   * is noted down now, and not when CREATE and PUBLISH wait for it. They do what is
+                   * left to do, so nothing depends on its outcome. Names only while the opening
+                   * that their tag is of stands in the run's record: until it ends nobody removes
+                   * anything of it. What is never made stays on LIST_CKPTS and LIST_SMALL until it
+                   * is deleted */
     STORE_CREATE, /* object: start writing (bytes_max: preallocated; NO_SPACE before any byte) */
     STORE_WRITE,  /* object: aligned bytes at an aligned offset; several may be in flight */
     STORE_SEAL,   /* object: all writes are done; make it durable and visible */
@@ -85,6 +92,7 @@ enum store_op {
                   * left, LIST_CKPTS does not name it any more */
 };
 enum { STORE_OP_COUNT = STORE_SWEEP + 1 };
+enum { STORE_ENTER_MAX = 8 };
 
 static inline bool store_is_own_record(const struct run_name *run) { return run->project[0] == 0; }
 
@@ -114,15 +122,17 @@ struct store_req {
     int status;                          /* result: 0 or CAIRN_E_* */
     struct diag diag;
 
-    struct run_name run;          /* all but LIST_RUNS and USAGE */
-    struct object_id object;      /* object operations */
-    struct ckpt_id id;            /* LIST_OBJECTS, LIST_SMALL, SWEEP */
-    struct store_name name;       /* small things (name.run is used, not run) */
-    struct object_id with_object; /* EXCHANGE */
-    uint64_t with_tag;            /* EXCHANGE */
-    uint64_t offset;              /* WRITE, READ */
-    struct record_file file;      /* RECORD_FILE, RECORD_MEND */
-    uint64_t bytes;               /* CREATE: bytes_max; WRITE, READ, PUBLISH, RECORD_MEND: length */
+    struct run_name run;            /* all but LIST_RUNS and USAGE */
+    struct object_id object;        /* object operations */
+    struct ckpt_id id;              /* ENTER, LIST_OBJECTS, LIST_SMALL, SWEEP */
+    struct store_name name;         /* small things (name.run is used, not run) */
+    const struct store_name *names; /* ENTER: of checkpoint `id`, borrowed until done */
+    size_t name_count;              /* ENTER: at most STORE_ENTER_MAX */
+    struct object_id with_object;   /* EXCHANGE */
+    uint64_t with_tag;              /* EXCHANGE */
+    uint64_t offset;                /* WRITE, READ */
+    struct record_file file;        /* RECORD_FILE, RECORD_MEND */
+    uint64_t bytes; /* CREATE: bytes_max; WRITE, READ, PUBLISH, RECORD_MEND: length */
     void *data; /* WRITE, PUBLISH, RECORD_MEND: borrowed until done; READ: filled. WRITE's and an
                  * O_DIRECT READ's memory is aligned to LIMIT_ALIGN_BYTES. READ
                  * takes any offset and length; aligned ones avoid a copy */
@@ -158,6 +168,7 @@ struct store_caps {
     bool redundant;                  /* survives one media fault by itself */
     bool exchanges;                  /* EXCHANGE: what is damaged can be replaced */
     bool record_files;               /* RECORD_FILE, RECORD_MEND: so can a file of a record */
+    bool enters;                     /* ENTER is of use */
     bool shared;                     /* other daemons may write to it at the same time */
     char name[16];                   /* "dir", "memory" */
     struct uuid uuid;                /* of the store record */

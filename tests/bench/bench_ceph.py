@@ -136,18 +136,23 @@ def measure_daemons(options, place, daemons, forget):
 
 
 def measure_commit(options, place, ceph, daemons):
-    """A small checkpoint of one rank: seconds, operations; and the round trip of a small write."""
+    """A small checkpoint of one rank, of which all has changed or nothing: seconds, operations; and the round trip of a
+    small write."""
     group = ranks(place, options.build, daemons[:1], SMALL_BYTES, "bench/small", 1)
     group.tell("save 1")
-    samples, trips = [], []
-    for turn in range(options.repeat):
-        trips.append(ceph.bench("write", "t", 100 * 4096, object_bytes=4096, depth=1)["latency"])
+    samples, step = [], 1
+    for _ in range(options.repeat):
+        sample = {"trip": ceph.bench("write", "t", 100 * 4096, object_bytes=4096, depth=1)["latency"]}
         ceph.clean("t")
-        ops = ceph.client_ops()
-        seconds = []
-        for number in range(SMALL_SAVES):
-            seconds.append(group.slowest(f"save {2 + turn * SMALL_SAVES + number}")["durable_s"])
-        samples.append({"seconds": median(seconds), "ops": (ceph.client_ops() - ops) / SMALL_SAVES, "trip": trips[-1]})
+        for name in ("changed", "same"):
+            ops, seconds = ceph.client_ops(), []
+            for _ in range(SMALL_SAVES):
+                step += 1
+                if name == "changed":
+                    group.tell(f"change {step}")
+                seconds.append(group.slowest(f"save {step}")["durable_s"])
+            sample[name] = {"seconds": median(seconds), "ops": (ceph.client_ops() - ops) / SMALL_SAVES}
+        samples.append(sample)
     group.close()
     return samples
 
@@ -206,11 +211,13 @@ def report(result, options):
             "MiB/s, two daemons": median([options.bytes / MIB / s["spread"]["durable_s"] for s in rounds]),
             "two daemons / one": median([s["four"]["durable_s"] / s["spread"]["durable_s"] for s in rounds])})
     if result.get("commit"):
-        table("a small checkpoint (aim: 10 round trips and less)", "", {
-            "ms until durable": median([s["seconds"] for s in result["commit"]]) * 1000,
-            "ms of a round trip (4 KiB write)": median([s["trip"] for s in result["commit"]]) * 1000,
-            "round trips by time": median([s["seconds"] / s["trip"] for s in result["commit"]]),
-            "operations of the OSDs": median([s["ops"] for s in result["commit"]])})
+        samples = result["commit"]
+        rows = {"ms of a round trip (4 KiB write)": median([s["trip"] for s in samples]) * 1000}
+        for name, what in (("changed", "all has changed"), ("same", "nothing has changed")):
+            rows[f"{what}: ms until durable"] = median([s[name]["seconds"] for s in samples]) * 1000
+            rows[f"{what}: round trips by time"] = median([s[name]["seconds"] / s["trip"] for s in samples])
+            rows[f"{what}: operations of the OSDs"] = median([s[name]["ops"] for s in samples])
+        table("a small checkpoint (aim: 10 round trips and less)", "", rows)
     if result.get("list"):
         table(f"`cairn ls` of {options.checkpoints} checkpoints (aim: below 1 s for 10,000)", "s",
               {name: median(samples) for name, samples in result["list"].items()})

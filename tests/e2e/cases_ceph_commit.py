@@ -18,6 +18,7 @@ SAVES_UNTIL_SPREAD = 10  # the first agrees, eight more are calm
 
 # Where a daemon dies: before and after each kind of operation of a save, at the nth of its kind.
 POINTS = [f"{name}@{number}" for name, numbers in {
+    "rados.enter": (1, 2), "rados.enter.done": (1, 2),
     "rados.create": (1,), "rados.write": (1, 2), "rados.write.done": (1,), "rados.seal": (1,), "rados.seal.done": (1,),
     "rados.publish": (1, 2, 3), "rados.publish.done": (1, 2, 3, 4),
     "rados.update": (1, 2, 3), "rados.update.done": (1, 2, 3)}.items() for number in numbers]

@@ -10,7 +10,6 @@
 #include "sim_cluster.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -340,18 +339,4 @@ void sim_way_kill_at(struct sim_way *way, uint64_t change, bool after)
 {
     way->kill_in = change;
     way->kill_after = after;
-}
-
-/* --- locks ------------------------------------------------------------------------ */
-
-/* A record's lock is held over its operations. A thread that finds it taken must let the world go
- * on; the linker puts this before the real one (CMakeLists.txt). */
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
-{
-    while (pthread_mutex_trylock(mutex) != 0) {
-        CHECK(sim_this_thread()); /* the loop's thread never waits for a lock */
-        sim_sleep_us(200);
-    }
-    return 0;
 }

@@ -468,6 +468,13 @@ static int do_sweep(struct memory_medium *medium, struct store_req *req)
     return 0;
 }
 
+/* There is nothing to note down before a thing is made. */
+static int do_enter(struct memory_medium *medium, struct store_req *req)
+{
+    (void)medium, (void)req;
+    return 0;
+}
+
 /* A record is a map here, not files. */
 static int do_record_file(struct memory_medium *medium, struct store_req *req)
 {
@@ -478,6 +485,7 @@ static int do_record_file(struct memory_medium *medium, struct store_req *req)
 /* --- the store -------------------------------------------------------------------------------- */
 
 static int (*const operations[])(struct memory_medium *medium, struct store_req *req) = {
+    [STORE_ENTER] = do_enter,
     [STORE_CREATE] = do_create,
     [STORE_WRITE] = do_write,
     [STORE_SEAL] = do_seal,

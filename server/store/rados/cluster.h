@@ -28,6 +28,7 @@ enum { CLUSTER_NAMESPACE_MAX = 256, CLUSTER_OBJECT_NAME_MAX = 512 };
 enum cluster_step_kind {
     /* steps that change; all of a call, or none */
     STEP_CREATE,     /* EEXIST when the object is there */
+    STEP_ENSURE,     /* made when it is not there; for the steps behind it it is */
     STEP_EXISTS,     /* ENOENT when it is not */
     STEP_WRITE_FULL, /* its bytes become these */
     STEP_REMOVE,     /* ENOENT when it is not there */

@@ -90,6 +90,9 @@ static void add_change(rados_write_op_t op, const struct cluster_step *step)
     case STEP_CREATE:
         rados_write_op_create(op, LIBRADOS_CREATE_EXCLUSIVE, NULL);
         break;
+    case STEP_ENSURE:
+        rados_write_op_create(op, LIBRADOS_CREATE_IDEMPOTENT, NULL);
+        break;
     case STEP_EXISTS:
         rados_write_op_assert_exists(op);
         break;

@@ -68,19 +68,13 @@ int rados_index_begin(struct rados_store *store, const struct run_name *run,
     }
     store_u32(named, RADOS_NAMED_FIRST);
     rados_list_mark(store, change);
-    rc = -ENOENT;
-    /* The guard needs the index object; who finds none makes it, unless another is faster. */
-    for (unsigned i = 0; i < 3 && (rc == -ENOENT || rc == -EEXIST); i++) {
-        struct cluster_step steps[] = {
-            {.kind = i == 1 ? STEP_CREATE : STEP_KEY_IS, .key = sealed},
-            {.kind = STEP_KEY_SET, .key = begun, .data = named, .bytes = sizeof(named)},
-            {.kind = STEP_KEY_SET, .key = "b", .data = change, .bytes = sizeof(change)},
-        };
-        rc = rados_shard_call(store, &shard, 3, steps);
-        if (i == 1 && rc == 0) {
-            return 0;
-        }
-    }
+    struct cluster_step steps[] = {
+        {.kind = STEP_ENSURE}, /* the guard needs the index object */
+        {.kind = STEP_KEY_IS, .key = sealed},
+        {.kind = STEP_KEY_SET, .key = begun, .data = named, .bytes = sizeof(named)},
+        {.kind = STEP_KEY_SET, .key = "b", .data = change, .bytes = sizeof(change)},
+    };
+    rc = rados_shard_call(store, &shard, ARRAY_LEN(steps), steps);
     if (rc == -ECANCELED) {
         return diag_set(diag, CAIRN_E_EXISTS, "object %s exists already", sealed + 2);
     }

@@ -56,59 +56,15 @@ void rados_list_mark(struct rados_store *store, uint8_t ret[RADOS_MARK_BYTES])
 
 /* --- checkpoints ------------------------------------------------------------------------------ */
 
-static bool is_same(const struct rados_entered *a, const struct rados_entered *b)
-{
-    return ckpt_id_equal(a->id, b->id) && run_name_equal(&a->run, &b->run);
-}
-
-/* Entered a while ago may be taken out again by now. */
-static bool is_known(struct rados_store *store, const struct rados_entered *entered)
-{
-    bool known = false;
-    pthread_mutex_lock(&store->lock);
-    for (size_t i = 0; i < RADOS_ENTERED_KEPT && !known; i++) {
-        const struct rados_entered *have = &store->entered[i];
-        known = is_same(have, entered) && entered->entered_ms - have->entered_ms < RADOS_ENTERED_MS;
-    }
-    pthread_mutex_unlock(&store->lock);
-    return known;
-}
-
-static void learn(struct rados_store *store, const struct rados_entered *entered)
-{
-    pthread_mutex_lock(&store->lock);
-    struct rados_entered *place = NULL;
-    for (size_t i = 0; i < RADOS_ENTERED_KEPT && place == NULL; i++) {
-        place = is_same(&store->entered[i], entered) ? &store->entered[i] : NULL;
-    }
-    if (place == NULL) {
-        place = &store->entered[store->entered_next++ % RADOS_ENTERED_KEPT];
-    }
-    *place = *entered;
-    pthread_mutex_unlock(&store->lock);
-}
-
-static void unlearn(struct rados_store *store, const struct store_req *req)
-{
-    const struct rados_entered entered = {.run = req->run, .id = req->id};
-    pthread_mutex_lock(&store->lock);
-    for (size_t i = 0; i < RADOS_ENTERED_KEPT; i++) {
-        if (is_same(&store->entered[i], &entered)) {
-            store->entered[i] = (struct rados_entered){.entered_ms = 0};
-        }
-    }
-    pthread_mutex_unlock(&store->lock);
-}
-
 int rados_list_enter(struct rados_store *store, const struct run_name *run, struct ckpt_id id,
                      struct diag *diag)
 {
-    const struct rados_entered entered = {
-        .run = *run, .id = id, .entered_ms = atomic_load(&store->now_ms)};
+    const struct store_name name = {.run = *run, .id = id};
     char key[RADOS_KEY_MAX];
     uint8_t mark[RADOS_MARK_BYTES];
+    struct rados_known *mine;
     struct rados_shard shard;
-    if (is_known(store, &entered)) {
+    if (rados_known_begin(store, &name, &mine)) {
         return 0;
     }
     stored_of(store, run, &shard);
@@ -117,11 +73,8 @@ int rados_list_enter(struct rados_store *store, const struct run_name *run, stru
     struct cluster_step step = {
         .kind = STEP_KEY_SET, .key = key, .data = mark, .bytes = sizeof(mark)};
     int rc = rados_shard_call(store, &shard, 1, &step);
-    if (rc != 0) {
-        return rados_error(rc, false, "enter a checkpoint in the list", diag);
-    }
-    learn(store, &entered);
-    return 0;
+    rados_known_end(store, mine, rc == 0);
+    return rc == 0 ? 0 : rados_error(rc, false, "enter a checkpoint in the list", diag);
 }
 
 int rados_list_look(struct rados_store *store, const struct store_req *req, struct rados_mark *ret,
@@ -155,7 +108,7 @@ int rados_list_leave(struct rados_store *store, const struct store_req *req,
 {
     char key[RADOS_KEY_MAX];
     struct rados_shard shard;
-    unlearn(store, req);
+    rados_known_drop(store, &req->run, req->id);
     stored_of(store, &req->run, &shard);
     key_of_ckpt(req->id, key);
     struct cluster_step steps[] = {
@@ -175,6 +128,9 @@ int rados_list_enter_small(struct rados_store *store, const struct store_name *n
     char key[RADOS_KEY_MAX], tail_key[RADOS_KEY_MAX];
     uint8_t mark[RADOS_MARK_BYTES], count[4];
     struct rados_shard shard;
+    if (tails->count == 0 && rados_known_is(store, name)) {
+        return 0;
+    }
     int rc = rados_list_enter(store, &name->run, name->id, diag);
     if (rc != 0) {
         return rc;
@@ -190,6 +146,46 @@ int rados_list_enter_small(struct rados_store *store, const struct store_name *n
         {.kind = STEP_KEY_SET, .key = tail_key, .data = count, .bytes = sizeof(count)}};
     rc = rados_shard_call(store, &shard, tails->count > 0 ? 3 : 2, steps);
     return rc == 0 ? 0 : rados_error(rc, false, "enter a small thing in the list", diag);
+}
+
+/* Those that nobody has entered, and is about to enter, in one operation. The opening that they are
+ * of stands in the record: gc does not touch its names, so what is noted here stays true. */
+static int enter_names(struct rados_store *store, struct store_req *req)
+{
+    char keys[STORE_ENTER_MAX][RADOS_KEY_MAX];
+    uint8_t mark[RADOS_MARK_BYTES];
+    struct rados_known *mine[STORE_ENTER_MAX];
+    struct cluster_step steps[STORE_ENTER_MAX + 1];
+    struct rados_shard shard;
+    size_t count = 0;
+    for (size_t i = 0; i < req->name_count; i++) {
+        mine[count] = rados_known_try(store, &req->names[i]);
+        if (mine[count] != NULL) {
+            rados_key_small(&req->names[i], keys[count]);
+            steps[count] = (struct cluster_step){
+                .kind = STEP_KEY_SET, .key = keys[count], .data = "", .bytes = 0};
+            count++;
+        }
+    }
+    if (count == 0) {
+        return 0;
+    }
+    rados_list_smalls(store, &req->run, req->id, &shard);
+    rados_list_mark(store, mark);
+    steps[count] = (struct cluster_step){
+        .kind = STEP_KEY_SET, .key = MARK, .data = mark, .bytes = sizeof(mark)};
+    int rc = rados_shard_call(store, &shard, count + 1, steps);
+    for (size_t i = 0; i < count; i++) {
+        rados_known_end(store, mine[i], rc == 0);
+    }
+    return rc == 0 ? 0 : rados_error(rc, false, "enter small things in the list", &req->diag);
+}
+
+int rados_op_enter(struct rados_store *store, struct store_req *req)
+{
+    CHECK(req->name_count <= STORE_ENTER_MAX);
+    int rc = rados_list_enter(store, &req->run, req->id, &req->diag);
+    return rc != 0 ? rc : enter_names(store, req);
 }
 
 /* The entry of its tails is gone: a sweep gave them up, or our own answer was lost and the
@@ -266,6 +262,7 @@ void rados_list_leave_small(struct rados_store *store, const struct store_name *
     size_t count = tails != NULL && tails->count > 0 ? 2 : 1;
     err_ignore(rados_shard_call(store, &shard, count,
                                 steps)); /* an entry for nothing; gc comes by again */
+    rados_known_drop_small(store, name);
 }
 
 /* --- list ------------------------------------------------------------------------------------- */

@@ -34,8 +34,9 @@ enum {
     RADOS_NAMED_FIRST = 64,      /* piece numbers that an object may use before it asks for more */
     RADOS_AT_ONCE = 16,          /* calls of one thread that are under way */
     RADOS_RUN_BUCKETS = 256,
-    RADOS_ENTERED_KEPT = 64,  /* checkpoints that this daemon knows to be in the list */
-    RADOS_ENTERED_MS = 60000, /* for so long: another one takes out what nobody writes any more */
+    RADOS_KNOWN_MAX = 256,  /* entries of lists that this daemon knows to be there */
+    RADOS_KNOWN_MS = 60000, /* for so long: another one takes out what nobody writes any more */
+    RADOS_AHEAD_MS = 10000, /* a small thing's: longer saves do not feel one more round trip */
     RADOS_MARK_BYTES = 16,
     RADOS_RETRIES = 64, /* of a guarded update against others */
     RADOS_FORMAT_VERSION = 1
@@ -97,10 +98,10 @@ struct rados_record { /* a cache of the record; the cluster's is the truth */
     bool listed;           /* the run is in the list of runs, as made */
 };
 
-struct rados_entered { /* a checkpoint that is in the list of what is stored */
-    struct run_name run;
-    struct ckpt_id id;
-    uint64_t entered_ms;
+struct rados_known {        /* an entry of a list: it is there, or is being made (rados_known.c) */
+    struct store_name name; /* of a small thing; without a kind: the checkpoint itself */
+    uint64_t entered_ms, turn;
+    bool entered, busy, dropped;
 };
 
 struct rados_store {
@@ -122,8 +123,9 @@ struct rados_store {
     struct piece_table *tables[RADOS_TABLES_KEPT];
     struct rados_record *runs[RADOS_RUN_BUCKETS];
     struct rados_record store_record;
-    struct rados_entered entered[RADOS_ENTERED_KEPT];
-    size_t entered_next;
+    struct rados_known known[RADOS_KNOWN_MAX];
+    size_t known_next;
+    pthread_cond_t known_changed; /* an entry is not being made any more */
     struct work close_work;
     void (*close_done)(void *user);
     void *close_user;

@@ -43,7 +43,24 @@ int MUST_USE rados_small_drop_head(struct rados_store *store, const struct store
 int MUST_USE rados_small_drop_tails(struct rados_store *store, const struct store_name *name,
                                     const struct rados_tails *tails, struct diag *diag);
 
+/* --- rados_known.c --- */
+/* True: it is entered. Who is at it is waited for, once. */
+bool rados_known_is(struct rados_store *store, const struct store_name *name);
+/* The same; false: the caller enters it, and says so with rados_known_end(); *ret_mine may be NULL.
+ */
+bool rados_known_begin(struct rados_store *store, const struct store_name *name,
+                       struct rados_known **ret_mine);
+/* The caller enters it and says so with rados_known_end(). NULL: it is entered, somebody is at it,
+ * or nobody would remember it. */
+struct rados_known *rados_known_try(struct rados_store *store, const struct store_name *name);
+void rados_known_end(struct rados_store *store, struct rados_known *mine, bool entered);
+/* It may be taken out: the checkpoint with all of its small things; one of them. */
+void rados_known_drop(struct rados_store *store, const struct run_name *run, struct ckpt_id id);
+void rados_known_drop_small(struct rados_store *store, const struct store_name *name);
+
 /* --- rados_list.c --- */
+/* Ahead of CREATE and PUBLISH. */
+int rados_op_enter(struct rados_store *store, struct store_req *req);
 struct rados_mark { /* of an entry: what it was when it was looked at */
     bool found;
     size_t bytes;

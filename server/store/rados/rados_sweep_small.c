@@ -147,6 +147,7 @@ static int remove_list(struct sweep *sweep)
     struct cluster_step steps[] = {
         {.kind = STEP_KEY_IS, .key = "b", .data = sweep->mark.data, .bytes = sweep->mark.bytes},
         {.kind = STEP_REMOVE}};
+    rados_known_drop(sweep->store, &sweep->req->run, sweep->req->id);
     int rc = rados_shard_call(sweep->store, &sweep->list, 2, steps);
     sweep->is_used = rc == -ECANCELED;
     return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);

@@ -31,6 +31,7 @@ static int rados_op_exchange(struct rados_store *store, struct store_req *req)
 }
 
 static const struct operation operations[] = {
+    [STORE_ENTER] = {rados_op_enter, true, "rados.enter", "rados.enter.done"},
     [STORE_CREATE] = {rados_op_create, true, "rados.create", "rados.create.done"},
     [STORE_WRITE] = {rados_op_write, true, "rados.write", "rados.write.done"},
     [STORE_SEAL] = {rados_op_seal, true, "rados.seal", "rados.seal.done"},
@@ -101,6 +102,7 @@ static void free_store(struct rados_store *store)
     rados_record_fini(&store->store_record);
     store->cluster->ops->close(store->cluster);
     pthread_cond_destroy(&store->gathered);
+    pthread_cond_destroy(&store->known_changed);
     pthread_mutex_destroy(&store->lock);
     pthread_mutex_destroy(&store->name_lock);
     free(store);
@@ -148,6 +150,7 @@ int store_rados_new(const struct store_rados_options *options, struct store **re
     store->base.caps = (struct store_caps){.object_bytes_preferred = MIB(64),
                                            .align_bytes = LIMIT_ALIGN_BYTES,
                                            .redundant = true,
+                                           .enters = true,
                                            .shared = true,
                                            .name = "rados"};
     store->loop = options->loop;
@@ -158,6 +161,7 @@ int store_rados_new(const struct store_rados_options *options, struct store **re
     CHECK(pthread_mutex_init(&store->lock, NULL) == 0);
     CHECK(pthread_mutex_init(&store->name_lock, NULL) == 0);
     CHECK(pthread_cond_init(&store->gathered, NULL) == 0);
+    CHECK(pthread_cond_init(&store->known_changed, NULL) == 0);
     list_init(&store->open);
     loop_random(options->loop, sizeof(store->writer), &store->writer);
     rados_record_init(&store->store_record, store->space, "store");

@@ -75,8 +75,12 @@ void rig_start(struct rig *rig)
 {
     struct sim_host *host = rig->host;
     rig->ready = rig->stopped = rig->closed = false;
-    assert_int_equal(
-        store_memory_new(sim_loop(host), sim_pool(host), rig->medium, &rig->store, NULL), 0);
+    if (rig->open_store) {
+        rig->store = rig->open_store(rig);
+    } else {
+        assert_int_equal(
+            store_memory_new(sim_loop(host), sim_pool(host), rig->medium, &rig->store, NULL), 0);
+    }
     if (rig->faulty) {
         assert_int_equal(store_fault_new(sim_loop(host), rig->store, &rig->store), 0);
     }
@@ -84,6 +88,7 @@ void rig_start(struct rig *rig)
                                       .restore_drain_ms = 1000,
                                       .ready = on_ready,
                                       .user = &rig->ready,
+                                      .poll_ms = rig->poll_ms,
                                       .pool = sim_pool(host)};
     assert_int_equal(catalog_new(sim_loop(host), rig->store, &catalog, &rig->catalog), 0);
     until(rig, &rig->ready);

@@ -24,6 +24,10 @@ struct rig {
     struct listener *listener;
     struct server_options options; /* a test may change them before rig_start */
     struct token token;
+    /* Before rig_start: another store than one in memory; and how often its record is read again,
+     * where other daemons may write to it. */
+    struct store *(*open_store)(struct rig *rig);
+    uint64_t poll_ms;
     bool late;   /* the server begins without its catalogue; before rig_start */
     bool faulty; /* `store` is a store_fault; before rig_start */
     bool local;  /* a "Unix socket", on which descriptors pass; before rig_start */
