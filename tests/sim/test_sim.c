@@ -30,7 +30,8 @@ enum { SEEDS = 1600, SHARED_SEEDS = 400 };
 #endif
 enum {
     SEEDS_FULL = 40000,
-    MUTANT_SEEDS = 400,
+    MUTANT_SEEDS =
+        6000, /* most are found by one of the first ten, the rarest by one of a thousand */
     MUTANT_SEEDS_FULL = 20000,
     REPLAY_EACH = 50,
     HEAL_MS = 30000,
