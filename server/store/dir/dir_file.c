@@ -51,7 +51,8 @@ int dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret, s
                             store->path, other);
         }
         if (rc != 0) {
-            return diag_copy(diag, &why);
+            err_ignore(diag_copy(diag, &why)); /* the text */
+            return rc;
         }
     }
     ret->fd = fd;
