@@ -26,13 +26,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    bed_fini(*state);
-    free(*state);
-    return 0;
-}
-
 /* --- objects ---------------------------------------------------------------------------------- */
 
 /* Goal: what is not sealed is seen by nobody. */
@@ -753,7 +746,7 @@ static void read_only_refuses_changes(void **state)
     assert_int_equal(bed_count_objects(bed, 5), 1);
 }
 
-#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
 
 int main(int argc, char **argv)
 {

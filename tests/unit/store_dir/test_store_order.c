@@ -108,13 +108,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    bed_fini(*state);
-    free(*state);
-    return 0;
-}
-
 static void forget(void)
 {
     seen.trace[0] = 0;
@@ -189,7 +182,7 @@ static void seals_share_a_directory_fsync(void **state)
     forget();
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
 
 int main(int argc, char **argv)
 {

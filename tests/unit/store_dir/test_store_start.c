@@ -27,13 +27,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    bed_fini(*state);
-    free(*state);
-    return 0;
-}
-
 /* A bed's path and any name of this test. */
 enum { PATH_BYTES = 768 };
 
@@ -378,7 +371,7 @@ static void tmpfs_is_refused_unless_forced(void **state)
     assert_true(was_untouched);
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
 
 int main(int argc, char **argv)
 {

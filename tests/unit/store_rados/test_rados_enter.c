@@ -15,23 +15,6 @@
 
 enum { OBJECTS = 16 };
 
-static int setup(void **state)
-{
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
-    bed_init(bed, BED_RADOS, "", 1);
-    bed_open_ok(bed);
-    *state = bed;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    bed_fini(*state);
-    free(*state);
-    return 0;
-}
-
 static struct store_name names[3];
 
 static int enter(struct bed *bed, size_t count)
@@ -261,11 +244,16 @@ static void who_waits_learns_how_it_went(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(entered_ahead_costs_nothing_later, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_hint_that_failed_does_no_harm, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_was_taken_out_is_entered_anew, setup, teardown),
-        cmocka_unit_test_setup_teardown(tails_are_named_all_the_same, setup, teardown),
-        cmocka_unit_test_setup_teardown(many_who_need_an_entry_make_it_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(entered_ahead_costs_nothing_later, bed_setup_rados,
+                                        bed_teardown),
+        cmocka_unit_test_setup_teardown(a_hint_that_failed_does_no_harm, bed_setup_rados,
+                                        bed_teardown),
+        cmocka_unit_test_setup_teardown(what_was_taken_out_is_entered_anew, bed_setup_rados,
+                                        bed_teardown),
+        cmocka_unit_test_setup_teardown(tails_are_named_all_the_same, bed_setup_rados,
+                                        bed_teardown),
+        cmocka_unit_test_setup_teardown(many_who_need_an_entry_make_it_once, bed_setup_rados,
+                                        bed_teardown),
         cmocka_unit_test(knowledge_ends),
         cmocka_unit_test(room_is_bounded),
         cmocka_unit_test(who_waits_learns_how_it_went),

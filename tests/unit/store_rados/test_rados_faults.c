@@ -11,23 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int setup(void **state)
-{
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
-    bed_init(bed, BED_RADOS, "", 1);
-    bed_open_ok(bed);
-    *state = bed;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    bed_fini(*state);
-    free(*state);
-    return 0;
-}
-
 static void refuse(struct bed *bed, int error)
 {
     const struct fake_plan plan = {.seed = 1, .percent = {[FAKE_REFUSED] = 100}, .error = error};
@@ -203,7 +186,7 @@ static void what_is_sealed_is_whole(void **state)
     assert_int_equal(bed_count_objects(bed, 5), sealed);
 }
 
-#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define POINT(f) cmocka_unit_test_setup_teardown(f, bed_setup_rados, bed_teardown)
 
 int main(void)
 {

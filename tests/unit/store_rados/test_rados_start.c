@@ -19,13 +19,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    bed_fini(*state);
-    free(*state);
-    return 0;
-}
-
 static void expect_refused(struct bed *bed, const char *data_pool, bool read_only,
                            const char *remedy)
 {
@@ -80,7 +73,7 @@ static void an_older_store_opens(void **state)
     assert_int_equal(epoch_of(bed, NULL), epoch + 2);
 }
 
-#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
 
 int main(void)
 {

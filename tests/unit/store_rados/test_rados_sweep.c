@@ -12,23 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int setup(void **state)
-{
-    struct bed *bed = calloc(1, sizeof(*bed));
-    assert_non_null(bed);
-    bed_init(bed, BED_RADOS, "", 1);
-    bed_open_ok(bed);
-    *state = bed;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    bed_fini(*state);
-    free(*state);
-    return 0;
-}
-
 static size_t sweep(struct bed *bed, uint64_t step)
 {
     struct store_req req = {.op = STORE_SWEEP, .run = bed_run(), .id = {1, step}};
@@ -196,7 +179,7 @@ static void closing_does_not_wait_for_each(void **state)
     assert_int_equal(sweep(bed, 5), 50);
 }
 
-#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define POINT(f) cmocka_unit_test_setup_teardown(f, bed_setup_rados, bed_teardown)
 
 int main(void)
 {

@@ -24,13 +24,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    bed_fini(*state);
-    free(*state);
-    return 0;
-}
-
 static size_t sweep(struct bed *bed, bool for_good)
 {
     struct store_req req = {
@@ -255,7 +248,7 @@ static void entries_outlive_things(void **state)
     }
 }
 
-#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define POINT(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
 
 int main(void)
 {
