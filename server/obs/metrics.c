@@ -272,6 +272,8 @@ static const char *op_name(enum store_op op)
         return "record_file";
     case STORE_RECORD_MEND:
         return "record_mend";
+    case STORE_RECORD_CUT:
+        return "record_cut";
     case STORE_USAGE:
         return "usage";
     case STORE_PROBE:

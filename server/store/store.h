@@ -15,6 +15,8 @@
  * EXISTS.
  *  - EXCHANGE is durable when it is answered, and one step: at any moment, and after a crash, the
  * name has the one thing or the other, whole.
+ *  - A record outlives a single fault of the medium: every update is there twice, by the medium
+ * (caps.redundant) or by the store, which makes the second soon after it has answered.
  *  - RECORD_UPDATE is atomic: all changes when all guards hold, else CONFLICT and nothing.
  *  - OUTCOME_UNKNOWN: the operation may have happened or may happen later; resolved only by a
  * guarded update that makes the late one impossible, or (publish, seal) by reading back.
@@ -66,9 +68,14 @@ enum store_op {
                          * gets its name. UNSUPPORTED where caps.exchanges is not set */
     STORE_LIST_SMALL,   /* small things of one checkpoint (run, ckpt), for gc */
     STORE_LIST_CKPTS,   /* checkpoints of a run of which anything is stored, for gc */
-    STORE_LIST_RUNS,    /* names of all runs that have a record, sorted */
+    STORE_LIST_RUNS,    /* names of all runs of which there is anything, sorted: a record, a copy
+                         * of one, or objects and small things without either (`salvage` makes a
+                         * record of those) */
     STORE_RECORD_GET, /* the record of a run: a fresh map (version 0 and empty when there is none),
                        * or none where it is still at known_version.
+                       * A record whose end is lost in every place, so that it can be read up to
+                       * some update only, is DAMAGED; with `take_prefix` it is 0 and the map as
+                       * far as it goes, the diag says what is lost. Both with ret_lost_from.
                        * Of the run without a name: the store's own (FORMAT.md 9.2) */
     STORE_RECORD_UPDATE, /* the guarded update; ret_version on success. The same of the store's */
     STORE_RECORD_FILE, /* for repair, where caps.record_files is set: one of the files that a run's
@@ -78,8 +85,15 @@ enum store_op {
                         * durably; the damaged bytes go to quarantine. Only where its neighbours
                         * prove it to be the file that was there: CONFLICT where they speak against
                         * it, and for a file that is whole; NOT_FOUND where none of them is whole.
-                        * Without data: what the store itself still holds of the record is written
-                        * anew, beside the damage; NOT_FOUND where it holds nothing */
+                        * Without data (`file` is not looked at): all that is damaged, missing or
+                        * unreadable of the record, in either place, is made good from the other
+                        * place or from the store's memory; 0 also where nothing was wrong, and
+                        * NOT_FOUND where neither has all of it */
+    STORE_RECORD_CUT,  /* by an operator's word, where caps.record_files is set: a record whose end
+                        * is lost goes on from its intact prefix: what lies behind that goes to
+                        * quarantine. file.version: the ret_lost_from that he was told; CONFLICT
+                        * where the loss begins elsewhere, or nothing is lost. ret_version: of the
+                        * record now. It is said nowhere afterwards what was lost: tell it before */
     STORE_USAGE,
     STORE_PROBE, /* what a save needs, tried: a small thing of the store's own is made durable and
                   * removed again. 0, or why saves are refused now; other requests are not told */
@@ -107,10 +121,11 @@ struct store_usage {
 struct record_file {
     uint64_t version; /* 0: none */
     bool is_snapshot;
+    bool is_copy; /* in the second place that a record has (ret_files, RECORD_FILE) */
     bool is_last; /* MEND: nothing whole is behind it, and the caller answers for what that leaves
                    * unproven */
 };
-enum { STORE_RECORD_FILES_MAX = 3 };
+enum { STORE_RECORD_FILES_MAX = 8 };
 
 struct store_req;
 struct store;
@@ -139,16 +154,26 @@ struct store_req {
     const struct record_update *update; /* RECORD_UPDATE: borrowed until done */
     uint64_t known_version; /* RECORD_GET: not 0: the caller has the record of this version. A store
                              * that finds no other may leave ret_record NULL; never from_medium */
-    bool for_good;          /* SWEEP */
+    bool take_prefix; /* RECORD_GET: the caller looks at ret_lost_from, and neither writes to the
+                       * record nor calls the run empty where that is set */
+    bool for_good;    /* SWEEP */
     bool from_medium; /* FETCH, RECORD_GET: what the medium holds now, past every cache that the
-                       * store can pass; every file of a record is checked, older ones too */
+                       * store can pass; every file of a record is checked, in both places,
+                       * older ones too */
 
     uint8_t *ret_data;         /* FETCH, RECORD_FILE: malloc'ed, the caller frees */
     uint64_t ret_bytes;        /* FETCH, RECORD_FILE, STAT */
     struct record *ret_record; /* RECORD_GET: the caller frees */
-    /* RECORD_GET from_medium that is DAMAGED: with any of these whole it could be read on. */
+    /* RECORD_GET: 0, or the number of the first update that is lost: the record goes as far as the
+     * one before. Nothing is added to it (RECORD_UPDATE: DAMAGED) before RECORD_CUT. */
+    uint64_t ret_lost_from;
+    /* RECORD_GET from_medium: files that are damaged, missing or cannot be read; version 0 ends the
+     * list. With ret_lost_from: with any of the first place's (not is_copy) whole it could be read
+     * on. Without: the record is whole, and the diag names the first file although the status is 0;
+     * RECORD_MEND without data makes them good. */
     struct record_file ret_files[STORE_RECORD_FILES_MAX];
-    uint64_t ret_version;      /* RECORD_UPDATE; with ret_files: of the last file that is there */
+    size_t ret_file_count; /* of all there are; the first are in ret_files */
+    uint64_t ret_version;  /* RECORD_UPDATE, RECORD_CUT; GET from_medium: of the last file there */
     struct run_name *ret_runs; /* LIST_RUNS: malloc'ed array */
     struct object_id
         *ret_objects; /* LIST_OBJECTS: malloc'ed array, sorted by (rank, writer, sequence) */
@@ -167,7 +192,8 @@ struct store_caps {
     uint32_t align_bytes;            /* of WRITE's offset, length and memory */
     bool redundant;                  /* survives one media fault by itself */
     bool exchanges;                  /* EXCHANGE: what is damaged can be replaced */
-    bool record_files;               /* RECORD_FILE, RECORD_MEND: so can a file of a record */
+    bool record_files;               /* RECORD_FILE, RECORD_MEND, RECORD_CUT: so can a
+                                      * file of a record */
     bool enters;                     /* ENTER is of use */
     bool shared;                     /* other daemons may write to it at the same time */
     char name[16];                   /* "dir", "memory" */

@@ -254,6 +254,7 @@ int MUST_USE dir_op_record_update(struct dir_store *store, struct store_req *req
 /* dir_record_mend.c */
 int MUST_USE dir_op_record_file(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_record_mend(struct dir_store *store, struct store_req *req);
+int MUST_USE dir_op_record_cut(struct dir_store *store, struct store_req *req);
 /* The run's entry in the table, made when it is asked for first. NULL: no memory. */
 struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *name);
 int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);

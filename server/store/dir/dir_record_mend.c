@@ -239,3 +239,13 @@ int dir_op_record_file(struct dir_store *store, struct store_req *req)
     }
     return rc;
 }
+
+/* What cannot be read is cut nowhere yet: a record is whole, or the error of its load says why. */
+int dir_op_record_cut(struct dir_store *store, struct store_req *req)
+{
+    struct store_req get = {.op = STORE_RECORD_GET, .run = req->run};
+    int rc = dir_op_record_get(store, &get);
+    record_free(get.ret_record);
+    return rc ? diag_copy(&req->diag, &get.diag)
+              : diag_set(&req->diag, CAIRN_E_CONFLICT, "nothing of the record is lost");
+}

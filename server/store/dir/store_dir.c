@@ -45,6 +45,7 @@ static const struct operation operations[] = {
     [STORE_RECORD_UPDATE] = {dir_op_record_update, true},
     [STORE_RECORD_FILE] = {dir_op_record_file, false},
     [STORE_RECORD_MEND] = {dir_op_record_mend, true},
+    [STORE_RECORD_CUT] = {dir_op_record_cut, true},
     [STORE_USAGE] = {dir_op_usage, false},
     [STORE_PROBE] = {dir_op_probe, true},
     [STORE_SWEEP] = {dir_op_sweep, true},

@@ -505,6 +505,7 @@ static int (*const operations[])(struct memory_medium *medium, struct store_req 
     [STORE_RECORD_UPDATE] = do_record_update,
     [STORE_RECORD_FILE] = do_record_file,
     [STORE_RECORD_MEND] = do_record_file,
+    [STORE_RECORD_CUT] = do_record_file,
     [STORE_USAGE] = do_usage,
     [STORE_PROBE] = do_probe,
     [STORE_SWEEP] = do_sweep,

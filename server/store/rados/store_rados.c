@@ -51,6 +51,7 @@ static const struct operation operations[] = {
     [STORE_RECORD_UPDATE] = {rados_op_record_update, true, "rados.update", "rados.update.done"},
     [STORE_RECORD_FILE] = {rados_op_exchange, false},
     [STORE_RECORD_MEND] = {rados_op_exchange, true},
+    [STORE_RECORD_CUT] = {rados_op_exchange, true},
     [STORE_USAGE] = {rados_op_usage, false},
     [STORE_PROBE] = {rados_op_probe, true},
     [STORE_SWEEP] = {rados_op_sweep, true, "rados.sweep", "rados.sweep.done"},

@@ -22,11 +22,13 @@ struct retry_frame {
     uint64_t pause_ms, begin_ms;
 };
 
-/* An exchange that is made twice is undone; a file that was mended is whole, and refused. */
+/* An exchange that is made twice is undone; a file that was mended is whole, and refused; a record
+ * that was cut has lost nothing any more. */
 static bool is_worth_repeating(enum store_op op, int status)
 {
-    return op != STORE_EXCHANGE && op != STORE_RECORD_MEND && status != CAIRN_E_CONFLICT &&
-           status != CAIRN_E_ABORTED && err_retry(status) == ERR_RETRY_RETRY;
+    return op != STORE_EXCHANGE && op != STORE_RECORD_MEND && op != STORE_RECORD_CUT &&
+           status != CAIRN_E_CONFLICT && status != CAIRN_E_ABORTED &&
+           err_retry(status) == ERR_RETRY_RETRY;
 }
 
 static void try_again(struct timer *timer)
