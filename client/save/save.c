@@ -143,10 +143,14 @@ static void on_timer(struct timer *timer)
         save_wake(save);
         return;
     }
+    bool is_up = link_is_up(link), told = save->why.code != 0;
     diag_set(&diag, CAIRN_E_TIMED_OUT, "step %llu: not durable within %llu ms (in state %s)%s%s",
              (unsigned long long)save->user->step, (unsigned long long)save->user->deadline_ms,
-             sm_state_name(&save->sm), link_is_up(link) ? "" : "; no connection: ",
-             link_is_up(link) ? "" : diag_text(&link->diag, link->diag.code));
+             sm_state_name(&save->sm),
+             !is_up ? "; no connection: "
+             : told ? "; the server said last: "
+                    : "",
+             !is_up ? diag_text(&link->diag, link->diag.code) : save->why.text);
     save_fail(save, CAIRN_E_TIMED_OUT, &diag);
 }
 

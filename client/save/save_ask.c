@@ -13,12 +13,24 @@ void save_ask(struct save *save, const struct msg *msg)
     link_ask(&save->engine->link, &save->request, msg);
 }
 
+/* OUTCOME that is none: the server cannot see the record now, or the record takes no update. */
+static bool is_undecided(const struct answer *answer)
+{
+    return answer->code == 0 && answer->outcome_state == CKPT_OPEN;
+}
+
+bool save_is_stuck(const struct save *save)
+{
+    const struct answer *answer = &save->answer;
+    int code = is_undecided(answer) ? answer->outcome_code : answer->code;
+    return answer->come && code == CAIRN_E_READ_ONLY;
+}
+
 bool save_is_refused_for_now(const struct save *save)
 {
     int code = save->answer.code;
-    bool undecided = code == 0 && save->answer.outcome_state == CKPT_OPEN; /* it cannot see now */
     return code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN ||
-           undecided;
+           (is_undecided(&save->answer) && !save_is_stuck(save));
 }
 
 bool save_is_alone(const struct save *save)
@@ -35,6 +47,7 @@ bool save_tries_again(struct save *save)
         return false;
     }
     bool stopping = save->answer.code == CAIRN_E_SHUTTING_DOWN; /* moving clears the answer */
+    save->why = save->answer.diag;
     timer_start(&save->retry, SAVE_RETRY_MS);
     save_move(save, SV_LINK);
     struct engine *engine = save->engine;
@@ -93,6 +106,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     }
     save_hand_sealed(save, msg);
     answer->come = true;
+    diag_clear(&save->why);
     if (msg->type == MSG_ERROR) {
         answer->code = msg->u.error.code < 0 ? msg->u.error.code : CAIRN_E_PROTOCOL;
         diag_set(&answer->diag, answer->code, "%s",

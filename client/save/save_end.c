@@ -73,6 +73,9 @@ enum sm_result save_on_wait(struct sm *sm)
     if (save_tries_again(save)) {
         return SM_AGAIN;
     }
+    if (save_is_stuck(save)) {
+        save->answer.code = CAIRN_E_READ_ONLY; /* until an operator has come: nothing to wait for */
+    }
     return save->answer.code != 0 ? save_fail_with_answer(save, "wait for the outcome")
                                   : outcome(save);
 }
@@ -94,10 +97,12 @@ static void end_unknown(struct save *save)
 enum sm_result save_on_abort(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
-    if (save->answer.come && save->answer.code == 0 && !save_is_refused_for_now(save)) {
+    bool stuck = save_is_stuck(save);
+    if (save->answer.come && save->answer.code == 0 && !stuck && !save_is_refused_for_now(save)) {
         return outcome(save);
     }
-    bool again = save_is_refused_for_now(save) || err_retry(save->answer.code) != ERR_RETRY_NEVER;
+    bool again = !stuck &&
+                 (save_is_refused_for_now(save) || err_retry(save->answer.code) != ERR_RETRY_NEVER);
     if (save->answer.come && again) { /* the store fails: again while there is time */
         timer_start(&save->retry, SAVE_RETRY_MS);
         save->answer = (struct answer){0};

@@ -69,6 +69,7 @@ extern const struct request_ops save_request_ops;
 /* Sends once a state; the reply wakes the save. */
 void save_ask(struct save *save, const struct msg *msg);
 bool save_is_refused_for_now(const struct save *save);
+bool save_is_stuck(const struct save *save); /* the record takes no update: waiting does not help */
 /* Nothing else goes on over the connection, which may still be good for it. */
 bool save_is_alone(const struct save *save);
 /* An answer that is refused for the moment is asked again a little later, from LINK on. True: that

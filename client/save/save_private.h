@@ -124,6 +124,7 @@ struct save {
     struct post post;
     struct request request;
     struct answer answer;
+    struct diag why; /* the last refusal for the moment; code 0: none since */
     uint64_t end_ms;
     uint64_t told_blocked_ms, told_persist_ms; /* what its OPEN says of the save before */
     uint64_t begun_ms, free_ms; /* the call; when the caller could go on (0: not yet) */

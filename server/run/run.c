@@ -327,17 +327,32 @@ static void on_loaded(struct store_req *req)
     catalog_drop(catalog);
 }
 
-static void apply(struct run *run)
+static void submit_update(struct run *run, const struct record_update *update)
 {
     run->busy = true;
     run->ops_started++;
     run->req = (struct store_req){.op = STORE_RECORD_UPDATE,
                                   .run = run->name,
-                                  .update = &run->verdict.update,
+                                  .update = update,
                                   .deadline_ms = RUN_STORE_DEADLINE_MS,
                                   .done = on_updated};
     catalog_hold(run->catalog);
     store_submit(run->catalog->store, &run->req);
+}
+
+static void apply(struct run *run) { submit_update(run, &run->verdict.update); }
+
+/* An update that changes nothing asks whether the record takes one again. */
+static void probe(struct run *run)
+{
+    static const struct record_update nothing;
+
+    CHECK(list_is_empty(&run->current));
+    scratch_fini(&run->step_scratch);
+    scratch_init(&run->step_scratch, 0);
+    memset(&run->verdict, 0, sizeof run->verdict);
+    run->probing = true;
+    submit_update(run, &nothing);
 }
 
 /* The store has made the update: so does the own copy. Where that does not work out the copy goes.
@@ -381,7 +396,10 @@ static void on_updated(struct store_req *req)
     run->busy = false;
     switch (req->status) {
     case 0:
-        counts_applied(run);
+        if (!run->probing) {
+            counts_applied(run);
+        }
+        refusal_end(run);
         apply_own(run, req->ret_version);
         conclude(run, &run->verdict);
         break;
@@ -390,13 +408,18 @@ static void on_updated(struct store_req *req)
     case CAIRN_E_TIMED_OUT:
         catalog->counts.conflicts += req->status == CAIRN_E_CONFLICT;
         catalog->counts.unknown_outcomes += req->status != CAIRN_E_CONFLICT;
+        if (req->status != CAIRN_E_CONFLICT && run->unknown.code == 0) {
+            diag_set(&run->unknown, req->status, "%s", diag_text(&req->diag, req->status));
+        }
         try_again(run, req->status, &req->diag);
         break;
     default:
         catalog->counts.update_errors++;
         run->loaded = false;
-        fail_current(run, req->status, &req->diag);
+        refusal_note(run, req);
+        fail_current(run, req->status, &run->refusal.diag);
     }
+    run->probing = false;
     run_kick(run);
     catalog_drop(catalog);
 }
@@ -481,6 +504,9 @@ static void turn(struct run *run)
         }
         step(run);
     }
+    if (!run->busy && run->loaded && list_is_empty(&run->current) && refusal_is_to_be_probed(run)) {
+        probe(run);
+    }
     if (!run->busy && has_work(run)) {
         run_kick(run);
     }
@@ -556,9 +582,13 @@ static void conclude(struct run *run, const struct verdict *verdict)
         }
         req->verdict = plain;
         diag_clear(&req->diag);
+        const struct diag *refusal = refusal_of(run, req);
         if (!wait_is_needed(req, verdict)) {
             diag_copy(&req->diag, &plain.diag);
             req_answer(req, plain.code);
+        } else if (refusal) {
+            diag_copy(&req->diag, refusal);
+            req_answer(req, refusal->code);
         } else if (req->expired || req->wait_ms == 0) {
             wait_give_up(run, req);
         } else {

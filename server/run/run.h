@@ -116,6 +116,8 @@ struct run_watch {
     uint64_t open_id;
     bool any_age; /* this daemon's copy knows the opening, and nobody waits for the answer: what
                    * other daemons did since is learnt with the next look */
+    bool hears_refusals; /* SAVE_OPEN with READ_ONLY while the record takes no update: nobody can
+                          * say yet what becomes of the save */
     void (*done)(struct run_watch *watch, enum save_state state, int code, const char *why,
                  uint64_t seq);
     struct list link;

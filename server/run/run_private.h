@@ -18,6 +18,7 @@ enum {
     RUN_BATCH_MAX = 1024,   /* seals or reports in one update */
     RUN_TURN_MAX = 256,     /* events in one turn of the loop */
     RUN_RETRY_MS = 1000,    /* after a store error, for what the driver does on its own account */
+    RUN_REFUSED_MS = 1000,  /* a refusal of the store is believed for so long, then tried again */
     RUN_POLL_FIRST_MS = 10, /* until the record is read again for what other daemons did */
     RUN_STORE_DEADLINE_MS = 60000, /* of one store operation */
 };
@@ -44,6 +45,16 @@ struct run_applying {
     enum event_kind kind;
     int code;
     uint64_t plain_bytes, stored_bytes, blocked_ms, persist_ms;
+};
+/* wait.c: the store's last refusal of an update, until one is made. */
+struct run_refusal {
+    struct diag diag; /* code 0: none */
+    uint64_t at_ms;
+    struct {
+        bool was_asked; /* the refused update would have opened a save: */
+        uint64_t step;
+        struct token token;
+    } open;
 };
 /* run_counts.c: of the decoded record. */
 struct run_look {
@@ -87,6 +98,9 @@ struct run {
     struct list handed; /* run_handed.link */
     struct run_applying applying;
     struct run_look look;
+    struct run_refusal refusal;
+    struct diag unknown; /* the first update of unknown outcome since one was made; code 0: none */
+    bool probing;        /* the update at the store is an empty one: does the record take any? */
 };
 
 struct catalog {
@@ -156,6 +170,14 @@ void wait_begin(struct run *run, struct run_req *req, uint64_t wait_ms);
 void wait_wake(struct run *run);
 void wait_give_up(const struct run *run,
                   struct run_req *req); /* answers MISSING_RANKS, naming them */
+/* The store has refused an update, or has made one: those that wait for updates hear of it. */
+void refusal_note(struct run *run, const struct store_req *req);
+void refusal_end(struct run *run);
+/* Somebody waits for an update of a record that took none when it was last asked, which is not just
+ * now. */
+bool refusal_is_to_be_probed(const struct run *run);
+/* The refusal that ends the wait of the request; NULL: it may wait. */
+const struct diag *refusal_of(const struct run *run, const struct run_req *req);
 void watches_tell(struct run *run);
 void watches_fail(struct run *run, int code, const struct diag *diag);
 void snapshots_tell(struct run *run, int status, const struct diag *diag);

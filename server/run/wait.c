@@ -217,6 +217,82 @@ void wait_give_up(const struct run *run, struct run_req *req)
     req_answer(req, CAIRN_E_MISSING_RANKS);
 }
 
+/* --- a record that takes no updates
+ * ---------------------------------------------------------------- */
+
+/* Those that wait for an update that will not come hear why at once. Nothing is remembered for
+ * long: what a store refuses now it may take a moment later, and an empty update asks it. */
+void refusal_note(struct run *run, const struct store_req *req)
+{
+    struct run_refusal *refusal = &run->refusal;
+    const struct event *event = list_is_empty(&run->current)
+                                    ? NULL
+                                    : &list_item(run->current.next, struct run_req, link)->event;
+
+    memset(refusal, 0, sizeof *refusal);
+    diag_set(&refusal->diag, req->status, "%s%s%s", diag_text(&req->diag, req->status),
+             run->unknown.code != 0 ? "; it began with: " : "", run->unknown.text);
+    refusal->at_ms = loop_now_ms(run->catalog->loop);
+    if (event && event->kind == EVENT_OPEN) {
+        refusal->open.was_asked = true;
+        refusal->open.step = event->id.step;
+        refusal->open.token = event->token;
+    }
+    run->wake = run->tell = true;
+}
+
+void refusal_end(struct run *run)
+{
+    diag_clear(&run->unknown);
+    if (run->refusal.diag.code == 0) {
+        return;
+    }
+    memset(&run->refusal, 0, sizeof run->refusal);
+    list_each (node, &run->tracks) { /* what could not be committed is tried again */
+        list_item(node, struct open_track, link)->failed = false;
+    }
+    run->wake = true;
+}
+
+/* Just now, so that it still holds. */
+static bool is_refused(const struct run *run)
+{
+    const struct run_refusal *refusal = &run->refusal;
+
+    return refusal->diag.code != 0 &&
+           loop_now_ms(run->catalog->loop) - refusal->at_ms < RUN_REFUSED_MS;
+}
+
+/* A read-only record takes no update of anybody. Any other refusal concerns what was refused. */
+const struct diag *refusal_of(const struct run *run, const struct run_req *req)
+{
+    const struct run_refusal *refusal = &run->refusal;
+    const struct event *event = &req->event;
+    bool ends = event->kind == EVENT_FIND_OPEN && is_refused(run) &&
+                (refusal->diag.code == CAIRN_E_READ_ONLY ||
+                 (refusal->open.was_asked && refusal->open.step == event->id.step &&
+                  token_equal(&refusal->open.token, &event->token)));
+
+    return ends ? &refusal->diag : NULL;
+}
+
+bool refusal_is_to_be_probed(const struct run *run)
+{
+    bool waits = false;
+
+    if (run->refusal.diag.code != CAIRN_E_READ_ONLY || is_refused(run) ||
+        record_version(run->record) == 0) {
+        return false;
+    }
+    list_each (node, &run->waiting) {
+        waits = waits || list_item(node, struct run_req, link)->event.kind == EVENT_FIND_OPEN;
+    }
+    list_each (node, &run->watches) {
+        waits = waits || list_item(node, struct run_watch, link)->hears_refusals;
+    }
+    return waits;
+}
+
 /* What a watch is told. */
 struct outcome {
     enum save_state state;
@@ -279,6 +355,10 @@ void watches_tell(struct run *run)
         if (watch_outcome(&run->state, watch, &outcome)) {
             watch->run = NULL;
             watch->done(watch, outcome.state, outcome.code, outcome.why, outcome.seq);
+        } else if (watch->hears_refusals && run->refusal.diag.code == CAIRN_E_READ_ONLY &&
+                   is_refused(run)) {
+            watch->run = NULL;
+            watch->done(watch, SAVE_OPEN, CAIRN_E_READ_ONLY, run->refusal.diag.text, 0);
         } else {
             list_add_tail(&run->watches, &watch->link);
         }

@@ -472,8 +472,8 @@ int session_on_wait(struct session *session, uint32_t stream, const struct msg *
     if (request) {
         const struct msg_wait *wait = &msg->u.wait;
         request->cancel = cancel_wait;
-        request->u.watch =
-            (struct run_watch){.id = wait->id, .open_id = wait->open_id, .done = on_outcome};
+        request->u.watch = (struct run_watch){
+            .id = wait->id, .open_id = wait->open_id, .hears_refusals = true, .done = on_outcome};
         run_watch(session->run, &request->u.watch);
     }
     return 0;

@@ -2,9 +2,10 @@
 """Ranks and servers that are not as they should be: each a named error with a remedy in the text, each
 bounded in time, and the checkpoints that were there stay whole (I5, I7, I9)."""
 
+import os
 import time
 
-from harness import Case, Group, Rank, add_state, cairn, cairn_json, main, token, wait_until
+from harness import Case, Group, Rank, add_state, cairn, cairn_json, listed, main, token, verified, wait_until
 
 
 class Unreachable(Case):
@@ -41,6 +42,45 @@ class Unreachable(Case):
         self.assertLess(time.monotonic() - started, 30)
         group.kill()
         self.assert_whole(daemon, {(1, 1)})
+
+
+class ReadOnly(Case):
+    """A record whose last update may or may not be durable takes no other: every rank hears so at once."""
+
+    def save_with_a_lost_update(self, number):
+        daemon = self.daemon(name=f"store{number}")
+        group = self.group(daemon)
+        group.save(1)
+        daemon.kill()
+        os.environ["CAIRN_FAILPOINTS"] = f"dir.record=error:OUTCOME_UNKNOWN@{number}"
+        try:
+            daemon.start()
+        finally:
+            del os.environ["CAIRN_FAILPOINTS"]
+        started = time.monotonic()
+        answers = group.try_all("save", 2, 300000)
+        results = group.finish_any(answers, 30000)
+        self.assertLess(time.monotonic() - started, 20)  # of 300 s, and not the grace of the abort either
+        for result in results:
+            if not result["ok"]:  # a store that mends its record goes on instead
+                self.assertIn(result["error"], ("READ_ONLY", "OUTCOME_UNKNOWN"), result["text"])
+                self.assertIn("failed fsync", result["text"])
+        group.kill()
+        daemon.kill()
+        daemon.start()
+        term = self.group(daemon).save(3)
+        self.assertLessEqual({(1, 1), (3, term)}, set(listed(daemon)))
+        self.assertEqual(verified(daemon, "store")["damaged"], 0)
+
+    def test_the_opening_is_lost(self):
+        self.save_with_a_lost_update(2)  # the first is the store's own, at its start
+
+    def test_a_seal_is_lost(self):
+        self.save_with_a_lost_update(3)
+        self.save_with_a_lost_update(4)
+
+    def test_the_commit_is_lost(self):
+        self.save_with_a_lost_update(5)
 
 
 class Ranks(Case):

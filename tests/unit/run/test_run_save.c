@@ -403,6 +403,116 @@ static void test_no_space_aborts(void **state)
     rig_save(rig, 20, 2, lists);
 }
 
+/* A record that takes no updates any more, as after a failed fsync. */
+static void make_read_only(struct rig *rig)
+{
+    struct store_fault_rule stuck = {
+        .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .count = 1000000, .code = CAIRN_E_READ_ONLY};
+    assert_int_equal(store_fault_add(rig->store, &stuck), 0);
+}
+
+static void watch_and_hear(struct rig *rig, struct ckpt_id id, struct rig_outcome *ret)
+{
+    rig_watch(rig->run, id, 42, ret);
+    ret->watch.hears_refusals = true;
+}
+
+/* A rank that waits for the outcome is told at once that the record takes no update, also one that
+ * asks long after; when it takes updates again the sealed save is committed. */
+static void test_read_only_is_told_to_waiters(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct rig_outcome early, late;
+    struct ckpt_id id;
+
+    rig_two_ranks(lists);
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+    struct rig_seal first = {id, 42, 0, 2}, second = {id, 42, 1, 2};
+    assert_int_equal(rig_seal(rig, rig->run, &first, &lists[0]), 0);
+    watch_and_hear(rig, id, &early);
+    sim_run_for(rig->sim, 100);
+    assert_false(early.done);
+    uint64_t began_ns = sim_now_ns(rig->sim);
+    make_read_only(rig);
+    assert_int_equal(rig_seal(rig, rig->run, &second, &lists[1]), CAIRN_E_READ_ONLY);
+    rig_until(rig, &early.done);
+    assert_int_equal(early.state, SAVE_OPEN);
+    assert_int_equal(early.code, CAIRN_E_READ_ONLY);
+    sim_run_for(rig->sim, 3000);
+    watch_and_hear(rig, id, &late);
+    rig_until(rig, &late.done);
+    assert_int_equal(late.code, CAIRN_E_READ_ONLY);
+    assert_true(sim_now_ns(rig->sim) - began_ns < UINT64_C(4000) * 1000000);
+    store_fault_clear(rig->store);
+    assert_int_equal(rig_seal(rig, rig->run, &second, &lists[1]), 0);
+    assert_int_equal(rig_outcome(rig, id, 42).state, SAVE_COMMITTED);
+}
+
+/* The commit itself was refused, and the abort after it: the save is neither; a store that is
+ * mended finishes it when somebody asks again, without a restart and before the deadline. */
+static void test_refused_commit_is_tried_again(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct rig_outcome outcome, again;
+    struct ckpt_id id;
+    struct store_fault_rule stuck = {.kind = FAULT_FAIL,
+                                     .op = STORE_RECORD_UPDATE,
+                                     .skip = 2,
+                                     .count = 1000000,
+                                     .code = CAIRN_E_READ_ONLY};
+
+    rig_two_ranks(lists);
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+    assert_int_equal(store_fault_add(rig->store, &stuck), 0);
+    watch_and_hear(rig, id, &outcome);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct rig_seal seal = {id, 42, rank, 2};
+        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
+    }
+    rig_until(rig, &outcome.done);
+    assert_int_equal(outcome.state, SAVE_OPEN);
+    assert_int_equal(outcome.code, CAIRN_E_READ_ONLY);
+    store_fault_clear(rig->store);
+    sim_run_for(rig->sim, 2000);
+    watch_and_hear(rig, id, &again);
+    rig_until(rig, &again.done);
+    assert_int_equal(again.state, SAVE_COMMITTED);
+}
+
+/* Rank 0's opening was refused: the ranks that wait for it hear why, and whoever comes later too,
+ * as long as the record is read-only. */
+static void test_refused_opening_is_told_to_all(void **state)
+{
+    struct rig *rig = *state;
+    static const int codes[] = {CAIRN_E_READ_ONLY, CAIRN_E_NO_SPACE};
+    struct rank_list lists[2];
+    struct ckpt_id id;
+
+    rig_two_ranks(lists);
+    rig_save(rig, 5, 2, lists);
+    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
+        struct store_fault_rule refuse = {
+            .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .count = 1000000, .code = codes[i]};
+        struct waiter waiter, late;
+        find_open(rig, &waiter, 5000000);
+        assert_int_equal(store_fault_add(rig->store, &refuse), 0);
+        assert_int_equal(rig_open(rig, 10, 2, 42, &id), codes[i]);
+        sim_run_for(rig->sim, 100);
+        assert_true(waiter.done);
+        assert_int_equal(waiter.req.status, codes[i]);
+        sim_run_for(rig->sim, 10000);
+        find_open(rig, &late, 20000);
+        rig_until(rig, &late.done);
+        assert_int_equal(late.req.status,
+                         codes[i] == CAIRN_E_READ_ONLY ? codes[i] : CAIRN_E_MISSING_RANKS);
+        store_fault_clear(rig->store);
+        sim_run_for(rig->sim, 1000); /* a refusal is believed for so long */
+    }
+    assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
+}
+
 /* Seals of all ranks in one turn make one update; one that contradicts an earlier one fails alone.
  */
 static void test_seals_are_batched_and_taken_apart(void **state)
@@ -479,6 +589,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_restart_adopts_the_manifest, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unknown_outcomes_are_resolved, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_space_aborts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_read_only_is_told_to_waiters, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refused_commit_is_tried_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refused_opening_is_told_to_all, setup, teardown),
         cmocka_unit_test_setup_teardown(test_seals_are_batched_and_taken_apart, setup, teardown),
         cmocka_unit_test_setup_teardown(test_close_fails_what_waits, setup, teardown),
     };
