@@ -111,6 +111,11 @@ int conn_take_fd(struct conn *conn)
 }
 
 size_t conn_queued_bytes(const struct conn *conn) { return conn->out.queued_bytes; }
+uint64_t conn_sent_bytes(const struct conn *conn) { return conn->out.sent_bytes; }
+uint64_t conn_held_bytes(const struct conn *conn)
+{
+    return conn->in.held_bytes + conn->out.queued_bytes;
+}
 
 uint64_t conn_idle_ms(const struct conn *conn)
 {
@@ -138,6 +143,10 @@ void conn_close(struct conn *conn, bool flush)
     conn->flush_on_close = (flush && conn->phase == CONN_OPEN) || conn->phase == CONN_FAILING;
     conn->linger = conn->linger || conn->flush_on_close;
     conn->phase = CONN_CLOSING;
+    if (conn->options.held_bytes != NULL) { /* the user's budget may end before this memory does */
+        *conn->options.held_bytes -= conn_held_bytes(conn);
+        conn->options.held_bytes = NULL;
+    }
     timer_stop(&conn->first);
     timer_stop(&conn->beat);
     if (conn->linger && !timer_is_active(&conn->flush)) {

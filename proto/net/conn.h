@@ -39,6 +39,10 @@ struct conn_options {
     uint32_t first_message_ms; /* the peer must send a first message within this; 0: no limit */
     /* Of encoded messages; payloads are borrowed and do not count. High 0: 1 MiB and half of it. */
     size_t queue_high_bytes, queue_low_bytes;
+    /* Borrowed, may be NULL. The connection adds what it holds in memory for its peer (the message
+     * that is arriving, and the messages that wait to be sent) and takes it off again, so that
+     * several connections can share one budget. */
+    uint64_t *held_bytes;
 };
 
 /* Takes the stream. */
@@ -89,7 +93,9 @@ int conn_take_fd(struct conn *conn);
 void conn_send_fd(struct conn *conn, uint32_t stream, const struct msg *msg, int fd);
 
 size_t conn_queued_bytes(const struct conn *conn);
-uint64_t conn_idle_ms(const struct conn *conn); /* since the last byte from the peer */
+uint64_t conn_held_bytes(const struct conn *conn); /* its own part of *held_bytes */
+uint64_t conn_sent_bytes(const struct conn *conn); /* so far, payloads included */
+uint64_t conn_idle_ms(const struct conn *conn);    /* since the last byte from the peer */
 void conn_peer_name(struct conn *conn, size_t bytes, char *ret);
 /* Who the peer is proven to be (stream.h); "" when nothing proves it. */
 void conn_proven(struct conn *conn, size_t bytes, char *ret);

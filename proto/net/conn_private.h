@@ -34,6 +34,7 @@ struct conn_reader {
     struct frame frame;
     uint8_t header[FRAME_HEADER_BYTES];
     uint8_t *message;
+    uint64_t held_bytes; /* of the message, encoded or decoded, as counted by conn_read_hold() */
     void *payload;
     struct msg msg;
     struct scratch scratch; /* of msg */
@@ -58,6 +59,7 @@ struct conn_writer {
     struct list queue; /* struct conn_item */
     struct list lost;  /* conn_outs that will not be sent */
     size_t queued_bytes, automatic_bytes;
+    uint64_t sent_bytes;
     uint64_t next_sequence;
     bool blocked;  /* the last try said AGAIN */
     bool no_files; /* a file was refused: from memory from now on */

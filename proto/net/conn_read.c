@@ -27,8 +27,20 @@ void conn_reader_init(struct conn *conn)
     expect(&conn->in, READ_HEADER, conn->in.header, FRAME_HEADER_BYTES);
 }
 
+/* The message that is arriving takes so much memory now; 0: there is none any more. */
+static void hold(struct conn *conn, uint64_t bytes)
+{
+    uint64_t *total = conn->options.held_bytes;
+    if (total != NULL) {
+        CHECK(*total >= conn->in.held_bytes);
+        *total = *total - conn->in.held_bytes + bytes;
+    }
+    conn->in.held_bytes = bytes;
+}
+
 void conn_reader_fini(struct conn *conn)
 {
+    hold(conn, 0);
     scratch_fini(&conn->in.scratch);
     free(conn->in.message);
     conn->in.message = NULL;
@@ -204,6 +216,7 @@ static int header_done(struct conn *conn, struct diag *diag)
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a message of %u bytes",
                         in->frame.message_bytes);
     }
+    hold(conn, in->frame.message_bytes);
     expect(in, READ_MESSAGE, in->message, in->frame.message_bytes);
     return 0;
 }
@@ -247,6 +260,7 @@ static int message_done(struct conn *conn, struct diag *diag)
     /* Decoded messages stand in the scratch. */
     free(in->message);
     in->message = NULL;
+    hold(conn, in->scratch.held);
     if (status != 0) {
         return status;
     }
@@ -303,6 +317,7 @@ static void frame_done(struct conn *conn)
 {
     struct conn_reader *in = &conn->in;
     CHECK(in->payload == NULL);
+    hold(conn, 0);
     scratch_fini(&in->scratch);
     free(in->message);
     in->message = NULL;

@@ -24,6 +24,19 @@ static size_t item_own_bytes(const struct conn_item *item)
     return FRAME_HEADER_BYTES + (size_t)item->frame.message_bytes;
 }
 
+static void count_queued(struct conn *conn, const struct conn_item *item, bool added)
+{
+    uint64_t *total = conn->options.held_bytes;
+    size_t bytes = item_own_bytes(item);
+    CHECK(added || conn->out.queued_bytes >= bytes);
+    conn->out.queued_bytes =
+        added ? conn->out.queued_bytes + bytes : conn->out.queued_bytes - bytes;
+    if (total != NULL) {
+        CHECK(added || *total >= bytes);
+        *total = added ? *total + bytes : *total - bytes;
+    }
+}
+
 /* A failure inside a user's call: told by on_close, at the next kick. */
 static void fail_later(struct conn *conn, int status, const char *what)
 {
@@ -62,7 +75,7 @@ int conn_queue(struct conn *conn, uint32_t stream, const struct msg *msg, struct
             memcpy(item->bytes + FRAME_HEADER_BYTES, buf.data, buf.bytes);
         }
         list_add_tail(&conn->out.queue, &item->link);
-        conn->out.queued_bytes += item_own_bytes(item);
+        count_queued(conn, item, true);
         conn->out.was_high =
             conn->out.was_high || conn->out.queued_bytes >= conn->options.queue_high_bytes;
         conn_kick(conn);
@@ -146,7 +159,7 @@ void conn_send_fd(struct conn *conn, uint32_t stream, const struct msg *msg, int
 static void item_remove(struct conn *conn, struct conn_item *item)
 {
     list_remove(&item->link);
-    conn->out.queued_bytes -= item_own_bytes(item);
+    count_queued(conn, item, false);
     if (item->automatic) {
         conn->out.automatic_bytes -= item_own_bytes(item);
     }
@@ -306,6 +319,7 @@ int conn_write_run(struct conn *conn, struct diag *diag)
             return status;
         }
         budget -= bytes < budget ? bytes : budget;
+        conn->out.sent_bytes += bytes;
         advance(conn, bytes);
     }
     if (conn->phase == CONN_OPEN && conn->out.was_high &&

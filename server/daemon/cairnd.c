@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 enum action { ACTION_RUN, ACTION_CHECK, ACTION_PRINT, ACTION_HELP, ACTION_VERSION };
 
@@ -108,6 +109,24 @@ static void start_log(const struct config *config)
     log_setup(level, format);
 }
 
+/* Every connection is a descriptor, and so is every file and arena: the usual soft limit of 1024 is
+ * less than [session] max needs, and nothing here uses select(). */
+static void raise_descriptor_limit(const struct config *config)
+{
+    enum { DESCRIPTORS_PER_SESSION = 4, DESCRIPTORS_OF_DAEMON = 256 };
+    struct rlimit limit;
+    rlim_t wanted = (rlim_t)config->sessions_max * DESCRIPTORS_PER_SESSION + DESCRIPTORS_OF_DAEMON;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        return;
+    }
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
+        LOG(LOG_WARN, "daemon",
+            "few file descriptors for [session] max: raise LimitNOFILE, or ulimit -n",
+            lu("have", limit.rlim_cur), lu("want", wanted));
+    }
+}
+
 int main(int argc, char **argv)
 {
     static struct config config;
@@ -136,6 +155,7 @@ int main(int argc, char **argv)
         break;
     }
     start_log(&config);
+    raise_descriptor_limit(&config);
     status = daemon_run(&config, &diag);
     return status == 0 ? 0 : fail(status, &diag);
 }

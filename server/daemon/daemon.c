@@ -247,6 +247,7 @@ static int start_server(struct daemon *daemon)
                                      .grant_idle_ms = (uint32_t)config->grant_idle_ms,
                                      .rank_grace_ms = (uint32_t)config->rank_grace_ms,
                                      .part_bytes_total = config->part_bytes,
+                                     .message_bytes_total = config->message_bytes,
                                      .quotas = &config->quotas,
                                      .encode_lanes = encode_lanes(config),
                                      .agent = "cairnd " CAIRN_VERSION,

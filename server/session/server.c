@@ -9,7 +9,35 @@
 
 #include <stdlib.h>
 
+enum { SHED_LEAST_BYTES = 64 << 10 }; /* nobody is closed for less than this */
+
 static void on_ingest_idle(void *user);
+
+/* All sessions together hold more than their budget: whoever holds most loses its connection. A
+ * client that asked for nothing unusual resumes on another one; one that does not read its replies
+ * has them dropped. */
+static void on_shed(struct post *post)
+{
+    struct server *server = container_of(post, struct server, shed);
+    while (server->message_bytes > server->options.message_bytes_total) {
+        struct session *most = NULL;
+        uint64_t most_bytes = SHED_LEAST_BYTES;
+        list_each (node, &server->sessions) {
+            struct session *session = list_item(node, struct session, link);
+            uint64_t bytes = session->request_bytes + conn_held_bytes(session->conn);
+            if (bytes > most_bytes) {
+                most = session;
+                most_bytes = bytes;
+            }
+        }
+        if (!most) {
+            return;
+        }
+        session_log(most, LOG_WARN, "connection closed",
+                    "[memory] messages is used up, and it holds most of it");
+        session_close(most, false);
+    }
+}
 
 static void on_stopped(struct post *post)
 {
@@ -91,12 +119,16 @@ int server_new(const struct server_options *options, struct server **ret, struct
     if (server->options.buffer_bytes == 0) {
         server->options.buffer_bytes = LIMIT_CHUNK_BYTES;
     }
+    if (server->options.message_bytes_total == 0) {
+        server->options.message_bytes_total = MIB(64);
+    }
     list_init(&server->sessions);
     list_init(&server->absents);
     list_init(&server->mapped);
     list_init(&server->landings);
     agree_book_init(&server->agrees, AGREE_BUDGET_BYTES);
     server->stopped_post.cb = on_stopped;
+    server->shed.cb = on_shed;
     server->begun_ms = loop_now_ms(options->loop);
     timer_init(&server->grace, options->loop, on_grace);
     int status = credit_init(&server->credit, options->buffer_bytes_total,
@@ -184,7 +216,8 @@ void server_stats(const struct server *server, struct server_stats *ret)
                                  .buffers_free = pool_free_count(server->credit.pool),
                                  .buffers_total = pool_count(server->credit.pool),
                                  .bytes_in = server->ingest ? ingest_bytes_in(server->ingest) : 0,
-                                 .bytes_out = server->bytes_out};
+                                 .bytes_out = server->bytes_out,
+                                 .message_bytes = server->message_bytes};
     list_each (node, &server->sessions) {
         const struct session *session = list_item(node, struct session, link);
         ret->saves_open += list_is_empty(&session->saves) ? 0 : 1;

@@ -23,7 +23,10 @@ struct server_options {
     uint64_t buffer_bytes_total;   /* the byte budget of payload buffers; at least 4 of them */
     uint32_t buffer_bytes; /* of each, and the most of a payload; 0: LIMIT_CHUNK_BYTES. No less than
                               the chunks of the runs: the simulator's are small */
-    uint32_t sessions_max;
+    uint64_t message_bytes_total; /* messages and requests of all sessions, and replies that wait
+                                   * to be taken; the session that holds most is closed above it.
+                                   * 0: 64 MiB */
+    uint32_t sessions_max;        /* an eighth of them is for Unix sockets only */
     uint32_t heartbeat_ms, dead_after_ms;
     uint32_t login_ms;      /* from accept to JOIN (or a first list) */
     uint32_t grant_idle_ms; /* a session that holds granted buffers and sends nothing for this long
@@ -54,7 +57,8 @@ int MUST_USE server_new(const struct server_options *options, struct server **re
 void server_wait(struct server *server, const struct diag *why);
 /* The store is there: once, where options.catalog was NULL. */
 int MUST_USE server_open(struct server *server, struct catalog *catalog, struct diag *diag);
-/* Takes the stream; over sessions_max it is refused with BUSY. */
+/* Takes the stream. Where sessions_max is reached, the oldest connection without a login makes
+ * room; where there is none, the stream is refused with BUSY. */
 void server_accept(struct server *server, struct stream *stream);
 /* New saves are refused with SHUTTING_DOWN; saves that were opened may end within grace_ms; then
  * every session is closed. done: nothing of the server is left running; server_free may follow. */
@@ -68,6 +72,7 @@ void server_health(struct server *server, const struct store_usage *usage, struc
 struct server_stats {
     uint32_t sessions, saves_open;
     uint64_t buffers_free, buffers_total, bytes_in, bytes_out;
+    uint64_t message_bytes; /* of message_bytes_total */
 };
 void server_stats(const struct server *server, struct server_stats *ret);
 

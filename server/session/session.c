@@ -11,10 +11,64 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REQUEST_SCRATCH_MAX = 16 << 20, REQUESTS_PER_SESSION_MAX = 256 };
+enum { REQUEST_SCRATCH_MAX = 16 << 20 };
 
-/* --- requests
- * ----------------------------------------------------------------------------------------- */
+/* What one session may hold before it is not read any more: of replies that its peer does not take,
+ * and of requests that are not answered yet (their memory: the two largest that there can be). */
+enum {
+    QUEUE_HIGH_BYTES = 1 << 20,
+    QUEUE_LOW_BYTES = 256 << 10,
+    REQUESTS_HIGH = 256,
+    REQUESTS_HIGH_BYTES = 2 * REQUEST_SCRATCH_MAX,
+};
+
+/* --- what a session may hold ------------------------------------------------------------------ */
+
+void session_pause(struct session *session, enum session_pause why)
+{
+    if (session->pauses == 0) {
+        conn_pause(session->conn);
+    }
+    session->pauses |= why;
+}
+
+void session_resume(struct session *session, enum session_pause why)
+{
+    bool was_paused = session->pauses != 0;
+    session->pauses &= ~(unsigned)why;
+    if (was_paused && session->pauses == 0) {
+        conn_resume(session->conn);
+    }
+}
+
+static bool holds_too_many(const struct session *session)
+{
+    return session->request_count >= REQUESTS_HIGH || session->request_bytes >= REQUESTS_HIGH_BYTES;
+}
+
+/* A message was handled. Reading stops while the session holds too much: a peer that never takes
+ * its replies would otherwise have the server keep all of them. */
+static void stop_if_full(struct session *session)
+{
+    struct server *server = session->server;
+    if (conn_queued_bytes(session->conn) >= QUEUE_HIGH_BYTES || holds_too_many(session)) {
+        session_pause(session, PAUSE_MESSAGES);
+    }
+    if (server->message_bytes > server->options.message_bytes_total) {
+        loop_post(server->options.loop, &server->shed);
+    }
+}
+
+static void read_if_room(struct session *session)
+{
+    if (conn_queued_bytes(session->conn) <= QUEUE_LOW_BYTES && !holds_too_many(session)) {
+        session_resume(session, PAUSE_MESSAGES);
+    }
+}
+
+static void on_drained(void *user) { read_if_room(user); }
+
+/* --- requests --------------------------------------------------------------------------------- */
 
 static int copy_msg(const struct msg *msg, struct scratch *scratch, struct msg *ret)
 {
@@ -49,13 +103,31 @@ struct request *request_new(struct session *session, uint32_t stream, const stru
     list_init(&request->link);
     list_add_tail(&session->requests, &request->link);
     session->server->request_count++;
+    request->held_bytes = sizeof(*request) + request->scratch.held;
+    session->request_count++;
+    session->request_bytes += request->held_bytes;
+    session->server->message_bytes += request->held_bytes;
     return request;
+}
+
+static void leave_session(struct request *request)
+{
+    struct session *session = request->session;
+    CHECK(session->request_count > 0);
+    session->request_count--;
+    session->request_bytes -= request->held_bytes;
+    request->session = NULL;
+    read_if_room(session);
 }
 
 void request_free(struct request *request)
 {
     struct server *server = request->server;
     list_remove(&request->link);
+    server->message_bytes -= request->held_bytes;
+    if (request->session) {
+        leave_session(request);
+    }
     scratch_fini(&request->scratch);
     free(request);
     server->request_count--;
@@ -65,7 +137,7 @@ void request_free(struct request *request)
 void request_orphan(struct request *request)
 {
     list_remove(&request->link);
-    request->session = NULL;
+    leave_session(request);
 }
 
 void request_reply(struct request *request, const struct msg *reply)
@@ -85,17 +157,7 @@ void request_error(struct request *request, int code, const struct diag *diag)
 void request_send(struct request *request, const struct msg *reply, struct conn_out *out)
 {
     struct session *session = request->session;
-    session->sends++;
     conn_send_payload(session->conn, request->stream, reply, out);
-}
-
-void request_sent(struct request *request)
-{
-    if (request->session) {
-        CHECK(request->session->sends > 0);
-        request->session->sends--;
-        request->session->sends_done++;
-    }
 }
 
 /* --- what may be asked when
@@ -189,15 +251,6 @@ static bool answer_waiting(struct session *session, const struct frame *frame, e
     return true;
 }
 
-static bool has_too_many(const struct session *session)
-{
-    unsigned count = 0;
-    list_each (node, &session->requests) {
-        count++;
-    }
-    return count >= REQUESTS_PER_SESSION_MAX;
-}
-
 static int on_message(void *user, const struct frame *frame, const struct msg *msg,
                       void **ret_payload, struct diag *diag)
 {
@@ -223,11 +276,11 @@ static int on_message(void *user, const struct frame *frame, const struct msg *m
     if (msg->type == MSG_PART) {
         return session_part_buffer(session, frame, msg, ret_payload, diag);
     }
-    if (has_too_many(session)) {
-        return diag_set(diag, CAIRN_E_PROTOCOL, "more than %d requests at once",
-                        REQUESTS_PER_SESSION_MAX);
+    status = rule->handle(session, frame->stream, msg, diag);
+    if (status == 0) {
+        stop_if_full(session);
     }
-    return rule->handle(session, frame->stream, msg, diag);
+    return status;
 }
 
 static int on_payload(void *user, const struct frame *frame, const struct msg *msg, void *payload,
@@ -281,6 +334,7 @@ static void session_end(struct session *session)
     }
     list_remove(&session->link);
     server->session_count--;
+    server->network_count -= session->is_local ? 0 : 1;
     free(session);
     server_session_gone(server);
 }
@@ -308,21 +362,27 @@ static void on_login_timeout(struct timer *timer)
     session_close(session, true);
 }
 
-/* Buffers are the whole server's memory: who holds granted ones and sends nothing, or does not take
- * what was read for him, loses the connection (and resumes). NULL: all is well. Two looks, so that
- * nobody is blamed for what began a moment before the first. */
+/* Returns why this session should lose its connection, or NULL. Shared memory must come back: a
+ * session loses its connection, and resumes, when it holds granted buffers and sends nothing, when
+ * it does not take what was read for it, or when it asked for so much that it is not read any more
+ * (its end would not be noticed either). Two looks must see the same, so that nobody is blamed for
+ * what began a moment before the first. */
 static const char *stuck_why(struct session *session)
 {
     struct idle_look *last = &session->last_look;
     struct idle_look now = {.held = session->credit.held_count > 0,
-                            .sending = session->sends > 0,
+                            .sending = conn_queued_bytes(session->conn) > 0,
+                            .unread = (session->pauses & PAUSE_MESSAGES) != 0,
                             .data_frames = session->data_frames,
-                            .sends_done = session->sends_done};
+                            .sent_bytes = conn_sent_bytes(session->conn)};
     const char *why = NULL;
     if (now.held && last->held && now.data_frames == last->data_frames) {
         why = "granted buffers were not used in time";
-    } else if (now.sending && last->sending && now.sends_done == last->sends_done) {
+    } else if (now.sending && last->sending && now.sent_bytes == last->sent_bytes) {
         why = "what was asked for was not read in time";
+    } else if (now.unread && last->unread && now.sent_bytes == last->sent_bytes) {
+        why = "more was asked for at once than a connection may hold, and none of it could be "
+              "answered in time";
     }
     *last = now;
     return why;
@@ -348,8 +408,10 @@ static void on_grant(struct credit_user *user, uint32_t buffers)
     conn_send_always(session->conn, 0, &msg);
 }
 
-static const struct conn_handler conn_events = {
-    .on_message = on_message, .on_payload = on_payload, .on_close = on_close};
+static const struct conn_handler conn_events = {.on_message = on_message,
+                                                .on_payload = on_payload,
+                                                .on_close = on_close,
+                                                .on_drained = on_drained};
 
 static struct session *session_new(struct server *server)
 {
@@ -403,18 +465,44 @@ static void refuse(struct server *server, struct stream *stream, int code, const
     }
 }
 
+/* Is there a place for one more connection? An eighth of the places is kept for Unix sockets, so
+ * that nobody from the network can lock out the ranks and the operator of this host. Where all are
+ * taken, the connection that has waited longest without a login makes room: a peer that means to
+ * log in does so within milliseconds, while silent ones would hold their places for login_ms. */
+static bool make_place(struct server *server, bool is_local)
+{
+    uint32_t most = server->options.sessions_max;
+    bool is_full = server->session_count >= most;
+    bool network_is_full = !is_local && server->network_count >= most - most / 8;
+    if (!is_full && !network_is_full) {
+        return true;
+    }
+    list_each (node, &server->sessions) { /* the oldest comes first */
+        struct session *session = list_item(node, struct session, link);
+        if (timer_is_active(&session->login) && (is_full || !session->is_local) &&
+            (!network_is_full || !session->is_local)) {
+            session_log(session, LOG_INFO, "closed before its login: its place is needed", NULL);
+            session_close(session, false);
+            return true;
+        }
+    }
+    return false;
+}
+
 void server_accept(struct server *server, struct stream *stream)
 {
     struct conn_options options = {.message_max = LIMIT_MESSAGE_BEFORE_LOGIN_BYTES,
                                    .payload_max = 0,
                                    .first_message_ms = server->options.login_ms,
-                                   .queue_high_bytes = MIB(4),
-                                   .queue_low_bytes = MIB(1)};
+                                   .queue_high_bytes = QUEUE_HIGH_BYTES,
+                                   .queue_low_bytes = QUEUE_LOW_BYTES,
+                                   .held_bytes = &server->message_bytes};
     if (server->closing) {
         refuse(server, stream, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
         return;
     }
-    if (server->session_count >= server->options.sessions_max) {
+    bool is_local = stream->ops->fd_sock && stream->ops->fd_sock(stream); /* a Unix socket */
+    if (!make_place(server, is_local)) {
         refuse(server, stream, CAIRN_E_BUSY,
                "the server has as many connections as [session] max allows: try again later");
         return;
@@ -431,10 +519,12 @@ void server_accept(struct server *server, struct stream *stream)
         free(session);
         return;
     }
+    session->is_local = is_local;
     conn_peer_name(session->conn, sizeof(session->peer), session->peer);
     credit_user_init(&session->credit, &server->credit, on_grant);
     list_add_tail(&server->sessions, &session->link);
     server->session_count++;
+    server->network_count += is_local ? 0 : 1;
     timer_start(&session->login, server->options.login_ms);
     timer_start(&session->idle, server->options.grant_idle_ms);
 }

@@ -67,9 +67,8 @@ int session_on_arena(struct session *session, uint32_t stream, const struct msg 
 /* Far ahead of the disk: no more is read from here until there is room. */
 static void wait_for_room(struct session *session)
 {
-    if (ingest_is_full(session->server->ingest) && !session->waits_for_room) {
-        session->waits_for_room = true;
-        conn_pause(session->conn);
+    if (ingest_is_full(session->server->ingest)) {
+        session_pause(session, PAUSE_INGEST);
     }
 }
 
@@ -77,11 +76,7 @@ void session_room(void *user)
 {
     struct server *server = user;
     list_each (node, &server->sessions) {
-        struct session *session = list_item(node, struct session, link);
-        if (session->waits_for_room) {
-            session->waits_for_room = false;
-            conn_resume(session->conn);
-        }
+        session_resume(list_item(node, struct session, link), PAUSE_INGEST);
     }
 }
 

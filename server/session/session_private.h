@@ -27,6 +27,9 @@ struct server {
     struct list sessions;
     struct list absents;                   /* absent.c */
     uint32_t session_count, request_count; /* requests: orphans included */
+    uint32_t network_count;                /* sessions that did not come by a Unix socket */
+    uint64_t message_bytes; /* messages and requests of all sessions, and replies that wait */
+    struct post shed;       /* message_bytes is above its budget */
     uint64_t part_bytes_used, bytes_out;
     bool stopping, closing, ingest_idle;
     struct list mapped;   /* arenas that clients handed over (mapped.h) */
@@ -44,11 +47,17 @@ struct server {
 };
 
 struct idle_look { /* what the last look for stuck sessions saw */
-    bool held, sending;
-    uint64_t data_frames, sends_done;
+    bool held, sending, unread;
+    uint64_t data_frames, sent_bytes;
 };
 
 enum session_state { SESSION_NEW, SESSION_GREETED, SESSION_JOINED };
+
+/* Why a session is not read for the moment. */
+enum session_pause {
+    PAUSE_INGEST = 1u << 0,   /* its descriptions are far ahead of the disk */
+    PAUSE_MESSAGES = 1u << 1, /* it does not take its replies, or asks for too much at once */
+};
 
 enum { SESSION_LABEL_BYTES = 64 };
 struct session_save { /* a save that this session's rank takes part in */
@@ -70,9 +79,12 @@ struct session {
     struct conn *conn;
     enum session_state state;
     bool joining, viewer;
-    bool hands_over;        /* negotiated: arenas instead of bytes */
-    bool packs;             /* negotiated: what is described may be encoded, and refer to a base */
-    bool waits_for_room;    /* not read for the moment: its descriptions are far ahead */
+    bool hands_over; /* negotiated: arenas instead of bytes */
+    bool packs;      /* negotiated: what is described may be encoded, and refer to a base */
+    bool is_local;   /* it came by a Unix socket */
+    unsigned pauses; /* enum session_pause; 0: it is read */
+    uint32_t request_count;
+    uint64_t request_bytes; /* its part of server->message_bytes that requests hold */
     struct mapped *mapped;  /* the newest arena; a reference, or NULL */
     bool lands;             /* negotiated: reads may go into the client's memory */
     struct mapped *landing; /* where; a reference, or NULL */
@@ -87,8 +99,6 @@ struct session {
     struct list saves, requests;
     struct timer login, idle;
     uint64_t data_frames;
-    uint32_t sends; /* payloads that the socket has not taken yet */
-    uint64_t sends_done;
     struct idle_look last_look;
     char peer[96], label[SESSION_LABEL_BYTES]; /* label: as the client says: host, job */
 };
@@ -100,6 +110,7 @@ struct request {
     uint32_t stream;
     struct msg msg; /* a deep copy, in scratch */
     struct scratch scratch;
+    uint64_t held_bytes; /* of the copy and this struct, as counted in message_bytes */
     void (*cancel)(
         struct request *request); /* the session goes; true to its name it makes the completion
                                    * impossible and frees, or leaves an orphan */
@@ -177,12 +188,13 @@ struct request *request_new(struct session *session, uint32_t stream, const stru
 void request_free(struct request *request);
 void request_reply(struct request *request, const struct msg *reply); /* no effect for an orphan */
 void request_error(struct request *request, int code, const struct diag *diag);
-/* A reply with payload, and what out->done has to call first. */
 void request_send(struct request *request, const struct msg *reply, struct conn_out *out);
-void request_sent(struct request *request);
 /* Makes the request an orphan: what completes later must call request_free. */
 void request_orphan(struct request *request);
 void session_close(struct session *session, bool flush);
+/* Reading stops while there is any reason for it. */
+void session_pause(struct session *session, enum session_pause why);
+void session_resume(struct session *session, enum session_pause why);
 void session_log(const struct session *session, int level, const char *msg, const char *err);
 struct session_save *session_find_save(struct session *session, struct ckpt_id id);
 void session_drop_saves(struct session *session);

@@ -245,7 +245,6 @@ static void piece_sent(struct conn_out *out, int status)
     uint64_t total;
     (void)piece_data(request, &total);
     request->sending = false;
-    request_sent(request);
     if (status != 0 || !request->session || request->piece_at >= total) {
         pieces_free(request);
         return;
@@ -401,7 +400,6 @@ static void read_sent(struct conn_out *out, int status)
 {
     struct request *request = container_of(out, struct request, u.read.out);
     (void)status; /* a lost connection: the client asks again on the next one */
-    request_sent(request);
     read_free(request);
 }
 

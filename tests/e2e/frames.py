@@ -7,7 +7,7 @@ import struct
 import threading
 
 HEADER_BYTES = 32
-HELLO, REPAIR = 1, 106
+HELLO, JOIN, LIST, REPAIR = 1, 10, 42, 106
 HELLO_FEATURES, REPAIR_RUN = 3, 4
 FEATURE_RECORD = 1 << 5
 

@@ -8,14 +8,19 @@ import threading
 import time
 from pathlib import Path
 
-from frames import frame, varint
-from harness import Case, cairn, main, rng, wait_until
+from frames import HELLO, JOIN, LIST, frame, varint
+from harness import Case, Group, Rank, cairn, main, rng, token, wait_until
 
 VERSION_ERROR = 31
 
 
 def hello(least, most):
     return b"\x08" + varint(least) + b"\x10" + varint(most)
+
+
+def viewer_of(project, run):
+    name = b"".join(key + varint(len(text)) + text.encode() for key, text in ((b"\x0a", project), (b"\x12", run)))
+    return b"\x0a" + varint(len(name)) + name + b"\x10\x01"
 
 
 class Hostile(Case):
@@ -155,17 +160,65 @@ class Hostile(Case):
         wait_until("descriptors return to base", lambda: descriptors() <= base, 10)
         self.assert_whole(self.server, {(1, 1), (2, 1 + 1)}, "server")
 
+    def test_silent_connections_lock_nobody_out(self):
+        self.assertEqual(self.server.stop(), 0)
+        self.server.start(session_login="60s")  # none of them makes room by itself
+        silent = [self.connect() for _ in range(400)]
+        silent += [socket.socket(socket.AF_UNIX) for _ in range(20)]
+        for sock in silent[400:]:
+            sock.connect(str(self.server.socket))
+        for where in (f"unix:{self.server.socket}", f"127.0.0.1:{self.server.port()}"):
+            started = time.monotonic()
+            cairn("ls", "--server", where, "--timeout", 5, check=0)
+            self.assertLess(time.monotonic() - started, 4)
+        group = self.group(self.server)
+        group.save(2)
+        group.end()
+        for sock in silent:
+            sock.close()
+        self.assert_whole(self.server, {(1, 1), (2, 2)}, "server")
+
     def test_more_connections_than_allowed(self):
         self.assertEqual(self.server.stop(), 0)
-        self.server.start(session_login="60s")  # nobody makes room by itself
-        idle = [self.connect() for _ in range(320)]
-        time.sleep(0.2)
-        refused = cairn("ls", "--server", f"unix:{self.server.socket}", "--timeout", 1)
+        self.server.start(session_max="8")
+        tcp, unix = f"127.0.0.1:{self.server.port()}", f"unix:{self.server.socket}"
+        far = Group(self.bed, self.server.tcp_url(), world=7)  # an eighth of the places is for Unix sockets
+        refused = cairn("ls", "--server", tcp, "--timeout", 1)
         self.assertIn(refused[0], (5, 11), refused[2])
-        for sock in idle:
-            sock.close()
-        wait_until("there is room again",
-                   lambda: cairn("ls", "--server", f"unix:{self.server.socket}", "--timeout", 2)[0] == 0)
+        cairn("ls", "--server", unix, check=0)
+        near = Rank(self.bed)
+        near.do("open", self.server.url(), 0, 1, token(), "viewer")
+        refused = cairn("ls", "--server", unix, "--timeout", 1)
+        self.assertIn(refused[0], (5, 11), refused[2])
+        far.end()
+        near.end()
+        wait_until("there is room again", lambda: cairn("ls", "--server", tcp, "--timeout", 2)[0] == 0)
+        self.still_serves()
+
+    def test_replies_that_nobody_takes(self):
+        self.assertEqual(self.server.stop(), 0)
+        self.server.start(session_grant_idle="2s")
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        sock.connect(("127.0.0.1", self.server.port()))
+        sock.sendall(frame(HELLO, hello(1, 1)) + frame(JOIN, viewer_of("demo", "run"), sequence=2, stream=2))
+        sock.settimeout(1)
+        said = b""
+        while said.count(b"CRN1") < 2:  # WELCOME and JOINED
+            said += sock.recv(4096)
+        sent = 0
+        with self.assertRaises((TimeoutError, ConnectionError)):  # the daemon does not read on, then lets go
+            for sequence in range(3, 400_000, 100):
+                data = b"".join(frame(LIST, b"\x10\x0a", sequence=number, stream=number)
+                                for number in range(sequence, sequence + 100))
+                sock.sendall(data)
+                sent += len(data)
+                time.sleep(0.005)  # 256 requests at once would be another offence
+        self.assertLess(sent, 8 << 20)
+        wait_until("the peer that does not read is gone",
+                   lambda: "was not read in time" in self.server.log())
+        sock.close()
         self.still_serves()
 
 

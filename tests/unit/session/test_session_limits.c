@@ -156,6 +156,96 @@ static void test_reader_that_does_not_read(void **state)
     assert_non_null(peers[0].conn);
 }
 
+static uint64_t message_bytes(void)
+{
+    struct server_stats stats;
+    server_stats(rig.server, &stats);
+    return stats.message_bytes;
+}
+
+/* Asks for lists without taking a reply, until so many bytes of them are held or the end. */
+static void ask_without_reading(struct peer *peer, uint64_t bytes_max)
+{
+    uint64_t from = message_bytes();
+    conn_set_heartbeat(peer->conn, 500, 0);
+    conn_pause(peer->conn);
+    for (unsigned i = 0; i < 400 && peer->conn && message_bytes() - from < bytes_max; i++) {
+        for (unsigned k = 0; k < 100; k++) {
+            peer_send(peer, (struct msg){.type = MSG_LIST, .u.list = {.limit = 1}});
+        }
+        sim_run_for(rig.sim, 5);
+    }
+}
+
+/* The server stops reading from a peer that does not take its replies, and in the end drops it. */
+static void test_replies_that_nobody_takes(void **state)
+{
+    (void)state;
+    peers[0].world = 1;
+    assert_true(peer_save(&peers[0], 10, 77, 4));
+    assert_true(peer_viewer(&peers[1]));
+    ask_without_reading(&peers[1], UINT64_MAX);
+    assert_in_range(message_bytes(), KIB(512), MIB(3));
+    sim_run_for(rig.sim, 15000);
+    assert_true(peer_await_end(&peers[1]));
+    assert_int_equal(message_bytes(), 0);
+    assert_int_equal(peer_outcome(&peers[0])->msg.u.outcome.state, SAVE_COMMITTED);
+}
+
+/* Above the budget of all sessions the one that holds most goes, and nobody else. */
+static void test_message_budget(void **state)
+{
+    (void)state;
+    peers[0].world = 1;
+    assert_true(peer_save(&peers[0], 10, 77, 4));
+    assert_true(peer_viewer(&peers[1]));
+    assert_true(peer_viewer(&peers[2]));
+    ask_without_reading(&peers[1], KIB(100));
+    ask_without_reading(&peers[2], KIB(250));
+    assert_true(peer_await_end(&peers[2]));
+    assert_non_null(peers[1].conn);
+    assert_in_range(message_bytes(), 1, KIB(256));
+    assert_int_equal(peer_outcome(&peers[0])->msg.u.outcome.state, SAVE_COMMITTED);
+}
+
+/* A silent connection gives its place to one that logs in; one that has logged in does not. */
+static void test_silent_connections_make_room(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        peer_connect(&peers[i]);
+        sim_run_for(rig.sim, 100);
+    }
+    assert_true(peer_login(&peers[4]));
+    sim_run_for(rig.sim, 100);
+    assert_null(peers[0].conn); /* the oldest */
+    for (unsigned i = 1; i < 4; i++) {
+        assert_non_null(peers[i].conn);
+        peer_drop(&peers[i]);
+    }
+    sim_run_for(rig.sim, 100);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_true(peer_login(&peers[i]));
+    }
+    peer_connect(&peers[3]);
+    assert_true(peer_await_end(&peers[3]));
+    assert_int_equal(peer_last(&peers[3])->msg.u.error.code, CAIRN_E_BUSY);
+    assert_non_null(peers[4].conn);
+}
+
+static int setup_few_places(void **state)
+{
+    (void)state;
+    rig_init(&rig, 15);
+    rig.options.sessions_max = 4;
+    rig.options.message_bytes_total = KIB(256);
+    rig_start(&rig);
+    for (uint32_t i = 0; i < MANY; i++) {
+        peer_init(&rig, &peers[i], i, MANY);
+    }
+    return 0;
+}
+
 static void test_many_sessions_save_at_once(void **state)
 {
     (void)state;
@@ -176,6 +266,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_used_grants_cost_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_part_budget, setup, teardown),
         cmocka_unit_test_setup_teardown(test_reader_that_does_not_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_replies_that_nobody_takes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_message_budget, setup_few_places, teardown),
+        cmocka_unit_test_setup_teardown(test_silent_connections_make_room, setup_few_places,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_many_sessions_save_at_once, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
