@@ -4,8 +4,8 @@
 Each rank holds rows of one tensor and a moment of it; a few steps of "training" change them. What concerns Cairn is
 marked. Runs at any number of ranks, and goes on from what another number of ranks has saved:
 
-    torchrun --nproc-per-node 2 dcp_save.py --url cairn://127.0.0.1:7421/demo/dcp --steps 20
-    torchrun --nproc-per-node 3 dcp_save.py --url cairn://127.0.0.1:7421/demo/dcp --steps 40
+    torchrun --nproc-per-node 2 dcp_save.py --url 'cairn+unix:///run/cairn/cairnd.sock?run=demo/dcp' --steps 20
+    torchrun --nproc-per-node 3 dcp_save.py --url 'cairn+unix:///run/cairn/cairnd.sock?run=demo/dcp' --steps 40
 """
 
 from __future__ import annotations

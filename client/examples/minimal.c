@@ -3,7 +3,7 @@
  * The smallest program that saves and restores: one tensor, one rank. Run it twice: the second run
  * goes on counting.
  *
- *     cairn-minimal cairn://127.0.0.1:7421/demo/minimal
+ *     cairn-minimal 'cairn+unix:///run/cairn/cairnd.sock?run=demo/minimal'
  */
 #include "cairn.h"
 

@@ -6,7 +6,7 @@ text (default: the licence texts that every Debian machine has), saves every few
 the newest checkpoint, and ends by printing a digest of weights, optimizer state and RNG of every rank, so that two
 runs can be compared bit for bit.
 
-    RANK=0 WORLD_SIZE=1 python train_torch.py --url cairn://127.0.0.1:7421/demo/run1 --steps 60
+    RANK=0 WORLD_SIZE=1 python train_torch.py --url 'cairn+unix:///run/cairn/cairnd.sock?run=demo/run1' --steps 60
 """
 
 from __future__ import annotations

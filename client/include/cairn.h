@@ -11,7 +11,7 @@
  *     struct cairn_options options = CAIRN_OPTIONS_INIT;
  *     options.rank = rank, options.world_size = n;
  *     options.attempt = token;                    // drawn by rank 0, the same on all ranks
- *     cairn_open("cairn://127.0.0.1:7421/demo/run1", &options, &c, &err);
+ *     cairn_open("cairn+unix:///run/cairn/cairnd.sock?run=demo/run1", &options, &c, &err);
  *     cairn_set_tensors(c, tensors, count, &err);
  *     cairn_save(c, step, NULL, &op, &err);       // returns when copied: the tensors may change
  *     cairn_op_wait(op, CAIRN_DONE, 60000, &err); // or poll, or cairn_op_notify()

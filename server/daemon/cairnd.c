@@ -36,8 +36,9 @@ static void usage(FILE *out)
         "  --help, --version\n\n"
         "Keys, as flags (in the file: [section] key = value):\n");
     config_usage(out);
-    fprintf(out, "\nA first run:  cairnd --store-url dir:/srv/cairn --store-create yes "
-                 "--listen-tcp 127.0.0.1:7421\n");
+    fprintf(out,
+            "\nA first run:  cairn store create dir:/srv/cairn\n"
+            "              cairnd --store-url dir:/srv/cairn --listen-unix /tmp/cairnd.sock\n");
 }
 
 static int take_flag(struct config *config, struct arguments *arguments, struct diag *diag)

@@ -97,6 +97,37 @@ static const struct key *find_flag(const char *flag)
 
 bool config_has(const char *name) { return find_flag(name) != NULL; }
 
+/* Keys that were taken out, and what does their work now: a file of an older version is refused by
+ * the name of its remedy. */
+static const struct {
+    const char *section, *name, *remedy;
+} retired[] = {
+    {"store", "create", "a store is made once, by `cairn store create URL`"},
+    {"listen", "plaintext-on-network", "say plain-tcp = network"},
+};
+
+static const char *find_retired(const char *section, const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(retired); i++) {
+        if (strcmp(retired[i].section, section) == 0 && strcmp(retired[i].name, name) == 0) {
+            return retired[i].remedy;
+        }
+    }
+    return NULL;
+}
+
+/* The same of a flag, which is section, dash, name. */
+static const char *find_retired_flag(const char *flag)
+{
+    char section[64];
+    const char *dash = strchr(flag, '-');
+    if (!dash || (size_t)(dash - flag) >= sizeof(section)) {
+        return NULL;
+    }
+    snprintf(section, sizeof(section), "%.*s", (int)(dash - flag), flag);
+    return find_retired(section, dash + 1);
+}
+
 /* Letters in common at both ends: enough to guess what a slip of the pen meant. */
 static size_t likeness(const char *a, const char *b)
 {
@@ -124,6 +155,10 @@ static const struct key *nearest(const char *flag)
 int config_set(struct config *config, const char *name, const char *value, struct diag *diag)
 {
     const struct key *key = find_flag(name);
+    const char *remedy = key ? NULL : find_retired_flag(name);
+    if (remedy) {
+        return diag_set(diag, CAIRN_E_CONFIG, "--%s is no option any more: %s", name, remedy);
+    }
     if (!key) {
         return diag_set(diag, CAIRN_E_CONFIG, "--%s is no option; did you mean --%s?", name,
                         nearest(name)->flag);
@@ -201,6 +236,9 @@ static int on_value(void *user, const char *section, const char *name, const cha
     } else if (!key && config_is_retention(section)) {
         err_ignore(config_add_retention(&reading->config->retention, section, name, value,
                                         &why)); /* reported below */
+    } else if (!key && find_retired(section, name)) {
+        err_ignore(diag_set(&why, CAIRN_E_CONFIG, "'%s' in [%s] is no key any more: %s", name,
+                            section, find_retired(section, name)));
     } else if (!key) {
         char flag[256];
         snprintf(flag, sizeof(flag), "%s-%s", section, name);
@@ -321,6 +359,12 @@ static int check_words(const struct config *config, struct diag *diag)
     if (log_parse_format(config->log_format, &format) != 0) {
         return diag_set(diag, CAIRN_E_CONFIG, "[log] format: '%s' is neither text nor json",
                         config->log_format);
+    }
+    const char *plain = config->listen_plain_tcp;
+    if (strcmp(plain, "no") != 0 && strcmp(plain, "loopback") != 0 &&
+        strcmp(plain, "network") != 0) {
+        return diag_set(diag, CAIRN_E_CONFIG,
+                        "[listen] plain-tcp: '%s' is none of no, loopback, network", plain);
     }
     if (*end != '\0' || end == config->listen_unix_mode || mode > 0777) {
         return diag_set(diag, CAIRN_E_CONFIG, "[listen] unix-mode: '%s' is no octal mode",

@@ -22,6 +22,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -54,6 +55,7 @@ struct daemon {
     uint64_t grace_ms;
     int status;
     struct diag diag;
+    char no_store[STORE_URL_MAX + 128]; /* the remedy */
 };
 
 /* --- the end, from top to bottom
@@ -455,12 +457,13 @@ static int begin_opening(struct daemon *daemon)
     const struct config *config = daemon->config;
     bool expected = config->store_uuid[0] != '\0' &&
                     hex_decode(sizeof(daemon->expected), config->store_uuid, &daemon->expected);
+    snprintf(daemon->no_store, sizeof(daemon->no_store),
+             "is its disk mounted? A new store is made once, with `cairn store create '%s'`",
+             config->store_url);
     struct opener_options options = {.open = {.loop = daemon->loop,
                                               .pool = daemon->store_pool,
                                               .url = config->store_url,
-                                              .create = config->store_create,
-                                              .remedy = "is that the right place? a new store is "
-                                                        "made there with --store-create yes",
+                                              .remedy = daemon->no_store,
                                               .force_fs = config->store_force,
                                               .expected_uuid = expected ? &daemon->expected : NULL,
                                               .reserve_bytes = config->store_reserve},

@@ -77,6 +77,21 @@ struct address_user {
     struct listeners *listeners;
 };
 
+/* Whoever connects without TLS is taken at his word: the operator has to say that he wants that. */
+static int check_plain(const struct config *config, const char *text, bool local, struct diag *diag)
+{
+    const char *allowed = config->listen_plain_tcp;
+    if (strcmp(allowed, "network") == 0 || (local && strcmp(allowed, "loopback") == 0)) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_CONFIG,
+                    "[listen] tcp: %s without TLS lets %s read and write every checkpoint: use the "
+                    "Unix socket ([listen] unix), or set [tls] cert, key and ca, or allow it with "
+                    "[listen] plain-tcp = %s (--listen-plain-tcp %s)",
+                    text, local ? "every user of this host" : "anybody who reaches the port",
+                    local ? "loopback" : "network", local ? "loopback" : "network");
+}
+
 static int parse_tcp(const struct config *config, const char *text, struct net_addr *ret,
                      struct diag *diag)
 {
@@ -88,13 +103,8 @@ static int parse_tcp(const struct config *config, const char *text, struct net_a
     if (ret->family != NET_TCP) {
         return diag_set(diag, CAIRN_E_CONFIG, "[listen] tcp: '%s' is no TCP address", text);
     }
-    if (config->tls_cert[0] == '\0' && !net_addr_is_local(ret) && !config->listen_plaintext) {
-        return diag_set(diag, CAIRN_E_CONFIG,
-                        "[listen] tcp: %s is reachable from the network and there is no TLS: set "
-                        "[tls] cert, key and ca, or say plaintext-on-network = yes",
-                        text);
-    }
-    return 0;
+    return config->tls_cert[0] == '\0' ? check_plain(config, text, net_addr_is_local(ret), diag)
+                                       : 0;
 }
 
 static int each_address(const struct config *config, struct address_user *user, struct diag *diag)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * listeners: the sockets of the configuration, each stacked as it must be (TLS on TCP where
- * certificates are set), and the rule that plaintext never leaves the host unless told otherwise in
- * so many words.
+ * certificates are set), and the rule that nobody comes in by TCP without TLS unless the
+ * configuration says so.
  */
 #ifndef CAIRN_DAEMON_LISTENERS_H
 #define CAIRN_DAEMON_LISTENERS_H

@@ -168,6 +168,10 @@ class Group:
             log.close()
 
 
+def create_store(build, url):
+    subprocess.run([str(build / "bin/cairn"), "store", "create", url], check=True, stdout=subprocess.DEVNULL)
+
+
 class Daemon:
     """cairnd with a store of its own; over which transport a client comes is said by its URL and environment."""
 
@@ -176,8 +180,11 @@ class Daemon:
         self.socket = place.sockets / name
         self.pki = pki
         log_path = place.path / f"{name}.log"
-        argv = [build / "bin/cairnd", "--store-url", f"dir:{self.store}", "--store-create", "yes",
-                "--listen-unix", self.socket, "--listen-tcp", "127.0.0.1:0", *more]
+        create_store(build, f"dir:{self.store}")
+        argv = [build / "bin/cairnd", "--store-url", f"dir:{self.store}", "--listen-unix", self.socket, *more]
+        argv += ["--listen-tcp", "127.0.0.1:0"]
+        if not pki:
+            argv += ["--listen-plain-tcp", "loopback"]
         if pki:
             argv += ["--tls-cert", pki / "server.crt", "--tls-key", pki / "server.key",
                      "--tls-ca", pki / "ca.crt"]

@@ -2,6 +2,7 @@
 """Cases of test_ceph.py: what Ceph refuses or spoils has a name and a remedy within seconds, and the daemon lives on."""
 
 import json
+import signal
 import subprocess
 import time
 import unittest
@@ -157,7 +158,10 @@ class Refused(OnCeph):
         group.finish(answers, 30000)
         group.end()
         good.stop()
+        daemon.process.send_signal(signal.SIGSTOP)  # a pool without a store would end it
         self.ceph.ceph("osd", "pool", "create", absent, "8")
+        cairn("store", "create", daemon.keys["store_url"], check=0)
+        daemon.process.send_signal(signal.SIGCONT)
         wait_until("it is let in", daemon.is_ready)
         self.assertEqual(self.health(daemon)["health"], "green")
         group = Group(self.bed, self.url(daemon), 2)

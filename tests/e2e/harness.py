@@ -93,29 +93,52 @@ class Bed:
 
 
 class Daemon:
-    """cairnd on bed/store; keys are configuration flags with underscores: listen_tcp="..."."""
+    """cairnd on bed/store; keys are configuration flags with underscores: listen_tcp="...", which allows TCP without TLS
+    on loopback too. The store is made by `cairn store create` where there is none, unless creates is False."""
 
-    def __init__(self, bed, name="store", path=None, **keys):
+    def __init__(self, bed, name="store", path=None, creates=True, **keys):
         self.bed = bed
+        self.creates = creates
         self.store = Path(path) if path else bed.path / name
         self.socket = bed.sockets / name
         self.log_path = bed.path / f"{name}.log"
-        self.keys = {"store_url": f"dir:{self.store}", "store_create": "yes",
-                     "listen_unix": self.socket, "save_chunk": "4KiB", "log_level": "debug"}
+        self.keys = {"store_url": f"dir:{self.store}", "listen_unix": self.socket, "save_chunk": "4KiB",
+                     "log_level": "debug"}
         self.keys.update(keys)
         self.process = None
         self.starts = 0
 
     def argv(self, **more):
         words = [BIN / "cairnd"]
-        for key, value in {**self.keys, **more}.items():
+        keys = {**self.keys, **more}
+        if "listen_tcp" in keys and "tls_cert" not in keys:
+            keys.setdefault("listen_plain_tcp", "loopback")
+        for key, value in keys.items():
             if value is not None:
                 words += ["--" + key.replace("_", "-"), value]
         return words
 
+    def has_store(self):
+        """Whether there is anything where the store should be; of a cluster: whether this daemon was started before."""
+        url = str(self.keys["store_url"])
+        if not url.startswith("dir:"):
+            return self.starts > 0
+        path = Path(url[len("dir:"):])
+        return path.is_dir() and any(entry.name != "lost+found" for entry in path.iterdir())
+
+    def create_store(self, log):
+        """What goes wrong is said in the log, and the daemon says it again."""
+        words = [BIN / "cairn", "store", "create", self.keys["store_url"]]
+        if self.keys.get("store_single_writer") == "yes":
+            words.append("--single-writer")
+        subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+                       check=False, timeout=PATIENCE_S * 2)
+
     def launch(self, **more):
         self.log_from = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
+            if self.creates and not self.has_store():
+                self.create_store(log)
             self.process = self.bed.start(self.argv(**more), stdin=subprocess.DEVNULL,
                                           stdout=log, stderr=log)
         self.starts += 1

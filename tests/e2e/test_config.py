@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from harness import BIN, SOURCE, Case, Daemon, Rank, cairn, listed, main, wait_until
+from harness import BIN, SOURCE, Case, Daemon, Rank, cairn, cairn_json, listed, main, wait_until
 
 
 class Configuration(Case):
@@ -30,7 +30,9 @@ class Configuration(Case):
                 ("[store]\nurl = dir:/x\n\n[memory]\nbuffers = lots\n", 5, ("buffers", "lots")),
                 ("[stores]\nurl = dir:/x\n", 2, ("stores",)),
                 ("[store]\nurl = dir:/x\n[session]\nlogin = 10\n", 4, ("login", "10")),
-                ("[store]\nurl = dir:/x\ncreate = perhaps\n", 3, ("create", "perhaps")),
+                ("[store]\nurl = dir:/x\nsingle-writer = perhaps\n", 3, ("single-writer", "perhaps")),
+                ("[store]\nurl = dir:/x\ncreate = yes\n", 3, ("cairn store create",)),
+                ("[listen]\nplaintext-on-network = yes\n", 2, ("plain-tcp = network",)),
                 ("[store]\nurl = dir:/x\nwhat is this\n", 3, ())):
             said = self.check(text)
             self.assertRegex(said, rf"cairnd\.conf:{line}\b|line {line}\b", text)
@@ -49,10 +51,19 @@ class Configuration(Case):
         self.assertIn("--nonsense", self.run_cairnd("--nonsense", "1", status=2))
         self.assertIn("wants a value", self.run_cairnd("--store-url", status=2))
 
-    def test_network_without_tls_is_refused(self):
-        daemon = Daemon(self.bed, listen_tcp="0.0.0.0:0")
-        said = self.run_cairnd(*daemon.argv()[1:], status=2)
-        self.assertIn("plaintext-on-network", said)
+    def test_tcp_without_tls_has_to_be_allowed(self):
+        """Also on loopback; the remedies are named. What allows loopback does not allow the network."""
+        for address, allowed, fragments in (
+                ("127.0.0.1:0", "no", ("every user of this host", "[listen] unix", "plain-tcp = loopback")),
+                ("[::1]:0", "no", ("--listen-plain-tcp loopback",)),
+                ("0.0.0.0:0", "no", ("anybody who reaches the port", "[tls]", "plain-tcp = network")),
+                ("0.0.0.0:0", "loopback", ("plain-tcp = network",)),
+                ("127.0.0.1:0", "yes", ("plain-tcp: 'yes'", "no, loopback, network"))):
+            daemon = Daemon(self.bed, creates=False, listen_tcp=address, listen_plain_tcp=allowed)
+            said = self.run_cairnd(*daemon.argv()[1:], status=2)
+            for fragment in fragments:
+                self.assertIn(fragment, said)
+        self.assertIn("cairn store create", self.run_cairnd("--store-create", "yes", status=2))
 
     def test_print_config_can_be_read_back(self):
         said = self.run_cairnd("--store-url", "dir:/x", "--listen-unix", "/tmp/x", "--print-config", status=0)
@@ -61,7 +72,7 @@ class Configuration(Case):
     def test_the_shipped_file_has_every_key(self):
         """Commented ones with their default: what it says must be what --print-config says."""
         examples = {("store", "uuid"), ("listen", "unix"), ("listen", "tcp"), ("tls", "cert"), ("tls", "key"),
-                    ("tls", "ca"), ("store", "url"), ("store", "create"), ("log", "format"), ("retention", "interval"),
+                    ("tls", "ca"), ("store", "url"), ("listen", "unix-mode"), ("log", "format"), ("retention", "interval"),
                     ("scrub", "repair-from"), ("metrics", "listen")}
         shipped, section = {}, None
         for line in (SOURCE / "deploy" / "cairnd.conf").read_text().splitlines():
@@ -110,8 +121,37 @@ class Stores(Case):
 
     def test_no_store_here(self):
         (self.bed.path / "empty").mkdir()
-        self.refused(Daemon(self.bed, "empty", store_create="no"), 10, "NO_STORE", "create")
-        self.refused(Daemon(self.bed, "absent", store_create="no"), 10, "NO_STORE")
+        for name in ("empty", "absent"):
+            self.refused(Daemon(self.bed, name, creates=False), 10, "NO_STORE", "is its disk mounted?",
+                         f"cairn store create 'dir:{self.bed.path / name}'")
+        self.assertEqual(list((self.bed.path / "empty").iterdir()), [])
+        self.assertFalse((self.bed.path / "absent").exists())
+
+    def test_a_store_is_made_once(self):
+        """By its own command, which changes nothing where there is one already; and the daemon starts on it."""
+        daemon = Daemon(self.bed, creates=False)
+        create = ("store", "create", f"dir:{daemon.store}")
+        self.assertEqual(cairn_json(*create, "--dry-run"), {"schema_version": 1, "store": f"dir:{daemon.store}",
+                                                            "store_uuid": None, "changed": False})
+        self.assertFalse(daemon.store.exists())
+        _, said, _ = cairn(*create, check=0)
+        uuid = re.search(r"uuid = ([0-9a-f]{32})", said)[1]
+        daemon.keys["store_uuid"] = uuid
+        daemon.start()
+        self.group(daemon).save(1)
+        for words in (create, (*create, "--dry-run")):
+            _, _, err = cairn(*words, check=1)
+            self.assertIn("EXISTS", err)
+            self.assertIn(uuid, err)
+        self.assert_whole(daemon, {(1, 1)})
+        self.assertEqual(cairn_json("store", "upgrade", f"dir:{daemon.store}")["store_uuid"], uuid)
+        theirs = self.bed.path / "theirs"
+        theirs.mkdir()
+        (theirs / "thesis.txt").write_text("mine")
+        self.assertIn("NOT_EMPTY", cairn("store", "create", f"dir:{theirs}", check=1)[2])
+        self.assertIn("make it first", cairn("store", "create", f"dir:{theirs}/a/b", check=4)[2])
+        self.assertIn("create or upgrade", cairn("store", "erase", f"dir:{theirs}", check=2)[2])
+        self.assertEqual([path.name for path in theirs.iterdir()], ["thesis.txt"])
 
     def test_somebody_elses_directory(self):
         theirs = self.bed.path / "theirs"

@@ -125,7 +125,7 @@ class Doctor(Case):
     def test_where_there_is_no_store(self):
         (self.bed.path / "empty").mkdir(mode=0o700)
         found = self.examine(self.bed.path / "empty", 3)
-        self.assertIn("--store-create", found["store/warning"]["remedy"])
+        self.assertIn("cairn store create", found["store/warning"]["remedy"])
         self.assertEqual(os.listdir(self.bed.path / "empty"), [])
         cairn("doctor", "--store", f"dir:{self.bed.path}/absent", check=10)
         cairn("doctor", "--store", "nfs:/x", check=2)

@@ -194,11 +194,12 @@ class Forget(Case):
         for there in (False, True):  # nobody is told to make a store where he mistyped one
             if there:
                 typo.mkdir()
-            for words in (policy, ("gc",), ("undelete", "demo/run", "20"), ("verify", "--repair"), ("ls",), ("store-upgrade",)):
+            for words in (policy, ("gc",), ("undelete", "demo/run", "20"), ("verify", "--repair"), ("ls",)):
                 code, _, err = cairn(*words, "--store", f"dir:{typo}")
                 self.assertEqual(code, 10, err)
                 self.assertIn("check the path", err)
                 self.assertNotIn("create", err)
+            self.assertIn("check the path", cairn("store", "upgrade", f"dir:{typo}", check=10)[2])
             self.assertEqual(os.listdir(typo) if there else typo.exists(), [] if there else False)
         self.assert_whole(daemon, {(20, 1), (40, 1), (50, 1)})
         daemon.start()

@@ -40,7 +40,7 @@ class Directory(Asked):
         self.assertLess(abs(document["wall_ns"] / 1e9 - time.time()), 60)
         code, out, err = cairn("doctor", *self.where(daemon))
         self.assertIn(code, (0, 3), err)
-        for word in ("health:", "store: dir, epoch 1", "clock: this host's clock and the server's"):
+        for word in ("health:", "store: dir, epoch 2", "clock: this host's clock and the server's"):
             self.assertIn(word, out)
 
     def test_a_store_that_is_gone(self):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The road from end to end: save, restart, restore, list, verify, on a Unix socket and over TCP."""
+"""The road from end to end: save, restart, restore, list, verify."""
 
 from harness import Case, cairn, main, verified
 
 
 class Smoke(Case):
     def test_save_and_restore(self):
-        daemon = self.daemon(listen_tcp="127.0.0.1:0")
+        daemon = self.daemon()
         group = self.group(daemon)
         group.all("fill", 7)
         self.assertEqual(group.save(1), 1)

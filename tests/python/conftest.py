@@ -25,11 +25,12 @@ class Daemon:
         self.process = None
 
     def start(self):
-        self.store.mkdir(exist_ok=True)
         self.log = open(self.folder / "cairnd.log", "ab")
+        if not self.store.exists():
+            subprocess.run([pathlib.Path(os.environ["CAIRND"]).with_name("cairn"), "store", "create", f"dir:{self.store}",
+                            "--single-writer"], stdout=self.log, stderr=self.log, check=True)
         self.process = subprocess.Popen(
-            [os.environ["CAIRND"], "--store-url", f"dir:{self.store}", "--store-create", "yes", "--store-single-writer",
-             "yes", "--listen-unix", str(self.socket), "--restore-drain", "500ms", "--session-heartbeat", "500ms",
+            [os.environ["CAIRND"], "--store-url", f"dir:{self.store}", "--store-single-writer", "yes", "--listen-unix", str(self.socket), "--restore-drain", "500ms", "--session-heartbeat", "500ms",
              "--session-dead-after", "2s"], stdout=self.log, stderr=self.log)
         until = time.monotonic() + 30
         while not self.socket.exists() or b"ready" not in (self.folder / "cairnd.log").read_bytes():

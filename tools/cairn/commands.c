@@ -16,7 +16,8 @@ const struct command *const commands[] = {
 
 const struct option cli_options[] = {
     {"server", "HOST:PORT",
-     "the server (or unix:/path); also in RUN as cairn://HOST:PORT/project/run",
+     "the server (or unix:/path); also in RUN as cairn://HOST:PORT/project/run or "
+     "cairn+unix:///path?run=project/run",
      OPTION_AT_TEXT(struct cli_common, server)},
     {"store", "URL",
      "read the store itself, without a server: dir:/PATH or rados:POOL[/NAMESPACE][?conf=FILE]",

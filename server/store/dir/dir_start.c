@@ -87,14 +87,15 @@ static int check_file_system(struct dir_store *store, const struct store_dir_opt
                         "%s is on the network file system %s, where a second daemon on another "
                         "host could not be "
                         "kept out: use a local disk, or promise that no other host writes with "
-                        "--store-single-writer yes",
+                        "[store] single-writer = yes (cairn store create --single-writer)",
                         store->path, space.fs_type);
     }
     if (strcmp(space.fs_type, "tmpfs") == 0 && !options->force_fs && !options->read_only) {
-        return diag_set(diag, CAIRN_E_UNSUPPORTED,
-                        "%s is on tmpfs, which is gone after a power cut: use a disk, or say "
-                        "--store-single-writer yes for a test",
-                        store->path);
+        return diag_set(
+            diag, CAIRN_E_UNSUPPORTED,
+            "%s is on tmpfs, which is gone after a power cut: use a disk, or say, for a test, "
+            "[store] single-writer = yes (cairn store create --single-writer)",
+            store->path);
     }
     for (size_t i = 0; i < ARRAY_LEN(tried); i++) {
         if (strcmp(space.fs_type, tried[i]) == 0) {

@@ -105,7 +105,8 @@ static void look_at_store(const struct store_doctor_options *options, struct doc
     int rc = store_open(&open, &store, &why);
     if (rc == CAIRN_E_NO_STORE) {
         doctor_add(doctor, DOCTOR_WARNING, "store", "%s", diag_text(&why, rc));
-        doctor_remedy(doctor, "if the place is right: cairnd makes one with --store-create yes");
+        doctor_remedy(doctor, "is its disk mounted? If the place is right: cairn store create '%s'",
+                      options->url);
         return;
     }
     if (rc != 0) {

@@ -230,14 +230,14 @@ static void test_a_file_is_read(void **state)
     (void)state;
     struct diag diag = DIAG_INIT;
     int status = read_text("# a comment\n; another\n\n[store]\nurl = dir:/srv/cairn\n"
-                           "create = yes\n[listen]\ntcp = 127.0.0.1:7421\n"
+                           "single-writer = yes\n[listen]\ntcp = 127.0.0.1:7421\n"
                            "[memory]\nbuffers = 64MiB\n[daemon]\ngrace = 3s",
                            &diag);
     if (status != 0) {
         fail_msg("%s", diag.text);
     }
     assert_string_equal(config.store_url, "dir:/srv/cairn");
-    assert_true(config.store_create);
+    assert_true(config.store_force);
     assert_true(config.buffer_bytes == 64 << 20);
     assert_true(config.grace_ms == 3000);
     assert_int_equal(config_check(&config, NULL), 0);
@@ -252,7 +252,9 @@ static void test_mistakes_have_their_line(void **state)
     assert_refused("[store]\nurl = dir:/a\nurl = dir:/b\n", "3", "set twice");
     assert_refused("[memory]\nbuffers = 12 apples\n", "2", "not a size");
     assert_refused("[session]\nlogin = 10\n", "2", "not a duration");
-    assert_refused("[store]\ncreate = maybe\n", "2", "neither yes nor no");
+    assert_refused("[store]\nsingle-writer = maybe\n", "2", "neither yes nor no");
+    assert_refused("[store]\nurl = dir:/a\ncreate = yes\n", "3", "cairn store create");
+    assert_refused("[listen]\nplaintext-on-network = no\n", "2", "plain-tcp = network");
     assert_refused("[store]\nnonsense\n", "2", "neither [section] nor key");
     assert_refused("[store]\nthreads = 0\n", "2", "not a count");
     snprintf(text, sizeof text, "[store]\nurl = dir:/%01000d\n", 0);
@@ -272,6 +274,10 @@ static void test_flags(void **state)
     assert_string_equal(config.store_url, "dir:/x");
     assert_int_equal(config_set(&config, "store-ulr", "dir:/x", &diag), CAIRN_E_CONFIG);
     assert_non_null(strstr(diag.text, "did you mean --store-url?"));
+    diag_clear(&diag);
+    assert_int_equal(config_set(&config, "store-create", "yes", &diag), CAIRN_E_CONFIG);
+    assert_non_null(strstr(diag.text, "cairn store create"));
+    diag_clear(&diag);
     assert_int_equal(config_set(&config, "memory-buffers", "x", &diag), CAIRN_E_CONFIG);
     assert_non_null(strstr(diag.text, "--memory-buffers"));
     assert_true(config_has("log-level"));
@@ -300,7 +306,9 @@ static void test_cross_checks(void **state)
                  {"log-format", "xml", "[log] format"},
                  {"listen-unix-mode", "0999", "unix-mode"},
                  {"store-uuid", "abc", "[store] uuid"},
-                 {"listen-tcp", "0.0.0.0:7421", "there is no TLS"},
+                 {"listen-tcp", "0.0.0.0:7421", "plain-tcp = network"},
+                 {"listen-plain-tcp", "no", "plain-tcp = loopback"},
+                 {"listen-plain-tcp", "yes", "none of no, loopback, network"},
                  {"listen-tcp", "127.0.0.1:7421,nonsense:port", "[listen] tcp"},
                  {"metrics-listen", "0.0.0.0:7422", "on-network"},
                  {"metrics-listen", "nonsense:port", "[metrics] listen"}};
@@ -309,6 +317,7 @@ static void test_cross_checks(void **state)
         config_defaults(&config);
         assert_int_equal(config_set(&config, "store-url", "dir:/srv", NULL), 0);
         assert_int_equal(config_set(&config, "listen-tcp", "127.0.0.1:1,localhost:2", NULL), 0);
+        assert_int_equal(config_set(&config, "listen-plain-tcp", "loopback", NULL), 0);
         assert_int_equal(config_check(&config, NULL), 0);
         assert_int_equal(listeners_check(&config, NULL), 0);
         assert_int_equal(config_set(&config, cases[i].flag, cases[i].value, NULL), 0);
@@ -320,7 +329,7 @@ static void test_cross_checks(void **state)
     }
     config_defaults(&config);
     assert_int_equal(config_set(&config, "listen-tcp", "0.0.0.0:7421", NULL), 0);
-    assert_int_equal(config_set(&config, "listen-plaintext-on-network", "yes", NULL), 0);
+    assert_int_equal(config_set(&config, "listen-plain-tcp", "network", NULL), 0);
     assert_int_equal(listeners_check(&config, NULL), 0);
     assert_int_equal(config_set(&config, "metrics-listen", "0.0.0.0:7422", NULL), 0);
     assert_int_equal(config_set(&config, "metrics-on-network", "yes", NULL), 0);
@@ -342,7 +351,7 @@ static void test_what_is_printed_can_be_read(void **state)
     assert_int_equal(config_set(&config, "store-url", "dir:/srv/cairn", NULL), 0);
     assert_int_equal(config_set(&config, "memory-buffers", "100MiB", NULL), 0);
     assert_int_equal(config_set(&config, "daemon-grace", "90s", NULL), 0);
-    assert_int_equal(config_set(&config, "store-create", "yes", NULL), 0);
+    assert_int_equal(config_set(&config, "store-single-writer", "yes", NULL), 0);
     assert_int_equal(config_set(&config, "retention-interval", "0s", NULL), 0); /* all is said */
     print_to_file(&config);
     struct diag diag = DIAG_INIT;

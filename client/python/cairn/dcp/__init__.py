@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """cairn.dcp: torch.distributed.checkpoint (DCP) that stores in Cairn.
 
-    writer = cairn.dcp.Writer("cairn://host:7421/project/run")
+    url = "cairn+unix:///run/cairn/cairnd.sock?run=project/run"     # or cairn://host:7421/project/run
+    writer = cairn.dcp.Writer(url)
     dcp.save(state_dict, checkpoint_id="step-100", storage_writer=writer)
-    dcp.load(state_dict, checkpoint_id="step-100", storage_reader=cairn.dcp.Reader("cairn://host:7421/project/run"))
+    dcp.load(state_dict, checkpoint_id="step-100", storage_reader=cairn.dcp.Reader(url))
 
 Raw bytes and typed trees, no pickles; committed by the server when every rank's part is durable.
 """

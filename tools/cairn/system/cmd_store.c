@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn store: makes a store, or raises its feature bits. Making is a word of the operator alone:
+ * a daemon that made a store where it finds none would do so below the mount point of a disk that
+ * is missing, and training would begin again at step 0. This version knows no bit that a store of
+ * its format lacks, so `upgrade` looks, says so, and changes nothing.
+ */
+#include "cli.h"
+
+#include "store/dir/store_dir.h"
+#include "store/open/store_open.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct store_options {
+    const char *verb, *url;
+    bool single_writer, dry_run;
+};
+
+static const struct argument arguments[] = {
+    {"create|upgrade", .kind = ARGUMENT_TEXT, .at = offsetof(struct store_options, verb)},
+    {"URL", .kind = ARGUMENT_TEXT, .at = offsetof(struct store_options, url)},
+    {0}};
+
+static const struct option options[] = {
+    {"single-writer", NULL,
+     "create: allow tmpfs and network file systems: you promise that no other host writes there",
+     OPTION_AT_FLAG(struct store_options, single_writer)},
+    {"dry-run", NULL, "say what would change", OPTION_AT_FLAG(struct store_options, dry_run),
+     .letter = 'n'},
+    {0}};
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+struct closing {
+    struct loop *loop;
+    bool done;
+};
+
+static void on_closed(void *user)
+{
+    struct closing *closing = user;
+    closing->done = true;
+    loop_uv_stop(closing->loop);
+}
+
+/* Opens the store, takes its UUID, and closes it. */
+static int visit(struct store_open_options *open, char uuid[33], struct diag *diag)
+{
+    struct store *store = NULL;
+    int status = store_open(open, &store, diag);
+    if (status != 0) {
+        return status;
+    }
+    struct closing closing = {.loop = open->loop};
+    hex_encode(sizeof(store->caps.uuid), &store->caps.uuid, uuid);
+    store_close(store, on_closed, &closing);
+    while (!closing.done) {
+        loop_uv_run(open->loop);
+    }
+    return 0;
+}
+
+/* One that is there already, or cannot be read, is left as it is. */
+static int make(struct store_open_options *open, const struct store_options *own, char uuid[33],
+                struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    open->read_only = true;
+    int status = visit(open, uuid, &why);
+    if (status == 0) {
+        return diag_set(diag, CAIRN_E_EXISTS,
+                        "%s holds the store %s already: nothing was changed; start cairnd on it",
+                        open->url, uuid);
+    }
+    if (status != CAIRN_E_NO_STORE) {
+        return diag_copy(diag, &why);
+    }
+    uuid[0] = '\0';
+    if (own->dry_run) {
+        return 0;
+    }
+    open->read_only = false;
+    open->create = true;
+    open->force_fs = own->single_writer;
+    status = visit(open, uuid, diag);
+    if (status == CAIRN_E_DENIED) {
+        diag_add(diag, "may user %lu write in %s?", (unsigned long)geteuid(), open->url);
+    }
+    return status;
+}
+
+/* Opening reads the store's record and refuses, by name, what this version does not know. */
+static int work(const struct store_options *own, bool creates, char uuid[33], struct diag *diag)
+{
+    struct store_open_options open = {.url = own->url, .reserve_bytes = STORE_DIR_RESERVE_BYTES};
+    int status = store_url_check(own->url, diag);
+    status = status != 0 ? status : loop_uv_new(&open.loop, diag);
+    if (status == 0) {
+        status = work_threads_new(open.loop, store_url_threads_min(own->url) + 1, "cairn-store",
+                                  &open.pool, diag);
+    }
+    if (status == 0) {
+        open.read_only = true;
+        status = creates ? make(&open, own, uuid, diag) : visit(&open, uuid, diag);
+    }
+    work_threads_free(open.pool);
+    loop_uv_free(open.loop);
+    return status;
+}
+
+/* --- showing ---------------------------------------------------------------------------------- */
+
+static int show_json(const struct store_options *own, bool creates, const char *uuid)
+{
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_str(&json, "store", own->url);
+    json_str(&json, "store_uuid", uuid[0] != '\0' ? uuid : NULL);
+    json_bool(&json, "changed", creates && !own->dry_run);
+    if (!creates) {
+        json_open(&json, "features", '[');
+        json_close(&json, ']');
+    }
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status;
+}
+
+static int show(const struct store_options *own, bool creates, const char *uuid)
+{
+    if (!creates) {
+        printf("%s: nothing to upgrade: cairn %s knows no feature that this store lacks\n",
+               own->url, CAIRN_VERSION);
+    } else if (own->dry_run) {
+        printf("%s: there is no store; one would be made\n", own->url);
+    } else {
+        printf("%s: made the store %s\n"
+               "[store] uuid = %s in cairnd's configuration lets it start on no other\n",
+               own->url, uuid, uuid);
+    }
+    return out_flush();
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct store_options *own = values;
+    char uuid[33] = "";
+    bool creates = strcmp(own->verb, "create") == 0;
+    if (!creates && strcmp(own->verb, "upgrade") != 0) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "'%s' is nothing that cairn store does: say create or upgrade", own->verb);
+    }
+    int status = work(own, creates, uuid, diag);
+    if (status != 0) {
+        return status;
+    }
+    return cli->json ? show_json(own, creates, uuid) : show(own, creates, uuid);
+}
+
+const struct command command_store = {
+    .name = "store",
+    .group = GROUP_SYSTEM,
+    .summary = "make a store, or raise one to the features of this version",
+    .details =
+        "`create` makes a store at URL, dir:/PATH or rados:POOL[/NAMESPACE]: a directory has to be "
+        "absent or empty, and the one above it has to be there. Nothing else makes one: a daemon "
+        "that finds no store ends with exit 10, because where one should be a disk may not be "
+        "mounted. Run it as the daemon's user. Its last line is the store's UUID for the "
+        "configuration.\n\n"
+        "`upgrade` raises feature bits in the store's record, which may lock older versions out, "
+        "so it happens only here. This version has none to raise: it opens the store, refuses with "
+        "exit 10 when it uses features that this version does not know, and otherwise says that "
+        "there is nothing to do.",
+    .example = "cairn store create dir:/var/lib/cairn/store\n"
+               "cairn store upgrade dir:/var/lib/cairn/store",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct store_options),
+    .run = run};
