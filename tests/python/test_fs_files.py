@@ -257,16 +257,61 @@ def test_a_new_process_goes_on_in_the_lineage(url):
     assert not fsspec.filesystem("cairn").exists(f"{url}/step-3")
 
 
-def test_never_sealed_is_said_at_exit(url):
-    code = f"""
-        with fsspec.open({url!r} + "/step-2/data", "wb") as file:
-            file.write(b"2")
-        """
-    done = subprocess.run([sys.executable, "-W", "always", "-c", "import fsspec\n" + textwrap.dedent(code)], text=True,
-                          stderr=subprocess.PIPE, timeout=60)
-    assert "never sealed" in done.stderr and done.returncode == 0
+def last_words(code):
+    """What a process that runs code and ends says on stderr; Python's own settings, so no warnings are asked for."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    done = subprocess.run([sys.executable, "-c", "import fsspec\nimport cairn.fs\n" + textwrap.dedent(code)], text=True,
+                          stderr=subprocess.PIPE, stdout=subprocess.PIPE, timeout=60, env=environment)
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def test_files_that_are_never_committed_are_named_at_exit(url):
+    status, words = last_words(f"""
+        fs = fsspec.filesystem("cairn")
+        fs.pipe({url!r} + "/step-2/data", b"2")
+        fs.pipe({url!r} + "/step-2/sub/with\\x1b[2Jcolour", b"3")
+        still_open = fs.open({url!r} + "/step-2/torn", "wb")
+        fs.pipe({{f"{url}/step-3/{{number:02}}": b"x" for number in range(10)}})
+        fs.pipe({url!r} + "/step-4/data", b"4")
+        cairn.fs.seal({url!r} + "/step-4")
+        fs.pipe({url!r} + "/step-5/data", b"5")
+        fs.rm({url!r} + "/step-5/data")
+        """)
+    second, third = words.splitlines()
+    assert status == 0 and "\x1b" not in words
+    assert "/step-2 was not committed: this process ended before the folder's marker was closed. 3 files are lost: " in second
+    assert "'data', 'sub/with\\x1b[2Jcolour', 'torn'." in second
+    seal = second[second.index("cairn.fs.seal("):]
+    assert ".metadata" in second and place_of(seal.split("'")[1]) == place_of(f"{url}/step-2")
+    assert "/step-3 was not committed" in third and "10 files are lost: '00', '01'" in third and "'07' and 2 more." in third
     with cairn.Client(url, read_only=True) as client:
-        assert client.list() == []
+        assert [(item.term, item.step) for item in client.list()] == [(1, 4)]
+
+
+def test_files_that_are_never_committed_are_named_by_an_exception_s_end_and_a_child_s(url):
+    status, words = last_words(f"""
+        fsspec.filesystem("cairn").pipe({url!r} + "/step-1/data", b"1")
+        raise ZeroDivisionError
+        """)
+    assert status == 1 and "ZeroDivisionError" in words and words.count("was not committed") == 1
+    write_it = f"import fsspec; fsspec.filesystem('cairn').pipe('{url}/step-1/data', b'1')"
+    for method in ("fork", "spawn"):
+        status, words = last_words(f"""
+            import multiprocessing
+            child = multiprocessing.get_context({method!r}).Process(target=exec, args=({write_it!r}, {{}}))
+            child.start()
+            child.join()
+            """)
+        assert status == 0 and words.count("step-1 was not committed") == 1, words
+    status, words = last_words(f"""
+        import os, sys
+        fsspec.filesystem("cairn").pipe({url!r} + "/step-1/data", b"1")
+        if os.fork() == 0:
+            sys.exit(0)
+        os.wait()
+        """)
+    assert status == 0 and words.count("step-1 was not committed") == 1, words  # by the process that wrote it
 
 
 def test_many_threads(url):

@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 import fsspec
 import pytest
@@ -33,7 +34,7 @@ def ranks(daemon, tmp_path_factory):
     rows = [json.loads((folder / f"result{rank}.json").read_text()) for rank in range(2)]
     for row in rows:
         assert "error" not in row, row["error"]
-    return rows
+    return [{**row, "words": words} for row, words in zip(rows, outputs)]
 
 
 def test_torch_16_dcp_by_url_alone_is_one_checkpoint_of_all_ranks(ranks):
@@ -55,6 +56,45 @@ def test_a_failed_tree_can_be_written_again(ranks):
 def test_rule_05_a_failing_rank_leaves_nothing(ranks):
     for row in ranks:
         assert "pickle" in row["failed"] and row["after"] == row["end"]
+
+
+def test_a_loss_that_no_exception_tells_of_is_told_on_stderr(ranks):
+    """By the rank whose files go because another one could not commit, and by each whose group ends before the marker."""
+    words = ranks[1]["words"]
+    assert words.count("/step-4 was not committed: the rank that seals it failed: ") == 1
+    assert "'same' was written by rank 1 and by another rank" in words
+    assert "/step-4 was not committed" not in ranks[0]["words"]  # it has raised
+    for rank, row in enumerate(ranks):
+        assert row["words"].count("/step-7 was not committed: ") == 1 and f"1 file is lost: 'of-rank-{rank}'" in row["words"]
+
+
+def test_files_whose_process_group_is_gone_are_named(url, monkeypatch, capfd):
+    gone = threading.Event()
+
+    class Store:
+        def add(self, key, amount):
+            return 0
+
+        def set(self, key, value):
+            pass
+
+        def delete_key(self, key):
+            pass
+
+        def check(self, keys):
+            if gone.is_set():
+                raise RuntimeError("connection closed")
+            return False
+
+    monkeypatch.setattr(cairn.fs.filesystem, "meeting_of",
+                        lambda run_url, step: cairn.fs.ranks.Meeting(Store(), 1, 2, run_url, step))
+    fs = fsspec.filesystem("cairn")
+    fs.pipe(f"{url}/step-1/data", b"x")
+    tree = fs._tree(cairn.fs.paths.place_of(f"{url}/step-1"))
+    gone.set()
+    assert tree.ended.wait(60)
+    words = capfd.readouterr().err
+    assert "/step-1 was not committed: torch.distributed's process group ended before" in words and "'data'" in words
 
 
 def test_ranks_that_cannot_agree_are_refused(url, monkeypatch):

@@ -7,6 +7,7 @@ lock guards its table.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import io
 import mmap
@@ -17,6 +18,8 @@ import weakref
 from typing import Any, Callable, Optional
 
 from ..errors import ExistsError, InvalidError
+
+_NAMES_SHOWN = 8
 
 
 class WriteFile(io.FileIO):
@@ -101,6 +104,7 @@ class WriteTree:
         self.folders: set = set()
         self.meeting: Any = None  # of several ranks that write it (ranks.py)
         self.is_sealed_elsewhere = False  # another rank has asked for it: until the end nobody here may use it
+        self._is_told = False
         self.ended = threading.Event()
 
     def open(self, inner: str, exclusive: bool, on_close: Callable) -> WriteFile:
@@ -157,6 +161,22 @@ class WriteTree:
             if self.state != "open":
                 raise ExistsError.of(f"{self.name}: it is being committed already")
             self.state = "sealing"
+
+    def tell_lost(self, why: str) -> None:
+        """Says on stderr, once, which files of this process go with the tree, and what would have kept them. For a loss that
+        no exception tells of; a ResourceWarning would be hidden, since Python shows none unless it is asked to."""
+        with self.lock:
+            names, is_told = sorted({*self.files, *self.writing}), self._is_told
+            self._is_told = True
+        if not names or is_told:
+            return
+        shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        text = (f"cairn: {self.name} was not committed: {why}. {len(names)} {'file is' if len(names) == 1 else 'files are'} "
+                f"lost: {shown}{more}. Write the folder again and, before the process ends, close its marker (.metadata, "
+                f"model.safetensors.index.json, a name given by markers=) or call cairn.fs.seal({self.name!r}).")
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be None, or closed
+            print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         with self.lock:

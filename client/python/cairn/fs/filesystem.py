@@ -13,9 +13,10 @@ import asyncio
 import atexit
 import errno
 import io
+import multiprocessing
+import multiprocessing.util
 import os
 import threading
-import warnings
 from typing import Any, Iterable, Optional
 
 from fsspec.asyn import AsyncFileSystem
@@ -35,6 +36,7 @@ _trees: dict = {}  # (run URL, step) -> WriteTree; shared by all instances of a 
 _committers: dict = {}
 _readers: dict = {}
 _done: dict = {}  # (process, run URL) -> steps that it committed
+_children: set = set()  # processes that multiprocessing has started, where _leave is registered
 
 
 def _of_this_process(table: dict, key: Any, make: Any) -> Any:
@@ -125,11 +127,12 @@ class CairnFileSystem(AsyncFileSystem):
         with _lock:
             tree = _trees.get((place.run_url, place.step))
             if tree is None or tree.pid != os.getpid():
+                _leave_with_the_child()
                 tree = WriteTree(f"cairn://{place.root}/{place.name}")
                 tree.meeting = meeting_of(place.run_url, place.step)
                 _trees[place.run_url, place.step] = tree
                 if tree.meeting is not None:
-                    tree.meeting.watch(tree.seal_elsewhere, lambda deal: self._commit_share(place, tree, deal))
+                    tree.meeting.watch(tree.seal_elsewhere, lambda deal, why="": self._commit_share(place, tree, deal, why))
             return tree
 
     def _listing(self, place: Place) -> Optional[tuple]:
@@ -327,12 +330,18 @@ class CairnFileSystem(AsyncFileSystem):
         finally:
             self._drop(place, tree)
 
-    def _commit_share(self, place: Place, tree: WriteTree, deal: Optional[Deal]) -> None:
-        """This process's part of a tree that another rank seals; None: there is nothing to commit."""
+    def _commit_share(self, place: Place, tree: WriteTree, deal: Optional[Deal], why: str) -> None:
+        """Commits this process's part of a tree that another rank seals, or drops it where ``deal`` is None. Nobody waits for
+        this in this process, so stderr hears of a loss and its reason."""
         try:
-            if deal is not None:
+            if deal is None:
+                tree.tell_lost(why)
+            else:
                 committer = self._committer(place, deal)
                 self._committed(place, committer.finish(committer.start(place.step, tree.files, None)))
+        except CairnError as error:
+            tree.tell_lost(str(error))
+            raise
         finally:
             self._drop(place, tree)
 
@@ -455,10 +464,18 @@ def seal(url: str, **options: Any) -> None:
 
 @atexit.register
 def _leave() -> None:
+    """The end of the process. May be called twice."""
     with _lock:
-        lost = [tree.name for tree in _trees.values() if tree.pid == os.getpid() and tree.files]
+        lost = [_trees.pop(key) for key, tree in list(_trees.items()) if tree.pid == os.getpid()]
         ends = [item for table in (_committers, _readers) for item in table.values() if item.pid == os.getpid()]
-    for name in lost:
-        warnings.warn(f"{name} was written but never sealed: it is not saved", ResourceWarning, stacklevel=1)
+    for tree in lost:
+        tree.tell_lost("this process ended before the folder's marker was closed")
     for item in ends:
         item.close()
+
+
+def _leave_with_the_child() -> None:
+    """A child that multiprocessing has forked ends without atexit's functions; it has a list of its own."""
+    if multiprocessing.parent_process() is not None and os.getpid() not in _children:
+        _children.add(os.getpid())
+        multiprocessing.util.Finalize(None, _leave, exitpriority=0)

@@ -149,12 +149,12 @@ class Meeting:
 
     # --- the others -----------------------------------------------------------------------------------
 
-    def watch(self, on_seal: Callable[[], dict], on_go: Callable[[Optional[Deal]], None]) -> None:
-        """Starts the thread. ``on_seal`` gives this process's files (CairnError: it cannot); ``on_go`` commits them,
-        or drops them (None)."""
+    def watch(self, on_seal: Callable[[], dict], on_go: Callable[..., None]) -> None:
+        """Starts the thread. ``on_seal`` gives this process's files (CairnError: it cannot); ``on_go(deal)`` commits them,
+        ``on_go(None, why)`` drops them."""
         threading.Thread(target=self._watch, args=(on_seal, on_go), name="cairn-fs-ranks", daemon=True).start()
 
-    def _watch(self, on_seal: Callable[[], dict], on_go: Callable[[Optional[Deal]], None]) -> None:
+    def _watch(self, on_seal: Callable[[], dict], on_go: Callable[..., None]) -> None:
         try:
             while not self._store.check([self._key("seal")]):
                 if self._over.wait(_LOOK_S):
@@ -167,18 +167,18 @@ class Meeting:
                 self._put({"error": str(error)}, "files", self._rank)
             try:
                 go = self._await("the rank that seals", "did not decide", "go")
-                deal = None
-                if "error" not in go:
-                    deal = Deal(go["token"], go["order"].index(self._rank), len(go["order"]), None)
-                on_go(deal)
+                if "error" in go:
+                    on_go(None, f"the rank that seals it failed: {go['error']}")
+                else:
+                    on_go(Deal(go["token"], go["order"].index(self._rank), len(go["order"]), None))
                 self._put({}, "end", self._rank)
             except CairnError as error:
-                on_go(None)
+                on_go(None, str(error))
                 self._put({"error": str(error)}, "end", self._rank)
-        except RuntimeError:
-            on_go(None)  # the store is gone: so is the group, and whoever would seal
-        except BaseException:
-            on_go(None)  # whatever it was, nobody waits for this tree
+        except RuntimeError:  # the store is gone: so is the group, and whoever would seal
+            on_go(None, "torch.distributed's process group ended before any rank closed the folder's marker")
+        except BaseException as error:
+            on_go(None, f"{type(error).__name__}: {error}")  # whatever it was, nobody waits for this tree
             raise
 
 
