@@ -3,6 +3,7 @@
 checkpoints, and the exports are read by them again, bit for bit, in every type; hostile files are named errors."""
 
 import collections
+import enum
 import io
 import json
 import os
@@ -304,6 +305,63 @@ def test_dcp_of_many_rectangles(cli, run, tmp_path):
     places[meta.MetadataIndex("w", torch.Size([4711]), 4711)] = fs._StorageInfo("../dcp/__0_0.distcp", 0, 1)
     write()
     assert "no place for it" in cli("import", run, "dcp", "--dry-run", check=6)
+
+
+class ByName(pickle.Pickler):
+    """Pickles members of enums as Python 3.11.0 to 3.11.3 do (Debian 12 has 3.11.2): getattr(class, name)."""
+
+    name = None  # in place of the member's own
+
+    def reducer_override(self, value):
+        return (getattr, (type(value), self.name or value.name)) if isinstance(value, enum.Enum) else NotImplemented
+
+
+def test_dcp_with_enums_by_name(cli, run, tmp_path, monkeypatch):
+    """As older Pythons wrote them. Of getattr nothing else is read."""
+    meta, fs = sys.modules["torch.distributed.checkpoint.metadata"], sys.modules["torch.distributed.checkpoint.filesystem"]
+    archive = io.BytesIO()
+    torch.save(torch.ones(3), archive)
+    (tmp_path / "dcp").mkdir()
+    (tmp_path / "dcp" / "__0_0.distcp").write_bytes(archive.getvalue())
+    chunk = meta.ChunkStorageMetadata(offsets=torch.Size([0]), sizes=torch.Size([3]))
+    place = fs._StorageInfo("__0_0.distcp", 0, len(archive.getvalue()))
+
+    def write(memory_format=torch.contiguous_format, planner_data=None):
+        whole = meta.TensorStorageMetadata(
+            properties=meta.TensorProperties(dtype=torch.float32, memory_format=memory_format), size=torch.Size([3]),
+            chunks=[chunk])
+        with open(tmp_path / "dcp" / ".metadata", "wb") as file:
+            ByName(file).dump(meta.Metadata({"w": whole}, planner_data=planner_data,
+                                            storage_data={meta.MetadataIndex("w", torch.Size([0]), 0): place}))
+
+    for memory_format in (torch.channels_last, torch.preserve_format, torch.contiguous_format):
+        write(memory_format)
+        assert b"getattr" in (tmp_path / "dcp" / ".metadata").read_bytes()
+        assert "1 tensors" in cli("import", run, "dcp", "--dry-run")
+    cli("import", run, "dcp")
+    assert_exports(cli, run, tmp_path, {"w": torch.ones(3)}, ("torch",))
+
+    for name in ("__class__", "mro", "TORCH_CONTIGUOUS_FORMA", "TORCH_CONTIGUOUS_FORMAT.name", "x" * 300):
+        monkeypatch.setattr(ByName, "name", name)
+        write()
+        assert "calls builtins.getattr" in cli("import", run, "dcp", "--dry-run", check=2), name
+    monkeypatch.undo()
+    for arguments in ((meta.Metadata, "__init__"), (meta._MEM_FORMAT_ENCODING, "TORCH_CHANNELS_LAST", None), (),
+                      (meta._MEM_FORMAT_ENCODING,), ("text", "upper"), ({}, "pop"), (torch.Size, "__new__")):
+        write(planner_data=Call(arguments))
+        assert "calls builtins.getattr" in cli("import", run, "dcp", "--dry-run", check=2), arguments
+    torch.save({"x": Call((meta._MEM_FORMAT_ENCODING, "TORCH_CHANNELS_LAST"))}, tmp_path / "m.pt")
+    assert "getattr, which is not among the few names" in cli("import", run, "m.pt", "--dry-run", check=2)
+
+
+class Call:
+    """Pickled as a call of getattr."""
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+
+    def __reduce__(self):
+        return getattr, self.arguments
 
 
 class Evil:

@@ -33,7 +33,11 @@ static const char *const globals[] = {CLASSES "Metadata",
                                       "pathlib PosixPath",
                                       "pathlib._local PosixPath",
                                       "collections OrderedDict",
+                                      "builtins getattr",
                                       NULL};
+static const char *const members[] = {CLASSES "_MEM_FORMAT_ENCODING TORCH_CONTIGUOUS_FORMAT",
+                                      CLASSES "_MEM_FORMAT_ENCODING TORCH_CHANNELS_LAST",
+                                      CLASSES "_MEM_FORMAT_ENCODING TORCH_PRESERVE_FORMAT", NULL};
 
 struct place { /* of a rectangle, or of bytes */
     const struct pickle_value *name, *info;
@@ -323,7 +327,8 @@ int dcp_read(struct bundle *bundle, const char *path, struct diag *diag)
 {
     char name[PATH_BYTES];
     struct reading reading = {.bundle = bundle, .path = path, .diag = diag};
-    struct pickle_options options = {.globals = globals, .values_max = VALUES_MAX};
+    struct pickle_options options = {
+        .globals = globals, .members = members, .values_max = VALUES_MAX};
     struct bundle_file file;
     const struct pickle_value *root = NULL;
     int length = snprintf(name, sizeof(name), "%s/.metadata", path);

@@ -381,9 +381,9 @@ static int read_memo(struct machine *machine, size_t bytes,
 
 /* --- names and calls --- */
 
-static bool is_allowed(const struct machine *machine, const char *name, size_t bytes)
+static bool is_listed(const char *const *list, const char *name, size_t bytes)
 {
-    for (const char *const *global = machine->options->globals; *global; global++) {
+    for (const char *const *global = list; global && *global; global++) {
         size_t length = strlen(*global);
         bool all = length > 1 && (*global)[length - 1] == '*';
         if (all ? bytes >= length && memcmp(name, *global, length - 1) == 0
@@ -407,7 +407,7 @@ static int push_global(struct machine *machine, const struct pickle_value *modul
     memcpy(text + module->bytes + 1, name->text, name->bytes);
     size_t bytes = module->bytes + 1 + name->bytes;
     text[bytes] = '\0';
-    if (!is_allowed(machine, text, bytes)) {
+    if (!is_listed(machine->options->globals, text, bytes)) {
         for (size_t i = 0; i < bytes; i++) { /* it is shown */
             text[i] = text[i] < ' ' || text[i] > '~' ? '?' : text[i];
         }
@@ -440,6 +440,26 @@ static int stack_global(struct machine *machine)
     return status != 0 ? status : push_global(machine, module, name);
 }
 
+/* Python 3.11.0 to 3.11.3 pickle a member of an enum as getattr(class, name). Of getattr only that
+ * is read, for the members that the caller lists; the value keeps the names. */
+static bool is_member(const struct machine *machine, const struct pickle_value *arguments)
+{
+    char text[256];
+    if (arguments->count != 2 || arguments->items[0]->kind != PICKLE_GLOBAL ||
+        arguments->items[1]->kind != PICKLE_STR) {
+        return false;
+    }
+    const struct pickle_value *class = arguments->items[0], *name = arguments->items[1];
+    size_t bytes = class->bytes + 1 + name->bytes;
+    if (bytes > sizeof(text)) {
+        return false;
+    }
+    memcpy(text, class->text, class->bytes);
+    text[class->bytes] = ' ';
+    memcpy(text + class->bytes + 1, name->text, name->bytes);
+    return is_listed(machine->options->members, text, bytes);
+}
+
 static int call(struct machine *machine)
 {
     struct pickle_value *arguments = NULL, *callable = NULL, *value = NULL;
@@ -447,6 +467,13 @@ static int call(struct machine *machine)
     status = status != 0 ? status : pop(machine, &callable);
     if (status == 0 && (callable->kind != PICKLE_GLOBAL || arguments->kind != PICKLE_TUPLE)) {
         status = broken(machine, "a call of what cannot be called");
+    }
+    if (status == 0 && pickle_is_global(callable, "builtins getattr") &&
+        !is_member(machine, arguments)) {
+        status = diag_set(machine->diag, CAIRN_E_UNSUPPORTED,
+                          "the pickle calls builtins.getattr at byte %zu for something other than "
+                          "a known member of a known enum (nothing is ever executed)",
+                          machine->opcode_at);
     }
     if (status == 0 && arguments->count == 0 &&
         pickle_is_global(callable, "collections OrderedDict")) {

@@ -49,6 +49,8 @@ struct pickle_options {
     size_t bytes;
     const uint8_t *data;
     const char *const *globals; /* "module name", ended by NULL; "module *": all of that module */
+    /* "module class name", ended by NULL: what getattr may be called for, where globals list it. */
+    const char *const *members;
     uint32_t values_max;
 };
 
