@@ -339,8 +339,11 @@ def test_fork_with_data_loader_workers(url):
         ck.save(2).durable.result(30)  # the parent goes on
 
 
-def test_keyboard_interrupt(url):
+def test_keyboard_interrupt(url, request):
     """A wait without end is left at once; the save goes on."""
+    # Whoever started the tests may ignore SIGINT (a shell does for its background jobs): then Python has no handler.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     token = cairn.new_attempt()
     with cairn.Client(url, rank=0, world_size=2, attempt=token, save_deadline=60) as client:
         data, row = floats(range(10))
