@@ -66,6 +66,23 @@ void on_commit(struct step *step)
     step->ret->seq = seq;
 }
 
+/* Only its own attempt may ask for the end of an opening; the server's own reasons (a deadline, a
+ * quota, garbage collection) come without a token. */
+static bool may_abort(struct step *step, const struct state_open *open)
+{
+    static const struct token nobody;
+    const struct token *asks = &step->event->token;
+    const struct state_term *term = term_of(step->state, open->id.term);
+    if (token_equal(asks, &nobody) || (term != NULL && token_equal(asks, &term->entry.token))) {
+        return true;
+    }
+    step_fail(step, CAIRN_E_TOKEN_MISMATCH,
+              "the save of %" PRIu64 "@%" PRIu64
+              " is another attempt's: only the attempt that opened it may abort it",
+              open->id.step, open->id.term);
+    return false;
+}
+
 void on_abort(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -90,6 +107,9 @@ void on_abort(struct step *step)
             err_ignore(diag_set(&ret->diag, dead->entry.code, "%s",
                                 dead->entry.reason)); /* the answer's text */
         }
+        return;
+    }
+    if (!may_abort(step, open)) {
         return;
     }
     const char *reason =

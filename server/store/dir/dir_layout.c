@@ -134,8 +134,17 @@ bool dir_name_is_temp(const char *name, uint64_t *ret_epoch)
 {
     const char *at = name;
     uint64_t epoch, random;
-    bool good = digits_skip(&at, ".tmp-") && digits_read_hex(&at, 16, &epoch) &&
-                digits_skip(&at, "-") && digits_read_hex(&at, 16, &random) && *at == '\0';
+    if (!digits_skip(&at, ".tmp-")) {
+        return false;
+    }
+    /* Probes of earlier versions, and of the doctor, have the epoch in decimal digits. */
+    const char *decimal = at;
+    bool good = digits_read_hex(&at, 16, &epoch) && *at == '-';
+    if (!good) {
+        at = decimal;
+        good = digits_read_decimal(&at, UINT64_MAX, &epoch);
+    }
+    good = good && digits_skip(&at, "-") && digits_read_hex(&at, 16, &random) && *at == '\0';
     if (good) {
         *ret_epoch = epoch;
     }

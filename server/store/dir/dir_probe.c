@@ -66,9 +66,7 @@ int dir_op_probe(struct dir_store *store, struct store_req *req)
     struct dir_at at;
     struct diag why = DIAG_INIT;
     char name[DIR_NAME_MAX];
-    uint64_t random;
-    store->vfs->ops->random(store->vfs, sizeof(random), &random);
-    snprintf(name, sizeof(name), ".tmp-%" PRIu64 "-%016" PRIx64, store->base.caps.epoch, random);
+    dir_temp_name(store, name);
     int rc = check_space(store, &why);
     if (rc == 0) {
         rc = dir_at_open(store, "store", &at, &why);

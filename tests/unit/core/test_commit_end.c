@@ -159,6 +159,23 @@ static void abort_is_the_end(void **ret)
 
 /* Goal: of a commit and an abort decided on the same copy exactly one wins, and the loser then
  * hears the truth. */
+/* Goal: whoever knows an open id still cannot end the save of another attempt. */
+static void abort_needs_its_own_attempt(void **ret)
+{
+    struct core_fixture *f = *ret;
+    struct event abort = abort_event(ID(1, 10), 77);
+    memset(&abort.token, 2, sizeof(abort.token));
+    assert_int_equal(core_run(f, &abort), CAIRN_E_TOKEN_MISMATCH);
+    assert_non_null(strstr(f->verdict.diag.text, "another attempt's"));
+    assert_non_null(state_open_find(&f->state, ID(1, 10)));
+    memset(&abort.token, both.token, sizeof(abort.token));
+    assert_int_equal(core_run(f, &abort), 0);
+    assert_int_equal(f->verdict.state, SAVE_ABORTED);
+    memset(&abort.token, 2, sizeof(abort.token)); /* once it is over, anybody may hear how */
+    assert_int_equal(core_run(f, &abort), 0);
+    assert_int_equal(f->verdict.state, SAVE_ABORTED);
+}
+
 static void commit_and_abort_race(void **ret)
 {
     struct core_fixture *f = *ret;
@@ -316,6 +333,7 @@ int main(void)
         TEST(commit_is_idempotent),
         TEST(chain_grows),
         TEST(abort_is_the_end),
+        TEST(abort_needs_its_own_attempt),
         TEST(commit_and_abort_race),
         TEST(commit_and_grant_race),
         TEST(left_over_seal_counts_for_nothing),

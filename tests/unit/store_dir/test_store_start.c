@@ -281,6 +281,7 @@ static void temporaries_of_older_epochs_go(void **state)
         write_file(bed, name, "x", 1);
     }
     write_file(bed, "runs/p/r/objects/1-5/.tmp-00000000000000ff-00000000000000aa", "x", 1);
+    write_file(bed, "store/.tmp-1-00000000000000aa", "x", 1); /* a probe of an earlier version */
     bed_open_ok(bed);
     for (size_t i = 0; i < ARRAY_LEN(old); i++) {
         snprintf(name, sizeof(name), "%s/.tmp-0000000000000001-00000000000000aa", old[i]);
@@ -288,6 +289,7 @@ static void temporaries_of_older_epochs_go(void **state)
     }
     /* of a newer epoch: somebody else is at work here; it is left and noted */
     assert_true(is_there(bed, "runs/p/r/objects/1-5/.tmp-00000000000000ff-00000000000000aa"));
+    assert_false(is_there(bed, "store/.tmp-1-00000000000000aa"));
     struct store_req req = {.op = STORE_USAGE};
     assert_int_equal(bed_do(bed, &req), 0);
     assert_non_null(strstr(req.ret_usage.detail, "newer epoch"));
