@@ -130,6 +130,7 @@ static Cairn__GcInfo *gc_info_to_pb(struct enc *enc, const struct gc_info *info,
     cairn__gc_info__init(pb);
 #define TAKE(type, name) pb->name = info->name;
     GC_INFO_FIELDS(TAKE)
+    GC_INFO_MORE_FIELDS(TAKE)
 #undef TAKE
     pb->run = is_named(&info->run) ? enc_run(&info->run, &ret->run) : NULL;
     pb->text = enc_text(enc, info->text);
@@ -146,6 +147,7 @@ static void gc_info_from_pb(struct dec *dec, const Cairn__GcInfo *pb, struct gc_
     }
 #define TAKE(type, name) ret->name = pb->name;
     GC_INFO_FIELDS(TAKE)
+    GC_INFO_MORE_FIELDS(TAKE)
 #undef TAKE
     if (pb->run) {
         ret->run = dec_run(dec, "info.run", pb->run);
@@ -156,17 +158,34 @@ static void gc_info_from_pb(struct dec *dec, const Cairn__GcInfo *pb, struct gc_
 
 static void gc_encode(struct enc *enc, const struct msg *msg)
 {
+    const struct msg_gc *gc = &msg->u.gc;
     Cairn__Gc pb = CAIRN__GC__INIT;
-    pb.begin = msg->u.gc.begin;
-    pb.dry_run = msg->u.gc.dry_run;
+    Cairn__RunName *runs = enc_array(enc, gc->run_count, sizeof(*runs));
+    pb.runs = enc_array(enc, gc->run_count, sizeof(*pb.runs));
+    for (uint32_t i = 0; enc->status == 0 && i < gc->run_count; i++) {
+        pb.runs[i] = enc_run(&gc->runs[i], &runs[i]);
+        pb.n_runs = i + 1;
+    }
+    pb.begin = gc->begin;
+    pb.dry_run = gc->dry_run;
+    pb.now = gc->now;
+    pb.actor = enc_text(enc, gc->actor);
     enc_pack(enc, &pb.base);
 }
 
 static void gc_decode(struct dec *dec, const void *message, struct msg *ret)
 {
     const Cairn__Gc *pb = message;
-    (void)dec;
-    ret->u.gc = (struct msg_gc){.begin = pb->begin, .dry_run = pb->dry_run};
+    struct msg_gc gc = {.begin = pb->begin,
+                        .dry_run = pb->dry_run,
+                        .now = pb->now,
+                        .run_count = (uint32_t)pb->n_runs,
+                        .actor = dec_text(dec, "actor", pb->actor)};
+    gc.runs = dec_array(dec, "runs", pb->n_runs, sizeof(*gc.runs), MSG_GC_RUNS_MAX);
+    for (size_t i = 0; dec->status == 0 && i < pb->n_runs; i++) {
+        gc.runs[i] = dec_run(dec, "runs", pb->runs[i]);
+    }
+    ret->u.gc = gc;
 }
 
 static void gc_report_encode(struct enc *enc, const struct msg *msg)

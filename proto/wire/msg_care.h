@@ -54,9 +54,15 @@ struct msg_scrub_status {
     struct scrub_info info;
 };
 
-/* Begins a pass now, or only asks. dry_run: of what it finds nothing is removed. */
+enum { MSG_GC_RUNS_MAX = 1000 };
+
+/* Begins a pass now, or only asks. dry_run: nothing of what the pass finds is removed. now: what is
+ * forgotten is reclaimed however short it has waited, for good; of the named runs, or of all. */
 struct msg_gc {
-    bool begin, dry_run;
+    bool begin, dry_run, now;
+    uint32_t run_count;    /* now */
+    struct run_name *runs; /* now */
+    const char *actor;     /* now: "user@host", for the chain; else "" */
 };
 #define GC_INFO_FIELDS(X)        \
     X(bool, running)             \
@@ -81,8 +87,25 @@ struct msg_gc {
     X(uint64_t, bytes_total)     \
     X(uint64_t, reclaimed_total) \
     X(uint64_t, errors_total)
+/* What came later: zero from an older server. now: the pass reclaims without waiting; held:
+ * forgotten checkpoints that it left because an open save or a restore uses them. forgotten,
+ * forgotten_bytes: what waits to be reclaimed now, the first of it until first_wall_ns and the last
+ * until last_wall_ns (0: not by this server's schedule). pressure: see `[gc] pressure`; pressed:
+ * what was reclaimed because of it. */
+#define GC_INFO_MORE_FIELDS(X)       \
+    X(bool, now)                     \
+    X(uint64_t, held)                \
+    X(uint64_t, forgotten)           \
+    X(uint64_t, forgotten_bytes)     \
+    X(int64_t, first_wall_ns)        \
+    X(int64_t, last_wall_ns)         \
+    X(uint64_t, pressure)            \
+    X(uint64_t, pressed_total)       \
+    X(uint64_t, pressed_bytes_total) \
+    X(int64_t, pressed_wall_ns)
 struct gc_info {
     GC_INFO_FIELDS(INFO_FIELD)
+    GC_INFO_MORE_FIELDS(INFO_FIELD)
 #undef INFO_FIELD
     struct run_name run; /* where it is */
     int32_t code;     /* the error that text tells of; 0: none, or an older server does not say */

@@ -93,6 +93,11 @@ void marked_encode(struct enc *enc, const struct msg *msg)
     pb.done_count = marked->done_count;
     pb.refused_count = marked->refused_count;
     pb.total_count = marked->total_count;
+    pb.bytes = marked->bytes;
+    pb.forgotten = marked->forgotten;
+    pb.forgotten_bytes = marked->forgotten_bytes;
+    pb.first_wall_ns = marked->first_wall_ns;
+    pb.last_wall_ns = marked->last_wall_ns;
     enc_pack(enc, &pb.base);
 }
 
@@ -104,7 +109,12 @@ void marked_decode(struct dec *dec, const void *message, struct msg *ret)
                                 .done_count = pb->done_count,
                                 .refused_count = pb->refused_count,
                                 .total_count = pb->total_count,
-                                .record_count = (uint32_t)count};
+                                .record_count = (uint32_t)count,
+                                .bytes = pb->bytes,
+                                .forgotten = pb->forgotten,
+                                .forgotten_bytes = pb->forgotten_bytes,
+                                .first_wall_ns = pb->first_wall_ns,
+                                .last_wall_ns = pb->last_wall_ns};
     if (pb->records.len % RECORD_BYTES != 0) {
         dec_fail(dec, "records", "not a whole number of records");
         return;

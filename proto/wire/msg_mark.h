@@ -39,6 +39,11 @@ struct msg_marked {
     uint32_t record_count; /* the newest MSG_MARK_RECORDS_MAX at most */
     uint32_t total_count;
     struct msg_mark_record *records;
+    uint64_t bytes; /* stored by those that were done */
+    /* Forget: what is forgotten in the run and waits to be reclaimed, the first of it until
+     * first_wall_ns and the last until last_wall_ns (0: not by this server's schedule). */
+    uint64_t forgotten, forgotten_bytes;
+    int64_t first_wall_ns, last_wall_ns;
 };
 
 #endif

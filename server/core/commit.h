@@ -40,13 +40,13 @@ struct state_commit { /* one for each commit entry in the chain, forgotten ones 
     bool on_lineage;
     bool forgotten; /* undelete brings it back, until it is reclaimed */
     bool reclaimed; /* for good: its objects may be gone */
-    int64_t reclaimed_wall_ns;
     bool pinned;
-    uint64_t repaired_seq;              /* of the newest repair in the chain; 0: none */
-    uint64_t forgotten_cycle;           /* garbage collection's, when it was forgotten */
-    const struct entry_chain *mark;     /* the newest forget or undelete about it; NULL: none */
-    const struct entry_chain *pin_mark; /* the same of pin and unpin */
-    const char *health_reason;          /* "" while verified */
+    uint64_t repaired_seq;                  /* of the newest repair in the chain; 0: none */
+    uint64_t forgotten_cycle;               /* garbage collection's, when it was forgotten */
+    const struct entry_chain *mark;         /* the newest forget or undelete about it; NULL: none */
+    const struct entry_chain *pin_mark;     /* the same of pin and unpin */
+    const struct entry_chain *reclaim_mark; /* NULL until it is reclaimed */
+    const char *health_reason;              /* "" while verified */
     struct record_value health_raw;
     const struct entry_note *note; /* NULL: none */
     struct record_value note_raw;
@@ -236,7 +236,7 @@ struct event {
     bool apart;      /* FORGET: two that stay share no object, where there are such */
     uint64_t cycle;  /* GC_CYCLE: the cycle that is over: the same event again begins no other */
     uint64_t cycles; /* GC_CYCLE: sessions end that began so many cycles before; 0: none.
-                        RECLAIM: forgotten for so many */
+                        RECLAIM: forgotten for so many; 0: now, however short the wait was */
 };
 
 enum save_state {
@@ -273,7 +273,7 @@ struct verdict {
     uint64_t seq;               /* in the chain, where state is SAVE_COMMITTED */
     /* FORGET, UNDELETE, PIN, UNPIN, RECLAIM: one for each id, in the order of ids; of a policy one
      * for each checkpoint that is not forgotten yet, newest first. From scratch. */
-    uint64_t mark_head_seq; /* of the chain, when it was decided */
+    uint64_t mark_head_seq, done_bytes; /* of the chain, when it was decided; stored by the done */
     size_t mark_count, done_count, refused_count;
     const struct mark *marks;
     uint64_t cycle;           /* GC_CYCLE: the one that runs now */

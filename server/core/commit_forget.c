@@ -97,6 +97,7 @@ static void batch_add(struct step *step, struct batch *batch, struct ckpt_id id,
         .id = id, .outcome = outcome, .wall_ns = commit != NULL ? commit->entry.wall_ns : 0};
     if (outcome == MARK_DONE) {
         batch->ids[ret->done_count++] = id;
+        ret->done_bytes += commit != NULL ? commit->entry.stored_bytes : 0;
     } else if (outcome != MARK_ALREADY) {
         ret->refused_count++;
     }
@@ -369,9 +370,9 @@ void on_repair(struct step *step) { mark_each(step, CHAIN_REPAIR); }
 static enum mark_outcome reclaim_outcome(const struct step *step, const struct state_commit *commit,
                                          const struct state_use *use)
 {
-    uint64_t cycle = step->state->gc.cycle;
-    bool early = !commit->forgotten || commit->forgotten_cycle > cycle ||
-                 cycle - commit->forgotten_cycle < step->event->cycles;
+    uint64_t cycle = step->state->gc.cycle, wanted = step->event->cycles;
+    bool waits = commit->forgotten_cycle > cycle || cycle - commit->forgotten_cycle < wanted;
+    bool early = !commit->forgotten || (wanted > 0 && waits);
     return commit->reclaimed ? MARK_ALREADY
            : early           ? MARK_EARLY
            : use->claimed    ? MARK_CLAIMED

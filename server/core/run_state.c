@@ -343,7 +343,7 @@ static bool mark_fits(struct state_commit *commit, const struct entry_chain *mar
     case CHAIN_RECLAIM:
         fits = commit->forgotten && !commit->reclaimed;
         commit->reclaimed = true;
-        commit->reclaimed_wall_ns = mark->wall_ns;
+        commit->reclaim_mark = mark;
         break;
     case CHAIN_PIN:
         fits = !commit->forgotten && !commit->pinned;

@@ -17,8 +17,8 @@ static double hours_there(const struct state_commit *commit, struct usage_window
 {
     int64_t from =
         commit->entry.wall_ns > window.since_ns ? commit->entry.wall_ns : window.since_ns;
-    int64_t to = commit->reclaimed && commit->reclaimed_wall_ns < window.until_ns
-                     ? commit->reclaimed_wall_ns
+    int64_t to = commit->reclaimed && commit->reclaim_mark->wall_ns < window.until_ns
+                     ? commit->reclaim_mark->wall_ns
                      : window.until_ns;
     return to > from ? (double)(to - from) / NS_PER_HOUR : 0;
 }

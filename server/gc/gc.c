@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NS_IN_MS = 1000000 };
+static const uint64_t MS_MAX = INT64_MAX / NS_IN_MS / 4; /* of a wait that is told */
+
 static void look(struct gc *gc);
 static void next_run(struct gc *gc);
 static void on_first_state(struct run_snapshot_req *req);
@@ -36,6 +39,8 @@ static void on_post(struct post *post)
     void *user = gc->closed_user;
     CHECK(!gc->busy);
     known_fini(&gc->known);
+    free(gc->order.runs);
+    free(gc->asked.runs);
     free(gc->tables);
     free(gc->marks);
     free(gc);
@@ -46,6 +51,14 @@ static void later(struct gc *gc, uint64_t ms, void (*step)(struct gc *gc))
 {
     gc->step = step;
     timer_start(&gc->timer, ms);
+}
+
+/* The wall time is for people, and the same whenever they ask. */
+static void set_due(struct gc *gc)
+{
+    gc->due_ms = loop_now_ms(gc->options.loop) + gc->options.every_ms;
+    gc->due_wall_ns =
+        loop_wall_ns(gc->options.loop) + (int64_t)min_u64(gc->options.every_ms, MS_MAX) * NS_IN_MS;
 }
 
 int gc_new(const struct gc_options *options, struct gc **ret)
@@ -60,7 +73,7 @@ int gc_new(const struct gc_options *options, struct gc **ret)
     gc->status.every_ms = options->every_ms;
     gc->status.keep_cycles = options->keep_cycles;
     timer_init(&gc->timer, options->loop, on_timer);
-    gc->due_ms = loop_now_ms(options->loop) + options->every_ms;
+    set_due(gc);
     *ret = gc;
     gc->first = options->every_ms > 0; /* what a crash left goes soon; no cycle begins with it */
     later(gc, min_u64(GC_FIRST_MS, options->every_ms > 0 ? options->every_ms : GC_FIRST_MS), look);
@@ -107,6 +120,8 @@ static void end_pass(struct gc *gc)
     gc->names = NULL;
     gc->name_count = 0;
     gc->running = false;
+    free(gc->order.runs);
+    gc->order.runs = NULL;
     gc->status.run = (struct run_name){{0}, {0}};
     gc->status.ended_wall_ns =
         was_running ? loop_wall_ns(gc->options.loop) : gc->status.ended_wall_ns;
@@ -115,7 +130,7 @@ static void end_pass(struct gc *gc)
         loop_post(gc->options.loop, &gc->post);
         return;
     }
-    later(gc, GC_LOOK_MS, look);
+    later(gc, was_running && gc->is_asked ? 0 : GC_LOOK_MS, look);
     if (was_running && gc->options.ended) {
         gc->options.ended(gc->options.user);
     }
@@ -199,7 +214,7 @@ void gc_rest(struct gc *gc, void (*step)(struct gc *gc))
         gc->load = load;
         gc->busy_ms = now + GC_QUIET_MS;
     }
-    bool disturbs = now < gc->busy_ms;
+    bool disturbs = now < gc->busy_ms && !gc->order.now; /* somebody waits for the room */
     uint64_t took = gc->took_ms;
     gc->took_ms = 0;
     later(gc, disturbs ? max_u64(GC_PAUSE_MS, took * (GC_SHARE - 1)) : 0, step);
@@ -207,22 +222,41 @@ void gc_rest(struct gc *gc, void (*step)(struct gc *gc))
 
 /* --- the schedule ----------------------------------------------------------------------------- */
 
-static void begin_pass(struct gc *gc, bool dry_run, bool cycle)
+/* The names that the order leaves. */
+static void choose_runs(struct gc *gc)
+{
+    const struct pass_order *order = &gc->order;
+    size_t kept = 0;
+    for (size_t i = 0; order->runs && i < gc->name_count; i++) {
+        bool wanted = false;
+        for (size_t j = 0; j < order->run_count && !wanted; j++) {
+            wanted = run_name_equal(&order->runs[j], &gc->names[i]);
+        }
+        if (wanted) {
+            gc->names[kept++] = gc->names[i];
+        }
+    }
+    gc->name_count = order->runs ? kept : gc->name_count;
+}
+
+static void begin_pass(struct gc *gc)
 {
     struct gc_status *status = &gc->status;
     status->pass++;
-    status->dry_run = dry_run;
+    status->dry_run = gc->order.dry_run;
+    status->now = gc->order.now;
+    status->held = 0;
     status->begun_wall_ns = loop_wall_ns(gc->options.loop);
     status->runs = status->ckpts = status->reclaimed = status->objects = status->smalls = 0;
     status->bytes = status->bytes_read = status->kept = status->errors = 0;
     status->code = 0;
     status->text[0] = '\0';
-    gc->begin_cycle = cycle;
     gc->name_next = 0;
     if (catalog_names(gc->options.catalog, &gc->names, &gc->name_count) != 0) {
         gc_stop_pass(gc);
         return;
     }
+    choose_runs(gc);
     next_run(gc);
 }
 
@@ -231,27 +265,29 @@ static void look(struct gc *gc)
     uint64_t now = loop_now_ms(gc->options.loop);
     bool due = gc->options.every_ms > 0 && now >= gc->due_ms;
     gc->status.waiting = !may_run(gc);
-    if (gc->closing || gc->status.waiting || (!due && !gc->asked && !gc->first)) {
+    if (gc->closing || gc->status.waiting || (!due && !gc->is_asked && !gc->first)) {
         end_pass(gc);
         return;
     }
-    bool dry_run = gc->asked && gc->asked_dry && !due, cycle = due || gc->asked_cycle;
-    if (due) {
-        gc->due_ms = now + gc->options.every_ms;
+    gc->order = gc->is_asked ? gc->asked : (struct pass_order){.dry_run = false};
+    gc->asked.runs = NULL; /* the order's now */
+    gc->is_asked = gc->first = false;
+    if (due && !gc->order.now) { /* else with the next look: its cycle is for all runs */
+        set_due(gc);
+        gc->order.dry_run = false;
+        gc->order.cycle = true;
     }
-    gc->asked = gc->asked_dry = gc->asked_cycle = gc->first = false;
     gc->running = true;
-    begin_pass(gc, dry_run, cycle);
+    begin_pass(gc);
 }
 
 static bool ask(struct gc *gc, bool dry_run, bool cycle)
 {
-    if (gc->running || gc->closing || gc->busy) {
+    if (gc->running || gc->closing || gc->busy || gc->is_asked) {
         return false;
     }
-    gc->asked = true;
-    gc->asked_dry = dry_run;
-    gc->asked_cycle = cycle;
+    gc->is_asked = true;
+    gc->asked = (struct pass_order){.dry_run = dry_run, .cycle = cycle};
     later(gc, 0, look);
     return true;
 }
@@ -259,10 +295,54 @@ static bool ask(struct gc *gc, bool dry_run, bool cycle)
 bool gc_now(struct gc *gc, bool dry_run) { return ask(gc, dry_run, false); }
 bool gc_cycle(struct gc *gc, bool dry_run) { return ask(gc, dry_run, true); }
 
+int gc_reclaim_now(struct gc *gc, const struct gc_order *order)
+{
+    struct run_name *runs = NULL;
+    if (gc->closing || gc->is_asked) {
+        return CAIRN_E_BUSY;
+    }
+    if (order->run_count > 0) {
+        runs = malloc(order->run_count * sizeof(*runs));
+        if (!runs) {
+            return CAIRN_E_NO_MEMORY;
+        }
+        memcpy(runs, order->runs, order->run_count * sizeof(*runs));
+    }
+    gc->asked = (struct pass_order){
+        .dry_run = order->dry_run, .now = true, .runs = runs, .run_count = order->run_count};
+    snprintf(gc->asked.actor, sizeof(gc->asked.actor), "%s", order->actor);
+    gc->is_asked = true;
+    if (!gc->running && !gc->busy) {
+        later(gc, 0, look);
+    }
+    return 0;
+}
+
+/* The next cycle begins when the next pass is due, the others one after another. */
+static int64_t wall_of_cycle(const struct gc *gc, uint64_t passed)
+{
+    uint64_t keep = gc->options.keep_cycles, left = keep > passed ? keep - passed : 1, ms;
+    bool is_sane = mul_u64(left - 1, gc->options.every_ms, &ms) && ms < MS_MAX;
+    return is_sane ? gc->due_wall_ns + (int64_t)ms * NS_IN_MS : 0;
+}
+
+void gc_waits(const struct gc *gc, const struct forgotten_sight *forgotten, int64_t *ret_first,
+              int64_t *ret_last)
+{
+    bool by_itself = gc->options.every_ms > 0 && may_run(gc) && forgotten->count > 0;
+    *ret_first = by_itself ? wall_of_cycle(gc, forgotten->cycles_max) : 0;
+    *ret_last = by_itself ? wall_of_cycle(gc, forgotten->cycles_min) : 0;
+}
+
 void gc_status(const struct gc *gc, struct gc_status *ret)
 {
+    struct catalog_sight sight;
     *ret = gc->status;
-    ret->running = gc->running || gc->asked;
+    ret->running = gc->running || gc->is_asked;
+    catalog_sight(gc->options.catalog, &sight);
+    ret->forgotten = sight.forgotten.count;
+    ret->forgotten_bytes = sight.forgotten.bytes;
+    gc_waits(gc, &sight.forgotten, &ret->first_wall_ns, &ret->last_wall_ns);
 }
 
 /* --- a run ------------------------------------------------------------------------------------ */
@@ -308,7 +388,7 @@ static void on_first_state(struct run_snapshot_req *req)
                 (struct stale){.id = open->id, .open_id = open->entry.open_id};
         }
     }
-    gc_rest(gc, gc->status.dry_run ? reclaim : gc->begin_cycle ? begin_cycle : end_stale);
+    gc_rest(gc, gc->status.dry_run ? reclaim : gc->order.cycle ? begin_cycle : end_stale);
 }
 
 static void submit(struct gc *gc, const struct event *event, void (*done)(struct run_req *req))
@@ -401,6 +481,18 @@ static bool take_dues(struct gc *gc, const struct verdict *verdict)
     return true;
 }
 
+static void tell_reclaimed(struct gc *gc, const struct run_req *req)
+{
+    struct gc_reclaim why = {.actor = req->event.actor, .reason = req->event.reason};
+    bool tells = gc->options.reclaimed && !gc->status.dry_run;
+    for (size_t i = 0; tells && i < req->verdict.mark_count; i++) {
+        if (req->verdict.marks[i].outcome == MARK_DONE) {
+            gc->options.reclaimed(gc->options.user, &gc->status.run, req->verdict.marks[i].id,
+                                  &why);
+        }
+    }
+}
+
 static void on_reclaimed(struct run_req *req)
 {
     struct gc *gc = container_of(req, struct gc, event);
@@ -411,8 +503,10 @@ static void on_reclaimed(struct run_req *req)
         gc_stop_pass(gc);
         return;
     } else {
+        gc->status.held += req->verdict.refused_count;
         gc->status.reclaimed += req->verdict.done_count;
         gc->status.reclaimed_total += dry_run ? 0 : req->verdict.done_count;
+        tell_reclaimed(gc, req);
     }
     gc_rest(gc, list_ckpts);
 }
@@ -420,11 +514,13 @@ static void on_reclaimed(struct run_req *req)
 /* A dry run begins no cycle; where the real one would, one less has to have passed. */
 static void reclaim(struct gc *gc)
 {
-    bool dry_run = gc->status.dry_run;
+    bool dry_run = gc->status.dry_run, now = gc->order.now;
+    uint64_t cycles = gc->options.keep_cycles - (dry_run && gc->order.cycle);
     struct event event = {.kind = EVENT_RECLAIM,
-                          .cycles = gc->options.keep_cycles - (dry_run && gc->begin_cycle),
-                          .actor = gc->options.actor,
-                          .reason = "forgotten for long enough"};
+                          .cycles = now ? 0 : cycles,
+                          .actor = now ? gc->order.actor : gc->options.actor,
+                          .reason =
+                              now ? "asked to be reclaimed now" : "forgotten for long enough"};
     gc->event = (struct run_req){.event = event, .done = on_reclaimed, .dry_run = dry_run};
     run_submit(gc->run, &gc->event);
 }

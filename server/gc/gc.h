@@ -12,9 +12,14 @@
 #ifndef CAIRN_GC_GC_H
 #define CAIRN_GC_GC_H
 
-#include "run/run.h"
+#include "run/run_counts.h"
 
 struct gc;
+
+/* Who reclaims and why, as the chain says it. */
+struct gc_reclaim {
+    const char *actor, *reason;
+};
 
 struct gc_options {
     struct loop *loop;
@@ -28,6 +33,9 @@ struct gc_options {
     const char *(*holder)(void *user); /* who may, where we may not; "" or NULL: not known */
     bool dry_twice; /* of what a second pass would remove, a dry run tells in the first */
     void (*ended)(void *user); /* a pass has ended: ask gc_status */
+    /* A checkpoint was reclaimed: it cannot be brought back any more. NULL: nobody is told. */
+    void (*reclaimed)(void *user, const struct run_name *run, struct ckpt_id id,
+                      const struct gc_reclaim *why);
     void *user;
 };
 
@@ -35,6 +43,7 @@ enum { GC_TEXT_MAX = DIAG_TEXT_MAX + RUN_NAME_TEXT_MAX + 64 };
 
 struct gc_status {
     bool running, waiting, dry_run; /* waiting: it is another daemon's duty */
+    bool now;                       /* the pass reclaims without waiting for cycles */
     uint64_t every_ms, keep_cycles;
     uint64_t pass; /* of this daemon; 0: none yet */
     int64_t begun_wall_ns, ended_wall_ns;
@@ -44,10 +53,19 @@ struct gc_status {
     uint64_t objects, smalls; /* removed; dry run: that would be */
     uint64_t bytes;           /* of the objects among them */
     uint64_t bytes_read;      /* of object tables */
+    uint64_t held;            /* forgotten, and left because an open save or a restore uses them */
     uint64_t kept;            /* found dead for the first time: they go in the next pass */
     uint64_t errors;
     uint64_t objects_total, smalls_total, bytes_total, reclaimed_total, errors_total;
-    struct run_name run;    /* where it is */
+    /* Now: what waits to be reclaimed; the first of it until then, the last until then, by the
+     * schedule of this daemon (0: it has none). */
+    uint64_t forgotten, forgotten_bytes;
+    int64_t first_wall_ns, last_wall_ns;
+    uint64_t pressure;            /* percent, as in the options */
+    uint64_t pressed_total;       /* checkpoints reclaimed for want of room, */
+    uint64_t pressed_bytes_total; /* bytes that it gave back, */
+    int64_t pressed_wall_ns;      /* and when the last time was; 0: never */
+    struct run_name run;          /* where it is */
     int code;               /* of the last error, or of damage where there was some; 0: none */
     char text[GC_TEXT_MAX]; /* of the same error, whole */
 };
@@ -61,6 +79,22 @@ bool gc_is_ours(const struct gc *gc, const char **ret_holder);
 bool gc_now(struct gc *gc, bool dry_run);
 /* The same, and a cycle begins with it: for who has no clock, under the store's lock. */
 bool gc_cycle(struct gc *gc, bool dry_run);
+
+/* What is to be reclaimed now. runs: of these only; none: of all. Copied. */
+struct gc_order {
+    bool dry_run;
+    const char *actor; /* for the chain */
+    const struct run_name *runs;
+    size_t run_count;
+};
+/* What is forgotten is reclaimed, however short it has waited, unless an open save or a restore
+ * uses it, and its space given back; nothing brings it back afterwards. Begins no cycle. While a
+ * pass runs it waits for its end. BUSY: another one waits already; NO_MEMORY. */
+int MUST_USE gc_reclaim_now(struct gc *gc, const struct gc_order *order);
+/* When the first and the last of what is forgotten will be reclaimed by the schedule; wall times, 0
+ * where there is none. */
+void gc_waits(const struct gc *gc, const struct forgotten_sight *forgotten, int64_t *ret_first,
+              int64_t *ret_last);
 void gc_status(const struct gc *gc, struct gc_status *ret);
 /* Ends after the operation in flight. Frees. */
 void gc_close(struct gc *gc, void (*done)(void *user), void *user);

@@ -63,6 +63,15 @@ struct stale {
     uint64_t open_id;
 };
 
+/* What a pass is to do. */
+struct pass_order {
+    bool dry_run, cycle; /* cycle: one begins with it */
+    bool now;            /* reclaims without waiting, and does not rest beside sessions */
+    char actor[ENTRY_ACTOR_BYTES];
+    size_t run_count;
+    struct run_name *runs; /* of these only; NULL: of all. The order's */
+};
+
 struct gc {
     struct gc_options options;
     struct timer timer;
@@ -74,9 +83,10 @@ struct gc {
     void (*done)(struct store_req *req);
     bool busy;  /* the store has something */
     bool first; /* the pass after the start is yet to come */
-    bool running, closing, asked, asked_dry, asked_cycle;
-    bool begin_cycle; /* with this pass */
+    bool running, closing, is_asked;
+    struct pass_order asked, order; /* the next one, where is_asked; the one that runs */
     uint64_t due_ms;
+    int64_t due_wall_ns;
     uint64_t load, busy_ms, op_ms, took_ms; /* see gc_rest; op: begun, took: the last one */
     struct gc_status status;
     struct known known;

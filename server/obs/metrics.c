@@ -130,7 +130,7 @@ static void write_sight(const struct metrics_source *source, struct expose *expo
     labelled(expose, "health", "suspect", sight.checkpoints[HEALTH_SUSPECT]);
     labelled(expose, "health", "damaged", sight.checkpoints[HEALTH_DAMAGED]);
     gauge(expose, "cairn_forgotten_checkpoints", "Forgotten checkpoints that can be brought back.",
-          sight.forgotten);
+          sight.forgotten.count);
 }
 
 static void write_runs(const struct metrics_source *source, struct expose *expose)

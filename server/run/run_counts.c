@@ -114,6 +114,26 @@ void counts_applied(struct run *run)
     }
 }
 
+static void forgotten_add(struct forgotten_sight *io, const struct forgotten_sight *more)
+{
+    if (more->count > 0) {
+        io->cycles_min =
+            io->count > 0 ? min_u64(io->cycles_min, more->cycles_min) : more->cycles_min;
+        io->cycles_max = max_u64(io->cycles_max, more->cycles_max);
+        io->count += more->count;
+        io->bytes += more->bytes;
+    }
+}
+
+static void look_at_forgotten(const struct run_state *state, const struct state_commit *commit,
+                              struct forgotten_sight *io)
+{
+    uint64_t at = commit->forgotten_cycle, cycle = state->gc.cycle;
+    struct forgotten_sight one = {.count = 1, .bytes = commit->entry.stored_bytes};
+    one.cycles_max = one.cycles_min = cycle > at ? cycle - at : 0;
+    forgotten_add(io, &one);
+}
+
 void counts_look(struct run *run)
 {
     struct run_look *look = &run->look;
@@ -123,7 +143,7 @@ void counts_look(struct run *run)
         if (!commit->forgotten) {
             look->checkpoints[commit->health]++;
         } else if (!commit->reclaimed) {
-            look->forgotten++;
+            look_at_forgotten(&run->state, commit, &look->forgotten);
         }
     }
     if (run->state.commit_count > 0) {
@@ -144,13 +164,18 @@ void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret)
         for (size_t health = 0; health < ARRAY_LEN(ret->checkpoints); health++) {
             ret->checkpoints[health] += run->look.checkpoints[health];
         }
-        ret->forgotten += run->look.forgotten;
+        forgotten_add(&ret->forgotten, &run->look.forgotten);
         list_each (node, &run->tracks) {
             const struct open_track *track = list_item(node, struct open_track, link);
             ret->saves_open++;
             ret->oldest_open_ms = max_u64(ret->oldest_open_ms, now_ms - track->begun_ms);
         }
     }
+}
+
+void run_forgotten(const struct run *run, struct forgotten_sight *ret)
+{
+    *ret = run->look.forgotten;
 }
 
 static uint64_t open_count(const struct run *run)

@@ -23,14 +23,22 @@ struct run_counts {
 };
 const struct run_counts *catalog_counts(const struct catalog *catalog);
 
+/* What is forgotten and not reclaimed yet. */
+struct forgotten_sight {
+    uint64_t count, bytes;           /* at most so many bytes come free */
+    uint64_t cycles_max, cycles_min; /* that have begun since the first, the last was forgotten */
+};
+
 /* All runs of the store, as far as their records were read. */
 struct catalog_sight {
     uint64_t runs, runs_unreadable;
     uint64_t checkpoints[HEALTH_DAMAGED + 1]; /* that are listed, by enum health */
-    uint64_t forgotten;                       /* and not reclaimed */
-    uint64_t saves_open, oldest_open_ms;      /* as long as this daemon knows of it */
+    struct forgotten_sight forgotten;
+    uint64_t saves_open, oldest_open_ms; /* as long as this daemon knows of it */
 };
 void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret);
+/* Of one run. */
+void run_forgotten(const struct run *run, struct forgotten_sight *ret);
 
 /* A run that saves, or has saved since since_wall_ns. */
 struct run_sight {

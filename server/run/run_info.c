@@ -9,7 +9,7 @@
 
 enum {
     MISSING_TEXT_BYTES = 256,
-    MARK_TEXT_BYTES = ENTRY_ACTOR_BYTES + ENTRY_REASON_BYTES + 16,
+    MARK_TEXT_BYTES = 2 * (ENTRY_ACTOR_BYTES + ENTRY_REASON_BYTES + 16),
     LIST_NOTES_BYTES_MAX = LIMIT_MESSAGE_BYTES / 4
 };
 
@@ -142,23 +142,31 @@ int run_info_list(const struct run_state *state, uint64_t before_seq, uint32_t l
     return 0;
 }
 
-/* Who forgot or pinned it, and why; "" where nobody did. */
+static void add_who(struct buf *buf, const char *what, const struct entry_chain *mark)
+{
+    if (mark && mark->actor && mark->actor[0] != '\0') {
+        bool has_reason = mark->reason && mark->reason[0] != '\0';
+        buf_printf(buf, "%s%sby %s%s%s", buf->bytes > 0 ? "; " : "", what, mark->actor,
+                   has_reason ? ": " : "", has_reason ? mark->reason : "");
+    }
+}
+
+/* Who forgot, reclaimed or pinned it, and why; "" where nobody did. */
 static int mark_text(const struct state_commit *commit, struct scratch *scratch, const char **ret)
 {
-    const struct entry_chain *mark = commit->forgotten ? commit->mark : NULL;
     struct buf buf;
-    mark = !mark && commit->pinned ? commit->pin_mark : mark;
-    if (!mark || !mark->actor || mark->actor[0] == '\0') {
-        return 0;
-    }
-    bool has_reason = mark->reason && mark->reason[0] != '\0';
     buf_init(&buf, MARK_TEXT_BYTES);
-    buf_printf(&buf, "%sby %s%s%s", commit->forgotten ? "" : "pinned ", mark->actor,
-               has_reason ? ": " : "", has_reason ? mark->reason : "");
+    if (commit->forgotten) {
+        add_who(&buf, "", commit->mark);
+        add_who(&buf, "reclaimed ", commit->reclaim_mark);
+    } else if (commit->pinned) {
+        add_who(&buf, "pinned ", commit->pin_mark);
+    }
+    bool is_nobody = buf_status(&buf) == 0 && buf.bytes == 0;
     const char *text =
         buf_status(&buf) == 0 ? scratch_string(scratch, buf.bytes, (const char *)buf.data) : NULL;
     buf_fini(&buf);
-    *ret = text ? text : *ret;
+    *ret = text && !is_nobody ? text : *ret;
     return text ? 0 : no_memory();
 }
 

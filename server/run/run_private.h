@@ -58,7 +58,8 @@ struct run_refusal {
 };
 /* run_counts.c: of the decoded record. */
 struct run_look {
-    uint64_t checkpoints[HEALTH_DAMAGED + 1], forgotten, commit_step;
+    uint64_t checkpoints[HEALTH_DAMAGED + 1], commit_step;
+    struct forgotten_sight forgotten;
     int64_t commit_wall_ns; /* 0: none */
 };
 

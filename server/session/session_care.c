@@ -44,6 +44,7 @@ static void tell_gc(struct gc *gc, struct gc_status *status, struct gc_info *ret
     gc_status(gc, status);
 #define TAKE(type, name) ret->name = status->name;
     GC_INFO_FIELDS(TAKE)
+    GC_INFO_MORE_FIELDS(TAKE)
 #undef TAKE
     ret->run = status->run;
     ret->code = status->code;
@@ -92,12 +93,61 @@ int session_on_scrub(struct session *session, uint32_t stream, const struct msg 
     return 0;
 }
 
+/* The runs that are named exist, as far as this server knows. */
+static int check_runs(struct catalog *catalog, const struct msg_gc *asked, struct diag *diag)
+{
+    struct run_name *names = NULL;
+    size_t count = 0;
+    int status = catalog_names(catalog, &names, &count);
+    for (uint32_t i = 0; status == 0 && i < asked->run_count; i++) {
+        bool found = false;
+        for (size_t j = 0; j < count && !found; j++) {
+            found = run_name_equal(&asked->runs[i], &names[j]);
+        }
+        if (!found) {
+            char name[RUN_NAME_TEXT_MAX];
+            run_name_format(&asked->runs[i], name);
+            status = diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run %s", name);
+        }
+    }
+    free(names);
+    return status;
+}
+
+static int begin_gc(struct session *session, const struct msg_gc *asked, struct diag *diag)
+{
+    struct gc *gc = session->server->gc;
+    char actor[ENTRY_ACTOR_BYTES];
+    if (!asked->now) {
+        return gc_now(gc, asked->dry_run)
+                   ? 0
+                   : diag_set(diag, CAIRN_E_BUSY,
+                              "garbage collection is at work; ask again when it has ended");
+    }
+    session_actor(session, asked->actor, sizeof(actor), actor);
+    struct gc_order order = {.dry_run = asked->dry_run,
+                             .actor = actor,
+                             .runs = asked->runs,
+                             .run_count = asked->run_count};
+    int status = check_runs(session->server->options.catalog, asked, diag);
+    if (status == 0) {
+        status = gc_reclaim_now(gc, &order);
+        if (status == CAIRN_E_BUSY) {
+            err_ignore(diag_set(diag, status,
+                                "another garbage collection waits for the end of the one at work; "
+                                "ask again when they have ended"));
+        }
+    }
+    return status;
+}
+
 int session_on_gc(struct session *session, uint32_t stream, const struct msg *msg,
                   struct diag *diag)
 {
     struct gc *gc = session->server->gc;
     struct msg reply = {.type = MSG_GC_REPORT};
     struct gc_status status;
+    struct diag why = DIAG_INIT;
     const char *holder;
     (void)diag;
     timer_stop(&session->login);
@@ -110,12 +160,13 @@ int session_on_gc(struct session *session, uint32_t stream, const struct msg *ms
         refuse_duty(session, stream, "collects its garbage", holder);
         return 0;
     }
-    if (msg->u.gc.begin && !gc_now(gc, msg->u.gc.dry_run)) {
-        conn_send_error(session->conn, stream, CAIRN_E_BUSY,
-                        "garbage collection is at work; ask again when it has ended");
+    int rc = msg->u.gc.begin ? begin_gc(session, &msg->u.gc, &why) : 0;
+    if (rc != 0) {
+        conn_send_error(session->conn, stream, rc, diag_text(&why, rc));
         return 0;
     }
     tell_gc(gc, &status, &reply.u.gc_report.info);
+    reply.u.gc_report.info.now = reply.u.gc_report.info.now || (msg->u.gc.begin && msg->u.gc.now);
     conn_send_always(session->conn, stream, &reply);
     return 0;
 }

@@ -7,6 +7,7 @@
  * claims.
  */
 #include "core/retention.h"
+#include "gc/gc.h"
 #include "session/session_private.h"
 
 #include <stdio.h>
@@ -46,7 +47,27 @@ static int copy_marks(struct request *request, const struct verdict *verdict,
     ret->done_count = (uint32_t)verdict->done_count;
     ret->refused_count = (uint32_t)verdict->refused_count;
     ret->head_seq = verdict->mark_head_seq;
+    ret->bytes = verdict->done_bytes;
     return 0;
+}
+
+/* What is forgotten in the run now, and how long its space stays taken; a dry run tells of what
+ * would be. */
+static void tell_forgotten(const struct session *session, const struct run_req *req,
+                           struct msg_marked *ret)
+{
+    struct forgotten_sight sight;
+    run_forgotten(session->run, &sight);
+    if (req->dry_run && req->event.kind == EVENT_FORGET && req->verdict.done_count > 0) {
+        sight.count += req->verdict.done_count;
+        sight.bytes += req->verdict.done_bytes;
+        sight.cycles_min = 0;
+    }
+    ret->forgotten = sight.count;
+    ret->forgotten_bytes = sight.bytes;
+    if (session->server->gc) {
+        gc_waits(session->server->gc, &sight, &ret->first_wall_ns, &ret->last_wall_ns);
+    }
 }
 
 static void on_marked(struct run_req *req)
@@ -61,6 +82,7 @@ static void on_marked(struct run_req *req)
         fail(request, status, &req->diag);
         return;
     }
+    tell_forgotten(request->session, req, &reply.u.marked);
     request_reply(request, &reply);
     request_free(request);
 }

@@ -95,6 +95,46 @@ class Forget(Case):
         cairn("show", "demo/run", "10", *store, check=4)
         self.assert_whole(daemon, {(20, 1), (30, 1), (40, 1)})
 
+    def test_reclaimed_now(self):
+        """gc --now and forget --now: the space comes back with the daemon up, nothing is brought back, the chain says who."""
+        daemon, group = self.saved(ALL[:5])
+        where = at(daemon)
+        _, out, _ = cairn("forget", "demo/run", "10", *where, check=0)
+        self.assertRegex(out, r"demo/run: [0-9.]+ \w+ of 1 forgotten checkpoints wait to be reclaimed, until \d{4}-\S+Z; until then "
+                              r"`cairn undelete demo/run` brings them back, and `cairn gc --now demo/run` frees them now, for good")
+        status = cairn_json("status", *where)["gc"]
+        self.assertEqual(status["forgotten"], 1)
+        self.assertGreater(status["forgotten_bytes"], 0)
+        self.assertRegex(cairn("status", *where)[1], r"of 1 forgotten checkpoints wait to be reclaimed, until \d{4}-")
+        cairn("gc", *where, check=0)
+        self.assertTrue(daemon.files("runs/demo/run/checkpoints/1-10/*"))  # an ordinary pass: it waits
+        told = cairn_json("gc", "--now", "--dry-run", "demo/run", *where)["gc"]
+        self.assertEqual((told["reclaimed"], told["now"], told["dry_run"]), (1, True, True))
+        self.assertIn("10@1", cairn("undelete", "demo/run", *where, check=0)[1])
+        self.assertEqual(cairn("gc", "--now", "demo/other", *where)[0], 4)
+        _, out, err = cairn("gc", "--now", "demo/run", *where, check=0)
+        self.assertIn("`cairn undelete` does not bring it back", err)
+        self.assertIn("gone for good", out)
+        self.assertEqual(daemon.files("runs/demo/run/checkpoints/1-10/*"), [])
+        self.assertEqual(cairn("undelete", "demo/run", "10@1", *where)[::2],
+                         (3, "cairn: demo/run 10@1 was forgotten and its space reclaimed: it is gone for good\n"))
+        said = cairn("status", "demo/run", "10@1", *where)[1]
+        self.assertRegex(said, rf"reclaimed by uid={os.getuid()} claimed=\S+@\S+: asked to be reclaimed now")
+        document = cairn_json("forget", "demo/run", "20", "--now", *where)
+        self.assertEqual((document["gc"]["reclaimed"], document["gc"]["forgotten"]), (1, 0))
+        self.assertEqual(daemon.files("runs/demo/run/checkpoints/1-20/*"), [])
+        self.assert_whole(daemon, {(30, 1), (40, 1), (50, 1)}, how="server")
+        group.end()
+        self.assertEqual(daemon.stop(), 0)
+        store = ("--store", f"dir:{daemon.store}")
+        for words in (("gc", "demo/run"), ("gc", "--now", "--cycle"), ("gc", "--now", "a/b", "--project", "a")):
+            self.assertEqual(cairn(*words, *store)[0], 2)
+        cairn("forget", "demo/run", "30", *store, check=0)
+        self.assertEqual(cairn_json("gc", "--now", "-n", "--project", "demo", *store)["gc"]["reclaimed"], 1)
+        self.assertEqual(cairn_json("gc", "--now", "--project", "demo", *store)["gc"]["reclaimed"], 1)
+        self.assertEqual(cairn_json("forget", "demo/run", "40", "--keep-least", 1, "--now", *store)["gc"]["reclaimed"], 1)
+        self.assert_whole(daemon, {(50, 1)})
+
     def test_what_is_never_forgotten(self):
         daemon, group = self.saved(ALL[:5])
         code, _, err = cairn("forget", "demo/run", "50", *at(daemon))

@@ -86,11 +86,21 @@ static int take_argument(struct cli *cli, struct words *words, const char *text,
                         cli->command->name);
     }
     char *own = (char *)cli->own_set.values + argument->at;
-    words->argument++;
+    words->argument += argument->kind != ARGUMENT_RUNS;
     switch (argument->kind) {
     case ARGUMENT_RUN:
         cli->run_text = text;
         break;
+    case ARGUMENT_RUNS: {
+        struct option_texts *texts = (struct option_texts *)(void *)own;
+        if (texts->count == OPTION_TEXTS_MAX) {
+            return diag_set(diag, CAIRN_E_INVALID,
+                            "more than %d runs are named; see cairn %s --help", OPTION_TEXTS_MAX,
+                            cli->command->name);
+        }
+        texts->items[texts->count++] = text;
+        break;
+    }
     case ARGUMENT_CHECKPOINT:
         cli->selector_text = text;
         break;

@@ -21,7 +21,9 @@ void command_synopsis(const struct command *command, size_t size, char *ret)
     for (const struct argument *argument = command->arguments; argument && argument->name;
          argument++) {
         const char *dashes = argument->kind == ARGUMENT_WORDS ? "-- " : "";
-        const char *dots = argument->kind == ARGUMENT_WORDS ? " [ARGUMENT ...]" : "";
+        const char *dots = argument->kind == ARGUMENT_WORDS  ? " [ARGUMENT ...]"
+                           : argument->kind == ARGUMENT_RUNS ? " ..."
+                                                             : "";
         if (at < size) {
             at += (size_t)snprintf(ret + at, size - at, " %s%s%s%s", argument->optional ? "[" : "",
                                    dashes, argument->name, dots);

@@ -72,6 +72,7 @@ struct option {
 
 enum argument_kind {
     ARGUMENT_RUN,        /* struct cli's run_text */
+    ARGUMENT_RUNS,       /* struct option_texts at `at`: all words that are left and no options */
     ARGUMENT_CHECKPOINT, /* struct cli's selector */
     ARGUMENT_TEXT,       /* const char * at `at` */
     ARGUMENT_FILE,       /* the same; shells offer files */

@@ -353,6 +353,78 @@ static void test_two_daemons_at_once(void **state)
     }
 }
 
+/* Waits for the pass that was ordered. */
+static struct gc_status reclaim_now(struct gc_rig *g, const struct gc_order *order)
+{
+    assert_int_equal(gc_reclaim_now(g->gc, order), 0);
+    assert_int_equal(gc_reclaim_now(g->gc, order), CAIRN_E_BUSY); /* one waits already */
+    do {
+        sim_run_for(g->rig.sim, 10);
+        gc_status(g->gc, &g->status);
+    } while (g->status.running);
+    return g->status;
+}
+
+/* Goal: what is asked for goes at once, the rest keeps its time; a dry run says the same and does
+ * nothing; what an open save refers to stays and is counted. */
+static void test_reclaimed_now(void **state)
+{
+    struct gc_rig *g = *state;
+    struct ckpt_id ids[4];
+    struct gc_order all = {.actor = "ada"}, dry = {.actor = "ada", .dry_run = true};
+    struct run_name other = {"other", "run"};
+    struct gc_order others = {.actor = "ada", .runs = &other, .run_count = 1};
+    struct gc_order named = {.actor = "ada", .runs = &g->rig.name, .run_count = 1};
+    for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
+        ids[i] = gc_rig_save(g, false)->id;
+    }
+    gc_rig_start(g, 3);
+    gc_rig_pass(g, true);
+    assert_int_equal(g->status.forgotten, 0);
+    assert_int_equal(gc_rig_forget(g, ids[0]), 0);
+    assert_int_equal(gc_rig_forget(g, ids[1]), 0);
+    gc_status(g->gc, &g->status);
+    assert_int_equal(g->status.forgotten, 2);
+    assert_true(g->status.forgotten_bytes > 0);
+    struct gc_status told = reclaim_now(g, &dry);
+    assert_true(told.now && told.dry_run);
+    assert_int_equal(told.reclaimed, 2);
+    assert_int_equal(told.objects, 4);
+    assert_false(gc_rig_is_reclaimed(g, ids[0]));
+    assert_int_equal(reclaim_now(g, &others).reclaimed, 0);
+    assert_true(gc_rig_has_object(g, ids[0], 0));
+    struct gc_status done = reclaim_now(g, &named);
+    assert_int_equal(done.reclaimed, 2);
+    assert_int_equal(done.objects, told.objects);
+    assert_int_equal(done.smalls, told.smalls);
+    assert_int_equal(done.bytes, told.bytes);
+    assert_int_equal(done.forgotten, 0);
+    assert_false(gc_rig_has_object(g, ids[0], 0));
+    assert_false(gc_rig_has_object(g, ids[1], 1));
+    gc_rig_check_reachable(g);
+    assert_int_equal(gc_rig_count_garbage(g), 0);
+    assert_int_equal(reclaim_now(g, &all).reclaimed, 0);
+}
+
+/* Goal: the claim of an open save keeps its base, whoever asks. */
+static void test_claimed_stays(void **state)
+{
+    struct gc_rig *g = *state;
+    struct gc_order all = {.actor = "ada"};
+    struct ckpt_id base = gc_rig_save(g, false)->id;
+    struct gc_save *open = gc_rig_leave_open(g, 0);
+    assert_true(ckpt_id_equal(open->base, base));
+    struct event event = {.kind = EVENT_FORGET, .id_count = 1, .ids = &base, .keep_least = 1};
+    struct verdict verdict;
+    assert_int_equal(rig_event(&g->rig, g->rig.run, &event, &verdict), 0);
+    assert_int_equal(verdict.refused_count, 1); /* no forget comes to it while it is claimed */
+    gc_rig_start(g, 1);
+    assert_int_equal(reclaim_now(g, &all).reclaimed, 0);
+    gc_rig_finish(g, open, true);
+    gc_rig_save(g, false);
+    gc_rig_check_reachable(g);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -366,6 +438,8 @@ int main(void)
         TEST(test_sweep),
         TEST(test_between_open_and_the_first_object),
         TEST(test_wall_clock_set),
+        TEST(test_reclaimed_now),
+        TEST(test_claimed_stays),
         cmocka_unit_test(test_two_daemons_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -457,6 +457,12 @@ static void make_mark(struct sample *s, uint32_t type, struct msg *ret)
                                                      .reasons = sample_number(s),
                                                      .outcome = sample_below32(s, 20)};
         }
+        if (s->grown >= 1) {
+            m->bytes = sample_number(s), m->forgotten = sample_number(s);
+            m->forgotten_bytes = sample_number(s);
+            m->first_wall_ns = (int64_t)sample_number(s);
+            m->last_wall_ns = (int64_t)sample_number(s);
+        }
     }
 }
 
@@ -672,9 +678,12 @@ static void make_lists(struct sample *s, uint32_t type, struct msg *ret)
 unsigned sample_growths(uint32_t type)
 {
     switch (type) {
-    case MSG_OPEN:
     case MSG_SERVER_STATUS:
+        return 4;
+    case MSG_OPEN:
         return 3;
+    case MSG_GC_REPORT:
+        return 2;
     case MSG_OPENED:
     case MSG_DESCRIBE:
     case MSG_HAVE:
@@ -682,8 +691,9 @@ unsigned sample_growths(uint32_t type)
     case MSG_READ:
     case MSG_STATUS_REPLY:
     case MSG_USAGE_REPLY:
-    case MSG_GC_REPORT:
     case MSG_REPAIR:
+    case MSG_GC:
+    case MSG_MARKED:
         return 1;
     default:
         return 0;

@@ -24,12 +24,15 @@ static void make_scrub_info(struct sample *s, struct scrub_info *info)
     }
 }
 
-static void make_gc_info(struct sample *s, bool grown, struct gc_info *info)
+static void make_gc_info(struct sample *s, unsigned grown, struct gc_info *info)
 {
     GC_INFO_FIELDS(FILL)
     info->run = sample_run(s);
     info->text = sample_text(s, 0, 60);
-    info->code = grown ? -(int32_t)sample_below32(s, 50) : 0;
+    info->code = grown >= 1 ? -(int32_t)sample_below32(s, 50) : 0;
+    if (grown >= 2) {
+        GC_INFO_MORE_FIELDS(FILL)
+    }
 }
 
 void sample_make_care(struct sample *s, uint32_t type, struct msg *ret)
@@ -41,8 +44,15 @@ void sample_make_care(struct sample *s, uint32_t type, struct msg *ret)
     } else if (type == MSG_GC) {
         ret->u.gc.begin = sample_flip(s);
         ret->u.gc.dry_run = sample_flip(s);
+        ret->u.gc.actor = "";
+        if (s->grown >= 1) {
+            ret->u.gc.now = true;
+            ret->u.gc.actor = "ada@login1";
+            ret->u.gc.runs = sample_take(s, ret->u.gc.run_count = 2, sizeof(struct run_name));
+            ret->u.gc.runs[0] = sample_run(s), ret->u.gc.runs[1] = sample_run(s);
+        }
     } else if (type == MSG_GC_REPORT) {
-        make_gc_info(s, s->grown >= 1, &ret->u.gc_report.info);
+        make_gc_info(s, s->grown, &ret->u.gc_report.info);
     } else if (type == MSG_REPAIR) {
         ret->u.repair =
             (struct msg_repair){.id = sample_ckpt(s), .begin = true, .actor = "ada@login1"};
@@ -78,7 +88,7 @@ void sample_make_care(struct sample *s, uint32_t type, struct msg *ret)
             make_scrub_info(s, &status->scrub);
         }
         if (status->has_gc) {
-            make_gc_info(s, s->grown >= 2, &status->gc);
+            make_gc_info(s, s->grown >= 4 ? 2 : s->grown >= 2, &status->gc);
         }
         status->health_text = status->health_remedy = "";
         if (s->grown) {

@@ -339,7 +339,8 @@ static void dump_mark(const struct msg *msg, struct buf *buf)
         }
     } else if (msg->type == MSG_MARKED) {
         U(d, head_seq), U(d, done_count), U(d, refused_count), U(d, total_count);
-        U(d, record_count);
+        U(d, record_count), U(d, bytes), U(d, forgotten), U(d, forgotten_bytes);
+        I(d, first_wall_ns), I(d, last_wall_ns);
         for (uint32_t i = 0; i < d->record_count; i++) {
             U(d, records[i].id.term), U(d, records[i].id.step), U(d, records[i].wall_ns);
             U(d, records[i].reasons), U(d, records[i].outcome);
@@ -440,6 +441,7 @@ static void dump_scrub_info(const struct scrub_info *info, struct buf *buf)
 static void dump_gc_info(const struct gc_info *info, struct buf *buf)
 {
     GC_INFO_FIELDS(FIELD)
+    GC_INFO_MORE_FIELDS(FIELD)
     T(info, run.project), T(info, run.run), T(info, text), I(info, code);
 }
 
@@ -469,7 +471,10 @@ static void dump_care(const struct msg *msg, struct buf *buf)
         dump_scrub_info(&msg->u.scrub_status.info, buf);
         break;
     case MSG_GC:
-        U(&msg->u.gc, begin), U(&msg->u.gc, dry_run);
+        U(&msg->u.gc, begin), U(&msg->u.gc, dry_run), U(&msg->u.gc, now), T(&msg->u.gc, actor);
+        for (uint32_t i = 0; i < msg->u.gc.run_count; i++) {
+            T(&msg->u.gc, runs[i].project), T(&msg->u.gc, runs[i].run);
+        }
         break;
     case MSG_GC_REPORT:
         dump_gc_info(&msg->u.gc_report.info, buf);

@@ -6,12 +6,15 @@
 #include "mark.h"
 
 #include "exit_status.h"
+#include "system/care.h"
+#include "system/reclaim.h"
 
 #include "base/check.h"
 #include "base/digits.h"
 #include "base/glob.h"
 #include "core/retention.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +49,7 @@ struct forget_options {
 #undef MEMBER
     struct option_texts tags, runs, checkpoints;
     const char *project, *reason;
-    bool dry_run;
+    bool dry_run, now;
 };
 
 static const struct argument arguments[] = {
@@ -70,6 +73,8 @@ static const struct option options[] = {
      OPTION_AT_TEXT(struct forget_options, project), .alone = true},
     {"reason", "TEXT", "why, for the audit record; the policy itself if not given",
      OPTION_AT_TEXT(struct forget_options, reason)},
+    {"now", NULL, "and reclaim all that is forgotten in these runs at once: undelete cannot follow",
+     OPTION_AT_FLAG(struct forget_options, now), .alone = true},
     {"dry-run", NULL, "say what would be forgotten, and why the rest stays",
      OPTION_AT_FLAG(struct forget_options, dry_run), .letter = 'n'},
     {0}};
@@ -86,6 +91,8 @@ struct job {
     unsigned timed_out;                             /* in a row */
     bool cancelled;
     uint64_t refused_count;
+    struct run_name *names; /* in which it has been done; for --now */
+    size_t name_count;
     int first_status;
     struct diag first;
 };
@@ -173,6 +180,10 @@ static void show_json(struct job *job, const char *name, const struct msg_marked
     json_str(&job->json, "run", name);
     json_str(&job->json, "error", diag->code != 0 ? diag->text : NULL);
     if (diag->code == 0) {
+        json_u64(&job->json, "bytes", marked->bytes);
+        json_u64(&job->json, "waiting", marked->forgotten);
+        json_u64(&job->json, "waiting_bytes", marked->forgotten_bytes);
+        mark_until_json(&job->json, "waits_until", marked->last_wall_ns);
         mark_json(&job->json, marked, "forgotten", by_name(job) ? "asked for" : NULL);
     }
     json_close(&job->json, '}');
@@ -204,6 +215,21 @@ static void show_table(const struct job *job, const char *name, const struct msg
     table_free(table);
 }
 
+/* What is forgotten still takes its room: how much, until when, and what frees it now. */
+static void show_waiting(const struct job *job, const char *name, const struct msg_marked *marked)
+{
+    char waiting[32], until[160];
+    if (marked->forgotten == 0 || job->own->now) {
+        return; /* with --now the report of garbage collection says it */
+    }
+    format_bytes(marked->forgotten_bytes, sizeof(waiting), waiting);
+    care_waits_text(marked->first_wall_ns, marked->last_wall_ns, sizeof(until), until);
+    printf("%s: %s of %" PRIu64 " forgotten checkpoints %s to be reclaimed, %s; until then `cairn "
+           "undelete %s` brings them back, and `cairn gc --now %s` frees them now, for good\n",
+           name, waiting, marked->forgotten, job->own->dry_run ? "would wait" : "wait", until, name,
+           name);
+}
+
 static void tell_failure(const struct job *job, const char *name, int status,
                          const struct diag *diag)
 {
@@ -233,6 +259,7 @@ static bool forget_in(struct job *job, const struct run_name *name)
         job->failed_count++;
     } else {
         job->refused_count += marked->refused_count;
+        job->names[job->name_count++] = *name;
         if (by_name(job)) { /* what a policy spares is what it is for: the table says why */
             (void)mark_refusals(name, marked);
         }
@@ -241,6 +268,7 @@ static bool forget_in(struct job *job, const struct run_name *name)
         show_json(job, text, marked, &diag);
     } else if (status == 0 && !job->cli->quiet) {
         show_table(job, text, marked);
+        show_waiting(job, text, marked);
     }
     engine_call_fini(&request.call);
     job->cancelled = status == CAIRN_E_CANCELLED;
@@ -260,6 +288,29 @@ static int exit_status(const struct job *job)
     return job->failed_count > 0 || job->refused_count > 0 ? EXIT_PARTIAL : 0;
 }
 
+/* After all runs: what is forgotten in them goes for good. It is looked at also where nothing new
+ * was forgotten: who says --now wants the room of what was forgotten before, too. */
+static int reclaim(struct job *job, struct diag *diag)
+{
+    struct reclaim what = {
+        .dry_run = job->own->dry_run, .runs = job->names, .run_count = job->name_count};
+    struct gc_info info;
+    char text[GC_TEXT_MAX];
+    if (!job->own->now || job->name_count == 0 || job->cancelled) {
+        return 0;
+    }
+    int status = reclaim_now(job->cli, &what, &info, text, diag);
+    if (status == 0 && job->cli->json) {
+        care_json_gc(&job->json, "gc", &info);
+    } else if (status == 0 && !job->cli->quiet) {
+        care_show_gc(&info, false);
+    }
+    if (status == 0 && info.errors > 0) {
+        status = diag_set(diag, info.code < 0 ? info.code : CAIRN_E_IO, "%s", info.text);
+    }
+    return status;
+}
+
 static int forget_all(struct job *job, struct diag *diag)
 {
     struct run_name *names = NULL;
@@ -270,6 +321,10 @@ static int forget_all(struct job *job, struct diag *diag)
     json_u64(&job->json, "schema_version", JSON_SCHEMA_VERSION);
     json_bool(&job->json, "dry_run", job->own->dry_run);
     json_open(&job->json, "runs", '[');
+    job->names = calloc(count + 1, sizeof(*job->names));
+    if (status == 0 && !job->names) {
+        status = diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the names of %zu runs", count);
+    }
     bool goes_on = true;
     for (size_t i = 0; status == 0 && i < count; i++) {
         if (!is_wanted(job->own, &names[i])) {
@@ -287,17 +342,20 @@ static int forget_all(struct job *job, struct diag *diag)
     }
     json_close(&job->json, ']');
     json_u64(&job->json, "passed_over", job->passed_count);
+    status = status != 0 ? status : reclaim(job, diag);
     json_close(&job->json, '}');
     if (status == 0) {
         status = job->cli->json ? json_print(&job->json) : out_flush();
     }
     json_fini(&job->json);
+    free(job->names);
     return status != 0 ? status : exit_status(job);
 }
 
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
-    struct job job = {.cli = cli, .own = values};
+    struct run_name name;
+    struct job job = {.cli = cli, .own = values, .names = &name};
     int status = prepare(&job, diag);
     status = status != 0 ? status : mark_connect(cli, !job.own->dry_run, diag);
     if (status != 0 || !cli->has_run) {
@@ -310,8 +368,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     json_open(&job.json, "runs", '[');
     (void)forget_in(&job, &cli->run);
     json_close(&job.json, ']');
+    status = reclaim(&job, diag);
     json_close(&job.json, '}');
-    status = cli->json ? json_print(&job.json) : out_flush();
+    status = status != 0 ? status : cli->json ? json_print(&job.json) : out_flush();
     json_fini(&job.json);
     return status != 0 ? status : exit_status(&job);
 }
@@ -330,7 +389,9 @@ const struct command command_forget = {
         "\n"
         "A forgotten checkpoint is off all lists at once; its space is freed by garbage "
         "collection, and until then `undelete` brings it back. Who forgot it and why stays in "
-        "the run's record. Without a keep rule and without a checkpoint's name nothing is "
+        "the run's record. With --now all that is forgotten in these runs, now or before, is "
+        "reclaimed at once and cannot be brought back, as `gc --now` does it. Without a keep rule "
+        "and without a checkpoint's name nothing is "
         "forgotten. With --store the store is opened for writing, under its lock: exit 11 while "
         "a daemon has it; with --dry-run it is only read. A run that cannot be decided (only "
         "damage, no value of the metric, a wrong clock) loses nothing, is named in one line on "
@@ -338,6 +399,7 @@ const struct command command_forget = {
     .example =
         "cairn forget lab/gpt --keep-last 3 --keep-daily 7 --dry-run\n"
         "cairn forget --project lab --keep-within 2d --keep-best 3 --metric loss --mode min\n"
+        "cairn forget lab/gpt --keep-last 2 --now\n"
         "cairn forget lab/gpt 1200",
     .arguments = arguments,
     .options = options,

@@ -76,6 +76,13 @@ void mark_json(struct json *json, const struct msg_marked *marked, const char *d
     json_close(json, ']');
 }
 
+void mark_until_json(struct json *json, const char *name, int64_t wall_ns)
+{
+    char time[40];
+    format_time(wall_ns, sizeof(time), time);
+    json_str(json, name, wall_ns != 0 ? time : NULL);
+}
+
 int mark_refusals(const struct run_name *run, const struct msg_marked *marked)
 {
     char name[RUN_NAME_TEXT_MAX], id[48];

@@ -25,6 +25,8 @@ const char *mark_action(const struct msg_mark_record *record, const char *done);
 /* why: of those that were done, NULL: as the policy says. */
 void mark_json(struct json *json, const struct msg_marked *marked, const char *done,
                const char *why);
+/* A wall time, or null where it is 0. */
+void mark_until_json(struct json *json, const char *name, int64_t wall_ns);
 /* A line on stderr for each that was refused; the exit status: 0, or 3 where some were. */
 int mark_refusals(const struct run_name *run, const struct msg_marked *marked);
 /* undelete, pin, unpin: the whole command. */

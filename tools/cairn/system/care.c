@@ -73,6 +73,63 @@ void care_tell_damage(const struct scrub_info *info)
             newest ? newest->text : "");
 }
 
+void care_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret)
+{
+    char first[48], last[48];
+    if (last_wall_ns == 0) {
+        snprintf(ret, size, "%s", "until a cycle of garbage collection is begun");
+        return;
+    }
+    format_time(first_wall_ns, sizeof(first), first);
+    format_time(last_wall_ns, sizeof(last), last);
+    if (strcmp(first, last) == 0) {
+        snprintf(ret, size, "until %s", last);
+    } else {
+        snprintf(ret, size, "the first until %s, the last until %s", first, last);
+    }
+}
+
+/* What waits, and the command that frees it. */
+static void show_forgotten(const struct gc_info *info)
+{
+    char bytes[32], until[160];
+    if (info->forgotten == 0) {
+        return;
+    }
+    format_bytes(info->forgotten_bytes, sizeof(bytes), bytes);
+    care_waits_text(info->first_wall_ns, info->last_wall_ns, sizeof(until), until);
+    printf("           %s of %" PRIu64 " forgotten checkpoints wait to be reclaimed, %s;\n"
+           "           `cairn gc --now` frees them now, for good\n",
+           bytes, info->forgotten, until);
+}
+
+static void show_now(const struct gc_info *info)
+{
+    if (info->now && !info->running) {
+        printf("           reclaimed %s, not waiting for cycles: gone for good\n",
+               info->dry_run ? "would be" : "now");
+    }
+    if (info->held > 0) {
+        printf("           %" PRIu64 " forgotten checkpoints stay: an open save or a restore uses "
+               "them\n",
+               info->held);
+    }
+}
+
+static void show_pressure(const struct gc_info *info)
+{
+    char bytes[32], when[48];
+    if (info->pressed_wall_ns == 0) {
+        return;
+    }
+    format_bytes(info->pressed_bytes_total, sizeof(bytes), bytes);
+    format_time(info->pressed_wall_ns, sizeof(when), when);
+    printf("           for want of room %" PRIu64
+           " were reclaimed before their time (%s), the last "
+           "at %s\n",
+           info->pressed_total, bytes, when);
+}
+
 void care_show_gc(const struct gc_info *info, bool tells_why)
 {
     char bytes[32], read[32], when[48];
@@ -84,6 +141,7 @@ void care_show_gc(const struct gc_info *info, bool tells_why)
     }
     if (info->pass == 0 && !info->running) {
         printf("gc         no pass yet\n");
+        show_forgotten(info);
         return;
     }
     if (info->running) {
@@ -100,6 +158,9 @@ void care_show_gc(const struct gc_info *info, bool tells_why)
            " runs, read %s of tables; %" PRIu64 " errors%s%s\n",
            info->ckpts, info->runs, read, info->errors, tells_why && info->errors > 0 ? ": " : "",
            tells_why && info->errors > 0 ? info->text : "");
+    show_now(info);
+    show_forgotten(info);
+    show_pressure(info);
 }
 
 static void json_number(struct json *json, const char *name, bool is_bool, uint64_t value)
@@ -145,6 +206,7 @@ void care_json_gc(struct json *json, const char *name, const struct gc_info *inf
 {
     json_open(json, name, '{');
     GC_INFO_FIELDS(NUMBER)
+    GC_INFO_MORE_FIELDS(NUMBER)
     json_str(json, "error", info->code != 0 ? err_name(info->code) : NULL);
     json_str(json, "text", info->text && info->text[0] != '\0' ? info->text : NULL);
     json_close(json, '}');

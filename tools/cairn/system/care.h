@@ -12,6 +12,9 @@ void care_show_scrub(const struct scrub_info *info);
 void care_tell_damage(const struct scrub_info *info);
 /* tells_why: the last error's words too. */
 void care_show_gc(const struct gc_info *info, bool tells_why);
+/* "until TIME" or "the first until TIME, the last until TIME": when forgotten checkpoints will be
+ * reclaimed; last_wall_ns 0: not by a schedule. */
+void care_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret);
 void care_json_scrub(struct json *json, const char *name, const struct scrub_info *info);
 void care_json_gc(struct json *json, const char *name, const struct gc_info *info);
 /* Sleeps half a second in the source's loop. CANCELLED by an interrupt. */

@@ -91,7 +91,7 @@ static void print_bash(void)
         printf("    %s)\n      words='", commands[i]->name);
         bash_names(commands[i]->options);
         printf("'\n");
-        if (has_argument(commands[i], ARGUMENT_RUN)) {
+        if (has_argument(commands[i], ARGUMENT_RUN) || has_argument(commands[i], ARGUMENT_RUNS)) {
             printf("      [[ $cur == -* ]] || words=$(%s)\n", LIST_RUNS);
         } else if (has_argument(commands[i], ARGUMENT_FILE) ||
                    has_argument(commands[i], ARGUMENT_WORDS)) {
@@ -148,13 +148,14 @@ static void zsh_arguments(const struct argument *table)
     for (const struct argument *argument = table; argument && argument->name; argument++) {
         /* Behind another optional one, an argument of which nothing is offered would hide the
          * options from _arguments. */
+        bool many = argument->kind == ARGUMENT_WORDS || argument->kind == ARGUMENT_RUNS;
         const char *action = argument->kind == ARGUMENT_RUN          ? "_cairn_runs"
+                             : argument->kind == ARGUMENT_RUNS       ? "_cairn_runs"
                              : argument->kind == ARGUMENT_CHECKPOINT ? "(latest)"
                              : argument->kind == ARGUMENT_FILE       ? "_files"
                              : argument->kind == ARGUMENT_WORDS      ? "_normal"
                                                                      : " ";
-        printf(" \\\n        '%s%s:", argument->kind == ARGUMENT_WORDS ? "*:" : "",
-               argument->optional ? ":" : "");
+        printf(" \\\n        '%s%s:", many ? "*:" : "", argument->optional ? ":" : "");
         zsh_text(argument->name);
         printf(":%s'", action);
     }
@@ -225,7 +226,7 @@ static void print_fish(void)
     fish_options(NULL, cli_options);
     for (size_t i = 0; commands[i]; i++) {
         fish_options(commands[i]->name, commands[i]->options);
-        if (has_argument(commands[i], ARGUMENT_RUN)) {
+        if (has_argument(commands[i], ARGUMENT_RUN) || has_argument(commands[i], ARGUMENT_RUNS)) {
             printf("complete -c cairn -n '__fish_seen_subcommand_from %s' -a '(%s)'\n",
                    commands[i]->name, LIST_RUNS);
         } else if (has_argument(commands[i], ARGUMENT_FILE) ||

@@ -4,19 +4,32 @@
  */
 #include "care.h"
 #include "offline_gc.h"
+#include "reclaim.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct gc_options_cli {
-    bool dry_run, status, cycle;
+    bool dry_run, status, cycle, now;
     uint64_t keep_cycles;
+    const char *project;
+    struct option_texts runs;
 };
+
+static const struct argument arguments[] = {
+    {"RUN", .kind = ARGUMENT_RUNS, .at = offsetof(struct gc_options_cli, runs), .optional = true},
+    {0}};
 
 static const struct option options[] = {
     {"dry-run", NULL, "say what would be removed, remove nothing",
      OPTION_AT_FLAG(struct gc_options_cli, dry_run), .letter = 'n'},
     {"status", NULL, "only say what the last one did",
      OPTION_AT_FLAG(struct gc_options_cli, status)},
+    {"now", NULL,
+     "reclaim what is forgotten, of RUN or of all runs, without waiting for cycles, for good",
+     OPTION_AT_FLAG(struct gc_options_cli, now), .alone = true},
+    {"project", "NAME", "with --now: of all runs of a project",
+     OPTION_AT_TEXT(struct gc_options_cli, project), .alone = true},
     {"cycle", NULL, "with --store: a cycle begins, as it does in a daemon every [gc] every",
      OPTION_AT_FLAG(struct gc_options_cli, cycle), .alone = true},
     {"keep-cycles", "N", "with --store: what was forgotten can be brought back for so many cycles",
@@ -48,34 +61,80 @@ static int fail(struct cli *cli, const struct gc_info *info, struct diag *diag)
     return diag_set(diag, info->code < 0 ? info->code : CAIRN_E_IO, "%s", info->text);
 }
 
-static int ask(struct cli *cli, const struct msg_gc *gc, struct source_request *request,
-               struct diag *diag)
+static int check(const struct gc_options_cli *given, struct diag *diag)
 {
-    *request = (struct source_request){.call.request = {.type = MSG_GC, .u.gc = *gc}};
-    return source_call(cli->connection, request, diag);
+    if (!given->now && (given->runs.count > 0 || given->project)) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "RUN and --project are for --now: other passes are over all runs");
+    }
+    if (given->now && (given->cycle || given->status)) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "--now begins no cycle and is no question: "
+                        "--cycle and --status do not go with it");
+    }
+    return given->runs.count > 0 && given->project
+               ? diag_set(diag, CAIRN_E_INVALID, "RUN or --project: name one of them")
+               : 0;
 }
 
-static int run_online(struct cli *cli, const struct gc_options_cli *given, struct diag *diag)
+/* The runs that are named, or are of the project; none where neither is said. *ret is malloc'ed. */
+static int choose_runs(struct cli *cli, const struct gc_options_cli *given, struct run_name **ret,
+                       size_t *ret_count, struct diag *diag)
 {
-    struct source_request request = {.done = false};
-    int status = cli_connect(cli, false, diag);
-    if (status == 0) {
-        status = ask(cli, &(struct msg_gc){.begin = !given->status, .dry_run = given->dry_run},
-                     &request, diag);
+    size_t count = 0, kept = 0;
+    int status = 0;
+    if (given->project) {
+        status = source_runs(cli->connection, ret, &count, diag);
+        for (size_t i = 0; status == 0 && i < count; i++) {
+            if (strcmp((*ret)[i].project, given->project) == 0) {
+                (*ret)[kept++] = (*ret)[i];
+            }
+        }
+        if (status == 0 && kept == 0) {
+            status = diag_set(diag, CAIRN_E_NOT_FOUND,
+                              "project %s has no run; `cairn ls` names them", given->project);
+        }
+    } else if (given->runs.count > 0) {
+        *ret = calloc(given->runs.count, sizeof(**ret));
+        status = *ret ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the names of runs");
+        for (; status == 0 && kept < given->runs.count; kept++) {
+            status = run_name_parse(given->runs.items[kept], &(*ret)[kept], diag);
+        }
     }
-    while (status == 0 && !given->status && request.call.reply.u.gc_report.info.running) {
-        engine_call_fini(&request.call);
-        request = (struct source_request){.done = false};
-        status = care_sleep(cli, diag);
-        status = status != 0 ? status : ask(cli, &(struct msg_gc){.begin = false}, &request, diag);
-    }
-    if (status == 0) {
-        const struct gc_info *info = &request.call.reply.u.gc_report.info;
-        status = show(cli, info);
-        status = status == 0 && info->errors > 0 ? fail(cli, info, diag) : status;
-    }
-    engine_call_fini(&request.call);
+    *ret_count = kept;
     return status;
+}
+
+static int reclaim(struct cli *cli, const struct gc_options_cli *given, struct gc_info *info,
+                   char text[GC_TEXT_MAX], struct diag *diag)
+{
+    struct run_name *runs = NULL;
+    struct reclaim what = {.dry_run = given->dry_run};
+    bool connects = !cli->source.store || given->project;
+    int status = connects ? cli_connect(cli, false, diag) : 0;
+    status = status != 0 ? status : choose_runs(cli, given, &runs, &what.run_count, diag);
+    what.runs = runs;
+    status = status != 0 ? status : reclaim_now(cli, &what, info, text, diag);
+    free(runs);
+    return status;
+}
+
+static int collect(struct cli *cli, const struct gc_options_cli *given, struct gc_info *info,
+                   char text[GC_TEXT_MAX], struct diag *diag)
+{
+    if (given->now) {
+        return reclaim(cli, given, info, text, diag);
+    }
+    if (!cli->source.store) {
+        struct msg_gc gc = {.begin = !given->status, .dry_run = given->dry_run};
+        int status = cli_connect(cli, false, diag);
+        return status != 0 ? status : reclaim_ask(cli, &gc, info, text, diag);
+    }
+    struct offline_gc_options offline = {.store = cli->source.store,
+                                         .dry_run = given->dry_run,
+                                         .cycle = given->cycle,
+                                         .keep_cycles = given->keep_cycles};
+    return offline_gc(&offline, info, text, diag);
 }
 
 static int run(struct cli *cli, void *own, struct diag *diag)
@@ -83,14 +142,8 @@ static int run(struct cli *cli, void *own, struct diag *diag)
     const struct gc_options_cli *given = own;
     struct gc_info info;
     char text[GC_TEXT_MAX];
-    if (!cli->source.store) {
-        return run_online(cli, given, diag);
-    }
-    struct offline_gc_options offline = {.store = cli->source.store,
-                                         .dry_run = given->dry_run,
-                                         .cycle = given->cycle,
-                                         .keep_cycles = given->keep_cycles};
-    int status = offline_gc(&offline, &info, text, diag);
+    int status = check(given, diag);
+    status = status != 0 ? status : collect(cli, given, &info, text, diag);
     if (status == 0) {
         status = show(cli, &info);
     }
@@ -106,12 +159,18 @@ const struct command command_gc = {
         "The "
         "daemon does so by itself every [gc] every, which also counts the cycles after which a "
         "forgotten checkpoint cannot be brought back; this begins a pass now and no cycle.\n\n"
+        "With --now, forgotten checkpoints of the runs that are named, or of all, are reclaimed "
+        "without waiting for cycles, and their space comes back at once: the remedy for a full "
+        "disk. It is for good: `undelete` does not bring them back. What an open save or a restore "
+        "uses stays. Who asked is in the run's record, as with `forget`. --dry-run tells what it "
+        "would free.\n\n"
         "With --store it works on a store without a daemon, under the store's lock, in two "
         "passes.\n\n"
         "What cannot be read is left alone, with all that it may refer to, and named; the exit "
         "status is then that of the error: 6 for damage. On a store with several daemons one of "
         "them collects, and others say which: exit 11.",
-    .example = "cairn gc --dry-run\ncairn --store dir:/srv/cairn gc",
+    .example = "cairn gc --dry-run\ncairn gc --now lab/gpt\ncairn --store dir:/srv/cairn gc",
+    .arguments = arguments,
     .options = options,
     .options_bytes = sizeof(struct gc_options_cli),
     .run = run};

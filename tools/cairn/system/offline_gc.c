@@ -8,6 +8,7 @@
 #include "store/open/store_open.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct collecting {
@@ -106,6 +107,7 @@ static void add(const struct gc_status *status, struct gc_info *io, char text[GC
     uint64_t bytes = io->bytes, bytes_read = io->bytes_read, errors = io->errors;
 #define TAKE(type, name) io->name = status->name;
     GC_INFO_FIELDS(TAKE)
+    GC_INFO_MORE_FIELDS(TAKE)
 #undef TAKE
     io->reclaimed += reclaimed;
     io->objects += objects;
@@ -119,6 +121,40 @@ static void add(const struct gc_status *status, struct gc_info *io, char text[GC
     }
 }
 
+static int check_runs(struct collecting *c, const struct offline_gc_options *options,
+                      struct diag *diag)
+{
+    struct run_name *names = NULL;
+    size_t count = 0;
+    int status = catalog_names(c->catalog, &names, &count);
+    for (size_t i = 0; status == 0 && i < options->run_count; i++) {
+        bool found = false;
+        for (size_t j = 0; j < count && !found; j++) {
+            found = run_name_equal(&options->runs[i], &names[j]);
+        }
+        if (!found) {
+            status = diag_set(diag, CAIRN_E_NOT_FOUND, "there is no run %s/%s in %s",
+                              options->runs[i].project, options->runs[i].run, options->store);
+        }
+    }
+    free(names);
+    return status;
+}
+
+static int begin(struct collecting *c, const struct offline_gc_options *options, unsigned pass)
+{
+    if (options->now) {
+        struct gc_order order = {.dry_run = options->dry_run,
+                                 .actor = options->actor,
+                                 .runs = options->runs,
+                                 .run_count = options->run_count};
+        return gc_reclaim_now(c->gc, &order);
+    }
+    bool begun = options->cycle && pass == 0 ? gc_cycle(c->gc, options->dry_run)
+                                             : gc_now(c->gc, options->dry_run);
+    return begun ? 0 : CAIRN_E_BUSY;
+}
+
 int offline_gc(const struct offline_gc_options *options, struct gc_info *ret,
                char text[GC_TEXT_MAX], struct diag *diag)
 {
@@ -127,11 +163,12 @@ int offline_gc(const struct offline_gc_options *options, struct gc_info *ret,
     struct gc_status status;
     text[0] = '\0';
     int rc = start(&c, options, diag);
-    for (unsigned pass = 0; rc == 0 && pass < (options->dry_run ? 1 : 2); pass++) {
-        bool begun = options->cycle && pass == 0 ? gc_cycle(c.gc, options->dry_run)
-                                                 : gc_now(c.gc, options->dry_run);
-        if (!begun) {
-            rc = diag_set(diag, CAIRN_E_BUSY, "garbage collection is at work already");
+    unsigned passes = options->dry_run || options->now ? 1 : 2;
+    rc = rc == 0 && options->now ? check_runs(&c, options, diag) : rc;
+    for (unsigned pass = 0; rc == 0 && pass < passes; pass++) {
+        rc = begin(&c, options, pass);
+        if (rc != 0) {
+            rc = diag_set(diag, rc, "garbage collection of %s does not begin", options->store);
             break;
         }
         wait_done(&c);

@@ -13,6 +13,10 @@ struct offline_gc_options {
     const char *store; /* a store's URL */
     bool dry_run, cycle;
     uint64_t keep_cycles;
+    bool now; /* reclaims without waiting, in one pass; the rest is about it */
+    const char *actor;
+    const struct run_name *runs; /* of these only; none: of all */
+    size_t run_count;
 };
 
 /* Two passes: what is found dead goes in the second. A dry run is one, which tells of both.
