@@ -8,6 +8,7 @@
 
 #include "base/diag.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct memfd_map {
@@ -24,5 +25,9 @@ enum memfd_use { MEMFD_READ, MEMFD_WRITE };
 int MUST_USE memfd_map(int fd, uint64_t bytes, enum memfd_use use, struct memfd_map *ret,
                        struct diag *diag);
 void memfd_unmap(struct memfd_map *map); /* fine when nothing is mapped */
+/* Returns whether every page of the range is there. Touching a hole through a mapping makes a page,
+ * which the kernel charges to whoever touched it; a sparse file of terabytes costs its maker
+ * nothing. */
+bool memfd_is_filled(int fd, uint64_t offset, uint64_t bytes);
 
 #endif

@@ -379,7 +379,8 @@ int in_object_describe(struct in_object *object, const struct msg_describe *desc
     }
     object->stream = described->stream;
     int status = bytes ? check(object, data, diag)
-                       : diag_set(diag, CAIRN_E_PROTOCOL, "%u bytes at %llu of the arena leave it",
+                       : diag_set(diag, CAIRN_E_PROTOCOL,
+                                  "%u bytes at %llu of the arena leave it, or were never written",
                                   describe->bytes, (unsigned long long)describe->arena_offset);
     if (status == 0) {
         struct in_payload payload = {data, describe->bytes, describe};

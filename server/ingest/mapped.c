@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See mapped.h. Invariant: what mapped_at gives lies inside a mapping that cannot shrink. The
- * loop's thread.
+ * See mapped.h. Invariant: what mapped_at and mapped_room give lies inside a mapping that cannot
+ * shrink, and was memory of the client's own when it was asked for: a client that punches holes
+ * afterwards makes this process pay for what is in flight, not for its whole arena. The loop's
+ * thread.
  */
 #include "ingest/mapped.h"
 
@@ -15,6 +17,7 @@ struct mapped {
     struct list link;
     uint32_t refs;
     uint64_t arena_id, owner;
+    int fd; /* of the map, to look for holes */
     struct memfd_map map;
 };
 
@@ -51,14 +54,15 @@ int mapped_new(struct list *all, const struct mapped_offer *offer, struct mapped
         status = memfd_map(offer->fd, offer->arena->bytes, offer->lands ? MEMFD_WRITE : MEMFD_READ,
                            &mapped->map, diag);
     }
-    if (offer->fd >= 0) {
-        err_ignore(close(offer->fd)); /* a memfd has nothing to flush; the mapping keeps it */
-    }
     if (status != 0) {
+        if (offer->fd >= 0) {
+            err_ignore(close(offer->fd)); /* a memfd has nothing to flush */
+        }
         free(mapped);
         return status;
     }
     mapped->refs = 1;
+    mapped->fd = offer->fd;
     mapped->arena_id = offer->arena->arena_id;
     mapped->owner = offer->owner;
     list_add_tail(all, &mapped->link);
@@ -81,21 +85,26 @@ void mapped_unref(struct mapped *mapped)
     if (--mapped->refs == 0) {
         list_remove(&mapped->link);
         memfd_unmap(&mapped->map);
+        err_ignore(close(mapped->fd)); /* a memfd has nothing to flush */
         free(mapped);
     }
 }
 
 uint64_t mapped_arena_id(const struct mapped *mapped) { return mapped->arena_id; }
 
+static bool is_inside(const struct mapped *mapped, uint64_t offset, uint64_t bytes)
+{
+    uint64_t all = mapped->map.bytes;
+    return offset <= all && bytes <= all - offset && memfd_is_filled(mapped->fd, offset, bytes);
+}
+
 const uint8_t *mapped_at(const struct mapped *mapped, uint64_t offset, uint64_t bytes)
 {
-    const struct memfd_map *map = &mapped->map;
-    return offset <= map->bytes && bytes <= map->bytes - offset ? map->data + offset : NULL;
+    return is_inside(mapped, offset, bytes) ? mapped->map.data + offset : NULL;
 }
 
 uint8_t *mapped_room(const struct mapped *mapped, uint64_t offset, uint64_t bytes)
 {
-    const struct memfd_map *map = &mapped->map;
-    bool fits = offset <= map->bytes && bytes <= map->bytes - offset;
-    return fits && map->room ? map->room + offset : NULL;
+    uint8_t *room = mapped->map.room;
+    return room && is_inside(mapped, offset, bytes) ? room + offset : NULL;
 }

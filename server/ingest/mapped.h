@@ -32,7 +32,8 @@ int MUST_USE mapped_new(struct list *all, const struct mapped_offer *offer, stru
 struct mapped *mapped_ref(struct mapped *mapped);
 void mapped_unref(struct mapped *mapped); /* accepts NULL */
 uint64_t mapped_arena_id(const struct mapped *mapped);
-/* `bytes` bytes at offset; NULL: they leave the arena. */
+/* Returns the `bytes` bytes at offset, or NULL where they leave the arena, or lie in a hole of it,
+ * which this process would have to pay for. */
 const uint8_t *mapped_at(const struct mapped *mapped, uint64_t offset, uint64_t bytes);
 /* The same, to be written; NULL also where it may not be. */
 uint8_t *mapped_room(const struct mapped *mapped, uint64_t offset, uint64_t bytes);

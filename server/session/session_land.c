@@ -201,8 +201,9 @@ static uint8_t *find_room(const struct session *session, const struct msg_read *
         diag_set(diag, CAIRN_E_PROTOCOL, "READ of %u bytes to %llu of landing %llx, which %s",
                  read->bytes, (unsigned long long)read->landing_offset,
                  (unsigned long long)read->landing_id,
-                 landing && mapped_arena_id(landing) == read->landing_id ? "it leaves"
-                                                                         : "is not here");
+                 landing && mapped_arena_id(landing) == read->landing_id
+                     ? "it leaves, or which is a hole"
+                     : "is not here");
     } else if (session->landing_reads >= LANDING_READS_MAX) {
         diag_set(diag, CAIRN_E_PROTOCOL, "more than %d READs land at once", LANDING_READS_MAX);
         room = NULL;

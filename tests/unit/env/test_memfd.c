@@ -43,6 +43,25 @@ static void refused(int fd, uint64_t bytes, const char *why)
     close(fd);
 }
 
+static void test_holes_are_seen(void **state)
+{
+    (void)state;
+    int fd = make(MFD_ALLOW_SEALING, 0);
+    assert_false(memfd_is_filled(fd, 0, 1));
+    assert_true(memfd_is_filled(fd, 0, 0));
+    assert_int_equal(pwrite(fd, "hello", 5, 5000), 5); /* the second page of three */
+    assert_true(memfd_is_filled(fd, 4096, 4096));
+    assert_false(memfd_is_filled(fd, 4095, 2));
+    assert_false(memfd_is_filled(fd, 4096, 4097));
+    assert_int_equal(pwrite(fd, "hello", 5, 0), 5);
+    assert_int_equal(pwrite(fd, "hello", 5, BYTES - 5), 5);
+    assert_true(memfd_is_filled(fd, 0, BYTES));
+    assert_false(memfd_is_filled(fd, 0, BYTES + 1));
+    assert_false(memfd_is_filled(fd, BYTES, 1));
+    close(fd);
+    assert_false(memfd_is_filled(-1, 0, 1));
+}
+
 static void test_a_sealed_one_is_mapped_and_stays(void **state)
 {
     struct memfd_map map = {.data = NULL};
@@ -122,6 +141,7 @@ static void test_what_is_written_into_one_is_seen_by_its_owner(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_holes_are_seen),
         cmocka_unit_test(test_a_sealed_one_is_mapped_and_stays),
         cmocka_unit_test(test_what_is_written_into_one_is_seen_by_its_owner),
         cmocka_unit_test(test_what_could_shrink_is_refused),

@@ -26,6 +26,9 @@ int hand_make_fd(uint64_t bytes, int seals)
     int fd = memfd_create("test-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     assert_true(fd >= 0);
     assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    for (uint64_t at = 0; at < bytes; at += LIMIT_ALIGN_BYTES) { /* every page, as an arena has */
+        assert_int_equal(pwrite(fd, "", 1, (off_t)at), 1);
+    }
     assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
     return fd;
 }

@@ -346,6 +346,10 @@ static void test_descriptions_outside_the_arena(void **state)
     bad_description(7, 100, RIG_CHUNK, "arena_offset");
     bad_description(7, 0, LIMIT_CHUNK_BYTES + 1, "bytes");
     bad_description(9, 0, RIG_CHUNK, "not here");
+    assert_int_equal(
+        fallocate(arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4 * RIG_CHUNK, RIG_CHUNK),
+        0);
+    bad_description(7, 4 * RIG_CHUNK, RIG_CHUNK, "never written"); /* whose memory would it be? */
 }
 
 static void test_descriptions_that_contradict_themselves(void **state)

@@ -199,6 +199,11 @@ static void test_places_outside_the_landing(void **state)
     msg = read_msg(0, 1, 0);
     msg.u.read.landing_id = ID + 1;
     bad_read(msg, "not here");
+    assert_int_equal(
+        fallocate(landing_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, RIG_CHUNK), 0);
+    begin();
+    peer_send(&reader, read_msg(0, 1, 0));
+    assert_refused("hole");
 }
 
 static void refused_memory(int fd, uint64_t bytes, const char *why)
