@@ -6,6 +6,10 @@
  * part over, is not missed. Only where this daemon is the only one of its store: elsewhere the rank
  * may have moved to another. Loop's thread.
  *
+ * Who was here is not in the record, and a daemon's restart forgets it. So when the first rank of
+ * an attempt that has saved before joins, all that do not follow within the grace are gone: one
+ * struct absent stands for them (`unseen`) until each has been here, or has an entry of its own.
+ *
  *   here --connection ends--> gone --grace--> LOOK (each RECHECK_MS, as long as others are here)
  *     ^------ joins again -----+                 an open save without its seal: ABORT, and look
  * again
@@ -27,6 +31,8 @@ struct absent {
     struct run *run; /* a reference */
     struct token token;
     uint32_t rank, world_size;
+    bool unseen;                     /* all ranks that were never here; rank does not count */
+    bool known;                      /* unseen: the record has the attempt */
     char label[SESSION_LABEL_BYTES]; /* or where it came from */
     uint64_t since_ms;
     struct timer timer;
@@ -103,19 +109,96 @@ static const struct state_open *missed_by(const struct absent *absent,
     return NULL;
 }
 
+/* The ranks that are here, or are missed by an entry of their own: one byte each, malloc'ed. */
+static uint8_t *seen_ranks(const struct absent *unseen)
+{
+    const struct server *server = unseen->server;
+    uint8_t *seen = calloc(unseen->world_size, 1);
+    if (seen == NULL) {
+        return NULL; /* looked at again */
+    }
+    list_each (node, &server->sessions) {
+        const struct session *session = list_item(node, struct session, link);
+        if (session->state == SESSION_JOINED && !session->viewer && is_of(unseen, session)) {
+            seen[session->join.rank] = 1;
+        }
+    }
+    list_each (node, &server->absents) {
+        const struct absent *other = list_item(node, struct absent, link);
+        if (!other->unseen && other->run == unseen->run &&
+            token_equal(&other->token, &unseen->token)) {
+            seen[other->rank] = 1;
+        }
+    }
+    return seen;
+}
+
+/* The same for all that were never here: the first of them becomes the entry's rank. *ret_left:
+ * some were not here yet. */
+static const struct state_open *missed_by_unseen(struct absent *unseen,
+                                                 const struct run_state *state, bool *ret_left)
+{
+    const struct state_open *missed = NULL;
+    uint8_t *seen = seen_ranks(unseen);
+    *ret_left = seen == NULL;
+    for (uint32_t rank = 0; seen != NULL && missed == NULL && rank < unseen->world_size; rank++) {
+        if (seen[rank] == 0) {
+            *ret_left = true;
+            unseen->rank = rank;
+            missed = missed_by(unseen, state);
+        }
+    }
+    free(seen);
+    return missed;
+}
+
+static bool has_attempt(const struct run_state *state, const struct token *token)
+{
+    return state->newest_term >= 1 &&
+           token_equal(&state->terms[state->newest_term - 1].entry.token, token);
+}
+
+static void say_gone(struct absent *absent, const struct state_open *open)
+{
+    uint64_t gone_ms = loop_now_ms(absent->server->options.loop) - absent->since_ms;
+    char who[SESSION_LABEL_BYTES + 3] = "";
+    if (!absent->unseen) {
+        snprintf(who, sizeof(who), " (%s)", absent->label);
+    }
+    snprintf(absent->reason, sizeof(absent->reason),
+             "rank %u of %u%s has been gone for %" PRIu64 " s without having sealed: %s",
+             absent->rank, open->world_size, who, gone_ms / 1000,
+             absent->unseen ? "it has not come back to this daemon, as others of its job have"
+                            : "its connection ended and it did not come back");
+}
+
 static void on_look(struct run_snapshot_req *req)
 {
     struct absent *absent = container_of(req, struct absent, look);
-    const struct state_open *open = req->status == 0 ? missed_by(absent, req->state) : NULL;
+    const struct run_state *state = req->status == 0 ? req->state : NULL;
+    const struct state_open *open = NULL;
+    bool left = true;
+    if (state && absent->unseen && !absent->known) {
+        absent->known = has_attempt(state, &absent->token);
+        if (absent->known) {
+            timer_start(&absent->timer, absent->server->options.rank_grace_ms);
+        } else {
+            absent_free(absent); /* it begins here: a rank may take its time to come */
+        }
+        return;
+    }
+    if (state) {
+        open = absent->unseen ? missed_by_unseen(absent, state, &left) : missed_by(absent, state);
+    }
+    if (!left) {
+        absent_free(absent);
+        return;
+    }
     if (open == NULL) {
         timer_start(&absent->timer, RECHECK_MS);
         return;
     }
-    uint64_t gone_ms = loop_now_ms(absent->server->options.loop) - absent->since_ms;
-    snprintf(absent->reason, sizeof(absent->reason),
-             "rank %u of %u (%s) has been gone for %" PRIu64
-             " s without having sealed: its connection ended and it did not come back",
-             absent->rank, open->world_size, absent->label, gone_ms / 1000);
+    say_gone(absent, open);
     absent->abort = (struct run_req){.done = on_aborted};
     absent->abort.event = (struct event){.kind = EVENT_ABORT,
                                          .token = absent->token,
@@ -146,7 +229,7 @@ static void drop_attempt(struct server *server, const struct session *session)
     }
 }
 
-static void add(struct session *session)
+static void add(struct session *session, bool unseen)
 {
     struct server *server = session->server;
     struct absent *absent = calloc(1, sizeof(*absent));
@@ -157,21 +240,27 @@ static void add(struct session *session)
                               .token = session->join.token,
                               .rank = session->join.rank,
                               .world_size = session->join.world_size,
+                              .unseen = unseen,
                               .since_ms = loop_now_ms(server->options.loop)};
     absent->run = catalog_run(server->options.catalog, run_name_of(session->run));
     session_clip_label(session->label[0] ? session->label : session->peer, absent->label);
     list_init(&absent->link);
     list_add_tail(&server->absents, &absent->link);
     timer_init(&absent->timer, server->options.loop, on_timer);
-    timer_start(&absent->timer, server->options.rank_grace_ms);
+    timer_start(&absent->timer, unseen ? 0 : server->options.rank_grace_ms);
+}
+
+static bool misses_ranks(const struct server *server)
+{
+    return server->options.rank_grace_ms != 0 && !server->closing &&
+           catalog_options_of(server->options.catalog)->poll_ms == 0;
 }
 
 void absent_left(struct session *session)
 {
     struct server *server = session->server;
     bool others = false, replaced = false;
-    if (session->state != SESSION_JOINED || session->viewer || server->options.rank_grace_ms == 0 ||
-        catalog_options_of(server->options.catalog)->poll_ms != 0 || server->closing) {
+    if (session->state != SESSION_JOINED || session->viewer || !misses_ranks(server)) {
         return;
     }
     list_each (node, &server->sessions) {
@@ -185,17 +274,29 @@ void absent_left(struct session *session)
     if (!others) {
         drop_attempt(server, session); /* nobody is left to wait */
     } else if (!replaced) {
-        add(session);
+        add(session, false);
     }
 }
 
 void absent_joined(struct session *session)
 {
-    list_each_safe (node, &session->server->absents) {
+    struct server *server = session->server;
+    bool first = true;
+    list_each (node, &server->sessions) {
+        const struct session *other = list_item(node, struct session, link);
+        first = first && (other == session || other->state != SESSION_JOINED || other->viewer ||
+                          other->run != session->run ||
+                          !token_equal(&other->join.token, &session->join.token));
+    }
+    list_each_safe (node, &server->absents) {
         struct absent *absent = list_item(node, struct absent, link);
-        if (is_of(absent, session) && absent->rank == session->join.rank) {
+        if (is_of(absent, session) && !absent->unseen && absent->rank == session->join.rank) {
             absent_free(absent);
         }
+    }
+    if (first && session->join.world_size > 1 && misses_ranks(server)) {
+        drop_attempt(server, session);
+        add(session, true);
     }
 }
 

@@ -259,6 +259,71 @@ static void a_rank_that_dies_is_named_after_the_grace(void **state)
     world_fini(&world);
 }
 
+/* Goal: the grace outlives the daemon. The rank dies with it, or while it is away, and the next one
+ * ends the save after the grace all the same; those that come back in time are not missed, nor are
+ * ranks of an attempt that begins. */
+static void a_rank_that_is_gone_is_missed_by_the_next_daemon(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 32, 3);
+    world_server_kill(&world);
+    world.rank_grace_ms = 3000;
+    world_server_start(&world);
+    world_ranks_start(&world);
+    save_all(&world, 1, 1);
+    world_await_saves(&world, 60000);
+    expect_saved(&world);
+    for (unsigned step = 2; step <= 3; step++) { /* the second time it is known to be gone */
+        for (uint32_t i = 0; i < 2; i++) {
+            world_save(&world.ranks[i], step, 600000);
+        }
+        if (step == 2) {
+            sim_run_for(world.sim, 2000);
+            world.ranks[2].saving = false;
+            sim_kill(world.ranks[2].host, SIM_RESET);
+            world_server_kill(&world);
+            sim_run_for(world.sim, 500);
+            world_server_start(&world);
+        }
+        uint64_t began_ns = sim_now_ns(world.sim);
+        world_await_saves(&world, 60000);
+        assert_in_range((sim_now_ns(world.sim) - began_ns) / 1000000, step == 2 ? 3000 : 0, 9000);
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_int_equal(world.ranks[i].save_status, CAIRN_E_MISSING_RANKS);
+            assert_non_null(strstr(world.ranks[i].save.diag.text, "rank 2 of 3 has been gone"));
+        }
+    }
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
+/* Goal: a daemon that has just begun misses nobody that comes back, nor who has not come yet at
+ * all. */
+static void a_new_daemon_misses_nobody_that_comes(void **state)
+{
+    struct world world;
+    (void)state;
+    world_init(&world, 33, 3);
+    world_server_kill(&world);
+    world.rank_grace_ms = 6000; /* more than a client's longest pause between two tries */
+    world_server_start(&world);
+    world_ranks_start(&world);
+    for (uint32_t i = 0; i < 2; i++) {
+        world_save(&world.ranks[i], 1, 600000);
+    }
+    sim_run_for(world.sim, 20000); /* the third takes its time: it is here, and only slow */
+    world_server_kill(&world);
+    sim_run_for(world.sim, 20000);
+    world_server_start(&world);
+    sim_run_for(world.sim, 20000);
+    world_save(&world.ranks[2], 1, 600000);
+    world_await_saves(&world, 60000);
+    expect_saved(&world);
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+
 static void a_rank_without_rank_0_ends_too(void **state)
 {
     struct world world;
@@ -351,6 +416,8 @@ int main(void)
         cmocka_unit_test(a_killed_daemon_is_survived),
         cmocka_unit_test(a_missing_rank_is_named),
         cmocka_unit_test(a_rank_that_dies_is_named_after_the_grace),
+        cmocka_unit_test(a_rank_that_is_gone_is_missed_by_the_next_daemon),
+        cmocka_unit_test(a_new_daemon_misses_nobody_that_comes),
         cmocka_unit_test(a_rank_without_rank_0_ends_too),
         cmocka_unit_test(an_aborted_save_tells_and_the_step_can_be_saved_again),
         cmocka_unit_test(close_ends_saves_at_once),
