@@ -135,7 +135,7 @@ static void look_at_host(struct doctor *doctor)
 }
 
 static int look_at_cluster(const struct store_doctor_options *options, struct doctor *doctor,
-                           struct diag *diag)
+                           bool *ret_silent, struct diag *diag)
 {
     struct store_url url;
     struct cluster *cluster;
@@ -150,7 +150,7 @@ static int look_at_cluster(const struct store_doctor_options *options, struct do
                                          .data_pool = url.cluster.data_pool ? url.cluster.data_pool
                                                                             : url.cluster.meta_pool,
                                          .space = url.space};
-    rc = rados_doctor(&rados, doctor, diag);
+    rc = rados_doctor(&rados, doctor, ret_silent, diag);
     cluster->ops->close(cluster);
     return rc;
 }
@@ -161,12 +161,19 @@ int store_doctor(const struct store_doctor_options *options, struct doctor *doct
     const char *path = store_url_path(options->url);
     struct dir_doctor_options dir = {
         .vfs = vfs_posix(), .path = path, .reserve_bytes = options->reserve_bytes};
+    bool silent = false;
     int rc = store_url_check(options->url, diag);
     rc = rc             ? rc
          : path != NULL ? dir_doctor(&dir, doctor, diag)
-                        : look_at_cluster(options, doctor, diag);
+                        : look_at_cluster(options, doctor, &silent, diag);
     if (rc == 0) {
-        look_at_store(options, doctor);
+        if (silent) {
+            doctor_add(doctor, DOCTOR_UNSAFE, "store",
+                       "not looked at: the cluster's OSDs answer nothing");
+            doctor_remedy(doctor, "look at `ceph health detail`, then run this again");
+        } else {
+            look_at_store(options, doctor);
+        }
         look_at_host(doctor);
     }
     return rc;

@@ -230,7 +230,8 @@ static int probe_use(struct looking *looking, const struct probe *probe, int64_t
     return rc != 0 ? rc : removed;
 }
 
-static void look_at_use(struct looking *looking, const struct probe *probe, const char *pool)
+/* -ETIMEDOUT: whatever else is tried will take as long. */
+static int look_at_use(struct looking *looking, const struct probe *probe, const char *pool)
 {
     char check[32];
     int64_t trip_ns = 0;
@@ -247,7 +248,7 @@ static void look_at_use(struct looking *looking, const struct probe *probe, cons
                             "it needs"
                           : "the message says what to do (namespace %s, user %s)",
                       looking->options->space, looking->options->user);
-        return;
+        return rc;
     }
     int64_t trip_us = trip_ns / 1000;
     bool is_slow = trip_us > INT64_C(1000) * SLOW_TRIP_MS;
@@ -259,6 +260,7 @@ static void look_at_use(struct looking *looking, const struct probe *probe, cons
         doctor_remedy(looking->doctor, "each commit waits for some ten of these: look at the "
                                        "network and at `ceph osd perf`");
     }
+    return 0;
 }
 
 /* What it should not be able to do. */
@@ -295,7 +297,7 @@ static void look_at_rights(struct looking *looking, const struct probe *own)
 }
 
 int rados_doctor(const struct rados_doctor_options *options, struct doctor *doctor,
-                 struct diag *diag)
+                 bool *ret_silent, struct diag *diag)
 {
     struct looking looking = {.options = options, .doctor = doctor};
     struct probe meta = {.pool = CLUSTER_META}, data = {.pool = CLUSTER_DATA};
@@ -306,11 +308,14 @@ int rados_doctor(const struct rados_doctor_options *options, struct doctor *doct
     memcpy(data.object, meta.object, sizeof(data.object));
     int rc = ask_monitors(&looking, diag);
     if (rc == 0) {
-        look_at_use(&looking, &meta, options->meta_pool);
-        if (strcmp(options->meta_pool, options->data_pool) != 0) {
-            look_at_use(&looking, &data, options->data_pool);
+        bool silent = look_at_use(&looking, &meta, options->meta_pool) == -ETIMEDOUT;
+        if (!silent && strcmp(options->meta_pool, options->data_pool) != 0) {
+            silent = look_at_use(&looking, &data, options->data_pool) == -ETIMEDOUT;
         }
-        look_at_rights(&looking, &meta);
+        if (!silent) {
+            look_at_rights(&looking, &meta);
+        }
+        *ret_silent = silent;
     }
     free(looking.report_text);
     free(looking.df_text);

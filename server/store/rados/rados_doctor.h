@@ -18,9 +18,11 @@ struct rados_doctor_options {
     const char *space;
 };
 
-/* Blocks. Findings go to doctor; an error only where nothing can be looked at: TIMED_OUT, IO. */
+/* Blocks. Findings go to doctor; an error only where nothing can be looked at: TIMED_OUT, IO.
+ * *ret_silent: the monitors answered, and the OSDs did not answer one operation; then nothing more
+ * was tried. */
 int MUST_USE rados_doctor(const struct rados_doctor_options *options, struct doctor *doctor,
-                          struct diag *diag);
+                          bool *ret_silent, struct diag *diag);
 
 /* --- rados_doctor_pool.c: pure --- */
 /* One pool, of the monitor's `report` and `df`. */

@@ -6,9 +6,11 @@
  */
 #include "rados_private.h"
 
+#include "base/json_view.h"
 #include "store/store_record.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Of the store record: the name of the pool that pieces are in; empty: the one that the record is
@@ -122,6 +124,36 @@ static int find_or_make(struct rados_store *store, const struct store_rados_opti
     return rc;
 }
 
+/* The OSDs did not answer, the monitors may know why: the checks that are not well, as text. */
+static void add_health(struct rados_store *store, struct diag *diag)
+{
+    static const char ask_health[] = "{\"prefix\":\"health\",\"format\":\"json\"}";
+    struct cluster *cluster = store->cluster;
+    struct json_view name, check = {NULL, 0};
+    char *text = NULL, said[200] = "";
+    size_t bytes = 0, at = 0;
+    if (diag == NULL || cluster->ops->ask == NULL ||
+        cluster->ops->ask(cluster, ask_health, &text, &bytes) != 0) {
+        return;
+    }
+    struct json_view checks = json_view_member(json_view_of(bytes, text), "checks");
+    while (at < sizeof(said) - 1 && json_view_next_member(checks, &name, &check)) {
+        char code[64], message[120];
+        json_view_text(name, sizeof(code), code);
+        json_view_text(json_view_member(json_view_member(check, "summary"), "message"),
+                       sizeof(message), message);
+        int wrote =
+            snprintf(said + at, sizeof(said) - at, "%s%s: %s", at > 0 ? ", " : "", code, message);
+        at += wrote > 0 ? (size_t)wrote : 0;
+    }
+    free(text);
+    if (said[0] != '\0') {
+        struct diag before = *diag;
+        diag_clear(diag);
+        diag_set(diag, before.code, "%.200s; the cluster says: %s", before.text, said);
+    }
+}
+
 int rados_start(struct rados_store *store, const struct store_rados_options *options,
                 struct diag *diag)
 {
@@ -133,5 +165,8 @@ int rados_start(struct rados_store *store, const struct store_rados_options *opt
         rc = raise_epoch(store, diag);
     }
     pthread_mutex_unlock(&store->store_record.lock);
+    if (rc == CAIRN_E_TIMED_OUT || rc == CAIRN_E_OUTCOME_UNKNOWN) {
+        add_health(store, diag);
+    }
     return rc;
 }

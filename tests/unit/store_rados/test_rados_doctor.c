@@ -90,6 +90,7 @@ static void say(const struct cluster_said *differs)
 struct examined {
     struct doctor doctor;
     struct fake_medium *medium;
+    bool silent;
 };
 
 static int examine(struct examined *examined, const char *user, bool coded_meta)
@@ -104,7 +105,7 @@ static int examine(struct examined *examined, const char *user, bool coded_meta)
     struct rados_doctor_options options = {
         .cluster = cluster, .user = user, .meta_pool = "p", .data_pool = "p", .space = "cairn"};
     examined->doctor = (struct doctor){0};
-    int rc = rados_doctor(&options, &examined->doctor, &diag);
+    int rc = rados_doctor(&options, &examined->doctor, &examined->silent, &diag);
     cluster->ops->close(cluster);
     return rc;
 }
@@ -277,12 +278,29 @@ static void an_old_cluster_is_refused(void **state)
 
 #define POINT(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
+/* OSDs that answer nothing: what the monitors know of it is told, and one operation is waited for,
+ * not one after another. */
+static void silence_is_waited_for_once(void **state)
+{
+    struct examined *examined = *state;
+    struct fake_plan silence = {.seed = 1, .percent[FAKE_REFUSED] = 100, .error = ETIMEDOUT};
+    say(&(struct cluster_said){.checks = "\"OSD_DOWN\":{\"severity\":\"HEALTH_WARN\","
+                                         "\"summary\":{\"message\":\"3 osds down\"}}"});
+    fake_medium_plan(examined->medium, &silence);
+    uint64_t before = fake_medium_calls(examined->medium);
+    assert_int_equal(examine(examined, "cairn", false), 0);
+    assert_true(examined->silent);
+    assert_true(fake_medium_calls(examined->medium) - before <= 1);
+    assert_true(has(&examined->doctor, DOCTOR_WARNING, "health", "OSD_DOWN: 3 osds down"));
+    assert_true(has(&examined->doctor, DOCTOR_UNSAFE, "use of p", "did not answer in time"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         POINT(a_good_cluster_is_good),        POINT(what_is_bad_is_found),
         POINT(coded_pools_need_spare_pieces), POINT(use_is_tried),
-        POINT(an_old_cluster_is_refused),
+        POINT(an_old_cluster_is_refused),     POINT(silence_is_waited_for_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
