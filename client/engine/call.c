@@ -139,8 +139,10 @@ static void on_deadline(struct timer *timer)
     struct diag diag = DIAG_INIT;
     const char *name = msg_name(call->user->request.type);
     if (!link_is_up(link)) {
-        diag_set(&diag, CAIRN_E_UNREACHABLE, "%s: no connection before the deadline; last: %s",
-                 name, link->diag.code != 0 ? link->diag.text : "still connecting");
+        char why[DIAG_TEXT_MAX];
+        link_say_why(link, sizeof why, why);
+        diag_set(&diag, CAIRN_E_UNREACHABLE, "%s: no connection before the deadline; %s", name,
+                 why);
         finish(call, CAIRN_E_UNREACHABLE, &diag);
         return;
     }

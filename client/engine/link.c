@@ -19,6 +19,7 @@
 #include "engine/engine_private.h"
 #include "wire/negotiate.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,6 +137,13 @@ void link_stop(struct link *link)
     link->trash = NULL;
 }
 
+void link_say_why(const struct link *link, size_t bytes, char *ret)
+{
+    bool tried = link->diag.code != 0, one = strcmp(link->first.text, link->diag.text) == 0;
+    snprintf(ret, bytes, "%.200s%s%.200s", tried ? link->first.text : "still connecting",
+             tried && !one ? "; last: " : "", tried && !one ? link->diag.text : "");
+}
+
 bool link_is_up(const struct link *link) { return sm_is(&link->sm, LINK_UP); }
 
 /* Refusals that another try, or another server, cannot change. */
@@ -166,6 +174,48 @@ static uint32_t draw_backoff(struct link *link)
     return link->backoff_ms / 2 + draw % (link->backoff_ms / 2 + 1);
 }
 
+/* A server that is full or stopping may be there in a moment; nobody else said anything. */
+static bool is_momentary(int code)
+{
+    return code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN;
+}
+
+/* The first connect has taken as long as its caller gives it. */
+static bool is_late(const struct link *link, int code)
+{
+    const struct engine_options *options = &link->engine->options;
+    uint64_t waited_ms = loop_now_ms(options->loop) - link->began_ms;
+    bool refused =
+        options->refused_ms != 0 && waited_ms >= options->refused_ms && !is_momentary(code);
+    return !link->joined_once && (refused || waited_ms >= options->io_deadline_ms);
+}
+
+static const char *server_name(const struct link *link)
+{
+    const struct engine_options *options = &link->engine->options;
+    size_t count = options->url.server_count;
+    return count > 0 && !options->dial ? options->url.servers[link->server_idx % count]
+                                       : "the server";
+}
+
+/* The last cause, and the first one where that is another. */
+static void say_late(struct link *link, int code)
+{
+    struct diag last = link->diag;
+    uint64_t waited_ms = loop_now_ms(link->engine->options.loop) - link->began_ms;
+    bool same = strcmp(last.text, link->first.text) == 0;
+    diag_clear(&link->diag);
+    if (link->server_said) {
+        diag_set(&link->diag, code, "%s lets nobody in: %s", server_name(link), last.text);
+        return;
+    }
+    diag_set(&link->diag, code, "no connection to %s within %.1f s: %.250s%s%.200s%s",
+             server_name(link), (double)waited_ms / 1000, last.text,
+             same ? "" : "; the first try: ", same ? "" : link->first.text,
+             code == CAIRN_E_UNREACHABLE ? "; is cairnd running there, and the address right?"
+                                         : "");
+}
+
 /* The connection, or the attempt at one, is over. */
 static void link_failed(struct link *link, int status, const struct diag *diag)
 {
@@ -180,16 +230,21 @@ static void link_failed(struct link *link, int status, const struct diag *diag)
         status == CAIRN_E_ENDED || status == CAIRN_E_CLOSED ? CAIRN_E_CONNECTION_LOST : status;
     diag_clear(&link->diag);
     diag_set(&link->diag, code, "%s", diag_text(diag, code));
+    if (link->first.code == 0) {
+        link->first = link->diag;
+    }
     LOG(was_up && !link->moving ? LOG_WARN : LOG_DEBUG, "link",
         link->moving ? "going to another server"
         : was_up     ? "connection lost"
                      : "connect failed",
         lu("rank", engine->options.rank), ls("err", link->diag.text));
     drop_conn(link, false);
-    uint64_t waited_ms = loop_now_ms(engine->options.loop) - link->began_ms;
-    bool late = !link->joined_once && waited_ms >= engine->options.io_deadline_ms;
+    bool late = is_late(link, code);
     if (is_final(code) || late) {
         link->status = code;
+        if (!is_final(code)) {
+            say_late(link, code);
+        }
         sm_move(&link->sm, LINK_FINAL);
     } else {
         link->server_idx++;
@@ -243,18 +298,24 @@ void link_reset(struct link *link, int status, const char *why)
 /* Until the first JOIN, nothing waits beyond the caller's deadline. */
 static uint64_t cut_wait(const struct link *link, uint64_t ms)
 {
-    const struct engine_options *options = &link->engine->options;
-    return link->joined_once
-               ? ms
-               : min_u64(ms,
-                         engine_ms_left(link->engine, link->began_ms + options->io_deadline_ms));
+    uint64_t end_ms = link->began_ms + link->engine->options.io_deadline_ms;
+    return link->joined_once ? ms : min_u64(ms, engine_ms_left(link->engine, end_ms));
+}
+
+/* The last try of a caller that does not wait long for a refusal comes at its end, not after it. */
+static uint64_t backoff_of(struct link *link)
+{
+    uint64_t end_ms = link->began_ms + link->engine->options.refused_ms;
+    uint64_t ms = cut_wait(link, draw_backoff(link)),
+             left_ms = engine_ms_left(link->engine, end_ms);
+    return link->joined_once || left_ms == 0 ? ms : min_u64(ms, left_ms);
 }
 
 static enum sm_result on_backoff(struct sm *sm)
 {
     struct link *link = container_of(sm, struct link, sm);
     if (!timer_is_active(&link->timer)) {
-        timer_start(&link->timer, cut_wait(link, draw_backoff(link)));
+        timer_start(&link->timer, backoff_of(link));
     }
     return SM_WAIT;
 }
@@ -263,7 +324,7 @@ void link_hurry(struct link *link)
 {
     if (sm_is(&link->sm, LINK_BACKOFF)) {
         link->backoff_ms = 0;
-        timer_start(&link->timer, cut_wait(link, draw_backoff(link)));
+        timer_start(&link->timer, backoff_of(link));
     }
 }
 
@@ -277,35 +338,33 @@ static enum sm_result on_final(struct sm *sm)
     return SM_WAIT;
 }
 
-/* With the last try's own words, which tell more than the time that passed. */
-static void say_unreachable(const struct link *link, struct diag *diag)
+/* A try that ended without a word. One that the end of all tries cut short says less than the one
+ * before it. */
+static void fail_silent(struct link *link)
 {
-    const struct engine_options *options = &link->engine->options;
-    const struct url *url = &options->url;
-    const char *server =
-        url->server_count > 0 ? url->servers[link->server_idx % url->server_count] : "the server";
-    bool told =
-        link->diag.code != 0 && (link->diag.code != CAIRN_E_UNREACHABLE || link->server_said);
-    const char *tls = !options->tls && strncmp(server, "unix:", 5) != 0 && !options->dial
-                          ? ", and does it expect TLS (ca_file, --ca-file)"
-                          : "";
-    diag_set(diag, CAIRN_E_UNREACHABLE, "no answer from %s in time: is cairnd running there%s?%s%s",
-             server, tls, told ? " The last try: " : "", told ? link->diag.text : "");
+    uint64_t tried_ms = loop_now_ms(link->engine->options.loop) - link->dialed_ms;
+    struct diag diag = DIAG_INIT;
+    if (tried_ms < LINK_ATTEMPT_MANY_MS && link->diag.code != 0) {
+        diag = link->diag;
+    } else {
+        diag_set(&diag, CAIRN_E_UNREACHABLE, "%s has not answered %s for %.1f s%s",
+                 server_name(link), sm_is(&link->sm, LINK_JOIN) ? "JOIN" : "HELLO",
+                 (double)tried_ms / 1000,
+                 sm_is(&link->sm, LINK_JOIN) ? ": its store may not answer (cairn status)" : "");
+    }
+    link_failed(link, diag.code, &diag);
 }
 
 static void on_timer(struct timer *timer)
 {
     struct link *link = container_of(timer, struct link, timer);
-    struct diag diag = DIAG_INIT;
     if (sm_is(&link->sm, LINK_BACKOFF)) {
         sm_move(&link->sm, LINK_DIAL);
         sm_run(&link->sm);
     } else if (sm_is(&link->sm, LINK_DIAL)) {
         sm_run(&link->sm);
     } else {
-        say_unreachable(link, &diag);
-        link->server_said = false;
-        link_failed(link, CAIRN_E_UNREACHABLE, &diag);
+        fail_silent(link);
     }
 }
 
@@ -378,6 +437,8 @@ static enum sm_result on_dial(struct sm *sm)
 {
     struct link *link = container_of(sm, struct link, sm);
     struct diag diag = DIAG_INIT;
+    link->dialed_ms = loop_now_ms(link->engine->options.loop);
+    link->server_said = false;
     int rc = dial_conn(link, &diag);
     if (rc != 0) {
         link_failed(link, rc, &diag);
@@ -401,6 +462,7 @@ static void link_now_up(struct link *link)
     timer_stop(&link->timer);
     link->backoff_ms = 0;
     link->joined_once = true;
+    diag_clear(&link->first);
     sm_move(&link->sm, LINK_UP);
     engine_on_up(link->engine);
 }
@@ -608,6 +670,14 @@ static int link_on_payload(void *user, const struct frame *frame, const struct m
 static void link_on_close(void *user, int status, const struct diag *diag)
 {
     struct link *link = user;
+    struct diag silent = DIAG_INIT;
+    if (status == CAIRN_E_ENDED && sm_is(&link->sm, LINK_HELLO)) {
+        diag_set(&silent, CAIRN_E_CONNECTION_LOST,
+                 "%s took the connection and closed it without an answer to HELLO: it is no "
+                 "cairnd, or one that expects TLS (ca_file, --ca-file)",
+                 server_name(link));
+        diag = &silent;
+    }
     link_failed(link, status, diag);
 }
 

@@ -56,9 +56,12 @@ struct link {
     struct msg_welcome welcome; /* without its strings */
     struct msg_joined joined;
     uint32_t credits, credits_asked;
-    bool server_said; /* a server said why, and did not just stay silent */
-    struct diag diag; /* why the last connection failed */
-    int status;       /* final failure */
+    uint64_t dialed_ms; /* when the present try began */
+    bool server_said;   /* the last failure is a server's own word */
+    /* Why the last connection failed, and why the first one of the row did that has not ended yet;
+     * code 0: none did. */
+    struct diag diag, first;
+    int status; /* final failure */
 };
 
 void link_init(struct link *link, struct engine *engine);
@@ -69,6 +72,8 @@ void link_stop(struct link *link);
  * pass its deadline asleep while the server is back. */
 void link_hurry(struct link *link);
 bool link_is_up(const struct link *link);
+/* Why there is no connection: the first cause since there was one, and the last. */
+void link_say_why(const struct link *link, size_t bytes, char *ret);
 /* Puts the request into the table under a new stream; the link must be up. */
 void link_add(struct link *link, struct request *request);
 /* Adds and sends. */

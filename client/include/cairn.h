@@ -210,9 +210,9 @@ enum cairn_when_full {
 CAIRN_API int CAIRN_MUST_USE cairn_new_attempt(char ret_token[33]);
 
 /* url: cairn://h1:port,h2:port/project/run (no host: CAIRN_SERVER, itself host:port[,...] or
- * unix:/path) or cairn+unix:///path?run=project/run. Returns when the server has answered (within
- * io_deadline_ms); afterwards the handle reconnects by itself. UNREACHABLE, AUTH, VERSION,
- * DUPLICATE_RANK, WORLD_MISMATCH, INVALID, NO_MEMORY. */
+ * unix:/path) or cairn+unix:///path?run=project/run. Tries for io_deadline_ms until the server has
+ * answered, afterwards reconnects by itself; an error names the first cause and the last.
+ * UNREACHABLE, AUTH, VERSION, DUPLICATE_RANK, WORLD_MISMATCH, INVALID, NO_MEMORY. */
 CAIRN_API int CAIRN_MUST_USE cairn_open(const char *url, const struct cairn_options *options,
                                         cairn_t **ret, struct cairn_error *err);
 /* Waits for what is in flight until the deadline, then aborts it (the futures say so; 2 s more at

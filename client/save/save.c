@@ -144,13 +144,15 @@ static void on_timer(struct timer *timer)
         return;
     }
     bool is_up = link_is_up(link), told = save->why.code != 0;
+    char why[DIAG_TEXT_MAX];
+    link_say_why(link, sizeof why, why);
     diag_set(&diag, CAIRN_E_TIMED_OUT, "step %llu: not durable within %llu ms (in state %s)%s%s",
              (unsigned long long)save->user->step, (unsigned long long)save->user->deadline_ms,
              sm_state_name(&save->sm),
              !is_up ? "; no connection: "
              : told ? "; the server said last: "
                     : "",
-             !is_up ? diag_text(&link->diag, link->diag.code) : save->why.text);
+             !is_up ? why : save->why.text);
     save_fail(save, CAIRN_E_TIMED_OUT, &diag);
 }
 

@@ -154,6 +154,13 @@ int conn_read_discard(struct conn *conn, size_t *ret_bytes)
     return CAIRN_E_AGAIN;
 }
 
+/* The first bytes of a record of TLS: an alert, or a handshake. */
+static bool is_tls(const struct conn_reader *in)
+{
+    size_t bytes = in->phase == READ_HEADER ? FRAME_HEADER_BYTES - in->left : 0;
+    return bytes >= 2 && (in->header[0] == 0x15 || in->header[0] == 0x16) && in->header[1] == 0x03;
+}
+
 /* The orderly end comes between frames, nowhere else. */
 static void ended(struct conn *conn, int status, const struct diag *diag)
 {
@@ -163,6 +170,13 @@ static void ended(struct conn *conn, int status, const struct diag *diag)
         conn_over(conn, status, diag);
     } else if (in->phase == READ_HEADER && in->left == FRAME_HEADER_BYTES) {
         conn_over(conn, diag_set(&own, CAIRN_E_ENDED, "the peer closed the connection"), &own);
+    } else if (is_tls(in)) {
+        conn_over(
+            conn,
+            diag_set(&own, CAIRN_E_CONNECTION_LOST,
+                     "the peer answered with TLS, and this end speaks without it: name the CA "
+                     "of its certificate (ca_file, --ca-file)"),
+            &own);
     } else {
         conn_over(conn,
                   diag_set(&own, CAIRN_E_CONNECTION_LOST,

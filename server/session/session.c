@@ -426,6 +426,7 @@ static struct session *session_new(struct server *server)
     list_init(&session->saves);
     list_init(&session->requests);
     timer_init(&session->login, server->options.loop, on_login_timeout);
+    timer_init(&session->patience, server->options.loop, session_on_patience);
     timer_init(&session->idle, server->options.loop, on_idle_check);
     loop_random(server->options.loop, sizeof(session->id), &session->id);
     return session;

@@ -6,11 +6,18 @@
  */
 #include "session/session_private.h"
 
+#include "base/check.h"
 #include "base/log.h"
+#include "session/health.h"
 #include "wire/negotiate.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* Less than a client waits that knows other servers. */
+enum { PATIENCE_MS = 2000 };
+
+static void cancel_snapshot(struct request *request);
 
 int session_on_hello(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
@@ -131,6 +138,7 @@ static void on_snapshot(struct run_snapshot_req *req)
     struct diag diag = req->diag;
     int status = req->status;
     session->joining = false;
+    timer_stop(&session->patience);
     if (status == 0 && !session->viewer) {
         status = check_record(session, req->state, &diag);
     }
@@ -150,8 +158,35 @@ static void on_snapshot(struct run_snapshot_req *req)
     request_free(request);
 }
 
+/* The record has not come, and the store is known to refuse: the client hears why, tries again for
+ * as long as it likes, and has something to say in the end. */
+void session_on_patience(struct timer *timer)
+{
+    struct session *session = container_of(timer, struct session, patience);
+    struct health_word health;
+    CHECK(session->joining);
+    server_health(session->server, NULL, &health);
+    if (health.word != SERVER_RED) {
+        timer_start(timer, PATIENCE_MS);
+        return;
+    }
+    struct diag diag = DIAG_INIT;
+    diag_set(&diag, CAIRN_E_UNREACHABLE, "the server's store does not answer: %.300s; %.150s",
+             health.text, health.remedy);
+    list_each_safe (node, &session->requests) {
+        struct request *request = list_item(node, struct request, link);
+        if (request->cancel == cancel_snapshot) {
+            session_log(session, LOG_WARN, "join refused", diag.text);
+            request_error(request, diag.code, &diag);
+            cancel_snapshot(request);
+        }
+    }
+}
+
 static void cancel_snapshot(struct request *request)
 {
+    request->session->joining = false;
+    timer_stop(&request->session->patience);
     run_snapshot_cancel(&request->u.snapshot);
     request_free(request);
 }
@@ -182,6 +217,7 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
     }
     session->run = catalog_run(session->server->options.catalog, &join->run);
     request->cancel = cancel_snapshot;
+    timer_start(&session->patience, PATIENCE_MS);
     request->u.snapshot = (struct run_snapshot_req){.done = on_snapshot};
     run_snapshot(session->run, &request->u.snapshot);
     return 0;

@@ -97,7 +97,7 @@ struct session {
     uint8_t *part_left; /* what conn writes into though its save is gone, or never was */
     uint64_t part_left_bytes;
     struct list saves, requests;
-    struct timer login, idle;
+    struct timer login, idle, patience; /* patience: of JOIN, with a store that refuses */
     uint64_t data_frames;
     struct idle_look last_look;
     char peer[96], label[SESSION_LABEL_BYTES]; /* label: as the client says: host, job */
@@ -240,6 +240,9 @@ HANDLER(plan);
 HANDLER(read);
 HANDLER(landing);
 #undef HANDLER
+
+/* session_join.c: of session.patience */
+void session_on_patience(struct timer *timer);
 
 /* DATA and PART: where the payload goes, and what to do with it. */
 int MUST_USE session_data_buffer(struct session *session, const struct frame *frame,

@@ -3,6 +3,7 @@
 it: what either loses the other goes on with, and what Ceph loses for a while is waited for or named (I1, I2, I5, I7).
 Ends with 77 (skipped) where Ceph is not installed. CAIRN_FULL=1: the long campaigns. Cases are also in cases_ceph_*.py."""
 
+import json
 import os
 import subprocess
 import time
@@ -171,6 +172,35 @@ class Faults(OnCeph):
         wait_until("saves work again", lambda: all(a["ok"] for a in group.finish_any(group.try_all("save", 3, 20000))),
                    60)
         self.assertEqual(cairn_json("verify", "--store", self.store)["damaged"], 0)
+
+    def test_what_is_asked_of_a_silent_cluster_is_answered(self):
+        daemon = self.daemon()
+        group = Group(self.bed, self.url(daemon), 2)
+        group.all("fill", 1)
+        group.save(1)
+        for name in ("osd.0", "osd.1"):
+            self.ceph.do("signal", name, "KILL")
+        server, store = ("--server", f"127.0.0.1:{daemon.port()}"), ("--store", self.store)
+
+        def is_red():
+            return json.loads(cairn("status", *server, "--json")[1])["health"] == "red"
+
+        wait_until("the daemon knows", is_red, 60)
+        out = self.bed.path / "out"
+        asked = (("ls", "demo/run"), ("ls", "other/run"), ("verify", "demo/run"), ("restore", "demo/run", "--to", out))
+        for where, bound_s in ((server, 20), (store, 30)):
+            for words in asked:
+                started = time.monotonic()
+                status, _, err = cairn(*words, *where)
+                print(words[0], where[0], round(time.monotonic() - started, 1), err.strip(), flush=True)
+                self.assertLess(time.monotonic() - started, bound_s, words)
+                if words != ("ls", "demo/run") or where != server:  # which the daemon has in memory
+                    self.assertEqual(status, 5, err)
+                    self.assertRegex(err, "not answer", words)
+        started = time.monotonic()
+        _, out, err = cairn("doctor", *store)
+        self.assertLess(time.monotonic() - started, 25)  # one operation's time, not one after another
+        self.assertRegex(out + err, "(?s)health: .*did not answer in time")
 
     def test_the_monitor_stands_still(self):
         group = Group(self.bed, self.url(self.daemon()), 2)

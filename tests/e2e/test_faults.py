@@ -22,6 +22,21 @@ class Unreachable(Case):
         self.assertIn("UNREACHABLE", err)
         self.assertIn("127.0.0.1:1", err)
 
+    def test_a_refused_connection_is_told_at_once(self):
+        started = time.monotonic()
+        for server, cause in (("127.0.0.1:1", "Connection refused"), (f"unix:{self.bed.sockets}/nobody", "No such file")):
+            for words in (("ls",), ("status",), ("restore", "demo/run", "--to", self.bed.path / "out")):
+                _, _, err = cairn(*words, "--server", server, "--timeout", "60s", check=5)
+                self.assertIn("UNREACHABLE", err)
+                self.assertIn(cause, err)
+                self.assertIn("is cairnd running there", err)
+                self.assertNotIn("TLS", err)
+        self.assertLess(time.monotonic() - started, 40)  # six times, and not 60 s each
+        error, text = Rank(self.bed).refused("open", "cairn://127.0.0.1:1/demo/run", 0, 1, "-", "rank", 1000)
+        self.assertEqual(error, "UNREACHABLE")
+        self.assertIn("Connection refused", text)
+        self.assertNotIn("TLS", text)
+
     def test_a_host_without_address(self):
         _, _, err = cairn("ls", "--server", "no-such-host.invalid:7421", "--timeout", 2, check=5)
         self.assertIn("no-such-host.invalid", err)

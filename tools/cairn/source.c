@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { REFUSED_MS = 1000, HEALTH_MS = 3000 };
+
 struct source {
     struct source_options options;
     struct url url;
@@ -171,6 +173,7 @@ static int use(struct source *source, const struct run_name *run, struct diag *d
                                      .url = source->url,
                                      .viewer = true,
                                      .io_deadline_ms = source->options.deadline_ms,
+                                     .refused_ms = REFUSED_MS,
                                      .label = "cairn"};
     options.url.has_run = run != NULL;
     if (run) {
@@ -213,6 +216,29 @@ static void on_call(struct engine_call *call, int status)
     source_wake(request->source);
 }
 
+/* The server was silent about this, but may know why. */
+static void add_health(struct source *source, struct diag *diag)
+{
+    struct source_request request = {.source = source, .call.request = {.type = MSG_SERVER}};
+    const struct msg_server_status *status = &request.call.reply.u.server_status;
+    struct diag ignored = DIAG_INIT, late = *diag;
+    request.call.done = on_call;
+    request.call.deadline_ms = HEALTH_MS;
+    engine_call_start(source->engine, &request.call);
+    if (source_wait(source, &request.done, &ignored) != 0) {
+        engine_call_cancel(&request.call);
+        while (!request.done) {
+            loop_uv_run(source->loop);
+        }
+    }
+    if (request.status == 0 && status->health == SERVER_RED && status->health_text) {
+        diag_clear(diag);
+        diag_set(diag, late.code, "%.120s; the server says of its store: %.200s; %.120s", late.text,
+                 status->health_text, status->health_remedy ? status->health_remedy : "");
+    }
+    engine_call_fini(&request.call);
+}
+
 int source_call(struct source *source, struct source_request *request, struct diag *diag)
 {
     request->source = source;
@@ -224,6 +250,9 @@ int source_call(struct source *source, struct source_request *request, struct di
             loop_uv_run(source->loop);
         }
         return CAIRN_E_CANCELLED;
+    }
+    if (request->status == CAIRN_E_TIMED_OUT && !source->offline) {
+        add_health(source, &request->call.diag);
     }
     return request->status == 0 ? 0
                                 : diag_set(diag, request->status, "%s",

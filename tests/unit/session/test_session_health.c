@@ -254,6 +254,33 @@ static void test_a_store_that_does_not_answer_keeps_nobody_waiting(void **state)
     rig_fini(&rig);
 }
 
+/* Goal: whoever logs in hears why the record does not come, where the server knows, and is let in
+ * as soon as it comes. */
+static void test_a_login_hears_that_the_store_is_silent(void **state)
+{
+    (void)state;
+    rig_init(&rig, 19);
+    rig.options.store_state = tell_ill;
+    rig.faulty = true;
+    rig_start(&rig);
+    struct store_fault_rule rule = {.kind = FAULT_HOLD, .op = STORE_RECORD_GET};
+    assert_int_equal(store_fault_add(rig.store, &rule), 0);
+    peer_init(&rig, &peer, 0, 1);
+    peer_connect(&peer);
+    assert_true(peer_hello(&peer));
+    uint64_t began_ns = sim_now_ns(rig.sim);
+    const struct peer_reply *refused = peer_ask(&peer, peer_join_msg(&peer));
+    assert_non_null(refused);
+    assert_int_equal(refused->type, MSG_ERROR);
+    assert_int_equal(refused->msg.u.error.code, CAIRN_E_UNREACHABLE);
+    assert_non_null(strstr(refused->text, "DENIED: no"));
+    assert_true(sim_now_ns(rig.sim) - began_ns < UINT64_C(3000) * 1000000);
+    assert_int_equal(store_fault_release(rig.store), 1);
+    assert_int_equal(peer_ask(&peer, peer_join_msg(&peer))->type, MSG_JOINED);
+    peer_fini(&peer);
+    rig_fini(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_a_server_that_stops_before_its_store_came),
         cmocka_unit_test(test_a_store_that_does_not_answer_keeps_nobody_waiting),
         cmocka_unit_test(test_what_is_anothers_duty),
+        cmocka_unit_test(test_a_login_hears_that_the_store_is_silent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
