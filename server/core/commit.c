@@ -62,6 +62,9 @@ void commit_step(const struct run_state *state, const struct event *event, struc
     case EVENT_RECLAIM:
         on_reclaim(&step);
         break;
+    case EVENT_ADOPT:
+        on_adopt(&step);
+        break;
     }
     step_put_day(&step);
     if (ret->code != 0) {

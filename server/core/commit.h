@@ -159,6 +159,10 @@ enum event_kind {
     EVENT_REPAIR,   /* the same: what is about to be replaced, and by whom, for the chain */
     EVENT_GC_CYCLE, /* the next cycle of garbage collection; ends sessions that nobody ends */
     EVENT_RECLAIM,  /* forgotten for long enough and of use to nobody, for good: a batch, or all */
+    EVENT_ADOPT, /* a checkpoint that the record has lost, verified by the caller, becomes part of
+                  * it again, with the terms and names that it needs. EXISTS, CONFLICT: the
+                  * record has something else in its place. id.term 0: the run's info alone. With
+                  * a code: it cannot be made whole and is given up, as an aborted opening is */
 };
 
 /* What became of a checkpoint of a batch. A batch is no transaction: what may be done is done, in
@@ -202,29 +206,31 @@ struct event {
     uint32_t rank, world_size, ordinal; /* ordinal: restores done by this attempt so far */
     struct ckpt_id
         id; /* OPEN, FIND_OPEN: only step is set; others: whole; RESTORE_REPORT: the try's */
-    struct ckpt_id parent; /* OPEN: what the attempt restored; term 0: never restored */
+    struct ckpt_id parent; /* OPEN: what the attempt restored; term 0: never restored. ADOPT: of its
+                            * term */
     uint64_t newest_seen; /* OPEN, FIND_OPEN: the newest term when the attempt joined or restored */
     /* OPEN: random, not 0, used when a new opening is made. FIND_OPEN: an opening of this step that
      * the rank knows to be dead, so that it waits for the next one; any other dead one is answered
      * ABORTED; 0: none. Others: the opening meant. */
     uint64_t open_id;
     int64_t wall_ns;
-    struct entry_info info; /* CREATE, and OPEN and RESTORE_BEGIN of a run that does not exist */
+    struct entry_info info; /* CREATE, and OPEN and RESTORE_BEGIN of a run that does not exist;
+                             * ADOPT: of the run that it is of */
     struct entry_open open; /* OPEN: deadline, metadata ... (open_id and base are the core's) */
     bool full;              /* OPEN: without a base, because the client wants it so */
     uint64_t blocked_ms, persist_ms; /* OPEN: of the rank's last committed save; 0: not told */
     uint32_t full_every; /* OPEN: every so many saves of a lineage are full; 0: only the first */
     size_t seal_count;
     const struct event_seal *seals; /* SEAL */
-    struct entry_chain
-        commit; /* COMMIT: manifest hash and totals; seq and previous are filled by the core */
-    int code;   /* ABORT, HEALTH, RESTORE_REPORT: CAIRN_E_*; RESTORE_REPORT: 0 is OK */
+    struct entry_chain commit; /* COMMIT: manifest hash and totals; seq and previous are filled by
+                                * the core. ADOPT: also the base */
+    int code; /* ABORT, HEALTH, ADOPT, RESTORE_REPORT: CAIRN_E_*; RESTORE_REPORT: 0 is OK */
     size_t rank_count; /* RESTORE_REPORT, code 0: all of `ranks` report it; 0: `rank` does */
     const uint32_t *ranks;
-    enum health health; /* HEALTH */
+    enum health health; /* HEALTH, ADOPT */
     const char *reason;
     struct selector selector; /* RESTORE_BEGIN, ANNOTATE */
-    struct note_change note;  /* ANNOTATE */
+    struct note_change note;  /* ANNOTATE, ADOPT */
     bool allow_older;         /* RESTORE_BEGIN */
     /* FORGET, UNDELETE, PIN, UNPIN, REPAIR, RECLAIM: any order, none twice; who and why for the
      * chain. */

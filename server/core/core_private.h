@@ -16,6 +16,7 @@
 /* Removals of one update are bounded, so that it stays below LIMIT_RECORD_UPDATE_BYTES at any world
  * size. What is left behind is void by itself (see `orphan`) and goes with a later update. */
 enum { STEP_REMOVALS_MAX = 32768, STEP_GUARDS_MIN = 16 };
+enum { ADOPT_TERMS_MAX = 1024 }; /* terms of nobody that one event puts into the record */
 
 struct step {
     const struct run_state *state;
@@ -124,5 +125,6 @@ void on_repair(struct step *step);
 void on_pin(struct step *step);
 void on_gc_cycle(struct step *step);
 void on_reclaim(struct step *step);
+void on_adopt(struct step *step);
 
 #endif

@@ -110,6 +110,7 @@ void counts_applied(struct run *run)
     case EVENT_UNPIN:
     case EVENT_REPAIR:
     case EVENT_GC_CYCLE:
+    case EVENT_ADOPT:
         break;
     }
 }

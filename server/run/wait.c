@@ -37,6 +37,7 @@ bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)
     case EVENT_REPAIR:
     case EVENT_GC_CYCLE:
     case EVENT_RECLAIM:
+    case EVENT_ADOPT:
         return false;
     }
     return false;

@@ -332,6 +332,7 @@ void model_applied(struct model *model, const struct event *event, const struct 
     case EVENT_RECLAIM:
         applied_marks(model, event, verdict);
         break;
+    case EVENT_ADOPT:
     case EVENT_REPAIR:
         fail_msg("repairs are not among the random events: each is an entry of its own");
         break;

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Adopt: a checkpoint that is whole on the medium and of which the record does not tell, because
+ * it was lost, cut or exchanged for an older one, enters the chain again. Terms are dense and a
+ * term's parent and a commit's base have to be in the chain, so what is missing of these comes with
+ * it in the same update: terms of nobody, and checkpoints of which only the name is known, entered
+ * as reclaimed. Nothing that the record has is changed by it (I3). The caller has verified the
+ * manifest and all below it. Pure.
+ */
+#include <string.h>
+
+#include "core_private.h"
+
+/* Nobody was granted it: such a term fills a hole, and may get its owner back. */
+static bool is_of_nobody(const struct entry_term *entry)
+{
+    static const struct token zero;
+    return token_equal(&entry->token, &zero) && entry->ordinal == UINT32_MAX;
+}
+
+static void put_term(struct step *step, uint64_t term, const struct entry_term *entry)
+{
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_term_encode(entry, &buf);
+    key_term(term, key);
+    step_put(step, key, &buf);
+}
+
+static void guard_term(struct step *step, const struct state_term *term)
+{
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_term_encode(&term->entry, &buf);
+    uint8_t *copy = buf_status(&buf) == 0 ? scratch_copy(step->scratch, buf.bytes, buf.data) : NULL;
+    key_term(term->term, key);
+    if (copy == NULL) {
+        step_fail(step, CAIRN_E_NO_MEMORY, "no memory to adopt a checkpoint");
+    } else {
+        step_guard_as_read(step, key, (struct record_value){.bytes = buf.bytes, .data = copy});
+    }
+    buf_fini(&buf);
+}
+
+/* How many terms this attempt has: the manifest does not say which of its restores the term came
+ * after, and (token, ordinal) names one term. */
+static uint32_t next_ordinal(const struct step *step)
+{
+    const struct run_state *state = step->state;
+    uint32_t ordinal = step->event->parent.term != 0 ? 1 : 0;
+    for (size_t i = 0; i < state->term_count; i++) {
+        const struct entry_term *entry = &state->terms[i].entry;
+        if (token_equal(&entry->token, &step->event->token) && entry->ordinal >= ordinal) {
+            ordinal = entry->ordinal + 1;
+        }
+    }
+    return ordinal;
+}
+
+/* The term of the checkpoint, with all terms up to it. */
+static void adopt_term(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    const struct state_term *known = term_of(state, event->id.term);
+    struct entry_term entry = {.token = event->token,
+                               .ordinal = next_ordinal(step),
+                               .world_size = event->world_size,
+                               .parent = event->parent,
+                               .newest_seen = event->id.term - 1};
+    step_guard_newest(step);
+    if (known != NULL && !is_of_nobody(&known->entry)) {
+        if (!token_equal(&known->entry.token, &event->token) ||
+            known->entry.world_size != event->world_size ||
+            !ckpt_id_equal(known->entry.parent, event->parent)) {
+            step_fail(step, CAIRN_E_CONFLICT,
+                      "the record has term %" PRIu64 " of another attempt: it was granted twice",
+                      event->id.term);
+        }
+        return;
+    }
+    if (known != NULL) {
+        if (known->entered) {
+            step_fail(step, CAIRN_E_CONFLICT,
+                      "term %" PRIu64 " was filled in, and a checkpoint of it entered since",
+                      event->id.term);
+            return;
+        }
+        guard_term(step, known);
+    } else if (event->id.term - state->newest_term > ADOPT_TERMS_MAX) {
+        step_fail(step, CAIRN_E_DAMAGED,
+                  "its term %" PRIu64 " is too far above the record's newest, %" PRIu64,
+                  event->id.term, state->newest_term);
+        return;
+    }
+    for (uint64_t term = state->newest_term + 1; term < event->id.term; term++) {
+        put_term(
+            step, term,
+            &(struct entry_term){.ordinal = UINT32_MAX, .world_size = 1, .newest_seen = term - 1});
+    }
+    put_term(step, event->id.term, &entry);
+}
+
+static uint32_t world_of(const struct step *step, uint64_t term)
+{
+    const struct state_term *known = term_of(step->state, term);
+    bool is_own = term == step->event->id.term;
+    return is_own ? step->event->world_size : known != NULL ? known->entry.world_size : 1;
+}
+
+/* What the checkpoint continues or was built on, and nobody can make again: known by its name, so
+ * that lineage and garbage collection see through it. */
+static void adopt_gone(struct step *step, struct ckpt_id id)
+{
+    struct entry_chain commit = {.kind = CHAIN_COMMIT,
+                                 .id = id,
+                                 .wall_ns = step->event->wall_ns,
+                                 .manifest_bytes = 1,
+                                 .world_size = world_of(step, id.term)};
+    struct entry_chain mark = {.wall_ns = step->event->wall_ns,
+                               .id = id,
+                               .actor = step->event->actor != NULL ? step->event->actor : "",
+                               .reason = "nothing of it was left when the record was made again",
+                               .cycle = step->state->gc.cycle,
+                               .id_count = 1,
+                               .ids = &id};
+    if (id.term == 0 || commit_any(step->state, id) != NULL) {
+        return;
+    }
+    if (state_open_find(step->state, id) != NULL || ckpt_id_compare(id, step->event->id) >= 0) {
+        step_fail(step, CAIRN_E_CONFLICT,
+                  "it continues checkpoint %" PRIu64 "@%" PRIu64 ", which cannot be before it",
+                  id.step, id.term);
+        return;
+    }
+    (void)step_append(step, &commit);
+    mark.kind = CHAIN_FORGET;
+    (void)step_append(step, &mark);
+    mark.kind = CHAIN_RECLAIM;
+    mark.cycle = 0;
+    (void)step_append(step, &mark);
+}
+
+static void put_info(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct entry_info *info = &step->event->info;
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    if (state->exists) {
+        if (memcmp(&state->info.run_uuid, &info->run_uuid, sizeof(info->run_uuid)) != 0) {
+            step_fail(step, CAIRN_E_CONFLICT, "it is of another run that had this name");
+        }
+        return;
+    }
+    if (!chunk_bytes_is_valid(info->chunk_bytes)) {
+        step_fail(step, CAIRN_E_INVALID, "its chunk size of %" PRIu64 " bytes cannot be",
+                  info->chunk_bytes);
+        return;
+    }
+    key_info(key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_info_encode(info, &buf);
+    step_guard_absent(step, key);
+    step_put(step, key, &buf);
+}
+
+/* Is this checkpoint, or another one of its name, known? True when that was the answer. */
+static bool adopt_is_answered(struct step *step)
+{
+    const struct event *event = step->event;
+    const struct state_commit *commit = commit_any(step->state, event->id);
+    const struct state_open *open = state_open_find(step->state, event->id);
+    if (commit != NULL) {
+        step_answer_committed(step, commit);
+        if (commit->entry.open_id != event->open_id) {
+            step_fail(step, CAIRN_E_EXISTS,
+                      "the record has another checkpoint %" PRIu64 "@%" PRIu64, event->id.step,
+                      event->id.term);
+        }
+        return true;
+    }
+    if (open != NULL && open->entry.open_id != event->open_id) {
+        step_fail(step, CAIRN_E_CONFLICT,
+                  "step %" PRIu64 " of term %" PRIu64 " is being saved anew", event->id.step,
+                  event->id.term);
+        return true;
+    }
+    return false;
+}
+
+static bool adopt_is_valid(struct step *step)
+{
+    const struct event *event = step->event;
+    const struct entry_chain *commit = &event->commit;
+    bool good = event->id.term != 0 && event->open_id != 0 && event->world_size != 0 &&
+                event->world_size <= LIMIT_WORLD_SIZE && commit->manifest_bytes != 0 &&
+                commit->manifest_bytes <= LIMIT_MANIFEST_BYTES &&
+                (event->parent.term == 0 || event->parent.term < event->id.term);
+    if (!good) {
+        step_fail(step, CAIRN_E_INVALID, "its manifest contradicts itself");
+    }
+    return good;
+}
+
+static void put_health(struct step *step, uint64_t seq)
+{
+    const struct event *event = step->event;
+    struct entry_health entry = {.health = event->health};
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    if (event->health == HEALTH_VERIFIED) {
+        return;
+    }
+    reason_set(entry.reason, event->reason != NULL ? event->reason : "");
+    key_health(seq, key);
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_health_encode(&entry, &buf);
+    step_guard_absent(step, key);
+    step_put(step, key, &buf);
+}
+
+/* What stands in the record of this step: its opening ends well, an older one's end is over. */
+static void end_opening(struct step *step)
+{
+    const struct ckpt_id id = step->event->id;
+    const struct state_open *open = state_open_find(step->state, id);
+    const struct state_dead *dead = dead_find(step->state, id);
+    char key[ENTRY_KEY_MAX];
+    if (open != NULL) {
+        step_end_open(step, open, 0, "");
+    } else {
+        key_open(id, key);
+        step_guard_absent(step, key);
+    }
+    key_dead(id, key);
+    step_guard_as_read(step, key, dead != NULL ? dead->raw : (struct record_value){0});
+    if (dead != NULL) {
+        step_remove(step, key);
+    }
+}
+
+/* The operator gives up what cannot be made whole: it is an opening that was aborted. */
+static void give_up(struct step *step)
+{
+    const struct event *event = step->event;
+    const struct state_open *open = state_open_find(step->state, event->id);
+    const struct state_dead *dead = dead_find(step->state, event->id);
+    struct entry_dead entry = {.open_id = event->open_id, .code = event->code};
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    put_info(step);
+    if (open != NULL) {
+        step_end_open(step, open, event->code, event->reason);
+        return;
+    }
+    key_open(event->id, key);
+    step_guard_absent(step, key);
+    step_guard_head(step); /* it is not committed */
+    reason_set(entry.reason, event->reason != NULL ? event->reason : "");
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_dead_encode(&entry, &buf);
+    key_dead(event->id, key);
+    step_guard_as_read(step, key, dead != NULL ? dead->raw : (struct record_value){0});
+    step_put(step, key, &buf);
+    step->ret->id = event->id;
+    step->ret->state = SAVE_ABORTED;
+}
+
+void on_adopt(struct step *step)
+{
+    const struct event *event = step->event;
+    if (event->id.term == 0) { /* the record alone */
+        put_info(step);
+        return;
+    }
+    if (event->code != 0) {
+        if (!adopt_is_answered(step)) {
+            give_up(step);
+        }
+        return;
+    }
+    if (!adopt_is_valid(step) || adopt_is_answered(step)) {
+        return;
+    }
+    put_info(step);
+    if (step->ret->code == 0) {
+        adopt_term(step);
+    }
+    if (step->ret->code != 0) {
+        return;
+    }
+    struct entry_chain entry = event->commit;
+    entry.kind = CHAIN_COMMIT;
+    entry.id = event->id;
+    entry.wall_ns = event->wall_ns;
+    entry.world_size = event->world_size;
+    entry.open_id = event->open_id;
+    adopt_gone(step, event->parent);
+    if (!ckpt_id_equal(entry.base, event->parent)) {
+        adopt_gone(step, entry.base);
+    }
+    end_opening(step);
+    uint64_t seq = step_append(step, &entry);
+    step->ret->note_version = step_put_note(step, seq, NULL, &event->note);
+    put_health(step, seq);
+    step->ret->id = event->id;
+    step->ret->open_id = event->open_id;
+    step->ret->state = SAVE_COMMITTED;
+    step->ret->seq = seq;
+}
