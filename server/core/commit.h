@@ -159,10 +159,7 @@ enum event_kind {
     EVENT_REPAIR,   /* the same: what is about to be replaced, and by whom, for the chain */
     EVENT_GC_CYCLE, /* the next cycle of garbage collection; ends sessions that nobody ends */
     EVENT_RECLAIM,  /* forgotten for long enough and of use to nobody, for good: a batch, or all */
-    EVENT_ADOPT, /* a checkpoint that the record has lost, verified by the caller, becomes part of
-                  * it again, with the terms and names that it needs. EXISTS, CONFLICT: the
-                  * record has something else in its place. id.term 0: the run's info alone. With
-                  * a code: it cannot be made whole and is given up, as an aborted opening is */
+    EVENT_ADOPT,    /* what the record has lost enters it again, or is given up: commit_adopt.c */
 };
 
 /* What became of a checkpoint of a batch. A batch is no transaction: what may be done is done, in
@@ -204,18 +201,15 @@ struct event {
     enum event_kind kind;
     struct token token;
     uint32_t rank, world_size, ordinal; /* ordinal: restores done by this attempt so far */
-    struct ckpt_id
-        id; /* OPEN, FIND_OPEN: only step is set; others: whole; RESTORE_REPORT: the try's */
-    struct ckpt_id parent; /* OPEN: what the attempt restored; term 0: never restored. ADOPT: of its
-                            * term */
+    struct ckpt_id id; /* OPEN, FIND_OPEN: only step; others: whole; RESTORE_REPORT: the try's */
+    struct ckpt_id parent; /* OPEN, ADOPT: what the attempt restored; term 0: never restored */
     uint64_t newest_seen; /* OPEN, FIND_OPEN: the newest term when the attempt joined or restored */
     /* OPEN: random, not 0, used when a new opening is made. FIND_OPEN: an opening of this step that
      * the rank knows to be dead, so that it waits for the next one; any other dead one is answered
      * ABORTED; 0: none. Others: the opening meant. */
     uint64_t open_id;
     int64_t wall_ns;
-    struct entry_info info; /* CREATE, and OPEN and RESTORE_BEGIN of a run that does not exist;
-                             * ADOPT: of the run that it is of */
+    struct entry_info info; /* CREATE, ADOPT, and OPEN and RESTORE_BEGIN of a new run */
     struct entry_open open; /* OPEN: deadline, metadata ... (open_id and base are the core's) */
     bool full;              /* OPEN: without a base, because the client wants it so */
     uint64_t blocked_ms, persist_ms; /* OPEN: of the rank's last committed save; 0: not told */

@@ -5,7 +5,9 @@
  * term's parent and a commit's base have to be in the chain, so what is missing of these comes with
  * it in the same update: terms of nobody, and checkpoints of which only the name is known, entered
  * as reclaimed. Nothing that the record has is changed by it (I3). The caller has verified the
- * manifest and all below it. Pure.
+ * manifest and all below it. Of an id without a term: the run's info alone. With a code: what
+ * cannot be made whole is given up, as an aborted opening is. EXISTS, CONFLICT: the record has
+ * something else in its place. Pure.
  */
 #include <string.h>
 

@@ -128,12 +128,17 @@ static void on_decided(struct run_req *req)
 
 static void start_event(struct repair *repair) { run_submit(repair->run, &repair->ask.event); }
 
-int ask_event(struct repair *repair, const struct event *event, struct diag *diag)
+int ask_try_event(struct repair *repair, const struct event *event, bool dry, struct diag *diag)
 {
     struct ask *ask = &repair->ask;
-    ask->event = (struct run_req){.event = *event, .done = on_decided};
+    ask->event = (struct run_req){.event = *event, .done = on_decided, .dry_run = dry};
     put(repair, start_event);
     return ask->status == 0 ? 0 : repair_fail(diag, ask->status, &ask->diag);
+}
+
+int ask_event(struct repair *repair, const struct event *event, struct diag *diag)
+{
+    return ask_try_event(repair, event, false, diag);
 }
 
 static void take_facts(struct ask *ask, const struct run_state *state)
@@ -157,6 +162,24 @@ static void take_facts(struct ask *ask, const struct run_state *state)
     }
 }
 
+/* Committed once, whatever came of it, or aborted. With the committed one here, other manifests of
+ * it are what aborted openings and repairs leave. One that is open still and has its manifest is to
+ * be committed: by the next server, or here. */
+static bool is_explained(const struct run_state *state, struct ckpt_id id, uint64_t open_id)
+{
+    for (size_t i = 0; i < state->commit_count; i++) {
+        if (ckpt_id_equal(state->commits[i].entry.id, id)) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < state->dead_count; i++) {
+        if (ckpt_id_equal(state->deads[i].id, id) && state->deads[i].entry.open_id == open_id) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void on_state(struct run_snapshot_req *req)
 {
     struct repair *repair = container_of(req, struct repair, ask.snapshot);
@@ -164,6 +187,9 @@ static void on_state(struct run_snapshot_req *req)
     ask->status = req->status;
     ask->diag = req->diag;
     if (req->status == 0) {
+        ask->explained = is_explained(req->state, ask->id, ask->open_id);
+        ask->has_info = req->state->exists;
+        ask->info = req->state->info;
         take_facts(ask, req->state);
     }
     req->run = NULL; /* answered */
@@ -189,4 +215,29 @@ int ask_commits(struct repair *repair, struct commit_fact **ret, size_t *ret_cou
     *ret = ask->facts;
     *ret_count = ask->fact_count;
     return 0;
+}
+
+int ask_explained(struct repair *repair, struct ckpt_id id, uint64_t open_id, bool *ret,
+                  struct diag *diag)
+{
+    struct commit_fact *facts = NULL;
+    size_t count;
+    repair->ask.id = id;
+    repair->ask.open_id = open_id;
+    int status = ask_commits(repair, &facts, &count, diag);
+    *ret = repair->ask.explained;
+    free(facts);
+    return status;
+}
+
+int ask_info(struct repair *repair, struct entry_info *ret, struct diag *diag)
+{
+    struct commit_fact *facts = NULL;
+    size_t count;
+    int status = ask_commits(repair, &facts, &count, diag);
+    free(facts);
+    *ret = repair->ask.info;
+    return status != 0            ? status
+           : repair->ask.has_info ? 0
+                                  : diag_set(diag, CAIRN_E_NOT_FOUND, "the run has no record");
 }

@@ -46,6 +46,7 @@ static void end(struct repair *repair)
     work_threads_free(repair->mirror_pool);
     ask_fini(repair);
     pthread_mutex_destroy(&repair->lock);
+    free(repair->items);
     free(repair);
 }
 
@@ -83,7 +84,7 @@ int repair_begin(struct repair *repair, const struct run_name *run, struct ckpt_
                         repair->name.project, repair->name.run);
     }
     repair->store = catalog_store(repair->options.catalog);
-    if (repair->store->caps.read_only) {
+    if (repair->store->caps.read_only && !(repair->salvages && !repair->salvage.yes)) {
         return diag_set(diag, CAIRN_E_READ_ONLY, "the store is read-only: nothing can be repaired");
     }
     repair->mirror = NULL;
@@ -111,6 +112,7 @@ static void on_mirror_closed(void *user)
     struct repair *repair = user;
     struct repair_status status;
     catalog_release(repair->run);
+    repair->salvages = false;
     pthread_mutex_lock(&repair->lock);
     repair->status.running = false;
     status = repair->status;
@@ -353,16 +355,6 @@ static int set_health(struct repair *repair, enum health health, const char *rea
     return status;
 }
 
-/* No restore reads what is around the chunks: that alone is no damage to it. */
-static enum health health_of(const struct survey *survey)
-{
-    bool damaged = survey->hopeless > 0;
-    for (const struct broken *broken = survey->broken; broken; broken = broken->next) {
-        damaged = damaged || (!broken->mended && broken->bad_count > 0);
-    }
-    return damaged ? HEALTH_DAMAGED : HEALTH_SUSPECT;
-}
-
 /* Everything once more from the medium: what was repaired, and what was good before. */
 static int look_again(struct repair *repair, const struct commit_fact *fact, struct diag *diag)
 {
@@ -394,7 +386,7 @@ static int repair_ckpt(struct repair *repair, struct diag *diag)
     survey_init(&survey);
     status = survey_ckpt(repair, fact, true, &survey, diag);
     status = status != 0 ? status : mend_objects(repair, &survey, diag);
-    enum health left = health_of(&survey);
+    enum health left = survey_health(&survey);
     survey_fini(&survey);
     pthread_mutex_lock(&repair->lock);
     bool mended = repair->status.mended > 0;
@@ -416,7 +408,9 @@ static void work_run(struct work *work)
 {
     struct repair *repair = container_of(work, struct repair, work);
     struct diag diag = DIAG_INIT;
-    int status = repair->id.term == 0 ? repair_record(repair, &diag) : repair_ckpt(repair, &diag);
+    int status = repair->salvages       ? salvage_run(repair, &diag)
+                 : repair->id.term == 0 ? repair_record(repair, &diag)
+                                        : repair_ckpt(repair, &diag);
     pthread_mutex_lock(&repair->lock);
     repair->status.code = status;
     if (status != 0) {

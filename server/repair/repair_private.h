@@ -12,6 +12,7 @@
 #define CAIRN_REPAIR_REPAIR_PRIVATE_H
 
 #include "repair/repair.h"
+#include "repair/salvage.h"
 
 #include "format/manifest.h"
 #include "pipeline/object_scan.h"
@@ -37,6 +38,10 @@ struct ask {
     struct run_snapshot_req snapshot;
     struct commit_fact *facts;
     size_t fact_count;
+    struct ckpt_id id; /* of ask_explained() */
+    uint64_t open_id;
+    bool explained, has_info;
+    struct entry_info info;
     int status;
     struct diag diag;
 };
@@ -57,6 +62,14 @@ void ask_fini(struct repair *repair);
 int MUST_USE ask_store(struct repair *repair, struct store *store, struct store_req *io);
 /* Its status; of a batch: DONE or an error. */
 int MUST_USE ask_event(struct repair *repair, const struct event *event, struct diag *diag);
+/* The same; dry: it is decided, and nothing is written. */
+int MUST_USE ask_try_event(struct repair *repair, const struct event *event, bool dry,
+                           struct diag *diag);
+/* Does the record tell of the opening that made a manifest? */
+int MUST_USE ask_explained(struct repair *repair, struct ckpt_id id, uint64_t open_id, bool *ret,
+                           struct diag *diag);
+/* NOT_FOUND: the run has none. */
+int MUST_USE ask_info(struct repair *repair, struct entry_info *ret, struct diag *diag);
 /* All that may still be read: committed and not reclaimed. *ret is malloc'ed. */
 int MUST_USE ask_commits(struct repair *repair, struct commit_fact **ret, size_t *ret_count,
                          struct diag *diag);
@@ -81,7 +94,12 @@ struct repair {
     uint64_t tail_from; /* of the record's updates that nothing proves, the first; 0: none */
     struct commit_fact *facts;
     size_t fact_count;
-    uint8_t *memory; /* a range, or a footer */
+    bool salvages; /* instead */
+    struct salvage_options salvage;
+    struct salvage_item *items;
+    size_t item_count;
+    bool items_untold; /* for want of memory */
+    uint8_t *memory;   /* a range, or a footer */
     size_t memory_bytes;
     pthread_mutex_t lock; /* guards status */
     struct repair_status status;
@@ -164,6 +182,9 @@ void survey_fini(struct survey *survey);
 /* Reads all of the checkpoint. tell: mend documents, and say what is hopeless. */
 int MUST_USE survey_ckpt(struct repair *repair, const struct commit_fact *fact, bool tell,
                          struct survey *ret, struct diag *diag);
+/* Of what is broken and not mended. No restore reads what is around the chunks: that alone is no
+ * damage to it. */
+enum health survey_health(const struct survey *survey);
 /* What of an object is read: pieces of one, sorted; at: its name, which a new one has not yet. */
 struct extent {
     const struct object_id *at;
@@ -204,6 +225,10 @@ int MUST_USE copies_get(struct repair *repair, const struct source *source,
 
 /* The run's record. What is left of the damage is told; an error: it could not be looked at. */
 int MUST_USE repair_record(struct repair *repair, struct diag *diag);
+
+/* --- salvage.c -------------------------------------------------------------------------------- */
+
+int MUST_USE salvage_run(struct repair *repair, struct diag *diag);
 
 /* --- rebuild.c -------------------------------------------------------------------------------- */
 

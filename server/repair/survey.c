@@ -21,6 +21,15 @@ void survey_init(struct survey *survey)
 
 void survey_fini(struct survey *survey) { scratch_fini(&survey->scratch); }
 
+enum health survey_health(const struct survey *survey)
+{
+    bool damaged = survey->hopeless > 0;
+    for (const struct broken *broken = survey->broken; broken; broken = broken->next) {
+        damaged = damaged || (!broken->mended && broken->bad_count > 0);
+    }
+    return damaged ? HEALTH_DAMAGED : HEALTH_SUSPECT;
+}
+
 /* --- one object ------------------------------------------------------------------------------- */
 
 struct looking {

@@ -195,7 +195,7 @@ class Trial:
         return (good[0] if good else None), [one for one in self.store.ids[run] if (run, one) in self.hit]
 
     def start(self, when):
-        self.daemon = Daemon(self.bed, "store", path=self.path, **KEYS, store_create="no")
+        self.daemon = Daemon(self.bed, "store", path=self.path, creates=False, **KEYS)
         environment = dict(os.environ)
         os.environ.update(self.env)
         try:

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cairn salvage: checkpoints that lie in the store and that no record tells of are verified and
+ * entered again. Without --yes it says what it would do.
+ */
+#include "cli.h"
+#include "keep/mark.h"
+#include "offline_salvage.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { EXIT_LEFT = 3 };
+
+static const struct option options[] = {
+    {"yes", NULL, "do it; without it only what would be done is said",
+     OPTION_AT_FLAG(struct salvage_options, yes), .alone = true},
+    {"accept-loss", NULL,
+     "a record whose end is damaged beyond help ends before it, and goes on from there",
+     OPTION_AT_FLAG(struct salvage_options, accept_loss), .alone = true},
+    {"quick", NULL, "read manifests, pages and parts, and not the data",
+     OPTION_AT_FLAG(struct salvage_options, quick)},
+    {"discard", NULL, "what cannot be entered is given up: garbage collection removes it",
+     OPTION_AT_FLAG(struct salvage_options, discard), .alone = true},
+    {0}};
+
+static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true}, {0}};
+
+struct salvage_sums {
+    uint64_t whole, damaged, given_up, left, errors;
+};
+
+static const char *word_of(enum salvage_outcome outcome)
+{
+    static const char *const words[] = {[SALVAGE_WHOLE] = "whole",
+                                        [SALVAGE_DAMAGED] = "damaged",
+                                        [SALVAGE_GIVEN_UP] = "given up",
+                                        [SALVAGE_LEFT] = "left"};
+    return words[outcome];
+}
+
+static void count(const struct salvaged_run *run, struct salvage_sums *io)
+{
+    io->errors += run->code != 0;
+    for (size_t i = 0; i < run->count; i++) {
+        uint64_t *const sums[] = {[SALVAGE_WHOLE] = &io->whole,
+                                  [SALVAGE_DAMAGED] = &io->damaged,
+                                  [SALVAGE_GIVEN_UP] = &io->given_up,
+                                  [SALVAGE_LEFT] = &io->left};
+        ++*sums[run->items[i].outcome];
+    }
+}
+
+static void show_run(const struct salvaged_run *run)
+{
+    char id[48];
+    for (size_t i = 0; i < run->count; i++) {
+        const struct salvage_item *item = &run->items[i];
+        format_ckpt(item->id, sizeof(id), id);
+        printf("%s/%s %s: %s: %s\n", run->run.project, run->run.run,
+               item->id.term == 0 ? "record" : id, word_of(item->outcome), item->text);
+    }
+    if (run->code != 0) {
+        fprintf(stderr, "cairn: %s/%s: %s: %s\n", run->run.project, run->run.run,
+                err_name(run->code), run->text);
+    }
+}
+
+/* The command that does it, as it is to be typed. */
+static void show_next(const struct cli *cli, const struct salvage_options *how,
+                      const struct salvage_sums *sums)
+{
+    if (!how->yes && sums->whole + sums->damaged + sums->given_up > 0) {
+        fprintf(stderr,
+                "cairn: nothing was changed; `cairn salvage --yes%s%s%s --store %s%s%s` does it\n",
+                how->accept_loss ? " --accept-loss" : "", how->quick ? " --quick" : "",
+                how->discard ? " --discard" : "", cli->source.store, cli->run_text ? " " : "",
+                cli->run_text ? cli->run_text : "");
+    }
+    if (sums->left > 0) {
+        fprintf(stderr, "cairn: %" PRIu64 " left as they are, for the reasons above\n", sums->left);
+    }
+}
+
+static void add_json(struct json *json, const struct salvaged_run *run)
+{
+    char name[RUN_NAME_TEXT_MAX];
+    run_name_format(&run->run, name);
+    json_open(json, NULL, '{');
+    json_str(json, "run", name);
+    json_str(json, "error", run->code != 0 ? run->text : NULL);
+    json_open(json, "items", '[');
+    for (size_t i = 0; i < run->count; i++) {
+        json_open(json, NULL, '{');
+        json_u64(json, "step", run->items[i].id.step);
+        json_u64(json, "term", run->items[i].id.term);
+        json_str(json, "outcome", word_of(run->items[i].outcome));
+        json_str(json, "text", run->items[i].text);
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+    json_close(json, '}');
+}
+
+static int print_json(const struct cli *cli, bool dry_run, const struct salvaged_run *runs,
+                      size_t run_count)
+{
+    struct json json;
+    json_init(&json);
+    json_open(&json, NULL, '{');
+    json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_str(&json, "store", cli->source.store);
+    json_bool(&json, "dry_run", dry_run);
+    json_open(&json, "runs", '[');
+    for (size_t i = 0; i < run_count; i++) {
+        add_json(&json, &runs[i]);
+    }
+    json_close(&json, ']');
+    json_close(&json, '}');
+    int status = json_print(&json);
+    json_fini(&json);
+    return status;
+}
+
+static int show(const struct cli *cli, const struct salvage_options *how,
+                const struct salvaged_run *runs, size_t run_count, struct diag *diag)
+{
+    struct salvage_sums sums = {0};
+    for (size_t i = 0; i < run_count; i++) {
+        count(&runs[i], &sums);
+        if (!cli->json) {
+            show_run(&runs[i]);
+        }
+    }
+    if (!cli->json) {
+        printf("%zu runs: %" PRIu64 " whole, %" PRIu64 " damaged, %" PRIu64 " given up, %" PRIu64
+               " left\n",
+               run_count, sums.whole, sums.damaged, sums.given_up, sums.left);
+    }
+    int status = cli->json ? print_json(cli, !how->yes, runs, run_count) : out_flush();
+    if (!cli->json) {
+        show_next(cli, how, &sums);
+    }
+    for (size_t i = 0; status == 0 && i < run_count; i++) {
+        if (runs[i].code != 0) {
+            status = diag_set(diag, runs[i].code, "%s/%s: %s", runs[i].run.project, runs[i].run.run,
+                              runs[i].text);
+        }
+    }
+    return status != 0 ? status : sums.left > 0 ? EXIT_LEFT : 0;
+}
+
+static int run(struct cli *cli, void *values, struct diag *diag)
+{
+    const struct salvage_options *how = values;
+    struct salvaged_run *runs = NULL;
+    size_t run_count = 0;
+    struct run_name name;
+    char actor[MARK_ACTOR_BYTES];
+    if (!cli->source.store) {
+        return diag_set(diag, CAIRN_E_INVALID,
+                        "which store? Say --store dir:/PATH, with the daemon stopped: a server is "
+                        "not asked");
+    }
+    int status = cli->run_text ? run_name_parse(cli->run_text, &name, diag) : 0;
+    if (status != 0) {
+        return status;
+    }
+    mark_actor(actor);
+    struct offline_salvage_options offline = {.store = cli->source.store,
+                                              .run = cli->run_text ? &name : NULL,
+                                              .how = *how,
+                                              .actor = actor};
+    status = offline_salvage(&offline, &runs, &run_count, diag);
+    status = status != 0 ? status : show(cli, how, runs, run_count, diag);
+    offline_salvage_free(runs, run_count);
+    return status;
+}
+
+const struct command command_salvage = {
+    .name = "salvage",
+    .group = GROUP_SYSTEM,
+    .summary = "make checkpoints again that no record tells of",
+    .details =
+        "The record of a run says which checkpoints there are. Where it was lost, damaged beyond "
+        "its second copy, or exchanged for an older one, checkpoints lie in the store that it does "
+        "not tell of; such a run is marked, and nothing of it is removed. This reads each of them "
+        "whole (manifest, pages, parts, every chunk) and enters it again, oldest first, with the "
+        "terms and parents that the manifests tell, so that the newest good one is the latest "
+        "again. One of which something is damaged is entered as damaged; what cannot be entered is "
+        "named with the reason. A record that is missing is made anew.\n\n"
+        "Without --yes it changes nothing and says what it would do. It works on the store itself, "
+        "with the daemon stopped, and may be ended at any moment and begun again. Pins, notes made "
+        "after a save, and forgettings that only the lost record held are not brought back: a "
+        "checkpoint that was forgotten may be listed again.\n\n"
+        "Exit 0: nothing is left to do, or with --yes all was done; 3: something is left as it is; "
+        "11: a daemon has the store.",
+    .example = "cairn salvage --store dir:/srv/cairn\n"
+               "cairn salvage --store dir:/srv/cairn --yes lab/gpt",
+    .arguments = arguments,
+    .options = options,
+    .options_bytes = sizeof(struct salvage_options),
+    .run = run};

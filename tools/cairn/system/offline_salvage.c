@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See offline_salvage.h: the server's store, catalogue and repair, from bottom to top, for one run
+ * after the other. On the loop's thread.
+ */
+#include "offline_salvage.h"
+
+#include "store/open/store_open.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct salvager {
+    const struct offline_salvage_options *options;
+    struct loop *loop;
+    struct work_pool *store_pool, *pool;
+    struct store *store;
+    struct catalog *catalog;
+    struct repair *repair;
+    bool done;
+    int status;
+    struct diag diag;
+    struct repair_status ended;
+    struct salvaged_run *runs;
+    size_t count;
+};
+
+static void wake(void *user)
+{
+    struct salvager *s = user;
+    s->done = true;
+    loop_uv_stop(s->loop);
+}
+
+static void wait_done(struct salvager *s)
+{
+    while (!s->done) {
+        loop_uv_run(s->loop);
+    }
+    s->done = false;
+}
+
+static void on_ready(void *user, int status, const struct diag *diag)
+{
+    struct salvager *s = user;
+    s->status = status;
+    if (status != 0) {
+        err_ignore(diag_copy(&s->diag, diag)); /* returned by start */
+    }
+    wake(s);
+}
+
+static void on_ended(void *user, const struct repair_status *status)
+{
+    struct salvager *s = user;
+    s->ended = *status;
+    wake(s);
+}
+
+static int start(struct salvager *s, struct diag *diag)
+{
+    const char *url = s->options->store;
+    int status = store_url_check(url, diag);
+    status = status != 0 ? status : loop_uv_new(&s->loop, diag);
+    if (status == 0) {
+        status = work_threads_new(s->loop, store_url_threads_min(url) + 2, "cairn-store",
+                                  &s->store_pool, diag);
+    }
+    if (status == 0) {
+        status = work_threads_new(s->loop, 1, "cairn-work", &s->pool, diag);
+    }
+    struct store_open_options open = {
+        .loop = s->loop, .pool = s->store_pool, .url = url, .read_only = !s->options->how.yes};
+    status = status != 0 ? status : store_open(&open, &s->store, diag);
+    struct catalog_options catalog = {.pool = s->pool, .ready = on_ready, .user = s};
+    status = status != 0 ? status : catalog_new(s->loop, s->store, &catalog, &s->catalog);
+    if (status == 0) {
+        wait_done(s);
+        status = s->status != 0 ? diag_set(diag, s->status, "%s", s->diag.text) : 0;
+    }
+    struct repair_options repair = {
+        .loop = s->loop, .catalog = s->catalog, .ended = on_ended, .user = s};
+    return status != 0 ? status : repair_new(&repair, &s->repair, diag);
+}
+
+static void stop(struct salvager *s)
+{
+    if (s->repair) {
+        repair_close(s->repair, wake, s);
+        wait_done(s);
+    }
+    if (s->catalog) {
+        catalog_close(s->catalog, wake, s);
+        wait_done(s);
+    }
+    if (s->store) {
+        store_close(s->store, wake, s);
+        wait_done(s);
+    }
+    work_threads_free(s->pool);
+    work_threads_free(s->store_pool);
+    if (s->loop) {
+        loop_uv_free(s->loop);
+    }
+}
+
+static int one_run(struct salvager *s, const struct run_name *name, struct diag *diag)
+{
+    struct salvaged_run *grown = realloc(s->runs, (s->count + 1) * sizeof(*grown));
+    if (!grown) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for another run");
+    }
+    s->runs = grown;
+    struct salvaged_run *run = &s->runs[s->count++];
+    *run = (struct salvaged_run){.run = *name};
+    int status = salvage_begin(s->repair, name, &s->options->how, s->options->actor, diag);
+    if (status == 0) {
+        wait_done(s);
+        salvage_take(s->repair, &run->items, &run->count);
+        run->code = s->ended.code;
+        snprintf(run->text, sizeof(run->text), "%s", s->ended.text);
+    }
+    return status;
+}
+
+static int all_runs(struct salvager *s, struct diag *diag)
+{
+    const struct run_name *wanted = s->options->run;
+    struct run_name *names = NULL;
+    size_t count = 0;
+    bool found = false;
+    int status = catalog_names(s->catalog, &names, &count);
+    if (status != 0) {
+        return diag_set(diag, status, "no memory for the names of all runs");
+    }
+    for (size_t i = 0; status == 0 && i < count; i++) {
+        if (!wanted || run_name_equal(wanted, &names[i])) {
+            found = true;
+            status = one_run(s, &names[i], diag);
+        }
+    }
+    free(names);
+    return status == 0 && wanted && !found
+               ? diag_set(diag, CAIRN_E_NOT_FOUND, "there is nothing of a run %s/%s in %s",
+                          wanted->project, wanted->run, s->options->store)
+               : status;
+}
+
+int offline_salvage(const struct offline_salvage_options *options, struct salvaged_run **ret,
+                    size_t *ret_count, struct diag *diag)
+{
+    struct salvager s = {.options = options};
+    int status = start(&s, diag);
+    status = status != 0 ? status : all_runs(&s, diag);
+    stop(&s);
+    if (status != 0) {
+        offline_salvage_free(s.runs, s.count);
+        return status;
+    }
+    *ret = s.runs;
+    *ret_count = s.count;
+    return 0;
+}
+
+void offline_salvage_free(struct salvaged_run *runs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        free(runs[i].items);
+    }
+    free(runs);
+}

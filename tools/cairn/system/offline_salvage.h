@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * offline_salvage: makes checkpoints again that the records of a store do not tell of, in this
+ * process, under the store's lock.
+ */
+#ifndef CAIRN_TOOLS_OFFLINE_SALVAGE_H
+#define CAIRN_TOOLS_OFFLINE_SALVAGE_H
+
+#include "repair/salvage.h"
+
+struct offline_salvage_options {
+    const char *store;          /* a store's URL */
+    const struct run_name *run; /* NULL: all runs */
+    struct salvage_options how; /* without yes the store is opened read-only */
+    const char *actor;
+};
+
+struct salvaged_run {
+    struct run_name run;
+    int code; /* why it could not be looked at to the end; 0: it was */
+    char text[REPAIR_TEXT_MAX];
+    size_t count;
+    struct salvage_item *items;
+};
+
+/* *ret: one for each run, sorted; ended with offline_salvage_free(). NOT_FOUND: there is nothing of
+ * the run that was named. STORE_LOCKED while a daemon has the store, where something is changed. */
+int MUST_USE offline_salvage(const struct offline_salvage_options *options,
+                             struct salvaged_run **ret, size_t *ret_count, struct diag *diag);
+void offline_salvage_free(struct salvaged_run *runs, size_t count);
+
+#endif
