@@ -38,9 +38,9 @@ struct engine_options {
     uint64_t writer;         /* random, the same for the life of the process's handle */
     struct arena *arena;     /* borrowed; NULL for viewers */
     uint64_t io_deadline_ms; /* of small requests, and of the first connect */
-    uint64_t
-        refused_ms;         /* the first connect: tried again for so long when it fails by more than
-                             * silence (nobody listens there, the server says why); 0: io_deadline_ms */
+    /* The first connect: tried again for so long when it fails by more than silence (nobody listens
+     * there, the server says why); 0: io_deadline_ms. */
+    uint64_t refused_ms;
     uint64_t agree_wait_ms; /* for the verdict on a list that is new; 0: 5,000 */
     uint32_t spread_after;  /* saves with the same lists until ranks leave the first server; 0: 8 */
     uint32_t reconnect_ms_min, reconnect_ms_max; /* 0: 50 and 5,000; jittered */
