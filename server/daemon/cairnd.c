@@ -28,7 +28,9 @@ static void usage(FILE *out)
         out,
         "usage: cairnd [--config FILE] [--SECTION-KEY VALUE ...]\n"
         "       cairnd --config FILE --check-config | --print-config\n\n"
-        "The checkpoint server. Values come from the file, then from flags.\n\n"
+        "The checkpoint server. Values come from the file, then from flags. SIGTERM ends it when "
+        "open "
+        "saves have ended;\nSIGHUP reads file and flags again.\n\n"
         "  --config FILE                  read this file first\n"
         "  --check-config                 check file and flags, then end: 0 is good, 2 names the "
         "mistake\n"
@@ -95,19 +97,16 @@ static int parse(struct config *config, struct arguments *arguments, struct diag
     return status;
 }
 
+/* On SIGHUP: the file and the flags as at the start. */
+static int reread(void *user, struct config *ret, struct diag *diag)
+{
+    return parse(ret, user, diag);
+}
+
 static int fail(int status, const struct diag *diag)
 {
     fprintf(stderr, "cairnd: %s: %s\n", err_name(status), diag_text(diag, status));
     return err_exit_status(status);
-}
-
-static void start_log(const struct config *config)
-{
-    enum log_level level = LOG_INFO;
-    enum log_format format = LOG_TEXT;
-    err_ignore(log_parse_level(config->log_level, &level)); /* config_check has seen both words */
-    err_ignore(log_parse_format(config->log_format, &format));
-    log_setup(level, format);
 }
 
 /* Every connection is a descriptor, and so is every file and arena: the usual soft limit of 1024 is
@@ -133,8 +132,13 @@ int main(int argc, char **argv)
     static struct config config;
     struct arguments arguments = {.argc = argc, .argv = argv, .action = ACTION_RUN};
     struct diag diag = DIAG_INIT;
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes fails a write, not the service */
+    /* None of these may end a daemon without its grace: a peer that is gone, a limit on file sizes
+     * (which fails the write), what other daemons take for "open your logs again". SIGHUP reads the
+     * configuration again once the daemon runs. SIGQUIT ends at once, as SIGKILL does. */
+    static const int ignored[] = {SIGPIPE, SIGXFSZ, SIGUSR1, SIGUSR2, SIGHUP};
+    for (size_t i = 0; i < ARRAY_LEN(ignored); i++) {
+        signal(ignored[i], SIG_IGN);
+    }
     int status = parse(&config, &arguments, &diag);
     if (status != 0) {
         return fail(status, &diag);
@@ -155,8 +159,9 @@ int main(int argc, char **argv)
     case ACTION_RUN:
         break;
     }
-    start_log(&config);
+    daemon_set_log(&config);
     raise_descriptor_limit(&config);
-    status = daemon_run(&config, &diag);
+    struct daemon_options options = {.config = &config, .reread = reread, .user = &arguments};
+    status = daemon_run(&options, &diag);
     return status == 0 ? 0 : fail(status, &diag);
 }

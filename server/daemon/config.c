@@ -396,6 +396,78 @@ int config_check(const struct config *config, struct diag *diag)
     return status != 0 ? status : check_words(config, diag);
 }
 
+/* --- what may change while the daemon runs --- */
+
+/* Whoever uses these asks for them again each time, or is told (daemon.c). */
+static const size_t live[] = {
+    offsetof(struct config, retention_ms),    offsetof(struct config, scrub_every_ms),
+    offsetof(struct config, scrub_rate),      offsetof(struct config, scrub_repair),
+    offsetof(struct config, gc_every_ms),     offsetof(struct config, gc_keep_cycles),
+    offsetof(struct config, gc_lease_cycles), offsetof(struct config, grace_ms),
+    offsetof(struct config, log_level),       offsetof(struct config, log_format)};
+
+static size_t size_of(const struct key *key)
+{
+    switch (key->kind) {
+    case KIND_TEXT:
+        return CONFIG_TEXT_MAX;
+    case KIND_BOOL:
+        return sizeof(bool);
+    case KIND_BYTES:
+    case KIND_DURATION:
+    case KIND_COUNT:
+    case KIND_COUNT_OR_0:
+        return sizeof(uint64_t);
+    }
+    UNREACHABLE();
+}
+
+static bool is_same(const struct key *key, const char *a, const char *b)
+{
+    return key->kind == KIND_TEXT ? strcmp(a, b) == 0 : memcmp(a, b, size_of(key)) == 0;
+}
+
+static bool are_same_quotas(const struct quota_table *a, const struct quota_table *b)
+{
+    bool same = a->count == b->count;
+    for (size_t i = 0; same && i < a->count; i++) {
+        const struct quota *x = &a->quotas[i], *y = &b->quotas[i];
+        same = strcmp(x->project, y->project) == 0 && x->bytes == y->bytes &&
+               x->checkpoints == y->checkpoints;
+    }
+    return same;
+}
+
+void config_reload(struct config *config, const struct config *fresh,
+                   void (*differs)(void *user, const char *section, const char *name,
+                                   bool is_taken),
+                   void *user)
+{
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        char *to = (char *)config + keys[i].offset;
+        const char *from = (const char *)fresh + keys[i].offset;
+        bool is_live = false;
+        for (size_t k = 0; k < ARRAY_LEN(live); k++) {
+            is_live = is_live || live[k] == keys[i].offset;
+        }
+        if (!is_same(&keys[i], to, from)) {
+            differs(user, keys[i].section, keys[i].name, is_live);
+        }
+        if (is_live) {
+            memcpy(to, from, size_of(&keys[i]));
+        }
+    }
+    if (!are_same_quotas(&config->quotas, &fresh->quotas)) {
+        differs(user, "quota", "", true);
+    }
+    if (memcmp(&config->retention, &fresh->retention, sizeof(config->retention)) != 0) {
+        differs(user, "retention", "", true);
+    }
+    config->quotas = fresh->quotas;
+    config->retention = fresh->retention;
+    config->retention_said = fresh->retention_said;
+}
+
 /* --- printing --- */
 
 static void print_value(const struct config *config, const struct key *key, FILE *out)

@@ -41,6 +41,13 @@ bool config_has(const char *name); /* is it a flag? */
 /* What single values cannot show: a store, at least one listener, TLS files together, TLS on the
  * network ... */
 int MUST_USE config_check(const struct config *config, struct diag *diag);
+/* Takes into `config` those values of `fresh` that may change while a daemon runs: retention,
+ * quotas, level and format of the log, times and rates of scrub and gc, the grace. differs() is
+ * called for each key whose value differs; is_taken: it was taken, else it waits for a restart. */
+void config_reload(struct config *config, const struct config *fresh,
+                   void (*differs)(void *user, const char *section, const char *name,
+                                   bool is_taken),
+                   void *user);
 /* The effective configuration as a file with comments. */
 void config_print(const struct config *config, FILE *out);
 void config_usage(FILE *out); /* the flags */

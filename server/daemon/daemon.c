@@ -36,7 +36,8 @@ enum { SHARED_POLL_MS = 100 };
 enum { OPEN_AGAIN_MS = 3000 };
 
 struct daemon {
-    const struct config *config;
+    const struct daemon_options *options;
+    const struct config *config; /* the options' */
     struct loop *loop;
     struct net *net;
     struct work_pool *store_pool, *verify_pool;
@@ -51,7 +52,7 @@ struct daemon {
     struct obs *obs;
     int64_t begun_wall_ns;
     struct listeners *listeners;
-    bool stopping, hurried;
+    bool stopping, hurried, is_ready;
     uint64_t grace_ms;
     int status;
     struct diag diag;
@@ -330,6 +331,7 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
         stop(daemon, 0);
         return;
     }
+    daemon->is_ready = true;
     show_obs(daemon, true);
     char uuid[33];
     hex_encode(sizeof(daemon->store->caps.uuid), &daemon->store->caps.uuid, uuid);
@@ -359,6 +361,82 @@ static void on_store_changed(void *user, bool is_ill, const struct diag *refusal
     } else {
         LOG(LOG_INFO, "store", "the store works again");
     }
+}
+
+/* --- SIGHUP ------------------------------------------------------------------------------------
+ */
+
+void daemon_set_log(const struct config *config)
+{
+    enum log_level level = LOG_INFO;
+    enum log_format format = LOG_TEXT;
+    err_ignore(log_parse_level(config->log_level, &level)); /* config_check has seen both words */
+    err_ignore(log_parse_format(config->log_format, &format));
+    log_setup(level, format);
+}
+
+static void on_differs(void *user, const char *section, const char *name, bool is_taken)
+{
+    unsigned *waiting = user;
+    if (is_taken) {
+        LOG(LOG_INFO, "config", "taken over", ls("section", section),
+            ls("key", name[0] != '\0' ? name : NULL));
+    } else {
+        ++*waiting;
+        LOG(LOG_WARN, "config", "this change needs a restart", ls("section", section),
+            ls("key", name));
+    }
+}
+
+/* Those whose tables changed in place; retention may begin, end, or go on at another pace. */
+static int apply_config(struct daemon *daemon)
+{
+    const struct config *config = daemon->config;
+    if (daemon->upkeep) {
+        upkeep_reload(daemon->upkeep);
+    }
+    if (!daemon->retain) {
+        return daemon->is_ready ? start_retention(daemon) : 0;
+    }
+    if (config->retention_ms > 0) {
+        retain_set_interval(daemon->retain, config->retention_ms);
+        return 0;
+    }
+    retain_free(daemon->retain);
+    daemon->retain = NULL;
+    return 0;
+}
+
+/* All or nothing: of a file with a mistake nothing is taken. */
+static void on_reload(void *user, int signum)
+{
+    struct daemon *daemon = user;
+    const struct daemon_options *options = daemon->options;
+    struct diag diag = DIAG_INIT;
+    unsigned waiting = 0;
+    (void)signum;
+    if (daemon->stopping || !options->reread) {
+        return;
+    }
+    struct config *fresh = malloc(sizeof(*fresh));
+    int status = fresh ? options->reread(options->user, fresh, &diag) : CAIRN_E_NO_MEMORY;
+    if (status == 0) {
+        if (!log_enabled(LOG_INFO)) {
+            daemon_set_log(fresh); /* what follows is told by the chattier one of both levels */
+        }
+        config_reload(options->config, fresh, on_differs, &waiting);
+        status = apply_config(daemon);
+        if (daemon->is_ready) {
+            show_obs(daemon, true);
+        }
+        LOG(LOG_INFO, "config", "the configuration was read again", lu("need_restart", waiting));
+        daemon_set_log(options->config);
+    }
+    if (status != 0) {
+        LOG(LOG_ERROR, "config", "the configuration stays as it was", ls("code", err_name(status)),
+            ls("err", diag_text(&diag, status)));
+    }
+    free(fresh);
 }
 
 /* Between the store and all who use it: its counts and its watch. */
@@ -487,6 +565,9 @@ static int start(struct daemon *daemon)
         status = loop_uv_on_signal(daemon->loop, signals[i], on_signal, daemon, &daemon->diag);
     }
     if (status == 0) {
+        status = loop_uv_on_signal(daemon->loop, SIGHUP, on_reload, daemon, &daemon->diag);
+    }
+    if (status == 0) {
         status = net_uv_new(daemon->loop, &daemon->net, &daemon->diag);
     }
     if (status == 0) {
@@ -531,9 +612,9 @@ static void finish(struct daemon *daemon)
     }
 }
 
-int daemon_run(const struct config *config, struct diag *diag)
+int daemon_run(const struct daemon_options *options, struct diag *diag)
 {
-    struct daemon daemon = {.config = config};
+    struct daemon daemon = {.options = options, .config = options->config};
     if (prctl(PR_SET_DUMPABLE, 0) != 0) {
         LOG(LOG_WARN, "daemon", "core dumps could not be switched off", ls("err", strerror(errno)));
     }

@@ -282,6 +282,15 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
     return 0;
 }
 
+void upkeep_reload(struct upkeep *upkeep)
+{
+    const struct config *config = upkeep->options.config;
+    scrub_set_every(upkeep->scrub, config->scrub_every_ms);
+    scrub_set_rate(upkeep->scrub, config->scrub_rate);
+    gc_set_schedule(upkeep->gc, config->gc_every_ms, config->gc_keep_cycles,
+                    config->gc_lease_cycles);
+}
+
 const struct scrub *upkeep_scrub(const struct upkeep *upkeep) { return upkeep->scrub; }
 const struct gc *upkeep_gc(const struct upkeep *upkeep) { return upkeep->gc; }
 

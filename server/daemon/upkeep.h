@@ -21,6 +21,8 @@ struct upkeep_options {
 
 int MUST_USE upkeep_new(const struct upkeep_options *options, struct upkeep **ret,
                         struct diag *diag);
+/* The configuration has changed: times and rates hold from now on. */
+void upkeep_reload(struct upkeep *upkeep);
 /* Borrowed until upkeep_close. */
 const struct scrub *upkeep_scrub(const struct upkeep *upkeep);
 const struct gc *upkeep_gc(const struct upkeep *upkeep);

@@ -334,6 +334,21 @@ void gc_waits(const struct gc *gc, const struct forgotten_sight *forgotten, int6
     *ret_last = by_itself ? wall_of_cycle(gc, forgotten->cycles_min) : 0;
 }
 
+void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uint64_t lease_cycles)
+{
+    bool was_resting = gc->options.every_ms == 0;
+    CHECK(keep_cycles > 0);
+    gc->options.every_ms = gc->status.every_ms = every_ms;
+    gc->options.keep_cycles = gc->status.keep_cycles = keep_cycles;
+    gc->options.lease_cycles = lease_cycles;
+    if (was_resting || gc->due_ms > loop_now_ms(gc->options.loop) + every_ms) {
+        set_due(gc);
+    }
+    if (!gc->running && !gc->busy && !gc->closing && !gc->is_asked) {
+        later(gc, min_u64(every_ms, GC_LOOK_MS), look); /* it may be waiting by the old one */
+    }
+}
+
 void gc_status(const struct gc *gc, struct gc_status *ret)
 {
     struct catalog_sight sight;

@@ -95,6 +95,9 @@ int MUST_USE gc_reclaim_now(struct gc *gc, const struct gc_order *order);
  * where there is none. */
 void gc_waits(const struct gc *gc, const struct forgotten_sight *forgotten, int64_t *ret_first,
               int64_t *ret_last);
+/* From now on, with the meaning that they have in gc_options. The next cycle begins no later than
+ * every_ms from now. */
+void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uint64_t lease_cycles);
 void gc_status(const struct gc *gc, struct gc_status *ret);
 /* Ends after the operation in flight. Frees. */
 void gc_close(struct gc *gc, void (*done)(void *user), void *user);

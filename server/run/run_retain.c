@@ -181,6 +181,16 @@ int retain_new(const struct retain_options *options, struct retain **ret)
     return 0;
 }
 
+void retain_set_interval(struct retain *retain, uint64_t interval_ms)
+{
+    CHECK(interval_ms > 0);
+    bool shorter = interval_ms < retain->options.interval_ms;
+    retain->options.interval_ms = interval_ms;
+    if (shorter && retain->names == NULL) {
+        timer_start(&retain->timer, interval_ms);
+    }
+}
+
 void retain_free(struct retain *retain)
 {
     if (retain == NULL) {

@@ -37,7 +37,7 @@ int MUST_USE retain_policy(const struct retain_row *row, struct scratch *scratch
 struct retain_options {
     struct loop *loop;
     struct catalog *catalog;          /* outlives it */
-    const struct retain_table *table; /* borrowed */
+    const struct retain_table *table; /* borrowed; may change between two turns of the loop */
     uint64_t interval_ms;             /* above 0 */
     /* After each run: status 0 and how many were forgotten, or why none were. run NULL: a round was
      * left out. */
@@ -55,6 +55,9 @@ struct retain_status {
 void retain_status(const struct retain *retain, struct retain_status *ret);
 
 int MUST_USE retain_new(const struct retain_options *options, struct retain **ret);
+/* From now on, above 0; a round that runs goes on. The next one begins no later than that from now.
+ */
+void retain_set_interval(struct retain *retain, uint64_t interval_ms);
 void retain_free(struct retain *retain); /* no report afterwards; NULL is nothing */
 
 #endif

@@ -171,6 +171,9 @@ static const char remedy[] =
 int quota_check(const struct quota *quota, const char *project, const struct usage *usage,
                 struct diag *diag)
 {
+    if (!quota) {
+        return 0;
+    }
     if (quota->bytes != 0 && usage->stored_bytes >= quota->bytes) {
         return diag_set(diag, CAIRN_E_QUOTA,
                         "project %s holds %" PRIu64 " bytes of its quota of %" PRIu64 " (%" PRIu64
@@ -191,7 +194,7 @@ int quota_check_save(const struct quota *quota, const char *project, const struc
                      uint64_t bytes, struct diag *diag)
 {
     uint64_t after = 0;
-    if (quota->bytes == 0 ||
+    if (!quota || quota->bytes == 0 ||
         (add_u64(usage->stored_bytes, bytes, &after) && after <= quota->bytes)) {
         return 0;
     }

@@ -209,6 +209,14 @@ void scrub_set_rate(struct scrub *scrub, uint64_t rate)
     }
 }
 
+void scrub_set_every(struct scrub *scrub, uint64_t every_ms)
+{
+    scrub->options.every_ms = every_ms;
+    if (!scrub->running && !scrub->busy && !scrub->closing) {
+        scrub_later(scrub, 0, look); /* it may be waiting by the old one */
+    }
+}
+
 void scrub_now(struct scrub *scrub)
 {
     if (!scrub->running && !scrub->asked) {

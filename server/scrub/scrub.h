@@ -70,6 +70,8 @@ bool scrub_is_ours(const struct scrub *scrub, const char **ret_holder);
 void scrub_now(struct scrub *scrub);
 /* From now on, without what the old rate still asks for. 0: as fast as it goes. */
 void scrub_set_rate(struct scrub *scrub, uint64_t rate);
+/* From now on; 0: only when asked. A pass that runs goes on. */
+void scrub_set_every(struct scrub *scrub, uint64_t every_ms);
 /* Others that read the store as a scrub does (repairs) keep to its rate: milliseconds until they
  * may go on, and what they moved. */
 uint64_t scrub_wait_ms(struct scrub *scrub);

@@ -24,5 +24,5 @@ const struct exit_status exit_statuses[] = {
     {10, "no store", "no store here, or not one that this version can read"},
     {11, "busy", "in use by another process"},
     {12, "refused", "not allowed, or authentication failed"},
-    {130, "interrupted", "interrupted by SIGINT or SIGTERM"},
+    {130, "interrupted", "interrupted by SIGINT, SIGTERM or SIGHUP"},
     {0, NULL, NULL}};

@@ -64,15 +64,24 @@ static int start_tls(struct source *source, struct diag *diag)
     return tls_context_new(&tls, &source->tls, diag);
 }
 
+/* What whoever started the command wants ignored (nohup, a script's background job) stays so. */
+static int watch_signals(struct source *source, struct diag *diag)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < ARRAY_LEN(signals); i++) {
+        struct sigaction now;
+        if (sigaction(signals[i], NULL, &now) != 0 || now.sa_handler != SIG_IGN) {
+            status = loop_uv_on_signal(source->loop, signals[i], on_interrupt, source, diag);
+        }
+    }
+    return status;
+}
+
 static int start(struct source *source, struct diag *diag)
 {
     int status = loop_uv_new(&source->loop, diag);
-    if (status == 0) {
-        status = loop_uv_on_signal(source->loop, SIGINT, on_interrupt, source, diag);
-    }
-    if (status == 0) {
-        status = loop_uv_on_signal(source->loop, SIGTERM, on_interrupt, source, diag);
-    }
+    status = status != 0 ? status : watch_signals(source, diag);
     if (status == 0) {
         status = net_uv_new(source->loop, &source->net, diag);
     }

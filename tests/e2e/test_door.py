@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The front door: who comes in under the configuration that is shipped, and what SIGHUP changes while people are in."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import unittest
+
+from harness import BIN, SOURCE, Case, Daemon, cairn, cairn_json, listed, main, wait_until
+
+NOBODY = 65534
+
+
+def may_connect(path, uid, gid):
+    """Whether a process of that user and group alone may connect to the socket."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(str(path))
+            os._exit(0)
+        except PermissionError:
+            os._exit(1)
+        except BaseException:
+            os._exit(2)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code not in (0, 1):
+        raise AssertionError(f"the process of user {uid} could not try: {code}")
+    return code == 0
+
+
+class Admission(Case):
+    def shipped(self):
+        """A daemon with the shipped file; only the two directories are others. The socket's has the unit's mode."""
+        unit = (SOURCE / "deploy/cairnd.service").read_text()
+        run = self.bed.sockets / "run"
+        run.mkdir()
+        self.bed.sockets.chmod(0o755)
+        run.chmod(int(re.search(r"^RuntimeDirectoryMode=(\d+)$", unit, re.M)[1], 8))
+        text = (SOURCE / "deploy/cairnd.conf").read_text()
+        for old, new in (("/var/lib/cairn/store", self.bed.path / "store"), ("/run/cairn/", f"{run}/")):
+            self.assertIn(old, text)
+            text = text.replace(old, str(new))
+        path = self.bed.path / "cairnd.conf"
+        path.write_text(text)
+        daemon = Daemon(self.bed, creates=False)
+        daemon.keys = {"config": path}
+        daemon.socket = run / "cairnd.sock"
+        return daemon
+
+    def test_no_store_is_made(self):
+        daemon = self.shipped()
+        daemon.launch()
+        self.assertEqual(daemon.process.wait(30), 10, daemon.tail())
+        self.assertIn("cairn store create", daemon.log())
+        self.assertFalse(daemon.store.exists())
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can be somebody else")
+    def test_another_user_is_refused(self):
+        """Twice: by the directory, and by the socket's own mode where the directory lets him through."""
+        daemon = self.shipped()
+        cairn("store", "create", f"dir:{daemon.store}", check=0)
+        daemon.start()
+        self.assertEqual(re.findall(r'"addr":"(\w+):', daemon.log()), ["unix"])
+        cairn("ls", "--server", f"unix:{daemon.socket}", check=0)
+        self.assertFalse(may_connect(daemon.socket, NOBODY, NOBODY))
+        daemon.socket.parent.chmod(0o755)
+        self.assertFalse(may_connect(daemon.socket, NOBODY, NOBODY))
+        self.assertTrue(may_connect(daemon.socket, NOBODY, os.getegid()))  # a member of the daemon's group
+
+
+class Reload(Case):
+    """The daemon of these tests has a file of its own, [store] and [listen] apart."""
+
+    def with_file(self, text):
+        self.path = self.bed.path / "cairnd.conf"
+        self.path.write_text(text)
+        return self.daemon(config=self.path, log_level=None)
+
+    def reload(self, daemon, text, expected="read again"):
+        """What the log says from here on."""
+        before = len(daemon.log())
+        self.path.write_text(text)
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until(f"the log says '{expected}'", lambda: expected in daemon.log()[before:])
+        return daemon.log()[before:]
+
+    def status(self, daemon):
+        return cairn_json("status", "--server", f"unix:{daemon.socket}")
+
+    def test_retention_begins_and_ends(self):
+        daemon = self.with_file("[log]\nlevel = debug\n")
+        group = self.group(daemon)
+        for step in range(1, 6):
+            group.save(step)
+        said = self.reload(daemon, "[log]\nlevel = debug\n[retention]\ninterval = 1s\nkeep-last = 3\n")
+        self.assertIn("taken over section=retention", said)
+        wait_until("the old ones are forgotten", lambda: {step for step, _ in listed(daemon, how="server")} == {3, 4, 5})
+        self.reload(daemon, "[log]\nlevel = debug\n")
+        for step in range(6, 9):
+            group.save(step)
+        self.assertEqual({step for step, _ in listed(daemon, how="server")}, {3, 4, 5, 6, 7, 8})
+
+    def test_quotas(self):
+        daemon = self.with_file("")
+        group = self.group(daemon)
+        group.save(1)
+        self.reload(daemon, "[quota]\ndemo = 1 checkpoints\n")
+        answers = group.finish_any(group.try_all("save", 2, 20000))
+        self.assertEqual({answer["error"] for answer in answers}, {"QUOTA"})
+        self.reload(daemon, "[quota]\ndemo = 100 checkpoints\n")
+        group.save(3)
+        self.reload(daemon, "")
+        group.save(4)
+        self.assert_whole(daemon, {(1, 1), (3, 1), (4, 1)})
+
+    def test_rates_and_times(self):
+        daemon = self.with_file("")
+        self.reload(daemon, "[scrub]\nevery = 5h\nrate = 1MiB\n[gc]\nevery = 7m\nkeep-cycles = 9\n")
+        status = self.status(daemon)
+        self.assertEqual((status["scrub"]["every_ms"], status["scrub"]["rate"]), (5 * 3600 * 1000, 1 << 20))
+        self.assertEqual((status["gc"]["every_ms"], status["gc"]["keep_cycles"]), (7 * 60 * 1000, 9))
+
+    def test_a_cycle_comes_by_the_new_time(self):
+        daemon = self.with_file("[gc]\nevery = 100h\n")
+        before = self.status(daemon)["gc"]["pass"]
+        self.reload(daemon, "[gc]\nevery = 100ms\n")
+        wait_until("passes go by the new time", lambda: self.status(daemon)["gc"]["pass"] > before)
+
+    def test_levels(self):
+        """What a viewer does is told at debug alone."""
+        daemon = self.with_file("[log]\nlevel = info\n")
+        for level, told in (("info", False), ("debug", True), ("error", False), ("debug", True)):
+            self.reload(daemon, f"[log]\nlevel = {level}\n")
+            before = len(daemon.log())
+            self.status(daemon)
+            if told:
+                wait_until("the viewer is told", lambda before=before: "debug session" in daemon.log()[before:])
+            else:
+                self.assertNotIn("debug session", daemon.log()[before:])
+
+    def test_what_needs_a_restart_is_named(self):
+        daemon = self.with_file("[memory]\nbuffers = 64MiB\n")
+        said = self.reload(daemon, "[memory]\nbuffers = 128MiB\n[session]\nmax = 10\n[log]\nlevel = warn\n")
+        self.assertIn("this change needs a restart section=memory key=buffers", said)
+        self.assertIn("this change needs a restart section=session key=max", said)
+        self.assertIn("taken over section=log key=level", said)
+        self.assertIn("need_restart=2", said)
+
+    def test_a_broken_file_changes_nothing(self):
+        daemon = self.with_file("[gc]\nkeep-cycles = 5\n")
+        group = self.group(daemon)
+        for text, why in (("[gc]\nkeep-cycles = 6\nevery = often\n", "cairnd.conf:3"),
+                          ("[gc]\nkeep-cycles = 6\n[quota]\ndemo = 1 checkpoints\n[tls]\ncert = /nowhere\n", "[tls]"),
+                          ("[gc]\nkeep-cycles = 6\n[retention]\nkeep-last = 2\n", "interval")):
+            said = self.reload(daemon, text, "stays as it was")
+            self.assertIn(why, said)
+            self.assertNotIn("taken over", said)
+            self.assertEqual(self.status(daemon)["gc"]["keep_cycles"], 5)
+            done = subprocess.run([str(word) for word in [*daemon.argv(), "--check-config"]], capture_output=True, timeout=30,
+                                  check=False)
+            self.assertEqual(done.returncode, 2)
+        self.path.unlink()
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until("it says that there is no file", lambda: "cannot be opened" in daemon.log())
+        group.save(1)
+        group.save(2)
+        self.assert_whole(daemon, {(1, 1), (2, 1)})
+
+    def test_no_signal_but_two_ends_it(self):
+        """In the middle of a save, and with no file to read again."""
+        daemon = self.daemon()
+        group = self.group(daemon)
+        op = group[0].do("save", 1, 20000)["op"]
+        for signum in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGXFSZ):
+            daemon.process.send_signal(signum)
+        wait_until("it was asked to read its configuration again", lambda: "read again" in daemon.log())
+        other = group[1].do("save", 1, 20000)["op"]
+        group[0].do("wait", op, 20000)
+        group[1].do("wait", other, 20000)
+        self.assertEqual(daemon.stop(), 0)
+        self.assert_whole(daemon, {(1, 1)})
+
+
+class Commands(Case):
+    def waits(self, daemon, at_hangup):
+        """A command that waits for the next checkpoint, and has been sent SIGHUP meanwhile."""
+        waits = self.bed.start([BIN / "cairn", "wait", "demo/run", "--next", "--server", f"unix:{daemon.socket}"],
+                               stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               preexec_fn=lambda: signal.signal(signal.SIGHUP, at_hangup))
+        wait_until("it asks", lambda: "viewer joined run=demo/run" in daemon.log())
+        waits.send_signal(signal.SIGHUP)
+        return waits
+
+    def test_a_terminal_that_hangs_up(self):
+        daemon = self.daemon()
+        self.group(daemon).save(1)
+        self.assertEqual(self.waits(daemon, signal.SIG_DFL).wait(30), 130)
+
+    def test_nohup_holds(self):
+        daemon = self.daemon()
+        group = self.group(daemon)
+        group.save(1)
+        waits = self.waits(daemon, signal.SIG_IGN)
+        for step in range(2, 100):  # the command counts from its first look, which may come after any of these
+            group.save(step)
+            if waits.poll() is not None:
+                break
+        self.assertEqual(waits.wait(30), 0)
+
+
+if __name__ == "__main__":
+    main()
