@@ -137,8 +137,11 @@ static void repair_next(struct upkeep *upkeep)
 static void on_damaged(void *user, const struct run_name *run, struct ckpt_id id)
 {
     struct upkeep *upkeep = user;
-    bool can = catalog_store(upkeep->options.catalog)->caps.exchanges;
-    if (upkeep->options.config->scrub_repair && can && upkeep->damaged_count < UPKEEP_DAMAGED_MAX) {
+    const struct store_caps *caps = &catalog_store(upkeep->options.catalog)->caps;
+    /* A record has its second copy in the store itself: it is mended without being told to. */
+    bool may =
+        id.term == 0 ? caps->record_files : caps->exchanges && upkeep->options.config->scrub_repair;
+    if (may && upkeep->damaged_count < UPKEEP_DAMAGED_MAX) {
         upkeep->damaged[upkeep->damaged_count++] = (struct damaged){*run, id};
         repair_next(upkeep);
     }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run's record that the medium does not give whole any more. What the daemon itself still holds
- * of it is written anew. Otherwise single files are taken from the mirror, and only such as the
- * chain proves to be the ones that were here: never a whole record, whose newest terms and commits
- * may be others. The last update alone has nothing behind it that proves it; it is taken only where
- * the mirror's record ends with it too, and explains every term and every manifest that lie here.
+ * A run's record that the medium does not give whole any more. What its second copy has, or the
+ * daemon itself still holds of it, is written anew. Otherwise single files are taken from the
+ * mirror, and only such as the chain proves to be the ones that were here: never a whole record,
+ * whose newest terms and commits may be others. The last update alone has nothing behind it that
+ * proves it; it is taken only where the mirror's record ends with it too, and explains every term
+ * and every manifest that lie here.
  */
 #include "repair_private.h"
 
@@ -35,7 +36,8 @@ static int look(struct repair *repair, struct sight *ret, struct diag *diag)
     if (status != 0 && (!repair_is_damage(status) || status == CAIRN_E_NOT_FOUND)) {
         return repair_fail(diag, status, &req.diag);
     }
-    *ret = (struct sight){.whole = status == 0, .newest = req.ret_version, .why = req.diag};
+    *ret = (struct sight){
+        .whole = !store_record_is_damaged(&req), .newest = req.ret_version, .why = req.diag};
     memcpy(ret->files, req.ret_files, sizeof(ret->files));
     return 0;
 }
@@ -286,8 +288,9 @@ static int check_mirror(struct repair *repair, struct diag *diag)
 {
     if (!repair->mirror) {
         return diag_set(diag, CAIRN_E_DAMAGED,
-                        "only a mirror of this store has a copy (--from with --store; [scrub] "
-                        "repair-from)");
+                        "both places of it are damaged, and only a mirror of this store has "
+                        "another copy (--from with --store; [scrub] repair-from); without one "
+                        "`cairn salvage` enters again what lies in the store");
     }
     if (!repair->mirror->caps.record_files ||
         memcmp(&repair->mirror->caps.uuid, &repair->store->caps.uuid, sizeof(struct uuid)) != 0) {
@@ -297,18 +300,18 @@ static int check_mirror(struct repair *repair, struct diag *diag)
     return 0;
 }
 
-/* Of a daemon that runs: what it has confirmed stands in its memory. */
-static bool mend_from_memory(struct repair *repair, struct sight *io)
+/* From its second copy, or from what a server that runs has confirmed and holds in memory. */
+static bool mend_by_itself(struct repair *repair, struct sight *io)
 {
     struct store_req req = {.op = STORE_RECORD_MEND, .run = repair->name};
-    struct diag ignored = DIAG_INIT;
+    struct diag ignored = DIAG_INIT, was = io->why;
     if (ask_store(repair, repair->store, &req) != 0 || look(repair, io, &ignored) != 0 ||
         !io->whole) {
         return false;
     }
     repair_add_line(repair, true,
-                    "the run's record: written anew from what this server holds; the damaged file "
-                    "is of no use any more");
+                    "the run's record: made good from its second copy; it was: %.250s",
+                    diag_text(&was, CAIRN_E_DAMAGED));
     return true;
 }
 
@@ -354,7 +357,7 @@ int repair_record(struct repair *repair, struct diag *diag)
                             "a Ceph cluster repairs its own copies: ceph health detail"));
         return refuse(repair, &sight, &why);
     }
-    if (!mend_from_memory(repair, &sight)) {
+    if (!mend_by_itself(repair, &sight)) {
         if (check_mirror(repair, &why) != 0) {
             return refuse(repair, &sight, &why);
         }

@@ -315,11 +315,6 @@ static void check_record(struct scrub *scrub)
     store_submit(catalog_store(scrub->options.catalog), &scrub->req);
 }
 
-static bool is_damage(int status)
-{
-    return status == CAIRN_E_DAMAGED || status == CAIRN_E_FORMAT || status == CAIRN_E_IO;
-}
-
 /* This look at the run's record speaks now. */
 static void drop_record_findings(struct scrub *scrub)
 {
@@ -339,10 +334,11 @@ static void on_record(struct store_req *req)
     scrub->busy = false;
     record_free(req->ret_record);
     req->ret_record = NULL;
-    if (req->status == 0 || is_damage(req->status)) {
+    bool damaged = store_record_is_damaged(req);
+    if (req->status == 0 || damaged) {
         drop_record_findings(scrub);
     }
-    if (is_damage(req->status)) {
+    if (damaged) {
         struct found found = {.health = HEALTH_DAMAGED};
         snprintf(found.text, sizeof(found.text), "the run's record: %.380s", req->diag.text);
         scrub->entry.findings++;

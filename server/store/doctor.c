@@ -59,9 +59,10 @@ const char *doctor_level_name(enum doctor_level level)
 void doctor_remedy_of(struct doctor *doctor, int code)
 {
     if (code == CAIRN_E_DAMAGED || code == CAIRN_E_FORMAT) {
-        doctor_remedy(doctor, "do not write to this store; `cairn verify --repair --store URL "
-                              "--from MIRROR` repairs it from a mirror; restore what can be read, "
-                              "here or from the mirror, and look at the disk or the pool");
+        doctor_remedy(doctor, "with the daemon stopped: `cairn verify --repair --store URL` makes "
+                              "good what has a second copy, with --from MIRROR also from a mirror; "
+                              "`cairn salvage --store URL` enters again what no record tells of; "
+                              "and look at the disk or the pool");
     } else if (code == CAIRN_E_STORE_FEATURES) {
         doctor_remedy(doctor, "use a newer Cairn");
     } else {

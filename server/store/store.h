@@ -213,6 +213,15 @@ struct store {
     struct store_caps caps;
 };
 
+/* Of RECORD_GET from_medium: is any file of the record damaged, missing or unreadable, also one
+ * that is not needed at present? The diag says which. */
+static inline bool store_record_is_damaged(const struct store_req *req)
+{
+    return req->status == CAIRN_E_DAMAGED || req->status == CAIRN_E_FORMAT ||
+           req->status == CAIRN_E_IO ||
+           (req->status == 0 && (req->ret_file_count > 0 || req->ret_lost_from != 0));
+}
+
 static inline void store_submit(struct store *store, struct store_req *req)
 {
     req->store = store;

@@ -202,3 +202,39 @@ int offline_dial(void *user, struct sock **ret, struct diag *diag)
     server_accept(offline->server, stream);
     return net_uv_adopt(offline->net, pair[1], ret, diag);
 }
+
+/* --- the record, for verify ------------------------------------------------------------------- */
+
+struct looking {
+    struct store_req req;
+    struct run_snapshot_req snapshot;
+    struct offline *offline;
+    bool done;
+    int status;
+    struct diag diag;
+};
+
+static void on_record(struct store_req *req)
+{
+    struct looking *looking = container_of(req, struct looking, req);
+    looking->done = true;
+    loop_uv_stop(looking->offline->loop);
+}
+
+int offline_check_record(struct offline *offline, const struct run_name *run, struct diag *diag)
+{
+    struct looking looking = {
+        .offline = offline,
+        .req = {.op = STORE_RECORD_GET, .from_medium = true, .done = on_record}};
+    if (run) {
+        looking.req.run = *run;
+    }
+    store_submit(offline->store, &looking.req);
+    while (!looking.done) {
+        loop_uv_run(offline->loop);
+    }
+    record_free(looking.req.ret_record);
+    int status = looking.req.status;
+    status = store_record_is_damaged(&looking.req) ? CAIRN_E_DAMAGED : status;
+    return status == 0 ? 0 : diag_set(diag, status, "%s", diag_text(&looking.req.diag, status));
+}

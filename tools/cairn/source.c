@@ -285,3 +285,9 @@ int source_runs(struct source *source, struct run_name **ret, size_t *ret_count,
     engine_call_fini(&request.call);
     return status;
 }
+
+int source_check_record(struct source *source, const struct run_name *run, struct diag *diag)
+{
+    return source->offline ? offline_check_record(source->offline, run, diag)
+                           : diag_set(diag, CAIRN_E_UNSUPPORTED, "only of a store");
+}

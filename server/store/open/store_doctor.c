@@ -64,13 +64,16 @@ static void look_at_run(const struct store_doctor_options *options, struct store
     struct asking asking = {.loop = options->loop,
                             .req = {.op = STORE_RECORD_GET, .run = *run, .from_medium = true}};
     int rc = ask(store, &asking);
-    if (rc == 0) {
-        record_free(asking.req.ret_record);
+    record_free(asking.req.ret_record);
+    if (rc == 0 && !store_record_is_damaged(&asking.req)) {
         ++*io_good;
         return;
     }
-    char name[RUN_NAME_TEXT_MAX];
-    run_name_format(run, name);
+    char name[RUN_NAME_TEXT_MAX] = "the store's own";
+    if (!store_is_own_record(run)) {
+        run_name_format(run, name);
+    }
+    rc = rc != 0 ? rc : CAIRN_E_DAMAGED;
     doctor_add(doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name, err_name(rc),
                diag_text(&asking.req.diag, rc));
     doctor_remedy_of(doctor, rc);
@@ -80,7 +83,7 @@ static void look_at_records(const struct store_doctor_options *options, struct s
                             struct doctor *doctor)
 {
     struct asking asking = {.loop = options->loop, .req = {.op = STORE_LIST_RUNS}};
-    size_t good = 0;
+    size_t good = 0, ignored = 0;
     int rc = ask(store, &asking);
     if (rc != 0) {
         doctor_add(doctor, DOCTOR_UNSAFE, "records", "%s: %s", err_name(rc),
@@ -91,6 +94,7 @@ static void look_at_records(const struct store_doctor_options *options, struct s
     for (size_t i = 0; i < asking.req.ret_count; i++) {
         look_at_run(options, store, &asking.req.ret_runs[i], doctor, &good);
     }
+    look_at_run(options, store, &(struct run_name){{0}, {0}}, doctor, &ignored);
     doctor_add(doctor, DOCTOR_GOOD, "records", "%zu of %zu runs' records were read and are whole",
                good, asking.req.ret_count);
     free(asking.req.ret_runs);

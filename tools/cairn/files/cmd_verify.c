@@ -62,7 +62,7 @@ static int take_subset(void *to, const char *text, struct diag *diag)
 struct totals {
     struct verify_options options;
     struct verify_result result;
-    uint64_t checkpoints, damaged, unread, repaired, records_damaged;
+    uint64_t checkpoints, damaged, unread, repaired, records_damaged, records_hurt;
     bool repair;
     struct json json;
 };
@@ -332,6 +332,37 @@ static int repair_joined(struct cli *cli, struct totals *totals, struct diag *di
     return status;
 }
 
+/* Every file of the record, also those that nothing needs while the others are whole. NULL: the
+ * store's own. A server looks at its records by itself, when it scrubs. */
+static int check_record(struct cli *cli, struct totals *totals, const struct run_name *run,
+                        struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    char name[RUN_NAME_TEXT_MAX] = "(store)";
+    int status = source_check_record(cli->connection, run, &why);
+    if (status == 0 || status == CAIRN_E_UNSUPPORTED || status == CAIRN_E_NOT_FOUND) {
+        return 0;
+    }
+    if (status != CAIRN_E_DAMAGED) {
+        return diag_set(diag, status, "%s", diag_text(&why, status));
+    }
+    if (run) {
+        run_name_format(run, name);
+    }
+    json_open(&totals->json, NULL, '{');
+    json_str(&totals->json, "run", name);
+    json_open(&totals->json, "findings", '[');
+    json_str(&totals->json, NULL, why.text);
+    json_close(&totals->json, ']');
+    if (!cli->json) {
+        printf("%s: DAMAGED RECORD\n  %s\n", name, why.text);
+    }
+    close_run(totals, false);
+    totals->records_damaged--; /* it can be read */
+    totals->records_hurt++;
+    return 0;
+}
+
 static bool is_damage(int status) { return err_exit_status(status) == EXIT_DAMAGE; }
 
 static int verify_joined(struct cli *cli, struct totals *totals, struct diag *diag)
@@ -339,7 +370,8 @@ static int verify_joined(struct cli *cli, struct totals *totals, struct diag *di
     if (cli->selector_text) {
         return verify_selected(cli, totals, diag);
     }
-    int status = totals->repair ? repair_joined(cli, totals, diag) : 0;
+    int status = totals->repair ? repair_joined(cli, totals, diag)
+                                : check_record(cli, totals, &cli->run, diag);
     return status != 0 ? status : verify_run(cli, totals, diag);
 }
 
@@ -366,7 +398,8 @@ static int verify_all(struct cli *cli, struct totals *totals, struct diag *diag)
 {
     struct run_name *names = NULL;
     size_t count = 0;
-    int status = source_runs(cli->connection, &names, &count, diag);
+    int status = check_record(cli, totals, NULL, diag);
+    status = status != 0 ? status : source_runs(cli->connection, &names, &count, diag);
     for (size_t i = 0; status == 0 && i < count; i++) {
         struct diag why = DIAG_INIT;
         cli->run = names[i];
@@ -414,19 +447,25 @@ static int finish(struct cli *cli, struct totals *totals)
                "the store until somebody removes them (rm), others until garbage collection\n",
                totals->repaired);
     }
-    if (totals->damaged > totals->records_damaged) {
+    if (totals->records_hurt > 0) {
+        fprintf(stderr,
+                "cairn: records are damaged that can be read all the same: they have a second "
+                "copy. With the daemon stopped `cairn verify --repair --store %s` makes them good; "
+                "a daemon does so when it starts\n",
+                cli->source.store);
+    }
+    if (totals->damaged > totals->records_damaged + totals->records_hurt) {
         fprintf(
             stderr,
             "cairn: damage found; `cairn restore` takes the newest good checkpoint by itself\n");
     }
     if (totals->records_damaged > 0) {
         fprintf(stderr, "%s",
-                "cairn: a run whose record is damaged cannot be restored from here. A mirror of "
-                "this store repairs it: `cairn verify --repair --store URL --from MIRROR`, with "
-                "the daemon stopped, or [scrub] repair-from. Where the mirror is too old for that, "
-                "serve a copy of it in place of this store, or take the tensors (`cairn restore "
-                "RUN --store MIRROR --to DIR`) to a run of another name (`cairn import`); keep "
-                "this store's files, which have what was committed since\n");
+                "cairn: a run whose record is damaged in both places cannot be restored from here. "
+                "With the daemon stopped, a mirror of this store repairs it: `cairn verify "
+                "--repair --store URL --from MIRROR` (or [scrub] repair-from). Without one, "
+                "`cairn salvage --store URL` says which of its checkpoints can be entered again, "
+                "and `cairn salvage --yes --accept-loss --store URL` does it\n");
     }
     if (totals->unread > 0) {
         fprintf(stderr,
