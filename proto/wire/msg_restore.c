@@ -271,6 +271,7 @@ static void read_encode(struct enc *enc, const struct msg *msg)
     pb.bytes = msg->u.read.bytes;
     pb.landing_id = msg->u.read.landing_id;
     pb.landing_offset = msg->u.read.landing_offset;
+    pb.to_end = msg->u.read.to_end;
     enc_pack(enc, &pb.base);
 }
 
@@ -288,7 +289,8 @@ static void read_decode(struct dec *dec, const void *message, struct msg *ret)
                                     .offset = pb->offset,
                                     .bytes = pb->bytes,
                                     .landing_id = pb->landing_id,
-                                    .landing_offset = pb->landing_offset};
+                                    .landing_offset = pb->landing_offset,
+                                    .to_end = pb->to_end != 0};
 }
 
 static void read_reply_encode(struct enc *enc, const struct msg *msg)

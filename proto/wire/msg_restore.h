@@ -81,6 +81,7 @@ struct msg_read {
     /* 0: as above. Else into the client's memory at landing_offset, offset and bytes in whole pages
      * -> LANDED */
     uint64_t landing_id, landing_offset;
+    bool to_end; /* the object must end with the range: a longer one is DAMAGED */
 };
 struct msg_read_reply {
     uint32_t bytes;

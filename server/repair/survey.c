@@ -84,6 +84,7 @@ static int read_range(struct repair *repair, const struct object_id *at,
                             .offset = scan->from,
                             .bytes = scan->bytes,
                             .data = memory,
+                            .to_end = scan->in_footer,
                             .from_medium = true};
     int status = ask_store(repair, repair->store, &req);
     repair_count_read(repair, status == 0 ? scan->bytes : 0);

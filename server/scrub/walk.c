@@ -341,6 +341,7 @@ static void read_range(struct scrub *scrub)
                                     .offset = walk->scan.from,
                                     .bytes = walk->scan.bytes,
                                     .data = walk->memory,
+                                    .to_end = walk->scan.in_footer,
                                     .from_medium = true,
                                     .deadline_ms = SCRUB_STORE_DEADLINE_MS,
                                     .done = on_read};

@@ -162,6 +162,7 @@ static void read_alone(struct request *request)
                                                .object = read->object,
                                                .offset = read->offset,
                                                .bytes = read->bytes,
+                                               .to_end = read->to_end,
                                                .data = request->u.read.room};
     store_submit(catalog_store(request->server->options.catalog), &request->u.read.store);
 }

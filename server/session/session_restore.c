@@ -434,6 +434,7 @@ static void on_buffer(struct credit_read *credit, void *buffer)
                                                .object = read->object,
                                                .offset = read->offset,
                                                .bytes = read->bytes,
+                                               .to_end = read->to_end,
                                                .data = buffer};
     store_submit(catalog_store(request->server->options.catalog), &request->u.read.store);
 }

@@ -157,6 +157,7 @@ struct store_req {
     bool take_prefix; /* RECORD_GET: the caller looks at ret_lost_from, and neither writes to the
                        * record nor calls the run empty where that is set */
     bool for_good;    /* SWEEP */
+    bool to_end;      /* READ: the object must end with the range; a longer one is DAMAGED */
     bool from_medium; /* FETCH, RECORD_GET: what the medium holds now, past every cache that the
                        * store can pass; every file of a record is checked, in both places,
                        * older ones too */

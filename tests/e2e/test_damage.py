@@ -111,6 +111,21 @@ class Damage(Case):
         self.assertEqual(group.restore(), (1, 1, True))
         group.all("check", 1)
 
+    def test_bytes_behind_an_object(self):
+        daemon = self.saved(2)
+        path = self.object_of(daemon, 2, 0)
+        path.chmod(0o600)
+        with open(path, "ab") as file:
+            file.write(b"more")
+        for how in ("store", "server"):
+            document = verified(daemon, how, check=6)
+            found = [entry for entry in document["checked"] if not entry["good"]]
+            self.assertEqual([entry["step"] for entry in found], [2])
+            self.assertIn("are wanted", found[0]["findings"][0])
+        group = self.group(daemon)
+        self.assertEqual(group.restore(), (2, 1, False))  # no restore reads them
+        group.all("check", 2)
+
     def test_damaged_record(self):
         daemon = self.saved(2)
         self.assertEqual(daemon.stop(), 0)

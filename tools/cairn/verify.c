@@ -174,9 +174,11 @@ static void read_more(struct reader *reader)
     reader->call = (struct engine_call){.request = {.type = MSG_READ},
                                         .payload = reader->memory + reader->got,
                                         .payload_max = LIMIT_CHUNK_BYTES};
-    reader->call.request.u.read = (struct msg_read){.object = *scan->pieces[0].id,
-                                                    .offset = scan->from + reader->got,
-                                                    .bytes = (uint32_t)bytes};
+    reader->call.request.u.read =
+        (struct msg_read){.object = *scan->pieces[0].id,
+                          .offset = scan->from + reader->got,
+                          .bytes = (uint32_t)bytes,
+                          .to_end = scan->in_footer && reader->got + bytes == scan->bytes};
     reader->call.done = on_read;
     engine_call_start(source_engine(reader->verifying->cli->connection), &reader->call);
 }

@@ -120,7 +120,8 @@ int dir_op_read(struct dir_store *store, struct store_req *req)
     if (rc != 0) {
         return rc;
     }
-    if (!add_u64(req->offset, req->bytes, &end) || end > place.stat.bytes) {
+    if (!add_u64(req->offset, req->bytes, &end) || end > place.stat.bytes ||
+        (req->to_end && end != place.stat.bytes)) {
         rc = diag_set(&req->diag, CAIRN_E_DAMAGED,
                       "object %s/%s has %llu bytes, %llu at %llu are wanted", place.at.path,
                       place.name, (unsigned long long)place.stat.bytes,

@@ -148,7 +148,8 @@ static int do_read(struct memory_medium *medium, struct store_req *req)
         return no_object(req);
     }
     uint64_t end;
-    if (!add_u64(req->offset, req->bytes, &end) || end > thing->bytes) {
+    if (!add_u64(req->offset, req->bytes, &end) || end > thing->bytes ||
+        (req->to_end && end != thing->bytes)) {
         return diag_set(&req->diag, CAIRN_E_DAMAGED,
                         "object %u of rank %u has %llu bytes, %llu at %llu wanted",
                         req->object.sequence, req->object.rank, (unsigned long long)thing->bytes,

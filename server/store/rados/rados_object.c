@@ -550,7 +550,8 @@ static int read_pieces(const struct reading *reading)
 static int read_table(struct rados_store *store, struct store_req *req,
                       const struct piece_table *table, struct diag *diag)
 {
-    if (req->offset > table->bytes || req->bytes > table->bytes - req->offset) {
+    if (req->offset > table->bytes || req->bytes > table->bytes - req->offset ||
+        (req->to_end && req->bytes != table->bytes - req->offset)) {
         return diag_set(diag, CAIRN_E_DAMAGED,
                         "object %u of rank %u has %llu bytes; %llu at %llu were wanted",
                         req->object.sequence, req->object.rank, (unsigned long long)table->bytes,

@@ -588,6 +588,7 @@ static void make_restore(struct sample *s, uint32_t type, struct msg *ret, uint3
             r->offset *= LIMIT_ALIGN_BYTES / 16;
             r->offset -= r->offset % LIMIT_ALIGN_BYTES;
             r->bytes = (1 + sample_below32(s, 1024)) * LIMIT_ALIGN_BYTES;
+            r->to_end = s->grown >= 2 && sample_flip(s);
         }
     } else if (type == MSG_LANDING) {
         ret->u.landing = (struct msg_landing){.landing_id = 1 + sample_number(s) / 2};
@@ -683,12 +684,12 @@ unsigned sample_growths(uint32_t type)
     case MSG_OPEN:
         return 3;
     case MSG_GC_REPORT:
+    case MSG_READ:
         return 2;
     case MSG_OPENED:
     case MSG_DESCRIBE:
     case MSG_HAVE:
     case MSG_SEALED:
-    case MSG_READ:
     case MSG_STATUS_REPLY:
     case MSG_USAGE_REPLY:
     case MSG_REPAIR:

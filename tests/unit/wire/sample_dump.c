@@ -299,7 +299,7 @@ static void dump_restore(const struct msg *msg, struct buf *buf)
     case MSG_READ:
         dump_object(buf, &msg->u.read.object);
         U(&msg->u.read, offset), U(&msg->u.read, bytes);
-        U(&msg->u.read, landing_id), U(&msg->u.read, landing_offset);
+        U(&msg->u.read, landing_id), U(&msg->u.read, landing_offset), U(&msg->u.read, to_end);
         break;
     case MSG_LANDING:
         U(&msg->u.landing, landing_id), U(&msg->u.landing, bytes);
