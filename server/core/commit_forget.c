@@ -283,6 +283,7 @@ void on_forget(struct step *step)
     if (status == 0 && event->policy != NULL) {
         struct retention_job job = {.policy = event->policy,
                                     .now_ns = event->wall_ns,
+                                    .clock_jump_s = event->clock_jump_s,
                                     .apart = event->apart,
                                     .count = count,
                                     .items = items,

@@ -25,7 +25,7 @@ struct engine {
     const struct retention_policy *policy;
     const struct retention_item *items;
     size_t count;
-    int64_t now_ns;
+    int64_t now_ns, clock_jump_s;
     struct scratch *scratch;
     size_t good_count;
     size_t *good; /* indices, newest first */
@@ -302,7 +302,7 @@ static void keep_others(struct engine *engine)
         } else if (item->on_lineage && !item->gone && newer < RETENTION_LEAST) {
             keep(engine, i, REASON_UNREPLACED);
         }
-        bool young = item->superseded_ns > engine->now_ns ||
+        bool young = engine->clock_jump_s != 0 || item->superseded_ns > engine->now_ns ||
                      (uint64_t)(engine->now_ns - item->superseded_ns) / (uint64_t)SECOND_NS < stay;
         if (item->tip && !item->gone && item->health != HEALTH_DAMAGED && stay > 0 && young) {
             keep(engine, i, REASON_TIP);
@@ -353,6 +353,15 @@ static int find_good(struct engine *engine, struct diag *diag)
                         newest->id.step, newest->id.term,
                         (newest->wall_ns - engine->now_ns) / SECOND_NS);
     }
+    if (engine->clock_jump_s != 0 && asks_for_time(engine->policy)) {
+        return diag_set(diag, CAIRN_E_CONFLICT,
+                        "the wall clock jumped by %" PRId64 " s, so no rule of time is decided by "
+                        "it; nothing is forgotten. Set the server's clock right; if it is right "
+                        "now, restart cairnd, which believes it after 24 h by itself; until then "
+                        "name only rules without time (keep-last, keep-every-steps, keep-best, "
+                        "keep-tag)",
+                        engine->clock_jump_s);
+    }
     return 0;
 }
 
@@ -388,6 +397,7 @@ int retention_decide(const struct retention_job *job, struct scratch *scratch, s
                             .items = job->items,
                             .count = job->count,
                             .now_ns = job->now_ns,
+                            .clock_jump_s = job->clock_jump_s,
                             .scratch = scratch,
                             .reasons = job->reasons};
     memset(job->reasons, 0, job->count * sizeof(*job->reasons));

@@ -107,8 +107,10 @@ enum retention_reason {
 
 struct retention_job {
     const struct retention_policy *policy;
-    int64_t now_ns; /* wall time */
-    bool apart;     /* as in the guards; their least number is the policy's */
+    int64_t now_ns;       /* wall time */
+    int64_t clock_jump_s; /* not 0: it jumped by so much, and is not believed: rules of time are
+                           * refused, and no branch is old enough to go */
+    bool apart;           /* as in the guards; their least number is the policy's */
     size_t count;
     const struct retention_item *items;
     /* Results: MARK_DONE (forget), MARK_KEPT, a guard's refusal, or MARK_ALREADY for what is gone;
@@ -119,8 +121,9 @@ struct retention_job {
 
 /* What a policy says, and after it the guards. NO_MEMORY; INVALID: the policy, or no rule keeps
  * anything of the lineage; NOT_FOUND: none has the metric of keep-best; DAMAGED: there are
- * checkpoints and none is good; CONFLICT: by the newest one's time this clock or the one that it
- * was committed by is wrong, and a rule asks for time. Then nothing is to be forgotten. */
+ * checkpoints and none is good; CONFLICT: a rule asks for time, and by the newest one's time this
+ * clock or the one that it was committed by is wrong, or this clock has jumped. Then nothing is to
+ * be forgotten. */
 int MUST_USE retention_decide(const struct retention_job *job, struct scratch *scratch,
                               struct diag *diag);
 /* "daily, best by loss, is pinned": why it stays or goes. */

@@ -41,8 +41,10 @@ static void find_tips(const struct run_state *state, struct retention_item *item
         struct retention_item *item = &items[i];
         item->tip = !item->on_lineage && !followed[i];
         /* Whatever was committed next is of a later term, which does not continue this one. */
-        item->superseded_ns =
-            item->tip && i + 1 < state->commit_count ? items[i + 1].wall_ns : item->wall_ns;
+        item->superseded_ns = item->wall_ns; /* not before it was there, whatever a clock said */
+        if (item->tip && i + 1 < state->commit_count && items[i + 1].wall_ns > item->wall_ns) {
+            item->superseded_ns = items[i + 1].wall_ns;
+        }
     }
 }
 

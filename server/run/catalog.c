@@ -18,6 +18,8 @@ static void on_listed(struct store_req *req);
 static void on_post(struct post *post);
 static void sweep(struct catalog *catalog);
 
+enum { CLOCK_JUMP_MS = 300000, CLOCK_BELIEVED_MS = 24 * 3600 * 1000 };
+
 int catalog_new(struct loop *loop, struct store *store, const struct catalog_options *options,
                 struct catalog **ret)
 {
@@ -32,6 +34,9 @@ int catalog_new(struct loop *loop, struct store *store, const struct catalog_opt
     catalog->loop = loop;
     catalog->store = store;
     catalog->options = *options;
+    catalog->clock.seen_at_ms = loop_now_ms(loop);
+    catalog->clock.seen_ms = loop_wall_ns(loop) / 1000000 - (int64_t)catalog->clock.seen_at_ms;
+    catalog->clock.believed_ms = catalog->clock.seen_ms;
     if (catalog->options.chunk_bytes == 0) {
         catalog->options.chunk_bytes = LIMIT_CHUNK_BYTES;
     }
@@ -52,6 +57,31 @@ int catalog_new(struct loop *loop, struct store *store, const struct catalog_opt
 }
 
 struct store *catalog_store(struct catalog *catalog) { return catalog->store; }
+
+static bool is_jump(int64_t from_ms, int64_t to_ms)
+{
+    return to_ms - from_ms > CLOCK_JUMP_MS || from_ms - to_ms > CLOCK_JUMP_MS;
+}
+
+/* A jump back to where the clock was believed ends the doubt, and so does a day without another
+ * one: whoever set it wrong would have noticed, and whoever set it right would be waiting. */
+int64_t catalog_clock_jump_s(struct catalog *catalog)
+{
+    uint64_t now_ms = loop_now_ms(catalog->loop);
+    int64_t offset_ms = loop_wall_ns(catalog->loop) / 1000000 - (int64_t)now_ms;
+
+    if (is_jump(catalog->clock.seen_ms, offset_ms)) {
+        catalog->clock.seen_ms = offset_ms;
+        catalog->clock.seen_at_ms = now_ms;
+    }
+    if (now_ms - catalog->clock.seen_at_ms >= CLOCK_BELIEVED_MS) {
+        catalog->clock.believed_ms = catalog->clock.seen_ms = offset_ms;
+        catalog->clock.seen_at_ms = now_ms; /* so much may drift in a day, and no more */
+    }
+    return is_jump(catalog->clock.believed_ms, offset_ms)
+               ? (offset_ms - catalog->clock.believed_ms) / 1000
+               : 0;
+}
 
 const struct catalog_options *catalog_options_of(const struct catalog *catalog)
 {

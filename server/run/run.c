@@ -144,6 +144,7 @@ static void event_complete(struct run *run, struct event *event)
 
     if (event->wall_ns == 0) {
         event->wall_ns = loop_wall_ns(loop);
+        event->clock_jump_s = catalog_clock_jump_s(run->catalog);
     }
     if (may_create && event->info.chunk_bytes == 0) {
         loop_random(loop, sizeof event->info.run_uuid, &event->info.run_uuid);

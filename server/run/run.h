@@ -49,6 +49,10 @@ int MUST_USE catalog_new(struct loop *loop, struct store *store,
 /* Fails what waits with SHUTTING_DOWN, waits for what the store still does, frees. */
 void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user);
 struct store *catalog_store(struct catalog *catalog);
+/* By how many seconds the wall clock has been set against the monotonic one since the catalogue was
+ * made; 0: by less than five minutes, or it is believed again because it has run on for a day
+ * since. It is looked at with each event, too. */
+int64_t catalog_clock_jump_s(struct catalog *catalog);
 const struct catalog_options *catalog_options_of(const struct catalog *catalog);
 
 /* A look at which runs the store holds now: on a store that several daemons share, others make runs

@@ -116,6 +116,10 @@ struct catalog {
     struct post post;
     size_t pending, sweep_next;
     bool closing, freeing;
+    struct {                          /* catalog_clock_jump_s() */
+        int64_t believed_ms, seen_ms; /* wall minus monotonic */
+        uint64_t seen_at_ms;          /* since when it has been about seen_ms */
+    } clock;
     struct run_name *sweep_names; /* what STORE_LIST_RUNS gave */
     size_t sweep_count;
     void (*closed)(void *user);

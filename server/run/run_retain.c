@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_MS = 60000, JUMP_MS = 300000, POLICY_SCRATCH_BYTES = 64 << 10 };
+enum { FIRST_MS = 60000, POLICY_SCRATCH_BYTES = 64 << 10 };
 
 struct retain {
     struct retain_options options;
@@ -23,7 +23,6 @@ struct retain {
     struct run_req req;
     struct scratch scratch; /* the policy's texts */
     struct retention_policy policy;
-    int64_t offset_ms; /* wall minus monotonic, at the round before */
     bool round_failed;
     struct retain_status status;
 };
@@ -54,12 +53,6 @@ int retain_policy(const struct retain_row *row, struct scratch *scratch,
             retention_policy_set(ret, row->options[i].name, row->options[i].value, scratch, diag);
     }
     return status != 0 ? status : retention_policy_check(ret, diag);
-}
-
-static int64_t offset_ms(const struct retain *retain)
-{
-    struct loop *loop = retain->options.loop;
-    return loop_wall_ns(loop) / 1000000 - (int64_t)loop_now_ms(loop);
 }
 
 static void report(struct retain *retain, const struct run_name *run, int status,
@@ -118,14 +111,14 @@ static void begin_run(struct retain *retain)
 static void begin_round(struct retain *retain)
 {
     struct diag diag = DIAG_INIT;
-    int64_t offset = offset_ms(retain), jump = offset - retain->offset_ms;
-    retain->offset_ms = offset;
+    int64_t jump_s = catalog_clock_jump_s(retain->options.catalog);
     int status = 0;
     retain->round_failed = false;
-    if (jump > JUMP_MS || jump < -JUMP_MS) {
+    if (jump_s != 0) {
         status = diag_set(&diag, CAIRN_E_CONFLICT,
-                          "the wall clock jumped by %" PRId64 " s: nothing is forgotten this time",
-                          jump / 1000);
+                          "the wall clock jumped by %" PRId64 " s: nothing is forgotten before it "
+                          "is set back, has run on for 24 h, or cairnd is restarted",
+                          jump_s);
     } else {
         status = catalog_names(retain->options.catalog, &retain->names, &retain->name_count);
     }
@@ -174,7 +167,6 @@ int retain_new(const struct retain_options *options, struct retain **ret)
         return CAIRN_E_NO_MEMORY;
     }
     retain->options = *options;
-    retain->offset_ms = offset_ms(retain);
     timer_init(&retain->timer, options->loop, on_timer);
     timer_start(&retain->timer, options->interval_ms < FIRST_MS ? options->interval_ms : FIRST_MS);
     *ret = retain;

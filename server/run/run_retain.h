@@ -3,8 +3,8 @@
  * retain: the retention policies of the configuration, run by the daemon: every interval each run
  * that a policy is meant for is decided once, one after another. What it forgets can be brought
  * back like anything that is forgotten. Two daemons of a store that do the same are harmless: the
- * second one finds nothing. When the wall clock has jumped against the monotonic one since the
- * round before, a round is left out. Loop's thread.
+ * second one finds nothing. While the wall clock is not believed (catalog_clock_jump_s) rounds are
+ * left out. Loop's thread.
  */
 #ifndef CAIRN_RUN_RUN_RETAIN_H
 #define CAIRN_RUN_RUN_RETAIN_H

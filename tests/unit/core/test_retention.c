@@ -27,7 +27,7 @@ struct bed {
     struct metric metrics[ITEMS_MAX];
     const char *tags[ITEMS_MAX][2];
     struct retention_policy policy;
-    int64_t now_ns;
+    int64_t now_ns, clock_jump_s;
     enum mark_outcome outcomes[ITEMS_MAX];
     uint64_t reasons[ITEMS_MAX];
     struct diag diag;
@@ -99,6 +99,7 @@ static int decide(void)
 {
     struct retention_job job = {.policy = &bed.policy,
                                 .now_ns = bed.now_ns,
+                                .clock_jump_s = bed.clock_jump_s,
                                 .count = bed.count,
                                 .items = bed.items,
                                 .outcomes = bed.outcomes,
@@ -339,6 +340,14 @@ static void branches(void **ret)
     EXPECT("last", "-", "end of a branch that was superseded lately", "last", "last");
     bed.now_ns = at("2026-02-08 00:00");
     EXPECT("last", "-", "-", "last", "last");
+    bed.clock_jump_s = -3600; /* by a clock that nobody believes no branch is old */
+    EXPECT("last", "-", "end of a branch that was superseded lately", "last", "last");
+    rule("keep-within", "1d");
+    assert_int_equal(decide(), CAIRN_E_CONFLICT);
+    assert_non_null(strstr(bed.diag.text, "jumped by -3600 s"));
+    bed.policy = (struct retention_policy){0};
+    rule("keep-last", "3");
+    bed.clock_jump_s = 0;
     rule("keep-superseded", "30d");
     EXPECT("last", "-", "end of a branch that was superseded lately", "last", "last");
     rule("keep-superseded", "0s");

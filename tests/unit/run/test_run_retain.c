@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: a daemon's own policies forget what they say; a wall clock that was set, back or forward,
- * costs a round and no checkpoint; what a monitor is told of it is so. Method: rounds of an hour on
- * the simulated clock.
+ * Goal: a daemon's own policies forget what they say; while a wall clock that was set, back or
+ * forward, once or again and again, is not believed, no rule of time forgets anything, neither in a
+ * round nor asked for by hand; what a monitor is told of it is so. Method: rounds of an hour on the
+ * simulated clock.
  */
 #include "run_rig.h"
 
@@ -101,6 +102,10 @@ static void test_a_clock_that_was_set(void **state)
     retain_status(retain, &status);
     assert_int_equal(status.errors, 1);
     assert_int_equal(status.good_wall_ns, 0);
+    sim_run_for(rig.sim, 3 * HOUR_MS); /* not once only */
+    assert_int_equal(told.rounds_left_out, 4);
+    assert_int_equal(look(&rig).count, SAVES);
+    sim_host_set_wall(rig.host, 0); /* where it was when the daemon began: it is believed again */
     sim_run_for(rig.sim, HOUR_MS);
     struct listed listed = look(&rig);
     assert_int_equal(told.status, 0);
@@ -109,15 +114,88 @@ static void test_a_clock_that_was_set(void **state)
     assert_true(listed.has_newest); /* by the order of the commits, not by the clock */
     retain_status(retain, &status);
     assert_int_equal(status.rounds, 1);
-    assert_int_equal(status.errors, 1);
+    assert_int_equal(status.errors, 4);
     assert_int_not_equal(status.good_wall_ns, 0);
     assert_int_equal(catalog_counts(rig.catalog)->forgotten, SAVES - 2);
     retain_free(retain);
     rig_fini(&rig);
 }
 
+struct asked {
+    struct run_req req;
+    bool done;
+};
+
+static void on_asked(struct run_req *req) { container_of(req, struct asked, req)->done = true; }
+
+/* As `cairn forget` asks: one rule, decided now. */
+static int forget(struct rig *rig, const char *rule, const char *value, bool dry_run, size_t *ret)
+{
+    struct retention_policy policy = {0};
+    struct scratch scratch;
+    struct asked asked = {.req = {.done = on_asked, .dry_run = dry_run}};
+    scratch_init(&scratch, 4096);
+    assert_int_equal(retention_policy_set(&policy, rule, value, &scratch, NULL), 0);
+    asked.req.event = (struct event){.kind = EVENT_FORGET, .policy = &policy, .actor = "test"};
+    run_submit(rig->run, &asked.req);
+    rig_until(rig, &asked.done);
+    if (asked.req.status == CAIRN_E_CONFLICT) {
+        assert_non_null(strstr(asked.req.diag.text, "clock"));
+    }
+    *ret = asked.req.status == 0 ? asked.req.verdict.done_count : 0;
+    scratch_fini(&scratch);
+    return asked.req.status;
+}
+
+static void refuses_time(struct rig *rig)
+{
+    size_t count = 0;
+    for (unsigned dry_run = 0; dry_run < 2; dry_run++) {
+        assert_int_equal(forget(rig, "keep-within", "1h", dry_run, &count), CAIRN_E_CONFLICT);
+        assert_int_equal(forget(rig, "keep-daily", "1", dry_run, &count), CAIRN_E_CONFLICT);
+    }
+    assert_int_equal(forget(rig, "keep-last", "2", true, &count), 0); /* asks for no time */
+    assert_int_equal(count, SAVES - 2);
+}
+
+/* Goal: who asks by hand is refused as well, in a dry run too, after each jump, for a day. */
+static void test_no_rule_of_time_by_a_clock_that_was_set(void **state)
+{
+    static const int64_t jumps_days[] = {400, -30, 401, 400};
+    struct rig rig = {.seed = 4};
+    struct rank_list lists[2];
+    size_t count = 0;
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    rig_two_ranks(lists);
+    for (uint64_t step = 1; step <= SAVES; step++) {
+        rig_save(&rig, step, 2, lists);
+        sim_run_for(rig.sim, 2 * HOUR_MS);
+    }
+    assert_int_equal(forget(&rig, "keep-within", "1h", true, &count), 0);
+    assert_int_equal(count, SAVES - 2);
+    for (size_t i = 0; i < ARRAY_LEN(jumps_days); i++) {
+        sim_host_set_wall(rig.host, jumps_days[i] * day_ns);
+        for (unsigned hour = 0; hour < 20; hour++) {
+            refuses_time(&rig);
+            sim_run_for(rig.sim, HOUR_MS);
+        }
+    }
+    sim_host_set_wall(rig.host, 0); /* set right */
+    assert_int_equal(forget(&rig, "keep-within", "1h", true, &count), 0);
+    sim_host_set_wall(rig.host, day_ns);
+    refuses_time(&rig);
+    sim_run_for(rig.sim, 25 * HOUR_MS); /* it has run on for a day */
+    assert_int_equal(forget(&rig, "keep-within", "1h", false, &count), 0);
+    assert_int_equal(count, SAVES - 2);
+    rig_fini(&rig);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_clock_that_was_set)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_clock_that_was_set),
+        cmocka_unit_test(test_no_rule_of_time_by_a_clock_that_was_set)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
