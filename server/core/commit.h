@@ -226,16 +226,14 @@ struct event {
     struct selector selector; /* RESTORE_BEGIN, ANNOTATE */
     struct note_change note;  /* ANNOTATE, ADOPT */
     bool allow_older;         /* RESTORE_BEGIN */
-    /* FORGET, UNDELETE, PIN, UNPIN, REPAIR, RECLAIM: any order, none twice; who and why for the
-     * chain. */
+    /* FORGET, UNDELETE, PIN, UNPIN, REPAIR, RECLAIM: any order, none twice; who and why. */
     size_t id_count; /* RECLAIM: 0 for all that are due */
     const struct ckpt_id *ids;
     const char *actor;                     /* "" or NULL: unknown; the reason is `reason` */
     const struct retention_policy *policy; /* FORGET: instead of ids; NULL: none */
-    int64_t clock_jump_s; /* FORGET by policy: wall_ns is of a clock that was set by so much, and
-                           * that nobody believes yet; 0: it is believed */
-    uint32_t keep_least;  /* FORGET: good ones that must stay; 0: 2 */
-    bool apart;           /* FORGET: two that stay share no object, where there are such */
+    int64_t clock_jump_s;                  /* FORGET: retention_job's; 0: the clock is believed */
+    uint32_t keep_least;                   /* FORGET: good ones that must stay; 0: 2 */
+    bool apart;      /* FORGET: two that stay share no object, where there are such */
     uint64_t cycle;  /* GC_CYCLE: the cycle that is over: the same event again begins no other */
     uint64_t cycles; /* GC_CYCLE: sessions end that began so many cycles before; 0: none.
                         RECLAIM: forgotten for so many; 0: now, however short the wait was */
