@@ -207,6 +207,16 @@ def test_broken_compression(run, tmp_path):
     assert status == 6 and b"so much of so little" in err
 
 
+def test_entries_that_overlap(run, tmp_path):
+    numpy.savez(tmp_path / "two.npz", a=numpy.arange(64), b=numpy.arange(64))
+    data = bytearray((tmp_path / "two.npz").read_bytes())
+    second = data.rindex(b"PK\x01\x02")  # of the directory: make it point at the first entry's bytes
+    data[second + 42:second + 46] = struct.pack("<I", 0)
+    (tmp_path / "two.npz").write_bytes(data)
+    status, err = dry_import(run, tmp_path, "two.npz")
+    assert status == 6 and b"overlap" in err
+
+
 def test_npz(cli, run, tmp_path, tensors):
     arrays = {name: t.numpy() for name, t in tensors.items()
               if t.dtype in (torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.complex64)}

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -164,6 +165,30 @@ static int read_entry(struct archive *archive, struct scratch *scratch, struct z
                      : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a zip directory");
 }
 
+static int compare_places(const void *left, const void *right)
+{
+    const struct zip_entry *a = left, *b = right;
+    return a->offset < b->offset ? -1 : a->offset > b->offset;
+}
+
+/* Entries that share bytes are how a small archive becomes a huge one. */
+static int check_overlap(const struct zip *zip, struct scratch *scratch, struct diag *diag)
+{
+    struct zip_entry *sorted =
+        scratch_copy(scratch, (zip->count + 1) * sizeof(*sorted), zip->entries);
+    if (!sorted) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a zip directory");
+    }
+    qsort(sorted, zip->count, sizeof(*sorted), compare_places);
+    for (size_t i = 0; i + 1 < zip->count; i++) {
+        if (sorted[i].bytes > sorted[i + 1].offset - sorted[i].offset) {
+            return diag_set(diag, CAIRN_E_FORMAT, "zip: entries '%s' and '%s' overlap",
+                            sorted[i].name, sorted[i + 1].name);
+        }
+    }
+    return 0;
+}
+
 int zip_read(size_t bytes, const uint8_t *data, struct scratch *scratch, struct zip *ret,
              struct diag *diag)
 {
@@ -186,7 +211,7 @@ int zip_read(size_t bytes, const uint8_t *data, struct scratch *scratch, struct 
     for (size_t i = 0; status == 0 && i < ret->count; i++) {
         status = read_entry(&archive, scratch, &ret->entries[i], diag);
     }
-    return status;
+    return status != 0 ? status : check_overlap(ret, scratch, diag);
 }
 
 const struct zip_entry *zip_find(const struct zip *zip, const char *name)

@@ -24,7 +24,8 @@ struct zip {
     struct zip_entry *entries; /* from scratch, in the order of the directory */
 };
 
-/* FORMAT; every entry's data lies in the archive. TOO_LARGE: more than 2^20 entries. */
+/* FORMAT; every entry's data lies in the archive, and no two overlap. TOO_LARGE: more than 2^20
+ * entries. */
 int MUST_USE zip_read(size_t bytes, const uint8_t *data, struct scratch *scratch, struct zip *ret,
                       struct diag *diag);
 const struct zip_entry *zip_find(const struct zip *zip, const char *name);
