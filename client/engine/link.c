@@ -144,7 +144,8 @@ void link_say_why(const struct link *link, size_t bytes, char *ret)
              tried && !one ? "; last: " : "", tried && !one ? link->diag.text : "");
 }
 
-bool link_is_up(const struct link *link) { return sm_is(&link->sm, LINK_UP); }
+/* The state changes last: while a lost connection's requests are told, there is none any more. */
+bool link_is_up(const struct link *link) { return link->conn != NULL && sm_is(&link->sm, LINK_UP); }
 
 /* Refusals that another try, or another server, cannot change. */
 static bool is_final(int status)

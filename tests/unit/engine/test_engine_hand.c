@@ -283,6 +283,55 @@ static void a_cut_while_reads_land(void **state)
     }
 }
 
+enum { OTHER_WORKS = 40 };
+
+static bool all_restored(const struct world *world)
+{
+    for (uint32_t i = 0; i < world->world_size; i++) {
+        if (!world->ranks[i].restore_done) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void do_nothing(struct work *work) { (void)work; }
+
+/* Goal: whatever a restore waits for when the connection goes, it goes on over the next one; in
+ * particular nothing is asked while its requests are told, when there is no connection any more.
+ * Method: the connections are cut after 0, 3, 6, ... events, until the restore ends before. Other
+ * work is in front of the making of the landing, so that READs wait for it. */
+static void a_cut_at_any_event_of_a_restore(void **state)
+{
+    bool ended = false;
+    (void)state;
+    for (unsigned events = 0; !ended; events += 3) {
+        struct world world;
+        struct work works[2][OTHER_WORKS];
+        save_one(&world, 0);
+        for (uint32_t i = 0; i < world.world_size; i++) {
+            for (size_t k = 0; k < OTHER_WORKS; k++) {
+                works[i][k] = (struct work){.run = do_nothing, .done = do_nothing};
+                work_submit(sim_pool(world.ranks[i].host), &works[i][k]);
+            }
+            world_fill(&world.ranks[i], 0x77);
+            world_restore(&world.ranks[i], latest, 60000);
+        }
+        for (unsigned i = 0; i < events; i++) {
+            assert_true(sim_step(world.sim));
+        }
+        ended = all_restored(&world);
+        (void)sim_cut(world.sim, NULL, NULL);
+        world_await_restores(&world, 120000);
+        for (uint32_t i = 0; i < world.world_size; i++) {
+            assert_int_equal(world.ranks[i].restore_status, 0);
+            assert_true(world_has(&world.ranks[i], 6));
+        }
+        world_ranks_stop(&world);
+        world_fini(&world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -294,6 +343,7 @@ int main(void)
         cmocka_unit_test(dense_without_descriptors_is_refused_by_name),
         cmocka_unit_test(what_is_restored_lands),
         cmocka_unit_test(a_cut_while_reads_land),
+        cmocka_unit_test(a_cut_at_any_event_of_a_restore),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
