@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/list.h"
+#include "env/memfd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -65,6 +66,17 @@ int arena_new(uint64_t max_bytes, struct arena **ret, struct diag *diag)
     return 0;
 }
 
+/* The number is forgotten before it is free: a child that is forked between the two closes what it
+ * finds here (arena_abandon), and would close a file of another thread that got the number next. */
+void arena_close_fd(struct arena *arena)
+{
+    int fd = arena->fd;
+    arena->fd = -1;
+    if (fd >= 0) {
+        err_ignore(close(fd)); /* a memfd has nothing to flush: there is no failure to tell */
+    }
+}
+
 static void arena_unmap(struct arena *arena)
 {
     if (arena->pinned) {
@@ -74,12 +86,8 @@ static void arena_unmap(struct arena *arena)
     if (arena->data) {
         CHECK(munmap(arena->data, arena->bytes) == 0);
     }
-    if (arena->fd >= 0) {
-        /* A memfd has nothing to flush: there is no failure to tell anybody. */
-        err_ignore(close(arena->fd));
-    }
+    arena_close_fd(arena);
     arena->data = NULL;
-    arena->fd = -1;
     arena->bytes = 0;
 }
 
@@ -136,32 +144,6 @@ static uint64_t collapse(uint8_t *data, uint64_t bytes)
     return collapsed;
 }
 
-/* Mapped at a multiple of the huge page, which the kernel alone does not see to. */
-static void *map_aligned(int fd, uint64_t bytes)
-{
-    uint64_t slack = bytes >= ARENA_HUGE_BYTES ? ARENA_HUGE_BYTES : 0;
-    uint8_t *room = mmap(NULL, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (room == MAP_FAILED) {
-        return MAP_FAILED;
-    }
-    uint64_t head = slack > 0 ? round_up_u64((uintptr_t)room, slack) - (uintptr_t)room : 0;
-    void *data = mmap(room + head, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
-    int errnum = errno;
-    if (data == MAP_FAILED) {
-        CHECK(munmap(room, bytes + slack) == 0);
-        errno = errnum;
-        return MAP_FAILED;
-    }
-    uint64_t tail = slack - head, used = round_up_u64(bytes, LIMIT_ALIGN_BYTES);
-    if (head > 0) {
-        CHECK(munmap(room, head) == 0);
-    }
-    if (tail > 0) {
-        CHECK(munmap(room + head + used, tail) == 0);
-    }
-    return data;
-}
-
 /* Touches all of it, and makes it huge pages where that can be done. 0, or an errno value. */
 static int settle(uint8_t *data, uint64_t bytes, unsigned flags, enum arena_pages *ret_pages)
 {
@@ -181,29 +163,34 @@ static int settle(uint8_t *data, uint64_t bytes, unsigned flags, enum arena_page
     return errnum;
 }
 
-/* 0, or an errno value; on failure nothing is left behind. */
-static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags)
+/* On failure nothing is left behind, and nothing was touched that is not ours (memfd_place). */
+static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags, struct diag *diag)
 {
+    uint8_t *data = NULL;
+    int errnum = 0, rc = 0;
     int fd = memfd_create("cairn-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
-    if (fd < 0) {
-        return errno;
-    }
-    void *data = MAP_FAILED;
-    int errnum = 0;
-    if (ftruncate(fd, (off_t)bytes) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0 ||
-        (data = map_aligned(fd, bytes)) == MAP_FAILED || madvise(data, bytes, MADV_DONTFORK) != 0) {
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
         errnum = errno;
+    } else {
+        rc = memfd_place(fd, bytes, MEMFD_WRITE, &data, diag);
     }
-    if (errnum == 0) {
-        errnum = settle(data, bytes, flags, &arena->pages);
+    if (data) {
+        errnum = madvise(data, bytes, MADV_DONTFORK) != 0
+                     ? errno
+                     : settle(data, bytes, flags, &arena->pages);
     }
     if (errnum != 0) {
-        if (data != MAP_FAILED) {
+        rc = diag_errno(diag, errnum, "map %llu bytes of shared memory", (unsigned long long)bytes);
+    }
+    if (rc != 0) {
+        if (data) {
             CHECK(munmap(data, bytes) == 0);
         }
-        err_ignore(close(fd)); /* the failure that is reported is the one above */
-        return errnum;
+        if (fd >= 0) {
+            err_ignore(close(fd)); /* the failure that is reported is the one above */
+        }
+        return rc;
     }
     arena->fd = fd;
     arena->data = data;
@@ -245,16 +232,15 @@ int arena_reserve(struct arena *arena, uint64_t bytes, struct diag *diag)
     arena_unmap(arena);
     uint64_t huge = round_up_u64(wanted, ARENA_HUGE_BYTES);
     if (wanted >= ARENA_HUGE_BYTES && (arena->max_bytes == 0 || huge <= arena->max_bytes) &&
-        map_memfd(arena, huge, MFD_HUGETLB) == 0) {
+        map_memfd(arena, huge, MFD_HUGETLB, NULL) == 0) {
         return 0;
     }
     /* The rounding to whole pages is not counted against the bound. */
-    int errnum = map_memfd(arena, round_up_u64(wanted, LIMIT_ALIGN_BYTES), 0);
-    if (errnum != 0) {
-        return diag_errno(diag, errnum, "map %llu bytes of staging memory",
-                          (unsigned long long)wanted);
+    int rc = map_memfd(arena, round_up_u64(wanted, LIMIT_ALIGN_BYTES), 0, diag);
+    if (rc != 0) {
+        diag_add(diag, "staging memory");
     }
-    return 0;
+    return rc;
 }
 
 void arena_pin(struct arena *arena, const struct arena_lock *lock)
@@ -274,14 +260,6 @@ uint64_t arena_max_bytes(const struct arena *arena) { return arena->max_bytes; }
 uint64_t arena_used_bytes(const struct arena *arena) { return arena->used_bytes; }
 enum arena_pages arena_pages(const struct arena *arena) { return arena->pages; }
 int arena_fd(const struct arena *arena) { return arena->fd; }
-
-void arena_close_fd(struct arena *arena)
-{
-    if (arena->fd >= 0) {
-        err_ignore(close(arena->fd)); /* a memfd has nothing to flush */
-        arena->fd = -1;
-    }
-}
 
 uint64_t arena_generation(const struct arena *arena) { return arena->generation; }
 
@@ -357,10 +335,8 @@ void arena_retire(struct arena *arena, uint8_t *data)
 
 void arena_abandon(struct arena *arena)
 {
-    if (arena && arena->fd >= 0) {
-        err_ignore(
-            close(arena->fd)); /* a child's copy of the descriptor; there is nobody to tell */
-        arena->fd = -1;
-        arena->data = NULL; /* the mapping was not inherited (MADV_DONTFORK) */
+    if (arena) {
+        arena_close_fd(arena); /* the child's copy of the descriptor */
+        arena->data = NULL;    /* the mapping was not inherited (MADV_DONTFORK) */
     }
 }

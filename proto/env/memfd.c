@@ -20,7 +20,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum { HUGE_BYTES = 2 << 20 };
+enum { HUGE_BYTES = 2 << 20, PLACE_TRIES = 8 };
 
 static int check_kind(int fd, const struct stat *st, struct diag *diag)
 {
@@ -74,49 +74,65 @@ static int check(int fd, uint64_t bytes, struct diag *diag)
     return 0;
 }
 
-/* Where huge pages of the memory become huge pages of the mapping, too: the kernel alone sees to
- * that only where shmem_enabled says so, and 4 KiB at a time costs a fault each and the disk a
- * third. */
-static void *map_aligned(int fd, size_t bytes, int prot)
+/* Returns a multiple of the huge page where `bytes` of addresses were free a moment ago, or NULL.
+ */
+static void *find_aligned_hole(size_t bytes)
 {
-    size_t slack = bytes >= HUGE_BYTES ? HUGE_BYTES : 0;
-    uint8_t *room = mmap(NULL, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (room == MAP_FAILED) {
-        return MAP_FAILED;
+    uint8_t *room = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED || munmap(room, bytes + HUGE_BYTES) != 0) {
+        return NULL;
     }
-    size_t head = slack > 0 ? (HUGE_BYTES - (uintptr_t)room % HUGE_BYTES) % HUGE_BYTES : 0;
-    size_t used = (size_t)round_up_u64(bytes, LIMIT_ALIGN_BYTES), tail = slack - head;
-    void *data = mmap(room + head, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0);
-    int errnum = errno;
+    return room + (HUGE_BYTES - (uintptr_t)room % HUGE_BYTES) % HUGE_BYTES;
+}
+
+/* The process is a trainer, and its other threads map and unmap all the time. Two rules keep their
+ * memory out of this:
+ *
+ *  - No MAP_FIXED, not even over a range that we hold ourselves. When the kernel fails such a call
+ *    (a huge page file without huge pages: ENOMEM) it may have removed the old mapping first.
+ *    Nobody can tell whether the range is still ours; to unmap it, or to try again there, takes
+ *    away what another thread has been given in between.
+ *  - munmap only for exactly what a successful mmap returned, once.
+ *
+ * So an address is a hint, which the kernel follows if the range is free and never at the cost of
+ * another mapping. The kernel itself aligns huge page files, and, since Linux 6.7, some others. For
+ * the rest a hole is looked for, in vain if another thread takes it first. Memory that is not
+ * aligned is as good, only slower: it is kept from the beginning, so that failing to align it
+ * cannot fail the call. */
+int memfd_place(int fd, uint64_t bytes, enum memfd_use use, uint8_t **ret, struct diag *diag)
+{
+    const int prot = use == MEMFD_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
+    if (bytes > SIZE_MAX - HUGE_BYTES) {
+        return diag_set(diag, CAIRN_E_TOO_LARGE, "memory of %llu bytes", (unsigned long long)bytes);
+    }
+    const size_t size = (size_t)bytes;
+    uint8_t *data = mmap(NULL, size, prot, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
-        CHECK(munmap(room, bytes + slack) == 0);
-        errno = errnum;
-        return MAP_FAILED;
+        return diag_errno(diag, errno, "map %llu bytes of shared memory",
+                          (unsigned long long)bytes);
     }
-    if (head > 0) {
-        CHECK(munmap(room, head) == 0);
+    for (int i = 0; i < PLACE_TRIES && size >= HUGE_BYTES && (uintptr_t)data % HUGE_BYTES != 0;
+         i++) {
+        void *hole = find_aligned_hole(size);
+        uint8_t *other = hole ? mmap(hole, size, prot, MAP_SHARED, fd, 0) : MAP_FAILED;
+        if (other != MAP_FAILED) {
+            CHECK(munmap(data, size) == 0);
+            data = other;
+        }
     }
-    if (tail > 0) {
-        CHECK(munmap(room + head + used, tail) == 0);
-    }
-    return data;
+    *ret = data;
+    return 0;
 }
 
 int memfd_map(int fd, uint64_t bytes, enum memfd_use use, struct memfd_map *ret, struct diag *diag)
 {
     int rc = check(fd, bytes, diag);
-    void *data;
+    uint8_t *data = NULL;
 
+    rc = rc != 0 ? rc : memfd_place(fd, bytes, use, &data, diag);
     if (rc != 0) {
         return rc;
-    }
-    if (bytes > SIZE_MAX - HUGE_BYTES) {
-        return diag_set(diag, CAIRN_E_TOO_LARGE, "memory of %llu bytes", (unsigned long long)bytes);
-    }
-    data = map_aligned(fd, (size_t)bytes, use == MEMFD_WRITE ? PROT_READ | PROT_WRITE : PROT_READ);
-    if (data == MAP_FAILED) {
-        return diag_errno(diag, errno, "map %llu bytes that were handed over",
-                          (unsigned long long)bytes);
     }
     /* A dump of this process is not the place for a trainer's state. */
     if (madvise(data, (size_t)bytes, MADV_DONTDUMP) != 0) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memfd: somebody else's shared memory, mapped after it was made sure that touching it cannot end
- * this process: a file that can shrink under a mapping is a SIGBUS at its owner's will. Any thread.
+ * memfd: shared memory, mapped at huge pages' alignment beside whatever the process's other threads
+ * map; of somebody else only after it was made sure that touching it cannot end this process: a
+ * file that can shrink under a mapping is a SIGBUS at its owner's will. Any thread.
  */
 #ifndef CAIRN_ENV_MEMFD_H
 #define CAIRN_ENV_MEMFD_H
@@ -18,6 +19,13 @@ struct memfd_map {
 };
 
 enum memfd_use { MEMFD_READ, MEMFD_WRITE };
+
+/* Maps `bytes` from the beginning of fd, shared, at a multiple of 2 MiB if it has as many bytes and
+ * such a range can be had; else wherever the kernel puts it. *ret is the caller's to unmap, by one
+ * munmap of `bytes`. No mapping of another thread is ever replaced or unmapped. Errors: TOO_LARGE,
+ * NO_MEMORY and others by which the system refuses; then nothing is mapped. */
+int MUST_USE memfd_place(int fd, uint64_t bytes, enum memfd_use use, uint8_t **ret,
+                         struct diag *diag);
 
 /* Maps all of fd, which must have exactly `bytes`, be shared memory, and be sealed against
  * shrinking and growing. fd stays the caller's, and may be closed afterwards. INVALID says what is

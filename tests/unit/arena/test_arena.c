@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * arena: extents are aligned, do not overlap, come back; the bound is a named error; the memfd is
- * sealed and a forked child does not have the memory.
+ * sealed, a forked child does not have the memory, and no memory of the program's other threads is
+ * ever touched.
  */
 #include "arena/arena.h"
 
@@ -18,6 +19,23 @@
 #include <unistd.h>
 
 #include "base/limits.h"
+#include "support/alloc_fault.h"
+
+int __real_close(int fd);
+int __wrap_close(int fd);
+
+static const struct arena *watched; /* NULL: none */
+static unsigned closed_count;
+
+/* What a child forked at this moment would find. */
+int __wrap_close(int fd)
+{
+    if (watched) {
+        assert_int_not_equal(arena_fd(watched), fd);
+        closed_count++;
+    }
+    return __real_close(fd);
+}
 
 static struct arena *make(uint64_t max_bytes, uint64_t reserve)
 {
@@ -185,6 +203,85 @@ static void a_child_has_no_arena(void **state)
     arena_free(arena);
 }
 
+/* Goal: a child closes no file of another thread that has got the arena's number. Method: whenever
+ * a number is about to be free, the arena does not name it any more. */
+static void a_number_is_forgotten_before_it_is_free(void **state)
+{
+    struct arena *arena = make(0, 8192);
+    (void)state;
+    watched = arena;
+    assert_int_equal(arena_reserve(arena, 16384, NULL), 0);
+    arena_close_fd(arena);
+    assert_int_equal(arena_reserve(arena, 32768, NULL), 0);
+    arena_abandon(arena);
+    watched = NULL;
+    assert_int_equal(closed_count, 3);
+    assert_int_equal(arena_fd(arena), -1);
+    free(arena);
+}
+
+/* Reserves, grows, retires and reserves again; whatever was refused, what is mapped can be used. */
+static void live_a_life(uint64_t bytes)
+{
+    struct arena *arena = NULL;
+    if (arena_new(0, &arena, NULL) != 0) {
+        return;
+    }
+    for (uint64_t i = 1; i <= 3; i++) {
+        if (arena_reserve(arena, i * bytes, NULL) != 0) {
+            assert_int_equal(arena_bytes(arena), 0);
+            assert_int_equal(arena_fd(arena), -1);
+            continue;
+        }
+        uint8_t *extent = arena_take(arena, i * bytes);
+        if (extent) {
+            memset(extent, (int)i, i * bytes);
+            (i == 2 ? arena_retire : arena_give)(arena, extent);
+        }
+    }
+    arena_free(arena);
+}
+
+/* Goal: no call takes memory away from another thread of the training process, whatever fails and
+ * whatever the other threads map meanwhile. Method: a stranger moves into every hole, and every
+ * allocation fails once. With holes that are always taken, huge alignment cannot be had: it is
+ * given up, not the memory. */
+static void no_mapping_of_another_thread_is_touched(void **state)
+{
+    static const uint64_t sizes[] = {64 << 10, (2 << 20) + 4096};
+    static const unsigned strangers[] = {1, 100};
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned j = 0; j < 2; j++) {
+            bool more = true;
+            for (unsigned n = 1; more; n++) {
+                alloc_fault_fill_holes(strangers[j]);
+                alloc_fault_at(n);
+                live_a_life(sizes[i]);
+                more = alloc_fault_hit();
+                unsigned trespasses = alloc_fault_trespasses();
+                if (trespasses > 0) {
+                    fail_msg("%llu bytes, %u holes filled, allocation %u fails: %u trespasses",
+                             (unsigned long long)sizes[i], strangers[j], n, trespasses);
+                }
+            }
+        }
+    }
+}
+
+/* Goal: a hole that is taken once costs a second look, not the huge pages. */
+static void it_is_aligned_though_a_hole_was_taken(void **state)
+{
+    (void)state;
+    alloc_fault_fill_holes(2);
+    struct arena *arena = make(0, 4 << 20);
+    uint8_t *extent = arena_take(arena, 4 << 20);
+    assert_int_equal((uintptr_t)extent % (2 << 20), 0);
+    assert_int_equal(alloc_fault_trespasses(), 0);
+    arena_give(arena, extent);
+    arena_free(arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +293,9 @@ int main(void)
         cmocka_unit_test(its_pages_have_a_name),
         cmocka_unit_test(the_memfd_is_sealed),
         cmocka_unit_test(a_child_has_no_arena),
+        cmocka_unit_test(a_number_is_forgotten_before_it_is_free),
+        cmocka_unit_test(no_mapping_of_another_thread_is_touched),
+        cmocka_unit_test(it_is_aligned_though_a_hole_was_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Goal: memory that is handed over is mapped only when touching it cannot end us, and a refusal
- * says what is wrong. Method: memfds with each property missing in turn, and things that are no
- * memfds.
+ * Goal: memory that is handed over is mapped only when touching it cannot end us, a refusal says
+ * what is wrong, and mapping it touches nobody else's memory. Method: memfds with each property
+ * missing in turn, things that are no memfds, and strangers in every hole of the address space.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -17,19 +17,22 @@
 #include <cmocka.h>
 
 #include "env/memfd.h"
+#include "support/alloc_fault.h"
 
 enum { BYTES = 3 * 4096 };
 
-static int make(unsigned flags, int seals)
+static int make_sized(unsigned flags, int seals, off_t bytes)
 {
     int fd = memfd_create("test", MFD_CLOEXEC | flags);
     assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, BYTES), 0);
+    assert_int_equal(ftruncate(fd, bytes), 0);
     if (seals != 0) {
         assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
     }
     return fd;
 }
+
+static int make(unsigned flags, int seals) { return make_sized(flags, seals, BYTES); }
 
 static void refused(int fd, uint64_t bytes, const char *why)
 {
@@ -138,6 +141,46 @@ static void test_what_is_written_into_one_is_seen_by_its_owner(void **state)
     close(fd);
 }
 
+/* Goal: mapping and unmapping takes no memory away from another thread, whatever fails. */
+static void test_no_mapping_of_another_thread_is_touched(void **state)
+{
+    static const off_t sizes[] = {BYTES, 2 << 20, (5 << 20) + 100};
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        int fd = make_sized(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW, sizes[i]);
+        bool more = true;
+        for (unsigned n = 1; more; n++) {
+            struct memfd_map map = {.data = NULL};
+            alloc_fault_fill_holes(100);
+            alloc_fault_at(n);
+            int rc = memfd_map(fd, (uint64_t)sizes[i], MEMFD_WRITE, &map, NULL);
+            more = alloc_fault_hit();
+            if (rc == 0) {
+                memset(map.room, 1, (size_t)sizes[i]);
+            } else {
+                assert_int_equal(rc, CAIRN_E_NO_MEMORY);
+                assert_null(map.data);
+            }
+            memfd_unmap(&map);
+            assert_int_equal(alloc_fault_trespasses(), 0);
+        }
+        close(fd);
+    }
+}
+
+static void test_huge_alignment_survives_a_hole_that_is_taken(void **state)
+{
+    struct memfd_map map = {.data = NULL};
+    (void)state;
+    int fd = make_sized(MFD_ALLOW_SEALING, F_SEAL_SHRINK | F_SEAL_GROW, 4 << 20);
+    alloc_fault_fill_holes(2);
+    assert_int_equal(memfd_map(fd, 4 << 20, MEMFD_READ, &map, NULL), 0);
+    assert_int_equal((uintptr_t)map.data % (2 << 20), 0);
+    assert_int_equal(alloc_fault_trespasses(), 0);
+    memfd_unmap(&map);
+    close(fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -147,6 +190,8 @@ int main(void)
         cmocka_unit_test(test_what_could_shrink_is_refused),
         cmocka_unit_test(test_another_length_is_refused),
         cmocka_unit_test(test_what_is_no_memory_is_refused),
+        cmocka_unit_test(test_no_mapping_of_another_thread_is_touched),
+        cmocka_unit_test(test_huge_alignment_survives_a_hole_that_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
