@@ -272,7 +272,9 @@ static int start_upkeep(struct daemon *daemon)
                                     .catalog = daemon->catalog,
                                     .pool = daemon->verify_pool,
                                     .server = daemon->server,
-                                    .config = config};
+                                    .config = config,
+                                    .store_state = tell_state,
+                                    .store_user = daemon};
     return daemon->store->caps.read_only ? 0 : upkeep_new(&upkeep, &daemon->upkeep, &daemon->diag);
 }
 
@@ -354,10 +356,13 @@ static int count_store(struct daemon *daemon)
 
 static void on_store_changed(void *user, bool is_ill, const struct diag *refusal)
 {
-    (void)user;
+    struct daemon *daemon = user;
     if (is_ill) {
         LOG(LOG_ERROR, "store", "the store refuses", ls("code", err_name(refusal->code)),
             ls("err", diag_text(refusal, refusal->code)));
+        if (daemon->upkeep) {
+            upkeep_press(daemon->upkeep);
+        }
     } else {
         LOG(LOG_INFO, "store", "the store works again");
     }

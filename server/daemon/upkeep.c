@@ -101,6 +101,37 @@ static void on_turned(void *user, bool began)
         lu("findings", status.findings), lu("errors", status.errors_total));
 }
 
+static bool wants_room(int code) { return code == CAIRN_E_NO_SPACE || code == CAIRN_E_QUOTA; }
+
+static uint64_t refusals_of(void *user, uint64_t *ret_bytes)
+{
+    struct upkeep *upkeep = user;
+    struct store_state state;
+    upkeep->options.store_state(upkeep->options.store_user, &state);
+    bool is_full = state.word == STORE_REFUSING && wants_room(state.refusal.code);
+    *ret_bytes = is_full ? state.wanted_bytes : 0;
+    return is_full ? state.refusals_total : 0;
+}
+
+void upkeep_press(struct upkeep *upkeep)
+{
+    if (upkeep->gc && !upkeep->closing) {
+        gc_press(upkeep->gc, NULL, 0);
+    }
+}
+
+/* Nothing brings it back from here on: so each is told. */
+static void on_reclaimed(void *user, const struct run_name *name, struct ckpt_id ckpt,
+                         const struct gc_reclaim *why)
+{
+    char run[RUN_NAME_TEXT_MAX], id[48];
+    (void)user;
+    run_name_format(name, run);
+    ckpt_text(ckpt, sizeof(id), id);
+    LOG(LOG_INFO, "gc", "reclaimed", ls("run", run), ls("ckpt", id), ls("by", why->actor),
+        ls("why", why->reason));
+}
+
 static void on_collected(void *user)
 {
     struct upkeep *upkeep = user;
@@ -275,6 +306,10 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
                             .load = load_of,
                             .may_run = may_collect,
                             .holder = collector,
+                            .pressure = config->gc_pressure,
+                            .quotas = &config->quotas,
+                            .refusals = config->gc_pressure > 0 ? refusals_of : NULL,
+                            .reclaimed = on_reclaimed,
                             .ended = on_collected,
                             .user = upkeep};
     CHECK(scrub_new(&scrub, &upkeep->scrub) == 0); /* a few kilobytes at the start */

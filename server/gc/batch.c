@@ -413,6 +413,7 @@ static void on_removed(struct store_req *req)
         gc->status.objects_total++;
         gc->status.bytes += req->bytes;
         gc->status.bytes_total += req->bytes;
+        gc->status.pressed_bytes_total += gc->order.pressed ? req->bytes : 0;
     } else if (req->status != CAIRN_E_NOT_FOUND) {
         gc_note(gc, req->status, &req->diag, "removing what is not needed");
         if (req->status == CAIRN_E_READ_ONLY) {

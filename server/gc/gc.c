@@ -32,6 +32,14 @@ static void on_timer(struct timer *timer)
     gc->step(gc);
 }
 
+static void free_order(struct pass_order *order)
+{
+    free(order->runs);
+    free(order->picks);
+    order->runs = NULL;
+    order->picks = NULL;
+}
+
 static void on_post(struct post *post)
 {
     struct gc *gc = container_of(post, struct gc, post);
@@ -39,8 +47,9 @@ static void on_post(struct post *post)
     void *user = gc->closed_user;
     CHECK(!gc->busy);
     known_fini(&gc->known);
-    free(gc->order.runs);
-    free(gc->asked.runs);
+    free_order(&gc->order);
+    free_order(&gc->asked);
+    press_clear(gc);
     free(gc->tables);
     free(gc->marks);
     free(gc);
@@ -72,6 +81,7 @@ int gc_new(const struct gc_options *options, struct gc **ret)
     gc->post.cb = on_post;
     gc->status.every_ms = options->every_ms;
     gc->status.keep_cycles = options->keep_cycles;
+    gc->status.pressure = options->pressure;
     timer_init(&gc->timer, options->loop, on_timer);
     set_due(gc);
     *ret = gc;
@@ -119,9 +129,12 @@ static void end_pass(struct gc *gc)
     free(gc->names);
     gc->names = NULL;
     gc->name_count = 0;
-    gc->running = false;
-    free(gc->order.runs);
-    gc->order.runs = NULL;
+    bool again = gc->is_asked && may_run(gc); /* what was asked for in between */
+    gc->running = gc->looking = false;
+    free_order(&gc->order);
+    gc->order = (struct pass_order){.dry_run = false};
+    free(gc->ids);
+    gc->ids = NULL;
     gc->status.run = (struct run_name){{0}, {0}};
     gc->status.ended_wall_ns =
         was_running ? loop_wall_ns(gc->options.loop) : gc->status.ended_wall_ns;
@@ -130,7 +143,7 @@ static void end_pass(struct gc *gc)
         loop_post(gc->options.loop, &gc->post);
         return;
     }
-    later(gc, was_running && gc->is_asked ? 0 : GC_LOOK_MS, look);
+    later(gc, again ? 0 : GC_LOOK_MS, look);
     if (was_running && gc->options.ended) {
         gc->options.ended(gc->options.user);
     }
@@ -245,6 +258,7 @@ static void begin_pass(struct gc *gc)
     status->pass++;
     status->dry_run = gc->order.dry_run;
     status->now = gc->order.now;
+    status->pressed = gc->order.pressed;
     status->held = 0;
     status->begun_wall_ns = loop_wall_ns(gc->options.loop);
     status->runs = status->ckpts = status->reclaimed = status->objects = status->smalls = 0;
@@ -252,6 +266,8 @@ static void begin_pass(struct gc *gc)
     status->code = 0;
     status->text[0] = '\0';
     gc->name_next = 0;
+    free(gc->names);
+    gc->names = NULL;
     if (catalog_names(gc->options.catalog, &gc->names, &gc->name_count) != 0) {
         gc_stop_pass(gc);
         return;
@@ -265,12 +281,19 @@ static void look(struct gc *gc)
     uint64_t now = loop_now_ms(gc->options.loop);
     bool due = gc->options.every_ms > 0 && now >= gc->due_ms;
     gc->status.waiting = !may_run(gc);
-    if (gc->closing || gc->status.waiting || (!due && !gc->is_asked && !gc->first)) {
+    if (gc->closing || gc->status.waiting) {
         end_pass(gc);
         return;
     }
+    if (!due && !gc->is_asked && !gc->first) {
+        gc->looking = true;
+        if (!press_look(gc)) {
+            end_pass(gc);
+        }
+        return;
+    }
     gc->order = gc->is_asked ? gc->asked : (struct pass_order){.dry_run = false};
-    gc->asked.runs = NULL; /* the order's now */
+    gc->asked = (struct pass_order){.dry_run = false}; /* what it owns is the order's now */
     gc->is_asked = gc->first = false;
     if (due && !gc->order.now) { /* else with the next look: its cycle is for all runs */
         set_due(gc);
@@ -281,14 +304,43 @@ static void look(struct gc *gc)
     begin_pass(gc);
 }
 
+/* Unless it looks or works just now: then the end of that looks again. */
+static void look_soon(struct gc *gc)
+{
+    if (!gc->running && !gc->looking && !gc->closing) {
+        later(gc, 0, look);
+    }
+}
+
+void gc_end_look(struct gc *gc) { end_pass(gc); }
+
+void gc_begin_pressed(struct gc *gc, const struct pass_order *order)
+{
+    CHECK(gc->looking && !gc->running);
+    gc->order = *order;
+    gc->looking = false;
+    gc->running = true;
+    gc->status.pressed_wall_ns = loop_wall_ns(gc->options.loop);
+    begin_pass(gc);
+}
+
+void gc_press(struct gc *gc, const char *project, uint64_t bytes)
+{
+    if (project) {
+        snprintf(gc->press.wanted_project, sizeof(gc->press.wanted_project), "%s", project);
+        gc->press.wanted_bytes = bytes;
+    }
+    look_soon(gc);
+}
+
 static bool ask(struct gc *gc, bool dry_run, bool cycle)
 {
-    if (gc->running || gc->closing || gc->busy || gc->is_asked) {
+    if (gc->running || gc->closing || gc->is_asked) {
         return false;
     }
     gc->is_asked = true;
     gc->asked = (struct pass_order){.dry_run = dry_run, .cycle = cycle};
-    later(gc, 0, look);
+    look_soon(gc);
     return true;
 }
 
@@ -312,9 +364,7 @@ int gc_reclaim_now(struct gc *gc, const struct gc_order *order)
         .dry_run = order->dry_run, .now = true, .runs = runs, .run_count = order->run_count};
     snprintf(gc->asked.actor, sizeof(gc->asked.actor), "%s", order->actor);
     gc->is_asked = true;
-    if (!gc->running && !gc->busy) {
-        later(gc, 0, look);
-    }
+    look_soon(gc);
     return 0;
 }
 
@@ -344,7 +394,7 @@ void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uin
     if (was_resting || gc->due_ms > loop_now_ms(gc->options.loop) + every_ms) {
         set_due(gc);
     }
-    if (!gc->running && !gc->busy && !gc->closing && !gc->is_asked) {
+    if (!gc->running && !gc->looking && !gc->busy && !gc->closing && !gc->is_asked) {
         later(gc, min_u64(every_ms, GC_LOOK_MS), look); /* it may be waiting by the old one */
     }
 }
@@ -521,21 +571,41 @@ static void on_reclaimed(struct run_req *req)
         gc->status.held += req->verdict.refused_count;
         gc->status.reclaimed += req->verdict.done_count;
         gc->status.reclaimed_total += dry_run ? 0 : req->verdict.done_count;
+        gc->status.pressed_total += gc->order.pressed ? req->verdict.done_count : 0;
         tell_reclaimed(gc, req);
     }
     gc_rest(gc, list_ckpts);
 }
 
+/* What is asked for, or wanted for room, does not wait; who asks and why is in the chain. */
+static void reclaim_at_once(struct gc *gc, struct event *io)
+{
+    bool pressed = gc->order.pressed;
+    io->cycles = 0;
+    io->actor = pressed ? gc->options.actor : gc->order.actor;
+    io->reason = pressed ? gc->order.reason : "asked to be reclaimed now";
+    io->ids = gc->ids;
+    io->id_count = gc->id_count;
+}
+
 /* A dry run begins no cycle; where the real one would, one less has to have passed. */
 static void reclaim(struct gc *gc)
 {
-    bool dry_run = gc->status.dry_run, now = gc->order.now;
-    uint64_t cycles = gc->options.keep_cycles - (dry_run && gc->order.cycle);
+    bool dry_run = gc->status.dry_run;
     struct event event = {.kind = EVENT_RECLAIM,
-                          .cycles = now ? 0 : cycles,
-                          .actor = now ? gc->order.actor : gc->options.actor,
-                          .reason =
-                              now ? "asked to be reclaimed now" : "forgotten for long enough"};
+                          .cycles = gc->options.keep_cycles - (dry_run && gc->order.cycle),
+                          .actor = gc->options.actor,
+                          .reason = "forgotten for long enough"};
+    free(gc->ids);
+    gc->ids = NULL;
+    gc->id_count = 0;
+    if (gc->order.pressed && press_ids(gc, &gc->ids, &gc->id_count) != 0) {
+        gc_stop_pass(gc);
+        return;
+    }
+    if (gc->order.now) {
+        reclaim_at_once(gc, &event);
+    }
     gc->event = (struct run_req){.event = event, .done = on_reclaimed, .dry_run = dry_run};
     run_submit(gc->run, &gc->event);
 }

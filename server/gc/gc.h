@@ -13,6 +13,7 @@
 #define CAIRN_GC_GC_H
 
 #include "run/run_counts.h"
+#include "run/run_usage.h"
 
 struct gc;
 
@@ -31,6 +32,12 @@ struct gc_options {
     uint64_t (*load)(void *user); /* bytes that sessions have moved so far; NULL: nobody else */
     bool (*may_run)(void *user);  /* between any two steps; NULL: always */
     const char *(*holder)(void *user); /* who may, where we may not; "" or NULL: not known */
+    /* Under pressure what is forgotten goes before its time, oldest first (pressure.c). */
+    uint64_t pressure; /* percent of the store, or of a project's quota: less is free; 0: off */
+    const struct quota_table *quotas; /* NULL: none */
+    /* How often the store has refused for want of room so far, while it still does; else 0.
+     * *ret_bytes: for how many bytes it lacked room; 0: not known. NULL: nobody knows. */
+    uint64_t (*refusals)(void *user, uint64_t *ret_bytes);
     bool dry_twice; /* of what a second pass would remove, a dry run tells in the first */
     void (*ended)(void *user); /* a pass has ended: ask gc_status */
     /* A checkpoint was reclaimed: it cannot be brought back any more. NULL: nobody is told. */
@@ -44,6 +51,7 @@ enum { GC_TEXT_MAX = DIAG_TEXT_MAX + RUN_NAME_TEXT_MAX + 64 };
 struct gc_status {
     bool running, waiting, dry_run; /* waiting: it is another daemon's duty */
     bool now;                       /* the pass reclaims without waiting for cycles */
+    bool pressed;                   /* because room is wanted */
     uint64_t every_ms, keep_cycles;
     uint64_t pass; /* of this daemon; 0: none yet */
     int64_t begun_wall_ns, ended_wall_ns;
@@ -91,6 +99,9 @@ struct gc_order {
  * uses it, and its space given back; nothing brings it back afterwards. Begins no cycle. While a
  * pass runs it waits for its end. BUSY: another one waits already; NO_MEMORY. */
 int MUST_USE gc_reclaim_now(struct gc *gc, const struct gc_order *order);
+/* A save was refused: a project lacks so many bytes of its quota (NULL: the store lacks room). What
+ * is forgotten is looked at soon. */
+void gc_press(struct gc *gc, const char *project, uint64_t bytes);
 /* When the first and the last of what is forgotten will be reclaimed by the schedule; wall times, 0
  * where there is none. */
 void gc_waits(const struct gc *gc, const struct forgotten_sight *forgotten, int64_t *ret_first,

@@ -67,9 +67,34 @@ struct stale {
 struct pass_order {
     bool dry_run, cycle; /* cycle: one begins with it */
     bool now;            /* reclaims without waiting, and does not rest beside sessions */
+    bool pressed;        /* because room is wanted: of `picks`, for `reason` */
     char actor[ENTRY_ACTOR_BYTES];
     size_t run_count;
-    struct run_name *runs; /* of these only; NULL: of all. The order's */
+    struct run_name *runs;    /* of these only; NULL: of all. The order's */
+    struct press_pick *picks; /* pressure: of these checkpoints only, run by run. The order's */
+    size_t pick_count;
+    char reason[ENTRY_REASON_BYTES]; /* pressure */
+};
+
+/* A forgotten checkpoint that may be reclaimed for want of room. */
+struct press_pick {
+    struct run_name run;
+    struct ckpt_id id;
+    int64_t forgotten_wall_ns;
+    uint64_t seq, bytes;
+};
+
+/* The look for pressure; see pressure.c. */
+struct press {
+    char project[LIMIT_RUN_NAME_BYTES + 1]; /* of its runs only; "": of all */
+    uint64_t need;                          /* bytes */
+    char reason[ENTRY_REASON_BYTES];
+    size_t pick_count, pick_cap;
+    struct press_pick *picks;
+    /* What saves that were refused have lacked; "": nothing. */
+    char wanted_project[LIMIT_RUN_NAME_BYTES + 1];
+    uint64_t wanted_bytes;
+    uint64_t refusals; /* of the store, that were looked at */
 };
 
 struct gc {
@@ -84,6 +109,8 @@ struct gc {
     bool busy;  /* the store has something */
     bool first; /* the pass after the start is yet to come */
     bool running, closing, is_asked;
+    bool looking; /* for pressure: between two passes */
+    struct press press;
     struct pass_order asked, order; /* the next one, where is_asked; the one that runs */
     uint64_t due_ms;
     int64_t due_wall_ns;
@@ -98,6 +125,8 @@ struct gc {
     struct stale stales[GC_STALE_MAX];
     struct ckpt_id *ckpts; /* of the run: to be looked at */
     size_t ckpt_count, ckpt_next;
+    struct ckpt_id *ids; /* of the run: what is to be reclaimed for want of room */
+    size_t id_count;
     struct ckpt_id *dues; /* of a dry run: what a real one would reclaim now */
     size_t due_count;
     size_t batch_count, batch_at, item_at, sweep_at;
@@ -126,6 +155,16 @@ void gc_submit(struct gc *gc, void (*done)(struct store_req *req));
 void gc_next_run(struct gc *gc);
 bool gc_is_due(const struct gc *gc, struct ckpt_id id); /* to be taken for reclaimed */
 void gc_stop_pass(struct gc *gc); /* no memory, or the store takes no changes: the pass is over */
+
+void gc_end_look(struct gc *gc); /* for pressure: there is none, or nothing can be done */
+void gc_begin_pressed(struct gc *gc, const struct pass_order *order); /* takes what it owns */
+
+/* pressure.c */
+/* False: there is nothing to look for. True: gc_end_look or gc_begin_pressed comes. */
+bool press_look(struct gc *gc);
+void press_clear(struct gc *gc);
+/* The checkpoints of the run that the order names; *ret is into the order's picks' copy. */
+int MUST_USE press_ids(const struct gc *gc, struct ckpt_id **ret, size_t *ret_count);
 
 /* batch.c */
 void batch_begin(struct gc *gc);  /* from ckpt_next on; gc_next_run when there is none left */

@@ -141,6 +141,7 @@ void counts_look(struct run *run)
     memset(look, 0, sizeof(*look));
     for (size_t i = 0; i < run->state.commit_count; i++) {
         const struct state_commit *commit = &run->state.commits[i];
+        look->stored_bytes += commit->reclaimed ? 0 : commit->entry.stored_bytes;
         if (!commit->forgotten) {
             look->checkpoints[commit->health]++;
         } else if (!commit->reclaimed) {
@@ -154,9 +155,29 @@ void counts_look(struct run *run)
     }
 }
 
+/* Of what it has a policy could forget something: two good ones always stay. */
+static bool can_forget(const struct run *run) { return run->look.checkpoints[HEALTH_VERIFIED] > 2; }
+
+bool catalog_next_project(const struct catalog *catalog, size_t *at, struct project_sight *ret)
+{
+    if (*at >= catalog->run_count) {
+        return false;
+    }
+    *ret = (struct project_sight){.project = catalog->runs[*at]->name.project};
+    for (; *at < catalog->run_count; (*at)++) {
+        const struct run *run = catalog->runs[*at];
+        if (strcmp(run->name.project, ret->project) != 0) {
+            break;
+        }
+        ret->stored_bytes += run->look.stored_bytes;
+        forgotten_add(&ret->forgotten, &run->look.forgotten);
+    }
+    return true;
+}
+
 void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret)
 {
-    uint64_t now_ms = loop_now_ms(catalog->loop);
+    uint64_t now_ms = loop_now_ms(catalog->loop), largest = 0;
     memset(ret, 0, sizeof(*ret));
     for (size_t i = 0; i < catalog->run_count; i++) {
         const struct run *run = catalog->runs[i];
@@ -166,6 +187,10 @@ void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret)
             ret->checkpoints[health] += run->look.checkpoints[health];
         }
         forgotten_add(&ret->forgotten, &run->look.forgotten);
+        if (can_forget(run) && run->look.stored_bytes > largest) {
+            largest = run->look.stored_bytes;
+            ret->largest = &run->name;
+        }
         list_each (node, &run->tracks) {
             const struct open_track *track = list_item(node, struct open_track, link);
             ret->saves_open++;

@@ -34,11 +34,23 @@ struct catalog_sight {
     uint64_t runs, runs_unreadable;
     uint64_t checkpoints[HEALTH_DAMAGED + 1]; /* that are listed, by enum health */
     struct forgotten_sight forgotten;
+    const struct run_name
+        *largest; /* that stores most, of those with more than two good checkpoints;
+                   * borrowed until the next turn of the loop; NULL: none */
     uint64_t saves_open, oldest_open_ms; /* as long as this daemon knows of it */
 };
 void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret);
 /* Of one run. */
 void run_forgotten(const struct run *run, struct forgotten_sight *ret);
+
+/* Of the runs of one project. */
+struct project_sight {
+    const char *project;   /* borrowed until the next turn of the loop */
+    uint64_t stored_bytes; /* of what is not reclaimed */
+    struct forgotten_sight forgotten;
+};
+/* Projects one after another: *at is 0 first. False: there is none left. */
+bool catalog_next_project(const struct catalog *catalog, size_t *at, struct project_sight *ret);
 
 /* A run that saves, or has saved since since_wall_ns. */
 struct run_sight {

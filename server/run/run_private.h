@@ -60,6 +60,7 @@ struct run_refusal {
 struct run_look {
     uint64_t checkpoints[HEALTH_DAMAGED + 1], commit_step;
     struct forgotten_sight forgotten;
+    uint64_t stored_bytes;  /* of what is not reclaimed */
     int64_t commit_wall_ns; /* 0: none */
 };
 

@@ -164,43 +164,62 @@ const struct quota *quota_of(const struct quota_table *table, const char *projec
     return other;
 }
 
-static const char remedy[] =
-    "forget checkpoints (cairn forget) and free their bytes (cairn gc), or "
-    "raise it in [quota] of the server's configuration";
-
-int quota_check(const struct quota *quota, const char *project, const struct usage *usage,
-                struct diag *diag)
+/* How much waits and until when, and the command that frees it; the reason of an abort holds no
+ * more than a few words. */
+static const char *remedy_of(const struct quota_sight *sight, size_t size, char *ret)
 {
+    const struct usage *usage = sight->usage;
+    if (usage->reclaimable_bytes > 0) {
+        snprintf(ret, size,
+                 "%" PRIu64
+                 " of them are forgotten and wait%s: `cairn gc --now --project %s` frees "
+                 "them; or",
+                 usage->reclaimable_bytes, sight->until, sight->project);
+    } else {
+        snprintf(ret, size,
+                 "none is forgotten: `cairn forget RUN --keep-last N --now` frees some; "
+                 "or");
+    }
+    return ret;
+}
+
+int quota_check(const struct quota *quota, const struct quota_sight *sight, struct diag *diag)
+{
+    const struct usage *usage = sight->usage;
+    char remedy[256];
     if (!quota) {
         return 0;
     }
     if (quota->bytes != 0 && usage->stored_bytes >= quota->bytes) {
         return diag_set(diag, CAIRN_E_QUOTA,
-                        "project %s holds %" PRIu64 " bytes of its quota of %" PRIu64 " (%" PRIu64
-                        " of them forgotten): %s",
-                        project, usage->stored_bytes, quota->bytes, usage->reclaimable_bytes,
-                        remedy);
+                        "project %s holds %" PRIu64 " bytes of its quota of %" PRIu64
+                        ", %s raise [quota]",
+                        sight->project, usage->stored_bytes, quota->bytes,
+                        remedy_of(sight, sizeof(remedy), remedy));
     }
     if (quota->checkpoints != 0 && usage->checkpoints >= quota->checkpoints) {
         return diag_set(diag, CAIRN_E_QUOTA,
                         "project %s has %" PRIu64 " checkpoints of its quota of %" PRIu64
-                        ": %s; two good ones of a run stay unless --keep-least says otherwise",
-                        project, usage->checkpoints, quota->checkpoints, remedy);
+                        ": `cairn forget RUN --keep-last N` takes some off, or raise [quota]; two "
+                        "good ones of a run stay unless --keep-least says otherwise",
+                        sight->project, usage->checkpoints, quota->checkpoints);
     }
     return 0;
 }
 
-int quota_check_save(const struct quota *quota, const char *project, const struct usage *usage,
-                     uint64_t bytes, struct diag *diag)
+int quota_check_save(const struct quota *quota, const struct quota_sight *sight, uint64_t bytes,
+                     struct diag *diag)
 {
+    const struct usage *usage = sight->usage;
     uint64_t after = 0;
+    char remedy[256];
     if (!quota || quota->bytes == 0 ||
         (add_u64(usage->stored_bytes, bytes, &after) && after <= quota->bytes)) {
         return 0;
     }
-    return diag_set(
-        diag, CAIRN_E_QUOTA,
-        "a save of %" PRIu64 " bytes is more than what is left of the quota of project "
-        "%s: it holds %" PRIu64 " of %" PRIu64 " bytes (%" PRIu64 " of them forgotten): %s",
-        bytes, project, usage->stored_bytes, quota->bytes, usage->reclaimable_bytes, remedy);
+    return diag_set(diag, CAIRN_E_QUOTA,
+                    "no room for %" PRIu64 " bytes: project %s holds %" PRIu64
+                    " of its quota of %" PRIu64 ", %s raise [quota]",
+                    bytes, sight->project, usage->stored_bytes, quota->bytes,
+                    remedy_of(sight, sizeof(remedy), remedy));
 }

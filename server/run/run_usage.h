@@ -54,11 +54,16 @@ struct quota_table {
 
 /* NULL: the project has none. */
 const struct quota *quota_of(const struct quota_table *table, const char *project);
+struct quota_sight { /* what is asked of a quota */
+    const char *project;
+    const struct usage *usage; /* of the project */
+    const char *until; /* what is forgotten waits: " until TIME", "" where no schedule says */
+};
 /* QUOTA, with how much there is, how much may be, and what to do; else 0. */
-int MUST_USE quota_check(const struct quota *quota, const char *project, const struct usage *usage,
+int MUST_USE quota_check(const struct quota *quota, const struct quota_sight *sight,
                          struct diag *diag);
 /* The same of a save of so many bytes that would store them all. */
-int MUST_USE quota_check_save(const struct quota *quota, const char *project,
-                              const struct usage *usage, uint64_t bytes, struct diag *diag);
+int MUST_USE quota_check_save(const struct quota *quota, const struct quota_sight *sight,
+                              uint64_t bytes, struct diag *diag);
 
 #endif

@@ -13,10 +13,9 @@ enum { SPACE_LOW_PERCENT = 5 };
 static const char *remedy_of(int code)
 {
     switch (code) {
-    case CAIRN_E_NO_SPACE:
-        return "forget checkpoints and collect garbage (cairn forget, cairn gc), or add room";
+    case CAIRN_E_NO_SPACE: /* room_remedy() */
     case CAIRN_E_QUOTA:
-        return "raise the quota, or forget checkpoints";
+        return "make room";
     case CAIRN_E_AUTH:
     case CAIRN_E_DENIED:
         return "give the daemon's user its rights; restart the daemon if it was blocklisted";
@@ -33,6 +32,31 @@ static const char *remedy_of(int code)
     }
 }
 
+/* The command that frees room: of what is forgotten, else of what could be, else what is left to
+ * do. */
+static void room_remedy(const struct health_facts *facts, size_t size, char *ret)
+{
+    const struct catalog_sight *sight = facts->sight;
+    if (sight && sight->forgotten.count > 0) {
+        snprintf(ret, size,
+                 "`cairn gc --now` frees at most %" PRIu64 " MiB of %" PRIu64
+                 " forgotten checkpoints at once, for good; or add room to the disk",
+                 sight->forgotten.bytes >> 20, sight->forgotten.count);
+    } else if (sight && sight->largest) {
+        char run[RUN_NAME_TEXT_MAX];
+        run_name_format(sight->largest, run);
+        snprintf(ret, size,
+                 "`cairn forget %s --keep-last 2 --now` frees all but two checkpoints of the "
+                 "largest run at once, for good; or add room to the disk",
+                 run);
+    } else {
+        snprintf(ret, size,
+                 "nothing is forgotten, and no run has more than the two good checkpoints that "
+                 "stay: add room to the disk, remove its other files, or lower [store] reserve; "
+                 "`cairn forget RUN --keep-last 1 --keep-least 1 --now` keeps one");
+    }
+}
+
 static void PRINTF(4, 5) say(struct health_word *health, enum server_health word,
                              const char *remedy, const char *fmt, ...)
 {
@@ -44,12 +68,16 @@ static void PRINTF(4, 5) say(struct health_word *health, enum server_health word
     va_end(args);
 }
 
-static void say_store(struct health_word *health, const struct store_state *state)
+static void say_store(struct health_word *health, const struct health_facts *facts)
 {
+    const struct store_state *state = facts->store;
     int code = state->refusal.code;
     const char *text = diag_text(&state->refusal, code);
     if (state->word == STORE_REFUSING) {
         say(health, SERVER_RED, remedy_of(code), "%s: %s", err_name(code), text);
+        if (code == CAIRN_E_NO_SPACE || code == CAIRN_E_QUOTA) {
+            room_remedy(facts, sizeof(health->remedy), health->remedy);
+        }
         health->code = code;
         health->since_ms = state->since_ms;
     } else {
@@ -91,7 +119,7 @@ void health_of(const struct health_facts *facts, struct health_word *ret)
 {
     *ret = (struct health_word){.word = SERVER_GREEN};
     if (facts->store && facts->store->word == STORE_REFUSING) {
-        say_store(ret, facts->store);
+        say_store(ret, facts);
     } else if (facts->usage && facts->usage->read_only && facts->gc) {
         /* Without gc it is a viewer's own server over a bare store: that is to be read only. */
         say(ret, SERVER_RED, remedy_of(CAIRN_E_READ_ONLY), "%s: %s", err_name(CAIRN_E_READ_ONLY),
@@ -100,10 +128,10 @@ void health_of(const struct health_facts *facts, struct health_word *ret)
     } else if (say_damage(ret, facts)) {
         return;
     } else if (facts->store && facts->store->word == STORE_RECOVERED) {
-        say_store(ret, facts->store);
+        say_store(ret, facts);
     } else if (facts->usage && is_low(facts->usage)) {
-        say(ret, SERVER_YELLOW, remedy_of(CAIRN_E_NO_SPACE),
-            "less than %d %% of the store are free", SPACE_LOW_PERCENT);
+        say(ret, SERVER_YELLOW, "", "less than %d %% of the store are free", SPACE_LOW_PERCENT);
+        room_remedy(facts, sizeof(ret->remedy), ret->remedy);
     } else if (facts->gc && facts->gc->errors > 0) {
         say(ret, SERVER_YELLOW, "cairn gc tells more; it tries again by itself",
             "garbage collection had %" PRIu64 " errors: %s", facts->gc->errors, facts->gc->text);

@@ -13,7 +13,7 @@
 #include "store/store_state.h"
 #include "wire/msg_care.h"
 
-enum { HEALTH_TEXT_BYTES = DIAG_TEXT_MAX + 64, HEALTH_REMEDY_BYTES = 160 };
+enum { HEALTH_TEXT_BYTES = DIAG_TEXT_MAX + 64, HEALTH_REMEDY_BYTES = 320 };
 
 struct health_word {
     enum server_health word;

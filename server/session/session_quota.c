@@ -8,6 +8,10 @@
 #include "session/session_private.h"
 
 #include "base/log.h"
+#include "gc/gc.h"
+
+#include <string.h>
+#include <time.h>
 
 static void cancel_walk(struct request *request)
 {
@@ -74,20 +78,55 @@ static void on_found(struct run_req *req)
     run_submit(request->session->run, req);
 }
 
+/* When the last of what the project has forgotten is reclaimed by the schedule. */
+static void tell_until(struct server *server, const char *project, size_t size, char *ret)
+{
+    struct project_sight sight;
+    struct tm tm;
+    int64_t first, last = 0;
+    size_t at = 0;
+    ret[0] = '\0';
+    while (server->gc && catalog_next_project(server->options.catalog, &at, &sight)) {
+        if (strcmp(sight.project, project) == 0) {
+            gc_waits(server->gc, &sight.forgotten, &first, &last);
+        }
+    }
+    time_t seconds = (time_t)(last / 1000000000);
+    if (last == 0 || !gmtime_r(&seconds, &tm) ||
+        strftime(ret, size, " until %Y-%m-%dT%H:%M:%SZ", &tm) == 0) {
+        ret[0] = '\0';
+    }
+}
+
+/* Under pressure what the project has forgotten goes: the next save may find room. */
+static void press(struct request *request, const struct usage_walk *walk, const char *project)
+{
+    struct gc *gc = request->server->gc;
+    if (gc && walk->total.reclaimable_bytes > 0) {
+        gc_press(gc, project, request->msg.u.open.plain_bytes);
+    }
+}
+
 static void on_counted(struct usage_walk *walk)
 {
     struct request *request = container_of(walk, struct request, usage);
     struct session *session = request->session;
     const char *project = run_name_of(session->run)->project;
     const struct quota *quota = quota_of(session->server->options.quotas, project);
+    char until[48];
+    struct quota_sight sight = {.project = project, .usage = &walk->total, .until = until};
     int status = walk->status;
+    tell_until(request->server, project, sizeof(until), until);
     if (status == 0) {
-        status = quota_check(quota, project, &walk->total, &request->refusal);
+        status = quota_check(quota, &sight, &request->refusal);
     }
     if (status == 0) {
-        status = quota_check_save(quota, project, &walk->total, request->msg.u.open.plain_bytes,
-                                  &request->refusal);
+        status =
+            quota_check_save(quota, &sight, request->msg.u.open.plain_bytes, &request->refusal);
         request->too_large_if_full = status == CAIRN_E_QUOTA;
+    }
+    if (status == CAIRN_E_QUOTA) {
+        press(request, walk, project);
     }
     if (walk->unreadable > 0) {
         session_log(session, LOG_WARN, "the quota does not count runs that cannot be read",

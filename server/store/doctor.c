@@ -88,9 +88,9 @@ void doctor_space(struct doctor *doctor, const char *check, const struct doctor_
                check, "%.1f GiB of %.1f GiB are free%s", (double)room->free_bytes / gib,
                (double)room->total_bytes / gib, kept);
     if (is_short) {
-        doctor_remedy(doctor, "no save is accepted: forget checkpoints, or add space");
+        doctor_remedy(doctor, "no save is accepted: " FREES_ROOM ", or add space");
     } else if (is_low) {
-        doctor_remedy(doctor, "less than %d %%: forget checkpoints, or add space",
+        doctor_remedy(doctor, "less than %d %%: " FREES_ROOM ", or add space",
                       SPACE_WARNING_PERCENT);
     }
 }

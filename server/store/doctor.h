@@ -44,6 +44,11 @@ const char *doctor_level_name(enum doctor_level level); /* "good", "warning", "u
 /* What one does about an error of a store or of a run's record. */
 void doctor_remedy_of(struct doctor *doctor, int code);
 
+/* What gives room back at once: for remedies. */
+#define FREES_ROOM                                                                            \
+    "`cairn gc --now` frees what is forgotten, `cairn forget RUN --keep-last N --now` older " \
+    "checkpoints"
+
 struct doctor_room {
     uint64_t free_bytes, total_bytes;
     uint64_t reserve_bytes; /* which saves may not take; 0: none, or not known */

@@ -17,10 +17,13 @@ enum store_word {
 
 struct store_state {
     enum store_word word;
-    struct diag refusal; /* the last one: code and text */
-    uint64_t since_ms;   /* how long ago the first refusal of this row was, */
-    uint64_t last_ms;    /* and the last one */
-    uint64_t refusals;   /* in this row */
+    struct diag refusal;     /* the last one: code and text */
+    uint64_t since_ms;       /* how long ago the first refusal of this row was, */
+    uint64_t last_ms;        /* and the last one */
+    uint64_t refusals;       /* in this row */
+    uint64_t refusals_total; /* since the start: another number, another refusal */
+    uint64_t
+        wanted_bytes; /* REFUSING for want of room: of the object that had none; 0: not known */
 };
 
 #endif

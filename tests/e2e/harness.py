@@ -103,6 +103,7 @@ class Daemon:
         self.socket = bed.sockets / name
         self.log_path = bed.path / f"{name}.log"
         self.keys = {"store_url": f"dir:{self.store}", "listen_unix": self.socket, "save_chunk": "4KiB",
+                     "gc_pressure": "0",  # tests of what waits do not hang on how full this disk is
                      "log_level": "debug"}
         self.keys.update(keys)
         self.process = None

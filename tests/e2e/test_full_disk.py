@@ -3,12 +3,19 @@
 root; skipped (77) where that is not possible."""
 
 import errno
+import json
 import os
+import re
 import resource
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
-from harness import Case, Rank, cairn, listed, main, token, wait_until
+from harness import Case, Daemon, Rank, cairn, listed, main, token, wait_until
+
+
+SHIPPED = Path(__file__).resolve().parents[2] / "deploy/cairnd.conf"
 
 
 def mountable():
@@ -145,6 +152,103 @@ class FullDisk(Case):
         rank.do("wait", rank.do("save", 4, 20000)["op"], 20000)
         self.assertEqual({step for step, _ in listed(daemon, how="server")}, {2, 3, 4})
         self.assert_whole(daemon, {(2, 1), (3, 1), (4, 1)})
+
+    # --- by the shipped configuration -------------------------------------------------------------------------------
+
+    def shipped(self, megabytes=640):
+        """A daemon by deploy/cairnd.conf on a small disk of its own, and a rank with a state of 32 MiB."""
+        point = self.mount("shipped", megabytes)
+        daemon = Daemon(self.bed, "shipped", path=point / "store", config=SHIPPED, log_level="info",
+                        save_chunk=None, gc_pressure=None).start()
+        rank = Rank(self.bed)
+        rank.do("open", daemon.url(), 0, 1, token())
+        rank.do("tensor", "w", "float32", str(8 << 20), "replicated")
+        rank.do("set")
+        return daemon, rank
+
+    def try_save(self, rank, step):
+        """(None, term), or the error."""
+        rank.do("fill", step)
+        answer = rank.ask("save", step, 20000, timeout_s=60)
+        if answer["ok"]:
+            answer = rank.ask("wait", answer["op"], 30000, timeout_s=60)
+        return (None, answer["term"]) if answer["ok"] else (answer["error"], answer["text"])
+
+    def fill_disk(self, rank, step=0):
+        """Saves until one is refused; (the steps that were saved, the refusal)."""
+        saved = []
+        while True:
+            step += 1
+            error, text = self.try_save(rank, step)
+            if error:
+                return saved, (error, text)
+            saved.append(step)
+            self.assertLess(step, 40, "the disk holds no more than that")
+
+    def status(self, daemon):
+        _, out, _ = cairn("status", "--json", env={"CAIRN_SERVER": f"unix:{daemon.socket}"})
+        return json.loads(out)
+
+    def type_remedy(self, daemon, text):
+        """The first command that the text names, as it stands."""
+        command = re.search(r"`(cairn [^`]*)`", text).group(1)
+        return command, cairn(*shlex.split(command)[1:], check=0, env={"CAIRN_SERVER": f"unix:{daemon.socket}"})
+
+    def test_the_printed_remedy(self):
+        """Full by the defaults: the remedy of `status`, typed as it stands, lets saves go on, and health is green again."""
+        daemon, rank = self.shipped()
+        saved, refusal = self.fill_disk(rank)
+        self.assertGreater(len(saved), 5)
+        self.assert_error(refusal, "NO_SPACE", "`cairn gc --now`", "--now")
+        status = self.status(daemon)
+        self.assertEqual((status["health"], status["health_error"]), ("red", "NO_SPACE"))
+        command, (_, _, err) = self.type_remedy(daemon, status["health_remedy"])
+        self.assertEqual(command, "cairn forget demo/run --keep-last 2 --now")
+        self.assertIn("for good", err)
+        error, text = self.try_save(rank, 100)
+        self.assertIsNone(error, text)
+        wait_until("health is green", lambda: self.status(daemon)["health"] == "green", timeout_s=120)
+        self.assertEqual({step for step, _ in listed(daemon, how="server")}, {*saved[-2:], 100})
+        # Two are kept anyway. Another program takes the room: nothing is left to forget, and the remedy says what else helps.
+        cairn("forget", "demo/run", "--keep-last", 2, "--now", "--server", f"unix:{daemon.socket}", check=0)
+        with open(daemon.store.parent / "other", "wb", buffering=0) as other:
+            room = os.statvfs(daemon.store.parent)
+            os.posix_fallocate(other.fileno(), 0, room.f_bavail * room.f_frsize - (272 << 20))
+        self.assertEqual(self.try_save(rank, 101)[0], "NO_SPACE")
+        remedy = self.status(daemon)["health_remedy"]
+        for words in ("no run has more than the two good checkpoints", "add room to the disk", "--keep-least 1"):
+            self.assertIn(words, remedy)
+        (daemon.store.parent / "other").unlink()
+        error, text = self.try_save(rank, 102)
+        self.assertIsNone(error, text)
+        self.assertIsNone(daemon.process.poll())
+        self.assert_whole(daemon, {(step, 1) for step in (saved[-1], 100, 102)}, how="server")
+
+    def test_pressure(self):
+        """What is forgotten, without --now, goes by itself when room is wanted: the oldest first, no more than needed, and it is told."""
+        daemon, rank = self.shipped()
+        saved, _ = self.fill_disk(rank)
+        where = ("--server", f"unix:{daemon.socket}")
+        cairn("forget", "demo/run", "--keep-last", 2, *where, check=0)
+        wait_until("what is forgotten goes", lambda: self.status(daemon)["gc"]["pressed_total"] > 0, timeout_s=60)
+        error, text = self.try_save(rank, 100)
+        self.assertIsNone(error, text)
+        status = wait_until("room for more", lambda: (
+            lambda s: s if s["health"] != "red" and s["free_bytes"] * 20 >= s["total_bytes"] else None)(self.status(daemon)),
+            timeout_s=60)
+        self.assertGreater(status["gc"]["forgotten"], 0)  # not all
+        self.assertIn("for want of room", cairn("status", *where)[1])
+        left = [int(line.split()[1].split("@")[0]) for line in cairn("undelete", "demo/run", *where, check=0)[1].splitlines()]
+        gone = set(saved[:-2]) - set(left)
+        self.assertTrue(gone and max(gone) < min(left), (gone, left))
+        for step in gone:
+            self.assertRegex(cairn("status", "demo/run", f"{step}@1", *where)[1], "reclaimed by cairnd: pressure: ")
+            self.assertRegex(daemon.log(), rf'"reclaimed".*"{step}@1".*pressure: ')
+        # All that waits, by the command that `status` names.
+        document = json.loads(cairn("gc", "--now", "--json", *where, check=0)[1])["gc"]
+        self.assertEqual((document["reclaimed"], document["forgotten"]), (len(left), 0))
+        self.assert_whole(daemon, {(step, 1) for step in (*saved[-2:], 100)}, how="server")
+        self.assertIsNone(daemon.process.poll())
 
     def test_target_disk_full(self):
         daemon = self.daemon()

@@ -174,7 +174,7 @@ class Metrics(Case):
         wait_until("it is seen", lambda: self.get("/healthz")[0] == 503)
         body = self.get("/healthz")[2]
         self.assertIn("red: NO_SPACE", body)
-        self.assertIn("remedy: forget checkpoints", body)
+        self.assertIn("remedy: nothing is forgotten, and no run has more than the two good checkpoints that stay: add room", body)
         told = self.scrape()
         self.assertEqual((told["health", "word=red"], told["backend_up"]), (1, 1))
         self.assertEqual(other.stop(), 0)

@@ -105,8 +105,8 @@ static int take_space(struct dir_store *store, vfs_fd fd, uint64_t bytes, struct
                     space.free_bytes - store->reserve_bytes < bytes)) {
         rc = diag_set(diag, CAIRN_E_NO_SPACE,
                       "%s: an object of %llu bytes does not fit into %llu free bytes, of which "
-                      "%llu are kept in "
-                      "reserve; forget checkpoints and run gc, or make room on the disk",
+                      "%llu are kept in reserve; `cairn gc --now` frees what is forgotten, `cairn "
+                      "forget RUN --keep-last 2 --now` older ones; or make room on the disk",
                       store->path, (unsigned long long)bytes, (unsigned long long)space.free_bytes,
                       (unsigned long long)store->reserve_bytes);
     }

@@ -22,8 +22,8 @@ int dir_check_inodes(const struct dir_store *store, const struct vfs_space *spac
     }
     return diag_set(diag, CAIRN_E_NO_SPACE,
                     "%s: %" PRIu64 " inodes of %" PRIu64 " are free and %" PRIu64
-                    " are kept in reserve; forget checkpoints and run gc, or remove other files "
-                    "of the disk",
+                    " are kept in reserve; `cairn gc --now` frees those of what is forgotten; or "
+                    "remove other files of the disk",
                     store->path, space->free_inodes, space->total_inodes, kept);
 }
 
@@ -35,8 +35,8 @@ static int check_space(struct dir_store *store, struct diag *diag)
     if (rc == 0 && space.free_bytes <= store->reserve_bytes) {
         rc = diag_set(diag, CAIRN_E_NO_SPACE,
                       "%s: %" PRIu64 " bytes are free and %" PRIu64
-                      " are kept in reserve; forget checkpoints and run gc, or make room on the "
-                      "disk",
+                      " are kept in reserve; `cairn gc --now` frees what is forgotten, `cairn "
+                      "forget RUN --keep-last 2 --now` older ones; or make room on the disk",
                       store->path, space.free_bytes, store->reserve_bytes);
     }
     space.free_inodes -= rc == 0 && space.free_inodes > 0; /* an object has its own by then */

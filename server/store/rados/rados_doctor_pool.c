@@ -142,8 +142,7 @@ static void look_at_quota(const struct pool *pool)
                    pool->check, "quota: %" PRIu64 " of %" PRIu64 " MiB are used", used >> 20,
                    quota >> 20);
         if (is_near || is_full) {
-            doctor_remedy(pool->doctor,
-                          "forget checkpoints, or `ceph osd pool set-quota %s max_bytes N`",
+            doctor_remedy(pool->doctor, FREES_ROOM ", or `ceph osd pool set-quota %s max_bytes N`",
                           pool->name);
         }
     }
@@ -170,14 +169,13 @@ static void look_at_fullness(const struct pool *pool)
         doctor_add(pool->doctor, DOCTOR_UNSAFE, pool->check, "full%s: no save is accepted",
                    has_word(flags, "full_quota") ? " by its quota" : "");
         doctor_remedy(pool->doctor,
-                      "forget checkpoints, raise the quota (`ceph osd pool set-quota "
-                      "%s`), or add OSDs",
+                      FREES_ROOM ", raise the quota (`ceph osd pool set-quota %s`), or add OSDs",
                       pool->name);
     } else if (has_word(flags, "nearfull") || has_word(flags, "backfillfull") ||
                (known && used * 100 > FULL_WARNING_PERCENT)) {
         doctor_add(pool->doctor, DOCTOR_WARNING, pool->check, "nearly full: %.0f %% are used",
                    used * 100);
-        doctor_remedy(pool->doctor, "add OSDs, or forget checkpoints");
+        doctor_remedy(pool->doctor, FREES_ROOM ", or add OSDs");
     } else if (known) {
         doctor_add(pool->doctor, DOCTOR_GOOD, pool->check,
                    "%.1f GiB stored, room for %.1f GiB more",

@@ -147,12 +147,17 @@ int rados_error(int rc, bool change, const char *what, struct diag *diag)
     case ECANCELED:
         return diag_set(diag, CAIRN_E_CONFLICT, "%s: changed in between", what);
     case EDQUOT:
-        return diag_set(diag, CAIRN_E_QUOTA,
-                        "%s: the pool's quota is reached; raise it with `ceph osd pool set-quota`",
-                        what);
+        return diag_set(
+            diag, CAIRN_E_QUOTA,
+            "%s: the pool's quota is reached; `cairn gc --now` frees what is forgotten, or "
+            "raise it with `ceph osd pool set-quota`",
+            what);
     case ENOSPC:
-        return diag_set(diag, CAIRN_E_NO_SPACE, "%s: the Ceph cluster is full; add OSDs or delete",
-                        what);
+        return diag_set(
+            diag, CAIRN_E_NO_SPACE,
+            "%s: the Ceph cluster is full; `cairn gc --now` frees what is forgotten, `cairn "
+            "forget RUN --keep-last 2 --now` older ones; or add OSDs",
+            what);
     case EPERM:
     case EACCES:
         return diag_set(diag, CAIRN_E_DENIED,

@@ -6,7 +6,8 @@
  *
  *   - a success of the operation that was refused last, or
  *   - a probe (STORE_PROBE) that succeeds, unless the refusal was of a kind that one small thing
- *     does not disprove (no room, no right): that one is believed until it is old.
+ *     does not disprove (no room, no right): that one is believed until it is old, and one for want
+ *     of room until as many bytes were removed as there was no room for.
  *
  * So one object that cannot be read does not condemn a store, and a store that nobody uses is found
  * to be ill and to be well again without anybody's help. A probe goes out after each refusal, often
@@ -39,7 +40,9 @@ struct watch_store {
         well_ms;      /* began; the last success of a change (0: none), of anything */
     enum store_op op; /* what was refused last */
     struct diag refusal;
-    uint64_t first_ms, last_ms, recovered_ms, refusals;
+    uint64_t first_ms, last_ms, recovered_ms, refusals, refusals_total;
+    /* For want of room: how much was asked for, and what was removed since. */
+    uint64_t wanted_bytes, removed_bytes;
     void (*close_done)(void *user);
     void *close_user;
 };
@@ -98,15 +101,30 @@ static void tell(struct watch_store *watch)
     watch->told_ill = watch->ill;
 }
 
-static void note_success(struct watch_store *watch, enum store_op op)
+static bool is_room(int status) { return status == CAIRN_E_NO_SPACE || status == CAIRN_E_QUOTA; }
+
+/* As much was removed as there was no room for: then a small thing that can be written says that
+ * there is room. The next large one says whether it is enough. */
+static bool has_made_room(const struct watch_store *watch)
+{
+    return is_room(watch->refusal.code) && watch->removed_bytes > 0 &&
+           watch->removed_bytes >= watch->wanted_bytes;
+}
+
+static void note_success(struct watch_store *watch, const struct store_req *req)
 {
     uint64_t now = now_ms(watch);
+    enum store_op op = req->op;
+    if (op == STORE_DELETE_OBJECT) {
+        watch->removed_bytes += req->bytes;
+    }
     watch->well_ms = now;
     if (makes_something(op)) {
         watch->wrote_ms = now;
     }
-    bool is_over = op == watch->op || (op == STORE_PROBE && (!is_lasting(watch->refusal.code) ||
-                                                             now - watch->last_ms >= BELIEVE_MS));
+    bool is_disproved = !is_lasting(watch->refusal.code) || has_made_room(watch) ||
+                        now - watch->last_ms >= BELIEVE_MS;
+    bool is_over = op == watch->op || (op == STORE_PROBE && is_disproved);
     if (watch->ill && is_over) {
         watch->ill = false;
         watch->recovered_ms = now;
@@ -125,6 +143,11 @@ static void note_refusal(struct watch_store *watch, const struct store_req *req)
     watch->op = req->op;
     watch->last_ms = now;
     watch->refusals++;
+    watch->refusals_total++;
+    if (req->op != STORE_PROBE || !is_room(watch->refusal.code)) { /* a probe asks for nothing */
+        watch->wanted_bytes = req->op == STORE_CREATE ? req->bytes : 0;
+        watch->removed_bytes = 0;
+    }
     watch->refusal = req->diag;
     if (watch->refusal.code == 0) {
         watch->refusal = DIAG_INIT;
@@ -136,7 +159,7 @@ static void note_refusal(struct watch_store *watch, const struct store_req *req)
 static void note(struct watch_store *watch, const struct store_req *req)
 {
     if (req->status == 0) {
-        note_success(watch, req->op);
+        note_success(watch, req);
     } else if (is_refusal(req->status)) {
         note_refusal(watch, req);
     }
@@ -260,7 +283,9 @@ void store_watch_state(const struct store *store, struct store_state *ret)
                                     .refusal = watch->refusal,
                                     .since_ms = now - watch->first_ms,
                                     .last_ms = now - watch->last_ms,
-                                    .refusals = watch->refusals};
+                                    .refusals = watch->refusals,
+                                    .refusals_total = watch->refusals_total,
+                                    .wanted_bytes = watch->ill ? watch->wanted_bytes : 0};
     }
     if (is_silent && !watch->ill) {
         *ret = (struct store_state){.word = STORE_REFUSING,

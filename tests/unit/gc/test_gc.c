@@ -8,6 +8,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -425,6 +426,123 @@ static void test_claimed_stays(void **state)
     gc_rig_check_reachable(g);
 }
 
+struct refusing { /* a store that has no room */
+    uint64_t count, bytes;
+    struct ckpt_id told[8];
+    char why[8][ENTRY_REASON_BYTES];
+    size_t told_count;
+};
+
+static uint64_t refused(void *user, uint64_t *ret_bytes)
+{
+    struct refusing *refusing = user;
+    *ret_bytes = refusing->bytes;
+    return refusing->count;
+}
+
+static void note_reclaimed(void *user, const struct run_name *run, struct ckpt_id id,
+                           const struct gc_reclaim *why)
+{
+    struct refusing *refusing = user;
+    (void)run;
+    CHECK(refusing->told_count < ARRAY_LEN(refusing->told));
+    snprintf(refusing->why[refusing->told_count], sizeof(refusing->why[0]), "%s", why->reason);
+    refusing->told[refusing->told_count++] = id;
+}
+
+static void start_pressed(struct gc_rig *g, struct refusing *refusing,
+                          const struct quota_table *quotas)
+{
+    struct gc_options options = {.loop = sim_loop(g->rig.host),
+                                 .catalog = g->rig.catalog,
+                                 .keep_cycles = 9,
+                                 .actor = "test",
+                                 .pressure = 10,
+                                 .quotas = quotas,
+                                 .refusals = refused,
+                                 .reclaimed = note_reclaimed,
+                                 .user = refusing};
+    assert_int_equal(gc_new(&options, &g->gc), 0);
+}
+
+/* Goal: without a refusal what is forgotten waits; each refusal takes what was forgotten first, and
+ * no more than is wanted; what is not forgotten never goes. */
+static void test_pressure_takes_the_first_forgotten(void **state)
+{
+    struct gc_rig *g = *state;
+    struct refusing refusing = {.count = 0};
+    struct ckpt_id ids[6];
+    for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
+        ids[i] = gc_rig_save(g, false)->id;
+    }
+    start_pressed(g, &refusing, NULL);
+    assert_int_equal(gc_rig_forget(g, ids[2]), 0);
+    sim_run_for(g->rig.sim, 1000);
+    assert_int_equal(gc_rig_forget(g, ids[0]), 0);
+    sim_run_for(g->rig.sim, 1000);
+    assert_int_equal(gc_rig_forget(g, ids[1]), 0);
+    sim_run_for(g->rig.sim, 100000);
+    assert_int_equal(refusing.told_count, 0);
+    gc_status(g->gc, &g->status);
+    refusing.count = 1;
+    refusing.bytes = g->status.forgotten_bytes / 3 + 1; /* two of three equal ones */
+    sim_run_for(g->rig.sim, 20000);
+    assert_int_equal(refusing.told_count, 2);
+    assert_true(ckpt_id_equal(refusing.told[0], ids[0]) || ckpt_id_equal(refusing.told[0], ids[2]));
+    assert_true(gc_rig_is_reclaimed(g, ids[0]) && gc_rig_is_reclaimed(g, ids[2]));
+    assert_false(gc_rig_is_reclaimed(g, ids[1]));
+    assert_false(gc_rig_has_object(g, ids[2], 0));
+    assert_non_null(strstr(refusing.why[0], "pressure: a save was refused"));
+    sim_run_for(g->rig.sim, 60000);
+    assert_int_equal(refusing.told_count, 2); /* the same refusal: no more */
+    refusing.count = 2;
+    gc_press(g->gc, NULL, 0); /* at once */
+    sim_run_for(g->rig.sim, 1000);
+    assert_true(gc_rig_is_reclaimed(g, ids[1]));
+    gc_status(g->gc, &g->status);
+    assert_int_equal(g->status.pressed_total, 3);
+    assert_true(g->status.pressed_wall_ns > 0 && g->status.pressed_bytes_total > 0);
+    refusing.count = 3; /* nothing is left to take */
+    sim_run_for(g->rig.sim, 20000);
+    assert_int_equal(refusing.told_count, 3);
+    gc_rig_check_reachable(g);
+    assert_int_equal(gc_rig_count_garbage(g), 0);
+}
+
+/* Goal: a project's quota that is nearly full is pressure, and a save that it refuses; only what
+ * that project has forgotten goes. */
+static void test_pressure_of_a_quota(void **state)
+{
+    struct gc_rig *g = *state;
+    struct refusing refusing = {.count = 0};
+    struct quota_table quotas = {.count = 1};
+    struct ckpt_id ids[4];
+    for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
+        ids[i] = gc_rig_save(g, false)->id;
+    }
+    snprintf(quotas.quotas[0].project, sizeof(quotas.quotas[0].project), "%s", g->rig.name.project);
+    quotas.quotas[0].bytes = UINT64_MAX / 2;
+    start_pressed(g, &refusing, &quotas);
+    assert_int_equal(gc_rig_forget(g, ids[0]), 0);
+    assert_int_equal(gc_rig_forget(g, ids[1]), 0);
+    gc_status(g->gc, &g->status);
+    sim_run_for(g->rig.sim, 100000);
+    assert_int_equal(refusing.told_count, 0);
+    gc_press(g->gc, "other", UINT64_MAX / 2); /* not of this project */
+    sim_run_for(g->rig.sim, 20000);
+    assert_int_equal(refusing.told_count, 0);
+    quotas.quotas[0].bytes = g->status.forgotten_bytes * 2; /* all four, exactly: none is free */
+    sim_run_for(g->rig.sim, 20000);
+    assert_int_equal(refusing.told_count, 1); /* a quarter is more than 10 % */
+    assert_true(ckpt_id_equal(refusing.told[0], ids[0]));
+    assert_non_null(strstr(refusing.why[0], "less than 10 % of the project's quota"));
+    gc_press(g->gc, g->rig.name.project, g->status.forgotten_bytes);
+    sim_run_for(g->rig.sim, 20000);
+    assert_int_equal(refusing.told_count, 2);
+    assert_non_null(strstr(refusing.why[1], "refused for want of room in the project's quota"));
+    gc_rig_check_reachable(g);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -440,6 +558,8 @@ int main(void)
         TEST(test_wall_clock_set),
         TEST(test_reclaimed_now),
         TEST(test_claimed_stays),
+        TEST(test_pressure_takes_the_first_forgotten),
+        TEST(test_pressure_of_a_quota),
         cmocka_unit_test(test_two_daemons_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,7 +33,7 @@ static const struct option options[] = {
     {"cycle", NULL, "with --store: a cycle begins, as it does in a daemon every [gc] every",
      OPTION_AT_FLAG(struct gc_options_cli, cycle), .alone = true},
     {"keep-cycles", "N", "with --store: what was forgotten can be brought back for so many cycles",
-     OPTION_AT_COUNT(struct gc_options_cli, keep_cycles), .preset = "72", .min = 1},
+     OPTION_AT_COUNT(struct gc_options_cli, keep_cycles), .preset = "24", .min = 1},
     {0}};
 
 static int show(struct cli *cli, const struct gc_info *info)

@@ -72,7 +72,9 @@ static int reclaim_online(struct cli *cli, const struct reclaim *what, struct gc
                             .actor = what->actor,
                             .run_count = (uint32_t)lot,
                             .runs = names};
-        memcpy(names, what->runs + at, lot * sizeof(*names));
+        for (size_t i = 0; i < lot; i++) {
+            names[i] = what->runs[at + i];
+        }
         status = reclaim_ask(cli, &gc, &info, text, diag);
         if (status == 0) {
             add(&info, &sum);

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pressure: where room is wanted, forgotten checkpoints go before their time, the one that was
+ * forgotten first before the others, and no more of them than the room that is wanted. Room is
+ * wanted while less than `[gc] pressure` percent of the store, or of a project's quota, are free,
+ * and when a save was refused for want of it. Taken is only what is forgotten and what neither an
+ * open save nor a restore uses: the core decides so (I6). Looked at every few seconds, and only
+ * while something is forgotten. One loop's thread.
+ *
+ *   press_look -> the store's usage -> whose room? -> the runs, one after another: candidates
+ *       -> gc_begin_pressed (a pass over the chosen) or gc_end_look
+ */
+#include "gc_private.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void on_usage(struct store_req *req);
+static void next_run(struct gc *gc);
+static void on_state(struct run_snapshot_req *req);
+
+void press_clear(struct gc *gc)
+{
+    free(gc->press.picks);
+    gc->press.picks = NULL;
+    gc->press.pick_count = gc->press.pick_cap = 0;
+}
+
+static void end(struct gc *gc)
+{
+    press_clear(gc);
+    gc_end_look(gc);
+}
+
+bool press_look(struct gc *gc)
+{
+    struct catalog_sight sight;
+    uint64_t bytes = 0;
+    catalog_sight(gc->options.catalog, &sight);
+    bool refuses = gc->options.refusals && gc->options.refusals(gc->options.user, &bytes) > 0;
+    bool can = gc->options.pressure > 0 || refuses || gc->press.wanted_project[0] != '\0';
+    if (sight.forgotten.count == 0 || !can) {
+        gc->press.wanted_project[0] = '\0';
+        return false;
+    }
+    gc->req = (struct store_req){.op = STORE_USAGE};
+    gc_submit(gc, on_usage);
+    return true;
+}
+
+/* --- whose room is wanted, and how much ------------------------------------------------------- */
+
+static void want(struct gc *gc, const char *project, uint64_t need, const char *reason)
+{
+    struct press *press = &gc->press;
+    press->need = need;
+    snprintf(press->project, sizeof(press->project), "%s", project);
+    snprintf(press->reason, sizeof(press->reason), "pressure: %s", reason);
+}
+
+static uint64_t percent_of(uint64_t bytes, uint64_t percent) { return bytes / 100 * percent; }
+
+/* The store's. A refusal counts once: when it comes again, more is taken. */
+static bool store_wants(struct gc *gc, const struct store_req *usage)
+{
+    char reason[128];
+    uint64_t lacked = 0, percent = gc->options.pressure;
+    uint64_t refusals = gc->options.refusals ? gc->options.refusals(gc->options.user, &lacked) : 0;
+    uint64_t total = usage->status == 0 ? usage->ret_usage.total_bytes : 0;
+    uint64_t available = usage->status == 0 ? usage->ret_usage.free_bytes : 0;
+    uint64_t wanted = percent_of(total, percent);
+    bool is_new = refusals > 0 && refusals != gc->press.refusals;
+    gc->press.refusals = refusals;
+    if (total > 0 && available < wanted) {
+        snprintf(reason, sizeof(reason), "less than %" PRIu64 " %% of the store are free", percent);
+        want(gc, "", max_u64(wanted - available, is_new ? lacked : 0), reason);
+        return true;
+    }
+    if (is_new) {
+        want(gc, "", max_u64(lacked, 1), "a save was refused for want of room in the store");
+    }
+    return is_new;
+}
+
+static bool project_wants(struct gc *gc, const struct project_sight *sight)
+{
+    const struct quota *quota = quota_of(gc->options.quotas, sight->project);
+    bool is_refused = strcmp(gc->press.wanted_project, sight->project) == 0;
+    char reason[128];
+    if (!quota || quota->bytes == 0 || sight->forgotten.count == 0) {
+        return false;
+    }
+    uint64_t spare = percent_of(quota->bytes, gc->options.pressure);
+    uint64_t lacks = is_refused ? gc->press.wanted_bytes : 0;
+    uint64_t most = quota->bytes - min_u64(quota->bytes, max_u64(spare, lacks));
+    if (sight->stored_bytes <= most) {
+        return false;
+    }
+    snprintf(reason, sizeof(reason),
+             is_refused ? "a save was refused for want of room in the project's quota"
+                        : "less than %" PRIu64 " %% of the project's quota are free",
+             gc->options.pressure);
+    want(gc, sight->project, sight->stored_bytes - most, reason);
+    return true;
+}
+
+static bool anybody_wants(struct gc *gc, const struct store_req *usage)
+{
+    struct project_sight sight;
+    size_t at = 0;
+    if (store_wants(gc, usage)) {
+        return true;
+    }
+    while (gc->options.quotas && catalog_next_project(gc->options.catalog, &at, &sight)) {
+        if (project_wants(gc, &sight)) {
+            return true;
+        }
+    }
+    gc->press.wanted_project[0] = '\0'; /* it has got what it lacked */
+    return false;
+}
+
+static void on_usage(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    free(gc->names);
+    gc->names = NULL;
+    gc->name_count = gc->name_next = 0;
+    if (!anybody_wants(gc, req) ||
+        catalog_names(gc->options.catalog, &gc->names, &gc->name_count) != 0) {
+        end(gc); /* without memory the next look tries again */
+        return;
+    }
+    next_run(gc);
+}
+
+/* --- candidates ------------------------------------------------------------------------------- */
+
+static int compare_picks(const void *a, const void *b)
+{
+    const struct press_pick *left = a, *right = b;
+    if (left->forgotten_wall_ns != right->forgotten_wall_ns) {
+        return left->forgotten_wall_ns < right->forgotten_wall_ns ? -1 : 1;
+    }
+    int order = memcmp(&left->run, &right->run, sizeof(left->run));
+    return order != 0 ? order : (left->seq > right->seq) - (left->seq < right->seq);
+}
+
+/* The names of the runs among the picks, each once; NULL: no memory. */
+static struct run_name *runs_of(const struct press_pick *picks, size_t count, size_t *ret_count)
+{
+    struct run_name *runs = calloc(count, sizeof(*runs));
+    *ret_count = 0;
+    for (size_t i = 0; runs && i < count; i++) {
+        bool known = false;
+        for (size_t j = 0; j < *ret_count && !known; j++) {
+            known = run_name_equal(&runs[j], &picks[i].run);
+        }
+        if (!known) {
+            runs[(*ret_count)++] = picks[i].run;
+        }
+    }
+    return runs;
+}
+
+static void choose(struct gc *gc)
+{
+    struct press *press = &gc->press;
+    struct pass_order order = {.now = true, .pressed = true};
+    uint64_t sum = 0;
+    if (press->pick_count == 0) { /* all that is forgotten is in use */
+        gc->press.wanted_project[0] = '\0';
+        end(gc);
+        return;
+    }
+    qsort(press->picks, press->pick_count, sizeof(*press->picks), compare_picks);
+    while (order.pick_count < press->pick_count && sum < press->need) {
+        sum += press->picks[order.pick_count++].bytes;
+    }
+    order.runs = runs_of(press->picks, order.pick_count, &order.run_count);
+    if (!order.runs) {
+        end(gc);
+        return;
+    }
+    order.picks = press->picks; /* the order's from here on */
+    press->picks = NULL;
+    press->pick_count = press->pick_cap = 0;
+    memcpy(order.reason, press->reason, sizeof(order.reason));
+    gc_begin_pressed(gc, &order);
+}
+
+static bool add(struct press *press, const struct press_pick *pick)
+{
+    if (press->pick_count == press->pick_cap) {
+        size_t cap = press->pick_cap == 0 ? 64 : press->pick_cap * 2;
+        struct press_pick *grown = realloc(press->picks, cap * sizeof(*grown));
+        if (!grown) {
+            return false;
+        }
+        press->picks = grown;
+        press->pick_cap = cap;
+    }
+    press->picks[press->pick_count++] = *pick;
+    return true;
+}
+
+static bool add_all(struct gc *gc, const struct run_state *state)
+{
+    struct scratch scratch;
+    struct state_use *uses = NULL;
+    scratch_init(&scratch, MIB(16));
+    bool good = state_uses(state, &scratch, &uses) == 0;
+    for (size_t i = 0; good && i < state->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
+        bool is_free = commit->forgotten && !commit->reclaimed && !commit->pinned;
+        if (is_free && !uses[i].claimed && !uses[i].leased) {
+            struct press_pick pick = {.run = *run_name_of(gc->run),
+                                      .id = commit->entry.id,
+                                      .forgotten_wall_ns = commit->mark->wall_ns,
+                                      .seq = commit->entry.seq,
+                                      .bytes = commit->entry.stored_bytes};
+            good = add(&gc->press, &pick);
+        }
+    }
+    scratch_fini(&scratch);
+    return good;
+}
+
+/* A run whose record cannot be read gives nothing; scrub and the passes tell of it. */
+static void on_state(struct run_snapshot_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, snapshot);
+    gc->snapshot.run = NULL; /* answered */
+    bool good = req->status != 0 || add_all(gc, req->state);
+    catalog_release(gc->run);
+    gc->run = NULL;
+    if (!good || gc_must_stop(gc)) {
+        if (!good) {
+            end(gc);
+        }
+        return;
+    }
+    next_run(gc);
+}
+
+static void next_run(struct gc *gc)
+{
+    struct forgotten_sight sight = {.count = 0};
+    const char *project = gc->press.project;
+    while (gc->name_next < gc->name_count) {
+        const struct run_name *name = &gc->names[gc->name_next++];
+        if (project[0] != '\0' && strcmp(project, name->project) != 0) {
+            continue;
+        }
+        struct run *run = catalog_run(gc->options.catalog, name);
+        run_forgotten(run, &sight);
+        if (sight.count > 0) {
+            gc->run = run;
+            gc->snapshot = (struct run_snapshot_req){.done = on_state, .any_age = true};
+            run_snapshot(run, &gc->snapshot);
+            return;
+        }
+        catalog_release(run);
+    }
+    choose(gc);
+}
+
+int press_ids(const struct gc *gc, struct ckpt_id **ret, size_t *ret_count)
+{
+    const struct pass_order *order = &gc->order;
+    struct ckpt_id *ids = calloc(order->pick_count + 1, sizeof(*ids));
+    size_t count = 0;
+    if (!ids) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    for (size_t i = 0; i < order->pick_count; i++) {
+        if (run_name_equal(&order->picks[i].run, &gc->status.run)) {
+            ids[count++] = order->picks[i].id;
+        }
+    }
+    CHECK(count > 0); /* id_count 0 would mean all */
+    *ret = ids;
+    *ret_count = count;
+    return 0;
+}
