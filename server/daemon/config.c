@@ -334,10 +334,11 @@ static int check_mirror(const struct config *config, struct diag *diag)
 {
     const char *url = config->scrub_repair_from;
     if (url[0] != '\0' && strncmp(url, "dir:/", 5) != 0) {
-        return diag_set(diag, CAIRN_E_CONFIG,
-                        "[scrub] repair-from: '%s' is no dir:/absolute/path; from a cluster repair "
-                        "with `cairn verify --repair --from` while the daemon is stopped",
-                        url);
+        return diag_set(
+            diag, CAIRN_E_CONFIG,
+            "[scrub] repair-from: '%s' is no dir:/absolute/path; from a cluster repair "
+            "with `cairn verify --repair --store URL --from MIRROR` while the daemon is stopped",
+            url);
     }
     if (url[0] != '\0' && strcmp(url, config->store_url) == 0) {
         return diag_set(diag, CAIRN_E_CONFIG, "[scrub] repair-from: that is this very store");

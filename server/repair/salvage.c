@@ -92,6 +92,11 @@ static int mend_record(struct salvaging *s, const char *why, struct diag *diag)
 {
     struct store_req req = {.op = STORE_RECORD_MEND, .run = s->repair->name};
     int status = s->how->yes ? ask_store(s->repair, s->repair->store, &req) : 0;
+    if (status == CAIRN_E_NOT_FOUND || status == CAIRN_E_IO) { /* it can be read all the same */
+        add_item(s->repair, record_itself, SALVAGE_LEFT, "%.180s; it cannot be made good: %.180s",
+                 why, diag_text(&req.diag, status));
+        return 0;
+    }
     if (status != 0) {
         return repair_fail(diag, status, &req.diag);
     }

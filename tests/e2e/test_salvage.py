@@ -8,7 +8,7 @@ from harness import Case, Group, cairn, cairn_json, flip, listed, main, verified
 
 KEYS = {"scrub_every": "0s", "gc_every": "0s", "save_full_every": "3"}
 RUN = "demo/run"
-KEPT = 1  # of a record that is gone: a store does not list runs without any, yet
+KEPT = 1
 
 
 class Salvage(Case):

@@ -207,11 +207,8 @@ int offline_dial(void *user, struct sock **ret, struct diag *diag)
 
 struct looking {
     struct store_req req;
-    struct run_snapshot_req snapshot;
     struct offline *offline;
     bool done;
-    int status;
-    struct diag diag;
 };
 
 static void on_record(struct store_req *req)
@@ -221,7 +218,16 @@ static void on_record(struct store_req *req)
     loop_uv_stop(looking->offline->loop);
 }
 
-int offline_check_record(struct offline *offline, const struct run_name *run, struct diag *diag)
+static void wait_looked(struct looking *looking)
+{
+    while (!looking->done) {
+        loop_uv_run(looking->offline->loop);
+    }
+    looking->done = false;
+}
+
+int offline_check_record(struct offline *offline, const struct run_name *run, bool *ret_salvage,
+                         struct diag *diag)
 {
     struct looking looking = {
         .offline = offline,
@@ -230,11 +236,16 @@ int offline_check_record(struct offline *offline, const struct run_name *run, st
         looking.req.run = *run;
     }
     store_submit(offline->store, &looking.req);
-    while (!looking.done) {
-        loop_uv_run(offline->loop);
-    }
+    wait_looked(&looking);
     record_free(looking.req.ret_record);
     int status = looking.req.status;
-    status = store_record_is_damaged(&looking.req) ? CAIRN_E_DAMAGED : status;
-    return status == 0 ? 0 : diag_set(diag, status, "%s", diag_text(&looking.req.diag, status));
+    bool lost = looking.req.ret_lost_from != 0;
+    *ret_salvage = lost;
+    if (store_record_is_damaged(&looking.req)) {
+        return diag_set(diag, CAIRN_E_DAMAGED, "%s", diag_text(&looking.req.diag, CAIRN_E_DAMAGED));
+    }
+    if (status != 0) {
+        return diag_set(diag, status, "%s", diag_text(&looking.req.diag, status));
+    }
+    return 0;
 }

@@ -29,9 +29,10 @@ int MUST_USE offline_new(const struct offline_options *options, struct offline *
 void offline_free(struct offline *offline); /* its connections must be closed; runs the loop */
 /* Reads every file of a record from the medium, in both places; NULL: of the store's own; and
  * whether all that is stored of the run is told of by it. 0, or DAMAGED with what is wrong in diag.
+ * ret_salvage: `salvage` is what helps, for the second copy does not have it either.
  * Other errors: it could not be looked at. Runs the loop. */
 int MUST_USE offline_check_record(struct offline *offline, const struct run_name *run,
-                                  struct diag *diag);
+                                  bool *ret_salvage, struct diag *diag);
 /* engine_options.dial: user is the struct offline. */
 int MUST_USE offline_dial(void *user, struct sock **ret, struct diag *diag);
 

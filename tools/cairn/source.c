@@ -286,8 +286,9 @@ int source_runs(struct source *source, struct run_name **ret, size_t *ret_count,
     return status;
 }
 
-int source_check_record(struct source *source, const struct run_name *run, struct diag *diag)
+int source_check_record(struct source *source, const struct run_name *run, bool *ret_salvage,
+                        struct diag *diag)
 {
-    return source->offline ? offline_check_record(source->offline, run, diag)
+    return source->offline ? offline_check_record(source->offline, run, ret_salvage, diag)
                            : diag_set(diag, CAIRN_E_UNSUPPORTED, "only of a store");
 }

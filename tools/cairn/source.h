@@ -48,7 +48,7 @@ struct source_request {
 int MUST_USE source_call(struct source *source, struct source_request *request, struct diag *diag);
 /* Of a store: offline_check_record(). UNSUPPORTED: a server is asked. */
 int MUST_USE source_check_record(struct source *source, const struct run_name *run,
-                                 struct diag *diag);
+                                 bool *ret_salvage, struct diag *diag);
 /* Names of all runs, sorted; *ret is malloc'ed. */
 int MUST_USE source_runs(struct source *source, struct run_name **ret, size_t *ret_count,
                          struct diag *diag);

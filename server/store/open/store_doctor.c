@@ -64,10 +64,15 @@ static void look_at_run(const struct store_doctor_options *options, struct store
     struct asking asking = {.loop = options->loop,
                             .req = {.op = STORE_RECORD_GET, .run = *run, .from_medium = true}};
     int rc = ask(store, &asking);
+    bool missing = rc == 0 && record_version(asking.req.ret_record) == 0;
     record_free(asking.req.ret_record);
-    if (rc == 0 && !store_record_is_damaged(&asking.req)) {
+    if (rc == 0 && !missing && !store_record_is_damaged(&asking.req)) {
         ++*io_good;
         return;
+    }
+    if (missing && asking.req.diag.text[0] == '\0') {
+        err_ignore(diag_set(&asking.req.diag, CAIRN_E_DAMAGED,
+                            "there is something of the run, and no record of it")); /* told below */
     }
     char name[RUN_NAME_TEXT_MAX] = "the store's own";
     if (!store_is_own_record(run)) {

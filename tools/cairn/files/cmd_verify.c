@@ -62,7 +62,7 @@ static int take_subset(void *to, const char *text, struct diag *diag)
 struct totals {
     struct verify_options options;
     struct verify_result result;
-    uint64_t checkpoints, damaged, unread, repaired, records_damaged, records_hurt;
+    uint64_t checkpoints, damaged, unread, repaired, records_damaged, records_hurt, records_lost;
     bool repair;
     struct json json;
 };
@@ -339,7 +339,8 @@ static int check_record(struct cli *cli, struct totals *totals, const struct run
 {
     struct diag why = DIAG_INIT;
     char name[RUN_NAME_TEXT_MAX] = "(store)";
-    int status = source_check_record(cli->connection, run, &why);
+    bool salvage = false;
+    int status = source_check_record(cli->connection, run, &salvage, &why);
     if (status == 0 || status == CAIRN_E_UNSUPPORTED || status == CAIRN_E_NOT_FOUND) {
         return 0;
     }
@@ -359,7 +360,8 @@ static int check_record(struct cli *cli, struct totals *totals, const struct run
     }
     close_run(totals, false);
     totals->records_damaged--; /* it can be read */
-    totals->records_hurt++;
+    totals->records_hurt += !salvage;
+    totals->records_lost += salvage;
     return 0;
 }
 
@@ -454,7 +456,14 @@ static int finish(struct cli *cli, struct totals *totals)
                 "a daemon does so when it starts\n",
                 cli->source.store);
     }
-    if (totals->damaged > totals->records_damaged + totals->records_hurt) {
+    if (totals->records_lost > 0) {
+        fprintf(stderr,
+                "cairn: a record does not tell of all that lies in the store. With the daemon "
+                "stopped `cairn salvage --store %s` says what can be entered again, and `cairn "
+                "salvage --yes --accept-loss --store %s` does it\n",
+                cli->source.store, cli->source.store);
+    }
+    if (totals->damaged > totals->records_damaged + totals->records_hurt + totals->records_lost) {
         fprintf(
             stderr,
             "cairn: damage found; `cairn restore` takes the newest good checkpoint by itself\n");

@@ -27,7 +27,7 @@ static const struct option options[] = {
 static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true}, {0}};
 
 struct salvage_sums {
-    uint64_t whole, damaged, given_up, left, errors;
+    uint64_t whole, damaged, given_up, left, records_left, errors;
 };
 
 static const char *word_of(enum salvage_outcome outcome)
@@ -48,6 +48,7 @@ static void count(const struct salvaged_run *run, struct salvage_sums *io)
                                   [SALVAGE_GIVEN_UP] = &io->given_up,
                                   [SALVAGE_LEFT] = &io->left};
         ++*sums[run->items[i].outcome];
+        io->records_left += run->items[i].outcome == SALVAGE_LEFT && run->items[i].id.term == 0;
     }
 }
 
@@ -76,6 +77,12 @@ static void show_next(const struct cli *cli, const struct salvage_options *how,
                 how->accept_loss ? " --accept-loss" : "", how->quick ? " --quick" : "",
                 how->discard ? " --discard" : "", cli->source.store, cli->run_text ? " " : "",
                 cli->run_text ? cli->run_text : "");
+    }
+    if (sums->records_left > 0 && !how->accept_loss) {
+        fprintf(stderr,
+                "cairn: `cairn salvage --yes --accept-loss --store %s%s%s` ends a record before "
+                "what is lost, and enters again what it no longer tells of\n",
+                cli->source.store, cli->run_text ? " " : "", cli->run_text ? cli->run_text : "");
     }
     if (sums->left > 0) {
         fprintf(stderr, "cairn: %" PRIu64 " left as they are, for the reasons above\n", sums->left);
