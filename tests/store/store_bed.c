@@ -381,6 +381,16 @@ int bed_read(struct bed *bed, struct object_id id, uint64_t offset, size_t bytes
     return bed_do(bed, &req);
 }
 
+int bed_read_to_end(struct bed *bed, struct object_id id, uint64_t offset, size_t bytes, void *data)
+{
+    struct store_req req = object_req(STORE_READ, id);
+    req.offset = offset;
+    req.bytes = bytes;
+    req.data = data;
+    req.to_end = true;
+    return bed_do(bed, &req);
+}
+
 int bed_delete(struct bed *bed, struct object_id id)
 {
     struct store_req req = object_req(STORE_DELETE_OBJECT, id);

@@ -87,6 +87,9 @@ int bed_seal(struct bed *bed, struct object_id id);
 int bed_abort(struct bed *bed, struct object_id id);
 int bed_stat(struct bed *bed, struct object_id id, uint64_t *ret_bytes);
 int bed_read(struct bed *bed, struct object_id id, uint64_t offset, size_t bytes, void *data);
+/* The same where the object must end with the range. */
+int bed_read_to_end(struct bed *bed, struct object_id id, uint64_t offset, size_t bytes,
+                    void *data);
 int bed_delete(struct bed *bed, struct object_id id);
 /* Creates, writes and seals `bytes` of pattern `seed`; the first failure, after an abort. */
 int bed_put_object(struct bed *bed, struct object_id id, size_t bytes, unsigned seed);

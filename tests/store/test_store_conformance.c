@@ -161,16 +161,8 @@ static void reads_beyond_the_end_are_refused(void **state)
     assert_int_equal(bed_read(bed, id, 4096, 8192, data), CAIRN_E_DAMAGED);
     assert_int_equal(bed_read(bed, id, UINT64_MAX - 10, 4096, data), CAIRN_E_DAMAGED);
     assert_int_equal(bed_read(bed, bed_object(5, 0, 2), 0, 1, data), CAIRN_E_NOT_FOUND);
-    struct store_req end = {.op = STORE_READ,
-                            .run = bed_run(),
-                            .object = id,
-                            .offset = 4096,
-                            .bytes = 4096,
-                            .data = data,
-                            .to_end = true};
-    assert_int_equal(bed_do(bed, &end), 0);
-    end.offset = 0; /* the object goes on behind what should be its end */
-    assert_int_equal(bed_do(bed, &end), CAIRN_E_DAMAGED);
+    assert_int_equal(bed_read_to_end(bed, id, 4096, 4096, data), 0);
+    assert_int_equal(bed_read_to_end(bed, id, 0, 4096, data), CAIRN_E_DAMAGED); /* it goes on */
     free(data);
 }
 
