@@ -8,6 +8,7 @@
 #include "base/log.h"
 
 #include "base/check.h"
+#include "base/plain.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -106,50 +107,19 @@ static void PRINTF(2, 3) line_printf(struct line *line, const char *fmt, ...)
     line_put(line, (size_t)length, text);
 }
 
-/* The length of the UTF-8 character at text, or 0 where there is none: overlong forms, surrogates
- * and what lies above U+10FFFF are none. The text ends with a NUL, which no form accepts. */
-static size_t utf8_length(const uint8_t *text)
-{
-    uint8_t lead = text[0];
-    if (lead < 0x80) {
-        return 1;
-    }
-    size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc2 || lead > 0xf4) {
-        return 0;
-    }
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    uint8_t next = text[1];
-    if ((lead == 0xe0 && next < 0xa0) || (lead == 0xed && next > 0x9f) ||
-        (lead == 0xf0 && next < 0x90) || (lead == 0xf4 && next > 0x8f)) {
-        return 0;
-    }
-    return length;
-}
-
 /* The inside of a quoted string, in JSON's escapes; text lines use the same. */
 static void line_escaped(struct line *line, const char *value)
 {
-    const uint8_t *at = (const uint8_t *)value;
-    while (*at != '\0' && !line->full) {
-        size_t length = utf8_length(at);
-        if (length == 0) {
-            line_puts(line, "\\ufffd");
-            length = 1;
-        } else if (*at == '"' || *at == '\\') {
-            line_printf(line, "\\%c", *at);
-        } else if (*at == '\n') {
-            line_puts(line, "\\n");
-        } else if (*at < 0x20 || *at == 0x7f) {
-            line_printf(line, "\\u%04x", *at);
+    char escape[PLAIN_ESCAPE_BYTES];
+    for (size_t length; *value != '\0' && !line->full; value += length) {
+        length = plain_next(value, escape);
+        if (escape[0] != '\0') {
+            line_puts(line, escape);
+        } else if (*value == '"' || *value == '\\') {
+            line_printf(line, "\\%c", *value);
         } else {
-            line_put(line, length, (const char *)at);
+            line_put(line, length, value);
         }
-        at += length;
     }
 }
 

@@ -4,6 +4,7 @@
  */
 #include "base/check.h"
 #include "base/log.h"
+#include "base/plain.h"
 #include "daemon/daemon.h"
 #include "daemon/listeners.h"
 
@@ -105,7 +106,9 @@ static int reread(void *user, struct config *ret, struct diag *diag)
 
 static int fail(int status, const struct diag *diag)
 {
-    fprintf(stderr, "cairnd: %s: %s\n", err_name(status), diag_text(diag, status));
+    char text[2 * DIAG_TEXT_MAX];
+    fprintf(stderr, "cairnd: %s: %s\n", err_name(status),
+            plain_copy(diag_text(diag, status), sizeof(text), text));
     return err_exit_status(status);
 }
 

@@ -93,6 +93,17 @@ class Configuration(Case):
         self.assertGreater(known, 35, printed)
         self.assertEqual(self.run_cairnd(*words, status=0), printed)  # all of them are the defaults
 
+    def test_the_unit_leaves_room_for_the_budgets(self):
+        """MemoryMax follows from the sum of [memory], as the unit says."""
+        units = {"KiB": 10, "MiB": 20, "GiB": 30, "M": 20, "G": 30}
+        printed = self.run_cairnd("--store-url", "dir:/x", "--listen-unix", "/tmp/x", "--print-config", status=0)
+        section = re.search(r"^\[memory\]\n(.*?)(?:^\[|\Z)", printed, re.M | re.S)[1]
+        budgets = [int(n) << units[unit] for n, unit in re.findall(r"^[a-z-]+ = (\d+)([A-Z]iB)$", section, re.M)]
+        self.assertGreaterEqual(len(budgets), 5)
+        n, unit = re.search(r"^MemoryMax=(\d+)([MG])$", (SOURCE / "deploy/cairnd.service").read_text(), re.M).groups()
+        self.assertGreaterEqual(int(n) << units[unit], 2 * sum(budgets) + (512 << 20))
+        self.assertIn(f"({sum(budgets) >> 20} MiB unless", (SOURCE / "deploy/cairnd.service").read_text())
+
     def test_version_and_help(self):
         self.assertIn("cairnd 0.", self.run_cairnd("--version", status=0))
         self.assertIn("--store-url", self.run_cairnd("--help", status=0))

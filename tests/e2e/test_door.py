@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The front door: who comes in under the configuration that is shipped, and what SIGHUP changes while people are in."""
 
+import json
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
 import unittest
 
-from harness import BIN, SOURCE, Case, Daemon, cairn, cairn_json, listed, main, wait_until
+from harness import BIN, SOURCE, Case, Daemon, cairn, cairn_json, flip, listed, main, wait_until
 
 NOBODY = 65534
 
@@ -212,6 +214,63 @@ class Commands(Case):
             if waits.poll() is not None:
                 break
         self.assertEqual(waits.wait(30), 0)
+
+
+HOSTILE = "a\x1b[2J\x9b31m\u202e\u2066\u2028\r\nFAKE  line\x07\x7f"
+
+
+class Terminal(Case):
+    """What others wrote is shown by a terminal and not obeyed; JSON has it to the byte."""
+
+    def assert_plain(self, text):
+        self.assertEqual([c for c in text if c in "\x1b\x9b\u202e\u2066\u2028\r\x07\x7f"], [], repr(text))
+        self.assertEqual([line for line in text.split("\n") if line.startswith("FAKE")], [], text)
+
+    def show(self, *words, status=0):
+        """A command as a person runs it: what it prints is plain, and has the hostile text in some form."""
+        code, out, err = cairn(*words, *self.where)
+        self.assertEqual(code, status, out + err)
+        self.assert_plain(out)
+        self.assert_plain(err)
+        return out + err
+
+    def import_file(self, name, step):
+        """A checkpoint from a file that somebody sent: the tensor's name and the file's own are his."""
+        path = self.bed.path / name
+        header = json.dumps({"__metadata__": {"note": HOSTILE}, HOSTILE: {"dtype": "F32", "shape": [4096],
+                                                                          "data_offsets": [0, 16384]}}).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + secrets.token_bytes(16384))
+        return self.show("import", "demo/run", path, "--step", step, *(("--new-lineage",) if step > 1 else ()))
+
+    def test_hostile_texts(self):
+        daemon = self.daemon()
+        self.where = ("--server", f"unix:{daemon.socket}")
+        for step in (1, 2, 3, 4):
+            self.import_file("x.safetensors", step)
+        self.show("tag", "demo/run", "1@1", HOSTILE)
+        self.show("annotate", "demo/run", "1@1", "--metric", f"{HOSTILE}=1.5")
+        self.show("pin", "demo/run", "1@1", "--reason", HOSTILE)
+        self.show("forget", "demo/run", "2@2", "--reason", HOSTILE)
+        tagged = cairn_json("status", "demo/run", "1@1", *self.where)["checkpoint"]
+        self.assertEqual((tagged["tags"], list(tagged["metrics"])), ([HOSTILE], [HOSTILE]))
+        self.assertIn(HOSTILE, tagged["text"])
+        self.assertEqual(cairn_json("show", "demo/run", "3@3", *self.where)["entries"][0]["name"], HOSTILE)
+        for words in (("ls", "demo/run", "--all"), ("show", "demo/run", "1@1"), ("status", "demo/run", "1@1"),
+                      ("status", "demo/run", "2@2")):
+            self.assertIn("\\u001b[2J", self.show(*words), words)
+        for words in (("diff", "demo/run", "3@3", "4@4"), ("verify",), ("undelete", "demo/run"),
+                      ("forget", "demo/run", "--keep-tag", HOSTILE, "--keep-last", 2, "--dry-run")):
+            self.show(*words, status=1 if words[0] == "diff" else 0)
+        self.assertIn("\\u001b[2J", self.show("ls", HOSTILE, status=2))
+        # Damage is told with the tensor's name, by the command, the scrub and the log.
+        for path in daemon.files("runs/demo/run/objects/**/*"):
+            flip(path, 5000)
+        self.assertIn("\\u001b[2J", self.show("verify", status=6))
+        self.show("scrub", "--wait", status=6)
+        self.show("status")
+        self.show("restore", "demo/run", "3@3", "--to", self.bed.path / "out", status=6)
+        self.assert_plain(daemon.log())
+        self.assert_plain(cairn("ls", *self.where, "--json", check=0)[1])
 
 
 if __name__ == "__main__":

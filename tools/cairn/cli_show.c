@@ -15,7 +15,8 @@ bool cli_stdout_is_terminal(void) { return isatty(STDOUT_FILENO) == 1; }
 void cli_error(const struct cli *cli, int code, int status, const char *text)
 {
     if (!cli->json) {
-        fprintf(stderr, "cairn: %s: %s\n", err_name(code), text);
+        struct shown room;
+        fprintf(stderr, "cairn: %s: %s\n", err_name(code), shown(&room, text));
         return;
     }
     struct json json;
@@ -113,7 +114,8 @@ void table_row(struct table *table, const char *const *cells)
         table->cap = cap;
     }
     for (size_t i = 0; i < table->columns; i++) {
-        table->cells[table->rows * table->columns + i] = strdup(cells[i] ? cells[i] : "");
+        struct shown room;
+        table->cells[table->rows * table->columns + i] = strdup(shown(&room, cells[i]));
     }
     table->rows++;
 }

@@ -6,6 +6,8 @@
 
 #include "out.h"
 
+#include "base/plain.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,13 +24,15 @@ void json_fini(struct json *json) { buf_fini(&json->buf); }
 static void put_text(struct json *json, const char *text)
 {
     buf_put_u8(&json->buf, '"');
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p == '"' || *p == '\\') {
-            buf_printf(&json->buf, "\\%c", *p);
-        } else if (*p < 0x20 || *p == 0x7f) {
-            buf_printf(&json->buf, "\\u%04x", *p);
+    char escape[PLAIN_ESCAPE_BYTES];
+    for (size_t length; *text; text += length) {
+        length = plain_next(text, escape);
+        if (escape[0] != '\0') {
+            buf_printf(&json->buf, "%s", escape);
+        } else if (*text == '"' || *text == '\\') {
+            buf_printf(&json->buf, "\\%c", *text);
         } else {
-            buf_put_u8(&json->buf, *p);
+            buf_put(&json->buf, length, text);
         }
     }
     buf_put_u8(&json->buf, '"');

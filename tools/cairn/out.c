@@ -4,11 +4,18 @@
  */
 #include "out.h"
 
+#include "base/plain.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+const char *shown(struct shown *room, const char *text)
+{
+    return plain_copy(text ? text : "", sizeof(room->text), room->text);
+}
 
 /* errno of the write that failed may be long gone; a pipe without a reader says so whenever it is
  * asked. */

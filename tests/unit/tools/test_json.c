@@ -52,9 +52,11 @@ static void test_texts_are_escaped(void **state)
     json_init(&json);
     json_open(&json, NULL, '{');
     json_str(&json, "k\"\\", "line\nbell\a\x7f quote\" back\\ \xc3\xa4");
+    json_str(&json, "csi", "\xc2\x9b\xe2\x80\xae\xff");
     json_close(&json, '}');
-    assert_document(
-        &json, "{\"k\\\"\\\\\":\"line\\u000abell\\u0007\\u007f quote\\\" back\\\\ \xc3\xa4\"}");
+    assert_document(&json,
+                    "{\"k\\\"\\\\\":\"line\\nbell\\u0007\\u007f quote\\\" back\\\\ \xc3\xa4\","
+                    "\"csi\":\"\\u009b\\u202e\\ufffd\"}");
 }
 
 static void test_numbers(void **state)

@@ -377,8 +377,9 @@ static int fall_back(struct cli *cli, struct falling *falling, int status, struc
         char id[48];
         const struct ckpt_info *older = next_older(list.items, list.count, io->id);
         format_ckpt(io->id, sizeof(id), id);
+        struct shown room;
         fprintf(stderr, "cairn: checkpoint %s cannot be restored: %s\n", id,
-                diag_text(&why, status));
+                shown(&room, diag_text(&why, status)));
         if (!older) {
             diag_clear(diag);
             return diag_set(diag, CAIRN_E_DAMAGED,

@@ -95,7 +95,9 @@ static void show_lines(const struct cli *cli, struct totals *totals,
         if (status->lines[i].mended == mended) {
             json_str(&totals->json, NULL, status->lines[i].text);
             if (!cli->json) {
-                printf("  %s: %s\n", mended ? "repaired" : "left", status->lines[i].text);
+                struct shown room;
+                printf("  %s: %s\n", mended ? "repaired" : "left",
+                       shown(&room, status->lines[i].text));
             }
         }
     }
@@ -149,7 +151,8 @@ static void show_findings(const struct cli *cli, struct totals *totals, size_t f
     for (size_t i = from; i < totals->result.finding_count; i++) {
         json_str(&totals->json, NULL, totals->result.findings[i].text);
         if (!cli->json) {
-            printf("  %s\n", totals->result.findings[i].text);
+            struct shown room;
+            printf("  %s\n", shown(&room, totals->result.findings[i].text));
         }
     }
     json_close(&totals->json, ']');
@@ -280,7 +283,8 @@ static void leave_record(const struct cli *cli, struct totals *totals, struct di
     json_str(&totals->json, NULL, why->text);
     json_close(&totals->json, ']');
     if (!cli->json) {
-        printf("  left: %s\n", why->text);
+        struct shown room;
+        printf("  left: %s\n", shown(&room, why->text));
     }
     diag_clear(why);
 }
@@ -295,7 +299,8 @@ static int note_damaged_run(struct cli *cli, struct totals *totals, struct diag 
     json_str(&totals->json, NULL, why->text);
     json_close(&totals->json, ']');
     if (!cli->json) {
-        printf("  %s\n", why->text);
+        struct shown room;
+        printf("  %s\n", shown(&room, why->text));
     }
     int status = 0;
     if (totals->repair) {

@@ -238,7 +238,9 @@ static void tell_failure(const struct job *job, const char *name, int status,
     if (job->cli->json) {
         cli_error(job->cli, status, err_exit_status(status), whole);
     } else { /* the run first: a mail is skimmed */
-        fprintf(stderr, "cairn: %s: %s: %s\n", name, err_name(status), diag_text(diag, status));
+        struct shown room;
+        fprintf(stderr, "cairn: %s: %s: %s\n", name, err_name(status),
+                shown(&room, diag_text(diag, status)));
     }
 }
 

@@ -39,8 +39,10 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         if (cli->json) {
             status = cli_print_info(info);
         } else if (!cli->quiet) {
+            struct shown room;
             printf("%" PRIu64 "@%" PRIu64 ": %s \"%s\", version %" PRIu64 "\n", info->id.step,
-                   info->id.term, own->remove ? "no tag" : "tag", own->tag, info->note_version);
+                   info->id.term, own->remove ? "no tag" : "tag", shown(&room, own->tag),
+                   info->note_version);
             status = out_flush();
         }
     }

@@ -91,8 +91,9 @@ static int count_ended(struct cli *cli, const struct flushing *flushing, struct 
             io->aborted += info->state != CKPT_COMMITTED;
             json_info(json, NULL, info);
             if (!cli->json && !cli->quiet) {
+                struct shown room;
                 printf("%s: %s%s%s\n", id, state_name(info->state),
-                       info->text && info->text[0] ? ": " : "", info->text ? info->text : "");
+                       info->text && info->text[0] ? ": " : "", shown(&room, info->text));
             }
         }
         engine_call_fini(&request.call);

@@ -171,10 +171,12 @@ static void print_head(const struct cli *cli, const struct documents *documents)
     uint32_t metric_count = noted ? info->metric_count : manifest->metric_count;
     const struct metric *metrics = noted ? info->metrics : manifest->metrics;
     for (uint32_t i = 0; i < tag_count; i++) {
-        printf("tag         %s\n", noted ? info->tags[i] : manifest->tags[i]);
+        struct shown room;
+        printf("tag         %s\n", shown(&room, noted ? info->tags[i] : manifest->tags[i]));
     }
     for (uint32_t i = 0; i < metric_count; i++) {
-        printf("metric      %s = %g\n", metrics[i].name, metrics[i].value);
+        struct shown room;
+        printf("metric      %s = %g\n", shown(&room, metrics[i].name), metrics[i].value);
     }
 }
 
@@ -191,7 +193,8 @@ static void print_shares(const struct documents *documents, const struct shares 
     format_bytes(documents->manifest.stored_bytes, sizeof(bytes), bytes);
     printf("own         %s in objects of its own\n", bytes);
     if (!shares->known) {
-        printf("shared      not known: %s\n", shares->why.text);
+        struct shown room;
+        printf("shared      not known: %s\n", shown(&room, shares->why.text));
     }
     for (size_t i = 0; i < shares->count; i++) {
         format_ckpt(shares->items[i].id, sizeof(id), id);

@@ -93,8 +93,9 @@ static int take_rows(struct stats *stats, const struct msg_usage_reply *reply, s
         }
         add(to, row);
         if (row->code != 0) {
+            struct shown room;
             fprintf(stderr, "cairn: %s/%s is not counted: %s: %s\n", row->run.project, row->run.run,
-                    err_name(row->code), row->text);
+                    err_name(row->code), shown(&room, row->text));
             stats->unreadable++;
         }
     }

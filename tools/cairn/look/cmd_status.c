@@ -19,10 +19,11 @@ static int show(const struct cli *cli, const struct ckpt_info *info)
     }
     bool committed = info->state == CKPT_COMMITTED;
     char standing[STANDING_BYTES];
+    struct shown room;
     format_standing(info, standing);
     printf("%" PRIu64 "@%" PRIu64 ": %s%s%s%s\n", info->id.step, info->id.term,
            committed ? "committed, " : "", standing, info->text && info->text[0] ? ": " : "",
-           info->text ? info->text : "");
+           shown(&room, info->text));
     return out_flush();
 }
 

@@ -14,13 +14,14 @@
 
 static void show_health(const struct msg_server_status *status)
 {
+    struct shown room;
     printf("health     %s", server_health_name(status->health));
     if (status->health_ms > 0) {
         printf(" (%" PRIu64 " s)", status->health_ms / 1000);
     }
-    printf("%s%s\n", status->health_text[0] != '\0' ? ": " : "", status->health_text);
+    printf("%s%s\n", status->health_text[0] != '\0' ? ": " : "", shown(&room, status->health_text));
     if (status->health_remedy[0] != '\0') {
-        printf("           remedy: %s\n", status->health_remedy);
+        printf("           remedy: %s\n", shown(&room, status->health_remedy));
     }
 }
 
@@ -32,15 +33,16 @@ static void show(const struct msg_server_status *status)
     format_bytes(status->free_bytes, sizeof(available), available);
     format_bytes(status->bytes_in, sizeof(in), in);
     format_bytes(status->bytes_out, sizeof(out), out);
-    printf("server     %s, up %" PRIu64 "d %" PRIu64 "h %" PRIu64 "m\n", status->agent,
-           minutes / 1440, minutes / 60 % 24, minutes % 60);
+    struct shown room;
+    printf("server     %s, up %" PRIu64 "d %" PRIu64 "h %" PRIu64 "m\n",
+           shown(&room, status->agent), minutes / 1440, minutes / 60 % 24, minutes % 60);
     show_health(status);
     format_bytes(status->reserve_bytes, sizeof(reserve), reserve);
-    printf("store      %s, %s; %s free of %s%s%s\n", status->store,
+    printf("store      %s, %s; %s free of %s%s%s\n", shown(&room, status->store),
            status->read_only ? "READ-ONLY" : "writable", available, total,
            status->reserve_bytes > 0 ? ", reserve " : "", status->reserve_bytes > 0 ? reserve : "");
     if (status->detail[0] != '\0') {
-        printf("           %s\n", status->detail);
+        printf("           %s\n", shown(&room, status->detail));
     }
     printf("sessions   %u, %u of them saving; %u runs; %s in, %s out\n", status->sessions,
            status->saves_open, status->runs, in, out);

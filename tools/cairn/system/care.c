@@ -27,7 +27,8 @@ static void show_findings(const struct scrub_info *info)
         const struct scrub_finding_info *finding = &info->recent[i];
         char where[RUN_NAME_TEXT_MAX + 64];
         where_text(&finding->run, finding->id, sizeof(where), where);
-        printf("  %s: %s: %s\n", where, health_name(finding->health), finding->text);
+        struct shown room;
+        printf("  %s: %s: %s\n", where, health_name(finding->health), shown(&room, finding->text));
     }
 }
 
@@ -66,11 +67,12 @@ void care_tell_damage(const struct scrub_info *info)
     if (newest) {
         where_text(&newest->run, newest->id, sizeof(where), where);
     }
+    struct shown room;
     fprintf(stderr,
             "cairn: scrub has found %" PRIu64 " damaged things%s%s%s%s; `cairn scrub --status` "
             "names them, `cairn verify --repair` puts right what has a copy\n",
             info->findings, newest ? ", last in " : "", where, newest ? ": " : "",
-            newest ? newest->text : "");
+            shown(&room, newest ? newest->text : ""));
 }
 
 void care_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret)
@@ -154,10 +156,11 @@ void care_show_gc(const struct gc_info *info, bool tells_why)
     printf("           %" PRIu64 " reclaimed; removed %" PRIu64 " objects (%s) and %" PRIu64
            " parts, pages and manifests; %" PRIu64 " go next time\n",
            info->reclaimed, info->objects, bytes, info->smalls, info->kept);
+    struct shown room;
     printf("           looked at %" PRIu64 " checkpoints of %" PRIu64
            " runs, read %s of tables; %" PRIu64 " errors%s%s\n",
            info->ckpts, info->runs, read, info->errors, tells_why && info->errors > 0 ? ": " : "",
-           tells_why && info->errors > 0 ? info->text : "");
+           shown(&room, tells_why && info->errors > 0 ? info->text : ""));
     show_now(info);
     show_forgotten(info);
     show_pressure(info);

@@ -40,9 +40,11 @@ static void print_text(const struct doctor_options *own, const struct doctor *do
         if (own->bad_only && finding->level == DOCTOR_GOOD) {
             continue;
         }
-        printf("%-8s %s: %s\n", doctor_level_name(finding->level), finding->check, finding->text);
+        struct shown room;
+        printf("%-8s %s: %s\n", doctor_level_name(finding->level), finding->check,
+               shown(&room, finding->text));
         if (finding->remedy[0] != '\0') {
-            printf("         remedy: %s\n", finding->remedy);
+            printf("         remedy: %s\n", shown(&room, finding->remedy));
         }
     }
     printf("%zu unsafe, %zu warnings\n", doctor_count(doctor, DOCTOR_UNSAFE),

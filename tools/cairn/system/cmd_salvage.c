@@ -58,12 +58,15 @@ static void show_run(const struct salvaged_run *run)
     for (size_t i = 0; i < run->count; i++) {
         const struct salvage_item *item = &run->items[i];
         format_ckpt(item->id, sizeof(id), id);
+        struct shown room;
         printf("%s/%s %s: %s: %s\n", run->run.project, run->run.run,
-               item->id.term == 0 ? "record" : id, word_of(item->outcome), item->text);
+               item->id.term == 0 ? "record" : id, word_of(item->outcome),
+               shown(&room, item->text));
     }
     if (run->code != 0) {
+        struct shown room;
         fprintf(stderr, "cairn: %s/%s: %s: %s\n", run->run.project, run->run.run,
-                err_name(run->code), run->text);
+                err_name(run->code), shown(&room, run->text));
     }
 }
 

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See plain.h.
+ */
+#include "base/plain.h"
+
+#include "base/check.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The length of the UTF-8 character at text, or 0 where there is none: overlong forms, surrogates
+ * and what lies above U+10FFFF are none. The text ends with a NUL, which no form accepts. */
+static size_t utf8_length(const uint8_t *text)
+{
+    uint8_t lead = text[0];
+    if (lead < 0x80) {
+        return 1;
+    }
+    size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+    if (lead < 0xc2 || lead > 0xf4) {
+        return 0;
+    }
+    for (size_t i = 1; i < length; i++) {
+        if ((text[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    uint8_t next = text[1];
+    if ((lead == 0xe0 && next < 0xa0) || (lead == 0xed && next > 0x9f) ||
+        (lead == 0xf0 && next < 0x90) || (lead == 0xf4 && next > 0x8f)) {
+        return 0;
+    }
+    return length;
+}
+
+/* Those that matter lie below U+10000, in at most three bytes. */
+static uint32_t codepoint(const uint8_t *text, size_t length)
+{
+    return length == 1   ? text[0]
+           : length == 2 ? (text[0] & 0x1fu) << 6 | (text[1] & 0x3fu)
+           : length == 3 ? (text[0] & 0x0fu) << 12 | (text[1] & 0x3fu) << 6 | (text[2] & 0x3fu)
+                         : UINT32_MAX;
+}
+
+static bool acts(uint32_t c)
+{
+    static const struct {
+        uint32_t first, last;
+    } ranges[] = {{0x00, 0x1f},     {0x7f, 0x9f},     {0x061c, 0x061c}, {0x200e, 0x200f},
+                  {0x2028, 0x202e}, {0x2066, 0x2069}, {0xfeff, 0xfeff}};
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
+        if (c >= ranges[i].first && c <= ranges[i].last) {
+            return true;
+        }
+    }
+    return false;
+}
+
+size_t plain_next(const char *text, char ret_escape[PLAIN_ESCAPE_BYTES])
+{
+    const uint8_t *at = (const uint8_t *)text;
+    size_t length = utf8_length(at);
+    CHECK(at[0] != '\0');
+    ret_escape[0] = '\0';
+    if (length == 0) {
+        snprintf(ret_escape, PLAIN_ESCAPE_BYTES, "\\ufffd");
+        return 1;
+    }
+    uint32_t c = codepoint(at, length);
+    if (c == '\n') {
+        snprintf(ret_escape, PLAIN_ESCAPE_BYTES, "\\n");
+    } else if (acts(c)) {
+        snprintf(ret_escape, PLAIN_ESCAPE_BYTES, "\\u%04x", (unsigned)(c & 0xffffu));
+    }
+    return length;
+}
+
+const char *plain_copy(const char *text, size_t size, char *ret)
+{
+    enum { DOTS_BYTES = 3 };
+    char escape[PLAIN_ESCAPE_BYTES];
+    size_t at = 0, cut = 0; /* cut: where the dots would begin */
+    CHECK(size > DOTS_BYTES);
+    while (*text != '\0') {
+        size_t length = plain_next(text, escape);
+        const char *from = escape[0] != '\0' ? escape : text;
+        size_t bytes = escape[0] != '\0' ? strlen(escape) : length;
+        if (bytes >= size - at) {
+            memcpy(ret + cut, "...", DOTS_BYTES + 1);
+            return ret;
+        }
+        memcpy(ret + at, from, bytes);
+        at += bytes;
+        cut = at + DOTS_BYTES < size ? at : cut;
+        text += length;
+    }
+    ret[at] = '\0';
+    return ret;
+}
