@@ -6,9 +6,9 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "daemon/duty.h"
 #include "gc/gc.h"
 #include "repair/repair.h"
-#include "run/duty.h"
 #include "scrub/scrub.h"
 #include "store/open/store_open.h"
 

@@ -9,7 +9,7 @@
  * An update whose outcome is not known is looked at with the next look, as everything is: the entry
  * says whose it is. Loop's thread.
  */
-#include "run/duty.h"
+#include "daemon/duty.h"
 
 #include "base/check.h"
 

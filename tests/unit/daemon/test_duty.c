@@ -2,7 +2,7 @@
  *
  * duty: who of several daemons on one (fake) cluster holds a duty, and when it changes hands.
  */
-#include "run/duty.h"
+#include "daemon/duty.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

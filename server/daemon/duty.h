@@ -18,8 +18,8 @@
  *
  * Loop's thread. Callbacks come from a turn of the loop, never inside a call.
  */
-#ifndef CAIRN_RUN_DUTY_H
-#define CAIRN_RUN_DUTY_H
+#ifndef CAIRN_DAEMON_DUTY_H
+#define CAIRN_DAEMON_DUTY_H
 
 #include "env/loop.h"
 #include "store/store.h"
