@@ -156,7 +156,7 @@ static int compare_picks(const void *a, const void *b)
 /* The names of the runs among the picks, each once; NULL: no memory. */
 static struct run_name *runs_of(const struct press_pick *picks, size_t count, size_t *ret_count)
 {
-    struct run_name *runs = calloc(count, sizeof(*runs));
+    struct run_name *runs = calloc(count + 1, sizeof(*runs));
     *ret_count = 0;
     for (size_t i = 0; runs && i < count; i++) {
         bool known = false;
