@@ -314,6 +314,26 @@ def test_files_that_are_never_committed_are_named_by_an_exception_s_end_and_a_ch
     assert status == 0 and words.count("step-1 was not committed") == 1, words  # by the process that wrote it
 
 
+def test_what_is_being_committed_is_neither_removed_nor_renamed(url, monkeypatch):
+    """libcairn reads the files' memory then. Method: another caller comes just before the save begins."""
+    fs, step = fsspec.filesystem("cairn"), f"{url}/step-7"
+    write(f"{step}/a.bin", b"abc")
+    start = cairn.fs.remote.Committer.start
+
+    def meet_another(self, step_number, files, index):
+        addresses = [content.address() for content in files.values()]
+        for change in (lambda: fs.rm(step, recursive=True), lambda: fs.rm(f"{step}/a.bin"),
+                       lambda: fs.mv(f"{step}/a.bin", f"{step}/b.bin")):
+            with pytest.raises(cairn.BusyError, match="being committed"):
+                change()
+        assert addresses == [content.address() for content in files.values()]
+        return start(self, step_number, files, index)
+
+    monkeypatch.setattr(cairn.fs.remote.Committer, "start", meet_another)
+    fs.seal(step)
+    assert fs.cat(f"{step}/a.bin") == b"abc"
+
+
 def test_many_threads(url):
     fs, data = fsspec.filesystem("cairn"), {f"f{n}": os.urandom(5000 + n) for n in range(16)}
     threads = [threading.Thread(target=fs.pipe_file, args=(f"{url}/step-1/{name}", value))

@@ -17,7 +17,7 @@ import threading
 import weakref
 from typing import Any, Callable, Optional
 
-from ..errors import ExistsError, InvalidError
+from ..errors import BusyError, ExistsError, InvalidError
 
 _NAMES_SHOWN = 8
 
@@ -127,8 +127,15 @@ class WriteTree:
             elif keep:
                 os.close(file.kept_fd)
 
+    def must_be_idle(self) -> None:
+        """Files that are being committed stay: libcairn reads their memory, and must not find another mapping there."""
+        with self.lock:
+            if self.state == "sealing":
+                raise BusyError.of(f"{self.name}: it is being committed; remove or rename nothing there until that has ended")
+
     def remove(self, inner: str) -> bool:
         with self.lock:
+            self.must_be_idle()
             content = self.files.pop(inner, None)
             if content is not None:
                 content.close()
@@ -136,6 +143,7 @@ class WriteTree:
 
     def rename(self, old: str, new: str) -> None:
         with self.lock:
+            self.must_be_idle()
             if old not in self.files:
                 raise FileNotFoundError(f"{self.name}/{old}")
             content = self.files.pop(old)

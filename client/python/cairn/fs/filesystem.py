@@ -380,7 +380,10 @@ class CairnFileSystem(AsyncFileSystem):
         place = place_of(path)
         tree = await asyncio.to_thread(self._tree, place)
         if tree is not None and not place.inner:
-            self._drop(place, tree)
+            with tree.lock:  # between the two nobody begins to commit it
+                tree.must_be_idle()
+                tree.close()
+            self._forget(place, tree)
         elif tree is not None:
             with tree.lock:
                 gone = [name for name in tree.files if name.startswith(place.inner + "/")]
