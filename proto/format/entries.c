@@ -192,6 +192,8 @@ int entry_term_decode(struct record_value value, struct scratch *scratch, struct
     return rc;
 }
 
+void entry_past_encode(struct buf *buf) { buf_put_u8(buf, ENTRY_VERSION); }
+
 void entry_seal_encode(const struct entry_seal *entry, struct buf *buf)
 {
     buf_put_u8(buf, ENTRY_VERSION);

@@ -158,6 +158,8 @@ void key_term(uint64_t term, char ret[ENTRY_KEY_MAX]);
 void key_open(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
 void key_seal(struct ckpt_id id, uint32_t rank, char ret[ENTRY_KEY_MAX]);
 void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX]);
+void key_past(struct ckpt_id id, uint64_t open_id,
+              char ret[ENTRY_KEY_MAX]); /* value: the version */
 void key_health(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_note(uint64_t seq, char ret[ENTRY_KEY_MAX]);
 void key_day(uint64_t day, char ret[ENTRY_KEY_MAX]);
@@ -179,12 +181,13 @@ enum entry_kind {
     ENTRY_NOTE,
     ENTRY_DAY,
     ENTRY_GC,
+    ENTRY_PAST,
     ENTRY_UNKNOWN
 };
 struct entry_key { /* a parsed key */
     enum entry_kind kind;
     struct ckpt_id id; /* term for ENTRY_TERM */
-    uint64_t seq;      /* of ENTRY_DAY: the day */
+    uint64_t seq;      /* of ENTRY_DAY: the day; of ENTRY_PAST: the opening */
     uint32_t rank, ordinal;
     struct token token;
 };
@@ -192,6 +195,7 @@ struct entry_key { /* a parsed key */
  * one. */
 int MUST_USE entry_key_parse(const char *key, struct entry_key *ret, struct diag *diag);
 
+void entry_past_encode(struct buf *buf); /* there is nothing to decode: its key says it */
 /* One encode and one decode a kind; decoded pointers are from scratch. */
 #define ENTRY_CODEC(name)                                                                  \
     void entry_##name##_encode(const struct entry_##name *entry, struct buf *buf);         \

@@ -53,6 +53,11 @@ void key_dead(struct ckpt_id id, char ret[ENTRY_KEY_MAX])
     key_printf(ret, "dead/%016" PRIx64 "/%016" PRIx64, id.term, id.step);
 }
 
+void key_past(struct ckpt_id id, uint64_t open_id, char ret[ENTRY_KEY_MAX])
+{
+    key_printf(ret, "past/%016" PRIx64 "/%016" PRIx64 "/%016" PRIx64, id.term, id.step, open_id);
+}
+
 void key_restore(const struct token *token, uint32_t ordinal, char ret[ENTRY_KEY_MAX])
 {
     char hex[2 * sizeof token->bytes + 1];
@@ -112,6 +117,7 @@ static const struct key_family key_families[] = {
     {"term", ENTRY_TERM}, {"open", ENTRY_OPEN},     {"seal", ENTRY_SEAL},
     {"dead", ENTRY_DEAD}, {"health", ENTRY_HEALTH}, {"restore", ENTRY_RESTORE},
     {"note", ENTRY_NOTE}, {"day", ENTRY_DAY},       {"gc", ENTRY_GC},
+    {"past", ENTRY_PAST},
 };
 
 static enum entry_kind key_family_of(size_t bytes, const char *key)
@@ -144,6 +150,8 @@ static bool key_rest(struct entry_key *key, const char **at)
     case ENTRY_OPEN:
     case ENTRY_DEAD:
         return key_id(at, &key->id);
+    case ENTRY_PAST:
+        return key_id(at, &key->id) && key_u64(at, &key->seq);
     case ENTRY_SEAL:
         return key_id(at, &key->id) && key_u32(at, &key->rank);
     case ENTRY_RESTORE:

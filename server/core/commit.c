@@ -65,6 +65,9 @@ void commit_step(const struct run_state *state, const struct event *event, struc
     case EVENT_ADOPT:
         on_adopt(&step);
         break;
+    case EVENT_BURY:
+        on_bury(&step);
+        break;
     }
     step_put_day(&step);
     if (ret->code != 0) {

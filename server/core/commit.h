@@ -8,6 +8,8 @@
 #ifndef CAIRN_CORE_COMMIT_H
 #define CAIRN_CORE_COMMIT_H
 
+#include "core/beside.h"
+#include "core/commit_forget.h"
 #include "format/entries.h"
 #include "format/note.h"
 
@@ -56,6 +58,10 @@ struct state_dead {
     struct entry_dead entry;
     struct record_value raw;
 };
+struct state_past { /* an opening of the step that was aborted before its last one */
+    struct ckpt_id id;
+    uint64_t open_id;
+};
 struct state_restore {
     struct token token;
     uint32_t ordinal;
@@ -77,6 +83,7 @@ struct state_day {
 };
 
 struct run_state {
+    struct state_beside beside;
     bool exists; /* has an info entry */
     struct entry_info info;
     struct entry_head head;
@@ -85,13 +92,14 @@ struct run_state {
     uint64_t newest_term;    /* 0: none granted */
     uint64_t newest_entered; /* newest term with a commit; 0: the run is empty */
     size_t term_count, open_count, seal_count, commit_count, dead_count, restore_count,
-        report_count, day_count;
+        report_count, day_count, past_count;
     struct state_term *terms; /* terms[i].term == i + 1 */
     struct state_open *opens;
     struct state_seal *seals;
     struct state_commit *commits; /* by seq */
     struct state_commit **by_id;  /* the same, by (term, step) */
     struct state_dead *deads;
+    struct state_past *pasts;
     struct state_restore *restores;
     struct state_report *reports;
     struct state_day *days; /* ascending */
@@ -160,36 +168,9 @@ enum event_kind {
     EVENT_GC_CYCLE, /* the next cycle of garbage collection; ends sessions that nobody ends */
     EVENT_RECLAIM,  /* forgotten for long enough and of use to nobody, for good: a batch, or all */
     EVENT_ADOPT,    /* what the record has lost enters it again, or is given up: commit_adopt.c */
+    EVENT_BURY,     /* of dead entries of fenced terms nothing is stored any more: a batch */
 };
 
-/* What became of a checkpoint of a batch. A batch is no transaction: what may be done is done, in
- * one update, and the rest is named with its reason. */
-enum mark_outcome {
-    MARK_DONE = 0,
-    MARK_ALREADY,   /* it was so before: no error, so that a batch may be repeated */
-    MARK_UNKNOWN,   /* was never committed */
-    MARK_FORGOTTEN, /* PIN: undelete it first */
-    MARK_RECLAIMED, /* too late to undelete */
-    MARK_EARLY,     /* RECLAIM: not forgotten, or not for long enough */
-    MARK_PINNED,
-    MARK_CLAIMED,
-    MARK_LEASED,
-    MARK_PARENT,
-    MARK_NEWEST,  /* the newest good one of the lineage */
-    MARK_NO_GOOD, /* the lineage has no good one: nothing is forgotten */
-    MARK_LEAST,   /* fewer good ones would be left than must be */
-    MARK_APART,   /* all good ones that are left would share objects */
-    MARK_KEPT,    /* a policy's rule keeps it: see the reasons */
-};
-/* "is pinned" ...: what follows the checkpoint's name in a sentence. */
-const char *mark_outcome_text(enum mark_outcome outcome);
-
-struct mark {
-    struct ckpt_id id;
-    enum mark_outcome outcome;
-    uint64_t reasons; /* of a policy that keeps it: retention.h */
-    int64_t wall_ns;
-};
 struct retention_policy;
 
 struct event_seal {
@@ -226,7 +207,7 @@ struct event {
     struct selector selector; /* RESTORE_BEGIN, ANNOTATE */
     struct note_change note;  /* ANNOTATE, ADOPT */
     bool allow_older;         /* RESTORE_BEGIN */
-    /* FORGET, UNDELETE, PIN, UNPIN, REPAIR, RECLAIM: any order, none twice; who and why. */
+    /* FORGET, UNDELETE, PIN, UNPIN, REPAIR, RECLAIM, BURY: any order, none twice; who and why. */
     size_t id_count; /* RECLAIM: 0 for all that are due */
     const struct ckpt_id *ids;
     const char *actor;                     /* "" or NULL: unknown; the reason is `reason` */

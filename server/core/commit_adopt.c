@@ -20,16 +20,6 @@ static bool is_of_nobody(const struct entry_term *entry)
     return token_equal(&entry->token, &zero) && entry->ordinal == UINT32_MAX;
 }
 
-static void put_term(struct step *step, uint64_t term, const struct entry_term *entry)
-{
-    char key[ENTRY_KEY_MAX];
-    struct buf buf;
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_term_encode(entry, &buf);
-    key_term(term, key);
-    step_put(step, key, &buf);
-}
-
 static void guard_term(struct step *step, const struct state_term *term)
 {
     char key[ENTRY_KEY_MAX];
@@ -91,18 +81,14 @@ static void adopt_term(struct step *step)
             return;
         }
         guard_term(step, known);
-    } else if (event->id.term - state->newest_term > ADOPT_TERMS_MAX) {
+    } else if (event->id.term - state->newest_term > TERMS_FILL_MAX) {
         step_fail(step, CAIRN_E_DAMAGED,
                   "its term %" PRIu64 " is too far above the record's newest, %" PRIu64,
                   event->id.term, state->newest_term);
         return;
     }
-    for (uint64_t term = state->newest_term + 1; term < event->id.term; term++) {
-        put_term(
-            step, term,
-            &(struct entry_term){.ordinal = UINT32_MAX, .world_size = 1, .newest_seen = term - 1});
-    }
-    put_term(step, event->id.term, &entry);
+    step_fill_terms(step, known != NULL ? 0 : event->id.term);
+    step_put_term(step, event->id.term, &entry);
 }
 
 static uint32_t world_of(const struct step *step, uint64_t term)

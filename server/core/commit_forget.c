@@ -6,6 +6,8 @@
  * ones that a forget leaves is guarded too: none goes because of one that has just turned out to be
  * damaged. Pure.
  */
+#include "core/commit_forget.h"
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -61,3 +61,25 @@ void on_gc_cycle(struct step *step)
     end_sessions(step, entry.cycle);
     step->ret->cycle = entry.cycle;
 }
+
+/* While something of an aborted step is stored, its dead entry says that it is of no use;
+ * afterwards it says nothing to anybody. In the newest term it answers those who ask for the step.
+ */
+void on_bury(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    char key[ENTRY_KEY_MAX];
+    for (size_t i = 0; i < event->id_count && step_may_remove(step, 1); i++) {
+        const struct state_dead *dead = dead_find(state, event->ids[i]);
+        if (dead != NULL && dead->id.term < state->newest_term) {
+            key_dead(dead->id, key);
+            step_guard_as_read(step, key, dead->raw);
+            step_remove(step, key);
+            step->ret->done_count++;
+        }
+        if (event->ids[i].term < state->newest_term) {
+            step_remove_pasts(step, event->ids[i]);
+        }
+    }
+}

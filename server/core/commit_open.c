@@ -62,6 +62,28 @@ static bool world_agrees(struct step *step, const struct state_term *term)
     return true;
 }
 
+/* Terms are dense in the record. One that only the medium tells of was granted by a record that was
+ * damaged or exchanged since; it is not granted again, so those up to it are filled. */
+static bool high_water_is_sane(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct state_beside *beside = &state->beside;
+    if (beside->code != 0) {
+        step_fail(step, beside->code,
+                  "which terms were granted cannot be told, since what is stored cannot be listed: "
+                  "%s",
+                  beside->code_text);
+    } else if (term_high_water(state) - state->newest_term > TERMS_FILL_MAX) {
+        step_fail(step, CAIRN_E_DAMAGED,
+                  "something is stored as step %" PRIu64 " of term %" PRIu64
+                  ", and the record's newest term is %" PRIu64
+                  ": no term is granted across so many; put the right record back, or remove what "
+                  "is not this run's",
+                  beside->highest.step, beside->highest.term, state->newest_term);
+    }
+    return step->ret->code == 0;
+}
+
 /* May this attempt take a term now? */
 static bool grant_is_allowed(struct step *step)
 {
@@ -80,6 +102,9 @@ static bool grant_is_allowed(struct step *step)
             return false;
         }
     }
+    if (!high_water_is_sane(step)) {
+        return false;
+    }
     /* One that was forgotten since it was restored will do: what came of it is in memory. */
     if (parent.term == 0 || commit_any(state, parent) != NULL) {
         return true;
@@ -90,29 +115,13 @@ static bool grant_is_allowed(struct step *step)
     return false;
 }
 
-/* The term entry, and the end of all that is open in older terms. Dead entries of terms that were
- * fenced already before are of no use to anybody and go. */
-static uint64_t grant(struct step *step)
+/* Dead entries say of what is stored that it is of no use, so they stay until nothing is (BURY).
+ * Without garbage collection there are as many at most: the oldest go. */
+static void limit_deads(struct step *step)
 {
     const struct run_state *state = step->state;
-    const struct event *event = step->event;
-    uint64_t newest = state->newest_term + 1;
-    char key[ENTRY_KEY_MAX], reason[120];
-    struct buf buf;
-    struct entry_term entry = {.token = event->token,
-                               .ordinal = event->ordinal,
-                               .world_size = event->world_size,
-                               .parent = event->parent,
-                               .newest_seen = event->newest_seen};
-    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
-    entry_term_encode(&entry, &buf);
-    key_term(newest, key);
-    step_put(step, key, &buf); /* guarded absent by step_guard_newest */
-    snprintf(reason, sizeof(reason), "fenced: term %" PRIu64 " was granted", newest);
-    for (size_t i = 0; i < state->open_count && step_may_remove(step, 1); i++) {
-        step_end_open(step, &state->opens[i], CAIRN_E_FENCED, reason);
-    }
-    for (size_t i = 0; i < state->dead_count && step_may_remove(step, 1); i++) {
+    char key[ENTRY_KEY_MAX];
+    for (size_t i = 0; i + DEADS_MAX < state->dead_count && step_may_remove(step, 1); i++) {
         const struct state_dead *dead = &state->deads[i];
         if (dead->id.term < state->newest_term && state_open_find(state, dead->id) == NULL) {
             key_dead(dead->id, key);
@@ -120,9 +129,46 @@ static uint64_t grant(struct step *step)
             step_remove(step, key);
         }
     }
+}
+
+/* The term entry, those of nobody up to the high-water mark, and the end of all that is open in
+ * older terms. */
+static uint64_t grant(struct step *step)
+{
+    const struct run_state *state = step->state;
+    const struct event *event = step->event;
+    uint64_t newest = term_high_water(state) + 1;
+    char reason[120];
+    struct entry_term entry = {.token = event->token,
+                               .ordinal = event->ordinal,
+                               .world_size = event->world_size,
+                               .parent = event->parent,
+                               .newest_seen = newest - 1};
+    step_fill_terms(step, newest);
+    step_put_term(step, newest, &entry); /* the first is guarded absent by step_guard_newest */
+    snprintf(reason, sizeof(reason), "fenced: term %" PRIu64 " was granted", newest);
+    for (size_t i = 0; i < state->open_count && step_may_remove(step, 1); i++) {
+        step_end_open(step, &state->opens[i], CAIRN_E_FENCED, reason);
+    }
+    limit_deads(step);
     step->ret->new_term = true;
     step->ret->new_lineage = event->parent.term == 0 && state->commit_count > 0;
     return newest;
+}
+
+/* The opening before is told of on: it may have got as far as a manifest. */
+static void put_past(struct step *step, const struct state_dead *dead)
+{
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    size_t count;
+    (void)pasts_of(step->state, dead->id, &count);
+    if (count < PASTS_MAX) {
+        key_past(dead->id, dead->entry.open_id, key);
+        buf_init(&buf, 1);
+        entry_past_encode(&buf);
+        step_put(step, key, &buf);
+    }
 }
 
 static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent)
@@ -151,6 +197,7 @@ static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent
     step_guard_as_read(step, key, dead != NULL ? dead->raw : (struct record_value){0});
     if (dead != NULL) {
         step_remove(step, key);
+        put_past(step, dead);
     }
     if (step->event->persist_ms > 0) {
         step->day.timed_saves++;
@@ -195,6 +242,21 @@ static bool open_is_answered(struct step *step, struct ckpt_id id)
     return false;
 }
 
+/* A whole checkpoint of this step that the record has lost: a second one would be another content
+ * under its name (I3). The very opening that made it may go on, and find it. */
+static bool is_stored_already(struct step *step, struct ckpt_id id)
+{
+    if (unknown_other(step->state, id, step->event->open_id) == NULL) {
+        return false;
+    }
+    char mark[512];
+    state_mark_text(step->state, sizeof(mark), mark);
+    step_fail(step, CAIRN_E_DAMAGED,
+              "step %" PRIu64 " of term %" PRIu64 " is stored already: save another step, and: %s",
+              id.step, id.term, mark);
+    return true;
+}
+
 void on_open(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -211,6 +273,9 @@ void on_open(struct step *step)
         return;
     }
     if (term != NULL && open_is_answered(step, (struct ckpt_id){term->term, event->id.step})) {
+        return;
+    }
+    if (term != NULL && is_stored_already(step, (struct ckpt_id){term->term, event->id.step})) {
         return;
     }
     if (term == NULL && !grant_is_allowed(step)) {

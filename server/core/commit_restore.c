@@ -121,8 +121,9 @@ static bool resolve(struct step *step, struct entry_restore *entry)
         return true; /* asked for by name: tried even when damage is known */
     }
     if (state->commit_count == 0) {
+        ret->code = state_beside_check(state, &ret->diag);
         entry->state = RESTORE_OK;
-        return true;
+        return ret->code == 0;
     }
     first = lineage_newest(state);
     const struct state_commit *latest = state_latest(state, (struct ckpt_id){0, 0});

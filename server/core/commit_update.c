@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "base/check.h"
 #include "core_private.h"
 #include "format/box.h"
 
@@ -140,7 +141,13 @@ void step_guard_newest(struct step *step)
 
 void step_create_run(struct step *step)
 {
+    const struct state_beside *beside = &step->state->beside;
     if (step->state->exists) {
+        return;
+    }
+    /* A new record has another uuid than what lies there: nobody could put the two together. */
+    if (state_is_marked(step->state) || beside->code != 0) {
+        step->ret->code = state_beside_check(step->state, &step->ret->diag);
         return;
     }
     if (!chunk_bytes_is_valid(step->event->info.chunk_bytes)) {
@@ -157,6 +164,26 @@ void step_create_run(struct step *step)
     entry_info_encode(&step->event->info, &buf);
     step_guard_absent(step, key);
     step_put(step, key, &buf);
+}
+
+void step_put_term(struct step *step, uint64_t term, const struct entry_term *entry)
+{
+    char key[ENTRY_KEY_MAX];
+    struct buf buf;
+    buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
+    entry_term_encode(entry, &buf);
+    key_term(term, key);
+    step_put(step, key, &buf);
+}
+
+void step_fill_terms(struct step *step, uint64_t term)
+{
+    struct entry_term nobody = {.ordinal = UINT32_MAX, .world_size = 1};
+    CHECK(term <= step->state->newest_term + TERMS_FILL_MAX + 1);
+    for (uint64_t fill = step->state->newest_term + 1; fill < term; fill++) {
+        nobody.newest_seen = fill - 1;
+        step_put_term(step, fill, &nobody);
+    }
 }
 
 void reason_set(char ret[ENTRY_REASON_BYTES], const char *text)
@@ -186,6 +213,17 @@ static void step_remove_seals(struct step *step, const struct state_open *open)
     }
 }
 
+void step_remove_pasts(struct step *step, struct ckpt_id id)
+{
+    size_t count;
+    const struct state_past *pasts = pasts_of(step->state, id, &count);
+    for (size_t i = 0; i < count && step_may_remove(step, 1); i++) {
+        char key[ENTRY_KEY_MAX];
+        key_past(id, pasts[i].open_id, key);
+        step_remove(step, key);
+    }
+}
+
 void step_end_open(struct step *step, const struct state_open *open, int code, const char *reason)
 {
     char key[ENTRY_KEY_MAX];
@@ -194,9 +232,14 @@ void step_end_open(struct step *step, const struct state_open *open, int code, c
     step_remove(step, key);
     step_remove_seals(step, open);
     if (code == 0) {
+        step_remove_pasts(step, open->id); /* what lies beside a commit is told of by it */
         return;
     }
     step->day.saves_aborted++;
+    if (step->event->kind != EVENT_ADOPT &&
+        unknown_has(step->state, open->id, open->entry.open_id)) {
+        return; /* it may have been committed once: only an operator says that it is dead */
+    }
     struct entry_dead dead = {.open_id = open->entry.open_id, .code = code};
     reason_set(dead.reason, reason);
     struct buf buf;

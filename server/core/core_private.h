@@ -16,7 +16,12 @@
 /* Removals of one update are bounded, so that it stays below LIMIT_RECORD_UPDATE_BYTES at any world
  * size. What is left behind is void by itself (see `orphan`) and goes with a later update. */
 enum { STEP_REMOVALS_MAX = 32768, STEP_GUARDS_MIN = 16 };
-enum { ADOPT_TERMS_MAX = 1024 }; /* terms of nobody that one event puts into the record */
+
+enum {
+    TERMS_FILL_MAX = 1024, /* terms of nobody that one event puts into the record */
+    PASTS_MAX = 256,       /* aborted openings of one step that are known */
+    DEADS_MAX = 4096,      /* dead entries of fenced terms that stay without garbage collection */
+};
 
 struct step {
     const struct run_state *state;
@@ -45,8 +50,13 @@ void step_guard_head(struct step *step);
 void step_guard_newest(struct step *step);
 /* The run's info, where it does not exist yet. */
 void step_create_run(struct step *step);
+void step_put_term(struct step *step, uint64_t term, const struct entry_term *entry);
+/* Terms of nobody between the newest one and `term`: terms are dense. */
+void step_fill_terms(struct step *step, uint64_t term);
 /* Removes an open entry (guarded as read) and its seals; writes the dead entry unless code is 0. */
 void step_end_open(struct step *step, const struct state_open *open, int code, const char *reason);
+/* Removes what is known of aborted openings of a step. */
+void step_remove_pasts(struct step *step, struct ckpt_id id);
 /* Removes what races left behind: opens of fenced terms, seals and reports of what is gone. */
 void step_sweep(struct step *step);
 /* Appends to the chain: fills seq and previous, raises the head. Returns the seq. May be repeated.
@@ -85,6 +95,9 @@ void step_answer_open(struct step *step, const struct state_open *open);
 /* --- look-ups --- */
 /* Forgotten ones too. */
 struct state_commit *commit_any(const struct run_state *state, struct ckpt_id id);
+/* First of the openings of the step that were aborted before its last, and how many. */
+const struct state_past *pasts_of(const struct run_state *state, struct ckpt_id id,
+                                  size_t *ret_count);
 const struct state_dead *dead_find(const struct run_state *state, struct ckpt_id id);
 /* First of the seals with this id (by rank, orphans among them), and how many. */
 const struct state_seal *seals_of(const struct run_state *state, struct ckpt_id id,
@@ -102,6 +115,17 @@ void ancestors_damaged(const struct run_state *state, struct ckpt_id from, size_
 /* The newest that is not forgotten on the lineage, whatever its health. */
 const struct state_commit *lineage_newest(const struct run_state *state);
 void lineage_mark(struct run_state *state);
+
+/* --- beside.c --- */
+/* What is stored as `id` by another opening than open_id, of which the record does not tell. */
+const struct state_unknown *unknown_other(const struct run_state *state, struct ckpt_id id,
+                                          uint64_t open_id);
+/* What is stored as `id`, by this very opening. */
+bool unknown_has(const struct run_state *state, struct ckpt_id id, uint64_t open_id);
+/* It may be what the selector means. */
+bool unknown_may_be(const struct run_state *state, const struct selector *selector);
+/* The newest term that was ever granted, as far as record and medium tell. */
+uint64_t term_high_water(const struct run_state *state);
 
 /* --- restore sessions, for garbage collection --- */
 
@@ -126,5 +150,6 @@ void on_pin(struct step *step);
 void on_gc_cycle(struct step *step);
 void on_reclaim(struct step *step);
 void on_adopt(struct step *step);
+void on_bury(struct step *step);
 
 #endif

@@ -77,6 +77,19 @@ const struct state_dead *dead_find(const struct run_state *state, struct ckpt_id
                                                                               : NULL;
 }
 
+const struct state_past *pasts_of(const struct run_state *state, struct ckpt_id id,
+                                  size_t *ret_count)
+{
+    size_t first = 0, end;
+    while (first < state->past_count && ckpt_id_compare(state->pasts[first].id, id) < 0) {
+        first++; /* there are next to none */
+    }
+    for (end = first; end < state->past_count && ckpt_id_equal(state->pasts[end].id, id); end++) {
+    }
+    *ret_count = end - first;
+    return &state->pasts[first];
+}
+
 const struct state_seal *seals_of(const struct run_state *state, struct ckpt_id id,
                                   size_t *ret_count)
 {
@@ -306,8 +319,8 @@ static int step_not_found(const struct run_state *state, uint64_t step, struct d
                     step, text);
 }
 
-int state_select(const struct run_state *state, const struct selector *selector,
-                 const struct state_commit **ret, struct diag *diag)
+static int select_known(const struct run_state *state, const struct selector *selector,
+                        const struct state_commit **ret, struct diag *diag)
 {
     const struct state_commit *found = NULL;
     struct ckpt_id id = selector->id;
@@ -342,6 +355,18 @@ int state_select(const struct run_state *state, const struct selector *selector,
     }
     *ret = found;
     return 0;
+}
+
+int state_select(const struct run_state *state, const struct selector *selector,
+                 const struct state_commit **ret, struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    int status = select_known(state, selector, ret, &why);
+    if (status != 0 && unknown_may_be(state, selector)) {
+        return state_beside_check(state, diag);
+    }
+    err_ignore(diag_copy(diag, &why)); /* the status is said */
+    return status;
 }
 
 /* "ranks 1, 3 and 5 of 8" from a map of who is there. */

@@ -118,6 +118,7 @@ static int load_count(struct loader *loader, const struct record *record)
     state->commits = scratch_array(scratch, counts[ENTRY_CHAIN] + 1, sizeof(*state->commits));
     state->by_id = scratch_array(scratch, counts[ENTRY_CHAIN] + 1, sizeof(*state->by_id));
     state->deads = scratch_array(scratch, counts[ENTRY_DEAD] + 1, sizeof(*state->deads));
+    state->pasts = scratch_array(scratch, counts[ENTRY_PAST] + 1, sizeof(*state->pasts));
     state->restores = scratch_array(scratch, counts[ENTRY_RESTORE] + 1, sizeof(*state->restores));
     state->reports = scratch_array(scratch, counts[ENTRY_REPORT] + 1, sizeof(*state->reports));
     state->days = scratch_array(scratch, counts[ENTRY_DAY] + 1, sizeof(*state->days));
@@ -126,8 +127,9 @@ static int load_count(struct loader *loader, const struct record *record)
     loader->notes = scratch_array(scratch, counts[ENTRY_NOTE] + 1, sizeof(*loader->notes));
     bool whole = state->terms != NULL && state->opens != NULL && state->seals != NULL &&
                  state->commits != NULL && state->by_id != NULL && state->deads != NULL &&
-                 state->restores != NULL && state->reports != NULL && state->days != NULL &&
-                 loader->marks != NULL && loader->healths != NULL && loader->notes != NULL;
+                 state->pasts != NULL && state->restores != NULL && state->reports != NULL &&
+                 state->days != NULL && loader->marks != NULL && loader->healths != NULL &&
+                 loader->notes != NULL;
     return whole ? 0 : no_memory(loader);
 }
 
@@ -293,6 +295,10 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
     case ENTRY_NOTE:
     case ENTRY_DAY:
         return load_other_entry(loader, &key, value);
+    case ENTRY_PAST:
+        loader->state.pasts[loader->state.past_count++] =
+            (struct state_past){.id = key.id, .open_id = key.seq};
+        return 0;
     case ENTRY_UNKNOWN:
         return 0; /* a newer version's: kept, not touched */
     }

@@ -151,9 +151,10 @@ static bool has_root(const struct batch_ckpt *ckpt)
 }
 
 /* What became of it. An opening that stands keeps everything; the end of the last opening, or the
- * commit, is what the wait for the next pass is counted from. Of the newest term, the end of an
- * opening stands in the record until the step is opened again: what neither the chain nor an entry
- * tells of was stored under another record than this one, an older copy or another run's. */
+ * commit, is what the wait for the next pass is counted from. The end of an opening stands in the
+ * record until nothing of it is stored (EVENT_BURY): what neither the chain nor an entry tells of
+ * was stored under another record than this one. A manifest of it would have marked the run when
+ * the pass came to it; without, and of a fenced term, it can be no checkpoint. */
 static void classify(const struct gc *gc, const struct run_state *state, struct batch_ckpt *ckpt)
 {
     const struct state_commit *commit = mark_commit(state, ckpt->id);
@@ -210,6 +211,10 @@ static void on_state(struct run_snapshot_req *req)
         ckpt->ripe = ckpt->kind == KIND_RECLAIMED ||
                      (gc->status.dry_run && gc->options.dry_twice) ||
                      (known && known->mark == ckpt->mark && known->pass < gc->status.pass);
+    }
+    if (state_is_marked(req->state)) { /* since the pass came to it */
+        gc_next_run(gc);
+        return;
     }
     if (!mark_plan(gc, req->state)) {
         gc_stop_pass(gc);

@@ -111,8 +111,9 @@ static void let_go(struct gc *gc)
     run_cancel(&gc->event);
     free(gc->ckpts);
     free(gc->dues);
-    gc->ckpts = gc->dues = NULL;
-    gc->ckpt_count = gc->ckpt_next = gc->due_count = 0;
+    free(gc->buries);
+    gc->ckpts = gc->dues = gc->buries = NULL;
+    gc->ckpt_count = gc->ckpt_next = gc->due_count = gc->bury_count = 0;
     if (gc->run) {
         struct run *run = gc->run;
         gc->run = NULL;
@@ -425,6 +426,7 @@ static void next_run(struct gc *gc)
     gc->status.run = gc->names[gc->name_next++];
     gc->status.runs++;
     gc->run = catalog_run(gc->options.catalog, &gc->status.run);
+    run_look_again(gc->run);
     gc->snapshot = (struct run_snapshot_req){.done = on_first_state};
     run_snapshot(gc->run, &gc->snapshot);
 }
@@ -440,10 +442,17 @@ static void on_first_state(struct run_snapshot_req *req)
         gc_next_run(gc);
         return;
     }
+    struct diag diag = DIAG_INIT;
+    int status = state_beside_check(req->state, &diag);
+    if (status != 0) {
+        gc_note(gc, status, &diag, "nothing of it is removed");
+    }
+    gc->marked = status != 0;
     if (!req->state->exists) {
         gc_next_run(gc);
         return;
     }
+    gc->fenced = req->state->newest_term;
     gc->cycle = req->state->gc.cycle;
     gc->stale_count = gc->stale_next = 0;
     for (size_t i = 0; i < req->state->open_count && gc->stale_count < GC_STALE_MAX; i++) {
@@ -592,6 +601,10 @@ static void reclaim_at_once(struct gc *gc, struct event *io)
 static void reclaim(struct gc *gc)
 {
     bool dry_run = gc->status.dry_run;
+    if (gc->marked) { /* what an unknown one refers to may be of any */
+        gc_next_run(gc);
+        return;
+    }
     struct event event = {.kind = EVENT_RECLAIM,
                           .cycles = gc->options.keep_cycles - (dry_run && gc->order.cycle),
                           .actor = gc->options.actor,
@@ -654,6 +667,37 @@ static bool is_of_interest(const struct gc *gc, const struct run_state *state, s
     return known->mark != mark_of_commit(commit);
 }
 
+static bool is_listed(const struct gc *gc, struct ckpt_id id)
+{
+    return gc->ckpt_count > 0 &&
+           bsearch(&id, gc->ckpts, gc->ckpt_count, sizeof(*gc->ckpts), compare_ids) != NULL;
+}
+
+/* Dead entries of openings that were fenced before the list was made, and of which nothing is on
+ * it. Without memory: the next pass. */
+static void take_buries(struct gc *gc, const struct run_state *state)
+{
+    CHECK(!gc->buries); /* let_go() of the run before */
+    size_t count = state->dead_count + state->past_count;
+    gc->buries = gc->status.dry_run ? NULL : calloc(count + 1, sizeof(*gc->buries));
+    for (size_t i = 0; gc->buries && i < count; i++) {
+        bool is_dead = i < state->dead_count;
+        struct ckpt_id id = is_dead ? state->deads[i].id : state->pasts[i - state->dead_count].id;
+        if (id.term < gc->fenced && !is_listed(gc, id)) {
+            gc->buries[gc->bury_count++] = id;
+        }
+    }
+}
+
+static void on_buried(struct run_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, event);
+    if (req->status != 0 && req->status != CAIRN_E_NO_SPACE) { /* they stay until there is room */
+        gc_note(gc, req->status, &req->diag, "dead entries of which nothing is left");
+    }
+    batch_begin(gc);
+}
+
 static void on_listed_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);
@@ -664,11 +708,17 @@ static void on_listed_state(struct run_snapshot_req *req)
         gc_next_run(gc);
         return;
     }
+    take_buries(gc, req->state);
     for (size_t i = 0; i < gc->ckpt_count; i++) {
         if (is_of_interest(gc, req->state, gc->ckpts[i])) {
             gc->ckpts[kept++] = gc->ckpts[i];
         }
     }
     gc->ckpt_count = kept;
-    batch_begin(gc);
+    if (gc->bury_count == 0) {
+        batch_begin(gc);
+        return;
+    }
+    struct event event = {.kind = EVENT_BURY, .id_count = gc->bury_count, .ids = gc->buries};
+    submit(gc, &event, on_buried);
 }

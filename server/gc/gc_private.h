@@ -121,6 +121,10 @@ struct gc {
     size_t name_count, name_next;
     struct run *run;
     uint64_t cycle;
+    bool marked;       /* nothing of the run is removed: state_is_marked */
+    uint64_t fenced;   /* terms below were fenced before anything was listed */
+    size_t bury_count; /* dead entries of which nothing is stored */
+    struct ckpt_id *buries;
     size_t stale_count, stale_next;
     struct stale stales[GC_STALE_MAX];
     struct ckpt_id *ckpts; /* of the run: to be looked at */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver of a run. One turn: read the record if the copy is not fresh, tell who waits, then
+ * The driver of a run. One turn: read the record if the copy is not fresh, and look at the medium
+ * once (run_beside.c), tell who waits, then
  * take events from the queue, one at a time (or a batch of seals or reports: batching.c), through
  * commit_step() and, where that says so, one guarded update to the store.
  *
@@ -69,6 +70,7 @@ void run_free(struct run *run)
     timer_stop(&run->poll);
     timer_stop(&run->gap);
     record_free(run->record);
+    beside_fini(run);
     scratch_fini(&run->scratch);
     scratch_fini(&run->step_scratch);
     free(run);
@@ -254,6 +256,7 @@ static void load(struct run *run)
     run->req = (struct store_req){.op = STORE_RECORD_GET,
                                   .run = run->name,
                                   .known_version = run->decoded ? record_version(run->record) : 0,
+                                  .take_prefix = true,
                                   .deadline_ms = RUN_STORE_DEADLINE_MS,
                                   .done = on_loaded};
     catalog_hold(run->catalog);
@@ -276,6 +279,7 @@ static int state_rebuild(struct run *run, struct diag *diag)
     }
     run->loaded = run->decoded = status == 0;
     if (status == 0) {
+        beside_sync(run);
         counts_look(run);
     }
     run->wake = run->tell = true;
@@ -286,6 +290,7 @@ static int state_rebuild(struct run *run, struct diag *diag)
 static int take_loaded(struct run *run, struct store_req *req)
 {
     run->copy_op = run->ops_started;
+    run->lost_from = req->ret_lost_from;
     if (!req->ret_record) {
         run->loaded = true;
         return 0;
@@ -483,6 +488,10 @@ static void turn(struct run *run)
     }
     if (!run->loaded || (looks_at_others(run) && is_stale(run, run->look_op))) {
         load(run);
+        return;
+    }
+    if (beside_is_needed(run)) {
+        beside_look(run);
         return;
     }
     run->want_load = false;

@@ -157,6 +157,10 @@ struct run_snapshot_req {
 void run_snapshot(struct run *run, struct run_snapshot_req *req);
 void run_snapshot_cancel(struct run_snapshot_req *req); /* safe when idle */
 
+/* What is stored beside the record (state->beside) is looked at anew before the next use of the
+ * run: somebody may have put back, or taken away, what the last look found. */
+void run_look_again(struct run *run);
+
 /* A hint: this rank will publish its part for that opening, which stands in the record; rank 0's
  * daemon most likely pages and manifest, too. A store that has to note them down before does it
  * now, beside the objects. */

@@ -111,6 +111,7 @@ void counts_applied(struct run *run)
     case EVENT_REPAIR:
     case EVENT_GC_CYCLE:
     case EVENT_ADOPT:
+    case EVENT_BURY:
         break;
     }
 }

@@ -64,6 +64,20 @@ struct run_look {
     int64_t commit_wall_ns; /* 0: none */
 };
 
+/* run_beside.c: what lies on the medium beside the record. */
+struct run_beside {
+    bool looked;       /* once at least, with diag.code where it failed */
+    uint64_t again_ms; /* after a failure: not before */
+    struct diag diag;
+    char run_text[RUN_NAME_TEXT_MAX];
+    struct ckpt_id *ckpts; /* while it looks: of which anything is stored */
+    size_t ckpt_count, at;
+    struct ckpt_id highest;
+    size_t checked;                /* of those found: they are there, or cannot be read */
+    size_t found_count, found_cap; /* manifests of which the record did not tell; of both arrays */
+    struct state_unknown *found, *unknown; /* unknown: of which it does not tell now */
+};
+
 struct run {
     struct catalog *catalog;
     struct run_name name;
@@ -74,13 +88,14 @@ struct run {
     bool loaded;            /* record and state are as the store's, as far as known */
     bool busy;              /* a load or an update is at the store */
     bool posted;
-    bool wake;       /* the state may have changed: waiters are to be stepped again */
-    bool tell;       /* watches are to be looked at */
-    bool want_load;  /* load even when nobody asks (start-up, poll) */
-    bool sweeping;   /* the catalogue's start-up waits for this load */
-    bool held;       /* the store has a record of it */
-    bool unreadable; /* the last try to read it failed */
-    uint32_t users;  /* catalog_run() without catalog_release() */
+    bool wake;          /* the state may have changed: waiters are to be stepped again */
+    bool tell;          /* watches are to be looked at */
+    bool want_load;     /* load even when nobody asks (start-up, poll) */
+    bool sweeping;      /* the catalogue's start-up waits for this load */
+    bool held;          /* the store has a record of it */
+    bool unreadable;    /* the last try to read it failed */
+    uint64_t lost_from; /* of the record's updates, for good; 0: none */
+    uint32_t users;     /* catalog_run() without catalog_release() */
     /* Operations at the store, counted at their start: the one that gave the copy, and the last one
      * when somebody last asked to look. With several daemons on a store an answer that is not
      * proven comes only from a copy that is younger than the question. */
@@ -103,6 +118,7 @@ struct run {
     struct run_refusal refusal;
     struct diag unknown; /* the first update of unknown outcome since one was made; code 0: none */
     bool probing;        /* the update at the store is an empty one: does the record take any? */
+    struct run_beside beside;
 };
 
 struct catalog {
@@ -154,6 +170,12 @@ bool run_is_unused(
 void run_kick(struct run *run); /* the driver looks at the run at the next turn of the loop */
 void run_shut(struct run *run); /* fails all that waits; after catalog.closing was set */
 void req_answer(struct run_req *req, int status);
+
+/* run_beside.c */
+bool beside_is_needed(const struct run *run);
+void beside_look(struct run *run); /* the record has been read; ends with a kick */
+void beside_sync(struct run *run); /* the state was decoded anew */
+void beside_fini(struct run *run);
 
 /* run_counts.c */
 void counts_init(struct run_counts *counts);

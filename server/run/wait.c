@@ -38,6 +38,7 @@ bool wait_is_needed(const struct run_req *req, const struct verdict *verdict)
     case EVENT_GC_CYCLE:
     case EVENT_RECLAIM:
     case EVENT_ADOPT:
+    case EVENT_BURY:
         return false;
     }
     return false;

@@ -146,6 +146,7 @@ static struct look { /* one at a time */
     size_t kept_count, object_count, object_cap;
     struct object_id *objects; /* reachable */
     uint64_t found;            /* of them, in the store */
+    char said[GC_TEXT_MAX];    /* by the last pass */
 } look;
 
 static const struct run_name the_run = {"sim", "run"};
@@ -255,8 +256,8 @@ static void count_objects(struct ckpt_id id)
             !bsearch(object, look.objects, look.object_count, sizeof *object, compare_objects)) {
             scene_fail(look.scene,
                        "after %u cycles an object of %" PRIu64 "@%" PRIu64
-                       " is there that nobody refers to",
-                       CYCLES, id.step, id.term);
+                       " is there that nobody refers to%s%s",
+                       CYCLES, id.step, id.term, look.said[0] ? "; gc: " : "", look.said);
         }
         look.found++;
     }
@@ -276,8 +277,8 @@ static void count_smalls(struct ckpt_id id)
         if (!is_wanted) {
             scene_fail(look.scene,
                        "after %u cycles a part, page or manifest of %" PRIu64 "@%" PRIu64
-                       " is there that belongs to no checkpoint",
-                       CYCLES, id.step, id.term);
+                       " is there that belongs to no checkpoint%s%s",
+                       CYCLES, id.step, id.term, look.said[0] ? "; gc: " : "", look.said);
         }
     }
     free(look.req.ret_smalls);
@@ -313,7 +314,10 @@ void care_check_space(struct scene *scene)
     for (unsigned i = 0; i < CYCLES; i++) {
         care_cycle(scene);
     }
+    struct gc_status status;
     look = (struct look){.scene = scene};
+    gc_status(daemon_care(scene, 0)->gc, &status);
+    memcpy(look.said, status.text, sizeof(look.said));
     read_record(scene);
     for (size_t i = 0; i < look.kept_count; i++) {
         if (!look.kept[i].reclaimed) {

@@ -181,3 +181,35 @@ bool memory_medium_flip_object(struct memory_medium *medium, const struct run_na
     pthread_mutex_lock(&medium->lock);
     return flip(medium, memory_find_object(medium, run, id), byte);
 }
+
+struct record *memory_medium_copy_record(struct memory_medium *medium, const struct run_name *run)
+{
+    struct record *copy = NULL;
+    pthread_mutex_lock(&medium->lock);
+    const struct memory_run *found = *memory_find_run(medium, run);
+    if (found != NULL && memory_run_compare(&found->name, run) == 0) {
+        CHECK(record_clone(found->record, &copy) == 0);
+    }
+    pthread_mutex_unlock(&medium->lock);
+    return copy;
+}
+
+void memory_medium_set_record(struct memory_medium *medium, const struct run_name *run,
+                              struct record *record, uint64_t lost_from)
+{
+    pthread_mutex_lock(&medium->lock);
+    struct memory_run **link = memory_find_run(medium, run), *found = *link;
+    if (found != NULL && memory_run_compare(&found->name, run) == 0) {
+        *link = found->next;
+        record_free(found->record);
+        free(found);
+    }
+    if (record != NULL) {
+        struct memory_run *fresh = calloc(1, sizeof(*fresh));
+        CHECK(fresh != NULL);
+        *fresh = (struct memory_run){
+            .next = *link, .name = *run, .record = record, .lost_from = lost_from};
+        *link = fresh;
+    }
+    pthread_mutex_unlock(&medium->lock);
+}

@@ -385,9 +385,11 @@ static int do_list_ckpts(struct memory_medium *medium, struct store_req *req)
 
 /* --- records ---------------------------------------------------------------------------------- */
 
+static int compare_names(const void *a, const void *b) { return memory_run_compare(a, b); }
+
 static int do_list_runs(struct memory_medium *medium, struct store_req *req)
 {
-    size_t count = 0;
+    size_t count = count_things(medium);
     for (struct memory_run *run = medium->runs; run != NULL; run = run->next) {
         count++;
     }
@@ -395,21 +397,44 @@ static int do_list_runs(struct memory_medium *medium, struct store_req *req)
     if (list == NULL) {
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu runs", count);
     }
-    size_t at = 0;
+    size_t at = 0, kept = 0;
     for (struct memory_run *run = medium->runs; run != NULL; run = run->next) {
         if (!store_is_own_record(&run->name)) {
             list[at++] = run->name;
         }
     }
+    for (size_t i = 0; i < MEMORY_BUCKETS; i++) { /* also of those that have no record */
+        for (struct memory_thing *thing = medium->things[i]; thing != NULL; thing = thing->next) {
+            list[at] = thing->run;
+            at += thing->sealed;
+        }
+    }
+    qsort(list, at, sizeof(*list), compare_names);
+    for (size_t i = 0; i < at; i++) {
+        if (kept == 0 || memory_run_compare(&list[kept - 1], &list[i]) != 0) {
+            list[kept++] = list[i];
+        }
+    }
     req->ret_runs = list;
-    req->ret_count = at;
+    req->ret_count = kept;
     return 0;
+}
+
+static int lost_end(const struct memory_run *run, struct store_req *req)
+{
+    return diag_set(&req->diag, CAIRN_E_DAMAGED,
+                    "the end of the record of %s/%s is lost, from update %llu on",
+                    run->name.project, run->name.run, (unsigned long long)run->lost_from);
 }
 
 static int do_record_get(struct memory_medium *medium, struct store_req *req)
 {
     struct memory_run *run = *memory_find_run(medium, &req->run);
     if (run != NULL && memory_run_compare(&run->name, &req->run) == 0) {
+        req->ret_lost_from = run->lost_from;
+        if (run->lost_from != 0 && !req->take_prefix) {
+            return lost_end(run, req);
+        }
         bool known = !req->from_medium && req->known_version != 0 &&
                      record_version(run->record) == req->known_version;
         return known ? 0 : record_clone(run->record, &req->ret_record);
@@ -430,7 +455,8 @@ static int do_record_update(struct memory_medium *medium, struct store_req *req)
         fresh->name = req->run;
         run = fresh;
     }
-    int rc = record_apply(run->record, req->update, &req->diag);
+    int rc = run->lost_from != 0 ? lost_end(run, req)
+                                 : record_apply(run->record, req->update, &req->diag);
     if (rc == 0) {
         req->ret_version = record_version(run->record);
         if (fresh != NULL) {

@@ -25,6 +25,13 @@ bool memory_medium_flip_small(struct memory_medium *medium, const struct store_n
 bool memory_medium_flip_object(struct memory_medium *medium, const struct run_name *run,
                                const struct object_id *id, uint64_t byte);
 
+/* As somebody does who puts a backup back, or as a disk does that lied: a copy of a run's record as
+ * it is now (NULL: there is none); and the record becomes `record`, which is taken (NULL: it is
+ * gone). lost_from: the end of it is lost from that update on (store.h, ret_lost_from). */
+struct record *memory_medium_copy_record(struct memory_medium *medium, const struct run_name *run);
+void memory_medium_set_record(struct memory_medium *medium, const struct run_name *run,
+                              struct record *record, uint64_t lost_from);
+
 /* medium NULL: the store owns one and its contents end with it. One store at a time on a medium:
  * STORE_LOCKED. */
 int MUST_USE store_memory_new(struct loop *loop, struct work_pool *pool,

@@ -19,6 +19,7 @@ static void reload(struct core_fixture *fixture)
     if (status != 0) {
         fail_msg("the record cannot be loaded: %s", diag_text(&diag, status));
     }
+    fixture->state.beside = fixture->beside;
 }
 
 void core_fixture_init(struct core_fixture *fixture)
@@ -36,6 +37,7 @@ void core_fixture_fini(struct core_fixture *fixture)
 
 int core_run(struct core_fixture *fixture, const struct event *event)
 {
+    fixture->state.beside = fixture->beside;
     commit_step(&fixture->state, event, &fixture->scratch, &fixture->verdict);
     struct record_update update = fixture->verdict.update;
     if (fixture->verdict.code != 0) {

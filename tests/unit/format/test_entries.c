@@ -51,6 +51,10 @@ static void test_keys_are_read_back(void **state)
     assert_int_equal(key.rank, 65535);
     key_dead(id, text);
     assert_parses(text, ENTRY_DEAD, &key);
+    key_past(id, 77, text);
+    assert_string_equal(text, "past/123456789abcdef0/00000000000001f4/000000000000004d");
+    assert_parses(text, ENTRY_PAST, &key);
+    assert_true(ckpt_id_equal(key.id, id) && key.seq == 77);
     key_health(9, text);
     assert_parses(text, ENTRY_HEALTH, &key);
     key_restore(&token, 4, text);

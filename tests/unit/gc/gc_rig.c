@@ -70,6 +70,7 @@ struct look {
     struct run_snapshot_req req;
     struct ckpt_id id;
     uint64_t newest_term;
+    size_t dead_count;
     bool reclaimed, open, done;
 };
 
@@ -78,6 +79,7 @@ static void on_state(struct run_snapshot_req *req)
     struct look *look = container_of(req, struct look, req);
     assert_int_equal(req->status, 0);
     look->newest_term = req->state->newest_term;
+    look->dead_count = req->state->dead_count;
     look->open = state_open_find(req->state, look->id) != NULL;
     for (size_t i = 0; i < req->state->commit_count; i++) {
         const struct state_commit *commit = &req->state->commits[i];
@@ -96,6 +98,7 @@ static struct look look_at(struct gc_rig *g, struct ckpt_id id)
 }
 
 bool gc_rig_is_reclaimed(struct gc_rig *g, struct ckpt_id id) { return look_at(g, id).reclaimed; }
+size_t gc_rig_dead_count(struct gc_rig *g) { return look_at(g, (struct ckpt_id){0, 0}).dead_count; }
 bool gc_rig_is_open(struct gc_rig *g, struct ckpt_id id) { return look_at(g, id).open; }
 
 void gc_rig_attempt(struct gc_rig *g)

@@ -44,6 +44,7 @@ void gc_rig_abort(struct gc_rig *g, struct gc_save *save);
 int gc_rig_forget(struct gc_rig *g, struct ckpt_id id);
 void gc_rig_pass(struct gc_rig *g, bool cycle);
 bool gc_rig_is_reclaimed(struct gc_rig *g, struct ckpt_id id);
+size_t gc_rig_dead_count(struct gc_rig *g);
 bool gc_rig_is_open(struct gc_rig *g, struct ckpt_id id);
 bool gc_rig_has_object(struct gc_rig *g, struct ckpt_id id, uint32_t rank);
 /* I6: all that is committed, or open, is there. */

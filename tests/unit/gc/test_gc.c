@@ -543,10 +543,74 @@ static void test_pressure_of_a_quota(void **state)
     gc_rig_check_reachable(g);
 }
 
+/* Goal: an acknowledged checkpoint that a record of yesterday does not know outlives every pass,
+ * with all that it may refer to, whatever is forgotten meanwhile and however old its term becomes.
+ * With the right record back, those made meanwhile are the unknown ones. */
+static void test_a_record_of_yesterday_costs_nothing(void **state)
+{
+    struct gc_rig *g = *state;
+    struct rig *rig = &g->rig;
+    struct ckpt_id first = gc_rig_save(g, false)->id;
+    gc_rig_save(g, false);
+    struct record *yesterday = memory_medium_copy_record(rig->medium, &rig->name);
+    struct ckpt_id holder = gc_rig_save(g, true)->holder; /* what the lost one refers to */
+    gc_rig_attempt(g);
+    struct ckpt_id later = gc_rig_save(g, false)->id;
+    struct record *today = memory_medium_copy_record(rig->medium, &rig->name);
+    rig_stop(rig);
+    memory_medium_set_record(rig->medium, &rig->name, yesterday, 0);
+    rig_start(rig);
+    for (unsigned i = 0; i < 3; i++) { /* train on */
+        gc_rig_attempt(g);
+        assert_int_equal(gc_rig_save(g, false)->id.term, later.term + 1 + i);
+    }
+    gc_rig_start(g, 1);
+    assert_int_equal(gc_rig_forget(g, first), 0);
+    assert_int_equal(gc_rig_forget(g, holder), 0);
+    for (unsigned i = 0; i < 5; i++) {
+        gc_rig_pass(g, true);
+        assert_int_equal(g->status.code, CAIRN_E_DAMAGED);
+        assert_non_null(strstr(g->status.text, "cairn salvage"));
+    }
+    assert_int_equal(g->status.objects_total + g->status.smalls_total, 0);
+    assert_true(gc_rig_has_object(g, holder, 0));
+    assert_true(gc_rig_has_object(g, later, 0));
+    assert_true(gc_rig_has_object(g, later, 1));
+    gc_rig_stop(g);
+    rig_stop(rig);
+    memory_medium_set_record(rig->medium, &rig->name, today, 0);
+    rig_start(rig);
+    gc_rig_start(g, 1);
+    gc_rig_pass(g, true);
+    assert_int_equal(g->status.code, CAIRN_E_DAMAGED); /* the later terms' are the unknown ones */
+}
+
+/* Goal: dead entries go when nothing of their step is stored, and not before. */
+static void test_dead_entries_are_buried(void **state)
+{
+    struct gc_rig *g = *state;
+    gc_rig_save(g, false);
+    struct gc_save *open = gc_rig_leave_open(g, 1);
+    gc_rig_abort(g, open);
+    gc_rig_attempt(g);
+    gc_rig_save(g, false);
+    gc_rig_start(g, 1);
+    gc_rig_pass(g, true);
+    assert_true(gc_rig_has_object(g, open->id, 0));
+    assert_int_equal(gc_rig_dead_count(g), 1);
+    gc_rig_pass(g, true);
+    assert_false(gc_rig_has_object(g, open->id, 0));
+    gc_rig_pass(g, true);
+    assert_int_equal(gc_rig_dead_count(g), 0);
+    assert_int_equal(g->status.errors_total, 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_record_of_yesterday_costs_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_dead_entries_are_buried, setup, teardown),
         TEST(test_forgotten_goes_after_its_time),
         TEST(test_references_pin_objects),
         TEST(test_openings),

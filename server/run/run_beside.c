@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What lies on the medium beside a run's record: the checkpoints are listed once, before the run is
+ * used for the first time, and the small things of those that the record does not tell of. Where
+ * there are manifests among them the record is read again afterwards: another daemon may have
+ * committed meanwhile, so that what is called unknown was there before the record that does not
+ * know it. In flight this is the run's one operation at the store (busy). Loop's thread.
+ */
+#include "run_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void list_smalls(struct run *run);
+static void check_next(struct run *run);
+
+bool beside_is_needed(const struct run *run)
+{
+    const struct run_beside *beside = &run->beside;
+    bool again = beside->diag.code != 0 && loop_now_ms(run->catalog->loop) >= beside->again_ms;
+    return !beside->looked || again;
+}
+
+void beside_fini(struct run *run)
+{
+    free(run->beside.ckpts);
+    free(run->beside.found);
+    free(run->beside.unknown);
+}
+
+/* What the state says of what was found: after each load, commit and adoption. */
+void beside_sync(struct run *run)
+{
+    struct run_beside *beside = &run->beside;
+    struct state_beside *state = &run->state.beside;
+    size_t count = 0;
+
+    for (size_t i = 0; i < beside->found_count; i++) {
+        const struct state_unknown *found = &beside->found[i];
+        if (!state_explains(&run->state, found->id, found->open_id)) {
+            beside->unknown[count++] = *found;
+        }
+    }
+    *state = (struct state_beside){.code = beside->diag.code,
+                                   .code_text = diag_text(&beside->diag, beside->diag.code),
+                                   .run = beside->run_text,
+                                   .ckpt_count = beside->ckpt_count,
+                                   .highest = beside->highest,
+                                   .unknown_count = count,
+                                   .unknown = beside->unknown,
+                                   .lost_from = run->lost_from};
+}
+
+/* The look is over: with what was found, or without (status). */
+static void end(struct run *run, int status, const struct diag *diag)
+{
+    struct run_beside *beside = &run->beside;
+    struct catalog *catalog = run->catalog;
+
+    run->busy = false;
+    beside->looked = true;
+    diag_clear(&beside->diag);
+    free(beside->ckpts);
+    beside->ckpts = NULL;
+    if (status != 0) {
+        err_ignore(diag_copy(&beside->diag, diag)); /* what rests on the look says it */
+        err_ignore(diag_set(&beside->diag, status, "%s", err_text(status))); /* the first counts */
+        beside->again_ms = loop_now_ms(catalog->loop) + RUN_RETRY_MS;
+    }
+    beside_sync(run);
+    run->loaded = run->loaded && run->state.beside.unknown_count == 0;
+    run->wake = run->tell = true;
+    run_kick(run);
+    catalog_drop(catalog);
+}
+
+static void no_memory(struct run *run)
+{
+    struct diag diag = DIAG_INIT;
+    end(run, diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for what is stored of the run"), &diag);
+}
+
+static bool add_found(struct run *run, struct ckpt_id id, uint64_t open_id)
+{
+    struct run_beside *beside = &run->beside;
+    if (beside->found_count == beside->found_cap) {
+        size_t cap = beside->found_cap ? beside->found_cap * 2 : 16;
+        struct state_unknown *found = realloc(beside->found, cap * sizeof *found);
+        struct state_unknown *unknown = NULL;
+        beside->found = found ? found : beside->found;
+        unknown = found ? realloc(beside->unknown, cap * sizeof *unknown) : NULL;
+        beside->unknown = unknown ? unknown : beside->unknown;
+        if (!unknown) {
+            return false;
+        }
+        beside->found_cap = cap;
+    }
+    beside->found[beside->found_count++] = (struct state_unknown){.id = id, .open_id = open_id};
+    return true;
+}
+
+static void on_smalls(struct store_req *req)
+{
+    struct run *run = container_of(req, struct run, req);
+    struct ckpt_id id = req->id;
+    bool is_noted = true;
+
+    if (req->status != 0 && err_retry(req->status) == ERR_RETRY_RETRY) {
+        end(run, req->status, &req->diag);
+        return;
+    }
+    if (req->status != 0 && req->status != CAIRN_E_NOT_FOUND) {
+        is_noted = add_found(run, id, 0); /* nobody can tell what is there */
+    }
+    for (size_t i = 0; req->status == 0 && is_noted && i < req->ret_count; i++) {
+        const struct store_name *small = &req->ret_smalls[i];
+        is_noted = small->kind != STORE_MANIFEST || state_explains(&run->state, id, small->tag) ||
+                   add_found(run, id, small->tag);
+    }
+    free(req->ret_smalls);
+    req->ret_smalls = NULL;
+    if (!is_noted) {
+        no_memory(run);
+        return;
+    }
+    check_next(run);
+}
+
+static void on_checked(struct store_req *req)
+{
+    struct run *run = container_of(req, struct run, req);
+    struct run_beside *beside = &run->beside;
+
+    free(req->ret_data);
+    req->ret_data = NULL;
+    if (req->status != 0 && err_retry(req->status) == ERR_RETRY_RETRY) {
+        end(run, req->status, &req->diag);
+        return;
+    }
+    if (req->status == CAIRN_E_NOT_FOUND) {
+        beside->found_count--;
+        beside->found[beside->checked] = beside->found[beside->found_count];
+    } else {
+        beside->checked++;
+    }
+    check_next(run);
+}
+
+/* A store may name what somebody has meant to write and never did (STORE_ENTER). */
+static void check_next(struct run *run)
+{
+    struct run_beside *beside = &run->beside;
+
+    if (beside->checked < beside->found_count && beside->found[beside->checked].open_id == 0) {
+        beside->checked++;
+    }
+    if (beside->checked == beside->found_count || run->catalog->closing) {
+        beside->checked = beside->found_count;
+        list_smalls(run);
+        return;
+    }
+    const struct state_unknown *found = &beside->found[beside->checked];
+    run->req = (struct store_req){
+        .op = STORE_FETCH,
+        .run = run->name,
+        .name = {.run = run->name, .id = found->id, .kind = STORE_MANIFEST, .tag = found->open_id},
+        .bytes = 1,
+        .deadline_ms = RUN_STORE_DEADLINE_MS,
+        .done = on_checked};
+    store_submit(run->catalog->store, &run->req);
+}
+
+/* Of the next checkpoint that the record does not account for as a whole. */
+static void list_smalls(struct run *run)
+{
+    struct run_beside *beside = &run->beside;
+
+    while (beside->at < beside->ckpt_count &&
+           state_explains_all(&run->state, beside->ckpts[beside->at])) {
+        beside->at++;
+    }
+    if (beside->at == beside->ckpt_count || run->catalog->closing) {
+        end(run, 0, NULL);
+        return;
+    }
+    run->req = (struct store_req){.op = STORE_LIST_SMALL,
+                                  .run = run->name,
+                                  .id = beside->ckpts[beside->at++],
+                                  .deadline_ms = RUN_STORE_DEADLINE_MS,
+                                  .done = on_smalls};
+    store_submit(run->catalog->store, &run->req);
+}
+
+static void on_ckpts(struct store_req *req)
+{
+    struct run *run = container_of(req, struct run, req);
+    struct run_beside *beside = &run->beside;
+
+    if (req->status != 0) {
+        free(req->ret_ckpts);
+        end(run, req->status, &req->diag);
+        return;
+    }
+    beside->ckpts = req->ret_ckpts;
+    req->ret_ckpts = NULL;
+    beside->ckpt_count = req->ret_count;
+    beside->highest = (struct ckpt_id){0, 0};
+    if (req->ret_count > 0) {
+        beside->highest = beside->ckpts[req->ret_count - 1]; /* they are sorted */
+    }
+    beside->at = beside->found_count = beside->checked = 0;
+    list_smalls(run);
+}
+
+void beside_look(struct run *run)
+{
+    run_name_format(&run->name, run->beside.run_text);
+    run->busy = true;
+    run->req = (struct store_req){.op = STORE_LIST_CKPTS,
+                                  .run = run->name,
+                                  .deadline_ms = RUN_STORE_DEADLINE_MS,
+                                  .done = on_ckpts};
+    catalog_hold(run->catalog);
+    store_submit(run->catalog->store, &run->req);
+}
+
+void run_look_again(struct run *run)
+{
+    run->beside.looked = false;
+    run_kick(run);
+}

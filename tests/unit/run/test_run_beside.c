@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver's look at the medium. Method: real saves on the memory store, the record put back to
+ * an older copy or taken away while nobody has the store open, a restart. Goal: what the record
+ * does not know is found before the run's first use, and is let go of when the record knows it
+ * again.
+ */
+#include "run_rig.h"
+
+#include "base/check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct bed {
+    struct rig rig; /* first */
+    struct rank_list lists[2];
+};
+
+static int setup(void **state)
+{
+    struct bed *bed = calloc(1, sizeof *bed);
+    rig_init(&bed->rig);
+    rig_start(&bed->rig);
+    rig_two_ranks(bed->lists);
+    *state = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    rig_fini(*state);
+    free(*state);
+    return 0;
+}
+
+/* The record becomes `record` while no daemon runs, and the next one starts. */
+static void restart_with(struct rig *rig, struct record *record, uint64_t lost_from)
+{
+    rig_stop(rig);
+    memory_medium_set_record(rig->medium, &rig->name, record, lost_from);
+    rig_start(rig);
+}
+
+struct look {
+    struct run_snapshot_req req;
+    bool done, marked;
+    size_t unknown_count, commit_count, dead_count;
+    struct ckpt_id newest;
+    uint64_t newest_term;
+    int code;
+};
+
+static void on_state(struct run_snapshot_req *req)
+{
+    struct look *look = container_of(req, struct look, req);
+    assert_int_equal(req->status, 0);
+    const struct state_beside *beside = &req->state->beside;
+    look->done = true;
+    look->marked = state_is_marked(req->state);
+    look->unknown_count = beside->unknown_count;
+    look->commit_count = req->state->commit_count;
+    look->dead_count = req->state->dead_count;
+    look->newest_term = req->state->newest_term;
+    look->code = beside->code;
+    if (beside->unknown_count > 0) {
+        look->newest = beside->unknown[beside->unknown_count - 1].id;
+    }
+}
+
+static struct look look_at(struct rig *rig)
+{
+    struct look look = {.req = {.done = on_state}};
+    run_snapshot(rig->run, &look.req);
+    rig_until(rig, &look.done);
+    return look;
+}
+
+static int begin(struct rig *rig, uint8_t token, struct verdict *ret)
+{
+    struct event event = {.kind = EVENT_RESTORE_BEGIN,
+                          .token = {{token}},
+                          .world_size = 1,
+                          .selector = {.kind = SELECT_LATEST},
+                          .allow_older = true};
+    return rig_event(rig, rig->run, &event, ret);
+}
+
+/* Another attempt, which saves at once: it has seen the newest term that the record knows. */
+static int open_as(struct rig *rig, uint8_t token, uint64_t step, uint64_t open_id,
+                   struct ckpt_id *ret)
+{
+    struct event event = rig_open_event(rig, step, 2, open_id);
+    struct verdict verdict;
+    event.token = (struct token){{token}};
+    event.newest_seen = look_at(rig).newest_term;
+    int status = rig_event(rig, rig->run, &event, &verdict);
+    *ret = verdict.id;
+    return status;
+}
+
+static struct ckpt_id save_as(struct rig *rig, uint8_t token, uint64_t step,
+                              const struct rank_list *lists)
+{
+    struct ckpt_id id;
+    assert_int_equal(open_as(rig, token, step, 7000 + step, &id), 0);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct rig_seal seal = {id, 7000 + step, rank, 2};
+        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
+    }
+    assert_int_equal(rig_outcome(rig, id, 7000 + step).state, SAVE_COMMITTED);
+    return id;
+}
+
+/* Goal: a record of yesterday: what it lacks is unknown, the run is marked, restores take what it
+ * knows, and the next term is above all that is stored. */
+static void test_a_record_of_yesterday(void **state)
+{
+    struct bed *bed = *state;
+    struct rig *rig = &bed->rig;
+    struct verdict verdict;
+    struct ckpt_id id;
+
+    struct ckpt_id known = rig_save(rig, 10, 2, bed->lists);
+    struct record *yesterday = memory_medium_copy_record(rig->medium, &rig->name);
+    rig_save(rig, 20, 2, bed->lists);
+    struct ckpt_id lost = save_as(rig, 77, 30, bed->lists);
+    assert_int_equal(lost.term, known.term + 1);
+    struct record *today = memory_medium_copy_record(rig->medium, &rig->name);
+    assert_false(look_at(rig).marked);
+
+    restart_with(rig, yesterday, 0);
+    struct look look = look_at(rig);
+    assert_true(look.marked);
+    assert_int_equal(look.unknown_count, 2);
+    assert_true(ckpt_id_equal(look.newest, lost));
+    assert_int_equal(begin(rig, 5, &verdict), 0);
+    assert_true(ckpt_id_equal(verdict.id, known));
+    assert_int_equal(open_as(rig, 78, 30, 4711, &id), 0);
+    assert_int_equal(id.term, lost.term + 1);
+
+    restart_with(rig, today, 0); /* the right one was put back */
+    assert_false(look_at(rig).marked);
+    assert_int_equal(look_at(rig).commit_count, 3);
+}
+
+/* Goal: no record beside checkpoints: never "no checkpoint", and no new record. */
+static void test_a_missing_record(void **state)
+{
+    struct bed *bed = *state;
+    struct rig *rig = &bed->rig;
+    struct verdict verdict;
+    struct ckpt_id id;
+
+    rig_save(rig, 10, 2, bed->lists);
+    restart_with(rig, NULL, 0);
+    assert_int_equal(begin(rig, 5, &verdict), CAIRN_E_DAMAGED);
+    assert_int_equal(rig_open(rig, 20, 2, 4711, &id), CAIRN_E_DAMAGED);
+    assert_true(look_at(rig).marked);
+    assert_null(memory_medium_copy_record(rig->medium, &rig->name));
+}
+
+/* Goal: a record whose end is lost: the prefix is read, the run is marked, nothing is written. */
+static void test_a_lost_end(void **state)
+{
+    struct bed *bed = *state;
+    struct rig *rig = &bed->rig;
+    struct ckpt_id id;
+
+    rig_save(rig, 10, 2, bed->lists);
+    struct record *prefix = memory_medium_copy_record(rig->medium, &rig->name);
+    rig_save(rig, 20, 2, bed->lists);
+    restart_with(rig, prefix, record_version(prefix) + 1);
+    struct look look = look_at(rig);
+    assert_true(look.marked);
+    assert_int_equal(look.commit_count, 1);
+    assert_int_equal(look.unknown_count, 1);
+    assert_int_equal(rig_open(rig, 30, 2, 4711, &id), CAIRN_E_DAMAGED);
+}
+
+/* Goal: what aborts left, in this term and in fenced ones, is not unknown, also after a restart. */
+static void test_what_aborts_left_is_known(void **state)
+{
+    struct bed *bed = *state;
+    struct rig *rig = &bed->rig;
+    struct ckpt_id id;
+
+    for (uint64_t i = 0; i < 4; i++) {
+        uint64_t open_id = 100 + i;
+        assert_int_equal(open_as(rig, (uint8_t)(20 + i / 2), 10 + i, open_id, &id), 0);
+        struct rig_seal seal = {id, open_id, 0, 2};
+        assert_int_equal(rig_seal(rig, rig->run, &seal, &bed->lists[0]), 0);
+        struct store_name name = {
+            .run = rig->name, .id = id, .kind = STORE_MANIFEST, .tag = open_id};
+        struct store_req publish = {
+            .op = STORE_PUBLISH, .name = name, .bytes = 4, .data = (void *)(uintptr_t) "some"};
+        struct event abort = {.kind = EVENT_ABORT, .id = id, .open_id = open_id};
+        struct verdict verdict;
+        assert_int_equal(rig_event(rig, rig->run, &abort, &verdict), 0);
+        rig_store(rig, &publish); /* as of a finish that the abort came before */
+        assert_int_equal(publish.status, 0);
+    }
+    restart_with(rig, memory_medium_copy_record(rig->medium, &rig->name), 0);
+    struct look look = look_at(rig);
+    assert_int_equal(look.unknown_count, 0);
+    assert_false(look.marked);
+    assert_int_equal(look.dead_count, 4);
+}
+
+/* Goal: a medium that cannot be listed is not an empty one; it is looked at again later. */
+static void test_a_medium_that_cannot_be_listed(void **state)
+{
+    struct bed *bed = *state;
+    struct rig *rig = &bed->rig;
+    struct verdict verdict;
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .op = STORE_LIST_CKPTS, .count = 2, .code = CAIRN_E_IO};
+
+    rig_save(rig, 10, 2, bed->lists);
+    rig_stop(rig);
+    memory_medium_set_record(rig->medium, &rig->name, NULL, 0);
+    assert_int_equal(store_fault_add(rig->store, &rule), 0);
+    rig_start(rig);
+    assert_int_equal(begin(rig, 5, &verdict), CAIRN_E_IO);
+    assert_int_equal(look_at(rig).code, CAIRN_E_IO);
+    sim_run_for(rig->sim, 2500);
+    assert_int_equal(begin(rig, 5, &verdict), CAIRN_E_IO); /* the second that fails */
+    sim_run_for(rig->sim, 2500);
+    assert_int_equal(begin(rig, 5, &verdict), CAIRN_E_DAMAGED);
+}
+
+/* Goal: the look ends wherever the catalogue closes, or an operation fails. */
+static void test_closed_at_every_moment(void **state)
+{
+    struct bed *bed = *state;
+    struct rig *rig = &bed->rig;
+
+    rig_save(rig, 10, 2, bed->lists);
+    struct record *yesterday = memory_medium_copy_record(rig->medium, &rig->name);
+    rig_save(rig, 20, 2, bed->lists);
+    rig_save(rig, 30, 2, bed->lists);
+    restart_with(rig, yesterday, 0);
+    for (unsigned i = 0; i < 60; i++) {
+        rig_stop(rig);
+        rig_start(rig);
+        for (unsigned n = 0; n < i; n++) {
+            sim_run_for(rig->sim, 0);
+        }
+    }
+    assert_int_equal(look_at(rig).unknown_count, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_record_of_yesterday, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_missing_record, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_lost_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_aborts_left_is_known, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_medium_that_cannot_be_listed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_closed_at_every_moment, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
