@@ -30,7 +30,8 @@ def run(argv, check=True):
 class Server:
     def __init__(self, place, bins, name, *words):
         self.cairn, self.path, self.socket = bins / "cairn", place.path / name, place.sockets / name
-        run([self.cairn, "store", "create", f"dir:{self.path}"])
+        if not self.path.exists():
+            run([self.cairn, "store", "create", f"dir:{self.path}"])
         self.process = place.start([bins / "cairnd", "--store-url", f"dir:{self.path}", "--listen-unix", self.socket, *QUIET, *words])
         while run([self.cairn, "ls", *self.where()], check=False)[1] == b"" and not self.socket.exists():
             if self.process.poll() is not None:

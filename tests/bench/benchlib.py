@@ -180,7 +180,8 @@ class Daemon:
         self.socket = place.sockets / name
         self.pki = pki
         log_path = place.path / f"{name}.log"
-        create_store(build, f"dir:{self.store}")
+        if not self.store.exists():
+            create_store(build, f"dir:{self.store}")
         argv = [build / "bin/cairnd", "--store-url", f"dir:{self.store}", "--listen-unix", self.socket, *more]
         argv += ["--listen-tcp", "127.0.0.1:0"]
         if not pki:
