@@ -277,7 +277,8 @@ class Trial:
         words = [str(BIN / "cairn"), *shlex.split(command)[1:]]
         stands = {"URL": f"dir:{self.path}", "MIRROR": f"dir:{self.store.path}"}
         words = [stands.get(word, word) for word in words]
-        online = self.daemon is not None and "--store" not in words
+        offline = "--store" in words or "--from" in words or words[1] == "salvage"  # with the daemon stopped, as they say
+        online = self.daemon is not None and not offline
         place = {"CAIRN_SERVER": f"unix:{self.daemon.socket}"} if online else {"CAIRN_STORE": f"dir:{self.path}"}
         if not online and self.daemon is not None:
             self.stop()

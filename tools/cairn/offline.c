@@ -207,8 +207,11 @@ int offline_dial(void *user, struct sock **ret, struct diag *diag)
 
 struct looking {
     struct store_req req;
+    struct run_snapshot_req snapshot;
     struct offline *offline;
     bool done;
+    int status;
+    struct diag diag;
 };
 
 static void on_record(struct store_req *req)
@@ -224,6 +227,26 @@ static void wait_looked(struct looking *looking)
         loop_uv_run(looking->offline->loop);
     }
     looking->done = false;
+}
+
+static void on_state(struct run_snapshot_req *req)
+{
+    struct looking *looking = container_of(req, struct looking, snapshot);
+    looking->status = req->status == 0 ? state_beside_check(req->state, &looking->diag) : 0;
+    req->run = NULL; /* answered; a record that cannot be read is told by joining the run */
+    looking->done = true;
+    loop_uv_stop(looking->offline->loop);
+}
+
+/* Is all that is stored of the run told of by its record? */
+static int check_beside(struct looking *looking, const struct run_name *name, struct diag *diag)
+{
+    struct run *run = catalog_run(looking->offline->catalog, name);
+    looking->snapshot = (struct run_snapshot_req){.done = on_state};
+    run_snapshot(run, &looking->snapshot);
+    wait_looked(looking);
+    catalog_release(run);
+    return looking->status != 0 ? diag_set(diag, looking->status, "%s", looking->diag.text) : 0;
 }
 
 int offline_check_record(struct offline *offline, const struct run_name *run, bool *ret_salvage,
@@ -247,5 +270,7 @@ int offline_check_record(struct offline *offline, const struct run_name *run, bo
     if (status != 0) {
         return diag_set(diag, status, "%s", diag_text(&looking.req.diag, status));
     }
-    return 0;
+    status = run ? check_beside(&looking, run, diag) : 0;
+    *ret_salvage = status == CAIRN_E_DAMAGED;
+    return status;
 }
