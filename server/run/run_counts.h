@@ -31,7 +31,8 @@ struct forgotten_sight {
 
 /* All runs of the store, as far as their records were read. */
 struct catalog_sight {
-    uint64_t runs, runs_unreadable;
+    uint64_t runs, runs_unreadable, runs_marked; /* marked: state_is_marked */
+    const struct run_name *marked;            /* the first of these; borrowed until the next turn */
     uint64_t checkpoints[HEALTH_DAMAGED + 1]; /* that are listed, by enum health */
     struct forgotten_sight forgotten;
     const struct run_name

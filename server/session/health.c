@@ -93,6 +93,23 @@ static bool is_low(const struct store_usage *usage)
            usage->free_bytes / SPACE_LOW_PERCENT < usage->total_bytes / 100;
 }
 
+/* The record of a run does not tell of all that is stored of it: nothing is lost, as long as
+ * somebody comes. */
+static bool say_marked(struct health_word *health, const struct health_facts *facts)
+{
+    char name[RUN_NAME_TEXT_MAX], remedy[HEALTH_REMEDY_BYTES];
+    if (!facts->sight || facts->sight->runs_marked == 0) {
+        return false;
+    }
+    run_name_format(facts->sight->marked, name);
+    snprintf(remedy, sizeof(remedy), "cairn salvage %s", name);
+    say(health, SERVER_YELLOW, remedy,
+        "%" PRIu64 " runs have stored checkpoints that their records do not tell of, or have lost "
+        "the end of their records; the first is %s; nothing of them is removed",
+        facts->sight->runs_marked, name);
+    return true;
+}
+
 /* Not only by the pass at work, which begins with none: what is damaged stays so until somebody has
  * found it whole. */
 static bool say_damage(struct health_word *health, const struct health_facts *facts)
@@ -125,7 +142,7 @@ void health_of(const struct health_facts *facts, struct health_word *ret)
         say(ret, SERVER_RED, remedy_of(CAIRN_E_READ_ONLY), "%s: %s", err_name(CAIRN_E_READ_ONLY),
             facts->usage->detail[0] ? facts->usage->detail : "the store takes no changes");
         ret->code = CAIRN_E_READ_ONLY;
-    } else if (say_damage(ret, facts)) {
+    } else if (say_marked(ret, facts) || say_damage(ret, facts)) {
         return;
     } else if (facts->store && facts->store->word == STORE_RECOVERED) {
         say_store(ret, facts);

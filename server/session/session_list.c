@@ -22,7 +22,12 @@ static void on_list(struct run_snapshot_req *req)
     struct msg reply = {.type = MSG_LIST_REPLY};
     uint32_t limit =
         list->limit == 0 ? LIST_ENTRIES_MAX : (uint32_t)min_u64(list->limit, LIST_ENTRIES_MAX);
+    struct diag diag = req->diag;
     int status = req->status;
+    if (status == 0 &&
+        req->state->commit_count == 0) { /* nothing is not said of what has lost it */
+        status = state_beside_check(req->state, &diag);
+    }
     if (status == 0) {
         status = run_info_list(req->state, list->before_seq, limit, &request->scratch,
                                &reply.u.list_reply);
@@ -30,7 +35,7 @@ static void on_list(struct run_snapshot_req *req)
     if (status == 0) {
         request_reply(request, &reply);
     } else {
-        request_error(request, status, &req->diag);
+        request_error(request, status, &diag);
     }
     request_free(request);
 }

@@ -104,6 +104,9 @@ static void on_viewed(struct run_snapshot_req *req)
     if (status == 0 && request->msg.u.restore.selector.kind == SELECT_LATEST) {
         commit = state_latest(req->state, (struct ckpt_id){0});
         request->verdict.empty = req->state->commit_count == 0;
+        if (request->verdict.empty) {
+            status = state_beside_check(req->state, &diag);
+        }
         if (!commit && !request->verdict.empty) {
             status = diag_set(&diag, CAIRN_E_DAMAGED,
                               "every checkpoint on the lineage is damaged or forgotten");

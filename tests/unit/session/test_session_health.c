@@ -94,6 +94,22 @@ static void test_the_worst_speaks(void **state)
     assert_true(health.remedy[0] != 0);
 }
 
+/* Goal: a run whose record does not tell of all that is stored is said, with the remedy that names
+ * it, before damage that a scrub found. */
+static void test_a_marked_run_is_yellow(void **state)
+{
+    const struct run_name name = {"team", "lost"};
+    struct catalog_sight sight = {
+        .runs_marked = 2, .marked = &name, .checkpoints[HEALTH_DAMAGED] = 3};
+    struct health_facts facts = {.sight = &sight};
+    struct health_word health;
+    (void)state;
+    health_of(&facts, &health);
+    assert_int_equal(health.word, SERVER_YELLOW);
+    assert_string_equal(health.remedy, "cairn salvage team/lost");
+    assert_non_null(strstr(health.text, "2 runs have stored checkpoints"));
+}
+
 static void test_every_refusal_has_a_remedy(void **state)
 {
     (void)state;
@@ -285,6 +301,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_worst_speaks),
+        cmocka_unit_test(test_a_marked_run_is_yellow),
         cmocka_unit_test(test_every_refusal_has_a_remedy),
         cmocka_unit_test(test_a_server_without_a_store),
         cmocka_unit_test(test_a_server_that_stops_before_its_store_came),
