@@ -201,6 +201,7 @@ struct store_caps {
     struct uuid uuid;                /* of the store record */
     uint64_t epoch;                  /* raised at every start of a daemon on it */
     bool read_only;
+    char read_only_why[64]; /* "its file system is mounted read-only"; "" where it was asked for */
 };
 
 struct store_ops {

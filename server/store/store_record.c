@@ -46,7 +46,7 @@ void store_record_also(struct store_record_update *io_first, const char *key,
         (struct record_change){.key = key, .value = value};
 }
 
-int store_record_raise(const struct record *record, struct store_record_update *ret,
+int store_record_raise(const struct record *record, uint64_t by, struct store_record_update *ret,
                        uint64_t *ret_epoch, struct diag *diag)
 {
     uint64_t epoch;
@@ -56,12 +56,12 @@ int store_record_raise(const struct record *record, struct store_record_update *
     }
     memset(ret, 0, sizeof(*ret));
     store_u64(ret->bytes[0], epoch);
-    store_u64(ret->bytes[1], epoch + 1);
+    store_u64(ret->bytes[1], epoch + by);
     ret->guard = (struct record_guard){.key = "epoch", .value = {8, ret->bytes[0]}};
     ret->changes[0] = (struct record_change){.key = "epoch", .value = {8, ret->bytes[1]}};
     ret->update = (struct record_update){
         .guard_count = 1, .guards = &ret->guard, .change_count = 1, .changes = ret->changes};
-    *ret_epoch = epoch + 1;
+    *ret_epoch = epoch + by;
     return 0;
 }
 

@@ -24,9 +24,10 @@ void store_record_first(uint64_t format, const struct uuid *random,
 /* One more key for such a store, of the kind of store that it is; both are borrowed. */
 void store_record_also(struct store_record_update *io_first, const char *key,
                        struct record_value value);
-/* One more than the epoch that `record` holds: *ret_epoch. FORMAT. */
-int MUST_USE store_record_raise(const struct record *record, struct store_record_update *ret,
-                                uint64_t *ret_epoch, struct diag *diag);
+/* `by` (mostly 1) more than the epoch that `record` holds: *ret_epoch. FORMAT. */
+int MUST_USE store_record_raise(const struct record *record, uint64_t by,
+                                struct store_record_update *ret, uint64_t *ret_epoch,
+                                struct diag *diag);
 
 struct store_record_rules {
     const char *place; /* for texts: "/path", "namespace cairn" */

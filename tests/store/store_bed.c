@@ -61,6 +61,7 @@ void bed_init(struct bed *bed, enum bed_kind kind, const char *parent, uint64_t 
     assert_int_equal(work_threads_new(bed->loop, 4, "store", &bed->pool, &diag), 0);
     if (kind == BED_DIR) {
         bed->vfs = vfs_posix();
+        bed->copy_after_ms = 3600000;
         make_directory(bed, parent);
     } else if (kind == BED_RADOS) {
         bed->cluster = fake_medium_new();
@@ -158,7 +159,8 @@ static int open_inner(struct bed *bed, bool create, bool read_only, struct diag 
                                         .read_only = read_only,
                                         .expected_uuid = bed->expected_uuid,
                                         .reserve_bytes = bed->reserve_bytes,
-                                        .snapshot_every = bed->snapshot_every};
+                                        .snapshot_every = bed->snapshot_every,
+                                        .copy_after_ms = bed->copy_after_ms};
     return store_dir_new(&options, &bed->store, diag);
 }
 

@@ -42,6 +42,7 @@ struct bed {
     struct sim_disk *disk;
     uint64_t reserve_bytes; /* options of the next open */
     unsigned snapshot_every;
+    unsigned copy_after_ms; /* on a real disk not before the end, so that tests have one order */
     const struct uuid *expected_uuid;
     const char *data_pool; /* BED_RADOS: by its name */
     bool is_not_forced;    /* without force_fs */

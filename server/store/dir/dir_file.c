@@ -56,6 +56,7 @@ int dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret, s
         }
     }
     ret->fd = fd;
+    ret->is_settling = false;
     dir_path_copy(path, ret->path);
     return 0;
 }
@@ -263,7 +264,7 @@ int dir_publish(struct dir_store *store, const struct dir_at *at, const char *na
     char temp[DIR_NAME_MAX];
     vfs_fd fd;
     dir_temp_name(store, temp);
-    int rc = dir_check_broken(store, at->path, diag);
+    int rc = at->is_settling ? 0 : dir_check_broken(store, at->path, diag);
     rc = rc ? rc
             : vfs->ops->open(vfs, at->fd, temp, VFS_WRITE | VFS_CREATE_EXCL, &fd, diag); /* L1 */
     if (rc != 0) {
@@ -390,17 +391,24 @@ void dir_note(struct dir_store *store, const char *fmt, ...)
 
 void dir_quarantine(struct dir_store *store, const struct dir_at *at, const char *name)
 {
+    enum { OF_ONE_NAME = 16 };
     struct dir_at to;
-    char flat[DIR_PATH_MAX + DIR_NAME_MAX];
+    char flat[DIR_PATH_MAX + DIR_NAME_MAX + 8];
     if (store->read_only || dir_at_open(store, "quarantine", &to, NULL) != 0) {
         return; /* it stays where it is, and is noted */
     }
-    snprintf(flat, sizeof(flat), "%s/%s", at->path, name);
-    for (char *c = flat; *c != 0; c++) {
-        *c = *c == '/' ? '+' : *c; /* no other name has a plus in it */
+    int rc = CAIRN_E_EXISTS;
+    for (unsigned i = 1; i <= OF_ONE_NAME && rc == CAIRN_E_EXISTS; i++) {
+        int n = snprintf(flat, sizeof(flat), "%s/%s", at->path, name);
+        for (char *c = flat; *c != 0; c++) {
+            *c = *c == '/' ? '+' : *c; /* no other name has a plus in it */
+        }
+        if (i > 1) {
+            snprintf(flat + n, sizeof(flat) - (size_t)n, ".%u", i);
+        }
+        /* Not essential, so not made to be: a crash may bring the file back to its old place, where
+         * the next load finds it again. */
+        rc = store->vfs->ops->rename(store->vfs, at->fd, name, to.fd, flat, NULL);
     }
-    /* Not essential, so not made to be: a crash may bring the file back to its old place, where the
-     * next load finds it again. */
-    err_ignore(store->vfs->ops->rename(store->vfs, at->fd, name, to.fd, flat, NULL));
     dir_at_close(store, &to);
 }

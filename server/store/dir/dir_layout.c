@@ -22,6 +22,24 @@ void dir_path_record(const struct run_name *run, char ret[DIR_PATH_MAX])
     CHECK(n > 0 && n < DIR_PATH_MAX);
 }
 
+bool dir_parse_record(const char *path, struct run_name *ret)
+{
+    char text[DIR_PATH_MAX];
+    size_t bytes = strlen(path), tail = sizeof("/record") - 1, head = sizeof("runs/") - 1;
+    if (bytes <= head + tail || strncmp(path, "runs/", head) != 0) {
+        return false;
+    }
+    dir_path_copy(path + head, text);
+    text[bytes - head - tail] = 0;
+    return run_name_parse(text, ret, NULL) == 0;
+}
+
+void dir_path_copy_of(const char *path, char ret[DIR_PATH_MAX])
+{
+    int n = snprintf(ret, DIR_PATH_MAX, "copy/%s", path);
+    CHECK(n > 0 && n < DIR_PATH_MAX);
+}
+
 void dir_path_objects(const struct run_name *run, struct ckpt_id id, char ret[DIR_PATH_MAX])
 {
     int n = snprintf(ret, DIR_PATH_MAX, "runs/%s/%s/objects/%llu-%llu", run->project, run->run,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is stored, for garbage collection: the checkpoints of a run that have anything, and the
- * small things of one of them. Temporaries are not seen: they go with their writer or at the next
- * start.
+ * What is stored: all runs; for garbage collection the checkpoints of a run that have anything, and
+ * the small things of one of them. Temporaries are not seen: they go with their writer or at the
+ * next start. A run is listed for whatever there is of it, so that one whose record was lost is
+ * told from one that never was.
  */
-#include "dir_private.h"
+#include "dir_record_private.h"
 
 #include "base/check.h"
 #include "store/store_order.h"
@@ -106,6 +107,149 @@ int dir_op_list_ckpts(struct dir_store *store, struct store_req *req)
         }
     }
     req->ret_ckpts = list;
+    req->ret_count = kept;
+    return 0;
+}
+
+/* --- runs ------------------------------------------------------------------------------------- */
+
+static int add_run(struct dir_names *list, const struct run_name *name)
+{
+    if (list->count == list->cap) {
+        size_t cap = list->cap == 0 ? 64 : list->cap * 2;
+        struct run_name *grown = realloc(list->names, cap * sizeof(*grown));
+        if (grown == NULL) {
+            return CAIRN_E_NO_MEMORY;
+        }
+        list->names = grown;
+        list->cap = cap;
+    }
+    list->names[list->count++] = *name;
+    return 0;
+}
+
+/* The runs of one project in one tree. */
+static int add_project(struct dir_store *store, const char *tree, const char *project,
+                       struct dir_names *list, struct diag *diag)
+{
+    char path[DIR_PATH_MAX];
+    struct dir_entries entries = {0};
+    struct run_name name;
+    int n = snprintf(path, sizeof(path), "%s/%s", tree, project);
+    CHECK(n > 0 && n < DIR_PATH_MAX);
+    int rc = list_folder(store, path, &entries, diag);
+    for (size_t i = 0; rc == 0 && i < entries.count; i++) {
+        if (entries.entries[i].kind == VFS_DIR &&
+            run_name_set(project, entries.entries[i].name, &name, NULL) == 0) {
+            rc = add_run(list, &name);
+        }
+    }
+    dir_entries_fini(&entries);
+    return rc;
+}
+
+/* What cannot be listed in one tree may be in the other: its errors count only where both fail. */
+static int add_tree(struct dir_store *store, const char *tree, struct dir_names *list,
+                    struct diag *diag)
+{
+    struct dir_entries projects = {0};
+    struct run_name name;
+    int failed = 0;
+    int rc = list_folder(store, tree, &projects, diag);
+    for (size_t i = 0; rc == 0 && i < projects.count; i++) {
+        const char *project = projects.entries[i].name;
+        struct diag why = DIAG_INIT;
+        if (projects.entries[i].kind != VFS_DIR || run_name_set(project, "x", &name, NULL) != 0) {
+            continue; /* not one of ours */
+        }
+        int project_rc = add_project(store, tree, project, list, &why);
+        rc = project_rc == CAIRN_E_NO_MEMORY ? project_rc : 0;
+        if (project_rc != 0 && failed == 0) {
+            failed = diag_copy(diag, &why);
+        }
+    }
+    dir_entries_fini(&projects);
+    return rc ? rc : failed;
+}
+
+static int compare_names(const void *left, const void *right)
+{
+    const struct run_name *a = left, *b = right;
+    int order = strcmp(a->project, b->project);
+    return order ? order : strcmp(a->run, b->run);
+}
+
+int dir_names_list(struct dir_store *store, struct dir_names *ret, struct diag *diag)
+{
+    struct dir_names list = {0};
+    struct diag why[2] = {DIAG_INIT, DIAG_INIT};
+    size_t kept = 0;
+    int first = add_tree(store, "runs", &list, &why[0]);
+    size_t of_first = list.count;
+    int second = first == CAIRN_E_NO_MEMORY ? first : add_tree(store, "copy/runs", &list, &why[1]);
+    if (second == CAIRN_E_NO_MEMORY || (first != 0 && list.count == of_first)) {
+        free(list.names);
+        return diag_set(diag, first ? first : second, "list of runs: %s",
+                        diag_text(&why[first == 0], first ? first : second));
+    }
+    if (first != 0 || second != 0) {
+        dir_note(store, "%s", diag_text(&why[first == 0], first ? first : second));
+    }
+    if (list.count > 0) {
+        qsort(list.names, list.count, sizeof(*list.names), compare_names);
+    }
+    for (size_t i = 0; i < list.count; i++) {
+        if (kept == 0 || compare_names(&list.names[kept - 1], &list.names[i]) != 0) {
+            list.names[kept++] = list.names[i];
+        }
+    }
+    list.count = kept;
+    *ret = list;
+    return 0;
+}
+
+/* Has the run a record, a copy of one, or a checkpoint? What cannot be looked into has: who asks
+ * for the run is told what is wrong; the others are listed. */
+static int has_anything(struct dir_store *store, const struct run_name *run, bool *ret)
+{
+    static const char *const folders[] = {"objects", "checkpoints"};
+    char path[DIR_PATH_MAX];
+    dir_path_record(run, path);
+    int rc = dir_record_exists(store, path, ret, NULL);
+    for (size_t i = 0; rc == 0 && !*ret && i < ARRAY_LEN(folders); i++) {
+        struct dir_entries entries = {0};
+        struct ckpt_id id;
+        int n = snprintf(path, sizeof(path), "runs/%s/%s/%s", run->project, run->run, folders[i]);
+        CHECK(n > 0 && n < DIR_PATH_MAX);
+        rc = list_folder(store, path, &entries, NULL);
+        for (size_t k = 0; k < entries.count; k++) {
+            *ret = *ret || (entries.entries[k].kind == VFS_DIR &&
+                            dir_parse_ckpt(entries.entries[k].name, &id));
+        }
+        dir_entries_fini(&entries);
+    }
+    *ret = *ret || rc != 0;
+    return rc == CAIRN_E_NO_MEMORY ? rc : 0;
+}
+
+int dir_op_list_runs(struct dir_store *store, struct store_req *req)
+{
+    struct dir_names list = {0};
+    size_t kept = 0;
+    int rc = dir_names_list(store, &list, &req->diag);
+    for (size_t i = 0; rc == 0 && i < list.count; i++) {
+        bool is_there = false;
+        rc = has_anything(store, &list.names[i], &is_there);
+        if (is_there) {
+            list.names[kept++] = list.names[i];
+        }
+    }
+    struct run_name *names = list.names != NULL ? list.names : calloc(1, sizeof(*names));
+    if (rc != 0 || names == NULL) {
+        free(names);
+        return diag_set(&req->diag, rc ? rc : CAIRN_E_NO_MEMORY, "list of runs");
+    }
+    req->ret_runs = names;
     req->ret_count = kept;
     return 0;
 }

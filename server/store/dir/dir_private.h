@@ -4,7 +4,8 @@
  * threads of the work pool (or of whoever opens the store) and block. Numbers L1 to L28 are the
  * rules of server/store/README.md.
  *
- * Locks, outermost first: dir_run.lock, make_locks, admit_lock, then lock or sync.lock (leaves).
+ * Locks, outermost first: dir_run.lock, dir_run.copying.lock, make_locks, admit_lock, then lock or
+ * sync.lock (leaves).
  */
 #ifndef CAIRN_STORE_DIR_PRIVATE_H
 #define CAIRN_STORE_DIR_PRIVATE_H
@@ -26,7 +27,7 @@ enum {
     DIR_RUN_BUCKETS = 256,
     DIR_SYNC_FAILURES_MAX = 3, /* within DIR_SYNC_FAILURES_MS: the store becomes read-only (L5) */
     DIR_SYNC_FAILURES_MS = 10 * 60 * 1000,
-    DIR_INODES_RESERVE = 64, /* with the reserve of bytes: a forget and a pass of gc take a few */
+    DIR_INODES_RESERVE = 64, /* a forget and a pass of gc take a few */
 };
 
 /* Feature bits that this version understands. */
@@ -34,10 +35,11 @@ enum {
 #define DIR_RO_COMPAT_KNOWN UINT64_C(0)
 #define DIR_INCOMPAT_KNOWN  UINT64_C(0)
 #define DIR_FORMAT_VERSION  UINT64_C(1)
-
 /* An open directory of the store; path is relative to the store's root ("" for the root). */
 struct dir_at {
     vfs_fd fd;
+    bool is_settling; /* given: an fsync of it may have failed, and what is published here settles
+                       * what that left in doubt (dir_record_heal.c) */
     char path[DIR_PATH_MAX];
 };
 
@@ -65,19 +67,31 @@ struct dir_sync {
     struct dir_known known[DIR_KNOWN_SLOTS];
 };
 
-/* A record: a folder of numbered updates and snapshots, and its decoded form. */
+/* A record: a folder of numbered updates and snapshots, a second one of snapshots alone, and its
+ * decoded form. */
 struct dir_record {
-    char path[DIR_PATH_MAX];
+    char path[DIR_PATH_MAX], copy_path[DIR_PATH_MAX];
     struct record *record; /* NULL: not loaded */
     struct sha256 last;    /* of the newest update; zero before the first */
     uint64_t snapshots[2]; /* versions of the newest valid one and of the one before it; 0: none */
     bool is_stuck; /* whether the newest update is durable is unknown: none is accepted after it */
     uint64_t version_max; /* is_stuck: the newest version known to be durable */
-    bool is_beside; /* read beside who writes it: files may go meanwhile, and nothing is moved */
-    bool is_direct; /* read from the disk, past the cache */
-    /* of the last load that found damage: see ret_files of struct store_req */
-    struct record_file damaged[STORE_RECORD_FILES_MAX];
-    uint64_t newest; /* version of its last file */
+    bool is_beside;   /* read beside who writes it: files may go meanwhile, and nothing is moved */
+    bool is_direct;   /* read from the disk, past the cache */
+    bool is_unhealed; /* only the second place has all of it: no update before that is mended */
+    uint64_t lost_from; /* 0, or the first update that neither place has: `record` ends before it */
+    struct diag lost;   /* why */
+    uint64_t newest;    /* version of its last file */
+};
+
+/* When a run's record is copied to its second place: dir_copy.c. */
+struct dir_copying {
+    struct dir_run *next;    /* under the store's lock: of those that wait */
+    bool is_queued;          /* the same */
+    atomic_uint_fast64_t to; /* the newest version that lies there; 0: none, or not known */
+    uint64_t due_ns;         /* the loop's thread only: not before */
+    pthread_mutex_t lock;    /* one at a time writes there */
+    unsigned cuts;           /* under that lock: what was encoded before the last cut is void */
 };
 
 struct dir_run {
@@ -85,6 +99,7 @@ struct dir_run {
     struct run_name name;
     pthread_mutex_t lock; /* guards record */
     struct dir_record record;
+    struct dir_copying copying;
 };
 
 struct dir_open; /* an unsealed object: dir_object.c */
@@ -97,25 +112,32 @@ struct dir_store {
     char *path; /* for texts */
     vfs_fd root, lock_fd;
     uint64_t reserve_bytes;
-    unsigned snapshot_every;
+    unsigned snapshot_every, copy_after_ms;
     bool read_only;            /* as opened, or by an unknown ro-compat feature */
     bool is_shared;            /* opened read-only without a lock: a daemon may write meanwhile */
     atomic_bool is_degraded;   /* read-only since fsync failed too often */
     atomic_uint sync_failures; /* not counted yet by the loop's thread */
-    struct dir_record store_record; /* after the start: nobody's */
+    struct dir_run *own;       /* of the store's own record */
 
-    pthread_mutex_t lock; /* guards opens, runs, health */
+    pthread_mutex_t lock; /* guards opens, runs, health, copies_wanted */
     struct dir_open *opens[DIR_OPEN_BUCKETS];
     struct dir_run *runs[DIR_RUN_BUCKETS];
     char health[96];
     unsigned health_count;
-    pthread_mutex_t make_locks[DIR_MAKE_LOCKS]; /* by run: a directory is not removed while a file
-                                                   is made in it */
+    pthread_mutex_t make_locks[DIR_MAKE_LOCKS]; /* by run: none is removed while filled */
     pthread_mutex_t admit_lock;                 /* between looking at free space and taking it */
     struct dir_sync sync;
 
+    struct dir_run *copies_wanted;
+
     /* the loop's thread only */
+    struct timer copy_timer;
+    struct work copy_work;
+    struct dir_run *copies;   /* that are due at some time */
+    struct dir_run *copy_now; /* NULL: none is being written */
+    uint64_t copy_begin_ns;
     unsigned pending;
+    bool is_closing;
     uint64_t failure_ms[DIR_SYNC_FAILURES_MAX];
     unsigned failure_count;
     struct work close_work;
@@ -130,6 +152,8 @@ static inline struct dir_store *dir_of(struct store *store)
 
 /* --- dir_layout.c: names ---------------------------------------------------------------------- */
 void dir_path_record(const struct run_name *run, char ret[DIR_PATH_MAX]);
+bool dir_parse_record(const char *path, struct run_name *ret);   /* false: the store's own */
+void dir_path_copy_of(const char *path, char ret[DIR_PATH_MAX]); /* of a record's path */
 void dir_path_objects(const struct run_name *run, struct ckpt_id id, char ret[DIR_PATH_MAX]);
 void dir_path_checkpoint(const struct run_name *run, struct ckpt_id id, char ret[DIR_PATH_MAX]);
 void dir_name_object(const struct object_id *id, char ret[DIR_NAME_MAX]);
@@ -209,30 +233,6 @@ void dir_note(struct dir_store *store, const char *fmt, ...) PRINTF(2, 3);
 /* Moves a file that nothing needs, but that should not be as it is, to quarantine/ (L21). */
 void dir_quarantine(struct dir_store *store, const struct dir_at *at, const char *name);
 
-/* --- dir_record.c, dir_record_load.c ---------------------------------------------------------- */
-void dir_record_init(struct dir_record *rec, const char *path);
-void dir_record_fini(struct dir_record *rec);
-/* Fills rec->record from the folder. An absent or empty folder is version 0. DAMAGED names the
- * file. */
-int MUST_USE dir_record_load(struct dir_store *store, struct dir_record *rec, struct diag *diag);
-/* The guarded update, durable when 0. The folder must exist. */
-int MUST_USE dir_record_update(struct dir_store *store, struct dir_record *rec,
-                               const struct record_update *update, uint64_t *ret_version,
-                               struct diag *diag);
-/* A snapshot of the decoded form, now. The folder must exist. */
-int MUST_USE dir_record_snapshot(struct dir_store *store, struct dir_record *rec,
-                                 struct diag *diag);
-/* Are there updates or snapshots in the folder? */
-int MUST_USE dir_record_exists(struct dir_store *store, const char *path, bool *ret,
-                               struct diag *diag);
-struct dir_versions {
-    size_t update_count, snapshot_count, cap[2];
-    uint64_t *updates, *snapshots; /* sorted */
-};
-int MUST_USE dir_versions_list(struct dir_store *store, const struct dir_at *at,
-                               struct dir_versions *ret, struct diag *diag);
-void dir_versions_fini(struct dir_versions *versions);
-
 /* --- the operations --------------------------------------------------------------------------- */
 int MUST_USE dir_op_create(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_write(struct dir_store *store, struct store_req *req);
@@ -258,6 +258,8 @@ int MUST_USE dir_op_record_cut(struct dir_store *store, struct store_req *req);
 /* The run's entry in the table, made when it is asked for first. NULL: no memory. */
 struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *name);
 int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);
+/* L5, the loop's thread: too many failed fsyncs within minutes end all writing. */
+void dir_count_failures(struct dir_store *store);
 
 /* --- dir_probe.c ------------------------------------------------------------------------------ */
 int MUST_USE dir_op_probe(struct dir_store *store, struct store_req *req);
@@ -288,5 +290,11 @@ struct dir_entries {
 int MUST_USE dir_entries_list(struct dir_store *store, const struct dir_at *at,
                               struct dir_entries *ret, struct diag *diag);
 void dir_entries_fini(struct dir_entries *entries);
+
+struct dir_names { /* dir_list.c: of all runs that either tree has a folder of, sorted */
+    size_t count, cap;
+    struct run_name *names;
+};
+int MUST_USE dir_names_list(struct dir_store *store, struct dir_names *ret, struct diag *diag);
 
 #endif

@@ -5,7 +5,7 @@
  * can take (the rename does not replace), and holds the SHA-256 of update n. The decoded form in
  * memory is a cache of what is durable; whenever that is not sure it is dropped.
  */
-#include "dir_private.h"
+#include "dir_record_private.h"
 
 #include "base/check.h"
 #include "base/failpoint.h"
@@ -16,6 +16,7 @@ void dir_record_init(struct dir_record *rec, const char *path)
 {
     *rec = (struct dir_record){.record = NULL};
     dir_path_copy(path, rec->path);
+    dir_path_copy_of(path, rec->copy_path);
 }
 
 void dir_record_fini(struct dir_record *rec)
@@ -45,8 +46,8 @@ static void prune(struct dir_store *store, const struct dir_record *rec, const s
     dir_versions_fini(&have);
 }
 
-static int publish_snapshot(struct dir_store *store, struct dir_record *rec,
-                            const struct dir_at *at, struct diag *diag)
+int dir_record_snapshot(struct dir_store *store, struct dir_record *rec, const struct dir_at *at,
+                        struct diag *diag)
 {
     uint64_t version = record_version(rec->record);
     char name[DIR_NAME_MAX];
@@ -72,7 +73,7 @@ static int publish_snapshot(struct dir_store *store, struct dir_record *rec,
 static void write_snapshot(struct dir_store *store, struct dir_record *rec, const struct dir_at *at)
 {
     struct diag diag = DIAG_INIT;
-    int rc = publish_snapshot(store, rec, at, &diag);
+    int rc = dir_record_snapshot(store, rec, at, &diag);
     if (rc == CAIRN_E_NO_SPACE) {
         return; /* the disk is full: that is said elsewhere, and heals */
     }
@@ -80,18 +81,6 @@ static void write_snapshot(struct dir_store *store, struct dir_record *rec, cons
         dir_note(store, "no snapshot of %s at version %llu: %s", rec->path,
                  (unsigned long long)record_version(rec->record), err_name(rc));
     }
-}
-
-int dir_record_snapshot(struct dir_store *store, struct dir_record *rec, struct diag *diag)
-{
-    struct dir_at at;
-    CHECK(rec->record != NULL);
-    int rc = dir_at_open(store, rec->path, &at, diag);
-    if (rc == 0) {
-        rc = publish_snapshot(store, rec, &at, diag);
-        dir_at_close(store, &at);
-    }
-    return rc;
 }
 
 /* The decoded form is ahead of what is durable: forget it. */
@@ -137,18 +126,41 @@ static int publish_update(struct dir_store *store, struct dir_record *rec,
     return rc;
 }
 
-int dir_record_update(struct dir_store *store, struct dir_record *rec,
+/* Loaded, whole, and nothing of it in doubt: else why nothing can be added to it. */
+static int make_ready(struct dir_store *store, struct dir_run *run, struct diag *diag)
+{
+    struct dir_record *rec = &run->record;
+    bool is_broken = dir_check_broken(store, rec->path, NULL) != 0;
+    if (is_broken && !rec->is_stuck && rec->record != NULL) {
+        rec->is_stuck = true; /* a snapshot's name is in doubt, and whatever would come next */
+        rec->version_max = record_version(rec->record);
+    }
+    if (rec->is_stuck) {
+        return dir_record_settle(store, run, diag);
+    }
+    bool is_good = rec->record != NULL && rec->lost_from == 0 && !rec->is_unhealed;
+    int rc = is_good ? 0 : dir_record_load(store, run, diag);
+    if (rc == 0 && rec->is_stuck) {
+        rc = dir_record_settle(store, run, diag);
+    }
+    if (rc == 0 && rec->lost_from != 0) {
+        rc = diag_set(diag, CAIRN_E_DAMAGED, "%s", rec->lost.text);
+    }
+    if (rc == 0 && rec->is_unhealed) {
+        rc = diag_set(diag, CAIRN_E_READ_ONLY,
+                      "%s: only its copy has all of it, and putting it back failed; see the "
+                      "store's line in `cairn status`",
+                      rec->path);
+    }
+    return rc;
+}
+
+int dir_record_update(struct dir_store *store, struct dir_run *run,
                       const struct record_update *update, uint64_t *ret_version, struct diag *diag)
 {
+    struct dir_record *rec = &run->record;
     struct dir_at at;
-    int rc = rec->record != NULL ? 0 : dir_record_load(store, rec, diag);
-    if (rc == 0 && rec->is_stuck) {
-        rc = diag_set(
-            diag, CAIRN_E_READ_ONLY,
-            "%s: whether its last update is durable is unknown since a failed fsync; check the "
-            "disk and restart the daemon",
-            rec->path);
-    }
+    int rc = make_ready(store, run, diag);
     rc = rc ? rc : dir_at_open(store, rec->path, &at, diag);
     if (rc != 0) {
         return rc;
@@ -160,28 +172,26 @@ int dir_record_update(struct dir_store *store, struct dir_record *rec,
             drop_cache(rec);
         } else {
             *ret_version = record_version(rec->record);
-            if (*ret_version - rec->snapshots[0] >= store->snapshot_every) {
+            /* The next multiple was reached, or one before it, of which none could be written. */
+            if (*ret_version / store->snapshot_every > rec->snapshots[0] / store->snapshot_every) {
                 write_snapshot(store, rec, &at);
             }
+            dir_copy_want(store, run);
         }
     }
     dir_at_close(store, &at);
     return rc;
 }
 
-int dir_record_exists(struct dir_store *store, const char *path, bool *ret, struct diag *diag)
+static int has_versions(struct dir_store *store, const char *path, bool *ret, struct diag *diag)
 {
     struct dir_at at;
     struct dir_versions have = {0};
-    struct diag open_diag = DIAG_INIT;
-    int rc = dir_at_open(store, path, &at, &open_diag);
-    if (rc == CAIRN_E_NOT_FOUND) {
-        *ret = false;
-        return 0;
-    }
+    struct diag why = DIAG_INIT;
+    *ret = false;
+    int rc = dir_at_open(store, path, &at, &why);
     if (rc != 0) {
-        diag_copy(diag, &open_diag);
-        return rc;
+        return rc == CAIRN_E_NOT_FOUND ? 0 : diag_copy(diag, &why);
     }
     rc = dir_versions_list(store, &at, &have, diag);
     dir_at_close(store, &at);
@@ -190,4 +200,16 @@ int dir_record_exists(struct dir_store *store, const char *path, bool *ret, stru
         dir_versions_fini(&have);
     }
     return rc;
+}
+
+int dir_record_exists(struct dir_store *store, const char *path, bool *ret, struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    char copy_path[DIR_PATH_MAX];
+    bool is_here = false, is_copied = false;
+    dir_path_copy_of(path, copy_path);
+    int rc = has_versions(store, path, &is_here, &why);
+    int copy_rc = rc == 0 && is_here ? 0 : has_versions(store, copy_path, &is_copied, &why);
+    *ret = is_here || is_copied;
+    return *ret || (rc == 0 && copy_rc == 0) ? 0 : diag_copy(diag, &why);
 }

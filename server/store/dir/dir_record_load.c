@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading a record: the newest snapshot that is whole, and every update after it, each checked by
- * its crc, its number and the SHA-256 of the one before. Invariant: what is returned is the record
- * as it was durable, or DAMAGED with the file's name; nothing is ever cut off. Damage that a newer
- * snapshot covers is noted in the store's health and moved to quarantine.
+ * Reading a record from its two places: the newest snapshot of either that is whole, and every
+ * update after it, each checked by its crc, its number and the SHA-256 of the one before.
+ * Invariant: what is returned is the record as it was durable, up to the newest version that any
+ * name in either place tells of; or up to `lost_from`, which is said. Nothing is ever cut off
+ * silently, and whatever goes wrong with one file (damage, an I/O error, its absence), the next one
+ * is tried.
  */
-#include "dir_private.h"
+#include "dir_record_private.h"
 
 #include "base/check.h"
 
@@ -13,9 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef unsigned long long ull;
+
 enum { LOAD_TRIES = 8 };
 
-/* --- the folder ------------------------------------------------------------------------------- */
+/* --- the folders ------------------------------------------------------------------------------ */
 
 static int add_version(struct dir_versions *versions, bool is_snapshot, uint64_t version)
 {
@@ -83,67 +87,72 @@ static bool has_update(const struct dir_versions *have, uint64_t version)
                                              sizeof(version), compare_u64) != NULL;
 }
 
-/* --- single files ----------------------------------------------------------------------------- */
-
-/* The state of one load. */
-struct load {
-    struct dir_store *store;
-    struct dir_at at;
-    struct dir_versions have;
-    struct record *record;
-    struct sha256 last;
-    uint64_t snapshots[2];
-    uint64_t newest;           /* the version to be reached */
-    bool is_beside, is_direct; /* see struct dir_record */
-    struct record_file damaged[STORE_RECORD_FILES_MAX];
-};
-
-static int say_damaged(struct load *load, const char *name, int code, const char *what,
-                       struct diag *diag)
+/* Once more where it failed (L22), but not where it is certain. */
+static void open_place(struct dir_sight *sight, struct dir_place *place, const char *path)
 {
-    if (code == CAIRN_E_FORMAT || code == CAIRN_E_TOO_LARGE) {
-        code = CAIRN_E_DAMAGED;
+    for (int i = 0; i < 2; i++) {
+        place->at.fd = -1;
+        diag_clear(&place->why);
+        place->status = dir_at_open(sight->store, path, &place->at, &place->why);
+        if (place->status == 0) {
+            place->status = dir_versions_list(sight->store, &place->at, &place->have, &place->why);
+        }
+        if (place->status == 0 || place->status == CAIRN_E_NOT_FOUND ||
+            place->status == CAIRN_E_DAMAGED) {
+            break;
+        }
+        if (place->at.fd != -1 && i == 0) {
+            dir_at_close(sight->store, &place->at);
+        }
     }
-    return diag_set(diag, code, "record file %s/%s/%s: %s%s", load->store->path, load->at.path,
-                    name, what,
-                    code == CAIRN_E_DAMAGED
-                        ? "; it was written whole, so the disk or somebody changed it: take it "
-                          "from a mirror (cairn verify --repair)"
-                        : "");
+    dir_path_copy(path, place->at.path);
 }
 
-static int read_snapshot(struct load *load, uint64_t version, struct record **ret,
-                         struct sha256 *ret_last, struct diag *diag)
+/* --- single files ----------------------------------------------------------------------------- */
+
+static int say_damaged(const struct dir_sight *sight, const char *path, const char *name,
+                       const struct diag *why, struct diag *diag)
 {
-    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_BYTES, .direct = load->is_direct};
+    int code = why->code;
+    if (code == CAIRN_E_FORMAT || code == CAIRN_E_TOO_LARGE || code == CAIRN_E_NOT_FOUND) {
+        code = CAIRN_E_DAMAGED;
+    }
+    return diag_set(
+        diag, code, "record file %s/%s/%s: %s%s", sight->store->path, path, name, why->text,
+        code == CAIRN_E_DAMAGED ? "; it was written whole, so the disk or somebody changed it"
+                                : "");
+}
+
+int dir_sight_snapshot(struct dir_sight *sight, const struct record_file *which,
+                       struct record **ret, struct sha256 *ret_last, struct diag *diag)
+{
+    const struct dir_at *at = &sight->places[which->is_copy].at;
+    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_BYTES, .direct = sight->is_direct};
     struct diag why = DIAG_INIT;
     char name[DIR_NAME_MAX];
     struct record *record = NULL;
-    dir_name_version(version, true, name);
-    int rc = dir_read_file(load->store, &load->at, name, &file, &why);
-    if (rc == CAIRN_E_NOT_FOUND) {
-        return diag_copy(diag, &why);
-    }
+    dir_name_version(which->version, true, name);
+    int rc = dir_read_file(sight->store, at, name, &file, &why);
+    sight->is_moving = sight->is_moving || rc == CAIRN_E_NOT_FOUND;
     rc = rc ? rc : record_snapshot_decode(file.bytes, file.data, &record, ret_last->bytes, &why);
-    if (rc == 0 && record_version(record) != version) {
-        rc = diag_set(&why, CAIRN_E_DAMAGED, "it holds version %llu",
-                      (unsigned long long)record_version(record));
+    if (rc == 0 && record_version(record) != which->version) {
+        rc = diag_set(&why, CAIRN_E_DAMAGED, "it holds version %llu", (ull)record_version(record));
         record_free(record);
     }
     free(file.data);
     if (rc != 0) {
-        return say_damaged(load, name, rc, diag_text(&why, rc), diag);
+        err_ignore(diag_set(&why, rc, "%s", err_text(rc))); /* where nobody said more */
+        return say_damaged(sight, at->path, name, &why, diag);
     }
     *ret = record;
     return 0;
 }
 
-/* Reads update `version`, which must follow the one with the hash *last; applies it to record
- * unless that is NULL, and sets *last to its own hash. */
-static int read_update(struct load *load, uint64_t version, struct record *record,
-                       struct sha256 *last, struct diag *diag)
+int dir_sight_update(struct dir_sight *sight, uint64_t version, struct record *record,
+                     struct dir_link *io_link, struct diag *diag)
 {
-    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_UPDATE_BYTES, .direct = load->is_direct};
+    const struct dir_place *place = &sight->places[DIR_FIRST];
+    struct dir_bytes file = {.bytes_max = LIMIT_RECORD_UPDATE_BYTES, .direct = sight->is_direct};
     struct diag why = DIAG_INIT;
     struct record_update update;
     struct sha256 previous;
@@ -151,211 +160,355 @@ static int read_update(struct load *load, uint64_t version, struct record *recor
     uint64_t number = 0;
     char name[DIR_NAME_MAX];
     dir_name_version(version, false, name);
-    int rc = has_update(&load->have, version)
-                 ? dir_read_file(load->store, &load->at, name, &file, &why)
-             : load->is_beside ? diag_set(&why, CAIRN_E_NOT_FOUND, "%s is missing", name)
-                               : diag_set(&why, CAIRN_E_DAMAGED, "it is missing");
-    if (rc == CAIRN_E_NOT_FOUND) {
-        return diag_copy(diag, &why);
-    }
+    int rc = has_update(&place->have, version)
+                 ? dir_read_file(sight->store, &place->at, name, &file, &why)
+                 : diag_set(&why, CAIRN_E_NOT_FOUND, "it is missing");
+    sight->is_moving = sight->is_moving || rc == CAIRN_E_NOT_FOUND;
     scratch_init(&scratch, KIB(64) + file.bytes * 8);
     rc = rc ? rc
             : record_update_decode(file.bytes, file.data, &scratch, &update, &number,
                                    previous.bytes, &why);
     if (rc == 0 && number != version) {
-        rc = diag_set(&why, CAIRN_E_DAMAGED, "it holds update %llu", (unsigned long long)number);
+        rc = diag_set(&why, CAIRN_E_DAMAGED, "it holds update %llu", (ull)number);
     }
-    if (rc == 0 && memcmp(previous.bytes, last->bytes, sizeof(previous)) != 0) {
+    if (rc == 0 && io_link->is_known &&
+        memcmp(previous.bytes, io_link->hash.bytes, sizeof(previous)) != 0) {
         rc = diag_set(&why, CAIRN_E_DAMAGED, "it does not follow the update before it");
     }
     if (rc == 0 && record != NULL) {
         rc = record_apply(record, &update, &why);
-        rc = rc == CAIRN_E_NO_MEMORY || rc == 0 ? rc : CAIRN_E_DAMAGED;
+        why.code = rc == CAIRN_E_NO_MEMORY || rc == 0 ? rc : CAIRN_E_DAMAGED;
     }
     if (rc == 0) {
-        *last = sha256(file.bytes, file.data);
+        io_link->is_known = true;
+        io_link->hash = sha256(file.bytes, file.data);
     }
     scratch_fini(&scratch);
     free(file.data);
-    return rc == 0 ? 0 : say_damaged(load, name, rc, diag_text(&why, rc), diag);
+    if (rc == 0) {
+        return 0;
+    }
+    err_ignore(diag_set(&why, rc, "%s", err_text(rc))); /* where nobody said more */
+    return say_damaged(sight, place->at.path, name, &why, diag);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-static void note_covered(struct load *load, uint64_t version, bool is_snapshot)
+/* No memory, or a file of a newer version of Cairn: nothing of that is the medium's fault. */
+static bool is_of_this_reading(int code)
 {
-    char name[DIR_NAME_MAX];
-    dir_name_version(version, is_snapshot, name);
-    dir_note(load->store, "covered damage: %s/%s", load->at.path, name);
-    if (load->is_beside) {
-        return; /* who writes the record moves it, when it is loaded next */
-    }
-    dir_quarantine(load->store, &load->at, name);
+    return code == CAIRN_E_NO_MEMORY || code == CAIRN_E_UNSUPPORTED;
 }
 
-/* Reading stopped before update `version`: with that one whole it would go on, and with any of the
- * snapshots from there on, all of which are damaged. */
-static void name_damaged(struct load *load, uint64_t version)
+/* Where a reading begins, and how far it gets. */
+struct course {
+    struct record_file from; /* version 0: the empty record */
+    struct record *record;
+    struct dir_link link;
+    struct diag why; /* it gets no further */
+};
+
+/* A snapshot of the second place that the update of its number, which is whole, speaks against is
+ * of another history. */
+static bool is_contradicted(struct dir_sight *sight, const struct course *course)
 {
-    size_t count = 0;
-    load->damaged[count++] = (struct record_file){.version = version};
-    for (size_t i = load->have.snapshot_count; i-- > 0 && count < STORE_RECORD_FILES_MAX;) {
-        uint64_t snapshot = load->have.snapshots[i];
-        if (snapshot >= version && snapshot <= load->newest) {
-            load->damaged[count++] = (struct record_file){.version = snapshot, .is_snapshot = true};
-        }
-    }
+    struct dir_link link = {.is_known = false};
+    return course->from.is_copy &&
+           has_update(&sight->places[DIR_FIRST].have, course->from.version) &&
+           dir_sight_update(sight, course->from.version, NULL, &link, NULL) == 0 &&
+           memcmp(&link.hash, &course->link.hash, sizeof(link.hash)) != 0;
 }
 
-/* The newest whole snapshot not above version_max, else the empty record. A damaged one is passed
- * over: the updates since an older one are kept for this, and if they do not reach up to it,
- * read_update() says which is missing. */
-static int take_snapshot(struct load *load, uint64_t version_max, struct diag *diag)
+static int take_course(struct dir_sight *sight, struct course *course)
 {
-    for (size_t i = load->have.snapshot_count; i-- > 0;) {
-        uint64_t version = load->have.snapshots[i];
-        if (version > version_max) {
-            continue;
-        }
-        int rc = read_snapshot(load, version, &load->record, &load->last, NULL);
-        if (rc == 0) {
-            load->snapshots[0] = version;
-            return 0;
-        }
-        if (rc != CAIRN_E_DAMAGED) {
-            load->damaged[0] = (struct record_file){.version = version, .is_snapshot = true};
-            return read_snapshot(load, version, &load->record, &load->last, diag);
-        }
+    int rc = course->from.version == 0 ? record_new(&course->record)
+                                       : dir_sight_snapshot(sight, &course->from, &course->record,
+                                                            &course->link.hash, &course->why);
+    course->link.is_known = true;
+    if (rc == 0 && is_contradicted(sight, course)) {
+        record_free(course->record);
+        course->record = NULL;
+        return diag_set(&course->why, CAIRN_E_DAMAGED, "%s/%016llx.snapshot is of another history",
+                        sight->places[DIR_SECOND].at.path, (ull)course->from.version);
     }
-    return record_new(&load->record) == 0
-               ? 0
-               : diag_set(diag, CAIRN_E_NO_MEMORY, "record %s", load->at.path);
+    for (uint64_t at = course->from.version + 1; rc == 0 && at <= sight->newest; at++) {
+        rc = dir_sight_update(sight, at, course->record, &course->link, &course->why);
+    }
+    if (is_of_this_reading(rc)) {
+        record_free(course->record);
+        course->record = NULL;
+    }
+    return rc;
 }
 
-/* The record is whole. What lies before its snapshot is what saves it when the snapshot goes bad:
- * look at that too, once, and say what is wrong with it. */
-static void check_covered(struct load *load)
+/* The next snapshot downwards of both places, the first place's before the second's. */
+static struct record_file next_snapshot(const struct dir_sight *sight, size_t left[DIR_PLACES],
+                                        uint64_t version_max)
 {
-    struct record *older = NULL;
-    struct sha256 last = {{0}};
-    uint64_t from = 0;
-    for (size_t i = load->have.snapshot_count; i-- > 0;) {
-        uint64_t version = load->have.snapshots[i];
-        if (version > load->snapshots[0]) {
-            note_covered(load, version, true);
-        } else if (version < load->snapshots[0] && from == 0) {
-            int rc = read_snapshot(load, version, &older, &last, NULL);
-            if (rc == 0) {
-                from = version;
-                record_free(older);
-            } else if (rc == CAIRN_E_DAMAGED) {
-                note_covered(load, version, true);
-            }
+    struct record_file next = {.is_snapshot = true};
+    for (int place = DIR_PLACES; place-- > 0;) {
+        const uint64_t *snapshots = sight->places[place].have.snapshots;
+        while (left[place] > 0 && snapshots[left[place] - 1] > version_max) {
+            left[place]--;
+        }
+        if (left[place] > 0 && snapshots[left[place] - 1] >= next.version) {
+            next.version = snapshots[left[place] - 1];
+            next.is_copy = place == DIR_SECOND;
         }
     }
-    load->snapshots[1] = from;
-    for (uint64_t version = from + 1; version <= load->snapshots[0]; version++) {
-        int rc = read_update(load, version, NULL, &last, NULL);
-        if (rc == CAIRN_E_DAMAGED) {
-            note_covered(load, version, false);
-        }
-        if (rc != 0) {
-            return;
-        }
+    if (next.version > 0) {
+        left[next.is_copy]--;
     }
+    return next;
 }
 
-static int load_folder(struct load *load, const struct dir_record *rec, struct diag *diag)
+/* The course that gets farthest: mostly the first one, to the end. */
+static int take_best(struct dir_sight *sight, uint64_t version_max, struct diag *diag)
 {
-    uint64_t version_max = rec->is_stuck ? rec->version_max : UINT64_MAX;
-    int rc = dir_versions_list(load->store, &load->at, &load->have, diag);
-    if (rc != 0) {
-        return rc;
-    }
-    if (load->have.update_count > 0) {
-        load->newest = load->have.updates[load->have.update_count - 1];
-    }
-    if (load->have.snapshot_count > 0) {
-        load->newest = max_u64(load->newest, load->have.snapshots[load->have.snapshot_count - 1]);
-    }
-    load->newest = min_u64(load->newest, version_max);
-    rc = take_snapshot(load, version_max, diag);
-    if (rc != 0) {
-        return rc;
-    }
-    for (uint64_t version = load->snapshots[0] + 1; version <= load->newest; version++) {
-        rc = read_update(load, version, load->record, &load->last, diag);
-        if (rc != 0) {
-            name_damaged(load, version);
-            return rc;
+    size_t left[DIR_PLACES] = {sight->places[DIR_FIRST].have.snapshot_count,
+                               sight->places[DIR_SECOND].have.snapshot_count};
+    struct course best = {.record = NULL};
+    for (bool is_over = false; !is_over;) {
+        struct course course = {.from = next_snapshot(sight, left, version_max)};
+        int rc = take_course(sight, &course);
+        if (is_of_this_reading(rc)) {
+            record_free(best.record);
+            return diag_copy(diag, &course.why) ? rc : diag_set(diag, rc, "record");
         }
+        if (course.record != NULL &&
+            (best.record == NULL || record_version(course.record) > record_version(best.record))) {
+            record_free(best.record);
+            best = course;
+        } else {
+            record_free(course.record);
+        }
+        is_over = rc == 0 || course.from.version == 0;
     }
-    CHECK(record_version(load->record) == load->newest);
-    if ((rec->is_direct || !load->store->read_only) && !rec->is_stuck) {
-        check_covered(load);
+    CHECK(best.record != NULL);
+    sight->record = best.record;
+    sight->last = best.link.hash;
+    if (record_version(best.record) < sight->newest) {
+        sight->lost_from = record_version(best.record) + 1;
+        sight->lost = best.why;
     }
     return 0;
 }
 
-/* L11: what is about to be believed is made durable first. Where that fails the record can still be
- * read, for restores, but nothing is added to it. */
-static int sync_or_stick(struct dir_store *store, struct dir_record *rec, const struct dir_at *at,
-                         struct diag *diag)
+static void find_newest(struct dir_sight *sight, uint64_t version_max)
+{
+    for (int i = 0; i < DIR_PLACES; i++) {
+        const struct dir_versions *have = &sight->places[i].have;
+        uint64_t newest = 0;
+        if (have->update_count > 0 && i == DIR_FIRST) {
+            newest = have->updates[have->update_count - 1];
+        }
+        if (have->snapshot_count > 0) {
+            newest = max_u64(newest, have->snapshots[have->snapshot_count - 1]);
+        }
+        sight->newest = max_u64(sight->newest, min_u64(newest, version_max));
+    }
+}
+
+static bool is_told(const struct dir_place *place)
+{
+    return place->status == 0 || place->status == CAIRN_E_NOT_FOUND;
+}
+
+/* A first place that cannot be listed may have more than the second one; and where one cannot be
+ * listed and the other has nothing, nobody may call the record empty. */
+static int judge_places(struct dir_sight *sight, struct diag *diag)
+{
+    const struct dir_place *first = &sight->places[DIR_FIRST];
+    const struct dir_place *second = &sight->places[DIR_SECOND];
+    bool is_empty = record_version(sight->record) == 0 && sight->lost_from == 0;
+    if (is_told(first)) {
+        return is_empty && !is_told(second) ? diag_copy(diag, &second->why) : 0;
+    }
+    if (is_empty || is_of_this_reading(first->status)) {
+        return diag_copy(diag, &first->why);
+    }
+    if (first->status != CAIRN_E_DAMAGED && sight->lost_from == 0) {
+        sight->lost_from = record_version(sight->record) + 1;
+        sight->lost = first->why;
+    }
+    return 0;
+}
+
+int dir_sight_open(struct dir_sight *sight, const struct dir_record *rec, struct diag *diag)
+{
+    uint64_t version_max = rec->is_stuck ? rec->version_max : UINT64_MAX;
+    sight->is_beside = rec->is_beside;
+    sight->is_direct = rec->is_direct;
+    open_place(sight, &sight->places[DIR_FIRST], rec->path);
+    open_place(sight, &sight->places[DIR_SECOND], rec->copy_path);
+    find_newest(sight, version_max);
+    int rc = take_best(sight, version_max, diag);
+    return rc ? rc : judge_places(sight, diag);
+}
+
+void dir_sight_close(struct dir_sight *sight)
+{
+    for (int i = 0; i < DIR_PLACES; i++) {
+        dir_versions_fini(&sight->places[i].have);
+        dir_at_close(sight->store, &sight->places[i].at);
+    }
+    record_free(sight->record);
+    sight->record = NULL;
+}
+
+/* --- a record --------------------------------------------------------------------------------- */
+
+/* What can be done about a lost end, behind what happened. */
+static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
+{
+    struct run_name run;
+    char text[RUN_NAME_TEXT_MAX] = "RUN";
+    if (dir_parse_record(rec->path, &run)) {
+        run_name_format(&run, text);
+    }
+    rec->lost = (struct diag)DIAG_INIT;
+    err_ignore(diag_set(&rec->lost, sight->lost.code,
+                        "%.200s; the record goes as far as update %llu: `cairn verify --repair "
+                        "--from MIRROR` takes the file from a mirror, `cairn salvage %s "
+                        "--accept-loss --yes` goes on without what is lost",
+                        sight->lost.text, (ull)(sight->lost_from - 1), text));
+}
+
+static void take_sight(struct dir_sight *sight, struct dir_record *rec)
+{
+    CHECK(rec->record == NULL);
+    rec->record = sight->record;
+    sight->record = NULL;
+    rec->last = sight->last;
+    rec->newest = sight->newest;
+    rec->lost_from = sight->lost_from;
+    diag_clear(&rec->lost);
+    if (rec->lost_from != 0) {
+        say_lost(sight, rec);
+    }
+    memcpy(rec->snapshots, sight->snapshots, sizeof(rec->snapshots));
+}
+
+/* Reading stopped before update `lost_from`: with that one whole it would go on, and with any of
+ * the snapshots from there on, all of which are damaged. */
+static void name_lost(const struct dir_sight *sight, struct dir_damage *ret)
+{
+    *ret = (struct dir_damage){.count = 1, .first = sight->lost};
+    ret->files[0] = (struct record_file){.version = sight->lost_from};
+    for (int place = 0; place < DIR_PLACES; place++) {
+        const struct dir_versions *have = &sight->places[place].have;
+        for (size_t i = have->snapshot_count; i-- > 0 && have->snapshots[i] >= sight->lost_from;) {
+            if (have->snapshots[i] > sight->newest || ret->count == STORE_RECORD_FILES_MAX) {
+                continue;
+            }
+            ret->files[ret->count++] = (struct record_file){
+                .version = have->snapshots[i], .is_snapshot = true, .is_copy = place != DIR_FIRST};
+        }
+    }
+}
+
+static int look_once(struct dir_store *store, struct dir_record *rec, struct dir_damage *damage,
+                     struct diag *diag)
+{
+    struct dir_sight sight = {.store = store};
+    int rc = dir_sight_open(&sight, rec, diag);
+    if (rc == 0 && damage != NULL && sight.lost_from == 0) {
+        rc = dir_sight_check(&sight);
+    }
+    if (rc == 0 && damage != NULL) {
+        *damage = sight.damage;
+        if (sight.lost_from != 0) {
+            name_lost(&sight, damage);
+        }
+    }
+    bool is_odd = sight.lost_from != 0 || sight.damage.count > 0 || sight.is_moving;
+    if (rc == 0) {
+        take_sight(&sight, rec);
+    }
+    dir_sight_close(&sight);
+    return rc ? rc : is_odd;
+}
+
+int dir_record_look(struct dir_store *store, struct dir_record *rec, struct dir_damage *ret,
+                    struct diag *diag)
 {
     struct diag why = DIAG_INIT;
-    int rc = dir_sync_once(store, at, &why);
-    if (rc != 0 && dir_check_broken(store, at->path, NULL) != 0) {
+    int rc = 1;
+    /* Beside a daemon the folders may be compacted between listing and reading: look again. */
+    for (int i = 0; i < LOAD_TRIES && rc != 0; i++) {
+        diag_clear(&why);
+        record_free(rec->record);
+        rec->record = NULL;
+        rc = look_once(store, rec, ret, &why);
+    }
+    return rc >= 0 ? 0 : diag_copy(diag, &why);
+}
+
+/* L11: what is about to be believed is made durable first. Where that fails the record can still be
+ * read, for restores, but nothing is added to it before dir_record_settle(). */
+static int sync_or_stick(struct dir_store *store, struct dir_record *rec, struct diag *diag)
+{
+    struct dir_at at;
+    struct diag why = DIAG_INIT;
+    if (rec->is_stuck || store->read_only || dir_at_open(store, rec->path, &at, NULL) != 0) {
+        return 0; /* what is there is another matter */
+    }
+    int rc = dir_sync_once(store, &at, &why);
+    dir_at_close(store, &at);
+    if (rc != 0 && dir_check_broken(store, rec->path, NULL) != 0) {
         rec->is_stuck = true;
         rec->version_max = UINT64_MAX;
-        dir_note(store, "fsync failed, not writable: %s", at->path);
+        dir_note(store, "fsync failed, not writable: %s", rec->path);
         return 0;
     }
     return rc == 0 ? 0 : diag_copy(diag, &why);
 }
 
-static int load_once(struct dir_store *store, struct dir_record *rec, struct diag *diag)
+/* The same of the second place: where it fails that one counts as behind, and is written anew. */
+static bool is_copy_durable(struct dir_store *store, const struct dir_place *place)
 {
-    struct load load = {
-        .store = store, .at = {.fd = -1}, .is_beside = rec->is_beside, .is_direct = rec->is_direct};
-    struct diag why = DIAG_INIT;
-    int rc = dir_at_open(store, rec->path, &load.at, &why);
-    if (rc == CAIRN_E_NOT_FOUND) {
-        rc = record_new(&load.record);
-        if (rc != 0) {
-            return diag_set(diag, rc, "record %s", rec->path);
-        }
-    } else if (rc != 0) {
-        return diag_copy(diag, &why);
-    } else {
-        rc = rec->is_stuck ? 0 : sync_or_stick(store, rec, &load.at, diag);
-        rc = rc ? rc : load_folder(&load, rec, diag);
-        dir_at_close(store, &load.at);
-    }
-    dir_versions_fini(&load.have);
-    memcpy(rec->damaged, load.damaged, sizeof(rec->damaged));
-    rec->newest = load.newest;
-    if (rc != 0) {
-        record_free(load.record);
-        return rc;
-    }
-    CHECK(rec->record == NULL);
-    rec->record = load.record;
-    rec->last = load.last;
-    memcpy(rec->snapshots, load.snapshots, sizeof(rec->snapshots));
-    return 0;
+    return place->status == 0 && dir_sync_once(store, &place->at, NULL) == 0;
 }
 
-int dir_record_load(struct dir_store *store, struct dir_record *rec, struct diag *diag)
+static void heal_or_note(struct dir_store *store, struct dir_run *run, struct dir_sight *sight)
 {
     struct diag why = DIAG_INIT;
-    int rc = load_once(store, rec, &why);
-    /* Beside a daemon the folder may be compacted between listing and reading: look again. */
-    for (int i = 1; i < LOAD_TRIES && rc != 0 && rec->is_beside; i++) {
-        diag_clear(&why);
-        rc = load_once(store, rec, &why);
+    struct dir_record *rec = &run->record;
+    uint64_t copied = is_copy_durable(store, &sight->places[DIR_SECOND]) ? sight->copied : 0;
+    atomic_store(&run->copying.to, copied);
+    rec->is_unhealed = !sight->is_enough;
+    bool is_wanted = sight->damage.count > 0 || rec->is_unhealed;
+    if (is_wanted) {
+        dir_note(store, "%s: %s", rec->is_unhealed ? "from the other place" : "covered damage",
+                 sight->damage.count > 0 ? sight->damage.first.text : rec->path);
     }
-    if (rc == CAIRN_E_NOT_FOUND) {
-        rc = CAIRN_E_DAMAGED; /* a folder that is only being compacted comes to rest */
+    if (is_wanted && dir_record_heal(store, run, sight, &why) != 0) {
+        dir_note(store, "not healed: %s", why.text);
     }
-    return rc == 0 ? 0 : diag_set(diag, rc, "%s", diag_text(&why, rc));
+    if (atomic_load(&run->copying.to) < record_version(rec->record)) {
+        dir_copy_want(store, run);
+    }
+}
+
+int dir_record_load(struct dir_store *store, struct dir_run *run, struct diag *diag)
+{
+    struct dir_record *rec = &run->record;
+    struct dir_sight sight = {.store = store};
+    CHECK(!rec->is_beside);
+    record_free(rec->record);
+    rec->record = NULL;
+    int rc = sync_or_stick(store, rec, diag);
+    rc = rc ? rc : dir_sight_open(&sight, rec, diag);
+    bool may_heal = !store->read_only && !rec->is_stuck && sight.lost_from == 0;
+    rc = rc || !may_heal ? rc : dir_sight_check(&sight);
+    if (rc == 0) {
+        take_sight(&sight, rec);
+        if (may_heal) {
+            heal_or_note(store, run, &sight);
+        } else if (rec->lost_from != 0) {
+            dir_note(store, "%s", rec->lost.text);
+        }
+    }
+    dir_sight_close(&sight);
+    return rc;
 }

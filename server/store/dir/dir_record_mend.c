@@ -7,7 +7,7 @@
  * caller has to answer for the rest. The name is never missing: a last update that is missing
  * could not be told from one that was never written.
  */
-#include "dir_private.h"
+#include "dir_record_private.h"
 
 #include "base/failpoint.h"
 
@@ -185,34 +185,111 @@ static bool is_held(const struct dir_record *rec, const struct store_req *req)
     return req->file.version == record_version(rec->record) && is_same(&hash, &rec->last);
 }
 
+/* What this store has confirmed and holds in memory is the truth, whatever the medium says now. */
+static int take_memory(struct dir_record *rec, struct record *held, const struct sha256 *last,
+                       struct dir_sight *sight, struct diag *diag)
+{
+    if (record_version(held) < sight->newest) {
+        return diag_set(diag, CAIRN_E_CONFLICT,
+                        "%s has version %llu, this server knows %llu: is a second daemon on this "
+                        "store?",
+                        rec->path, (unsigned long long)sight->newest,
+                        (unsigned long long)record_version(held));
+    }
+    sight->is_enough = sight->is_enough && sight->lost_from == 0 &&
+                       record_version(sight->record) == record_version(held);
+    sight->lost_from = 0;
+    rec->record = held;
+    rec->last = *last;
+    return 0;
+}
+
+/* One round: what a look finds, up to as many files as it names. Those of a lost end are not named
+ * by the check: the snapshot that is written covers them, and the next round finds them. */
+static int mend_once(struct dir_store *store, struct dir_run *run, size_t *ret_left,
+                     struct diag *diag)
+{
+    struct dir_record *rec = &run->record;
+    struct record *held = rec->lost_from == 0 && !rec->is_stuck ? rec->record : NULL;
+    struct dir_sight sight = {.store = store};
+    rec->is_direct = true;
+    int rc = dir_sight_open(&sight, rec, diag);
+    rec->is_direct = false;
+    bool was_lost = sight.lost_from != 0;
+    if (rc == 0 && !was_lost) {
+        rc = dir_sight_check(&sight);
+    } else if (rc == 0 && held == NULL) {
+        rc = diag_set(diag, CAIRN_E_NOT_FOUND,
+                      "neither place has all of it, nor has this server: "
+                      "%s",
+                      sight.lost.text);
+    }
+    if (rc == 0 && held != NULL) {
+        rc = take_memory(rec, held, &rec->last, &sight, diag);
+    } else if (rc == 0) {
+        record_free(rec->record);
+        rec->record = sight.record;
+        sight.record = NULL;
+        rec->last = sight.last;
+        rec->lost_from = 0;
+    }
+    if (rc == 0) {
+        memcpy(rec->snapshots, sight.snapshots, sizeof(rec->snapshots));
+        atomic_store(&run->copying.to, sight.copied);
+        *ret_left = sight.damage.count + was_lost;
+        rc = sight.is_enough && sight.damage.count == 0 &&
+                     sight.copied == record_version(rec->record)
+                 ? 0
+                 : dir_record_heal(store, run, &sight, diag);
+    }
+    dir_sight_close(&sight);
+    return rc;
+}
+
+/* Of a record with nothing in either place, and of which nothing is held, there is nothing to mend.
+ */
+static int mend_all(struct dir_store *store, struct dir_run *run, struct diag *diag)
+{
+    enum { ROUNDS = 64 };
+    size_t left = 1;
+    int rc = 0;
+    for (int i = 0; rc == 0 && left > 0 && i < ROUNDS; i++) {
+        rc = mend_once(store, run, &left, diag);
+    }
+    return rc == 0 && left > 0 ? diag_set(diag, CAIRN_E_IO,
+                                          "%s: damaged files do not go to "
+                                          "quarantine; look at it",
+                                          run->record.path)
+                               : rc;
+}
+
+static int mend_file(struct dir_store *store, struct dir_record *rec, struct store_req *req)
+{
+    struct dir_at at;
+    if (req->file.is_last && rec->record != NULL && rec->lost_from == 0 && !is_held(rec, req)) {
+        return diag_set(&req->diag, CAIRN_E_CONFLICT,
+                        "%s: the copy is not what this server has read", rec->path);
+    }
+    int rc = dir_at_open(store, rec->path, &at, &req->diag);
+    if (rc == 0) {
+        rc = put(store, &at, req);
+        dir_at_close(store, &at);
+    }
+    return rc;
+}
+
 int dir_op_record_mend(struct dir_store *store, struct store_req *req)
 {
     struct dir_run *run = dir_run_find(store, &req->run);
-    struct dir_at at;
     if (run == NULL) {
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project,
                         req->run.run);
     }
     pthread_mutex_lock(&run->lock);
     struct dir_record *rec = &run->record;
-    int rc = 0;
-    if (rec->is_stuck) {
-        rc = diag_set(&req->diag, CAIRN_E_READ_ONLY,
-                      "%s: whether its last update is durable is unknown; restart the daemon",
-                      rec->path);
-    } else if (req->bytes == 0) {
-        rc = rec->record != NULL ? dir_record_snapshot(store, rec, &req->diag)
-                                 : diag_set(&req->diag, CAIRN_E_NOT_FOUND,
-                                            "nothing is held of %s in memory", rec->path);
-    } else if (req->file.is_last && rec->record != NULL && !is_held(rec, req)) {
-        rc = diag_set(&req->diag, CAIRN_E_CONFLICT, "%s: the copy is not what this server has read",
-                      rec->path);
-    } else {
-        rc = dir_at_open(store, rec->path, &at, &req->diag);
-        if (rc == 0) {
-            rc = put(store, &at, req);
-            dir_at_close(store, &at);
-        }
+    int rc = rec->is_stuck ? dir_record_settle(store, run, &req->diag) : 0;
+    if (rc == 0) {
+        rc = req->bytes == 0 ? mend_all(store, run, &req->diag) : mend_file(store, rec, req);
     }
     pthread_mutex_unlock(&run->lock);
     return rc;
@@ -226,6 +303,11 @@ int dir_op_record_file(struct dir_store *store, struct store_req *req)
     char path[DIR_PATH_MAX], name[DIR_NAME_MAX];
     struct dir_at at;
     dir_path_record(&req->run, path);
+    if (req->file.is_copy) {
+        char copy_path[DIR_PATH_MAX];
+        dir_path_copy_of(path, copy_path);
+        dir_path_copy(copy_path, path);
+    }
     dir_name_version(req->file.version, req->file.is_snapshot, name);
     int rc = dir_at_open(store, path, &at, &req->diag);
     if (rc != 0) {
@@ -240,12 +322,86 @@ int dir_op_record_file(struct dir_store *store, struct store_req *req)
     return rc;
 }
 
-/* What cannot be read is cut nowhere yet: a record is whole, or the error of its load says why. */
+/* --- going on without a lost end -------------------------------------------------------------- */
+
+/* What is of the record behind its new beginning is evidence, and nothing reads it any more. */
+static void quarantine_behind(struct dir_store *store, const struct dir_place *place, uint64_t from,
+                              uint64_t to)
+{
+    char name[DIR_NAME_MAX];
+    for (size_t i = 0; place->status == 0 && i < place->have.update_count; i++) {
+        if (place->have.updates[i] >= from && place->have.updates[i] < to) {
+            dir_name_version(place->have.updates[i], false, name);
+            dir_quarantine(store, &place->at, name);
+        }
+    }
+    for (size_t i = 0; place->status == 0 && i < place->have.snapshot_count; i++) {
+        if (place->have.snapshots[i] >= from && place->have.snapshots[i] < to) {
+            dir_name_version(place->have.snapshots[i], true, name);
+            dir_quarantine(store, &place->at, name);
+        }
+    }
+}
+
+/* The record goes on beyond every number that there was, so that none of them is given twice and
+ * none that comes back after a crash means anything. The snapshot comes first: from then on all the
+ * rest is covered. */
+static int cut(struct dir_store *store, struct dir_run *run, struct dir_sight *sight,
+               struct diag *diag)
+{
+    enum { UNSEEN_MAX = 1 << 20 }; /* in a first place that cannot be listed */
+    struct dir_record *rec = &run->record;
+    uint64_t from = sight->lost_from;
+    uint64_t version = max_u64(sight->newest, from) + 1;
+    if (sight->places[DIR_FIRST].status != 0 &&
+        sight->places[DIR_FIRST].status != CAIRN_E_NOT_FOUND) {
+        version += UNSEEN_MAX;
+        dir_move_folder_aside(store, rec->path);
+    }
+    record_free(rec->record);
+    rec->record = sight->record;
+    sight->record = NULL;
+    rec->last = sight->last;
+    rec->lost_from = 0;
+    rec->is_unhealed = false;
+    rec->snapshots[0] = rec->snapshots[1] = 0; /* nothing is pruned for the new one's sake */
+    atomic_store(&run->copying.to, 0);
+    int rc = dir_record_move_on(store, run, version, diag);
+    for (int i = 0; rc == 0 && i < DIR_PLACES; i++) {
+        quarantine_behind(store, &sight->places[i], from, version);
+    }
+    return rc;
+}
+
+int dir_record_cut(struct dir_store *store, struct dir_run *run, uint64_t from, struct diag *diag)
+{
+    struct dir_sight sight = {.store = store};
+    int rc = dir_sight_open(&sight, &run->record, diag);
+    if (rc == 0 && sight.lost_from == 0) {
+        rc = diag_set(diag, CAIRN_E_CONFLICT, "nothing of %s is lost", run->record.path);
+    } else if (rc == 0 && from != 0 && from != sight.lost_from) {
+        rc = diag_set(diag, CAIRN_E_CONFLICT, "%s ends before update %llu, not %llu: look again",
+                      run->record.path, (unsigned long long)sight.lost_from,
+                      (unsigned long long)from);
+    }
+    rc = rc ? rc : cut(store, run, &sight, diag);
+    dir_sight_close(&sight);
+    return rc;
+}
+
 int dir_op_record_cut(struct dir_store *store, struct store_req *req)
 {
-    struct store_req get = {.op = STORE_RECORD_GET, .run = req->run};
-    int rc = dir_op_record_get(store, &get);
-    record_free(get.ret_record);
-    return rc ? diag_copy(&req->diag, &get.diag)
-              : diag_set(&req->diag, CAIRN_E_CONFLICT, "nothing of the record is lost");
+    struct dir_run *run = dir_run_find(store, &req->run);
+    if (run == NULL) {
+        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "record of %s/%s", req->run.project,
+                        req->run.run);
+    }
+    pthread_mutex_lock(&run->lock);
+    int rc = run->record.is_stuck ? dir_record_settle(store, run, &req->diag) : 0;
+    rc = rc ? rc : dir_record_cut(store, run, req->file.version, &req->diag);
+    if (rc == 0) {
+        req->ret_version = record_version(run->record.record);
+    }
+    pthread_mutex_unlock(&run->lock);
+    return rc;
 }

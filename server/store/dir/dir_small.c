@@ -4,7 +4,7 @@
  * a whole. Decoded records are kept under a lock per run; a store opened beside a daemon keeps
  * none.
  */
-#include "dir_private.h"
+#include "dir_record_private.h"
 
 #include "base/check.h"
 
@@ -102,13 +102,14 @@ struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *nam
     if (*link == NULL) {
         char path[DIR_PATH_MAX];
         struct dir_run *run = calloc(1, sizeof(*run));
-        if (run != NULL && pthread_mutex_init(&run->lock, NULL) == 0) {
+        if (run != NULL) {
+            /* Default mutexes are plain memory on Linux: these do not fail. */
+            CHECK(pthread_mutex_init(&run->lock, NULL) == 0);
+            CHECK(pthread_mutex_init(&run->copying.lock, NULL) == 0);
             run->name = *name;
             dir_path_record(name, path);
             dir_record_init(&run->record, path);
             *link = run;
-        } else {
-            free(run);
         }
     }
     struct dir_run *found = *link;
@@ -124,26 +125,60 @@ void dir_free_runs(struct dir_store *store)
             store->runs[i] = run->next;
             dir_record_fini(&run->record);
             pthread_mutex_destroy(&run->lock);
+            pthread_mutex_destroy(&run->copying.lock);
             free(run);
         }
     }
+}
+
+/* What the caller gets of a record that was read: with its end, or as far as it goes. */
+static int answer(struct store_req *req, const struct dir_record *rec)
+{
+    req->ret_lost_from = rec->lost_from;
+    if (rec->lost_from == 0) {
+        return 0;
+    }
+    int code = diag_copy(&req->diag, &rec->lost);
+    return req->take_prefix ? 0 : code;
 }
 
 static int get_fresh(struct dir_store *store, struct store_req *req)
 {
     char path[DIR_PATH_MAX];
     struct dir_record rec;
+    struct dir_damage damage = {.count = 0};
     dir_path_record(&req->run, path);
     dir_record_init(&rec, path);
     rec.is_beside = true;
     rec.is_direct = req->from_medium;
-    int rc = dir_record_load(store, &rec, &req->diag);
+    int rc = dir_record_look(store, &rec, req->from_medium ? &damage : NULL, &req->diag);
+    rc = rc ? rc : answer(req, &rec);
     if (rc == 0) {
         req->ret_record = rec.record;
+        rec.record = NULL;
+        err_ignore(diag_copy(&req->diag, &damage.first)); /* the status stays 0 */
     }
-    memcpy(req->ret_files, rec.damaged, sizeof(req->ret_files));
+    memcpy(req->ret_files, damage.files, sizeof(req->ret_files));
+    req->ret_file_count = damage.count;
     req->ret_version = rec.newest;
+    dir_record_fini(&rec);
     return rc;
+}
+
+/* As this store holds it; read, where that is not so or not sure. */
+static int get_held(struct dir_store *store, struct dir_run *run, struct store_req *req)
+{
+    struct dir_record *rec = &run->record;
+    if (rec->is_stuck) {
+        /* Else what is known to be durable is shown. */
+        err_ignore(dir_record_settle(store, run, NULL));
+    }
+    int rc =
+        rec->record != NULL && rec->lost_from == 0 ? 0 : dir_record_load(store, run, &req->diag);
+    rc = rc ? rc : answer(req, rec);
+    bool known =
+        rc == 0 && req->known_version != 0 && record_version(rec->record) == req->known_version;
+    return rc || known ? rc : record_clone(rec->record, &req->ret_record);
 }
 
 int dir_op_record_get(struct dir_store *store, struct store_req *req)
@@ -157,10 +192,7 @@ int dir_op_record_get(struct dir_store *store, struct store_req *req)
                         req->run.run);
     }
     pthread_mutex_lock(&run->lock);
-    int rc = run->record.record != NULL ? 0 : dir_record_load(store, &run->record, &req->diag);
-    bool known = rc == 0 && req->known_version != 0 &&
-                 record_version(run->record.record) == req->known_version;
-    rc = rc || known ? rc : record_clone(run->record.record, &req->ret_record);
+    int rc = get_held(store, run, req);
     pthread_mutex_unlock(&run->lock);
     return rc ? diag_set(&req->diag, rc, "record of %s/%s", req->run.project, req->run.run) : 0;
 }
@@ -177,100 +209,12 @@ int dir_op_record_update(struct dir_store *store, struct store_req *req)
     pthread_mutex_lock(lock);
     int rc = dir_make(store, run->record.path, &req->diag);
     pthread_mutex_unlock(lock);
-    rc = rc ? rc
-            : dir_record_update(store, &run->record, req->update, &req->ret_version, &req->diag);
+    rc = rc ? rc : dir_record_update(store, run, req->update, &req->ret_version, &req->diag);
     pthread_mutex_unlock(&run->lock);
     return rc;
 }
 
-/* --- all runs --------------------------------------------------------------------------------- */
-
-struct run_list {
-    size_t count, cap;
-    struct run_name *names;
-};
-
-static int add_run(struct run_list *list, const struct run_name *name)
-{
-    if (list->count == list->cap) {
-        size_t cap = list->cap == 0 ? 64 : list->cap * 2;
-        struct run_name *grown = realloc(list->names, cap * sizeof(*grown));
-        if (grown == NULL) {
-            return CAIRN_E_NO_MEMORY;
-        }
-        list->names = grown;
-        list->cap = cap;
-    }
-    list->names[list->count++] = *name;
-    return 0;
-}
-
-static int list_project(struct dir_store *store, const struct run_name *of, struct run_list *list,
-                        struct diag *diag)
-{
-    char path[DIR_PATH_MAX];
-    struct dir_at at;
-    struct dir_entries entries = {0};
-    struct run_name name;
-    bool exists;
-    snprintf(path, sizeof(path), "runs/%s", of->project);
-    int rc = dir_at_open(store, path, &at, diag);
-    if (rc != 0) {
-        return rc;
-    }
-    rc = dir_entries_list(store, &at, &entries, diag);
-    dir_at_close(store, &at);
-    for (size_t i = 0; rc == 0 && i < entries.count; i++) {
-        if (entries.entries[i].kind != VFS_DIR ||
-            run_name_set(of->project, entries.entries[i].name, &name, NULL) != 0) {
-            continue; /* not one of ours */
-        }
-        struct diag why = DIAG_INIT;
-        dir_path_record(&name, path);
-        rc = dir_record_exists(store, path, &exists, &why);
-        if (rc != 0 && rc != CAIRN_E_NO_MEMORY) {
-            exists = true; /* who asks for it is told what is wrong; the others are listed */
-            rc = 0;
-        } else if (rc != 0) {
-            diag_copy(diag, &why);
-        }
-        if (rc == 0 && exists) {
-            rc = add_run(list, &name);
-        }
-    }
-    dir_entries_fini(&entries);
-    return rc;
-}
-
-int dir_op_list_runs(struct dir_store *store, struct store_req *req)
-{
-    struct dir_at at;
-    struct dir_entries projects = {0};
-    struct run_list list = {0};
-    struct run_name name;
-    struct diag why = DIAG_INIT;
-    int rc = dir_at_open(store, "runs", &at, &why);
-    if (rc == 0) {
-        rc = dir_entries_list(store, &at, &projects, &why);
-        dir_at_close(store, &at);
-    } else if (rc == CAIRN_E_NOT_FOUND) {
-        rc = 0;
-    }
-    for (size_t i = 0; rc == 0 && i < projects.count; i++) {
-        const char *project = projects.entries[i].name;
-        if (projects.entries[i].kind == VFS_DIR && run_name_set(project, "x", &name, NULL) == 0) {
-            rc = list_project(store, &name, &list, &why);
-        }
-    }
-    dir_entries_fini(&projects);
-    if (rc != 0) {
-        free(list.names);
-        return diag_set(&req->diag, rc, "list of runs: %s", diag_text(&why, rc));
-    }
-    req->ret_runs = list.names != NULL ? list.names : calloc(1, sizeof(*list.names));
-    req->ret_count = list.count;
-    return req->ret_runs != NULL ? 0 : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of runs");
-}
+/* --- the whole ------------------------------------------------------------------------------- */
 
 int dir_op_usage(struct dir_store *store, struct store_req *req)
 {

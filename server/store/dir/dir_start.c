@@ -5,9 +5,11 @@
  * record, and everything before it leaves an empty store. Runs on the thread that opens the store,
  * before any other.
  *
- * The store record is in the folder store/.
+ * The store record is in the folder store/, and in copy/store/ like any record. Where its end is
+ * lost in both, what it holds for ever comes from what is left, and the epoch goes on beyond any
+ * that may have been given.
  */
-#include "dir_private.h"
+#include "dir_record_private.h"
 
 #include "base/check.h"
 #include "base/failpoint.h"
@@ -121,7 +123,7 @@ static int check_owner(struct dir_store *store, struct diag *diag)
 /* A new store is made in an empty directory, or in one that an earlier, killed attempt left. */
 static int check_empty(struct dir_store *store, struct diag *diag)
 {
-    static const char *const ours[] = {"lock", "store", "runs", "quarantine", "lost+found"};
+    static const char *const ours[] = {"lock", "store", "runs", "quarantine", "copy", "lost+found"};
     struct dir_at at;
     struct dir_entries entries = {0};
     int rc = dir_at_open(store, "", &at, diag);
@@ -141,16 +143,26 @@ static int check_empty(struct dir_store *store, struct diag *diag)
     return rc;
 }
 
+/* On a file system that is, or has become, read-only nobody writes: what is there is served. */
+static int go_without_lock(struct dir_store *store)
+{
+    store->read_only = store->is_shared = true;
+    snprintf(store->base.caps.read_only_why, sizeof(store->base.caps.read_only_why),
+             "its file system is mounted read-only");
+    dir_note(store, "read-only: the file system is mounted so");
+    return 0;
+}
+
 static int take_lock(struct dir_store *store, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
-    int rc = vfs->ops->open(vfs, store->root, "lock", VFS_READ | VFS_WRITE | VFS_CREATE,
-                            &store->lock_fd, diag);
-    if (rc != 0) {
-        return rc;
-    }
     struct diag why = DIAG_INIT;
-    rc = vfs->ops->lock(vfs, store->lock_fd, &why);
+    int rc = vfs->ops->open(vfs, store->root, "lock", VFS_READ | VFS_WRITE | VFS_CREATE,
+                            &store->lock_fd, &why);
+    if (rc == CAIRN_E_READ_ONLY) {
+        return go_without_lock(store);
+    }
+    rc = rc ? rc : vfs->ops->lock(vfs, store->lock_fd, &why);
     if (rc == CAIRN_E_BUSY) {
         return diag_set(diag, CAIRN_E_STORE_LOCKED,
                         "another daemon has the store %s; stop it first", store->path);
@@ -172,7 +184,7 @@ static int make_store(struct dir_store *store, struct diag *diag)
     rc = rc ? rc : FAILPOINT("dir.init");
     store->vfs->ops->random(store->vfs, sizeof(random), &random);
     store_record_first(DIR_FORMAT_VERSION, &random, &first);
-    return rc ? rc : dir_record_update(store, &store->store_record, &first.update, &version, diag);
+    return rc ? rc : dir_record_update(store, store->own, &first.update, &version, diag);
 }
 
 static int check_record(struct dir_store *store, const struct uuid *expected, struct diag *diag)
@@ -184,7 +196,7 @@ static int check_record(struct dir_store *store, const struct uuid *expected, st
                                        .ro_compat_known = DIR_RO_COMPAT_KNOWN,
                                        .incompat_known = DIR_INCOMPAT_KNOWN,
                                        .expected = expected};
-    int rc = store_record_check(store->store_record.record, &rules, &facts, diag);
+    int rc = store_record_check(store->own->record.record, &rules, &facts, diag);
     if (rc != 0) {
         return rc;
     }
@@ -192,6 +204,8 @@ static int check_record(struct dir_store *store, const struct uuid *expected, st
     store->base.caps.epoch = facts.epoch;
     if (facts.ro_compat_unknown != 0) {
         store->read_only = true;
+        snprintf(store->base.caps.read_only_why, sizeof(store->base.caps.read_only_why),
+                 "it has features that a newer Cairn is needed for to write");
         dir_note(store, "read-only: features %#llx need a newer Cairn to write",
                  (unsigned long long)facts.ro_compat_unknown);
     }
@@ -199,20 +213,58 @@ static int check_record(struct dir_store *store, const struct uuid *expected, st
 }
 
 /* Durable before anything is named by it. */
-static int raise_epoch(struct dir_store *store, struct diag *diag)
+static int raise_epoch(struct dir_store *store, uint64_t by, struct diag *diag)
 {
     struct store_record_update raise;
     uint64_t version;
-    int rc = store_record_raise(store->store_record.record, &raise, &store->base.caps.epoch, diag);
-    return rc ? rc : dir_record_update(store, &store->store_record, &raise.update, &version, diag);
+    int rc =
+        store_record_raise(store->own->record.record, by, &raise, &store->base.caps.epoch, diag);
+    return rc ? rc : dir_record_update(store, store->own, &raise.update, &version, diag);
+}
+
+/* For a reader: with nothing made good. */
+static int look_at_record(struct dir_store *store, struct diag *diag)
+{
+    struct dir_record *rec = &store->own->record;
+    rec->is_beside = true;
+    int rc = dir_record_look(store, rec, NULL, diag);
+    rec->is_beside = false;
+    if (rc == 0 && rec->lost_from != 0) {
+        dir_note(store, "the store's record: %s", rec->lost.text);
+    }
+    return rc;
+}
+
+/* What can be lost of it is who does duties, how far the scrub is, and epochs: none of that is
+ * worth a store that does not open. The identity and the features are in its first update and in
+ * every snapshot; where not one of these is left there is nothing to go on from. */
+static int load_record(struct dir_store *store, uint64_t *ret_raise, struct diag *diag)
+{
+    enum { LOST_EPOCHS_MAX = 1 << 20 };
+    struct dir_record *rec = &store->own->record;
+    *ret_raise = 1;
+    int rc =
+        store->read_only ? look_at_record(store, diag) : dir_record_load(store, store->own, diag);
+    if (rc != 0 || rec->lost_from == 0) {
+        return rc;
+    }
+    if (record_version(rec->record) == 0) {
+        return diag_set(
+            diag, rec->lost.code,
+            "%.300s; neither store/ nor copy/store/ has anything whole: put one of them "
+            "back from a mirror or a backup",
+            rec->lost.text);
+    }
+    *ret_raise = LOST_EPOCHS_MAX;
+    return store->read_only ? 0 : dir_record_cut(store, store->own, 0, diag);
 }
 
 /* --- the order of things ---------------------------------------------------------------------- */
 
 static int find_or_make(struct dir_store *store, const struct store_dir_options *options,
-                        bool create, struct diag *diag)
+                        uint64_t *ret_raise, struct diag *diag)
 {
-    bool exists;
+    bool exists, create = options->create && !options->read_only;
     int rc = dir_record_exists(store, "store", &exists, diag);
     if (rc == 0 && !exists && !create) {
         return no_store(options, "holds no Cairn store", diag);
@@ -224,26 +276,42 @@ static int find_or_make(struct dir_store *store, const struct store_dir_options 
         rc = take_lock(store, diag);
     }
     /* Another daemon may have made it before it gave the lock back: look again, with the lock. */
-    rc = rc ? rc : dir_record_load(store, &store->store_record, diag);
-    if (rc == 0 && record_version(store->store_record.record) == 0) {
-        rc = make_store(store, diag);
+    rc = rc ? rc : load_record(store, ret_raise, diag);
+    if (rc == 0 && record_version(store->own->record.record) == 0) {
+        rc = store->read_only ? no_store(options, "holds no Cairn store", diag)
+                              : make_store(store, diag);
     }
     return rc;
 }
 
+/* A second place that cannot be made costs no start: whoever writes a copy says so. */
+static void make_copies_folder(struct dir_store *store)
+{
+    struct diag why = DIAG_INIT;
+    int rc = dir_make(store, "copy", &why);
+    if (rc != 0) {
+        dir_note(store, "copy: %s", diag_text(&why, rc));
+    }
+}
+
 int dir_start(struct dir_store *store, const struct store_dir_options *options, struct diag *diag)
 {
-    bool create = options->create && !options->read_only;
-    int rc = open_root(store, options, create, diag);
+    uint64_t raise = 1;
+    store->own = dir_run_find(store, &(struct run_name){.project = ""});
+    if (store->own == NULL) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "open store %s", store->path);
+    }
+    int rc = open_root(store, options, options->create && !options->read_only, diag);
     rc = rc ? rc : check_file_system(store, options, diag);
     rc = rc ? rc : options->read_only ? 0 : check_owner(store, diag);
-    rc = rc ? rc : find_or_make(store, options, create, diag);
+    rc = rc ? rc : find_or_make(store, options, &raise, diag);
     rc = rc ? rc : check_record(store, options->expected_uuid, diag);
     if (rc != 0 || store->read_only) {
         return rc;
     }
     rc = dir_make(store, "runs", diag);
     rc = rc ? rc : dir_make(store, "quarantine", diag);
-    rc = rc ? rc : raise_epoch(store, diag);
+    make_copies_folder(store);
+    rc = rc ? rc : raise_epoch(store, raise, diag);
     return rc ? rc : dir_sweep(store, diag);
 }

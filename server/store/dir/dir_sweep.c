@@ -10,7 +10,7 @@
 #include "base/failpoint.h"
 
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
 static int open_and_list(struct dir_store *store, const char *path, struct dir_at *ret_at,
                          struct dir_entries *ret, struct diag *diag)
@@ -93,10 +93,12 @@ static int sweep_checkpoints(struct dir_store *store, const char *path, struct d
 
 static int sweep_run(struct dir_store *store, const struct run_name *run, struct diag *diag)
 {
-    char path[DIR_PATH_MAX];
+    char path[DIR_PATH_MAX], copy_path[DIR_PATH_MAX];
     size_t left;
     dir_path_record(run, path);
+    dir_path_copy_of(path, copy_path);
     int rc = sweep_folder(store, path, &left, diag);
+    rc = rc ? rc : sweep_folder(store, copy_path, &left, diag);
     snprintf(path, sizeof(path), "runs/%s/%s/objects", run->project, run->run);
     rc = rc ? rc : sweep_checkpoints(store, path, diag);
     snprintf(path, sizeof(path), "runs/%s/%s/checkpoints", run->project, run->run);
@@ -115,49 +117,21 @@ static int pass_over(struct dir_store *store, int status, const struct diag *why
     return 0;
 }
 
-static int sweep_project(struct dir_store *store, const struct run_name *of, struct diag *diag)
-{
-    char path[DIR_PATH_MAX];
-    struct dir_at at;
-    struct dir_entries runs = {0};
-    struct run_name name;
-    snprintf(path, sizeof(path), "runs/%s", of->project);
-    int rc = open_and_list(store, path, &at, &runs, diag);
-    if (rc != 0) {
-        return rc;
-    }
-    dir_at_close(store, &at);
-    for (size_t i = 0; rc == 0 && i < runs.count; i++) {
-        if (runs.entries[i].kind == VFS_DIR &&
-            run_name_set(of->project, runs.entries[i].name, &name, NULL) == 0) {
-            struct diag why = DIAG_INIT;
-            rc = pass_over(store, sweep_run(store, &name, &why), &why, diag);
-        }
-    }
-    dir_entries_fini(&runs);
-    return rc;
-}
-
 int dir_sweep(struct dir_store *store, struct diag *diag)
 {
-    struct dir_at at;
-    struct dir_entries projects = {0};
-    struct run_name name;
+    struct dir_names names = {0};
+    struct diag why = DIAG_INIT;
     size_t left;
-    int rc = sweep_folder(store, "store", &left, diag);
-    rc = rc ? rc : open_and_list(store, "runs", &at, &projects, diag);
-    if (rc != 0) {
-        return rc == CAIRN_E_NOT_FOUND ? 0 : rc;
+    int rc = sweep_folder(store, "store", &left, &why);
+    rc = rc ? rc : sweep_folder(store, "copy/store", &left, &why);
+    rc = pass_over(store, rc, &why, diag);
+    diag_clear(&why);
+    rc = rc ? rc : pass_over(store, dir_names_list(store, &names, &why), &why, diag);
+    for (size_t i = 0; rc == 0 && i < names.count; i++) {
+        diag_clear(&why);
+        rc = pass_over(store, sweep_run(store, &names.names[i], &why), &why, diag);
     }
-    dir_at_close(store, &at);
-    for (size_t i = 0; rc == 0 && i < projects.count; i++) {
-        const struct dir_entry *entry = &projects.entries[i];
-        if (entry->kind == VFS_DIR && run_name_set(entry->name, "x", &name, NULL) == 0) {
-            struct diag why = DIAG_INIT;
-            rc = pass_over(store, sweep_project(store, &name, &why), &why, diag);
-        }
-    }
-    dir_entries_fini(&projects);
+    free(names.names);
     return rc;
 }
 

@@ -2,7 +2,8 @@
  *
  * Durability of directories: what is known of them in this incarnation, and fsyncs shared by all
  * who wait for the same one. Invariant: 0 means that every name which was in the directory before
- * the call is durable. A directory whose fsync failed is never trusted again before a restart.
+ * the call is durable. A directory whose fsync failed is never trusted again before a restart;
+ * that of a record is, when somebody settled what was in doubt (dir_record_heal.c).
  */
 #include "dir_private.h"
 
@@ -143,6 +144,19 @@ static void add_broken(struct dir_store *store, const char *path)
     forget_locked(&store->sync, path);
 }
 
+static void remove_broken(struct dir_sync *sync, const char *path)
+{
+    struct dir_broken **link = &sync->broken;
+    while (*link != NULL && strcmp((*link)->path, path) != 0) {
+        link = &(*link)->next;
+    }
+    if (*link != NULL) {
+        struct dir_broken *broken = *link;
+        *link = broken->next;
+        free(broken);
+    }
+}
+
 /* --- shared fsyncs ---------------------------------------------------------------------------- */
 
 static struct dir_syncer **find_syncer(struct dir_sync *sync, const char *path)
@@ -171,8 +185,11 @@ static void sync_for_all(struct dir_store *store, struct dir_syncer *syncer,
     syncer->is_running = false;
     if (rc == 0) {
         learn_locked(sync, at->path, DIR_IS_SYNCED);
-    } else if (!is_broken(sync, at->path)) {
-        add_broken(store, at->path); /* L5 */
+        remove_broken(sync, at->path); /* there is one only where somebody settles it */
+    } else {
+        if (!is_broken(sync, at->path)) {
+            add_broken(store, at->path); /* L5 */
+        }
         atomic_fetch_add(&store->sync_failures, 1);
     }
     for (struct sync_waiter *waiter = syncer->waiters; waiter != NULL; waiter = waiter->next) {
@@ -212,7 +229,7 @@ int dir_sync_now(struct dir_store *store, const struct dir_at *at, struct diag *
     struct sync_waiter waiter = {0};
     dir_path_copy(at->path, waiter.path);
     pthread_mutex_lock(&sync->lock);
-    if (is_broken(sync, at->path)) {
+    if (is_broken(sync, at->path) && !at->is_settling) {
         pthread_mutex_unlock(&sync->lock);
         return say_broken(at->path, diag);
     }

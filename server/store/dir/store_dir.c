@@ -5,7 +5,7 @@
  */
 #include "store_dir.h"
 
-#include "dir_private.h"
+#include "dir_record_private.h"
 
 #include "base/check.h"
 
@@ -75,8 +75,7 @@ static void run_op(struct work *work)
     req->status = rc ? rc : operation->run(store, req);
 }
 
-/* L5: failures within the last minutes; too many, and nothing more is written. */
-static void count_failures(struct dir_store *store)
+void dir_count_failures(struct dir_store *store)
 {
     unsigned failures = atomic_exchange(&store->sync_failures, 0);
     uint64_t now_ms = failures > 0 ? loop_now_ms(store->loop) : 0;
@@ -98,7 +97,8 @@ static void op_done(struct work *work)
     struct dir_store *store = dir_of(req->store);
     CHECK(store->pending > 0);
     store->pending--;
-    count_failures(store);
+    dir_count_failures(store);
+    dir_copy_turn(store);
     req->done(req);
 }
 
@@ -118,7 +118,6 @@ static void free_store(struct dir_store *store)
 {
     dir_abort_all(store);
     dir_free_runs(store);
-    dir_record_fini(&store->store_record);
     if (store->lock_fd != -1) {
         err_ignore(
             store->vfs->ops->close(store->vfs, store->lock_fd, NULL)); /* the lock ends here */
@@ -136,11 +135,13 @@ static void free_store(struct dir_store *store)
     free(store);
 }
 
-/* Closing removes the temporaries of what was not sealed: file work, so on the pool. */
+/* Closing removes the temporaries of what was not sealed and copies records that are ahead of their
+ * copies: file work, so on the pool. */
 static void run_close(struct work *work)
 {
     struct dir_store *store = container_of(work, struct dir_store, close_work);
     dir_abort_all(store);
+    dir_copy_flush(store);
 }
 
 static void close_now(struct work *work)
@@ -161,7 +162,7 @@ static void dir_close(struct store *base, void (*done)(void *user), void *user)
     store->close_done = done;
     store->close_user = user;
     store->close_work = (struct work){.run = run_close, .done = close_now};
-    work_submit(store->pool, &store->close_work);
+    dir_copy_stop(store);
 }
 
 static const struct store_ops dir_ops = {.submit = dir_submit, .close = dir_close};
@@ -185,7 +186,6 @@ static struct dir_store *alloc_store(const char *path)
         CHECK(pthread_mutex_init(&store->make_locks[i], NULL) == 0);
     }
     store->root = store->lock_fd = -1;
-    dir_record_init(&store->store_record, "store");
     return store;
 }
 
@@ -200,7 +200,8 @@ int store_dir_new(const struct store_dir_options *options, struct store **ret, s
     store->pool = options->pool;
     store->vfs = options->vfs;
     store->read_only = store->is_shared = options->read_only;
-    store->store_record.is_beside = store->is_shared;
+    store->copy_after_ms = options->copy_after_ms > 0 ? options->copy_after_ms : 100;
+    dir_copy_init(store);
     store->reserve_bytes = options->reserve_bytes;
     store->snapshot_every = options->snapshot_every > 0 ? options->snapshot_every : 64;
     store->base.caps = (struct store_caps){.object_bytes_preferred = MIB(64),

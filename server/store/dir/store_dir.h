@@ -26,6 +26,7 @@ struct store_dir_options {
     const struct uuid *expected_uuid; /* NULL: any; otherwise another store is STORE_MISMATCH */
     uint64_t reserve_bytes;  /* used as it is; the daemon's default is STORE_DIR_RESERVE_BYTES */
     unsigned snapshot_every; /* updates of a record between snapshots; 0: 64 */
+    unsigned copy_after_ms;  /* from an update until it is in the second place too; 0: 100 */
 };
 
 /* Opens the store at path. Blocks the caller for the start-up: lock, store record, new epoch,

@@ -52,7 +52,11 @@ static int check_record(struct rados_store *store, const struct uuid *expected, 
     if (rc == 0) {
         store->base.caps.uuid = facts.uuid;
         store->base.caps.epoch = facts.epoch;
-        store->read_only = store->read_only || facts.ro_compat_unknown != 0;
+        if (facts.ro_compat_unknown != 0) {
+            store->read_only = true;
+            snprintf(store->base.caps.read_only_why, sizeof(store->base.caps.read_only_why),
+                     "it has features that a newer Cairn is needed for to write");
+        }
     }
     return rc;
 }
@@ -88,7 +92,7 @@ static int raise_epoch(struct rados_store *store, struct diag *diag)
         struct store_record_update raise;
         uint64_t epoch, version;
         struct diag why = DIAG_INIT;
-        int rc = store_record_raise(store->store_record.record, &raise, &epoch, diag);
+        int rc = store_record_raise(store->store_record.record, 1, &raise, &epoch, diag);
         if (rc != 0) {
             return rc;
         }

@@ -259,9 +259,9 @@ int store_watch_new(struct loop *loop, struct store *inner,
         watch->op = STORE_PROBE;
         watch->first_ms = watch->last_ms = now_ms(watch);
         watch->refusals = 1;
-        err_ignore(diag_set(&watch->refusal, CAIRN_E_READ_ONLY,
-                            "the store takes no changes: it has features that a newer Cairn is "
-                            "needed for to write"));
+        err_ignore(diag_set(&watch->refusal, CAIRN_E_READ_ONLY, "the store takes no changes: %s",
+                            inner->caps.read_only_why[0] != 0 ? inner->caps.read_only_why
+                                                              : "it was opened for reading"));
     } else {
         timer_start(&watch->timer, 0); /* its first word is its own */
     }

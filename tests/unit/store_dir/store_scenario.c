@@ -18,21 +18,42 @@ static enum fate fate_of(struct scenario *scenario, int status)
     return status == 0 ? FATE_DONE : FATE_MAYBE;
 }
 
+/* What the record holds now, where it can be read: an update whose outcome was unknown is in it or
+ * will never be. */
+static unsigned look(struct bed *bed, const struct scenario *scenario)
+{
+    char next[16];
+    struct record *record;
+    struct record_value value;
+    if (bed_record(bed, &record) != 0) {
+        return scenario->version;
+    }
+    snprintf(next, sizeof(next), "%u", scenario->version + 1);
+    bool is_next = record_get(record, "v", &value) && value.bytes == strlen(next) &&
+                   memcmp(value.data, next, value.bytes) == 0;
+    record_free(record);
+    return scenario->version + is_next;
+}
+
 static void update(struct bed *bed, struct scenario *scenario)
 {
     char value[16], was[16];
     uint64_t version = 0;
-    snprintf(value, sizeof(value), "%u", scenario->version + 1);
-    snprintf(was, sizeof(was), "%u", scenario->version);
-    struct bed_change change = {"v", value, true, scenario->version > 0 ? was : NULL};
+    unsigned from = scenario->is_version_open ? look(bed, scenario) : scenario->version;
+    snprintf(value, sizeof(value), "%u", from + 1);
+    snprintf(was, sizeof(was), "%u", from);
+    struct bed_change change = {"v", value, true, from > 0 ? was : NULL};
     int rc = bed_update(bed, &change, &version);
     if (rc == 0) {
-        assert_false(scenario->is_version_open); /* nothing follows an unknown outcome */
-        assert_int_equal(version, scenario->version + 1);
-        scenario->version++;
+        assert_true(version > from); /* settling an unknown outcome takes numbers of its own */
+        scenario->version = from + 1;
+        scenario->is_version_open = false;
     } else {
         scenario->worst = rc;
-        scenario->is_version_open |= rc == CAIRN_E_OUTCOME_UNKNOWN || sim_is_dead(bed->host);
+        if (rc == CAIRN_E_OUTCOME_UNKNOWN || sim_is_dead(bed->host)) {
+            scenario->version = from;
+            scenario->is_version_open = true;
+        }
         /* An unknown outcome that the store itself shows: the guard says so. */
         assert_int_not_equal(rc, CAIRN_E_DAMAGED);
     }
@@ -79,11 +100,13 @@ void scenario_run(struct bed *bed, struct scenario *scenario)
     }
     scenario->is_opened = true;
     update(bed, scenario);
+    sim_run_for(bed->sim, 300); /* copies are written beside what follows, and between */
     for (uint32_t i = 0; i < SCENARIO_OBJECTS; i++) {
         scenario->objects[i] =
             fate_of(scenario, bed_put_object(bed, bed_object(5 + i / 2, i, 1), SCENARIO_BYTES, i));
         update(bed, scenario);
     }
+    sim_run_for(bed->sim, 3000);
     for (uint32_t i = 0; i < SCENARIO_SMALLS; i++) {
         struct store_name name = bed_name(5, STORE_PART, i, 1);
         scenario->smalls[i] = fate_of(scenario, bed_publish(bed, name, 5000, i));
@@ -92,12 +115,10 @@ void scenario_run(struct bed *bed, struct scenario *scenario)
         scenario->deleted = fate_of(scenario, bed_delete(bed, bed_object(5, 0, 1)));
     }
     exchange(bed, scenario);
-    while (scenario->version < SCENARIO_UPDATES && !scenario->is_version_open) {
+    for (unsigned tries = 0; tries < 3 && scenario->version < SCENARIO_UPDATES;) {
         unsigned before = scenario->version;
         update(bed, scenario);
-        if (scenario->version == before) {
-            break;
-        }
+        tries += scenario->version == before;
     }
 }
 
@@ -175,9 +196,8 @@ void scenario_check(struct bed *bed, const struct scenario *scenario)
                    bed_check_small(bed, bed_name(5, STORE_PART, i, 1), 5000, i));
     }
     check_exchange(bed, scenario);
-    uint64_t version = bed_version(bed);
-    assert_true(version == scenario->version ||
-                (scenario->is_version_open && version == scenario->version + 1));
-    snprintf(value, sizeof(value), "%llu", (unsigned long long)version);
-    assert_true(bed_has(bed, "v", version > 0 ? value : NULL));
+    snprintf(value, sizeof(value), "%u", scenario->version);
+    bool is_as_told = bed_has(bed, "v", scenario->version > 0 ? value : NULL);
+    snprintf(value, sizeof(value), "%u", scenario->version + 1);
+    assert_true(is_as_told || (scenario->is_version_open && bed_has(bed, "v", value)));
 }

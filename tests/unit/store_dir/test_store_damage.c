@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Damaged and missing files of a record (D11 to D18, L15, L16): every byte flipped, every length
- * cut, every file removed. Nothing is cut off silently; what a snapshot covers is healed and noted.
+ * Damaged and missing files of a record whose second place is missing too, or older than it (D11
+ * to D18, L15, L16): every byte flipped, every length cut, every file removed. Nothing is cut off
+ * silently; what a snapshot covers is healed and noted. With both places: test_store_places.c.
  *     test_store_damage DIRECTORY
  */
 #include "store/store_bed.h"
@@ -10,6 +11,7 @@
 #include "format/record.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +53,20 @@ static bool is_there(struct bed *bed, const char *name)
     return stat(path, &st) == 0;
 }
 
-/* A store with `updates` updates of p/r, snapshots every 4; closed. */
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st, (void)flag, (void)ftw;
+    return remove(path);
+}
+
+static void drop_copies(struct bed *bed)
+{
+    char path[700];
+    snprintf(path, sizeof(path), "%s/copy", bed->path);
+    assert_int_equal(nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+/* A store with `updates` updates of p/r, snapshots every 4; closed, and without copies. */
 static void fill(struct bed *bed, unsigned updates)
 {
     char value[16];
@@ -64,6 +79,7 @@ static void fill(struct bed *bed, unsigned updates)
         assert_int_equal(bed_update(bed, &change, NULL), 0);
     }
     bed_close(bed);
+    drop_copies(bed);
 }
 
 static void open_read_only(struct bed *bed)

@@ -245,6 +245,42 @@ static void inodes_are_kept_too(void **state)
     end(&bed);
 }
 
+/* Goal: a file system that is mounted read-only, as ext4 is after an error, is served: who opens it
+ * to write reads, is told so, and changes nothing; also one that became so below a running store.
+ */
+static void a_read_only_file_system_is_served(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct bed_change change = {"k", "v", false, NULL};
+    struct store_req usage = {.op = STORE_USAGE}, list = {.op = STORE_LIST_RUNS};
+    if (!begin(&bed, "2000")) {
+        skip();
+    }
+    assert_int_equal(bed_put_object(&bed, bed_object(1, 0, 1), 65536, 1), 0);
+    assert_int_equal(bed_update(&bed, &change, NULL), 0);
+    bed_reopen(&bed);
+    assert_true(COMMAND("mount", "-o", "remount,abort", mounted)); /* as after an error */
+    assert_true(bed_has(&bed, "k", "v"));                             /* read only now */
+    assert_int_not_equal(bed_update(&bed, &change, NULL), 0);
+    assert_true(bed_has(&bed, "k", "v"));
+    assert_int_equal(bed_check_object(&bed, bed_object(1, 0, 1), 65536, 1), 0);
+    bed_close(&bed);
+    bed_open_ok(&bed);
+    assert_true(bed.store->caps.read_only);
+    assert_non_null(strstr(bed.store->caps.read_only_why, "read-only"));
+    assert_true(bed_has(&bed, "k", "v"));
+    assert_int_equal(bed_update(&bed, &change, NULL), CAIRN_E_READ_ONLY);
+    assert_int_equal(bed_check_object(&bed, bed_object(1, 0, 1), 65536, 1), 0);
+    assert_int_equal(bed_do(&bed, &list), 0);
+    assert_int_equal(list.ret_count, 1);
+    free(list.ret_runs);
+    assert_int_equal(bed_do(&bed, &usage), 0);
+    assert_true(usage.ret_usage.read_only);
+    assert_non_null(strstr(usage.ret_usage.detail, "read-only"));
+    end(&bed);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +288,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(inodes_run_out, clean_up),
         cmocka_unit_test_teardown(the_reserve_is_kept, clean_up),
         cmocka_unit_test_teardown(inodes_are_kept_too, clean_up),
+        cmocka_unit_test_teardown(a_read_only_file_system_is_served, clean_up),
     };
     parent_directory = argc > 1 ? argv[1] : "/tmp";
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +35,22 @@ static void slurp(struct bed *bed, const struct record_file *which, struct file 
     fclose(file);
 }
 
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st, (void)flag, (void)ftw;
+    return remove(path);
+}
+
+/* With that the second places go, which would put it right by themselves. */
 static void spill(const struct file *file, size_t flipped)
 {
+    char copies[700];
+    int n = snprintf(copies, sizeof(copies), "%s", file->path);
+    assert_true(n > 0 && (size_t)n < sizeof(copies));
+    char *runs = strstr(copies, "/runs/");
+    assert_non_null(runs);
+    memcpy(runs, "/copy", sizeof("/copy"));
+    nftw(copies, remove_one, 16, FTW_DEPTH | FTW_PHYS); /* if it is there */
     unlink(file->path);
     FILE *out = fopen(file->path, "wb");
     assert_non_null(out);
@@ -125,6 +140,7 @@ static void updates(void **state)
             bed_close(&bed);
         }
         if (files[f] != &last) { /* of a last one that is missing nobody knows */
+            spill(&good, SIZE_MAX);
             assert_int_equal(unlink(good.path), 0);
             bed_open_ok(&bed);
             assert_true(is_asked_for(&bed, files[f]));
@@ -271,8 +287,8 @@ static void from_memory(void **state)
     fill(&bed);
     slurp(&bed, &ten, &good);
     bed_open_ok(&bed);
-    assert_int_equal(mend(&bed, &ten, NULL), CAIRN_E_NOT_FOUND);
-    assert_int_equal(bed_version(&bed), 11); /* reads it */
+    assert_int_equal(mend(&bed, &ten, NULL), 0); /* nothing is wrong with it */
+    assert_int_equal(bed_version(&bed), 11);     /* reads it */
     spill(&good, 50);
     assert_true(is_asked_for(&bed, &ten));
     assert_int_equal(mend(&bed, &ten, NULL), 0);

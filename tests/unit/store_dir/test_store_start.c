@@ -163,13 +163,68 @@ static void unknown_features_are_heeded(void **state)
     expect_refused(bed, false, true, CAIRN_E_STORE_FEATURES);
 }
 
-static void a_damaged_store_record_is_named(void **state)
+/* Goal: an end of the store's record that is lost costs neither the store nor an epoch that is
+ * given twice; what lay there is kept. */
+static void a_lost_end_of_the_store_record_is_gone_on_from(void **state)
 {
     struct bed *bed = *state;
     bed_open_ok(bed);
+    struct store_caps before = bed->store->caps;
     bed_close(bed);
     write_file(bed, "store/0000000000000009.update", "garbage", 7);
+    bed_open_ok(bed);
+    assert_memory_equal(&bed->store->caps.uuid, &before.uuid, sizeof(before.uuid));
+    assert_true(bed->store->caps.epoch >
+                before.epoch + 1000); /* some of them may have been given */
+    assert_true(is_there(bed, "quarantine/store+0000000000000009.update"));
+    before = bed->store->caps;
+    bed_reopen(bed);
+    assert_int_equal(bed->store->caps.epoch, before.epoch + 1);
+}
+
+/* Goal: where neither place has anything whole nothing is made up, and the way out is said. */
+static void a_store_record_beyond_help_is_named(void **state)
+{
+    struct bed *bed = *state;
+    static const char *const names[] = {
+        "store/0000000000000001.update", "store/0000000000000002.update",
+        "store/0000000000000002.snapshot", "copy/store/0000000000000002.snapshot"};
+    bed_open_ok(bed);
+    bed_close(bed);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        char path[PATH_BYTES];
+        path_in(bed, names[i], path);
+        assert_int_equal(unlink(path), 0);
+        write_file(bed, names[i], "garbage", 7);
+    }
     expect_refused(bed, true, false, CAIRN_E_DAMAGED);
+    expect_refused(bed, false, true, CAIRN_E_DAMAGED);
+}
+
+/* Goal: either place alone holds the store's identity, also where the other has gone. */
+static void one_place_of_the_store_record_is_enough(void **state)
+{
+    struct bed *bed = *state;
+    static const char *const names[] = {"store", "copy"};
+    bed_open_ok(bed);
+    struct store_caps before = bed->store->caps;
+    bed_close(bed);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        char from[PATH_BYTES], to[PATH_BYTES + 8];
+        path_in(bed, names[i], from);
+        snprintf(to, sizeof(to), "%s.gone", from);
+        struct diag diag = DIAG_INIT;
+        assert_int_equal(rename(from, to), 0);
+        assert_int_equal(bed_open(bed, false, true, &diag), 0); /* also for who only looks */
+        assert_memory_equal(&bed->store->caps.uuid, &before.uuid, sizeof(before.uuid));
+        bed_close(bed);
+        assert_false(is_there(bed, names[i]));
+        bed_open_ok(bed);
+        assert_memory_equal(&bed->store->caps.uuid, &before.uuid, sizeof(before.uuid));
+        assert_int_equal(bed->store->caps.epoch, before.epoch + 1 + i);
+        bed_close(bed);
+        assert_true(is_there(bed, names[i]));
+    }
 }
 
 /* Goal (D23): links and pipes in the store's way are refused, and nothing behind a link is touched.
@@ -383,7 +438,9 @@ int main(int argc, char **argv)
         CASE(a_second_daemon_is_refused),
         CASE(another_store_is_refused),
         CASE(unknown_features_are_heeded),
-        CASE(a_damaged_store_record_is_named),
+        CASE(a_lost_end_of_the_store_record_is_gone_on_from),
+        CASE(a_store_record_beyond_help_is_named),
+        CASE(one_place_of_the_store_record_is_enough),
         CASE(planted_links_are_refused),
         CASE(a_link_for_a_lock_is_refused),
         CASE(a_store_open_to_all_is_refused),
