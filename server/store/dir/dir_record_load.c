@@ -334,6 +334,63 @@ static int judge_places(struct dir_sight *sight, struct diag *diag)
     return 0;
 }
 
+/* What a record says of whose it is, for ever: a run's uuid, or the store's. */
+struct identity {
+    size_t bytes;
+    uint8_t data[64];
+};
+
+static void take_identity(const struct record *record, struct identity *ret)
+{
+    struct record_value value;
+    if ((record_get(record, "info", &value) || record_get(record, "uuid", &value)) &&
+        value.bytes <= sizeof(ret->data)) {
+        ret->bytes = value.bytes;
+        memcpy(ret->data, value.data, value.bytes);
+    }
+}
+
+/* Of one place alone; nothing where it has nothing whole. */
+static void find_identity(struct dir_sight *sight, enum dir_place_number number,
+                          struct identity *ret)
+{
+    const struct dir_versions *have = &sight->places[number].have;
+    struct dir_link link = {.is_known = true};
+    struct record *record = NULL;
+    for (size_t i = have->snapshot_count; record == NULL && i-- > 0;) {
+        struct record_file file = {
+            .version = have->snapshots[i], .is_snapshot = true, .is_copy = number == DIR_SECOND};
+        err_ignore(dir_sight_snapshot(sight, &file, &record, &link.hash, NULL)); /* the next */
+    }
+    if (record == NULL && number == DIR_FIRST && has_update(have, 1) && record_new(&record) == 0) {
+        err_ignore(dir_sight_update(sight, 1, record, &link, NULL)); /* then it tells nothing */
+    }
+    if (record != NULL) {
+        take_identity(record, ret);
+        record_free(record);
+    }
+}
+
+/* Folders that were exchanged or put back by hand: one fault cannot do that, and to believe either
+ * would write the one's record over the other's. */
+static int compare_places(struct dir_sight *sight, struct diag *diag)
+{
+    struct identity first = {.bytes = 0}, second = {.bytes = 0};
+    bool was_moving = sight->is_moving;
+    find_identity(sight, DIR_FIRST, &first);
+    find_identity(sight, DIR_SECOND, &second);
+    sight->is_moving = was_moving;
+    if (first.bytes == 0 || second.bytes == 0 ||
+        (first.bytes == second.bytes && memcmp(first.data, second.data, first.bytes) == 0)) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_DAMAGED,
+                    "the run's record in %s/%s is another run's than the one in %s: put the right "
+                    "folder back, or move the wrong one away",
+                    sight->store->path, sight->places[DIR_FIRST].at.path,
+                    sight->places[DIR_SECOND].at.path);
+}
+
 int dir_sight_open(struct dir_sight *sight, const struct dir_record *rec, struct diag *diag)
 {
     uint64_t version_max = rec->is_stuck ? rec->version_max : UINT64_MAX;
@@ -342,7 +399,8 @@ int dir_sight_open(struct dir_sight *sight, const struct dir_record *rec, struct
     open_place(sight, &sight->places[DIR_FIRST], rec->path);
     open_place(sight, &sight->places[DIR_SECOND], rec->copy_path);
     find_newest(sight, version_max);
-    int rc = take_best(sight, version_max, diag);
+    int rc = compare_places(sight, diag);
+    rc = rc ? rc : take_best(sight, version_max, diag);
     return rc ? rc : judge_places(sight, diag);
 }
 

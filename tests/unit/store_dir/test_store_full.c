@@ -261,7 +261,7 @@ static void a_read_only_file_system_is_served(void **state)
     assert_int_equal(bed_update(&bed, &change, NULL), 0);
     bed_reopen(&bed);
     assert_true(COMMAND("mount", "-o", "remount,abort", mounted)); /* as after an error */
-    assert_true(bed_has(&bed, "k", "v"));                             /* read only now */
+    assert_true(bed_has(&bed, "k", "v"));                          /* read only now */
     assert_int_not_equal(bed_update(&bed, &change, NULL), 0);
     assert_true(bed_has(&bed, "k", "v"));
     assert_int_equal(bed_check_object(&bed, bed_object(1, 0, 1), 65536, 1), 0);
