@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's record is gone, or of yesterday, beside whole checkpoints on a directory.
+
+Nobody says "no checkpoint", no save makes a new record, no term is granted twice, and gc removes nothing."""
+
+import shutil
+
+from harness import Case, Group, cairn, main
+
+CARE = {"gc_every": "10ms", "gc_keep_cycles": "1", "scrub_every": "0s"}
+PLACES = ("runs", "copy/runs")
+
+
+class RecordLost(Case):
+    def save(self, daemon, steps):
+        group = Group(self.bed, daemon.url(), 1)
+        group.finish_any(group.all("restore", "latest"))
+        for step in steps:
+            group.save(step)
+        group.kill()
+
+    def files(self, daemon):
+        return {path for name in ("objects", "checkpoints")
+                for path in (daemon.store / "runs/demo/run" / name).rglob("*") if path.is_file()}
+
+    def records(self, daemon):
+        return [path for place in PLACES if (path := daemon.store / place / "demo/run/record").exists()]
+
+    def test_gone(self):
+        daemon = self.daemon(**CARE)
+        self.save(daemon, range(1, 4))
+        daemon.stop()
+        for path in self.records(daemon):
+            shutil.rmtree(path)
+        before = self.files(daemon)
+        self.assertTrue(before)
+        daemon.start()
+        group = Group(self.bed, daemon.url(), 1)
+        answer = group.finish_any(group.all("restore", "latest"))[0]
+        self.assertFalse(answer["ok"], answer)
+        self.assertIn("cairn salvage demo/run", str(answer))
+        for words in (("ls", "demo/run"), ("restore", "demo/run", "--to", str(self.bed.path / "to"))):
+            status, out, err = cairn(*words, "--server", f"unix:{daemon.socket}")
+            self.assertNotEqual(status, 0, out)
+            self.assertIn("cairn salvage demo/run", err)
+        cairn("gc", "--server", f"unix:{daemon.socket}")
+        self.assertEqual(before, self.files(daemon) & before)
+
+    def test_of_yesterday(self):
+        daemon = self.daemon(**CARE)
+        self.save(daemon, (1, 2))
+        daemon.stop()
+        kept = self.bed.path / "yesterday"
+        for place in self.records(daemon):
+            shutil.copytree(place, kept / place.relative_to(daemon.store))
+        daemon.start()
+        self.save(daemon, (3, 4))
+        self.save(daemon, (5,))
+        daemon.stop()
+        before = self.files(daemon)
+        for place in self.records(daemon):
+            shutil.rmtree(place)
+        for place in PLACES:
+            if (kept / place).exists():
+                shutil.copytree(kept / place / "demo/run/record", daemon.store / place / "demo/run/record")
+        daemon.start()
+        self.save(daemon, (6, 7))
+        self.save(daemon, (8,))
+        for _ in range(4):
+            cairn("gc", "--server", f"unix:{daemon.socket}")
+        self.assertEqual(before, self.files(daemon) & before)
+        _, out, _ = cairn("status", "--server", f"unix:{daemon.socket}")
+        self.assertIn("cairn salvage demo/run", out)
+        terms = sorted({path.parent.name.split("-")[0] for path in self.files(daemon)})
+        self.assertEqual(len(terms), 5, terms)
+
+
+if __name__ == "__main__":
+    main()
