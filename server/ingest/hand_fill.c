@@ -10,6 +10,7 @@
  */
 #include "ingest/ingest_private.h"
 
+#include "pipeline/digest.h"
 #include "pipeline/part_place.h"
 
 #include <string.h>
@@ -20,6 +21,7 @@ struct filler {
     struct part_object *objects; /* the part's, then the base's, then others of ours */
     uint32_t *places;            /* by object: 1 + its index in the end; 0: nothing refers to it */
     uint32_t *base_objects;      /* by object of the base: 1 + its index in objects; 0: none yet */
+    uint32_t *uses; /* by the first of writer.recovered with some bytes: chunks so far */
     uint32_t object_count;
 };
 
@@ -30,10 +32,11 @@ static size_t objects_most(const struct part *part, const struct part *base)
     return (size_t)part->object_count + part->chunk_count + (base ? base->object_count : 0) + 1;
 }
 
-size_t hand_fill_bytes(const struct part *part, const struct part *base)
+size_t hand_fill_bytes(const struct writer *writer, const struct part *part,
+                       const struct part *base)
 {
     size_t each = sizeof(struct part_object) + 2 * sizeof(uint32_t);
-    return objects_most(part, base) * each + KIB(64);
+    return objects_most(part, base) * each + writer->recovered_count * sizeof(uint32_t) + KIB(64);
 }
 
 static bool is_blank(const struct part_chunk *chunk)
@@ -72,17 +75,32 @@ static void take_envelope(struct part_chunk *chunk, const struct envelope *envel
     chunk->digest = envelope->digest;
 }
 
+/* Returns the chunk of an earlier object that this chunk of the part becomes. Several chunks with
+ * the same bytes become different ones while there are some: the part refers to everything that
+ * those objects hold, as verify expects of it. */
+static const struct recovered *choose_older(struct filler *filler, uint32_t first)
+{
+    const struct writer *writer = filler->writer;
+    size_t at = (size_t)first + filler->uses[first];
+    if (at + 1 < writer->recovered_count &&
+        digest_equal(&writer->recovered[at + 1].digest, &writer->recovered[first].digest)) {
+        filler->uses[first]++; /* the last one is the place of all others */
+    }
+    return &writer->recovered[at];
+}
+
 /* What was durable before the daemon ended, under another sequence of the same writer. */
 static void take_older(struct filler *filler, struct part_chunk *chunk,
                        const struct in_piece *piece)
 {
-    const struct durable *durable = writer_find_durable(filler->writer, piece->sequence);
-    const struct envelope *envelope = durable ? durable_find(durable, piece->older_at) : NULL;
+    const struct recovered *older = choose_older(filler, piece->older);
+    const struct durable *durable = writer_find_durable(filler->writer, older->sequence);
+    const struct envelope *envelope = durable ? durable_find(durable, older->offset) : NULL;
     if (!envelope) {
         return; /* stays blank, and the check of the part refuses it */
     }
     struct object_id id = filler->objects[chunk->object].id;
-    id.sequence = piece->sequence;
+    id.sequence = older->sequence;
     uint32_t at = filler->object_count;
     while (at > 0 && !object_id_equal(&filler->objects[at - 1].id, &id)) {
         at--;
@@ -217,12 +235,14 @@ int hand_fill(const struct writer *writer, struct hand_fill *fill, struct diag *
     filler.objects = scratch_array(fill->scratch, most, sizeof(*filler.objects));
     filler.places = scratch_array(fill->scratch, most, sizeof(*filler.places));
     filler.base_objects = scratch_array(fill->scratch, most, sizeof(*filler.base_objects));
-    if (!filler.objects || !filler.places || !filler.base_objects) {
+    filler.uses = scratch_array(fill->scratch, writer->recovered_count + 1, sizeof(*filler.uses));
+    if (!filler.objects || !filler.places || !filler.base_objects || !filler.uses) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the objects of a part");
     }
     memcpy(filler.objects, fill->part->objects, fill->part->object_count * sizeof(*filler.objects));
     memset(filler.places, 0, most * sizeof(*filler.places));
     memset(filler.base_objects, 0, most * sizeof(*filler.base_objects));
+    memset(filler.uses, 0, (writer->recovered_count + 1) * sizeof(*filler.uses));
     int status = fill_all(&filler, diag);
     if (status == 0) {
         keep_used(&filler);

@@ -224,7 +224,8 @@ static void init_filled(struct hand_over *hand)
     const struct part *base = hand->fetch.part;
     size_t refs_bytes = base ? ((size_t)base->chunk_count + 1) * sizeof(uint32_t) : 0;
     scratch_fini(&hand->filled);
-    scratch_init(&hand->filled, hand_fill_bytes(&hand->part, base) + refs_bytes + KIB(64));
+    scratch_init(&hand->filled,
+                 hand_fill_bytes(hand->writer, &hand->part, base) + refs_bytes + KIB(64));
 }
 
 static void check_and_encode(struct hand_over *hand)

@@ -181,7 +181,7 @@ static void digest_raw(struct in_write *write, struct encoder *encoder)
     }
 }
 
-/* What the base has, known, is none of it. */
+/* Returns the first with the same bytes. What the base has, known, is none of it. */
 static const struct recovered *find_recovered(const struct writer *writer,
                                               const struct chunk_plain *plain,
                                               const struct digest *known)
@@ -233,8 +233,7 @@ static void look(struct in_write *write, struct encoder *encoder)
             *to = made;
         } else if (older) {
             piece->where = WHERE_OLDER;
-            piece->sequence = older->sequence;
-            piece->older_at = older->offset;
+            piece->older = (uint32_t)(older - writer->recovered);
         } else {
             piece->where = WHERE_BASE;
             piece->digest = known;

@@ -34,7 +34,11 @@ static size_t list_held(const struct writer *writer, bool placed, uint32_t *ret)
 static int recovered_order(const void *a, const void *b)
 {
     const struct recovered *x = a, *y = b;
-    return memcmp(&x->digest, &y->digest, sizeof(x->digest));
+    int order = memcmp(&x->digest, &y->digest, sizeof(x->digest));
+    if (order == 0) {
+        order = x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
+    }
+    return order != 0 ? order : x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
 static bool is_to_recover(const struct durable *durable, uint32_t from)

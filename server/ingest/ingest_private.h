@@ -51,8 +51,7 @@ struct in_piece {
     uint64_t at; /* in its object, as it was described */
     enum in_where where;
     uint32_t envelope;    /* STORED: of its object */
-    uint32_t sequence;    /* OLDER: an object of the same writer that was durable before, */
-    uint64_t older_at;    /* and where in it */
+    uint32_t older;       /* OLDER: the first of writer.recovered with its bytes */
     struct digest digest; /* BASE: the base's chunk at the same place has it */
 };
 
@@ -90,7 +89,7 @@ struct writer {
     uint64_t described_ms;           /* when the newest description came */
     struct hand_over *hand;          /* NULL: none is going on */
     uint64_t received_bytes, durable_bytes, began_ms, fed_ms; /* for people; since it was made */
-    struct recovered *recovered; /* by digest; workers read it, it does not change */
+    struct recovered *recovered; /* by digest and place; workers read it, it does not change */
     size_t recovered_count;
 };
 
@@ -200,7 +199,8 @@ struct hand_fill {
     struct scratch *scratch;             /* has room for hand_fill_bytes() */
     uint64_t stored_bytes, shared_bytes; /* results */
 };
-size_t hand_fill_bytes(const struct part *part, const struct part *base);
+size_t hand_fill_bytes(const struct writer *writer, const struct part *part,
+                       const struct part *base);
 bool hand_fill_needs_base(const struct writer *writer, const struct part *part);
 /* Do both say the same bytes of the same tensors and blobs, wherever these are stored? */
 bool hand_fill_is_alike(const struct part *a, const struct part *b);
