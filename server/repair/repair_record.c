@@ -338,7 +338,7 @@ static int refuse(struct repair *repair, const struct sight *sight, const struct
     if (sight->files[0].version > 0) {
         file_text(&sight->files[0], sizeof(text), text);
     }
-    repair_add_line(repair, false, "the run's record, %s: %.300s", text,
+    repair_add_line(repair, false, "the run's record, %s: %.440s", text,
                     diag_text(why, CAIRN_E_DAMAGED));
     return 0;
 }
@@ -354,7 +354,9 @@ int repair_record(struct repair *repair, struct diag *diag)
     }
     if (!repair->store->caps.record_files) {
         err_ignore(diag_set(&why, CAIRN_E_UNSUPPORTED,
-                            "a Ceph cluster repairs its own copies: ceph health detail"));
+                            "%.300s; a Ceph cluster repairs its own copies (ceph health detail), "
+                            "and what it has given up a mirror does not bring back",
+                            diag_text(&sight.why, CAIRN_E_DAMAGED)));
         return refuse(repair, &sight, &why);
     }
     if (!mend_by_itself(repair, &sight)) {

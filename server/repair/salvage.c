@@ -88,6 +88,15 @@ static int cut_record(struct salvaging *s, uint64_t lost_from, const char *why, 
     return 0;
 }
 
+/* It is gone, and nothing of it is left to give up: that takes no word but --yes. */
+static int begin_record(struct salvaging *s, uint64_t lost_from, struct diag *diag)
+{
+    struct store_req req = {
+        .op = STORE_RECORD_CUT, .run = s->repair->name, .file.version = lost_from};
+    int status = s->how->yes ? ask_store(s->repair, s->repair->store, &req) : 0;
+    return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
+}
+
 static int mend_record(struct salvaging *s, const char *why, struct diag *diag)
 {
     struct store_req req = {.op = STORE_RECORD_MEND, .run = s->repair->name};
@@ -123,6 +132,9 @@ static int look_at_record(struct salvaging *s, bool *ret_goes_on, struct diag *d
         add_item(s->repair, record_itself, SALVAGE_LEFT, "%.390s", why);
         *ret_goes_on = false;
         return 0;
+    }
+    if (req.ret_lost_from != 0 && s->record_missing && req.ret_file_count == 0) {
+        return begin_record(s, req.ret_lost_from, diag);
     }
     if (req.ret_lost_from != 0) {
         return cut_record(s, req.ret_lost_from, why, ret_goes_on, diag);

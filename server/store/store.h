@@ -89,7 +89,7 @@ enum store_op {
                         * unreadable of the record, in either place, is made good from the other
                         * place or from the store's memory; 0 also where nothing was wrong, and
                         * NOT_FOUND where neither has all of it */
-    STORE_RECORD_CUT,  /* by an operator's word, where caps.record_files is set: a record whose end
+    STORE_RECORD_CUT,  /* by an operator's word: a record whose end
                         * is lost goes on from its intact prefix: what lies behind that goes to
                         * quarantine. file.version: the ret_lost_from that he was told; CONFLICT
                         * where the loss begins elsewhere, or nothing is lost. ret_version: of the

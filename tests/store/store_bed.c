@@ -123,7 +123,8 @@ static int open_rados(struct bed *bed, bool create, bool read_only, struct diag 
                                           .space = bed->kind == BED_CEPH ? bed->space : "bed",
                                           .create = create,
                                           .read_only = read_only,
-                                          .expected_uuid = bed->expected_uuid};
+                                          .expected_uuid = bed->expected_uuid,
+                                          .salvaged = bed->salvaged};
     if (bed->kind == BED_RADOS) {
         options.cluster = fake_cluster_new(bed->cluster);
         options.data_pool = bed->data_pool;

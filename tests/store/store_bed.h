@@ -45,6 +45,7 @@ struct bed {
     unsigned copy_after_ms; /* on a real disk not before the end, so that tests have one order */
     const struct uuid *expected_uuid;
     const char *data_pool; /* BED_RADOS: by its name */
+    struct diag *salvaged; /* BED_RADOS: a store's record that is lost is made again */
     bool is_not_forced;    /* without force_fs */
 };
 

@@ -21,6 +21,7 @@ struct object {
     size_t bytes;
     uint8_t *data;
     struct cluster_map keys; /* ascending */
+    bool unreadable;
 };
 
 struct late {
@@ -211,11 +212,12 @@ static int change(struct fake_medium *medium, const struct cluster_call *call)
     if (uses_keys(call) && (call->pool == CLUSTER_DATA || medium->meta_is_coded)) {
         return -EOPNOTSUPP;
     }
-    int rc = check(medium, *link, call);
+    bool removes = call->steps[call->step_count - 1].kind == STEP_REMOVE;
+    int rc = *link && (*link)->unreadable && !removes ? -EIO : check(medium, *link, call);
     if (rc != 0) {
         return rc;
     }
-    if (call->steps[call->step_count - 1].kind == STEP_REMOVE) { /* behind its guards */
+    if (removes) { /* behind its guards */
         struct object *object = *link;
         *link = object->next;
         medium->used -= object->bytes;
@@ -283,6 +285,9 @@ static int look(struct fake_medium *medium, struct cluster_call *call)
     }
     if (!object) {
         return -ENOENT;
+    }
+    if (object->unreadable) {
+        return -EIO;
     }
     for (size_t i = 0; i < call->step_count; i++) {
         look_one(object, &call->steps[i]);
@@ -541,4 +546,96 @@ uint64_t fake_medium_calls(struct fake_medium *medium)
 uint64_t fake_medium_landed_late(struct fake_medium *medium)
 {
     return read_locked(medium, &medium->landed_late);
+}
+
+/* --- one fault -------------------------------------------------------------------------------- */
+
+static struct object **object_at(struct fake_medium *medium, size_t number)
+{
+    struct object **link = &medium->objects;
+    for (size_t i = 0; i < number && *link; i++) {
+        link = &(*link)->next;
+    }
+    CHECK(*link);
+    return link;
+}
+
+static bool damage_locked(struct fake_medium *medium, struct object **link, enum fake_damage damage,
+                          size_t at)
+{
+    struct object *object = *link;
+    uint64_t left = at;
+    uint8_t *byte = damage == FAKE_FLIPPED ? find_byte(object, &left) : NULL;
+    if ((damage == FAKE_FLIPPED && !byte) ||
+        (damage == FAKE_KEY_LOST && at >= object->keys.count)) {
+        return false;
+    }
+    if (damage == FAKE_FLIPPED) {
+        *byte ^= 0x10;
+    } else if (damage == FAKE_KEY_LOST) {
+        key_remove(object, object->keys.pairs[at].key);
+    } else if (damage == FAKE_UNREADABLE) {
+        object->unreadable = true;
+    } else {
+        medium->used -= object->bytes;
+        object->bytes = 0;
+        cluster_map_fini(&object->keys);
+        object->keys = (struct cluster_map){.count = 0};
+    }
+    if (damage == FAKE_DELETED) {
+        *link = object->next;
+        free_object(object);
+    }
+    return true;
+}
+
+bool fake_medium_damage(struct fake_medium *medium, size_t number, enum fake_damage damage,
+                        size_t at)
+{
+    pthread_mutex_lock(&medium->lock);
+    bool done = damage_locked(medium, object_at(medium, number), damage, at);
+    pthread_mutex_unlock(&medium->lock);
+    return done;
+}
+
+void fake_medium_look(struct fake_medium *medium, size_t number, struct fake_object *ret)
+{
+    pthread_mutex_lock(&medium->lock);
+    const struct object *object = *object_at(medium, number);
+    *ret = (struct fake_object){.bytes = object->bytes, .keys = object->keys.count};
+    strncpy(ret->space, object->space, sizeof(ret->space) - 1);
+    strncpy(ret->name, object->name, sizeof(ret->name) - 1);
+    for (size_t i = 0; i < object->keys.count; i++) {
+        ret->bytes += object->keys.pairs[i].bytes;
+    }
+    pthread_mutex_unlock(&medium->lock);
+}
+
+struct fake_medium *fake_medium_copy(struct fake_medium *medium)
+{
+    struct fake_medium *copy = fake_medium_new();
+    struct object **link = &copy->objects;
+    pthread_mutex_lock(&medium->lock);
+    for (const struct object *from = medium->objects; from; from = from->next) {
+        struct object *to = calloc(1, sizeof(*to));
+        CHECK(to);
+        *to = (struct object){.pool = from->pool,
+                              .space = strdup(from->space),
+                              .name = strdup(from->name),
+                              .bytes = from->bytes,
+                              .data = malloc(from->bytes + 1)};
+        CHECK(to->space && to->name && to->data);
+        if (from->bytes > 0) {
+            memcpy(to->data, from->data, from->bytes);
+        }
+        for (size_t i = 0; i < from->keys.count; i++) {
+            const struct cluster_pair *pair = &from->keys.pairs[i];
+            CHECK(cluster_map_add(&to->keys, pair->key, pair->bytes, pair->data) == 0);
+        }
+        copy->used += to->bytes;
+        *link = to;
+        link = &to->next;
+    }
+    pthread_mutex_unlock(&medium->lock);
+    return copy;
 }

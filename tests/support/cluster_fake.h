@@ -43,6 +43,24 @@ uint64_t fake_medium_used(struct fake_medium *medium); /* bytes of objects, not 
 /* Flips a bit of the `at`th byte of what lies there of runs, counted through pieces, parts,
  * manifests, indexes and records; false: there are fewer. */
 bool fake_medium_flip(struct fake_medium *medium, uint64_t at, unsigned bit);
+/* One fault of one object, by its number (below fake_medium_objects()). */
+enum fake_damage {
+    FAKE_DELETED,
+    FAKE_EMPTIED,    /* it is there, without bytes and keys */
+    FAKE_FLIPPED,    /* a bit of the `at`th byte of it or of its keys' values */
+    FAKE_UNREADABLE, /* EIO, until it is removed */
+    FAKE_KEY_LOST,   /* the `at`th */
+    FAKE_DAMAGES
+};
+/* False: it has no such byte or key. */
+bool fake_medium_damage(struct fake_medium *medium, size_t number, enum fake_damage damage,
+                        size_t at);
+struct fake_medium *fake_medium_copy(struct fake_medium *medium); /* of its objects */
+struct fake_object {
+    char space[CLUSTER_NAMESPACE_MAX], name[CLUSTER_OBJECT_NAME_MAX];
+    size_t bytes, keys; /* bytes: of its keys' values, too */
+};
+void fake_medium_look(struct fake_medium *medium, size_t number, struct fake_object *ret);
 uint64_t fake_medium_bytes(struct fake_medium *medium);      /* that flip counts */
 size_t fake_medium_objects(struct fake_medium *medium);      /* alive, of both pools */
 uint64_t fake_medium_calls(struct fake_medium *medium);      /* so far: round trips */

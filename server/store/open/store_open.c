@@ -29,7 +29,8 @@ static int open_rados(const struct store_open_options *options, struct store **r
                                         .create = options->create,
                                         .remedy = options->remedy,
                                         .read_only = options->read_only,
-                                        .expected_uuid = options->expected_uuid};
+                                        .expected_uuid = options->expected_uuid,
+                                        .salvaged = options->salvaged};
     int status = store_url_parse(options->url, &parsed, diag);
     status = status != 0 ? status : cluster_rados_new(&parsed.cluster, &rados.cluster, diag);
     if (status != 0) {

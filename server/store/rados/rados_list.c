@@ -277,6 +277,12 @@ static int each_key(struct rados_store *store, const struct rados_shard *place,
     while (rc == 0 && more) {
         struct cluster_step step = {.kind = STEP_KEYS, .after = after};
         rc = rados_shard_call(store, place, 1, &step);
+        if (rc == -EIO) {
+            return diag_set(&req->diag, CAIRN_E_IO,
+                            "no copy of the list of what is stored, %s in namespace %s, can be "
+                            "read; no checkpoint needs it: `rados rm -N %s %s -p POOL` gives it up",
+                            place->object, place->space, place->space, place->object);
+        }
         if (rc != 0) {
             return rc == -ENOENT ? 0 : rados_error(rc, false, "list what is stored", &req->diag);
         }

@@ -13,7 +13,9 @@
  *   index/<run>/<term>-<step>/<shard>      which objects there are, and their pieces
  * (rados_index.c) in the data pool:
  *   piece/<run>/<term>-<step>/<rank>-<writer>-<sequence>/<epoch>-<n>
- * In the base namespace: store (the store record), runs (omap: "project/run").
+ * In the base namespace: store (the store record), store.copy (what never changes of it), runs and
+ * runs.copy (omap: "project/run"; either has all of them).
+ * In both kinds: lost/<object>/<version>, the keys of a record that was damaged (rados_lost.c).
  */
 #ifndef CAIRN_STORE_RADOS_PRIVATE_H
 #define CAIRN_STORE_RADOS_PRIVATE_H
@@ -39,7 +41,8 @@ enum {
     RADOS_AHEAD_MS = 10000, /* a small thing's: longer saves do not feel one more round trip */
     RADOS_MARK_BYTES = 16,
     RADOS_RETRIES = 64, /* of a guarded update against others */
-    RADOS_FORMAT_VERSION = 1
+    RADOS_FORMAT_VERSION = 1,
+    RADOS_LOST_FROM = 1 /* of a record that is lost: all of it (rados_lost.c) */
 };
 #define RADOS_INCOMPAT_KNOWN  UINT64_C(0)
 #define RADOS_RO_COMPAT_KNOWN UINT64_C(0)
@@ -92,6 +95,7 @@ struct rados_record { /* a cache of the record; the cluster's is the truth */
     char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
     struct record *record; /* NULL: not read yet */
     struct sha256 last;    /* of the newest update's bytes */
+    uint64_t sum;          /* of its entries */
     uint64_t tried;        /* the version that an update of ours was to make; 0: none */
     uint8_t tried_by[16];  /* its maker */
     bool tried_won;        /* the log says that it has */
@@ -233,7 +237,29 @@ int MUST_USE rados_record_update(struct rados_store *store, struct rados_record 
                                  const struct record_update *update, uint64_t *ret_version,
                                  struct diag *diag);
 
+void rados_record_drop(struct rados_record *rec); /* from memory */
+/* An empty one of this version, where there is no object; in memory as well. */
+int MUST_USE rados_record_begin(struct rados_store *store, struct rados_record *rec,
+                                uint64_t version, struct diag *diag);
+
+/* --- rados_lost.c: with the record's lock held --- */
+/* A failure to read a record that stays until somebody acts. */
+bool rados_is_loss(int code);
+/* The record was read (refresh): DAMAGED when there is none and there has been one. */
+int MUST_USE rados_lost_check(struct rados_store *store, struct rados_record *rec,
+                              struct diag *diag);
+/* What is there is set aside, as far as it can be read, and an empty one takes its place. */
+int MUST_USE rados_lost_renew(struct rados_store *store, struct rados_record *rec,
+                              struct diag *diag);
+int rados_op_record_cut(struct rados_store *store, struct store_req *req);
+
 /* --- rados_runs.c --- */
+/* The run's, locked; made when it is asked for first. NULL: no memory. */
+struct rados_record *rados_run_lock(struct rados_store *store, const struct run_name *name);
+/* Does a list of runs say that the run's record was made? Of the run without a name: is there any
+ * run? */
+int MUST_USE rados_list_has_run(struct rados_store *store, const struct run_name *run, bool *ret,
+                                struct diag *diag);
 int rados_op_list_runs(struct rados_store *store, struct store_req *req);
 int rados_op_record_get(struct rados_store *store, struct store_req *req);
 int rados_op_record_update(struct rados_store *store, struct store_req *req);

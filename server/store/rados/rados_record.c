@@ -5,6 +5,8 @@
  *
  *   v               version u64, SHA-256 of the newest update
  *   k/<key>         the value, crc32c of key and value
+ *   s               version u64, the sum of all entries u64: one that is missing is noticed. Of
+ *                   another version than `v` (an older Cairn does not write it) it says nothing
  *   l/<version>     who made that version (writer u64, count u64), and the update as it is encoded
  *                   (FORMAT.md 8), which names the SHA-256 of the one before; the newest 128
  *
@@ -26,7 +28,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERSION_BYTES = 8 + 32, MAKER_BYTES = 16, KEY_MAX = 2 + LIMIT_RECORD_KEY_BYTES };
+enum {
+    VERSION_BYTES = 8 + 32,
+    SUM_BYTES = 8 + 8 + 4,
+    MAKER_BYTES = 16,
+    KEY_MAX = 2 + LIMIT_RECORD_KEY_BYTES
+};
 enum { FENCE_TRIES = 3, LOAD_TRIES = 8, UPDATE_SCRATCH_BYTES = 4 * LIMIT_RECORD_UPDATE_BYTES };
 
 struct maker { /* of an update */
@@ -61,6 +68,48 @@ static void encode_version(uint64_t version, const struct sha256 *last, uint8_t 
 static int damaged(const struct rados_record *rec, const char *what, struct diag *diag)
 {
     return diag_set(diag, CAIRN_E_DAMAGED, "the record %s/%s: %s", rec->space, rec->object, what);
+}
+
+static uint32_t crc_of(const char *key, const struct record_value *value)
+{
+    return crc32c(crc32c(0, strlen(key), key), value->bytes, value->data);
+}
+
+/* No entry counts for nothing. */
+static uint64_t sum_of(const char *key, const struct record_value *value)
+{
+    return UINT64_C(1) + crc_of(key, value);
+}
+
+static uint64_t sum_of_all(const struct record *record)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < record_count(record); i++) {
+        struct record_value value;
+        const char *key = record_at(record, i, &value);
+        sum += sum_of(key, &value);
+    }
+    return sum;
+}
+
+/* With this update, which changes no key twice. */
+static uint64_t sum_after(const struct rados_record *rec, const struct record_update *update)
+{
+    uint64_t sum = rec->sum;
+    for (size_t i = 0; i < update->change_count; i++) {
+        const struct record_change *change = &update->changes[i];
+        struct record_value was;
+        sum -= record_get(rec->record, change->key, &was) ? sum_of(change->key, &was) : 0;
+        sum += change->remove ? 0 : sum_of(change->key, &change->value);
+    }
+    return sum;
+}
+
+static void encode_sum(uint64_t version, uint64_t sum, uint8_t ret[SUM_BYTES])
+{
+    store_u64(ret, version);
+    store_u64(ret + 8, sum);
+    store_u32(ret + 16, crc32c(0, 16, ret));
 }
 
 static int call(struct rados_store *store, const struct rados_record *rec, size_t count,
@@ -111,8 +160,10 @@ static int replay(struct rados_record *rec, const struct cluster_pair *pair,
                     memcmp(previous.bytes, rec->last.bytes, sizeof(previous.bytes)) != 0)) {
         rc = damaged(rec, "an update in its log does not follow the one before", diag);
     }
+    uint64_t sum = rc == 0 ? sum_after(rec, &update) : 0;
     rc = rc != 0 ? rc : record_apply(rec->record, &update, diag);
     if (rc == 0) {
+        rec->sum = sum;
         rec->last = sha256(bytes, data);
         rec->tried_won = rec->tried_won || (version == rec->tried &&
                                             memcmp(pair->data, rec->tried_by, MAKER_BYTES) == 0);
@@ -132,7 +183,7 @@ static int replay_all(struct rados_record *rec, const struct cluster_map *log, s
     return rc;
 }
 
-static void drop(struct rados_record *rec)
+void rados_record_drop(struct rados_record *rec)
 {
     record_free(rec->record);
     rec->record = NULL;
@@ -168,14 +219,15 @@ static int catch_up(struct rados_store *store, struct rados_record *rec, bool *r
         if (rc == 0 && version > have) {
             char next[KEY_MAX];
             log_key(have + 1, next);
-            *ret_behind = log->count == 0 || strcmp(log->pairs[0].key, next) != 0;
-            rc = *ret_behind ? 0 : replay_all(rec, log, diag);
+            /* One of the log that is damaged costs a look at the map. */
+            *ret_behind = log->count == 0 || strcmp(log->pairs[0].key, next) != 0 ||
+                          replay_all(rec, log, NULL) != 0;
             more = more && !*ret_behind;
         }
         cluster_map_fini(&steps[0].ret_map);
         cluster_map_fini(log);
         if (rc != 0) {
-            drop(rec);
+            rados_record_drop(rec);
             return rc;
         }
     }
@@ -223,31 +275,83 @@ static int load_map(struct rados_store *store, struct rados_record *rec, struct 
     return rc;
 }
 
-static int load(struct rados_store *store, struct rados_record *rec, struct diag *diag)
+/* AGAIN: others have updated it while it was read. */
+static int check_sum(struct rados_store *store, const struct rados_record *rec,
+                     const struct cluster_map *map, const uint8_t was[VERSION_BYTES],
+                     struct diag *diag)
 {
+    uint8_t want[SUM_BYTES];
+    const uint8_t *have = map->count == 1 ? map->pairs[0].data : NULL;
+    encode_sum(load_u64(was), rec->sum, want);
+    if (have == NULL || map->pairs[0].bytes != SUM_BYTES ||
+        load_u32(have + 16) != crc32c(0, 16, have) || memcmp(have, want, 8) != 0 ||
+        memcmp(have, want, SUM_BYTES) == 0) {
+        return 0;
+    }
     struct cluster_step step = {.kind = STEP_KEY, .key = "v"};
+    int rc = call(store, rec, 1, &step);
+    if (rc != 0) {
+        return failed(rec, rc, false, diag);
+    }
+    bool still = step.ret_map.count == 1 && step.ret_map.pairs[0].bytes == VERSION_BYTES &&
+                 memcmp(step.ret_map.pairs[0].data, was, VERSION_BYTES) == 0;
+    cluster_map_fini(&step.ret_map);
+    return still ? damaged(rec, "an entry of it is missing", diag) : CAIRN_E_AGAIN;
+}
+
+static int load_from(struct rados_store *store, struct rados_record *rec,
+                     const struct cluster_step steps[2], struct diag *diag)
+{
+    uint8_t was[VERSION_BYTES];
     uint64_t version = 0;
     struct sha256 last = {{0}};
+    int rc = take_version(rec, &steps[0].ret_map, &version, &last, diag);
+    rc = rc != 0 ? rc : load_map(store, rec, diag);
+    if (rc == 0) {
+        rec->sum = sum_of_all(rec->record);
+        encode_version(version, &last, was);
+        rc = check_sum(store, rec, &steps[1].ret_map, was, diag);
+    }
+    if (rc == 0) {
+        record_set_version(rec->record, version);
+        rec->last = last;
+    }
+    return rc;
+}
+
+static int load(struct rados_store *store, struct rados_record *rec, struct diag *diag)
+{
+    struct cluster_step steps[] = {{.kind = STEP_KEY, .key = "v"}, {.kind = STEP_KEY, .key = "s"}};
     int rc = record_new(&rec->record);
     if (rc != 0) {
         return diag_set(diag, rc, "no memory for a record");
     }
-    rec->last = last;
-    rc = call(store, rec, 1, &step);
+    rec->last = (struct sha256){{0}};
+    rec->sum = 0;
+    rc = call(store, rec, 2, steps);
     if (rc == -ENOENT) {
         return 0;
     }
-    rc = rc != 0 ? failed(rec, rc, false, diag)
-                 : take_version(rec, &step.ret_map, &version, &last, diag);
-    cluster_map_fini(&step.ret_map);
-    rc = rc != 0 ? rc : load_map(store, rec, diag);
+    rc = rc != 0 ? failed(rec, rc, false, diag) : load_from(store, rec, steps, diag);
+    cluster_map_fini(&steps[0].ret_map);
+    cluster_map_fini(&steps[1].ret_map);
     if (rc != 0) {
-        drop(rec);
-        return rc;
+        rados_record_drop(rec);
     }
-    record_set_version(rec->record, version);
-    rec->last = last;
-    return 0;
+    return rc;
+}
+
+int rados_record_begin(struct rados_store *store, struct rados_record *rec, uint64_t version,
+                       struct diag *diag)
+{
+    uint8_t first[VERSION_BYTES];
+    rados_record_drop(rec);
+    encode_version(version, &rec->last, first);
+    struct cluster_step steps[] = {
+        {.kind = STEP_CREATE},
+        {.kind = STEP_KEY_SET, .key = "v", .data = first, .bytes = sizeof(first)}};
+    int rc = call(store, rec, 2, steps);
+    return rc != 0 ? failed(rec, rc, true, diag) : rados_record_refresh(store, rec, diag);
 }
 
 int rados_record_refresh(struct rados_store *store, struct rados_record *rec, struct diag *diag)
@@ -256,10 +360,10 @@ int rados_record_refresh(struct rados_store *store, struct rados_record *rec, st
         bool behind = false;
         int rc = rec->record == NULL ? load(store, rec, diag) : 0;
         rc = rc != 0 ? rc : catch_up(store, rec, &behind, diag);
-        if (rc != 0 || !behind) {
+        if (rc != CAIRN_E_AGAIN && (rc != 0 || !behind)) {
             return rc;
         }
-        drop(rec);
+        rados_record_drop(rec);
     }
     return diag_set(diag, CAIRN_E_BUSY, "the record %s/%s changes faster than it can be read",
                     rec->space, rec->object);
@@ -272,11 +376,12 @@ struct attempt { /* at making version `version` */
     struct maker maker;
     struct buf log; /* maker, update */
     struct sha256 sha256;
+    uint64_t sum;
     size_t count;
     struct cluster_step *steps;
     char (*keys)[KEY_MAX];
     uint8_t *values; /* of k/ */
-    uint8_t was[VERSION_BYTES], will[VERSION_BYTES];
+    uint8_t was[VERSION_BYTES], will[VERSION_BYTES], sums[SUM_BYTES];
 };
 
 static struct maker next_maker(struct rados_store *store)
@@ -330,7 +435,7 @@ static int prepare(struct rados_store *store, const struct rados_record *rec,
     uint64_t was = record_version(rec->record);
     *ret = (struct attempt){.version = was + 1, .maker = next_maker(store)};
     buf_init(&ret->log, MAKER_BYTES + LIMIT_RECORD_UPDATE_BYTES);
-    ret->steps = calloc(changes + 4, sizeof(*ret->steps));
+    ret->steps = calloc(changes + 5, sizeof(*ret->steps));
     ret->keys = calloc(changes + 2, sizeof(*ret->keys));
     ret->values = malloc(values + 1);
     if (ret->steps == NULL || ret->keys == NULL || ret->values == NULL) {
@@ -344,6 +449,8 @@ static int prepare(struct rados_store *store, const struct rados_record *rec,
     ret->sha256 = sha256(ret->log.bytes - MAKER_BYTES, ret->log.data + MAKER_BYTES);
     encode_version(was, &rec->last, ret->was);
     encode_version(ret->version, &ret->sha256, ret->will);
+    ret->sum = sum_after(rec, update);
+    encode_sum(ret->version, ret->sum, ret->sums);
     ret->steps[ret->count++] =
         was == 0 ? (struct cluster_step){.kind = STEP_CREATE}
                  : (struct cluster_step){
@@ -357,6 +464,8 @@ static int prepare(struct rados_store *store, const struct rados_record *rec,
         log_key(ret->version - RADOS_LOG_KEPT, old);
         ret->steps[ret->count++] = (struct cluster_step){.kind = STEP_KEY_REMOVE, .key = old};
     }
+    ret->steps[ret->count++] = (struct cluster_step){
+        .kind = STEP_KEY_SET, .key = "s", .data = ret->sums, .bytes = SUM_BYTES};
     ret->steps[ret->count++] = (struct cluster_step){
         .kind = STEP_KEY_SET, .key = "v", .data = ret->will, .bytes = VERSION_BYTES};
     return 0;
@@ -427,8 +536,9 @@ static void adopt(struct rados_record *rec, const struct record_update *update,
     changes.guard_count = 0;
     if (record_apply(rec->record, &changes, NULL) == 0) {
         rec->last = attempt->sha256;
+        rec->sum = attempt->sum;
     } else {
-        drop(rec);
+        rados_record_drop(rec);
     }
 }
 
@@ -496,7 +606,7 @@ int rados_record_update(struct rados_store *store, struct rados_record *rec,
             rc = try_update(store, rec, update, ret_version, diag);
             if (rc != CAIRN_E_AGAIN) {
                 if (rc != 0) {
-                    drop(rec);
+                    rados_record_drop(rec);
                 }
                 return rc;
             }

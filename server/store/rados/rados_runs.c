@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records of runs, and the list of runs: an object whose keys are their names ("project/run"). A
- * run is entered before its record is made, as intended, and noted as made after it: a listing asks
- * the records of those that are only intended. So no run is missing, and none is listed that is
- * not.
+ * Records of runs, and the list of runs: two objects whose keys are their names ("project/run"),
+ * since nothing else says which runs there are (R13). A run is entered in both before its record is
+ * made, as intended, and noted as made after it: a listing asks the records of those that are only
+ * intended. So no run is missing, and none is listed that is not. What one list lacks is entered by
+ * the next listing; one that cannot be read at all does not stop the other.
  */
 #include "rados_private.h"
 
@@ -14,7 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char RUNS[] = "runs";
+enum { LISTS = 2, IN_ALL = (1 << LISTS) - 1 };
+static const char *const lists[LISTS] = {"runs", "runs.copy"};
+static const char MADE[] = "made";
 
 static uint32_t hash_run(const struct run_name *run)
 {
@@ -22,8 +25,8 @@ static uint32_t hash_run(const struct run_name *run)
     return crc32c(crc, strlen(run->run), run->run);
 }
 
-/* The run's entry, made when it is asked for first; it stays until the store is closed. Locked. */
-static struct rados_record *lock_run(struct rados_store *store, const struct run_name *name)
+/* It stays until the store is closed. */
+struct rados_record *rados_run_lock(struct rados_store *store, const struct run_name *name)
 {
     if (store_is_own_record(name)) {
         pthread_mutex_lock(&store->store_record.lock);
@@ -65,16 +68,61 @@ void rados_runs_free(struct rados_store *store)
     }
 }
 
+/* A record that is lost is told with the remedy; with take_prefix as what is left: nothing. Of one
+ * that is missing there is no file to look at. */
+static int tell_loss(struct store_req *req, const struct rados_record *run, int code)
+{
+    struct diag why = req->diag;
+    bool missing = run->record != NULL && record_version(run->record) == 0;
+    char name[RUN_NAME_TEXT_MAX];
+    diag_clear(&req->diag);
+    if (store_is_own_record(&req->run)) {
+        return diag_set(&req->diag, code,
+                        "%.400s; `cairn salvage --yes --store URL` makes it again",
+                        diag_text(&why, code));
+    }
+    run_name_format(&req->run, name);
+    code = diag_set(&req->diag, code,
+                    "%.300s; with the daemons stopped `cairn salvage --yes --accept-loss --store "
+                    "URL %s` makes one again from what is stored of the run",
+                    diag_text(&why, code), name);
+    req->ret_lost_from = RADOS_LOST_FROM;
+    req->ret_file_count = !missing;
+    if (!req->take_prefix) {
+        return code;
+    }
+    return record_new(&req->ret_record) == 0
+               ? 0
+               : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a record");
+}
+
+/* The cluster's, read anew, beside the cache: what the cache has may be gone from the medium. */
+static int read_anew(struct rados_store *store, struct rados_record *run, struct diag *diag)
+{
+    struct rados_record fresh = {.run = run->run};
+    rados_record_init(&fresh, run->space, run->object);
+    pthread_mutex_lock(&fresh.lock);
+    int rc = rados_record_refresh(store, &fresh, diag);
+    rc = rc != 0 ? rc : rados_lost_check(store, &fresh, diag);
+    pthread_mutex_unlock(&fresh.lock);
+    rados_record_fini(&fresh);
+    return rc;
+}
+
 int rados_op_record_get(struct rados_store *store, struct store_req *req)
 {
-    struct rados_record *run = lock_run(store, &req->run);
+    struct rados_record *run = rados_run_lock(store, &req->run);
     if (run == NULL) {
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a run");
     }
-    int rc = rados_record_refresh(store, run, &req->diag);
+    int rc = req->from_medium ? read_anew(store, run, &req->diag) : 0;
+    rc = rc != 0 ? rc : rados_record_refresh(store, run, &req->diag);
+    rc = rc != 0 ? rc : rados_lost_check(store, run, &req->diag);
     bool known = rc == 0 && !req->from_medium && req->known_version != 0 &&
                  record_version(run->record) == req->known_version;
-    if (rc == 0 && !known && record_clone(run->record, &req->ret_record) != 0) {
+    if (rados_is_loss(rc)) {
+        rc = tell_loss(req, run, rc);
+    } else if (rc == 0 && !known && record_clone(run->record, &req->ret_record) != 0) {
         rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a record");
     }
     pthread_mutex_unlock(&run->lock);
@@ -83,39 +131,99 @@ int rados_op_record_get(struct rados_store *store, struct store_req *req)
 
 /* --- the list --------------------------------------------------------------------------------- */
 
-static int enter(struct rados_store *store, const struct run_name *name, const char *state,
-                 struct diag *diag)
+static struct cluster_call call_list(const struct rados_store *store, size_t list,
+                                     struct cluster_step *step)
 {
+    return (struct cluster_call){.pool = CLUSTER_META,
+                                 .space = store->space,
+                                 .object = lists[list],
+                                 .step_count = 1,
+                                 .steps = step};
+}
+
+/* In these lists (bits). One that cannot be read at all is left out: the other has the run. */
+static int enter(struct rados_store *store, const struct run_name *name, unsigned where,
+                 const char *state, struct diag *diag)
+{
+    struct cluster_step steps[LISTS];
+    struct cluster_call calls[LISTS];
     char key[RUN_NAME_TEXT_MAX];
+    int failure = 0;
+    unsigned entered = 0;
     run_name_format(name, key);
-    struct cluster_step step = {
-        .kind = STEP_KEY_SET, .key = key, .data = state, .bytes = strlen(state)};
-    struct cluster_call call = {.pool = CLUSTER_META,
-                                .space = store->space,
-                                .object = RUNS,
-                                .step_count = 1,
-                                .steps = &step};
-    int rc = cluster_do(store->cluster, &call);
+    for (size_t i = 0; i < LISTS; i++) {
+        if ((where & 1u << i) != 0) {
+            steps[i] = (struct cluster_step){
+                .kind = STEP_KEY_SET, .key = key, .data = state, .bytes = strlen(state)};
+            calls[i] = call_list(store, i, &steps[i]);
+            cluster_start(store->cluster, &calls[i]);
+        }
+    }
+    for (size_t i = 0; i < LISTS; i++) {
+        int rc = (where & 1u << i) != 0 ? cluster_wait(store->cluster, &calls[i]) : 0;
+        failure = rc != 0 && (failure == 0 || failure == -EIO) ? rc : failure;
+        entered += (where & 1u << i) != 0 && rc == 0;
+    }
     /* Whether it was entered does not matter to the record, which nobody has touched: TIMED_OUT. A
      * late "intended" over a "made" costs listings a look. */
-    return rc == 0 ? 0 : rados_error(rc, false, "the list of runs", diag);
+    return failure == 0 || (failure == -EIO && entered > 0)
+               ? 0
+               : rados_error(failure, false, "the list of runs", diag);
+}
+
+static bool is_made_text(const struct cluster_pair *pair)
+{
+    return pair->bytes == strlen(MADE) && memcmp(pair->data, MADE, pair->bytes) == 0;
+}
+
+int rados_list_has_run(struct rados_store *store, const struct run_name *run, bool *ret,
+                       struct diag *diag)
+{
+    struct cluster_step steps[LISTS];
+    struct cluster_call calls[LISTS];
+    char key[RUN_NAME_TEXT_MAX] = "";
+    int failure = 0;
+    bool own = store_is_own_record(run), found = false;
+    if (!own) {
+        run_name_format(run, key);
+    }
+    for (size_t i = 0; i < LISTS; i++) {
+        steps[i] = own ? (struct cluster_step){.kind = STEP_KEYS, .after = ""}
+                       : (struct cluster_step){.kind = STEP_KEY, .key = key};
+        calls[i] = call_list(store, i, &steps[i]);
+        cluster_start(store->cluster, &calls[i]);
+    }
+    for (size_t i = 0; i < LISTS; i++) {
+        int rc = cluster_wait(store->cluster, &calls[i]);
+        const struct cluster_map *map = &steps[i].ret_map;
+        failure = rc != 0 && rc != -ENOENT ? rc : failure;
+        found = found || (rc == 0 && map->count > 0 && (own || is_made_text(&map->pairs[0])));
+        cluster_map_fini(&steps[i].ret_map);
+    }
+    *ret = found;
+    return found || failure == 0 ? 0 : rados_error(failure, false, "the list of runs", diag);
 }
 
 int rados_op_record_update(struct rados_store *store, struct store_req *req)
 {
-    struct rados_record *run = lock_run(store, &req->run);
+    struct rados_record *run = rados_run_lock(store, &req->run);
     if (run == NULL) {
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a run");
     }
     int rc = run->record == NULL ? rados_record_refresh(store, run, &req->diag) : 0;
-    bool new = rc == 0 && record_version(run->record) == 0 && !store_is_own_record(&req->run);
-    if (new &&record_guards_hold(run->record, req->update, NULL)) {
-        rc = enter(store, &req->run, "intended", &req->diag);
+    rc = rc != 0 ? rc : rados_lost_check(store, run, &req->diag);
+    bool new = rc == 0 && record_version(run->record) == 0;
+    if (new &&store_is_own_record(&req->run)) {
+        rc = diag_set(&req->diag, CAIRN_E_DAMAGED, "the store's record is missing");
+    }
+    rc = rados_is_loss(rc) ? tell_loss(req, run, rc) : rc;
+    if (rc == 0 && new &&record_guards_hold(run->record, req->update, NULL)) {
+        rc = enter(store, &req->run, IN_ALL, "intended", &req->diag);
     }
     rc = rc != 0 ? rc : rados_record_update(store, run, req->update, &req->ret_version, &req->diag);
     if (rc == 0 && new) {
         /* If this fails the run stays intended, and each listing looks at its record. */
-        err_ignore(enter(store, &req->run, "made", NULL));
+        err_ignore(enter(store, &req->run, IN_ALL, MADE, NULL));
     }
     pthread_mutex_unlock(&run->lock);
     return rc;
@@ -131,74 +239,145 @@ static int is_made(struct rados_store *store, const struct run_name *run, bool *
     struct cluster_call call = {
         .pool = CLUSTER_META, .space = space, .object = object, .step_count = 1, .steps = &step};
     int rc = cluster_do(store->cluster, &call);
-    *ret = rc == 0;
-    return rc == 0 || rc == -ENOENT ? 0 : rados_error(rc, false, "a run of the list", diag);
+    *ret = rc == 0 || rc == -EIO; /* one that cannot be read is there */
+    return *ret || rc == -ENOENT ? 0 : rados_error(rc, false, "a run of the list", diag);
 }
 
-static int add_run(struct rados_store *store, struct store_req *req,
-                   const struct cluster_pair *pair)
-{
+struct listed {
     struct run_name name;
-    bool made = pair->bytes == 4 && memcmp(pair->data, "made", 4) == 0;
-    int rc = run_name_parse(pair->key, &name, &req->diag);
-    rc = rc != 0 || made ? rc : is_made(store, &name, &made, &req->diag);
-    if (rc != 0 || !made) {
-        return rc;
-    }
-    struct run_name *grown = realloc(req->ret_runs, (req->ret_count + 1) * sizeof(*req->ret_runs));
-    if (grown == NULL) {
-        return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu runs", req->ret_count);
-    }
-    req->ret_runs = grown;
-    req->ret_runs[req->ret_count++] = name;
-    return 0;
-}
+    unsigned in, made_in; /* lists */
+};
+struct listing {
+    struct listed *runs;
+    size_t count, cap;
+};
 
-static int compare_runs(const void *a, const void *b)
+static int compare_listed(const void *a, const void *b)
 {
-    const struct run_name *x = a, *y = b;
+    const struct run_name *x = a, *y = b; /* the name is first */
     int order = strcmp(x->project, y->project);
     return order != 0 ? order : strcmp(x->run, y->run);
 }
 
-int rados_op_list_runs(struct rados_store *store, struct store_req *req)
+static int add_listed(struct listing *io, size_t list, const struct cluster_pair *pair,
+                      struct diag *diag)
+{
+    struct listed run = {.in = 1u << list, .made_in = is_made_text(pair) ? 1u << list : 0};
+    if (run_name_parse(pair->key, &run.name, NULL) != 0) {
+        return 0; /* no run of ours: a key that is spoilt is whole in the other list */
+    }
+    if (io->count == io->cap) {
+        size_t cap = io->cap > 0 ? io->cap * 2 : 64;
+        struct listed *grown = realloc(io->runs, cap * sizeof(*grown));
+        if (grown == NULL) {
+            return diag_set(diag, CAIRN_E_NO_MEMORY, "list of %zu runs", io->count);
+        }
+        io->runs = grown;
+        io->cap = cap;
+    }
+    io->runs[io->count++] = run;
+    return 0;
+}
+
+/* *ret_rc: the list itself cannot be read, a negative errno. */
+static int read_list(struct rados_store *store, size_t list, struct listing *io, int *ret_rc,
+                     struct diag *diag)
 {
     char after[RUN_NAME_TEXT_MAX] = "";
     bool more = true;
     int rc = 0;
-    req->ret_runs = calloc(1, sizeof(*req->ret_runs)); /* never NULL on success */
-    req->ret_count = 0;
+    *ret_rc = 0;
     while (rc == 0 && more) {
         struct cluster_step step = {.kind = STEP_KEYS, .after = after};
-        struct cluster_call call = {.pool = CLUSTER_META,
-                                    .space = store->space,
-                                    .object = RUNS,
-                                    .step_count = 1,
-                                    .steps = &step};
-        rc = cluster_do(store->cluster, &call);
-        if (rc != 0) {
-            rc = rc == -ENOENT ? 0 : rados_error(rc, false, "the list of runs", &req->diag);
+        struct cluster_call call = call_list(store, list, &step);
+        *ret_rc = cluster_do(store->cluster, &call);
+        if (*ret_rc != 0) {
             break;
         }
         const struct cluster_map *map = &step.ret_map;
         for (size_t i = 0; rc == 0 && i < map->count; i++) {
-            rc = add_run(store, req, &map->pairs[i]);
+            rc = add_listed(io, list, &map->pairs[i], diag);
         }
         more = map->more && map->count > 0;
         if (map->count > 0) {
-            snprintf(after, sizeof(after), "%s", map->pairs[map->count - 1].key);
+            snprintf(after, sizeof(after), "%.*s", (int)sizeof(after) - 1,
+                     map->pairs[map->count - 1].key);
         }
         cluster_map_fini(&step.ret_map);
     }
-    if (rc != 0 || req->ret_runs == NULL) {
+    return rc;
+}
+
+/* Sorted, each name once. */
+static void fold(struct listing *io)
+{
+    size_t count = 0;
+    if (io->count > 1) {
+        qsort(io->runs, io->count, sizeof(*io->runs), compare_listed);
+    }
+    for (size_t i = 0; i < io->count; i++) {
+        if (count > 0 && run_name_equal(&io->runs[count - 1].name, &io->runs[i].name)) {
+            io->runs[count - 1].in |= io->runs[i].in;
+            io->runs[count - 1].made_in |= io->runs[i].made_in;
+        } else {
+            io->runs[count++] = io->runs[i];
+        }
+    }
+    io->count = count;
+}
+
+/* Those that were made; what a list lacks of them is entered, unless nothing may be written. */
+static int take_made(struct rados_store *store, const struct listing *listing, unsigned readable,
+                     struct store_req *req)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < listing->count; i++) {
+        const struct listed *run = &listing->runs[i];
+        unsigned lacks = readable & ~run->made_in;
+        bool made = run->made_in != 0;
+        rc = made ? 0 : is_made(store, &run->name, &made, &req->diag);
+        if (rc != 0 || !made) {
+            continue;
+        }
+        req->ret_runs[req->ret_count++] = run->name;
+        if (lacks != 0 && !store->read_only) {
+            /* The run is listed all the same; the next listing tries again. */
+            err_ignore(enter(store, &run->name, lacks, MADE, NULL));
+        }
+    }
+    return rc;
+}
+
+int rados_op_list_runs(struct rados_store *store, struct store_req *req)
+{
+    struct listing listing = {.count = 0};
+    unsigned readable = 0;
+    int rc = 0, unread = 0;
+    for (size_t i = 0; rc == 0 && i < LISTS; i++) {
+        int why = 0;
+        rc = read_list(store, i, &listing, &why, &req->diag);
+        if (rc == 0 && why != 0 && why != -ENOENT && why != -EIO) {
+            rc = rados_error(why, false, "the list of runs", &req->diag);
+        }
+        readable |= why != -EIO ? 1u << i : 0;
+        unread = why == -EIO ? why : unread;
+    }
+    if (rc == 0 && readable == 0) {
+        rc = rados_error(unread, false, "both lists of runs", &req->diag);
+    }
+    fold(&listing);
+    req->ret_count = 0;
+    req->ret_runs = calloc(listing.count + 1, sizeof(*req->ret_runs)); /* never NULL on success */
+    if (rc == 0 && req->ret_runs == NULL) {
+        rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "list of %zu runs", listing.count);
+    }
+    rc = rc != 0 ? rc : take_made(store, &listing, readable, req);
+    free(listing.runs);
+    if (rc != 0) {
         free(req->ret_runs);
         req->ret_runs = NULL;
-        return rc != 0 ? rc : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a list");
     }
-    if (req->ret_count > 1) {
-        qsort(req->ret_runs, req->ret_count, sizeof(*req->ret_runs), compare_runs);
-    }
-    return 0;
+    return rc;
 }
 
 int rados_op_usage(struct rados_store *store, struct store_req *req)

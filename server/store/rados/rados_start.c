@@ -2,7 +2,8 @@
  *
  * Opening a store on a cluster: the store record (identity, format, feature bits, epoch), made once
  * whoever is first, then a new epoch for this daemon. Nothing is swept: another daemon may be at
- * work.
+ * work. A record that is lost is made again by salvage only, with the identity that lies in a
+ * second object.
  */
 #include "rados_private.h"
 
@@ -114,6 +115,7 @@ static int find_or_make(struct rados_store *store, const struct store_rados_opti
     bool create = options->create && !options->read_only;
     struct rados_record *record = &store->store_record;
     int rc = rados_record_refresh(store, record, diag);
+    rc = rc ? rc : rados_lost_check(store, record, diag);
     if (rc == 0 && record_version(record->record) == 0 && !create) {
         return diag_set(diag, CAIRN_E_NO_STORE, "namespace %s holds no Cairn store; %s",
                         store->space,
@@ -126,6 +128,92 @@ static int find_or_make(struct rados_store *store, const struct store_rados_opti
         rc = rc ? rc : rados_record_refresh(store, record, diag);
     }
     return rc;
+}
+
+static int find_and_check(struct rados_store *store, const struct store_rados_options *options,
+                          struct diag *diag)
+{
+    int rc = find_or_make(store, options, diag);
+    rc = rc ? rc : check_record(store, options->expected_uuid, diag);
+    return rc ? rc : check_pool(store, options->data_pool, diag);
+}
+
+/* --- the copy, and the record made again ------------------------------------------------------ */
+
+/* What never changes of the record, in an object of its own: version 0 when there is none. */
+static int read_copy(struct rados_store *store, struct rados_record *copy, struct diag *diag)
+{
+    rados_record_init(copy, store->space, "store.copy");
+    return rados_record_refresh(store, copy, diag);
+}
+
+/* A store is open without it: the next start tries again. */
+static void keep_copy(struct rados_store *store)
+{
+    struct rados_record copy = {.listed = false};
+    struct record_value pool;
+    struct store_record_update first;
+    uint64_t version;
+    int rc = read_copy(store, &copy, NULL);
+    if (rados_is_loss(rc)) {
+        rc = rados_lost_renew(store, &copy, NULL);
+    }
+    store_record_first(RADOS_FORMAT_VERSION, &store->base.caps.uuid, &first);
+    if (record_get(store->store_record.record, DATA_POOL, &pool)) {
+        store_record_also(&first, DATA_POOL, pool);
+    }
+    if (rc == 0 && record_guards_hold(copy.record, &first.update, NULL)) {
+        err_ignore(rados_record_update(store, &copy, &first.update, &version, NULL));
+    }
+    rados_record_fini(&copy);
+}
+
+/* The identity of the copy, or a new one. The epoch is the wall clock's seconds: beyond any that
+ * was given, since no store is opened every second for years. */
+static int fill_again(struct rados_store *store, const struct store_rados_options *options,
+                      struct diag *diag)
+{
+    struct rados_record copy = {.listed = false}, *record = &store->store_record;
+    struct record_value had;
+    struct store_record_update first;
+    struct uuid uuid;
+    uint8_t epoch[8];
+    uint64_t version;
+    struct record_value pool = pool_value(options->data_pool);
+    struct record_change raise = {.key = "epoch", .value = {sizeof(epoch), epoch}};
+    struct record_update after = {.change_count = 1, .changes = &raise};
+    bool has_copy = read_copy(store, &copy, NULL) == 0;
+    loop_random(store->loop, sizeof(uuid), &uuid);
+    if (has_copy && record_get(copy.record, "uuid", &had) && had.bytes == sizeof(uuid)) {
+        memcpy(&uuid, had.data, sizeof(uuid));
+    }
+    if (has_copy && record_get(copy.record, DATA_POOL, &had)) {
+        pool = had;
+    }
+    store_u64(epoch, (uint64_t)loop_wall_ns(store->loop) / 1000000000);
+    store_record_first(RADOS_FORMAT_VERSION, &uuid, &first);
+    store_record_also(&first, DATA_POOL, pool);
+    int rc;
+    if (store->read_only) { /* as it would be; nobody else sees it */
+        rados_record_drop(record);
+        rc = record_new(&record->record) == 0 ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "a record");
+        rc = rc ? rc : record_apply(record->record, &first.update, diag);
+        rc = rc ? rc : record_apply(record->record, &after, diag);
+    } else {
+        rc = rados_lost_renew(store, record, diag);
+        rc = rc ? rc : rados_record_update(store, record, &first.update, &version, diag);
+        rc = rc ? rc : rados_record_update(store, record, &after, &version, diag);
+    }
+    rados_record_fini(&copy);
+    return rc;
+}
+
+static int make_again(struct rados_store *store, const struct store_rados_options *options,
+                      struct diag *diag)
+{
+    int rc = fill_again(store, options, diag);
+    rc = rc ? rc : check_record(store, options->expected_uuid, diag);
+    return rc ? rc : check_pool(store, options->data_pool, diag);
 }
 
 /* The OSDs did not answer, the monitors may know why: the checks that are not well, as text. */
@@ -161,12 +249,25 @@ static void add_health(struct rados_store *store, struct diag *diag)
 int rados_start(struct rados_store *store, const struct store_rados_options *options,
                 struct diag *diag)
 {
+    struct diag why = DIAG_INIT;
     pthread_mutex_lock(&store->store_record.lock);
-    int rc = find_or_make(store, options, diag);
-    rc = rc ? rc : check_record(store, options->expected_uuid, diag);
-    rc = rc ? rc : check_pool(store, options->data_pool, diag);
+    int rc = find_and_check(store, options, &why);
+    if (rados_is_loss(rc) && options->salvaged != NULL) {
+        err_ignore(diag_copy(options->salvaged, &why)); /* said when it is done */
+        rc = make_again(store, options, diag);
+    } else if (rados_is_loss(rc)) {
+        rc = diag_set(diag, rc,
+                      "%.360s; `cairn salvage --store URL` says what can be made again, and `cairn "
+                      "salvage --yes --store URL` does it",
+                      diag_text(&why, rc));
+    } else if (rc != 0) {
+        err_ignore(diag_copy(diag, &why)); /* rc is its code */
+    }
     if (rc == 0 && !store->read_only) {
         rc = raise_epoch(store, diag);
+    }
+    if (rc == 0 && !store->read_only) {
+        keep_copy(store);
     }
     pthread_mutex_unlock(&store->store_record.lock);
     if (rc == CAIRN_E_TIMED_OUT || rc == CAIRN_E_OUTCOME_UNKNOWN) {

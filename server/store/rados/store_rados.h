@@ -24,10 +24,15 @@ struct store_rados_options {
     const char *remedy;               /* where there is none; NULL: the name is wrong */
     bool read_only;                   /* writes nothing at all */
     const struct uuid *expected_uuid; /* NULL: any; otherwise another store is STORE_MISMATCH */
+    /* For salvage: a store record that is missing or damaged is made again (read_only: in this
+     * process's memory), and this says what was wrong with it. NULL: it is DAMAGED, FORMAT or IO.
+     */
+    struct diag *salvaged;
 };
 
 /* Opens the store; blocks the caller for a few round trips. NO_STORE, STORE_FEATURES,
- * STORE_MISMATCH, UNSUPPORTED (an erasure-coded pool for metadata), DENIED, TIMED_OUT, IO. */
+ * STORE_MISMATCH, DAMAGED (the store's record is lost), UNSUPPORTED (an erasure-coded pool for
+ * metadata), DENIED, TIMED_OUT, IO. */
 int MUST_USE store_rados_new(const struct store_rados_options *options, struct store **ret,
                              struct diag *diag);
 

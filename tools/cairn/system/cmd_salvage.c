@@ -26,6 +26,12 @@ static const struct option options[] = {
 
 static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true}, {0}};
 
+struct salvaged_all {
+    struct diag store_lost; /* of the store's own record; code 0: nothing */
+    size_t count;
+    struct salvaged_run *runs;
+};
+
 struct salvage_sums {
     uint64_t whole, damaged, given_up, left, records_left, errors;
 };
@@ -112,8 +118,7 @@ static void add_json(struct json *json, const struct salvaged_run *run)
     json_close(json, '}');
 }
 
-static int print_json(const struct cli *cli, bool dry_run, const struct salvaged_run *runs,
-                      size_t run_count)
+static int print_json(const struct cli *cli, bool dry_run, const struct salvaged_all *all)
 {
     struct json json;
     json_init(&json);
@@ -121,9 +126,10 @@ static int print_json(const struct cli *cli, bool dry_run, const struct salvaged
     json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
     json_str(&json, "store", cli->source.store);
     json_bool(&json, "dry_run", dry_run);
+    json_str(&json, "store_record", all->store_lost.code != 0 ? all->store_lost.text : NULL);
     json_open(&json, "runs", '[');
-    for (size_t i = 0; i < run_count; i++) {
-        add_json(&json, &runs[i]);
+    for (size_t i = 0; i < all->count; i++) {
+        add_json(&json, &all->runs[i]);
     }
     json_close(&json, ']');
     json_close(&json, '}');
@@ -133,9 +139,14 @@ static int print_json(const struct cli *cli, bool dry_run, const struct salvaged
 }
 
 static int show(const struct cli *cli, const struct salvage_options *how,
-                const struct salvaged_run *runs, size_t run_count, struct diag *diag)
+                const struct salvaged_all *all, struct diag *diag)
 {
-    struct salvage_sums sums = {0};
+    const struct salvaged_run *runs = all->runs;
+    size_t run_count = all->count;
+    struct salvage_sums sums = {.whole = all->store_lost.code != 0};
+    if (sums.whole > 0 && !cli->json) {
+        printf("the store's record: whole: %s: it is made anew\n", all->store_lost.text);
+    }
     for (size_t i = 0; i < run_count; i++) {
         count(&runs[i], &sums);
         if (!cli->json) {
@@ -147,7 +158,7 @@ static int show(const struct cli *cli, const struct salvage_options *how,
                " left\n",
                run_count, sums.whole, sums.damaged, sums.given_up, sums.left);
     }
-    int status = cli->json ? print_json(cli, !how->yes, runs, run_count) : out_flush();
+    int status = cli->json ? print_json(cli, !how->yes, all) : out_flush();
     if (!cli->json) {
         show_next(cli, how, &sums);
     }
@@ -163,8 +174,7 @@ static int show(const struct cli *cli, const struct salvage_options *how,
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct salvage_options *how = values;
-    struct salvaged_run *runs = NULL;
-    size_t run_count = 0;
+    struct salvaged_all all = {.store_lost = DIAG_INIT};
     struct run_name name;
     char actor[MARK_ACTOR_BYTES];
     if (!cli->source.store) {
@@ -180,10 +190,11 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     struct offline_salvage_options offline = {.store = cli->source.store,
                                               .run = cli->run_text ? &name : NULL,
                                               .how = *how,
-                                              .actor = actor};
-    status = offline_salvage(&offline, &runs, &run_count, diag);
-    status = status != 0 ? status : show(cli, how, runs, run_count, diag);
-    offline_salvage_free(runs, run_count);
+                                              .actor = actor,
+                                              .store_lost = &all.store_lost};
+    status = offline_salvage(&offline, &all.runs, &all.count, diag);
+    status = status != 0 ? status : show(cli, how, &all, diag);
+    offline_salvage_free(all.runs, all.count);
     return status;
 }
 

@@ -70,8 +70,11 @@ static int start(struct salvager *s, struct diag *diag)
     if (status == 0) {
         status = work_threads_new(s->loop, 1, "cairn-work", &s->pool, diag);
     }
-    struct store_open_options open = {
-        .loop = s->loop, .pool = s->store_pool, .url = url, .read_only = !s->options->how.yes};
+    struct store_open_options open = {.loop = s->loop,
+                                      .pool = s->store_pool,
+                                      .url = url,
+                                      .read_only = !s->options->how.yes,
+                                      .salvaged = s->options->store_lost};
     status = status != 0 ? status : store_open(&open, &s->store, diag);
     struct catalog_options catalog = {.pool = s->pool, .ready = on_ready, .user = s};
     status = status != 0 ? status : catalog_new(s->loop, s->store, &catalog, &s->catalog);

@@ -13,6 +13,7 @@ struct offline_salvage_options {
     const struct run_name *run; /* NULL: all runs */
     struct salvage_options how; /* without yes the store is opened read-only */
     const char *actor;
+    struct diag *store_lost; /* what was wrong with the store's record, where it was made again */
 };
 
 struct salvaged_run {
