@@ -3,8 +3,9 @@
 """Saves of honest ranks alone, and beside 1,100 silent connections and 20 peers that never read their replies.
 
 Both in turn in one run, with the same daemon and the same ranks. The hostile peers are a process of their own. A silent
-peer connects and says nothing, and connects again when the daemon lets it go. A peer that does not read logs in as a
-viewer, asks for lists until the daemon takes no more, and comes back when it is closed. Told are saves a second, the
+peer connects and says nothing, and connects again within a second when the daemon lets it go. A peer that does not read logs in as a
+viewer, asks for lists until the daemon takes no more, and comes back when it is closed. Measuring begins when all of
+them are stuck; coming back, with all that they ask then, is part of it. Told are saves a second, the
 ratio, and what the daemon held at most beyond what it held before.
 """
 
@@ -71,20 +72,32 @@ def be_hostile(port, silent, nonreaders):
         sock = socket.create_connection(("127.0.0.1", port))
         quiet[sock.fileno()] = sock
     peers = [NonReader(port) for _ in range(nonreaders)]
+    settled = begun = time.monotonic()
+    while time.monotonic() - settled < 1 and time.monotonic() - begun < 10:  # until the daemon reads none of them
+        before = sum(peer.sent for peer in peers)
+        for peer in peers:
+            peer.ask()
+        settled = settled if sum(peer.sent for peer in peers) == before else time.monotonic()
+        time.sleep(0.01)
     print("ready", flush=True)
     poll = select.poll()
     poll.register(0, select.POLLIN)
     for fd in quiet:
         poll.register(fd, select.POLLIN)
+    gone, back_at = 0, time.monotonic() + 1
     while True:
         for fd, _ in poll.poll(50):
             if fd == 0:
                 return
             poll.unregister(fd)
             quiet.pop(fd).close()  # its place was needed, or its time was over
-            sock = socket.create_connection(("127.0.0.1", port))
-            quiet[sock.fileno()] = sock
-            poll.register(sock.fileno(), select.POLLIN)
+            gone += 1
+        if time.monotonic() > back_at:
+            for _ in range(gone):
+                sock = socket.create_connection(("127.0.0.1", port))
+                quiet[sock.fileno()] = sock
+                poll.register(sock.fileno(), select.POLLIN)
+            gone, back_at = 0, time.monotonic() + 1
         for peer in peers:
             peer.ask()
 
@@ -135,7 +148,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common_options(parser)
     parser.add_argument("--bytes", type=int, default=16 * MIB, help="of all ranks together")
-    parser.add_argument("--saves", type=int, default=20, help="in each half of a round")
+    parser.add_argument("--saves", type=int, default=100, help="in each half of a round")
     parser.add_argument("--silent", type=int, default=1100)
     parser.add_argument("--nonreaders", type=int, default=20)
     parser.add_argument("--transport", default="tcp", help="unix, memfd, tcp")
