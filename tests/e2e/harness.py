@@ -108,6 +108,7 @@ class Daemon:
         self.keys.update(keys)
         self.process = None
         self.starts = 0
+        self.env = {}  # more variables of the environment, from the next start on
 
     def argv(self, **more):
         words = [BIN / "cairnd"]
@@ -140,8 +141,8 @@ class Daemon:
         with open(self.log_path, "ab") as log:
             if self.creates and not self.has_store():
                 self.create_store(log)
-            self.process = self.bed.start(self.argv(**more), stdin=subprocess.DEVNULL,
-                                          stdout=log, stderr=log)
+            self.process = self.bed.start(self.argv(**more), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                          env={**os.environ, **self.env})
         self.starts += 1
 
     def start(self, **more):
@@ -388,10 +389,10 @@ def cairn_json(*words, check=0, **keywords):
     return document
 
 
-def verified(daemon, how="store", check=0):
+def verified(daemon, how="store", check=0, **keywords):
     """A full verify of the store, offline or by the server; the document."""
     where = ("--store", f"dir:{daemon.store}") if how == "store" else ("--server", f"unix:{daemon.socket}")
-    return cairn_json("verify", *where, check=check)
+    return cairn_json("verify", *where, check=check, **keywords)
 
 
 def listed(daemon, run="demo/run", how="store"):

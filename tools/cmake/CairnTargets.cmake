@@ -107,7 +107,7 @@ function(cairn_program name)
     endif()
 endfunction()
 
-# cairn_test_settings(NAME [LABEL unit|sim|e2e|kill|python|bench|lint] [TIMEOUT seconds] [SERIAL])
+# cairn_test_settings(NAME [LABEL unit|sim|e2e|kill|shim|python|bench|lint] [TIMEOUT seconds] [SERIAL])
 # Label, time limit and the sanitizers' environment of one ctest test. The limit is for what hangs: the longest of the
 # tests without one of their own take 15 s alone, and four times that on a machine that does other work besides.
 function(cairn_test_settings name)
