@@ -90,15 +90,43 @@ int dir_op_delete_small(struct dir_store *store, struct store_req *req)
 
 /* --- records ---------------------------------------------------------------------------------- */
 
+/* The run's entry in the table, or the link at which it belongs. The store's lock is held. */
+static struct dir_run **run_link(struct dir_store *store, const struct run_name *name)
+{
+    struct dir_run **link = &store->runs[dir_hash_run(name) % DIR_RUN_BUCKETS];
+    while (*link != NULL && !run_name_equal(&(*link)->name, name)) {
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+/* Returns whether nothing of the run is here, neither a folder nor an entry in the table. Whoever
+ * asks for such a run must not be given an entry: names cost a client nothing. */
+static bool is_stranger(struct dir_store *store, const struct run_name *name)
+{
+    pthread_mutex_lock(&store->lock);
+    bool is_known = *run_link(store, name) != NULL;
+    pthread_mutex_unlock(&store->lock);
+    char path[2][DIR_PATH_MAX];
+    snprintf(path[0], DIR_PATH_MAX, "runs/%s/%s", name->project, name->run);
+    dir_path_copy_of(path[0], path[1]);
+    for (size_t i = 0; i < ARRAY_LEN(path) && !is_known; i++) {
+        struct dir_at at;
+        int rc = dir_at_open(store, path[i], &at, NULL);
+        if (rc == 0) {
+            dir_at_close(store, &at);
+        }
+        is_known = rc != CAIRN_E_NOT_FOUND;
+    }
+    return !is_known;
+}
+
 /* The run's entry in the table, made when it is asked for first; it stays until the store is
  * closed. */
 struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *name)
 {
     pthread_mutex_lock(&store->lock);
-    struct dir_run **link = &store->runs[dir_hash_run(name) % DIR_RUN_BUCKETS];
-    while (*link != NULL && !run_name_equal(&(*link)->name, name)) {
-        link = &(*link)->next;
-    }
+    struct dir_run **link = run_link(store, name);
     if (*link == NULL) {
         char path[DIR_PATH_MAX];
         struct dir_run *run = calloc(1, sizeof(*run));
@@ -183,7 +211,7 @@ static int get_held(struct dir_store *store, struct dir_run *run, struct store_r
 
 int dir_op_record_get(struct dir_store *store, struct store_req *req)
 {
-    if (store->is_shared || req->from_medium) {
+    if (store->is_shared || req->from_medium || is_stranger(store, &req->run)) {
         return get_fresh(store, req);
     }
     struct dir_run *run = dir_run_find(store, &req->run);

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "hash/hash.h"
+#include "store/dir/dir_private.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -430,10 +431,32 @@ static void tmpfs_is_refused_unless_forced(void **state)
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, bed_teardown)
 
+/* Goal: whoever asks for runs that are not there costs the store no memory that stays. */
+static void missing_runs_leave_nothing(void **state)
+{
+    struct bed *bed = *state;
+    bed_open_ok(bed);
+    for (unsigned i = 0; i < 1000; i++) {
+        struct store_req req = {.op = STORE_RECORD_GET};
+        snprintf(req.run.project, sizeof(req.run.project), "p");
+        snprintf(req.run.run, sizeof(req.run.run), "missing-%u", i);
+        assert_int_equal(bed_do(bed, &req), 0);
+        assert_int_equal(record_version(req.ret_record), 0);
+        record_free(req.ret_record);
+    }
+    const struct dir_store *store = dir_of(bed->store);
+    for (size_t i = 0; i < DIR_RUN_BUCKETS; i++) {
+        const struct dir_run *run = store->runs[i];
+        assert_true(run == NULL || run->name.project[0] == 0); /* the store's own record */
+        assert_true(run == NULL || run->next == NULL);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         CASE(no_store_is_said),
+        CASE(missing_runs_leave_nothing),
         CASE(a_directory_in_use_is_refused),
         CASE(a_second_daemon_is_refused),
         CASE(another_store_is_refused),
