@@ -70,6 +70,7 @@ void run_free(struct run *run)
     timer_stop(&run->poll);
     timer_stop(&run->gap);
     record_free(run->record);
+    record_free(run->view);
     beside_fini(run);
     scratch_fini(&run->scratch);
     scratch_fini(&run->step_scratch);
@@ -271,7 +272,12 @@ static int state_rebuild(struct run *run, struct diag *diag)
     scratch_fini(&run->scratch);
     scratch_init(&run->scratch, (size_t)LIMIT_RECORD_BYTES * 4);
     memset(&run->state, 0, sizeof run->state);
-    status = run_state_load(run->record, &run->scratch, &run->state, diag);
+    record_free(run->view);
+    status = keep_merge(run, &run->view, diag);
+    if (status == 0) {
+        const struct record *record = run->view ? run->view : run->record;
+        status = run_state_load(record, &run->scratch, &run->state, diag);
+    }
     if (status) {
         char name[RUN_NAME_TEXT_MAX];
         run_name_format(&run->name, name);
@@ -376,6 +382,23 @@ static void apply_own(struct run *run, uint64_t version)
     run->copy_op = run->ops_started;
 }
 
+/* Restores go on where the record takes no update: what they would note is kept in memory. */
+static void keep(struct run *run)
+{
+    struct diag diag = DIAG_INIT;
+    int status = keep_update(run, &diag);
+
+    if (status == 0) {
+        status = state_rebuild(run, &diag);
+    }
+    if (status != 0) {
+        fail_current(run, status, &diag);
+        return;
+    }
+    counts_applied(run);
+    conclude(run, &run->verdict);
+}
+
 /* The outcome is not known, or somebody else was faster: the record is read again and the event run
  * again. */
 static void try_again(struct run *run, int status, const struct diag *diag)
@@ -417,13 +440,20 @@ static void on_updated(struct store_req *req)
         if (req->status != CAIRN_E_CONFLICT && run->unknown.code == 0) {
             diag_set(&run->unknown, req->status, "%s", diag_text(&req->diag, req->status));
         }
+        if (req->status == CAIRN_E_CONFLICT) {
+            keep_conflict(run);
+        }
         try_again(run, req->status, &req->diag);
         break;
     default:
         catalog->counts.update_errors++;
-        run->loaded = false;
         refusal_note(run, req);
-        fail_current(run, req->status, &run->refusal.diag);
+        if (keep_is_due_after(run, req->status)) {
+            keep(run);
+        } else {
+            fail_current(run, req->status, &run->refusal.diag);
+        }
+        run->loaded = false;
     }
     run->probing = false;
     run_kick(run);
@@ -565,7 +595,11 @@ static void step(struct run *run)
         if (event.kind == EVENT_OPEN && run->state.exists) {
             enter_ckpt(run, run->verdict.id);
         }
-        apply(run);
+        if (keep_is_due(run, &event)) {
+            keep(run);
+        } else {
+            apply(run);
+        }
     } else if (!run->verdict.proven && is_stale(run, current_op(run))) {
         run->loaded = false; /* current stays: the same event once more, on a fresh copy */
     } else {

@@ -4,7 +4,8 @@
  * at a time, applies the updates to the store, builds pages and manifest, keeps the deadlines,
  * tells those who watch. catalog: all runs of a store. Requests are embedded in the caller's
  * struct; callbacks come on the loop's thread, never inside the call. Nothing here that the record
- * does not hold survives a restart, or has to. Beside this header: run_fetch.h (verified manifests,
+ * does not hold survives a restart, or has to (restores of a record that takes no update begin
+ * again). Beside this header: run_fetch.h (verified manifests,
  * pages, parts), run_plan.h (what to read for a restore), run_info.h (lists and status).
  */
 #ifndef CAIRN_RUN_RUN_H

@@ -4,7 +4,8 @@
  * used for the first time, and the small things of those that the record does not tell of. Where
  * there are manifests among them the record is read again afterwards: another daemon may have
  * committed meanwhile, so that what is called unknown was there before the record that does not
- * know it. In flight this is the run's one operation at the store (busy). Loop's thread.
+ * know it. In flight this is the run's one operation at the store (busy). And what is beside the
+ * record in memory alone: the restores of a record that takes no update. Loop's thread.
  */
 #include "run_private.h"
 
@@ -28,6 +29,7 @@ void beside_fini(struct run *run)
     free(run->beside.ckpts);
     free(run->beside.found);
     free(run->beside.unknown);
+    record_free(run->kept);
 }
 
 /* What the state says of what was found: after each load, commit and adoption. */
@@ -230,4 +232,109 @@ void run_look_again(struct run *run)
 {
     run->beside.looked = false;
     run_kick(run);
+}
+
+/* --- restores of a record that takes no update
+ * ------------------------------------------------
+ *
+ * What a restore would note goes into run->kept: its session and reports, and the health that it
+ * lowered. An empty value is a key that was removed. The state is decoded from both; a session that
+ * has begun there ends there. All ranks of an attempt agree since one daemon keeps the session;
+ * ranks at another daemon, or at the next one, begin another session, which ends by name where its
+ * world is not whole: they never go on at different steps. */
+
+static bool is_restore(enum event_kind kind)
+{
+    return kind == EVENT_RESTORE_BEGIN || kind == EVENT_RESTORE_REPORT;
+}
+
+bool keep_is_due(const struct run *run, const struct event *event)
+{
+    char key[ENTRY_KEY_MAX];
+    struct record_value value;
+
+    if (!is_restore(event->kind) || !run->state.exists) {
+        return false; /* a run that is not there is not made in memory */
+    }
+    key_restore(&event->token, event->ordinal, key);
+    return run->catalog->store->caps.read_only || run->lost_from != 0 ||
+           (run->kept && record_get(run->kept, key, &value));
+}
+
+bool keep_is_due_after(const struct run *run, int refusal)
+{
+    return !run->probing && is_restore(run->applying.kind) && run->state.exists &&
+           (refusal == CAIRN_E_READ_ONLY || refusal == CAIRN_E_NO_SPACE ||
+            refusal == CAIRN_E_DAMAGED);
+}
+
+static bool is_kept(const char *key)
+{
+    return strncmp(key, "restore/", 8) == 0 || strncmp(key, "health/", 7) == 0;
+}
+
+int keep_update(struct run *run, struct diag *diag)
+{
+    static const uint8_t nothing;
+    const struct record_update *update = &run->verdict.update;
+    struct record_change *changes =
+        scratch_array(&run->step_scratch, update->change_count, sizeof *changes);
+    struct record_update mine = {.changes = changes};
+    struct record *kept = NULL;
+    int status = !changes    ? CAIRN_E_NO_MEMORY
+                 : run->kept ? record_clone(run->kept, &kept)
+                             : record_new(&kept);
+
+    for (size_t i = 0; status == 0 && i < update->change_count; i++) {
+        const struct record_change *change = &update->changes[i];
+        if (is_kept(change->key)) {
+            changes[mine.change_count++] = (struct record_change){
+                .key = change->key,
+                .value = change->remove ? (struct record_value){.data = &nothing} : change->value};
+        }
+    }
+    status = status ? status : record_apply(kept, &mine, diag);
+    if (status != 0) {
+        record_free(kept);
+        return diag_set(diag, status, "no memory for a restore of a record that takes no update");
+    }
+    record_free(run->kept);
+    run->kept = kept;
+    return 0;
+}
+
+int keep_merge(const struct run *run, struct record **ret, struct diag *diag)
+{
+    struct record_value value;
+    const char *key = NULL;
+    int status = 0;
+
+    *ret = NULL;
+    if (!run->kept) {
+        return 0;
+    }
+    status = record_clone(run->record, ret);
+    for (size_t i = 0; status == 0 && (key = record_at(run->kept, i, &value)); i++) {
+        struct record_change change = {.key = key, .remove = value.bytes == 0, .value = value};
+        struct record_update update = {.change_count = 1, .changes = &change};
+        status = record_apply(*ret, &update, diag);
+    }
+    if (status == 0) {
+        record_set_version(*ret, record_version(run->record));
+    }
+    return status;
+}
+
+void keep_conflict(struct run *run)
+{
+    const struct record_update *update = &run->verdict.update;
+    struct record_value value;
+
+    for (size_t i = 0; run->kept && i < update->guard_count; i++) {
+        if (record_get(run->kept, update->guards[i].key, &value)) {
+            record_free(run->kept);
+            run->kept = NULL;
+            run->decoded = false; /* read anew, whatever its version */
+        }
+    }
 }

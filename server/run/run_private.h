@@ -82,8 +82,10 @@ struct run {
     struct catalog *catalog;
     struct run_name name;
     struct record *record;  /* NULL until it was read */
+    struct record *kept;    /* run_beside.c: what restores noted in memory alone; NULL: nothing */
+    struct record *view;    /* record and kept in one, while there is such; NULL: record is it */
     struct scratch scratch; /* of state */
-    struct run_state state; /* decoded from record, whenever loaded */
+    struct run_state state; /* decoded from view or record, whenever loaded */
     bool decoded;           /* state is what record says, of whatever age */
     bool loaded;            /* record and state are as the store's, as far as known */
     bool busy;              /* a load or an update is at the store */
@@ -176,6 +178,17 @@ bool beside_is_needed(const struct run *run);
 void beside_look(struct run *run); /* the record has been read; ends with a kick */
 void beside_sync(struct run *run); /* the state was decoded anew */
 void beside_fini(struct run *run);
+/* An update of a restore is kept in memory instead: because the record is known to take none, or
+ * since its session has begun there. */
+bool keep_is_due(const struct run *run, const struct event *event);
+/* The same after the store has refused the update. */
+bool keep_is_due_after(const struct run *run, int refusal);
+/* Takes the verdict's update, or leaves all as it was. */
+int MUST_USE keep_update(struct run *run, struct diag *diag);
+/* The view of the record as it is now. */
+int MUST_USE keep_merge(const struct run *run, struct record **ret, struct diag *diag);
+/* The record takes updates, and this one rested on what is kept, which goes. */
+void keep_conflict(struct run *run);
 
 /* run_counts.c */
 void counts_init(struct run_counts *counts);

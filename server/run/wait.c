@@ -126,8 +126,9 @@ bool wait_drain_is_needed(const struct run *run, const struct run_req *req)
         req->expired || run->catalog->options.restore_drain_ms == 0) {
         return false;
     }
-    if (state_restore_find(state, &event->token, event->ordinal)) {
-        return false;
+    if (state_restore_find(state, &event->token, event->ordinal) || run->lost_from != 0 ||
+        run->catalog->store->caps.read_only) {
+        return false; /* it is known already, or nothing can be committed */
     }
     for (size_t i = 0; i < state->open_count; i++) {
         if (is_secured(run, &state->opens[i])) {

@@ -6,14 +6,29 @@
  */
 #include "session/session_private.h"
 
+#include "base/log.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 /* --- which checkpoint
  * --------------------------------------------------------------------------------------- */
 
+/* What is restored is what a damaged record still tells of. Once for all ranks. */
+static void warn_of_loss(const struct session *session, const struct run_state *state)
+{
+    char run[RUN_NAME_TEXT_MAX], text[DIAG_TEXT_MAX];
+    if (state_is_marked(state) && (session->viewer || session->join.rank == 0)) {
+        run_name_format(run_name_of(session->run), run);
+        state_mark_text(state, sizeof(text), text);
+        LOG(LOG_WARN, "session", "restore from a record that is not whole", ls("run", run),
+            ls("err", text));
+    }
+}
+
 static void reply_resolved(struct request *request, const struct run_state *state)
 {
+    warn_of_loss(request->session, state);
     const struct verdict *verdict = &request->verdict;
     struct msg reply = {.type = MSG_RESOLVED};
     struct msg_resolved *resolved = &reply.u.resolved;

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import Case, Daemon, Rank, cairn, listed, main, token, wait_until
+from harness import Case, Daemon, Rank, cairn, flip, listed, main, token, wait_until
 
 
 SHIPPED = Path(__file__).resolve().parents[2] / "deploy/cairnd.conf"
@@ -64,6 +64,35 @@ class FullDisk(Case):
         term = rank.do("wait", rank.do("save", 2, 20000)["op"], 20000)["term"]
         self.assert_whole(daemon, {(2, term)}, how="server")
         self.assertEqual(rank.end(), 0)
+
+    def test_a_file_system_that_is_read_only(self):
+        """Ranks restore as a group, and fall back together; saves are refused by name; also after a restart."""
+        point = self.mount("frozen", 64)
+        daemon = self.daemon(path=point / "store", store_reserve="2MiB")
+        group = self.group(daemon)
+        for step in (1, 2, 3):
+            group.all("fill", step)
+            group.save(step)
+        group.end()
+        self.assertEqual(daemon.stop(), 0)
+        for path in daemon.files("runs/demo/run/objects/1-3/1-*"):
+            flip(path, 0)
+        subprocess.run(["mount", "-o", "remount,ro", str(point)], check=True, timeout=60)
+        before = daemon.files()
+        for _ in range(2):
+            daemon.start()
+            self.assertIn("read-only", cairn("status", "--server", f"unix:{daemon.socket}")[1])
+            group = self.group(daemon)
+            group.all("fill", 99)
+            self.assertEqual(group.restore(), (2, 1, True))
+            group.all("check", 2)
+            for result in group.finish_any(group.try_all("save", 4, 8000)):
+                self.assert_error((result["error"], result["text"]), "READ_ONLY")
+            self.assertEqual(group.restore("1"), (1, 1, False))
+            group.all("check", 1)
+            group.end()
+            self.assertEqual(daemon.stop(), 0)
+        self.assertEqual(before, daemon.files())
 
     def test_in_the_middle_of_a_save(self):
         point = self.mount("small", 64)

@@ -5,7 +5,7 @@ Nobody says "no checkpoint", no save makes a new record, no term is granted twic
 
 import shutil
 
-from harness import Case, Group, cairn, main
+from harness import Case, Group, cairn, flip, main
 
 CARE = {"gc_every": "10ms", "gc_keep_cycles": "1", "scrub_every": "0s"}
 PLACES = ("runs", "copy/runs")
@@ -73,6 +73,36 @@ class RecordLost(Case):
         self.assertIn("cairn salvage demo/run", out)
         terms = sorted({path.parent.name.split("-")[0] for path in self.files(daemon)})
         self.assertEqual(len(terms), 5, terms)
+
+    def test_a_lost_end(self):
+        """Both places lost the end: ranks restore what the rest tells of, and saves are refused with the remedy."""
+        daemon = self.daemon(**CARE)
+        group = self.group(daemon)
+        for step in (1, 2, 3):
+            group.all("fill", step)
+            group.save(step)
+            if step == 2:
+                kept = max(int(path.stem, 16) for path in daemon.files("runs/demo/run/record/*.update"))
+        group.end()
+        self.assertEqual(daemon.stop(), 0)
+        for place in self.records(daemon):
+            for path in place.iterdir():
+                if int(path.stem, 16) > kept:
+                    flip(path, path.stat().st_size // 2)
+        before = daemon.files("runs/**/*")
+        for _ in range(2):
+            daemon.start()
+            group = self.group(daemon)
+            group.all("fill", 99)
+            self.assertEqual(group.restore(), (2, 1, False))
+            group.all("check", 2)
+            for result in group.finish_any(group.try_all("save", 4, 8000)):
+                self.assertFalse(result["ok"], result)
+                self.assertIn("cairn salvage demo/run", result["text"])
+            group.end()
+            self.assertIn("restore from a record that is not whole", daemon.log())
+            self.assertEqual(daemon.stop(), 0)
+        self.assertEqual(before, daemon.files("runs/**/*"))
 
 
 if __name__ == "__main__":

@@ -164,14 +164,16 @@ static void test_a_missing_record(void **state)
     assert_null(memory_medium_copy_record(rig->medium, &rig->name));
 }
 
-/* Goal: a record whose end is lost: the prefix is read, the run is marked, nothing is written. */
+/* Goal: a record whose end is lost: the prefix is read and restored from, the run is marked,
+ * nothing is written. */
 static void test_a_lost_end(void **state)
 {
     struct bed *bed = *state;
     struct rig *rig = &bed->rig;
+    struct verdict verdict;
     struct ckpt_id id;
 
-    rig_save(rig, 10, 2, bed->lists);
+    struct ckpt_id known = rig_save(rig, 10, 2, bed->lists);
     struct record *prefix = memory_medium_copy_record(rig->medium, &rig->name);
     rig_save(rig, 20, 2, bed->lists);
     restart_with(rig, prefix, record_version(prefix) + 1);
@@ -179,6 +181,12 @@ static void test_a_lost_end(void **state)
     assert_true(look.marked);
     assert_int_equal(look.commit_count, 1);
     assert_int_equal(look.unknown_count, 1);
+    assert_int_equal(begin(rig, 5, &verdict), 0);
+    assert_true(ckpt_id_equal(verdict.id, known));
+    struct event ended = {
+        .kind = EVENT_RESTORE_REPORT, .token = {{5}}, .world_size = 1, .id = known};
+    assert_int_equal(rig_event(rig, rig->run, &ended, &verdict), 0);
+    assert_true(verdict.restore_done);
     assert_int_equal(rig_open(rig, 30, 2, 4711, &id), CAIRN_E_DAMAGED);
 }
 

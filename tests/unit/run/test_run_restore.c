@@ -192,6 +192,142 @@ static void test_empty_run(void **state)
     }
 }
 
+static void refuse_updates(struct rig *rig, int code)
+{
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .op = STORE_RECORD_UPDATE, .count = 1000000, .code = code};
+    assert_int_equal(store_fault_add(rig->store, &rule), 0);
+}
+
+static uint64_t stored_version(struct rig *rig)
+{
+    struct record *record = memory_medium_copy_record(rig->medium, &rig->name);
+    uint64_t version = record_version(record);
+    record_free(record);
+    return version;
+}
+
+/* Both begin at `new`, rank 1 finds it damaged, both are told `old`. */
+static void fall_back(struct rig *rig, struct ckpt_id new, struct ckpt_id old)
+{
+    struct call calls[2];
+
+    begin_all(rig, new);
+    report(rig, 0, new, 0, &calls[0]);
+    sim_run_for(rig->sim, 500);
+    assert_false(calls[0].done);
+    report(rig, 1, new, CAIRN_E_DAMAGED, &calls[1]);
+    for (int i = 0; i < 2; i++) {
+        rig_until(rig, &calls[i].done);
+        assert_int_equal(calls[i].req.status, 0);
+        assert_true(ckpt_id_equal(calls[i].req.verdict.id, old));
+        assert_true(calls[i].req.verdict.fell_back);
+    }
+}
+
+static void end_all(struct rig *rig, struct ckpt_id id)
+{
+    struct call calls[2];
+
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        report(rig, rank, id, 0, &calls[rank]);
+    }
+    for (int i = 0; i < 2; i++) {
+        rig_until(rig, &calls[i].done);
+        assert_int_equal(calls[i].req.status, 0);
+        assert_true(calls[i].req.verdict.restore_done);
+        assert_true(ckpt_id_equal(calls[i].req.verdict.id, id));
+    }
+}
+
+/* A record that takes no update: the ranks agree, fall back together and finish, nothing is
+ * written; after a restart they begin again, and meet the same. */
+static void test_a_record_that_takes_no_update(void **state)
+{
+    static const int codes[] = {CAIRN_E_READ_ONLY, CAIRN_E_NO_SPACE, CAIRN_E_DAMAGED};
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct call call;
+
+    rig_two_ranks(lists);
+    struct ckpt_id old = rig_save(rig, 10, 2, lists), new = rig_save(rig, 20, 2, lists);
+    uint64_t version = stored_version(rig);
+    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
+        store_fault_clear(rig->store);
+        refuse_updates(rig, codes[i]);
+        fall_back(rig, new, old);
+        end_all(rig, old);
+        assert_int_equal(stored_version(rig), version);
+        rig_stop(rig);
+        rig_start(rig);
+        report(rig, 0, old, 0, &call);
+        rig_until(rig, &call.done);
+        assert_int_equal(call.req.status, CAIRN_E_NOT_FOUND);
+    }
+    struct ckpt_id id;
+    assert_int_equal(rig_open(rig, 30, 2, 42, &id), CAIRN_E_DAMAGED);
+    store_fault_clear(rig->store);
+    rig_save(rig, 40, 2, lists);
+}
+
+/* A session ends where it has begun, also when the record takes updates again meanwhile: one that
+ * began in the record goes on in memory, one that began in memory ends there. */
+static void test_a_session_outlives_the_refusal(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+
+    rig_two_ranks(lists);
+    struct ckpt_id old = rig_save(rig, 10, 2, lists), new = rig_save(rig, 20, 2, lists);
+    begin_all(rig, new); /* in the record */
+    refuse_updates(rig, CAIRN_E_READ_ONLY);
+    uint64_t version = stored_version(rig);
+    fall_back(rig, new, old);
+    store_fault_clear(rig->store);
+    end_all(rig, old);
+    assert_int_equal(stored_version(rig), version);
+}
+
+/* What was kept in memory goes when the record takes an update that rests on it: the next attempt's
+ * session is the record's, and decided by what the record says. */
+static void test_what_is_kept_gives_way_to_the_record(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    struct verdict verdict;
+
+    rig_two_ranks(lists);
+    struct ckpt_id old = rig_save(rig, 10, 2, lists), new = rig_save(rig, 20, 2, lists);
+    struct event event = {.kind = EVENT_RESTORE_BEGIN,
+                          .token = {{7}},
+                          .world_size = 1,
+                          .selector = {.kind = SELECT_LATEST},
+                          .allow_older = true};
+    refuse_updates(rig, CAIRN_E_READ_ONLY);
+    fall_back(rig, new, old);
+    end_all(rig, old);
+    assert_int_equal(rig_event(rig, rig->run, &event, &verdict), 0);
+    assert_true(ckpt_id_equal(verdict.id, old)); /* the damage is known, in memory */
+    store_fault_clear(rig->store);
+    uint64_t version = stored_version(rig);
+    event.token = (struct token){{8}};
+    assert_int_equal(rig_event(rig, rig->run, &event, &verdict), 0);
+    assert_true(ckpt_id_equal(verdict.id, new));
+    assert_int_equal(stored_version(rig), version + 1);
+}
+
+/* A run of which there is no record is not made in memory. */
+static void test_no_run_is_made_in_memory(void **state)
+{
+    struct rig *rig = *state;
+    struct call call;
+
+    refuse_updates(rig, CAIRN_E_READ_ONLY);
+    begin(rig, 0, &call);
+    rig_until(rig, &call.done);
+    assert_int_equal(call.req.status, CAIRN_E_READ_ONLY);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +336,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_damage_moves_all_to_the_older_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_latest_waits_for_a_sealed_save, setup, teardown),
         cmocka_unit_test_setup_teardown(test_empty_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_record_that_takes_no_update, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_session_outlives_the_refusal, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_kept_gives_way_to_the_record, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_run_is_made_in_memory, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
