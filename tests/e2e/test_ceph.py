@@ -9,6 +9,7 @@ import subprocess
 import time
 
 from cases_ceph_commit import *  # noqa: F403
+from cases_ceph_objects import *  # noqa: F403
 from cases_ceph_refused import *  # noqa: F403
 from ceph_bed import OnCeph
 from harness import BIN, BUILD, FULL, Group, cairn, cairn_json, main, wait_until
