@@ -97,6 +97,9 @@ class Objects(OnCeph):
                 self.assertNotEqual(status, 0, err)
             for remedy in remedies[:1]:
                 words = [self.store if word == "URL" else word for word in shlex.split(remedy)[1:]]
+                status, out, err = cairn(*(word for word in words if word != "--yes"))  # says what it would do
+                self.assertEqual(status, 0, out + err)
+                self.assertIn("nothing was changed", err)
                 status, out, err = cairn(*words)
                 if status != 0:
                     failed += 1
