@@ -75,6 +75,9 @@ static int cut_record(struct salvaging *s, uint64_t lost_from, const char *why, 
                  "%.200s. Put the file back, or say --accept-loss: the record then ends before it, "
                  "and checkpoints that it no longer tells of are entered again",
                  why);
+        if (!s->repair->items_untold) {
+            s->repair->items[s->repair->item_count - 1].needs_accept_loss = true;
+        }
         return 0;
     }
     int status = s->how->yes ? ask_store(s->repair, s->repair->store, &req) : 0;
@@ -102,7 +105,9 @@ static int mend_record(struct salvaging *s, const char *why, struct diag *diag)
     struct store_req req = {.op = STORE_RECORD_MEND, .run = s->repair->name};
     int status = s->how->yes ? ask_store(s->repair, s->repair->store, &req) : 0;
     if (status == CAIRN_E_NOT_FOUND || status == CAIRN_E_IO) { /* it can be read all the same */
-        add_item(s->repair, record_itself, SALVAGE_LEFT, "%.180s; it cannot be made good: %.180s",
+        add_item(s->repair, record_itself, SALVAGE_LEFT,
+                 "%.170s; the record can be read all the same, but the file is not made good: "
+                 "%.150s; look at the disk, then salvage again",
                  why, diag_text(&req.diag, status));
         return 0;
     }

@@ -28,6 +28,7 @@ enum salvage_outcome {
 struct salvage_item {
     struct ckpt_id id; /* term 0: the record itself */
     enum salvage_outcome outcome;
+    bool needs_accept_loss; /* left, for want of it */
     char text[REPAIR_TEXT_MAX];
 };
 

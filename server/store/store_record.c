@@ -38,6 +38,12 @@ void store_record_first(uint64_t format, const struct uuid *random, struct store
         .guard_count = 1, .guards = &ret->guard, .change_count = 6, .changes = ret->changes};
 }
 
+void store_record_go_on(struct store_record_update *io_first, uint64_t epoch)
+{
+    CHECK(strcmp(io_first->changes[1].key, "epoch") == 0);
+    store_u64(io_first->bytes[1], epoch);
+}
+
 void store_record_also(struct store_record_update *io_first, const char *key,
                        struct record_value value)
 {

@@ -21,6 +21,8 @@ struct store_record_update {
 /* Of a store that is not there yet; CONFLICT: another was first. random: 16 random bytes. */
 void store_record_first(uint64_t format, const struct uuid *random,
                         struct store_record_update *ret);
+/* Of a store whose record was lost: epochs go on from here. */
+void store_record_go_on(struct store_record_update *io_first, uint64_t epoch);
 /* One more key for such a store, of the kind of store that it is; both are borrowed. */
 void store_record_also(struct store_record_update *io_first, const char *key,
                        struct record_value value);

@@ -4,7 +4,7 @@ do, may be killed at each update, and names what it cannot."""
 
 import shutil
 
-from harness import Case, Group, cairn, cairn_json, flip, listed, main, verified
+from harness import Case, Daemon, Group, cairn, cairn_json, flip, listed, main, verified
 
 KEYS = {"scrub_every": "0s", "gc_every": "0s", "save_full_every": "3"}
 RUN = "demo/run"
@@ -117,6 +117,58 @@ class Salvage(Case):
         self.assertGreater(killed, 2)
         self.assertEqual(self.facts(daemon), before)
         self.assert_training_goes_on(daemon, (40, 2, False))
+
+    def test_the_record_of_the_store(self):
+        """Nothing whole of it is left in either place: neither a daemon nor a making gives the runs another identity by itself."""
+        daemon = self.saved()
+        before = self.facts(daemon)
+        url = f"dir:{daemon.store}"
+        remedy = f"`cairn salvage --store {url}`"
+        uuid = cairn_json("store", "upgrade", url)["store_uuid"]
+        for loss in ("gone", "cut", "folders"):
+            for folder in (daemon.store / "store", daemon.store / "copy" / "store"):
+                for path in folder.iterdir():
+                    if loss == "cut":
+                        path.chmod(0o600)
+                        path.write_bytes(path.read_bytes()[:9])
+                    else:
+                        path.unlink()
+                if loss == "folders":
+                    folder.rmdir()
+            files = sorted(daemon.store.rglob("*"))
+            for words in (("store", "create", url, "--dry-run"), ("store", "create", url)):
+                _, _, err = cairn(*words, check=6 if loss == "cut" else 1)
+                self.assertIn("DAMAGED" if loss == "cut" else "NOT_EMPTY", err)
+                self.assertIn(remedy, err)
+            for words in (("ls",), ("verify",), ("store", "upgrade")):
+                where = ("--store", url) if words[0] != "store" else (url,)
+                self.assertIn(remedy, cairn(*words, *where, check=6)[2])
+            refused = Daemon(self.bed, "refused", path=daemon.store, creates=False)
+            refused.launch()
+            self.assertEqual(refused.process.wait(30), 6)
+            self.assertIn(remedy, refused.tail())
+            _, out, err = cairn("salvage", "--store", url, check=0)
+            self.assertIn("the store's record: whole: nothing whole of it is left; the store's UUID is then a new one: it is made anew", out)
+            self.assertIn(f"`cairn salvage --yes --store {url}` does it", err)
+            self.assertEqual([path for path in sorted(daemon.store.rglob("*")) if path.name != "lock"],
+                             [path for path in files if path.name != "lock"])
+            pinned = loss == "folders"
+            for point in ("dir.remake=kill@1", "dir.record=kill@1"):
+                status, _, _ = cairn("salvage", "--yes", "--store", url, *(("--store-uuid", uuid) if pinned else ()),
+                                     env={"CAIRN_FAILPOINTS": point})
+                self.assertEqual(status, -9, point)
+            _, out, _ = cairn("salvage", "--yes", "--store", url, *(("--store-uuid", uuid) if pinned else ()), check=0)
+            self.assertIn("it is made anew", out)
+            made = cairn_json("store", "upgrade", url)["store_uuid"]
+            self.assertEqual(made == uuid, pinned)
+            self.assertIn(made, out)
+            self.assertEqual(self.facts(daemon), before)
+            self.assertIsNone(cairn_json("salvage", "--store", url)["store_record"])
+        self.assertIn("STORE_MISMATCH", cairn("salvage", "--store", url, "--store-uuid", "0" * 32)[2])
+        self.assertIn("32 hex", cairn("salvage", "--store", url, "--store-uuid", "x", check=2)[2])
+        self.assert_training_goes_on(daemon, (40, 2, False))
+        epochs = {int(path.name.split("-")[1], 16) for path in daemon.store.glob("runs/demo/run/objects/3-50/*")}
+        self.assertGreater(min(epochs), 1 << 30)
 
     def test_what_it_does_not_do(self):
         daemon = self.saved()

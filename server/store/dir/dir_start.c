@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/failpoint.h"
+#include "hash/hash.h"
 #include "store/store_record.h"
 
 #include <stdio.h>
@@ -120,6 +121,39 @@ static int check_owner(struct dir_store *store, struct diag *diag)
     return rc;
 }
 
+/* Of a store without its own record, which is gone or has nothing whole in either place. Nobody
+ * gives it another identity but on an operator's word. */
+static int no_identity(const struct dir_store *store, int code, const char *what, struct diag *diag)
+{
+    return diag_set(diag, code,
+                    "the store's own record is lost (%.110s), and runs are there: put store/ or "
+                    "copy/store/ back from a mirror or a backup, or make it again with `cairn "
+                    "salvage --store dir:%s`",
+                    what, store->path);
+}
+
+/* Something is in `runs` or `copy`: a store was here. */
+static int find_remains(struct dir_store *store, bool *ret, struct diag *diag)
+{
+    static const char *const folders[] = {"runs", "copy"};
+    int rc = 0;
+    *ret = false;
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(folders); i++) {
+        struct dir_at at;
+        struct dir_entries entries = {0};
+        struct diag why = DIAG_INIT;
+        rc = dir_at_open(store, folders[i], &at, &why);
+        if (rc == 0) {
+            rc = dir_entries_list(store, &at, &entries, &why);
+            dir_at_close(store, &at);
+        }
+        *ret = *ret || entries.count > 0;
+        dir_entries_fini(&entries);
+        rc = rc == CAIRN_E_NOT_FOUND ? 0 : rc != 0 ? diag_copy(diag, &why) : 0;
+    }
+    return rc;
+}
+
 /* A new store is made in an empty directory, or in one that an earlier, killed attempt left. */
 static int check_empty(struct dir_store *store, struct diag *diag)
 {
@@ -140,7 +174,11 @@ static int check_empty(struct dir_store *store, struct diag *diag)
         }
     }
     dir_entries_fini(&entries);
-    return rc;
+    bool remains = false;
+    rc = rc ? rc : find_remains(store, &remains, diag);
+    return rc == 0 && remains
+               ? no_identity(store, CAIRN_E_NOT_EMPTY, "neither place has any of it", diag)
+               : rc;
 }
 
 /* On a file system that is, or has become, read-only nobody writes: what is there is served. */
@@ -235,25 +273,65 @@ static int look_at_record(struct dir_store *store, struct diag *diag)
     return rc;
 }
 
+static bool has_identity(const struct dir_store *store)
+{
+    struct record_value uuid;
+    return record_get(store->own->record.record, "uuid", &uuid);
+}
+
+/* An operator's word: what is in `runs` and `copy` gets a store record again. Epochs go on from
+ * the seconds since 1970, of which a store has seen more than starts. In one update. */
+static int remake(struct dir_store *store, const struct store_dir_options *options,
+                  struct diag *diag)
+{
+    const struct uuid *expected = options->expected_uuid;
+    struct store_record_update first;
+    struct uuid uuid;
+    char hex[33];
+    uint64_t version;
+    store->vfs->ops->random(store->vfs, sizeof(uuid), &uuid);
+    uuid = expected != NULL ? *expected : uuid;
+    store_record_first(DIR_FORMAT_VERSION, &uuid, &first);
+    store_record_go_on(&first, (uint64_t)loop_wall_ns(store->loop) / 1000000000u);
+    if (expected != NULL && memcmp(expected, first.bytes[5], sizeof(uuid)) != 0) {
+        return diag_set(diag, CAIRN_E_INVALID, "the uuid that was asked for is none of a store's");
+    }
+    hex_encode(sizeof(uuid), first.bytes[5], hex);
+    err_ignore(diag_set(options->salvaged, CAIRN_E_DAMAGED,
+                        "nothing whole of it is left; the store's UUID is %s",
+                        store->read_only && expected == NULL ? "then a new one" : hex));
+    if (store->read_only) {
+        return record_apply(store->own->record.record, &first.update, diag);
+    }
+    int rc = dir_make(store, "store", diag);
+    rc = rc ? rc : FAILPOINT("dir.remake");
+    rc = rc ? rc : dir_record_update(store, store->own, &first.update, &version, diag);
+    if (rc == 0) {
+        dir_note(store, "the store's record was lost and is made again");
+    }
+    return rc;
+}
+
 /* What can be lost of it is who does duties, how far the scrub is, and epochs: none of that is
  * worth a store that does not open. The identity and the features are in its first update and in
- * every snapshot; where not one of these is left there is nothing to go on from. */
-static int load_record(struct dir_store *store, uint64_t *ret_raise, struct diag *diag)
+ * every snapshot; where not one of these is left there is nothing to go on from but an operator's
+ * word. */
+static int load_record(struct dir_store *store, bool remakes, uint64_t *ret_raise,
+                       struct diag *diag)
 {
     enum { LOST_EPOCHS_MAX = 1 << 20 };
     struct dir_record *rec = &store->own->record;
     *ret_raise = 1;
     int rc =
         store->read_only ? look_at_record(store, diag) : dir_record_load(store, store->own, diag);
-    if (rc != 0 || rec->lost_from == 0) {
-        return rc;
+    bool is_lost = rc == 0 && rec->lost_from != 0;
+    if (rc == 0 && !remakes && !has_identity(store) &&
+        (is_lost || record_version(rec->record) > 0)) {
+        return no_identity(store, is_lost ? rec->lost.code : CAIRN_E_DAMAGED,
+                           is_lost ? rec->lost.text : "nothing whole is left", diag);
     }
-    if (record_version(rec->record) == 0) {
-        return diag_set(
-            diag, rec->lost.code,
-            "%.300s; neither store/ nor copy/store/ has anything whole: put one of them "
-            "back from a mirror or a backup",
-            rec->lost.text);
+    if (!is_lost) {
+        return rc;
     }
     *ret_raise = LOST_EPOCHS_MAX;
     return store->read_only ? 0 : dir_record_cut(store, store->own, 0, diag);
@@ -264,24 +342,28 @@ static int load_record(struct dir_store *store, uint64_t *ret_raise, struct diag
 static int find_or_make(struct dir_store *store, const struct store_dir_options *options,
                         uint64_t *ret_raise, struct diag *diag)
 {
-    bool exists, create = options->create && !options->read_only;
+    bool exists, remains = false, create = options->create && !options->read_only;
     int rc = dir_record_exists(store, "store", &exists, diag);
-    if (rc == 0 && !exists && !create) {
-        return no_store(options, "holds no Cairn store", diag);
+    rc = rc || exists ? rc : find_remains(store, &remains, diag);
+    if (rc == 0 && !exists && !create && !(remains && options->salvaged != NULL)) {
+        return remains ? no_identity(store, options->create ? CAIRN_E_NOT_EMPTY : CAIRN_E_DAMAGED,
+                                     "neither place has any of it", diag)
+                       : no_store(options, "holds no Cairn store", diag);
     }
-    if (rc == 0 && !exists) {
+    if (rc == 0 && !exists && create) {
         rc = check_empty(store, diag);
     }
     if (rc == 0 && !store->read_only) {
         rc = take_lock(store, diag);
     }
     /* Another daemon may have made it before it gave the lock back: look again, with the lock. */
-    rc = rc ? rc : load_record(store, ret_raise, diag);
-    if (rc == 0 && record_version(store->own->record.record) == 0) {
-        rc = store->read_only ? no_store(options, "holds no Cairn store", diag)
-                              : make_store(store, diag);
+    rc = rc ? rc : load_record(store, options->salvaged != NULL, ret_raise, diag);
+    if (rc != 0 || has_identity(store)) {
+        return rc;
     }
-    return rc;
+    return options->salvaged  ? remake(store, options, diag)
+           : store->read_only ? no_store(options, "holds no Cairn store", diag)
+                              : make_store(store, diag);
 }
 
 /* A second place that cannot be made costs no start: whoever writes a copy says so. */

@@ -24,6 +24,9 @@ struct store_dir_options {
     bool read_only; /* no lock, no write at all: sees what is published, beside a daemon or without
                        one */
     const struct uuid *expected_uuid; /* NULL: any; otherwise another store is STORE_MISMATCH */
+    /* For salvage: a store record of which nothing whole is left is made again where runs are, with
+     * the expected uuid or a new one (read_only: in memory), and this says so. NULL: DAMAGED. */
+    struct diag *salvaged;
     uint64_t reserve_bytes;  /* used as it is; the daemon's default is STORE_DIR_RESERVE_BYTES */
     unsigned snapshot_every; /* updates of a record between snapshots; 0: 64 */
     unsigned copy_after_ms;  /* from an update until it is in the second place too; 0: 100 */

@@ -58,6 +58,7 @@ int store_open(const struct store_open_options *options, struct store **ret, str
                                     .remedy = options->remedy,
                                     .force_fs = options->force_fs,
                                     .read_only = options->read_only,
+                                    .salvaged = options->salvaged,
                                     .expected_uuid = options->expected_uuid,
                                     .reserve_bytes = options->reserve_bytes};
     return store_dir_new(&dir, ret, diag);

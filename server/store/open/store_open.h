@@ -27,7 +27,7 @@ struct store_open_options {
     bool force_fs;  /* dir: accept tmpfs and network file systems */
     const struct uuid *expected_uuid;
     uint64_t reserve_bytes; /* dir: free space that objects may not use */
-    /* For salvage, of a cluster: a store record that is lost is made again (read_only: as it would
+    /* For salvage: a store record that is lost is made again (read_only: as it would
      * be, in memory), and this says what was wrong. NULL: such a store does not open. */
     struct diag *salvaged;
 };

@@ -4,6 +4,7 @@
  * entered again. Without --yes it says what it would do.
  */
 #include "cli.h"
+#include "hash/hash.h"
 #include "keep/mark.h"
 #include "offline_salvage.h"
 
@@ -12,16 +13,24 @@
 
 enum { EXIT_LEFT = 3 };
 
+struct salvage_words {
+    struct salvage_options how;
+    const char *store_uuid;
+};
+
 static const struct option options[] = {
     {"yes", NULL, "do it; without it only what would be done is said",
-     OPTION_AT_FLAG(struct salvage_options, yes), .alone = true},
+     OPTION_AT_FLAG(struct salvage_words, how.yes), .alone = true},
     {"accept-loss", NULL,
      "a record whose end is damaged beyond help ends before it, and goes on from there",
-     OPTION_AT_FLAG(struct salvage_options, accept_loss), .alone = true},
+     OPTION_AT_FLAG(struct salvage_words, how.accept_loss), .alone = true},
     {"quick", NULL, "read manifests, pages and parts, and not the data",
-     OPTION_AT_FLAG(struct salvage_options, quick)},
+     OPTION_AT_FLAG(struct salvage_words, how.quick)},
     {"discard", NULL, "what cannot be entered is given up: garbage collection removes it",
-     OPTION_AT_FLAG(struct salvage_options, discard), .alone = true},
+     OPTION_AT_FLAG(struct salvage_words, how.discard), .alone = true},
+    {"store-uuid", "UUID",
+     "the store has to be this one; where its own record is made again, it has this UUID again",
+     OPTION_AT_TEXT(struct salvage_words, store_uuid), .alone = true},
     {0}};
 
 static const struct argument arguments[] = {{"RUN", .kind = ARGUMENT_RUN, .optional = true}, {0}};
@@ -33,7 +42,7 @@ struct salvaged_all {
 };
 
 struct salvage_sums {
-    uint64_t whole, damaged, given_up, left, records_left, errors;
+    uint64_t whole, damaged, given_up, left, cuts, errors;
 };
 
 static const char *word_of(enum salvage_outcome outcome)
@@ -54,7 +63,7 @@ static void count(const struct salvaged_run *run, struct salvage_sums *io)
                                   [SALVAGE_GIVEN_UP] = &io->given_up,
                                   [SALVAGE_LEFT] = &io->left};
         ++*sums[run->items[i].outcome];
-        io->records_left += run->items[i].outcome == SALVAGE_LEFT && run->items[i].id.term == 0;
+        io->cuts += run->items[i].needs_accept_loss;
     }
 }
 
@@ -77,17 +86,20 @@ static void show_run(const struct salvaged_run *run)
 }
 
 /* The command that does it, as it is to be typed. */
-static void show_next(const struct cli *cli, const struct salvage_options *how,
+static void show_next(const struct cli *cli, const struct salvage_words *words,
                       const struct salvage_sums *sums)
 {
+    const struct salvage_options *how = &words->how;
     if (!how->yes && sums->whole + sums->damaged + sums->given_up > 0) {
-        fprintf(stderr,
-                "cairn: nothing was changed; `cairn salvage --yes%s%s%s --store %s%s%s` does it\n",
-                how->accept_loss ? " --accept-loss" : "", how->quick ? " --quick" : "",
-                how->discard ? " --discard" : "", cli->source.store, cli->run_text ? " " : "",
-                cli->run_text ? cli->run_text : "");
+        fprintf(
+            stderr,
+            "cairn: nothing was changed; `cairn salvage --yes%s%s%s%s%s --store %s%s%s` does it\n",
+            how->accept_loss ? " --accept-loss" : "", how->quick ? " --quick" : "",
+            how->discard ? " --discard" : "", words->store_uuid ? " --store-uuid " : "",
+            words->store_uuid ? words->store_uuid : "", cli->source.store, cli->run_text ? " " : "",
+            cli->run_text ? cli->run_text : "");
     }
-    if (sums->records_left > 0 && !how->accept_loss) {
+    if (sums->cuts > 0) {
         fprintf(stderr,
                 "cairn: `cairn salvage --yes --accept-loss --store %s%s%s` ends a record before "
                 "what is lost, and enters again what it no longer tells of\n",
@@ -138,9 +150,10 @@ static int print_json(const struct cli *cli, bool dry_run, const struct salvaged
     return status;
 }
 
-static int show(const struct cli *cli, const struct salvage_options *how,
+static int show(const struct cli *cli, const struct salvage_words *words,
                 const struct salvaged_all *all, struct diag *diag)
 {
+    const struct salvage_options *how = &words->how;
     const struct salvaged_run *runs = all->runs;
     size_t run_count = all->count;
     struct salvage_sums sums = {.whole = all->store_lost.code != 0};
@@ -160,7 +173,7 @@ static int show(const struct cli *cli, const struct salvage_options *how,
     }
     int status = cli->json ? print_json(cli, !how->yes, all) : out_flush();
     if (!cli->json) {
-        show_next(cli, how, &sums);
+        show_next(cli, words, &sums);
     }
     for (size_t i = 0; status == 0 && i < run_count; i++) {
         if (runs[i].code != 0) {
@@ -173,7 +186,8 @@ static int show(const struct cli *cli, const struct salvage_options *how,
 
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
-    const struct salvage_options *how = values;
+    const struct salvage_words *words = values;
+    struct uuid uuid;
     struct salvaged_all all = {.store_lost = DIAG_INIT};
     struct run_name name;
     char actor[MARK_ACTOR_BYTES];
@@ -183,17 +197,22 @@ static int run(struct cli *cli, void *values, struct diag *diag)
                         "not asked");
     }
     int status = cli->run_text ? run_name_parse(cli->run_text, &name, diag) : 0;
+    if (status == 0 && words->store_uuid && !hex_decode(sizeof(uuid), words->store_uuid, &uuid)) {
+        status = diag_set(diag, CAIRN_E_INVALID, "--store-uuid %s: a UUID is 32 hex digits here",
+                          words->store_uuid);
+    }
     if (status != 0) {
         return status;
     }
     mark_actor(actor);
     struct offline_salvage_options offline = {.store = cli->source.store,
                                               .run = cli->run_text ? &name : NULL,
-                                              .how = *how,
+                                              .how = words->how,
                                               .actor = actor,
+                                              .uuid = words->store_uuid ? &uuid : NULL,
                                               .store_lost = &all.store_lost};
     status = offline_salvage(&offline, &all.runs, &all.count, diag);
-    status = status != 0 ? status : show(cli, how, &all, diag);
+    status = status != 0 ? status : show(cli, words, &all, diag);
     offline_salvage_free(all.runs, all.count);
     return status;
 }
@@ -209,7 +228,9 @@ const struct command command_salvage = {
         "whole (manifest, pages, parts, every chunk) and enters it again, oldest first, with the "
         "terms and parents that the manifests tell, so that the newest good one is the latest "
         "again. One of which something is damaged is entered as damaged; what cannot be entered is "
-        "named with the reason. A record that is missing is made anew.\n\n"
+        "named with the reason. A record that is missing is made anew, that of the store too: "
+        "where "
+        "nothing tells its UUID it is a new one, or the one that --store-uuid gives.\n\n"
         "Without --yes it changes nothing and says what it would do. It works on the store itself, "
         "with the daemon stopped, and may be ended at any moment and begun again. Pins, notes made "
         "after a save, and forgettings that only the lost record held are not brought back: a "
@@ -220,5 +241,5 @@ const struct command command_salvage = {
                "cairn salvage --store dir:/srv/cairn --yes lab/gpt",
     .arguments = arguments,
     .options = options,
-    .options_bytes = sizeof(struct salvage_options),
+    .options_bytes = sizeof(struct salvage_words),
     .run = run};

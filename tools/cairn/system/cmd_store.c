@@ -68,6 +68,7 @@ static int make(struct store_open_options *open, const struct store_options *own
 {
     struct diag why = DIAG_INIT;
     open->read_only = true;
+    open->create = true; /* asked for: what is refused is a making */
     int status = visit(open, uuid, &why);
     if (status == 0) {
         return diag_set(diag, CAIRN_E_EXISTS,
@@ -82,7 +83,6 @@ static int make(struct store_open_options *open, const struct store_options *own
         return 0;
     }
     open->read_only = false;
-    open->create = true;
     open->force_fs = own->single_writer;
     status = visit(open, uuid, diag);
     if (status == CAIRN_E_DENIED) {

@@ -74,6 +74,7 @@ static int start(struct salvager *s, struct diag *diag)
                                       .pool = s->store_pool,
                                       .url = url,
                                       .read_only = !s->options->how.yes,
+                                      .expected_uuid = s->options->uuid,
                                       .salvaged = s->options->store_lost};
     status = status != 0 ? status : store_open(&open, &s->store, diag);
     struct catalog_options catalog = {.pool = s->pool, .ready = on_ready, .user = s};

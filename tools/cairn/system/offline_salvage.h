@@ -13,6 +13,7 @@ struct offline_salvage_options {
     const struct run_name *run; /* NULL: all runs */
     struct salvage_options how; /* without yes the store is opened read-only */
     const char *actor;
+    const struct uuid *uuid; /* of the store, also where its own record is made again; NULL: any */
     struct diag *store_lost; /* what was wrong with the store's record, where it was made again */
 };
 
