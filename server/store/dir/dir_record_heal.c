@@ -11,18 +11,32 @@
 
 #include <string.h>
 
+/* Something else is in the folder's place; or, of a copy, which can be written anew whatever else
+ * is below, a folder that cannot be read. */
+static bool is_to_go(struct dir_store *store, const char *path)
+{
+    struct dir_at at;
+    struct vfs_stat stat;
+    if (strncmp(path, "copy", 4) == 0) {
+        int rc = dir_at_open(store, path, &at, NULL);
+        if (rc == 0) {
+            dir_at_close(store, &at);
+        }
+        return rc == CAIRN_E_IO || rc == CAIRN_E_DAMAGED;
+    }
+    return store->vfs->ops->stat(store->vfs, store->root, path, &stat, NULL) == 0 &&
+           stat.kind != VFS_DIR;
+}
+
 void dir_move_folder_aside(struct dir_store *store, const char *path)
 {
     struct dir_at above;
-    struct vfs_stat stat;
     char parent[DIR_PATH_MAX], whole[DIR_PATH_MAX];
     dir_path_copy(path, whole);
-    for (size_t i = 0; path[i] != 0; i++) { /* the first that is no folder, else the last */
+    for (size_t i = 0; path[i] != 0; i++) { /* the first that has to go, else the last */
         parent[i] = path[i];
         parent[i + 1] = 0;
-        if (path[i + 1] == '/' &&
-            store->vfs->ops->stat(store->vfs, store->root, parent, &stat, NULL) == 0 &&
-            stat.kind != VFS_DIR) {
+        if (path[i + 1] == '/' && is_to_go(store, parent)) {
             whole[i + 1] = 0;
             break;
         }

@@ -416,6 +416,24 @@ void dir_sight_close(struct dir_sight *sight)
 
 /* --- a record --------------------------------------------------------------------------------- */
 
+/* The folder above a record that cannot be listed, with all of the run in it. */
+static bool is_run_unreadable(const struct dir_sight *sight, const char *path)
+{
+    struct dir_at at;
+    char above[DIR_PATH_MAX];
+    dir_path_copy(path, above);
+    char *slash = strrchr(above, '/');
+    if (sight->places[DIR_FIRST].status != CAIRN_E_IO || slash == NULL) {
+        return false;
+    }
+    *slash = 0;
+    int rc = dir_at_open(sight->store, above, &at, NULL);
+    if (rc == 0) {
+        dir_at_close(sight->store, &at);
+    }
+    return rc != 0;
+}
+
 /* What can be done about a lost end, behind what happened. */
 static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
 {
@@ -425,6 +443,14 @@ static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
         run_name_format(&run, text);
     }
     rec->lost = (struct diag)DIAG_INIT;
+    if (is_run_unreadable(sight, rec->path)) { /* no command of ours gets at what is below it */
+        err_ignore(diag_set(&rec->lost, sight->lost.code,
+                            "%.250s; nothing of the run can be read: look at the disk (dmesg), and "
+                            "restore from a mirror meanwhile; its second record goes as far as "
+                            "update %llu",
+                            sight->lost.text, (ull)(sight->lost_from - 1)));
+        return;
+    }
     err_ignore(diag_set(&rec->lost, sight->lost.code,
                         "%.200s; the record goes as far as update %llu: `cairn verify --repair "
                         "--from MIRROR` takes the file from a mirror, `cairn salvage %s "

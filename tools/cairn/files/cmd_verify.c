@@ -349,7 +349,8 @@ static int check_record(struct cli *cli, struct totals *totals, const struct run
     if (status == 0 || status == CAIRN_E_UNSUPPORTED || status == CAIRN_E_NOT_FOUND) {
         return 0;
     }
-    if (status != CAIRN_E_DAMAGED) {
+    bool unread = status == CAIRN_E_IO && salvage;
+    if (status != CAIRN_E_DAMAGED && !unread) {
         return diag_set(diag, status, "%s", diag_text(&why, status));
     }
     if (run) {
@@ -361,12 +362,12 @@ static int check_record(struct cli *cli, struct totals *totals, const struct run
     json_str(&totals->json, NULL, why.text);
     json_close(&totals->json, ']');
     if (!cli->json) {
-        printf("%s: DAMAGED RECORD\n  %s\n", name, why.text);
+        printf("%s: %s RECORD\n  %s\n", name, unread ? "UNREADABLE" : "DAMAGED", why.text);
     }
     close_run(totals, false);
     totals->records_damaged--; /* it can be read */
     totals->records_hurt += !salvage;
-    totals->records_lost += salvage;
+    totals->records_lost += salvage && !unread;
     return 0;
 }
 
