@@ -15,13 +15,9 @@
  * is below, a folder that cannot be read. */
 static bool is_to_go(struct dir_store *store, const char *path)
 {
-    struct dir_at at;
     struct vfs_stat stat;
     if (strncmp(path, "copy", 4) == 0) {
-        int rc = dir_at_open(store, path, &at, NULL);
-        if (rc == 0) {
-            dir_at_close(store, &at);
-        }
+        int rc = dir_try_list(store, path);
         return rc == CAIRN_E_IO || rc == CAIRN_E_DAMAGED;
     }
     return store->vfs->ops->stat(store->vfs, store->root, path, &stat, NULL) == 0 &&

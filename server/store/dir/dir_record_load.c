@@ -74,6 +74,19 @@ int dir_versions_list(struct dir_store *store, const struct dir_at *at, struct d
     return 0;
 }
 
+int dir_try_list(struct dir_store *store, const char *path)
+{
+    struct dir_at at;
+    struct dir_versions have = {0};
+    int rc = dir_at_open(store, path, &at, NULL);
+    if (rc == 0) {
+        rc = dir_versions_list(store, &at, &have, NULL);
+        dir_at_close(store, &at);
+        dir_versions_fini(&have);
+    }
+    return rc;
+}
+
 void dir_versions_fini(struct dir_versions *versions)
 {
     free(versions->updates);
@@ -419,7 +432,6 @@ void dir_sight_close(struct dir_sight *sight)
 /* The folder above a record that cannot be listed, with all of the run in it. */
 static bool is_run_unreadable(const struct dir_sight *sight, const char *path)
 {
-    struct dir_at at;
     char above[DIR_PATH_MAX];
     dir_path_copy(path, above);
     char *slash = strrchr(above, '/');
@@ -427,21 +439,14 @@ static bool is_run_unreadable(const struct dir_sight *sight, const char *path)
         return false;
     }
     *slash = 0;
-    int rc = dir_at_open(sight->store, above, &at, NULL);
-    if (rc == 0) {
-        dir_at_close(sight->store, &at);
-    }
-    return rc != 0;
+    return dir_try_list(sight->store, above) != 0;
 }
 
 /* What can be done about a lost end, behind what happened. */
 static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
 {
     struct run_name run;
-    char text[RUN_NAME_TEXT_MAX] = "RUN";
-    if (dir_parse_record(rec->path, &run)) {
-        run_name_format(&run, text);
-    }
+    char text[RUN_NAME_TEXT_MAX];
     rec->lost = (struct diag)DIAG_INIT;
     if (is_run_unreadable(sight, rec->path)) { /* no command of ours gets at what is below it */
         err_ignore(diag_set(&rec->lost, sight->lost.code,
@@ -451,6 +456,14 @@ static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
                             sight->lost.text, (ull)(sight->lost_from - 1)));
         return;
     }
+    if (!dir_parse_record(rec->path, &run)) { /* the store's: whoever opens it goes on by itself */
+        err_ignore(diag_set(&rec->lost, sight->lost.code,
+                            "%.250s; the store's record goes as far as update %llu; a daemon that "
+                            "starts goes on from there",
+                            sight->lost.text, (ull)(sight->lost_from - 1)));
+        return;
+    }
+    run_name_format(&run, text);
     err_ignore(diag_set(&rec->lost, sight->lost.code,
                         "%.200s; the record goes as far as update %llu: `cairn verify --repair "
                         "--from MIRROR` takes the file from a mirror, `cairn salvage %s "

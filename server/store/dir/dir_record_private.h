@@ -71,6 +71,8 @@ int MUST_USE dir_record_look(struct dir_store *store, struct dir_record *rec,
                              struct dir_damage *ret, struct diag *diag);
 int MUST_USE dir_versions_list(struct dir_store *store, const struct dir_at *at,
                                struct dir_versions *ret, struct diag *diag);
+/* Can the folder be opened and listed? */
+int MUST_USE dir_try_list(struct dir_store *store, const char *path);
 void dir_versions_fini(struct dir_versions *versions);
 /* Opens both places and reads as much of the record as they have. */
 int MUST_USE dir_sight_open(struct dir_sight *sight, const struct dir_record *rec,
