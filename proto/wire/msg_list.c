@@ -121,13 +121,16 @@ static void list_reply_encode(struct enc *enc, const struct msg *msg)
         pb.n_entries = i + 1;
     }
     pb.more = reply->more;
+    pb.mark = enc_text(enc, reply->mark);
     enc_pack(enc, &pb.base);
 }
 
 static void list_reply_decode(struct dec *dec, const void *message, struct msg *ret)
 {
     const Cairn__ListReply *pb = message;
-    struct msg_list_reply reply = {.count = (uint32_t)pb->n_entries, .more = pb->more};
+    struct msg_list_reply reply = {.count = (uint32_t)pb->n_entries,
+                                   .more = pb->more,
+                                   .mark = dec_text(dec, "mark", pb->mark)};
     reply.entries =
         dec_array(dec, "entries", pb->n_entries, sizeof(*reply.entries), WIRE_REPEATED_MAX);
     for (size_t i = 0; dec->status == 0 && i < pb->n_entries; i++) {

@@ -48,6 +48,7 @@ struct msg_list_reply {
     uint32_t count;
     struct ckpt_info *entries;
     bool more;
+    const char *mark; /* what the record has lost, and the remedy; "": nothing is known to be */
 };
 struct msg_runs {
     const char *project; /* "" for all */

@@ -102,7 +102,7 @@ uint64_t term_high_water(const struct run_state *state)
 
 static bool is_missing(const struct run_state *state)
 {
-    return !state->exists && state->beside.ckpt_count > 0;
+    return !state->exists && state->beside.lost_from == 0 && state->beside.ckpt_count > 0;
 }
 
 bool state_is_marked(const struct run_state *state)
@@ -121,6 +121,8 @@ void state_mark_text(const struct run_state *state, size_t bytes, char *ret)
                  "the record of the run is missing, and %zu checkpoints are stored beside it: put "
                  "the record back, or let `cairn salvage %s` make it again",
                  beside->ckpt_count, run);
+    } else if (beside->lost_from != 0 && beside->lost_text != NULL) {
+        snprintf(ret, bytes, "the run's record: %s", beside->lost_text);
     } else if (beside->lost_from != 0) {
         snprintf(ret, bytes,
                  "the end of the run's record is lost, from its update %" PRIu64

@@ -27,7 +27,8 @@ struct state_beside {
     struct ckpt_id highest; /* of them the one of the greatest term */
     size_t unknown_count;
     const struct state_unknown *unknown; /* sorted by id */
-    uint64_t lost_from; /* the first version of the record that is lost for good; 0: none is */
+    uint64_t lost_from;    /* the first version of the record that is lost for good; 0: none is */
+    const char *lost_text; /* what the store says of that, and what can be done; NULL: nothing */
 };
 
 /* Does the record tell of the opening whose manifest lies there? Of a commit, whatever came of it,

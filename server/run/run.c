@@ -297,8 +297,13 @@ static int take_loaded(struct run *run, struct store_req *req)
 {
     run->copy_op = run->ops_started;
     run->lost_from = req->ret_lost_from;
+    diag_clear(&run->lost);
+    if (run->lost_from != 0) {
+        err_ignore(diag_copy(&run->lost, &req->diag)); /* the list of the run says it */
+    }
     if (!req->ret_record) {
         run->loaded = true;
+        beside_sync(run);
         return 0;
     }
     record_free(run->record);
@@ -553,10 +558,11 @@ static void turn(struct run *run)
     poll_arm(run);
 }
 
-/* May another daemon have changed the record since operation number op? */
+/* May another daemon have changed the record since operation number op, or a repair brought back
+ * the end that it had lost? */
 static bool is_stale(const struct run *run, uint64_t op)
 {
-    return run->catalog->options.poll_ms != 0 && run->copy_op <= op;
+    return (run->catalog->options.poll_ms != 0 || run->lost_from != 0) && run->copy_op <= op;
 }
 
 static uint64_t current_op(const struct run *run)

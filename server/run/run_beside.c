@@ -52,7 +52,8 @@ void beside_sync(struct run *run)
                                    .highest = beside->highest,
                                    .unknown_count = count,
                                    .unknown = beside->unknown,
-                                   .lost_from = run->lost_from};
+                                   .lost_from = run->lost_from,
+                                   .lost_text = run->lost.code != 0 ? run->lost.text : NULL};
 }
 
 /* The look is over: with what was found, or without (status). */

@@ -97,6 +97,7 @@ struct run {
     bool held;          /* the store has a record of it */
     bool unreadable;    /* the last try to read it failed */
     uint64_t lost_from; /* of the record's updates, for good; 0: none */
+    struct diag lost;   /* what the store said of that */
     uint32_t users;     /* catalog_run() without catalog_release() */
     /* Operations at the store, counted at their start: the one that gave the copy, and the last one
      * when somebody last asked to look. With several daemons on a store an answer that is not

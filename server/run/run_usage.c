@@ -108,6 +108,18 @@ static struct msg_usage_row row_of(const struct run_state *state, const struct u
                                   .persist_ms = usage->persist_ms};
 }
 
+/* What is counted may lack what the record has lost. */
+static void take_mark(struct usage_walk *walk, const struct run_state *state,
+                      struct msg_usage_row *row)
+{
+    char mark[DIAG_TEXT_MAX];
+    if (state_is_marked(state)) {
+        state_mark_text(state, sizeof(mark), mark);
+        row->text = scratch_string(&walk->scratch, strlen(mark), mark);
+        row->text = row->text ? row->text : err_text(CAIRN_E_DAMAGED);
+    }
+}
+
 static void on_snapshot(struct run_snapshot_req *req)
 {
     struct usage_walk *walk = container_of(req, struct usage_walk, snapshot);
@@ -117,6 +129,7 @@ static void on_snapshot(struct run_snapshot_req *req)
         usage_of_run(req->state, walk->window, &usage);
         usage_add(&walk->total, &usage);
         row = row_of(req->state, &usage);
+        take_mark(walk, req->state, &row);
     } else {
         const char *text = diag_text(&req->diag, req->status);
         walk->unreadable++;

@@ -23,6 +23,7 @@ static void on_list(struct run_snapshot_req *req)
     uint32_t limit =
         list->limit == 0 ? LIST_ENTRIES_MAX : (uint32_t)min_u64(list->limit, LIST_ENTRIES_MAX);
     struct diag diag = req->diag;
+    char mark[DIAG_TEXT_MAX] = "";
     int status = req->status;
     if (status == 0 &&
         req->state->commit_count == 0) { /* nothing is not said of what has lost it */
@@ -33,6 +34,8 @@ static void on_list(struct run_snapshot_req *req)
                                &reply.u.list_reply);
     }
     if (status == 0) {
+        state_mark_text(req->state, sizeof(mark), mark);
+        reply.u.list_reply.mark = mark;
         request_reply(request, &reply);
     } else {
         request_error(request, status, &diag);

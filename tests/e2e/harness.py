@@ -187,6 +187,14 @@ class Daemon:
         return sorted(path for path in self.store.glob(pattern) if path.is_file())
 
 
+    def strip(self, run="demo/run", path=None):
+        """The snapshots of a run's record are taken away from both places: each of its updates is needed then, and damage of
+        one is damage of the only copy. No daemon runs on it, or one that has read it."""
+        for place in ("runs", "copy/runs"):
+            for file in (Path(path) if path else self.store).glob(f"{place}/{run}/record/*.snapshot"):
+                file.unlink()
+
+
 class Rank:
     """e2e_rank, told what to do line by line."""
 

@@ -241,7 +241,8 @@ class Care(Case):
             code, out, err = cairn("gc", *where)
             self.assertEqual(code, 6, out + err)
             self.assertIn("of 2 runs", out)
-            self.assertTrue(err.startswith("cairn: DAMAGED: demo/run: the run's record: "), err)
+            self.assertTrue(err.startswith("cairn: DAMAGED: demo/run: nothing of it is removed: the run's record: "), err)
+            self.assertIn("record/0000", err)
             self.assertEqual(err.count("\n"), 1, err)
             self.assertNotIn("the run's record", out)
             code, out, err = cairn("gc", "--json", *where)
@@ -293,7 +294,7 @@ class Care(Case):
         shutil.rmtree(daemon.store / "copy")  # which would bring it forward
         for _ in range(2):
             _, _, err = cairn("gc", "--store", f"dir:{daemon.store}", "--cycle", "--keep-cycles", "1", check=6)
-            self.assertIn("of which it tells nothing: it is an older copy, or another run's", err)
+            self.assertIn("2 stored checkpoints are not in the run's record (newest: 4@2), which is an older copy", err)
         self.assertEqual(daemon.files("runs/demo/run/[co]*/**/*"), files)
         shutil.rmtree(record)
         new.rename(record)

@@ -127,16 +127,42 @@ class Damage(Case):
         group.all("check", 2)
 
     def test_damaged_record(self):
+        """In one place it costs nothing, and is named; in both it is read as far as it goes, and whoever asks is told."""
         daemon = self.saved(2)
         self.assertEqual(daemon.stop(), 0)
-        record = daemon.files("runs/demo/run/record/*")
-        flip(record[-1], 40)
-        status, out, err = cairn("verify", "--store", f"dir:{daemon.store}")
+        last, store = daemon.files("runs/demo/run/record/*.update")[-1], ("--store", f"dir:{daemon.store}")
+        flip(last, 40)
+        status, out, err = cairn("verify", *store)
         self.assertEqual(status, 6, out + err)
-        self.assertIn(record[-1].name, out + err)
-        status, out, err = cairn("ls", "demo/run", "--store", f"dir:{daemon.store}")
-        self.assertEqual(status, 6, out + err)
-        flip(record[-1], 40)  # as it was
+        self.assertIn(last.name, out + err)
+        self.assertEqual(set(listed(daemon)), {(1, 1), (2, 1)})
+        self.assertEqual(cairn("ls", "demo/run", *store, check=0)[2], "")
+        daemon.strip()
+        for where in (store, ("--server", f"unix:{daemon.socket}")):
+            if where != store:
+                daemon.start()
+            status, out, err = cairn("verify", *where)
+            self.assertEqual(status, 6, out + err)
+            self.assertIn(last.name, out + err)
+            self.assertIn("demo/run 1@1: good", out)
+            _, out, err = cairn("ls", "demo/run", *where, check=0)
+            self.assertIn("*  1@1", out)
+            self.assertIn("cairn: demo/run: checkpoints may be missing here: the run's record: ", err)
+            self.assertIn(last.name, err)
+            self.assertIn("cairn salvage demo/run --accept-loss", err)
+            target = self.bed.path / f"out{where[0]}"
+            _, out, err = cairn("restore", "demo/run", "--to", target, *where, check=3)
+            self.assertIn("1@1", out)
+            self.assertIn("FELL BACK", out)
+            self.assertIn(last.name, err)
+            cairn("restore", "demo/run", "--to", f"{target}n", "--no-fallback", *where, check=6)
+            cairn("restore", "demo/run", 1, "--to", f"{target}s", *where, check=0)
+            code, out, _ = cairn("doctor", *where)
+            self.assertEqual(code, 1, out)
+            self.assertIn(last.name, out)
+            self.assertIn("0 of 1 runs", out)
+        self.assertEqual(daemon.stop(), 0)
+        flip(last, 40)  # as it was
         self.assert_whole(daemon, {(1, 1), (2, 1)})
 
 

@@ -34,8 +34,10 @@ class Doctor(Case):
             self.assertIn(f"{check}/good", found)
         self.assertIn("1 of 1 runs", found["records/good"]["text"])
         self.assertEqual([key for key in found if key.endswith("/unsafe")], [])
-        files = daemon.files()
+        served = [path for path in daemon.files() if daemon.store / "copy" not in path.parents]
         self.assertEqual(daemon.stop(), 0)
+        files = daemon.files()  # the copies of the records are written at the end
+        self.assertEqual([path for path in files if daemon.store / "copy" not in path.parents], served)
         self.assertIn("free", self.examine(daemon.store)["lock/good"]["text"])
         self.assertEqual(daemon.files(), files)  # nothing stays behind
 
@@ -50,11 +52,13 @@ class Doctor(Case):
         flip(record, record.stat().st_size // 2)
         found = self.examine(daemon.store, 1)
         self.assertIn("demo/run", found["records/unsafe"]["text"])
-        self.assertIn("restore what can be read", found["records/unsafe"]["remedy"])
+        self.assertIn("`cairn verify --repair --store URL` makes good what has a second copy", found["records/unsafe"]["remedy"])
         _, out, _ = cairn("doctor", "--store", f"dir:{daemon.store}", "--reserve", "1000TiB", "--only-bad", check=1)
         self.assertIn("unsafe   space:", out)
         self.assertIn("remedy:", out)
         self.assertNotIn("\ngood", out)
+        cairn("verify", "--repair", "--store", f"dir:{daemon.store}", check=0)
+        self.assertIn("1 of 1 runs", self.examine(daemon.store)["records/good"]["text"])
 
     def ask(self, daemon, status=FINE):
         """As examine(), of the running daemon."""
@@ -89,15 +93,34 @@ class Doctor(Case):
         cairn("scrub", "--wait", *where, check=6)  # its copy in memory is good
         seen = [self.ask(daemon, 1)]
         daemon.kill()
+        record = daemon.files("runs/demo/run/record/*.update")[-1]
+        flip(record, record.stat().st_size // 2)
+        daemon.start()  # which puts it right from its copy, and says so
+        found = self.ask(daemon)
+        self.assertIn("1 of 1 runs", found["records/good"]["text"])
+        self.assertRegex(cairn("status", *where, check=0)[1], "(covered damage|from the other place): record file ")
+        group = Group(self.bed, daemon.url(), 2)
+        group.restore()
+        group.save(2)
+        group.end()
+        daemon.kill()
+        daemon.strip()
+        record = daemon.files("runs/demo/run/record/*.update")[-1]
+        flip(record, record.stat().st_size // 2)
         daemon.start()  # without a scrub, and without a copy
         seen += [self.ask(daemon, 1), self.examine(daemon.store, 1)]
         for found in seen:
             self.assertTrue(found["records/unsafe"]["text"].startswith("demo/run: DAMAGED: "), found)
-            self.assertIn("do not write to this store", found["records/unsafe"]["remedy"])
+            self.assertIn("/record/0000", found["records/unsafe"]["text"])
+            self.assertIn("with the daemon stopped: `cairn verify --repair", found["records/unsafe"]["remedy"])
             self.assertIn("0 of 1 runs", found["records/good"]["text"])
 
     def test_what_is_damaged_stays_so_until_a_pass_finds_it_whole(self):
-        daemon = self.daemon(scrub_every="0s")
+        os.environ["CAIRN_FAILPOINTS"] = "dir.heal=error:IO"  # else the scrub has the record repaired
+        try:
+            daemon = self.daemon(scrub_every="0s")
+        finally:
+            del os.environ["CAIRN_FAILPOINTS"]
         for run in ("demo/a", "demo/run"):
             group = Group(self.bed, daemon.url(run), 1)
             group.save(1)

@@ -55,10 +55,16 @@ class Stats(Case):
         self.save(daemon, 1)
         self.save(daemon, 1, run="other/run")
         daemon.stop()
-        for record in (daemon.store / "runs" / "other" / "run" / "record").iterdir():
+        for record in daemon.files("runs/other/run/record/*"):
             record.write_bytes(b"damaged")
-        _, out, err = cairn("stats", "--store", f"dir:{daemon.store}", "--json", check=3)
-        self.assertIn("other/run is not counted", err)
+        store = ("--store", f"dir:{daemon.store}")
+        whole = cairn("stats", *store, "--json", check=0)[1]  # from the record's second place
+        self.assertIn('"other"', whole)
+        for record in daemon.files("copy/runs/other/run/record/*"):
+            record.write_bytes(b"damaged")
+        _, out, err = cairn("stats", *store, "--json", check=3)
+        self.assertIn("other/run is counted as far as its record tells: DAMAGED: ", err)
+        self.assertIn("0001.update", err)
         self.assertIn('"demo"', out)
 
 

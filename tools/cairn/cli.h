@@ -125,9 +125,12 @@ struct cli_list {
     uint64_t limit; /* in: stop asking once there are so many; 0: all */
     size_t count;
     struct ckpt_info *items;
+    const char *mark; /* what the record has lost, so that checkpoints may be missing here; "" */
 };
 int MUST_USE cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io,
                       struct diag *diag);
+/* Says at stderr what the record of the listed run has lost, if anything. */
+void cli_say_mark(const struct cli *cli, const struct cli_list *list);
 /* The tags and metrics of info, copied into scratch: they outlive the reply. */
 int MUST_USE cli_keep_note(struct ckpt_info *io, struct scratch *scratch, struct diag *diag);
 void json_info(struct json *json, const char *name, const struct ckpt_info *info);

@@ -138,6 +138,17 @@ int cli_resolve(struct cli *cli, const struct selector *selector, struct scratch
     return status;
 }
 
+void cli_say_mark(const struct cli *cli, const struct cli_list *list)
+{
+    char name[RUN_NAME_TEXT_MAX];
+    struct shown room;
+    run_name_format(&cli->run, name);
+    if (list->mark[0] != 0) {
+        fprintf(stderr, "cairn: %s: checkpoints may be missing here: %s\n", name,
+                shown(&room, list->mark));
+    }
+}
+
 int cli_passed_over(struct cli *cli, const struct selector *selector, const struct ckpt_info *than,
                     bool *ret, struct diag *diag)
 {
@@ -154,6 +165,10 @@ int cli_passed_over(struct cli *cli, const struct selector *selector, const stru
         *ret = *ret || (info->state == CKPT_COMMITTED && info->on_lineage &&
                         info->seq > than->seq && info->health == HEALTH_DAMAGED);
     }
+    if (status == 0 && list.mark[0] != 0) { /* newer ones may be among what it has lost */
+        cli_say_mark(cli, &list);
+        *ret = true;
+    }
     scratch_fini(&scratch);
     return status;
 }
@@ -167,11 +182,11 @@ int cli_resolve_newest(struct cli *cli, const struct selector *selector, struct 
     status = status != 0 ? status : cli_passed_over(cli, selector, ret, &passed_over, diag);
     if (status == 0 && passed_over) {
         format_ckpt(ret->id, sizeof(id), id);
-        status =
-            diag_set(diag, CAIRN_E_DAMAGED,
-                     "the newest checkpoint is damaged (cairn status); the newest good one is %s: "
-                     "name it",
-                     id);
+        status = diag_set(diag, CAIRN_E_DAMAGED,
+                          "the newest checkpoint is damaged or lost (cairn status, cairn ls); the "
+                          "newest good one is %s: "
+                          "name it",
+                          id);
     }
     return status;
 }
@@ -240,6 +255,7 @@ int cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io, stru
             more = reply->more && reply->count > 0 && (io->limit == 0 || listing.count < io->limit);
             before = reply->count > 0 ? reply->entries[reply->count - 1].seq : 0;
             more = more && before > 0;
+            io->mark = scratch_string(scratch, strlen(reply->mark), reply->mark);
         }
         engine_call_fini(&request.call);
     }
@@ -250,7 +266,8 @@ int cli_list(struct cli *cli, struct scratch *scratch, struct cli_list *io, stru
         }
         io->items = items;
         io->count = listing.count;
-        status = items ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
+        status =
+            items && io->mark ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the list");
     }
     free(listing.items);
     return status;

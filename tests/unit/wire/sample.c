@@ -400,6 +400,7 @@ static void make_list(struct sample *s, uint32_t type, struct msg *ret)
             l->entries[i] = info(s);
         }
         l->more = sample_flip(s);
+        l->mark = s->grown ? sample_text(s, 0, 300) : "";
     } else if (type == MSG_RUNS) {
         ret->u.runs.project = sample_flip(s) ? "" : "project-7";
     } else if (type == MSG_RUNS_REPLY) {
@@ -691,6 +692,7 @@ unsigned sample_growths(uint32_t type)
     case MSG_HAVE:
     case MSG_SEALED:
     case MSG_STATUS_REPLY:
+    case MSG_LIST_REPLY:
     case MSG_USAGE_REPLY:
     case MSG_REPAIR:
     case MSG_GC:

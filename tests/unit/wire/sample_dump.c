@@ -225,7 +225,7 @@ static void dump_list(const struct msg *msg, struct buf *buf)
         U(&msg->u.list, before_seq), U(&msg->u.list, limit);
         break;
     case MSG_LIST_REPLY:
-        U(&msg->u.list_reply, count), U(&msg->u.list_reply, more);
+        U(&msg->u.list_reply, count), U(&msg->u.list_reply, more), T(&msg->u.list_reply, mark);
         for (uint32_t i = 0; i < msg->u.list_reply.count; i++) {
             dump_info(buf, &msg->u.list_reply.entries[i]);
         }

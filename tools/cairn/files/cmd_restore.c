@@ -399,7 +399,7 @@ static int finish(struct cli *cli, const char *to, const struct ckpt_info *info,
     format_ckpt(info->id, sizeof(id), id);
     if (!cli->json) {
         printf("restored %s to %s%s\n", id, to,
-               fell_back ? " (FELL BACK: newer checkpoints are damaged)" : "");
+               fell_back ? " (FELL BACK: newer checkpoints are damaged or lost)" : "");
         int flushed = out_flush();
         return flushed != 0 ? flushed : fell_back ? EXIT_FELL_BACK : 0;
     }

@@ -64,6 +64,7 @@ struct totals {
     struct verify_result result;
     uint64_t checkpoints, damaged, unread, repaired, records_damaged, records_hurt, records_lost;
     bool repair;
+    bool is_served; /* a server reads the records, and tells what they have lost */
     struct json json;
 };
 
@@ -228,6 +229,50 @@ static int verify_one(struct cli *cli, struct totals *totals, const struct ckpt_
     return 0;
 }
 
+/* A record that can be read, and is damaged: covered damage, or for cairn salvage. */
+static void note_record(struct cli *cli, struct totals *totals, const struct run_name *run,
+                        const char *says, const char *why)
+{
+    char name[RUN_NAME_TEXT_MAX] = "(store)";
+    struct shown room;
+    if (run) {
+        run_name_format(run, name);
+    }
+    json_open(&totals->json, NULL, '{');
+    json_str(&totals->json, "run", name);
+    json_open(&totals->json, "findings", '[');
+    json_str(&totals->json, NULL, why);
+    json_close(&totals->json, ']');
+    if (!cli->json) {
+        printf("%s: %s RECORD\n  %s\n", name, says, shown(&room, why));
+    }
+    json_bool(&totals->json, "good", false);
+    json_close(&totals->json, '}');
+    totals->damaged++;
+}
+
+/* Every file of the record, also those that nothing needs while the others are whole. NULL: the
+ * store's own. A server looks at its records by itself, when it scrubs. */
+static int check_record(struct cli *cli, struct totals *totals, const struct run_name *run,
+                        struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    bool salvage = false;
+    int status = source_check_record(cli->connection, run, &salvage, &why);
+    totals->is_served = status == CAIRN_E_UNSUPPORTED;
+    if (status == 0 || status == CAIRN_E_UNSUPPORTED || status == CAIRN_E_NOT_FOUND) {
+        return 0;
+    }
+    bool unread = status == CAIRN_E_IO && salvage;
+    if (status != CAIRN_E_DAMAGED && !unread) {
+        return diag_set(diag, status, "%s", diag_text(&why, status));
+    }
+    note_record(cli, totals, run, unread ? "UNREADABLE" : "DAMAGED", why.text);
+    totals->records_hurt += !salvage;
+    totals->records_lost += salvage && !unread;
+    return 0;
+}
+
 /* Every committed checkpoint of the connected run. A run whose record is damaged is a finding, not
  * an end. */
 static int verify_run(struct cli *cli, struct totals *totals, struct diag *diag)
@@ -236,6 +281,10 @@ static int verify_run(struct cli *cli, struct totals *totals, struct diag *diag)
     struct cli_list list = {0};
     scratch_init(&scratch, VERIFY_SCRATCH_MAX);
     int status = cli_list(cli, &scratch, &list, diag);
+    if (status == 0 && list.mark[0] != 0 && totals->is_served && !totals->repair) {
+        note_record(cli, totals, &cli->run, "DAMAGED", list.mark);
+        totals->records_lost++;
+    }
     for (size_t i = 0; status == 0 && i < list.count; i++) {
         if (list.items[i].state == CKPT_COMMITTED) {
             status = verify_one(cli, totals, &list.items[i], diag);
@@ -337,40 +386,6 @@ static int repair_joined(struct cli *cli, struct totals *totals, struct diag *di
     return status;
 }
 
-/* Every file of the record, also those that nothing needs while the others are whole. NULL: the
- * store's own. A server looks at its records by itself, when it scrubs. */
-static int check_record(struct cli *cli, struct totals *totals, const struct run_name *run,
-                        struct diag *diag)
-{
-    struct diag why = DIAG_INIT;
-    char name[RUN_NAME_TEXT_MAX] = "(store)";
-    bool salvage = false;
-    int status = source_check_record(cli->connection, run, &salvage, &why);
-    if (status == 0 || status == CAIRN_E_UNSUPPORTED || status == CAIRN_E_NOT_FOUND) {
-        return 0;
-    }
-    bool unread = status == CAIRN_E_IO && salvage;
-    if (status != CAIRN_E_DAMAGED && !unread) {
-        return diag_set(diag, status, "%s", diag_text(&why, status));
-    }
-    if (run) {
-        run_name_format(run, name);
-    }
-    json_open(&totals->json, NULL, '{');
-    json_str(&totals->json, "run", name);
-    json_open(&totals->json, "findings", '[');
-    json_str(&totals->json, NULL, why.text);
-    json_close(&totals->json, ']');
-    if (!cli->json) {
-        printf("%s: %s RECORD\n  %s\n", name, unread ? "UNREADABLE" : "DAMAGED", why.text);
-    }
-    close_run(totals, false);
-    totals->records_damaged--; /* it can be read */
-    totals->records_hurt += !salvage;
-    totals->records_lost += salvage && !unread;
-    return 0;
-}
-
 static bool is_damage(int status) { return err_exit_status(status) == EXIT_DAMAGE; }
 
 static int verify_joined(struct cli *cli, struct totals *totals, struct diag *diag)
@@ -463,11 +478,15 @@ static int finish(struct cli *cli, struct totals *totals)
                 cli->source.store);
     }
     if (totals->records_lost > 0) {
+        const char *store = cli->source.store ? cli->source.store : "URL";
         fprintf(stderr,
                 "cairn: a record does not tell of all that lies in the store. With the daemon "
-                "stopped `cairn salvage --store %s` says what can be entered again, and `cairn "
-                "salvage --yes --accept-loss --store %s` does it\n",
-                cli->source.store, cli->source.store);
+                "stopped, a mirror of this store repairs what is damaged of it: `cairn verify "
+                "--repair --store %s --from MIRROR` (or [scrub] repair-from); one that is behind "
+                "has older checkpoints: `cairn restore RUN --store MIRROR --to DIR`. Without one, "
+                "`cairn salvage --store %s` says what can be entered again, and `cairn salvage "
+                "--yes --accept-loss --store %s` does it\n",
+                store, store, store);
     }
     if (totals->damaged > totals->records_damaged + totals->records_hurt + totals->records_lost) {
         fprintf(

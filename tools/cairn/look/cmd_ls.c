@@ -176,6 +176,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     }
     if (status == 0) {
         status = cli->json ? print_json(cli, own, &list) : print_list(cli, own, &list);
+        cli_say_mark(cli, &list);
     }
     scratch_fini(&scratch);
     return status;

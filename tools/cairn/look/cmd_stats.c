@@ -92,10 +92,12 @@ static int take_rows(struct stats *stats, const struct msg_usage_reply *reply, s
             return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu rows", stats->count);
         }
         add(to, row);
-        if (row->code != 0) {
+        if (row->code != 0 || row->text[0] != 0) {
             struct shown room;
-            fprintf(stderr, "cairn: %s/%s is not counted: %s: %s\n", row->run.project, row->run.run,
-                    err_name(row->code), shown(&room, row->text));
+            fprintf(stderr, "cairn: %s/%s is %s: %s: %s\n", row->run.project, row->run.run,
+                    row->code != 0 ? "not counted" : "counted as far as its record tells",
+                    err_name(row->code != 0 ? row->code : CAIRN_E_DAMAGED),
+                    shown(&room, row->text));
             stats->unreadable++;
         }
     }

@@ -191,12 +191,16 @@ static void judge_row(struct records *records, const struct msg_usage_row *row)
         doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
                    err_name(row->code), row->text);
         doctor_remedy_of(records->doctor, row->code);
+    } else if (row->text[0] != 0) {
+        doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
+                   err_name(CAIRN_E_DAMAGED), row->text);
+        doctor_remedy_of(records->doctor, CAIRN_E_DAMAGED);
     } else if (finding) {
         doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
                    err_name(CAIRN_E_DAMAGED), finding->text);
         doctor_remedy_of(records->doctor, CAIRN_E_DAMAGED);
     }
-    records->bad += row->code != 0 || finding != NULL;
+    records->bad += row->code != 0 || row->text[0] != 0 || finding != NULL;
 }
 
 /* As `doctor --store` judges them: a run whose record is damaged is unsafe. */
