@@ -144,6 +144,6 @@ int rados_op_record_cut(struct rados_store *store, struct store_req *req)
         rc = rados_lost_renew(store, run, &req->diag);
         req->ret_version = rc == 0 ? record_version(run->record) : 0;
     }
-    pthread_mutex_unlock(&run->lock);
+    rados_run_unlock(store, run);
     return rc;
 }

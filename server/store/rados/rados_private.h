@@ -100,6 +100,7 @@ struct rados_record { /* a cache of the record; the cluster's is the truth */
     uint8_t tried_by[16];  /* its maker */
     bool tried_won;        /* the log says that it has */
     bool listed;           /* the run is in the list of runs, as made */
+    unsigned users;        /* between rados_run_lock and rados_run_unlock; the store's lock */
 };
 
 struct rados_known {        /* an entry of a list: it is there, or is being made (rados_known.c) */
@@ -255,6 +256,7 @@ int rados_op_record_cut(struct rados_store *store, struct store_req *req);
 
 /* --- rados_runs.c --- */
 /* The run's, locked; made when it is asked for first. NULL: no memory. */
+void rados_run_unlock(struct rados_store *store, struct rados_record *run);
 struct rados_record *rados_run_lock(struct rados_store *store, const struct run_name *name);
 /* Does a list of runs say that the run's record was made? Of the run without a name: is there any
  * run? */

@@ -25,7 +25,7 @@ static uint32_t hash_run(const struct run_name *run)
     return crc32c(crc, strlen(run->run), run->run);
 }
 
-/* It stays until the store is closed. */
+/* One that has a record stays until the store is closed. */
 struct rados_record *rados_run_lock(struct rados_store *store, const struct run_name *name)
 {
     if (store_is_own_record(name)) {
@@ -49,11 +49,38 @@ struct rados_record *rados_run_lock(struct rados_store *store, const struct run_
         }
     }
     struct rados_record *found = *link;
+    if (found != NULL) {
+        found->users++;
+    }
     pthread_mutex_unlock(&store->lock);
     if (found != NULL) {
         pthread_mutex_lock(&found->lock);
     }
     return found;
+}
+
+/* Whoever asks for a run that is not there leaves no entry behind: names cost a client nothing. */
+void rados_run_unlock(struct rados_store *store, struct rados_record *run)
+{
+    bool is_own = run == &store->store_record;
+    bool is_nothing = run->tried == 0 && (run->record == NULL || record_version(run->record) == 0);
+    pthread_mutex_unlock(&run->lock);
+    if (is_own) {
+        return;
+    }
+    pthread_mutex_lock(&store->lock);
+    CHECK(run->users > 0);
+    run->users--;
+    if (run->users == 0 && is_nothing) {
+        struct rados_record **link = &store->runs[hash_run(&run->run) % RADOS_RUN_BUCKETS];
+        while (*link != run) {
+            link = &(*link)->next;
+        }
+        *link = run->next;
+        rados_record_fini(run);
+        free(run);
+    }
+    pthread_mutex_unlock(&store->lock);
 }
 
 void rados_runs_free(struct rados_store *store)
@@ -125,7 +152,7 @@ int rados_op_record_get(struct rados_store *store, struct store_req *req)
     } else if (rc == 0 && !known && record_clone(run->record, &req->ret_record) != 0) {
         rc = diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a record");
     }
-    pthread_mutex_unlock(&run->lock);
+    rados_run_unlock(store, run);
     return rc;
 }
 
@@ -225,7 +252,7 @@ int rados_op_record_update(struct rados_store *store, struct store_req *req)
         /* If this fails the run stays intended, and each listing looks at its record. */
         err_ignore(enter(store, &req->run, IN_ALL, MADE, NULL));
     }
-    pthread_mutex_unlock(&run->lock);
+    rados_run_unlock(store, run);
     return rc;
 }
 
