@@ -33,9 +33,9 @@ int MUST_USE memfd_place(int fd, uint64_t bytes, enum memfd_use use, uint8_t **r
 int MUST_USE memfd_map(int fd, uint64_t bytes, enum memfd_use use, struct memfd_map *ret,
                        struct diag *diag);
 void memfd_unmap(struct memfd_map *map); /* fine when nothing is mapped */
-/* Returns whether every page of the range is there. Touching a hole through a mapping makes a page,
- * which the kernel charges to whoever touched it; a sparse file of terabytes costs its maker
- * nothing. */
+/* Returns whether every page of the range is there, as far as the system tells. Touching a hole
+ * through a mapping makes a page, which the kernel charges to whoever touched it; a sparse file of
+ * terabytes costs its maker nothing. */
 bool memfd_is_filled(int fd, uint64_t offset, uint64_t bytes);
 
 #endif

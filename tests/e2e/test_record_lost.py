@@ -5,7 +5,7 @@ Nobody says "no checkpoint", no save makes a new record, no term is granted twic
 
 import shutil
 
-from harness import Case, Group, cairn, flip, main
+from harness import Case, Group, cairn, flip, main, wait_until
 
 CARE = {"gc_every": "10ms", "gc_keep_cycles": "1", "scrub_every": "0s"}
 PLACES = ("runs", "copy/runs")
@@ -25,6 +25,29 @@ class RecordLost(Case):
 
     def records(self, daemon):
         return [path for place in PLACES if (path := daemon.store / place / "demo/run/record").exists()]
+
+    def test_a_folder_is_removed_under_a_running_daemon(self):
+        daemon = self.daemon()
+        group = self.group(daemon)
+        group.all("fill", 1)
+        group.save(1)
+        group.end()
+        wait_until("the second place is written", lambda: daemon.files("copy/runs/demo/run/record/*"))
+        shutil.rmtree(daemon.store / "runs/demo/run/record")
+        group = self.group(daemon)
+        self.assertEqual(group.restore(), (1, 1, False))  # never "the run is empty"
+        group.all("check", 1)
+        for answer in group.finish_any(group.try_all("save", 2, 5000)):
+            self.assertFalse(answer["ok"])
+            self.assertNotEqual(answer["error"], "NOT_FOUND", answer)
+        group.end()
+        self.assertEqual(daemon.stop(), 0)
+        daemon.start()
+        group = self.group(daemon)
+        self.assertEqual(group.restore(), (1, 1, False))
+        group.all("fill", 2)
+        group.save(2)
+        group.end()
 
     def test_gone(self):
         daemon = self.daemon(**CARE)

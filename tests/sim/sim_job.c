@@ -71,7 +71,8 @@ static bool is_honest(const struct sim_job *job, const struct sim_rank *rank)
     case CAIRN_E_QUOTA:
         return job->scene->disk_was_harmed;
     case CAIRN_E_NOT_FOUND:
-        return job->selector.kind == SELECT_STEP ||   /* superseded meanwhile */
+        return job->scene->disk_was_harmed || /* a session in memory, and the daemon restarted */
+               job->selector.kind == SELECT_STEP ||   /* superseded meanwhile */
                (job->selector.kind == SELECT_EXACT && /* forgotten */
                 operator_missed(job->scene->op, job->selector.id, job->asked_ms));
     case CAIRN_E_DAMAGED:

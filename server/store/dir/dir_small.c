@@ -238,6 +238,13 @@ int dir_op_record_update(struct dir_store *store, struct store_req *req)
     int rc = dir_make(store, run->record.path, &req->diag);
     pthread_mutex_unlock(lock);
     rc = rc ? rc : dir_record_update(store, run, req->update, &req->ret_version, &req->diag);
+    if (rc == CAIRN_E_NOT_FOUND) { /* never said of a record: it would read as an empty run */
+        diag_clear(&req->diag);
+        rc = diag_set(&req->diag, CAIRN_E_DAMAGED,
+                      "the folder %s/%s was removed under the running daemon; put it back, or "
+                      "restart the daemon, which makes it again from its second copy",
+                      store->path, run->record.path);
+    }
     pthread_mutex_unlock(&run->lock);
     return rc;
 }

@@ -282,8 +282,7 @@ static int verify_run(struct cli *cli, struct totals *totals, struct diag *diag)
     scratch_init(&scratch, VERIFY_SCRATCH_MAX);
     int status = cli_list(cli, &scratch, &list, diag);
     if (status == 0 && list.mark[0] != 0 && totals->is_served && !totals->repair) {
-        note_record(cli, totals, &cli->run, "DAMAGED", list.mark);
-        totals->records_lost++;
+        note_record(cli, totals, &cli->run, "DAMAGED", list.mark); /* it names the remedy */
     }
     for (size_t i = 0; status == 0 && i < list.count; i++) {
         if (list.items[i].state == CKPT_COMMITTED) {
