@@ -101,7 +101,7 @@ class Forget(Case):
         where = at(daemon)
         _, out, _ = cairn("forget", "demo/run", "10", *where, check=0)
         self.assertRegex(out, r"demo/run: [0-9.]+ \w+ of 1 forgotten checkpoints wait to be reclaimed, until \d{4}-\S+Z; until then "
-                              r"`cairn undelete demo/run` brings them back, and `cairn gc --now demo/run` frees them now, for good")
+                              r"`cairn undelete demo/run` lists them and with a checkpoint brings it back, and `cairn gc --now demo/run` frees them now, for good")
         status = cairn_json("status", *where)["gc"]
         self.assertEqual(status["forgotten"], 1)
         self.assertGreater(status["forgotten_bytes"], 0)

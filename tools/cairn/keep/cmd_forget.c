@@ -225,7 +225,8 @@ static void show_waiting(const struct job *job, const char *name, const struct m
     format_bytes(marked->forgotten_bytes, sizeof(waiting), waiting);
     care_waits_text(marked->first_wall_ns, marked->last_wall_ns, sizeof(until), until);
     printf("%s: %s of %" PRIu64 " forgotten checkpoints %s to be reclaimed, %s; until then `cairn "
-           "undelete %s` brings them back, and `cairn gc --now %s` frees them now, for good\n",
+           "undelete %s` lists them and with a checkpoint brings it back, and `cairn gc --now %s` "
+           "frees them now, for good\n",
            name, waiting, marked->forgotten, job->own->dry_run ? "would wait" : "wait", until, name,
            name);
 }
@@ -261,7 +262,9 @@ static bool forget_in(struct job *job, const struct run_name *name)
         job->failed_count++;
     } else {
         job->refused_count += marked->refused_count;
-        job->names[job->name_count++] = *name;
+        if (!by_name(job) || marked->refused_count == 0) { /* refused: nothing of it is done */
+            job->names[job->name_count++] = *name;
+        }
         if (by_name(job)) { /* what a policy spares is what it is for: the table says why */
             (void)mark_refusals(name, marked);
         }
