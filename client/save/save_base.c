@@ -42,9 +42,9 @@ void save_base_keep(struct save *save)
         engine->gain.known = true;
         engine->gain.percent = (uint32_t)(save->shared_bytes * 100 / save->layout.plain_bytes);
     }
-    if (save->way == WAY_HAND || !save->part.made || !save->seal_sent ||
+    if (save->way == WAY_HAND || !save->part.made || !save->seal_sent || save->part.doubtful ||
         find(engine, save->user->id)) {
-        return; /* handed over, without digests; or committed by another connection's part */
+        return; /* handed over, without digests; or perhaps committed with another part of ours */
     }
     int rc = base_part_new(save->user->id, save->part.buf.bytes, save->part.buf.data, &base, &diag);
     if (rc == 0) {

@@ -212,6 +212,7 @@ void save_part_make(struct save *save)
     part->work = (struct work){.run = on_make_run, .done = on_make_done};
     part->status = 0;
     part->running = true;
+    part->doubtful = part->doubtful || save->seal_sent;
     part->stale = false;
     diag_clear(&part->diag);
     work_submit(save->engine->options.pool, &part->work);

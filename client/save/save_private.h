@@ -83,7 +83,8 @@ struct save_part { /* work: reads layout, set and envelopes (final by then), wri
     struct diag diag;
     int status;
     bool running, made, stale; /* stale: an object will change, make it again */
-    uint64_t sent;             /* bytes handed to the connection, on the stream of the SEAL */
+    bool doubtful; /* another one was sealed before: which of them the server took is not known */
+    uint64_t sent; /* bytes handed to the connection, on the stream of the SEAL */
 };
 
 struct answer { /* what came for the request of the present state */

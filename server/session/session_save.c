@@ -132,7 +132,8 @@ static int add_save(struct session *session, const struct verdict *verdict)
 }
 
 /* A base that cannot be read is none: the client sends everything. The save goes on, and whoever
- * reads that checkpoint will find what is wrong with it. */
+ * reads that checkpoint will find what is wrong with it. One that was told the base on a connection
+ * before may refer to it all the same, so SEAL tries to read it once more. */
 static void on_base(struct base_req *req)
 {
     struct request *request = container_of(req, struct request, base);
@@ -148,7 +149,7 @@ static void on_base(struct base_req *req)
         session_log(session, req->status == CAIRN_E_NOT_FOUND ? LOG_DEBUG : LOG_WARN,
                     "no base to refer to, the rank sends everything",
                     diag_text(&req->diag, req->status));
-        if (save) {
+        if (save && req->status == CAIRN_E_NOT_FOUND) {
             save->base = (struct ckpt_id){0};
         }
     }

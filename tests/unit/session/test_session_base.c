@@ -14,6 +14,7 @@
 
 #include "format/part.h"
 #include "session_rig.h"
+#include "store/wrap/store_wrap.h"
 
 static struct rig rig;
 static struct peer peers[2];
@@ -22,6 +23,7 @@ static int setup(void **state)
 {
     (void)state;
     rig_init(&rig, 21);
+    rig.faulty = true;
     rig_start(&rig);
     peer_init(&rig, &peers[0], 0, 1);
     peer_init(&rig, &peers[1], 0, 1);
@@ -142,11 +144,42 @@ static void test_without_a_base_nothing_is_referred_to(void **state)
     free(data);
 }
 
+/* Goal: a rank that was told the base may refer to it, even if the next daemon could not read it
+ * when the rank opened the step there again. */
+static void test_a_base_that_is_read_late_is_referred_to(void **state)
+{
+    const struct store_fault_rule cut = {
+        .kind = FAULT_FAIL, .op = STORE_FETCH, .count = 9, .code = CAIRN_E_TIMED_OUT};
+    struct peer *peer = &peers[0];
+    size_t bytes;
+    (void)state;
+    assert_true(peer_save(peer, 10, 77, 5));
+    expect_committed(peer);
+    uint8_t *data = peer_part(peer, &bytes);
+    const struct peer_reply *reply = peer_ask(peer, peer_open_msg(peer, 20, 78));
+    assert_int_equal(reply->msg.u.opened.base.step, 10);
+    peer->id = reply->msg.u.opened.id;
+    peer->open_id = 78;
+    rig_restart(&rig);
+    assert_true(peer_await_end(peer));
+    assert_int_equal(store_fault_add(rig.store, &cut), 0);
+    assert_true(peer_login(peer));
+    reply = peer_ask(peer, peer_open_msg(peer, 20, 78));
+    assert_int_equal(reply->type, MSG_OPENED);
+    assert_int_equal(reply->msg.u.opened.base.term, 0);
+    store_fault_clear(rig.store);
+    assert_int_equal(seal_changed(peer, bytes, data, leave)->type, MSG_SEALED);
+    expect_committed(peer);
+    free(data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_references_are_checked, setup, teardown),
         cmocka_unit_test_setup_teardown(test_without_a_base_nothing_is_referred_to, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_a_base_that_is_read_late_is_referred_to, setup,
                                         teardown),
     };
     return cmocka_run_group_tests_name("session_base", tests, NULL, NULL);
