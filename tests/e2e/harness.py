@@ -186,6 +186,10 @@ class Daemon:
     def files(self, pattern="**/*"):
         return sorted(path for path in self.store.glob(pattern) if path.is_file())
 
+    def copied(self, run="demo/run"):
+        """The second place of a run's record has all of it, which comes up to a second after the last update."""
+        newest = lambda pattern: self.files(f"{pattern}/{run}/record/*")[-1:]
+        wait_until("the record is copied", lambda: [path.stem for path in newest("copy/runs")] >= [path.stem for path in newest("runs")])
 
     def strip(self, run="demo/run", path=None):
         """The snapshots of a run's record are taken away from both places: each of its updates is needed then, and damage of

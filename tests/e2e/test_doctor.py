@@ -92,6 +92,7 @@ class Doctor(Case):
         where = ("--server", f"unix:{daemon.socket}")
         cairn("scrub", "--wait", *where, check=6)  # its copy in memory is good
         seen = [self.ask(daemon, 1)]
+        daemon.copied()
         daemon.kill()
         record = daemon.files("runs/demo/run/record/*.update")[-1]
         flip(record, record.stat().st_size // 2)

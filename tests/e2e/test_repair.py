@@ -203,10 +203,21 @@ class Repair(Repairing):
         self.assertGreater(len(older.repairs), 0)
         after = self.contents(daemon)
         self.assertEqual({name: after[name] for name in before}, before)
-        record = daemon.files("runs/demo/run/record/*.update")[3]
+        record = daemon.files("runs/demo/run/record/*.update")
+        self.assertTrue(record[1].name.endswith("2.update"), record)
         daemon.kill()
         daemon.strip()
-        flip(record, 40)
+        flip(record[-1], 40)
+        daemon.start()  # the record has lost its end, and none of its checkpoints
+        older.port_behind = daemon.port()
+        said = self.repair(where, check=6)
+        run, *good = (entry for entry in said["checked"] if entry["run"] == "demo/run")
+        self.assertIn(record[-1].name, run["found"][0])
+        self.assertIn("older", run["left"][0])
+        self.assertEqual([run["good"]] + [entry["good"] for entry in good], [False, True, True])
+        daemon.kill()
+        daemon.strip()
+        flip(record[1], 40)
         daemon.start()  # the record has lost all its checkpoints: there is nothing but its repair
         older.port_behind = daemon.port()
         said = self.repair(where, check=6)

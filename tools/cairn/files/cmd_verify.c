@@ -64,7 +64,8 @@ struct totals {
     struct verify_result result;
     uint64_t checkpoints, damaged, unread, repaired, records_damaged, records_hurt, records_lost;
     bool repair;
-    bool is_served; /* a server reads the records, and tells what they have lost */
+    bool is_served;         /* a server reads the records, and tells what they have lost */
+    struct diag unrepaired; /* what stands in for a repair: the server knows none of records */
     struct json json;
 };
 
@@ -273,26 +274,6 @@ static int check_record(struct cli *cli, struct totals *totals, const struct run
     return 0;
 }
 
-/* Every committed checkpoint of the connected run. A run whose record is damaged is a finding, not
- * an end. */
-static int verify_run(struct cli *cli, struct totals *totals, struct diag *diag)
-{
-    struct scratch scratch;
-    struct cli_list list = {0};
-    scratch_init(&scratch, VERIFY_SCRATCH_MAX);
-    int status = cli_list(cli, &scratch, &list, diag);
-    if (status == 0 && list.mark[0] != 0 && totals->is_served && !totals->repair) {
-        note_record(cli, totals, &cli->run, "DAMAGED", list.mark); /* it names the remedy */
-    }
-    for (size_t i = 0; status == 0 && i < list.count; i++) {
-        if (list.items[i].state == CKPT_COMMITTED) {
-            status = verify_one(cli, totals, &list.items[i], diag);
-        }
-    }
-    scratch_fini(&scratch);
-    return status == 0 && list.count == 0 ? cli_check_run(cli, diag) : status;
-}
-
 static int verify_selected(struct cli *cli, struct totals *totals, struct diag *diag)
 {
     struct scratch scratch;
@@ -337,19 +318,58 @@ static void leave_record(const struct cli *cli, struct totals *totals, struct di
     diag_clear(why);
 }
 
+static void open_damaged(struct cli *cli, struct totals *totals, const char *why)
+{
+    struct shown room;
+    open_run(cli, totals, totals->repair ? "repairing its record" : "DAMAGED");
+    json_open(&totals->json, totals->repair ? "found" : "findings", '[');
+    json_str(&totals->json, NULL, why);
+    json_close(&totals->json, ']');
+    if (!cli->json) {
+        printf("  %s\n", shown(&room, why));
+    }
+}
+
+/* What a record has lost, of which the others of its checkpoints say nothing. A repair of the
+ * record has said it, where there was one; where no checkpoint is left the run's own error says it.
+ */
+static void note_lost(struct cli *cli, struct totals *totals, const struct cli_list *list)
+{
+    if (totals->is_served && !totals->repair) {
+        note_record(cli, totals, &cli->run, "DAMAGED", list->mark); /* it names the remedy */
+    } else if (totals->unrepaired.code != 0 && list->count > 0) {
+        open_damaged(cli, totals, list->mark);
+        leave_record(cli, totals, &totals->unrepaired);
+        close_run(totals, false);
+    }
+}
+
+/* Every committed checkpoint of the connected run. A run whose record is damaged is a finding, not
+ * an end. */
+static int verify_run(struct cli *cli, struct totals *totals, struct diag *diag)
+{
+    struct scratch scratch;
+    struct cli_list list = {0};
+    scratch_init(&scratch, VERIFY_SCRATCH_MAX);
+    int status = cli_list(cli, &scratch, &list, diag);
+    if (status == 0 && list.mark[0] != 0) {
+        note_lost(cli, totals, &list);
+    }
+    for (size_t i = 0; status == 0 && i < list.count; i++) {
+        if (list.items[i].state == CKPT_COMMITTED) {
+            status = verify_one(cli, totals, &list.items[i], diag);
+        }
+    }
+    scratch_fini(&scratch);
+    return status == 0 && list.count == 0 ? cli_check_run(cli, diag) : status;
+}
+
 /* The record does not let the run be joined. With --repair it is repaired on a connection that
  * needs no run, and joined once more. */
 static int note_damaged_run(struct cli *cli, struct totals *totals, struct diag *why)
 {
     uint64_t repaired = totals->repaired;
-    open_run(cli, totals, totals->repair ? "repairing its record" : "DAMAGED");
-    json_open(&totals->json, totals->repair ? "found" : "findings", '[');
-    json_str(&totals->json, NULL, why->text);
-    json_close(&totals->json, ']');
-    if (!cli->json) {
-        struct shown room;
-        printf("  %s\n", shown(&room, why->text));
-    }
+    open_damaged(cli, totals, why->text);
     int status = 0;
     if (totals->repair) {
         diag_clear(why);
@@ -379,6 +399,8 @@ static int repair_joined(struct cli *cli, struct totals *totals, struct diag *di
     }
     engine_call_fini(&request.call);
     if (status == CAIRN_E_UNSUPPORTED) { /* its checkpoints it can repair */
+        diag_clear(&totals->unrepaired);
+        err_ignore(diag_copy(&totals->unrepaired, diag)); /* note_lost() says it */
         diag_clear(diag);
         return 0;
     }
