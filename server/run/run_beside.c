@@ -68,6 +68,7 @@ static void end(struct run *run, int status, const struct diag *diag)
     free(beside->ckpts);
     beside->ckpts = NULL;
     if (status != 0) {
+        beside->found_count = beside->checked;      /* the others may be names of nothing */
         err_ignore(diag_copy(&beside->diag, diag)); /* what rests on the look says it */
         err_ignore(diag_set(&beside->diag, status, "%s", err_text(status))); /* the first counts */
         beside->again_ms = loop_now_ms(catalog->loop) + RUN_RETRY_MS;
@@ -104,13 +105,21 @@ static bool add_found(struct run *run, struct ckpt_id id, uint64_t open_id)
     return true;
 }
 
+/* Such an answer says nothing of what is there; a folder that cannot be read does. A cluster that
+ * is full, or at its quota, refuses to list. */
+static bool is_for_now(int status)
+{
+    return status == CAIRN_E_NO_SPACE || status == CAIRN_E_QUOTA ||
+           (status != 0 && err_retry(status) == ERR_RETRY_RETRY);
+}
+
 static void on_smalls(struct store_req *req)
 {
     struct run *run = container_of(req, struct run, req);
     struct ckpt_id id = req->id;
     bool is_noted = true;
 
-    if (req->status != 0 && err_retry(req->status) == ERR_RETRY_RETRY) {
+    if (is_for_now(req->status)) {
         end(run, req->status, &req->diag);
         return;
     }
@@ -138,7 +147,7 @@ static void on_checked(struct store_req *req)
 
     free(req->ret_data);
     req->ret_data = NULL;
-    if (req->status != 0 && err_retry(req->status) == ERR_RETRY_RETRY) {
+    if (is_for_now(req->status)) {
         end(run, req->status, &req->diag);
         return;
     }

@@ -241,6 +241,33 @@ static void test_a_medium_that_cannot_be_listed(void **state)
     assert_int_equal(begin(rig, 5, &verdict), CAIRN_E_DAMAGED);
 }
 
+/* Goal: an answer that is for now (full, late) marks nothing: neither a folder that was not listed,
+ * nor a name that was listed and whose bytes nobody has read. It is looked at again later. */
+static void test_an_answer_for_now_marks_nothing(void **state)
+{
+    struct bed *bed = *state;
+    struct rig *rig = &bed->rig;
+    struct store_fault_rule rules[] = {
+        {.kind = FAULT_FAIL, .op = STORE_LIST_SMALL, .count = 1, .code = CAIRN_E_NO_SPACE},
+        {.kind = FAULT_FAIL, .op = STORE_FETCH, .count = 1, .code = CAIRN_E_TIMED_OUT},
+    };
+
+    rig_save(rig, 10, 2, bed->lists);
+    struct record *yesterday = memory_medium_copy_record(rig->medium, &rig->name);
+    rig_save(rig, 20, 2, bed->lists);
+    rig_save(rig, 30, 2, bed->lists);
+    restart_with(rig, yesterday, 0);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(store_fault_add(rig->store, &rules[i]), 0);
+        struct look look = look_at(rig);
+        assert_int_equal(look.code, rules[i].code);
+        assert_int_equal(look.unknown_count, 0);
+        assert_false(look.marked);
+        sim_run_for(rig->sim, 2500);
+    }
+    assert_int_equal(look_at(rig).unknown_count, 2);
+}
+
 /* Goal: the look ends wherever the catalogue closes, or an operation fails. */
 static void test_closed_at_every_moment(void **state)
 {
@@ -270,6 +297,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_lost_end, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_aborts_left_is_known, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_medium_that_cannot_be_listed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_answer_for_now_marks_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_closed_at_every_moment, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
