@@ -149,7 +149,8 @@ void oracle_end(struct scene *scene, struct oracle_save *save, const struct orac
     /* A busy server sends ranks to others: then they do not hear of a list that grows just then,
      * and an arena that was handed over in waves cannot be sent. */
     bool apart = scene->shared && (status == CAIRN_E_COVERAGE || status == CAIRN_E_UNSUPPORTED);
-    bool refused = scene->lied && status == CAIRN_E_INVALID;
+    /* A part that lies is refused, and the other ranks hear that its rank did not come. */
+    bool refused = scene->lied && (status == CAIRN_E_INVALID || status == CAIRN_E_MISSING_RANKS);
     if (status != 0 && scene->fault_count == 0 && !scene->over && !apart && !refused) {
         scene_fail(scene, "I7: nothing was disturbed, but step %" PRIu64 " ended with %s: %s",
                    save->step, err_name(status), text);
