@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plain: text that somebody else wrote (names, tags, reasons, a peer's errors), in a form that a
- * terminal and a line of a log show and do not obey. What has an effect of its own is written as
- * JSON escapes it: control characters, line ends, marks that turn the direction of writing, and
- * bytes that are no UTF-8. Pure; any thread.
+ * plain: makes text that somebody else wrote (names, tags, reasons, a peer's errors) safe to print
+ * on a terminal or in a line of a log. Characters that would act instead of being shown (control
+ * characters, line ends, marks that change the direction of writing, bytes that are not UTF-8) are
+ * written as JSON escapes them. Pure; any thread.
  */
 #ifndef CAIRN_BASE_PLAIN_H
 #define CAIRN_BASE_PLAIN_H
@@ -12,11 +12,11 @@
 
 enum { PLAIN_ESCAPE_BYTES = 8 };
 
-/* Bytes of the character at text, which is not at its end. ret_escape: how it is written instead,
- * "\u001b"; "" where it stands for itself. */
+/* Returns the length in bytes of the character at text, which must not be at its end. ret_escape
+ * becomes the text to print in its place, such as "\u001b", or "" if it is printed as it is. */
 size_t plain_next(const char *text, char ret_escape[PLAIN_ESCAPE_BYTES]);
-/* The whole text, or as many whole characters as fit and "..."; size is 4 at least. Returns ret.
- */
+/* Copies the text, or as many whole characters as fit and "...", into ret. size is at least 4.
+ * Returns ret. */
 const char *plain_copy(const char *text, size_t size, char *ret);
 
 #endif

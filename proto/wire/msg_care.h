@@ -87,11 +87,13 @@ struct msg_gc {
     X(uint64_t, bytes_total)     \
     X(uint64_t, reclaimed_total) \
     X(uint64_t, errors_total)
-/* What came later: zero from an older server. now: the pass reclaims without waiting; held:
- * forgotten checkpoints that it left because an open save or a restore uses them. forgotten,
- * forgotten_bytes: what waits to be reclaimed now, the first of it until first_wall_ns and the last
- * until last_wall_ns (0: not by this server's schedule). pressure: see `[gc] pressure`; pressed:
- * what was reclaimed because of it. */
+/* Fields that an older server does not send; they are zero then.
+ * now: true if this pass reclaims without waiting.
+ * held: forgotten checkpoints that were not reclaimed because an open save or a restore uses them.
+ * forgotten, forgotten_bytes: the forgotten checkpoints that are still stored.
+ * first_wall_ns, last_wall_ns: when the first and the last of them will be reclaimed; 0 if this
+ * server's schedule does not reclaim them.
+ * pressure: see `[gc] pressure`; pressed: checkpoints that were reclaimed because of it. */
 #define GC_INFO_MORE_FIELDS(X)       \
     X(bool, now)                     \
     X(uint64_t, held)                \

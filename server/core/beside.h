@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * beside: what lies on the medium beside a run's record, and what follows from it: unknown
- * checkpoints, the mark of a run, the greatest term. Part of the decoded state (commit.h). Pure.
+ * beside: compares what is stored of a run with its record. Decides which stored checkpoints the
+ * record does not know, whether the run is marked because of them, and which term is the highest
+ * that was ever granted. Part of the decoded state (commit.h). Pure.
  */
 #ifndef CAIRN_CORE_BESIDE_H
 #define CAIRN_CORE_BESIDE_H
@@ -11,39 +12,41 @@
 
 struct run_state;
 
-/* What lies on the medium beside the record, looked at before the record was read (the driver's:
- * server/run/run_beside.c). Unknown is a manifest of which the record tells nothing: it may be of
- * an acknowledged checkpoint that a damaged or older record has lost. All zero: nothing is there.
- */
+/* The checkpoints that are stored beside the record; server/run/run_beside.c lists them before it
+ * reads the record. A manifest is unknown if the record tells nothing of it: its checkpoint may
+ * have been acknowledged, and a damaged or older record has lost it. All fields are zero if nothing
+ * is stored. */
 struct state_unknown {
     struct ckpt_id id;
     uint64_t open_id;
 };
 struct state_beside {
-    int code; /* why the medium could not be looked at; 0: it was */
+    int code; /* why the store could not be listed; 0 if it was */
     const char *code_text;
-    const char *run;        /* "project/run", for remedies; NULL: "RUN" */
+    const char *run;        /* "project/run", for remedies; NULL is printed as "RUN" */
     size_t ckpt_count;      /* checkpoints of which anything is stored */
-    struct ckpt_id highest; /* of them the one of the greatest term */
+    struct ckpt_id highest; /* the stored checkpoint with the greatest term */
     size_t unknown_count;
     const struct state_unknown *unknown; /* sorted by id */
-    uint64_t lost_from;    /* the first version of the record that is lost for good; 0: none is */
-    const char *lost_text; /* what the store says of that, and what can be done; NULL: nothing */
+    uint64_t lost_from;    /* first version of the record that is lost for good; 0 if none is */
+    const char *lost_text; /* what the store says of that loss, and the remedy; NULL if nothing */
 };
 
-/* Does the record tell of the opening whose manifest lies there? Of a commit, whatever came of it,
- * and of an aborted opening, that is for good. Not of an opening whose seals are not all there: a
- * manifest is made when they are, so the record has lost what came after. */
+/* Returns true if the record accounts for the opening that this manifest belongs to: it was
+ * committed, whatever happened to the checkpoint since, or it was aborted. An opening that still
+ * lacks seals does not account for a manifest: the manifest is written after the last seal, so the
+ * record has lost what came after. */
 bool state_explains(const struct run_state *state, struct ckpt_id id, uint64_t open_id);
-/* Of any opening of it: it was committed, or every seal of the one that stands is there. */
+/* Returns true if the record accounts for every manifest of the checkpoint: it was committed, or
+ * its opening has every seal. */
 bool state_explains_all(const struct run_state *state, struct ckpt_id id);
-/* Something beside the record is not told of by it, or its end is lost: "no checkpoint" is not to
- * be said of the run, and nothing of it is to be removed. */
+/* Returns true if a stored checkpoint is unknown to the record or the record has lost its end. Of
+ * such a run "no checkpoint" must not be said, and nothing of it may be removed. */
 bool state_is_marked(const struct run_state *state);
-/* What is wrong with a marked run, and the remedy. "" where nothing is. */
+/* Writes what is wrong with a marked run, and the remedy, to ret; "" if the run is not marked. */
 void state_mark_text(const struct run_state *state, size_t bytes, char *ret);
-/* DAMAGED with that text for a marked run; why the medium could not be looked at; 0: what the
- * record does not tell of is not there. */
+/* Returns DAMAGED with the text of the mark for a marked run, the reason if the store could not be
+ * listed, and 0 if every stored checkpoint is in the record. */
 int MUST_USE state_beside_check(const struct run_state *state, struct diag *diag);
 
 #endif

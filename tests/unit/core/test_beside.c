@@ -16,20 +16,6 @@
 
 static const struct actor one = {.token = 1, .world_size = 1};
 
-static int setup(void **ret)
-{
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
-    *ret = &fixture;
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
-    return 0;
-}
-
 static void beside(struct core_fixture *f, size_t count, const struct state_unknown *unknown)
 {
     f->beside = (struct state_beside){.run = "p/r", .ckpt_count = count};
@@ -293,17 +279,20 @@ static void a_lost_end(void **ret)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_missing_record_is_no_empty_run, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_unreadable_medium_is_no_empty_run, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_older_record_hides_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_next_term_is_above_the_mark, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_absurd_term_is_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_stored_step_is_not_opened_again, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_is_told_of, setup, teardown),
-        cmocka_unit_test_setup_teardown(aborted_openings_are_told_of, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_lost_commit_does_not_die, setup, teardown),
-        cmocka_unit_test_setup_teardown(dead_entries_stay_until_buried, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_lost_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_missing_record_is_no_empty_run, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(an_unreadable_medium_is_no_empty_run, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(an_older_record_hides_nothing, core_setup, core_teardown),
+        cmocka_unit_test_setup_teardown(the_next_term_is_above_the_mark, core_setup, core_teardown),
+        cmocka_unit_test_setup_teardown(an_absurd_term_is_refused, core_setup, core_teardown),
+        cmocka_unit_test_setup_teardown(a_stored_step_is_not_opened_again, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(what_is_told_of, core_setup, core_teardown),
+        cmocka_unit_test_setup_teardown(aborted_openings_are_told_of, core_setup, core_teardown),
+        cmocka_unit_test_setup_teardown(a_lost_commit_does_not_die, core_setup, core_teardown),
+        cmocka_unit_test_setup_teardown(dead_entries_stay_until_buried, core_setup, core_teardown),
+        cmocka_unit_test_setup_teardown(a_lost_end, core_setup, core_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,20 +14,6 @@
 
 static const struct actor alone = {.token = 1, .world_size = 1};
 
-static int setup(void **ret)
-{
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
-    *ret = &fixture;
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
-    return 0;
-}
-
 /* As the manifest of (term, step) tells it: the attempt's token is 16 times `token`. */
 static struct event adopt_event(uint8_t token, struct ckpt_id id, struct ckpt_id parent)
 {
@@ -184,18 +170,21 @@ static void test_races(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_whole_record_is_made_again, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_same_again_changes_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_gone_in_between_is_entered_by_name, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_an_older_record_takes_what_it_has_lost, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_what_the_record_has_is_not_changed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_damaged_keeps_its_name_and_reason, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_given_up_is_an_aborted_opening, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_races, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_whole_record_is_made_again, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(test_the_same_again_changes_nothing, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_gone_in_between_is_entered_by_name, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(test_an_older_record_takes_what_it_has_lost, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(test_what_the_record_has_is_not_changed, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_damaged_keeps_its_name_and_reason, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_given_up_is_an_aborted_opening, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(test_races, core_setup, core_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

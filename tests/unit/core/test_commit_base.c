@@ -13,20 +13,6 @@
 
 static const struct actor one = {.token = 1, .world_size = 1};
 
-static int setup(void **ret)
-{
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
-    *ret = &fixture;
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
-    return 0;
-}
-
 static struct event base_event(const struct actor *actor, uint64_t step, uint32_t full_every)
 {
     struct event event = open_event(actor, step, 5000 + step);
@@ -188,7 +174,7 @@ static void health_is_guarded(void **ret)
     assert_int_equal(stale_apply(&stale, f), CAIRN_E_CONFLICT);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, core_setup, core_teardown)
 
 int main(void)
 {

@@ -13,20 +13,6 @@
 
 static const struct actor first = {.token = 1, .world_size = 2};
 
-static int setup(void **ret)
-{
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
-    *ret = &fixture;
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
-    return 0;
-}
-
 /* Goal: the first open of a run makes info, term 1 and the opening in one update. */
 static void first_open_creates_run_and_term(void **ret)
 {
@@ -313,7 +299,7 @@ static void no_memory_is_an_error(void **ret)
     assert_true(ok_count > 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, core_setup, core_teardown)
 
 int main(void)
 {

@@ -15,20 +15,6 @@
 static const struct actor alone = {.token = 1, .world_size = 1};
 static const int64_t HOUR = INT64_C(3600) * 1000 * 1000 * 1000;
 
-static int setup(void **ret)
-{
-    static struct core_fixture fixture;
-    core_fixture_init(&fixture);
-    *ret = &fixture;
-    return 0;
-}
-
-static int teardown(void **ret)
-{
-    core_fixture_fini(*ret);
-    return 0;
-}
-
 static struct usage usage_now(const struct core_fixture *f, int64_t since, int64_t until)
 {
     struct usage usage;
@@ -181,11 +167,12 @@ static void counts_are_guarded(void **ret)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(bytes_and_hours, setup, teardown),
-        cmocka_unit_test_setup_teardown(forgotten_and_reclaimed, setup, teardown),
-        cmocka_unit_test_setup_teardown(days_count_what_leaves_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(times_are_counted_with_the_opening, setup, teardown),
-        cmocka_unit_test_setup_teardown(counts_are_guarded, setup, teardown),
+        cmocka_unit_test_setup_teardown(bytes_and_hours, core_setup, core_teardown),
+        cmocka_unit_test_setup_teardown(forgotten_and_reclaimed, core_setup, core_teardown),
+        cmocka_unit_test_setup_teardown(days_count_what_leaves_nothing, core_setup, core_teardown),
+        cmocka_unit_test_setup_teardown(times_are_counted_with_the_opening, core_setup,
+                                        core_teardown),
+        cmocka_unit_test_setup_teardown(counts_are_guarded, core_setup, core_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

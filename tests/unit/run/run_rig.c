@@ -445,6 +445,15 @@ int rig_seal(struct rig *rig, struct run *run, const struct rig_seal *seal,
     return seal_part(rig, run, seal, list, 1);
 }
 
+void rig_seal_both(struct rig *rig, struct ckpt_id id, uint64_t open_id,
+                   const struct rank_list lists[2])
+{
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct rig_seal seal = {id, open_id, rank, 2};
+        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
+    }
+}
+
 int rig_seal_retry(struct rig *rig, struct run *run, const struct rig_seal *seal,
                    const struct rank_list *list)
 {

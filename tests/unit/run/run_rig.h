@@ -73,6 +73,9 @@ struct rig_seal {
 };
 int rig_seal(struct rig *rig, struct run *run, const struct rig_seal *seal,
              const struct rank_list *list);
+/* Of ranks 0 and 1 of 2, one after the other; both must be taken. */
+void rig_seal_both(struct rig *rig, struct ckpt_id id, uint64_t open_id,
+                   const struct rank_list lists[2]);
 /* The same under faults: each step again until it went through, at most 50 times. */
 int rig_seal_retry(struct rig *rig, struct run *run, const struct rig_seal *seal,
                    const struct rank_list *list);

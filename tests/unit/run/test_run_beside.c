@@ -108,10 +108,7 @@ static struct ckpt_id save_as(struct rig *rig, uint8_t token, uint64_t step,
 {
     struct ckpt_id id;
     assert_int_equal(open_as(rig, token, step, 7000 + step, &id), 0);
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        struct rig_seal seal = {id, 7000 + step, rank, 2};
-        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
-    }
+    rig_seal_both(rig, id, 7000 + step, lists);
     assert_int_equal(rig_outcome(rig, id, 7000 + step).state, SAVE_COMMITTED);
     return id;
 }

@@ -157,10 +157,7 @@ static void test_latest_waits_for_a_sealed_save(void **state)
     for (uint64_t step = 20; step <= 30; step += 10) {
         assert_int_equal(store_fault_add(rig->store, &hold), 0);
         assert_int_equal(rig_open(rig, step, 2, 40 + step, &id), 0);
-        for (uint32_t rank = 0; rank < 2; rank++) {
-            struct rig_seal seal = {id, 40 + step, rank, 2};
-            assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
-        }
+        rig_seal_both(rig, id, 40 + step, lists);
         begin(rig, 0, &call);
         call.req.event.ordinal = (uint32_t)step;
         sim_run_for(rig->sim, 3000);

@@ -260,10 +260,7 @@ static void test_coverage_failure_aborts(void **state)
     rig_two_ranks(lists);
     lists[1].pieces[0].box.length[0] = 31;
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        struct rig_seal seal = {id, 42, rank, 2};
-        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
-    }
+    rig_seal_both(rig, id, 42, lists);
     outcome = rig_outcome(rig, id, 42);
     assert_int_equal(outcome.state, SAVE_ABORTED);
     assert_int_equal(outcome.code, CAIRN_E_COVERAGE);
@@ -315,10 +312,7 @@ static void test_restart_finishes_a_sealed_save(void **state)
     rig_two_ranks(lists);
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     assert_int_equal(store_fault_add(rig->store, &hold), 0);
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        struct rig_seal seal = {id, 42, rank, 2};
-        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
-    }
+    rig_seal_both(rig, id, 42, lists);
     rig_stop(rig);
     store_fault_clear(rig->store);
     rig->catalog = rig_catalog_new(rig);
@@ -344,10 +338,7 @@ static void test_restart_adopts_the_manifest(void **state)
     rig_two_ranks(lists);
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     assert_int_equal(store_fault_add(rig->store, &fail), 0);
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        struct rig_seal seal = {id, 42, rank, 2};
-        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
-    }
+    rig_seal_both(rig, id, 42, lists);
     sim_run_for(rig->sim, 5000);
     struct store_req req = {
         .op = STORE_FETCH, .name = {.run = rig->name, .id = id, .kind = STORE_MANIFEST, .tag = 42}};
@@ -393,10 +384,7 @@ static void test_no_space_aborts(void **state)
     rig_two_ranks(lists);
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     assert_int_equal(store_fault_add(rig->store, &full), 0);
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        struct rig_seal seal = {id, 42, rank, 2};
-        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
-    }
+    rig_seal_both(rig, id, 42, lists);
     outcome = rig_outcome(rig, id, 42);
     assert_int_equal(outcome.state, SAVE_ABORTED);
     assert_int_equal(outcome.code, CAIRN_E_NO_SPACE);
@@ -467,10 +455,7 @@ static void test_refused_commit_is_tried_again(void **state)
     assert_int_equal(rig_open(rig, 10, 2, 42, &id), 0);
     assert_int_equal(store_fault_add(rig->store, &stuck), 0);
     watch_and_hear(rig, id, &outcome);
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        struct rig_seal seal = {id, 42, rank, 2};
-        assert_int_equal(rig_seal(rig, rig->run, &seal, &lists[rank]), 0);
-    }
+    rig_seal_both(rig, id, 42, lists);
     rig_until(rig, &outcome.done);
     assert_int_equal(outcome.state, SAVE_OPEN);
     assert_int_equal(outcome.code, CAIRN_E_READ_ONLY);
