@@ -160,7 +160,7 @@ static void classify(const struct gc *gc, const struct run_state *state, struct 
     const struct state_commit *commit = mark_commit(state, ckpt->id);
     if (mark_is_open(gc, state, ckpt->id)) {
         ckpt->kind = KIND_OPEN;
-    } else if (commit && (commit->reclaimed || gc_is_due(gc, ckpt->id))) {
+    } else if (commit && (commit->reclaimed || dues_has(gc, ckpt->id))) {
         ckpt->kind = KIND_RECLAIMED;
         ckpt->mark = mark_of_commit(commit);
         ckpt->for_good = true;
@@ -258,7 +258,11 @@ static bool is_dead_small(const struct batch_ckpt *ckpt, size_t at)
 /* What the next pass needs to know of it. */
 static void remember(struct gc *gc, const struct batch_ckpt *ckpt, size_t dead)
 {
-    struct known_ckpt known = {.id = ckpt->id, .mark = ckpt->mark, .pass = gc->status.pass};
+    const struct known_ckpt *before = known_find(&gc->known, &gc->status.run, ckpt->id);
+    struct known_ckpt known = {.id = ckpt->id,
+                               .mark = ckpt->mark,
+                               .pass = gc->status.pass,
+                               .stuck = before && before->stuck};
     if (gc->status.dry_run || ckpt->kind == KIND_OPEN || ckpt->kind == KIND_UNKNOWN) {
         gc->status.kept += ckpt->ripe ? 0 : dead; /* of those that stay nothing is dead */
         return;
@@ -267,7 +271,6 @@ static void remember(struct gc *gc, const struct batch_ckpt *ckpt, size_t dead)
         known.settled = ckpt->kind != KIND_DEAD && !ckpt->unreadable &&
                         (ckpt->kind == KIND_LIVE ? ckpt->has_root : ckpt->object_count == 0);
     } else if (!ckpt->ripe) {
-        const struct known_ckpt *before = known_find(&gc->known, &gc->status.run, ckpt->id);
         known.pass = before && before->mark == ckpt->mark ? before->pass : known.pass;
         gc->status.kept += dead;
     }

@@ -22,7 +22,6 @@ static void on_first_state(struct run_snapshot_req *req);
 static void begin_cycle(struct gc *gc);
 static void end_stale(struct gc *gc);
 static void reclaim(struct gc *gc);
-static void list_ckpts(struct gc *gc);
 static void on_ckpts(struct store_req *req);
 static void on_listed_state(struct run_snapshot_req *req);
 
@@ -110,10 +109,10 @@ static void let_go(struct gc *gc)
     run_snapshot_cancel(&gc->snapshot);
     run_cancel(&gc->event);
     free(gc->ckpts);
-    free(gc->dues);
     free(gc->buries);
-    gc->ckpts = gc->dues = gc->buries = NULL;
-    gc->ckpt_count = gc->ckpt_next = gc->due_count = gc->bury_count = 0;
+    gc->ckpts = gc->buries = NULL;
+    gc->ckpt_count = gc->ckpt_next = gc->bury_count = 0;
+    dues_clear(gc);
     if (gc->run) {
         struct run *run = gc->run;
         gc->run = NULL;
@@ -134,8 +133,6 @@ static void end_pass(struct gc *gc)
     gc->running = gc->looking = false;
     free_order(&gc->order);
     gc->order = (struct pass_order){.dry_run = false};
-    free(gc->ids);
-    gc->ids = NULL;
     gc->status.run = (struct run_name){{0}, {0}};
     gc->status.ended_wall_ns =
         was_running ? loop_wall_ns(gc->options.loop) : gc->status.ended_wall_ns;
@@ -267,6 +264,9 @@ static void begin_pass(struct gc *gc)
     status->code = 0;
     status->text[0] = '\0';
     gc->name_next = 0;
+    if (!gc->order.pressed) {
+        known_unstick(&gc->known);
+    }
     free(gc->names);
     gc->names = NULL;
     if (catalog_names(gc->options.catalog, &gc->names, &gc->name_count) != 0) {
@@ -521,111 +521,18 @@ static void end_stale(struct gc *gc)
     submit(gc, &event, on_stale_ended);
 }
 
-static int compare_ids(const void *a, const void *b)
-{
-    const struct ckpt_id *left = a, *right = b;
-    return ckpt_id_compare(*left, *right);
-}
-
-bool gc_is_due(const struct gc *gc, struct ckpt_id id)
-{
-    return gc->due_count > 0 &&
-           bsearch(&id, gc->dues, gc->due_count, sizeof(*gc->dues), compare_ids) != NULL;
-}
-
-/* Of a dry run: from here on they are taken for reclaimed. */
-static bool take_dues(struct gc *gc, const struct verdict *verdict)
-{
-    struct ckpt_id *dues = calloc(verdict->done_count + 1, sizeof(*dues));
-    size_t count = 0;
-    CHECK(!gc->dues); /* let_go() of the run before */
-    if (!dues) {
-        return false;
-    }
-    for (size_t i = 0; i < verdict->mark_count; i++) {
-        if (verdict->marks[i].outcome == MARK_DONE) {
-            dues[count++] = verdict->marks[i].id;
-        }
-    }
-    if (count > 1) {
-        qsort(dues, count, sizeof(*dues), compare_ids);
-    }
-    gc->dues = dues;
-    gc->due_count = count;
-    return true;
-}
-
-static void tell_reclaimed(struct gc *gc, const struct run_req *req)
-{
-    struct gc_reclaim why = {.actor = req->event.actor, .reason = req->event.reason};
-    bool tells = gc->options.reclaimed && !gc->status.dry_run;
-    for (size_t i = 0; tells && i < req->verdict.mark_count; i++) {
-        if (req->verdict.marks[i].outcome == MARK_DONE) {
-            gc->options.reclaimed(gc->options.user, &gc->status.run, req->verdict.marks[i].id,
-                                  &why);
-        }
-    }
-}
-
-static void on_reclaimed(struct run_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, event);
-    bool dry_run = gc->status.dry_run;
-    if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "reclaiming what was forgotten");
-    } else if (dry_run && !take_dues(gc, &req->verdict)) {
-        gc_stop_pass(gc);
-        return;
-    } else {
-        gc->status.held += req->verdict.refused_count;
-        gc->status.reclaimed += req->verdict.done_count;
-        gc->status.reclaimed_total += dry_run ? 0 : req->verdict.done_count;
-        gc->status.pressed_total += gc->order.pressed ? req->verdict.done_count : 0;
-        tell_reclaimed(gc, req);
-    }
-    gc_rest(gc, list_ckpts);
-}
-
-/* What is asked for, or wanted for room, does not wait; who asks and why is in the chain. */
-static void reclaim_at_once(struct gc *gc, struct event *io)
-{
-    bool pressed = gc->order.pressed;
-    io->cycles = 0;
-    io->actor = pressed ? gc->options.actor : gc->order.actor;
-    io->reason = pressed ? gc->order.reason : "asked to be reclaimed now";
-    io->ids = gc->ids;
-    io->id_count = gc->id_count;
-}
-
-/* A dry run begins no cycle; where the real one would, one less has to have passed. */
 static void reclaim(struct gc *gc)
 {
-    bool dry_run = gc->status.dry_run;
     if (gc->marked) { /* what an unknown one refers to may be of any */
         gc_next_run(gc);
         return;
     }
-    struct event event = {.kind = EVENT_RECLAIM,
-                          .cycles = gc->options.keep_cycles - (dry_run && gc->order.cycle),
-                          .actor = gc->options.actor,
-                          .reason = "forgotten for long enough"};
-    free(gc->ids);
-    gc->ids = NULL;
-    gc->id_count = 0;
-    if (gc->order.pressed && press_ids(gc, &gc->ids, &gc->id_count) != 0) {
-        gc_stop_pass(gc);
-        return;
-    }
-    if (gc->order.now) {
-        reclaim_at_once(gc, &event);
-    }
-    gc->event = (struct run_req){.event = event, .done = on_reclaimed, .dry_run = dry_run};
-    run_submit(gc->run, &gc->event);
+    dues_begin(gc);
 }
 
 /* --- what is stored --------------------------------------------------------------------------- */
 
-static void list_ckpts(struct gc *gc)
+void gc_list_ckpts(struct gc *gc)
 {
     if (gc_must_stop(gc)) {
         return;
@@ -661,10 +568,16 @@ static bool is_of_interest(const struct gc *gc, const struct run_state *state, s
     if (mark_is_open(gc, state, id)) {
         return false;
     }
-    if (gc_is_due(gc, id) || !known || !known->settled || !commit) {
+    if (dues_has(gc, id) || !known || !known->settled || !commit) {
         return true;
     }
     return known->mark != mark_of_commit(commit);
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    const struct ckpt_id *left = a, *right = b;
+    return ckpt_id_compare(*left, *right);
 }
 
 static bool is_listed(const struct gc *gc, struct ckpt_id id)

@@ -4,7 +4,9 @@
  * event, a question to the run, a timer); its completion calls the next step, so there are no races
  * inside, and stopping is a flag that each step looks at.
  *
- *   gc.c: next run -> cycle -> stale openings end -> reclaim -> list the checkpoints
+ *   gc.c: next run -> cycle -> stale openings end
+ *      dues.c: what is to be reclaimed -> can its space be given back? -> reclaim
+ *   gc.c: list the checkpoints
  *      batch.c: list names of some of them -> read the record, decide
  *          marking.c: read the object tables of those that may refer to them
  *      batch.c: remove what is dead -> the next batch ... -> next run
@@ -56,6 +58,12 @@ struct table_of { /* a checkpoint whose tables are to be read */
     uint32_t first_rank, world_size; /* whose parts: from the one, below the other */
     bool for_itself;                 /* of KIND_LIVE in the batch */
     bool is_dead;                    /* of KIND_DEAD: is it this run's at all? */
+};
+
+struct due { /* a forgotten checkpoint that the pass reclaims */
+    struct ckpt_id id;
+    bool has_objects;
+    bool stuck; /* its space cannot be given back: it stays forgotten */
 };
 
 struct stale {
@@ -129,10 +137,11 @@ struct gc {
     struct stale stales[GC_STALE_MAX];
     struct ckpt_id *ckpts; /* of the run: to be looked at */
     size_t ckpt_count, ckpt_next;
-    struct ckpt_id *ids; /* of the run: what is to be reclaimed for want of room */
+    struct ckpt_id *ids; /* of the run: what the reclaim event names */
     size_t id_count;
-    struct ckpt_id *dues; /* of a dry run: what a real one would reclaim now */
-    size_t due_count;
+    struct due *dues; /* of the run, by id; of a dry run until its end: taken for reclaimed */
+    size_t due_count, due_at;
+    bool checking; /* the tables are read for the dues, not for the batch */
     size_t batch_count, batch_at, item_at, sweep_at;
     size_t batch_names;
     struct batch_ckpt batch[BATCH_CKPTS_MAX];
@@ -157,8 +166,8 @@ void gc_rest(struct gc *gc, void (*step)(struct gc *gc));
 /* Submits gc->req, which the caller has filled; done is called with busy cleared. */
 void gc_submit(struct gc *gc, void (*done)(struct store_req *req));
 void gc_next_run(struct gc *gc);
-bool gc_is_due(const struct gc *gc, struct ckpt_id id); /* to be taken for reclaimed */
-void gc_stop_pass(struct gc *gc); /* no memory, or the store takes no changes: the pass is over */
+void gc_list_ckpts(struct gc *gc); /* after the reclaim */
+void gc_stop_pass(struct gc *gc);  /* no memory, or the store takes no changes: the pass is over */
 
 void gc_end_look(struct gc *gc); /* for pressure: there is none, or nothing can be done */
 void gc_begin_pressed(struct gc *gc, const struct pass_order *order); /* takes what it owns */
@@ -169,6 +178,13 @@ bool press_look(struct gc *gc);
 void press_clear(struct gc *gc);
 /* The checkpoints of the run that the order names; *ret is into the order's picks' copy. */
 int MUST_USE press_ids(const struct gc *gc, struct ckpt_id **ret, size_t *ret_count);
+
+/* dues.c */
+void dues_begin(struct gc *gc);   /* gc_list_ckpts comes */
+void dues_checked(struct gc *gc); /* after the tables were read */
+struct due *dues_find(const struct gc *gc, struct ckpt_id id);
+bool dues_has(const struct gc *gc, struct ckpt_id id); /* to be taken for reclaimed */
+void dues_clear(struct gc *gc);
 
 /* batch.c */
 void batch_begin(struct gc *gc);  /* from ckpt_next on; gc_next_run when there is none left */
@@ -187,7 +203,9 @@ const struct state_commit *mark_commit(const struct run_state *state, struct ckp
 void batch_note_unknown(struct gc *gc, struct batch_ckpt *ckpt);
 /* Which tables are to be read for the batch; false: no memory. */
 bool mark_plan(struct gc *gc, const struct run_state *state);
-void mark_read(struct gc *gc); /* then batch_remove */
+/* The same for the dues: those of all that is kept and may refer to one of them. */
+bool mark_plan_dues(struct gc *gc, const struct run_state *state);
+void mark_read(struct gc *gc); /* then batch_remove; dues_checked where gc->checking */
 bool mark_has(const struct gc *gc, const struct object_id *id);
 void mark_clear(struct gc *gc);
 

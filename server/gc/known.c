@@ -86,6 +86,15 @@ void known_drop(struct known *known, const struct run_name *name, struct ckpt_id
     }
 }
 
+void known_unstick(struct known *known)
+{
+    for (struct known_run *run = known->runs; run; run = run->next) {
+        for (size_t i = 0; i < run->count; i++) {
+            run->ckpts[i].stuck = false;
+        }
+    }
+}
+
 void known_fini(struct known *known)
 {
     while (known->runs) {

@@ -14,6 +14,7 @@ struct known_ckpt {
     struct ckpt_id id;
     uint64_t mark, pass; /* pass: the first that found it dead */
     bool settled;        /* nothing of it is dead while the mark is this one */
+    bool stuck;          /* forgotten, and its space cannot be given back */
 };
 
 struct known_run {
@@ -33,6 +34,8 @@ const struct known_ckpt *known_find(const struct known *known, const struct run_
 /* Without memory nothing is noted: then it is found out again. */
 void known_put(struct known *known, const struct run_name *run, const struct known_ckpt *ckpt);
 void known_drop(struct known *known, const struct run_name *run, struct ckpt_id id);
+/* What is stuck is tried again. */
+void known_unstick(struct known *known);
 void known_fini(struct known *known);
 
 #endif

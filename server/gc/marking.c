@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,17 +91,29 @@ static bool has_objects(const struct batch_ckpt *ckpt, enum ckpt_kind kind)
     return ckpt && ckpt->kind == kind && ckpt->object_count > 0;
 }
 
-/* Does its chain of bases lead to one of the batch whose objects may go? A base has a smaller
- * sequence, so the walk ends. */
-static bool leads_to_batch(struct gc *gc, const struct run_state *state,
-                           const struct state_commit *commit)
+/* The next one of its chain of bases. A base has a smaller sequence, so the walk ends. */
+static const struct state_commit *base_of(const struct run_state *state,
+                                          const struct state_commit *commit)
 {
-    while (commit && commit->entry.base.term != 0) {
-        const struct state_commit *base = mark_commit(state, commit->entry.base);
-        if (has_objects(batch_find(gc, commit->entry.base), KIND_RECLAIMED)) {
+    const struct state_commit *base = mark_commit(state, commit->entry.base);
+    return base && base->entry.seq < commit->entry.seq ? base : NULL;
+}
+
+/* Of the batch, or of the dues: are there objects of it that may go? */
+static bool may_go(struct gc *gc, struct ckpt_id id)
+{
+    const struct due *due = gc->checking ? dues_find(gc, id) : NULL;
+    return gc->checking ? due && due->has_objects : has_objects(batch_find(gc, id), KIND_RECLAIMED);
+}
+
+/* Does its chain of bases lead to one whose objects may go? */
+static bool leads_to_any(struct gc *gc, const struct run_state *state,
+                         const struct state_commit *commit)
+{
+    for (; commit && commit->entry.base.term != 0; commit = base_of(state, commit)) {
+        if (may_go(gc, commit->entry.base)) {
             return true;
         }
-        commit = base && base->entry.seq < commit->entry.seq ? base : NULL;
     }
     return false;
 }
@@ -118,13 +131,27 @@ bool mark_plan(struct gc *gc, const struct run_state *state)
     for (size_t i = 0; i < state->commit_count; i++) {
         const struct state_commit *commit = &state->commits[i];
         bool own = has_objects(batch_find(gc, commit->entry.id), KIND_LIVE);
-        bool is_gone = commit->reclaimed || gc_is_due(gc, commit->entry.id);
-        bool leads = any_reclaimed && !is_gone && leads_to_batch(gc, state, commit);
+        bool is_gone = commit->reclaimed || dues_has(gc, commit->entry.id);
+        bool leads = any_reclaimed && !is_gone && leads_to_any(gc, state, commit);
         if ((own || leads) && !add_commit(gc, commit, own)) {
             return false;
         }
     }
     gc->table_rank = gc->table_count > 0 ? gc->tables[0].first_rank : 0;
+    return true;
+}
+
+bool mark_plan_dues(struct gc *gc, const struct run_state *state)
+{
+    CHECK(gc->checking);
+    gc->run_uuid = state->info.run_uuid;
+    for (size_t i = 0; i < state->commit_count; i++) {
+        const struct state_commit *commit = &state->commits[i];
+        bool is_gone = commit->reclaimed || dues_has(gc, commit->entry.id);
+        if (!is_gone && leads_to_any(gc, state, commit) && !add_commit(gc, commit, false)) {
+            return false;
+        }
+    }
     return true;
 }
 
@@ -175,21 +202,77 @@ static void next_table(struct gc *gc)
     mark_read(gc);
 }
 
-/* It could refer to any object of its own rank in the batch: those of its own and of its bases. Not
- * knowing which, all of the batch's committed ones keep theirs. */
+/* What was to be reclaimed stays forgotten, and its table is read as that of any other that stays.
+ * What was reclaimed before keeps its objects. False: no memory. */
+static bool keep(struct gc *gc, struct ckpt_id id, const struct state_commit *commit)
+{
+    struct due *due = gc->checking ? dues_find(gc, id) : NULL;
+    struct batch_ckpt *ckpt = gc->checking ? NULL : batch_find(gc, id);
+    bool is_new = due && !due->stuck;
+    if (due) {
+        due->stuck = true;
+    }
+    if (ckpt && ckpt->kind == KIND_RECLAIMED) {
+        ckpt->unreadable = true;
+    }
+    return !is_new || !commit || add_commit(gc, commit, false);
+}
+
+/* It refers to nothing but what its base holds or refers to: so the base's objects stay, and the
+ * base's table speaks for the rest; where the base was reclaimed, its own base's, and so on. Where
+ * the chain is not known, all that was to go stays. */
+static void on_unreadable_state(struct run_snapshot_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, snapshot);
+    const struct run_state *state = req->status == 0 ? req->state : NULL;
+    const struct state_commit *commit =
+        state ? mark_commit(state, gc->tables[gc->table_next].id) : NULL;
+    bool good = true;
+    gc->snapshot.run = NULL; /* answered */
+    for (size_t i = 0; !commit && i < gc->due_count; i++) {
+        good = keep(gc, gc->dues[i].id, NULL) && good;
+    }
+    for (size_t i = 0; !commit && i < gc->batch_count; i++) {
+        good = keep(gc, gc->batch[i].id, NULL) && good;
+    }
+    while (commit && commit->entry.base.term != 0) {
+        const struct state_commit *base = mark_commit(state, commit->entry.base);
+        good = keep(gc, commit->entry.base, base) && good;
+        commit = base && base->reclaimed ? base_of(state, commit) : NULL;
+    }
+    if (!good) {
+        gc_stop_pass(gc);
+        return;
+    }
+    next_table(gc);
+}
+
+/* What it may refer to stays, and the report says why and what helps. */
 static void unreadable(struct gc *gc, int status, const struct diag *diag)
 {
-    if (gc->tables[gc->table_next].is_dead) {
+    const struct table_of *of = &gc->tables[gc->table_next];
+    struct batch_ckpt *own = batch_find(gc, of->id);
+    struct diag whole = DIAG_INIT;
+    char name[RUN_NAME_TEXT_MAX];
+    if (of->is_dead) {
         next_table(gc); /* of what goes anyway */
         return;
     }
-    gc_note(gc, status, diag, "an object table");
-    for (size_t i = 0; i < gc->batch_count; i++) {
-        struct batch_ckpt *ckpt = &gc->batch[i];
-        ckpt->unreadable = ckpt->unreadable || ckpt->kind == KIND_RECLAIMED ||
-                           ckpt_id_equal(ckpt->id, gc->tables[gc->table_next].id);
+    run_name_format(&gc->status.run, name);
+    gc_note(gc,
+            diag_set(&whole, status,
+                     "the part of rank %" PRIu32 " of checkpoint %" PRIu64 "@%" PRIu64
+                     " cannot be read (%.200s), so what it may refer to stays; repair it "
+                     "(`cairn verify %s %" PRIu64 "@%" PRIu64
+                     " --repair`) or forget that checkpoint, too",
+                     gc->table_rank, of->id.step, of->id.term, diag_text(diag, status), name,
+                     of->id.step, of->id.term),
+            &whole, "an object table");
+    if (own && !gc->checking) {
+        own->unreadable = true;
     }
-    next_table(gc);
+    gc->snapshot = (struct run_snapshot_req){.done = on_unreadable_state, .any_age = true};
+    run_snapshot(gc->run, &gc->snapshot);
 }
 
 static bool take_bytes(struct gc *gc, struct store_req *req, uint64_t wanted, struct diag *diag)
@@ -324,5 +407,9 @@ void mark_read(struct gc *gc)
     if (gc->mark_count > 0) {
         qsort(gc->marks, gc->mark_count, sizeof(*gc->marks), compare_objects);
     }
-    batch_remove(gc);
+    if (gc->checking) {
+        dues_checked(gc);
+    } else {
+        batch_remove(gc);
+    }
 }

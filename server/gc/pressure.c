@@ -219,8 +219,11 @@ static bool add_all(struct gc *gc, const struct run_state *state)
     bool good = state_uses(state, &scratch, &uses) == 0;
     for (size_t i = 0; good && i < state->commit_count; i++) {
         const struct state_commit *commit = &state->commits[i];
+        const struct known_ckpt *known =
+            known_find(&gc->known, run_name_of(gc->run), commit->entry.id);
+        bool is_stuck = known && known->stuck; /* of no use: the others can go */
         bool is_free = commit->forgotten && !commit->reclaimed && !commit->pinned;
-        if (is_free && !uses[i].claimed && !uses[i].leased) {
+        if (is_free && !is_stuck && !uses[i].claimed && !uses[i].leased) {
             struct press_pick pick = {.run = *run_name_of(gc->run),
                                       .id = commit->entry.id,
                                       .forgotten_wall_ns = commit->mark->wall_ns,

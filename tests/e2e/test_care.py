@@ -265,7 +265,7 @@ class Care(Case):
         part.write_bytes(wrong.read_bytes())
         for _ in range(2):
             _, _, err = cairn("gc", "--store", f"dir:{daemon.store}", check=6)
-            self.assertIn("demo/run: an object table: a part is another's", err)
+            self.assertIn("demo/run: an object table: the part of rank 0 of checkpoint 1@1 cannot be read (a part is another's)", err)
         self.assertEqual(daemon.files("runs/demo/run/objects/*/*"), objects)
         part.write_bytes(right)
         self.assert_whole(daemon, {(1, 1), (2, 1)})

@@ -135,6 +135,49 @@ class Forget(Case):
         self.assertEqual(cairn_json("forget", "demo/run", "40", "--keep-least", 1, "--now", *store)["gc"]["reclaimed"], 1)
         self.assert_whole(daemon, {(50, 1)})
 
+    def test_beside_an_unreadable_part_nothing_is_reclaimed(self):
+        """A kept checkpoint's part is truncated: what it may refer to is not reclaimed, loses no file and can be brought
+        back; the answer names the part and the remedy, which works. The ordinary pass does the same."""
+        daemon = self.daemon()
+        group = self.group(daemon)
+        for step in ALL[:5]:
+            group.all("fill", step % 30)  # each has objects of its own, and shares some with the one before
+            group.save(step)
+        where = at(daemon)
+        (part,) = daemon.files("runs/demo/run/checkpoints/1-30/part-1-*")
+        part.chmod(0o600)
+        os.truncate(part, 100)
+        there = lambda: sorted(path.name for step in (10, 20) for path in daemon.files(f"runs/demo/run/checkpoints/1-{step}/*"))
+        cairn("forget", "demo/run", "20", *where, check=0)
+        before = there()
+        said = r"the part of rank 1 of checkpoint 30@1 cannot be read .*`cairn verify demo/run 30@1 --repair`\) or forget that checkpoint"
+        told = cairn_json("gc", "--now", "--dry-run", *where, check=6)["gc"]
+        for words in (("gc", "--now"), ("gc", "--now", "demo/run"), ("forget", "demo/run", "--keep-last", 9, "--now")):
+            code, out, err = cairn(*words, *where)
+            self.assertEqual(code, 6, err)
+            self.assertRegex(err, said)
+            self.assertNotIn("gone for good", out)
+        self.assertEqual((told["reclaimed"], told["objects"]), (0, 0))
+        self.assertEqual(there(), before)
+        self.assertIn("garbage collection had", cairn("status", *where)[1])
+        cairn("undelete", "demo/run", "20@1", *where, check=0)
+        self.assertEqual(group.restore(20), (20, 1, False))
+        cairn("verify", "demo/run", "30@1", *where, check=6)
+        cairn("forget", "demo/run", "20", "--checkpoint", "30@1", *where, check=0)
+        self.assertEqual(cairn_json("gc", "--now", *where)["gc"]["reclaimed"], 2)
+        self.assertEqual(daemon.files("runs/demo/run/checkpoints/1-30/*"), [])
+        self.assert_whole(daemon, {(10, 1), (40, 1), (50, 1)}, how="server")
+        group.end()
+        self.assertEqual(daemon.stop(), 0)
+        store = ("--store", f"dir:{daemon.store}")
+        (part,) = daemon.files("runs/demo/run/checkpoints/1-40/part-0-*")
+        os.chmod(part, 0o600)
+        os.truncate(part, 0)
+        cairn("forget", "demo/run", "10", "--keep-least", 1, *store, check=0)
+        for words in (("gc", "--now"), ("gc", "--cycle", "--keep-cycles", 1)):
+            self.assertRegex(cairn(*words, *store, check=6)[2], "the part of rank 0 of checkpoint 40@1")
+        self.assertIn("10@1", cairn("undelete", "demo/run", "10@1", *store, check=0)[1])
+
     def test_what_is_never_forgotten(self):
         daemon, group = self.saved(ALL[:5])
         code, _, err = cairn("forget", "demo/run", "50", *at(daemon))

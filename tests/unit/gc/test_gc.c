@@ -154,25 +154,84 @@ static void test_dry_run(void **state)
     assert_int_equal(gc_rig_count_garbage(g), 0);
 }
 
-/* Goal: a table that cannot be read keeps what it might refer to; the rest goes. */
+static struct store_name part_of(const struct gc_rig *g, const struct gc_save *save, uint32_t rank)
+{
+    return (struct store_name){.run = g->rig.name,
+                               .id = save->id,
+                               .kind = STORE_PART,
+                               .number = rank,
+                               .tag = save->open_id};
+}
+
+/* Goal: where what a kept checkpoint refers to cannot be read, nothing that it may refer to is
+ * reclaimed: all of it can be brought back. The rest goes, and a dry run says the same. */
+static void test_what_cannot_be_swept_is_not_reclaimed(void **state)
+{
+    struct gc_rig *g = *state;
+    struct ckpt_id alone = gc_rig_save(g, false)->id;
+    struct ckpt_id base = gc_rig_save(g, false)->id;
+    struct gc_save *built = gc_rig_save(g, true);
+    struct ckpt_id second = gc_rig_save(g, true)->id; /* refers to the same, by the same chain */
+    gc_rig_save(g, false);
+    gc_rig_start(g, 1);
+    gc_rig_pass(g, true);
+    struct store_name part = part_of(g, built, 1);
+    rig_flip(&g->rig, &part, 300);
+    assert_int_equal(gc_rig_forget(g, alone), 0);
+    assert_int_equal(gc_rig_forget(g, base), 0);
+    assert_int_equal(gc_rig_forget(g, second), 0);
+    struct gc_status told = dry_run(g, true);
+    assert_int_equal(told.reclaimed, 2);
+    assert_true(told.errors > 0);
+    gc_rig_pass(g, true);
+    assert_int_equal(g->status.reclaimed, 2);
+    assert_int_equal(g->status.objects, told.objects);
+    assert_int_equal(g->status.smalls, told.smalls);
+    assert_true(gc_rig_is_reclaimed(g, alone) && gc_rig_is_reclaimed(g, second));
+    assert_false(gc_rig_has_object(g, alone, 0));
+    for (unsigned i = 0; i < 3; i++) {
+        assert_false(gc_rig_is_reclaimed(g, base));
+        assert_int_equal(err_exit_status(g->status.code), err_exit_status(CAIRN_E_DAMAGED));
+        assert_non_null(strstr(g->status.text, "the part of rank 1 of checkpoint 3@1 cannot be"));
+        assert_non_null(strstr(g->status.text, " 3@1 --repair`) or forget that checkpoint"));
+        gc_rig_check_reachable(g); /* base's small things, too */
+        gc_rig_pass(g, true);
+    }
+    struct event undelete = {.kind = EVENT_UNDELETE, .id_count = 1, .ids = &base};
+    struct verdict verdict;
+    assert_int_equal(rig_event(&g->rig, g->rig.run, &undelete, &verdict), 0);
+    assert_int_equal(verdict.done_count, 1);
+    assert_int_equal(gc_rig_forget(g, base), 0);
+    assert_int_equal(gc_rig_forget(g, built->id), 0); /* the remedy: its table does not matter */
+    gc_rig_pass(g, true);
+    assert_int_equal(g->status.errors, 0);
+    assert_true(gc_rig_is_reclaimed(g, base));
+    assert_false(gc_rig_has_object(g, base, 0));
+    assert_int_equal(gc_rig_count_garbage(g), 0);
+}
+
+/* Goal: what was reclaimed before a table became unreadable keeps what that might refer to; the
+ * rest goes. */
 static void test_damaged_tables_keep(void **state)
 {
     struct gc_rig *g = *state;
     struct ckpt_id base = gc_rig_save(g, false)->id;
     struct gc_save *built = gc_rig_save(g, true);
+    struct ckpt_id alone = gc_rig_save(g, false)->id;
     gc_rig_save(g, false);
     gc_rig_start(g, 1);
     gc_rig_pass(g, true);
-    struct store_name part = {.run = g->rig.name,
-                              .id = built->id,
-                              .kind = STORE_PART,
-                              .number = 1,
-                              .tag = built->open_id};
-    rig_flip(&g->rig, &part, 300);
     assert_int_equal(gc_rig_forget(g, base), 0);
     gc_rig_pass(g, true);
-    gc_rig_pass(g, true);
     assert_true(gc_rig_is_reclaimed(g, base));
+    assert_true(gc_rig_has_object(g, base, 0)); /* referred to */
+    struct store_name part = part_of(g, built, 1);
+    rig_flip(&g->rig, &part, 300);
+    assert_int_equal(gc_rig_forget(g, alone), 0);
+    gc_rig_pass(g, true);
+    gc_rig_pass(g, true);
+    assert_true(gc_rig_is_reclaimed(g, alone));
+    assert_false(gc_rig_has_object(g, alone, 0));
     assert_true(g->status.errors > 0);
     assert_int_equal(err_exit_status(g->status.code), err_exit_status(CAIRN_E_DAMAGED));
     assert_non_null(strstr(g->status.text, ": an object table: "));
@@ -184,6 +243,27 @@ static void test_damaged_tables_keep(void **state)
     assert_int_equal(g->status.errors, 0);
     assert_int_equal(g->status.code, 0);
     assert_string_equal(g->status.text, "");
+    assert_int_equal(gc_rig_count_garbage(g), 0);
+}
+
+/* Goal: a forgotten checkpoint whose objects cannot be listed is not reclaimed. */
+static void test_an_unreadable_list_is_not_reclaimed(void **state)
+{
+    struct gc_rig *g = *state;
+    struct ckpt_id first = gc_rig_save(g, false)->id;
+    gc_rig_save(g, false);
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .op = STORE_LIST_OBJECTS, .code = CAIRN_E_IO, .count = 1000};
+    assert_int_equal(gc_rig_forget(g, first), 0);
+    assert_int_equal(store_fault_add(g->rig.store, &rule), 0);
+    gc_rig_start(g, 1);
+    gc_rig_pass(g, true);
+    assert_int_equal(g->status.reclaimed, 0);
+    assert_int_equal(g->status.code, CAIRN_E_IO);
+    store_fault_clear(g->rig.store);
+    gc_rig_check_reachable(g);
+    gc_rig_pass(g, true);
+    assert_int_equal(g->status.reclaimed, 1);
     assert_int_equal(gc_rig_count_garbage(g), 0);
 }
 
@@ -509,6 +589,46 @@ static void test_pressure_takes_the_first_forgotten(void **state)
     assert_int_equal(gc_rig_count_garbage(g), 0);
 }
 
+/* Goal: pressure passes over what cannot be swept, so that the others give the room; and tries it
+ * again after the next ordinary pass. */
+static void test_pressure_passes_over_what_is_stuck(void **state)
+{
+    struct gc_rig *g = *state;
+    struct refusing refusing = {.count = 0};
+    struct ckpt_id base = gc_rig_save(g, false)->id;
+    struct gc_save *built = gc_rig_save(g, true);
+    struct ckpt_id alone = gc_rig_save(g, false)->id;
+    gc_rig_save(g, false);
+    start_pressed(g, &refusing, NULL);
+    struct store_name part = part_of(g, built, 0);
+    rig_flip(&g->rig, &part, 300);
+    assert_int_equal(gc_rig_forget(g, base), 0);
+    sim_run_for(g->rig.sim, 1000);
+    assert_int_equal(gc_rig_forget(g, alone), 0);
+    sim_run_for(g->rig.sim, 100000);
+    refusing.count = refusing.bytes = 1;
+    sim_run_for(g->rig.sim, 20000);
+    gc_status(g->gc, &g->status);
+    assert_int_equal(g->status.code, CAIRN_E_DAMAGED);
+    assert_int_equal(refusing.told_count, 0); /* the first that was forgotten is stuck */
+    gc_rig_check_reachable(g);
+    refusing.count = 2;
+    sim_run_for(g->rig.sim, 20000);
+    assert_int_equal(refusing.told_count, 1);
+    assert_true(ckpt_id_equal(refusing.told[0], alone));
+    assert_false(gc_rig_has_object(g, alone, 0));
+    rig_flip(&g->rig, &part, 300); /* repaired */
+    refusing.count = 3;
+    sim_run_for(g->rig.sim, 20000);
+    assert_int_equal(refusing.told_count, 1);
+    gc_rig_pass(g, false);
+    refusing.count = 4;
+    sim_run_for(g->rig.sim, 20000);
+    assert_int_equal(refusing.told_count, 2);
+    assert_true(gc_rig_is_reclaimed(g, base));
+    gc_rig_check_reachable(g);
+}
+
 /* Goal: a project's quota that is nearly full is pressure, and a save that it refuses; only what
  * that project has forgotten goes. */
 static void test_pressure_of_a_quota(void **state)
@@ -615,7 +735,9 @@ int main(void)
         TEST(test_references_pin_objects),
         TEST(test_openings),
         TEST(test_dry_run),
+        TEST(test_what_cannot_be_swept_is_not_reclaimed),
         TEST(test_damaged_tables_keep),
+        TEST(test_an_unreadable_list_is_not_reclaimed),
         TEST(test_full_record),
         TEST(test_sweep),
         TEST(test_between_open_and_the_first_object),
@@ -623,6 +745,7 @@ int main(void)
         TEST(test_reclaimed_now),
         TEST(test_claimed_stays),
         TEST(test_pressure_takes_the_first_forgotten),
+        TEST(test_pressure_passes_over_what_is_stuck),
         TEST(test_pressure_of_a_quota),
         cmocka_unit_test(test_two_daemons_at_once),
     };

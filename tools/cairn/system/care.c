@@ -107,7 +107,7 @@ static void show_forgotten(const struct gc_info *info)
 
 static void show_now(const struct gc_info *info)
 {
-    if (info->now && !info->running) {
+    if (info->now && !info->running && info->reclaimed > 0) {
         printf("           reclaimed %s, not waiting for cycles: gone for good\n",
                info->dry_run ? "would be" : "now");
     }
