@@ -193,8 +193,9 @@ static struct doc *doc_new(struct catalog *catalog, const struct doc_key *key)
 {
     struct doc *doc = calloc(1, sizeof *doc);
 
-    CHECK(doc); /* a few hundred bytes; the sizes that come from outside are checked where they are
-                   used */
+    if (!doc) {
+        return NULL;
+    }
     doc->catalog = catalog;
     doc->key = *key;
     doc->post.cb = on_posted;
@@ -251,7 +252,21 @@ static void doc_fetch(struct doc *doc)
     store_submit(catalog->store, &doc->req);
 }
 
-void docs_get(struct catalog *catalog, struct doc_req *req)
+static void doc_wait(struct doc *doc, struct doc_req *req)
+{
+    list_add_tail(&doc->waiters, &req->link);
+    req->doc = doc;
+    req->pending = true;
+}
+
+static int doc_no_memory(struct doc_req *req)
+{
+    char text[256];
+    doc_name_text(&req->key.name, sizeof text, text);
+    return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory to read %s", text);
+}
+
+int docs_get(struct catalog *catalog, struct doc_req *req)
 {
     struct doc *doc = doc_find(&catalog->docs, &req->key);
 
@@ -259,26 +274,27 @@ void docs_get(struct catalog *catalog, struct doc_req *req)
     CHECK(!req->doc);
     req->status = 0;
     diag_clear(&req->diag);
-    req->pending = true;
     if (doc && req->fresh && (doc->ready || !doc->fresh)) {
         doc_forget(&catalog->docs, doc);
         doc = NULL;
     }
     if (!doc) {
         doc = doc_new(catalog, &req->key);
+        if (!doc) {
+            return req->status = doc_no_memory(req);
+        }
         doc->fresh = req->fresh;
-        list_add_tail(&doc->waiters, &req->link);
-        req->doc = doc;
+        doc_wait(doc, req);
         doc_load(doc);
-        return;
+        return 0;
     }
     list_remove(&doc->lru);
     list_add_tail(&catalog->docs.lru, &doc->lru);
-    list_add_tail(&doc->waiters, &req->link);
-    req->doc = doc;
+    doc_wait(doc, req);
     if (doc->ready) {
         doc_post(doc);
     }
+    return 0;
 }
 
 void doc_release(struct doc_req *req)

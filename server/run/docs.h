@@ -42,7 +42,7 @@ struct doc {
 
 struct doc_req {
     struct doc_key key;
-    void (*done)(struct doc_req *req); /* once, never inside docs_get() */
+    void (*done)(struct doc_req *req); /* once, never inside docs_get(), and not if that failed */
     int status; /* DAMAGED: missing, of other length or contents; FORMAT; the store's errors */
     struct diag diag;
     struct doc *doc; /* referenced until doc_release() */
@@ -61,7 +61,9 @@ struct docs {
 
 void docs_init(struct docs *docs, uint64_t bytes_max, uint64_t upload_bytes_max);
 void docs_fini(struct docs *docs); /* nothing may be loading or referenced */
-void docs_get(struct catalog *catalog, struct doc_req *req);
+/* Returns NO_MEMORY, with req->diag, if there is no memory to begin with; done does not come then.
+ * Returns 0 otherwise. */
+int MUST_USE docs_get(struct catalog *catalog, struct doc_req *req);
 /* Cancels what is pending, lets go of the doc. Safe when idle (zeroed). */
 void doc_release(struct doc_req *req);
 void docs_add_upload(struct docs *docs, const struct store_name *name, size_t bytes,

@@ -285,8 +285,11 @@ static enum sm_result on_parts(struct sm *sm)
                                                    .tag = finish->seals[rank].open_id},
                                           .sha256 = finish->seals[rank].part_sha256,
                                           .bytes = finish->seals[rank].part_bytes};
-        finish->inflight++;
-        docs_get(finish->catalog, &fetch->req);
+        if (docs_get(finish->catalog, &fetch->req) == 0) {
+            finish->inflight++;
+        } else {
+            finish_fail(finish, fetch->req.status, &fetch->req.diag);
+        }
     }
     if (finish->inflight) {
         return SM_WAIT;

@@ -116,12 +116,23 @@ static void index_done(struct work *work)
 
 static void on_fetched(struct fetch_req *fetch)
 {
-    struct base_op *op = container_of(fetch, struct base_op, fetch);
-    if (fetch->status != 0) {
-        op_end(op, fetch->status, &fetch->diag);
+    struct base_req *req = container_of(fetch, struct base_req, fetch);
+    struct base_op *op = fetch->status == 0 ? calloc(1, sizeof(*op)) : NULL;
+    if (!op) {
+        req->status = fetch->status != 0 ? fetch->status : CAIRN_E_NO_MEMORY;
+        diag_copy(&req->diag, &fetch->diag);
+        diag_set(&req->diag, req->status, "no memory for a base"); /* the first one counts */
+        run_fetch_release(fetch);
+        req->done(req);
         return;
     }
-    scratch_init(&op->scratch, (size_t)fetch->part->chunk_count * sizeof(uint32_t) +
+    req->op = op;
+    op->req = req;
+    op->run = req->run;
+    op->fetch = *fetch; /* the part is the op's: it stays where the request is cancelled */
+    *fetch = (struct fetch_req){0};
+    catalog_hold(op->run->catalog);
+    scratch_init(&op->scratch, (size_t)op->fetch.part->chunk_count * sizeof(uint32_t) +
                                    RUN_BASE_SPARSE_MAX * sizeof(struct object_id) + KIB(64));
     op->busy = true;
     op->work = (struct work){.run = index_run, .done = index_done};
@@ -130,26 +141,23 @@ static void on_fetched(struct fetch_req *fetch)
 
 void run_base(struct run *run, struct base_req *req)
 {
-    struct base_op *op = calloc(1, sizeof(*op));
-    CHECK(op); /* as large as a few cache lines */
-    op->req = req;
-    op->run = run;
-    req->op = op;
+    req->op = NULL;
+    req->run = run;
     req->status = 0;
+    req->sparse_count = 0;
     diag_clear(&req->diag);
-    scratch_init(&op->scratch, KIB(4));
-    catalog_hold(run->catalog);
-    op->fetch = (struct fetch_req){.id = req->id,
-                                   .kind = STORE_PART,
-                                   .number = req->rank,
-                                   .any_age = true,
-                                   .done = on_fetched};
-    run_fetch(run, &op->fetch);
+    req->fetch = (struct fetch_req){.id = req->id,
+                                    .kind = STORE_PART,
+                                    .number = req->rank,
+                                    .any_age = true,
+                                    .done = on_fetched};
+    run_fetch(run, &req->fetch);
 }
 
 void run_base_cancel(struct base_req *req)
 {
     struct base_op *op = req->op;
+    run_fetch_release(&req->fetch);
     if (op) {
         req->op = NULL;
         op->req = NULL;

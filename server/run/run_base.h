@@ -8,7 +8,7 @@
 #ifndef CAIRN_RUN_RUN_BASE_H
 #define CAIRN_RUN_RUN_BASE_H
 
-#include "run.h"
+#include "run_fetch.h"
 
 enum { RUN_BASE_SPARSE_MAX = 4096 };
 
@@ -18,12 +18,15 @@ struct base_req {
     struct ckpt_id id;
     uint32_t rank;
     void (*done)(struct base_req *req); /* never inside run_base() */
-    int status; /* NOT_FOUND: the base has no part of this rank; DAMAGED, IO ...: nothing can be
-                   referred to */
+    int status; /* NOT_FOUND: the base has no part of this rank; DAMAGED, NO_MEMORY, IO ...:
+                   nothing can be referred to */
     struct diag diag;
     uint32_t sparse_count;
     const struct object_id *sparse; /* ascending; valid during the callback */
-    struct base_op *op;             /* the request's own */
+    /* the request's own: */
+    struct run *run;
+    struct fetch_req fetch; /* of the part; the op's, once there is one */
+    struct base_op *op;
 };
 
 /* done comes once, unless cancelled. */

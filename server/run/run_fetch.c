@@ -16,23 +16,19 @@
 #include <string.h>
 
 struct fetch_op {
-    struct fetch_req *req; /* NULL: cancelled in a callback's way */
-    struct run *run;
-    struct run_snapshot_req snapshot;
+    struct fetch_req *req;
     uint64_t tag; /* open_id of the commit */
     struct doc_req manifest, page, part;
 };
 
-static void on_state(struct run_snapshot_req *req);
+static void on_state(struct run_snapshot_req *snapshot);
 static void on_manifest(struct doc_req *req);
 static void on_page(struct doc_req *req);
 static void on_part(struct doc_req *req);
 
 void run_fetch(struct run *run, struct fetch_req *req)
 {
-    struct fetch_op *op = calloc(1, sizeof *op);
-
-    CHECK(op); /* as large as a few cache lines */
+    CHECK(!req->run);
     req->status = 0;
     diag_clear(&req->diag);
     req->data = NULL;
@@ -41,32 +37,35 @@ void run_fetch(struct run *run, struct fetch_req *req)
     req->page = NULL;
     req->part = NULL;
     req->doc = NULL;
-    req->op = op;
-    op->req = req;
-    op->run = run;
-    op->snapshot.done = on_state;
-    op->snapshot.any_age = req->any_age;
+    req->op = NULL;
+    req->run = run;
+    req->snapshot = (struct run_snapshot_req){.done = on_state, .any_age = req->any_age};
     catalog_hold(run->catalog);
-    run_snapshot(run, &op->snapshot);
+    run_snapshot(run, &req->snapshot);
 }
 
-static void op_free(struct fetch_op *op)
+/* The fetch is over, or cancelled: nothing is on its way any more. */
+static void end(struct fetch_req *req)
 {
-    struct catalog *catalog = op->run->catalog;
+    struct catalog *catalog = req->run->catalog;
+    struct fetch_op *op = req->op;
 
-    op->req->op = NULL;
-    run_snapshot_cancel(&op->snapshot);
-    doc_release(&op->manifest);
-    doc_release(&op->page);
-    doc_release(&op->part);
-    free(op);
+    run_snapshot_cancel(&req->snapshot);
+    if (op) {
+        doc_release(&op->manifest);
+        doc_release(&op->page);
+        doc_release(&op->part);
+        free(op);
+    }
+    req->op = NULL;
+    req->run = NULL;
     catalog_drop(catalog);
 }
 
 void run_fetch_release(struct fetch_req *req)
 {
-    if (req->op) {
-        op_free(req->op);
+    if (req->run) {
+        end(req);
     }
     if (req->doc) {
         struct doc_req ref = {.doc = req->doc};
@@ -79,13 +78,11 @@ void run_fetch_release(struct fetch_req *req)
     req->part = NULL;
 }
 
-static void fail(struct fetch_op *op, int status, const struct diag *diag)
+static void fail(struct fetch_req *req, int status, const struct diag *diag)
 {
-    struct fetch_req *req = op->req;
-
     req->status = status;
     diag_copy(&req->diag, diag);
-    op_free(op);
+    end(req);
     req->done(req);
 }
 
@@ -109,38 +106,50 @@ static void succeed(struct fetch_op *op, struct doc_req *ref)
         req->part = &doc->part;
         break;
     }
-    op_free(op);
+    end(req);
     req->done(req);
 }
 
 static void get(struct fetch_op *op, struct doc_req *req, enum store_kind kind, uint32_t number)
 {
-    req->key.name = (struct store_name){
-        .run = op->run->name, .id = op->req->id, .kind = kind, .number = number, .tag = op->tag};
+    req->key.name = (struct store_name){.run = op->req->run->name,
+                                        .id = op->req->id,
+                                        .kind = kind,
+                                        .number = number,
+                                        .tag = op->tag};
     req->fresh = op->req->fresh && kind == op->req->kind;
-    docs_get(op->run->catalog, req);
+    if (docs_get(op->req->run->catalog, req) != 0) {
+        fail(op->req, req->status, &req->diag);
+    }
 }
 
-static void on_state(struct run_snapshot_req *req)
+static void on_state(struct run_snapshot_req *snapshot)
 {
-    struct fetch_op *op = container_of(req, struct fetch_op, snapshot);
+    struct fetch_req *req = container_of(snapshot, struct fetch_req, snapshot);
     const struct state_commit *commit;
     struct diag diag = DIAG_INIT;
     char text[CKPT_TEXT_MAX];
 
-    if (req->status) {
-        fail(op, req->status, &req->diag);
+    if (snapshot->status) {
+        fail(req, snapshot->status, &snapshot->diag);
         return;
     }
+    ckpt_text(&req->run->name, req->id, text);
     /* A forgotten one too: an open save may have a claim on it, a restore a lease. */
-    commit = state_commit_known(req->state, op->req->id);
+    commit = state_commit_known(snapshot->state, req->id);
     if (!commit) {
-        ckpt_text(&op->run->name, op->req->id, text);
         diag_set(&diag, CAIRN_E_NOT_FOUND,
                  "there is no %s: it was not committed, or was forgotten and is gone", text);
-        fail(op, CAIRN_E_NOT_FOUND, &diag);
+        fail(req, CAIRN_E_NOT_FOUND, &diag);
         return;
     }
+    struct fetch_op *op = req->op = calloc(1, sizeof *op);
+    if (!op) {
+        diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory to read %s", text);
+        fail(req, CAIRN_E_NO_MEMORY, &diag);
+        return;
+    }
+    op->req = req;
     op->tag = commit->entry.open_id;
     op->manifest.done = on_manifest;
     op->manifest.key.sha256 = commit->entry.manifest_sha256;
@@ -153,9 +162,9 @@ static void fail_not_found(struct fetch_op *op, const char *what, uint32_t numbe
     struct diag diag = DIAG_INIT;
     char text[CKPT_TEXT_MAX];
 
-    ckpt_text(&op->run->name, op->req->id, text);
+    ckpt_text(&op->req->run->name, op->req->id, text);
     diag_set(&diag, CAIRN_E_NOT_FOUND, "%s has no %s %u", text, what, number);
-    fail(op, CAIRN_E_NOT_FOUND, &diag);
+    fail(op->req, CAIRN_E_NOT_FOUND, &diag);
 }
 
 static void get_page(struct fetch_op *op, uint32_t number)
@@ -175,7 +184,7 @@ static void on_manifest(struct doc_req *req)
     uint64_t before = 0;
 
     if (req->status) {
-        fail(op, req->status, &req->diag);
+        fail(op->req, req->status, &req->diag);
         return;
     }
     manifest = &req->doc->manifest;
@@ -211,7 +220,7 @@ static void on_page(struct doc_req *req)
     const struct page *page;
 
     if (req->status) {
-        fail(op, req->status, &req->diag);
+        fail(op->req, req->status, &req->diag);
         return;
     }
     if (op->req->kind == STORE_PAGE) {
@@ -237,7 +246,7 @@ static void on_part(struct doc_req *req)
     struct fetch_op *op = container_of(req, struct fetch_op, part);
 
     if (req->status) {
-        fail(op, req->status, &req->diag);
+        fail(op->req, req->status, &req->diag);
     } else {
         succeed(op, req);
     }

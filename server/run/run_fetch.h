@@ -22,7 +22,8 @@ struct fetch_req {
     bool any_age;    /* an opening of this copy of the record has a claim on it: it is there, and
                       * what other daemons did since does not matter */
     void (*done)(struct fetch_req *req); /* never inside run_fetch() */
-    int status; /* NOT_FOUND: no such committed checkpoint, page or part; DAMAGED; IO ... */
+    /* NOT_FOUND: no such committed checkpoint, page or part; DAMAGED; NO_MEMORY; IO ... */
+    int status;
     struct diag diag;
     const uint8_t *data; /* as stored; valid until run_fetch_release() */
     size_t bytes;
@@ -30,8 +31,10 @@ struct fetch_req {
     const struct page *page;
     const struct part *part;
     /* the fetch's: */
+    struct run *run; /* NULL: not on its way */
+    struct run_snapshot_req snapshot;
     struct doc *doc;
-    struct fetch_op *op;
+    struct fetch_op *op; /* NULL until the record is known */
 };
 
 /* done comes once, unless cancelled. */

@@ -46,7 +46,7 @@ struct plan_page {
     struct plan_op *op;
 };
 
-static void on_manifest(struct fetch_req *req);
+static void on_manifest(struct fetch_req *fetch);
 static void on_page(struct fetch_req *req);
 static void on_part(struct fetch_req *req);
 static void work_intersect(struct work *work);
@@ -79,24 +79,14 @@ static int wants_copy(struct plan_op *op, const struct plan_req *req)
 
 void run_plan(struct run *run, struct plan_req *req)
 {
-    struct plan_op *op = calloc(1, sizeof *op);
-
-    CHECK(op);
     req->status = 0;
     diag_clear(&req->diag);
     req->read_count = 0;
     req->reads = NULL;
-    req->op = op;
-    op->req = req;
-    op->run = run;
-    op->id = req->id;
-    scratch_init(&op->scratch, MIB(256));
-    catalog_hold(run->catalog);
-    op->status = wants_copy(op, req);
-    op->manifest.id = req->id;
-    op->manifest.kind = STORE_MANIFEST;
-    op->manifest.done = on_manifest;
-    run_fetch(run, &op->manifest);
+    req->op = NULL;
+    req->run = run;
+    req->manifest = (struct fetch_req){.id = req->id, .kind = STORE_MANIFEST, .done = on_manifest};
+    run_fetch(run, &req->manifest);
 }
 
 /* Frees, unless the pool still works for it. */
@@ -126,45 +116,69 @@ static void op_end(struct plan_op *op)
 
 void run_plan_cancel(struct plan_req *req)
 {
+    run_fetch_release(&req->manifest);
     if (req->op) {
         op_end(req->op);
     }
 }
 
-static void answer(struct plan_op *op, int status, const struct diag *diag)
+static void tell(struct plan_req *req, int status, const struct diag *diag)
 {
-    struct plan_req *req = op->req;
     char text[CKPT_TEXT_MAX];
 
     req->status = status;
     if (status) {
-        ckpt_text(&op->run->name, op->id, text);
+        ckpt_text(&req->run->name, req->id, text);
         diag_copy(&req->diag, diag);
         diag_set(&req->diag, status, "%s: %s", text, err_text(status));
         if (status != CAIRN_E_DAMAGED && status != CAIRN_E_NOT_FOUND) {
             diag_add(&req->diag, "%s", text);
         }
+    }
+    req->done(req);
+}
+
+static void answer(struct plan_op *op, int status, const struct diag *diag)
+{
+    struct plan_req *req = op->req;
+    struct diag kept = DIAG_INIT; /* the op's goes with it */
+
+    if (status) {
+        diag_copy(&kept, diag);
     } else {
         req->reads = intersect_take(&op->sect, &req->read_count);
     }
     op_end(op);
-    req->done(req);
+    tell(req, status, &kept);
 }
 
-static void on_manifest(struct fetch_req *req)
+static void on_manifest(struct fetch_req *fetch)
 {
-    struct plan_op *op = container_of(req, struct plan_op, manifest);
-    const struct manifest *manifest = req->manifest;
+    struct plan_req *req = container_of(fetch, struct plan_req, manifest);
+    const struct manifest *manifest = fetch->manifest;
+    struct plan_op *op = fetch->status == 0 ? calloc(1, sizeof *op) : NULL;
 
-    if (req->status || op->status) {
-        int status = req->status ? req->status : op->status;
-        answer(op, status, &req->diag);
+    if (!op) {
+        run_fetch_release(fetch);
+        tell(req, fetch->status ? fetch->status : CAIRN_E_NO_MEMORY, &fetch->diag);
         return;
     }
+    req->op = op;
+    op->req = req;
+    op->run = req->run;
+    op->id = req->id;
+    op->manifest = *fetch; /* the op's: it outlives a request that is cancelled */
+    *fetch = (struct fetch_req){0};
+    scratch_init(&op->scratch, MIB(256));
+    catalog_hold(op->run->catalog);
+    op->status = wants_copy(op, req);
     op->pages = calloc(manifest->page_count + (size_t)1, sizeof *op->pages);
     op->ranks = calloc(manifest->world_size + (size_t)1, 1);
-    if (!op->pages || !op->ranks) {
-        answer(op, CAIRN_E_NO_MEMORY, &op->diag);
+    if (op->status == 0 && (!op->pages || !op->ranks)) {
+        op->status = CAIRN_E_NO_MEMORY;
+    }
+    if (op->status) {
+        answer(op, op->status, &op->diag);
         return;
     }
     op->sect.chunk_bytes = manifest->chunk_bytes;

@@ -8,7 +8,7 @@
 #ifndef CAIRN_RUN_RUN_PLAN_H
 #define CAIRN_RUN_RUN_PLAN_H
 
-#include "run.h"
+#include "run_fetch.h"
 
 #include "wire/msg.h"
 #include "wire/plan.h"
@@ -16,17 +16,20 @@
 struct plan_req {
     struct ckpt_id id;
     uint32_t want_count;
-    const struct plan_want *wants;      /* borrowed until done */
+    const struct plan_want *wants;      /* borrowed until done or cancelled */
     void (*done)(struct plan_req *req); /* never inside run_plan() */
     /* NOT_FOUND; MISSING_TENSOR, SHAPE_MISMATCH, DTYPE_MISMATCH, INVALID naming the tensor; DAMAGED
-     * naming the file; TOO_LARGE for a plan of more than PLAN_READS_MAX chunks */
+     * naming the file; TOO_LARGE for a plan of more than PLAN_READS_MAX chunks; NO_MEMORY */
     int status;
     struct diag diag;
     size_t read_count;
     struct plan_read
         *reads; /* malloc'ed, the caller frees; sorted by (object, offset). A chunk that two wants
                  * touch is there twice. The cells cover each wanted box exactly. */
-    struct plan_op *op; /* the planner's */
+    /* the planner's: */
+    struct run *run;
+    struct fetch_req manifest; /* the op's, once there is one */
+    struct plan_op *op;
 };
 
 enum { PLAN_READS_MAX = 1 << 20 };

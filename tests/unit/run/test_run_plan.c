@@ -247,6 +247,47 @@ static void test_cancel_at_any_moment(void **state)
     free(call.req.reads);
 }
 
+static unsigned calloc_fails_in; /* 0: never; 1: the next one */
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    return calloc_fails_in > 0 && --calloc_fails_in == 0 ? NULL : __real_calloc(count, bytes);
+}
+
+/* Goal: whichever allocation of a plan fails, the plan fails with NO_MEMORY and the daemon lives:
+ * the next plan, with the same cache, is whole. */
+static void test_short_of_memory_at_every_moment(void **state)
+{
+    struct rig *rig = *state;
+    struct rank_list lists[2];
+    unsigned failures = 0;
+    bool is_over = false;
+
+    rig_two_ranks(lists);
+    struct ckpt_id id = rig_save(rig, 10, 2, lists);
+    struct plan_want want = want_box("b.bias", lists[0].pieces[1].shape, lists[0].pieces[1].box);
+    for (unsigned at = 1; !is_over; at++) {
+        struct plan_call call;
+        rig_stop(rig);
+        rig_start(rig);
+        sim_run_for(rig->sim, 100);
+        calloc_fails_in = at;
+        plan(rig, id, 1, &want, &call);
+        is_over = calloc_fails_in > 0;
+        calloc_fails_in = 0;
+        failures += call.req.status != 0;
+        assert_true(call.req.status == 0 || (!is_over && call.req.status == CAIRN_E_NO_MEMORY));
+        free(call.req.reads);
+        plan(rig, id, 1, &want, &call);
+        assert_int_equal(call.req.status, 0);
+        check_model(&call, 0);
+        free(call.req.reads);
+    }
+    assert_true(failures >= 4); /* the plan's, and those of what it reads */
+}
+
 struct fetch_call {
     struct fetch_req req;
     bool done;
@@ -498,6 +539,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_resharded_boxes_match_the_model, setup, teardown),
         cmocka_unit_test_setup_teardown(test_mismatches_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cancel_at_any_moment, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_short_of_memory_at_every_moment, setup, teardown),
         cmocka_unit_test_setup_teardown(test_any_flipped_byte_is_damage, setup, teardown),
         cmocka_unit_test_setup_teardown(test_missing_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_one_read_serves_all, setup, teardown),
