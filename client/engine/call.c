@@ -305,21 +305,32 @@ static const struct request_ops call_request_ops = {
 
 /* --- the user's side ------------------------------------------------------------- */
 
+static void on_no_memory(struct post *post)
+{
+    struct engine_call *user = container_of(post, struct engine_call, no_memory);
+    user->done(user, CAIRN_E_NO_MEMORY);
+}
+
 void engine_call_start(struct engine *engine, struct engine_call *user)
 {
-    struct call *call = calloc(1, sizeof *call);
     CHECK(engine->magic == ENGINE_MAGIC);
-    CHECK(call != NULL);
+    user->payload_bytes = 0;
+    diag_clear(&user->diag);
+    memset(&user->reply, 0, sizeof user->reply);
+    scratch_init(&user->scratch, CALL_SCRATCH_MAX);
+    struct call *call = calloc(1, sizeof *call);
+    if (!call) {
+        diag_set(&user->diag, CAIRN_E_NO_MEMORY, "no memory for %s", msg_name(user->request.type));
+        user->no_memory.cb = on_no_memory;
+        loop_post(engine->options.loop, &user->no_memory);
+        return;
+    }
     *call = (struct call){.engine = engine,
                           .user = user,
                           .op = {.ops = &call_op_ops},
                           .request = {.ops = &call_request_ops},
                           .post = {.cb = on_delivered}};
     user->impl = call;
-    user->payload_bytes = 0;
-    diag_clear(&user->diag);
-    memset(&user->reply, 0, sizeof user->reply);
-    scratch_init(&user->scratch, CALL_SCRATCH_MAX);
     timer_init(&call->deadline, engine->options.loop, on_deadline);
     timer_init(&call->retry, engine->options.loop, on_retry);
     sm_init(&call->sm, call_table, CALL_WAIT_LINK, "call", ++engine->op_count);

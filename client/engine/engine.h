@@ -105,6 +105,7 @@ struct engine_restore {
     struct scratch scratch;     /* owns the results; the caller ends it with engine_restore_fini */
     _Atomic uint64_t total_bytes, done_bytes;
     struct restore *impl;
+    struct post no_memory; /* tells of it when there is none even for impl */
 };
 void engine_restore_start(struct engine *engine, struct engine_restore *restore);
 void engine_restore_abort(struct engine_restore *restore);
@@ -127,6 +128,7 @@ struct engine_call {
     size_t payload_bytes;
     struct scratch scratch; /* engine_call_fini */
     struct call *impl;
+    struct post no_memory; /* tells of it when there is none even for impl */
 };
 void engine_call_start(struct engine *engine, struct engine_call *call);
 void engine_call_cancel(struct engine_call *call); /* done comes with CANCELLED */

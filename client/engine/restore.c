@@ -677,12 +677,26 @@ static void fail(struct engine_op *op, int status, const struct diag *diag)
 
 static const struct engine_op_ops restore_op_ops = {.on_up = on_up, .fail = fail};
 
+static void on_no_memory(struct post *post)
+{
+    struct engine_restore *user = container_of(post, struct engine_restore, no_memory);
+    user->on_done(user, CAIRN_E_NO_MEMORY);
+}
+
 void engine_restore_start(struct engine *engine, struct engine_restore *user)
 {
-    struct restore *restore = calloc(1, sizeof *restore);
     struct diag diag = DIAG_INIT;
     CHECK(engine->magic == ENGINE_MAGIC);
-    CHECK(restore != NULL);
+    user->empty = user->fell_back = false;
+    diag_clear(&user->diag);
+    scratch_init(&user->scratch, RESTORE_SCRATCH_MAX);
+    struct restore *restore = calloc(1, sizeof *restore);
+    if (!restore) {
+        diag_set(&user->diag, CAIRN_E_NO_MEMORY, "no memory for a restore");
+        user->no_memory.cb = on_no_memory;
+        loop_post(engine->options.loop, &user->no_memory);
+        return;
+    }
     restore->engine = engine;
     restore->user = user;
     restore->set = registered_ref(user->set);
@@ -693,9 +707,6 @@ void engine_restore_start(struct engine *engine, struct engine_restore *user)
     timer_init(&restore->timer, engine->options.loop, on_timer);
     sm_init(&restore->sm, restore_table, RS_RESOLVE, "restore", ++engine->op_count);
     user->impl = restore;
-    user->empty = user->fell_back = false;
-    diag_clear(&user->diag);
-    scratch_init(&user->scratch, RESTORE_SCRATCH_MAX);
     list_add_tail(&engine->restores, &restore->op.link);
     int refused = engine_refuses(engine, &diag);
     if (refused != 0) {

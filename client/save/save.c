@@ -242,12 +242,26 @@ static int refuse_same_step(const struct engine *engine, const struct save *save
     return 0;
 }
 
+static void on_no_memory(struct post *post)
+{
+    struct engine_save *user = container_of(post, struct engine_save, no_memory);
+    user->on_staged(user, CAIRN_E_NO_MEMORY);
+    user->on_done(user, CAIRN_E_NO_MEMORY);
+}
+
 void engine_save_start(struct engine *engine, struct engine_save *user)
 {
-    struct save *save = calloc(1, sizeof *save);
     struct diag diag = DIAG_INIT;
     CHECK(engine->magic == ENGINE_MAGIC);
-    CHECK(save != NULL);
+    diag_clear(&user->diag);
+    struct save *save = calloc(1, sizeof *save);
+    if (!save) {
+        diag_set(&user->diag, CAIRN_E_NO_MEMORY, "no memory for the save of step %llu",
+                 (unsigned long long)user->step);
+        user->no_memory.cb = on_no_memory;
+        loop_post(engine->options.loop, &user->no_memory);
+        return;
+    }
     save->engine = engine;
     save->user = user;
     save->set = registered_ref(user->set);
@@ -258,7 +272,6 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     save->first_sequence = save->engine->next_sequence;
     init(save);
     user->impl = save;
-    diag_clear(&user->diag);
     list_add_tail(&engine->saves, &save->op.link);
     int refused = engine_refuses(engine, &diag);
     if (refused == 0 && (engine->options.viewer || !engine->options.arena)) {

@@ -50,6 +50,7 @@ struct engine_save {
     _Atomic uint64_t total_bytes, staged_bytes, sent_bytes, durable_bytes;
     _Atomic uint64_t stored_bytes; /* that it sent: less what was shared with its base */
     struct save *impl;
+    struct post no_memory; /* tells of it when there is none even for impl */
 };
 void engine_save_start(struct engine *engine, struct engine_save *save);
 void engine_save_abort(struct engine_save *save);

@@ -326,6 +326,53 @@ static void requests_are_answered_over_a_lost_connection(void **state)
     world_fini(&world);
 }
 
+#ifndef WORLD_LOCAL
+static bool calloc_fails; /* the next one */
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    bool fails = calloc_fails;
+    calloc_fails = false;
+    return fails ? NULL : __real_calloc(count, bytes);
+}
+
+/* Goal: without memory to begin with, a request, a restore and a save end with NO_MEMORY, not the
+ * handle; and the next ones work. */
+static void short_of_memory_ends_the_operation_only(void **state)
+{
+    struct world world;
+    struct caller caller = {
+        .call = {.request = {.type = MSG_LIST, .u.list = {.limit = 10}}, .done = caller_on_done}};
+    (void)state;
+    world_init(&world, 8, 1);
+    world_ranks_start(&world);
+    struct world_rank *rank = &world.ranks[0];
+    for (int round = 0; round < 2; round++) {
+        int status = round == 0 ? CAIRN_E_NO_MEMORY : 0;
+        calloc_fails = round == 0;
+        world_save(rank, 1, 10000);
+        assert_false(rank->save_done); /* never inside the call */
+        world_await_saves(&world, 10000);
+        assert_int_equal(rank->save_status, status);
+        calloc_fails = round == 0;
+        world_restore(rank, latest, 10000);
+        world_await_restores(&world, 10000);
+        assert_int_equal(rank->restore_status, status);
+        calloc_fails = round == 0;
+        caller.done = false;
+        engine_call_start(rank->engine, &caller.call);
+        assert_false(caller.done);
+        assert_true(sim_run_until(world.sim, caller_is_done, &caller, 10000));
+        assert_int_equal(caller.status, status);
+        engine_call_fini(&caller.call);
+    }
+    world_ranks_stop(&world);
+    world_fini(&world);
+}
+#endif
+
 static void an_older_server_is_not_asked_what_it_does_not_know(void **state)
 {
     struct world world;
@@ -423,6 +470,9 @@ int main(void)
         cmocka_unit_test(a_rank_that_does_not_restore_is_named),
         cmocka_unit_test(close_ends_restores_at_once),
         cmocka_unit_test(requests_are_answered_over_a_lost_connection),
+#ifndef WORLD_LOCAL
+        cmocka_unit_test(short_of_memory_ends_the_operation_only),
+#endif
         cmocka_unit_test(an_older_server_is_not_asked_what_it_does_not_know),
 #ifndef WORLD_LOCAL
         cmocka_unit_test(refused_logins_say_why),
