@@ -9,7 +9,7 @@
 
 #include "err.h"
 
-enum { DIAG_TEXT_MAX = 480 };
+enum { DIAG_TEXT_MAX = 504 };
 
 struct diag {
     int code;                 /* 0 while nothing failed */

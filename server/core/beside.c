@@ -7,6 +7,7 @@
 #include "core/beside.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "core_private.h"
@@ -110,32 +111,44 @@ bool state_is_marked(const struct run_state *state)
     return state->beside.unknown_count > 0 || state->beside.lost_from != 0 || is_missing(state);
 }
 
-void state_mark_text(const struct run_state *state, size_t bytes, char *ret)
+/* What is wrong, without the remedy. */
+static void say_mark(const struct run_state *state, size_t bytes, char *ret)
 {
     const struct state_beside *beside = &state->beside;
-    const char *run = beside->run != NULL ? beside->run : "RUN";
-    CHECK(bytes > 0);
-    ret[0] = '\0';
     if (is_missing(state)) {
         snprintf(ret, bytes,
-                 "the record of the run is missing, and %zu checkpoints are stored beside it: put "
-                 "the record back, or let `cairn salvage %s` make it again",
-                 beside->ckpt_count, run);
-    } else if (beside->lost_from != 0 && beside->lost_text != NULL) {
-        snprintf(ret, bytes, "the run's record: %s", beside->lost_text);
+                 "the record of the run is missing, and %zu checkpoints are stored beside it",
+                 beside->ckpt_count);
     } else if (beside->lost_from != 0) {
-        snprintf(ret, bytes,
-                 "the end of the run's record is lost, from its update %" PRIu64
-                 " on: put the file back, or let `cairn salvage %s` save what there is",
-                 beside->lost_from, run);
+        snprintf(ret, bytes, "the end of the run's record is lost, from its update %" PRIu64 " on",
+                 beside->lost_from);
     } else if (beside->unknown_count > 0) {
         const struct state_unknown *newest = &beside->unknown[beside->unknown_count - 1];
         snprintf(ret, bytes,
                  "%zu stored checkpoint%s not in the run's record (newest: %" PRIu64 "@%" PRIu64
-                 "), which is an older copy or has been damaged; nothing of the run is removed: "
-                 "put the right record back, or look with `cairn salvage %s`",
+                 "), which is an older copy or has been damaged; nothing of the run is removed",
                  beside->unknown_count, beside->unknown_count == 1 ? " is" : "s are",
-                 newest->id.step, newest->id.term, run);
+                 newest->id.step, newest->id.term);
+    }
+}
+
+void state_mark_text(const struct run_state *state, size_t bytes, char *ret)
+{
+    const struct state_beside *beside = &state->beside;
+    CHECK(bytes > 0);
+    ret[0] = '\0';
+    if (!is_missing(state) && beside->lost_from != 0 && beside->lost_text != NULL) {
+        snprintf(ret, bytes, "the run's record: %s", beside->lost_text);
+        return;
+    }
+    say_mark(state, bytes, ret);
+    size_t length = strlen(ret);
+    if (length > 0 && length < bytes) {
+        snprintf(ret + length, bytes - length,
+                 ": put the right record back, or run `cairn salvage %s --store %s` (with --yes, "
+                 "and the daemon stopped, it enters again what it finds)",
+                 beside->run != NULL ? beside->run : "RUN",
+                 beside->store != NULL ? beside->store : "URL");
     }
 }
 

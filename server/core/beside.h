@@ -24,6 +24,7 @@ struct state_beside {
     int code; /* why the store could not be listed; 0 if it was */
     const char *code_text;
     const char *run;        /* "project/run", for remedies; NULL is printed as "RUN" */
+    const char *store;      /* the store's URL, for remedies; NULL is printed as "URL" */
     size_t ckpt_count;      /* checkpoints of which anything is stored */
     struct ckpt_id highest; /* the stored checkpoint with the greatest term */
     size_t unknown_count;

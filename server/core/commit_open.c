@@ -249,7 +249,7 @@ static bool is_stored_already(struct step *step, struct ckpt_id id)
     if (unknown_other(step->state, id, step->event->open_id) == NULL) {
         return false;
     }
-    char mark[512];
+    char mark[DIAG_TEXT_MAX];
     state_mark_text(step->state, sizeof(mark), mark);
     step_fail(step, CAIRN_E_DAMAGED,
               "step %" PRIu64 " of term %" PRIu64 " is stored already: save another step, and: %s",

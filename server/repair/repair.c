@@ -414,7 +414,7 @@ static void work_run(struct work *work)
     pthread_mutex_lock(&repair->lock);
     repair->status.code = status;
     if (status != 0) {
-        snprintf(repair->status.text, sizeof(repair->status.text), "%.390s",
+        snprintf(repair->status.text, sizeof(repair->status.text), "%.630s",
                  diag_text(&diag, status));
     }
     pthread_mutex_unlock(&repair->lock);

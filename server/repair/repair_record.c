@@ -309,8 +309,7 @@ static bool mend_by_itself(struct repair *repair, struct sight *io)
         !io->whole) {
         return false;
     }
-    repair_add_line(repair, true,
-                    "the run's record: made good from its second copy; it was: %.250s",
+    repair_add_line(repair, true, "the run's record: made good from its second copy; it was: %s",
                     diag_text(&was, CAIRN_E_DAMAGED));
     return true;
 }
@@ -338,7 +337,7 @@ static int refuse(struct repair *repair, const struct sight *sight, const struct
     if (sight->files[0].version > 0) {
         file_text(&sight->files[0], sizeof(text), text);
     }
-    repair_add_line(repair, false, "the run's record, %s: %.440s", text,
+    repair_add_line(repair, false, "the run's record, %s: %s", text,
                     diag_text(why, CAIRN_E_DAMAGED));
     return 0;
 }

@@ -25,7 +25,7 @@ struct lost_manifest {
     struct sha256 sha256;
     uint64_t bytes;
     int64_t created_wall_ns;
-    char why[200]; /* it cannot be read */
+    char why[400]; /* it cannot be read */
 };
 
 struct salvaging {
@@ -72,7 +72,7 @@ static int cut_record(struct salvaging *s, uint64_t lost_from, const char *why, 
     *ret_goes_on = s->how->accept_loss;
     if (!s->how->accept_loss) {
         add_item(s->repair, record_itself, SALVAGE_LEFT,
-                 "%.200s. Put the file back, or say --accept-loss: the record then ends before it, "
+                 "%.480s. Put the file back, or say --accept-loss: the record then ends before it, "
                  "and checkpoints that it no longer tells of are entered again",
                  why);
         if (!s->repair->items_untold) {
@@ -106,15 +106,15 @@ static int mend_record(struct salvaging *s, const char *why, struct diag *diag)
     int status = s->how->yes ? ask_store(s->repair, s->repair->store, &req) : 0;
     if (status == CAIRN_E_NOT_FOUND || status == CAIRN_E_IO) { /* it can be read all the same */
         add_item(s->repair, record_itself, SALVAGE_LEFT,
-                 "%.170s; the record can be read all the same, but the file is not made good: "
-                 "%.150s; look at the disk, then salvage again",
+                 "%.260s; the record can be read all the same, but the file is not made good: "
+                 "%.260s; look at the disk, then salvage again",
                  why, diag_text(&req.diag, status));
         return 0;
     }
     if (status != 0) {
         return repair_fail(diag, status, &req.diag);
     }
-    add_item(s->repair, record_itself, SALVAGE_WHOLE, "%.200s: made good from its second copy",
+    add_item(s->repair, record_itself, SALVAGE_WHOLE, "%.480s: made good from its second copy",
              why);
     return 0;
 }
@@ -126,7 +126,7 @@ static int look_at_record(struct salvaging *s, bool *ret_goes_on, struct diag *d
         .op = STORE_RECORD_GET, .run = s->repair->name, .take_prefix = true, .from_medium = true};
     int status = ask_store(s->repair, s->repair->store, &req);
     char why[REPAIR_TEXT_MAX];
-    snprintf(why, sizeof(why), "%.390s", diag_text(&req.diag, CAIRN_E_DAMAGED));
+    snprintf(why, sizeof(why), "%.480s", diag_text(&req.diag, CAIRN_E_DAMAGED));
     *ret_goes_on = true;
     s->record_missing = status == 0 && record_version(req.ret_record) == 0;
     record_free(req.ret_record);
@@ -134,7 +134,7 @@ static int look_at_record(struct salvaging *s, bool *ret_goes_on, struct diag *d
         return repair_fail(diag, status, &req.diag);
     }
     if (status != 0) {
-        add_item(s->repair, record_itself, SALVAGE_LEFT, "%.390s", why);
+        add_item(s->repair, record_itself, SALVAGE_LEFT, "%.480s", why);
         *ret_goes_on = false;
         return 0;
     }
@@ -205,7 +205,7 @@ static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct
         lost->bytes = req.ret_bytes;
         lost->created_wall_ns = manifest.created_wall_ns;
     } else {
-        snprintf(lost->why, sizeof(lost->why), "%.190s", diag_text(&why, status));
+        snprintf(lost->why, sizeof(lost->why), "%.390s", diag_text(&why, status));
     }
     scratch_fini(&scratch);
     free(req.ret_data);
@@ -277,13 +277,13 @@ struct judgement {
     struct papers papers;
     struct ckpt_id base;
     enum health health;
-    char why[200];
+    char why[400];
 };
 
 static void judge_damaged(struct judgement *ret, enum health health, const char *why)
 {
     if (ret->health == HEALTH_VERIFIED) {
-        snprintf(ret->why, sizeof(ret->why), "%.190s", why);
+        snprintf(ret->why, sizeof(ret->why), "%.390s", why);
     }
     ret->health = max_u64(ret->health, health) == HEALTH_DAMAGED ? HEALTH_DAMAGED : HEALTH_SUSPECT;
 }
@@ -408,7 +408,7 @@ static int leave(struct salvaging *s, const struct lost_manifest *lost, const ch
                           .code = CAIRN_E_DAMAGED,
                           .reason = "given up: its manifest could not be entered again"};
     if (!s->how->discard) {
-        add_item(s->repair, lost->id, SALVAGE_LEFT, "%.300s", why);
+        add_item(s->repair, lost->id, SALVAGE_LEFT, "%.390s", why);
         return 0;
     }
     int status = ask_info(s->repair, &event.info, diag);
@@ -419,7 +419,7 @@ static int leave(struct salvaging *s, const struct lost_manifest *lost, const ch
     }
     status = status != 0 ? status : ask_try_event(s->repair, &event, !s->how->yes, diag);
     if (status == 0) {
-        add_item(s->repair, lost->id, SALVAGE_GIVEN_UP, "%.300s", why);
+        add_item(s->repair, lost->id, SALVAGE_GIVEN_UP, "%.390s", why);
     }
     return status;
 }
@@ -433,9 +433,9 @@ static int salvage_one(struct salvaging *s, const struct lost_manifest *lost, st
                                .manifest_sha256 = lost->sha256};
     struct event event;
     struct diag why = DIAG_INIT;
-    char text[240];
+    char text[480];
     if (!lost->readable) {
-        snprintf(text, sizeof(text), "its manifest cannot be read: %.190s", lost->why);
+        snprintf(text, sizeof(text), "its manifest cannot be read: %.390s", lost->why);
         return leave(s, lost, text, diag);
     }
     int status = judge(s, &fact, &judgement, diag);

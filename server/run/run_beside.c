@@ -48,6 +48,7 @@ void beside_sync(struct run *run)
     *state = (struct state_beside){.code = beside->diag.code,
                                    .code_text = diag_text(&beside->diag, beside->diag.code),
                                    .run = beside->run_text,
+                                   .store = store_caps_url(&run->catalog->store->caps),
                                    .ckpt_count = beside->ckpt_count,
                                    .highest = beside->highest,
                                    .unknown_count = count,

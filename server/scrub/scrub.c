@@ -17,6 +17,7 @@ static void on_place(struct scrub *scrub);
 static void next_run(struct scrub *scrub);
 static void check_record(struct scrub *scrub);
 static void on_record(struct store_req *req);
+static void on_beside(struct run_snapshot_req *req);
 static void on_state(struct run_snapshot_req *req);
 static void end_pass(struct scrub *scrub);
 static void sleep_until_due(struct scrub *scrub);
@@ -328,6 +329,14 @@ static void drop_record_findings(struct scrub *scrub)
     scrub->recent_count = kept;
 }
 
+static void found_record(struct scrub *scrub, const char *text)
+{
+    struct found found = {.health = HEALTH_DAMAGED};
+    snprintf(found.text, sizeof(found.text), "%s", text);
+    scrub->entry.findings++;
+    scrub_tell(scrub, (struct ckpt_id){0, 0}, &found);
+}
+
 static void on_record(struct store_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, req);
@@ -339,15 +348,32 @@ static void on_record(struct store_req *req)
         drop_record_findings(scrub);
     }
     if (damaged) {
-        struct found found = {.health = HEALTH_DAMAGED};
-        snprintf(found.text, sizeof(found.text), "the run's record: %.380s", req->diag.text);
-        scrub->entry.findings++;
-        scrub_tell(scrub, (struct ckpt_id){0, 0}, &found);
+        char text[SCRUB_TEXT_MAX];
+        snprintf(text, sizeof(text), "the run's record: %.490s", req->diag.text);
+        found_record(scrub, text);
         if (scrub->options.damaged) {
             scrub->options.damaged(scrub->options.user, &scrub->entry.run, (struct ckpt_id){0, 0});
         }
     } else if (req->status != 0) {
         scrub->counters.errors_total++;
+    }
+    scrub->record_told = damaged;
+    if (scrub_must_stop(scrub)) {
+        return;
+    }
+    scrub->snapshot = (struct run_snapshot_req){.done = on_beside};
+    run_snapshot(scrub->run, &scrub->snapshot);
+}
+
+/* The record can be read. Does it tell of all that is stored? */
+static void on_beside(struct run_snapshot_req *req)
+{
+    struct scrub *scrub = container_of(req, struct scrub, snapshot);
+    char text[SCRUB_TEXT_MAX];
+    scrub->snapshot.run = NULL; /* answered */
+    if (req->status == 0 && !scrub->record_told && state_is_marked(req->state)) {
+        state_mark_text(req->state, sizeof(text), text);
+        found_record(scrub, text);
     }
     scrub_next_ckpt(scrub);
 }

@@ -16,7 +16,7 @@
 
 struct scrub;
 
-enum { SCRUB_TEXT_MAX = 400, SCRUB_RECENT = 16 };
+enum { SCRUB_TEXT_MAX = 512, SCRUB_RECENT = 16 };
 
 struct scrub_finding {
     struct run_name run;

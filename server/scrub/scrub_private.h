@@ -78,6 +78,7 @@ struct scrub {
     struct record_update update;
     uint64_t saved_ms;
     struct run *run;
+    bool record_told; /* the run's record is damaged, and its finding names the remedy */
     struct run_snapshot_req snapshot;
     struct walk walk;
     struct scrub_status counters;

@@ -167,7 +167,7 @@ static void document_failed(struct scrub *scrub)
         return;
     }
     walk->tries = 0;
-    snprintf(text, sizeof(text), "%.390s", diag_text(&walk->fetch.diag, status));
+    snprintf(text, sizeof(text), "%.500s", diag_text(&walk->fetch.diag, status));
     run_fetch_release(&walk->fetch);
     add_found(walk, HEALTH_DAMAGED, text);
     tell(scrub, kind == STORE_MANIFEST ? whole : kind == STORE_PAGE ? next_page : rank_done);

@@ -102,7 +102,10 @@ static bool say_marked(struct health_word *health, const struct health_facts *fa
         return false;
     }
     run_name_format(facts->sight->marked, name);
-    snprintf(remedy, sizeof(remedy), "cairn salvage %s", name);
+    snprintf(remedy, sizeof(remedy),
+             "`cairn salvage %s --store %s` says what can be entered again; with --yes, and the "
+             "daemon stopped, it does so",
+             name, facts->url ? facts->url : "URL");
     say(health, SERVER_YELLOW, remedy,
         "%" PRIu64 " runs have stored checkpoints that their records do not tell of, or have lost "
         "the end of their records; the first is %s; nothing of them is removed",
@@ -115,8 +118,9 @@ static bool say_marked(struct health_word *health, const struct health_facts *fa
 static bool say_damage(struct health_word *health, const struct health_facts *facts)
 {
     static const char *const remedy =
-        "cairn scrub names them, cairn verify --repair puts right what has a copy; restores "
-        "take older ones; look at the disk that holds them";
+        "`cairn verify` names them (damaged files of records: `cairn scrub --wait`), `cairn verify "
+        "--repair` puts right what has a copy; restores take older ones; look at the disk that "
+        "holds them";
     uint64_t found = facts->scrub ? facts->scrub->findings : 0;
     uint64_t records = facts->scrub ? facts->scrub->damaged_records : 0;
     uint64_t damaged = facts->sight ? facts->sight->checkpoints[HEALTH_DAMAGED] : 0;

@@ -13,7 +13,7 @@
 #include "store/store_state.h"
 #include "wire/msg_care.h"
 
-enum { HEALTH_TEXT_BYTES = DIAG_TEXT_MAX + 64, HEALTH_REMEDY_BYTES = 320 };
+enum { HEALTH_TEXT_BYTES = DIAG_TEXT_MAX + 64, HEALTH_REMEDY_BYTES = 512 };
 
 struct health_word {
     enum server_health word;
@@ -28,6 +28,7 @@ struct health_facts { /* NULL: not known, or not this server's */
     const struct scrub_status *scrub;
     const struct gc_status *gc;
     const struct catalog_sight *sight;
+    const char *url; /* of the store, for remedies */
 };
 
 /* The worst of them speaks. */

@@ -230,6 +230,7 @@ void server_health(struct server *server, const struct store_usage *usage, struc
     if (server->options.catalog) {
         catalog_sight(server->options.catalog, &sight);
         facts.sight = &sight;
+        facts.url = store_caps_url(&catalog_store(server->options.catalog)->caps);
     }
     if (server->gc) {
         gc_status(server->gc, &gc);

@@ -153,7 +153,8 @@ static void on_state(struct run_snapshot_req *req)
     struct diag diag = req->diag;
     int status = req->status;
     if (status == 0 && !req->state->exists) {
-        status = diag_set(&diag, CAIRN_E_NOT_FOUND, "there is no such run");
+        status = state_beside_check(req->state, &diag); /* a run whose record is lost is there */
+        status = status != 0 ? status : diag_set(&diag, CAIRN_E_NOT_FOUND, "there is no such run");
     }
     if (status == 0) {
         status = resolve_all(request, req->state, &diag);

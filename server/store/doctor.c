@@ -56,13 +56,16 @@ const char *doctor_level_name(enum doctor_level level)
     return names[level];
 }
 
-void doctor_remedy_of(struct doctor *doctor, int code)
+void doctor_remedy_of(struct doctor *doctor, int code, const char *url)
 {
+    url = url != NULL && url[0] != '\0' ? url : "URL";
     if (code == CAIRN_E_DAMAGED || code == CAIRN_E_FORMAT) {
-        doctor_remedy(doctor, "with the daemon stopped: `cairn verify --repair --store URL` makes "
-                              "good what has a second copy, with --from MIRROR also from a mirror; "
-                              "`cairn salvage --store URL` enters again what no record tells of; "
-                              "and look at the disk or the pool");
+        doctor_remedy(doctor,
+                      "with the daemon stopped: `cairn verify --repair --store %s` makes good what "
+                      "has a second copy, with --from MIRROR also from a mirror; `cairn salvage "
+                      "--store %s` says which checkpoints that no record tells of can be entered "
+                      "again, and with --yes it does so; and look at the disk or the pool",
+                      url, url);
     } else if (code == CAIRN_E_STORE_FEATURES) {
         doctor_remedy(doctor, "use a newer Cairn");
     } else {

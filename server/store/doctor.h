@@ -18,7 +18,7 @@ enum doctor_level {
     DOCTOR_UNSAFE   /* saves fail, or what is saved may be lost */
 };
 
-enum { DOCTOR_FINDINGS_MAX = 96, DOCTOR_TEXT_BYTES = 320 };
+enum { DOCTOR_FINDINGS_MAX = 96, DOCTOR_TEXT_BYTES = 768 };
 
 struct doctor_finding {
     enum doctor_level level;
@@ -41,8 +41,9 @@ void doctor_remedy(struct doctor *doctor, const char *fmt, ...) PRINTF(2, 3);
 size_t doctor_count(const struct doctor *doctor, enum doctor_level level);
 const char *doctor_level_name(enum doctor_level level); /* "good", "warning", "unsafe" */
 
-/* What one does about an error of a store or of a run's record. */
-void doctor_remedy_of(struct doctor *doctor, int code);
+/* What one does about an error of a store or of a run's record. url: of the store as it is typed,
+ * NULL or "" where it is not known. */
+void doctor_remedy_of(struct doctor *doctor, int code, const char *url);
 
 /* What gives room back at once: for remedies. */
 #define FREES_ROOM                                                                            \

@@ -114,7 +114,7 @@ struct store_usage {
     uint64_t total_bytes, free_bytes; /* free: for saves */
     uint64_t reserve_bytes;           /* kept beyond that, for records and deletion */
     bool read_only;
-    char detail[96];
+    char detail[DIAG_TEXT_MAX + 24];
 };
 
 /* One file of a record that is a chain of files: an update, or a snapshot. */
@@ -202,6 +202,7 @@ struct store_caps {
     uint64_t epoch;                  /* raised at every start of a daemon on it */
     bool read_only;
     char read_only_why[64]; /* "its file system is mounted read-only"; "" where it was asked for */
+    char url[176];          /* as a shell takes it in a remedy; "" where it is not known */
 };
 
 struct store_ops {
@@ -222,6 +223,12 @@ static inline bool store_record_is_damaged(const struct store_req *req)
     return req->status == CAIRN_E_DAMAGED || req->status == CAIRN_E_FORMAT ||
            req->status == CAIRN_E_IO ||
            (req->status == 0 && (req->ret_file_count > 0 || req->ret_lost_from != 0));
+}
+
+/* What stands behind `--store` in the text of a remedy. */
+static inline const char *store_caps_url(const struct store_caps *caps)
+{
+    return caps->url[0] != '\0' ? caps->url : "URL";
 }
 
 static inline void store_submit(struct store *store, struct store_req *req)

@@ -52,7 +52,8 @@ class Doctor(Case):
         flip(record, record.stat().st_size // 2)
         found = self.examine(daemon.store, 1)
         self.assertIn("demo/run", found["records/unsafe"]["text"])
-        self.assertIn("`cairn verify --repair --store URL` makes good what has a second copy", found["records/unsafe"]["remedy"])
+        self.assertIn(f"`cairn verify --repair --store dir:{daemon.store}` makes good what has a second copy",
+                      found["records/unsafe"]["remedy"])
         _, out, _ = cairn("doctor", "--store", f"dir:{daemon.store}", "--reserve", "1000TiB", "--only-bad", check=1)
         self.assertIn("unsafe   space:", out)
         self.assertIn("remedy:", out)

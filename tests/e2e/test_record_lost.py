@@ -3,6 +3,9 @@
 
 Nobody says "no checkpoint", no save makes a new record, no term is granted twice, and gc removes nothing."""
 
+import json
+import re
+import shlex
 import shutil
 
 from harness import Case, Group, cairn, flip, main, wait_until
@@ -25,6 +28,27 @@ class RecordLost(Case):
 
     def records(self, daemon):
         return [path for place in PLACES if (path := daemon.store / place / "demo/run/record").exists()]
+
+    def remedy(self, daemon):
+        return f"cairn salvage demo/run --store {shlex.quote(f'dir:{daemon.store}')}"
+
+    def says_what_is_lost(self, daemon, why):
+        """With the daemon stopped: once, with a remedy that can be pasted, and by the exit status; a repair as well as a look."""
+        place = ("--store", f"dir:{daemon.store}")
+        for words in (("verify",), ("verify", "--repair"), ("verify", "demo/run"), ("verify", "--repair", "demo/run")):
+            status, out, err = cairn(*words, *place)
+            self.assertEqual(status, 6, (words, out, err))
+            self.assertEqual(out.count(why), 1, out)
+            self.assertIn(self.remedy(daemon), out)
+            self.assertIn(" 0 damaged; 1 records damaged; ", out)  # a record is no checkpoint
+            said = json.loads(cairn(*words, "--json", *place, check=6)[1])
+            self.assertEqual((said["damaged"], said["records_damaged"], said["records_read"]), (1, 1, True))
+        status, out, _ = cairn("doctor", *place)
+        self.assertEqual(status, 1, out)
+        self.assertRegex(out, "unsafe   records: demo/run: DAMAGED")
+        self.assertIn(f"cairn salvage --store {shlex.quote(f'dir:{daemon.store}')}", out)
+        command = re.search(f"`({re.escape(self.remedy(daemon))})`", cairn("verify", *place, check=6)[1]).group(1)
+        self.assertIn(" whole: ", cairn(*shlex.split(command)[1:], check=0)[1])
 
     def test_a_folder_is_removed_under_a_running_daemon(self):
         daemon = self.daemon()
@@ -50,7 +74,7 @@ class RecordLost(Case):
         group.end()
 
     def test_gone(self):
-        daemon = self.daemon(**CARE)
+        daemon = self.daemon(path=self.bed.path / "a store", **CARE)  # a remedy with this name can be pasted
         self.save(daemon, range(1, 4))
         daemon.stop()
         for path in self.records(daemon):
@@ -66,8 +90,15 @@ class RecordLost(Case):
             status, out, err = cairn(*words, "--server", f"unix:{daemon.socket}")
             self.assertNotEqual(status, 0, out)
             self.assertIn("cairn salvage demo/run", err)
+        for words in (("forget", "demo/run", "1@1"), ("pin", "demo/run", "1@1"), ("undelete", "demo/run", "1@1"),
+                      ("undelete", "demo/run"), ("verify",), ("verify", "--repair"), ("scrub", "--wait")):
+            status, out, err = cairn(*words, "--server", f"unix:{daemon.socket}")
+            self.assertEqual(status, 6, (words, out, err))
+            self.assertIn(self.remedy(daemon), out + err, words)
         cairn("gc", "--server", f"unix:{daemon.socket}")
         self.assertEqual(before, self.files(daemon) & before)
+        self.assertEqual(daemon.stop(), 0)
+        self.says_what_is_lost(daemon, "the record of the run is missing")
 
     def test_of_yesterday(self):
         daemon = self.daemon(**CARE)
@@ -96,6 +127,14 @@ class RecordLost(Case):
         self.assertIn("cairn salvage demo/run", out)
         terms = sorted({path.parent.name.split("-")[0] for path in self.files(daemon)})
         self.assertEqual(len(terms), 5, terms)
+        for words in (("verify",), ("verify", "--repair"), ("scrub", "--wait")):
+            status, out, err = cairn(*words, "--server", f"unix:{daemon.socket}")
+            self.assertEqual(status, 6, (words, out, err))
+            self.assertIn(self.remedy(daemon), out)
+        self.assertEqual("were not read" in cairn("verify", "--server", f"unix:{daemon.socket}", check=6)[1], True)
+        self.assertIn("pass 2 was asked for", cairn("scrub", "--server", f"unix:{daemon.socket}", check=0)[1])
+        self.assertEqual(daemon.stop(), 0)
+        self.says_what_is_lost(daemon, "are not in the run's record")
 
     def test_a_lost_end(self):
         """Both places lost the end: ranks restore what the rest tells of, and saves are refused with the remedy."""

@@ -349,7 +349,8 @@ class Record(Repairing):
         said = self.repair(self.store, check=6)
         self.assertIn("only a mirror", said["checked"][0]["left"][0])
         _, out, _ = cairn("doctor", *self.store, check=1)
-        self.assertIn("`cairn verify --repair --store URL` makes good what has a second copy, with --from MIRROR also", out)
+        self.assertIn(f"`cairn verify --repair {' '.join(map(str, self.store))}` makes good what has a second copy, "
+                      "with --from MIRROR also", out)
         self.mended(1, [1, 2, 3, 4])
         self.assertNotIn(b"unproven", self.record(self.served))
         self.assertEqual({name: self.files()[name] for name in before}, before)

@@ -15,7 +15,7 @@ struct verify_options {
 };
 
 struct verify_finding {
-    char text[400];
+    char text[640];
 };
 
 struct verify_result {

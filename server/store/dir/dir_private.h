@@ -122,7 +122,7 @@ struct dir_store {
     pthread_mutex_t lock; /* guards opens, runs, health, copies_wanted */
     struct dir_open *opens[DIR_OPEN_BUCKETS];
     struct dir_run *runs[DIR_RUN_BUCKETS];
-    char health[96];
+    char health[DIAG_TEXT_MAX];
     unsigned health_count;
     pthread_mutex_t make_locks[DIR_MAKE_LOCKS]; /* by run: none is removed while filled */
     pthread_mutex_t admit_lock;                 /* between looking at free space and taking it */

@@ -18,6 +18,7 @@
 typedef unsigned long long ull;
 
 enum { LOAD_TRIES = 8 };
+static const char written_whole[] = "; it was written whole, so the disk or somebody changed it";
 
 /* --- the folders ------------------------------------------------------------------------------ */
 
@@ -130,10 +131,8 @@ static int say_damaged(const struct dir_sight *sight, const char *path, const ch
     if (code == CAIRN_E_FORMAT || code == CAIRN_E_TOO_LARGE || code == CAIRN_E_NOT_FOUND) {
         code = CAIRN_E_DAMAGED;
     }
-    return diag_set(
-        diag, code, "record file %s/%s/%s: %s%s", sight->store->path, path, name, why->text,
-        code == CAIRN_E_DAMAGED ? "; it was written whole, so the disk or somebody changed it"
-                                : "");
+    return diag_set(diag, code, "record file %s/%s/%s: %s%s", sight->store->path, path, name,
+                    why->text, code == CAIRN_E_DAMAGED ? written_whole : "");
 }
 
 int dir_sight_snapshot(struct dir_sight *sight, const struct record_file *which,
@@ -442,10 +441,27 @@ static bool is_run_unreadable(const struct dir_sight *sight, const char *path)
     return dir_try_list(sight->store, above) != 0;
 }
 
+/* The remedy names the store, so that the file is named inside it, and its last words are short:
+ * both have to fit into one text. */
+static void short_cause(const struct dir_sight *sight, struct diag *ret)
+{
+    *ret = sight->lost;
+    char *path = strstr(ret->text, sight->store->path);
+    size_t length = strlen(sight->store->path);
+    if (path != NULL && path[length] == '/') {
+        memmove(path, path + length + 1, strlen(path + length + 1) + 1);
+    }
+    char *tail = strstr(ret->text, written_whole);
+    if (tail != NULL) {
+        *tail = '\0';
+    }
+}
+
 /* What can be done about a lost end, behind what happened. */
 static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
 {
     struct run_name run;
+    struct diag why;
     char text[RUN_NAME_TEXT_MAX];
     rec->lost = (struct diag)DIAG_INIT;
     if (is_run_unreadable(sight, rec->path)) { /* no command of ours gets at what is below it */
@@ -464,11 +480,13 @@ static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
         return;
     }
     run_name_format(&run, text);
+    short_cause(sight, &why);
     err_ignore(diag_set(&rec->lost, sight->lost.code,
-                        "%.200s; the record goes as far as update %llu: `cairn verify --repair "
-                        "--from MIRROR` takes the file from a mirror, `cairn salvage %s "
-                        "--accept-loss --yes` goes on without what is lost",
-                        sight->lost.text, (ull)(sight->lost_from - 1), text));
+                        "%.200s; the record goes as far as update %llu: with the daemon stopped "
+                        "`cairn salvage %s --store %s --accept-loss --yes` goes on without what is "
+                        "lost, unless a mirror has it (verify --repair --from)",
+                        why.text, (ull)(sight->lost_from - 1), text,
+                        store_caps_url(&sight->store->base.caps)));
 }
 
 static void take_sight(struct dir_sight *sight, struct dir_record *rec)

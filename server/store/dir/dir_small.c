@@ -272,7 +272,7 @@ int dir_op_usage(struct dir_store *store, struct store_req *req)
                  "read-only: fsync failed %d times; check the disk, restart",
                  DIR_SYNC_FAILURES_MAX);
     } else if (store->health_count > 1) {
-        snprintf(usage->detail, sizeof(usage->detail), "(%u notes) %.70s", store->health_count,
+        snprintf(usage->detail, sizeof(usage->detail), "(%u notes) %s", store->health_count,
                  store->health);
     } else {
         snprintf(usage->detail, sizeof(usage->detail), "%s", store->health);

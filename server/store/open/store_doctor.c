@@ -79,21 +79,23 @@ static void look_at_run(const struct store_doctor_options *options, struct store
         run_name_format(run, name);
     }
     rc = rc != 0 ? rc : CAIRN_E_DAMAGED;
+    const char *typed = store->caps.url;
     doctor_add(doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name, err_name(rc),
                diag_text(&asking.req.diag, rc));
-    doctor_remedy_of(doctor, rc);
+    doctor_remedy_of(doctor, rc, typed);
 }
 
 static void look_at_records(const struct store_doctor_options *options, struct store *store,
                             struct doctor *doctor)
 {
     struct asking asking = {.loop = options->loop, .req = {.op = STORE_LIST_RUNS}};
+    const char *typed = store->caps.url;
     size_t good = 0, ignored = 0;
     int rc = ask(store, &asking);
     if (rc != 0) {
         doctor_add(doctor, DOCTOR_UNSAFE, "records", "%s: %s", err_name(rc),
                    diag_text(&asking.req.diag, rc));
-        doctor_remedy_of(doctor, rc);
+        doctor_remedy_of(doctor, rc, typed);
         return;
     }
     for (size_t i = 0; i < asking.req.ret_count; i++) {
@@ -111,6 +113,8 @@ static void look_at_store(const struct store_doctor_options *options, struct doc
         .loop = options->loop, .pool = options->pool, .url = options->url, .read_only = true};
     struct store *store;
     struct diag why = DIAG_INIT;
+    char typed[STORE_URL_MAX];
+    store_url_typed(options->url, sizeof(typed), typed);
     int rc = store_open(&open, &store, &why);
     if (rc == CAIRN_E_NO_STORE) {
         doctor_add(doctor, DOCTOR_WARNING, "store", "%s", diag_text(&why, rc));
@@ -120,7 +124,7 @@ static void look_at_store(const struct store_doctor_options *options, struct doc
     }
     if (rc != 0) {
         doctor_add(doctor, DOCTOR_UNSAFE, "store", "%s: %s", err_name(rc), diag_text(&why, rc));
-        doctor_remedy_of(doctor, rc);
+        doctor_remedy_of(doctor, rc, typed);
         return;
     }
     char uuid[33];

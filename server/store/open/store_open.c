@@ -43,13 +43,9 @@ static int open_rados(const struct store_open_options *options, struct store **r
     return store_rados_new(&rados, ret, diag);
 }
 
-int store_open(const struct store_open_options *options, struct store **ret, struct diag *diag)
+static int open_dir(const struct store_open_options *options, const char *path, struct store **ret,
+                    struct diag *diag)
 {
-    const char *path = store_url_path(options->url);
-    int status = store_url_check(options->url, diag);
-    if (status != 0 || path == NULL) {
-        return status != 0 ? status : open_rados(options, ret, diag);
-    }
     struct store_dir_options dir = {.loop = options->loop,
                                     .pool = options->pool,
                                     .vfs = vfs_posix(),
@@ -62,4 +58,17 @@ int store_open(const struct store_open_options *options, struct store **ret, str
                                     .expected_uuid = options->expected_uuid,
                                     .reserve_bytes = options->reserve_bytes};
     return store_dir_new(&dir, ret, diag);
+}
+
+int store_open(const struct store_open_options *options, struct store **ret, struct diag *diag)
+{
+    const char *path = store_url_path(options->url);
+    int status = store_url_check(options->url, diag);
+    if (status == 0) {
+        status = path == NULL ? open_rados(options, ret, diag) : open_dir(options, path, ret, diag);
+    }
+    if (status == 0) {
+        store_url_typed(options->url, sizeof((*ret)->caps.url), (*ret)->caps.url);
+    }
+    return status;
 }

@@ -34,6 +34,9 @@ struct store_open_options {
 
 /* CONFIG: what is wrong with the text, and the grammar. Touches nothing. */
 int MUST_USE store_url_check(const char *url, struct diag *diag);
+/* The URL as it can be typed into a shell anywhere on this host, for the texts of remedies: with
+ * an absolute path, and in quotes where a shell needs them. "" where it does not fit. */
+void store_url_typed(const char *url, size_t size, char *ret);
 /* Of a cluster, which may be out of reach for a while; else of this host. */
 bool store_url_is_cluster(const char *url);
 /* The pool needs so many threads at least: those of a cluster wait for the network. */

@@ -6,7 +6,9 @@
 
 #include "base/digits.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { TIMEOUT_S_MAX = 3600 };
@@ -80,6 +82,39 @@ int store_url_parse(const char *url, struct store_url *ret, struct diag *diag)
         status = take_parameter(ret, word, url, diag);
     }
     return status;
+}
+
+/* Letters and digits, and what no shell looks at. */
+static bool is_plain(const char *text)
+{
+    return text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+                             "_./:=,@%+-")] == '\0';
+}
+
+static bool is_quotable(const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < ' ' || *text == 0x7f || *text == '\'' || *text == '`') {
+            return false;
+        }
+    }
+    return true;
+}
+
+void store_url_typed(const char *url, size_t size, char *ret)
+{
+    char text[STORE_URL_MAX + PATH_MAX], whole[PATH_MAX];
+    const char *path = store_url_path(url);
+    const char *resolved = path && path[0] != '/' ? realpath(path, whole) : path;
+    int count = resolved ? snprintf(text, sizeof(text), "dir:%s", resolved)
+                : path   ? 0
+                         : snprintf(text, sizeof(text), "%s", url);
+    ret[0] = '\0';
+    if (count <= 0 || (size_t)count + 3 > size || !is_quotable(text)) {
+        return;
+    }
+    const char *quote = is_plain(text) ? "" : "'";
+    snprintf(ret, size, "%s%s%s", quote, text, quote);
 }
 
 const char *store_url_path(const char *url) { return after(url, "dir:"); }

@@ -101,12 +101,12 @@ static void test_a_marked_run_is_yellow(void **state)
     const struct run_name name = {"team", "lost"};
     struct catalog_sight sight = {
         .runs_marked = 2, .marked = &name, .checkpoints[HEALTH_DAMAGED] = 3};
-    struct health_facts facts = {.sight = &sight};
+    struct health_facts facts = {.sight = &sight, .url = "'dir:/a b'"};
     struct health_word health;
     (void)state;
     health_of(&facts, &health);
     assert_int_equal(health.word, SERVER_YELLOW);
-    assert_string_equal(health.remedy, "cairn salvage team/lost");
+    assert_non_null(strstr(health.remedy, "`cairn salvage team/lost --store 'dir:/a b'` says"));
     assert_non_null(strstr(health.text, "2 runs have stored checkpoints"));
 }
 

@@ -11,6 +11,7 @@
 #include "verify.h"
 
 #include "base/digits.h"
+#include "store/open/store_open.h"
 #include "wire/negotiate.h"
 
 #include <inttypes.h>
@@ -62,9 +63,13 @@ static int take_subset(void *to, const char *text, struct diag *diag)
 struct totals {
     struct verify_options options;
     struct verify_result result;
-    uint64_t checkpoints, damaged, unread, repaired, records_damaged, records_hurt, records_lost;
+    uint64_t checkpoints, damaged, unread, repaired;
+    uint64_t records;      /* of the damaged, those that are no checkpoints: records */
+    uint64_t records_hurt; /* of these, with a second copy */
+    uint64_t records_lost; /* of these, for a mirror or cairn salvage */
     bool repair;
-    bool is_served;         /* a server reads the records, and tells what they have lost */
+    bool is_told;           /* what is wrong with the record of the run at hand was said */
+    bool is_unread;         /* a server was asked, and did not read the files of its records */
     struct diag unrepaired; /* what stands in for a repair: the server knows none of records */
     struct json json;
 };
@@ -250,6 +255,8 @@ static void note_record(struct cli *cli, struct totals *totals, const struct run
     json_bool(&totals->json, "good", false);
     json_close(&totals->json, '}');
     totals->damaged++;
+    totals->records++;
+    totals->is_told = true;
 }
 
 /* Every file of the record, also those that nothing needs while the others are whole. NULL: the
@@ -260,7 +267,7 @@ static int check_record(struct cli *cli, struct totals *totals, const struct run
     struct diag why = DIAG_INIT;
     bool salvage = false;
     int status = source_check_record(cli->connection, run, &salvage, &why);
-    totals->is_served = status == CAIRN_E_UNSUPPORTED;
+    totals->is_unread = status == CAIRN_E_UNSUPPORTED && !totals->repair;
     if (status == 0 || status == CAIRN_E_UNSUPPORTED || status == CAIRN_E_NOT_FOUND) {
         return 0;
     }
@@ -303,7 +310,9 @@ static void close_run(struct totals *totals, bool good)
     json_bool(&totals->json, "good", good);
     json_close(&totals->json, '}');
     totals->damaged += !good;
-    totals->records_damaged += !good;
+    totals->records += !good;
+    totals->records_lost += !good;
+    totals->is_told = !good;
 }
 
 static void leave_record(const struct cli *cli, struct totals *totals, struct diag *why)
@@ -330,14 +339,17 @@ static void open_damaged(struct cli *cli, struct totals *totals, const char *why
     }
 }
 
-/* What a record has lost, of which the others of its checkpoints say nothing. A repair of the
- * record has said it, where there was one; where no checkpoint is left the run's own error says it.
- */
+/* What a record has lost, of which the others of its checkpoints say nothing. Where no checkpoint
+ * is left the run's own error says it. */
 static void note_lost(struct cli *cli, struct totals *totals, const struct cli_list *list)
 {
-    if (totals->is_served && !totals->repair) {
+    if (totals->is_told) {
+        return;
+    }
+    if (totals->unrepaired.code == 0) {
         note_record(cli, totals, &cli->run, "DAMAGED", list->mark); /* it names the remedy */
-    } else if (totals->unrepaired.code != 0 && list->count > 0) {
+        totals->records_lost++;
+    } else if (list->count > 0) {
         open_damaged(cli, totals, list->mark);
         leave_record(cli, totals, &totals->unrepaired);
         close_run(totals, false);
@@ -369,6 +381,9 @@ static int verify_run(struct cli *cli, struct totals *totals, struct diag *diag)
 static int note_damaged_run(struct cli *cli, struct totals *totals, struct diag *why)
 {
     uint64_t repaired = totals->repaired;
+    if (totals->is_told) {
+        return 0; /* by the look at its files, or by a repair that left it */
+    }
     open_damaged(cli, totals, why->text);
     int status = 0;
     if (totals->repair) {
@@ -414,8 +429,10 @@ static int verify_joined(struct cli *cli, struct totals *totals, struct diag *di
     if (cli->selector_text) {
         return verify_selected(cli, totals, diag);
     }
-    int status = totals->repair ? repair_joined(cli, totals, diag)
-                                : check_record(cli, totals, &cli->run, diag);
+    int status = totals->repair ? repair_joined(cli, totals, diag) : 0;
+    if (status == 0 && !totals->is_told && totals->unrepaired.code == 0) {
+        status = check_record(cli, totals, &cli->run, diag);
+    }
     return status != 0 ? status : verify_run(cli, totals, diag);
 }
 
@@ -423,7 +440,7 @@ static int verify_joined(struct cli *cli, struct totals *totals, struct diag *di
  * where that was repaired its checkpoints are read. */
 static int verify_named(struct cli *cli, struct totals *totals, int joined, struct diag *why)
 {
-    uint64_t left = totals->records_damaged;
+    totals->is_told = false;
     int status = joined != 0 ? joined : verify_joined(cli, totals, why);
     if (!is_damage(status)) {
         return status;
@@ -432,10 +449,11 @@ static int verify_named(struct cli *cli, struct totals *totals, int joined, stru
     if (is_damage(status)) {
         return 0; /* as it was */
     }
-    if (status != 0 || totals->records_damaged > left) {
+    if (status != 0 || totals->is_told) {
         return status;
     }
-    return verify_joined(cli, totals, why);
+    status = verify_joined(cli, totals, why);
+    return is_damage(status) && totals->is_told ? 0 : status;
 }
 
 static int verify_all(struct cli *cli, struct totals *totals, struct diag *diag)
@@ -465,41 +483,21 @@ static int verdict(const struct totals *totals)
                                 : 0;
 }
 
-static int finish(struct cli *cli, struct totals *totals)
+static void say_remedies(const struct cli *cli, const struct totals *totals)
 {
-    char bytes[32];
-    format_bytes(totals->result.bytes, sizeof(bytes), bytes);
-    json_close(&totals->json, ']');
-    json_u64(&totals->json, "checkpoints", totals->checkpoints);
-    json_u64(&totals->json, "damaged", totals->damaged);
-    json_u64(&totals->json, "unread", totals->unread);
-    json_u64(&totals->json, "repaired", totals->repaired);
-    json_u64(&totals->json, "chunks", totals->result.chunks);
-    json_u64(&totals->json, "bytes", totals->result.bytes);
-    json_close(&totals->json, '}');
-    if (cli->json) {
-        int status = json_print(&totals->json);
-        return status != 0 ? status : verdict(totals);
+    char typed[STORE_URL_MAX] = "";
+    if (cli->source.store) {
+        store_url_typed(cli->source.store, sizeof(typed), typed);
     }
-    printf("%" PRIu64 " checkpoints, %" PRIu64 " damaged; read %s in %" PRIu64 " chunks of %" PRIu64
-           " objects\n",
-           totals->checkpoints, totals->damaged, bytes, totals->result.chunks,
-           totals->result.objects);
-    if (totals->repaired > 0) {
-        printf("%" PRIu64
-               " repaired; damaged bytes that were replaced are kept: a record's in quarantine/ of "
-               "the store until somebody removes them (rm), others until garbage collection\n",
-               totals->repaired);
-    }
+    const char *store = typed[0] != '\0' ? typed : "URL";
     if (totals->records_hurt > 0) {
         fprintf(stderr,
                 "cairn: records are damaged that can be read all the same: they have a second "
                 "copy. With the daemon stopped `cairn verify --repair --store %s` makes them good; "
                 "a daemon does so when it starts\n",
-                cli->source.store);
+                store);
     }
     if (totals->records_lost > 0) {
-        const char *store = cli->source.store ? cli->source.store : "URL";
         fprintf(stderr,
                 "cairn: a record does not tell of all that lies in the store. With the daemon "
                 "stopped, a mirror of this store repairs what is damaged of it: `cairn verify "
@@ -509,19 +507,49 @@ static int finish(struct cli *cli, struct totals *totals)
                 "--yes --accept-loss --store %s` does it\n",
                 store, store, store);
     }
-    if (totals->damaged > totals->records_damaged + totals->records_hurt + totals->records_lost) {
+    if (totals->damaged > totals->records) {
         fprintf(
             stderr,
             "cairn: damage found; `cairn restore` takes the newest good checkpoint by itself\n");
     }
-    if (totals->records_damaged > 0) {
-        fprintf(stderr, "%s",
-                "cairn: a run whose record is damaged in both places cannot be restored from here. "
-                "With the daemon stopped, a mirror of this store repairs it: `cairn verify "
-                "--repair --store URL --from MIRROR` (or [scrub] repair-from). Without one, "
-                "`cairn salvage --store URL` says which of its checkpoints can be entered again, "
-                "and `cairn salvage --yes --accept-loss --store URL` does it\n");
+}
+
+static int finish(struct cli *cli, struct totals *totals)
+{
+    char bytes[32];
+    format_bytes(totals->result.bytes, sizeof(bytes), bytes);
+    json_close(&totals->json, ']');
+    json_u64(&totals->json, "checkpoints", totals->checkpoints);
+    json_u64(&totals->json, "damaged", totals->damaged);
+    json_u64(&totals->json, "records_damaged", totals->records);
+    json_bool(&totals->json, "records_read", !totals->is_unread);
+    json_u64(&totals->json, "unread", totals->unread);
+    json_u64(&totals->json, "repaired", totals->repaired);
+    json_u64(&totals->json, "chunks", totals->result.chunks);
+    json_u64(&totals->json, "bytes", totals->result.bytes);
+    json_close(&totals->json, '}');
+    if (cli->json) {
+        int status = json_print(&totals->json);
+        return status != 0 ? status : verdict(totals);
     }
+    printf("%" PRIu64 " checkpoints, %" PRIu64 " damaged; ", totals->checkpoints,
+           totals->damaged - totals->records);
+    if (totals->records > 0) {
+        printf("%" PRIu64 " records damaged; ", totals->records);
+    }
+    printf("read %s in %" PRIu64 " chunks of %" PRIu64 " objects\n", bytes, totals->result.chunks,
+           totals->result.objects);
+    if (totals->is_unread) {
+        printf("the files of the records were not read: the server does that in a scrub (`cairn "
+               "scrub --wait`)\n");
+    }
+    if (totals->repaired > 0) {
+        printf("%" PRIu64
+               " repaired; damaged bytes that were replaced are kept: a record's in quarantine/ of "
+               "the store until somebody removes them (rm), others until garbage collection\n",
+               totals->repaired);
+    }
+    say_remedies(cli, totals);
     if (totals->unread > 0) {
         fprintf(stderr,
                 "cairn: of %" PRIu64 " checkpoints not everything could be read in time; look at "

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "store/dir/store_dir.h"
 #include "store/open/store_doctor.h"
+#include "store/open/store_open.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -147,7 +148,9 @@ static void judge_care(const struct msg_server_status *status, struct doctor *do
                    "pass %" PRIu64 ": %" PRIu64 " checkpoints, %" PRIu64 " findings%s", scrub->pass,
                    scrub->ckpts, scrub->findings, scrub->running ? " so far" : "");
         if (scrub->findings > 0) {
-            doctor_remedy(doctor, "cairn scrub names them; look at what holds the store");
+            doctor_remedy(doctor,
+                          "`cairn scrub --wait` reads everything again and names them; look "
+                          "at what holds the store");
         }
     }
     if (status->has_gc && status->gc.errors > 0) {
@@ -164,6 +167,7 @@ struct records {
     struct cli *cli;
     struct doctor *doctor;
     const struct scrub_info *scrub; /* NULL: it does not scrub */
+    const char *url;                /* of the store, as it is typed; "": not known */
     size_t runs, bad;
 };
 
@@ -181,24 +185,41 @@ static const struct scrub_finding_info *scrubbed(const struct records *records,
     return NULL;
 }
 
+/* Has the look at its files found the run's record damaged already? */
+static bool is_told(const struct doctor *doctor, const char *name)
+{
+    size_t length = strlen(name);
+    for (size_t i = 0; i < doctor->count; i++) {
+        const struct doctor_finding *finding = &doctor->findings[i];
+        if (finding->level == DOCTOR_UNSAFE && strcmp(finding->check, "records") == 0 &&
+            strncmp(finding->text, name, length) == 0 && finding->text[length] == ':') {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void judge_row(struct records *records, const struct msg_usage_row *row)
 {
     const struct scrub_finding_info *finding = scrubbed(records, &row->run);
     char name[RUN_NAME_TEXT_MAX];
     run_name_format(&row->run, name);
     records->runs++;
+    if (is_told(records->doctor, name)) {
+        return;
+    }
     if (row->code != 0) {
         doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
                    err_name(row->code), row->text);
-        doctor_remedy_of(records->doctor, row->code);
+        doctor_remedy_of(records->doctor, row->code, records->url);
     } else if (row->text[0] != 0) {
         doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
                    err_name(CAIRN_E_DAMAGED), row->text);
-        doctor_remedy_of(records->doctor, CAIRN_E_DAMAGED);
+        doctor_remedy_of(records->doctor, CAIRN_E_DAMAGED, records->url);
     } else if (finding) {
         doctor_add(records->doctor, DOCTOR_UNSAFE, "records", "%s: %s: %s", name,
                    err_name(CAIRN_E_DAMAGED), finding->text);
-        doctor_remedy_of(records->doctor, CAIRN_E_DAMAGED);
+        doctor_remedy_of(records->doctor, CAIRN_E_DAMAGED, records->url);
     }
     records->bad += row->code != 0 || row->text[0] != 0 || finding != NULL;
 }
@@ -239,6 +260,27 @@ static int look_at_records(struct records *records, struct diag *diag)
         doctor_add(records->doctor, DOCTOR_GOOD, "records",
                    "%zu of %zu runs' records can be read and are whole",
                    records->runs - records->bad, records->runs);
+    }
+    return 0;
+}
+
+/* The store's own doctor has read each record's files. What lies in the store and no record tells
+ * of, the server's core knows: here the one of this process. */
+static int look_beside(struct cli *cli, const char *url, struct doctor *doctor, struct diag *diag)
+{
+    struct records records = {.cli = cli, .doctor = doctor, .url = url};
+    struct diag why = DIAG_INIT;
+    int status = source_new(&cli->source, &cli->connection, &why);
+    status = status != 0 ? status : source_use(cli->connection, NULL, &why);
+    status = status != 0 ? status : judge_records(&records, &why);
+    if (status == CAIRN_E_CANCELLED) {
+        return diag_copy(diag, &why);
+    }
+    if (status != 0) {
+        doctor_add(doctor, DOCTOR_UNSAFE, "records",
+                   "whether all that is stored has a record cannot be told: %s: %s",
+                   err_name(status), diag_text(&why, status));
+        doctor_remedy_of(doctor, status, url);
     }
     return 0;
 }
@@ -293,6 +335,26 @@ static int ask_server(struct cli *cli, struct doctor *doctor, struct diag *diag)
     return status;
 }
 
+static bool could_open(const struct doctor *doctor)
+{
+    for (size_t i = 0; i < doctor->count; i++) {
+        if (doctor->findings[i].level == DOCTOR_GOOD &&
+            strcmp(doctor->findings[i].check, "store") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int examine_all(struct cli *cli, const struct doctor_options *own, struct doctor *doctor,
+                       struct diag *diag)
+{
+    char url[STORE_URL_MAX];
+    int status = examine(cli, own, doctor, diag);
+    store_url_typed(cli->source.store, sizeof(url), url);
+    return status == 0 && could_open(doctor) ? look_beside(cli, url, doctor, diag) : status;
+}
+
 static int run(struct cli *cli, void *values, struct diag *diag)
 {
     const struct doctor_options *own = values;
@@ -301,7 +363,7 @@ static int run(struct cli *cli, void *values, struct diag *diag)
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory");
     }
     int status =
-        cli->source.store ? examine(cli, own, doctor, diag) : ask_server(cli, doctor, diag);
+        cli->source.store ? examine_all(cli, own, doctor, diag) : ask_server(cli, doctor, diag);
     if (status == 0 && cli->json) {
         status = print_json(cli, own, doctor);
     } else if (status == 0) {
@@ -332,7 +394,8 @@ const struct command command_doctor = {
         "With a server in place of a store: the running daemon's own view. Its health, store, "
         "room and reserve, every run's record as it and its scrub read it, how far its clock "
         "is from this host's, what scrub and gc found. What was found damaged stays so until a "
-        "scrub has found it whole.\n"
+        "scrub has found it whole. A run whose record is lost, cut, or older than what is stored "
+        "of it is unsafe.\n"
         "\n"
         "Exit status: 0 when all is good, 3 with warnings only, 1 when something is unsafe; when "
         "the store cannot be looked at at all, that of the error.\n",

@@ -7,6 +7,7 @@
 #include "hash/hash.h"
 #include "keep/mark.h"
 #include "offline_salvage.h"
+#include "store/open/store_open.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -90,20 +91,23 @@ static void show_next(const struct cli *cli, const struct salvage_words *words,
                       const struct salvage_sums *sums)
 {
     const struct salvage_options *how = &words->how;
+    char typed[STORE_URL_MAX];
+    store_url_typed(cli->source.store, sizeof(typed), typed);
+    const char *store = typed[0] != '\0' ? typed : "URL";
     if (!how->yes && sums->whole + sums->damaged + sums->given_up > 0) {
         fprintf(
             stderr,
             "cairn: nothing was changed; `cairn salvage --yes%s%s%s%s%s --store %s%s%s` does it\n",
             how->accept_loss ? " --accept-loss" : "", how->quick ? " --quick" : "",
             how->discard ? " --discard" : "", words->store_uuid ? " --store-uuid " : "",
-            words->store_uuid ? words->store_uuid : "", cli->source.store, cli->run_text ? " " : "",
+            words->store_uuid ? words->store_uuid : "", store, cli->run_text ? " " : "",
             cli->run_text ? cli->run_text : "");
     }
     if (sums->cuts > 0) {
         fprintf(stderr,
                 "cairn: `cairn salvage --yes --accept-loss --store %s%s%s` ends a record before "
                 "what is lost, and enters again what it no longer tells of\n",
-                cli->source.store, cli->run_text ? " " : "", cli->run_text ? cli->run_text : "");
+                store, cli->run_text ? " " : "", cli->run_text ? cli->run_text : "");
     }
     if (sums->left > 0) {
         fprintf(stderr, "cairn: %" PRIu64 " left as they are, for the reasons above\n", sums->left);

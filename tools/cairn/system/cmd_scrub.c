@@ -5,6 +5,8 @@
 #include "care.h"
 #include "exit_status.h"
 
+#include <inttypes.h>
+
 struct scrub_options_cli {
     bool wait, status;
     uint64_t rate; /* as in struct msg_scrub */
@@ -39,16 +41,24 @@ static int ask(struct cli *cli, const struct msg_scrub *scrub, struct source_req
     return source_call(cli->connection, request, diag);
 }
 
-static int show(struct cli *cli, const struct scrub_info *info)
+/* asked: a pass will begin, of which info says nothing yet. */
+static int show(struct cli *cli, const struct scrub_info *info, bool asked)
 {
     struct json json;
     if (!cli->json) {
+        if (asked) {
+            printf("scrub      pass %" PRIu64
+                   " was asked for and begins; `cairn scrub --wait` waits "
+                   "for its end, `cairn scrub --status` shows how far it is. Before it:\n",
+                   info->pass + 1);
+        }
         care_show_scrub(info);
         return out_flush();
     }
     json_init(&json);
     json_open(&json, NULL, '{');
     json_u64(&json, "schema_version", JSON_SCHEMA_VERSION);
+    json_bool(&json, "asked", asked);
     care_json_scrub(&json, "scrub", info);
     json_close(&json, '}');
     int status = json_print(&json);
@@ -90,7 +100,7 @@ static int run(struct cli *cli, void *own, struct diag *diag)
     }
     if (status == 0) {
         const struct scrub_info *info = &request.call.reply.u.scrub_status.info;
-        status = show(cli, info);
+        status = show(cli, info, !given->status && !given->wait && !info->running);
         if (status == 0 && given->wait && info->findings > 0) {
             status = EXIT_DAMAGE;
             if (!cli->json) {
@@ -109,7 +119,9 @@ const struct command command_scrub = {
     .details =
         "The daemon reads all committed checkpoints from the disk, at a set rate, and beside "
         "saves and restores only a fiftieth of what they move. Damage lowers a checkpoint's "
-        "health, named by tensor; nothing is deleted. It does so by itself every [scrub] every; "
+        "health, named by tensor; nothing is deleted. A record that is damaged, lost, or does not "
+        "tell of all that is stored of its run is named with its remedy. With --wait any of these "
+        "gives exit 6. It does so by itself every [scrub] every; "
         "this begins a pass now. On a store with several daemons one of them scrubs, and others "
         "say which: exit 11.",
     .example = "cairn scrub --wait\ncairn scrub --rate 200MiB",
