@@ -76,6 +76,11 @@ int cairn_op_result(cairn_op_t *op, struct cairn_result *io, struct cairn_error 
     return error_fill(err, rc, &diag);
 }
 
+int cairn_op_run_is_empty(cairn_op_t *op)
+{
+    return restore_check(op, NULL) == CAIRN_E_NOT_FOUND && op->u.restore.empty;
+}
+
 int cairn_op_blob(cairn_op_t *op, const char *name, const char *coordinate, const void **ret,
                   size_t *ret_bytes)
 {

@@ -26,7 +26,7 @@ int main(int argc, char **argv)
     rc = rc != 0 ? rc : cairn_restore(cairn, NULL, &op, &err);
     rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err);
     rc = rc != 0 ? rc : cairn_op_result(op, &from, &err);
-    rc = rc == CAIRN_E_NOT_FOUND ? 0 : rc; /* a run that has nothing yet: step 0, zeros */
+    rc = cairn_op_run_is_empty(op) ? 0 : rc; /* proven to have nothing yet: step 0, zeros */
     cairn_op_free(op);
     op = NULL;
 

@@ -346,7 +346,7 @@ static int restore_run(struct trainer *trainer)
     int rc = state_register(&trainer->state, trainer->cairn, STATE_RESTORE, &err);
     rc = rc != 0 ? rc : cairn_restore(trainer->cairn, &options, &op, &err);
     rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err);
-    if (rc == CAIRN_E_NOT_FOUND && !from->restore_exact && !from->restore_only) {
+    if (cairn_op_run_is_empty(op) && !from->restore_exact && !from->restore_only) {
         cairn_op_free(op);
         printf("the run is empty: training from the beginning\n");
         tell(trainer, "empty", 0, 0, 0);

@@ -318,8 +318,7 @@ enum cairn_stage {
 
 enum cairn_mode {
     CAIRN_COPY = 1, /* cairn_save returns when all is copied: what was saved may change */
-    CAIRN_LAZY =
-        2 /* it returns at once; wait for STAGED before a tensor that is not eager changes */
+    CAIRN_LAZY = 2  /* it returns at once; until STAGED only eager tensors may change */
 };
 
 /* Lazy: a tensor that changes between the call and STAGED fails the save with
@@ -345,8 +344,7 @@ enum cairn_check {
 
 struct cairn_save_options {
     size_t size;
-    /* Until durable; 0: the handle's. When it passes, the save is aborted, naming who is missing.
-     */
+    /* Until durable; 0: the handle's. After it the save is aborted and names who is missing. */
     int64_t deadline_ms;
     const char *const *tags; /* rank 0's count, as do metrics and metadata */
     size_t tag_count;
@@ -387,8 +385,7 @@ struct cairn_restore_options {
     size_t size;
     uint64_t step; /* CAIRN_LATEST (the INIT's value) or a step */
     uint64_t term; /* 0: the newest on the lineage that has the step */
-    /* When it is damaged, all ranks fall back to the next older good one. -1 (default): for latest.
-     */
+    /* When it is damaged, all ranks fall back to the next older good one. -1: for latest only. */
     int allow_older;
     /* 1 (default): a registered tensor that the checkpoint lacks is MISSING_TENSOR; 0: it is left
      * as it is and named by cairn_op_missing. */
@@ -411,8 +408,8 @@ struct cairn_restore_options {
     }
 
 /* Fills the registered tensors. Every rank calls it. DONE with 0: every rank verified the same
- * checkpoint. NOT_FOUND for a run that is proven empty. After any other failure the tensors'
- * contents are unusable, and the error says so. */
+ * checkpoint. NOT_FOUND: there is none to restore; cairn_op_run_is_empty says whether training may
+ * begin at step 0. After any other failure the tensors are unusable, and the error says so. */
 CAIRN_API int CAIRN_MUST_USE cairn_restore(cairn_t *cairn,
                                            const struct cairn_restore_options *options,
                                            cairn_op_t **ret, struct cairn_error *err);
@@ -441,12 +438,11 @@ CAIRN_API void cairn_op_progress(const cairn_op_t *op, struct cairn_progress *io
 struct cairn_result {
     size_t size;
     uint64_t term, step;
-    int fell_back;        /* restore: an older one, because newer ones are damaged */
-    int new_lineage;      /* save: began beside existing checkpoints that were not restored */
-    uint64_t plain_bytes; /* this rank's */
-    uint64_t
-        stored_bytes; /* save: what it sent; less by what is encoded, or shared with older ones */
-    uint64_t blocked_ns; /* how long the call itself took */
+    int fell_back;         /* restore: an older one, because newer ones are damaged */
+    int new_lineage;       /* save: began beside existing checkpoints that were not restored */
+    uint64_t plain_bytes;  /* this rank's */
+    uint64_t stored_bytes; /* save: what it sent; encoded, and without what older ones have */
+    uint64_t blocked_ns;   /* how long the call itself took */
 };
 #define CAIRN_RESULT_INIT                                \
     {                                                    \
@@ -455,6 +451,10 @@ struct cairn_result {
 /* Of a finished op: 0 and *io, or its error. AGAIN before. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_result(cairn_op_t *op, struct cairn_result *io,
                                              struct cairn_error *err);
+/* Of a restore that has ended with NOT_FOUND: 1 where the server has proven that the run has no
+ * checkpoint and never had one. 0 for everything else, also while it runs: training must not begin
+ * at step 0 then, because NOT_FOUND is an error like any other. Any thread. */
+CAIRN_API int cairn_op_run_is_empty(cairn_op_t *op);
 /* Of a finished save: what was noticed and is no failure, such as replicas that differ; NULL:
  * nothing. Valid until the op is freed. */
 CAIRN_API const char *cairn_op_warning(cairn_op_t *op);

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames as PROTOCOL.md 2 has them, and a relay between client and server that makes a server look older (what it takes
-from HELLO the two ends never agree on), or lets it go after a number of connections."""
+from HELLO the two ends never agree on), lets it go after a number of connections, or asks it for another checkpoint."""
 
 import socket
 import struct
 import threading
 
 HEADER_BYTES = 32
-HELLO, JOIN, LIST, REPAIR = 1, 10, 42, 106
-HELLO_FEATURES, REPAIR_RUN = 3, 4
+HELLO, JOIN, LIST, RESTORE, REPAIR = 1, 10, 42, 60, 106
+HELLO_FEATURES, RESTORE_SELECTOR, REPAIR_RUN = 3, 2, 4
+SELECT_STEP = 1
 FEATURE_RECORD = 1 << 5
 
 
@@ -70,10 +71,10 @@ def message_of(found):
 
 class Relay:
     """A port of its own; behind it the server at `port`, without the features `lacks`; none is left after so many connections.
-    repairs: the fields of each REPAIR that clients sent."""
+    step: whatever a RESTORE asks for, the server is asked for this step. repairs: the fields of each REPAIR that clients sent."""
 
-    def __init__(self, port, lacks=0, connections=None):
-        self.port_behind, self.lacks, self.connections = port, lacks, connections
+    def __init__(self, port, lacks=0, connections=None, step=None):
+        self.port_behind, self.lacks, self.connections, self.step = port, lacks, connections, step
         self.accepted = 0
         self.repairs = []
         self.failed = None
@@ -133,4 +134,8 @@ class Relay:
             less = [(number, how, value & ~self.lacks if number == HELLO_FEATURES else value)
                     for number, how, value in fields(message)]
             return frame(kind, message_of(less), version, 0, stream, sequence=sequence)
+        elif kind == RESTORE and self.step is not None:
+            selector = message_of([(1, 0, SELECT_STEP), (2, 2, message_of([(2, 0, self.step)]))])
+            other = [field for field in fields(message) if field[0] != RESTORE_SELECTOR] + [(RESTORE_SELECTOR, 2, selector)]
+            return frame(kind, message_of(other), version, 0, stream, sequence=sequence)
         return head + message + source.read(payload)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The road from end to end: save, restart, restore, list, verify."""
 
-from harness import Case, cairn, main, verified
+import subprocess
+
+from frames import Relay
+from harness import BIN, Case, Group, cairn, listed, main, token, verified
 
 
 class Smoke(Case):
@@ -22,6 +25,39 @@ class Smoke(Case):
         self.assertEqual(group.restore(1), (1, 1, False))
         group.all("check", 7)
         self.assertEqual(verified(daemon, "server")["checkpoints"], 2)
+
+    def test_only_a_proof_begins_at_step_0(self):
+        """The server answers `latest` with NOT_FOUND and no proof that the run is empty: both examples and a rank of our own
+        end with its reason, and train nothing. A run that is proven to be empty begins."""
+        daemon = self.daemon(listen_tcp="127.0.0.1:0")
+        group = Group(self.bed, daemon.url("demo/full"), 1)
+        group.save(5)
+        group.end()
+        relay = Relay(daemon.port(), step=99)
+        self.addCleanup(relay.close)
+        trainer = ["--rank", "0", "--world", "1", "--hidden", "16", "--steps", "4", "--save-every", "2", "--resume", "--url"]
+
+        def run(*words):
+            done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=60)
+            return done.returncode, done.stdout, done.stderr
+
+        bad = f"cairn://127.0.0.1:{relay.port}/demo/full"
+        code, out, err = run(BIN / "cairn-trainer", *trainer, bad, "--attempt", token())
+        self.assertEqual(code, 6, err)
+        self.assertIn("restore: NOT_FOUND: ", err)
+        self.assertIn("step 99 was not saved; the nearest: 5", err)
+        self.assertNotIn("the run is empty", out)
+        code, out, err = run(BIN / "cairn-minimal", bad)
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("NOT_FOUND: step 99 was not saved", err)
+        self.assertEqual(list(listed(daemon, "demo/full")), [(5, 1)])
+        self.assertIsNone(relay.failed)
+        code, out, err = run(BIN / "cairn-trainer", *trainer, daemon.url("demo/new"), "--attempt", token())
+        self.assertEqual(code, 0, err)
+        self.assertIn("the run is empty: training from the beginning", out)
+        for step in (1, 2):
+            code, out, err = run(BIN / "cairn-minimal", daemon.url("demo/minimal"))
+            self.assertEqual((code, out), (0, f"step {step} is durable, weights[0] is {step}\n"), err)
 
     def test_an_empty_run_is_not_found(self):
         daemon = self.daemon()

@@ -192,6 +192,26 @@ def test_restore_of_an_empty_run_and_of_an_unknown_step(url):
                 ck.restore(step)
 
 
+def test_only_a_proof_makes_a_run_empty(url, monkeypatch):
+    """NOT_FOUND without the server's proof is an error: never None, which means to begin at step 0."""
+    with cairn.Client(url) as client:
+        op = client.restore()
+        with pytest.raises(cairn.NotFoundError):
+            op.result(30)
+        assert op.run_is_empty
+    with Checkpointer(url, {"n": 1}) as ck:
+        with monkeypatch.context() as patch:
+            patch.setattr(cairn.client.Operation, "run_is_empty", False)
+            with pytest.raises(cairn.NotFoundError, match="no checkpoint"):
+                ck.restore()
+        ck.save(1).durable.result(30)
+    with cairn.Client(url) as client:
+        op = client.restore(99)
+        with pytest.raises(cairn.NotFoundError, match="nearest: 1"):
+            op.result(30)
+        assert not op.run_is_empty
+
+
 def test_restart_of_the_daemon(own_daemon):
     """With the daemon gone a restore raises; when it is back, the same Checkpointer goes on."""
     model = small_model(0)

@@ -172,6 +172,12 @@ class Operation:
         return Result(term, step, bool(fell_back), bool(lineage), plain, stored, blocked_ns / 1e9)
 
     @property
+    def run_is_empty(self) -> bool:
+        """Of a restore that ended with NotFoundError: whether the server has proven that the run has no checkpoint and
+        never had one. Only then may training begin at step 0."""
+        return self._op.run_is_empty()
+
+    @property
     def warning(self) -> Optional[str]:
         """Of a finished save: what was noticed and is no failure, such as replicas that differ."""
         return self._op.warning()
@@ -319,8 +325,8 @@ class Client:
         ``only``: patterns (``*``, ``?``, ``[a-z]``) of the names to restore, tensors and blobs; all else stays
         as it is; with ``strict`` each must match something. ``all_local``: LOCAL blobs of all coordinates come, not of this
         rank's own alone (``Operation.locals`` says which there are). Until
-        the operation is DONE without error the tensors' contents are unusable. NotFoundError: the run is empty,
-        or has no such step."""
+        the operation is DONE without error the tensors' contents are unusable. NotFoundError: there is
+        no such checkpoint; ``Operation.run_is_empty`` says whether the run is proven to be empty."""
         allow = -1 if allow_older is None else int(allow_older)
         if isinstance(only, str):
             raise InvalidError.of("restore: only is a sequence of patterns, not one text")

@@ -127,6 +127,12 @@ static PyObject *op_result(PyObject *object, PyObject *Py_UNUSED(args))
         (unsigned long long)result.stored_bytes, (unsigned long long)result.blocked_ns);
 }
 
+static PyObject *op_run_is_empty(PyObject *object, PyObject *Py_UNUSED(args))
+{
+    struct py_op *self = (struct py_op *)object;
+    return op_check(self) ? PyBool_FromLong(cairn_op_run_is_empty(self->op)) : NULL;
+}
+
 static PyObject *op_blob(PyObject *object, PyObject *args)
 {
     struct py_op *self = (struct py_op *)object;
@@ -262,6 +268,7 @@ static PyMethodDef op_methods[] = {
      "wait(stage, seconds=None) -> bool; raises the operation's error"},
     {"result", op_result, METH_NOARGS,
      "(term, step, fell_back, new_lineage, plain_bytes, stored_bytes, blocked_ns)"},
+    {"run_is_empty", op_run_is_empty, METH_NOARGS, "of a restore that ended: proven so?"},
     {"blob", op_blob, METH_VARARGS, "blob(name, coordinate=None) -> bytes or None"},
     {"warning", op_warning, METH_NOARGS, "of a finished save: what was noticed, or None"},
     {"metadata", op_metadata, METH_NOARGS, "bytes given at save"},

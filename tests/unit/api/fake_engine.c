@@ -101,6 +101,7 @@ static void on_restore_done(struct post *post)
     if (status != 0) {
         diag_set(&user->diag, status, "the fake engine was told so");
     }
+    user->empty = status != 0 && fake_script.empty;
     user->on_done(user, status);
 }
 

@@ -17,6 +17,7 @@ struct fake_script {
     bool never_ends;   /* a staged save, or a restore, waits until it is aborted or let go */
     int stage_status;  /* a save fails before it is staged */
     int done_status;
+    bool empty;         /* a restore that fails tells that the run is proven to be empty */
     bool ignores_abort; /* only engine_close ends it */
     bool breaks_worker; /* the copy of a save meets a broken CHECK on a worker */
     bool refuses;       /* stage_status is for want of room: the save ends later (never_ends) */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn.h's side of snapshots over the fake engine: the lazy mode, saves without room, and structs
- * of programs that were built before these fields were there.
+ * cairn.h's side of snapshots over the fake engine: the lazy mode, saves without room, structs of
+ * programs that were built before these fields were there; and what a restore tells.
  */
 #include "cairn.h"
 
@@ -195,6 +195,37 @@ static void test_local_state_of_all_is_asked_for(void **state)
     close_well(cairn);
 }
 
+static int is_proven_empty(int done_status, bool empty)
+{
+    struct cairn_error err;
+    cairn_op_t *op = NULL;
+    cairn_t *cairn = open_default();
+    fake_script.never_ends = true;
+    assert_int_equal(cairn_restore(cairn, NULL, &op, &err), 0);
+    assert_int_equal(cairn_op_run_is_empty(op), 0); /* while it runs nothing is known */
+    fake_script.done_status = done_status;
+    fake_script.empty = empty;
+    fake_let_go();
+    assert_int_equal(cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err), done_status);
+    int proven = cairn_op_run_is_empty(op);
+    fake_script.done_status = 0;
+    cairn_op_free(op);
+    close_well(cairn);
+    fake_reset();
+    return proven;
+}
+
+/* Goal: only a server's proof makes NOT_FOUND an empty run. */
+static void test_an_empty_run_is_proven(void **state)
+{
+    (void)state;
+    assert_int_equal(is_proven_empty(CAIRN_E_NOT_FOUND, true), 1);
+    assert_int_equal(is_proven_empty(CAIRN_E_NOT_FOUND, false), 0);
+    assert_int_equal(is_proven_empty(CAIRN_E_CONNECTION_LOST, true), 0);
+    assert_int_equal(is_proven_empty(0, true), 0);
+    assert_int_equal(cairn_op_run_is_empty(NULL), 0);
+}
+
 static void test_bad_snapshot_options_are_refused(void **state)
 {
     const struct {
@@ -273,6 +304,7 @@ int main(void)
         cmocka_unit_test_setup(test_device_tensors_are_checked, setup),
         cmocka_unit_test_setup(test_replicas_are_checked_when_asked, setup),
         cmocka_unit_test_setup(test_local_state_of_all_is_asked_for, setup),
+        cmocka_unit_test_setup(test_an_empty_run_is_proven, setup),
         cmocka_unit_test_setup(test_bad_snapshot_options_are_refused, setup),
         cmocka_unit_test_setup(test_the_encoding_is_chosen, setup),
     };

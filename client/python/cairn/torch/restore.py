@@ -59,10 +59,11 @@ class Restore:
         wanted, term = parse_step(step)
         allow = wanted == LATEST
         fell_back = False
+        op = self._begin([], (wanted, term), allow)
         try:
-            op = self._fetch([], (wanted, term), allow)
+            self._finish(op)
         except NotFoundError:
-            if wanted == LATEST:
+            if op.run_is_empty:
                 return None
             raise
         for _ in range(_ROUNDS_MAX):
@@ -111,15 +112,21 @@ class Restore:
 
     def _fetch(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = ()) -> Any:
         """One restore of (step, term) into these rows, finished; blobs of this rank or of these coordinates."""
+        op = self._begin(rows, which, allow_older, coordinates)
+        self._finish(op)
+        return op
+
+    def _begin(self, rows: list, which: tuple, allow_older: bool, coordinates: Sequence[str] = ()) -> Any:
         client = self._client
         client.set_tensors(rows)
         # Blobs of a coordinate come when something is registered under it.
         client.set_blobs([(LOCAL_BLOB, TREE, tree.encode(None), LOCAL, coordinate)
                           for coordinate in coordinates or [self._state.coordinate]])
-        op = client.restore(which[0], term=which[1], allow_older=allow_older, strict=True, deadline=self._deadline)
+        return client.restore(which[0], term=which[1], allow_older=allow_older, strict=True, deadline=self._deadline)
+
+    def _finish(self, op: Any) -> None:
         op.wait()
-        client.set_tensors([])  # nothing refers to the tensors any longer
-        return op
+        self._client.set_tensors([])  # nothing refers to the tensors any longer
 
     @staticmethod
     def _metadata(op: Any) -> Any:
