@@ -121,6 +121,10 @@ void world_server_start(struct world *world)
         store_memory_new(sim_loop(host), sim_pool(host), world->medium, &world->store, NULL), 0);
     world->store->caps.object_bytes_preferred =
         own->object_bytes > 0 ? own->object_bytes : WORLD_OBJECT_BYTES;
+    if (own->faults) {
+        struct store *inner = world->store;
+        assert_int_equal(store_fault_new(sim_loop(host), inner, &world->store), 0);
+    }
     world->catalog = start_catalog(world);
     world->server = start_server(world, world->catalog);
     world->listener = listen_at(world, &addr, on_accept);

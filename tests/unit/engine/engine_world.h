@@ -10,6 +10,7 @@
 #include "session/server.h"
 #include "sim/env/sim.h"
 #include "store/memory/store_memory.h"
+#include "store/wrap/store_wrap.h"
 
 enum {
     WORLD_RANKS_MAX = 16,
@@ -47,6 +48,7 @@ struct world_options { /* zero: the world's defaults */
     uint64_t object_bytes;
     const char *url; /* of the ranks; NULL: the world's one server */
     bool twin;       /* a second daemon on the same store, at the next port of the same host */
+    bool faults;     /* world->store takes store_fault_add */
     uint32_t spread_after; /* of engines; 0: the default */
 };
 
