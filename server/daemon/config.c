@@ -404,8 +404,9 @@ static const size_t live[] = {
     offsetof(struct config, retention_ms),    offsetof(struct config, scrub_every_ms),
     offsetof(struct config, scrub_rate),      offsetof(struct config, scrub_repair),
     offsetof(struct config, gc_every_ms),     offsetof(struct config, gc_keep_cycles),
-    offsetof(struct config, gc_lease_cycles), offsetof(struct config, grace_ms),
-    offsetof(struct config, log_level),       offsetof(struct config, log_format)};
+    offsetof(struct config, gc_lease_cycles), offsetof(struct config, gc_pressure),
+    offsetof(struct config, grace_ms),        offsetof(struct config, log_level),
+    offsetof(struct config, log_format)};
 
 static size_t size_of(const struct key *key)
 {

@@ -308,7 +308,7 @@ int upkeep_new(const struct upkeep_options *options, struct upkeep **ret, struct
                             .holder = collector,
                             .pressure = config->gc_pressure,
                             .quotas = &config->quotas,
-                            .refusals = config->gc_pressure > 0 ? refusals_of : NULL,
+                            .refusals = refusals_of,
                             .reclaimed = on_reclaimed,
                             .ended = on_collected,
                             .user = upkeep};
@@ -327,6 +327,7 @@ void upkeep_reload(struct upkeep *upkeep)
     scrub_set_rate(upkeep->scrub, config->scrub_rate);
     gc_set_schedule(upkeep->gc, config->gc_every_ms, config->gc_keep_cycles,
                     config->gc_lease_cycles);
+    gc_set_pressure(upkeep->gc, config->gc_pressure);
 }
 
 const struct scrub *upkeep_scrub(const struct upkeep *upkeep) { return upkeep->scrub; }

@@ -400,6 +400,11 @@ void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uin
     }
 }
 
+void gc_set_pressure(struct gc *gc, uint64_t pressure)
+{
+    gc->options.pressure = gc->status.pressure = pressure;
+}
+
 void gc_status(const struct gc *gc, struct gc_status *ret)
 {
     struct catalog_sight sight;

@@ -109,6 +109,8 @@ void gc_waits(const struct gc *gc, const struct forgotten_sight *forgotten, int6
 /* From now on, with the meaning that they have in gc_options. The next cycle begins no later than
  * every_ms from now. */
 void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uint64_t lease_cycles);
+/* From the next look on; percent, 0: off. */
+void gc_set_pressure(struct gc *gc, uint64_t pressure);
 void gc_status(const struct gc *gc, struct gc_status *ret);
 /* Ends after the operation in flight. Frees. */
 void gc_close(struct gc *gc, void (*done)(void *user), void *user);

@@ -39,11 +39,8 @@ static void end(struct gc *gc)
 bool press_look(struct gc *gc)
 {
     struct catalog_sight sight;
-    uint64_t bytes = 0;
     catalog_sight(gc->options.catalog, &sight);
-    bool refuses = gc->options.refusals && gc->options.refusals(gc->options.user, &bytes) > 0;
-    bool can = gc->options.pressure > 0 || refuses || gc->press.wanted_project[0] != '\0';
-    if (sight.forgotten.count == 0 || !can) {
+    if (sight.forgotten.count == 0 || gc->options.pressure == 0) {
         gc->press.wanted_project[0] = '\0';
         return false;
     }

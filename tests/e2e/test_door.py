@@ -82,7 +82,7 @@ class Reload(Case):
     def with_file(self, text):
         self.path = self.bed.path / "cairnd.conf"
         self.path.write_text(text)
-        return self.daemon(config=self.path, log_level=None)
+        return self.daemon(config=self.path, log_level=None, gc_pressure=None)
 
     def reload(self, daemon, text, expected="read again"):
         """What the log says from here on."""
@@ -123,10 +123,10 @@ class Reload(Case):
 
     def test_rates_and_times(self):
         daemon = self.with_file("")
-        self.reload(daemon, "[scrub]\nevery = 5h\nrate = 1MiB\n[gc]\nevery = 7m\nkeep-cycles = 9\n")
+        self.reload(daemon, "[scrub]\nevery = 5h\nrate = 1MiB\n[gc]\nevery = 7m\nkeep-cycles = 9\npressure = 11\n")
         status = self.status(daemon)
         self.assertEqual((status["scrub"]["every_ms"], status["scrub"]["rate"]), (5 * 3600 * 1000, 1 << 20))
-        self.assertEqual((status["gc"]["every_ms"], status["gc"]["keep_cycles"]), (7 * 60 * 1000, 9))
+        self.assertEqual((status["gc"]["every_ms"], status["gc"]["keep_cycles"], status["gc"]["pressure"]), (7 * 60 * 1000, 9, 11))
 
     def test_a_cycle_comes_by_the_new_time(self):
         daemon = self.with_file("[gc]\nevery = 100h\n")

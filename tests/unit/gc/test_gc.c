@@ -589,6 +589,32 @@ static void test_pressure_takes_the_first_forgotten(void **state)
     assert_int_equal(gc_rig_count_garbage(g), 0);
 }
 
+/* Goal: pressure 0 is off, for refusals of the store and of a quota as well, and what is set while
+ * the daemon runs holds from the next look on. */
+static void test_pressure_is_off_at_0(void **state)
+{
+    struct gc_rig *g = *state;
+    struct refusing refusing = {.count = 1, .bytes = 1};
+    struct quota_table quotas = {.count = 1};
+    struct ckpt_id first = gc_rig_save(g, false)->id;
+    gc_rig_save(g, false);
+    snprintf(quotas.quotas[0].project, sizeof(quotas.quotas[0].project), "%s", g->rig.name.project);
+    quotas.quotas[0].bytes = 1;
+    start_pressed(g, &refusing, &quotas);
+    gc_set_pressure(g->gc, 0);
+    assert_int_equal(gc_rig_forget(g, first), 0);
+    sim_run_for(g->rig.sim, 100000);
+    gc_press(g->gc, g->rig.name.project, 1);
+    sim_run_for(g->rig.sim, 20000);
+    assert_int_equal(refusing.told_count, 0);
+    gc_set_pressure(g->gc, 3);
+    gc_status(g->gc, &g->status);
+    assert_int_equal(g->status.pressure, 3);
+    sim_run_for(g->rig.sim, 20000);
+    assert_int_equal(refusing.told_count, 1);
+    gc_rig_check_reachable(g);
+}
+
 /* Goal: pressure passes over what cannot be swept, so that the others give the room; and tries it
  * again after the next ordinary pass. */
 static void test_pressure_passes_over_what_is_stuck(void **state)
@@ -745,6 +771,7 @@ int main(void)
         TEST(test_reclaimed_now),
         TEST(test_claimed_stays),
         TEST(test_pressure_takes_the_first_forgotten),
+        TEST(test_pressure_is_off_at_0),
         TEST(test_pressure_passes_over_what_is_stuck),
         TEST(test_pressure_of_a_quota),
         cmocka_unit_test(test_two_daemons_at_once),
