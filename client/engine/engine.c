@@ -65,9 +65,6 @@ int engine_new(const struct engine_options *options,
     return 0;
 }
 
-bool engine_is_connected(const struct engine *engine) { return link_is_up(&engine->link); }
-const struct msg_joined *engine_joined(const struct engine *engine) { return &engine->link.joined; }
-
 uint64_t engine_cut_deadline(uint64_t deadline_ms)
 {
     return min_u64(deadline_ms, UINT64_C(365) * 24 * 3600 * 1000);

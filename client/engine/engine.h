@@ -64,8 +64,6 @@ int MUST_USE engine_new(const struct engine_options *options,
 /* Ends everything in flight at once with CLOSED (an orderly drain is the caller's, before), frees,
  * then done. */
 void engine_close(struct engine *engine, void (*done)(void *user), void *user);
-bool engine_is_connected(const struct engine *engine);
-const struct msg_joined *engine_joined(const struct engine *engine); /* of the newest JOIN */
 
 /* Makes room in the arena for saves of this set, in the background; a save in the meantime waits
  * for it. Repeatable: the newest counts. */

@@ -90,15 +90,6 @@ void buf_put_zero(struct buf *buf, size_t bytes)
     }
 }
 
-void buf_align(struct buf *buf, size_t align)
-{
-    CHECK(align > 0);
-    size_t over = buf->bytes % align;
-    if (over > 0) {
-        buf_put_zero(buf, align - over);
-    }
-}
-
 void buf_printf(struct buf *buf, const char *fmt, ...)
 {
     va_list args;

@@ -30,7 +30,6 @@ void buf_put_u16(struct buf *buf, uint16_t value);
 void buf_put_u32(struct buf *buf, uint32_t value);
 void buf_put_u64(struct buf *buf, uint64_t value);
 void buf_put_zero(struct buf *buf, size_t bytes);
-void buf_align(struct buf *buf, size_t align); /* zero-pads to a multiple of align */
 void buf_printf(struct buf *buf, const char *fmt, ...) PRINTF(2, 3);
 /* Overwrites bytes written before (back-patching); CHECKs the range. */
 void buf_patch_u32(struct buf *buf, size_t offset, uint32_t value);

@@ -145,4 +145,3 @@ void pool_put(struct pool *pool, void *buffer)
 
 size_t pool_free_count(const struct pool *pool) { return pool->free_count; }
 size_t pool_count(const struct pool *pool) { return pool->count; }
-size_t pool_buffer_bytes(const struct pool *pool) { return pool->buffer_bytes; }

@@ -25,6 +25,5 @@ void *pool_get(struct pool *pool); /* NULL when empty */
 void pool_put(struct pool *pool, void *buffer);
 size_t pool_free_count(const struct pool *pool);
 size_t pool_count(const struct pool *pool);
-size_t pool_buffer_bytes(const struct pool *pool);
 
 #endif

@@ -38,11 +38,6 @@ struct sha256 {
     uint8_t bytes[32];
 };
 struct sha256 sha256(size_t bytes, const void *data);
-struct sha256_stream;
-struct sha256_stream *sha256_stream_new(void);
-void sha256_stream_add(struct sha256_stream *stream, size_t bytes, const void *data);
-struct sha256 sha256_stream_digest(struct sha256_stream *stream); /* ends the stream */
-void sha256_stream_free(struct sha256_stream *stream);
 
 /* Lower-case hex with NUL; ret has 2 * bytes + 1. hex_decode: false unless exactly 2 * bytes hex
  * digits. */

@@ -95,8 +95,6 @@ static const struct key *find_flag(const char *flag)
     return NULL;
 }
 
-bool config_has(const char *name) { return find_flag(name) != NULL; }
-
 /* Keys that were taken out, and what does their work now: a file of an older version is refused by
  * the name of its remedy. */
 static const struct {

@@ -37,7 +37,6 @@ int MUST_USE config_read(struct config *config, const char *path, struct diag *d
 /* One value, as from a flag: name is "section-key". CONFIG. */
 int MUST_USE config_set(struct config *config, const char *name, const char *value,
                         struct diag *diag);
-bool config_has(const char *name); /* is it a flag? */
 /* What single values cannot show: a store, at least one listener, TLS files together, TLS on the
  * network ... */
 int MUST_USE config_check(const struct config *config, struct diag *diag);

@@ -76,16 +76,6 @@ void known_put(struct known *known, const struct run_name *name, const struct kn
     run->count++;
 }
 
-void known_drop(struct known *known, const struct run_name *name, struct ckpt_id id)
-{
-    struct known_run *run = find_run(known, name);
-    size_t at = run ? place_of(run, id) : 0;
-    if (run && is_at(run, at, id)) {
-        run->count--;
-        memmove(&run->ckpts[at], &run->ckpts[at + 1], (run->count - at) * sizeof(*run->ckpts));
-    }
-}
-
 void known_unstick(struct known *known)
 {
     for (struct known_run *run = known->runs; run; run = run->next) {

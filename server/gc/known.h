@@ -33,7 +33,6 @@ const struct known_ckpt *known_find(const struct known *known, const struct run_
                                     struct ckpt_id id);
 /* Without memory nothing is noted: then it is found out again. */
 void known_put(struct known *known, const struct run_name *run, const struct known_ckpt *ckpt);
-void known_drop(struct known *known, const struct run_name *run, struct ckpt_id id);
 /* What is stuck is tried again. */
 void known_unstick(struct known *known);
 void known_fini(struct known *known);

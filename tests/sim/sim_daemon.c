@@ -16,7 +16,7 @@
 #include "sim_mutant.h"
 #include "store/dir/store_dir.h"
 #include "store/rados/store_rados.h"
-#include "store/wrap/store_wrap.h"
+#include "support/store_bend.h"
 
 struct sim_daemon {
     struct scene *scene;

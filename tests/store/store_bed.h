@@ -19,11 +19,11 @@
 #include "env/work.h"
 #include "sim/env/sim.h"
 #include "store/dir/store_dir.h"
-#include "store/memory/store_memory.h"
 #include "store/rados/store_rados.h"
 #include "store/store.h"
-#include "store/wrap/store_wrap.h"
 #include "support/cluster_fake.h"
+#include "support/store_bend.h"
+#include "support/store_memory.h"
 
 enum bed_kind { BED_MEMORY, BED_DIR, BED_DIR_SIM, BED_RETRY, BED_LIMIT, BED_RADOS, BED_CEPH };
 

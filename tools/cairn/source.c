@@ -29,10 +29,8 @@ struct source {
     struct diag ready_diag;
 };
 
-bool source_is_offline(const struct source *source) { return source->offline != NULL; }
 struct engine *source_engine(struct source *source) { return source->engine; }
 struct loop *source_loop(struct source *source) { return source->loop; }
-struct work_pool *source_pool(struct source *source) { return source->pool; }
 void source_wake(struct source *source) { loop_uv_stop(source->loop); }
 
 static void on_interrupt(void *user, int signum)

@@ -24,7 +24,6 @@ struct source_options {
 int MUST_USE source_new(const struct source_options *options, struct source **ret,
                         struct diag *diag);
 void source_free(struct source *source);
-bool source_is_offline(const struct source *source);
 
 /* Connects as a viewer of the run (replaces an earlier one). NULL: any run, for source_runs. */
 int MUST_USE source_use(struct source *source, const struct run_name *run, struct diag *diag);
@@ -32,7 +31,6 @@ int MUST_USE source_use(struct source *source, const struct run_name *run, struc
 int MUST_USE source_use_server(struct source *source, struct diag *diag);
 struct engine *source_engine(struct source *source);
 struct loop *source_loop(struct source *source);
-struct work_pool *source_pool(struct source *source);
 /* Runs the loop until *done is true, or until an interrupt (CANCELLED). */
 int MUST_USE source_wait(struct source *source, const bool *done, struct diag *diag);
 /* Ends a source_wait from inside a callback. */

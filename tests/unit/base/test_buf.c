@@ -24,7 +24,7 @@ static void put_all(struct buf *buf)
     buf_put_u32(buf, 0x04050607);
     buf_put_u64(buf, UINT64_C(0x08090a0b0c0d0e0f));
     buf_put(buf, 3, "abc");
-    buf_align(buf, 8);
+    buf_put_zero(buf, 6);
     buf_printf(buf, "%s=%d", "n", 7);
 }
 

@@ -280,8 +280,6 @@ static void test_flags(void **state)
     diag_clear(&diag);
     assert_int_equal(config_set(&config, "memory-buffers", "x", &diag), CAIRN_E_CONFIG);
     assert_non_null(strstr(diag.text, "--memory-buffers"));
-    assert_true(config_has("log-level"));
-    assert_false(config_has("log-levels"));
 }
 
 /* Settings that are good one by one and not together. */

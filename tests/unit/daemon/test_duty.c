@@ -11,10 +11,10 @@
 
 #include "base/check.h"
 #include "sim/env/sim.h"
-#include "store/memory/store_memory.h"
 #include "store/rados/store_rados.h"
-#include "store/wrap/store_wrap.h"
 #include "support/cluster_fake.h"
+#include "support/store_bend.h"
+#include "support/store_memory.h"
 
 enum { DAEMONS = 3, RENEW_MS = 1000, EXPIRE_MS = 4000 };
 

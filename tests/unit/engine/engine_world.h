@@ -9,8 +9,8 @@
 #include "save/save.h"
 #include "session/server.h"
 #include "sim/env/sim.h"
-#include "store/memory/store_memory.h"
-#include "store/wrap/store_wrap.h"
+#include "support/store_bend.h"
+#include "support/store_memory.h"
 
 enum {
     WORLD_RANKS_MAX = 16,

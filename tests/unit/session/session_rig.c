@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "store/wrap/store_wrap.h"
+#include "support/store_bend.h"
 
 enum { PORT = 7421, WAIT_MS = 120000 };
 

@@ -10,7 +10,7 @@
 #include "net/conn.h"
 #include "session/server.h"
 #include "sim/env/sim.h"
-#include "store/memory/store_memory.h"
+#include "support/store_memory.h"
 
 enum { RIG_CHUNK = 4096, RIG_INBOX = 256, RIG_CHUNKS = 64, RIG_OBJECTS = 8, RIG_HELD = 16 };
 

@@ -14,7 +14,7 @@
 
 #include "format/part.h"
 #include "session_rig.h"
-#include "store/wrap/store_wrap.h"
+#include "support/store_bend.h"
 
 static struct rig rig;
 static struct peer peers[2];

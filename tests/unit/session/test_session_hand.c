@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "store/wrap/store_wrap.h"
+#include "support/store_bend.h"
 #include "wire/negotiate.h"
 
 static void assert_refused(int code, const char *text)

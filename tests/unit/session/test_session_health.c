@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "session/health.h"
-#include "store/wrap/store_wrap.h"
+#include "support/store_bend.h"
 
 static struct health_word judge(const struct store_state *store, const struct store_usage *usage,
                                 const struct scrub_status *scrub, const struct gc_status *gc)

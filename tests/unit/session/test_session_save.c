@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "store/wrap/store_wrap.h"
+#include "support/store_bend.h"
 
 static struct rig rig;
 static struct peer peers[3]; /* two ranks and a viewer */

@@ -4,8 +4,8 @@
  * nobody uses it; it is well again when it works again, and not before; what is an answer about the
  * thing that was asked for is no illness.
  */
-#include "store/memory/store_memory.h"
-#include "store/wrap/store_wrap.h"
+#include "support/store_bend.h"
+#include "support/store_memory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * pool. Keeps the contract of store.h word for word; where a real back end could differ, this one
  * is the plainest reading of it.
  */
-#include "store_memory.h"
+#include "support/store_memory.h"
 
 #include "memory_private.h"
 

@@ -6,7 +6,7 @@
 #ifndef CAIRN_STORE_MEMORY_PRIVATE_H
 #define CAIRN_STORE_MEMORY_PRIVATE_H
 
-#include "store/memory/store_memory.h"
+#include "support/store_memory.h"
 
 #include <pthread.h>
 

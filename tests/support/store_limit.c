@@ -3,11 +3,11 @@
  * At most max operations at once in the inner store; the others wait in order of arrival, within
  * their deadlines.
  */
-#include "store_wrap.h"
+#include "store_bend.h"
 
 #include "base/check.h"
 #include "base/list.h"
-#include "wrap_frame.h"
+#include "store/wrap/wrap_frame.h"
 
 #include <stdlib.h>
 

@@ -4,11 +4,11 @@
  * unknown outcome after it was done, or answered with an unknown outcome and done later. A late one
  * is copied whole, because its caller's memory is gone by then.
  */
-#include "store_wrap.h"
+#include "store_bend.h"
 
 #include "base/check.h"
 #include "base/list.h"
-#include "wrap_frame.h"
+#include "store/wrap/wrap_frame.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,10 +3,10 @@
  * Bounded repetition of operations whose error says "try again as it is". The pause doubles and is
  * jittered, so that many clients of a store that came back do not arrive at once.
  */
-#include "store_wrap.h"
+#include "store_bend.h"
 
 #include "base/check.h"
-#include "wrap_frame.h"
+#include "store/wrap/wrap_frame.h"
 
 #include <stdlib.h>
 
