@@ -236,7 +236,7 @@ class Repair(Repairing):
         before = self.contents(daemon)
         flip(path, 0)
         damaged, killed = path.read_bytes(), 0
-        for point, numbers in (("repair.write", (1,)), ("dir.fsync", (2,)), ("dir.rename", (2, 3)),
+        for point, numbers in (("repair.write", (1,)), ("dir.seal", (1,)), ("dir.rename", (2, 3)),
                                ("dir.exchange", (1,)), ("vfs.exchange", (1,)), ("vfs.dirsync", (3, 4, 5))):
             for number in numbers:
                 status, _, _ = self.with_failpoint(f"{point}=kill@{number}", daemon, "demo/run", "2@1")
@@ -258,7 +258,7 @@ class Repair(Repairing):
         flip(self.objects(daemon, 2)[0], 0)
         before = self.contents(daemon)
         for point, word in (("vfs.allocate=error:NO_SPACE", "NO_SPACE"), ("repair.write=error:NO_SPACE", "NO_SPACE"),
-                            ("dir.write=error:IO", "IO"), ("dir.fsync=error:IO@2", "IO"), ("vfs.exchange=error:UNSUPPORTED", "UNSUPPORTED")):
+                            ("dir.write=error:IO", "IO"), ("dir.seal=error:IO", "IO"), ("vfs.exchange=error:UNSUPPORTED", "UNSUPPORTED")):
             status, out, err = self.with_failpoint(point, daemon, "demo/run", "2@1")
             self.assertEqual(status, 6, out + err)
             self.assertIn("left: object 2@1/0-", out)

@@ -255,6 +255,7 @@ static int finish_file(struct dir_store *store, struct dir_open *open, struct di
     if (rc == 0) {
         err_ignore(vfs->ops->chmod(vfs, open->fd, 0440, NULL)); /* L27: best effort */
     }
+    rc = rc ? rc : FAILPOINT("dir.seal");
     rc = rc ? rc : dir_fsync_file(store, open->fd, diag); /* L4, L5 */
     int close_rc = vfs->ops->close(vfs, open->fd, rc ? NULL : diag);
     open->fd = -1;
