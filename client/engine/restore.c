@@ -536,7 +536,8 @@ static enum sm_result verdict(struct restore *restore)
         restore->report_code = 0; /* what the server says about damage names all that was tried */
         return fail_by_report(restore, text);
     }
-    restore->user->fell_back = reply.fell_back;
+    /* RESOLVED may know of another reason: the verdict is about this session's tries alone. */
+    restore->user->fell_back = restore->user->fell_back || reply.fell_back;
     if (reply.done && restore->report_code == 0 && ckpt_id_equal(reply.id, restore->user->id)) {
         succeed(restore);
         return SM_AGAIN;

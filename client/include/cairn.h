@@ -438,7 +438,7 @@ CAIRN_API void cairn_op_progress(const cairn_op_t *op, struct cairn_progress *io
 struct cairn_result {
     size_t size;
     uint64_t term, step;
-    int fell_back;         /* restore: an older one, because newer ones are damaged */
+    int fell_back;         /* restore: an older one; newer ones are damaged or lost */
     int new_lineage;       /* save: began beside existing checkpoints that were not restored */
     uint64_t plain_bytes;  /* this rank's */
     uint64_t stored_bytes; /* save: what it sent; encoded, and without what older ones have */

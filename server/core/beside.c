@@ -111,6 +111,14 @@ bool state_is_marked(const struct run_state *state)
     return state->beside.unknown_count > 0 || state->beside.lost_from != 0 || is_missing(state);
 }
 
+bool state_may_lack_newer(const struct run_state *state, struct ckpt_id id)
+{
+    const struct state_beside *beside = &state->beside;
+    size_t count = beside->unknown_count;
+    return beside->lost_from != 0 ||
+           (count > 0 && ckpt_id_compare(beside->unknown[count - 1].id, id) > 0);
+}
+
 /* What is wrong, without the remedy. */
 static void say_mark(const struct run_state *state, size_t bytes, char *ret)
 {

@@ -44,6 +44,9 @@ bool state_explains_all(const struct run_state *state, struct ckpt_id id);
 /* Returns true if a stored checkpoint is unknown to the record or the record has lost its end. Of
  * such a run "no checkpoint" must not be said, and nothing of it may be removed. */
 bool state_is_marked(const struct run_state *state);
+/* Returns true if checkpoints newer than `id` may be missing from the record: one is stored beside
+ * it, or the record has lost its end. */
+bool state_may_lack_newer(const struct run_state *state, struct ckpt_id id);
 /* Writes what is wrong with a marked run, and the remedy, to ret; "" if the run is not marked. */
 void state_mark_text(const struct run_state *state, size_t bytes, char *ret);
 /* Returns DAMAGED with the text of the mark for a marked run, the reason if the store could not be

@@ -32,8 +32,10 @@ static void reply_resolved(struct request *request, const struct run_state *stat
     const struct verdict *verdict = &request->verdict;
     struct msg reply = {.type = MSG_RESOLVED};
     struct msg_resolved *resolved = &reply.u.resolved;
+    bool asks_newest = request->msg.u.restore.selector.kind == SELECT_LATEST;
+    bool lacks_newer = asks_newest && state_may_lack_newer(state, verdict->id);
     *resolved = (struct msg_resolved){.empty = verdict->empty,
-                                      .fell_back = verdict->fell_back,
+                                      .fell_back = verdict->fell_back || lacks_newer,
                                       .id = verdict->id,
                                       .try_count = verdict->try_count,
                                       .newest_term = verdict->newest_term};

@@ -157,6 +157,12 @@ class Damage(Case):
             self.assertIn(last.name, err)
             cairn("restore", "demo/run", "--to", f"{target}n", "--no-fallback", *where, check=6)
             cairn("restore", "demo/run", 1, "--to", f"{target}s", *where, check=0)
+            if where != store:  # the ranks of a job are told as well, unless they name what they want
+                group = self.group(daemon)
+                self.assertEqual(group.restore(), (1, 1, True))
+                group.all("check", 1)
+                self.assertEqual(group.restore("1"), (1, 1, False))
+                group.end()
             code, out, _ = cairn("doctor", *where)
             self.assertEqual(code, 1, out)
             self.assertIn(last.name, out)

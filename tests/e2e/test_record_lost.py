@@ -156,7 +156,7 @@ class RecordLost(Case):
             daemon.start()
             group = self.group(daemon)
             group.all("fill", 99)
-            self.assertEqual(group.restore(), (2, 1, False))
+            self.assertEqual(group.restore(), (2, 1, True))  # 3 is stored, and newer
             group.all("check", 2)
             for result in group.finish_any(group.try_all("save", 4, 8000)):
                 self.assertFalse(result["ok"], result)

@@ -95,6 +95,8 @@ static void an_older_record_hides_nothing(void **ret)
     two.ordinal = 1;
     assert_int_equal(core_begin(f, &two, LATEST, true), 0);
     assert_ckpt(f->verdict.id, 1, 20);
+    assert_true(state_may_lack_newer(&f->state, ID(1, 20)));
+    assert_false(state_may_lack_newer(&f->state, ID(2, 40)));
     two.ordinal = 2;
     assert_int_equal(core_begin(f, &two, STEP(40), true), CAIRN_E_DAMAGED);
     assert_int_equal(core_begin(f, &two, EXACT(2, 40), true), CAIRN_E_DAMAGED);
