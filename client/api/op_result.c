@@ -114,6 +114,9 @@ int cairn_op_metadata(cairn_op_t *op, const void **ret, size_t *ret_bytes)
     if (rc == 0 && (ret == NULL || ret_bytes == NULL)) {
         rc = CAIRN_E_INVALID;
     }
+    if (rc == 0 && manifest_is_remade(&op->u.restore.manifest)) {
+        rc = CAIRN_E_DAMAGED; /* it had some, or not: nobody knows */
+    }
     if (rc == 0) {
         *ret = op->u.restore.manifest.metadata;
         *ret_bytes = op->u.restore.manifest.metadata_bytes;

@@ -462,8 +462,8 @@ CAIRN_API const char *cairn_op_warning(cairn_op_t *op);
  * NOT_FOUND. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_blob(cairn_op_t *op, const char *name, const char *coordinate,
                                            const void **ret, size_t *ret_bytes);
-/* Restore: the checkpoint's metadata; names registered but not stored (missing) or stored but not
- * registered (unexpected); NULL past the end. Valid until the op is freed. */
+/* Restore: the checkpoint's metadata (DAMAGED: lost, see `cairn salvage`); names that
+ * are not stored (missing) or not registered (unexpected); NULL past the end. Until op is freed. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_metadata(cairn_op_t *op, const void **ret, size_t *ret_bytes);
 CAIRN_API const char *cairn_op_missing(cairn_op_t *op, size_t idx);
 CAIRN_API const char *cairn_op_unexpected(cairn_op_t *op, size_t idx);

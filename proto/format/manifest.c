@@ -212,3 +212,13 @@ int manifest_decode(size_t bytes, const uint8_t *data, struct scratch *scratch,
     }
     return rc;
 }
+
+bool manifest_is_remade(const struct manifest *manifest)
+{
+    for (uint32_t i = 0; i < manifest->tag_count; i++) {
+        if (strcmp(manifest->tags[i], MANIFEST_REMADE_TAG) == 0) {
+            return true;
+        }
+    }
+    return false;
+}

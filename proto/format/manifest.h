@@ -30,6 +30,10 @@ struct metric {
     double value;
 };
 
+/* The tag of a manifest that `cairn salvage` made again from the parts: no part holds the save's
+ * metadata, tags and metrics, so these are lost, and not empty. */
+#define MANIFEST_REMADE_TAG "cairn: manifest made again, metadata lost"
+
 struct manifest {
     struct uuid store_uuid, run_uuid;
     struct run_name run;
@@ -53,6 +57,8 @@ void manifest_encode(const struct manifest *manifest, struct buf *buf);
 /* All pointers are from scratch. FORMAT, DAMAGED, UNSUPPORTED, TOO_LARGE, NO_MEMORY. */
 int MUST_USE manifest_decode(size_t bytes, const uint8_t *data, struct scratch *scratch,
                              struct manifest *ret, struct diag *diag);
+
+bool manifest_is_remade(const struct manifest *manifest);
 
 struct part_ref { /* entry of a parts page, by rank */
     uint32_t rank;

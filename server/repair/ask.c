@@ -177,7 +177,28 @@ static bool is_explained(const struct run_state *state, struct ckpt_id id, uint6
             return true;
         }
     }
+    for (size_t i = 0; i < state->past_count; i++) {
+        if (ckpt_id_equal(state->pasts[i].id, id) && state->pasts[i].open_id == open_id) {
+            return true;
+        }
+    }
     return false;
+}
+
+static struct origin origin_of(const struct repair *repair, const struct run_state *state)
+{
+    static const struct token nobody;
+    const struct ask *ask = &repair->ask;
+    struct origin origin = {.is_explained = is_explained(state, ask->id, ask->open_id) ||
+                                            state_open_find(state, ask->id) != NULL,
+                            .wall_ns = loop_wall_ns(repair->options.loop)};
+    if (ask->id.term != 0 && ask->id.term <= state->term_count) {
+        const struct entry_term *term = &state->terms[ask->id.term - 1].entry;
+        origin.is_known = !token_equal(&term->token, &nobody);
+        origin.token = term->token;
+        origin.parent = term->parent;
+    }
+    return origin;
 }
 
 static void on_state(struct run_snapshot_req *req)
@@ -188,6 +209,7 @@ static void on_state(struct run_snapshot_req *req)
     ask->diag = req->diag;
     if (req->status == 0) {
         ask->explained = is_explained(req->state, ask->id, ask->open_id);
+        ask->origin = origin_of(repair, req->state);
         ask->has_info = req->state->exists;
         ask->info = req->state->info;
         take_facts(ask, req->state);
@@ -227,6 +249,15 @@ int ask_explained(struct repair *repair, struct ckpt_id id, uint64_t open_id, bo
     int status = ask_commits(repair, &facts, &count, diag);
     *ret = repair->ask.explained;
     free(facts);
+    return status;
+}
+
+int ask_origin(struct repair *repair, struct ckpt_id id, uint64_t open_id, struct origin *ret,
+               struct diag *diag)
+{
+    bool explained;
+    int status = ask_explained(repair, id, open_id, &explained, diag);
+    *ret = repair->ask.origin;
     return status;
 }
 

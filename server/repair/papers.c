@@ -33,7 +33,8 @@ static int fetch(struct repair *repair, struct store *store, const struct paper 
 {
     struct store_req req = {.op = STORE_FETCH, .name = paper->name, .from_medium = true};
     char text[96];
-    int status = ask_store(repair, store, &req);
+    int status = store == repair->store && repair->remade ? remake_fetch(repair, &req)
+                                                          : ask_store(repair, store, &req);
     if (status != 0) {
         return repair_fail(diag, status, &req.diag);
     }

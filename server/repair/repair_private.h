@@ -16,6 +16,7 @@
 
 #include "format/manifest.h"
 #include "pipeline/object_scan.h"
+#include "run/build.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,6 +25,15 @@ enum { REPAIR_DEADLINE_MS = 60000, REPAIR_WAIT_MS = 100 /* at most, before it lo
 #define REPAIR_SCRATCH_MAX ((size_t)8 << 30)
 
 /* --- ask.c: questions to the loop, waited for ------------------------------------------------- */
+
+/* What the record says of a checkpoint that lies there as parts alone, and the wall time. */
+struct origin {
+    bool is_explained; /* committed, open, or aborted under this open_id */
+    bool is_known;     /* the term was granted: token and parent are its own */
+    struct token token;
+    struct ckpt_id parent;
+    int64_t wall_ns;
+};
 
 struct ask {
     struct post post;
@@ -41,6 +51,7 @@ struct ask {
     struct ckpt_id id; /* of ask_explained() */
     uint64_t open_id;
     bool explained, has_info;
+    struct origin origin;
     struct entry_info info;
     int status;
     struct diag diag;
@@ -70,6 +81,8 @@ int MUST_USE ask_explained(struct repair *repair, struct ckpt_id id, uint64_t op
                            struct diag *diag);
 /* NOT_FOUND: the run has none. */
 int MUST_USE ask_info(struct repair *repair, struct entry_info *ret, struct diag *diag);
+int MUST_USE ask_origin(struct repair *repair, struct ckpt_id id, uint64_t open_id,
+                        struct origin *ret, struct diag *diag);
 /* All that may still be read: committed and not reclaimed. *ret is malloc'ed. */
 int MUST_USE ask_commits(struct repair *repair, struct commit_fact **ret, size_t *ret_count,
                          struct diag *diag);
@@ -98,8 +111,9 @@ struct repair {
     struct salvage_options salvage;
     struct salvage_item *items;
     size_t item_count;
-    bool items_untold; /* for want of memory */
-    uint8_t *memory;   /* a range, or a footer */
+    bool items_untold;           /* for want of memory */
+    const struct remade *remade; /* documents that are not on the medium yet; NULL: none */
+    uint8_t *memory;             /* a range, or a footer */
     size_t memory_bytes;
     pthread_mutex_t lock; /* guards status */
     struct repair_status status;
@@ -145,6 +159,35 @@ struct paper_part {
 int MUST_USE papers_part(struct repair *repair, struct papers *papers, size_t number,
                          struct paper_part *ret, struct diag *diag);
 void paper_part_fini(struct paper_part *part);
+
+/* --- remake.c: a manifest made again from the parts of its checkpoint ------------------------- */
+
+struct remade { /* id, open_id and world_size are the caller's */
+    struct ckpt_id id;
+    uint64_t open_id;
+    uint32_t world_size;
+    struct scratch scratch;
+    struct part *parts;
+    struct entry_seal *seals;
+    struct entry_open open;
+    bool is_built;
+    struct build build;
+};
+
+/* Sets io->world_size: what the first of the parts 0 to part_count - 1 says that can be read; 0:
+ * none can. */
+int MUST_USE remake_world(struct repair *repair, struct remade *io, uint32_t part_count,
+                          struct diag *diag);
+/* Reads the parts of all ranks, and makes pages and manifest, in memory. NOT_FOUND: a part is
+ * missing. DAMAGED: one is damaged, or a page that is here was made from other parts. Else as
+ * build_checkpoint(). remake_fini() also after a failure. */
+int MUST_USE remake_build(struct repair *repair, const struct origin *origin, struct remade *io,
+                          struct diag *diag);
+void remake_fini(struct remade *remade);
+/* FETCH: a copy of what repair->remade has, everything else from the store. */
+int MUST_USE remake_fetch(struct repair *repair, struct store_req *io);
+/* Pages first. What is there already stays; what is damaged is replaced. May be repeated. */
+int MUST_USE remake_publish(struct repair *repair, const struct remade *remade, struct diag *diag);
 
 /* --- survey.c --------------------------------------------------------------------------------- */
 

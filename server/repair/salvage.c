@@ -3,7 +3,8 @@
  * See salvage.h. Order: the record itself (its files, its lost end), then all manifests that it
  * does not explain, by term and step, each verified and entered in one update. What is damaged
  * below its manifest is entered as damaged, so that it can be named, repaired or forgotten like any
- * other; only a manifest that cannot be read leaves nothing to enter. On the repair's thread.
+ * other. A manifest that is lost or damaged is made again from the parts, where every byte below it
+ * is good; else there is nothing to enter. On the repair's thread.
  */
 #include "repair/salvage.h"
 
@@ -17,11 +18,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A manifest that the record does not explain. */
+/* A manifest that the record does not explain, or the parts of one opening without a manifest. */
 struct lost_manifest {
     struct ckpt_id id;
     uint64_t open_id;
-    bool explained, readable;
+    bool has_manifest; /* under its name lies something */
+    bool explained, readable, foreign, entered;
+    uint32_t part_count; /* names of parts of the same opening */
+    uint32_t world_size; /* of one that cannot be read: what its parts say; 0: no idea */
+    struct token token;
+    struct ckpt_id parent;
     struct sha256 sha256;
     uint64_t bytes;
     int64_t created_wall_ns;
@@ -149,6 +155,19 @@ static int look_at_record(struct salvaging *s, bool *ret_goes_on, struct diag *d
 
 /* --- what the record does not explain --------------------------------------------------------- */
 
+/* The entry of the opening, behind `first`; there is room for a new one. */
+static struct lost_manifest *find_opening(struct salvaging *s, size_t first, struct ckpt_id id,
+                                          uint64_t open_id)
+{
+    for (size_t i = first; i < s->count; i++) {
+        if (s->lost[i].open_id == open_id) {
+            return &s->lost[i];
+        }
+    }
+    s->lost[s->count] = (struct lost_manifest){.id = id, .open_id = open_id};
+    return &s->lost[s->count++];
+}
+
 static int add_manifests(struct salvaging *s, struct ckpt_id id, struct diag *diag)
 {
     struct store_req req = {.op = STORE_LIST_SMALL, .run = s->repair->name, .id = id};
@@ -158,11 +177,12 @@ static int add_manifests(struct salvaging *s, struct ckpt_id id, struct diag *di
     if (grown) {
         s->lost = grown;
     }
+    size_t first = s->count;
     for (size_t i = 0; grown && i < req.ret_count; i++) {
-        if (req.ret_smalls[i].kind == STORE_MANIFEST) {
-            s->lost[s->count++] =
-                (struct lost_manifest){.id = id, .open_id = req.ret_smalls[i].tag};
-        }
+        const struct store_name *name = &req.ret_smalls[i];
+        struct lost_manifest *lost = find_opening(s, first, id, name->tag);
+        lost->has_manifest = lost->has_manifest || name->kind == STORE_MANIFEST;
+        lost->part_count += name->kind == STORE_PART;
     }
     free(req.ret_smalls);
     return status != 0 ? repair_fail(diag, status, &req.diag)
@@ -200,7 +220,11 @@ static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct
                           manifest.run.project, manifest.run.run, manifest.id.step);
     }
     lost->readable = status == 0;
+    lost->has_manifest = status != CAIRN_E_NOT_FOUND; /* a name may have been listed ahead */
+    lost->foreign = status == CAIRN_E_CONFLICT;
     if (status == 0) {
+        lost->token = manifest.token;
+        lost->parent = manifest.parent;
         lost->sha256 = sha256(req.ret_bytes, req.ret_data);
         lost->bytes = req.ret_bytes;
         lost->created_wall_ns = manifest.created_wall_ns;
@@ -227,6 +251,42 @@ static int compare_lost(const void *a, const void *b)
            (right->created_wall_ns < left->created_wall_ns);
 }
 
+static int find_explained(struct salvaging *s, struct lost_manifest *lost, struct diag *diag)
+{
+    struct origin origin;
+    if (lost->has_manifest) {
+        return ask_explained(s->repair, lost->id, lost->open_id, &lost->explained, diag);
+    }
+    int status = ask_origin(s->repair, lost->id, lost->open_id, &origin, diag);
+    lost->explained = origin.is_explained || lost->part_count == 0;
+    return status;
+}
+
+static bool is_complete(const struct lost_manifest *lost)
+{
+    return lost->world_size != 0 && lost->world_size == lost->part_count && !lost->foreign;
+}
+
+/* Parts without a manifest that are not of all ranks are what each crash leaves. */
+static int drop_fragments(struct salvaging *s, struct diag *diag)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        struct lost_manifest *lost = &s->lost[i];
+        struct remade remade = {.id = lost->id, .open_id = lost->open_id};
+        int status = remake_world(s->repair, &remade, lost->readable ? 0 : lost->part_count, diag);
+        if (status != 0) {
+            return status;
+        }
+        lost->world_size = remade.world_size;
+        if (lost->has_manifest || is_complete(lost)) {
+            s->lost[kept++] = *lost;
+        }
+    }
+    s->count = kept;
+    return 0;
+}
+
 static int find_lost(struct salvaging *s, struct diag *diag)
 {
     struct store_req req = {.op = STORE_LIST_CKPTS, .run = s->repair->name};
@@ -240,8 +300,7 @@ static int find_lost(struct salvaging *s, struct diag *diag)
         status = add_manifests(s, s->ckpts[i], diag);
     }
     for (size_t i = 0; status == 0 && i < s->count; i++) {
-        status = ask_explained(s->repair, s->lost[i].id, s->lost[i].open_id, &s->lost[i].explained,
-                               diag);
+        status = find_explained(s, &s->lost[i], diag);
     }
     size_t kept = 0;
     for (size_t i = 0; status == 0 && i < s->count; i++) {
@@ -251,8 +310,9 @@ static int find_lost(struct salvaging *s, struct diag *diag)
     }
     s->count = status == 0 ? kept : s->count;
     for (size_t i = 0; status == 0 && i < s->count; i++) {
-        status = read_manifest(s, &s->lost[i], diag);
+        status = s->lost[i].has_manifest ? read_manifest(s, &s->lost[i], diag) : 0;
     }
+    status = status != 0 ? status : drop_fragments(s, diag);
     if (status == 0 && s->count > 0) {
         qsort(s->lost, s->count, sizeof(*s->lost), compare_lost);
     }
@@ -321,7 +381,8 @@ static int judge(struct salvaging *s, const struct commit_fact *fact, struct jud
         return repair_fail(diag, status, &why);
     }
     status = judge_parts(s, ret, diag);
-    if (status != 0 || s->how->quick || ret->health == HEALTH_DAMAGED) {
+    bool is_quick = s->how->quick && !s->repair->remade; /* no hash is above parts alone */
+    if (status != 0 || is_quick || ret->health == HEALTH_DAMAGED) {
         return status;
     }
     survey_init(&survey);
@@ -424,7 +485,49 @@ static int leave(struct salvaging *s, const struct lost_manifest *lost, const ch
     return status;
 }
 
-static int salvage_one(struct salvaging *s, const struct lost_manifest *lost, struct diag *diag)
+static bool is_refusal(int status)
+{
+    return status == CAIRN_E_EXISTS || status == CAIRN_E_CONFLICT || status == CAIRN_E_INVALID ||
+           status == CAIRN_E_DAMAGED;
+}
+
+/* The new documents become durable, and are read back from the medium. */
+static int publish(struct salvaging *s, const struct remade *remade, const struct commit_fact *fact,
+                   struct diag *diag)
+{
+    struct papers papers;
+    int status = remake_publish(s->repair, remade, diag);
+    s->repair->remade = NULL;
+    if (status != 0) {
+        return status;
+    }
+    status = papers_open(s->repair, fact, false, &papers, diag);
+    papers_fini(&papers);
+    return status;
+}
+
+static void add_entered(struct salvaging *s, const struct lost_manifest *lost,
+                        const struct judgement *judgement, bool is_quick, const char *more)
+{
+    const char *good =
+        is_quick ? "manifest, pages and parts are whole" : "every byte of it is good";
+    if (judgement->health != HEALTH_VERIFIED) {
+        add_item(s->repair, lost->id, SALVAGE_DAMAGED, "%s", judgement->why);
+    } else if (!manifest_is_remade(&judgement->papers.manifest)) {
+        add_item(s->repair, lost->id, SALVAGE_WHOLE, "%s", good);
+    } else {
+        add_item(s->repair, lost->id, SALVAGE_WHOLE,
+                 "its manifest %s made again from %zu parts, without metadata, tags and metrics of "
+                 "the save, which are lost; %s%s",
+                 s->how->yes || lost->readable ? "was" : "would be", judgement->papers.part_count,
+                 good, more);
+    }
+}
+
+/* A checkpoint whose manifest is there, or (remade) has been made again in memory. more: what else
+ * is to be said of it. */
+static int enter(struct salvaging *s, struct lost_manifest *lost, const struct remade *remade,
+                 const char *more, struct diag *diag)
 {
     struct judgement judgement = {.health = HEALTH_VERIFIED};
     struct commit_fact fact = {.id = lost->id,
@@ -433,30 +536,168 @@ static int salvage_one(struct salvaging *s, const struct lost_manifest *lost, st
                                .manifest_sha256 = lost->sha256};
     struct event event;
     struct diag why = DIAG_INIT;
-    char text[480];
-    if (!lost->readable) {
-        snprintf(text, sizeof(text), "its manifest cannot be read: %.390s", lost->why);
-        return leave(s, lost, text, diag);
-    }
     int status = judge(s, &fact, &judgement, diag);
-    if (status == 0) {
+    if (status == 0 && remade && judgement.health != HEALTH_VERIFIED) {
+        status = diag_set(&why, CAIRN_E_DAMAGED,
+                          "its manifest is lost, and is not made again: %.300s", judgement.why);
+    } else if (status == 0) {
         fill_event(s, lost, &judgement, &event);
-        status = ask_try_event(s->repair, &event, !s->how->yes, &why);
-        if (status == CAIRN_E_EXISTS || status == CAIRN_E_CONFLICT || status == CAIRN_E_INVALID ||
-            status == CAIRN_E_DAMAGED) {
-            status = leave(s, lost, diag_text(&why, status), diag);
-        } else if (status != 0) {
-            status = repair_fail(diag, status, &why);
-        } else {
-            add_item(s->repair, lost->id,
-                     judgement.health == HEALTH_VERIFIED ? SALVAGE_WHOLE : SALVAGE_DAMAGED, "%s",
-                     judgement.health != HEALTH_VERIFIED ? judgement.why
-                     : s->how->quick                     ? "manifest, pages and parts are whole"
-                                                         : "every byte of it is good");
+        status = ask_try_event(s->repair, &event, !s->how->yes || remade, &why);
+        if (status == 0 && remade && s->how->yes) {
+            status = publish(s, remade, &fact, &why);
+            status = status != 0 ? status : ask_event(s->repair, &event, &why);
         }
+    }
+    if (is_refusal(status)) {
+        status = leave(s, lost, diag_text(&why, status), diag);
+    } else if (status != 0) {
+        status = repair_fail(diag, status, &why);
+    } else {
+        lost->entered = true;
+        add_entered(s, lost, &judgement, s->how->quick && !remade, more);
     }
     papers_fini(&judgement.papers);
     return status;
+}
+
+/* Token and parent of its term: of the record, else of another checkpoint of the term. A part does
+ * not say them. Where nothing does, the term continues no checkpoint, if there is none of an older
+ * term; else the newest of them is guessed. */
+static int find_origin(struct salvaging *s, const struct lost_manifest *lost, struct origin *ret,
+                       bool *ret_is_guess, struct diag *diag)
+{
+    struct commit_fact *facts = NULL;
+    size_t count = 0;
+    uint64_t random[2];
+    *ret_is_guess = false;
+    int status = ask_origin(s->repair, lost->id, lost->open_id, ret, diag);
+    if (status != 0 || ret->is_known) {
+        return status;
+    }
+    ret->parent = (struct ckpt_id){0, 0};
+    for (size_t i = 0; i < s->count; i++) {
+        const struct lost_manifest *other = &s->lost[i];
+        if (other->readable && other->id.term == lost->id.term) {
+            ret->token = other->token;
+            ret->parent = other->parent;
+            return 0;
+        }
+        bool is_older = other->id.term < lost->id.term && (other->readable || other->entered);
+        ret->parent =
+            is_older && ckpt_id_compare(other->id, ret->parent) > 0 ? other->id : ret->parent;
+    }
+    status = ask_commits(s->repair, &facts, &count, diag);
+    for (size_t i = 0; status == 0 && i < count; i++) {
+        bool is_older = facts[i].id.term < lost->id.term;
+        ret->parent =
+            is_older && ckpt_id_compare(facts[i].id, ret->parent) > 0 ? facts[i].id : ret->parent;
+    }
+    free(facts);
+    repair_random(s->repair, &random[0]);
+    repair_random(s->repair, &random[1]);
+    memcpy(&ret->token, random, sizeof(ret->token));
+    *ret_is_guess = ret->parent.term != 0;
+    return status;
+}
+
+static bool is_other_opening(const struct salvaging *s, const struct lost_manifest *lost)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        const struct lost_manifest *other = &s->lost[i];
+        if (other != lost && ckpt_id_equal(other->id, lost->id) && is_complete(other)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What a store says of itself, and not of the parts. */
+static bool ends_salvage(int status)
+{
+    return err_retry(status) == ERR_RETRY_RETRY || status == CAIRN_E_NO_MEMORY ||
+           status == CAIRN_E_CANCELLED || status == CAIRN_E_DENIED;
+}
+
+static int salvage_parts(struct salvaging *s, struct lost_manifest *lost, struct diag *diag)
+{
+    struct remade remade = {
+        .id = lost->id, .open_id = lost->open_id, .world_size = lost->world_size};
+    struct origin origin;
+    struct diag why = DIAG_INIT;
+    char text[480], more[160] = "";
+    bool is_guess;
+    if (is_other_opening(s, lost)) {
+        return leave(s, lost,
+                     "its manifest is lost, and it was opened twice: parts of all ranks are "
+                     "here of both openings, and nothing says which one counts",
+                     diag);
+    }
+    int status = find_origin(s, lost, &origin, &is_guess, diag);
+    if (status == 0 && is_guess && !s->how->accept_loss) {
+        snprintf(text, sizeof(text),
+                 "its manifest is lost, and nothing that is left says which checkpoint its term "
+                 "continues; with --accept-loss %" PRIu64 "@%" PRIu64 " is taken for it",
+                 origin.parent.step, origin.parent.term);
+        return leave(s, lost, text, diag);
+    }
+    if (status != 0) {
+        return status;
+    }
+    if (is_guess) {
+        snprintf(more, sizeof(more),
+                 "; which checkpoint its term continues is lost: taken to be %" PRIu64 "@%" PRIu64,
+                 origin.parent.step, origin.parent.term);
+    }
+    status = remake_build(s->repair, &origin, &remade, &why);
+    if (status == 0) {
+        lost->sha256 = sha256(remade.build.bytes.bytes, remade.build.bytes.data);
+        lost->bytes = remade.build.bytes.bytes;
+        s->repair->remade = &remade;
+        status = enter(s, lost, &remade, more, diag);
+        s->repair->remade = NULL;
+    } else if (ends_salvage(status)) {
+        status = repair_fail(diag, status, &why);
+    } else if (lost->has_manifest || status != CAIRN_E_NOT_FOUND) {
+        snprintf(text, sizeof(text), "its manifest is lost, and cannot be made again: %.350s",
+                 diag_text(&why, status));
+        status = leave(s, lost, text, diag);
+    } else {
+        status = 0; /* names of parts that were listed ahead: a fragment */
+    }
+    remake_fini(&remade);
+    return status;
+}
+
+static int salvage_one(struct salvaging *s, struct lost_manifest *lost, struct diag *diag)
+{
+    char text[480];
+    if (lost->readable) {
+        return enter(s, lost, NULL, "", diag);
+    }
+    if (is_complete(lost)) {
+        return salvage_parts(s, lost, diag);
+    }
+    if (lost->foreign || lost->world_size == 0) {
+        snprintf(text, sizeof(text), "its manifest cannot be read: %.350s%s", lost->why,
+                 lost->foreign ? "" : "; and no part of it can");
+    } else {
+        snprintf(text, sizeof(text),
+                 "its manifest cannot be read: %.300s; and it cannot be made again: parts of %u of "
+                 "%u ranks are here",
+                 lost->why, lost->part_count, lost->world_size);
+    }
+    return leave(s, lost, text, diag);
+}
+
+/* Another opening of the same checkpoint is in its place, or would be. */
+static bool is_settled(const struct salvaging *s, size_t at)
+{
+    for (size_t i = at; i-- > 0 && ckpt_id_equal(s->lost[i].id, s->lost[at].id);) {
+        if (s->lost[i].readable || s->lost[i].entered) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static int make_record(struct salvaging *s, struct diag *diag)
@@ -486,9 +727,7 @@ int salvage_run(struct repair *repair, struct diag *diag)
     for (size_t i = 0; status == 0 && goes_on && i < s.count; i++) {
         bool explained = false;
         status = ask_explained(repair, s.lost[i].id, s.lost[i].open_id, &explained, diag);
-        bool twin =
-            i > 0 && ckpt_id_equal(s.lost[i].id, s.lost[i - 1].id) && s.lost[i - 1].readable;
-        if (status == 0 && !explained && !twin) { /* not by what was entered just now */
+        if (status == 0 && !explained && !is_settled(&s, i)) { /* by what was entered just now */
             status = salvage_one(&s, &s.lost[i], diag);
         }
     }

@@ -9,6 +9,9 @@
 #include "format/entries.h"
 #include "format/manifest.h"
 
+/* About how large a page becomes, where nothing else is said. */
+enum { BUILD_PAGE_BYTES = 3 << 20 };
+
 struct build_input { /* borrowed, all of it, until build_fini() */
     struct uuid store_uuid, run_uuid;
     struct run_name run;

@@ -8,6 +8,7 @@
 #include "run_private.h"
 
 #include "base/check.h"
+#include "build.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ int catalog_new(struct loop *loop, struct store *store, const struct catalog_opt
         catalog->options.chunk_bytes = LIMIT_CHUNK_BYTES;
     }
     if (catalog->options.page_bytes == 0) {
-        catalog->options.page_bytes = MIB(3);
+        catalog->options.page_bytes = BUILD_PAGE_BYTES;
     }
     counts_init(&catalog->counts);
     docs_init(&catalog->docs, options->cache_bytes ? options->cache_bytes : MIB(64),

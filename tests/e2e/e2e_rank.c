@@ -97,7 +97,10 @@ static void print_result(cairn_op_t *op)
         printf("%s", i > 0 ? "," : "");
         print_text(name);
     }
-    printf("]}\n");
+    const void *metadata;
+    size_t bytes = 0;
+    status = cairn_op_metadata(op, &metadata, &bytes); /* INVALID of a save */
+    printf("],\"metadata\":\"%s\"}\n", status == 0 ? "OK" : cairn_err_name(status));
 }
 
 /* --- commands -------------------------------------------------------------------------------- */

@@ -90,17 +90,133 @@ class Salvage(Case):
         self.lose_record(daemon)
         flip(daemon.files(f"runs/{RUN}/checkpoints/2-40/part-0*")[0], 300)
         flip(daemon.files(f"runs/{RUN}/checkpoints/1-25/manifest*")[0], 60)
+        daemon.files(f"runs/{RUN}/checkpoints/1-25/part-1*")[0].unlink()
         said = self.salvage(daemon, "--yes", check=3)
         self.assertEqual(said[40, 2][0], "damaged")
         self.assertIn("part of rank 0", said[40, 2][1])
         self.assertEqual(said[25, 1][0], "left")
-        self.assertIn("manifest", said[25, 1][1])
+        self.assertIn("its manifest cannot be read", said[25, 1][1])
+        self.assertIn("parts of 1 of 2 ranks are here", said[25, 1][1])
         self.assertEqual({key: entry["health"] for key, entry in listed(daemon).items()},
                          {(10, 1): "verified", (20, 1): "verified", (30, 2): "verified", (40, 2): "damaged"})
         self.assertEqual(set(self.salvage(daemon, "--yes", check=3)), {(25, 1)})
         cairn("verify", "--repair", "--store", f"dir:{daemon.store}", "--from", f"dir:{self.bed.path / 'mirror'}", RUN, "40@2", check=0)
         self.assertEqual(self.salvage(daemon, "--yes", "--discard")[25, 1][0], "given up")
         self.assertEqual(self.salvage(daemon), {})
+        self.assert_training_goes_on(daemon, (40, 2, False))
+
+    def lose_manifest(self, daemon, name, how="gone"):
+        path, = daemon.files(f"runs/{RUN}/checkpoints/{name}/manifest*")
+        if how == "gone":
+            path.unlink()
+        else:
+            flip(path, 60)
+
+    def assert_remade(self, said, key, word="was"):
+        outcome, text = said[key]
+        self.assertEqual(outcome, "whole", text)
+        self.assertIn(f"its manifest {word} made again from 2 parts", text)
+        self.assertIn("every byte of it is good", text)
+
+    def test_manifests_that_are_gone_as_well(self):
+        """Made again from the parts; their term's token and parent are those of another checkpoint of the term."""
+        daemon = self.saved()
+        before = self.facts(daemon)
+        self.lose_record(daemon)
+        for name, how in (("2-40", "gone"), ("1-25", "flipped"), ("1-10", "gone")):
+            self.lose_manifest(daemon, name, how)
+        page, = daemon.files(f"runs/{RUN}/checkpoints/2-40/page-0*")
+        page.unlink()
+        files = daemon.files("runs/**/*")
+        for words in ((), ("--quick",)):
+            said = self.salvage(daemon, *words)
+            for key in ((10, 1), (25, 1), (40, 2)):
+                self.assert_remade(said, key, "would be")
+            self.assertEqual(daemon.files("runs/**/*"), files)
+        said = self.salvage(daemon, "--yes", "--quick")
+        for key in ((10, 1), (25, 1), (40, 2)):
+            self.assert_remade(said, key)
+        after = self.facts(daemon)
+        for key, facts in before.items():
+            again = after[key]
+            if key in ((10, 1), (25, 1), (40, 2)):
+                self.assertEqual((again.pop("tags"), again.pop("metrics")), (["cairn: manifest made again, metadata lost"], {}))
+            self.assertEqual(again, {name: facts[name] for name in again}, key)
+        self.assertEqual(self.salvage(daemon, "--yes"), {})
+        self.assertEqual(verified(daemon)["damaged"], 0)
+        daemon.start()
+        for step, metadata in (("latest", "DAMAGED"), ("30", "OK")):  # what is lost is never taken for empty
+            group = self.group(daemon)
+            results = group.finish(group.all("restore", step))
+            self.assertEqual([result["metadata"] for result in results], [metadata] * 2)
+            group.end()
+        self.assertEqual(daemon.stop(), 0)
+        self.assert_training_goes_on(daemon, (40, 2, False))
+
+    def test_manifests_that_are_not_made_again(self):
+        """A damaged object, a damaged part, parts of another save, a page of other parts: left, each by name."""
+        daemon = self.saved()
+        parts = {name: daemon.files(f"runs/{RUN}/checkpoints/{name}/part-*") for name in ("1-10", "1-20", "1-25", "2-30", "2-40")}
+        other = parts["2-30"][1].read_bytes()
+        self.lose_record(daemon)
+        for name in parts:
+            self.lose_manifest(daemon, name)
+        flip(daemon.files(f"runs/{RUN}/objects/1-10/*")[0], 0)
+        flip(parts["1-20"][0], 300)
+        parts["2-40"][1].chmod(0o600)
+        parts["2-40"][1].write_bytes(other)
+        page, = daemon.files(f"runs/{RUN}/checkpoints/1-25/page-0*")
+        page.chmod(0o600)
+        page.write_bytes(daemon.files(f"runs/{RUN}/checkpoints/1-10/page-0*")[0].read_bytes())
+        for words in ((), ("--yes",)):
+            said = self.salvage(daemon, "--accept-loss", *words, check=3)
+            for key, text in (((10, 1), "is not made again: "), ((20, 1), "cannot be made again: the part of rank 0"),
+                              ((25, 1), "its page 0 was made from other parts"), ((40, 2), "the part that rank 1 sealed says")):
+                self.assertEqual(said[key][0], "left", said)
+                self.assertIn(text, said[key][1])
+            self.assert_remade(said, (30, 2), "was" if words else "would be")
+        self.assertEqual(set(listed(daemon)), {(30, 2)})
+        for name in ("1-10", "1-20", "1-25", "2-40"):
+            self.assertEqual(daemon.files(f"runs/{RUN}/checkpoints/{name}/manifest*"), [])
+        self.salvage(daemon, "--yes", "--discard")
+        self.assertEqual(self.salvage(daemon), {})
+        daemon.start()
+        group = self.group(daemon)
+        self.assertEqual(group.restore(), (30, 2, False))
+        group.all("check", 20)
+
+    def test_a_term_of_which_no_manifest_is_left(self):
+        """What it continues is guessed by the operator's word only; a fragment and a known abort are no checkpoints."""
+        daemon = self.saved()
+        self.lose_record(daemon)
+        for name in ("2-30", "2-40"):
+            self.lose_manifest(daemon, name)
+        daemon.files(f"runs/{RUN}/checkpoints/2-30/part-1*")[0].unlink()
+        said = self.salvage(daemon, "--yes", check=3)
+        self.assertEqual(said[40, 2][0], "left")
+        self.assertIn("with --accept-loss 25@1 is taken for it", said[40, 2][1])
+        self.assertNotIn((30, 2), said)
+        self.assertEqual(set(listed(daemon)), {(10, 1), (20, 1), (25, 1)})
+        said = self.salvage(daemon, "--yes", "--accept-loss")
+        self.assert_remade(said, (40, 2))
+        self.assertIn("taken to be 25@1", said[40, 2][1])
+        self.assert_training_goes_on(daemon, (40, 2, False))
+
+    def test_killed_at_each_file_of_a_manifest(self):
+        daemon = self.saved()
+        self.lose_record(daemon)
+        for how, name in (("gone", "2-40"), ("flipped", "1-25")):
+            self.lose_manifest(daemon, name, how)
+        daemon.files(f"runs/{RUN}/checkpoints/2-40/page-0*")[0].unlink()
+        killed = 0
+        for number in range(1, 60):
+            status, _, _ = cairn("salvage", "--yes", "--store", f"dir:{daemon.store}", RUN,
+                                 env={"CAIRN_FAILPOINTS": f"dir.rename=kill@{number}"})
+            killed += status == -9
+            if status == 0:
+                break
+        self.assertGreater(killed, 5)
+        self.assertEqual(len(listed(daemon)), 5)
         self.assert_training_goes_on(daemon, (40, 2, False))
 
     def test_killed_at_each_update(self):

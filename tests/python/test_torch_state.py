@@ -12,6 +12,7 @@ import cairn
 from bed import assert_same, restore, save, seed, small_model
 from cairn.torch import CairnWarning, Checkpointer, per_rank
 from cairn.torch.arrays import TORCH_NAMES
+from cairn.torch.restore import Restore
 
 DTYPES = sorted((dtype for dtype in TORCH_NAMES), key=str)
 
@@ -305,6 +306,15 @@ def test_registered_types_with_tensors(url):
     live = {}
     restore(url, {"extra": live})
     assert type(live["ema"]) is Ema and live["ema"].total == 6.0
+
+
+def test_metadata_that_is_lost():
+    class Op:
+        def metadata(self):
+            raise cairn.DamagedError.of("the manifest was made again")
+
+    with pytest.warns(CairnWarning, match="metadata of this checkpoint is lost"):
+        assert Restore._metadata(Op()) is None
 
 
 def test_metadata_metrics_tags(url):

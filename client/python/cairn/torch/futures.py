@@ -16,9 +16,9 @@ log = logging.getLogger("cairn")
 
 @dataclass(frozen=True)
 class Restored:
-    """What a restore brought: the checkpoint; whether it is an older one because newer ones are damaged; the
-    save's metadata; with strict=False the paths that the checkpoint lacked and those that the state lacks; how many
-    bytes of arrays this rank read from the store."""
+    """What a restore brought: the checkpoint; whether it is an older one because newer ones are damaged or lost; the
+    save's metadata (None, with a warning, where it is lost); with strict=False the paths that the checkpoint lacked
+    and those that the state lacks; how many bytes of arrays this rank read from the store."""
 
     term: int
     step: int

@@ -13,7 +13,8 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 from .. import tree
 from ..client import LATEST, LOCAL, TREE, Client
-from ..errors import (CairnError, FormatError, InternalError, InvalidError, MissingTensorError, NotFoundError, with_text)
+from ..errors import (CairnError, DamagedError, FormatError, InternalError, InvalidError, MissingTensorError, NotFoundError,
+                      with_text)
 from . import near, rng
 from .futures import Restored
 from .group import Group
@@ -130,7 +131,12 @@ class Restore:
 
     @staticmethod
     def _metadata(op: Any) -> Any:
-        data = op.metadata()
+        try:
+            data = op.metadata()
+        except DamagedError:
+            warnings.warn("the metadata of this checkpoint is lost: its manifest was made again from its parts (cairn salvage)",
+                          CairnWarning, stacklevel=4)
+            return None
         if not data:
             return {}
         try:
