@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What lies on the medium and the record does not explain: manifests, and the parts of openings
+ * that have none. Invariant: nothing that the record knows as committed, open or aborted is among
+ * them. On the repair's thread.
+ */
+#include "salvage_private.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The entry of the opening, behind `first`; there is room for a new one. */
+static struct lost_manifest *find_opening(struct salvaging *s, size_t first, struct ckpt_id id,
+                                          uint64_t open_id)
+{
+    for (size_t i = first; i < s->count; i++) {
+        if (s->lost[i].open_id == open_id) {
+            return &s->lost[i];
+        }
+    }
+    s->lost[s->count] = (struct lost_manifest){.id = id, .open_id = open_id};
+    return &s->lost[s->count++];
+}
+
+static int add_manifests(struct salvaging *s, struct ckpt_id id, struct diag *diag)
+{
+    struct store_req req = {.op = STORE_LIST_SMALL, .run = s->repair->name, .id = id};
+    int status = ask_store(s->repair, s->repair->store, &req);
+    struct lost_manifest *grown =
+        status == 0 ? realloc(s->lost, (s->count + req.ret_count + 1) * sizeof(*grown)) : NULL;
+    if (grown) {
+        s->lost = grown;
+    }
+    size_t first = s->count;
+    for (size_t i = 0; grown && i < req.ret_count; i++) {
+        const struct store_name *name = &req.ret_smalls[i];
+        struct lost_manifest *lost = find_opening(s, first, id, name->tag);
+        lost->has_manifest = lost->has_manifest || name->kind == STORE_MANIFEST;
+        lost->part_count += name->kind == STORE_PART;
+    }
+    free(req.ret_smalls);
+    return status != 0 ? repair_fail(diag, status, &req.diag)
+           : grown     ? 0
+                       : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a list of manifests");
+}
+
+/* The manifest as it lies there; that it is this store's and this run's, of that name. */
+static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct diag *diag)
+{
+    struct repair *repair = s->repair;
+    struct store_req req = {
+        .op = STORE_FETCH,
+        .name = {.run = repair->name, .id = lost->id, .kind = STORE_MANIFEST, .tag = lost->open_id},
+        .from_medium = true};
+    struct scratch scratch;
+    struct manifest manifest;
+    struct diag why = DIAG_INIT;
+    int status = repair_check(repair, diag);
+    if (status != 0) {
+        return status;
+    }
+    status = ask_store(repair, repair->store, &req);
+    if (status != 0 && !repair_is_damage(status)) {
+        return repair_fail(diag, status, &req.diag);
+    }
+    scratch_init(&scratch, REPAIR_SCRATCH_MAX);
+    why = status != 0 ? req.diag : why;
+    status = status != 0 ? status
+                         : manifest_decode(req.ret_bytes, req.ret_data, &scratch, &manifest, &why);
+    if (status == 0 && (!ckpt_id_equal(manifest.id, lost->id) ||
+                        strcmp(manifest.run.project, repair->name.project) != 0 ||
+                        strcmp(manifest.run.run, repair->name.run) != 0)) {
+        status = diag_set(&why, CAIRN_E_CONFLICT, "it is of %s/%s, step %" PRIu64,
+                          manifest.run.project, manifest.run.run, manifest.id.step);
+    }
+    lost->readable = status == 0;
+    lost->has_manifest = status != CAIRN_E_NOT_FOUND; /* a name may have been listed ahead */
+    lost->foreign = status == CAIRN_E_CONFLICT;
+    if (status == 0) {
+        lost->token = manifest.token;
+        lost->parent = manifest.parent;
+        lost->sha256 = sha256(req.ret_bytes, req.ret_data);
+        lost->bytes = req.ret_bytes;
+        lost->created_wall_ns = manifest.created_wall_ns;
+    } else {
+        snprintf(lost->why, sizeof(lost->why), "%.390s", diag_text(&why, status));
+    }
+    scratch_fini(&scratch);
+    free(req.ret_data);
+    return status == CAIRN_E_NO_MEMORY ? diag_set(diag, status, "no memory for a manifest") : 0;
+}
+
+/* Of two openings of a step the later one is what was acknowledged, if any was. */
+static int compare_lost(const void *a, const void *b)
+{
+    const struct lost_manifest *left = a, *right = b;
+    int order = ckpt_id_compare(left->id, right->id);
+    if (order != 0) {
+        return order;
+    }
+    if (left->readable != right->readable) {
+        return left->readable ? -1 : 1;
+    }
+    return (right->created_wall_ns > left->created_wall_ns) -
+           (right->created_wall_ns < left->created_wall_ns);
+}
+
+static int find_explained(struct salvaging *s, struct lost_manifest *lost, struct diag *diag)
+{
+    struct origin origin;
+    if (lost->has_manifest) {
+        return ask_explained(s->repair, lost->id, lost->open_id, &lost->explained, diag);
+    }
+    int status = ask_origin(s->repair, lost->id, lost->open_id, &origin, diag);
+    lost->explained = origin.is_explained || lost->part_count == 0;
+    return status;
+}
+
+bool salvage_is_complete(const struct lost_manifest *lost)
+{
+    return lost->world_size != 0 && lost->world_size == lost->part_count && !lost->foreign;
+}
+
+/* Parts without a manifest that are not of all ranks are what each crash leaves. */
+static int drop_fragments(struct salvaging *s, struct diag *diag)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        struct lost_manifest *lost = &s->lost[i];
+        struct remade remade = {.id = lost->id, .open_id = lost->open_id};
+        int status = remake_world(s->repair, &remade, lost->readable ? 0 : lost->part_count, diag);
+        if (status != 0) {
+            return status;
+        }
+        lost->world_size = remade.world_size;
+        if (lost->has_manifest || salvage_is_complete(lost)) {
+            s->lost[kept++] = *lost;
+        }
+    }
+    s->count = kept;
+    return 0;
+}
+
+int salvage_find_lost(struct salvaging *s, struct diag *diag)
+{
+    struct store_req req = {.op = STORE_LIST_CKPTS, .run = s->repair->name};
+    int status = ask_store(s->repair, s->repair->store, &req);
+    s->ckpts = req.ret_ckpts;
+    s->ckpt_count = status == 0 ? req.ret_count : 0;
+    if (status != 0) {
+        return repair_fail(diag, status, &req.diag);
+    }
+    for (size_t i = 0; status == 0 && i < s->ckpt_count; i++) {
+        status = add_manifests(s, s->ckpts[i], diag);
+    }
+    for (size_t i = 0; status == 0 && i < s->count; i++) {
+        status = find_explained(s, &s->lost[i], diag);
+    }
+    size_t kept = 0;
+    for (size_t i = 0; status == 0 && i < s->count; i++) {
+        if (!s->lost[i].explained) {
+            s->lost[kept++] = s->lost[i];
+        }
+    }
+    s->count = status == 0 ? kept : s->count;
+    for (size_t i = 0; status == 0 && i < s->count; i++) {
+        status = s->lost[i].has_manifest ? read_manifest(s, &s->lost[i], diag) : 0;
+    }
+    status = status != 0 ? status : drop_fragments(s, diag);
+    if (status == 0 && s->count > 0) {
+        qsort(s->lost, s->count, sizeof(*s->lost), compare_lost);
+    }
+    return status;
+}
+
+/* Of the parts here, whose run's; else a new one. */
+void salvage_find_info(struct salvaging *s, struct entry_info *ret)
+{
+    struct repair *repair = s->repair;
+    bool found = false;
+    for (size_t i = 0; !found && i < s->ckpt_count; i++) {
+        struct store_req list = {.op = STORE_LIST_SMALL, .run = repair->name, .id = s->ckpts[i]};
+        int status = ask_store(repair, repair->store, &list);
+        for (size_t k = 0; status == 0 && !found && k < list.ret_count; k++) {
+            struct store_req req = {
+                .op = STORE_FETCH, .name = list.ret_smalls[k], .from_medium = true};
+            struct scratch scratch;
+            struct part part;
+            scratch_init(&scratch, REPAIR_SCRATCH_MAX);
+            found = list.ret_smalls[k].kind == STORE_PART &&
+                    ask_store(repair, repair->store, &req) == 0 &&
+                    part_decode(req.ret_bytes, req.ret_data, &scratch, &part, NULL) == 0;
+            if (found) {
+                *ret =
+                    (struct entry_info){.run_uuid = part.run_uuid, .chunk_bytes = part.chunk_bytes};
+            }
+            free(req.ret_data);
+            scratch_fini(&scratch);
+        }
+        free(list.ret_smalls);
+    }
+    if (!found) {
+        uint64_t random[2];
+        repair_random(repair, &random[0]);
+        repair_random(repair, &random[1]);
+        *ret = (struct entry_info){.chunk_bytes = LIMIT_CHUNK_BYTES};
+        memcpy(&ret->run_uuid, random, sizeof(ret->run_uuid));
+    }
+}
