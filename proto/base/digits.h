@@ -22,4 +22,7 @@ bool digits_skip(const char **at, const char *literal);
 /* The whole text is one decimal number up to max. */
 bool digits_parse_decimal(const char *text, uint64_t max, uint64_t *ret);
 
+/* What a noun ends with that is counted in a message: "3 runs", "1 run". */
+static inline const char *plural(uint64_t count) { return count == 1 ? "" : "s"; }
+
 #endif

@@ -125,8 +125,8 @@ static void say_mark(const struct run_state *state, size_t bytes, char *ret)
     const struct state_beside *beside = &state->beside;
     if (is_missing(state)) {
         snprintf(ret, bytes,
-                 "the record of the run is missing, and %zu checkpoints are stored beside it",
-                 beside->ckpt_count);
+                 "the record of the run is missing, and %zu checkpoint%s stored beside it",
+                 beside->ckpt_count, beside->ckpt_count == 1 ? " is" : "s are");
     } else if (beside->lost_from != 0) {
         snprintf(ret, bytes, "the end of the run's record is lost, from its update %" PRIu64 " on",
                  beside->lost_from);

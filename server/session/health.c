@@ -4,6 +4,8 @@
  */
 #include "session/health.h"
 
+#include "base/digits.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -40,8 +42,9 @@ static void room_remedy(const struct health_facts *facts, size_t size, char *ret
     if (sight && sight->forgotten.count > 0) {
         snprintf(ret, size,
                  "`cairn gc --now` frees at most %" PRIu64 " MiB of %" PRIu64
-                 " forgotten checkpoints at once, for good; or add room to the disk",
-                 sight->forgotten.bytes >> 20, sight->forgotten.count);
+                 " forgotten checkpoint%s at once, for good; or add room to the disk",
+                 sight->forgotten.bytes >> 20, sight->forgotten.count,
+                 plural(sight->forgotten.count));
     } else if (sight && sight->largest) {
         char run[RUN_NAME_TEXT_MAX];
         run_name_format(sight->largest, run);
@@ -106,10 +109,17 @@ static bool say_marked(struct health_word *health, const struct health_facts *fa
              "`cairn salvage %s --store %s` says what can be entered again; with --yes, and the "
              "daemon stopped, it does so",
              name, facts->url ? facts->url : "URL");
-    say(health, SERVER_YELLOW, remedy,
-        "%" PRIu64 " runs have stored checkpoints that their records do not tell of, or have lost "
-        "the end of their records; the first is %s; nothing of them is removed",
-        facts->sight->runs_marked, name);
+    if (facts->sight->runs_marked == 1) {
+        say(health, SERVER_YELLOW, remedy,
+            "run %s has stored checkpoints that its record does not tell of, or has lost the end "
+            "of its record; nothing of it is removed",
+            name);
+    } else {
+        say(health, SERVER_YELLOW, remedy,
+            "%" PRIu64 " runs have stored checkpoints that their records do not tell of, or have "
+            "lost the end of their records; the first is %s; nothing of them is removed",
+            facts->sight->runs_marked, name);
+    }
     return true;
 }
 
@@ -126,12 +136,14 @@ static bool say_damage(struct health_word *health, const struct health_facts *fa
     uint64_t damaged = facts->sight ? facts->sight->checkpoints[HEALTH_DAMAGED] : 0;
     uint64_t suspect = facts->sight ? facts->sight->checkpoints[HEALTH_SUSPECT] : 0;
     if (found > 0) {
-        say(health, SERVER_YELLOW, remedy, "scrub has found %" PRIu64 " damaged things", found);
+        say(health, SERVER_YELLOW, remedy, "scrub has found %" PRIu64 " damaged thing%s", found,
+            plural(found));
     } else if (records + damaged + suspect > 0) {
         say(health, SERVER_YELLOW, remedy,
-            "damaged: %" PRIu64 " checkpoints, %" PRIu64 " runs' records; suspect: %" PRIu64
-            " checkpoints",
-            damaged, records, suspect);
+            "damaged: %" PRIu64 " checkpoint%s, %" PRIu64 " run%s; suspect: %" PRIu64
+            " checkpoint%s",
+            damaged, plural(damaged), records, records == 1 ? "'s record" : "s' records", suspect,
+            plural(suspect));
     }
     return found + records + damaged + suspect > 0;
 }
@@ -155,7 +167,8 @@ void health_of(const struct health_facts *facts, struct health_word *ret)
         room_remedy(facts, sizeof(ret->remedy), ret->remedy);
     } else if (facts->gc && facts->gc->errors > 0) {
         say(ret, SERVER_YELLOW, "cairn gc tells more; it tries again by itself",
-            "garbage collection had %" PRIu64 " errors: %s", facts->gc->errors, facts->gc->text);
+            "garbage collection had %" PRIu64 " error%s: %s", facts->gc->errors,
+            plural(facts->gc->errors), facts->gc->text);
     } else if (facts->usage && facts->usage->detail[0]) {
         say(ret, SERVER_YELLOW, "cairn doctor --store URL, on the server's host, says more", "%s",
             facts->usage->detail);

@@ -62,6 +62,20 @@ static void refuse_duty(struct session *session, uint32_t stream, const char *wh
     conn_send_error(session->conn, stream, CAIRN_E_BUSY, text);
 }
 
+/* There is no care of a store that this server opened without the right to change it. */
+static void refuse_care(struct session *session, uint32_t stream, const char *what)
+{
+    struct catalog *catalog = session->server->options.catalog;
+    bool read_only = catalog && catalog_store(catalog)->caps.read_only;
+    char text[256];
+    snprintf(text, sizeof(text), "this server does not %s%s", what,
+             read_only ? ": the store was read-only when it started. Look at the kernel's log and "
+                         "the disk, mount it to be written, and restart the daemon"
+                       : "");
+    conn_send_error(session->conn, stream, read_only ? CAIRN_E_READ_ONLY : CAIRN_E_UNSUPPORTED,
+                    text);
+}
+
 int session_on_scrub(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
 {
@@ -72,8 +86,7 @@ int session_on_scrub(struct session *session, uint32_t stream, const struct msg 
     (void)diag;
     timer_stop(&session->login);
     if (!scrub) {
-        conn_send_error(session->conn, stream, CAIRN_E_UNSUPPORTED,
-                        "this server does not scrub its store");
+        refuse_care(session, stream, "scrub its store");
         return 0;
     }
     if (msg->u.scrub.begin && !scrub_is_ours(scrub, &holder)) {
@@ -152,8 +165,7 @@ int session_on_gc(struct session *session, uint32_t stream, const struct msg *ms
     (void)diag;
     timer_stop(&session->login);
     if (!gc) {
-        conn_send_error(session->conn, stream, CAIRN_E_UNSUPPORTED,
-                        "this server does not collect garbage");
+        refuse_care(session, stream, "collect garbage");
         return 0;
     }
     if (msg->u.gc.begin && !gc_is_ours(gc, &holder)) {
@@ -361,8 +373,7 @@ int session_on_repair(struct session *session, uint32_t stream, const struct msg
     }
     timer_stop(&session->login);
     if (!repair) {
-        conn_send_error(session->conn, stream, CAIRN_E_UNSUPPORTED,
-                        "this server does not repair its store");
+        refuse_care(session, stream, "repair its store");
         return 0;
     }
     if (asked->begin) {

@@ -48,6 +48,18 @@ class Damage(Case):
         self.assertEqual(group.restore(), (1, 1, True))
         group.all("check", 1)
 
+    def test_a_finding_names_its_checkpoint_once(self):
+        daemon = self.saved(2)
+        (manifest,) = daemon.files("runs/demo/run/checkpoints/1-2/manifest*")
+        manifest.unlink()
+        for where in (("--server", f"unix:{daemon.socket}"), ("--store", f"dir:{daemon.store}")):
+            for words in ((), ("2@1",)):
+                document = cairn_json("verify", "demo/run", *words, *where, check=6)
+                found = [text for checkpoint in document["checked"] for text in checkpoint["findings"]]
+                self.assertEqual(len(found), 1, document)
+                self.assertRegex(found[0], "^checkpoint 2@1")
+                self.assertNotIn("checkpoint 2@1: checkpoint 2@1", found[0])
+
     def test_no_fallback_for_a_named_step(self):
         daemon = self.saved(2)
         flip(self.object_of(daemon, 2, 0), 0)

@@ -138,7 +138,7 @@ class Doctor(Case):
         self.assertEqual(now()["findings"], 0)
         found = self.ask(daemon, 1)
         self.assertIn("demo/run: DAMAGED: ", found["records/unsafe"]["text"])
-        self.assertIn("damaged: 1 checkpoints, 1 runs' records", found["health/warning"]["text"])
+        self.assertIn("damaged: 1 checkpoint, 1 run's record;", found["health/warning"]["text"])
         self.assertIn("health     yellow", cairn("status", *where, check=0)[1])
         for path in damaged:
             flip(path, 70)

@@ -100,21 +100,29 @@ class Forget(Case):
         daemon, group = self.saved(ALL[:5])
         where = at(daemon)
         _, out, _ = cairn("forget", "demo/run", "10", *where, check=0)
-        self.assertRegex(out, r"demo/run: [0-9.]+ \w+ of 1 forgotten checkpoints wait to be reclaimed, until \d{4}-\S+Z; until then "
-                              r"`cairn undelete demo/run` lists them and with a checkpoint brings it back, and `cairn gc --now demo/run` frees them now, for good")
+        self.assertRegex(out, r"demo/run: [0-9.]+ \w+ of 1 forgotten checkpoint waits to be reclaimed, until \d{4}-\S+Z; until then "
+                              r"`cairn undelete demo/run` lists it and with a checkpoint brings it back, and `cairn gc --now demo/run` frees it now, for good")
         status = cairn_json("status", *where)["gc"]
         self.assertEqual(status["forgotten"], 1)
         self.assertGreater(status["forgotten_bytes"], 0)
-        self.assertRegex(cairn("status", *where)[1], r"of 1 forgotten checkpoints wait to be reclaimed, until \d{4}-")
+        self.assertRegex(cairn("status", *where)[1], r"of 1 forgotten checkpoint waits to be reclaimed, until \d{4}-")
         cairn("gc", *where, check=0)
         self.assertTrue(daemon.files("runs/demo/run/checkpoints/1-10/*"))  # an ordinary pass: it waits
         told = cairn_json("gc", "--now", "--dry-run", "demo/run", *where)["gc"]
         self.assertEqual((told["reclaimed"], told["now"], told["dry_run"]), (1, True, True))
         self.assertIn("10@1", cairn("undelete", "demo/run", *where, check=0)[1])
         self.assertEqual(cairn("gc", "--now", "demo/other", *where)[0], 4)
+        _, out, _ = cairn("forget", "demo/run", "20", "--now", "--dry-run", *where, check=0)
+        self.assertRegex(out, r"demo/run: [0-9.]+ \w+ of 2 forgotten checkpoints, with those above, would be reclaimed at once and be gone for good, "
+                              r"unless an open save or a restore uses them\nof what was forgotten before, garbage collection would free:\n")
+        self.assertRegex(out, r"\n +1 would be reclaimed; would remove \d+ objects? \(.*\n(.*\n)* +it would be reclaimed without waiting")
         _, out, err = cairn("gc", "--now", "demo/run", *where, check=0)
         self.assertIn("`cairn undelete` does not bring it back", err)
         self.assertIn("gone for good", out)
+        for words, said in ((("--now",), "nothing was reclaimed"), (("--now", "-n"), "nothing would be reclaimed")):
+            _, out, _ = cairn("gc", *words, *where, check=0)
+            self.assertIn(f"nothing that is forgotten waits: {said}\n", out)
+            self.assertNotIn("gone for good", out)
         self.assertEqual(daemon.files("runs/demo/run/checkpoints/1-10/*"), [])
         self.assertEqual(cairn("undelete", "demo/run", "10@1", *where)[::2],
                          (3, "cairn: demo/run 10@1 was forgotten and its space reclaimed: it is gone for good\n"))

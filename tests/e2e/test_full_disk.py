@@ -82,6 +82,9 @@ class FullDisk(Case):
         for _ in range(2):
             daemon.start()
             self.assertIn("read-only", cairn("status", "--server", f"unix:{daemon.socket}")[1])
+            for words in (("gc", "--now"), ("gc",), ("scrub",), ("verify", "--repair")):
+                _, _, err = cairn(*words, "--server", f"unix:{daemon.socket}", check=1)
+                self.assertRegex(err, "READ_ONLY: .*mount it to be written, and restart the daemon")
             group = self.group(daemon)
             group.all("fill", 99)
             self.assertEqual(group.restore(), (2, 1, True))

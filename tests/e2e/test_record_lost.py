@@ -40,7 +40,7 @@ class RecordLost(Case):
             self.assertEqual(status, 6, (words, out, err))
             self.assertEqual(out.count(why), 1, out)
             self.assertIn(self.remedy(daemon), out)
-            self.assertIn(" 0 damaged; 1 records damaged; ", out)  # a record is no checkpoint
+            self.assertIn(" 0 damaged; 1 record damaged; ", out)  # a record is no checkpoint
             said = json.loads(cairn(*words, "--json", *place, check=6)[1])
             self.assertEqual((said["damaged"], said["records_damaged"], said["records_read"]), (1, 1, True))
         status, out, _ = cairn("doctor", *place)

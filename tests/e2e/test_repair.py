@@ -390,7 +390,7 @@ class Record(Repairing):
         self.assertFalse(listed(self.served)[1, 1]["pinned"])
         self.assertIn(b"a pin, note or forgetting of here may be lost", self.record(self.served))
         _, out, _ = cairn("doctor", *self.store)
-        self.assertIn("quarantine: 1 files", out)
+        self.assertIn("quarantine: 1 file (", out)
         self.assertIn(f"{self.served.store}/quarantine", out)
 
     def test_a_mirror_that_is_behind(self):

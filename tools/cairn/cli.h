@@ -79,7 +79,8 @@ bool cli_stdout_is_terminal(void);
 void format_bytes(uint64_t bytes, size_t size, char *ret);   /* "1.50 GiB" */
 void format_time(int64_t wall_ns, size_t size, char *ret);   /* RFC 3339, UTC */
 void format_ckpt(struct ckpt_id id, size_t size, char *ret); /* "STEP@TERM" */
-const char *state_name(uint32_t state);                      /* enum ckpt_state */
+bool names_ckpt(const char *text, struct ckpt_id id); /* it begins with "checkpoint STEP@TERM" */
+const char *state_name(uint32_t state);               /* enum ckpt_state */
 const char *health_name(uint32_t health);
 /* "damaged, superseded, pinned" of a committed one, else the state: the words of ls, show, status.
  */

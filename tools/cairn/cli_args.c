@@ -82,8 +82,8 @@ static int take_argument(struct cli *cli, struct words *words, const char *text,
 {
     const struct argument *argument = words->argument;
     if (!argument || !argument->name) {
-        return diag_set(diag, CAIRN_E_INVALID, "'%s' is too much; see cairn %s --help", text,
-                        cli->command->name);
+        return diag_set(diag, CAIRN_E_INVALID, "'%s' is one argument too many; see cairn %s --help",
+                        text, cli->command->name);
     }
     char *own = (char *)cli->own_set.values + argument->at;
     words->argument += argument->kind != ARGUMENT_RUNS;

@@ -4,6 +4,7 @@
  */
 #include "cli.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,13 @@ void format_time(int64_t wall_ns, size_t size, char *ret)
 void format_ckpt(struct ckpt_id id, size_t size, char *ret)
 {
     snprintf(ret, size, "%" PRIu64 "@%" PRIu64, id.step, id.term);
+}
+
+bool names_ckpt(const char *text, struct ckpt_id id)
+{
+    char name[64];
+    int bytes = snprintf(name, sizeof(name), "checkpoint %" PRIu64 "@%" PRIu64, id.step, id.term);
+    return strncmp(text, name, (size_t)bytes) == 0 && !isdigit((unsigned char)text[bytes]);
 }
 
 const char *state_name(uint32_t state)

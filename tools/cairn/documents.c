@@ -37,7 +37,7 @@ static int fetch(struct cli *cli, struct documents *documents, struct wanted wan
                 diag_set(diag, CAIRN_E_DAMAGED, "%s %u of checkpoint %s does not match its hash",
                          kind_names[kind], number, name);
         }
-    } else {
+    } else if (!names_ckpt(diag_text(diag, status), documents->info.id)) {
         diag_add(diag, "checkpoint %s", name);
     }
     if (status == 0) {

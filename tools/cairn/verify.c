@@ -56,10 +56,13 @@ static void find(struct verify_result *result, const struct ckpt_info *info, con
         result->findings = grown;
         result->finding_cap = cap;
     }
-    char id[48];
+    char id[48], whose[64] = "";
     format_ckpt(info->id, sizeof(id), id);
+    if (!names_ckpt(text, info->id)) {
+        snprintf(whose, sizeof(whose), "checkpoint %s: ", id);
+    }
     snprintf(result->findings[result->finding_count++].text, sizeof(result->findings[0].text),
-             "checkpoint %s: %s", id, text);
+             "%s%s", whose, text);
 }
 
 void verify_result_fini(struct verify_result *result)

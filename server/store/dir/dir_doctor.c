@@ -5,6 +5,7 @@
 #include "dir_doctor.h"
 
 #include "base/check.h"
+#include "base/digits.h"
 #include "base/limits.h"
 #include "env/holder.h"
 
@@ -273,10 +274,10 @@ static void look_at_quarantine(struct looking *looking)
         doctor_remedy(looking->doctor, "look as the user that cairnd runs as");
     } else if (found.files > 0) {
         doctor_add(looking->doctor, DOCTOR_GOOD, "quarantine",
-                   "%" PRIu64 " files (%" PRIu64 " bytes) in %.160s/quarantine: damaged files of "
+                   "%" PRIu64 " file%s (%" PRIu64 " bytes) in %.160s/quarantine: damaged files of "
                    "records that others took the place of; nothing reads them: remove them when "
                    "nobody wants to look at them any more",
-                   found.files, found.bytes, looking->options->path);
+                   found.files, plural(found.files), found.bytes, looking->options->path);
     }
 }
 

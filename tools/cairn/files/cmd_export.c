@@ -7,6 +7,7 @@
 #include "cli.h"
 #include "files/export.h"
 
+#include "base/digits.h"
 #include "base/glob.h"
 
 #include <inttypes.h>
@@ -118,9 +119,9 @@ static int show(const struct export *export, const struct export_command_options
     format_ckpt(export->documents->info.id, sizeof(id), id);
     format_bytes(export->bytes, sizeof(bytes), bytes);
     if (!export->cli->json) {
-        printf("%s %s: %zu tensors, %s, %s %s (%s)\n", own->dry_run ? "would export" : "exported",
-               id, export->count, bytes, own->dry_run ? "would go to" : "are in", own->to,
-               own->format);
+        printf("%s %s: %zu tensor%s, %s, %s %s (%s)\n", own->dry_run ? "would export" : "exported",
+               id, export->count, plural(export->count), bytes,
+               own->dry_run ? "would go to" : "are in", own->to, own->format);
         if (export->left_out > 0) {
             fprintf(stderr, "cairn: %zu left out: what belongs to ranks (--local), and blobs\n",
                     export->left_out);

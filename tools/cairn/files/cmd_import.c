@@ -5,6 +5,7 @@
  */
 #include "cairn.h"
 
+#include "base/digits.h"
 #include "cli.h"
 #include "files/library.h"
 #include "formats/bundle.h"
@@ -273,9 +274,10 @@ static int show(const struct importing *importing)
     char bytes[32];
     format_bytes(importing->bytes, sizeof(bytes), bytes);
     if (!importing->cli->json) {
-        printf("%s %zu tensors and %zu blobs, %s, from %s (%s)",
+        printf("%s %zu tensor%s and %zu blob%s, %s, from %s (%s)",
                own->dry_run ? "would import" : "imported", importing->bundle.tensor_count,
-               importing->bundle.blob_count, bytes, own->path, importing->format);
+               plural(importing->bundle.tensor_count), importing->bundle.blob_count,
+               plural(importing->bundle.blob_count), bytes, own->path, importing->format);
         if (!own->dry_run) {
             printf(" as %" PRIu64 "@%" PRIu64, importing->result.step, importing->result.term);
         }

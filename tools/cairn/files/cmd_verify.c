@@ -532,13 +532,13 @@ static int finish(struct cli *cli, struct totals *totals)
         int status = json_print(&totals->json);
         return status != 0 ? status : verdict(totals);
     }
-    printf("%" PRIu64 " checkpoints, %" PRIu64 " damaged; ", totals->checkpoints,
-           totals->damaged - totals->records);
+    printf("%" PRIu64 " checkpoint%s, %" PRIu64 " damaged; ", totals->checkpoints,
+           plural(totals->checkpoints), totals->damaged - totals->records);
     if (totals->records > 0) {
-        printf("%" PRIu64 " records damaged; ", totals->records);
+        printf("%" PRIu64 " record%s damaged; ", totals->records, plural(totals->records));
     }
-    printf("read %s in %" PRIu64 " chunks of %" PRIu64 " objects\n", bytes, totals->result.chunks,
-           totals->result.objects);
+    printf("read %s in %" PRIu64 " chunk%s of %" PRIu64 " object%s\n", bytes, totals->result.chunks,
+           plural(totals->result.chunks), totals->result.objects, plural(totals->result.objects));
     if (totals->is_unread) {
         printf("the files of the records were not read: the server does that in a scrub (`cairn "
                "scrub --wait`)\n");

@@ -219,16 +219,26 @@ static void show_table(const struct job *job, const char *name, const struct msg
 static void show_waiting(const struct job *job, const char *name, const struct msg_marked *marked)
 {
     char waiting[32], until[160];
-    if (marked->forgotten == 0 || job->own->now) {
+    bool one = marked->forgotten == 1;
+    if (marked->forgotten == 0 || (job->own->now && !job->own->dry_run)) {
         return; /* with --now the report of garbage collection says it */
     }
     format_bytes(marked->forgotten_bytes, sizeof(waiting), waiting);
+    if (job->own->now) { /* the dry run of garbage collection finds nothing newly forgotten */
+        printf("%s: %s of %" PRIu64 " forgotten checkpoint%s, with those above, would be reclaimed "
+               "at once and be gone for good, unless an open save or a restore uses %s\n",
+               name, waiting, marked->forgotten, plural(marked->forgotten), one ? "it" : "them");
+        return;
+    }
     care_waits_text(marked->first_wall_ns, marked->last_wall_ns, sizeof(until), until);
-    printf("%s: %s of %" PRIu64 " forgotten checkpoints %s to be reclaimed, %s; until then `cairn "
-           "undelete %s` lists them and with a checkpoint brings it back, and `cairn gc --now %s` "
-           "frees them now, for good\n",
-           name, waiting, marked->forgotten, job->own->dry_run ? "would wait" : "wait", until, name,
-           name);
+    printf("%s: %s of %" PRIu64 " forgotten checkpoint%s %s to be reclaimed, %s; until then `cairn "
+           "undelete %s` lists %s and with a checkpoint brings it back, and `cairn gc --now %s` "
+           "frees %s now, for good\n",
+           name, waiting, marked->forgotten, plural(marked->forgotten),
+           job->own->dry_run ? "would wait"
+           : one             ? "waits"
+                             : "wait",
+           until, name, one ? "it" : "them", name, one ? "it" : "them");
 }
 
 static void tell_failure(const struct job *job, const char *name, int status,
@@ -308,6 +318,9 @@ static int reclaim(struct job *job, struct diag *diag)
     if (status == 0 && job->cli->json) {
         care_json_gc(&job->json, "gc", &info);
     } else if (status == 0 && !job->cli->quiet) {
+        if (what.dry_run) {
+            printf("of what was forgotten before, garbage collection would free:\n");
+        }
         care_show_gc(&info, false);
     }
     if (status == 0 && info.errors > 0) {
@@ -340,7 +353,8 @@ static int forget_all(struct job *job, struct diag *diag)
     }
     free(names);
     if (job->passed_count > 0 && !job->cli->json) {
-        fprintf(stderr, "cairn: %u runs were not looked at\n", job->passed_count);
+        fprintf(stderr, "cairn: %u run%s not looked at\n", job->passed_count,
+                job->passed_count == 1 ? " was" : "s were");
     }
     if (status == 0 && job->run_count == 0) {
         status = diag_set(diag, CAIRN_E_NOT_FOUND, "no run matches; `cairn ls` names them");

@@ -6,6 +6,7 @@
 #include "cli.h"
 #include "documents.h"
 
+#include "base/digits.h"
 #include "format/tree.h"
 
 #include <inttypes.h>
@@ -163,9 +164,11 @@ static void print_head(const struct cli *cli, const struct documents *documents)
     printf("run         %s\ncheckpoint  %s%s\nhealth      %s\nparent      %s\ncommitted   %s "
            "(sequence %" PRIu64 ")\n",
            name, id, info->is_latest ? " (latest)" : "", standing, parent, time, info->seq);
-    printf("ranks       %u\nsize        %s, stored %s in %" PRIu64 " objects, %" PRIu64
-           " chunks\nmanifest    sha256 %s\n",
-           manifest->world_size, plain, stored, manifest->object_count, manifest->chunk_count, sha);
+    printf("ranks       %u\nsize        %s, stored %s in %" PRIu64 " object%s, %" PRIu64
+           " chunk%s\nmanifest    sha256 %s\n",
+           manifest->world_size, plain, stored, manifest->object_count,
+           plural(manifest->object_count), manifest->chunk_count, plural(manifest->chunk_count),
+           sha);
     bool noted = info->note_version > 0; /* holds what the save was given, too */
     uint32_t tag_count = noted ? info->tag_count : manifest->tag_count;
     uint32_t metric_count = noted ? info->metric_count : manifest->metric_count;

@@ -6,6 +6,8 @@
 #include "cli.h"
 #include "lookout.h"
 
+#include "base/digits.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,7 +239,8 @@ static int print_screen(const struct look *look)
             }
         }
     }
-    printf("\033[H\033[J%zu ranks are saving, %zu hold the others up\n\n", look->count, stragglers);
+    printf("\033[H\033[J%zu rank%s saving, %zu hold%s the others up\n\n", look->count,
+           look->count == 1 ? " is" : "s are", stragglers, stragglers == 1 ? "s" : "");
     if (table && look->count > 0) {
         table_print(table, stdout);
     }

@@ -7,6 +7,7 @@
 #include "exit_status.h"
 
 #include "base/check.h"
+#include "base/digits.h"
 #include "hash/hash.h"
 #include "system/care.h"
 
@@ -44,8 +45,8 @@ static void show(const struct msg_server_status *status)
     if (status->detail[0] != '\0') {
         printf("           %s\n", shown(&room, status->detail));
     }
-    printf("sessions   %u, %u of them saving; %u runs; %s in, %s out\n", status->sessions,
-           status->saves_open, status->runs, in, out);
+    printf("sessions   %u, %u of them saving; %u run%s; %s in, %s out\n", status->sessions,
+           status->saves_open, status->runs, plural(status->runs), in, out);
     if (status->has_scrub) {
         care_show_scrub(&status->scrub);
     } else {

@@ -4,6 +4,8 @@
  */
 #include "care.h"
 
+#include "base/digits.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -41,22 +43,23 @@ void care_show_scrub(const struct scrub_info *info)
         printf("scrub      another daemon's duty\n");
     } else if (info->running) {
         where_text(&info->run, info->id, sizeof(where), where);
-        printf("scrub      pass %" PRIu64 " at %s: %" PRIu64 " checkpoints, %s; %s%s\n", info->pass,
-               where, info->ckpts, bytes, info->rate > 0 ? rate : "no limit",
-               info->rate > 0 ? "/s" : "");
+        printf("scrub      pass %" PRIu64 " at %s: %" PRIu64 " checkpoint%s, %s; %s%s\n",
+               info->pass, where, info->ckpts, plural(info->ckpts), bytes,
+               info->rate > 0 ? rate : "no limit", info->rate > 0 ? "/s" : "");
     } else if (info->ended_wall_ns == 0) {
         printf("scrub      no pass yet\n");
     } else {
         format_time(info->ended_wall_ns, sizeof(when), when);
-        printf("scrub      pass %" PRIu64 " ended %s: %" PRIu64 " checkpoints, %s\n", info->pass,
-               when, info->ckpts, bytes);
+        printf("scrub      pass %" PRIu64 " ended %s: %" PRIu64 " checkpoint%s, %s\n", info->pass,
+               when, info->ckpts, plural(info->ckpts), bytes);
     }
     if (info->yielding) {
         printf("           yields to saves and restores\n");
     }
-    printf("           %" PRIu64 " findings in this pass, %" PRIu64
-           " since the daemon's start; %" PRIu64 " found whole again; %" PRIu64 " errors\n",
-           info->findings, info->findings_total, info->healed_total, info->errors_total);
+    printf("           %" PRIu64 " finding%s in this pass, %" PRIu64
+           " since the daemon's start; %" PRIu64 " found whole again; %" PRIu64 " error%s\n",
+           info->findings, plural(info->findings), info->findings_total, info->healed_total,
+           info->errors_total, plural(info->errors_total));
     show_findings(info);
 }
 
@@ -69,10 +72,10 @@ void care_tell_damage(const struct scrub_info *info)
     }
     struct shown room;
     fprintf(stderr,
-            "cairn: scrub has found %" PRIu64 " damaged things%s%s%s%s; `cairn scrub --status` "
+            "cairn: scrub has found %" PRIu64 " damaged thing%s%s%s%s%s; `cairn scrub --status` "
             "names them, `cairn verify --repair` puts right what has a copy\n",
-            info->findings, newest ? ", last in " : "", where, newest ? ": " : "",
-            shown(&room, newest ? newest->text : ""));
+            info->findings, plural(info->findings), newest ? ", last in " : "", where,
+            newest ? ": " : "", shown(&room, newest ? newest->text : ""));
 }
 
 void care_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret)
@@ -100,21 +103,24 @@ static void show_forgotten(const struct gc_info *info)
     }
     format_bytes(info->forgotten_bytes, sizeof(bytes), bytes);
     care_waits_text(info->first_wall_ns, info->last_wall_ns, sizeof(until), until);
-    printf("           %s of %" PRIu64 " forgotten checkpoints wait to be reclaimed, %s;\n"
-           "           `cairn gc --now` frees them now, for good\n",
-           bytes, info->forgotten, until);
+    printf("           %s of %" PRIu64 " forgotten checkpoint%s wait%s to be reclaimed, %s;\n"
+           "           `cairn gc --now` frees %s now, for good\n",
+           bytes, info->forgotten, plural(info->forgotten), info->forgotten == 1 ? "s" : "", until,
+           info->forgotten == 1 ? "it" : "them");
 }
 
 static void show_now(const struct gc_info *info)
 {
     if (info->now && !info->running && info->reclaimed > 0) {
-        printf("           reclaimed %s, not waiting for cycles: gone for good\n",
-               info->dry_run ? "would be" : "now");
+        printf("           %s without waiting for cycles, and gone for good%s\n",
+               info->dry_run ? "it would be reclaimed" : "reclaimed", info->dry_run ? " then" : "");
+    } else if (info->now && !info->running && info->held == 0 && info->errors == 0) {
+        printf("           nothing that is forgotten waits: nothing %s\n",
+               info->dry_run ? "would be reclaimed" : "was reclaimed");
     }
     if (info->held > 0) {
-        printf("           %" PRIu64 " forgotten checkpoints stay: an open save or a restore uses "
-               "them\n",
-               info->held);
+        printf("           %" PRIu64 " forgotten checkpoint%s: an open save or a restore uses %s\n",
+               info->held, info->held == 1 ? " stays" : "s stay", info->held == 1 ? "it" : "them");
     }
 }
 
@@ -127,9 +133,9 @@ static void show_pressure(const struct gc_info *info)
     format_bytes(info->pressed_bytes_total, sizeof(bytes), bytes);
     format_time(info->pressed_wall_ns, sizeof(when), when);
     printf("           for want of room %" PRIu64
-           " were reclaimed before their time (%s), the last "
-           "at %s\n",
-           info->pressed_total, bytes, when);
+           " checkpoint%s reclaimed before %s time (%s), the last at %s\n",
+           info->pressed_total, info->pressed_total == 1 ? " was" : "s were",
+           info->pressed_total == 1 ? "its" : "their", bytes, when);
 }
 
 void care_show_gc(const struct gc_info *info, bool tells_why)
@@ -153,13 +159,18 @@ void care_show_gc(const struct gc_info *info, bool tells_why)
         printf("gc         pass %" PRIu64 " ended %s%s\n", info->pass, when,
                info->dry_run ? "; a dry run: nothing was removed" : "");
     }
-    printf("           %" PRIu64 " reclaimed; removed %" PRIu64 " objects (%s) and %" PRIu64
-           " parts, pages and manifests; %" PRIu64 " go next time\n",
-           info->reclaimed, info->objects, bytes, info->smalls, info->kept);
+    printf("           %" PRIu64 " %sreclaimed; %s %" PRIu64 " object%s (%s) and %" PRIu64
+           " %s; %" PRIu64 " go%s next time\n",
+           info->reclaimed, info->dry_run ? "would be " : "",
+           info->dry_run ? "would remove" : "removed", info->objects, plural(info->objects), bytes,
+           info->smalls,
+           info->smalls == 1 ? "part, page or manifest" : "parts, pages and manifests", info->kept,
+           info->kept == 1 ? "es" : "");
     struct shown room;
-    printf("           looked at %" PRIu64 " checkpoints of %" PRIu64
-           " runs, read %s of tables; %" PRIu64 " errors%s%s\n",
-           info->ckpts, info->runs, read, info->errors, tells_why && info->errors > 0 ? ": " : "",
+    printf("           looked at %" PRIu64 " checkpoint%s of %" PRIu64
+           " run%s, read %s of tables; %" PRIu64 " error%s%s%s\n",
+           info->ckpts, plural(info->ckpts), info->runs, plural(info->runs), read, info->errors,
+           plural(info->errors), tells_why && info->errors > 0 ? ": " : "",
            shown(&room, tells_why && info->errors > 0 ? info->text : ""));
     show_now(info);
     show_forgotten(info);

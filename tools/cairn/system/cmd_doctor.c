@@ -6,6 +6,7 @@
 #include "cli.h"
 
 #include "base/check.h"
+#include "base/digits.h"
 #include "store/dir/store_dir.h"
 #include "store/open/store_doctor.h"
 #include "store/open/store_open.h"
@@ -48,10 +49,12 @@ static void print_text(const struct doctor_options *own, const struct doctor *do
             printf("         remedy: %s\n", shown(&room, finding->remedy));
         }
     }
-    printf("%zu unsafe, %zu warnings\n", doctor_count(doctor, DOCTOR_UNSAFE),
-           doctor_count(doctor, DOCTOR_WARNING));
+    size_t warnings = doctor_count(doctor, DOCTOR_WARNING);
+    printf("%zu unsafe, %zu warning%s\n", doctor_count(doctor, DOCTOR_UNSAFE), warnings,
+           plural(warnings));
     if (doctor->left_out > 0) {
-        printf("%zu further findings are not shown\n", doctor->left_out);
+        printf("%zu further finding%s not shown\n", doctor->left_out,
+               doctor->left_out == 1 ? " is" : "s are");
     }
 }
 
@@ -145,8 +148,9 @@ static void judge_care(const struct msg_server_status *status, struct doctor *do
                               "damage is found when it is looked for");
     } else if (status->has_scrub) {
         doctor_add(doctor, scrub->findings > 0 ? DOCTOR_WARNING : DOCTOR_GOOD, "scrub",
-                   "pass %" PRIu64 ": %" PRIu64 " checkpoints, %" PRIu64 " findings%s", scrub->pass,
-                   scrub->ckpts, scrub->findings, scrub->running ? " so far" : "");
+                   "pass %" PRIu64 ": %" PRIu64 " checkpoint%s, %" PRIu64 " finding%s%s",
+                   scrub->pass, scrub->ckpts, plural(scrub->ckpts), scrub->findings,
+                   plural(scrub->findings), scrub->running ? " so far" : "");
         if (scrub->findings > 0) {
             doctor_remedy(doctor,
                           "`cairn scrub --wait` reads everything again and names them; look "
@@ -154,8 +158,8 @@ static void judge_care(const struct msg_server_status *status, struct doctor *do
         }
     }
     if (status->has_gc && status->gc.errors > 0) {
-        doctor_add(doctor, DOCTOR_WARNING, "gc", "%" PRIu64 " errors: %s", status->gc.errors,
-                   status->gc.text);
+        doctor_add(doctor, DOCTOR_WARNING, "gc", "%" PRIu64 " error%s: %s", status->gc.errors,
+                   plural(status->gc.errors), status->gc.text);
         doctor_remedy(doctor, "cairn gc tells more; it tries again by itself");
     }
 }
@@ -317,8 +321,8 @@ static int ask_server(struct cli *cli, struct doctor *doctor, struct diag *diag)
         clock.theirs_ns = reply->wall_ns;
         judge_health(reply, doctor);
         doctor_add(doctor, reply->read_only ? DOCTOR_UNSAFE : DOCTOR_GOOD, "store",
-                   "%s, epoch %" PRIu64 ", %u runs%s", reply->store, reply->epoch, reply->runs,
-                   reply->read_only ? ", read-only" : "");
+                   "%s, epoch %" PRIu64 ", %u run%s%s", reply->store, reply->epoch, reply->runs,
+                   plural(reply->runs), reply->read_only ? ", read-only" : "");
         if (reply->read_only) {
             doctor_remedy(doctor, "see its health, and cairn doctor --store on its host");
         }

@@ -3,6 +3,7 @@
  * cairn salvage: checkpoints that lie in the store and that no record tells of are verified and
  * entered again. Without --yes it says what it would do.
  */
+#include "base/digits.h"
 #include "cli.h"
 #include "hash/hash.h"
 #include "keep/mark.h"
@@ -43,7 +44,8 @@ struct salvaged_all {
 };
 
 struct salvage_sums {
-    uint64_t whole, damaged, given_up, left, cuts, errors;
+    uint64_t whole, damaged, given_up, left, cuts, errors; /* of the runs */
+    bool store;                                            /* the store's own record is made anew */
 };
 
 static const char *word_of(enum salvage_outcome outcome)
@@ -94,7 +96,7 @@ static void show_next(const struct cli *cli, const struct salvage_words *words,
     char typed[STORE_URL_MAX];
     store_url_typed(cli->source.store, sizeof(typed), typed);
     const char *store = typed[0] != '\0' ? typed : "URL";
-    if (!how->yes && sums->whole + sums->damaged + sums->given_up > 0) {
+    if (!how->yes && (sums->store || sums->whole + sums->damaged + sums->given_up > 0)) {
         fprintf(
             stderr,
             "cairn: nothing was changed; `cairn salvage --yes%s%s%s%s%s --store %s%s%s` does it\n",
@@ -110,7 +112,8 @@ static void show_next(const struct cli *cli, const struct salvage_words *words,
                 store, cli->run_text ? " " : "", cli->run_text ? cli->run_text : "");
     }
     if (sums->left > 0) {
-        fprintf(stderr, "cairn: %" PRIu64 " left as they are, for the reasons above\n", sums->left);
+        fprintf(stderr, "cairn: %" PRIu64 " left as %s, for the reason%s above\n", sums->left,
+                sums->left == 1 ? "it is" : "they are", plural(sums->left));
     }
 }
 
@@ -160,8 +163,8 @@ static int show(const struct cli *cli, const struct salvage_words *words,
     const struct salvage_options *how = &words->how;
     const struct salvaged_run *runs = all->runs;
     size_t run_count = all->count;
-    struct salvage_sums sums = {.whole = all->store_lost.code != 0};
-    if (sums.whole > 0 && !cli->json) {
+    struct salvage_sums sums = {.store = all->store_lost.code != 0};
+    if (sums.store && !cli->json) {
         printf("the store's record: whole: %s: it is made anew\n", all->store_lost.text);
     }
     for (size_t i = 0; i < run_count; i++) {
@@ -171,9 +174,9 @@ static int show(const struct cli *cli, const struct salvage_words *words,
         }
     }
     if (!cli->json) {
-        printf("%zu runs: %" PRIu64 " whole, %" PRIu64 " damaged, %" PRIu64 " given up, %" PRIu64
-               " left\n",
-               run_count, sums.whole, sums.damaged, sums.given_up, sums.left);
+        printf("in %zu run%s: %" PRIu64 " whole, %" PRIu64 " damaged, %" PRIu64
+               " given up, %" PRIu64 " left\n",
+               run_count, plural(run_count), sums.whole, sums.damaged, sums.given_up, sums.left);
     }
     int status = cli->json ? print_json(cli, !how->yes, all) : out_flush();
     if (!cli->json) {
