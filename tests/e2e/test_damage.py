@@ -161,7 +161,7 @@ class Damage(Case):
             self.assertIn("*  1@1", out)
             self.assertIn("cairn: demo/run: checkpoints may be missing here: the run's record: ", err)
             self.assertIn(last.name, err)
-            self.assertIn("cairn salvage demo/run --accept-loss", err)
+            self.assertRegex(err, r"`cairn salvage demo/run (--store \S+ )?--accept-loss")
             target = self.bed.path / f"out{where[0]}"
             _, out, err = cairn("restore", "demo/run", "--to", target, *where, check=3)
             self.assertIn("1@1", out)
