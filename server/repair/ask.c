@@ -223,6 +223,14 @@ static void start_snapshot(struct repair *repair)
     run_snapshot(repair->run, &repair->ask.snapshot);
 }
 
+static void start_look(struct repair *repair)
+{
+    run_look_again(repair->run);
+    answer(repair);
+}
+
+void ask_look_again(struct repair *repair) { put(repair, start_look); }
+
 int ask_commits(struct repair *repair, struct commit_fact **ret, size_t *ret_count,
                 struct diag *diag)
 {

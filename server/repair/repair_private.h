@@ -83,6 +83,9 @@ int MUST_USE ask_explained(struct repair *repair, struct ckpt_id id, uint64_t op
 int MUST_USE ask_info(struct repair *repair, struct entry_info *ret, struct diag *diag);
 int MUST_USE ask_origin(struct repair *repair, struct ckpt_id id, uint64_t open_id,
                         struct origin *ret, struct diag *diag);
+/* What is stored of the run is looked at again before anything else is answered: its record was
+ * replaced. */
+void ask_look_again(struct repair *repair);
 /* All that may still be read: committed and not reclaimed. *ret is malloc'ed. */
 int MUST_USE ask_commits(struct repair *repair, struct commit_fact **ret, size_t *ret_count,
                          struct diag *diag);

@@ -18,7 +18,7 @@
 
 /* The record as the medium has it. */
 struct sight {
-    bool whole;
+    bool whole, missing;
     uint64_t newest;
     struct record_file files[STORE_RECORD_FILES_MAX]; /* any of them would do */
     struct diag why;
@@ -32,12 +32,15 @@ static int look(struct repair *repair, struct sight *ret, struct diag *diag)
         return status;
     }
     status = ask_store(repair, repair->store, &req);
+    bool missing = status == 0 && record_version(req.ret_record) == 0 && req.ret_lost_from == 0;
     record_free(req.ret_record);
     if (status != 0 && (!repair_is_damage(status) || status == CAIRN_E_NOT_FOUND)) {
         return repair_fail(diag, status, &req.diag);
     }
-    *ret = (struct sight){
-        .whole = !store_record_is_damaged(&req), .newest = req.ret_version, .why = req.diag};
+    *ret = (struct sight){.whole = !store_record_is_damaged(&req),
+                          .missing = missing,
+                          .newest = req.ret_version,
+                          .why = req.diag};
     memcpy(ret->files, req.ret_files, sizeof(ret->files));
     return 0;
 }
@@ -314,6 +317,91 @@ static bool mend_by_itself(struct repair *repair, struct sight *io)
     return true;
 }
 
+/* --- a record that neither place has -----------------------------------------------------------
+ */
+
+/* The mirror's record as one snapshot: its own file, or made from what it reads. */
+static int copy_whole(struct repair *repair, struct buf *ret, struct record_file *ret_file,
+                      struct diag *diag)
+{
+    struct store_req get = {.op = STORE_RECORD_GET, .run = repair->name, .from_medium = true};
+    int status = ask_store(repair, repair->mirror, &get);
+    if (status != 0) {
+        return repair_fail(diag, status, &get.diag);
+    }
+    uint64_t version = record_version(get.ret_record);
+    struct store_req last = {
+        .op = STORE_RECORD_FILE, .run = repair->name, .file = {.version = version}};
+    *ret_file = (struct record_file){.version = version, .is_snapshot = true, .is_last = true};
+    if (version == 0) {
+        status = diag_set(diag, CAIRN_E_CONFLICT, "the mirror has no record of the run either");
+    } else if (ask_store(repair, repair->mirror, &last) == 0) {
+        struct sha256 hash = sha256(last.ret_bytes, last.ret_data);
+        record_snapshot_encode(get.ret_record, hash.bytes, ret);
+    } else {
+        last = (struct store_req){
+            .op = STORE_RECORD_FILE, .run = repair->name, .file = {version, .is_snapshot = true}};
+        status = ask_store(repair, repair->mirror, &last);
+        status = status == 0 ? 0 : repair_fail(diag, status, &last.diag);
+        if (status == 0) {
+            buf_put(ret, last.ret_bytes, last.ret_data);
+        }
+    }
+    free(last.ret_data);
+    record_free(get.ret_record);
+    return status != 0            ? status
+           : buf_status(ret) == 0 ? 0
+                                  : diag_set(diag, buf_status(ret), "no memory for a record");
+}
+
+/* Each checkpoint that it lists has to lie here, with the very manifest. What else lies here it
+ * does not tell of, where the mirror is behind: the run is marked then, like any whose record is an
+ * older copy. */
+static int check_whole(struct repair *repair, const struct buf *copy, struct diag *diag)
+{
+    struct record *record = NULL;
+    struct scratch scratch;
+    struct run_state state;
+    struct sha256 last;
+    int status = record_snapshot_decode(copy->bytes, copy->data, &record, last.bytes, diag);
+    if (status != 0) {
+        return status;
+    }
+    scratch_init(&scratch, (size_t)LIMIT_RECORD_BYTES * 4);
+    status = run_state_load(record, &scratch, &state, diag);
+    status = status != 0 ? status : check_commits(repair, &state, diag);
+    scratch_fini(&scratch);
+    record_free(record);
+    return status;
+}
+
+static int take_whole(struct repair *repair, struct diag *diag)
+{
+    struct store_req mend = {.op = STORE_RECORD_MEND, .run = repair->name};
+    struct buf copy;
+    buf_init(&copy, LIMIT_RECORD_BYTES);
+    int status = check_mirror(repair, diag);
+    status = status != 0 ? status : copy_whole(repair, &copy, &mend.file, diag);
+    status = status != 0 ? status : check_whole(repair, &copy, diag);
+    if (status == 0) {
+        mend.bytes = copy.bytes;
+        mend.data = copy.data;
+        status = ask_store(repair, repair->store, &mend);
+        status = status == 0 ? 0 : repair_fail(diag, status, &mend.diag);
+    }
+    buf_fini(&copy);
+    if (status == 0) {
+        ask_look_again(repair);
+        repair_add_line(repair, true,
+                        "the run's record, which both places had lost: taken from %.160s as it is "
+                        "there, up to update %" PRIu64
+                        "; a pin, a tag, a metric or a forgetting that the mirror did not get is "
+                        "lost, so look at them (cairn ls --all)",
+                        repair->options.mirror, mend.file.version);
+    }
+    return status;
+}
+
 /* The chain takes it now, and could not before. */
 static int tell_chain(struct repair *repair, struct diag *diag)
 {
@@ -333,7 +421,8 @@ static int tell_chain(struct repair *repair, struct diag *diag)
 
 static int refuse(struct repair *repair, const struct sight *sight, const struct diag *why)
 {
-    char text[48] = "it cannot be read";
+    char text[48];
+    snprintf(text, sizeof(text), "%s", sight->missing ? "which is missing" : "it cannot be read");
     if (sight->files[0].version > 0) {
         file_text(&sight->files[0], sizeof(text), text);
     }
@@ -342,13 +431,41 @@ static int refuse(struct repair *repair, const struct sight *sight, const struct
     return 0;
 }
 
+/* From its second copy, or file by file from the mirror, and then from what has become the first
+ * place's again. *ret_whole: nothing is left of the damage; else that was told. */
+static int mend_damaged(struct repair *repair, struct sight *sight, bool *ret_whole,
+                        struct diag *diag)
+{
+    struct diag why = DIAG_INIT;
+    *ret_whole = false;
+    while (!sight->whole && !mend_by_itself(repair, sight)) {
+        if (check_mirror(repair, &why) != 0) {
+            return refuse(repair, sight, &why);
+        }
+        int status = mend_any(repair, sight, &why);
+        if (status == CAIRN_E_CANCELLED) {
+            return repair_fail(diag, status, &why);
+        }
+        if (status != 0) {
+            return refuse(repair, sight, &why);
+        }
+        status = look(repair, sight, diag);
+        if (status != 0) {
+            return status;
+        }
+    }
+    *ret_whole = true;
+    return 0;
+}
+
 int repair_record(struct repair *repair, struct diag *diag)
 {
     struct sight sight = {.whole = false};
     struct diag why = DIAG_INIT;
+    bool whole = false;
     repair->tail_from = 0;
     int status = look(repair, &sight, diag);
-    if (status != 0 || sight.whole) {
+    if (status != 0 || (sight.whole && (!sight.missing || !repair->mirror))) {
         return status;
     }
     if (!repair->store->caps.record_files) {
@@ -358,23 +475,18 @@ int repair_record(struct repair *repair, struct diag *diag)
                             diag_text(&sight.why, CAIRN_E_DAMAGED)));
         return refuse(repair, &sight, &why);
     }
-    if (!mend_by_itself(repair, &sight)) {
-        if (check_mirror(repair, &why) != 0) {
-            return refuse(repair, &sight, &why);
+    if (sight.missing) {
+        status = take_whole(repair, &why);
+        if (status == CAIRN_E_CANCELLED) {
+            return repair_fail(diag, status, &why);
         }
-        while (!sight.whole) {
-            status = mend_any(repair, &sight, &why);
-            if (status == CAIRN_E_CANCELLED) {
-                return repair_fail(diag, status, &why);
-            }
-            if (status != 0) {
-                return refuse(repair, &sight, &why);
-            }
-            status = look(repair, &sight, diag);
-            if (status != 0) {
-                return status;
-            }
-        }
+        whole = status == 0;
+        status = whole ? 0 : refuse(repair, &sight, &why);
+    } else {
+        status = mend_damaged(repair, &sight, &whole, diag);
+    }
+    if (status != 0 || !whole) {
+        return status;
     }
     pthread_mutex_lock(&repair->lock);
     repair->status.healed = true;

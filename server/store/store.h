@@ -85,6 +85,8 @@ enum store_op {
                         * durably; the damaged bytes go to quarantine. Only where its neighbours
                         * prove it to be the file that was there: CONFLICT where they speak against
                         * it, and for a file that is whole; NOT_FOUND where none of them is whole.
+                        * A snapshot with file.is_last is a record as a whole, for one of which
+                        * neither place has anything; CONFLICT where one has.
                         * Without data (`file` is not looked at): all that is damaged, missing or
                         * unreadable of the record, in either place, is made good from the other
                         * place or from the store's memory; 0 also where nothing was wrong, and

@@ -486,6 +486,79 @@ class Record(Repairing):
         self.assertEqual(sorted(step for step, _ in listed(self.served)), [1, 2, 3])
         self.assertEqual(self.served.files("runs/**/.tmp-*"), [])
 
+    def lose(self):
+        for place in ("runs", "copy/runs"):
+            shutil.rmtree(self.served.store / place / "demo/run/record", ignore_errors=True)
+
+    def test_neither_place_has_any_of_it(self):
+        self.lose()
+        self.mended(1, [1, 2, 3])
+        self.assertEqual(len(self.served.files("copy/runs/demo/run/record/*.snapshot")), 1)
+        self.served.start()  # and saves go on
+        group = self.group(self.served)
+        group.restore()
+        group.all("fill", 4)
+        group.save(4)
+        group.end()
+        self.assertEqual(self.served.stop(), 0)
+        self.assertEqual(len(listed(self.served)), 4)
+
+    def test_neither_place_has_any_of_it_and_the_mirror_is_behind(self):
+        """What the mirror's record does not tell of marks the run: never silently the older one."""
+        self.more(self.served, 4)
+        self.lose()
+        said = self.repair(self.store, *self.source, check=6)
+        self.assertEqual((said["damaged"], said["records_damaged"], said["repaired"]), (1, 1, 1), said)
+        status, out, _ = cairn("verify", *self.store)
+        self.assertEqual(status, 6)
+        self.assertIn("(newest: 4@2), which is an older copy", out)
+        self.assertIn(" whole: ", cairn("salvage", "--yes", *self.store, check=0)[1])
+        cairn("verify", *self.store, check=0)
+        self.assertEqual(sorted(step for step, _ in listed(self.served)), [1, 2, 3, 4])
+
+    def test_neither_place_has_any_of_it_and_the_mirror_went_on(self):
+        self.more(self.served, 4, store_url=f"dir:{self.mirror}")
+        self.lose()
+        self.refused("which is missing", "of which there is no manifest here")
+        shutil.rmtree(self.mirror / "runs/demo/run/record")
+        shutil.rmtree(self.mirror / "copy", ignore_errors=True)
+        self.refused("the mirror has no record of the run either")
+
+    def test_neither_place_has_any_of_it_and_a_daemon_is_up(self):
+        self.lose()
+        self.served.start(scrub_repair_from=f"dir:{self.mirror}")
+        where = self.online(self.served)
+        cairn("ls", "demo/run", *where, check=6)
+        said = self.repair(where)
+        self.assertEqual((said["damaged"], said["repaired"]), (0, 1), said)
+        cairn("ls", "demo/run", *where, check=0)
+        cairn("scrub", "--wait", *where, check=0)
+
+    def test_all_second_copies_are_missing(self):
+        self.served.start()
+        self.assertEqual(self.served.stop(), 0)
+        cairn("verify", *self.store, check=0)
+        shutil.rmtree(self.served.store / "copy")
+        status, out, err = cairn("verify", *self.store)
+        self.assertEqual(status, 6, out)
+        self.assertIn("copy is missing, the second place of all records", out)
+        self.assertIn(f"`cairn verify --repair --store dir:{self.served.store}` makes them good", err)
+        self.assertIn("copy is missing", cairn("doctor", *self.store, check=1)[1])
+        cairn("verify", "--repair", *self.store, check=0)
+        cairn("verify", *self.store, check=0)
+        self.assertTrue(self.served.files("copy/runs/demo/run/record/*.snapshot"))
+
+    def test_damage_in_both_places_ends_with_none_left(self):
+        """Of two damaged updates the mirror gives one file; the rest is made good from what is whole again."""
+        self.served.start()
+        self.assertEqual(self.served.stop(), 0)  # with a second copy
+        self.copy()
+        for path in (self.updates()[4], *self.served.files("**/demo/run/record/*.snapshot")):
+            flip(path, 40)
+        said = self.repair(self.store, *self.source)
+        self.assertEqual((said["damaged"], said["repaired"]), (0, 2), said)
+        self.assertNotIn("left: ", cairn("verify", "--repair", *self.store, check=0)[1])
+
     def test_a_daemon_that_has_read_it_needs_no_mirror(self):
         self.served.start()
         where = self.online(self.served)

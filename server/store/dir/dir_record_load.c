@@ -522,6 +522,28 @@ static void name_lost(const struct dir_sight *sight, struct dir_damage *ret)
     }
 }
 
+/* Whoever opens a store to write makes this folder, so that it is missing because somebody or
+ * something removed it, with the second copies of all records. Nothing else would say so. */
+static void check_copies_folder(const struct dir_sight *sight, struct dir_damage *io)
+{
+    struct dir_at at;
+    if (io->count > 0 || sight->newest == 0 ||
+        sight->places[DIR_SECOND].status != CAIRN_E_NOT_FOUND) {
+        return;
+    }
+    int rc = dir_at_open(sight->store, "copy", &at, NULL);
+    if (rc == 0) {
+        dir_at_close(sight->store, &at);
+    } else if (rc == CAIRN_E_NOT_FOUND) {
+        io->count = 1;
+        io->files[0] =
+            (struct record_file){.version = sight->newest, .is_snapshot = true, .is_copy = true};
+        err_ignore(diag_set(&io->first, CAIRN_E_DAMAGED,
+                            "%s/copy is missing, the second place of all records",
+                            sight->store->path));
+    }
+}
+
 static int look_once(struct dir_store *store, struct dir_record *rec, struct dir_damage *damage,
                      struct diag *diag)
 {
@@ -534,6 +556,8 @@ static int look_once(struct dir_store *store, struct dir_record *rec, struct dir
         *damage = sight.damage;
         if (sight.lost_from != 0) {
             name_lost(&sight, damage);
+        } else {
+            check_copies_folder(&sight, damage);
         }
     }
     bool is_odd = sight.lost_from != 0 || sight.damage.count > 0 || sight.is_moving;

@@ -4,8 +4,8 @@
  * was there. Each update holds the SHA-256 of the one before it, so the next update, or the
  * snapshot of the same number, proves a copy byte by byte; a snapshot is proven by the hash that it
  * carries on. Where nothing later is there, only the update before speaks for the copy, and the
- * caller has to answer for the rest. The name is never missing: a last update that is missing
- * could not be told from one that was never written.
+ * caller has to answer for the rest; as for a record of which nothing is here. The name is never
+ * missing: a last update that is missing could not be told from one that was never written.
  */
 #include "dir_record_private.h"
 
@@ -278,6 +278,32 @@ static int mend_file(struct dir_store *store, struct dir_record *rec, struct sto
     return rc;
 }
 
+/* A record of which nothing is left in either place begins with a copy of it: with what proves it
+ * to be this run's, whoever asks has dealt. */
+static int put_whole(struct dir_store *store, struct dir_run *run, struct store_req *req)
+{
+    struct dir_record *rec = &run->record;
+    struct record_value value = {.bytes = req->bytes, .data = req->data};
+    struct dir_sight sight = {.store = store};
+    struct chain_link link;
+    struct dir_at at;
+    char name[DIR_NAME_MAX];
+    int rc = read_link(&req->file, req->bytes, req->data, &link, &req->diag);
+    rc = rc ? rc : dir_sight_open(&sight, rec, &req->diag);
+    if (rc == 0 && (sight.newest > 0 || sight.lost_from != 0)) {
+        rc = diag_set(&req->diag, CAIRN_E_CONFLICT, "there is something of %s here", rec->path);
+    }
+    dir_sight_close(&sight);
+    rc = rc ? rc : dir_place_open(store, &run->name, rec->path, &at, &req->diag);
+    if (rc != 0) {
+        return rc;
+    }
+    dir_name_version(req->file.version, true, name);
+    rc = dir_publish(store, &at, name, value, &req->diag);
+    dir_at_close(store, &at);
+    return rc ? rc : dir_record_load(store, run, &req->diag);
+}
+
 int dir_op_record_mend(struct dir_store *store, struct store_req *req)
 {
     struct dir_run *run = dir_run_find(store, &req->run);
@@ -289,7 +315,10 @@ int dir_op_record_mend(struct dir_store *store, struct store_req *req)
     struct dir_record *rec = &run->record;
     int rc = rec->is_stuck ? dir_record_settle(store, run, &req->diag) : 0;
     if (rc == 0) {
-        rc = req->bytes == 0 ? mend_all(store, run, &req->diag) : mend_file(store, rec, req);
+        bool is_whole = req->file.is_snapshot && req->file.is_last;
+        rc = req->bytes == 0 ? mend_all(store, run, &req->diag)
+             : is_whole      ? put_whole(store, run, req)
+                             : mend_file(store, rec, req);
     }
     pthread_mutex_unlock(&run->lock);
     return rc;

@@ -301,16 +301,28 @@ static void from_memory(void **state)
     bed_fini(&bed);
 }
 
+/* Goal: a record as a whole takes the place of none. */
+static void a_whole_record(void **state)
+{
+    static const struct record_file whole = {.version = 8, .is_snapshot = true, .is_last = true};
+    struct bed bed;
+    struct file good;
+    (void)state;
+    fill(&bed);
+    slurp(&bed, &newer, &good);
+    bed_open_ok(&bed);
+    assert_int_equal(mend(&bed, &whole, &good), CAIRN_E_CONFLICT);
+    bed_close(&bed);
+    bed_fini(&bed);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(updates),
-        cmocka_unit_test(the_last_update),
-        cmocka_unit_test(another_history),
-        cmocka_unit_test(neighbours),
-        cmocka_unit_test(snapshots),
-        cmocka_unit_test(from_memory),
-        cmocka_unit_test(a_last_update_that_was_read),
+        cmocka_unit_test(a_whole_record),  cmocka_unit_test(updates),
+        cmocka_unit_test(the_last_update), cmocka_unit_test(another_history),
+        cmocka_unit_test(neighbours),      cmocka_unit_test(snapshots),
+        cmocka_unit_test(from_memory),     cmocka_unit_test(a_last_update_that_was_read),
     };
     parent_directory = argc > 1 ? argv[1] : "";
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -498,14 +498,15 @@ static void say_remedies(const struct cli *cli, const struct totals *totals)
                 store);
     }
     if (totals->records_lost > 0) {
-        fprintf(stderr,
-                "cairn: a record does not tell of all that lies in the store. With the daemon "
-                "stopped, a mirror of this store repairs what is damaged of it: `cairn verify "
-                "--repair --store %s --from MIRROR` (or [scrub] repair-from); one that is behind "
-                "has older checkpoints: `cairn restore RUN --store MIRROR --to DIR`. Without one, "
-                "`cairn salvage --store %s` says what can be entered again, and `cairn salvage "
-                "--yes --accept-loss --store %s` does it\n",
-                store, store, store);
+        fprintf(
+            stderr,
+            "cairn: a record does not tell of all that lies in the store. With the daemon "
+            "stopped, a mirror of this store repairs one that is damaged or missing: `cairn verify "
+            "--repair --store %s --from MIRROR` (or [scrub] repair-from); one that is behind "
+            "has older checkpoints: `cairn restore RUN --store MIRROR --to DIR`. Without one, "
+            "`cairn salvage --store %s` says what can be entered again, and `cairn salvage "
+            "--yes --accept-loss --store %s` does it\n",
+            store, store, store);
     }
     if (totals->damaged > totals->records) {
         fprintf(
@@ -611,7 +612,9 @@ const struct command command_verify = {
         "--repair puts right what is damaged and has a copy: the same chunk in another object of "
         "the run, or the same file in another store (--from with --store; [scrub] repair-from of a "
         "server). Of a run's record single files are taken, which the chain of the others proves "
-        "to be the ones that were here; a mirror that is behind the damage cannot repair it. "
+        "to be the ones that were here; a mirror that is behind the damage cannot repair it. A "
+        "record that is missing in both places is taken from the mirror as a whole; checkpoints "
+        "that it does not tell of are then left for cairn salvage, and the exit status is 6. "
         "Footers and padding need none. The new object is built beside the damaged one, "
         "read back whole, and takes its place in one step; the damaged bytes are kept until "
         "garbage collection; the run's record says who replaced what. What has no copy is left "
