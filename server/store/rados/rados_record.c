@@ -18,7 +18,7 @@
  * making the late one impossible: an empty update takes the same version. If that wins, ours never
  * was; if it loses, the log says who won.
  */
-#include "rados_private.h"
+#include "rados_record.h"
 
 #include "base/check.h"
 
@@ -28,13 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    VERSION_BYTES = 8 + 32,
-    SUM_BYTES = 8 + 8 + 4,
-    MAKER_BYTES = 16,
-    KEY_MAX = 2 + LIMIT_RECORD_KEY_BYTES
-};
-enum { FENCE_TRIES = 3, LOAD_TRIES = 8, UPDATE_SCRATCH_BYTES = 4 * LIMIT_RECORD_UPDATE_BYTES };
+enum { FENCE_TRIES = 3, LOAD_TRIES = 8 };
 
 struct maker { /* of an update */
     uint8_t bytes[MAKER_BYTES];
@@ -59,7 +53,8 @@ static void log_key(uint64_t version, char ret[KEY_MAX])
     snprintf(ret, KEY_MAX, "l/%016" PRIx64, version);
 }
 
-static void encode_version(uint64_t version, const struct sha256 *last, uint8_t ret[VERSION_BYTES])
+void rados_record_encode_version(uint64_t version, const struct sha256 *last,
+                                 uint8_t ret[VERSION_BYTES])
 {
     store_u64(ret, version);
     memcpy(ret + 8, last->bytes, sizeof(last->bytes));
@@ -70,7 +65,7 @@ static int damaged(const struct rados_record *rec, const char *what, struct diag
     return diag_set(diag, CAIRN_E_DAMAGED, "the record %s/%s: %s", rec->space, rec->object, what);
 }
 
-static uint32_t crc_of(const char *key, const struct record_value *value)
+uint32_t rados_record_crc(const char *key, const struct record_value *value)
 {
     return crc32c(crc32c(0, strlen(key), key), value->bytes, value->data);
 }
@@ -78,10 +73,10 @@ static uint32_t crc_of(const char *key, const struct record_value *value)
 /* No entry counts for nothing. */
 static uint64_t sum_of(const char *key, const struct record_value *value)
 {
-    return UINT64_C(1) + crc_of(key, value);
+    return UINT64_C(1) + rados_record_crc(key, value);
 }
 
-static uint64_t sum_of_all(const struct record *record)
+uint64_t rados_record_sum(const struct record *record)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < record_count(record); i++) {
@@ -105,15 +100,15 @@ static uint64_t sum_after(const struct rados_record *rec, const struct record_up
     return sum;
 }
 
-static void encode_sum(uint64_t version, uint64_t sum, uint8_t ret[SUM_BYTES])
+void rados_record_encode_sum(uint64_t version, uint64_t sum, uint8_t ret[SUM_BYTES])
 {
     store_u64(ret, version);
     store_u64(ret + 8, sum);
     store_u32(ret + 16, crc32c(0, 16, ret));
 }
 
-static int call(struct rados_store *store, const struct rados_record *rec, size_t count,
-                struct cluster_step *steps)
+int rados_record_call(struct rados_store *store, const struct rados_record *rec, size_t count,
+                      struct cluster_step *steps)
 {
     struct cluster_call call = {.pool = CLUSTER_META,
                                 .space = rec->space,
@@ -203,7 +198,7 @@ static int catch_up(struct rados_store *store, struct rados_record *rec, bool *r
         log_key(have, after);
         struct cluster_step steps[] = {{.kind = STEP_KEY, .key = "v"},
                                        {.kind = STEP_KEYS, .key = "l/", .after = after}};
-        int rc = call(store, rec, 2, steps);
+        int rc = rados_record_call(store, rec, 2, steps);
         if (rc == -ENOENT && have == 0) {
             return 0;
         }
@@ -251,20 +246,22 @@ static int take_value(struct rados_record *rec, const struct cluster_pair *pair,
 
 /* The map page by page. Others may update it meanwhile: what a page misses or has too early, the
  * log behind the version that was read first sets right (catch_up). */
-static int load_map(struct rados_store *store, struct rados_record *rec, struct diag *diag)
+int rados_record_load_map(struct rados_store *store, struct rados_record *rec, bool skips_damaged,
+                          struct diag *diag)
 {
     char after[KEY_MAX] = "";
     bool more = true;
     int rc = 0;
     while (rc == 0 && more) {
         struct cluster_step step = {.kind = STEP_KEYS, .key = "k/", .after = after};
-        rc = call(store, rec, 1, &step);
+        rc = rados_record_call(store, rec, 1, &step);
         if (rc != 0) {
             return failed(rec, rc, false, diag);
         }
         const struct cluster_map *map = &step.ret_map;
         for (size_t i = 0; rc == 0 && i < map->count; i++) {
             rc = take_value(rec, &map->pairs[i], diag);
+            rc = rc == CAIRN_E_DAMAGED && skips_damaged ? 0 : rc;
         }
         more = map->more && map->count > 0;
         if (map->count > 0) {
@@ -282,14 +279,14 @@ static int check_sum(struct rados_store *store, const struct rados_record *rec,
 {
     uint8_t want[SUM_BYTES];
     const uint8_t *have = map->count == 1 ? map->pairs[0].data : NULL;
-    encode_sum(load_u64(was), rec->sum, want);
+    rados_record_encode_sum(load_u64(was), rec->sum, want);
     if (have == NULL || map->pairs[0].bytes != SUM_BYTES ||
         load_u32(have + 16) != crc32c(0, 16, have) || memcmp(have, want, 8) != 0 ||
         memcmp(have, want, SUM_BYTES) == 0) {
         return 0;
     }
     struct cluster_step step = {.kind = STEP_KEY, .key = "v"};
-    int rc = call(store, rec, 1, &step);
+    int rc = rados_record_call(store, rec, 1, &step);
     if (rc != 0) {
         return failed(rec, rc, false, diag);
     }
@@ -306,10 +303,10 @@ static int load_from(struct rados_store *store, struct rados_record *rec,
     uint64_t version = 0;
     struct sha256 last = {{0}};
     int rc = take_version(rec, &steps[0].ret_map, &version, &last, diag);
-    rc = rc != 0 ? rc : load_map(store, rec, diag);
+    rc = rc != 0 ? rc : rados_record_load_map(store, rec, false, diag);
     if (rc == 0) {
-        rec->sum = sum_of_all(rec->record);
-        encode_version(version, &last, was);
+        rec->sum = rados_record_sum(rec->record);
+        rados_record_encode_version(version, &last, was);
         rc = check_sum(store, rec, &steps[1].ret_map, was, diag);
     }
     if (rc == 0) {
@@ -328,13 +325,17 @@ static int load(struct rados_store *store, struct rados_record *rec, struct diag
     }
     rec->last = (struct sha256){{0}};
     rec->sum = 0;
-    rc = call(store, rec, 2, steps);
+    rc = rados_record_call(store, rec, 2, steps);
     if (rc == -ENOENT) {
         return 0;
     }
     rc = rc != 0 ? failed(rec, rc, false, diag) : load_from(store, rec, steps, diag);
     cluster_map_fini(&steps[0].ret_map);
     cluster_map_fini(&steps[1].ret_map);
+    if (rc == CAIRN_E_DAMAGED && rados_record_recover(store, rec)) {
+        diag_clear(diag);
+        return 0;
+    }
     if (rc != 0) {
         rados_record_drop(rec);
     }
@@ -346,11 +347,11 @@ int rados_record_begin(struct rados_store *store, struct rados_record *rec, uint
 {
     uint8_t first[VERSION_BYTES];
     rados_record_drop(rec);
-    encode_version(version, &rec->last, first);
+    rados_record_encode_version(version, &rec->last, first);
     struct cluster_step steps[] = {
         {.kind = STEP_CREATE},
         {.kind = STEP_KEY_SET, .key = "v", .data = first, .bytes = sizeof(first)}};
-    int rc = call(store, rec, 2, steps);
+    int rc = rados_record_call(store, rec, 2, steps);
     return rc != 0 ? failed(rec, rc, true, diag) : rados_record_refresh(store, rec, diag);
 }
 
@@ -447,10 +448,10 @@ static int prepare(struct rados_store *store, const struct rados_record *rec,
         return buf_status(&ret->log); /* the caller knows which change it is */
     }
     ret->sha256 = sha256(ret->log.bytes - MAKER_BYTES, ret->log.data + MAKER_BYTES);
-    encode_version(was, &rec->last, ret->was);
-    encode_version(ret->version, &ret->sha256, ret->will);
+    rados_record_encode_version(was, &rec->last, ret->was);
+    rados_record_encode_version(ret->version, &ret->sha256, ret->will);
     ret->sum = sum_after(rec, update);
-    encode_sum(ret->version, ret->sum, ret->sums);
+    rados_record_encode_sum(ret->version, ret->sum, ret->sums);
     ret->steps[ret->count++] =
         was == 0 ? (struct cluster_step){.kind = STEP_CREATE}
                  : (struct cluster_step){
@@ -478,7 +479,7 @@ static int look_who(struct rados_store *store, const struct rados_record *rec,
     char key[KEY_MAX];
     log_key(attempt->version, key);
     struct cluster_step step = {.kind = STEP_KEY, .key = key};
-    int rc = call(store, rec, 1, &step);
+    int rc = rados_record_call(store, rec, 1, &step);
     if (rc != 0) {
         return failed(rec, rc, false, diag);
     }
@@ -503,7 +504,7 @@ static int resolve(struct rados_store *store, const struct rados_record *rec,
     for (unsigned i = 0; rc == -ETIMEDOUT && i < FENCE_TRIES; i++) {
         struct attempt fence;
         int prepared = prepare(store, rec, &nothing, &fence, diag);
-        rc = prepared == 0 ? call(store, rec, fence.count, fence.steps) : 0;
+        rc = prepared == 0 ? rados_record_call(store, rec, fence.count, fence.steps) : 0;
         attempt_fini(&fence);
         if (prepared != 0) {
             return prepared;
@@ -569,7 +570,7 @@ static int try_update(struct rados_store *store, struct rados_record *rec,
         rc = would_fit(rec, update, diag);
     }
     if (rc == 0) {
-        int made = call(store, rec, attempt.count, attempt.steps);
+        int made = rados_record_call(store, rec, attempt.count, attempt.steps);
         if (made == -ETIMEDOUT) {
             rc = resolve(store, rec, &attempt, &ours, diag);
             rc = rc == 0 && !ours ? CAIRN_E_AGAIN : rc;
