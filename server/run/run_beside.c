@@ -276,7 +276,7 @@ bool keep_is_due_after(const struct run *run, int refusal)
 {
     return !run->probing && is_restore(run->applying.kind) && run->state.exists &&
            (refusal == CAIRN_E_READ_ONLY || refusal == CAIRN_E_NO_SPACE ||
-            refusal == CAIRN_E_DAMAGED);
+            refusal == CAIRN_E_DENIED || refusal == CAIRN_E_DAMAGED);
 }
 
 static bool is_kept(const char *key)

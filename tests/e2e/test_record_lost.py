@@ -4,13 +4,17 @@
 Nobody says "no checkpoint", no save makes a new record, no term is granted twice, and gc removes nothing."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import unittest
 
-from harness import Case, Group, cairn, flip, main, wait_until
+from harness import BIN, Case, Group, cairn, flip, main, wait_until
 
 CARE = {"gc_every": "10ms", "gc_keep_cycles": "1", "scrub_every": "0s"}
+LIKE_OTHERS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")  # root, for whom modes count
 PLACES = ("runs", "copy/runs")
 
 
@@ -135,6 +139,30 @@ class RecordLost(Case):
         self.assertIn("pass 2 was asked for", cairn("scrub", "--server", f"unix:{daemon.socket}", check=0)[1])
         self.assertEqual(daemon.stop(), 0)
         self.says_what_is_lost(daemon, "are not in the run's record")
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "only root can be root without its rights")
+    def test_rights_that_are_gone(self):
+        """The remedy is to give them back, and a record that cannot be written costs no restore."""
+        daemon = self.daemon()
+        self.save(daemon, (1, 2))
+        self.assertEqual(daemon.stop(), 0)
+        record = daemon.store / "runs/demo/run/record"
+        self.addCleanup(record.chmod, 0o700)
+        record.chmod(0)
+        said = subprocess.run([*LIKE_OTHERS, BIN / "cairn", "verify", "--store", f"dir:{daemon.store}"], capture_output=True,
+                              text=True, timeout=60)
+        self.assertEqual(said.returncode, 6, said)
+        self.assertIn("chmod -R u+rwX", said.stdout)
+        self.assertNotIn("salvage", said.stdout + said.stderr)
+        record.chmod(0o500)
+        argv = daemon.argv
+        daemon.argv = lambda **more: [*LIKE_OTHERS, *argv(**more)]
+        daemon.start()
+        group = self.group(daemon, world=1)
+        self.assertEqual(group.restore(), (2, 1, False))
+        for result in group.finish_any(group.try_all("save", 3, 5000)):
+            self.assertFalse(result["ok"], result)
+        group.end()
 
     def test_a_lost_end(self):
         """Both places lost the end: ranks restore what the rest tells of, and saves are refused with the remedy."""

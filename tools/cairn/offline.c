@@ -265,7 +265,8 @@ int offline_check_record(struct offline *offline, const struct run_name *run, bo
     bool lost = looking.req.ret_lost_from != 0;
     *ret_salvage = lost;
     if (lost &&
-        looking.req.diag.code == CAIRN_E_IO) { /* it may be read again: its text says more */
+        (looking.req.diag.code == CAIRN_E_IO ||
+         looking.req.diag.code == CAIRN_E_DENIED)) { /* it may be read again: its text says more */
         return diag_set(diag, CAIRN_E_IO, "%s", looking.req.diag.text);
     }
     if (store_record_is_damaged(&looking.req)) {

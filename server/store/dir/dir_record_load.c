@@ -472,6 +472,14 @@ static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
                             sight->lost.text, (ull)(sight->lost_from - 1)));
         return;
     }
+    if (sight->lost.code == CAIRN_E_DENIED) { /* nothing is lost but the right to read it */
+        err_ignore(diag_set(&rec->lost, CAIRN_E_DENIED,
+                            "%.250s; nothing is lost: give %s back to the user that cairnd runs as "
+                            "(`chown -R`, `chmod -R u+rwX`); until then the record goes as far as "
+                            "update %llu",
+                            sight->lost.text, rec->path, (ull)(sight->lost_from - 1)));
+        return;
+    }
     if (!dir_parse_record(rec->path, &run)) { /* the store's: whoever opens it goes on by itself */
         err_ignore(diag_set(&rec->lost, sight->lost.code,
                             "%.250s; the store's record goes as far as update %llu; a daemon that "
