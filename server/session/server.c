@@ -49,14 +49,6 @@ static void on_stopped(struct post *post)
     }
 }
 
-void server_check_stopped(struct server *server)
-{
-    if (server->closing && server->ingest_idle && server->session_count == 0 &&
-        server->request_count == 0) {
-        loop_post(server->options.loop, &server->stopped_post);
-    }
-}
-
 static void close_all(struct server *server)
 {
     if (server->closing) {
@@ -195,8 +187,6 @@ void server_set_care(struct server *server, struct scrub *scrub, struct gc *gc)
 
 void server_set_repair(struct server *server, struct repair *repair) { server->repair = repair; }
 
-void server_session_gone(struct server *server) { server_check_stopped(server); }
-
 void server_free(struct server *server)
 {
     if (server) {
@@ -207,19 +197,5 @@ void server_free(struct server *server)
         }
         credit_fini(&server->credit);
         free(server);
-    }
-}
-
-void server_stats(const struct server *server, struct server_stats *ret)
-{
-    *ret = (struct server_stats){.sessions = server->session_count,
-                                 .buffers_free = pool_free_count(server->credit.pool),
-                                 .buffers_total = pool_count(server->credit.pool),
-                                 .bytes_in = server->ingest ? ingest_bytes_in(server->ingest) : 0,
-                                 .bytes_out = server->bytes_out,
-                                 .message_bytes = server->message_bytes};
-    list_each (node, &server->sessions) {
-        const struct session *session = list_item(node, struct session, link);
-        ret->saves_open += list_is_empty(&session->saves) ? 0 : 1;
     }
 }

@@ -3,7 +3,7 @@
  * AGREE, LISTS and DIGESTS: what a rank says goes to the agreement of its opening, and the answer
  * comes when the others have spoken, or when the save has ended.
  */
-#include "session/session_private.h"
+#include "session/handlers.h"
 
 #include "base/log.h"
 

@@ -5,7 +5,7 @@
  * of the joined run, or of a run's record, from copies that the server finds or was configured
  * with: a client names no store, so that nobody makes a server read what he may not.
  */
-#include "session/session_private.h"
+#include "session/handlers.h"
 
 #include "gc/gc.h"
 #include "repair/repair.h"
@@ -218,6 +218,20 @@ static void tell_store(const struct server *server, const struct store_req *req,
         ret->read_only = req->ret_usage.read_only;
     } else if (req) {
         ret->detail = diag_text(&req->diag, req->status);
+    }
+}
+
+void server_stats(const struct server *server, struct server_stats *ret)
+{
+    *ret = (struct server_stats){.sessions = server->session_count,
+                                 .buffers_free = pool_free_count(server->credit.pool),
+                                 .buffers_total = pool_count(server->credit.pool),
+                                 .bytes_in = server->ingest ? ingest_bytes_in(server->ingest) : 0,
+                                 .bytes_out = server->bytes_out,
+                                 .message_bytes = server->message_bytes};
+    list_each (node, &server->sessions) {
+        const struct session *session = list_item(node, struct session, link);
+        ret->saves_open += list_is_empty(&session->saves) ? 0 : 1;
     }
 }
 

@@ -4,7 +4,7 @@
  * COMPLETE. Everything that comes from the peer is checked before it is mapped or read; what it has
  * no right to (the feature was not negotiated) ends the connection. The loop's thread.
  */
-#include "session/session_private.h"
+#include "session/handlers.h"
 
 #include "base/log.h"
 #include "wire/negotiate.h"

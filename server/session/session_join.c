@@ -4,7 +4,7 @@
  * rank): a second one is refused while the first one's heartbeat lives; the same writer coming
  * again replaces its own old connection.
  */
-#include "session/session_private.h"
+#include "session/handlers.h"
 
 #include "base/check.h"
 #include "base/log.h"
@@ -160,7 +160,7 @@ static void on_snapshot(struct run_snapshot_req *req)
 
 /* The record has not come, and the store is known to refuse: the client hears why, tries again for
  * as long as it likes, and has something to say in the end. */
-void session_on_patience(struct timer *timer)
+static void on_patience(struct timer *timer)
 {
     struct session *session = container_of(timer, struct session, patience);
     struct health_word health;
@@ -217,6 +217,7 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
     }
     session->run = catalog_run(session->server->options.catalog, &join->run);
     request->cancel = cancel_snapshot;
+    timer_init(&session->patience, session->server->options.loop, on_patience);
     timer_start(&session->patience, PATIENCE_MS);
     request->u.snapshot = (struct run_snapshot_req){.done = on_snapshot};
     run_snapshot(session->run, &request->u.snapshot);

@@ -7,7 +7,7 @@
  * saved, many chunks are wanted by two of them at about the same time: the store reads such a one
  * once, and the others get a copy. The loop's thread, copies on workers.
  */
-#include "session/session_private.h"
+#include "session/handlers.h"
 
 #include "base/check.h"
 #include "base/log.h"

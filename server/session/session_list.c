@@ -2,7 +2,7 @@
  *
  * STATUS, LIST and RUNS: what the record says, for clients and people.
  */
-#include "session/session_private.h"
+#include "session/handlers.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * verified here), publish it, then put the seal into the record. The check runs on a worker: a part
  * may hold a hundred thousand chunks.
  */
-#include "session/session_private.h"
+#include "session/handlers.h"
 
 #include "base/log.h"
 

@@ -53,6 +53,9 @@ struct idle_look { /* what the last look for stuck sessions saw */
 
 enum session_state { SESSION_NEW, SESSION_GREETED, SESSION_JOINED };
 
+/* Replies that wait for their peer: above HIGH a session is not read, below LOW it is again. */
+enum { QUEUE_HIGH_BYTES = 1 << 20, QUEUE_LOW_BYTES = 256 << 10 };
+
 /* Why a session is not read for the moment. */
 enum session_pause {
     PAUSE_INGEST = 1u << 0,   /* its descriptions are far ahead of the disk */
@@ -182,8 +185,8 @@ struct request {
     struct conn_out outs[1];
 };
 
-/* session.c */
-/* Deep-copies msg. NULL: out of memory (an ERROR was sent). */
+/* request.c */
+/* Deep-copies msg. Returns NULL if there is no memory; an ERROR was sent then. */
 struct request *request_new(struct session *session, uint32_t stream, const struct msg *msg);
 void request_free(struct request *request);
 void request_reply(struct request *request, const struct msg *reply); /* no effect for an orphan */
@@ -191,58 +194,34 @@ void request_error(struct request *request, int code, const struct diag *diag);
 void request_send(struct request *request, const struct msg *reply, struct conn_out *out);
 /* Makes the request an orphan: what completes later must call request_free. */
 void request_orphan(struct request *request);
-void session_close(struct session *session, bool flush);
 /* Reading stops while there is any reason for it. */
 void session_pause(struct session *session, enum session_pause why);
 void session_resume(struct session *session, enum session_pause why);
+/* Called when a message was handled: stops reading if the session holds too much. A peer that never
+ * takes its replies would otherwise make the server keep all of them. */
+void session_stop_if_full(struct session *session);
+void session_read_if_room(struct session *session);
 void session_log(const struct session *session, int level, const char *msg, const char *err);
+/* Called when the last session, request or writer may have gone. */
+void server_check_stopped(struct server *server);
+
+/* session.c */
+/* Returns a session without a connection, or NULL if there is no memory. */
+struct session *session_new(struct server *server);
+/* Called when session->conn is there: the session takes its place and has to log in. */
+void session_begin(struct session *session, bool is_local);
+/* Ends the connection and everything that the session holds, and frees it. */
+void session_close(struct session *session, bool flush);
+/* The connection has ended by itself, or broke the rules: the same, with a line in the log. */
+void session_closed(struct session *session, int status, const struct diag *diag);
+
+/* session_save.c */
 struct session_save *session_find_save(struct session *session, struct ckpt_id id);
 void session_drop_saves(struct session *session);
 void session_free_part(struct session_save *save);
 void session_free_part_left(struct session *session);
 /* Frees saves that are over. */
 void session_reap_saves(struct session *session);
-
-/* One handler a request; non-zero closes the connection with that error. */
-#define HANDLER(name)                                                        \
-    int MUST_USE session_on_##name(struct session *session, uint32_t stream, \
-                                   const struct msg *msg, struct diag *diag)
-HANDLER(hello);
-HANDLER(join);
-HANDLER(open);
-HANDLER(want);
-HANDLER(object_end);
-HANDLER(have);
-HANDLER(seal);
-HANDLER(wait);
-HANDLER(abort);
-HANDLER(arena);
-HANDLER(describe);
-HANDLER(complete);
-HANDLER(agree);
-HANDLER(lists);
-HANDLER(digests);
-HANDLER(status);
-HANDLER(list);
-HANDLER(runs);
-HANDLER(usage);
-HANDLER(progress);
-HANDLER(annotate);
-HANDLER(mark);
-HANDLER(scrub);
-HANDLER(gc);
-HANDLER(repair);
-HANDLER(server);
-HANDLER(restore);
-HANDLER(report);
-HANDLER(fetch);
-HANDLER(plan);
-HANDLER(read);
-HANDLER(landing);
-#undef HANDLER
-
-/* session_join.c: of session.patience */
-void session_on_patience(struct timer *timer);
 
 /* DATA and PART: where the payload goes, and what to do with it. */
 int MUST_USE session_data_buffer(struct session *session, const struct frame *frame,
@@ -292,9 +271,5 @@ void session_clip_label(const char *text, char ret[SESSION_LABEL_BYTES]);
 void absent_left(struct session *session);
 void absent_joined(struct session *session);
 void absent_end(struct server *server); /* nobody is missed any more */
-
-/* server.c */
-void server_session_gone(struct server *server);
-void server_check_stopped(struct server *server);
 
 #endif

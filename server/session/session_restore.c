@@ -4,7 +4,7 @@
  * selector); FETCH, PLAN and READ are the bytes. Reads take their buffers from the same budget and
  * rotation as saves.
  */
-#include "session/session_private.h"
+#include "session/handlers.h"
 
 #include "base/log.h"
 

@@ -3,7 +3,7 @@
  * A rank's side of a save: OPEN, credit, payloads, objects, WAIT, ABORT. What decides is the commit
  * core; what stores is ingest; here frames become their calls.
  */
-#include "session/session_private.h"
+#include "session/handlers.h"
 
 #include "base/log.h"
 

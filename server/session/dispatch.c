@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where connections come in: which of them gets a place, and which file of this folder answers each
+ * message, when and for whom. Everything here calls the other files; none of them calls this one.
+ */
+#include "session/handlers.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+
+/* --- what may be asked when
+ * --------------------------------------------------------------------------- */
+
+typedef int (*handler)(struct session *session, uint32_t stream, const struct msg *msg,
+                       struct diag *diag);
+
+static const struct rule {
+    enum msg_type type;
+    enum session_state least;
+    bool rank_only;
+    handler handle;
+} rules[] = {
+    {MSG_HELLO, SESSION_NEW, false, session_on_hello},
+    {MSG_JOIN, SESSION_GREETED, false, session_on_join},
+    {MSG_RUNS, SESSION_GREETED, false, session_on_runs},
+    {MSG_USAGE, SESSION_GREETED, false, session_on_usage},
+    {MSG_PROGRESS, SESSION_GREETED, false, session_on_progress},
+    {MSG_STATUS, SESSION_JOINED, false, session_on_status},
+    {MSG_LIST, SESSION_JOINED, false, session_on_list},
+    {MSG_ANNOTATE, SESSION_JOINED, false, session_on_annotate},
+    {MSG_MARK, SESSION_JOINED, false, session_on_mark},
+    {MSG_SCRUB, SESSION_GREETED, false, session_on_scrub},
+    {MSG_GC, SESSION_GREETED, false, session_on_gc},
+    {MSG_REPAIR, SESSION_GREETED, false, session_on_repair},
+    {MSG_SERVER, SESSION_GREETED, false, session_on_server},
+    {MSG_RESTORE, SESSION_JOINED, false, session_on_restore},
+    {MSG_FETCH, SESSION_JOINED, false, session_on_fetch},
+    {MSG_PLAN, SESSION_JOINED, false, session_on_plan},
+    {MSG_READ, SESSION_JOINED, false, session_on_read},
+    {MSG_LANDING, SESSION_JOINED, false, session_on_landing},
+    {MSG_REPORT, SESSION_JOINED, true, session_on_report},
+    {MSG_OPEN, SESSION_JOINED, true, session_on_open},
+    {MSG_WANT, SESSION_JOINED, true, session_on_want},
+    {MSG_OBJECT_END, SESSION_JOINED, true, session_on_object_end},
+    {MSG_HAVE, SESSION_JOINED, true, session_on_have},
+    {MSG_SEAL, SESSION_JOINED, true, session_on_seal},
+    {MSG_WAIT, SESSION_JOINED, true, session_on_wait},
+    {MSG_ABORT, SESSION_JOINED, true, session_on_abort},
+    {MSG_ARENA, SESSION_JOINED, true, session_on_arena},
+    {MSG_DESCRIBE, SESSION_JOINED, true, session_on_describe},
+    {MSG_COMPLETE, SESSION_JOINED, true, session_on_complete},
+    {MSG_AGREE, SESSION_JOINED, true, session_on_agree},
+    {MSG_LISTS, SESSION_JOINED, true, session_on_lists},
+    {MSG_DIGESTS, SESSION_JOINED, true, session_on_digests},
+    {MSG_DATA, SESSION_JOINED, true, NULL},
+    {MSG_PART, SESSION_JOINED, true, NULL},
+};
+
+static const struct rule *find_rule(enum msg_type type)
+{
+    for (size_t i = 0; i < ARRAY_LEN(rules); i++) {
+        if (rules[i].type == type) {
+            return &rules[i];
+        }
+    }
+    return NULL;
+}
+
+static int check_rule(const struct session *session, const struct rule *rule, const struct msg *msg,
+                      struct diag *diag)
+{
+    if (!rule) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s is not for a server", msg_name(msg->type));
+    }
+    if (session->state < rule->least) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s before %s", msg_name(msg->type),
+                        session->state == SESSION_NEW ? "HELLO" : "JOIN");
+    }
+    if (rule->rank_only && session->viewer) {
+        return diag_set(diag, CAIRN_E_DENIED,
+                        "%s from a viewer, who may only list, read and annotate",
+                        msg_name(msg->type));
+    }
+    return 0;
+}
+
+/* A server that has no store can say so, and how it is. What came before the store is asked again
+ * by who asked. */
+static bool answer_waiting(struct session *session, const struct frame *frame, enum msg_type type)
+{
+    const struct server *server = session->server;
+    struct diag why = server->waits_why;
+    if (server->options.catalog || type == MSG_HELLO || type == MSG_SERVER) {
+        return false;
+    }
+    diag_add(&why, "this server has no store yet: %s", err_name(why.code));
+    timer_start(&session->login, server->options.login_ms); /* it may wait for the answer's use */
+    conn_send_error(session->conn, frame->stream, CAIRN_E_UNREACHABLE, why.text);
+    return true;
+}
+
+static int on_message(void *user, const struct frame *frame, const struct msg *msg,
+                      void **ret_payload, struct diag *diag)
+{
+    struct session *session = user;
+    const struct rule *rule = find_rule(msg->type);
+    if (msg->type == MSG_BYE) {
+        return diag_set(diag, CAIRN_E_ENDED, "the client said goodbye");
+    }
+    int status = check_rule(session, rule, msg, diag);
+    if (status != 0) {
+        return status;
+    }
+    if ((frame->payload_bytes > 0) != msg_has_payload(msg->type)) {
+        return diag_set(diag, CAIRN_E_PROTOCOL, "%s with %u payload bytes", msg_name(msg->type),
+                        frame->payload_bytes);
+    }
+    if (answer_waiting(session, frame, msg->type)) {
+        return 0;
+    }
+    if (msg->type == MSG_DATA) {
+        return session_data_buffer(session, frame, msg, ret_payload, diag);
+    }
+    if (msg->type == MSG_PART) {
+        return session_part_buffer(session, frame, msg, ret_payload, diag);
+    }
+    status = rule->handle(session, frame->stream, msg, diag);
+    if (status == 0) {
+        session_stop_if_full(session);
+    }
+    return status;
+}
+
+static int on_payload(void *user, const struct frame *frame, const struct msg *msg, void *payload,
+                      struct diag *diag)
+{
+    struct session *session = user;
+    if (msg->type == MSG_DATA) {
+        session->receiving = NULL;
+        return session_data(session, frame, msg, payload, diag);
+    }
+    session_part(session, frame);
+    return 0;
+}
+
+/* --- a connection's events -------------------------------------------------------------------- */
+
+static void on_drained(void *user) { session_read_if_room(user); }
+
+static void on_close(void *user, int status, const struct diag *diag)
+{
+    session_closed(user, status, diag);
+}
+
+static const struct conn_handler conn_events = {.on_message = on_message,
+                                                .on_payload = on_payload,
+                                                .on_close = on_close,
+                                                .on_drained = on_drained};
+
+/* --- who gets a place ---------------------------------------------------------------------------
+ */
+
+static int refuse_message(void *user, const struct frame *frame, const struct msg *msg,
+                          void **ret_payload, struct diag *diag)
+{
+    (void)user, (void)frame, (void)msg, (void)ret_payload;
+    return diag_set(diag, CAIRN_E_BUSY, "refused");
+}
+
+static int refuse_payload(void *user, const struct frame *frame, const struct msg *msg,
+                          void *payload, struct diag *diag)
+{
+    (void)user, (void)frame, (void)msg, (void)payload;
+    return diag_set(diag, CAIRN_E_BUSY, "refused");
+}
+
+static void refuse_close(void *user, int status, const struct diag *diag)
+{
+    (void)user, (void)status, (void)diag;
+}
+
+/* Says why, in so far as the peer takes it within the second that a closing connection has. */
+static void refuse(struct server *server, struct stream *stream, int code, const char *why)
+{
+    static const struct conn_handler nobody = {
+        .on_message = refuse_message, .on_payload = refuse_payload, .on_close = refuse_close};
+    struct conn_options options = {.message_max = LIMIT_MESSAGE_BEFORE_LOGIN_BYTES};
+    struct conn *conn = NULL;
+    LOG(LOG_WARN, "session", "connection refused", lu("sessions", server->session_count),
+        ls("err", why));
+    if (conn_new(server->options.loop, stream, &options, &nobody, NULL, &conn, NULL) == 0) {
+        conn_send_error(conn, 0, code, why);
+        conn_close(conn, true);
+    }
+}
+
+/* Is there a place for one more connection? An eighth of the places is kept for Unix sockets, so
+ * that nobody from the network can lock out the ranks and the operator of this host. Where all are
+ * taken, the connection that has waited longest without a login makes room: a peer that means to
+ * log in does so within milliseconds, while silent ones would hold their places for login_ms. */
+static bool make_place(struct server *server, bool is_local)
+{
+    uint32_t most = server->options.sessions_max;
+    bool is_full = server->session_count >= most;
+    bool network_is_full = !is_local && server->network_count >= most - most / 8;
+    if (!is_full && !network_is_full) {
+        return true;
+    }
+    list_each (node, &server->sessions) { /* the oldest comes first */
+        struct session *session = list_item(node, struct session, link);
+        if (timer_is_active(&session->login) && (is_full || !session->is_local) &&
+            (!network_is_full || !session->is_local)) {
+            session_log(session, LOG_INFO, "closed before its login: its place is needed", NULL);
+            session_close(session, false);
+            return true;
+        }
+    }
+    return false;
+}
+
+void server_accept(struct server *server, struct stream *stream)
+{
+    struct conn_options options = {.message_max = LIMIT_MESSAGE_BEFORE_LOGIN_BYTES,
+                                   .payload_max = 0,
+                                   .first_message_ms = server->options.login_ms,
+                                   .queue_high_bytes = QUEUE_HIGH_BYTES,
+                                   .queue_low_bytes = QUEUE_LOW_BYTES,
+                                   .held_bytes = &server->message_bytes};
+    if (server->closing) {
+        refuse(server, stream, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
+        return;
+    }
+    bool is_local = stream->ops->fd_sock && stream->ops->fd_sock(stream); /* a Unix socket */
+    if (!make_place(server, is_local)) {
+        refuse(server, stream, CAIRN_E_BUSY,
+               "the server has as many connections as [session] max allows: try again later");
+        return;
+    }
+    struct session *session = session_new(server);
+    if (!session) {
+        refuse(server, stream, CAIRN_E_NO_MEMORY, "the server has no memory for a connection");
+        return;
+    }
+    struct diag diag = DIAG_INIT;
+    if (conn_new(server->options.loop, stream, &options, &conn_events, session, &session->conn,
+                 &diag) != 0) {
+        LOG(LOG_WARN, "session", "connection refused", ls("err", diag.text));
+        free(session);
+        return;
+    }
+    session_begin(session, is_local);
+}
