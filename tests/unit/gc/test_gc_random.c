@@ -81,6 +81,7 @@ static void one_step(struct gc_rig *g)
         }
         gc_rig_pass(g, !sim_chance(sim, 4));
         store_fault_clear(g->rig.store);
+        sim_run_for(sim, 2500); /* a look at the store that failed is repeated after two seconds */
         break;
     }
 }
