@@ -1,25 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The catalogue: all runs of a store, found at start by STORE_LIST_RUNS, or named later by those
- * who join. Invariant: runs[] is sorted by name; one that the
- * store holds stays. Nothing is freed before `pending`
- * is zero. Loop's thread.
+ * who join. Invariant: runs[] is sorted by name; one that the store holds stays. Nothing is freed
+ * before `pending` is zero. Loop's thread.
  */
 #include "run_private.h"
 
 #include "base/check.h"
 #include "build.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static void on_listed(struct store_req *req);
 static void on_post(struct post *post);
 static void sweep(struct catalog *catalog);
-
-enum { CLOCK_JUMP_MS = 300000, CLOCK_BELIEVED_MS = 24 * 3600 * 1000 };
 
 int catalog_new(struct loop *loop, struct store *store, const struct catalog_options *options,
                 struct catalog **ret)
@@ -58,31 +53,6 @@ int catalog_new(struct loop *loop, struct store *store, const struct catalog_opt
 }
 
 struct store *catalog_store(struct catalog *catalog) { return catalog->store; }
-
-static bool is_jump(int64_t from_ms, int64_t to_ms)
-{
-    return to_ms - from_ms > CLOCK_JUMP_MS || from_ms - to_ms > CLOCK_JUMP_MS;
-}
-
-/* A jump back to where the clock was believed ends the doubt, and so does a day without another
- * one: whoever set it wrong would have noticed, and whoever set it right would be waiting. */
-int64_t catalog_clock_jump_s(struct catalog *catalog)
-{
-    uint64_t now_ms = loop_now_ms(catalog->loop);
-    int64_t offset_ms = loop_wall_ns(catalog->loop) / 1000000 - (int64_t)now_ms;
-
-    if (is_jump(catalog->clock.seen_ms, offset_ms)) {
-        catalog->clock.seen_ms = offset_ms;
-        catalog->clock.seen_at_ms = now_ms;
-    }
-    if (now_ms - catalog->clock.seen_at_ms >= CLOCK_BELIEVED_MS) {
-        catalog->clock.believed_ms = catalog->clock.seen_ms = offset_ms;
-        catalog->clock.seen_at_ms = now_ms; /* so much may drift in a day, and no more */
-    }
-    return is_jump(catalog->clock.believed_ms, offset_ms)
-               ? (offset_ms - catalog->clock.believed_ms) / 1000
-               : 0;
-}
 
 const struct catalog_options *catalog_options_of(const struct catalog *catalog)
 {
@@ -247,22 +217,6 @@ static void sweep(struct catalog *catalog)
 
 void catalog_swept(struct catalog *catalog) { sweep(catalog); }
 
-void catalog_hold(struct catalog *catalog)
-{
-    CHECK(!catalog->freeing);
-    catalog->pending++;
-}
-
-void catalog_drop(struct catalog *catalog)
-{
-    CHECK(catalog->pending > 0);
-    catalog->pending--;
-    if (catalog->closing && catalog->pending == 0 && !catalog->freeing) {
-        catalog->freeing = true;
-        loop_post(catalog->loop, &catalog->post);
-    }
-}
-
 void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user)
 {
     CHECK(!catalog->closing);
@@ -291,13 +245,4 @@ static void on_post(struct post *post)
     free(catalog->sweep_names);
     free(catalog);
     closed(user);
-}
-
-void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT_MAX])
-{
-    char name[RUN_NAME_TEXT_MAX];
-
-    run_name_format(run, name);
-    snprintf(ret, CKPT_TEXT_MAX, "checkpoint %" PRIu64 "@%" PRIu64 " of %s", id.step, id.term,
-             name);
 }

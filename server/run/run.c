@@ -88,15 +88,6 @@ bool run_is_unused(const struct run *run)
 
 const struct run_name *run_name_of(const struct run *run) { return &run->name; }
 
-void run_kick(struct run *run)
-{
-    if (!run->posted) {
-        run->posted = true;
-        catalog_hold(run->catalog);
-        loop_post(run->catalog->loop, &run->post);
-    }
-}
-
 static void on_post(struct post *post)
 {
     struct run *run = container_of(post, struct run, post);
@@ -131,115 +122,6 @@ static void on_poll(struct timer *timer)
     run->loaded = run->loaded && run->busy; /* an update on its way reads its own outcome */
     run->want_load = true;
     run_kick(run);
-}
-
-/* --- what users ask for
- * ---------------------------------------------------------------------------- */
-
-/* What the caller left to the driver. Filled once, so that a second try of the event says the same.
- */
-static void event_complete(struct run *run, struct event *event)
-{
-    const struct catalog_options *options = &run->catalog->options;
-    struct loop *loop = run->catalog->loop;
-    bool may_create = event->kind == EVENT_CREATE || event->kind == EVENT_OPEN ||
-                      event->kind == EVENT_RESTORE_BEGIN;
-
-    if (event->wall_ns == 0) {
-        event->wall_ns = loop_wall_ns(loop);
-        event->clock_jump_s = catalog_clock_jump_s(run->catalog);
-    }
-    if (may_create && event->info.chunk_bytes == 0) {
-        loop_random(loop, sizeof event->info.run_uuid, &event->info.run_uuid);
-        event->info.chunk_bytes = options->chunk_bytes;
-        event->info.created_wall_ns = event->wall_ns;
-    }
-    if (event->kind == EVENT_OPEN && options->deadline_ms_max != 0) {
-        uint64_t asked = event->open.deadline_ms ? event->open.deadline_ms : UINT64_MAX;
-        event->open.deadline_ms = min_u64(asked, options->deadline_ms_max);
-    }
-    if (event->kind == EVENT_OPEN && !run->catalog->store->caps.redundant) {
-        event->full_every = options->full_every;
-    }
-    if (event->kind == EVENT_FORGET) {
-        event->apart = !run->catalog->store->caps.redundant;
-    }
-}
-
-void run_submit(struct run *run, struct run_req *req)
-{
-    CHECK(!req->submitted);
-    CHECK(req->done);
-    event_complete(run, &req->event);
-    timer_init(&req->timer, run->catalog->loop, NULL);
-    req->run = run;
-    req->status = 0;
-    diag_clear(&req->diag);
-    req->waiting = req->expired = req->alone = false;
-    req->tries = 0;
-    req->op = run->ops_started;
-    req->submitted = true;
-    list_add_tail(&run->queue, &req->link);
-    run_kick(run);
-}
-
-void run_cancel(struct run_req *req)
-{
-    if (req->submitted) {
-        req->submitted = req->waiting = false;
-        timer_stop(&req->timer);
-        list_remove(&req->link);
-    }
-}
-
-void req_answer(struct run_req *req, int status)
-{
-    run_cancel(req);
-    req->status = status;
-    if (status) {
-        diag_set(&req->diag, status, "%s", err_text(status));
-    }
-    req->done(req);
-}
-
-void run_snapshot(struct run *run, struct run_snapshot_req *req)
-{
-    req->run = run;
-    req->status = 0;
-    req->state = NULL;
-    diag_clear(&req->diag);
-    if (!req->any_age) {
-        run->look_op = run->ops_started;
-    }
-    list_add_tail(&run->snapshots, &req->link);
-    run_kick(run);
-}
-
-void run_snapshot_cancel(struct run_snapshot_req *req)
-{
-    if (req->run) {
-        list_remove(&req->link);
-        req->run = NULL;
-    }
-}
-
-void run_watch(struct run *run, struct run_watch *watch)
-{
-    watch->run = run;
-    list_add_tail(&run->watches, &watch->link);
-    if (!watch->any_age) {
-        run->look_op = run->ops_started;
-    }
-    run->tell = true;
-    run_kick(run);
-}
-
-void run_unwatch(struct run_watch *watch)
-{
-    if (watch->run) {
-        list_remove(&watch->link);
-        watch->run = NULL;
-    }
 }
 
 void run_cache_part(struct run *run, const struct store_name *name, size_t bytes, const void *data)

@@ -153,9 +153,17 @@ struct catalog {
     } look;
 };
 
-/* catalog.c */
+/* queue.c */
+/* Somebody works for the catalogue: it is not freed before as many drops as holds were made. */
 void catalog_hold(struct catalog *catalog);
 void catalog_drop(struct catalog *catalog);
+void run_kick(struct run *run); /* the driver looks at the run at the next turn of the loop */
+void req_answer(struct run_req *req, int status);
+/* "checkpoint 20@1 of project/run", for texts */
+enum { CKPT_TEXT_MAX = RUN_NAME_TEXT_MAX + 64 };
+void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT_MAX]);
+
+/* catalog.c */
 void catalog_forget(struct run *run); /* frees one that run_is_unused */
 /* Notes that the store holds the run. False: no memory. */
 bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool load);
@@ -170,9 +178,7 @@ int MUST_USE run_new(struct catalog *catalog, const struct run_name *name, struc
 void run_free(struct run *run);
 bool run_is_unused(
     const struct run *run);     /* nobody named it who is still there, nor does the store */
-void run_kick(struct run *run); /* the driver looks at the run at the next turn of the loop */
 void run_shut(struct run *run); /* fails all that waits; after catalog.closing was set */
-void req_answer(struct run_req *req, int status);
 
 /* run_beside.c */
 bool beside_is_needed(const struct run *run);
@@ -242,9 +248,5 @@ void enter_ckpt(struct run *run, struct ckpt_id id);
 struct finish *finish_start(struct open_track *track, const struct state_open *open);
 void finish_cancel(
     struct finish *finish); /* the track goes; what is in flight ends without effect */
-
-/* "checkpoint 20@1 of project/run", for texts */
-enum { CKPT_TEXT_MAX = RUN_NAME_TEXT_MAX + 64 };
-void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT_MAX]);
 
 #endif

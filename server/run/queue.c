@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What comes to a run and waits for its turn: events, snapshots and watches, each put into a list
+ * of the run, which the driver (run.c) looks at in the loop's next turn. Also what all files of
+ * this folder use: who still works for a catalogue that closes, and whether the wall clock is to be
+ * believed. Calls no other file of the folder. Loop's thread.
+ */
+#include "run_private.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* --- the catalogue ---------------------------------------------------------------------------- */
+
+void catalog_hold(struct catalog *catalog)
+{
+    CHECK(!catalog->freeing);
+    catalog->pending++;
+}
+
+void catalog_drop(struct catalog *catalog)
+{
+    CHECK(catalog->pending > 0);
+    catalog->pending--;
+    if (catalog->closing && catalog->pending == 0 && !catalog->freeing) {
+        catalog->freeing = true;
+        loop_post(catalog->loop, &catalog->post);
+    }
+}
+
+enum { CLOCK_JUMP_MS = 300000, CLOCK_BELIEVED_MS = 24 * 3600 * 1000 };
+
+static bool is_jump(int64_t from_ms, int64_t to_ms)
+{
+    return to_ms - from_ms > CLOCK_JUMP_MS || from_ms - to_ms > CLOCK_JUMP_MS;
+}
+
+/* A jump back to where the clock was believed ends the doubt, and so does a day without another
+ * one: whoever set it wrong would have noticed, and whoever set it right would be waiting. */
+int64_t catalog_clock_jump_s(struct catalog *catalog)
+{
+    uint64_t now_ms = loop_now_ms(catalog->loop);
+    int64_t offset_ms = loop_wall_ns(catalog->loop) / 1000000 - (int64_t)now_ms;
+
+    if (is_jump(catalog->clock.seen_ms, offset_ms)) {
+        catalog->clock.seen_ms = offset_ms;
+        catalog->clock.seen_at_ms = now_ms;
+    }
+    if (now_ms - catalog->clock.seen_at_ms >= CLOCK_BELIEVED_MS) {
+        catalog->clock.believed_ms = catalog->clock.seen_ms = offset_ms;
+        catalog->clock.seen_at_ms = now_ms; /* so much may drift in a day, and no more */
+    }
+    return is_jump(catalog->clock.believed_ms, offset_ms)
+               ? (offset_ms - catalog->clock.believed_ms) / 1000
+               : 0;
+}
+
+void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT_MAX])
+{
+    char name[RUN_NAME_TEXT_MAX];
+
+    run_name_format(run, name);
+    snprintf(ret, CKPT_TEXT_MAX, "checkpoint %" PRIu64 "@%" PRIu64 " of %s", id.step, id.term,
+             name);
+}
+
+/* --- what a run is asked ---------------------------------------------------------------------- */
+
+void run_kick(struct run *run)
+{
+    if (!run->posted) {
+        run->posted = true;
+        catalog_hold(run->catalog);
+        loop_post(run->catalog->loop, &run->post);
+    }
+}
+
+/* What the caller left to the driver. Filled once, so that a second try of the event says the same.
+ */
+static void event_complete(struct run *run, struct event *event)
+{
+    const struct catalog_options *options = &run->catalog->options;
+    struct loop *loop = run->catalog->loop;
+    bool may_create = event->kind == EVENT_CREATE || event->kind == EVENT_OPEN ||
+                      event->kind == EVENT_RESTORE_BEGIN;
+
+    if (event->wall_ns == 0) {
+        event->wall_ns = loop_wall_ns(loop);
+        event->clock_jump_s = catalog_clock_jump_s(run->catalog);
+    }
+    if (may_create && event->info.chunk_bytes == 0) {
+        loop_random(loop, sizeof event->info.run_uuid, &event->info.run_uuid);
+        event->info.chunk_bytes = options->chunk_bytes;
+        event->info.created_wall_ns = event->wall_ns;
+    }
+    if (event->kind == EVENT_OPEN && options->deadline_ms_max != 0) {
+        uint64_t asked = event->open.deadline_ms ? event->open.deadline_ms : UINT64_MAX;
+        event->open.deadline_ms = min_u64(asked, options->deadline_ms_max);
+    }
+    if (event->kind == EVENT_OPEN && !run->catalog->store->caps.redundant) {
+        event->full_every = options->full_every;
+    }
+    if (event->kind == EVENT_FORGET) {
+        event->apart = !run->catalog->store->caps.redundant;
+    }
+}
+
+void run_submit(struct run *run, struct run_req *req)
+{
+    CHECK(!req->submitted);
+    CHECK(req->done);
+    event_complete(run, &req->event);
+    timer_init(&req->timer, run->catalog->loop, NULL);
+    req->run = run;
+    req->status = 0;
+    diag_clear(&req->diag);
+    req->waiting = req->expired = req->alone = false;
+    req->tries = 0;
+    req->op = run->ops_started;
+    req->submitted = true;
+    list_add_tail(&run->queue, &req->link);
+    run_kick(run);
+}
+
+void run_cancel(struct run_req *req)
+{
+    if (req->submitted) {
+        req->submitted = req->waiting = false;
+        timer_stop(&req->timer);
+        list_remove(&req->link);
+    }
+}
+
+void req_answer(struct run_req *req, int status)
+{
+    run_cancel(req);
+    req->status = status;
+    if (status) {
+        diag_set(&req->diag, status, "%s", err_text(status));
+    }
+    req->done(req);
+}
+
+void run_snapshot(struct run *run, struct run_snapshot_req *req)
+{
+    req->run = run;
+    req->status = 0;
+    req->state = NULL;
+    diag_clear(&req->diag);
+    if (!req->any_age) {
+        run->look_op = run->ops_started;
+    }
+    list_add_tail(&run->snapshots, &req->link);
+    run_kick(run);
+}
+
+void run_snapshot_cancel(struct run_snapshot_req *req)
+{
+    if (req->run) {
+        list_remove(&req->link);
+        req->run = NULL;
+    }
+}
+
+void run_watch(struct run *run, struct run_watch *watch)
+{
+    watch->run = run;
+    list_add_tail(&run->watches, &watch->link);
+    if (!watch->any_age) {
+        run->look_op = run->ops_started;
+    }
+    run->tell = true;
+    run_kick(run);
+}
+
+void run_unwatch(struct run_watch *watch)
+{
+    if (watch->run) {
+        list_remove(&watch->link);
+        watch->run = NULL;
+    }
+}
