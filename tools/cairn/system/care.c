@@ -73,9 +73,12 @@ void care_tell_damage(const struct scrub_info *info)
     struct shown room;
     fprintf(stderr,
             "cairn: scrub has found %" PRIu64 " damaged thing%s%s%s%s%s; `cairn scrub --status` "
-            "names them, `cairn verify --repair` puts right what has a copy\n",
+            "names them%s\n",
             info->findings, plural(info->findings), newest ? ", last in " : "", where,
-            newest ? ": " : "", shown(&room, newest ? newest->text : ""));
+            newest ? ": " : "", shown(&room, newest ? newest->text : ""),
+            newest && newest->id.term == 0 /* a record, whose text names its own remedy */
+                ? ""
+                : ", `cairn verify --repair` puts right what has a copy");
 }
 
 void care_waits_text(int64_t first_wall_ns, int64_t last_wall_ns, size_t size, char *ret)
