@@ -124,16 +124,17 @@ int cairn_op_metadata(cairn_op_t *op, const void **ret, size_t *ret_bytes)
     return rc;
 }
 
-int cairn_op_local(cairn_op_t *op, size_t idx, struct cairn_local *io)
+/* Copies the idx-th of `count` entries into the caller's struct. NOT_FOUND past the end. */
+static int give_entry(size_t count, const struct index_entry *entries, size_t idx,
+                      struct cairn_local *io)
 {
-    int rc = restore_check(op, NULL);
-    if (rc != 0 || io == NULL) {
-        return rc != 0 ? rc : CAIRN_E_INVALID;
+    if (!io) {
+        return CAIRN_E_INVALID;
     }
-    if (idx >= op->u.restore.local_count) {
+    if (idx >= count) {
         return CAIRN_E_NOT_FOUND;
     }
-    const struct index_entry *entry = &op->u.restore.locals[idx];
+    const struct index_entry *entry = &entries[idx];
     struct cairn_local local = {.size = io->size,
                                 .name = entry->name,
                                 .coordinate = entry->coordinate,
@@ -148,6 +149,18 @@ int cairn_op_local(cairn_op_t *op, size_t idx, struct cairn_local *io)
     }
     args_give(sizeof local, &local, io);
     return 0;
+}
+
+int cairn_op_local(cairn_op_t *op, size_t idx, struct cairn_local *io)
+{
+    int rc = restore_check(op, NULL);
+    return rc != 0 ? rc : give_entry(op->u.restore.local_count, op->u.restore.locals, idx, io);
+}
+
+int cairn_op_entry(cairn_op_t *op, size_t idx, struct cairn_local *io)
+{
+    int rc = restore_check(op, NULL);
+    return rc != 0 ? rc : give_entry(op->u.restore.entry_count, op->u.restore.entries, idx, io);
 }
 
 const char *cairn_op_warning(cairn_op_t *op)

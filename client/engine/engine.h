@@ -100,7 +100,9 @@ struct engine_restore {
     const char **missing, **unexpected;
     size_t local_count;
     struct index_entry *locals; /* all that belongs to a coordinate in the checkpoint */
-    struct scratch scratch;     /* owns the results; the caller ends it with engine_restore_fini */
+    size_t entry_count;
+    const struct index_entry *entries; /* everything in the checkpoint */
+    struct scratch scratch; /* owns the results; the caller ends it with engine_restore_fini */
     _Atomic uint64_t total_bytes, done_bytes;
     struct restore *impl;
     struct post no_memory; /* tells of it when there is none even for impl */

@@ -219,6 +219,8 @@ int restore_check(struct restore *restore, struct diag *diag)
     struct engine_restore *user = restore->user;
     const struct registered *set = restore->set;
     user->missing_count = user->unexpected_count = user->local_count = 0;
+    user->entries = restore->index.entries; /* the memory is the scratch's, which the op owns */
+    user->entry_count = restore->index.count;
     user->missing = scratch_array(&user->scratch, set->tensor_count + 1, sizeof *user->missing);
     user->unexpected =
         scratch_array(&user->scratch, restore->index.count + 1, sizeof *user->unexpected);

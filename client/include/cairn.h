@@ -455,11 +455,9 @@ CAIRN_API int CAIRN_MUST_USE cairn_op_result(cairn_op_t *op, struct cairn_result
  * checkpoint and never had one. 0 for everything else, also while it runs: training must not begin
  * at step 0 then, because NOT_FOUND is an error like any other. Any thread. */
 CAIRN_API int cairn_op_run_is_empty(cairn_op_t *op);
-/* Of a finished save: what was noticed and is no failure, such as replicas that differ; NULL:
- * nothing. Valid until the op is freed. */
+/* A finished save's remark that is no failure (replicas differ), or NULL; until op is freed. */
 CAIRN_API const char *cairn_op_warning(cairn_op_t *op);
-/* Restored blobs, valid until the op is freed. coordinate NULL: "" (or this rank's for LOCAL).
- * NOT_FOUND. */
+/* Restored blobs, until op is freed. coordinate NULL: "" (this rank's for LOCAL). NOT_FOUND. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_blob(cairn_op_t *op, const char *name, const char *coordinate,
                                            const void **ret, size_t *ret_bytes);
 /* Restore: the checkpoint's metadata (DAMAGED: lost, see `cairn salvage`); names that
@@ -468,7 +466,7 @@ CAIRN_API int CAIRN_MUST_USE cairn_op_metadata(cairn_op_t *op, const void **ret,
 CAIRN_API const char *cairn_op_missing(cairn_op_t *op, size_t idx);
 CAIRN_API const char *cairn_op_unexpected(cairn_op_t *op, size_t idx);
 
-/* One thing that belongs to a coordinate. */
+/* One tensor or blob of a checkpoint, as cairn_op_local and cairn_op_entry tell of it. */
 struct cairn_local {
     size_t size;
     const char *name, *coordinate; /* valid until the op is freed */
@@ -487,6 +485,8 @@ struct cairn_local {
  * have changed it reads the old ones' blobs here (all_local, cairn_op_blob) or registers their
  * tensors and restores once more, then starts anew, merges or refuses. NOT_FOUND past the end. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_local(cairn_op_t *op, size_t idx, struct cairn_local *io);
+/* The same of every tensor and blob of the checkpoint, registered or not; "" is no coordinate. */
+CAIRN_API int CAIRN_MUST_USE cairn_op_entry(cairn_op_t *op, size_t idx, struct cairn_local *io);
 CAIRN_API void cairn_op_abort(cairn_op_t *op); /* asks; DONE still fires, with the truth */
 CAIRN_API void cairn_op_free(cairn_op_t *op);  /* drops the handle, never the work; NULL is fine */
 

@@ -80,6 +80,7 @@ def test_local_state_of_all_coordinates(url):
             Local("loader", f"dp={i}", BYTES, None, (), 4) for i in range(3)]
         assert [item for item in op.locals() if item.kind == 0] == [
             Local("x", f"dp={i}", 0, "float32", (5 + i,), 4 * (5 + i)) for i in range(3)]
+        assert op.entries()[3:] == [Local("note", "", BYTES, None, (), 3)] + op.locals()[3:] and len(op.entries()) == 7
         op = client.restore(all_local=True)
         op.result(30)
         assert [op.blob("loader", f"dp={i}") for i in range(3)] == [b"at 0", b"at 1", b"at 2"]

@@ -138,7 +138,7 @@ def _checkpoint(row: Sequence, tags: Optional[Sequence] = None, metrics: Optiona
 
 @dataclass(frozen=True)
 class Local:
-    """A LOCAL tensor (``kind`` 0, with dtype and shape) or blob (BYTES, TREE) of a checkpoint."""
+    """A tensor (``kind`` 0, with dtype and shape) or blob (BYTES, TREE) of a checkpoint, and its coordinate."""
 
     name: str
     coordinate: str
@@ -146,6 +146,11 @@ class Local:
     dtype: Optional[str]
     shape: tuple
     plain_bytes: int
+
+
+def _local(row: Sequence) -> Local:
+    name, coordinate, kind, dtype, shape, size = row
+    return Local(name, coordinate, kind, dtype or None, tuple(shape), size)
 
 
 class Operation:
@@ -192,8 +197,12 @@ class Operation:
 
     def locals(self) -> list:
         """Of a finished restore: what belongs to coordinates in the checkpoint, of all of them, as Local."""
-        return [Local(name, coordinate, kind, dtype or None, tuple(shape), size)
-                for name, coordinate, kind, dtype, shape, size in self._op.locals()]
+        return [_local(row) for row in self._op.locals()]
+
+    def entries(self) -> list:
+        """Of a finished restore: every tensor and blob of the checkpoint, registered or not, as Local; ``coordinate`` is
+        "" for what belongs to none."""
+        return [_local(row) for row in self._op.entries()]
 
     def metadata(self) -> bytes:
         """The metadata that rank 0 gave with the save."""

@@ -204,10 +204,10 @@ static PyObject *op_unexpected(PyObject *self, PyObject *Py_UNUSED(args))
     return name_list((struct py_op *)self, cairn_op_unexpected);
 }
 
-/* (name, coordinate, kind, dtype, shape, bytes) of all that belongs to a coordinate */
-static PyObject *op_locals(PyObject *object, PyObject *Py_UNUSED(args))
+/* (name, coordinate, kind, dtype, shape, bytes) of each entry that `get` gives. */
+static PyObject *entry_list(struct py_op *self,
+                            int (*get)(cairn_op_t *op, size_t idx, struct cairn_local *io))
 {
-    struct py_op *self = (struct py_op *)object;
     struct cairn_local local = CAIRN_LOCAL_INIT;
     int rc = 0;
     if (!op_check(self)) {
@@ -215,7 +215,7 @@ static PyObject *op_locals(PyObject *object, PyObject *Py_UNUSED(args))
     }
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list != NULL; i++) {
-        rc = cairn_op_local(self->op, i, &local);
+        rc = get(self->op, i, &local);
         if (rc != 0) {
             break;
         }
@@ -235,9 +235,19 @@ static PyObject *op_locals(PyObject *object, PyObject *Py_UNUSED(args))
     }
     if (list != NULL && rc != CAIRN_E_NOT_FOUND) {
         Py_DECREF(list);
-        return py_raise_code(rc, "list what belongs to coordinates");
+        return py_raise_code(rc, "list what the checkpoint holds");
     }
     return list;
+}
+
+static PyObject *op_locals(PyObject *self, PyObject *Py_UNUSED(args))
+{
+    return entry_list((struct py_op *)self, cairn_op_local);
+}
+
+static PyObject *op_entries(PyObject *self, PyObject *Py_UNUSED(args))
+{
+    return entry_list((struct py_op *)self, cairn_op_entry);
 }
 
 static PyObject *op_progress(PyObject *object, PyObject *Py_UNUSED(args))
@@ -275,6 +285,7 @@ static PyMethodDef op_methods[] = {
     {"missing", op_missing, METH_NOARGS, "names registered but not stored"},
     {"unexpected", op_unexpected, METH_NOARGS, "names stored but not registered"},
     {"locals", op_locals, METH_NOARGS, "[(name, coordinate, kind, dtype, shape, bytes)]"},
+    {"entries", op_entries, METH_NOARGS, "as locals, of everything in the checkpoint"},
     {"progress", op_progress, METH_NOARGS, "(total, staged, sent, durable) bytes"},
     {"abort", op_abort, METH_NOARGS, "asks the operation to end; waiting tells the truth"},
     {NULL, NULL, 0, NULL},

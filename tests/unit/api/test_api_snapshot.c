@@ -185,12 +185,15 @@ static void test_local_state_of_all_is_asked_for(void **state)
         assert_int_equal(fake_seen.all_local, all);
         assert_int_equal(cairn_op_local(op, 0, &local), CAIRN_E_NOT_FOUND);
         assert_int_equal(cairn_op_local(op, 0, NULL), CAIRN_E_INVALID);
+        assert_int_equal(cairn_op_entry(op, 0, &local), CAIRN_E_NOT_FOUND);
+        assert_int_equal(cairn_op_entry(op, 0, NULL), CAIRN_E_INVALID);
         cairn_op_free(op);
     }
     cairn_op_t *saved = NULL;
     assert_int_equal(cairn_save(cairn, 1, NULL, &saved, &err), 0);
     assert_int_equal(cairn_op_wait(saved, CAIRN_DONE, CAIRN_FOREVER, &err), 0);
     assert_int_equal(cairn_op_local(saved, 0, &local), CAIRN_E_INVALID);
+    assert_int_equal(cairn_op_entry(saved, 0, &local), CAIRN_E_INVALID);
     cairn_op_free(saved);
     close_well(cairn);
 }
