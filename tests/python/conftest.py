@@ -90,6 +90,45 @@ def url(daemon):
     return daemon.url(f"t{_runs}")
 
 
+@pytest.fixture
+def run(request):
+    """A run of the test's own, by its name."""
+    name = f"{request.node.path.stem}-{request.node.name}".replace("test_", "").lower()[:44]
+    return f"formats/{''.join(c if c.isalnum() else '-' for c in name)}"
+
+
+@pytest.fixture
+def cli(daemon, tmp_path):
+    """Runs the program cairn: its output, or its errors where another exit status than 0 is expected."""
+    def call(*words, check=0):
+        done = subprocess.run([pathlib.Path(os.environ["CAIRND"]).with_name("cairn"), *map(str, words)], stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=120, cwd=tmp_path, check=False,
+                              env={**os.environ, "CAIRN_SERVER": f"unix:{daemon.socket}"})
+        assert done.returncode == check, (words, done.stdout.decode(), done.stderr.decode())
+        return done.stdout.decode() if check == 0 else done.stderr.decode()
+    return call
+
+
+@pytest.fixture
+def convert(daemon, tmp_path, monkeypatch, capfd):
+    """Runs cairn-convert in this process, as ``cli`` runs cairn. ``check`` None: (exit status, errors) of a command that may
+    fail in an orderly way."""
+    from cairn.convert.command import main
+    monkeypatch.setenv("CAIRN_SERVER", f"unix:{daemon.socket}")
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words, check=0):
+        capfd.readouterr()
+        status = main([str(word) for word in words])
+        out, err = capfd.readouterr()
+        if check is None:
+            assert status in (0, 1, 2, 4, 6) and (status == 0) == (err == ""), (words, status, err)
+            return status, err
+        assert status == check, (words, status, out, err)
+        return out if check == 0 else err
+    return call
+
+
 def _pool(world):
     pool = Ranks(world)
     yield pool

@@ -26,6 +26,8 @@ struct cli {
     const struct command *command;         /* NULL: none was named */
     struct source_options source;
     bool json, quiet, help;
+    int word_count, command_at; /* of the command line; which of its words names the command */
+    char *const *words;
     const char *run_text, *selector_text; /* positional; NULL when left out */
     struct selector selector;             /* latest when there is no selector_text */
     /* made from the above by cli_connect() */

@@ -71,6 +71,7 @@ static int take_command(struct cli *cli, struct words *words, const char *text, 
     if (!cli->command) {
         return diag_set(diag, CAIRN_E_INVALID, "'%s' is no command; see cairn --help", text);
     }
+    cli->command_at = words->at;
     words->argument = cli->command->arguments;
     cli->own_set.table = cli->command->options;
     cli->own_set.values = calloc(1, cli->command->options_bytes + 1);
@@ -197,7 +198,7 @@ static int finish(struct cli *cli, const struct words *words, struct diag *diag)
 int cli_parse(int argc, char **argv, struct cli *ret, struct diag *diag)
 {
     struct words words = {.count = argc, .at = 1, .words = argv};
-    *ret = (struct cli){.selector = {.kind = SELECT_LATEST}};
+    *ret = (struct cli){.selector = {.kind = SELECT_LATEST}, .word_count = argc, .words = argv};
     ret->common_set = (struct option_set){.table = cli_options, .values = &ret->common};
     /* Errors are shown as JSON also when --json comes behind the mistake. */
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {

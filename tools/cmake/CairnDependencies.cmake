@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Finds every library with pkg-config and names everything that is missing in one message.
-# Targets: PkgConfig::LIBUV, PROTOBUF_C, OPENSSL, ZSTD, ZLIB, ISAL, XXHASH, INIH, CMOCKA.
+# Targets: PkgConfig::LIBUV, PROTOBUF_C, OPENSSL, ZSTD, ISAL, XXHASH, INIH, CMOCKA.
 # PROTOC_C: the protobuf-c compiler. The layer law fences their headers; link them PRIVATE.
 find_package(PkgConfig)
 find_package(Threads REQUIRED)
@@ -23,7 +23,6 @@ cairn_require(LIBUV libuv libuv1-dev)
 cairn_require(PROTOBUF_C libprotobuf-c libprotobuf-c-dev)
 cairn_require(OPENSSL openssl libssl-dev)
 cairn_require(ZSTD libzstd libzstd-dev)
-cairn_require(ZLIB zlib zlib1g-dev)
 cairn_require(ISAL libisal libisal-dev)
 cairn_require(XXHASH libxxhash libxxhash-dev)
 cairn_require(INIH inih libinih-dev)

@@ -4,6 +4,7 @@
  * fields that change places change the bytes. Never change a fixture: add one.
  */
 #include "fixtures.h"
+#include "tree_builder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "fixtures.h"
 #include "support/alloc_fault.h"
+#include "tree_builder.h"
 
 static void assert_json(struct buf *tree, unsigned indent, const char *want)
 {

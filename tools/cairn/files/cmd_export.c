@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn export: a checkpoint as another program's files. What is what is laid out first; then the
- * tensors' bytes go from the source to their places, each chunk checked; then what stands around
- * them. DIR appears when all is durable.
+ * cairn export: a checkpoint as safetensors files. The headers are laid out first; then the
+ * tensors' bytes go from the source to their places, each chunk checked. DIR appears when all is
+ * durable. For other formats it says which command to use.
  */
 #include "cli.h"
+#include "files/convert.h"
 #include "files/export.h"
 
 #include "base/digits.h"
@@ -46,14 +47,9 @@ static bool is_chosen(const struct export_command_options *own, const struct ind
     return own->only.count == 0 || glob_matches_any(own->only.count, own->only.items, entry->name);
 }
 
-/* Bytes that torch.save made can go where they came from; other blobs fit no format. */
 static bool fits(const struct export_command_options *own, const struct index_entry *entry)
 {
-    if (entry->coordinate[0] != '\0' && !own->local) {
-        return false;
-    }
-    return entry->kind == INDEX_TENSOR ||
-           (strcmp(own->format, "dcp") == 0 && entry->blob_kind == BLOB_BYTES);
+    return entry->kind == INDEX_TENSOR && (entry->coordinate[0] == '\0' || own->local);
 }
 
 static int choose(const struct export_command_options *own, const struct documents *documents,
@@ -89,22 +85,11 @@ static int choose(const struct export_command_options *own, const struct documen
 static int write_files(struct export *export, const struct export_command_options *own,
                        struct diag *diag)
 {
-    static const struct {
-        const char *format;
-        int (*write)(struct export *export, struct diag *diag);
-    } writers[] = {{"safetensors", export_safetensors},
-                   {"npz", export_npz},
-                   {"torch", export_torch},
-                   {"dcp", export_dcp}};
     int status = target_begin(own->to, &export->target, diag);
     if (status != 0) {
         return status;
     }
-    for (size_t i = 0; status == 0 && i < ARRAY_LEN(writers); i++) {
-        if (strcmp(writers[i].format, own->format) == 0) {
-            status = writers[i].write(export, diag);
-        }
-    }
+    status = export_safetensors(export, diag);
     status = status != 0 ? status : target_commit(&export->target, diag);
     if (status != 0) {
         target_explain(&export->target, status, diag);
@@ -170,6 +155,9 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     struct scratch scratch;
     struct documents documents;
     struct ckpt_info info;
+    if (strcmp(own->format, "safetensors") != 0) {
+        return convert_refuse(cli, "files of torch.save, DCP directories and npz archives", diag);
+    }
     int status = cli_connect(cli, true, diag);
     if (status != 0) {
         return status;
@@ -190,20 +178,20 @@ static int run(struct cli *cli, void *values, struct diag *diag)
 const struct command command_export = {
     .name = "export",
     .group = GROUP_FILES,
-    .summary = "write a checkpoint as safetensors, npz, torch.save or DCP files",
+    .summary = "write a checkpoint as safetensors files",
     .details =
         "Into DIR, which must be absent or empty: model.safetensors, or numbered files with "
-        "model.safetensors.index.json; model.npz; model.pt, a dict of names to tensors; or a "
-        "directory "
-        "of torch.distributed.checkpoint. Files are written to DIR.partial, checked, synced and "
+        "model.safetensors.index.json. Files are written to DIR.partial, checked, synced and "
         "renamed. A damaged checkpoint is an error (exit 6), never another checkpoint.\n\n"
-        "Types that safetensors or numpy lack are written as bytes and named beside them, and "
-        "`cairn "
+        "Types that safetensors lacks are written as bytes and named beside them, and `cairn "
         "import` reads them back. Tensors that belong to a rank and blobs are left out, and "
-        "counted.",
-    .example =
-        "cairn export lab/gpt --to out\ncairn export lab/gpt 1200 --to out --format torch --only "
-        "'model.*'",
+        "counted.\n\n"
+        "Files of torch.save, directories of torch.distributed.checkpoint and archives of "
+        "numpy.savez are written by `cairn-convert export`, which is installed with Cairn's "
+        "Python package and takes the same words. For these formats this command says the whole "
+        "command line and ends with status 2.",
+    .example = "cairn export lab/gpt --to out\ncairn export lab/gpt 1200 --to out --only "
+               "'model.*'",
     .arguments = arguments,
     .options = options,
     .options_bytes = sizeof(struct export_command_options),

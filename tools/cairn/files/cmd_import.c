@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn import: another program's files become a checkpoint, saved through the library as a rank of
- * a world of one. Files are mapped, never loaded: memory is the staging arena's.
+ * cairn import: safetensors files become a checkpoint, saved through the library as a rank of a
+ * world of one. Files are mapped, never loaded: memory is the staging arena's. For other formats it
+ * says which command to use.
  */
 #include "cairn.h"
 
 #include "base/digits.h"
 #include "cli.h"
+#include "files/convert.h"
 #include "files/library.h"
 #include "formats/bundle.h"
-#include "formats/zip.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,8 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096, REPEATS_MAX = 1024 };
-#define REPEATED_MIN (UINT64_C(1) << 30)
+enum { PATH_BYTES = 4096 };
 
 struct import_options {
     const char *path, *format;
@@ -60,8 +60,6 @@ struct importing {
     struct bundle bundle;
     uint64_t bytes;
     struct cairn_tensor *tensors;
-    struct cairn_box *boxes;
-    struct cairn_blob *blobs;
     struct cairn_result result;
 };
 
@@ -75,32 +73,26 @@ static bool is_there(const char *folder, const char *name)
     return length > 0 && (size_t)length < sizeof(path) && stat(path, &info) == 0;
 }
 
+/* By its first bytes: a zip archive is of numpy.savez or torch.save, a bare pickle of torch.save.
+ */
 static int detect_file(struct importing *importing, struct diag *diag)
 {
     static const char index[] = ".index.json";
     const char *path = importing->own->path;
     size_t length = strlen(path);
     struct bundle_file file;
-    struct zip zip;
     if (length > sizeof(index) && strcmp(path + length - sizeof(index) + 1, index) == 0) {
         importing->format = "safetensors-index";
         return 0;
     }
     int status = bundle_map(&importing->bundle, path, &file, diag);
-    importing->format = "safetensors";
-    if (status != 0 || file.bytes < 4 || memcmp(file.data, "PK\3\4", 4) != 0) {
-        bool pickle = status == 0 && file.bytes > 2 && file.data[0] == 0x80 && file.data[1] <= 5;
-        importing->format = pickle ? "torch" : importing->format;
+    if (status != 0) {
         return status;
     }
-    status = zip_read(file.bytes, file.data, &importing->bundle.scratch, &zip, diag);
-    importing->format = "npz";
-    for (size_t i = 0; status == 0 && i < zip.count; i++) {
-        if (strstr(zip.entries[i].name, "/data.pkl")) {
-            importing->format = "torch";
-        }
-    }
-    return status;
+    bool pickle = file.bytes > 2 && file.data[0] == 0x80 && file.data[1] <= 5;
+    bool archive = file.bytes >= 4 && memcmp(file.data, "PK\3\4", 4) == 0;
+    importing->format = pickle ? "torch" : archive ? "npz" : "safetensors";
+    return 0;
 }
 
 static int detect(struct importing *importing, struct diag *diag)
@@ -128,97 +120,43 @@ static int detect(struct importing *importing, struct diag *diag)
 
 static int read_bundle(struct importing *importing, struct diag *diag)
 {
-    static const struct {
-        const char *format;
-        int (*read)(struct bundle *bundle, const char *path, struct diag *diag);
-    } readers[] = {{"safetensors", safetensors_read},
-                   {"safetensors-index", safetensors_index_read},
-                   {"npz", npz_read},
-                   {"torch", torch_read},
-                   {"dcp", dcp_read}};
     int status = detect(importing, diag);
-    for (size_t i = 0; status == 0 && i < ARRAY_LEN(readers); i++) {
-        if (strcmp(readers[i].format, importing->format) == 0) {
-            status = readers[i].read(&importing->bundle, importing->own->path, diag);
-        }
+    if (status != 0) {
+        return status;
+    }
+    if (strcmp(importing->format, "safetensors") == 0) {
+        status = safetensors_read(&importing->bundle, importing->own->path, diag);
+    } else if (strcmp(importing->format, "safetensors-index") == 0) {
+        status = safetensors_index_read(&importing->bundle, importing->own->path, diag);
+    } else {
+        status = convert_refuse(importing->cli,
+                                "files of torch.save, DCP directories and npz archives", diag);
     }
     return status != 0 ? status : bundle_finish(&importing->bundle, diag);
 }
 
 /* --- as the library wants it --- */
 
-static void fill_tensor(const struct bundle_tensor *from, struct cairn_tensor *tensor,
-                        struct cairn_box *boxes)
-{
-    *tensor = (struct cairn_tensor)CAIRN_TENSOR_INIT;
-    tensor->name = from->name;
-    tensor->dtype = (int)from->dtype;
-    tensor->ndim = from->shape.ndim;
-    tensor->shape = from->shape.length;
-    tensor->boxes = boxes;
-    tensor->box_count = from->box_count;
-    tensor->placement = CAIRN_REPLICATED;
-    for (size_t i = 0; i < from->box_count; i++) {
-        const struct bundle_box *box = &from->boxes[i];
-        boxes[i] = (struct cairn_box){.offset = box->box.offset,
-                                      .length = box->box.length,
-                                      .stride = box->strided ? box->stride : NULL,
-                                      .data = (void *)(uintptr_t)box->data};
-    }
-}
-
 static int fill(struct importing *importing, struct diag *diag)
 {
     const struct bundle *bundle = &importing->bundle;
-    size_t box_count = 0;
-    for (size_t i = 0; i < bundle->tensor_count; i++) {
-        box_count += bundle->tensors[i].box_count;
-    }
     importing->tensors = calloc(bundle->tensor_count + 1, sizeof(*importing->tensors));
-    importing->boxes = calloc(box_count + 1, sizeof(*importing->boxes));
-    importing->blobs = calloc(bundle->blob_count + 1, sizeof(*importing->blobs));
-    if (!importing->tensors || !importing->boxes || !importing->blobs) {
+    if (!importing->tensors) {
         return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for %zu tensors", bundle->tensor_count);
     }
-    struct cairn_box *boxes = importing->boxes;
     for (size_t i = 0; i < bundle->tensor_count; i++) {
-        const struct bundle_tensor *tensor = &bundle->tensors[i];
-        uint64_t bytes = 0;
-        err_ignore(shape_check(&tensor->shape, tensor->dtype, &bytes, NULL)); /* was checked */
-        fill_tensor(tensor, &importing->tensors[i], boxes);
-        boxes += tensor->box_count;
-        importing->bytes += bytes;
-    }
-    for (size_t i = 0; i < bundle->blob_count; i++) {
-        struct cairn_blob *blob = &importing->blobs[i];
-        *blob = (struct cairn_blob)CAIRN_BLOB_INIT;
-        blob->name = bundle->blobs[i].name;
-        blob->kind = bundle->blobs[i].is_tree ? CAIRN_TREE : CAIRN_BYTES;
-        blob->data = bundle->blobs[i].data;
-        blob->data_bytes = bundle->blobs[i].bytes;
-        importing->bytes += blob->data_bytes;
+        const struct bundle_tensor *from = &bundle->tensors[i];
+        struct cairn_tensor *tensor = &importing->tensors[i];
+        *tensor = (struct cairn_tensor)CAIRN_TENSOR_INIT;
+        tensor->name = from->name;
+        tensor->dtype = (int)from->dtype;
+        tensor->ndim = from->shape.ndim;
+        tensor->shape = from->shape.length;
+        tensor->data = (void *)(uintptr_t)from->data;
+        tensor->placement = CAIRN_REPLICATED;
+        importing->bytes += from->bytes;
     }
     return 0;
-}
-
-/* A view may repeat one element without end, and a kilobyte would fill a store. */
-static int check_size(const struct importing *importing, struct diag *diag)
-{
-    const struct bundle *bundle = &importing->bundle;
-    uint64_t there = 0;
-    for (size_t i = 0; i < bundle->file_count; i++) {
-        there += bundle->files[i].bytes;
-    }
-    if (importing->bytes <= REPEATED_MIN || importing->bytes / REPEATS_MAX <= there) {
-        return 0;
-    }
-    char said[32], held[32];
-    format_bytes(importing->bytes, sizeof(said), said);
-    format_bytes(there, sizeof(held), held);
-    return diag_set(diag, CAIRN_E_TOO_LARGE,
-                    "%s: tensors of %s in a file of %s, which repeat the same bytes again and "
-                    "again; where that is meant, save them as copies (.contiguous())",
-                    importing->own->path, said, held);
 }
 
 /* --- the save --- */
@@ -232,9 +170,6 @@ static int save(struct importing *importing, cairn_t *cairn, struct diag *diag)
     how.tag_count = importing->own->tags.count;
     int status =
         cairn_set_tensors(cairn, importing->tensors, importing->bundle.tensor_count, &error);
-    status = status != 0
-                 ? status
-                 : cairn_set_blobs(cairn, importing->blobs, importing->bundle.blob_count, &error);
     status = status != 0 ? status : cairn_save(cairn, importing->own->step, &how, &op, &error);
     status = status != 0 ? status : cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &error);
     importing->result = (struct cairn_result)CAIRN_RESULT_INIT;
@@ -274,10 +209,9 @@ static int show(const struct importing *importing)
     char bytes[32];
     format_bytes(importing->bytes, sizeof(bytes), bytes);
     if (!importing->cli->json) {
-        printf("%s %zu tensor%s and %zu blob%s, %s, from %s (%s)",
-               own->dry_run ? "would import" : "imported", importing->bundle.tensor_count,
-               plural(importing->bundle.tensor_count), importing->bundle.blob_count,
-               plural(importing->bundle.blob_count), bytes, own->path, importing->format);
+        printf("%s %zu tensor%s, %s, from %s (%s)", own->dry_run ? "would import" : "imported",
+               importing->bundle.tensor_count, plural(importing->bundle.tensor_count), bytes,
+               own->path, importing->format);
         if (!own->dry_run) {
             printf(" as %" PRIu64 "@%" PRIu64, importing->result.step, importing->result.term);
         }
@@ -291,7 +225,7 @@ static int show(const struct importing *importing)
     json_str(&json, "format", importing->format);
     json_bool(&json, "dry_run", own->dry_run);
     json_u64(&json, "tensors", importing->bundle.tensor_count);
-    json_u64(&json, "blobs", importing->bundle.blob_count);
+    json_u64(&json, "blobs", 0); /* cairn-convert has some */
     json_u64(&json, "plain_bytes", importing->bytes);
     json_u64(&json, "step", own->step);
     json_u64(&json, "term", own->dry_run ? 0 : importing->result.term);
@@ -328,14 +262,11 @@ static int run(struct cli *cli, void *values, struct diag *diag)
     bundle_init(&importing.bundle);
     int status = read_bundle(&importing, diag);
     status = status != 0 ? status : fill(&importing, diag);
-    status = status != 0 ? status : check_size(&importing, diag);
     if (status == 0 && !importing.own->dry_run) {
         status = save_bundle(&importing, diag);
     }
     status = status != 0 ? status : show(&importing);
     free(importing.tensors);
-    free(importing.boxes);
-    free(importing.blobs);
     bundle_fini(&importing.bundle);
     return status;
 }
@@ -345,17 +276,15 @@ const struct command command_import = {
     .group = GROUP_FILES,
     .summary = "make a checkpoint of another program's files",
     .details =
-        "PATH is a safetensors file, a folder with model.safetensors.index.json, an archive of "
-        "numpy.savez, a file of torch.save, or a directory of torch.distributed.checkpoint. The "
-        "checkpoint is one of a world of one rank, each tensor replicated, and can be restored at "
-        "any world size.\n\n"
-        "Pickles are read by a parser that knows a short list of names and runs nothing; what it "
-        "does not know is an error. Tensors of a nested state are named by the keys that lead to "
-        "them, joined by dots; all else of a torch.save file becomes the tree torch.state, and "
-        "objects of a DCP directory that are no tensors are kept as the bytes they were.",
-    .example =
-        "cairn import lab/base model.safetensors\ncairn import lab/base ./dcp-step-1200 --step "
-        "1200 --tag imported",
+        "PATH is a safetensors file, or a folder with model.safetensors.index.json. The checkpoint "
+        "is one of a world of one rank, each tensor replicated, and can be restored at any world "
+        "size.\n\n"
+        "Files of torch.save, directories of torch.distributed.checkpoint and archives of "
+        "numpy.savez are read by `cairn-convert import`, which is installed with Cairn's Python "
+        "package and takes the same words. For such a PATH this command says the whole command "
+        "line and ends with status 2.",
+    .example = "cairn import lab/base model.safetensors\ncairn import lab/base ./sharded-model "
+               "--step 1200 --tag imported",
     .arguments = arguments,
     .options = options,
     .options_bytes = sizeof(struct import_options),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * export: one writer a format, into a target that has begun.
+ * export: writes safetensors into a target that has begun: one file, or shards and their index.
  */
 #ifndef CAIRN_TOOLS_EXPORT_H
 #define CAIRN_TOOLS_EXPORT_H
@@ -28,8 +28,5 @@ struct export
 };
 
 int MUST_USE export_safetensors(struct export *export, struct diag *diag);
-int MUST_USE export_npz(struct export *export, struct diag *diag);
-int MUST_USE export_torch(struct export *export, struct diag *diag);
-int MUST_USE export_dcp(struct export *export, struct diag *diag);
 
 #endif

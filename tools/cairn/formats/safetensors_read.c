@@ -46,7 +46,7 @@ static uint32_t dtype_of(const char *name)
 }
 
 /* Is one of the shape's dimensions the bytes of an element that the format has no name for? */
-static uint32_t hidden_dtype(const struct opened *opened, const struct bundle_new *tensor)
+static uint32_t hidden_dtype(const struct opened *opened, const struct bundle_tensor *tensor)
 {
     char key[LIMIT_NAME_BYTES + 32];
     if (tensor->dtype != CAIRN_U8 || tensor->shape.ndim == 0) {
@@ -61,7 +61,7 @@ static uint32_t hidden_dtype(const struct opened *opened, const struct bundle_ne
 }
 
 static int read_shape(const struct opened *opened, const struct json_node *node,
-                      struct bundle_new *io, struct diag *diag)
+                      struct bundle_tensor *io, struct diag *diag)
 {
     const struct json_node *shape = json_get(node, "shape");
     if (!shape || shape->kind != JSON_ARRAY || shape->count > LIMIT_NDIM + 1) {
@@ -85,7 +85,7 @@ static int read_tensor(struct opened *opened, const struct json_node *node, stru
 {
     const struct json_node *dtype = json_get(node, "dtype"),
                            *range = json_get(node, "data_offsets");
-    struct bundle_new tensor = {.name = node->key};
+    struct bundle_tensor tensor = {.name = node->key};
     uint64_t bytes = 0;
     if (node->kind != JSON_OBJECT || !dtype || dtype->kind != JSON_STRING) {
         return bad(opened, node->key, "no dtype", diag);
@@ -110,9 +110,9 @@ static int read_tensor(struct opened *opened, const struct json_node *node, stru
     if (status == 0 && bytes != ret->end - ret->begin) {
         status = bad(opened, node->key, "data_offsets do not agree with shape and dtype", diag);
     }
-    status = status != 0 ? status : bundle_add(opened->bundle, &tensor, diag);
-    struct bundle_range all = {opened->file.data, opened->file.bytes, opened->data_at + ret->begin};
-    return status != 0 ? status : bundle_add_whole(opened->bundle, NULL, &all, diag);
+    return status != 0 ? status
+                       : bundle_add(opened->bundle, &tensor, &opened->file,
+                                    opened->data_at + ret->begin, diag);
 }
 
 static int compare(const void *a, const void *b)
