@@ -33,16 +33,16 @@ struct state_beside {
     const char *lost_text; /* what the store says of that loss, and the remedy; NULL if nothing */
 };
 
-/* Returns true if the record accounts for the opening that this manifest belongs to: it was
- * committed, whatever happened to the checkpoint since, or it was aborted. An opening that still
- * lacks seals does not account for a manifest: the manifest is written after the last seal, so the
- * record has lost what came after. */
+/* Returns true if the record accounts for the opening that this manifest belongs to: that opening
+ * was committed, whatever happened to the checkpoint since, or it was aborted. An opening that
+ * still lacks seals does not account for a manifest. The manifest is written after the last seal,
+ * so in that case the record has lost the later entries. */
 bool state_explains(const struct run_state *state, struct ckpt_id id, uint64_t open_id);
 /* Returns true if the record accounts for every manifest of the checkpoint: it was committed, or
  * its opening has every seal. */
 bool state_explains_all(const struct run_state *state, struct ckpt_id id);
-/* Returns true if a stored checkpoint is unknown to the record or the record has lost its end. Of
- * such a run "no checkpoint" must not be said, and nothing of it may be removed. */
+/* Returns true if a stored checkpoint is unknown to the record or the record has lost its end. For
+ * such a run nobody may be told "no checkpoint", and nothing of it may be removed. */
 bool state_is_marked(const struct run_state *state);
 /* Returns true if checkpoints newer than `id` may be missing from the record: one is stored beside
  * it, or the record has lost its end. */

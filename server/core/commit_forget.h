@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What became of each checkpoint of a batch that was forgotten, brought back, pinned or reclaimed:
- * part of the verdict (commit.h). Pure.
+ * The outcome of forgetting, undeleting, pinning or reclaiming, for each checkpoint of a batch. The
+ * outcomes are a part of the verdict (commit.h). Pure.
  */
 #ifndef CAIRN_CORE_COMMIT_FORGET_H
 #define CAIRN_CORE_COMMIT_FORGET_H
 
 #include "format/ids.h"
 
-/* What became of a checkpoint of a batch. A batch is no transaction: what may be done is done, in
- * one update, and the rest is named with its reason. */
+/* The outcome for one checkpoint of a batch. A batch is not a transaction: all changes that are
+ * allowed are made in one update, and each other checkpoint is named with its reason. */
 enum mark_outcome {
     MARK_DONE = 0,
-    MARK_ALREADY,   /* it was so before: no error, so that a batch may be repeated */
-    MARK_UNKNOWN,   /* was never committed */
-    MARK_FORGOTTEN, /* PIN: undelete it first */
-    MARK_RECLAIMED, /* too late to undelete */
-    MARK_EARLY,     /* RECLAIM: not forgotten, or not for long enough */
+    MARK_ALREADY,   /* nothing to change; no error, so that a batch may be repeated */
+    MARK_UNKNOWN,   /* it was never committed */
+    MARK_FORGOTTEN, /* PIN: it must be undeleted first */
+    MARK_RECLAIMED, /* it is too late to undelete it */
+    MARK_EARLY,     /* RECLAIM: it is not forgotten, or was forgotten too recently */
     MARK_PINNED,
     MARK_CLAIMED,
     MARK_LEASED,
     MARK_PARENT,
-    MARK_NEWEST,  /* the newest good one of the lineage */
-    MARK_NO_GOOD, /* the lineage has no good one: nothing is forgotten */
-    MARK_LEAST,   /* fewer good ones would be left than must be */
-    MARK_APART,   /* all good ones that are left would share objects */
-    MARK_KEPT,    /* a policy's rule keeps it: see the reasons */
+    MARK_NEWEST,  /* it is the newest good checkpoint of the lineage */
+    MARK_NO_GOOD, /* the lineage has no good checkpoint, so nothing is forgotten */
+    MARK_LEAST,   /* too few good checkpoints would be left */
+    MARK_APART,   /* all good checkpoints that are left would share objects */
+    MARK_KEPT,    /* a rule of the policy keeps it; `reasons` says which */
 };
-/* "is pinned" ...: what follows the checkpoint's name in a sentence. */
+/* Returns the words that follow the checkpoint's name in a sentence, such as "is pinned". */
 const char *mark_outcome_text(enum mark_outcome outcome);
 
 struct mark {
     struct ckpt_id id;
     enum mark_outcome outcome;
-    uint64_t reasons; /* of a policy that keeps it: retention.h */
+    uint64_t reasons; /* if a policy keeps it: bits of enum retention_reason (retention.h) */
     int64_t wall_ns;
 };
 

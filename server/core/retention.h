@@ -1,46 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Retention: which checkpoints of a run may go. Pure. Two halves: the guards, which hold for
- * everything that is forgotten, asked for by name or by a policy; and the policy engine
- * (retention_decide), which says what a policy would forget and why each one stays or goes.
+ * Retention decides which checkpoints of a run may be forgotten. Pure. It has two halves: the
+ * guards, which hold for every forgetting, whether it is asked for by name or by a policy; and the
+ * policy engine (retention_decide), which says what a policy would forget, and why each checkpoint
+ * stays or goes.
  */
 #ifndef CAIRN_CORE_RETENTION_H
 #define CAIRN_CORE_RETENTION_H
 
 #include "core/commit.h"
 
-enum { RETENTION_LEAST = 2 }; /* good checkpoints that stay unless told otherwise */
+enum { RETENTION_LEAST = 2 }; /* good checkpoints that stay unless configured otherwise */
 
 /* A committed checkpoint as retention sees it. */
 struct retention_item {
     struct ckpt_id id;
     uint64_t seq;
-    int64_t wall_ns; /* of its commit, as some clock said it */
+    int64_t wall_ns; /* time of its commit, by the clock of the daemon that committed it */
     enum health health;
-    bool gone; /* forgotten: counts for nothing */
+    bool gone; /* it is forgotten and no rule counts it */
     bool on_lineage;
-    bool tip;              /* of a superseded branch */
-    int64_t superseded_ns; /* tip: wall time of the commit that left it behind */
+    bool tip;              /* it is the newest checkpoint of a superseded branch */
+    int64_t superseded_ns; /* tip: wall time of the commit that superseded the branch */
     bool pinned;
     struct state_use use;
-    uint64_t set;                  /* the same number: may share objects */
-    const struct entry_note *note; /* NULL: none */
+    uint64_t set;                  /* two items with the same number may share objects */
+    const struct entry_note *note; /* NULL if it has no note */
 };
 
-/* One for each of state->commits, in the same order, that is of the chain. NO_MEMORY. */
+/* Gives one item for each of state->commits that is in the chain, in the same order. Returns
+ * NO_MEMORY if there is no memory. */
 int MUST_USE retention_items(const struct run_state *state, struct scratch *scratch,
                              struct retention_item **ret, struct diag *diag);
 
 struct retention_guards {
-    uint32_t least; /* good ones of the lineage that stay; 0: RETENTION_LEAST */
-    bool apart;     /* and among them two of different sets, where there are */
+    uint32_t least; /* good checkpoints of the lineage that stay; 0 means RETENTION_LEAST */
+    bool apart;     /* if possible, two of these must belong to different sets */
 };
 
-/* Good: on the lineage, verified, there. */
+/* Returns true if the checkpoint is on the lineage, verified and not forgotten. */
 bool retention_is_good(const struct retention_item *item);
 
-/* outcomes[i] in: MARK_DONE to forget item i, anything else to keep it. Out: MARK_DONE where it may
- * go, and why not where it was wanted and may not. */
+/* Applies the guards. On entry outcomes[i] is MARK_DONE if item i shall be forgotten, and anything
+ * else if it stays. On return MARK_DONE is left where the item may be forgotten; where it may not,
+ * the outcome says why. */
 void retention_guard(const struct retention_item *items, size_t count,
                      const struct retention_guards *guards, enum mark_outcome *outcomes);
 
@@ -48,7 +51,8 @@ void retention_guard(const struct retention_item *items, size_t count,
 
 enum retention_unit { UNIT_HOUR, UNIT_DAY, UNIT_WEEK, UNIT_MONTH, UNIT_YEAR, UNIT_COUNT };
 
-/* A calendar distance: "2y5m7d3h", and "30min", "90s". All zero: none. */
+/* A distance in the calendar, such as "2y5m7d3h", "30min" or "90s". All fields are 0 if it is not
+ * set. */
 struct retention_span {
     uint32_t years, months, days;
     uint64_t seconds;
@@ -58,41 +62,46 @@ enum retention_mode { MODE_UNSET, MODE_MIN, MODE_MAX };
 
 enum { RETENTION_TAG_LISTS_MAX = 32 };
 
-struct retention_tags { /* all of them; count 0: checkpoints without any tag */
+struct retention_tags { /* all of these tags; count 0 means checkpoints without any tag */
     uint32_t count;
     const char **tags;
 };
 
-/* Rules are OR-ed; each counts for itself. Counts: 0 off, -1 all. */
+/* Rules are OR-ed, and each rule counts for itself. A count of 0 means off, and -1 means all. */
 struct retention_policy {
     int64_t last, per[UNIT_COUNT];
     struct retention_span within, within_per[UNIT_COUNT];
     uint64_t every_steps, every_seconds;
     int64_t best;
-    const char *metric; /* NULL: none */
+    const char *metric; /* NULL if not set */
     enum retention_mode mode;
     uint32_t tag_list_count;
     struct retention_tags tag_lists[RETENTION_TAG_LISTS_MAX];
-    bool has_superseded; /* else 7 days */
+    bool has_superseded; /* if not set, a superseded branch stays for 7 days */
     uint64_t superseded_seconds;
-    uint32_t least; /* "keep-least"; 0: RETENTION_LEAST */
+    uint32_t least; /* "keep-least"; 0 means RETENTION_LEAST */
 };
 
-/* One option: "keep-last" with "3", "keep-tag" with "a,b" (may be repeated), "metric", "mode" ... ;
- * "unlimited" is -1. Of two the last one holds; who takes them from people refuses two that differ.
- * Texts are from scratch. INVALID, by the option's name. */
+/* Sets one option, such as "keep-last" with "3", "keep-tag" with "a,b" (which may be repeated),
+ * "metric" or "mode"; the value "unlimited" means -1. An option that is set twice has its last
+ * value, so a caller that takes options from people has to refuse contradictions. Texts are from
+ * scratch. Returns INVALID, naming the option, for a bad value. */
 int MUST_USE retention_policy_set(struct retention_policy *policy, const char *name,
                                   const char *value, struct scratch *scratch, struct diag *diag);
-/* Is it a policy, and free of contradictions? INVALID: empty, a metric without keep-best ... */
+/* Checks that the policy has a rule and contradicts itself nowhere. Returns INVALID otherwise, for
+ * example for a metric without keep-best. */
 int MUST_USE retention_policy_check(const struct retention_policy *policy, struct diag *diag);
-/* "keep-last 3, keep-daily 7": for the chain's reason and for people. */
+/* Writes the policy as text, such as "keep-last 3, keep-daily 7", for the chain's reason and for
+ * people. */
 void retention_policy_text(const struct retention_policy *policy, size_t bytes, char *ret);
 
-/* Why a policy keeps one: bits. For each unit five in a row. */
+/* The reasons why a policy keeps a checkpoint, as bit numbers. Rules with units have one bit for
+ * each unit, five in a row. */
 enum retention_reason {
     REASON_LAST = 0,
-    REASON_PER = 1,                          /* + unit */
-    REASON_OLDEST = REASON_PER + UNIT_COUNT, /* + unit: the oldest of all, with counts left */
+    REASON_PER = 1, /* + unit */
+    /* + unit: it is the oldest of all, and the count is not used up. */
+    REASON_OLDEST = REASON_PER + UNIT_COUNT,
     REASON_WITHIN = REASON_OLDEST + UNIT_COUNT,
     REASON_WITHIN_PER,                                     /* + unit */
     REASON_WITHIN_OLDEST = REASON_WITHIN_PER + UNIT_COUNT, /* + unit */
@@ -100,33 +109,36 @@ enum retention_reason {
     REASON_EVERY,
     REASON_BEST,
     REASON_TAG,
-    REASON_TIP,        /* of a branch that was superseded a short time ago */
-    REASON_UNREPLACED, /* not good, and fewer than two good ones behind it are kept */
+    REASON_TIP,        /* it is the tip of a branch that was superseded recently */
+    REASON_UNREPLACED, /* it is not good, and fewer than two good older ones are kept */
     REASON_COUNT
 };
 
 struct retention_job {
     const struct retention_policy *policy;
-    int64_t now_ns;       /* wall time */
-    int64_t clock_jump_s; /* not 0: it jumped by so much, and is not believed: rules of time are
-                           * refused, and no branch is old enough to go */
-    bool apart;           /* as in the guards; their least number is the policy's */
+    int64_t now_ns; /* wall time in ns since 1970 */
+    /* Seconds by which the wall clock has jumped; 0 if it can be trusted. After a jump, rules about
+     * time are refused, and no superseded branch counts as old enough to be forgotten. */
+    int64_t clock_jump_s;
+    bool apart; /* as in the guards, whose least number comes from the policy */
     size_t count;
     const struct retention_item *items;
-    /* Results: MARK_DONE (forget), MARK_KEPT, a guard's refusal, or MARK_ALREADY for what is gone;
-     * and the bits why it is kept. */
+    /* Results for each item. The outcome is MARK_DONE (forget it), MARK_KEPT, the refusal of a
+     * guard, or MARK_ALREADY if it is gone; reasons holds the bits that say why the policy keeps
+     * it. */
     enum mark_outcome *outcomes;
     uint64_t *reasons;
 };
 
-/* What a policy says, and after it the guards. NO_MEMORY; INVALID: the policy, or no rule keeps
- * anything of the lineage; NOT_FOUND: none has the metric of keep-best; DAMAGED: there are
- * checkpoints and none is good; CONFLICT: a rule asks for time, and by the newest one's time this
- * clock or the one that it was committed by is wrong, or this clock has jumped. Then nothing is to
- * be forgotten. */
+/* Applies the policy, and the guards after it. On an error nothing may be forgotten. Returns
+ * NO_MEMORY. Returns INVALID if the policy is invalid or no rule keeps anything of the lineage.
+ * Returns NOT_FOUND if no checkpoint has the metric of keep-best. Returns DAMAGED if there are
+ * checkpoints and none is good. Returns CONFLICT if a rule needs the time and the time is in doubt:
+ * the clock has jumped, or the newest checkpoint's time shows that this clock or the committing one
+ * is wrong. */
 int MUST_USE retention_decide(const struct retention_job *job, struct scratch *scratch,
                               struct diag *diag);
-/* "daily, best by loss, is pinned": why it stays or goes. */
+/* Writes why a checkpoint stays or goes, such as "daily, best by loss, is pinned". */
 void retention_reasons_text(enum mark_outcome outcome, uint64_t reasons, size_t bytes, char *ret);
 
 #endif

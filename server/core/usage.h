@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * usage: what a run costs, from its record alone: how many bytes its checkpoints brought to the
- * store, how many are still there, for how long, and what was done with them. Pure; reads no object
- * and no clock. Wall times are those of the record, for people: nothing is decided by them.
+ * usage: what a run costs, computed from its record alone: how many bytes its checkpoints brought
+ * to the store, how many of them are still there, for how long, and what was done with the
+ * checkpoints. Pure; reads no object and no clock. The wall times are those of the record and serve
+ * people only: nothing is decided by them.
  */
 #ifndef CAIRN_CORE_USAGE_H
 #define CAIRN_CORE_USAGE_H
@@ -10,24 +11,29 @@
 #include "core/commit.h"
 
 struct usage_window {
-    int64_t since_ns, until_ns; /* wall times; `until` is now */
+    int64_t since_ns, until_ns; /* wall times; `until` is the present */
 };
 
 struct usage {
-    /* Within the window. */
+    /* Within the window: */
     uint64_t saves, saves_aborted, restores, restores_failed;
-    uint64_t timed_saves, blocked_ms, persist_ms; /* saves that told how long they took, and sums */
-    uint64_t written_bytes;                       /* stored by the commits of the window */
-    double byte_hours; /* stored bytes times the hours in the window in which they were there */
-    /* As it is now. */
-    uint64_t checkpoints, forgotten; /* listed; forgotten, and not yet reclaimed */
-    uint64_t plain_bytes;            /* of the state in the listed ones */
-    /* Of listed and forgotten ones: what each brought itself. Bytes of a reclaimed checkpoint that
-     * a later one refers to are in the store and not in here. */
+    /* Saves that reported their durations, and the sums. */
+    uint64_t timed_saves, blocked_ms, persist_ms;
+    uint64_t written_bytes; /* stored by the commits of the window */
+    /* Stored bytes times the hours of the window during which they were stored. */
+    double byte_hours;
+    /* At the present: */
+    /* `forgotten` counts forgotten checkpoints that are not reclaimed. */
+    uint64_t checkpoints, forgotten;
+    uint64_t plain_bytes; /* size of the state in the checkpoints that are not forgotten */
+    /* Bytes that the listed and the forgotten checkpoints added to the store. The bytes of a
+     * reclaimed checkpoint that a later one refers to are still in the store, but are not counted
+     * here. */
     uint64_t stored_bytes;
-    uint64_t shared_bytes; /* of listed ones: plain bytes that they did not store, because an older
-                              checkpoint or a better encoding holds them */
-    uint64_t reclaimable_bytes; /* of forgotten ones: at most so many come free */
+    /* Plain bytes that the listed checkpoints did not have to store, because an older checkpoint
+     * holds them or the encoding is smaller. */
+    uint64_t shared_bytes;
+    uint64_t reclaimable_bytes; /* of forgotten checkpoints: an upper bound of what can be freed */
 };
 
 void usage_of_run(const struct run_state *state, struct usage_window window, struct usage *ret);
