@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * docs: manifests, pages and parts, read from the store, checked against the SHA-256 that the
- * caller knows from the level above, decoded, kept by an LRU within a byte budget while nobody uses
- * them. One read serves all who ask at the same time. Hashing and decoding run in the work pool;
- * all else on the loop.
+ * docs: manifests, pages and parts ("documents") as read from the store. Each is checked against
+ * the SHA-256 that the caller knows from the level above, decoded, and kept in an LRU cache within
+ * a byte budget while nobody uses it. One read serves all callers that ask at the same time.
+ * Hashing and decoding run in the work pool, everything else on the loop.
  */
 #ifndef CAIRN_RUN_DOCS_H
 #define CAIRN_RUN_DOCS_H
@@ -14,23 +14,28 @@
 
 struct catalog;
 
+/* A document is found by its name, its hash and its size together. */
 struct doc_key {
     struct store_name name;
     struct sha256 sha256;
     uint64_t bytes;
 };
 
+/* A document in the cache or on its way into it. It is freed when no request refers to it and the
+ * budget asks for room. */
 struct doc {
     struct list bucket, lru;
-    struct list waiters; /* doc_req */
+    struct list waiters; /* doc_req.link of the requests that wait for it */
     struct catalog *catalog;
     struct doc_key key;
     unsigned refs;
+    /* ready: status is final. posted: `post` is on its way. uploaded: data came from docs.uploads.
+     * fresh: it is read for a caller that wants no cached bytes. */
     bool ready, posted, uploaded, fresh;
     uint8_t *data;
     size_t cost;
     struct scratch scratch;
-    struct manifest manifest; /* by key.name.kind */
+    struct manifest manifest; /* one of these three is filled in, according to key.name.kind */
     struct page page;
     struct part part;
     int status;
@@ -42,33 +47,38 @@ struct doc {
 
 struct doc_req {
     struct doc_key key;
-    void (*done)(struct doc_req *req); /* once, never inside docs_get(), and not if that failed */
-    int status; /* DAMAGED: missing, of other length or contents; FORMAT; the store's errors */
+    /* Called once, never inside docs_get(), and not if docs_get() failed. */
+    void (*done)(struct doc_req *req);
+    /* DAMAGED if it is missing or has another length or other contents; FORMAT; or the store's
+     * error. */
+    int status;
     struct diag diag;
-    struct doc *doc; /* referenced until doc_release() */
+    struct doc *doc; /* a reference until doc_release() */
     struct list link;
     bool pending;
-    bool fresh; /* what the store holds now: neither the cache nor bytes that passed through */
+    bool fresh; /* read the store now: use neither the cache nor uploaded bytes */
 };
 
 enum { DOC_BUCKETS = 256 };
 struct docs {
     struct list buckets[DOC_BUCKETS];
     struct list lru;     /* least recently used first */
-    struct list uploads; /* bytes of parts just published, oldest first */
+    struct list uploads; /* bytes of parts that were just published, oldest first */
     uint64_t bytes, bytes_max, upload_bytes, upload_bytes_max;
 };
 
 void docs_init(struct docs *docs, uint64_t bytes_max, uint64_t upload_bytes_max);
-void docs_fini(struct docs *docs); /* nothing may be loading or referenced */
-/* Returns NO_MEMORY, with req->diag, if there is no memory to begin with; done does not come then.
- * Returns 0 otherwise. */
+void docs_fini(struct docs *docs); /* nothing may be loading or referenced any more */
+/* Looks the document up and starts to read it if necessary. Returns 0 if `done` will be called, or
+ * NO_MEMORY, with req->diag, if it will not. */
 int MUST_USE docs_get(struct catalog *catalog, struct doc_req *req);
-/* Cancels what is pending, lets go of the doc. Safe when idle (zeroed). */
+/* Cancels a pending request, or gives the reference to the document back. Safe for an idle (zeroed)
+ * request. */
 void doc_release(struct doc_req *req);
+/* Keeps a copy of the bytes of a part that was just published, as run_cache_part() does. */
 void docs_add_upload(struct docs *docs, const struct store_name *name, size_t bytes,
                      const void *data);
-/* "part 1 of checkpoint 20@1 of project/run" */
+/* Writes a name such as "part 1 of checkpoint 20@1 of project/run". */
 void doc_name_text(const struct store_name *name, size_t bytes, char *ret);
 
 #endif

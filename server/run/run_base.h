@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The base of an incremental save, as one rank may refer to it: its part of the base, and which of
- * the objects there are mostly dead (less than half of their bytes in use), so that their chunks
- * are sent anew and they can go some day. The claim in the open entry keeps the base there, also
- * when it is forgotten meanwhile. Loop's thread.
+ * What one rank may refer to in the base of an incremental save: its own part of the base, and the
+ * list of objects there that are mostly dead (less than half of their bytes are in use). Chunks in
+ * such objects are sent anew, so that the objects can be collected some day. The claim in the open
+ * entry keeps the base readable, even if it is forgotten meanwhile. Loop's thread.
  */
 #ifndef CAIRN_RUN_RUN_BASE_H
 #define CAIRN_RUN_RUN_BASE_H
@@ -17,20 +17,22 @@ struct base_op;
 struct base_req {
     struct ckpt_id id;
     uint32_t rank;
-    void (*done)(struct base_req *req); /* never inside run_base() */
-    int status; /* NOT_FOUND: the base has no part of this rank; DAMAGED, NO_MEMORY, IO ...:
-                   nothing can be referred to */
+    void (*done)(struct base_req *req); /* never called inside run_base() */
+    /* NOT_FOUND if the base has no part of this rank. After this or any other error (DAMAGED,
+     * NO_MEMORY, IO and so on) the rank can refer to nothing. */
+    int status;
     struct diag diag;
     uint32_t sparse_count;
-    const struct object_id *sparse; /* ascending; valid during the callback */
-    /* the request's own: */
+    const struct object_id *sparse; /* sorted; valid during the callback */
+    /* The fields below belong to run_base.c. */
     struct run *run;
-    struct fetch_req fetch; /* of the part; the op's, once there is one */
+    struct fetch_req fetch; /* of the part; belongs to op once op is set */
     struct base_op *op;
 };
 
-/* done comes once, unless cancelled. */
+/* Finds the part and its sparse objects. Calls done once, unless cancelled. */
 void run_base(struct run *run, struct base_req *req);
-void run_base_cancel(struct base_req *req); /* no callback then; safe when idle (zeroed) */
+/* Done does not come any more; safe when idle (zeroed). */
+void run_base_cancel(struct base_req *req);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run_counts: what this daemon has made happen since its start, and what its runs look like now,
- * for metrics. Counted when an update of a record has been made, so each thing once, by the daemon
- * that did it. Loop's thread.
+ * run_counts: counters, for metrics, of what this daemon has done since its start, and a summary of
+ * its runs at present. A thing is counted after its update of the record was made, so it is counted
+ * once, by the daemon that did it. Loop's thread.
  */
 #ifndef CAIRN_RUN_RUN_COUNTS_H
 #define CAIRN_RUN_RUN_COUNTS_H
@@ -12,10 +12,12 @@
 
 struct run_counts {
     uint64_t saves_opened, saves_committed, saves_failed;
-    struct err_tally failures;          /* the failed saves by their error */
-    uint64_t plain_bytes, stored_bytes; /* of the committed ones */
-    struct histogram save_durations;    /* from when this daemon saw the opening to the commit */
-    /* as rank 0 tells of the save before: training stood still; from the call until durable */
+    struct err_tally failures;          /* the failed saves by their error code */
+    uint64_t plain_bytes, stored_bytes; /* of the committed saves */
+    /* From this daemon's first sight of the opening to the commit. */
+    struct histogram save_durations;
+    /* Durations of the previous save, as reported by rank 0: how long training was blocked, and how
+     * long the checkpoint took to become durable. */
     struct histogram blocked, persisted;
     uint64_t restores_done, restores_failed;
     uint64_t forgotten, undeleted, reclaimed, annotated, health_changes;
@@ -23,43 +25,47 @@ struct run_counts {
 };
 const struct run_counts *catalog_counts(const struct catalog *catalog);
 
-/* What is forgotten and not reclaimed yet. */
+/* The checkpoints that are forgotten and not reclaimed yet. */
 struct forgotten_sight {
-    uint64_t count, bytes;           /* at most so many bytes come free */
-    uint64_t cycles_max, cycles_min; /* that have begun since the first, the last was forgotten */
+    uint64_t count, bytes; /* bytes: an upper bound of what can be freed */
+    /* Gc cycles begun since the oldest forget (max) and the newest one (min). */
+    uint64_t cycles_max, cycles_min;
 };
 
-/* All runs of the store, as far as their records were read. */
+/* A summary of all runs of the store, as far as their records were read. */
 struct catalog_sight {
-    uint64_t runs, runs_unreadable, runs_marked; /* marked: state_is_marked */
-    const struct run_name *marked;            /* the first of these; borrowed until the next turn */
-    uint64_t checkpoints[HEALTH_DAMAGED + 1]; /* that are listed, by enum health */
+    uint64_t runs, runs_unreadable, runs_marked; /* marked as in state_is_marked() */
+    /* The first marked run; borrowed until the next turn of the loop. */
+    const struct run_name *marked;
+    uint64_t checkpoints[HEALTH_DAMAGED + 1]; /* that are not forgotten, by enum health */
     struct forgotten_sight forgotten;
     const struct run_name
-        *largest; /* that stores most, of those with more than two good checkpoints;
-                   * borrowed until the next turn of the loop; NULL: none */
-    uint64_t saves_open, oldest_open_ms; /* as long as this daemon knows of it */
+        /* Of the runs with more than two good checkpoints the one that stores most, or NULL;
+         * borrowed until the next turn of the loop. */
+        *largest;
+    uint64_t saves_open, oldest_open_ms; /* oldest_open_ms: since this daemon first saw it */
 };
 void catalog_sight(const struct catalog *catalog, struct catalog_sight *ret);
-/* Of one run. */
+/* Gives the forgotten checkpoints of one run. */
 void run_forgotten(const struct run *run, struct forgotten_sight *ret);
 
-/* Of the runs of one project. */
+/* A summary of the runs of one project. */
 struct project_sight {
     const char *project;   /* borrowed until the next turn of the loop */
-    uint64_t stored_bytes; /* of what is not reclaimed */
+    uint64_t stored_bytes; /* of the checkpoints that are not reclaimed */
     struct forgotten_sight forgotten;
 };
-/* Projects one after another: *at is 0 first. False: there is none left. */
+/* Gives the projects one after another; *at has to be 0 at the first call. Returns false after the
+ * last project. */
 bool catalog_next_project(const struct catalog *catalog, size_t *at, struct project_sight *ret);
 
-/* A run that saves, or has saved since since_wall_ns. */
+/* A run that is saving, or has saved since since_wall_ns. */
 struct run_sight {
     const struct run_name *name; /* borrowed until the next turn of the loop */
-    int64_t commit_wall_ns;      /* of the newest commit */
+    int64_t commit_wall_ns;      /* of the newest commit, in ns since 1970 */
     uint64_t commit_step, saves_open;
 };
-/* At most `most`, in the order of their names; how many there are. */
+/* Gives at most `most` live runs, sorted by name. Returns how many there are altogether. */
 size_t catalog_live_runs(const struct catalog *catalog, int64_t since_wall_ns, size_t most,
                          struct run_sight *ret);
 

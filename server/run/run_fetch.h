@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Small published things of a committed checkpoint, verified: the commit entry names the manifest's
- * SHA-256, the manifest its pages', the parts pages the parts'. Nothing is handed out before its
- * hash and its own structure were checked; what fails is DAMAGED and names kind, number and
- * checkpoint. Loop's thread.
+ * Manifests, pages and parts of a committed checkpoint, verified: the commit entry names the
+ * SHA-256 of the manifest, the manifest those of its pages, and the pages those of the parts.
+ * Nothing is handed out before its hash and its own structure were checked. A document that fails
+ * these checks is DAMAGED, and the text names kind, number and checkpoint. Loop's thread.
  */
 #ifndef CAIRN_RUN_RUN_FETCH_H
 #define CAIRN_RUN_RUN_FETCH_H
@@ -17,30 +17,33 @@ struct doc;
 struct fetch_req {
     struct ckpt_id id;
     enum store_kind kind;
-    uint32_t number; /* page number in the manifest, rank of a part; 0 for the manifest */
-    bool fresh;      /* read from the store now, not from the cache: for who looks for damage */
-    bool any_age;    /* an opening of this copy of the record has a claim on it: it is there, and
-                      * what other daemons did since does not matter */
-    void (*done)(struct fetch_req *req); /* never inside run_fetch() */
-    /* NOT_FOUND: no such committed checkpoint, page or part; DAMAGED; NO_MEMORY; IO ... */
+    uint32_t number; /* page number in the manifest, or rank of a part; 0 for the manifest */
+    bool fresh;      /* read the store now, not the cache; for callers that look for damage */
+    /* An opening in this copy of the record claims the checkpoint, so it is there, and an old copy
+     * of the record will do. */
+    bool any_age;
+    void (*done)(struct fetch_req *req); /* never called inside run_fetch() */
+    /* NOT_FOUND if there is no such committed checkpoint, page or part; DAMAGED; NO_MEMORY; IO and
+     * so on. */
     int status;
     struct diag diag;
     const uint8_t *data; /* as stored; valid until run_fetch_release() */
     size_t bytes;
-    const struct manifest *manifest; /* decoded, by kind; the others are NULL */
+    /* decoded; the one that `kind` names is set, the others are NULL. */
+    const struct manifest *manifest;
     const struct page *page;
     const struct part *part;
-    /* the fetch's: */
-    struct run *run; /* NULL: not on its way */
+    /* The fields below belong to run_fetch.c. */
+    struct run *run; /* NULL if no fetch is under way */
     struct run_snapshot_req snapshot;
     struct doc *doc;
     struct fetch_op *op; /* NULL until the record is known */
 };
 
-/* done comes once, unless cancelled. */
+/* Starts to fetch. Calls done once, unless cancelled. */
 void run_fetch(struct run *run, struct fetch_req *req);
-/* Lets go of the bytes, or cancels a fetch that is on its way (no callback then). Safe when idle
- * (zeroed). */
+/* Gives the bytes back, or cancels a fetch that is under way; its callback does not come then. Safe
+ * for an idle (zeroed) request. */
 void run_fetch_release(struct fetch_req *req);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a run's decoded state to what LIST and STATUS answer. Pure; strings come from the scratch.
+ * run_info: turns the decoded state of a run into the answers of LIST and STATUS. Pure; strings
+ * come from the scratch.
  */
 #ifndef CAIRN_RUN_RUN_INFO_H
 #define CAIRN_RUN_RUN_INFO_H
@@ -8,12 +9,14 @@
 #include "core/commit.h"
 #include "wire/msg.h"
 
-/* A page of the list: with before_seq 0 the open saves first (newest first), then committed ones,
- * newest first by sequence, below before_seq (0: from the newest). At most limit entries (0: all).
- * NO_MEMORY. */
+/* Gives one page of the list, with at most `limit` entries (0 means all). With before_seq 0 the
+ * page starts with the open saves, newest first. Then follow the committed checkpoints below
+ * before_seq (0 means from the newest), newest sequence first. Returns NO_MEMORY if there is no
+ * memory. */
 int MUST_USE run_info_list(const struct run_state *state, uint64_t before_seq, uint32_t limit,
                            struct scratch *scratch, struct msg_list_reply *ret);
-/* The truth about one save, whatever it is: CKPT_NONE when nothing is known of it. NO_MEMORY. */
+/* Gives the state of one save; CKPT_NONE if nothing is known of it. Returns NO_MEMORY if there is
+ * no memory. */
 int MUST_USE run_info_find(const struct run_state *state, struct ckpt_id id,
                            struct scratch *scratch, struct ckpt_info *ret);
 

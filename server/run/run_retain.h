@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * retain: the retention policies of the configuration, run by the daemon: every interval each run
- * that a policy is meant for is decided once, one after another. What it forgets can be brought
- * back like anything that is forgotten. Two daemons of a store that do the same are harmless: the
- * second one finds nothing. While the wall clock is not believed (catalog_clock_jump_s) rounds are
- * left out. Loop's thread.
+ * retain: runs the retention policies of the configuration. Every interval, each run that a policy
+ * applies to is decided once, one run after another. A checkpoint that a policy forgets can be
+ * undeleted like any other. Two daemons of a store that do the same are harmless, because the
+ * second one finds nothing to forget. Rounds are left out while the wall clock is not trusted
+ * (catalog_clock_jump_s). Loop's thread.
  */
 #ifndef CAIRN_RUN_RUN_RETAIN_H
 #define CAIRN_RUN_RUN_RETAIN_H
@@ -14,8 +14,9 @@
 
 enum { RETAIN_ROWS_MAX = 32, RETAIN_OPTIONS_MAX = 24, RETAIN_VALUE_MAX = 160 };
 
-struct retain_row {   /* a section [retention "project/pattern"] */
-    char pattern[64]; /* of project/run; "": the section without one, for all others */
+struct retain_row { /* a section [retention "project/pattern"] */
+    /* Matches project/run; "" is the section without a pattern, for all other runs. */
+    char pattern[64];
     unsigned option_count;
     struct retain_option {
         char name[32], value[RETAIN_VALUE_MAX];
@@ -26,21 +27,21 @@ struct retain_table {
     struct retain_row rows[RETAIN_ROWS_MAX]; /* in the order of the file */
 };
 
-/* The first row whose pattern the run matches, else the one without pattern; NULL: none is meant
- * for it. A row is whole: nothing is taken over from another. */
+/* Returns the first row whose pattern the run matches, else the row without a pattern, or NULL if
+ * there is none. A row is complete in itself: it inherits nothing from another row. */
 const struct retain_row *retain_row_of(const struct retain_table *table,
                                        const struct run_name *run);
-/* The row as a policy; texts from scratch. INVALID. */
+/* Makes a policy from the row; its texts are from scratch. Returns INVALID for a bad option. */
 int MUST_USE retain_policy(const struct retain_row *row, struct scratch *scratch,
                            struct retention_policy *ret, struct diag *diag);
 
 struct retain_options {
     struct loop *loop;
-    struct catalog *catalog;          /* outlives it */
+    struct catalog *catalog;          /* outlives the retain */
     const struct retain_table *table; /* borrowed; may change between two turns of the loop */
     uint64_t interval_ms;             /* above 0 */
-    /* After each run: status 0 and how many were forgotten, or why none were. run NULL: a round was
-     * left out. */
+    /* Called after each run, with status 0 and the number of forgotten checkpoints, or with the
+     * reason why none were forgotten. run is NULL if a round was left out. */
     void (*report)(void *user, const struct run_name *run, int status, const struct diag *diag,
                    size_t forgotten);
     void *user;
@@ -49,15 +50,15 @@ struct retain;
 
 struct retain_status {
     uint64_t rounds,
-        errors;           /* ended; runs of which nothing could be decided, and rounds left out */
-    int64_t good_wall_ns; /* the end of the last round without an error; 0: none yet */
+        errors; /* rounds that ended; runs without a decision plus rounds that were left out */
+    int64_t good_wall_ns; /* end of the last round without an error; 0 if there was none */
 };
 void retain_status(const struct retain *retain, struct retain_status *ret);
 
 int MUST_USE retain_new(const struct retain_options *options, struct retain **ret);
-/* From now on, above 0; a round that runs goes on. The next one begins no later than that from now.
- */
+/* Sets the interval, which is above 0. A round that is running goes on, and the next one begins at
+ * the latest after this interval. */
 void retain_set_interval(struct retain *retain, uint64_t interval_ms);
-void retain_free(struct retain *retain); /* no report afterwards; NULL is nothing */
+void retain_free(struct retain *retain); /* no report comes afterwards; accepts NULL */
 
 #endif

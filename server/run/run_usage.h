@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run_usage: what the runs of a store cost: one run after another, from its record. For USAGE, and
- * for the quota of a project before a save is opened.
+ * run_usage: computes what the runs of a store cost, one run after another, from their records. It
+ * serves USAGE, and the quota of a project before a save is opened.
  */
 #ifndef CAIRN_RUN_RUN_USAGE_H
 #define CAIRN_RUN_RUN_USAGE_H
@@ -10,22 +10,23 @@
 #include "run/run.h"
 #include "wire/msg_usage.h"
 
-/* One walk; embedded in its user. Loop's thread; done is never called inside usage_walk_start(). */
+/* One walk over the runs, embedded in its user. Loop's thread; done is never called inside
+ * usage_walk_start(). */
 struct usage_walk {
-    /* in */
-    const char *project;   /* of these runs only; "" for all; borrowed until done */
-    struct run_name after; /* runs behind it; both empty: from the first */
+    /* Inputs: */
+    const char *project;   /* only runs of this project, "" for all; borrowed until done */
+    struct run_name after; /* only runs behind this one; both parts are empty for all */
     struct usage_window window;
-    uint32_t rows_max; /* 0: the total only */
+    uint32_t rows_max; /* at most so many rows; 0 for the total only */
     void (*done)(struct usage_walk *walk);
-    /* out; rows' texts are the walk's: usage_walk_fini() */
-    int status; /* of the walk itself: NO_MEMORY, SHUTTING_DOWN */
+    /* Results; the texts of the rows are valid until usage_walk_fini(). */
+    int status; /* of the walk itself: 0, NO_MEMORY or SHUTTING_DOWN */
     struct msg_usage_row *rows;
     uint32_t row_count;
     bool more; /* there are runs behind the last row */
     struct usage total;
-    uint32_t unreadable; /* runs that are not in the total */
-    /* its own */
+    uint32_t unreadable; /* runs that are not in the total because their record cannot be read */
+    /* The fields below belong to run_usage.c. */
     struct catalog *catalog;
     struct run_name *names;
     size_t name_count, at;
@@ -36,15 +37,15 @@ struct usage_walk {
 };
 
 void usage_walk_start(struct usage_walk *walk, struct catalog *catalog);
-void usage_walk_cancel(struct usage_walk *walk); /* no callback afterwards; then fini */
+void usage_walk_cancel(struct usage_walk *walk); /* done does not come any more; call fini next */
 void usage_walk_fini(struct usage_walk *walk);
 
 /* --- quotas --- */
 
 enum { QUOTAS_MAX = 256 };
 
-struct quota {                              /* 0: no limit */
-    char project[LIMIT_RUN_NAME_BYTES + 1]; /* "*": each that has none of its own */
+struct quota {                              /* a limit of 0 is no limit */
+    char project[LIMIT_RUN_NAME_BYTES + 1]; /* "*" for each project without a row */
     uint64_t bytes, checkpoints;
 };
 struct quota_table {
@@ -52,17 +53,19 @@ struct quota_table {
     struct quota quotas[QUOTAS_MAX];
 };
 
-/* NULL: the project has none. */
+/* Returns NULL if the project has no quota. */
 const struct quota *quota_of(const struct quota_table *table, const char *project);
-struct quota_sight { /* what is asked of a quota */
+struct quota_sight { /* what a quota is checked against */
     const char *project;
-    const struct usage *usage; /* of the project */
-    const char *until; /* what is forgotten waits: " until TIME", "" where no schedule says */
+    const struct usage *usage; /* of the whole project */
+    /* When forgotten bytes are freed: " until TIME", or "" if no schedule says. */
+    const char *until;
 };
-/* QUOTA, with how much there is, how much may be, and what to do; else 0. */
+/* Returns QUOTA if the project has reached its quota; the text says how much there is, how much may
+ * be, and what to do. Returns 0 otherwise. */
 int MUST_USE quota_check(const struct quota *quota, const struct quota_sight *sight,
                          struct diag *diag);
-/* The same of a save of so many bytes that would store them all. */
+/* Returns the same for a save of `bytes` bytes, assuming that it would store all of them. */
 int MUST_USE quota_check_save(const struct quota *quota, const struct quota_sight *sight,
                               uint64_t bytes, struct diag *diag);
 
