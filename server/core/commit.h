@@ -3,8 +3,8 @@
  * The commit core: a pure function from (state of a run's record, event) to a guarded update of
  * that record and an answer. The core does no I/O, reads no clock, and keeps no state that the
  * record does not hold. The driver (server/run) applies the update; on CONFLICT it reads the record
- * again and runs the same event again. Any number of drivers may work on one record. DESIGN:
- * ARCHITECTURE.md "Commit".
+ * again and runs the same event again. Any number of drivers may work on one record. The
+ * guards of each transition are in README.md.
  */
 #ifndef CAIRN_CORE_COMMIT_H
 #define CAIRN_CORE_COMMIT_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See core_model.h. The rules are those of ARCHITECTURE.md, not those of the core's guards.
+ * See core_model.h. The rules are those of server/core/README.md, not those of the core's guards.
  */
 #include "core_model.h"
 
