@@ -2,11 +2,11 @@
  *
  * cairn.h - save and restore the state of a distributed training job.
  *
- * One handle (cairn_t) is one rank of one attempt: one start of the job's group of ranks. A save
- * takes a snapshot of the registered tensors and blobs into the handle's staging memory (the
- * arena), streams it to the server in the background, and ends when the checkpoint of all ranks is
- * committed: complete, verified and on stable storage. A restore gives back exactly what was saved,
- * to all ranks the same step, or a named error. (client/examples/minimal.c is this, whole.)
+ * One handle (cairn_t) is one rank of one attempt, and an attempt is one start of the job's group
+ * of ranks. A save copies the registered tensors and blobs into the handle's staging memory (the
+ * arena), streams them to the server in the background, and ends when the checkpoint of all ranks
+ * is committed: complete, verified and on stable storage. A restore gives all ranks exactly what
+ * was saved, or a named error. client/examples/minimal.c is a whole program.
  *
  *     struct cairn_options options = CAIRN_OPTIONS_INIT;
  *     options.rank = rank, options.world_size = n;
@@ -19,20 +19,20 @@
  *     cairn_close(c, 60000, &err);
  *
  * Rules
- *  - Every function that returns int gives 0 or one CAIRN_E_* code; *err (may be NULL) then says
- *    what was tried, on what, and what to do. Results are written only on success.
- *  - Any thread may make any call; cairn_close and the frees must be the last of their handle.
- *  - Structs that begin with `size` only grow: fill them with their CAIRN_*_INIT, then set what you
- *    need; 0 means default. In arrays of such structs, element [0].size is the distance between
- *    elements. A NULL pointer to options means all defaults.
- *  - Strings are UTF-8. Arguments are copied before the call returns, but for tensor data: borrowed
- *    until CAIRN_STAGED (save) or CAIRN_DONE (restore).
- *  - Deadlines are milliseconds from the call; 0 polls in waits and stands for the default
- *    elsewhere; CAIRN_FOREVER waits without end.
- *  - After fork() the child's handles and ops are dead (CAIRN_E_FORKED) and cost nothing; the
- *    parent's go on. A child may open handles of its own.
- *  - A bug in Cairn never ends your process: the handle goes dead, everything in flight ends with
- *    CAIRN_E_INTERNAL, and so does every later call. Close it; another one may be opened.
+ *  - A function that returns int gives 0 or a CAIRN_E_* code, or what its comment says. *err (may
+ *    be NULL) says what was tried, on what, and what to do. Results are written only on success.
+ *  - Any thread may make any call; cairn_close and the frees must be the last of their object.
+ *  - A struct whose first field is `size` only grows. Fill it with its CAIRN_*_INIT, then set what
+ *    you need; 0 selects the default. In an array of such structs, element [0].size is the
+ *    distance between elements. A NULL pointer to options selects all defaults.
+ *  - Strings are UTF-8. Arguments are copied before the call returns, except tensor data, which is
+ *    borrowed until CAIRN_STAGED (save) or CAIRN_DONE (restore).
+ *  - A deadline is in milliseconds from the call. 0 makes a wait return at once and selects the
+ *    default elsewhere; CAIRN_FOREVER waits without end.
+ *  - After fork(), the child's handles and ops are dead (CAIRN_E_FORKED) and cost nothing; the
+ *    parent's go on. The child may open handles of its own.
+ *  - A bug in Cairn never ends your process. The handle dies: everything in flight ends with
+ *    CAIRN_E_INTERNAL, and so does every later call. Close it, and open another one if you like.
  *
  * C99 and C++. Link with `pkg-config --cflags --libs cairn`.
  */
@@ -108,17 +108,17 @@ enum cairn_err {
     CAIRN_E_ENDED = -46,
     CAIRN_E_SHUTTING_DOWN = -47,
     CAIRN_E_LIST_MISMATCH = -48,
-    CAIRN_E_SKIPPED = -49, /* when_full says skip, and there was no room: no failure */
+    CAIRN_E_SKIPPED = -49, /* when_full says skip, and there was no room; this is no failure */
     CAIRN_E_REPLICAS_DIFFER = -50
 };
 
 struct cairn_error {
     int code;
-    char text[508]; /* what was tried, on what, with which numbers, and the remedy */
+    char text[508]; /* says what was tried, on what, with which numbers, and what to do */
 };
 
-/* "NO_SPACE", "no space left in the store" and whether to retry: 0 never, 1 the same call, 2 after
- * a change, 3 ask cairn_status() first. Static strings; unknown codes give "UNKNOWN". */
+/* Return a code's name ("NO_SPACE"), its text, and whether to retry: 0 never, 1 the same call, 2
+ * after a change, 3 after cairn_status(). Static strings; an unknown code is "UNKNOWN". */
 CAIRN_API const char *cairn_err_name(int code);
 CAIRN_API const char *cairn_strerror(int code);
 CAIRN_API int cairn_err_retry(int code);
@@ -151,12 +151,12 @@ enum cairn_dtype {
     CAIRN_F8_E8M0FNU = 21,
     CAIRN_F4_E2M1FN_X2 = 22
 };
-CAIRN_API const char *cairn_dtype_name(int dtype); /* "bfloat16"; "unknown" */
-CAIRN_API int cairn_dtype_bits(int dtype);         /* 0: unknown */
+CAIRN_API const char *cairn_dtype_name(int dtype); /* "bfloat16", or "unknown" */
+CAIRN_API int cairn_dtype_bits(int dtype);         /* 0 if the type is unknown */
 
 /* --- opening --------------------------------------------------------------------------------- */
 
-#define CAIRN_LATEST  UINT64_MAX /* restore options' step */
+#define CAIRN_LATEST  UINT64_MAX /* a step: that of the latest checkpoint */
 #define CAIRN_FOREVER INT64_MAX
 
 typedef struct cairn cairn_t;
@@ -165,72 +165,72 @@ typedef struct cairn_list cairn_list_t;
 
 struct cairn_options {
     size_t size;
-    int32_t rank, world_size; /* 0 <= rank < world_size; world_size 0: 1 */
-    /* Attempt token, 32 hex digits: drawn once by rank 0 (cairn_new_attempt) and given to all
-     * ranks; NULL: CAIRN_ATTEMPT, or, for a world of one, a fresh one. */
+    int32_t rank, world_size; /* 0 <= rank < world_size; a world_size of 0 means 1 */
+    /* The attempt token, 32 hex digits. Rank 0 draws it once (cairn_new_attempt) and gives it to
+     * all ranks. NULL takes the variable CAIRN_ATTEMPT or, in a world of one, a fresh token. */
     const char *attempt;
-    int read_only; /* list, status, restore; has no rank and is in no group */
-    /* Staging memory at most; 0: what the rank writes. A save that is larger goes in waves: it is
-     * staged when the last of its bytes is copied, for which others must have become durable. */
+    int read_only; /* the handle can list, ask for status and restore; it has no rank or group */
+    /* The most staging memory; 0 means as much as the rank writes. A larger save goes in waves: it
+     * reuses memory as bytes become durable, and is staged when its last byte is copied. */
     uint64_t arena_bytes;
-    int32_t threads;                            /* copy and digest; 0: cores, at most 4 */
-    int64_t io_deadline_ms;                     /* of opening and of small requests; 0: 30,000 */
-    int64_t save_deadline_ms;                   /* default deadline of a save; 0: 600,000 */
-    const char *cert_file, *key_file, *ca_file; /* PEM; TLS is used when ca_file is set */
-    const char *label;                          /* shown in logs: host, job id; no identity */
-    void (*log)(void *user, int level, const char *line); /* NULL: warnings and errors to stderr */
+    int32_t threads;          /* for copies and digests; 0 means one a core, at most 4 */
+    int64_t io_deadline_ms;   /* for opening and small requests; 0 means 30,000 */
+    int64_t save_deadline_ms; /* default deadline of a save; 0 means 600,000 */
+    const char *cert_file, *key_file, *ca_file; /* PEM files; TLS is used when ca_file is set */
+    const char *label; /* shown in logs (host, job id); it is not an identity */
+    void (*log)(void *user, int level, const char *line); /* NULL logs warnings and up to stderr */
     void *log_user;
-    /* Saves in flight that the arena has room for, within arena_bytes; 0: 1, or, where arena_bytes
-     * is set and allows it, 2. */
+    /* The number of saves in flight that the arena has room for, within arena_bytes. 0 means 1, or
+     * 2 where arena_bytes is set and large enough. */
     int32_t snapshots;
-    int when_full; /* enum cairn_when_full: saves that find no room there; 0: CAIRN_FULL_WAIT */
-    int encoding;  /* enum cairn_encoding; 0: CAIRN_ENCODING (auto, raw or dense), or else auto */
+    int when_full; /* enum cairn_when_full: what a save without room does; 0 is CAIRN_FULL_WAIT */
+    int encoding;  /* enum cairn_encoding; 0 takes CAIRN_ENCODING (auto, raw, dense), or auto */
 };
 #define CAIRN_OPTIONS_INIT                                                              \
     {                                                                                   \
         sizeof(struct cairn_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
-/* What is stored of a chunk, always without loss: its bytes, or fewer that stand for them (zstd,
- * byte planes). Chunks that a save shares with an older checkpoint are not stored again at all. */
+/* How a chunk is stored, always without loss: as it is, or as fewer bytes that decode to it (zstd,
+ * byte planes). A chunk that a save shares with an older checkpoint is not stored again at all. */
 enum cairn_encoding {
-    CAIRN_ENCODE_AUTO = 1, /* where that is no slower than the way to the disk, by measurement */
+    CAIRN_ENCODE_AUTO = 1, /* the densest that is measured to keep up with the way to the disk */
     CAIRN_ENCODE_RAW = 2,
     CAIRN_ENCODE_DENSE = 3 /* the densest, whatever time it takes */
 };
 
-/* What becomes of a save whose copy cannot begin, because saves in flight fill the arena. */
+/* What happens to a save that cannot begin to copy because saves in flight fill the arena. */
 enum cairn_when_full {
-    CAIRN_FULL_WAIT = 1, /* it waits for room, within its deadline */
-    CAIRN_FULL_SKIP = 2, /* cairn_save gives CAIRN_E_SKIPPED at once: no failure, no checkpoint */
-    CAIRN_FULL_FAIL = 3  /* cairn_save gives CAIRN_E_BUSY at once, naming what is in flight */
+    CAIRN_FULL_WAIT = 1, /* the save waits for room, within its deadline */
+    CAIRN_FULL_SKIP = 2, /* cairn_save returns CAIRN_E_SKIPPED at once: no failure, no checkpoint */
+    CAIRN_FULL_FAIL = 3  /* cairn_save returns CAIRN_E_BUSY at once, naming what is in flight */
 };
 
-/* Draws a token: 32 hex digits and NUL. */
+/* Draws a token: 32 hex digits and a NUL. */
 CAIRN_API int CAIRN_MUST_USE cairn_new_attempt(char ret_token[33]);
 
-/* url: cairn://h1:port,h2:port/project/run (no host: CAIRN_SERVER, itself host:port[,...] or
- * unix:/path) or cairn+unix:///path?run=project/run. Tries for io_deadline_ms until the server has
- * answered, afterwards reconnects by itself; an error names the first cause and the last.
- * UNREACHABLE, AUTH, VERSION, DUPLICATE_RANK, WORLD_MISMATCH, INVALID, NO_MEMORY. */
+/* Opens a handle. url is cairn://h1:port,h2:port/project/run (without hosts, CAIRN_SERVER names
+ * them: host:port[,...] or unix:/path) or cairn+unix:///path?run=project/run. Tries for
+ * io_deadline_ms, later reconnects by itself; an error names the first and last cause. UNREACHABLE,
+ * AUTH, VERSION, DUPLICATE_RANK, WORLD_MISMATCH, INVALID, NO_MEMORY. */
 CAIRN_API int CAIRN_MUST_USE cairn_open(const char *url, const struct cairn_options *options,
                                         cairn_t **ret, struct cairn_error *err);
-/* Waits for what is in flight until the deadline, then aborts it (the futures say so; 2 s more at
- * most). Always frees the handle; the result tells whether every save in flight became durable. Ops
- * must still be freed, before or after. From a callback: INVALID, and nothing is closed. NULL is
- * fine. */
+/* Waits for what is in flight until the deadline, then aborts it, which takes 2 s more at most and
+ * which the ops report. Always frees the handle; returns 0 if every save in flight became durable,
+ * else the first failure. Ops must still be freed, before or after. Called from a callback it
+ * closes nothing and returns INVALID. NULL is allowed. */
 CAIRN_API int cairn_close(cairn_t *cairn, int64_t deadline_ms, struct cairn_error *err);
 
 /* --- what is saved --------------------------------------------------------------------------- */
 
 enum cairn_placement {
-    CAIRN_REPLICATED = 1, /* the same on every rank of the group, which splits the writing */
+    CAIRN_REPLICATED = 1, /* the same on every rank of the group, which shares the writing */
     CAIRN_SHARDED = 2,    /* boxes that belong to this rank (and to its group, where it has one) */
-    CAIRN_LOCAL = 3       /* of a logical coordinate ("dp=3"), never merged: RNG, data loader */
+    CAIRN_LOCAL = 3       /* owned by a coordinate ("dp=3"), never merged: RNG, data loader */
 };
 
-/* A rectangle of a tensor and where it lies in memory. stride in elements per dimension, NULL:
- * row-major and contiguous. */
+/* A rectangle of a tensor and where it lies in memory. The arrays have one entry a dimension;
+ * stride counts elements, and NULL means row-major and contiguous. */
 struct cairn_box {
     const int64_t *offset, *length, *stride;
     void *data;
@@ -240,22 +240,22 @@ struct cairn_tensor {
     size_t size;
     const char *name;
     int dtype;            /* enum cairn_dtype */
-    uint32_t ndim;        /* at most 8; 0: a scalar */
-    const int64_t *shape; /* global */
+    uint32_t ndim;        /* at most 8; 0 means a scalar */
+    const int64_t *shape; /* of the whole tensor */
     const struct cairn_box *boxes;
-    size_t box_count; /* what this rank holds; 0: the whole tensor, row-major, at `data` */
+    size_t box_count; /* boxes of this rank; 0 means the whole tensor, row-major, at `data` */
     void *data;       /* used when box_count is 0 */
-    /* Ranks that hold the same boxes, ascending, this one among them; NULL: for REPLICATED all
-     * ranks, otherwise only this one. */
+    /* The ranks that hold the same boxes, ascending, this rank among them. NULL means all ranks for
+     * REPLICATED, otherwise only this one. */
     const int32_t *group;
     uint32_t group_count;
-    int placement;          /* enum cairn_placement; 0: REPLICATED */
-    const char *coordinate; /* LOCAL: known by (name, coordinate); NULL: "rank=<rank>" */
-    int eager; /* 1: a lazy save copies it before the call returns, so that it may change */
-    /* 0: data is host memory; 1 + N: memory of CUDA device N, row-major without holes, copied
-     * through the driver. The work that makes its contents must have ended before cairn_save (or
-     * see cairn_save_options.cuda_event) or cairn_restore is called. UNSUPPORTED without a driver,
-     * INVALID for other memory. */
+    int placement;          /* enum cairn_placement; 0 means REPLICATED */
+    const char *coordinate; /* LOCAL: part of its identity beside name; NULL means "rank=<rank>" */
+    int eager; /* if 1, a lazy save copies it before the call returns, so that it may change */
+    /* 0 means that data is host memory; 1 + N means memory of CUDA device N, row-major without
+     * holes, copied through the driver. The work that makes its contents must have ended before
+     * cairn_save (or see cairn_save_options.cuda_event) or cairn_restore is called. UNSUPPORTED
+     * without a driver, INVALID for other memory. */
     int device;
 };
 #define CAIRN_TENSOR_INIT                                                  \
@@ -265,11 +265,11 @@ struct cairn_tensor {
 
 enum cairn_blob_kind { CAIRN_BYTES = 1, CAIRN_TREE = 2 };
 
-/* Named opaque bytes, or a typed tree (FORMAT.md 10; checked). REPLICATED: rank 0's is stored. */
+/* Named bytes, or a typed tree (FORMAT.md 10; checked). If REPLICATED, rank 0's are stored. */
 struct cairn_blob {
     size_t size;
     const char *name;
-    int kind, placement; /* 0: CAIRN_BYTES, CAIRN_REPLICATED */
+    int kind, placement; /* 0 means CAIRN_BYTES and CAIRN_REPLICATED */
     const char *coordinate;
     const void *data; /* copied by cairn_set_blobs */
     size_t data_bytes;
@@ -279,9 +279,9 @@ struct cairn_blob {
         sizeof(struct cairn_blob), 0, 0, 0, 0, 0, 0 \
     }
 
-/* The whole set; replaces the one before. Names, shapes, pointers are copied; the data is not
- * touched until a save or restore, but the arena for it is made in the background from now on.
- * BUSY while an operation borrows the present set. INVALID names the tensor. */
+/* Registers the whole set, in place of the one before. Names, shapes and pointers are copied; the
+ * data is not touched until a save or restore, but the arena for it is made in the background from
+ * now on. BUSY while an operation borrows the present set. INVALID names the tensor. */
 CAIRN_API int CAIRN_MUST_USE cairn_set_tensors(cairn_t *cairn, const struct cairn_tensor *tensors,
                                                size_t count, struct cairn_error *err);
 CAIRN_API int CAIRN_MUST_USE cairn_set_blobs(cairn_t *cairn, const struct cairn_blob *blobs,
@@ -289,45 +289,45 @@ CAIRN_API int CAIRN_MUST_USE cairn_set_blobs(cairn_t *cairn, const struct cairn_
 
 /* --- flat partitions (ZeRO) ------------------------------------------------------------------- */
 
-/* One box of a flat range: `at` says how many elements behind the range's first it begins; in
- * memory it is row-major and contiguous. */
+/* One box of a flat range. It begins `at` elements behind the range's first, and is row-major and
+ * contiguous in memory. */
 struct cairn_flat_box {
     int64_t offset[8], length[8];
     uint64_t at;
 };
-#define CAIRN_FLAT_BOXES 15 /* at most, for 8 dimensions; 2 * ndim - 1 in general */
+#define CAIRN_FLAT_BOXES 15 /* the most for 8 dimensions; 2 * ndim - 1 in general */
 
-/* Elements [first, end) of a row-major tensor as boxes to register: a partition that cuts across
- * rows is stored under the parameter's own name and shape, so that it can be restored at any world
- * size. Returns their number (0: an empty range), or INVALID. */
+/* Writes elements [first, end) of a row-major tensor as boxes to register. A partition that cuts
+ * across rows is so stored under the parameter's own name and shape, and can be restored at any
+ * world size. Returns the number of boxes (0 for an empty range), or INVALID. */
 CAIRN_API int CAIRN_MUST_USE cairn_flat_boxes(uint32_t ndim, const int64_t *shape, uint64_t first,
                                               uint64_t end,
                                               struct cairn_flat_box ret[CAIRN_FLAT_BOXES]);
-/* A flat buffer holds `count` elements of a parameter from `start` on (what no parameter has is
- * padding); a rank holds elements [first, end) of the buffer. Returns 1 and the range of the
- * parameter's elements that this is, beginning at buffer element start + ret_range[0]; or 0. */
+/* Returns 1 and the range of a parameter's elements that a rank holds, or 0 if it holds none. A
+ * flat buffer has `count` of its elements from buffer element `start` on; the rank has buffer
+ * elements [first, end), in which start + ret_range[0] is the first that is the parameter's. */
 CAIRN_API int CAIRN_MUST_USE cairn_flat_part(uint64_t start, uint64_t count, uint64_t first,
                                              uint64_t end, uint64_t ret_range[2]);
 
 /* --- save and restore ------------------------------------------------------------------------ */
 
 enum cairn_stage {
-    CAIRN_STAGED = 1, /* save: copied, and in the hands of its daemon if that takes the arena */
-    CAIRN_DONE = 2    /* save: committed by all ranks, durable; restore: verified by all ranks */
+    CAIRN_STAGED = 1, /* a save is copied, and its daemon has the arena if it takes that over */
+    CAIRN_DONE = 2    /* a save is committed by all ranks; a restore is verified by all ranks */
 };
 
 enum cairn_mode {
-    CAIRN_COPY = 1, /* cairn_save returns when all is copied: what was saved may change */
-    CAIRN_LAZY = 2  /* it returns at once; until STAGED only eager tensors may change */
+    CAIRN_COPY = 1, /* cairn_save returns when all is copied: the saved state may change */
+    CAIRN_LAZY = 2  /* cairn_save returns at once; until STAGED only eager tensors may change */
 };
 
-/* Lazy: a tensor that changes between the call and STAGED fails the save with
- * CAIRN_E_DIGEST_MISMATCH and its name. A digest of the memory is taken before cairn_save returns,
- * one of the copy after it is made, so a change is seen if and only if the copy has other bytes
- * than the memory had at the call. SAMPLED looks at 64 bytes of every 64 KiB (tensors of up to 4
- * KiB: all) and makes the call a few per cent of a copy longer: an optimizer's step, which changes
- * a tensor all over, is seen, single elements may not be. FULL reads everything: every change is
- * seen, and the call takes about half as long as a copy. */
+/* How a lazy save detects changes: a tensor that changes between the call and STAGED fails the save
+ * with CAIRN_E_DIGEST_MISMATCH and its name. One digest of the memory is taken before cairn_save
+ * returns, one of the copy after it is made, so a change is seen if and only if the bytes read in
+ * the copy differ from those at the call. SAMPLED reads 64 bytes of every 64 KiB (tensors of up to
+ * 4 KiB whole) and makes the call a few per cent of a copy longer: it sees an optimizer's step,
+ * which changes a tensor all over, and may miss single elements. FULL reads everything and sees
+ * every change; the call takes about half as long as a copy. */
 enum cairn_verify { CAIRN_VERIFY_SAMPLED = 1, CAIRN_VERIFY_FULL = 2 };
 
 struct cairn_metric {
@@ -335,32 +335,32 @@ struct cairn_metric {
     double value;
 };
 
-/* Do the ranks of a group hold the same bytes of what they replicate? Compared by digest while the
- * save is made, which reads everything replicated once more; NaNs are compared bit for bit. */
+/* How a save checks that the ranks of a group hold the same bytes of what they replicate: by
+ * digest, which reads everything replicated once more; NaNs are compared bit for bit. */
 enum cairn_check {
-    CAIRN_CHECK_WARN = 1, /* the save goes on; cairn_op_warning names tensor and ranks */
+    CAIRN_CHECK_WARN = 1, /* the save goes on; cairn_op_warning names the tensor and the ranks */
     CAIRN_CHECK_FAIL = 2  /* the save fails with REPLICAS_DIFFER before it can be committed */
 };
 
 struct cairn_save_options {
     size_t size;
-    /* Until durable; 0: the handle's. After it the save is aborted and names who is missing. */
+    /* Time until durable, then it is aborted and names missing ranks; 0 means the handle's. */
     int64_t deadline_ms;
-    const char *const *tags; /* rank 0's count, as do metrics and metadata */
+    const char *const *tags; /* only rank 0's tags, metrics and metadata are stored */
     size_t tag_count;
     const struct cairn_metric *metrics;
     size_t metric_count;
-    const void *metadata; /* opaque, <= 16 KiB */
+    const void *metadata; /* opaque, at most 16 KiB */
     size_t metadata_bytes;
-    int mode;          /* enum cairn_mode; 0: CAIRN_COPY */
-    int verify_staged; /* enum cairn_verify, lazy only; 0: nothing is detected */
-    int when_full;     /* enum cairn_when_full; 0: the handle's */
-    int full;          /* rank 0's count: 1: shares nothing with older checkpoints */
-    /* enum cairn_check, copy mode only, the same on all ranks; 0: replicas are not compared. */
+    int mode;          /* enum cairn_mode; 0 means CAIRN_COPY */
+    int verify_staged; /* enum cairn_verify, lazy saves only; 0 detects nothing */
+    int when_full;     /* enum cairn_when_full; 0 means the handle's */
+    int full;          /* 1 on rank 0 makes a save that shares nothing with older checkpoints */
+    /* enum cairn_check, copy mode only, the same on all ranks; 0 compares no replicas. */
     int check_replicas;
-    /* A CUevent behind the work that makes the contents of tensors on devices (recorded on the
-     * training's stream): copies wait for it on the device, and nobody else does. Borrowed until
-     * STAGED. NULL: that work has ended. */
+    /* A CUevent behind the work that makes the contents of tensors on devices, recorded on the
+     * training's stream. Only the copies wait for it, on the device. Borrowed until STAGED. NULL
+     * means that the work has ended. */
     void *cuda_event;
 };
 #define CAIRN_SAVE_OPTIONS_INIT                                                  \
@@ -368,15 +368,15 @@ struct cairn_save_options {
         sizeof(struct cairn_save_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
-/* Every rank calls it with the same step. Returns when the state is copied into the arena: it
- * may change. The rest goes on in the background. In lazy mode it returns when the eager tensors
- * are copied (at once where none are), and the others are borrowed until STAGED: wait for that
- * before they change. Several saves may be in flight as far as the arena reaches; what happens
- * beyond that is when_full. A rank that skips or fails ends the step on all ranks with its code and
- * reason: on the others, cairn_op_wait tells. A step that this attempt has committed already, with
- * no restore in between, is not written again: the save ends well at once, the contents are those
- * of the first. ARENA_TOO_SMALL (not even two chunks fit), TIMED_OUT, SKIPPED, BUSY (no room; a
- * restore, or a save of this step, runs), FENCED. */
+/* Starts a save; every rank calls it with the same step. In copy mode it returns when the state is
+ * copied into the arena, which may then change; the rest goes on in the background. In lazy mode it
+ * returns when the eager tensors are copied (at once where there are none), and the others are
+ * borrowed until STAGED: wait for that before they change. Saves may be in flight as far as the
+ * arena reaches; when_full decides beyond that. A rank that skips or fails ends the step on all
+ * ranks with its code and reason, which cairn_op_wait gives on the others. A step that this attempt
+ * has committed already, with no restore in between, is not written again: the save ends well at
+ * once, with the contents of the first. ARENA_TOO_SMALL (not even two chunks fit), TIMED_OUT,
+ * SKIPPED, BUSY (no room, or a restore or a save of this step runs), FENCED. */
 CAIRN_API int CAIRN_MUST_USE cairn_save(cairn_t *cairn, uint64_t step,
                                         const struct cairn_save_options *options, cairn_op_t **ret,
                                         struct cairn_error *err);
@@ -384,21 +384,21 @@ CAIRN_API int CAIRN_MUST_USE cairn_save(cairn_t *cairn, uint64_t step,
 struct cairn_restore_options {
     size_t size;
     uint64_t step; /* CAIRN_LATEST (the INIT's value) or a step */
-    uint64_t term; /* 0: the newest on the lineage that has the step */
-    /* When it is damaged, all ranks fall back to the next older good one. -1: for latest only. */
+    uint64_t term; /* 0 means the newest on the lineage that has the step */
+    /* If damaged, all ranks take the next older good one. -1 does so for CAIRN_LATEST only. */
     int allow_older;
-    /* 1 (default): a registered tensor that the checkpoint lacks is MISSING_TENSOR; 0: it is left
-     * as it is and named by cairn_op_missing. */
+    /* If 1 (default), a registered tensor that the checkpoint lacks is MISSING_TENSOR. If 0, it is
+     * left as it is, and cairn_op_missing names it. */
     int strict;
-    int64_t deadline_ms; /* 0: 600,000 */
-    /* Patterns of names: only the registered tensors and stored blobs that match one are restored,
-     * all else stays as it is (and is neither missing nor unexpected). `*` any characters, `?` one,
-     * `[a-z]` one of, `[!a-z]` one not of, `[[]` a bracket; a pattern that equals a name means that
-     * name. strict 1: a pattern to which nothing stored or registered answers is MISSING_TENSOR.
-     * Count 0: all. */
+    int64_t deadline_ms; /* 0 means 600,000 */
+    /* Patterns of names. Only the registered tensors and stored blobs that match one are restored;
+     * all others stay as they are, and are neither missing nor unexpected. `*` matches any
+     * characters, `?` one, `[a-z]` one of a set, `[!a-z]` one not in it, `[[]` a bracket; a pattern
+     * that equals a name matches it. With strict 1, a pattern that matches nothing stored or
+     * registered is MISSING_TENSOR. A count of 0 restores all. */
     const char *const *only;
     size_t only_count;
-    /* 1: LOCAL blobs come from all coordinates and not from this rank's own only, so that a rank of
+    /* 1 gives LOCAL blobs of all coordinates and not only of this rank's own, so that a rank of
      * another mesh can see what all had and decide. */
     int all_local;
 };
@@ -407,20 +407,20 @@ struct cairn_restore_options {
         sizeof(struct cairn_restore_options), CAIRN_LATEST, 0, -1, 1, 0, 0, 0, 0 \
     }
 
-/* Fills the registered tensors. Every rank calls it. DONE with 0: every rank verified the same
- * checkpoint. NOT_FOUND: there is none to restore; cairn_op_run_is_empty says whether training may
- * begin at step 0. After any other failure the tensors are unusable, and the error says so. */
+/* Fills the registered tensors; every rank calls it. DONE with 0 means that every rank verified the
+ * same checkpoint; NOT_FOUND, that there is none, and cairn_op_run_is_empty says whether training
+ * may begin at step 0. After any other failure the tensors are unusable, as the error says. */
 CAIRN_API int CAIRN_MUST_USE cairn_restore(cairn_t *cairn,
                                            const struct cairn_restore_options *options,
                                            cairn_op_t **ret, struct cairn_error *err);
 
-/* 0 (reached), CAIRN_E_AGAIN (deadline; the operation goes on), or the operation's final error.
- * Repeatable, any thread. */
+/* Returns 0 if the stage is reached, CAIRN_E_AGAIN if the deadline passes first (the operation goes
+ * on), or the operation's final error. May be repeated, on any thread. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_wait(cairn_op_t *op, enum cairn_stage stage,
                                            int64_t deadline_ms, struct cairn_error *err);
-/* cb once when the stage is reached or the op failed (code): on Cairn's thread, or, where that is
- * so already, at once on this one. It may only poll and free. drop (may be NULL) exactly once,
- * after cb, also when this call fails. */
+/* Calls cb once when the stage is reached or the op has failed (code): on Cairn's thread or, where
+ * that is so already, at once on this one. cb may only poll and free. drop (may be NULL) is called
+ * exactly once, after cb, also when this call fails. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_notify(cairn_op_t *op, enum cairn_stage stage,
                                              void (*cb)(void *user, int code), void *user,
                                              void (*drop)(void *user));
@@ -438,30 +438,30 @@ CAIRN_API void cairn_op_progress(const cairn_op_t *op, struct cairn_progress *io
 struct cairn_result {
     size_t size;
     uint64_t term, step;
-    int fell_back;         /* restore: an older one; newer ones are damaged or lost */
+    int fell_back;         /* restore: took an older one; newer ones are damaged or lost */
     int new_lineage;       /* save: began beside existing checkpoints that were not restored */
-    uint64_t plain_bytes;  /* this rank's */
-    uint64_t stored_bytes; /* save: what it sent; encoded, and without what older ones have */
-    uint64_t blocked_ns;   /* how long the call itself took */
+    uint64_t plain_bytes;  /* of this rank */
+    uint64_t stored_bytes; /* save: what was sent; encoded, and without what older ones have */
+    uint64_t blocked_ns;   /* duration of the call itself */
 };
 #define CAIRN_RESULT_INIT                                \
     {                                                    \
         sizeof(struct cairn_result), 0, 0, 0, 0, 0, 0, 0 \
     }
-/* Of a finished op: 0 and *io, or its error. AGAIN before. */
+/* Returns 0 and the result of a finished op, or the op's error. AGAIN before. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_result(cairn_op_t *op, struct cairn_result *io,
                                              struct cairn_error *err);
-/* Of a restore that has ended with NOT_FOUND: 1 where the server has proven that the run has no
- * checkpoint and never had one. 0 for everything else, also while it runs: training must not begin
- * at step 0 then, because NOT_FOUND is an error like any other. Any thread. */
+/* Returns 1 after a restore that ended with NOT_FOUND if the server has proven that the run has no
+ * checkpoint and never had one. Returns 0 in all other cases, also while it runs: training must not
+ * begin at step 0 then, because that NOT_FOUND is an error like any other. Any thread. */
 CAIRN_API int cairn_op_run_is_empty(cairn_op_t *op);
-/* A finished save's remark that is no failure (replicas differ), or NULL; until op is freed. */
+/* Returns what a finished save noticed without failing (replicas that differ), or NULL. */
 CAIRN_API const char *cairn_op_warning(cairn_op_t *op);
-/* Restored blobs, until op is freed. coordinate NULL: "" (this rank's for LOCAL). NOT_FOUND. */
+/* Gives a restored blob, or NOT_FOUND. A NULL coordinate means "" (this rank's own for LOCAL). */
 CAIRN_API int CAIRN_MUST_USE cairn_op_blob(cairn_op_t *op, const char *name, const char *coordinate,
                                            const void **ret, size_t *ret_bytes);
-/* Restore: the checkpoint's metadata (DAMAGED: lost, see `cairn salvage`); names that
- * are not stored (missing) or not registered (unexpected); NULL past the end. Until op is freed. */
+/* Give a restored checkpoint's metadata (DAMAGED: lost, see `cairn salvage`) and names that are not
+ * stored (missing) or not registered (unexpected); NULL past the end. The op owns all. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_metadata(cairn_op_t *op, const void **ret, size_t *ret_bytes);
 CAIRN_API const char *cairn_op_missing(cairn_op_t *op, size_t idx);
 CAIRN_API const char *cairn_op_unexpected(cairn_op_t *op, size_t idx);
@@ -470,8 +470,8 @@ CAIRN_API const char *cairn_op_unexpected(cairn_op_t *op, size_t idx);
 struct cairn_local {
     size_t size;
     const char *name, *coordinate; /* valid until the op is freed */
-    int kind;                      /* 0: a tensor; else enum cairn_blob_kind */
-    int dtype;                     /* tensors, as are ndim and shape */
+    int kind;                      /* 0 means a tensor; else enum cairn_blob_kind */
+    int dtype;                     /* of a tensor, as are ndim and shape */
     uint32_t ndim;
     int64_t shape[8];
     uint64_t plain_bytes;
@@ -480,15 +480,15 @@ struct cairn_local {
     {                                                              \
         sizeof(struct cairn_local), NULL, NULL, 0, 0, 0, {0, 0}, 0 \
     }
-/* Restore: the idx-th LOCAL tensor or blob of the checkpoint, of any coordinate, by name and then
- * coordinate. A rank is given what its own coordinate has, no rule does more: when the coordinates
- * have changed it reads the old ones' blobs here (all_local, cairn_op_blob) or registers their
- * tensors and restores once more, then starts anew, merges or refuses. NOT_FOUND past the end. */
+/* Gives the idx-th LOCAL tensor or blob of the restored checkpoint, of any coordinate, by name and
+ * then coordinate; NOT_FOUND past the end. A rank is given only what its own coordinate has: when
+ * the coordinates have changed, it reads the old ones' blobs here (all_local, cairn_op_blob) or
+ * registers their tensors and restores once more, then starts anew, merges or refuses. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_local(cairn_op_t *op, size_t idx, struct cairn_local *io);
-/* The same of every tensor and blob of the checkpoint, registered or not; "" is no coordinate. */
+/* Gives the idx-th of all tensors and blobs, registered or not, alike; "" is no coordinate. */
 CAIRN_API int CAIRN_MUST_USE cairn_op_entry(cairn_op_t *op, size_t idx, struct cairn_local *io);
-CAIRN_API void cairn_op_abort(cairn_op_t *op); /* asks; DONE still fires, with the truth */
-CAIRN_API void cairn_op_free(cairn_op_t *op);  /* drops the handle, never the work; NULL is fine */
+CAIRN_API void cairn_op_abort(cairn_op_t *op); /* only asks; DONE still fires, truthfully */
+CAIRN_API void cairn_op_free(cairn_op_t *op);  /* the work goes on; NULL is allowed */
 
 /* --- what is there --------------------------------------------------------------------------- */
 
@@ -504,37 +504,37 @@ enum cairn_health { CAIRN_VERIFIED = 0, CAIRN_SUSPECT = 1, CAIRN_DAMAGED = 2 };
 struct cairn_checkpoint {
     size_t size;
     uint64_t term, step, sequence, plain_bytes, stored_bytes;
-    uint64_t parent_term, parent_step; /* term 0: none */
-    int64_t commit_time_ns;            /* since 1970 UTC; display only */
+    uint64_t parent_term, parent_step; /* term 0 means none */
+    int64_t commit_time_ns;            /* since 1970 UTC; for display only */
     int32_t world_size;
     int state, health;      /* enum cairn_state, enum cairn_health */
-    int superseded, latest; /* off the lineage; what restore(latest) would take */
+    int superseded, latest; /* not on the lineage; the one that CAIRN_LATEST restores */
 };
 #define CAIRN_CHECKPOINT_INIT                                                  \
     {                                                                          \
         sizeof(struct cairn_checkpoint), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
-/* Committed checkpoints of the run, newest first; none for a run that does not exist yet. */
+/* Lists the committed checkpoints of the run, newest first; a run that does not exist has none. */
 CAIRN_API int CAIRN_MUST_USE cairn_list(cairn_t *cairn, int64_t deadline_ms, cairn_list_t **ret,
                                         struct cairn_error *err);
 CAIRN_API size_t cairn_list_count(const cairn_list_t *list);
 CAIRN_API void cairn_list_get(const cairn_list_t *list, size_t idx, struct cairn_checkpoint *io);
 CAIRN_API void cairn_list_free(cairn_list_t *list);
-/* Tags and metrics of the idx-th: those of its save, and what was annotated since; sorted. NULL
- * past the end. Valid until the list is freed. */
+/* Return a tag or metric of the idx-th checkpoint, from its save or annotated since, in sorted
+ * order; NULL past the end. Valid until the list is freed. */
 CAIRN_API const char *cairn_list_tag(const cairn_list_t *list, size_t idx, size_t tag_idx);
 CAIRN_API const char *cairn_list_metric(const cairn_list_t *list, size_t idx, size_t metric_idx,
                                         double *ret_value);
-/* io->term and io->step say which; the truth about it, also after a lost answer. */
+/* Writes the truth about checkpoint (io->term, io->step) to *io, also after a lost answer. */
 CAIRN_API int CAIRN_MUST_USE cairn_status(cairn_t *cairn, int64_t deadline_ms,
                                           struct cairn_checkpoint *io, struct cairn_error *err);
 
 struct cairn_annotation {
     size_t size;
-    uint64_t term;                      /* 0: the newest on the lineage that has the step */
-    int64_t deadline_ms;                /* 0: the handle's io_deadline_ms */
-    const struct cairn_metric *metrics; /* set, or replaced by name */
+    uint64_t term;                      /* 0 means the newest on the lineage that has the step */
+    int64_t deadline_ms;                /* 0 means the handle's io_deadline_ms */
+    const struct cairn_metric *metrics; /* added, or replaced by name */
     size_t metric_count;
     const char *const *tags; /* added */
     size_t tag_count;
@@ -545,28 +545,28 @@ struct cairn_annotation {
     {                                                           \
         sizeof(struct cairn_annotation), 0, 0, 0, 0, 0, 0, 0, 0 \
     }
-/* What is known only after a save: metrics and tags of a committed checkpoint, kept beside its
- * manifest, which never changes. step CAIRN_LATEST: the latest. One rank calls it, at any time; the
- * same again changes nothing. NOT_FOUND (never committed, forgotten), INVALID (NaN, by name),
- * TOO_LARGE (more than 32 tags or 64 metrics), READ_ONLY. */
+/* Changes the metrics and tags of a committed checkpoint, for what is known only after its save;
+ * they are kept beside its manifest, which never changes. step may be CAIRN_LATEST. One rank calls
+ * it, at any time; the same call again changes nothing. NOT_FOUND (never committed, forgotten),
+ * INVALID (NaN, by name), TOO_LARGE (more than 32 tags or 64 metrics), READ_ONLY. */
 CAIRN_API int CAIRN_MUST_USE cairn_annotate(cairn_t *cairn, uint64_t step,
                                             const struct cairn_annotation *annotation,
                                             struct cairn_error *err);
 
 /* --- how often ------------------------------------------------------------------------------- */
 
-struct cairn_interval { /* seconds; 0 in what is given means the default */
+struct cairn_interval { /* seconds; an input of 0 means its default */
     size_t size;
-    double blocked_s, persist_s; /* of one save: training stands still, and until durable */
+    double blocked_s, persist_s; /* of one save: training stands still; until it is durable */
     double restart_s;            /* from a failure until training goes on */
-    double observed_s;           /* training that was watched for failures ... */
-    uint64_t failures;           /* ... and how many were seen in it */
-    double prior_mtbf_s;         /* expected before anything is seen; 0: 50,700 h / world_size */
-    double overhead_max;         /* share of the time that saves may take; 0: 0.05 */
+    double observed_s;           /* training that was watched for failures */
+    uint64_t failures;           /* failures that were seen in it */
+    double prior_mtbf_s;         /* expected before any is seen; 0 means 50,700 h / world_size */
+    double overhead_max;         /* share of the time that saves may take; 0 means 0.05 */
     int32_t world_size, in_flight;
-    /* The answer: time between failures; training between two saves by Young and Daly, and not
-     * faster than they become durable (use that); share of the time for saves; training lost by a
-     * failure; three lines that explain it. */
+    /* The answer: the time between failures; the training between two saves by Young and Daly, and
+     * the same but no faster than saves become durable (use that); the share of the time for saves;
+     * the training that one failure loses; an explanation in three lines. */
     double mtbf_s, staged_s, durable_s, overhead, lost_s;
     char text[640];
 };
@@ -574,7 +574,7 @@ struct cairn_interval { /* seconds; 0 in what is given means the default */
     {                                                                                  \
         sizeof(struct cairn_interval), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } \
     }
-/* INVALID names what is negative or not a number. Needs no handle. */
+/* Fills in the answer; needs no handle. INVALID names what is negative or not a number. */
 CAIRN_API int CAIRN_MUST_USE cairn_interval(struct cairn_interval *io, struct cairn_error *err);
 
 #ifdef __cplusplus
