@@ -11,9 +11,11 @@ import pickle
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 
 import numpy
 import pytest
@@ -438,3 +440,73 @@ def test_damaged_newest_is_refused(convert, own_daemon, tmp_path):
         assert list(tmp_path.glob("out*")) == []
     convert("export", "py/damaged", "1@1", "--to", "out", "--format", "npz", *server)
     assert numpy.load(tmp_path / "out" / "model.npz")["a"].tolist() == [1.0 + i for i in range(1000)]
+
+
+def test_lost_newest_is_refused(convert, own_daemon, tmp_path):
+    """As `cairn export` does: the run's record has lost its end, and whoever wants the newest is told."""
+    server = ("--server", f"unix:{own_daemon.socket}")
+    with Client(f"cairn+unix://{own_daemon.socket}?run=py/lost") as client:
+        data = numpy.arange(10.0)
+        client.set_tensors([("x", DTYPES["float64"], (10,), data.ctypes.data, None, data, REPLICATED, None, None, None)])
+        for step in (1, 2):
+            client.save(step).result(30)
+    own_daemon.kill()
+    last = sorted((own_daemon.store / "runs" / "py" / "lost" / "record").glob("*.update"))[-1]
+    last.chmod(0o600)
+    content = bytearray(last.read_bytes())
+    content[40] ^= 1
+    last.write_bytes(content)
+    shutil.rmtree(own_daemon.store / "copy")
+    own_daemon.start()
+    said = convert("export", "py/lost", "--to", "out", "--format", "npz", *server, check=6)
+    assert "newest good one is 1@1: name it" in said and not (tmp_path / "out").exists()
+    convert("export", "py/lost", "1", "--to", "out", "--format", "npz", *server)
+
+
+def test_memory_stays_bounded(daemon, run, tmp_path):
+    """Neither reading nor saving brings the tensors into memory of the process; what is mapped is not counted, nor is the arena."""
+    size = 192 << 20
+    tensor = torch.arange(size // 8)
+    torch.save({"w": tensor}, tmp_path / "m.pt")
+    dcp.save({"w": tensor}, checkpoint_id=str(tmp_path / "dcp"), no_dist=True)
+    numpy.savez(tmp_path / "m.npz", w=tensor.numpy())
+    with zipfile.ZipFile(tmp_path / "m.npz") as stored, zipfile.ZipFile(tmp_path / "c.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        with stored.open("w.npy") as source, packed.open("w.npy", "w") as target:
+            shutil.copyfileobj(source, target)
+    code = """
+import re, sys, threading
+from cairn.convert import command
+def anonymous():
+    with open("/proc/self/status", encoding="ascii") as status:
+        return int(re.search(r"RssAnon:\\s*(\\d+)", status.read())[1]) >> 10
+kind, ended, most = sys.argv.pop(1), threading.Event(), 0
+command.module(kind)
+if kind == "dcp":
+    import torch.distributed.checkpoint
+before = anonymous()
+def sample():
+    global most
+    while not ended.wait(0.002):
+        most = max(most, anonymous() - before)
+sampler = threading.Thread(target=sample)
+sampler.start()
+status = command.main(sys.argv[1:])
+ended.set()
+sampler.join()
+print("MiB", most)
+sys.exit(status)
+"""
+    server = ("--server", f"unix:{daemon.socket}")
+
+    def grown(kind, *words):
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, kind, *words, *server], cwd=tmp_path, capture_output=True,
+                              timeout=300, check=False)
+        assert done.returncode == 0, done
+        return int(done.stdout.split()[-1])
+
+    for number, (kind, path) in enumerate((("torch", "m.pt"), ("dcp", "dcp"), ("npz", "m.npz"), ("npz", "c.npz"))):
+        found = grown(kind, "import", f"{run}-{number}", path, "--arena", "32MiB")
+        assert found < 64, (path, found)
+    for kind in command.FORMATS:
+        found = grown(kind, "export", f"{run}-0", "--to", f"out-{kind}", "--format", kind)
+        assert found < 64, (kind, found)

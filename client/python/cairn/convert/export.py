@@ -41,13 +41,14 @@ class Item:
 
 def _find(viewer: Client, text: str) -> tuple:
     """(term, step) and all entries of the checkpoint that is meant. NotFoundError; DamagedError: ``latest`` would be an
-    older one, since the newest is damaged."""
+    older one, since the newest is damaged or lost."""
     step, term = selector(text)
     op = viewer.restore(step, term=term, allow_older=False, strict=False, only=("\1",), deadline=_DEADLINE_S)  # of nothing
     found: Result = op.result()
     rows = viewer.list() if step == LATEST else []
     mine = next((row for row in rows if (row.term, row.step) == (found.term, found.step)), None)
-    if any(row.health == "damaged" and not row.superseded and (mine is None or row.sequence > mine.sequence) for row in rows):
+    if (step == LATEST and found.fell_back) or any(
+            row.health == "damaged" and not row.superseded and (mine is None or row.sequence > mine.sequence) for row in rows):
         raise DamagedError.of(f"the newest checkpoint is damaged or lost (cairn status, cairn ls); the newest good one is "
                               f"{found.step}@{found.term}: name it")
     return found, op.entries()
