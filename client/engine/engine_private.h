@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the engine tell each other of the link, and of the arena ahead of the saves.
- */
+ * What the files of the engine tell each other about the link and about preparing the arena. Loop's
+ * thread. */
 #ifndef CAIRN_ENGINE_PRIVATE_H
 #define CAIRN_ENGINE_PRIVATE_H
 
 #include "engine/operations.h"
 
-/* engine.c: called by the link */
+/* engine.c. The link calls these when the connection is joined, when it is lost, when it has failed
+ * for good, and when the server grants credit. */
 void engine_on_up(struct engine *engine);
 void engine_on_down(struct engine *engine);
 void engine_on_final(struct engine *engine, int status, const struct diag *diag);
 void engine_on_granted(struct engine *engine);
 
-/* prepare.c. wake: the connection is there, or the last save or restore went. */
+/* prepare.c. engine_prepare_wake is called when the connection comes up, and when the last save or
+ * restore has ended; engine_prepare_drop gives up a preparation that has not started. */
 void engine_prepare_init(struct engine *engine);
 void engine_prepare_wake(struct engine *engine);
 void engine_prepare_drop(struct engine *engine);
-void hand_reset(struct engine *engine); /* a connection comes or goes */
+/* Forgets what the daemon knows of the arena. Called when a connection comes or goes. */
+void hand_reset(struct engine *engine);
 
 #endif

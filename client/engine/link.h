@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link: the engine's one connection: dial, TLS, HELLO, JOIN, heartbeat, and again after a loss,
- * with back-off. It numbers requests, hands their replies to them, tells all of them when the
- * connection is lost, and counts credit. It knows nothing of saves and restores. Loop's thread.
- */
+ * link: the one connection of the engine. It dials, does TLS, HELLO, JOIN and the heartbeat, and
+ * starts again with back-off after a loss. It numbers requests, hands each reply to its request,
+ * tells all requests when the connection is lost, and counts credit. It knows nothing of saves and
+ * restores. Loop's thread. */
 #ifndef CAIRN_ENGINE_LINK_H
 #define CAIRN_ENGINE_LINK_H
 
@@ -16,84 +16,96 @@ enum { LINK_BUCKETS = 64 };
 
 struct request;
 
-/* Same result rule as conn_handler's: non-zero closes the connection (the peer broke the protocol).
- */
+/* Callbacks of a request. on_reply and on_payload follow conn_handler's result rule: a non-zero
+ * result means that the peer broke the protocol, and closes the connection. */
 struct request_ops {
-    /* A reply, or ERROR (which ends the request: it is out of the table already). */
+    /* Called for a reply, and for ERROR. ERROR ends the request, which is then already out of the
+     * table. */
     int (*on_reply)(struct request *request, const struct frame *frame, const struct msg *msg,
                     void **ret_payload, struct diag *diag);
+    /* Called when the payload of a reply is complete. NULL if the replies have no payload. */
     int (*on_payload)(struct request *request, const struct frame *frame, const struct msg *msg,
-                      void *payload, struct diag *diag); /* NULL: its replies have none */
-    /* The connection is gone, and with it the request: out of the table. */
+                      void *payload, struct diag *diag);
+    /* Called when the connection is lost. The request is then already out of the table. */
     void (*on_lost)(struct request *request);
 };
 
+/* One request in the table, embedded in its owner. Its stream number connects it with its
+ * replies. */
 struct request {
     struct list link;
     const struct request_ops *ops;
-    uint32_t stream; /* 0: not in the table */
-    bool receiving;  /* conn writes into a buffer that on_reply named */
+    uint32_t stream; /* 0 while it is not in the table */
+    bool receiving;  /* conn is writing into a buffer that on_reply named */
 };
 
 struct link {
     struct sm sm;
     struct engine *engine;
-    struct conn *conn; /* NULL: none */
+    struct conn *conn; /* NULL while there is none */
+    /* The table of requests, hashed by stream number. */
     struct list buckets[LINK_BUCKETS];
     uint32_t next_stream;
-    struct request *receiving; /* whose payload is coming; NULL: nobody's */
+    struct request *receiving; /* the request whose payload is arriving, or NULL */
     size_t server_idx;
-    uint64_t draw; /* where one that is no rank begins */
+    uint64_t draw; /* random; where a client that is no rank begins in the list of servers */
     uint32_t backoff_ms;
-    uint64_t began_ms;  /* of the first connect */
-    struct timer timer; /* of the state: attempt, back-off */
+    uint64_t began_ms;  /* when the first connect began */
+    struct timer timer; /* of the present state: the attempt, or the back-off */
+    /* joined_once: a JOIN has succeeded. answered: engine_on_final was called. stopped: link_stop
+     * was called. */
     bool joined_once, answered, stopped;
-    bool gathered, moving; /* asked to be at the first server; on the way to another by choice */
-    bool hands_over;       /* agreed on: this connection takes descriptors */
-    bool hands_packed;     /* and what is handed over is compared and encoded there */
-    bool lands;            /* agreed on: what is read may come into memory of ours */
-    uint8_t *trash;        /* payloads that nobody waits for any more */
-    struct msg_welcome welcome; /* without its strings */
+    /* gathered: link_gather has asked to be at the first server. moving: this connection is being
+     * left for another server on purpose. */
+    bool gathered, moving;
+    bool hands_over;            /* agreed with the server: this connection takes descriptors */
+    bool hands_packed;          /* agreed: the server compares and encodes what is handed over */
+    bool lands;                 /* agreed: what is read may land in our memory */
+    uint8_t *trash;             /* receives payloads whose request has ended */
+    struct msg_welcome welcome; /* its strings are left out */
     struct msg_joined joined;
     uint32_t credits, credits_asked;
-    uint64_t dialed_ms; /* when the present try began */
-    bool server_said;   /* the last failure is a server's own word */
-    /* Why the last connection failed, and why the first one of the row did that has not ended yet;
-     * code 0: none did. */
+    uint64_t dialed_ms; /* when the present attempt began */
+    bool server_said;   /* the last failure was reported by a server itself */
+    /* Why the last connection failed, and why the first one failed since the link was last up. A
+     * code of 0 means that none did. */
     struct diag diag, first;
-    int status; /* final failure */
+    int status; /* the final failure */
 };
 
 void link_init(struct link *link, struct engine *engine);
 void link_start(struct link *link);
-/* Drops the connection and stops for good; requests get on_lost. */
+/* Drops the connection and stops for good; every request gets on_lost. */
 void link_stop(struct link *link);
-/* Somebody new waits for the connection: the back-off begins anew, so that an operation does not
- * pass its deadline asleep while the server is back. */
+/* Begins the back-off anew, because a new operation waits for the connection. Otherwise it could
+ * pass its deadline asleep while the server is already back. */
 void link_hurry(struct link *link);
 bool link_is_up(const struct link *link);
-/* Why there is no connection: the first cause since there was one, and the last. */
+/* Writes why there is no connection: the first cause since there was one, and the last. */
 void link_say_why(const struct link *link, size_t bytes, char *ret);
-/* Puts the request into the table under a new stream; the link must be up. */
+/* Puts the request into the table under a new stream number. The link must be up. */
 void link_add(struct link *link, struct request *request);
-/* Adds and sends. */
+/* Adds the request to the table and sends its message. */
 void link_ask(struct link *link, struct request *request, const struct msg *msg);
-/* The same with a descriptor, which is taken; where hands_over or lands. */
+/* Does the same with a descriptor, which it takes. Only where the server agreed (hands_over or
+ * lands). */
 void link_ask_fd(struct link *link, struct request *request, const struct msg *msg, int fd);
-/* Sends on the request's stream (0: none). */
+/* Sends a message on the stream of the request. A NULL request means stream 0. */
 void link_send(struct link *link, const struct request *request, const struct msg *msg);
 void link_send_payload(struct link *link, const struct request *request, const struct msg *msg,
                        struct conn_out *out);
-/* Ends a request, whether in the table or not. If its payload is on its way into its buffer, the
- * connection goes. */
+/* Ends a request, whether it is in the table or not. If its payload is arriving in its buffer, the
+ * connection is closed, so that nothing is written there later. */
 void link_forget(struct link *link, struct request *request);
-/* Of several servers: ranks are spread over them, each at its home (its number, modulo), from where
- * they go on to the next when one does not answer. Before ranks have agreed on who writes what they
- * gather at the first one, since a server compares only what it is told; then they spread again.
- * Does nothing where nothing is to be done, or where something else goes on over the connection. */
+/* Moves the link between servers, where there are several. Ranks are spread over the servers: the
+ * home of a rank is its number modulo their count, and it goes on to the next one when a server
+ * does not answer. Before ranks have agreed on who writes what, link_gather brings them all to the
+ * first server, because a server compares only the lists that it receives; link_spread brings them
+ * home again. Both do nothing if the link is not up, or is already there. They reset the
+ * connection, so the caller checks first that no other operation needs it. */
 void link_gather(struct link *link);
 void link_spread(struct link *link);
-/* Gives the connection up; reconnects. */
+/* Gives up the connection, with this reason, and reconnects. */
 void link_reset(struct link *link, int status, const char *why);
 
 #endif
