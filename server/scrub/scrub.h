@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * scrub: reads everything that committed checkpoints consist of, from the medium, on a schedule,
- * and checks it: records, manifests, pages and parts against the hash above them, of each object
- * every byte. A pass goes run by run, checkpoint by checkpoint; how far it is stands in the store's
- * record (entry_scrub.h), so that a restart goes on. Damage lowers the health of the
- * checkpoints that it touches, with a reason that names tensor and object; nothing is deleted or
- * rewritten.
+ * scrub: on a schedule, reads everything that committed checkpoints consist of from the medium and
+ * checks it: records, manifests, pages and parts against the hash above them, and every byte of
+ * each object. A pass goes run by run, checkpoint by checkpoint. Its position is stored in the
+ * store's record (entry_scrub.h), so that it goes on after a restart. Damage lowers the health of
+ * the checkpoints that it touches, with a reason that names tensor and object; nothing is deleted
+ * or rewritten.
  *
- * It yields: see pace.h. One loop's thread; the checks run in the catalogue's pool.
+ * A scrub yields to sessions: see pace.h. One loop's thread; the checks run in the catalogue's
+ * pool.
  */
 #ifndef CAIRN_SCRUB_SCRUB_H
 #define CAIRN_SCRUB_SCRUB_H
@@ -20,65 +21,69 @@ enum { SCRUB_TEXT_MAX = 512, SCRUB_RECENT = 16 };
 
 struct scrub_finding {
     struct run_name run;
-    struct ckpt_id id;  /* term 0: the run's record */
-    enum health health; /* as it is now: SUSPECT where no restore reads what is wrong */
+    struct ckpt_id id;  /* term 0 if it is about the run's record */
+    enum health health; /* the health now; SUSPECT if no restore reads the damaged bytes */
     int64_t wall_ns;
     char text[SCRUB_TEXT_MAX];
 };
 
 struct scrub_status {
-    bool running, yielding, waiting; /* waiting: it is another daemon's duty */
+    bool running, yielding, waiting; /* waiting: another daemon has the duty */
     uint64_t rate, every_ms;
-    uint64_t pass;                        /* the one that runs, or the last one; 0: none yet */
-    int64_t begun_wall_ns, ended_wall_ns; /* ended: of the last one that ended; 0: none */
-    struct run_name run;                  /* where it is */
+    uint64_t pass; /* the pass that is running, or the last one; 0 if there was none */
+    int64_t begun_wall_ns, ended_wall_ns; /* ended: of the last pass that ended; 0 if none has */
+    struct run_name run;                  /* the position of the pass */
     struct ckpt_id id;
     uint64_t bytes, ckpts, findings; /* of the pass */
-    /* counters of this daemon since its start: */
+    /* Counters of this daemon since its start: */
     uint64_t bytes_total, chunks_total, ckpts_total, findings_total, errors_total;
-    uint64_t healed_total; /* checkpoints found whole again */
-    /* Findings, the newest first. One of a run's record stays, whichever pass found it, until a
-     * look at that record finds it whole; it is the last to make room for others. */
+    uint64_t healed_total; /* checkpoints that were found whole again */
+    /* Findings, the newest first. A finding about a run's record stays, whichever pass made it,
+     * until a later look finds that record whole; it is the last to make room for other findings.
+     */
     uint32_t recent_count;
     const struct scrub_finding *recent[SCRUB_RECENT];
-    uint32_t damaged_records; /* of them */
+    uint32_t damaged_records; /* number of such findings */
 };
 
 struct scrub_options {
     struct loop *loop;
     struct catalog *catalog;
     struct work_pool *pool;
-    uint64_t every_ms;            /* from the end of a pass to the next; 0: only when asked */
-    uint64_t rate;                /* bytes a second; 0: as fast as it goes */
-    uint64_t save_ms;             /* how often the position is saved; 0: 10 s */
-    uint64_t (*load)(void *user); /* bytes that sessions have moved so far; NULL: nobody else */
-    bool (*may_run)(void *user);  /* between any two steps; NULL: always */
-    const char *(*holder)(void *user); /* who may, where we may not; "" or NULL: not known */
+    uint64_t every_ms; /* from the end of a pass to the next one; 0 means only when asked */
+    uint64_t rate;     /* bytes a second; 0 means as fast as possible */
+    uint64_t save_ms;  /* how often the position is saved; 0 means 10 s */
+    /* Bytes that sessions have moved so far; NULL if there are no sessions. */
+    uint64_t (*load)(void *user);
+    bool (*may_run)(void *user); /* asked between any two steps; NULL means always */
+    /* Name of the daemon that may run if this one may not; "" or NULL if not known. */
+    const char *(*holder)(void *user);
     void (*found)(void *user, const struct scrub_finding *finding);
     void (*healed)(void *user, const struct run_name *run, struct ckpt_id id);
     void (*damaged)(void *user, const struct run_name *run,
-                    struct ckpt_id id);     /* all of one was read, and something is wrong */
-    void (*turned)(void *user, bool began); /* a pass began or went on, or ended */
+                    struct ckpt_id id);     /* the whole checkpoint was read and is damaged */
+    void (*turned)(void *user, bool began); /* a pass has begun or gone on (true), or has ended */
     void *user;
 };
 
 int MUST_USE scrub_new(const struct scrub_options *options, struct scrub **ret);
-/* False: it is another daemon's duty, and nothing that is asked for here begins before it is ours.
- * *ret_holder: whose; "" where that is not known. */
+/* Returns false if another daemon has the duty; nothing that is asked for here begins before this
+ * daemon has it. *ret_holder names that daemon, or is "" if it is not known. */
 bool scrub_is_ours(const struct scrub *scrub, const char **ret_holder);
-/* A pass begins now, unless one is running. */
+/* Begins a pass now, unless one is running. */
 void scrub_now(struct scrub *scrub);
-/* From now on, without what the old rate still asks for. 0: as fast as it goes. */
+/* Sets the rate from now on and drops the delay that the old rate asks for. 0 means as fast as
+ * possible. */
 void scrub_set_rate(struct scrub *scrub, uint64_t rate);
-/* From now on; 0: only when asked. A pass that runs goes on. */
+/* Sets the interval from now on; 0 means only when asked. A pass that is running goes on. */
 void scrub_set_every(struct scrub *scrub, uint64_t every_ms);
-/* Others that read the store as a scrub does (repairs) keep to its rate: milliseconds until they
- * may go on, and what they moved. */
+/* For others that read the store as a scrub does (repairs) and keep to its rate: the milliseconds
+ * until they may go on, and the bytes that they have moved. */
 uint64_t scrub_wait_ms(struct scrub *scrub);
 void scrub_moved(struct scrub *scrub, uint64_t bytes);
-/* May be called at any time; pointers in it are valid until the next turn of the loop. */
+/* May be called at any time. Pointers in the status are valid until the next turn of the loop. */
 void scrub_status(const struct scrub *scrub, struct scrub_status *ret);
-/* Ends after the read in flight; the position is saved if it can be. Frees. */
+/* Ends after the read in flight, saves the position if possible, frees, then calls done. */
 void scrub_close(struct scrub *scrub, void (*done)(void *user), void *user);
 
 #endif
