@@ -21,15 +21,15 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { REPAIR_DEADLINE_MS = 60000, REPAIR_WAIT_MS = 100 /* at most, before it looks again */ };
+enum { REPAIR_DEADLINE_MS = 60000, REPAIR_WAIT_MS = 100 /* longest wait */ };
 #define REPAIR_SCRATCH_MAX ((size_t)8 << 30)
 
-/* --- ask.c: questions to the loop, waited for ------------------------------------------------- */
+/* --- ask.c: questions to the loop; each call waits for the answer ----------------------------- */
 
-/* What the record says of a checkpoint that lies there as parts alone, and the wall time. */
+/* What the record says about a checkpoint of which only parts are stored, and the wall time. */
 struct origin {
-    bool is_explained; /* committed, open, or aborted under this open_id */
-    bool is_known;     /* the term was granted: token and parent are its own */
+    bool is_explained; /* committed, open or aborted under this open_id */
+    bool is_known;     /* the term was granted; token and parent are the term's */
     struct token token;
     struct ckpt_id parent;
     int64_t wall_ns;
@@ -37,18 +37,18 @@ struct origin {
 
 struct ask {
     struct post post;
-    struct timer timer; /* until the pace lets it go on */
+    struct timer timer; /* runs until the pace allows the next operation */
     pthread_mutex_t lock;
     pthread_cond_t answered;
     bool done;
-    void (*start)(struct repair *repair); /* on the loop */
+    void (*start)(struct repair *repair); /* called on the loop */
     struct store *store;
     struct store_req req;
     struct run_req event;
     struct run_snapshot_req snapshot;
     struct commit_fact *facts;
     size_t fact_count;
-    struct ckpt_id id; /* of ask_explained() */
+    struct ckpt_id id; /* argument of ask_explained() */
     uint64_t open_id;
     bool explained, has_info;
     struct origin origin;
@@ -57,7 +57,7 @@ struct ask {
     struct diag diag;
 };
 
-/* What the record says of a checkpoint. */
+/* What the record says about a checkpoint. */
 struct commit_fact {
     struct ckpt_id id;
     uint64_t open_id, manifest_bytes;
@@ -68,25 +68,26 @@ struct commit_fact {
 
 int MUST_USE ask_init(struct repair *repair);
 void ask_fini(struct repair *repair);
-/* done, store and deadline are set here; the answer is in io. Its status is returned. What moves
- * bytes of checkpoints waits for the pace. */
+/* Runs a store operation and returns its status. The call sets done, store and deadline; the answer
+ * is in io. Operations that move bytes of checkpoints wait for the pace. */
 int MUST_USE ask_store(struct repair *repair, struct store *store, struct store_req *io);
-/* Its status; of a batch: DONE or an error. */
+/* Runs an event and returns its status. For a batch of one id the status is 0 only if its outcome
+ * is MARK_DONE. */
 int MUST_USE ask_event(struct repair *repair, const struct event *event, struct diag *diag);
-/* The same; dry: it is decided, and nothing is written. */
+/* Runs an event as ask_event() does. With `dry` it is only decided, and nothing is written. */
 int MUST_USE ask_try_event(struct repair *repair, const struct event *event, bool dry,
                            struct diag *diag);
-/* Does the record tell of the opening that made a manifest? */
+/* Asks whether the record accounts for the opening that made a manifest (state_explains). */
 int MUST_USE ask_explained(struct repair *repair, struct ckpt_id id, uint64_t open_id, bool *ret,
                            struct diag *diag);
-/* NOT_FOUND: the run has none. */
+/* Returns NOT_FOUND if the run has no info entry. */
 int MUST_USE ask_info(struct repair *repair, struct entry_info *ret, struct diag *diag);
 int MUST_USE ask_origin(struct repair *repair, struct ckpt_id id, uint64_t open_id,
                         struct origin *ret, struct diag *diag);
-/* What is stored of the run is looked at again before anything else is answered: its record was
- * replaced. */
+/* Called when the run's record was replaced: the loop lists what is stored of the run again before
+ * it answers anything else. */
 void ask_look_again(struct repair *repair);
-/* All that may still be read: committed and not reclaimed. *ret is malloc'ed. */
+/* Gives all checkpoints that may still be read: committed and not reclaimed. *ret is malloc'ed. */
 int MUST_USE ask_commits(struct repair *repair, struct commit_fact **ret, size_t *ret_count,
                          struct diag *diag);
 
@@ -101,44 +102,47 @@ struct repair {
     atomic_bool closing;
     void (*closed)(void *user);
     void *closed_user;
-    /* of the checkpoint at work: */
-    struct store *store, *mirror; /* mirror: NULL: none */
+    /* Of the checkpoint at work: */
+    struct store *store, *mirror; /* mirror is NULL if there is none */
     struct run *run;
     struct run_name name;
     struct ckpt_id id;
     char actor[REPAIR_ACTOR_MAX];
-    uint64_t tail_from; /* of the record's updates that nothing proves, the first; 0: none */
+    uint64_t tail_from; /* first update of the record that nothing proves; 0 if none */
     struct commit_fact *facts;
     size_t fact_count;
-    bool salvages; /* instead */
+    bool salvages; /* a salvage runs instead of a repair */
     struct salvage_options salvage;
     struct salvage_item *items;
     size_t item_count;
-    bool items_untold;           /* for want of memory */
-    const struct remade *remade; /* documents that are not on the medium yet; NULL: none */
-    uint8_t *memory;             /* a range, or a footer */
+    bool items_untold;           /* not all items are listed, because memory was short */
+    const struct remade *remade; /* documents that are not stored yet; NULL if none */
+    uint8_t *memory;             /* holds a range, or a footer */
     size_t memory_bytes;
     pthread_mutex_t lock; /* guards status */
     struct repair_status status;
 };
 
-/* status (not 0), with why's words where it has some. */
+/* Returns status, which is not 0, and puts the text of `why`, if it has one, into diag. */
 int MUST_USE repair_fail(struct diag *diag, int status, const struct diag *why);
-/* CANCELLED when the repair is to end. */
+/* Returns CANCELLED if the repair is to end. */
 int MUST_USE repair_check(struct repair *repair, struct diag *diag);
 void repair_add_line(struct repair *repair, bool mended, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void repair_count_read(struct repair *repair, uint64_t bytes);
-/* At least so many bytes, aligned. NULL: no memory. */
+/* Returns aligned memory of at least `bytes` bytes, or NULL if there is none. The next call may
+ * free it. */
 uint8_t *repair_memory(struct repair *repair, size_t bytes);
-bool repair_is_damage(int status); /* what a store says of damage, not of itself */
+/* True if a store reports damage with it, not a failure of its own. */
+bool repair_is_damage(int status);
 void repair_random(struct repair *repair, uint64_t *ret);
 const struct commit_fact *repair_fact(const struct repair *repair, struct ckpt_id id);
-/* Into the chain, before anything is replaced. */
+/* Adds a repair entry to the chain. Called before anything is replaced. */
 int MUST_USE repair_audit(struct repair *repair, struct ckpt_id id, struct diag *diag,
                           const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
-/* --- papers.c: manifest, pages, parts, each against the hash above it ------------------------- */
+/* --- papers.c: manifest, pages and parts, each checked against the hash above it
+ * ------------------ */
 
 struct papers {
     const struct commit_fact *fact;
@@ -149,8 +153,9 @@ struct papers {
     struct part_ref *parts;
 };
 
-/* mends: what is damaged is taken from the mirror and put in place; what cannot be is told with
- * repair_add_line(). DAMAGED then, and without mends. papers_fini() also after a failure. */
+/* Reads manifest and pages. With `mends`, damaged ones are replaced from the mirror, and those that
+ * cannot be are reported with repair_add_line(). Returns DAMAGED for these, and for any damaged one
+ * without `mends`. The caller calls papers_fini() even after a failure. */
 int MUST_USE papers_open(struct repair *repair, const struct commit_fact *fact, bool mends,
                          struct papers *ret, struct diag *diag);
 void papers_fini(struct papers *papers);
@@ -158,14 +163,15 @@ struct paper_part {
     struct scratch scratch;
     struct part part;
 };
-/* paper_part_fini() also after a failure. */
+/* Reads one part. The caller calls paper_part_fini() even after a failure. */
 int MUST_USE papers_part(struct repair *repair, struct papers *papers, size_t number,
                          struct paper_part *ret, struct diag *diag);
 void paper_part_fini(struct paper_part *part);
 
-/* --- remake.c: a manifest made again from the parts of its checkpoint ------------------------- */
+/* --- remake.c: makes a manifest again from the parts of its checkpoint
+ * ---------------------------- */
 
-struct remade { /* id, open_id and world_size are the caller's */
+struct remade { /* id, open_id and world_size are set by the caller */
     struct ckpt_id id;
     uint64_t open_id;
     uint32_t world_size;
@@ -177,40 +183,43 @@ struct remade { /* id, open_id and world_size are the caller's */
     struct build build;
 };
 
-/* Sets io->world_size: what the first of the parts 0 to part_count - 1 says that can be read; 0:
- * none can. */
+/* Sets io->world_size to the number that the first readable part of 0 to part_count - 1 states, or
+ * to 0 if none can be read. */
 int MUST_USE remake_world(struct repair *repair, struct remade *io, uint32_t part_count,
                           struct diag *diag);
-/* Reads the parts of all ranks, and makes pages and manifest, in memory. NOT_FOUND: a part is
- * missing. DAMAGED: one is damaged, or a page that is here was made from other parts. Else as
- * build_checkpoint(). remake_fini() also after a failure. */
+/* Reads the parts of all ranks and builds pages and manifest in memory. Returns NOT_FOUND if a part
+ * is missing. Returns DAMAGED if a part is damaged, or if an existing page was made from other
+ * parts. Other errors are those of build_checkpoint(). The caller calls remake_fini() even after a
+ * failure. */
 int MUST_USE remake_build(struct repair *repair, const struct origin *origin, struct remade *io,
                           struct diag *diag);
 void remake_fini(struct remade *remade);
-/* FETCH: a copy of what repair->remade has, everything else from the store. */
+/* Does a FETCH: copies the document from repair->remade if it is there, and asks the store
+ * otherwise. */
 int MUST_USE remake_fetch(struct repair *repair, struct store_req *io);
-/* Pages first. What is there already stays; what is damaged is replaced. May be repeated. */
+/* Publishes the pages, then the manifest. Existing documents stay, damaged ones are replaced. May
+ * be repeated. */
 int MUST_USE remake_publish(struct repair *repair, const struct remade *remade, struct diag *diag);
 
 /* --- survey.c --------------------------------------------------------------------------------- */
 
-struct source { /* of a broken chunk */
+struct source { /* a whole copy of a broken chunk */
     struct store *store;
     struct object_id object;
     struct envelope envelope;
 };
 
-/* An object of which something is wrong, with all that it must hold. */
+/* A broken object, with all the pieces that it must hold. */
 struct broken {
     struct broken *next;
     struct object_id id;
     size_t count;
-    struct scan_piece *pieces; /* sorted; their ids are &id */
-    bool *bad;                 /* by piece */
-    struct source *sources;    /* by piece; store NULL: none */
+    struct scan_piece *pieces; /* sorted; their ids point to `id` */
+    bool *bad;                 /* for each piece */
+    struct source *sources;    /* for each piece; its store is NULL if there is no source */
     size_t bad_count;
-    bool around;  /* padding or footer are wrong */
-    bool missing; /* there is no such object: none of its bytes are wrong, all are gone */
+    bool around;  /* padding or footer are damaged */
+    bool missing; /* the object does not exist, so all its bytes are missing */
     bool mended;
     char first[REPAIR_TEXT_MAX];
 };
@@ -219,19 +228,20 @@ struct survey {
     struct scratch scratch;
     bool tell;
     struct broken *broken; /* owned by the scratch */
-    uint32_t hopeless;     /* what cannot even be taken apart, and was told */
-    uint32_t found;        /* broken objects and hopeless ones */
+    uint32_t hopeless; /* documents and objects that cannot even be decoded, and were reported */
+    uint32_t found;    /* broken objects and hopeless ones */
 };
 
 void survey_init(struct survey *survey);
 void survey_fini(struct survey *survey);
-/* Reads all of the checkpoint. tell: mend documents, and say what is hopeless. */
+/* Reads the whole checkpoint. With `tell` it mends documents and reports the hopeless ones. */
 int MUST_USE survey_ckpt(struct repair *repair, const struct commit_fact *fact, bool tell,
                          struct survey *ret, struct diag *diag);
-/* Of what is broken and not mended. No restore reads what is around the chunks: that alone is no
- * damage to it. */
+/* Returns the health that follows from the things that are broken and not mended. Damage outside
+ * the chunks alone does not count as damage, because no restore reads there. */
 enum health survey_health(const struct survey *survey);
-/* What of an object is read: pieces of one, sorted; at: its name, which a new one has not yet. */
+/* The pieces of one object that are to be read, sorted. `at` is the name to read; it differs from
+ * the pieces' id for a new object that does not have its final name yet. */
 struct extent {
     const struct object_id *at;
     size_t count;
@@ -239,7 +249,7 @@ struct extent {
     bool chunks_only;
 };
 struct damage {
-    bool *bad; /* by piece */
+    bool *bad; /* for each piece */
     size_t bad_count;
     bool around;
     char first[REPAIR_TEXT_MAX];
@@ -247,29 +257,29 @@ struct damage {
 int MUST_USE survey_object(struct repair *repair, const struct extent *extent, struct damage *ret,
                            struct diag *diag);
 
-/* --- object_layout.c: what an object of an older checkpoint must hold
- * -------------------------------- */
+/* --- object_layout.c: the pieces that an object of an older checkpoint must hold -------------- */
 
-/* From that checkpoint's part, or from the object's own footer, here or in the mirror. NOT_FOUND:
- * nobody knows. */
+/* Finds the pieces from that checkpoint's part, or from the object's own footer, in the store or in
+ * the mirror. Returns NOT_FOUND if there is no source. */
 int MUST_USE layout_of(struct repair *repair, const struct object_id *id, struct scratch *scratch,
                        struct broken *ret, struct diag *diag);
-/* A copy of the pieces, which are of one object. */
+/* Copies the pieces, which belong to one object. */
 int MUST_USE layout_copy(size_t count, const struct scan_piece *pieces, struct scratch *scratch,
                          struct broken *ret);
 
 /* --- copies.c --------------------------------------------------------------------------------- */
 
-/* Sets the sources of what is bad, where there are any. */
+/* Sets the sources of the bad pieces, where there are any. */
 int MUST_USE copies_find(struct repair *repair, struct survey *survey, struct diag *diag);
-/* The stored bytes of `wanted` from a source, checked. room: LIMIT_CHUNK_BYTES * 2.
- * DAMAGED: that is no copy (any more). */
+/* Reads the stored bytes of `wanted` from a source and checks them. `ret` has room for
+ * LIMIT_CHUNK_BYTES * 2. Returns DAMAGED if the source is no copy, or is not one any more. */
 int MUST_USE copies_get(struct repair *repair, const struct source *source,
                         const struct envelope *wanted, uint8_t *ret, struct diag *diag);
 
 /* --- repair_record.c -------------------------------------------------------------------------- */
 
-/* The run's record. What is left of the damage is told; an error: it could not be looked at. */
+/* Mends the run's record. Damage that stays is reported as a line; an error means that the record
+ * could not be examined. */
 int MUST_USE repair_record(struct repair *repair, struct diag *diag);
 
 /* --- salvage.c -------------------------------------------------------------------------------- */
@@ -278,9 +288,11 @@ int MUST_USE salvage_run(struct repair *repair, struct diag *diag);
 
 /* --- rebuild.c -------------------------------------------------------------------------------- */
 
-/* All of its bad chunks have sources. What went wrong is told; an error is what ends the repair. */
+/* Builds the object anew; all its bad chunks have sources. A failure is reported as a line; an
+ * error ends the repair. */
 int MUST_USE rebuild_object(struct repair *repair, struct broken *broken, struct diag *diag);
 enum { OBJECT_NAME_BYTES = 80 };
-void rebuild_object_name(const struct object_id *id, char ret[OBJECT_NAME_BYTES]); /* 2@1/0-...-1 */
+/* Such as 2@1/0-...-1. */
+void rebuild_object_name(const struct object_id *id, char ret[OBJECT_NAME_BYTES]);
 
 #endif

@@ -16,16 +16,16 @@
 struct lost_manifest {
     struct ckpt_id id;
     uint64_t open_id;
-    bool has_manifest; /* under its name lies something */
+    bool has_manifest; /* something is stored under its name */
     bool explained, readable, foreign, entered;
-    uint32_t part_count; /* names of parts of the same opening */
-    uint32_t world_size; /* of one that cannot be read: what its parts say; 0: no idea */
+    uint32_t part_count; /* parts of the same opening, by their names */
+    uint32_t world_size; /* if the manifest cannot be read: what its parts state; 0 if not known */
     struct token token;
     struct ckpt_id parent;
     struct sha256 sha256;
     uint64_t bytes;
     int64_t created_wall_ns;
-    char why[400]; /* it cannot be read */
+    char why[400]; /* why it cannot be read */
 };
 
 struct salvaging {
@@ -43,26 +43,27 @@ void salvage_add_item(struct repair *repair, struct ckpt_id id, enum salvage_out
 
 /* --- salvage_lost.c --------------------------------------------------------------------------- */
 
-/* Fills s->lost, by term and step, and s->ckpts. */
+/* Fills s->lost, sorted by term and step, and s->ckpts. */
 int MUST_USE salvage_find_lost(struct salvaging *s, struct diag *diag);
-/* It cannot be read, and parts of all ranks are there, as far as their names tell. */
+/* Returns true if its manifest cannot be read and, by their names, the parts of all ranks are
+ * there. */
 bool salvage_is_complete(const struct lost_manifest *lost);
-/* Of the parts here, whose run's; else a new one. */
+/* Makes the run's info entry with the run's identity as the parts state it, or with a new one. */
 void salvage_find_info(struct salvaging *s, struct entry_info *ret);
 
 /* --- salvage_enter.c -------------------------------------------------------------------------- */
 
-/* What cannot be entered stays as it is, or is given up. */
+/* Called for a checkpoint that cannot be entered. It stays as it is, or is given up. */
 int MUST_USE salvage_leave(struct salvaging *s, const struct lost_manifest *lost, const char *why,
                            struct diag *diag);
-/* A checkpoint whose manifest is there, or (remade) has been made again in memory. more: what else
- * is to be said of it. */
+/* Enters a checkpoint whose manifest is stored, or has been made again in memory (`remade`). `more`
+ * is added to the text of its item. */
 int MUST_USE salvage_enter(struct salvaging *s, struct lost_manifest *lost,
                            const struct remade *remade, const char *more, struct diag *diag);
 
 /* --- salvage_parts.c -------------------------------------------------------------------------- */
 
-/* The manifest of one that is complete is made again, and entered. */
+/* Makes the manifest of a complete checkpoint again and enters it. */
 int MUST_USE salvage_parts(struct salvaging *s, struct lost_manifest *lost, struct diag *diag);
 
 #endif
