@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's configuration: defaults, then the file, then flags; every value checked, every
- * mistake named with its line or flag. The table is config.def.
+ * The configuration of the daemon: defaults, then the file, then flags. Every value is checked, and
+ * every mistake is reported with its line or flag. The table is config.def.
  */
 #ifndef CAIRN_DAEMON_CONFIG_H
 #define CAIRN_DAEMON_CONFIG_H
@@ -26,29 +26,32 @@ struct config {
 #define CONF(section, key, kind, field, value, help) CONFIG_FIELD_##kind(field)
 #include "config.def"
 #undef CONF
-    struct retain_table retention; /* sections [retention], [retention "project/pattern"] */
-    bool retention_said;           /* its interval was given, be it 0s */
+    struct retain_table retention; /* the sections [retention] and [retention "project/pattern"] */
+    bool retention_said;           /* its interval was set, perhaps to 0s */
     struct quota_table quotas;     /* section [quota]: a project or * = its limits; no flags */
 };
 
 void config_defaults(struct config *config);
-/* CONFIG: "path:line: section.key: what is wrong" with the nearest known key; NOT_FOUND. */
+/* Reads a file. Returns NOT_FOUND, or CONFIG with "path:line: section.key: what is wrong" and the
+ * nearest known key. */
 int MUST_USE config_read(struct config *config, const char *path, struct diag *diag);
-/* One value, as from a flag: name is "section-key". CONFIG. */
+/* Sets one value, as from a flag; `name` is "section-key". Returns CONFIG for a bad name or value.
+ */
 int MUST_USE config_set(struct config *config, const char *name, const char *value,
                         struct diag *diag);
-/* What single values cannot show: a store, at least one listener, TLS files together, TLS on the
- * network ... */
+/* Checks what single values cannot show: that there is a store and at least one listener, that TLS
+ * files come together, that the network has TLS, and so on. Returns CONFIG. */
 int MUST_USE config_check(const struct config *config, struct diag *diag);
-/* Takes into `config` those values of `fresh` that may change while a daemon runs: retention,
- * quotas, level and format of the log, times and rates of scrub and gc, the grace. differs() is
- * called for each key whose value differs; is_taken: it was taken, else it waits for a restart. */
+/* Copies into `config` those values of `fresh` that may change while a daemon runs: retention,
+ * quotas, level and format of the log, times and rates of scrub and gc, and the grace. Calls
+ * differs() for each key whose value differs; is_taken is false if the new value has to wait for a
+ * restart. */
 void config_reload(struct config *config, const struct config *fresh,
                    void (*differs)(void *user, const char *section, const char *name,
                                    bool is_taken),
                    void *user);
-/* The effective configuration as a file with comments. */
+/* Prints the effective configuration as a file with comments. */
 void config_print(const struct config *config, FILE *out);
-void config_usage(FILE *out); /* the flags */
+void config_usage(FILE *out); /* prints the flags */
 
 #endif

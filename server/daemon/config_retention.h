@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sections [retention] and [retention "project/pattern"] of the configuration.
+ * config_retention: the sections [retention] and [retention "project/pattern"] of the
+ * configuration.
  */
 #ifndef CAIRN_DAEMON_CONFIG_RETENTION_H
 #define CAIRN_DAEMON_CONFIG_RETENTION_H
@@ -10,10 +11,11 @@
 #include <stdio.h>
 
 bool config_is_retention(const char *section);
-/* One line of such a section. CONFIG, by section and name. */
+/* Adds one line of such a section. Returns CONFIG, naming section and key. */
 int MUST_USE config_add_retention(struct retain_table *table, const char *section, const char *name,
                                   const char *value, struct diag *diag);
-/* Each section is a policy without contradiction; an interval has something to do. CONFIG. */
+/* Checks that each section is a policy without contradictions, and that an interval has a policy to
+ * run. Returns CONFIG. */
 int MUST_USE config_check_retention(const struct config *config, struct diag *diag);
 void config_print_retention(const struct retain_table *table, FILE *out);
 

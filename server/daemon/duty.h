@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * duty: which daemon of a store does what one should do at a time (gc, scrub). An entry in the
- * store's own record, taken and renewed by guarded updates, so that at any moment one daemon is
- * named. It is a hint that saves work and noise, and no more: a daemon that is paused between
- * looking and doing does its deed beside the next holder. Nothing may be unsafe because two believe
- * to hold it; what must not happen twice is guarded in the record that it concerns.
+ * duty: chooses the daemon of a shared store that does a job which only one should do at a time
+ * (gc, scrub). The choice is an entry in the store's own record, taken and renewed by guarded
+ * updates, so that at any moment one daemon is named. It is a hint that saves work and noise, and
+ * no more: a daemon that is paused between the check and the work does its work beside the next
+ * holder. Nothing may be unsafe because two daemons believe that they hold the duty; what must not
+ * happen twice is guarded in the record that it concerns.
  *
- * No clocks are compared. Who waits takes over when he has seen the entry unchanged for expire_ms
- * of his own monotonic clock; who holds it stops believing that hold_ms after the last renewal
- * that was confirmed, counted from before he asked for it; hold_ms is a renew_ms less than
- * expire_ms. On a store that is not shared the duty is ours from the start, without an entry.
+ * No clocks are compared. A waiting daemon takes over when it has seen the entry unchanged for
+ * expire_ms of its own monotonic clock. The holder stops believing that it holds the duty hold_ms
+ * after the last confirmed renewal, counted from before it asked for that renewal; hold_ms is a
+ * renew_ms less than expire_ms. On a store that is not shared the duty is ours from the start,
+ * without an entry.
  *
- *     duty_init(&gc->duty, &options);       options: loop, store, "gc", on_duty
- *     duty_start(&gc->duty);                on_duty(duty, true) when it is ours, (false) when lost
- *     ... between any two steps of the work: if (!duty_is_ours(&gc->duty)) { pause; }
- *     duty_stop(&gc->duty, on_stopped);     gives it back, so that the next need not wait
+ *      duty_init(&gc->duty, &options);       options: loop, store, "gc", on_duty
+ *      duty_start(&gc->duty);                on_duty(duty, true) when it is ours, (false) when lost
+ *      ... between any two steps of the work: if (!duty_is_ours(&gc->duty)) { pause; }
+ *      duty_stop(&gc->duty, on_stopped);     gives it back, so that the next need not wait
  *
  * Loop's thread. Callbacks come from a turn of the loop, never inside a call.
  */
@@ -33,33 +35,33 @@ struct duty_options {
     struct loop *loop;
     struct store *store;
     const char *name;  /* [a-z]{1,15}; copied */
-    const char *label; /* says to people who it is (host:pid); cut at 64 bytes; NULL: "" */
-    uint64_t renew_ms; /* 0: DUTY_RENEW_MS */
-    /* At least 3 renew_ms; 0: four times renew_ms. */
+    const char *label; /* names this daemon to people (host:pid); cut at 64 bytes; NULL means "" */
+    uint64_t renew_ms; /* 0 means DUTY_RENEW_MS */
+    /* At least 3 renew_ms; 0 means four times renew_ms. */
     uint64_t expire_ms;
     void (*changed)(struct duty *duty, bool is_ours);
 };
 
 enum duty_state {
     DUTY_IDLE,    /* not started, or stopped */
-    DUTY_WAITING, /* another one's, or not known yet */
+    DUTY_WAITING, /* held by another daemon, or not known yet */
     DUTY_OURS
 };
 
-struct duty { /* the caller's memory; its fields are for duty.c */
+struct duty { /* in the caller's memory; its fields are for duty.c */
     struct duty_options options;
     char key[DUTY_NAME_MAX + 8], label[DUTY_LABEL_MAX + 1];
     uint64_t holder, beat;
     enum duty_state state, told;
-    struct timer timer; /* the next look */
-    struct timer hold;  /* the end of believing */
+    struct timer timer; /* for the next look at the entry */
+    struct timer hold;  /* ends the belief that the duty is ours */
     struct post post;
     struct store_req req;
     bool busy, stopping;
     uint64_t asked_ms, held_until_ms;
     uint8_t seen[DUTY_VALUE_MAX + 1]; /* the entry as it was read last */
-    uint8_t will[DUTY_VALUE_MAX];     /* as it is to be */
-    size_t seen_bytes, will_bytes;    /* 0: absent */
+    uint8_t will[DUTY_VALUE_MAX];     /* the entry as it is to be */
+    size_t seen_bytes, will_bytes;    /* 0 if absent */
     uint64_t seen_ms;                 /* since when the entry has been as `seen` */
     bool has_seen;
     struct record_guard guard;
@@ -69,14 +71,17 @@ struct duty { /* the caller's memory; its fields are for duty.c */
 };
 
 void duty_init(struct duty *duty, const struct duty_options *options);
-/* Asks for it now and every renew_ms; a store that fails is asked again. Once. */
+/* Asks for the duty now and every renew_ms; asks again after a failure of the store. Called once.
+ */
 void duty_start(struct duty *duty);
-/* True while the last confirmed renewal is young enough. Ask before each step of the work. */
+/* Returns true while the last confirmed renewal is young enough. To be called before each step of
+ * the work. */
 bool duty_is_ours(const struct duty *duty);
-/* Who holds it, as he names himself; "" when that is not known. Valid until the next turn. */
+/* Returns the label of the holder, or "" if it is not known. Valid until the next turn of the loop.
+ */
 const char *duty_holder(const struct duty *duty);
-/* Stops renewing, gives it back where it is ours; stopped once the store was told, or could not be.
- * `changed` is not called again. */
+/* Stops renewing and gives the duty back if it is ours. Calls stopped when the store was told, or
+ * could not be told. `changed` is not called any more. */
 void duty_stop(struct duty *duty, void (*stopped)(struct duty *duty));
 
 #endif

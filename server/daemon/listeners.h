@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * listeners: the sockets of the configuration, each stacked as it must be (TLS on TCP where
- * certificates are set), and the rule that nobody comes in by TCP without TLS unless the
- * configuration says so.
+ * listeners: the sockets of the configuration, each with its layers (TLS on TCP if certificates are
+ * set), and the rule that TCP without TLS is refused unless the configuration allows it.
  */
 #ifndef CAIRN_DAEMON_LISTENERS_H
 #define CAIRN_DAEMON_LISTENERS_H
@@ -20,13 +19,16 @@ struct listeners_options {
     struct server *server;
 };
 
-/* What can be said without binding. CONFIG: an address that is none, plaintext on the network. */
+/* Checks what can be checked without binding. Returns CONFIG for a bad address, or for plaintext on
+ * the network. */
 int MUST_USE listeners_check(const struct config *config, struct diag *diag);
 enum { CAIRN_METRICS_PORT = 7422 };
-/* [metrics] listen, which must not be empty; 7422 where it names no port. CONFIG. */
+/* Gives the address in [metrics] listen, which must not be empty; the port is 7422 if it names
+ * none. Returns CONFIG. */
 int MUST_USE listeners_metrics_addr(const struct config *config, struct net_addr *ret,
                                     struct diag *diag);
-/* Binds everything or nothing. BUSY: the address is in use; CONFIG; AUTH: certificates. */
+/* Binds everything or nothing. Returns BUSY if an address is in use, CONFIG, or AUTH for bad
+ * certificates. */
 int MUST_USE listeners_new(const struct listeners_options *options, struct listeners **ret,
                            struct diag *diag);
 /* Stops accepting and removes the Unix socket. Accepts NULL. */
