@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * metrics: what a daemon tells of itself, its runs and its store, as families of samples
- * (README.md has the list). Everything is counted already; a scrape copies numbers.
+ * metrics: the families of samples about a daemon, its runs and its store (README.md has the list).
+ * Everything is counted elsewhere; a scrape copies numbers.
  */
 #ifndef CAIRN_OBS_METRICS_H
 #define CAIRN_OBS_METRICS_H
@@ -17,10 +17,10 @@
 
 enum { METRICS_RUNS_MAX = 256, METRICS_RUN_HOURS = 48 };
 
-/* Borrowed; NULL where the daemon has none. */
+/* The objects that metrics are read from. Borrowed; NULL if the daemon has no such object. */
 struct metrics_source {
     struct loop *loop;
-    struct catalog *catalog; /* NULL: there is no store yet */
+    struct catalog *catalog; /* NULL while there is no store */
     struct server *server;
     const struct scrub *scrub;
     const struct gc *gc;
@@ -28,12 +28,12 @@ struct metrics_source {
     const struct store_counts *store; /* required with a catalog */
     int64_t begun_wall_ns;
 };
-/* What had to be asked of the store. */
+/* The facts that had to be asked of the store. */
 struct metrics_usage {
-    int status; /* not 0: it gave no answer */
+    int status; /* not 0 if the store gave no answer */
     struct store_usage usage;
     struct health_word health;
-    uint64_t waits_ms; /* for the store; 0: it is there */
+    uint64_t waits_ms; /* how long the daemon has waited for the store; 0 if it is there */
 };
 
 void metrics_write(const struct metrics_source *source, const struct metrics_usage *usage,
