@@ -93,9 +93,8 @@ struct engine {
      * was new. */
     uint32_t met_in_vain;
     struct agreement agreement;
-    struct base_part
-        /* Parts that later saves may refer to, newest first. Each entry is a reference, or NULL. */
-        *bases[ENGINE_BASES];
+    /* Parts that later saves may refer to, newest first. Each entry is a reference, or NULL. */
+    struct base_part *bases[ENGINE_BASES];
     struct {
         bool known;
         /* The share of bytes that the last save which compared with a base found unchanged. */

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A restore, from the question which checkpoint to the verdict of all ranks. All ranks get the same
- * (term, step) from the server; each verifies what it needs and reports; only "all verified the
- * same one" is success, a damaged one moves everybody to an older one, or fails everybody. Loop's
- * thread.
+ * A restore, from the question which checkpoint to take, to the verdict of all ranks. The server
+ * gives all ranks the same (term, step). Each rank verifies what it needs and reports; the restore
+ * succeeds only if all verified the same checkpoint. A damaged one moves all ranks to an older one,
+ * or fails all. Loop's thread.
  *
  *   RESOLVE -> MANIFEST -> PAGES -> PLAN -> READ -> REPORT -> DRAIN -> END
  *                ^                                    |  a verdict for another checkpoint
  *                +------------------------------------+
- *   MANIFEST .. READ --this rank cannot--> SETTLE -> REPORT    (SETTLE: until no worker touches
- * memory) any --deadline, abort, final refusal--> DRAIN
+ *   MANIFEST .. READ --this rank cannot--> SETTLE -> REPORT
+ *    any --deadline, abort, final refusal--> DRAIN
  *
- * Waits: each state for its call (call.c sees to reconnects and deadline), READ for its slots,
- * SETTLE and DRAIN for workers.
+ * Each state waits for its call (call.c handles reconnects and the deadline), READ for its slots,
+ * SETTLE and DRAIN until no worker touches memory.
  */
 #include "engine/restore_private.h"
 
@@ -121,7 +121,7 @@ static enum sm_result ask(struct restore *restore, const struct msg *msg)
 
 /* --- ends ------------------------------------------------------------------------ */
 
-/* Ends the whole, from outside or for good: nothing is waited for but workers. */
+/* Ends the whole restore with this failure; it then waits for workers only. */
 void restore_fail(struct restore *restore, int status, const struct diag *diag)
 {
     if (restore->status != 0 || sm_is(&restore->sm, RS_DRAIN) || sm_is(&restore->sm, RS_END)) {
@@ -147,7 +147,8 @@ void restore_cannot(struct restore *restore, int code, const struct diag *diag)
     restore_wake(restore);
 }
 
-/* Looked at first in all states between RESOLVE and REPORT. True: it was moved. */
+/* Called first in all states between RESOLVE and REPORT. Returns true if it has moved the
+ * machine. */
 static bool is_interrupted(struct restore *restore)
 {
     if (restore->status != 0) {
@@ -175,7 +176,7 @@ int restore_damage_code(int status)
     }
 }
 
-/* A FETCH or PLAN that failed: what is damage, and what ends the restore for other reasons. */
+/* A FETCH or PLAN failed: reports damage, or ends the restore if the reason is another one. */
 static enum sm_result call_failed(struct restore *restore, const char *what)
 {
     int status = restore->call_status;
@@ -637,8 +638,8 @@ static void on_deliver(struct post *post)
     engine_op_gone(engine);
 }
 
-/* The others wait for this rank's report: they are told that it will not come, as far as that is
- * possible now. */
+/* The other ranks wait for this rank's report. Tells them, if the connection is up, that it will
+ * not come. */
 static void tell_others(struct restore *restore, int code, const char *why)
 {
     struct link *link = &restore->engine->link;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is registered against what is stored: dtypes and shapes must be equal, missing names are an
- * error (strict) or a list, with the names that are nearest to each missing one in the text. Pure.
+ * Compares what is registered with what is stored. Dtypes and shapes must be equal. A missing name
+ * is an error if the restore is strict, and else goes into a list; the error names the stored names
+ * that are nearest to the missing one. Pure.
  */
 #include "engine/restore_private.h"
 
@@ -42,7 +43,8 @@ const struct index_entry *restore_index_find(const struct index *index, const ch
 
 /* --- close matches --------------------------------------------------------------- */
 
-/* Edit distance of two short names; above NEAR_NAME_MAX bytes they count as far apart. */
+/* Returns the edit distance of two names. Names longer than NEAR_NAME_MAX bytes count as infinitely
+ * far apart. */
 static size_t distance(const char *a, const char *b)
 {
     size_t row[NEAR_NAME_MAX + 1], a_len = strlen(a), b_len = strlen(b);
@@ -65,7 +67,8 @@ static size_t distance(const char *a, const char *b)
     return row[b_len];
 }
 
-/* ": stored are 'a.weight', 'b.weight'" of at most two that are near; "" when none is. */
+/* Writes "; near are 'a.weight' and 'b.weight'" with at most two stored names, or "" if none is
+ * near. */
 static void near_names(const struct index *index, const char *name, size_t bytes, char *ret)
 {
     const char *best[2] = {NULL, NULL};
@@ -190,8 +193,9 @@ bool restore_takes_blob(const struct restore *restore, const struct index_entry 
     return false;
 }
 
-/* A pattern that means nothing is a typing error; where the names are another rank's, or of this
- * rank alone, it means something. */
+/* Checks that each pattern of `only` matches a name, because a pattern that matches nothing is a
+ * typing error. Names of other ranks, and names that only this rank has registered, count as
+ * well. */
 static int check_patterns(const struct restore *restore, struct diag *diag)
 {
     const struct engine_restore *user = restore->user;

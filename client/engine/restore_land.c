@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The landing: memory of this process that a daemon of the same host reads into, so that what is
- * restored passes no socket. It is made on a worker while the restore is still being planned, and
- * handed over once; a worker then checks what has landed while it copies it to where it belongs.
- * Invariant: a place is named in one READ at a time, and once a READ was given up (a lost
- * connection, a restore that ends) nothing lands any more, because the daemon may still be writing.
- * Whatever does not work out: READs go by the socket. Loop's thread; making it on a worker.
+ * The landing: memory of this process that a daemon of the same host reads into, so that restored
+ * bytes pass no socket. A worker makes it while the restore is still being planned, and it is
+ * handed over once; workers then verify what has landed while they copy it to where it belongs.
+ * Invariant: a place is named in one READ at a time, and after a READ was given up (the connection
+ * was lost, or the restore ends) nothing lands any more, because the daemon may still be writing.
+ * If any of this fails, READs go through the socket. Loop's thread; the memory is made on a worker.
  */
 #include "engine/restore_private.h"
 
@@ -16,11 +16,13 @@
 #include <errno.h>
 #include <fcntl.h>
 
-/* Making and mapping it costs some milliseconds. */
+/* A smaller restore does not land, because making and mapping the memory costs some
+ * milliseconds. */
 #define WORTH_BYTES (UINT64_C(64) << 20)
 
 static const struct request_ops landing_request_ops;
 
+/* Called when it is decided whether reads land: READs may begin. */
 static void settled(struct restore *restore)
 {
     if (restore_is_reading(restore)) {
@@ -163,8 +165,8 @@ uint8_t *restore_land_place(const struct restore *restore, const struct read_slo
     return restore->landing.data + idx * restore->landing.place_bytes;
 }
 
-/* In whole pages, as a direct read wants it. An object's data ends with a whole page, and its
- * footer comes behind. */
+/* Widens the range to whole pages, as a direct read wants it. This never passes the end of the
+ * object, because an object's data ends with a whole page and its footer follows. */
 bool restore_land_range(const struct restore *restore, const struct read_slot *slot,
                         const struct read_group *group, struct msg_read *ret)
 {
@@ -182,7 +184,8 @@ bool restore_land_range(const struct restore *restore, const struct read_slot *s
     return true;
 }
 
-/* The daemon is to hold it no longer than this process; its answer is dropped. */
+/* Tells the daemon to let go of the memory, so that it does not hold it longer than this process.
+ * The answer is dropped. */
 static void take_back(struct restore *restore)
 {
     struct link *link = &restore->engine->link;

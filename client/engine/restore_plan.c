@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From what is registered to READs. The server intersects; here every record is checked against its
- * want, and all records of a want together must tile it exactly: a plan that leaves a hole is an
- * error, not stale memory. Then neighbours in an object are read together. Loop's thread.
+ * From what is registered to READs. The server intersects the wants with the stored chunks. Here
+ * every record is checked against its want, and all records of a want together must tile it
+ * exactly: a plan that leaves a hole is an error, not stale memory. Then records that are
+ * neighbours in an object are read together. Loop's thread.
  */
 #include "engine/restore_private.h"
 
@@ -66,6 +67,7 @@ static int add_blob(struct restore *restore, const struct index_entry *entry, st
     return 0;
 }
 
+/* Returns an upper bound of the number of wants, and the number of blobs among them. */
 static size_t count_wants(const struct restore *restore, size_t *ret_blobs)
 {
     const struct registered *set = restore->set;
@@ -306,8 +308,8 @@ static int compare_by_place(const void *a, const void *b)
                                    : x->want > y->want;
 }
 
-/* Where a record's plain bytes can be received as they are: raw, whole, and one run of the
- * destination. */
+/* Returns where the plain bytes of a record can be received as they are, or NULL. That needs a
+ * chunk that is raw, wanted as a whole, and one run of the destination. */
 static uint8_t *direct_place(const struct restore *restore, const struct plan_read *read)
 {
     const struct want *want = &restore->wants[read->want];
@@ -330,6 +332,8 @@ static uint8_t *direct_place(const struct restore *restore, const struct plan_re
 static bool joins(const struct read_group *group, const struct restore *restore,
                   const struct plan_read *read, uint32_t max)
 {
+    /* Returns whether the record is read together with the group, in one READ of at most max
+     * bytes. */
     const struct plan_read *first = &restore->records[group->first];
     uint64_t end = group->offset + group->bytes;
     /* Whole chunks go straight into place, one by one; what is packed is read together. */
@@ -340,7 +344,8 @@ static bool joins(const struct read_group *group, const struct restore *restore,
            read->offset + read->stored_bytes - group->offset <= max;
 }
 
-/* Is part of what it reads for others? */
+/* Returns whether the group reads bytes of a chunk that this rank does not want, which are then
+ * wanted by others. */
 static bool is_partial(const struct restore *restore, const struct read_group *group)
 {
     const struct plan_read *read = &restore->records[group->first];
@@ -350,8 +355,9 @@ static bool is_partial(const struct restore *restore, const struct read_group *g
            !box_equal(&part, &read->cell);
 }
 
-/* Chunks that other ranks want, too, come first, in the same order on each: asked for at about the
- * same time, the daemon reads them once (session_land.c). */
+/* Moves the chunks that other ranks want as well to the front, in the same order on each rank. The
+ * ranks then ask for them at about the same time, and the daemon reads them once
+ * (session_land.c). */
 static int put_partial_first(struct restore *restore, struct diag *diag)
 {
     struct read_group *groups = calloc(restore->group_count + 1, sizeof *groups);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * READs, a bounded number at a time: bytes arrive where they belong, or in a slot's buffer; a
- * worker then checks crc and digest of every chunk and scatters. A mismatch is read again a few
- * times (it may have happened on the way), then it is damage. Loop's thread; on_slot_run on
- * workers.
+ * READs, a bounded number at a time. Bytes arrive where they belong, or in the buffer of a slot; a
+ * worker then checks crc and digest of every chunk and scatters the bytes. A mismatch may have
+ * happened on the way, so the READ is repeated a few times before it counts as damage. Loop's
+ * thread; on_slot_run on workers.
  */
 #include "engine/restore_private.h"
 
@@ -19,7 +19,7 @@ static const struct request_ops slot_request_ops;
 
 /* --- worker ---------------------------------------------------------------------- */
 
-/* One run of both the chunk and the box, into device memory. */
+/* Copies one run, which is contiguous both in the chunk and in the box, into device memory. */
 static int device_run(const struct read_slot *slot, const struct plan_read *read,
                       const struct box *run, const uint8_t *plain, struct diag *diag)
 {
@@ -40,7 +40,8 @@ static int device_run(const struct read_slot *slot, const struct plan_read *read
     return rc;
 }
 
-/* As one run where it is one, else row by row. */
+/* Scatters the part into device memory, as one run if it is contiguous on both sides, else row by
+ * row. */
 static int scatter_device(const struct read_slot *slot, const struct plan_read *read,
                           const struct box *part, const uint8_t *plain, struct diag *diag)
 {
@@ -68,6 +69,7 @@ static int scatter_device(const struct read_slot *slot, const struct plan_read *
     return rc;
 }
 
+/* Copies the wanted part of a verified chunk to where it belongs. Runs on a worker. */
 static int scatter(const struct read_slot *slot, const struct plan_read *read, const uint8_t *plain,
                    struct diag *diag)
 {
@@ -95,6 +97,7 @@ static int scatter(const struct read_slot *slot, const struct plan_read *read, c
     return 0;
 }
 
+/* Verifies the chunk of one record, decodes it if needed, and scatters it. */
 static int open_record(const struct read_slot *slot, const struct plan_read *read,
                        const uint8_t *stored, struct diag *diag)
 {
@@ -142,7 +145,8 @@ static void on_slot_run(struct work *work)
 
 /* --- buffers --------------------------------------------------------------------- */
 
-/* So that taking one cannot fail. New ones go below those that were in use. */
+/* Makes sure that taking `count` buffers later cannot fail. New buffers go below those that were in
+ * use, so that they are taken last. */
 static bool promise_buffers(struct restore *restore, struct read_slot *slot, unsigned count)
 {
     while (restore->buffers_made < restore->buffers_promised + count) {
@@ -204,6 +208,7 @@ static void free_slot(struct read_slot *slot)
     slot->restore->slots_busy--;
 }
 
+/* Puts the group into the list of those that are read again. */
 static void read_again(struct restore *restore, uint32_t group)
 {
     CHECK(restore->redo_count < RESTORE_SLOTS);
@@ -288,7 +293,7 @@ static void on_error(struct read_slot *slot, const struct msg_error *error)
     slot_ended(slot);
 }
 
-/* The bytes have come: to a worker. */
+/* Hands the received bytes to a worker. */
 static void check_slot(struct read_slot *slot)
 {
     link_forget(&slot->restore->engine->link, &slot->request);
@@ -364,7 +369,8 @@ static bool next_group(struct restore *restore, uint32_t *ret)
     return false;
 }
 
-/* For what comes, unless it lands or goes straight into place, and for what it decodes to. */
+/* Returns how many buffers the READ needs: one for stored bytes, unless they land or go straight
+ * into place, and one for plain bytes if a chunk is encoded. */
 static unsigned buffers_needed(const struct restore *restore, const struct read_slot *slot,
                                const struct read_group *group)
 {
