@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A save, from the queue for the arena to the outcome: this file has its machine, save_open.c,
- * save_send.c and save_end.c its states, the others do. Invariants: the caller's memory is not read
- * after STAGED; an object is sent under a sequence once; before SEAL was sent the save cannot
- * commit, after it only the server's word (WAIT, ABORT) says what became of it. Loop's thread.
+ * A save, from the queue for the arena to the outcome. This file has the table of its machine and
+ * what all states share; save_stage.c, save_open.c, save_send.c and save_end.c have the states.
+ * Invariants: the caller's memory is not read after STAGED; an object is sent under one sequence
+ * only once; before SEAL was sent the save cannot be committed, and afterwards only the server
+ * (WAIT, ABORT) says what became of it. Loop's thread.
  *
  *   QUEUE -> LINK -> OPEN -> AGREE -> SEND -> PART -> SEAL -> WAIT --\
  *       |      ^       |-> HAVE ^                             |
  *       |      +--- a lost connection, from OPEN to WAIT      +--> DRAIN -> END
  *       +----------- ABORT (a failure after OPENED) ----------/
  *
- * The copy runs beside LINK, OPEN and SEND: what is copied is digested and sent meanwhile.
+ * The copy runs beside LINK, OPEN and SEND: payloads that are copied are digested and sent
+ * meanwhile.
  *
- * Waits: QUEUE for its turn, JOIN, arena; PART for workers; OPEN, HAVE, SEAL, WAIT, ABORT
- * for replies; LINK for the connection; AGREE for the verdict on who writes what, and for room;
- * SEND for grants and OBJECT_DURABLE; DRAIN until no worker and no socket touches our memory. The
- * deadline ends all but DRAIN; ABORT has a grace of its own.
+ * QUEUE waits for its turn, for the first JOIN and for room in the arena; LINK for the connection;
+ * OPEN, HAVE, SEAL, WAIT and ABORT for replies; AGREE for the verdict on who writes what, and for
+ * room; SEND for grants and OBJECT_DURABLE; PART for workers; DRAIN until no worker and no socket
+ * touches our memory. The deadline ends all states but DRAIN; ABORT has a grace of its own.
  */
 #include "save/save.h"
 
@@ -89,7 +91,7 @@ void save_wake(struct save *save)
     sm_run(&save->sm);
 }
 
-/* The first failure counts. What it means for the save as a whole depends on how far it came. */
+/* Fails the save; the comment in save_machine_private.h says what this means. */
 void save_fail(struct save *save, int status, const struct diag *diag)
 {
     CHECK(status != 0);
@@ -110,7 +112,7 @@ void save_fail(struct save *save, int status, const struct diag *diag)
     save_wake(save);
 }
 
-/* What every state between OPEN and WAIT looks at first. True: it was moved. */
+/* Every state between OPEN and WAIT calls this first. Returns true if it has moved the save. */
 bool save_stops(struct save *save)
 {
     if (save->status != 0) {
@@ -193,7 +195,8 @@ static uint64_t unsent(const struct engine_op *op)
     return save_unsent(container_of(op, struct save, op));
 }
 
-/* First come, first staged: a large save is not starved by small ones behind it. */
+/* Saves stage in the order of their start, so that small ones do not starve a large one in
+ * front. */
 static bool go_on(struct engine_op *op)
 {
     struct save *save = save_of_op(op);
@@ -228,7 +231,8 @@ static void init(struct save *save)
     save_agree_init(save);
 }
 
-/* Two of the same step at once could mix their contents in one opening. */
+/* Refuses a second save of a step in flight, because both could mix their contents in one
+ * opening. */
 static int refuse_same_step(const struct engine *engine, const struct save *save, struct diag *diag)
 {
     list_each (node, &engine->saves) {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who writes what, before the copy: a rank whose lists are those last agreed copies at once and
- * only tells the server so; one whose list is new waits for the verdict, for a bounded time, and
- * then goes on as if all lists were equal. Words and verdicts: PROTOCOL.md 5. Loop's thread.
+ * Agreement on who writes what, before the copy. A rank whose lists are those agreed last copies at
+ * once and only tells the server so. A rank whose list is new waits for the verdict, for a bounded
+ * time, and then goes on as if all lists were equal. Words and verdicts: PROTOCOL.md 5. Loop's
+ * thread.
  *
  *   begin -> (copies: decided)  ...OPENED -> AGREE -> AGREED -> LISTS of some groups -> HOLDERS
- *         -> (waits)                                        \-> decided <-- all HOLDERS, or the
- * timer
+ *         -> (waits)                        \-> decided <-- all HOLDERS, or the timer
  *
- * Of several servers one compares only what it is told, so whoever waits goes to the first. A rank
- * that has copied, and was spread to another, does not know of it: it comes when the outcome of a
- * save that it has sealed is long in coming.
+ * A server compares only the lists that it receives, so with several servers a waiting rank goes to
+ * the first one. A rank that has copied and was spread to another server does not know of this: it
+ * comes when it has sealed a save and the outcome is long in coming.
  */
 #include "save/save_private.h"
 
@@ -23,12 +23,12 @@
 #define AGREE_SCRATCH_MAX ((size_t)1 << 30)
 enum {
     AGREE_WAIT_MS = 5000,
-    AGREE_WAIT_MS_MAX = 60000, /* after failures, and where the others must come from elsewhere */
-    AGREE_MEET_MS = 5000,      /* a rank that has sealed looks for the others no sooner */
-    AGREE_MEET_SHIFT_MAX = 6,  /* nor so soon again, when nobody had waited for it */
-    AGREE_POLL_MS = 500,       /* until the connection may be left */
+    AGREE_WAIT_MS_MAX = 60000, /* after failures, and when others must come from elsewhere */
+    AGREE_MEET_MS = 5000,      /* a rank that has sealed goes to look for the others no sooner */
+    AGREE_MEET_SHIFT_MAX = 6,  /* doublings of that time when no rank had waited for it */
+    AGREE_POLL_MS = 500,       /* between tries to leave the connection */
     SPREAD_AFTER = 8,
-    AGREE_LISTS_MAX = 128, /* lists that are sent at once; a server allows 256 requests */
+    AGREE_LISTS_MAX = 128, /* LISTS that are sent at once; a server allows 256 requests */
     AGREE_KEYS = 4096      /* in a frame */
 };
 
@@ -50,7 +50,7 @@ static bool is_spoken(const struct save *save)
 
 /* --- the decision ---------------------------------------------------------------- */
 
-/* A verdict of the server that divides the whole group anew. */
+/* Returns whether this verdict divides the whole group anew. */
 static bool is_anew(uint32_t verdict) { return verdict == AGREE_ALIKE || verdict == AGREE_ANEW; }
 
 static int make_share(struct save *save, struct diag *diag)
@@ -172,7 +172,7 @@ static int add_rows(struct agree_lists *lists, const struct msg_sets *sets)
     return 0;
 }
 
-/* What a rank that waits can do nothing with ends its save. */
+/* Fails the save of a rank that waits and cannot use the answer to its LISTS. */
 static void fail_lists(struct agree_lists *lists, int code, const char *text)
 {
     struct save *save = lists->save;
@@ -346,14 +346,15 @@ static bool has_many_servers(const struct engine *engine)
     return engine->options.url.server_count > 1;
 }
 
-/* Are the ranks at home, each at its own server? */
+/* Returns whether the ranks are at home, each at its own server. */
 static bool is_spread(const struct engine *engine)
 {
     uint32_t least = engine->options.spread_after ? engine->options.spread_after : SPREAD_AFTER;
     return has_many_servers(engine) && engine->calm_saves >= least;
 }
 
-/* Nothing is under way over the connection that would have to begin anew elsewhere. */
+/* Returns whether nothing is under way over the connection that would have to begin anew
+ * elsewhere. */
 static bool may_move(const struct save *save)
 {
     const struct engine *engine = save->engine;
@@ -366,7 +367,8 @@ static bool may_move(const struct save *save)
     return list_is_empty(&engine->restores) && list_is_empty(&engine->calls);
 }
 
-/* To where lists are compared, once a save, as soon as the connection can be left. */
+/* Goes to the server where lists are compared, once a save, as soon as the connection can be
+ * left. */
 static void meet(struct save *save)
 {
     struct link *link = &save->engine->link;
@@ -376,7 +378,8 @@ static void meet(struct save *save)
     }
 }
 
-/* What came of verdicts without their lists is worth nothing. */
+/* Decides without the server. Verdicts that came without their lists are worth nothing, so they are
+ * dropped. */
 static void decide_alone(struct save *save)
 {
     save->agree.alone = true;
@@ -387,7 +390,8 @@ static void decide_alone(struct save *save)
     decide(save);
 }
 
-/* One that has copied stays where it is while it sends, and goes only when it is done. */
+/* Returns whether other ranks may be waiting elsewhere for this one. A rank that has copied stays
+ * where it is while it sends, and goes only when it is done. */
 static bool may_be_missed(const struct save *save)
 {
     const struct save_agree *agree = &save->agree;
@@ -415,8 +419,8 @@ static void on_timer(struct timer *timer)
     }
 }
 
-/* Some ranks are only slow, and that they are slow may be so each time: as long again as it took
- * this rank, and longer each time that it was in vain; but while who waits still does (wait_ms). */
+/* Waits as long again as this rank took, because some ranks are only slow, and doubles that with
+ * each journey that was in vain. It stays below the time that a waiting rank waits (wait_ms). */
 void save_agree_await(struct save *save)
 {
     const struct engine *engine = save->engine;
@@ -429,8 +433,9 @@ void save_agree_await(struct save *save)
     }
 }
 
-/* Longer after saves that failed for want of agreement: ranks that are far apart must meet some
- * time. And where they are spread: they come when they have sealed. */
+/* Returns how long to wait for the verdict. Longer after saves that failed for want of agreement,
+ * because ranks that are far apart must meet some time, and longer where ranks are spread, because
+ * those come only when they have sealed. */
 static uint64_t wait_ms(const struct save *save)
 {
     const struct engine *engine = save->engine;
@@ -491,16 +496,16 @@ int save_agree_begin(struct save *save, struct diag *diag)
     return 0;
 }
 
-/* Ranks at several servers hear of each other's lists only when they gather, and gather only when
- * they need a verdict. One that needs it alone would wait in vain; so a save that failed for all
- * takes the trust of all, and the next one finds them together. */
+/* Ranks at several servers hear of each other's lists only when they gather, and they gather only
+ * when they need a verdict. A rank that needs one alone would wait in vain. So a save that failed
+ * for all ranks ends the trust of all, and the next save finds them together. */
 static bool distrusts(const struct save *save)
 {
     return save->status != 0 && save->decided && is_spoken(save) && has_many_servers(save->engine);
 }
 
 /* Lists grow in the first saves of a job, where state is made when it is first needed, and then no
- * more: until then ranks stay where they can be compared. */
+ * more. Until then the ranks stay where they can be compared. */
 static void spread_when_calm(struct save *save)
 {
     struct engine *engine = save->engine;

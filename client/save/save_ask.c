@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a save asks the server in its states, and what comes back: one request a state. A reply that
- * the state does not wait for breaks the protocol; a refusal for the moment is asked again until
- * the deadline; other errors end the save. Loop's thread.
+ * What a save asks the server in its states, and what it does with the replies: one request for
+ * each state. A reply that the state does not wait for breaks the protocol. A refusal for the
+ * moment is asked again until the deadline. Any other error ends the save. Loop's thread.
  */
 #include "save/save_base.h"
 
-/* Sends once a state; the reply comes to on_reply. */
+/* Sends the one request of the state; on_reply gets the reply. */
 void save_ask(struct save *save, const struct msg *msg)
 {
     save->answer.asked = true;
     link_ask(&save->engine->link, &save->request, msg);
 }
 
-/* OUTCOME that is none: the server cannot see the record now, or the record takes no update. */
+/* Returns whether OUTCOME gave no outcome: the server cannot read the record now, or the record
+ * takes no update. */
 static bool is_undecided(const struct answer *answer)
 {
     return answer->code == 0 && answer->outcome_state == CKPT_OPEN;
@@ -40,7 +41,7 @@ bool save_is_alone(const struct save *save)
            list_is_empty(&engine->restores) && list_is_empty(&engine->calls);
 }
 
-/* ERROR for the moment: again a little later. True: that was it. */
+/* Goes back to LINK for a refusal that may pass. Returns false if the answer is none. */
 bool save_tries_again(struct save *save)
 {
     if (!save_is_refused_for_now(save)) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the base of a save holds for this rank is known from our own last save, or fetched after a
- * restore or a restart. Digests wait for it, so that a chunk is compared once. When it cannot be
- * had the save sends everything: that is always right, and only costs bytes. Loop's thread.
+ * What the base of a save holds for this rank is known from our own last save, or is fetched after
+ * a restore or a restart. Digests wait for it, so that each chunk is compared once. If it cannot be
+ * had, the save sends everything, which is always right and only costs bytes. Loop's thread.
  */
 #include "save/save_base.h"
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FETCH_PART = 2 }; /* of the wire */
+enum { FETCH_PART = 2 }; /* the wire's number for a part */
 
 static struct base_part *find(struct engine *engine, struct ckpt_id id)
 {
@@ -24,7 +24,7 @@ static struct base_part *find(struct engine *engine, struct ckpt_id id)
     return NULL;
 }
 
-/* The newest in front; takes the reference. */
+/* Puts the base in front of the others and takes the reference. The oldest one goes. */
 static void keep(struct engine *engine, struct base_part *base)
 {
     base_part_unref(engine->bases[ENGINE_BASES - 1]);
@@ -54,10 +54,11 @@ void save_base_keep(struct save *save)
     }
 }
 
-/* A daemon of the same host writes what it is handed at once, without waiting for digests; to look
- * for what is unchanged costs more where nothing is. So a save that looked decides for those behind
- * it: while a good part of the bytes was unchanged they look, too; otherwise one in a while does. A
- * daemon that cannot look itself gets those saves by the socket. */
+/* Returns whether comparing with the base is likely to pay. A daemon of the same host writes what
+ * it is handed at once, without waiting for digests, and comparing costs more when nothing is
+ * unchanged. So a save that compared decides for those behind it: while a good part of the bytes
+ * was unchanged they compare as well, otherwise one save in SAVE_LOOK_EVERY does. If the daemon
+ * itself cannot compare, these saves go through the socket. */
 static bool is_worth_looking(struct save *save)
 {
     struct engine *engine = save->engine;
@@ -97,7 +98,7 @@ static struct part_place place_of(const struct registered *set, const struct lay
                                .box = &tensor->boxes[piece->box].box};
 }
 
-/* The base's chunk at each piece's place, where it has one that may be referred to. */
+/* Notes for each piece the base's chunk at its place, if there is one that may be referred to. */
 static void match(struct save *save)
 {
     const struct layout *layout = &save->layout;
@@ -123,6 +124,7 @@ static void match(struct save *save)
     }
 }
 
+/* Settles what the base is; digests may begin. base may be NULL. */
 static void known(struct save *save, struct base_part *base)
 {
     if (base && base->part.chunk_bytes == save->chunk_bytes_seen && !save_is_over(save)) {

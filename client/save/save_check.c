@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * check_replicas: the digest of everything that this rank holds together with others, made while
- * the copy is made, compared by the server, and reported by tensor and rank. SEAL waits for the
- * answer, so that a save with CHECK_FAIL cannot be committed before it. Bytes are compared, so NaNs
- * with different payloads differ. Loop's thread; on_run on workers.
+ * check_replicas: makes a digest of everything that this rank holds together with others, while the
+ * copy is made; the server compares them, and differences are reported by tensor and rank. SEAL
+ * waits for the answer, so that a save with CHECK_FAIL cannot be committed before it. Bytes are
+ * compared, so NaNs with different payloads differ. Loop's thread; on_run on workers.
  */
 #include "save/save_private.h"
 
@@ -27,8 +27,8 @@ static const struct request_ops check_ops;
 
 /* --- digests --------------------------------------------------------------------- */
 
-/* Cell by cell: a cell is a run of the box's row-major bytes. False: no memory, or a device that
- * cannot be read. */
+/* Digests a box cell by cell; a cell is a run of the box's row-major bytes. Returns false if there
+ * is no memory, or a device cannot be read. */
 static bool digest_box(const struct save *save, struct xxh3_stream *stream, uint32_t t, uint32_t b)
 {
     const struct registered_tensor *tensor = &save->set->tensors[t];
@@ -145,8 +145,8 @@ static const char *name_of(const struct save *save, const struct held_group *gro
     return "(one that this rank does not have)";
 }
 
-/* rows[0]: the members that are most; the others differ from them. The first tensor is described,
- * further ones are counted. */
+/* Notes a tensor that differs. rows[0] has the largest class of equal members; the others differ
+ * from it. The first tensor is described, and further ones are only counted. */
 static void note_difference(struct check_group *asked, const struct msg_set *rows, uint32_t count)
 {
     struct save *save = asked->save;
@@ -201,6 +201,7 @@ static void take_rows(struct check_group *asked, const struct msg_sets *sets)
     }
 }
 
+/* Ends the comparison without a result. */
 static void end_uncompared(struct save *save, int code, const char *why)
 {
     char text[DIAG_TEXT_MAX];
@@ -317,7 +318,7 @@ void save_check_down(struct save *save)
 
 /* --- begin and end --------------------------------------------------------------- */
 
-/* "1, 2, ..." of the first group that waits, without this rank. */
+/* Writes the ranks ("1, 2, ...") of the first group that has not answered, without this rank. */
 static void name_others(const struct save *save, size_t bytes, char *ret)
 {
     uint32_t g = 0, named = 0;
@@ -341,8 +342,8 @@ static void name_others(const struct save *save, size_t bytes, char *ret)
     }
 }
 
-/* Half of the time that was left is over, and somebody has said nothing: he is late, or at another
- * server, which knows nothing of what is said here. */
+/* Called when half of the time that was left is over and some rank has not sent its digests. It is
+ * late, or it is at another server, which knows nothing of ours. */
 static void on_timer(struct timer *timer)
 {
     struct save *save = container_of(timer, struct save, check.timer);
@@ -368,7 +369,8 @@ bool save_check_is_wanted(const struct save *save)
 
 bool save_check_is_over(const struct save *save) { return !save->check.begun || save->check.over; }
 
-/* The server allows a bounded number of requests at once. */
+/* Returns why the comparison cannot be made, or NULL. The server allows a bounded number of
+ * requests at once. */
 static const char *refusal(const struct save *save)
 {
     if ((save->engine->link.welcome.features & WIRE_FEATURE_AGREE) == 0) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What workers do with a payload of the layout: the digest of each piece, the comparison with the
- * base, and the encoding of what is new. A payload of which everything is new and raw is sent from
- * the arena; otherwise what is sent of it is packed into a side buffer. The arena keeps the plain
- * bytes, so a payload can be encoded again when it must be sent again. Loop's thread, but for what
- * on_digest_run calls.
+ * base, and the encoding of what is new. If everything in a payload is new and raw, it is sent from
+ * the arena; otherwise the bytes to send are packed into a side buffer. The arena keeps the plain
+ * bytes, so a payload can be encoded again when it must be sent again. Loop's thread, except
+ * on_digest_run and what it calls.
  */
 #include "save/save_private.h"
 
@@ -29,7 +29,7 @@ static struct chunk_plain plain_of(const struct save *save, const struct layout_
     return plain;
 }
 
-/* The digest of what the base has at the piece's place. */
+/* Returns the digest of the base's chunk at the piece's place, or NULL. */
 static const struct digest *known_of(const struct save *save, uint32_t piece_idx)
 {
     if (!save->base || save->base_of[piece_idx] == 0) {
@@ -76,7 +76,8 @@ static bool is_whole(const struct save *save, const struct layout_payload *paylo
            save->layout.pieces[payload->piece_first].bytes >= LIMIT_PACK_PIECE_BYTES;
 }
 
-/* What the worker is to try with this payload, as far as it is the tensor's state that says it. */
+/* Tells the worker what to try with this payload, as far as the state of its tensor decides
+ * that. */
 static void note_state(struct save_digest *digest, const struct layout_payload *payload)
 {
     const struct save *save = digest->save;
@@ -90,7 +91,7 @@ static void note_state(struct save_digest *digest, const struct layout_payload *
     }
 }
 
-/* Might any piece of it come out other than raw? */
+/* Returns whether any piece of the payload could come out other than raw. */
 static bool may_encode(const struct save_digest *digest, const struct layout_payload *payload)
 {
     const struct save *save = digest->save;
@@ -107,8 +108,8 @@ static bool may_encode(const struct save_digest *digest, const struct layout_pay
            encode_state_choose(&digest->seal.state, &digest->seal.sink) != ENCODING_RAW;
 }
 
-/* False: the memory that it needs is taken at the moment. What cannot be had at all leaves the
- * payload raw. */
+/* Takes the side buffer and the encoder that the payload needs. Returns false if they are in use at
+ * the moment. If an encoder cannot be had at all, the payload stays raw. */
 static bool take_memory(struct save_digest *digest, const struct layout_payload *payload)
 {
     struct save *save = digest->save;
@@ -150,7 +151,8 @@ static bool hand_out(struct save *save, struct save_digest *digest, uint32_t idx
     return true;
 }
 
-/* What has to be encoded again, because its object is sent again; digest_next: nothing. */
+/* Returns a payload that must be encoded again, because its object is sent again, or digest_next if
+ * there is none. */
 static uint32_t next_again(struct save *save)
 {
     const struct save_object *object = save_stream_object(save);
@@ -163,7 +165,8 @@ static uint32_t next_again(struct save *save)
     return save->digest_next;
 }
 
-/* Not far ahead of the sending, which then finds the bytes in the cache. */
+/* Hands payloads to workers, not far ahead of the sending, which then finds the bytes in the
+ * cache. */
 void save_digest_start(struct save *save)
 {
     if (!save->base_known || save_is_over(save)) {
@@ -202,7 +205,7 @@ static void learn(const struct save_digest *digest)
     }
 }
 
-/* What becomes of the payload. */
+/* Notes what the worker has made of the payload. */
 static void take_made(struct save_digest *digest)
 {
     struct save_payload *payload = &digest->save->payloads[digest->payload];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What became of a save: only the server's word (WAIT, ABORT) says so after SEAL was sent. Then no
- * worker and no socket may touch our memory any more (DRAIN), and its callers are told. Loop's
- * thread.
+ * What becomes of a save. After SEAL was sent only the server's word (WAIT, ABORT) tells. Then the
+ * save waits until no worker and no socket touches its memory (DRAIN), and its callers are told.
+ * Loop's thread.
  */
 #include "save/save_base.h"
 
@@ -24,7 +24,7 @@ void save_end_committed(struct save *save)
 
 /* --- the truth ------------------------------------------------------------------- */
 
-/* The server has spoken: committed, or the reason why not. */
+/* Takes the server's OUTCOME: the save is committed, or here is the reason why not. */
 static enum sm_result outcome(struct save *save)
 {
     const struct answer *answer = &save->answer;
@@ -80,7 +80,8 @@ enum sm_result save_on_wait(struct sm *sm)
                                   : outcome(save);
 }
 
-/* The grace is over and nobody told: only a save whose seal went out can have been committed. */
+/* Called when the grace is over and the server has not answered. Only a save whose seal went out
+ * can have been committed. */
 static void end_unknown(struct save *save)
 {
     if (save->seal_sent) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A save by hand-over: the daemon of this host reads the arena, the client only says what lies
- * where. No digest is made here, no credit is used: what is copied is described at once, with the
- * digest of the base's chunk at the same place, and how it is to be encoded; when all is, the part
- * goes (without digests) and COMPLETE, and from the daemon's HANDED on this process may die. What
- * became of each chunk, the daemon writes into the part.
+ * A save by hand-over: the daemon of this host reads the arena, and the client only says what lies
+ * where. No digest is made here and no credit is used. What is copied is described at once, with
+ * the digest of the base's chunk at the same place and the encoding to use. When all is described,
+ * the client sends the part, without digests, and COMPLETE; after the daemon's HANDED this process
+ * may die. The daemon writes into the part what became of each chunk.
  *
- * Invariant, on which the right bytes under the right name depend: memory that was described is not
- * written to before the daemon has said what became of the opening. Where it never says
- * (end_unknown of save.c), the extent is not given back but its arena retired: the next save makes
- * a new one. Loop's thread.
+ * Invariant, which keeps the right bytes under the right name: memory that was described is not
+ * written before the daemon has said what became of the opening. If it never says so (end_unknown
+ * in save_end.c), the arena of the extent is retired, and the next save makes a new one. Loop's
+ * thread.
  */
 #include "save/save_base.h"
 
@@ -17,14 +17,14 @@
 
 #include <string.h>
 
-/* Who is told "staged" may die without losing the save: for that much it waits, beyond the copy,
- * for the daemon's word, and no longer. Training does not wait for it. */
+/* A process that was told "staged" may die without losing the save. For that, "staged" waits this
+ * long, beyond the copy, for the daemon's word, and no longer. Training does not wait for it. */
 enum { STAGE_LAG_MS = 500 };
 
 /* --- which way --------------------------------------------------------------------- */
 
-/* Does the daemon compare and encode what it is handed? In waves it cannot: after its restart it
- * would find again what it stored by the digests of bytes that are gone by then. */
+/* Returns whether the daemon compares and encodes what it is handed. In waves it cannot: after a
+ * restart it finds what it stored by the digests of the bytes, which are gone by then. */
 bool save_hand_packs(const struct save *save)
 {
     return save->engine->link.hands_packed && !save->waves;
@@ -38,9 +38,10 @@ bool save_hand_may(const struct save *save)
            (save_hand_packs(save) || engine->kit.mode != ENCODE_DENSEST);
 }
 
-/* A daemon that stores what it is handed as it lies gets by the socket what is to be encoded, or
- * refers to a base. Without a base CAIRN_ENCODE_AUTO goes by hand in any case: nothing costs less.
- * Where the socket is ruled out, these go by hand or not at all: see force_hand. */
+/* Returns whether the save must go through the socket. A daemon that stores what it is handed as it
+ * lies gets saves that are to be encoded, or that refer to a base, through the socket. Without a
+ * base CAIRN_ENCODE_AUTO is handed over in any case, because nothing costs less. If the socket is
+ * ruled out (TRANSPORT_MEMFD), force_hand decides. */
 static bool wants_socket(const struct save *save)
 {
     const struct engine *engine = save->engine;
@@ -49,8 +50,9 @@ static bool wants_socket(const struct save *save)
             (engine->kit.mode == ENCODE_DENSEST || save->base));
 }
 
-/* TRANSPORT_MEMFD, with a daemon that stores this save as it lies: all of it is sent, which is
- * always right; a dense encoding was asked for, and is refused rather than forgotten. */
+/* For TRANSPORT_MEMFD and a daemon that stores the save as it lies: drops the base, so that
+ * everything is sent, which is always right. A dense encoding, which was asked for, is refused
+ * rather than forgotten. */
 static void force_hand(struct save *save)
 {
     const struct engine *engine = save->engine;
@@ -70,9 +72,9 @@ static void force_hand(struct save *save)
     }
 }
 
-/* The connection by which it was handed over is gone, and this one takes none. What is durable
- * stays (the part may be published already, and must not change); all digests are to be made here.
- */
+/* Called when the connection by which the save was handed over is gone, and the new one takes no
+ * hand-over. What is durable stays, because the part may be published already and must not change;
+ * all digests are now made here. */
 static void digest_all(struct save *save)
 {
     for (uint32_t i = 0; i < save->digest_next; i++) {
@@ -185,7 +187,8 @@ void save_hand_prepare(struct save *save)
     engine_pump(save->engine);
 }
 
-/* What the daemon needs to know to compare and encode. dtypes: memory for one a piece. */
+/* Adds what the daemon needs to know to compare and encode. dtypes is memory for one dtype a
+ * piece. */
 static void describe_packing(struct save *save, uint32_t payload, uint32_t *dtypes,
                              struct msg_describe *describe)
 {

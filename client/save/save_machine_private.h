@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The machine of a save: its states, by the files that do them (save.c draws them), and what these
- * share. Loop's thread.
+ * The machine of a save: its states, by the files that implement them (save.c has the drawing), and
+ * the helpers that these files share. Loop's thread.
  */
 #ifndef CAIRN_SAVE_SAVE_MACHINE_PRIVATE_H
 #define CAIRN_SAVE_SAVE_MACHINE_PRIVATE_H
@@ -24,6 +24,7 @@ enum {
     SV_DRAIN,
     SV_END
 };
+/* How long a save waits before it repeats a request that was refused for the moment. */
 enum { SAVE_RETRY_MS = 200 };
 
 /* save_stage.c */
@@ -37,44 +38,51 @@ enum sm_result save_on_have(struct sm *sm);
 enum sm_result save_on_send(struct sm *sm);
 enum sm_result save_on_part(struct sm *sm);
 enum sm_result save_on_seal(struct sm *sm);
-bool save_is_sent(const struct save *save); /* the part may be made */
+bool save_is_sent(const struct save *save); /* returns whether the part may be made */
 /* save_end.c */
 enum sm_result save_on_wait(struct sm *sm);
 enum sm_result save_on_abort(struct sm *sm);
 enum sm_result save_on_drain(struct sm *sm);
 enum sm_result save_on_end(struct sm *sm);
-/* The server's word, or the same content was there before. */
+/* Ends the save as committed, by the server's word or because the same content was committed
+ * before. */
 void save_end_committed(struct save *save);
-void save_on_deliver(struct post *post); /* tells the caller what there is to tell */
+void save_on_deliver(struct post *post); /* runs the callbacks that are due */
 
 /* save.c */
 struct save *save_of_link(struct list *node);
 struct save *save_of_sm(struct sm *sm);
-void save_move(struct save *save, unsigned state); /* ends the request of the present state */
+/* moves, and ends the request of the present state */
+void save_move(struct save *save, unsigned state);
 void save_wake(struct save *save);
-/* The first failure counts. What it means for the save as a whole depends on how far it came. */
+/* Fails the save; only the first failure counts. What it means for the save depends on how far it
+ * came. */
 void save_fail(struct save *save, int status, const struct diag *diag);
-/* What every state between OPEN and WAIT looks at first. True: it was moved. */
+/* Called first in every state between OPEN and WAIT. Returns true if it has moved the save, because
+ * it failed or lost its connection. */
 bool save_stops(struct save *save);
 bool save_is_sending(const struct save *save);
-bool save_is_before_sending(const struct save *save); /* and not over */
-bool save_is_over(const struct save *save);           /* failed, or done but for the draining */
-bool save_is_queued(const struct save *save);         /* waits, and has no room yet */
+bool save_is_before_sending(const struct save *save); /* and has not ended */
+bool save_is_over(const struct save *save);           /* failed, or only draining is left */
+bool save_is_queued(const struct save *save);         /* is waiting, and has no room yet */
 bool save_is_staging(const struct save *save);        /* has not left the queue for the arena */
 struct object_id save_object_id(const struct save *save, uint32_t object);
-struct save_slot *save_slot_take(struct save *save); /* NULL: all are under way */
+struct save_slot *save_slot_take(struct save *save); /* NULL if all are in use */
 
 /* save_ask.c */
 extern const struct request_ops save_request_ops;
-/* Sends once a state; the reply wakes the save. */
+/* Sends the one request of the present state; its reply wakes the save. */
 void save_ask(struct save *save, const struct msg *msg);
 bool save_is_refused_for_now(const struct save *save);
-bool save_is_stuck(const struct save *save); /* the record takes no update: waiting does not help */
-/* Nothing else goes on over the connection, which may still be good for it. */
+/* the run's record takes no update, so waiting does not help */
+bool save_is_stuck(const struct save *save);
+/* Returns whether no other operation uses the connection, which may be fine for them. */
 bool save_is_alone(const struct save *save);
-/* An answer that is refused for the moment is asked again a little later, from LINK on. True: that
- * was it. */
+/* If the answer is a refusal for the moment, goes back to LINK to ask again a little later, and
+ * returns true. */
 bool save_tries_again(struct save *save);
+/* Fails the save with the answer's error. An abort by another rank goes to WAIT first, which tells
+ * why. */
 enum sm_result save_fail_with_answer(struct save *save, const char *what);
 
 #endif

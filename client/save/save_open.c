@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A save comes to its opening: LINK, OPEN, AGREE, HAVE, on the first connection and on every later
- * one. Rank 0 opens, the others wait for that; after a lost connection it must be the opening that
- * was known before. Loop's thread.
+ * one. Rank 0 opens and the other ranks wait for its opening. After a lost connection the server
+ * must name the opening that was known before, or the save has been aborted. Loop's thread.
  */
 #include "save/save_base.h"
 
@@ -22,8 +22,8 @@ enum sm_result save_on_link(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* The server's own deadline comes a little before ours: its answer names the ranks that are
- * missing. */
+/* Returns the deadline for the server, a little before ours, so that its answer, which names the
+ * ranks that are missing, comes in time. */
 static uint64_t server_deadline_ms(const struct save *save)
 {
     uint64_t left_ms = engine_ms_left(save->engine, save->end_ms);
@@ -60,7 +60,8 @@ static void ask_open(struct save *save)
     save_ask(save, &open);
 }
 
-/* On another connection: is it still the opening that we knew? */
+/* Called when OPENED came on a later connection. Fails if this is not the opening that was known
+ * before. */
 static enum sm_result opened_again(struct save *save, const struct msg_opened *opened)
 {
     struct diag diag = DIAG_INIT;
@@ -145,7 +146,8 @@ enum sm_result save_on_open(struct sm *sm)
     return opened(save);
 }
 
-/* Nothing can be sent before it is known what, and where it lies. */
+/* Waits, because nothing can be sent before the division is known and the pieces have their
+ * places. */
 enum sm_result save_on_agree(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);

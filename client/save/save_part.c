@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part: what this rank holds, with a reference for each chunk that is its to write: to an
- * object of this save, or to one of an older save where the base had the same chunk. Built, encoded
- * and hashed on a worker when every object is durable, so all references are final; sent in frames
- * on the stream of its SEAL.
+ * The part: what this rank holds, with a reference for each chunk that it writes, to an object of
+ * this save or, if the base had the same chunk, to one of an older save. A worker builds, encodes
+ * and hashes it when every object is durable or described, so that all references are final. It is
+ * sent in frames on the stream of its SEAL.
  */
 #include "save/save_private.h"
 
@@ -18,7 +18,8 @@ struct maker {
     struct part part;
     struct scratch scratch;
     uint32_t chunk_at;
-    uint32_t *old_objects; /* by object of the base: its index in the part; 0: not used so far */
+    /* By object of the base: 1 + its index in the part; 0 means not used so far. */
+    uint32_t *old_objects;
 };
 
 static int no_memory(struct diag *diag)
@@ -53,7 +54,7 @@ static bool allocate(struct maker *maker)
            part->chunks;
 }
 
-/* What the base has: the same reference again, to an object of an older save. */
+/* Makes the base's reference again, to an object of an older save. */
 static struct part_chunk old_chunk(struct maker *maker, uint32_t piece_idx)
 {
     const struct save *save = maker->save;
@@ -87,7 +88,8 @@ static struct part_chunk new_chunk(const struct save *save, const struct layout_
                                    save->way == WAY_HAND ? (struct digest){{0}} : envelope->digest};
 }
 
-/* The chunks that were cut from one box or blob: they follow each other in the part's order. */
+/* Adds the chunks of one box or blob, which follow each other in the part's order. Returns their
+ * number. */
 static uint32_t add_chunks(struct maker *maker, uint32_t tensor, uint32_t box)
 {
     const struct save *save = maker->save;

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a save lies in the arena. As a rule it has one extent for all of it. When it is larger than
- * the arena may be, it goes in waves: each lot of payloads has an extent of its own, given back
- * when the objects that were made of it are durable and no socket sends from it, and taken again
- * for a later one. Objects end with their lot, so that one is never open for want of the other's
- * room. Invariant: bytes that are not durable stay in the arena until the save is over, so that
- * every try sends the same. Loop's thread.
+ * Where a save lies in the arena. As a rule it has one extent for everything. A save that is larger
+ * than the arena may be goes in waves: each lot of payloads has an extent of its own, which is
+ * given back when the objects made of it are durable and no socket sends from it, and taken again
+ * for a later lot. Objects end with their lot, so that no object stays open for want of room for
+ * another lot. Invariant: bytes that are not durable stay in the arena until the save is over, so
+ * that every try sends the same bytes. Loop's thread.
  */
 #include "save/save_private.h"
 
 #include "base/check.h"
 
-enum { WAVE_OBJECTS = 4, WAVE_PAYLOADS = 8 }; /* in the arena: copying and sending overlap */
+/* in the arena at once, so that copying and sending overlap */
+enum { WAVE_OBJECTS = 4, WAVE_PAYLOADS = 8 };
 
-/* What the arena may have, in whole pages; 0: as much as is asked for. */
+/* Returns the most that the arena may have, in whole pages, or 0 if it may have as much as is asked
+ * for. */
 static uint64_t room_bytes(const struct save *save)
 {
     uint64_t most = arena_max_bytes(save->engine->options.arena);

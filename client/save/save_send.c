@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A save gives what it has: SEND until all is durable or described, PART until the part is made,
- * SEAL until the server has it whole. How the bytes go is save_stream.c's and save_hand.c's.
- * Invariant: before SEAL was sent the save cannot commit. Loop's thread.
+ * A save gives what it has: SEND until everything is durable or described, PART until the part is
+ * made, SEAL until the server has the part. save_stream.c and save_hand.c send the bytes.
+ * Invariant: before SEAL was sent the save cannot be committed. Loop's thread.
  */
 #include "save/save_private.h"
 
-/* What is described need not be durable: the daemon sees to it. What is durable may have been
- * described, and then its digests are still to be made for the part. */
+/* Returns whether the part may be made. What is described need not be durable, because the daemon
+ * takes care of that. What is durable may have been described before, and then its digests must
+ * still be made for the part. */
 bool save_is_sent(const struct save *save)
 {
     if (save->way == WAY_HAND) {

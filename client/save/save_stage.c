@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The first half of a save: wait for the turn and for room in the arena, lay out, copy. Saves stage
- * one after the other, so that the arena has one user while it grows. What a save does that finds
- * no room is its policy: wait, skip or fail; a rank that does not wait tells the others by opening
- * the step and aborting it with its reason, so that all of them end alike. Loop's thread;
- * reserving, digests and copying on workers.
+ * The first half of a save: it waits for its turn and for room in the arena, is laid out, and is
+ * copied. Saves stage one after the other, so that only one uses the arena while it grows. A save
+ * that finds no room waits, is skipped or fails, as its policy says. A rank that does not wait
+ * tells the others by opening the step and aborting it with its reason, so that all ranks end
+ * alike. Loop's thread; reserving, digests and copying on workers.
  */
 #include "save/save_base.h"
 
@@ -79,7 +79,7 @@ static bool has_eager(const struct registered *set)
     return false;
 }
 
-/* Has all been done that the caller of a lazy save must wait for? */
+/* Tells the caller of a lazy save that it may go on, once all is done that it must wait for. */
 void save_check_released(struct save *save)
 {
     const struct engine_save *user = save->user;
@@ -119,7 +119,8 @@ static void fail_changed(struct save *save, const char *tensor)
     save_fail(save, CAIRN_E_DIGEST_MISMATCH, &diag);
 }
 
-/* The digests read the caller's memory as the copy does. */
+/* Waits for the copy and for the digests of check_replicas, because both read the caller's
+ * memory. */
 void save_check_copied(struct save *save)
 {
     if (save->check.copied && save->check.running == 0) {
@@ -250,7 +251,8 @@ static void describe_full(const struct save *save, struct diag *diag, int code)
                                      : "; raise arena_bytes, or let when_full wait");
 }
 
-/* The caller hears of it at once; the other ranks through the opening. */
+/* Declines the save for want of room. The caller hears at once, the other ranks through the
+ * opening. */
 static void decline(struct save *save)
 {
     int code = save->user->when_full == WHEN_FULL_SKIP ? CAIRN_E_SKIPPED : CAIRN_E_BUSY;
@@ -307,7 +309,8 @@ bool save_is_before_sending(const struct save *save)
            sm_is(&save->sm, SV_AGREE);
 }
 
-/* In which states a save that waited for the verdict, or for room, goes on staging. */
+/* Returns whether a save that waited for the verdict, or for room, can go on staging in this
+ * state. */
 static bool may_stage(const struct save *save)
 {
     return save->status == 0 && save->declined.code == 0 && !save->stage_begun &&

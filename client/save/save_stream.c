@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bytes of a save on their way: payloads go out in order, from the arena or from a side buffer,
- * each against one granted buffer of the server; object after object without waiting for the ones
- * before to be durable. What goes into an object is known only when it is sent (chunks that the
- * base has are left out, others are encoded): an object is cut where the next payload would make it
- * too long, and then keeps its payloads; each try of sending it has a sequence of its own. Loop's
- * thread.
+ * The bytes of a save on their way. Payloads are sent in order, from the arena or from a side
+ * buffer, each against one granted buffer of the server, and object after object without waiting
+ * for earlier ones to become durable. What goes into an object is known only when it is sent,
+ * because chunks that the base has are left out and others are encoded. So an object is cut where
+ * the next payload would make it too long, and then keeps its payloads; each try of sending it has
+ * a sequence of its own. Loop's thread.
  */
 #include "save/save_private.h"
 
@@ -72,8 +72,8 @@ static bool is_ready(const struct save *save, uint32_t payload)
     return save->payloads[payload].state == PAYLOAD_READY;
 }
 
-/* A new one at the end: as the payloads of the layout, or less of them, it never needs more objects
- * than the layout has. */
+/* Adds an object at the end. It has the payloads of a layout's object, or fewer bytes, so a save
+ * never needs more objects than the layout has. */
 static struct save_object *add_object(struct save *save)
 {
     CHECK(save->object_count < save->layout.object_count);
@@ -85,8 +85,8 @@ static struct save_object *add_object(struct save *save)
     return object;
 }
 
-/* Side buffers that wait for their turn go back: what comes before them may need one, because it is
- * sent again. */
+/* Gives back the side buffers of payloads that wait to be sent, because payloads before them are
+ * sent again and may need one. The waiting ones are encoded again. */
 static void release_sides(struct save *save)
 {
     for (uint32_t i = 0; i < save->digest_next; i++) {
@@ -144,9 +144,9 @@ static bool has_room(const struct save *save, const struct save_object *object, 
             object->piece_count < LAYOUT_OBJECT_PIECES_MAX);
 }
 
-/* How long the object can become at most, its footer included: exactly what it becomes where
- * nothing is left out or encoded. Otherwise payloads that are smaller than they seem make room for
- * others behind them, as far as an object may go. */
+/* Returns the most bytes that the object can have, its footer included. This is exact if nothing is
+ * left out or encoded. Otherwise payloads that come out smaller make room for others behind them,
+ * as far as an object may go. */
 static uint64_t object_bytes_max(const struct save *save, const struct save_object *object)
 {
     const struct layout *layout = &save->layout;
@@ -215,10 +215,10 @@ struct save_slot *save_slot_take(struct save *save)
 
 /* --- sending ----------------------------------------------------------------------- */
 
-/* The arena is a file: its bytes can go into a plain socket without being copied. They are left
- * alone until the object is durable or the opening is decided; what an aborted one still has on its
- * way may be overwritten by the next save, and whoever receives that finds the digests wrong, and
- * throws it away as all of the opening's. */
+/* Lets the connection send from the arena's file, without a copy. The bytes are left alone until
+ * the object is durable or the opening is decided. Bytes of an aborted opening that are still on
+ * their way may be overwritten by the next save; their receiver finds the digests wrong, and drops
+ * them with everything else of that opening. */
 static void send_from_arena(const struct save *save, struct conn_out *out)
 {
     const struct arena *arena = save->engine->options.arena;
@@ -227,7 +227,7 @@ static void send_from_arena(const struct save *save, struct conn_out *out)
     out->file_at = arena_offset(arena, out->iov[0].iov_base);
 }
 
-/* slot: NULL where the bytes stay in the arena. */
+/* Sends the next payload of the object through the slot, or describes it if slot is NULL. */
 static void send_payload(struct save *save, struct save_object *object, struct save_slot *slot)
 {
     uint32_t idx = object->next_payload++;
@@ -265,8 +265,8 @@ static void send_payload(struct save *save, struct save_object *object, struct s
     link_send_payload(&save->engine->link, &object->request, &data, &slot->out);
 }
 
-/* Steps over payloads that are shared as a whole. *ret: the payload that comes next; false: it is
- * not ready yet. */
+/* Steps over payloads that the base has as a whole, and gives the payload that comes next. Returns
+ * false if that one is not ready yet. */
 static bool find_next(struct save *save, const struct save_object *object, uint32_t *ret)
 {
     uint32_t count = save->layout.payload_count;
@@ -279,7 +279,7 @@ static bool find_next(struct save *save, const struct save_object *object, uint3
     return at == end || is_ready(save, at);
 }
 
-/* One step of sending; false: nothing can be done now. */
+/* Makes one step of sending. Returns false if nothing can be done now. */
 static bool pump_step(struct save *save)
 {
     struct save_object *object = save_stream_object(save);
@@ -336,8 +336,9 @@ void save_pump(struct save *save)
     }
 }
 
-/* Without a base every payload is sent; with one, those are counted that are known to be. Credit
- * that is asked for in vain would be taken from others, and from us the connection. */
+/* Returns how many payloads could use credit. Without a base every payload is sent; with one, only
+ * those count that are known to be sent. Credit that is asked for in vain would be missing
+ * elsewhere. */
 uint64_t save_unsent(const struct save *save)
 {
     uint64_t count = 0;
@@ -378,7 +379,7 @@ static void set_durable(struct save *save, uint32_t idx)
     save_room_release(save, object);
 }
 
-/* In waves what was durable is in the arena no more. */
+/* In waves, bytes of an object that was durable may be in the arena no more. */
 static void fail_lost(struct save *save, const struct save_object *object)
 {
     struct diag diag = DIAG_INIT;
@@ -408,8 +409,8 @@ bool save_stream_is_durable(const struct save *save)
            save->assigned == save->layout.payload_count;
 }
 
-/* Void on the server's side: again under a new sequence, a few times; what will not get better ends
- * the save. */
+/* The server has dropped the object: it is sent again under a new sequence, a few times. An error
+ * that will not pass ends the save. */
 static void object_failed(struct save *save, struct save_object *object,
                           const struct msg_error *error)
 {
