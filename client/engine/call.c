@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One request and its reply, asked again on every new connection until the deadline. Replies in
- * several frames (BYTES, PLAN_REPLY) are put together; the struct of the reply is copied by
+ * several frames (BYTES, PLAN_REPLY) are put together. The struct of the reply is copied by
  * encoding and decoding it, which needs no knowledge of the message. Loop's thread.
  *
- *   WAIT_LINK --> ASKED --> DONE        a lost connection, or a refusal for the moment: back to
- * WAIT_LINK
+ *   WAIT_LINK --> ASKED --> DONE
+ *   ASKED --> WAIT_LINK   a lost connection, or a refusal for the moment
  */
 #include "engine/operations.h"
 
@@ -26,17 +26,17 @@ static const struct sm_state call_table[] = {
 };
 
 struct call {
-    struct engine_op op; /* of engine->calls */
+    struct engine_op op; /* in engine->calls */
     struct sm sm;
     struct engine *engine;
     struct engine_call *user;
     struct request request;
     struct timer deadline, retry;
     struct post post;
-    uint8_t *data; /* a payload that grows; the user's at the end */
+    uint8_t *data; /* a payload that grows; the caller gets it at the end */
     uint64_t at, total;
     int status;
-    struct diag why; /* the last refusal for the moment */
+    struct diag why; /* the last refusal for the moment, for the text of a time-out */
 };
 
 static void on_up(struct engine_op *op);
@@ -85,6 +85,7 @@ static void fail(struct engine_op *op, int status, const struct diag *diag)
     finish(container_of(op, struct call, op), status, diag);
 }
 
+/* Drops what has come of the reply, and asks again after the delay. */
 static void ask_later(struct call *call, uint64_t delay_ms)
 {
     if (sm_is(&call->sm, CALL_DONE)) {
@@ -173,9 +174,10 @@ static int copy_reply(struct call *call, const struct msg *msg, struct diag *dia
     return rc;
 }
 
-/* A server that stops answers no better the next time: another one of the URL is asked. What else
- * is asked or read over this connection is taken up again there. A save stays, since the server
- * lets it end; it leaves by itself when it is refused (save_ask.c). */
+/* A server that is stopping will not answer better next time, so another one of the URL is asked.
+ * Other requests of this connection are repeated there. If a save is under way the connection
+ * stays, because the server lets the save end; the save leaves by itself when it is refused
+ * (save_ask.c). */
 static void leave_stopping(struct engine *engine)
 {
     if (engine->options.url.server_count > 1 && list_is_empty(&engine->saves)) {
@@ -200,7 +202,7 @@ static void on_error(struct call *call, const struct msg_error *error)
     finish(call, code, &diag);
 }
 
-/* Makes room for `bytes` more behind what is there. */
+/* Makes room for a payload of `total` bytes, and keeps what is already there. */
 static int grow(struct call *call, uint64_t total, struct diag *diag)
 {
     struct engine_call *user = call->user;
@@ -219,7 +221,8 @@ static int grow(struct call *call, uint64_t total, struct diag *diag)
     return 0;
 }
 
-/* How long the payload will be as far as this frame tells; PROTOCOL where it contradicts itself. */
+/* Gives the length of the payload, as far as this frame tells. PROTOCOL if the frame contradicts an
+ * earlier one or itself. */
 static int total_of(const struct call *call, const struct frame *frame, const struct msg *msg,
                     uint64_t *ret, struct diag *diag)
 {
@@ -244,6 +247,7 @@ static int total_of(const struct call *call, const struct frame *frame, const st
     return 0;
 }
 
+/* Returns whether this frame completes the reply. */
 static bool is_last(const struct call *call, const struct msg *msg)
 {
     if (msg->type == MSG_BYTES) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine: owns the link and the lists of operations, tells them when the connection comes and
- * goes, divides credit among saves, and ends everything on close. Decides nothing about a save or
- * restore itself. Loop's thread.
+ * The engine owns the link and the lists of operations. It tells the operations when the connection
+ * comes and goes, divides credit among saves, and ends everything on close. It decides nothing
+ * about a save or a restore itself. Loop's thread.
  */
 #include "engine/engine_private.h"
 
@@ -127,7 +127,8 @@ static void fail_list(struct list *ops, int status, const struct diag *diag)
     }
 }
 
-/* Failing takes nothing off the lists: that is done when the callbacks are delivered. */
+/* Fails every operation. None leaves its list in here; that happens when its callbacks are
+ * delivered. */
 static void fail_all(struct engine *engine, int status, const struct diag *diag)
 {
     fail_list(&engine->restores, status, diag);
@@ -179,7 +180,8 @@ void engine_pump(struct engine *engine)
     engine->pumping = false;
 }
 
-/* First come, first staged: a large save is not starved by small ones behind it. */
+/* Wakes the saves in the order of their start, and stops at the first one that still waits, so that
+ * small saves do not starve a large one. */
 void engine_wake_stagers(struct engine *engine)
 {
     list_each (node, &engine->saves) {

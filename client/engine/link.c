@@ -6,11 +6,11 @@
  *    ^          |          |        |          (a viewer without a run skips JOIN)
  *    |          +----------+--------+ lost or refused, and it may get better
  *    +-- BACKOFF <---------+
- *   any --> FINAL   refused for good (AUTH, VERSION, DUPLICATE_RANK ...), or the first connect took
- * too long any --> STOPPED by link_stop
+ *   any --> FINAL   refused for good (AUTH, VERSION, DUPLICATE_RANK ...), or the first connect is
+ * late any --> STOPPED by link_stop
  *
- * Waits: HELLO and JOIN for their replies, at most LINK_ATTEMPT_MS; BACKOFF for its timer; UP for
- * the end.
+ * HELLO and JOIN wait for their replies, at most LINK_ATTEMPT_MS; BACKOFF for its timer; UP for the
+ * end of the connection.
  */
 #include "engine/link.h"
 
@@ -25,8 +25,8 @@
 
 enum { LINK_DIAL, LINK_HELLO, LINK_JOIN, LINK_UP, LINK_BACKOFF, LINK_FINAL, LINK_STOPPED };
 enum { LINK_STREAM_HELLO = 1, LINK_STREAM_JOIN = 2 };
-/* Of one server a slow answer is better than none; of several, the next one is tried: a rank has
- * left a server that does not answer within 5 s. */
+/* With one server a slow answer is better than none. With several, the next one is tried, so that a
+ * rank leaves a server that does not answer within 5 s. */
 enum {
     LINK_ATTEMPT_MS = 10000,
     LINK_ATTEMPT_MANY_MS = 3000,
@@ -70,7 +70,7 @@ static size_t server_count(const struct link *link)
     return link->engine->options.dial ? 1 : link->engine->options.url.server_count;
 }
 
-/* Ranks go round the servers; who is no rank (a viewer) begins anywhere. */
+/* Returns the server to begin with: ranks go round the servers, and a viewer begins anywhere. */
 static size_t home_of(const struct link *link)
 {
     const struct engine_options *options = &link->engine->options;
@@ -144,10 +144,11 @@ void link_say_why(const struct link *link, size_t bytes, char *ret)
              tried && !one ? "; last: " : "", tried && !one ? link->diag.text : "");
 }
 
-/* The state changes last: while a lost connection's requests are told, there is none any more. */
+/* Returns false already while the requests of a lost connection are told, though the state changes
+ * only afterwards. */
 bool link_is_up(const struct link *link) { return link->conn != NULL && sm_is(&link->sm, LINK_UP); }
 
-/* Refusals that another try, or another server, cannot change. */
+/* Returns whether this is a refusal that another try, or another server, cannot change. */
 static bool is_final(int status)
 {
     static const int codes[] = {
@@ -175,13 +176,14 @@ static uint32_t draw_backoff(struct link *link)
     return link->backoff_ms / 2 + draw % (link->backoff_ms / 2 + 1);
 }
 
-/* A server that is full or stopping may be there in a moment; nobody else said anything. */
+/* Returns whether the server is only full or stopping, and so may take the connection in a
+ * moment. */
 static bool is_momentary(int code)
 {
     return code == CAIRN_E_BUSY || code == CAIRN_E_SHUTTING_DOWN || code == CAIRN_E_AGAIN;
 }
 
-/* The first connect has taken as long as its caller gives it. */
+/* Returns whether the first connect has taken as long as its caller allows. */
 static bool is_late(const struct link *link, int code)
 {
     const struct engine_options *options = &link->engine->options;
@@ -199,7 +201,7 @@ static const char *server_name(const struct link *link)
                                        : "the server";
 }
 
-/* The last cause, and the first one where that is another. */
+/* Puts the last cause into the failure, and the first one if that is different. */
 static void say_late(struct link *link, int code)
 {
     struct diag last = link->diag;
@@ -217,7 +219,7 @@ static void say_late(struct link *link, int code)
                                          : "");
 }
 
-/* The connection, or the attempt at one, is over. */
+/* Called when the connection, or an attempt at one, has ended. */
 static void link_failed(struct link *link, int status, const struct diag *diag)
 {
     struct engine *engine = link->engine;
@@ -257,7 +259,8 @@ static void link_failed(struct link *link, int status, const struct diag *diag)
     sm_run(&link->sm);
 }
 
-/* The engine's saves are no reason to stay: what they have in flight they take up again there. */
+/* Goes to that server. Saves do not prevent this, because they resume there what they have in
+ * flight. */
 static void move_to(struct link *link, size_t server_idx, const char *why)
 {
     size_t count = server_count(link);
@@ -296,14 +299,15 @@ void link_reset(struct link *link, int status, const char *why)
     }
 }
 
-/* Until the first JOIN, nothing waits beyond the caller's deadline. */
+/* Cuts a wait before the first JOIN to the caller's deadline. */
 static uint64_t cut_wait(const struct link *link, uint64_t ms)
 {
     uint64_t end_ms = link->began_ms + link->engine->options.io_deadline_ms;
     return link->joined_once ? ms : min_u64(ms, engine_ms_left(link->engine, end_ms));
 }
 
-/* The last try of a caller that does not wait long for a refusal comes at its end, not after it. */
+/* Returns the next wait. If the caller allows only a short time for refusals, the last try comes at
+ * the end of that time, not after it. */
 static uint64_t backoff_of(struct link *link)
 {
     uint64_t end_ms = link->began_ms + link->engine->options.refused_ms;
@@ -339,8 +343,8 @@ static enum sm_result on_final(struct sm *sm)
     return SM_WAIT;
 }
 
-/* A try that ended without a word. One that the end of all tries cut short says less than the one
- * before it. */
+/* Ends an attempt that got no answer. If the deadline cut it short, its error says less than the
+ * one before, which is kept. */
 static void fail_silent(struct link *link)
 {
     uint64_t tried_ms = loop_now_ms(link->engine->options.loop) - link->dialed_ms;
@@ -422,7 +426,7 @@ static int dial_conn(struct link *link, struct diag *diag)
                               link, &link->conn, diag);
 }
 
-/* Landing: where descriptors pass. Hand-over: where there is an arena, too. */
+/* Offers landing if descriptors can pass, and hand-over if there is also an arena. */
 static uint64_t offered_features(const struct link *link)
 {
     const struct engine_options *options = &link->engine->options;
@@ -468,8 +472,8 @@ static void link_now_up(struct link *link)
     engine_on_up(link->engine);
 }
 
-/* Where there is another server, one that is silent is left in time. It may be alive and busy;
- * going on elsewhere is right all the same. */
+/* With several servers, shortens the heartbeat, so that a silent server is left in time. It may be
+ * alive and only busy; going on elsewhere is right all the same. */
 static void set_heartbeat(struct link *link, const struct msg_welcome *welcome)
 {
     bool many = server_count(link) > 1;
@@ -579,7 +583,7 @@ static int on_grant(struct link *link, const struct msg_grant *grant, struct dia
     return 0;
 }
 
-/* A reply that nobody waits for: of a request that was given up. */
+/* Takes a reply to a request that was given up, and drops its payload. */
 static int discard(struct link *link, const struct frame *frame, void **ret_payload,
                    struct diag *diag)
 {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arena beside the saves. Made ahead of the first one: mapping and touching it takes a second a
- * GiB, which a trainer should not wait for, so it is done while the trainer runs its first steps,
- * after the restore.
- * And handed to the daemon of this host, once a connection, and again when it was made anew; what
- * the daemon does not take goes through the socket. Invariant: nobody takes an extent while the
- * worker has the arena; what cannot be prepared is left to the save, which reports why. Loop's
- * thread; on_run on a worker.
+ * The arena beside the saves. It is made ahead of the first save: mapping and touching memory takes
+ * a second for each GiB, so this is done while the trainer runs its first steps, after the restore.
+ * And it is handed to the daemon of this host, once for each connection and again when it was made
+ * anew; if the daemon does not take it, bytes go through the socket. Invariant: no save takes an
+ * extent while the worker has the arena. What cannot be prepared is left to the save, which reports
+ * why. Loop's thread; on_run on a worker.
  */
 #include "engine/engine_private.h"
 
@@ -17,9 +16,9 @@
 #include "base/log.h"
 #include "gpu/gpu.h"
 
-/* A program that starts registers, then restores: touching the memory of the arena beside the
- * restore was measured to make it three times as slow. So it waits for a restore that follows
- * within this, and for the end of every one that runs. */
+/* A program that starts registers its tensors and then restores. Touching the arena's memory beside
+ * the restore was measured to make the restore three times as slow. So the preparation waits this
+ * long for a restore to begin, and for the end of every restore that runs. */
 enum { PREPARE_DELAY_MS = 1000 };
 
 static void on_delay(struct timer *timer)
@@ -80,7 +79,7 @@ static void on_done(struct work *work)
     engine_op_gone(engine);
 }
 
-/* 0: nothing to prepare, or no way to tell. */
+/* Returns how many bytes to prepare, or 0 if there is nothing to prepare or the layout fails. */
 static uint64_t extent_bytes(const struct engine *engine)
 {
     struct layout_options options = engine_layout_options(engine);
@@ -147,6 +146,7 @@ static struct hand *hand_of(struct request *request)
     return container_of(request, struct hand, request);
 }
 
+/* Notes that the daemon does not take the arena on this connection; the first refusal is logged. */
 static void refuse(struct engine *engine, int status, const char *why)
 {
     struct hand *hand = &engine->hand;
