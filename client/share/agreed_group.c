@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See agreed_group.h. Loop's thread.
+ * Allocates and frees agreed groups; agreed_group.h describes them. Loop's thread.
  */
 #include "share/agreed_group.h"
 

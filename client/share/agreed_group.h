@@ -7,10 +7,11 @@
 
 #include "share/agreement.h"
 
-/* Pending, empty, the last of the agreement's groups. NULL: out of memory. */
+/* Makes a group that is pending and empty, and adds it to the end of the agreement's groups.
+ * Returns NULL if memory is short. */
 struct agreed_group *agreed_group_new(struct agreement *agreement, const struct held_group *group,
                                       uint64_t save);
-/* Takes it out of its agreement, too. */
+/* Frees the group and takes it out of its agreement. */
 void agreed_group_free(struct agreed_group *group);
 
 #endif

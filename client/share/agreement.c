@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Buckets of a save: tensors of one group with the same writers that are divided in this save, laid
- * end to end in order of the list. Every writer has all tensors of the bucket, so all compute the
- * same places; later saves take a tensor's place as it is, whatever became of its neighbours.
- * Loop's thread.
+ * The buckets of a save: tensors of one group that have the same writers and are divided in this
+ * save, laid end to end in the order of the list. Every writer has all tensors of a bucket, so all
+ * compute the same places. Later saves take a tensor's place as it is, whatever became of the
+ * tensors beside it. Loop's thread.
  */
 #include "share/agreement.h"
 
@@ -103,7 +103,8 @@ int agreement_check_losses(const struct agreement *agreement, const struct held_
     return rc;
 }
 
-/* Its place in that division, proven or not; NULL: this rank took no part in it. */
+/* Returns the tensor's place in that division, proven or not, or NULL if this rank took no part in
+ * it. */
 static const struct agreed_tensor *find_division(const struct agreement *agreement,
                                                  const struct xxh128 *group,
                                                  const struct xxh128 *key, uint64_t division)
@@ -122,7 +123,7 @@ static const struct agreed_tensor *find_division(const struct agreement *agreeme
 /* --- a save's share -------------------------------------------------------------- */
 
 struct bucket {
-    uint32_t group, bytes; /* the writers: bits; bytes 0: the whole group */
+    uint32_t group, bytes; /* the writers are in bits; bytes 0 means the whole group */
     const uint8_t *bits;
     struct split split; /* total_bytes grows */
 };
@@ -133,7 +134,7 @@ struct builder {
     const struct held *held;
     struct bucket *buckets;
     uint32_t bucket_count, last;
-    uint32_t *bucket_of; /* by tensor; UINT32_MAX: its place is final */
+    uint32_t *bucket_of; /* by tensor; UINT32_MAX means that its place is final */
     struct diag *diag;
 };
 
@@ -151,7 +152,8 @@ static bool has_bit(const uint8_t *bits, uint32_t bytes, uint32_t at)
     return at / 8 < bytes && ((bits[at / 8] >> (at % 8)) & 1) != 0;
 }
 
-/* row NULL: the whole group. */
+/* Returns the bucket of these writers, and makes it if it is new. A NULL row means the whole
+ * group. */
 static uint32_t find_bucket(struct builder *builder, uint32_t group_idx,
                             const struct agree_row *row)
 {
@@ -199,7 +201,8 @@ static int place(struct builder *builder, uint32_t t, uint32_t bucket_idx)
     return 0;
 }
 
-/* from NULL: others write it. */
+/* Takes over the place of the tensor from an earlier division. NULL means that other ranks write
+ * it. */
 static void take_place(struct builder *builder, uint32_t t, const struct agreed_tensor *from,
                        uint64_t division)
 {
@@ -235,7 +238,7 @@ static int place_shared(struct builder *builder, uint32_t t, const struct agreem
     return place(builder, t, find_bucket(builder, group_idx, row));
 }
 
-/* This rank's only: a bucket of its own. */
+/* Gives a tensor that only this rank holds a bucket of its own. */
 static int place_alone(struct builder *builder, uint32_t t)
 {
     uint64_t bytes = registered_bytes(&builder->set->tensors[t]);
@@ -316,7 +319,8 @@ int agreement_set(struct agreement *agreement, uint32_t group_idx, const struct 
     return rc;
 }
 
-/* Older ones of the group that cannot become anything any more go with it. */
+/* Makes the group's entry the proven one. Older entries of the group that can no longer be proven
+ * are dropped. */
 static void prove(struct agreement *agreement, struct agreed_group *agreed, uint64_t open_id)
 {
     list_each_safe (node, &agreement->groups) {
@@ -338,7 +342,8 @@ static void prove(struct agreement *agreement, struct agreed_group *agreed, uint
     }
 }
 
-/* One group's doubtful entries are bounded: the oldest goes. */
+/* Keeps an entry whose outcome is not known. Their number for one group is bounded, and the oldest
+ * goes. */
 static void doubt(struct agreement *agreement, struct agreed_group *agreed)
 {
     struct agreed_group *oldest = NULL;
@@ -368,8 +373,8 @@ static struct agreed_group *find_pending(const struct agreement *agreement, uint
     return NULL;
 }
 
-/* This rank held nothing of the group in a save that was committed: what the others agreed then is
- * not known here. */
+/* Drops the groups of which this rank held nothing in a save that was committed, because it does
+ * not know what the others agreed then. */
 static void forget_others(struct agreement *agreement, const struct agree_end *end)
 {
     list_each_safe (node, &agreement->groups) {

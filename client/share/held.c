@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Groups are known by registered's pointer. One pass finds and counts, a second fills the lists; a
- * list's hash is the hash of its keys in order, so equal lists have equal hashes whatever else a
- * rank holds. Pure; any thread.
+ * A group is known by registered's pointer to its ranks. One pass finds the groups and counts, a
+ * second one fills the lists. A list's hash is the hash of its keys in order, so equal lists have
+ * equal hashes, whatever else a rank holds. Pure; any thread.
  */
 #include "share/held.h"
 
@@ -36,7 +36,7 @@ static struct xxh128 key_of(struct xxh3_stream *stream, const struct registered_
     return xxh3_stream_digest(stream);
 }
 
-/* The group's index; HELD_GROUPS_MAX: there are too many. */
+/* Returns the index of the tensor's group, or HELD_GROUPS_MAX if there are too many groups. */
 static uint32_t find_group(struct held *held, const struct registered_tensor *tensor)
 {
     for (uint32_t i = held->group_count; i-- > 0;) { /* neighbours are often alike */

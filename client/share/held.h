@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * held: what a rank holds together with others: the groups of a registered set, each with its
+ * held: what a rank holds together with other ranks: the groups of a registered set, each with its
  * tensors in order, and the keys by which ranks compare them (PROTOCOL.md 5, who writes what).
  * Pure.
  */
@@ -11,9 +11,10 @@
 
 #define HELD_ALONE UINT32_MAX
 
+/* A set of two or more ranks that hold the same boxes of some tensors. */
 struct held_group {
-    const uint32_t *ranks; /* the set's */
-    uint32_t members, member;
+    const uint32_t *ranks;    /* borrowed from the set */
+    uint32_t members, member; /* members ranks; this one is number `member` among them */
     struct xxh128 key, list_hash;
     uint32_t tensor_count;
     uint32_t *tensors; /* indices in the set, ascending */
@@ -23,12 +24,13 @@ struct held {
     struct scratch scratch;
     uint32_t group_count;
     struct held_group *groups; /* of two ranks or more */
-    uint32_t *group_of;        /* by tensor; HELD_ALONE: this rank's only */
+    uint32_t *group_of;        /* by tensor; HELD_ALONE if only this rank holds it */
     struct xxh128 *keys;       /* by tensor */
 };
 
-/* Lends from the set. TOO_LARGE (groups), NO_MEMORY. */
+/* Finds the groups of the set, and borrows from it. Fails with TOO_LARGE (too many groups) or
+ * NO_MEMORY. */
 int MUST_USE held_init(struct held *held, const struct registered *set, struct diag *diag);
-void held_fini(struct held *held); /* a zeroed one is fine */
+void held_fini(struct held *held); /* a zeroed struct is allowed */
 
 #endif

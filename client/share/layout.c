@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two passes over the registered list with one walk function: the first counts, the
- * second notes the pieces that are this rank's (share.c says which). Then pieces are laid out:
+ * Two passes over the registered list with one walk function: the first counts the pieces, the
+ * second notes those that this rank writes (share.c decides which). Then the pieces are laid out:
  * whole ones first, each a payload of its own, in the order of the part, so that a restore reads
  * sequentially; small ones packed behind them. Pure; any thread.
  */
@@ -20,7 +20,7 @@ struct walk {
     const struct registered *set;
     uint64_t chunk_bytes;
     struct layout *layout;
-    struct layout_piece *found; /* NULL in the counting pass */
+    struct layout_piece *found; /* NULL in the pass that counts */
     const struct share *share;
     struct diag *diag;
 };
@@ -47,7 +47,7 @@ static int add_piece(struct walk *walk, const struct layout_piece *piece)
     return 0;
 }
 
-/* at: of the box in the tensor's bytes. */
+/* Walks the cells of one box. `at` is where the box begins in the tensor's bytes. */
 static int walk_box(struct walk *walk, uint32_t tensor_idx, uint32_t box_idx, uint64_t at)
 {
     const struct registered_tensor *tensor = &walk->set->tensors[tensor_idx];
@@ -126,8 +126,7 @@ struct placer {
     uint32_t piece_at;
 };
 
-/* Starts a payload behind the last one, in a new object when the present one would grow too long.
- */
+/* Starts a payload behind the last one, and a new object if the present one would grow too long. */
 static struct layout_payload *new_payload(struct placer *placer, uint32_t bytes_expected)
 {
     struct layout *layout = placer->layout;
@@ -208,7 +207,8 @@ static void place_packed(struct placer *placer, const struct layout_piece *found
     }
 }
 
-/* What must be copied before the save returns comes first, so that "copied up to here" says it. */
+/* Places eager pieces first, because the save may return when they are copied: one number then says
+ * how far that is. */
 static void place_all(struct placer *placer, const struct layout_piece *found)
 {
     place_whole(placer, found, true);

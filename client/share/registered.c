@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies and checks what a rank registered. Everything that a later stage takes for granted (names
- * valid and sorted, boxes inside, groups sorted with this rank in them, memory that does not
- * overlap itself) is decided here, by name. Equal groups share one array, so that grouping by split
- * is a comparison of pointers. Any thread.
+ * Copies and checks what a rank registered. Everything that a later stage takes for granted is
+ * decided here, with an error that names the tensor: names are valid and sorted, boxes lie inside,
+ * groups are sorted and contain this rank, memory does not overlap itself. Equal groups share one
+ * array, so that later stages compare them by pointer. Any thread.
  */
 #include "share/registered.h"
 
@@ -17,7 +17,7 @@
 struct builder {
     struct registered *set;
     struct diag *diag;
-    const uint32_t *last_group; /* as interned */
+    const uint32_t *last_group; /* the shared array of the last group */
     uint32_t last_group_count;
     struct group_node {
         struct group_node *next;
@@ -142,8 +142,9 @@ static int copy_group(struct builder *builder, struct registered_tensor *tensor)
 
 static int64_t magnitude(int64_t n) { return n < 0 ? -n : n; }
 
-/* Elements must not share memory: sorted by distance, each stride steps over all that the smaller
- * ones reach. Also normalises: memory without holes in row-major order is "contiguous". */
+/* Checks that elements do not share memory: in order of distance, each stride must step over
+ * everything that the smaller ones reach. Marks memory without holes in row-major order as
+ * contiguous. */
 static int check_strides(const struct builder *builder, const char *name,
                          struct registered_box *box)
 {
@@ -344,7 +345,7 @@ static int sort_all(const struct builder *builder)
     return 0;
 }
 
-/* What all ranks must have alike: the tensors that every rank of the world holds. */
+/* Hashes what all ranks must have alike: the tensors that every rank of the world holds. */
 static int hash_list(const struct builder *builder)
 {
     struct registered *set = builder->set;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Buckets by group: registered gives equal groups one array, so a group is known by its pointer.
- * Two passes over the sorted list: places and sums first, then every tensor gets its bucket's sum.
- * Pure; any thread.
+ * Buckets by group. registered gives equal groups one array, so a group is known by its pointer.
+ * The first of two passes over the sorted list makes places and sums; the second gives every tensor
+ * the sum of its bucket. Pure; any thread.
  */
 #include "share/share.h"
 
@@ -14,7 +14,7 @@
 enum { SHARE_GROUPS_MAX = 4096 };
 
 struct group {
-    const uint32_t *ranks; /* interned by registered: the pointer is the identity */
+    const uint32_t *ranks; /* shared by registered, so the pointer is its identity */
     uint64_t total_bytes;
 };
 
