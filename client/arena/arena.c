@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One memfd, mapped and touched before the first copy, given out first fit. Extents are few (one a
- * save in flight, or one an object of a save in waves), so a sorted list of them is all the
- * bookkeeping there is, kept apart from the bytes. Owned by the engine's loop; arena_reserve runs
- * on a worker while nobody else uses the arena.
+ * One memfd, mapped and touched before the first copy, and given out first fit. There are few
+ * extents (one for each save in flight, or one for each object of a save in waves), so a sorted
+ * list of them, kept apart from the bytes, is all the bookkeeping. Owned by the engine's loop;
+ * arena_reserve runs on a worker while nothing else uses the arena.
  *
- * Huge pages, in this order: MFD_HUGETLB where the machine has set pages aside; the kernel's own
- * where shmem_enabled lets a program ask for them; otherwise one page of each 2 MiB is touched and
- * MADV_COLLAPSE makes a huge page of it, which works whatever shmem_enabled says and costs no more
- * than touching the rest (nothing has to be copied); what none of these give has 4 KiB pages.
+ * Huge pages are tried in this order. MFD_HUGETLB, if the machine has set pages aside. The kernel's
+ * own, if shmem_enabled lets a program ask for them. Otherwise one page of each 2 MiB is touched
+ * and MADV_COLLAPSE makes a huge page of the range, which works whatever shmem_enabled says and
+ * costs no more than touching the rest, because nothing has to be copied. Memory that none of these
+ * covers has 4 KiB pages.
  */
 #include "arena/arena.h"
 
@@ -40,7 +41,7 @@ struct extent {
 
 struct arena {
     uint64_t max_bytes;
-    unsigned snapshots; /* that it is made for; 0: as the bound says */
+    unsigned snapshots; /* how many saves it is made for; 0 means as the bound says */
     uint64_t bytes;     /* mapped */
     uint64_t used_bytes;
     uint8_t *data;
@@ -66,8 +67,9 @@ int arena_new(uint64_t max_bytes, struct arena **ret, struct diag *diag)
     return 0;
 }
 
-/* The number is forgotten before it is free: a child that is forked between the two closes what it
- * finds here (arena_abandon), and would close a file of another thread that got the number next. */
+/* Forgets the number before it is free. A child that is forked between the two closes the number
+ * that it finds here (arena_abandon), and would close a file of another thread that got the number
+ * next. */
 void arena_close_fd(struct arena *arena)
 {
     int fd = arena->fd;
@@ -116,7 +118,8 @@ static int populate(uint8_t *data, uint64_t bytes)
     return 0;
 }
 
-/* May a program ask for huge pages of shared memory? Asking in vain makes everything slower. */
+/* Returns whether a program may ask for huge pages of shared memory. Asking in vain makes
+ * everything slower. */
 static bool shmem_is_advisable(void)
 {
     char text[128] = "";
@@ -129,7 +132,8 @@ static bool shmem_is_advisable(void)
     return got > 0 && !strstr(text, "[never]") && !strstr(text, "[deny]");
 }
 
-/* How much of the memory became huge pages, one after the other; the rest is left to populate(). */
+/* Returns how much of the memory became huge pages, from its start on; the rest is left to
+ * populate(). */
 static uint64_t collapse(uint8_t *data, uint64_t bytes)
 {
     uint64_t collapsed = 0;
@@ -144,7 +148,8 @@ static uint64_t collapse(uint8_t *data, uint64_t bytes)
     return collapsed;
 }
 
-/* Touches all of it, and makes it huge pages where that can be done. 0, or an errno value. */
+/* Touches all of the memory, and makes it huge pages if that is possible. Returns 0 or an errno
+ * value. */
 static int settle(uint8_t *data, uint64_t bytes, unsigned flags, enum arena_pages *ret_pages)
 {
     enum arena_pages pages = flags != 0 ? ARENA_PAGES_HUGETLB : ARENA_PAGES_4K;
@@ -163,7 +168,8 @@ static int settle(uint8_t *data, uint64_t bytes, unsigned flags, enum arena_page
     return errnum;
 }
 
-/* On failure nothing is left behind, and nothing was touched that is not ours (memfd_place). */
+/* Maps a new memfd. A failure leaves nothing behind, and touches no mapping of others
+ * (memfd_place). */
 static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags, struct diag *diag)
 {
     uint8_t *data = NULL;
@@ -200,8 +206,8 @@ static int map_memfd(struct arena *arena, uint64_t bytes, unsigned flags, struct
     return 0;
 }
 
-/* Room for as many saves of `bytes` as were asked for, within the bound; without either word, for
- * one, and for a second in flight where the user gave a bound that allows it. */
+/* Returns the room for as many saves of `bytes` as were asked for, within the bound. If no number
+ * was given: for one save, and for a second if the bound allows it. */
 static uint64_t wanted_bytes(const struct arena *arena, uint64_t bytes)
 {
     uint64_t count = arena->snapshots != 0 ? arena->snapshots : arena->max_bytes != 0 ? 2 : 1;

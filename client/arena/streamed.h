@@ -8,8 +8,8 @@
 
 #include <stddef.h>
 
-/* Like memcpy. Worth it from some hundred KiB on: a plain store first reads the line that it is
- * about to overwrite, which is a third of the traffic of a snapshot. */
+/* Copies like memcpy. It pays from some hundred KiB on: a plain store first reads the cache line
+ * that it is about to overwrite, which is a third of the memory traffic of a snapshot. */
 void streamed_copy(void *to, const void *from, size_t bytes);
 
 #endif

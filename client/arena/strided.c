@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One loop for all shapes: dimensions of length 1 vanish, inner dimensions that lie without holes
- * on both sides become one memcpy, the rest counts like an odometer. Pure; any thread.
+ * One loop for all shapes. Dimensions of length 1 vanish, inner dimensions without holes on both
+ * sides become one memcpy, and the other dimensions count like an odometer. Pure; any thread.
  */
 #include "arena/strided.h"
 
@@ -31,7 +31,7 @@ static uint8_t *corner(const struct strided *memory, const struct box *box, cons
     return at;
 }
 
-/* The loop's dimensions, innermost first, and the bytes of one memcpy. */
+/* The dimensions of the loop, innermost first, and the bytes of one memcpy. */
 struct odometer {
     uint32_t ndim;
     int64_t length[LIMIT_NDIM], to[LIMIT_NDIM], from[LIMIT_NDIM];
@@ -58,7 +58,8 @@ static void odometer_init(struct odometer *odometer, const struct strided_copy *
     }
 }
 
-/* Element sizes as constants, so that the compiler makes a plain move of a single element. */
+/* Copies one run. Small sizes are constants, so that the compiler makes a plain move of a single
+ * element. */
 static inline void copy_run(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     switch (bytes) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The narrow table of driver functions, the primary context of each device that is used, and side
- * streams. A stream is taken by one thread at a time, so that copies of several threads overlap and
- * none waits for the training's own stream. Invariant: the caller's current context is what it was
- * when a function returns.
+ * streams. One thread takes a stream at a time, so that copies of several threads overlap and none
+ * waits for the training's own stream. Invariant: when a function returns, the caller's current
+ * context is what it was.
  */
 #include "gpu/gpu.h"
 
@@ -18,7 +18,7 @@ enum { DEVICES_MAX = 64, STREAMS_MAX = 64 };
 enum { STREAM_NON_BLOCKING = 1, HOST_PORTABLE = 1 };
 enum { POINTER_MEMORY_TYPE = 2, POINTER_ORDINAL = 9, MEMORY_DEVICE = 2 };
 
-struct driver { /* the driver API, as far as it is used; 0 is success */
+struct driver { /* the part of the driver API that is used; 0 is success */
     int (*init)(unsigned flags);
     int (*device_get)(int *ret, int ordinal);
     int (*context_retain)(void **ret, int device);
@@ -66,14 +66,14 @@ struct side_stream {
 
 struct device {
     int handle;
-    void *context; /* NULL: not used yet */
+    void *context; /* NULL if not used yet */
     struct side_stream streams[STREAMS_MAX];
 };
 
 struct gpu {
     void *library;
     struct driver driver;
-    pthread_mutex_t lock; /* of devices and streams */
+    pthread_mutex_t lock; /* guards devices and streams */
     struct device devices[DEVICES_MAX];
 };
 
@@ -181,7 +181,7 @@ static int use_device(struct gpu *gpu, uint32_t ordinal, struct device **ret, st
     return 0;
 }
 
-/* With the device's context current. */
+/* Takes a free side stream. The device's context must be current. */
 static int take_stream(struct gpu *gpu, struct device *device, struct side_stream **ret,
                        struct diag *diag)
 {
@@ -213,8 +213,8 @@ static void give_stream(struct gpu *gpu, struct side_stream *stream)
     pthread_mutex_unlock(&gpu->lock);
 }
 
-/* The thread may be one of ours, which has no context of its own, or the caller's, in another one.
- */
+/* Makes the device's context current. The thread may be one of ours, which has none, or the
+ * caller's, which may be in another one. */
 static int enter(struct gpu *gpu, const struct device *device, struct diag *diag)
 {
     int status = gpu->driver.context_push(device->context);
@@ -306,7 +306,8 @@ int gpu_copy_in(struct gpu *gpu, const struct gpu_copy *copy, struct diag *diag)
 
 /* --- page-locked memory ------------------------------------------------------------ */
 
-/* The first that is in use: what is locked in one context is so for all (HOST_PORTABLE). */
+/* Returns the first device in use, or NULL. Memory locked in one context is locked for all
+ * (HOST_PORTABLE). */
 static const struct device *any_device(struct gpu *gpu)
 {
     const struct device *found = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A decoded part with a count of references; what lies where in it, proto/pipeline/part_place.c
- * finds. Pure but for that count.
+ * A decoded part with a count of references; proto/pipeline/part_place.c finds the chunks in it.
+ * Pure, except for that count.
  */
 #include "pack/base_part.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * base_part: this rank's part of a committed checkpoint that a later save refers to: what of it
- * lies where, with which digest. From the part that was just sealed, or fetched after a restore or
- * a restart. Counted references; immutable but for the marks of sparse objects, which are set
- * before anybody matches. Loop's thread; read by workers.
+ * base_part: this rank's part of a committed checkpoint that a later save refers to: which chunks
+ * lie where, with which digests. It comes from the part that was just sealed, or is fetched after a
+ * restore or a restart. References are counted. Immutable, except for the count. Loop's thread;
+ * read by workers.
  */
 #ifndef CAIRN_PACK_BASE_PART_H
 #define CAIRN_PACK_BASE_PART_H
@@ -17,11 +17,11 @@ struct base_part {
     struct part part;
 };
 
-/* Decodes a part; the bytes are the caller's and not needed afterwards. What part_decode says;
- * INVALID: it is of another checkpoint. */
+/* Decodes a part; the bytes stay the caller's and are not needed afterwards. Fails as part_decode
+ * does, or with INVALID if the part is of another checkpoint. */
 int MUST_USE base_part_new(struct ckpt_id id, size_t bytes, const uint8_t *data,
                            struct base_part **ret, struct diag *diag);
 struct base_part *base_part_ref(struct base_part *base);
-void base_part_unref(struct base_part *base); /* NULL is fine */
+void base_part_unref(struct base_part *base); /* NULL is allowed */
 
 #endif

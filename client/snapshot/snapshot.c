@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The copy of a save. Its tasks take payloads that have their places from a common counter, without
- * asking the loop's thread. The padding behind a payload is zeroed here, once: what
- * is stored is all determined. Loop's thread, copies on workers.
+ * The copy of a save. Its tasks take payloads that have places from a common counter, without
+ * asking the loop's thread. The padding behind a payload is zeroed here, once, so that every stored
+ * byte is determined. Loop's thread; copies on workers.
  */
 #include "snapshot/snapshot.h"
 
@@ -43,7 +43,7 @@ int snapshot_copy_piece(const struct registered *set, const struct layout_piece 
     }
     uint32_t element_bytes = dtype_bits(tensor->dtype) / 8;
     uint64_t index = piece->source / element_bytes, left = piece->bytes / element_bytes;
-    /* A cell is a run of the box's row-major order; as a rectangle it is found again from its first
+    /* A cell is a run of the box's row-major order; its rectangle is computed from its first
      * element. */
     struct box cell = box->box;
     for (uint32_t d = cell.ndim; d-- > 0;) {
@@ -94,8 +94,9 @@ static uint8_t *place_of(const struct snapshot *snapshot, uint32_t idx)
 
 /* --- on workers -------------------------------------------------------------------- */
 
-/* The next payloads, some MiB of them. The task says where it may be before it claims, so that
- * snapshot_copied never counts what is claimed and not copied. False: nothing is left for now. */
+/* Claims the next payloads, some MiB of them. The task says where it may be before it claims, so
+ * that snapshot_copied never counts payloads that are claimed and not copied. Returns false if
+ * there are none now. */
 static bool claim(struct snapshot *snapshot, struct snapshot_task *task, uint32_t *ret_first,
                   uint32_t *ret_end)
 {
@@ -117,8 +118,8 @@ static bool claim(struct snapshot *snapshot, struct snapshot_task *task, uint32_
     return true;
 }
 
-/* As long as there is something to copy: a worker that had to ask the loop's thread for each piece
- * of work would wait for a thread that other copies keep from running. */
+/* Copies as long as there is something to copy. A worker that asked the loop's thread for each
+ * piece of work would wait for a thread that the other copies keep from running. */
 static void on_task_run(struct work *work)
 {
     struct snapshot_task *task = container_of(work, struct snapshot_task, work);
@@ -167,7 +168,7 @@ static void tell(struct snapshot *snapshot, bool over)
     snapshot->on_progress(snapshot, bytes, over);
 }
 
-/* The last task's end is posted behind this one: it finds the snapshot alive. */
+/* The end of the last task is posted behind this post, so the snapshot is alive here. */
 static void on_told(struct post *post) { tell(container_of(post, struct snapshot, told), false); }
 
 static void on_task_done(struct work *work)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Digests of sources before and of copies after, by piece. What lies strided in memory is gathered
- * first, as the copy will be, so that both digests are of the same bytes. A piece whose digest
- * could not be taken for want of memory counts as changed: the save then fails rather than pass
- * unchecked.
+ * Digests of the sources before the copy and of the copies after it, by piece. Memory with strides
+ * is gathered first, as the copy will gather it, so that both digests are of the same bytes. If a
+ * digest cannot be taken for want of memory, the piece counts as changed: the save then fails
+ * rather than pass unchecked.
  */
 #include "snapshot/watch.h"
 
@@ -24,7 +24,7 @@ static uint64_t fold(size_t bytes, const uint8_t *data)
     return low;
 }
 
-/* One line of each stride, not always at the same place of it. */
+/* Reads one line of each stride, and not always at the same offset in it. */
 static uint64_t sample(size_t bytes, const uint8_t *data)
 {
     uint8_t lines[LOT * LINE_BYTES];
@@ -52,7 +52,7 @@ uint64_t watch_digest(enum watch_kind kind, size_t bytes, const uint8_t *data)
     return kind == WATCH_FULL || bytes <= SMALL_BYTES ? fold(bytes, data) : sample(bytes, data);
 }
 
-/* False: no memory to gather it. */
+/* Digests the source of one piece. Returns false if there is no memory to gather it. */
 static bool digest_source(const struct watch *watch, const struct layout_piece *piece,
                           uint64_t *ret)
 {
