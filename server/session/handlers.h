@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The functions that answer messages, one for each type; dispatch.c has the table. For this folder
- * only. Loop's thread.
+ * handlers: the functions that answer messages, one for each type; dispatch.c has the table. Only
+ * this folder uses them. Loop's thread.
  */
 #ifndef CAIRN_SESSION_HANDLERS_H
 #define CAIRN_SESSION_HANDLERS_H
 
 #include "session/session_private.h"
 
-/* A result that is not zero closes the connection with that error. */
+/* A handler that returns an error closes the connection with that error. */
 #define HANDLER(name)                                                        \
     int MUST_USE session_on_##name(struct session *session, uint32_t stream, \
                                    const struct msg *msg, struct diag *diag)

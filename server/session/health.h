@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * health: one word for how a server is, with one reason and its remedy. Red: saves are refused.
- * Yellow: they are not, and somebody should look. Pure.
+ * health: sums up the state of a server in one word, with one reason and its remedy. Red means that
+ * saves are refused. Yellow means that they are not, but somebody should act. Pure.
  */
 #ifndef CAIRN_SESSION_HEALTH_H
 #define CAIRN_SESSION_HEALTH_H
@@ -17,12 +17,12 @@ enum { HEALTH_TEXT_BYTES = DIAG_TEXT_MAX + 64, HEALTH_REMEDY_BYTES = 512 };
 
 struct health_word {
     enum server_health word;
-    int code; /* red: the store's error */
+    int code; /* if red: the store's error */
     uint64_t since_ms;
     char text[HEALTH_TEXT_BYTES], remedy[HEALTH_REMEDY_BYTES];
 };
 
-struct health_facts { /* NULL: not known, or not this server's */
+struct health_facts { /* a fact is NULL if it is not known or does not belong to this server */
     const struct store_state *store;
     const struct store_usage *usage;
     const struct scrub_status *scrub;
@@ -31,7 +31,7 @@ struct health_facts { /* NULL: not known, or not this server's */
     const char *url; /* of the store, for remedies */
 };
 
-/* The worst of them speaks. */
+/* Sums up the facts. The worst of them decides. */
 void health_of(const struct health_facts *facts, struct health_word *ret);
 
 #endif

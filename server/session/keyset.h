@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * keyset: tensors by key, each with the set of group members that named it, one row for each
- * different value that they named it with. Memory is taken from a budget. Pure.
+ * keyset: a set of tensor keys. Each key has one row for each different value that it was named
+ * with, and each row holds the set of group members that named it. The memory is taken from a
+ * budget. Pure.
  */
 #ifndef CAIRN_SESSION_KEYSET_H
 #define CAIRN_SESSION_KEYSET_H
@@ -16,31 +17,34 @@
 
 struct keyset_row {
     struct xxh128 key, value;
-    uint32_t next;     /* row of the same key with another value; KEYSET_NONE: none */
+    uint32_t next;     /* row of the same key with another value, or KEYSET_NONE */
     uint32_t count;    /* members in its set */
-    bool is_first;     /* of its key */
-    bool added;        /* lists: somebody named it without the division */
-    uint64_t division; /* lists: that somebody named; 0: nobody did */
+    bool is_first;     /* it is the first row of its key */
+    bool added;        /* lists: a member named it without, or with another, division */
+    uint64_t division; /* lists: the division that a member named; 0 if none did */
 };
 
 struct keyset {
     struct keyset_row *rows;
-    uint8_t *bits; /* stride bytes a row */
+    uint8_t *bits; /* the member sets: `stride` bytes for each row */
     uint32_t *slots;
     uint32_t count, cap, slot_cap, stride;
-    uint64_t *bytes_used; /* the budget; what this set took of it is given back at the end */
+    uint64_t *bytes_used; /* the budget; at the end this set gives back what it has taken */
     uint64_t bytes_max, bytes;
 };
 
+/* `members` is the number of group members; bytes_max bounds *io_bytes_used. */
 void keyset_init(struct keyset *set, uint32_t members, uint64_t *io_bytes_used, uint64_t bytes_max);
 void keyset_fini(struct keyset *set);
-/* Member `member` names the key with that value. TOO_LARGE: the budget; NO_MEMORY. */
+/* Notes that member `member` names the key with that value. Returns TOO_LARGE if the budget is used
+ * up, or NO_MEMORY. */
 int MUST_USE keyset_add(struct keyset *set, uint32_t member, const struct xxh128 *key,
                         const struct xxh128 *value, struct keyset_row **ret);
-/* The first row of a key; KEYSET_NONE. */
+/* Returns the first row of a key, or KEYSET_NONE. */
 uint32_t keyset_find(const struct keyset *set, const struct xxh128 *key);
+/* Returns the member set of a row. */
 const uint8_t *keyset_bits(const struct keyset *set, uint32_t row);
-/* Without the zeros at its end. */
+/* Returns the size of that set without the zero bytes at its end. */
 uint32_t keyset_bits_bytes(const struct keyset *set, uint32_t row);
 
 #endif

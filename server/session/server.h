@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * server: everything between a listener and the runs: sessions, the byte budget that they share,
- * who is connected as which rank, and the writers whose objects are on their way to the store. One
- * loop's thread.
+ * server: everything between a listener and the runs: the sessions, the byte budget that they
+ * share, the table of connected ranks, and the writers whose objects are on their way to the store.
+ * One loop's thread.
  */
 #ifndef CAIRN_SESSION_SERVER_H
 #define CAIRN_SESSION_SERVER_H
@@ -17,62 +17,69 @@ struct server;
 
 struct server_options {
     struct loop *loop;
-    struct catalog *catalog; /* borrowed; outlives the server. NULL: there is none yet, and until
-                              * server_open() the server says what server_wait() told it */
-    struct work_pool *verify_pool; /* digests of what comes in */
+    /* Borrowed; outlives the server. NULL if there is no store yet; until server_open() the server
+     * then answers with the reason that server_wait() has given it. */
+    struct catalog *catalog;
+    struct work_pool *verify_pool; /* digests of incoming data */
     uint64_t buffer_bytes_total;   /* the byte budget of payload buffers; at least 4 of them */
-    uint32_t buffer_bytes; /* of each, and the most of a payload; 0: LIMIT_CHUNK_BYTES. No less than
-                              the chunks of the runs: the simulator's are small */
-    uint64_t message_bytes_total; /* messages and requests of all sessions, and replies that wait
-                                   * to be taken; the session that holds most is closed above it.
-                                   * 0: 64 MiB */
-    uint32_t sessions_max;        /* an eighth of them is for Unix sockets only */
+    /* Size of a buffer, and of the largest payload; 0 means LIMIT_CHUNK_BYTES. Not less than the
+     * chunks of the runs. The simulator uses small ones. */
+    uint32_t buffer_bytes;
+    /* Budget for messages and requests of all sessions, and for replies that wait to be sent; above
+     * it, the session that holds most is closed. 0 means 64 MiB. */
+    uint64_t message_bytes_total;
+    uint32_t sessions_max; /* an eighth of them is reserved for Unix sockets */
     uint32_t heartbeat_ms, dead_after_ms;
-    uint32_t login_ms;      /* from accept to JOIN (or a first list) */
-    uint32_t grant_idle_ms; /* a session that holds granted buffers and sends nothing for this long
-                               is closed */
-    uint32_t rank_grace_ms; /* a rank that is gone for so long fails its attempt's open saves; 0:
-                               only their deadlines do */
-    uint32_t encode_lanes;  /* encode_kit_lane_bytes() each; 0: what is handed over stays raw */
+    uint32_t login_ms; /* from accept to JOIN (or to the first LIST) */
+    /* A session that holds granted buffers and sends nothing for this long is closed. */
+    uint32_t grant_idle_ms;
+    /* A rank that has been gone for this long fails the open saves of its attempt; 0 means that
+     * only their deadlines do. */
+    uint32_t rank_grace_ms;
+    /* Each uses encode_kit_lane_bytes(); 0 means that handed-over data stays raw. */
+    uint32_t encode_lanes;
     uint64_t part_bytes_total; /* memory for parts that are being received, over all sessions */
-    const struct quota_table *quotas; /* borrowed; NULL: none */
+    const struct quota_table *quotas; /* borrowed; NULL if there are none */
     const char *agent;                /* "cairnd 0.1.0" */
-    /* How the store is, for SERVER_STATUS; NULL: nobody watches it. */
+    /* Gives the state of the store, for SERVER_STATUS; NULL if nobody watches it. */
     void (*store_state)(void *user, struct store_state *ret);
     void *store_user;
 };
 struct scrub;
 struct gc;
-/* What this server does for its store, and may be asked about; NULL: it does not. Borrowed until
- * they are set to NULL again. */
+/* Sets the scrub and gc that clients may ask about; NULL if this server has none. They are borrowed
+ * until they are set to NULL again. */
 void server_set_care(struct server *server, struct scrub *scrub, struct gc *gc);
 
 struct repair;
-/* The same of its repairs. */
+/* Sets the repair that clients may ask for, in the same way. */
 void server_set_repair(struct server *server, struct repair *repair);
 
 int MUST_USE server_new(const struct server_options *options, struct server **ret,
                         struct diag *diag);
-/* A server without a store, and why: all but HELLO and SERVER is UNREACHABLE. */
+/* Makes the server answer everything but HELLO and SERVER with UNREACHABLE and this reason, because
+ * it has no store yet. */
 void server_wait(struct server *server, const struct diag *why);
-/* The store is there: once, where options.catalog was NULL. */
+/* Called once, if options.catalog was NULL, when the store is there. */
 int MUST_USE server_open(struct server *server, struct catalog *catalog, struct diag *diag);
-/* Takes the stream. Where sessions_max is reached, the oldest connection without a login makes
- * room; where there is none, the stream is refused with BUSY. */
+/* Takes the stream and starts a session. If sessions_max is reached, the oldest connection without
+ * a login is closed to make room; if there is none, the stream is refused with BUSY. */
 void server_accept(struct server *server, struct stream *stream);
-/* New saves are refused with SHUTTING_DOWN; saves that were opened may end within grace_ms; then
- * every session is closed. done: nothing of the server is left running; server_free may follow. */
+/* Stops the server. New saves are refused with SHUTTING_DOWN, saves that were opened may end within
+ * grace_ms, and then every session is closed. `done` is called when nothing of the server is
+ * running any more; server_free() may follow. */
 void server_stop(struct server *server, uint64_t grace_ms, void (*done)(void *user), void *user);
 void server_free(struct server *server);
 
 struct health_word;
-/* How the server is. usage: what the store has just said of itself; NULL: nothing. */
+/* Gives the health of the server. `usage` is what the store has just reported about itself; it may
+ * be NULL. */
 void server_health(struct server *server, const struct store_usage *usage, struct health_word *ret);
 
 struct server_stats {
     uint32_t sessions, saves_open;
     uint64_t buffers_free, buffers_total, bytes_in, bytes_out;
-    uint64_t message_bytes; /* of message_bytes_total */
+    uint64_t message_bytes; /* used bytes of message_bytes_total */
 };
 void server_stats(const struct server *server, struct server_stats *ret);
 
