@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store_order: the orders of lists that store.h promises, for qsort(). Pure.
+ * store_order: comparisons for qsort() that give the orders that store.h promises. Pure.
  */
 #ifndef CAIRN_STORE_STORE_ORDER_H
 #define CAIRN_STORE_STORE_ORDER_H
 
-/* Of struct object_id, in one checkpoint: (rank, writer, sequence). */
+/* Orders struct object_id of one checkpoint by (rank, writer, sequence). */
 int store_order_objects(const void *left, const void *right);
-/* Of struct store_name, in one checkpoint: (kind, number, tag). */
+/* Orders struct store_name of one checkpoint by (kind, number, tag). */
 int store_order_smalls(const void *left, const void *right);
-/* Of struct ckpt_id: (term, step). */
+/* Orders struct ckpt_id by (term, step). */
 int store_order_ckpts(const void *left, const void *right);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store_state: whether a store does what is asked of it, as its watch saw it (wrap/store_watch.c).
+ * store_state: whether a store does what it is asked to do, as its watch has seen it
+ * (wrap/store_watch.c).
  */
 #ifndef CAIRN_STORE_STORE_STATE_H
 #define CAIRN_STORE_STORE_STATE_H
@@ -17,13 +18,15 @@ enum store_word {
 
 struct store_state {
     enum store_word word;
-    struct diag refusal;     /* the last one: code and text */
-    uint64_t since_ms;       /* how long ago the first refusal of this row was, */
-    uint64_t last_ms;        /* and the last one */
+    struct diag refusal;     /* the last refusal: code and text */
+    uint64_t since_ms;       /* how long ago the first refusal of this row was */
+    uint64_t last_ms;        /* how long ago the last one was */
     uint64_t refusals;       /* in this row */
-    uint64_t refusals_total; /* since the start: another number, another refusal */
+    uint64_t refusals_total; /* since the start; a changed number means a new refusal */
     uint64_t
-        wanted_bytes; /* REFUSING for want of room: of the object that had none; 0: not known */
+        /* If it is REFUSING for lack of room: the size of the object that had none; 0 if not
+         * known. */
+        wanted_bytes;
 };
 
 #endif

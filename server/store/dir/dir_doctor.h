@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dir_doctor: examines a directory that is or shall be a store, and the file system under it.
- * Beside a running daemon too: it makes one small temporary file, and removes it.
+ * dir_doctor: examines a directory that is, or shall become, a store, and the file system under it.
+ * It may run beside a daemon: it makes one small temporary file and removes it.
  */
 #ifndef CAIRN_STORE_DIR_DOCTOR_H
 #define CAIRN_STORE_DIR_DOCTOR_H
@@ -13,11 +13,11 @@
 struct dir_doctor_options {
     struct vfs *vfs;
     const char *path;
-    uint64_t reserve_bytes; /* that objects may not use */
+    uint64_t reserve_bytes; /* space that objects may not use */
 };
 
-/* Blocks. Findings go to doctor; an error only where nothing can be looked at: NO_STORE (no such
- * directory), DENIED, IO. */
+/* Examines the directory and adds its findings to doctor. Blocks. Returns an error only if nothing
+ * can be examined: NO_STORE (no such directory), DENIED, IO. */
 int MUST_USE dir_doctor(const struct dir_doctor_options *options, struct doctor *doctor,
                         struct diag *diag);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the directory store share. All functions but those of store_dir.c run on
- * threads of the work pool (or of whoever opens the store) and block. Numbers L1 to L28 are the
- * rules of README.md.
+ * Types and calls that the files of the directory store share. All functions but those of
+ * store_dir.c run on threads of the work pool (or of the thread that opens the store) and block.
+ * The numbers L1 to L28 are the rules of server/store/README.md.
  *
  * Locks, outermost first: dir_run.lock, dir_run.copying.lock, make_locks, admit_lock, then lock or
  * sync.lock (leaves).
@@ -27,25 +27,24 @@ enum {
     DIR_RUN_BUCKETS = 256,
     DIR_SYNC_FAILURES_MAX = 3, /* within DIR_SYNC_FAILURES_MS: the store becomes read-only (L5) */
     DIR_SYNC_FAILURES_MS = 10 * 60 * 1000,
-    DIR_INODES_RESERVE = 64, /* a forget and a pass of gc take a few */
+    DIR_INODES_RESERVE = 64, /* kept free: a forget and a pass of gc need a few */
 };
 
-/* Feature bits that this version understands. */
+/* The feature bits that this version understands. */
 #define DIR_COMPAT_KNOWN    UINT64_C(0)
 #define DIR_RO_COMPAT_KNOWN UINT64_C(0)
 #define DIR_INCOMPAT_KNOWN  UINT64_C(0)
 #define DIR_FORMAT_VERSION  UINT64_C(1)
-/* An open directory of the store; path is relative to the store's root ("" for the root). */
+/* An open directory of the store. The path is relative to the store's root; the root is "". */
 struct dir_at {
     vfs_fd fd;
-    bool is_settling; /* given: an fsync of it may have failed, and what is published here settles
-                       * what that left in doubt (dir_record_heal.c) */
+    bool is_settling; /* an fsync may have failed; publishing settles it (dir_record_heal.c) */
     char path[DIR_PATH_MAX];
 };
 
-/* What this incarnation knows of a directory (L8, L11). */
+/* What this incarnation of the store knows about a directory (L8, L11). */
 enum dir_fact {
-    DIR_IS_DURABLE = 1u << 0, /* its own name and those of all directories above it */
+    DIR_IS_DURABLE = 1u << 0, /* its own name and those of all directories above it are durable */
     DIR_IS_SYNCED = 1u << 1,  /* it was fsynced since this store was opened */
 };
 
@@ -54,7 +53,7 @@ struct dir_known {
     char path[DIR_PATH_MAX];
 };
 
-struct dir_broken { /* a directory of which an fsync failed: nothing is published in it any more */
+struct dir_broken { /* an fsync of this directory failed: nothing is published in it any more */
     struct dir_broken *next;
     char path[DIR_PATH_MAX];
 };
@@ -67,31 +66,31 @@ struct dir_sync {
     struct dir_known known[DIR_KNOWN_SLOTS];
 };
 
-/* A record: a folder of numbered updates and snapshots, a second one of snapshots alone, and its
+/* A record: a folder of numbered updates and snapshots, a second folder of snapshots alone, and the
  * decoded form. */
 struct dir_record {
     char path[DIR_PATH_MAX], copy_path[DIR_PATH_MAX];
-    struct record *record; /* NULL: not loaded */
-    struct sha256 last;    /* of the newest update; zero before the first */
-    uint64_t snapshots[2]; /* versions of the newest valid one and of the one before it; 0: none */
-    bool is_stuck; /* whether the newest update is durable is unknown: none is accepted after it */
-    uint64_t version_max; /* is_stuck: the newest version known to be durable */
-    bool is_beside;   /* read beside who writes it: files may go meanwhile, and nothing is moved */
-    bool is_direct;   /* read from the disk, past the cache */
-    bool is_unhealed; /* only the second place has all of it: no update before that is mended */
-    uint64_t lost_from; /* 0, or the first update that neither place has: `record` ends before it */
-    struct diag lost;   /* why */
+    struct record *record; /* NULL until it is loaded */
+    struct sha256 last;    /* hash of the newest update; zero before the first one */
+    uint64_t snapshots[2]; /* versions of the two newest valid ones; 0 if none */
+    bool is_stuck;         /* the newest update may not be durable: none is accepted after it */
+    uint64_t version_max;  /* if is_stuck: the newest version known to be durable */
+    bool is_beside;        /* read beside a writer: files may vanish meanwhile; moves nothing */
+    bool is_direct;        /* read from the disk, past the cache */
+    bool is_unhealed; /* only the second place has all of it: it must be mended before an update */
+    uint64_t lost_from; /* first update that neither place has, or 0; `record` ends before it */
+    struct diag lost;   /* why it is lost */
     uint64_t newest;    /* version of its last file */
 };
 
-/* When a run's record is copied to its second place: dir_copy.c. */
+/* The copying of a run's record to its second place: dir_copy.c. */
 struct dir_copying {
-    struct dir_run *next;    /* under the store's lock: of those that wait */
-    bool is_queued;          /* the same */
-    atomic_uint_fast64_t to; /* the newest version that lies there; 0: none, or not known */
-    uint64_t due_ns;         /* the loop's thread only: not before */
-    pthread_mutex_t lock;    /* one at a time writes there */
-    unsigned cuts;           /* under that lock: what was encoded before the last cut is void */
+    struct dir_run *next;    /* next in the queue, under the store's lock */
+    bool is_queued;          /* in the queue, under the store's lock */
+    atomic_uint_fast64_t to; /* the newest version in the second place; 0 if none or not known */
+    uint64_t due_ns;         /* loop's thread only: not copied before this time */
+    pthread_mutex_t lock;    /* one thread at a time writes the copy */
+    unsigned cuts; /* under that lock: counts cuts; bytes encoded before the last one are void */
 };
 
 struct dir_run {
@@ -113,28 +112,28 @@ struct dir_store {
     vfs_fd root, lock_fd;
     uint64_t reserve_bytes;
     unsigned snapshot_every, copy_after_ms;
-    bool read_only;            /* as opened, or by an unknown ro-compat feature */
-    bool is_shared;            /* opened read-only without a lock: a daemon may write meanwhile */
-    atomic_bool is_degraded;   /* read-only since fsync failed too often */
-    atomic_uint sync_failures; /* not counted yet by the loop's thread */
-    struct dir_run *own;       /* of the store's own record */
+    bool read_only;            /* as opened, or because of an unknown ro-compat feature */
+    bool is_shared;            /* opened read-only and without a lock: a daemon may be writing */
+    atomic_bool is_degraded;   /* read-only because fsync failed too often */
+    atomic_uint sync_failures; /* failures that the loop's thread has not counted yet */
+    struct dir_run *own;       /* the store's own record */
 
     pthread_mutex_t lock; /* guards opens, runs, health, copies_wanted */
     struct dir_open *opens[DIR_OPEN_BUCKETS];
     struct dir_run *runs[DIR_RUN_BUCKETS];
     char health[DIAG_TEXT_MAX];
     unsigned health_count;
-    pthread_mutex_t make_locks[DIR_MAKE_LOCKS]; /* by run: none is removed while filled */
-    pthread_mutex_t admit_lock;                 /* between looking at free space and taking it */
+    pthread_mutex_t make_locks[DIR_MAKE_LOCKS]; /* by run: no directory goes while being filled */
+    pthread_mutex_t admit_lock; /* held from the look at free space until the space is taken */
     struct dir_sync sync;
 
     struct dir_run *copies_wanted;
 
-    /* the loop's thread only */
+    /* Of the loop's thread only: */
     struct timer copy_timer;
     struct work copy_work;
-    struct dir_run *copies;   /* that are due at some time */
-    struct dir_run *copy_now; /* NULL: none is being written */
+    struct dir_run *copies;   /* runs that will be due for a copy */
+    struct dir_run *copy_now; /* NULL while no copy is being written */
     uint64_t copy_begin_ns;
     unsigned pending;
     bool is_closing;
@@ -152,21 +151,21 @@ static inline struct dir_store *dir_of(struct store *store)
 
 /* --- dir_layout.c: names ---------------------------------------------------------------------- */
 void dir_path_record(const struct run_name *run, char ret[DIR_PATH_MAX]);
-bool dir_parse_record(const char *path, struct run_name *ret);   /* false: the store's own */
+bool dir_parse_record(const char *path, struct run_name *ret);   /* false for the store's own */
 void dir_path_copy_of(const char *path, char ret[DIR_PATH_MAX]); /* of a record's path */
 void dir_path_objects(const struct run_name *run, struct ckpt_id id, char ret[DIR_PATH_MAX]);
 void dir_path_checkpoint(const struct run_name *run, struct ckpt_id id, char ret[DIR_PATH_MAX]);
 void dir_name_object(const struct object_id *id, char ret[DIR_NAME_MAX]);
-/* False for names that dir_name_object() would not make; term and step are left alone. */
+/* Returns false for a name that dir_name_object() would not make. Leaves term and step alone. */
 bool dir_parse_object(const char *name, struct object_id *ret);
 void dir_name_small(const struct store_name *name, char ret[DIR_NAME_MAX]);
 void dir_name_version(uint64_t version, bool is_snapshot, char ret[DIR_NAME_MAX]);
-/* False for names that dir_name_small() would not make; run and id are left alone. */
+/* Returns false for a name that dir_name_small() would not make. Leaves run and id alone. */
 bool dir_parse_small(const char *name, struct store_name *ret);
 bool dir_parse_ckpt(const char *name, struct ckpt_id *ret);
 bool dir_parse_version(const char *name, uint64_t *ret_version, bool *ret_is_snapshot);
 bool dir_name_is_temp(const char *name, uint64_t *ret_epoch);
-/* A path that is known to fit. */
+/* Copies a path that is known to fit. */
 void dir_path_copy(const char *path, char ret[DIR_PATH_MAX]);
 uint64_t dir_hash(const char *text);
 uint64_t dir_hash_run(const struct run_name *run);
@@ -177,58 +176,57 @@ void dir_sync_fini(struct dir_sync *sync);
 bool dir_knows(struct dir_store *store, const char *path, enum dir_fact fact);
 void dir_learn(struct dir_store *store, const char *path, enum dir_fact fact);
 void dir_forget(struct dir_store *store, const char *path);
-/* One fsync serves all callers that wait for the same directory (L9). After a failure the directory
- * is broken for this incarnation (L5). */
+/* Makes the directory durable. One fsync serves all callers that wait for the same directory (L9).
+ * After a failure the directory is broken for this incarnation (L5). */
 int MUST_USE dir_sync_now(struct dir_store *store, const struct dir_at *at, struct diag *diag);
-/* Makes what an earlier incarnation left in the directory durable, once (L11). */
+/* Makes durable, once, what an earlier incarnation left in the directory (L11). */
 int MUST_USE dir_sync_once(struct dir_store *store, const struct dir_at *at, struct diag *diag);
-/* READ_ONLY when an fsync of it failed. */
+/* Returns READ_ONLY if an fsync of the directory has failed. */
 int MUST_USE dir_check_broken(struct dir_store *store, const char *path, struct diag *diag);
 
 /* --- dir_file.c: directories and whole files -------------------------------------------------- */
 int MUST_USE dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret,
                          struct diag *diag);
 void dir_at_close(struct dir_store *store, struct dir_at *at);
-/* Makes path and what is missing above it, durably (L8). The make lock of its run must be held. */
+/* Makes the directory and its missing parents, durably (L8). The run's make lock must be held. */
 int MUST_USE dir_make(struct dir_store *store, const char *path, struct diag *diag);
-/* The same, but path's own name may be lost in a crash: enough for temporaries, which nobody
- * promised, and it waits for no disk where the directories above are known. */
+/* Makes the directory without making its own name durable. That is enough for temporaries, which
+ * nobody was promised, and needs no disk access if the directories above are known. */
 int MUST_USE dir_make_for_temps(struct dir_store *store, const char *path, struct diag *diag);
-/* Makes the name of such a directory durable: before the first name in it that must not be lost.
- * Something is in the directory until this returns, so that nobody removes it meanwhile. */
+/* Makes the name of such a directory durable; called before the first name in it that must not be
+ * lost. Something has to be in the directory until this returns, so that it is not removed. */
 int MUST_USE dir_make_last(struct dir_store *store, const char *path, struct diag *diag);
 void dir_temp_name(struct dir_store *store, char ret[DIR_NAME_MAX]);
-/* NOT_FOUND; DAMAGED when the name is not a regular file (D23). */
+/* Returns NOT_FOUND, or DAMAGED if the name is not a regular file (D23). */
 int MUST_USE dir_stat_file(struct dir_store *store, const struct dir_at *at, const char *name,
                            struct vfs_stat *ret, struct diag *diag);
-/* fsync of a file, counted when it fails (L5). */
+/* Calls fsync on a file and counts a failure (L5). */
 int MUST_USE dir_fsync_file(struct dir_store *store, vfs_fd fd, struct diag *diag);
-/* Renames temp to name without replacing, and makes that durable. EXISTS; OUTCOME_UNKNOWN when the
- * name is there but not known to be durable, or the rename itself cannot be judged. temp is gone
- * unless so. */
+/* Renames temp to name durably, without replacing. Returns EXISTS, or OUTCOME_UNKNOWN if the name
+ * is there but may not be durable, or if the outcome of the rename is unknown; temp is gone
+ * otherwise. */
 int MUST_USE dir_rename_durably(struct dir_store *store, const struct dir_at *at, const char *temp,
                                 const char *name, struct diag *diag);
-/* After OUTCOME_UNKNOWN by a failed directory fsync: takes the name back, of which nobody was told;
- * IO then. OUTCOME_UNKNOWN where that is not possible. Not for records, whose numbers are guards.
- */
+/* Called after OUTCOME_UNKNOWN by a failed fsync: removes the name, which nobody was told of.
+ * Returns IO if it could, else OUTCOME_UNKNOWN. Not for records, whose numbers are guards. */
 int MUST_USE dir_take_back(struct dir_store *store, const struct dir_at *at, const char *name,
                            struct diag *diag);
-/* A whole small file: temporary, fsync, rename, directory fsync. Errors as above. */
+/* Writes a whole small file: temporary, fsync, rename, fsync of the directory. Errors as above. */
 int MUST_USE dir_publish(struct dir_store *store, const struct dir_at *at, const char *name,
                          struct record_value value, struct diag *diag);
 struct dir_bytes {
-    uint64_t bytes, bytes_max; /* bytes_max: given, TOO_LARGE beyond it */
-    bool direct;            /* given: read from the disk, past the cache where that is possible */
-    uint64_t offset, range; /* given: only so many bytes from there on; range 0: the whole */
-    uint8_t *data;          /* malloc'ed */
+    uint64_t bytes, bytes_max; /* bytes_max: input, TOO_LARGE above it */
+    bool direct;               /* input: read from the disk, past the cache if possible */
+    uint64_t offset, range;    /* input: only so many bytes from there on; range 0 is all */
+    uint8_t *data;             /* malloc'ed */
 };
 int MUST_USE dir_read_file(struct dir_store *store, const struct dir_at *at, const char *name,
                            struct dir_bytes *ret, struct diag *diag);
-/* Removes a file and, when it was the last one, the directory. */
+/* Removes a file, and also the directory if that was its last file. */
 int MUST_USE dir_remove_file(struct dir_store *store, const struct run_name *run, const char *path,
                              const char *name, struct diag *diag);
 pthread_mutex_t *dir_make_lock(struct dir_store *store, const struct run_name *run);
-/* Adds a line to the store's health, shown by USAGE. */
+/* Adds a line to the store's health, which USAGE shows. */
 void dir_note(struct dir_store *store, const char *fmt, ...) PRINTF(2, 3);
 /* Moves a file that nothing needs, but that should not be as it is, to quarantine/ (L21). */
 void dir_quarantine(struct dir_store *store, const struct dir_at *at, const char *name);
@@ -255,19 +253,19 @@ int MUST_USE dir_op_record_update(struct dir_store *store, struct store_req *req
 int MUST_USE dir_op_record_file(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_record_mend(struct dir_store *store, struct store_req *req);
 int MUST_USE dir_op_record_cut(struct dir_store *store, struct store_req *req);
-/* The run's entry in the table, made when it is asked for first. NULL: no memory. */
+/* Returns the run's entry in the table, which the first call makes; NULL if there is no memory. */
 struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *name);
 int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);
-/* L5, the loop's thread: too many failed fsyncs within minutes end all writing. */
+/* L5, loop's thread: makes the store read-only after too many failed fsyncs within minutes. */
 void dir_count_failures(struct dir_store *store);
 
 /* --- dir_probe.c ------------------------------------------------------------------------------ */
 int MUST_USE dir_op_probe(struct dir_store *store, struct store_req *req);
-/* NO_SPACE where so few are free that they are kept in reserve. */
+/* Returns NO_SPACE if no more inodes are free than are kept in reserve. */
 int MUST_USE dir_check_inodes(const struct dir_store *store, const struct vfs_space *space,
                               struct diag *diag);
 int MUST_USE dir_op_sweep(struct dir_store *store, struct store_req *req);
-/* Is this object being written? Then its file, if there is one, is not to be seen. */
+/* Returns true if this object is being written. Its file, if any, must not be seen then. */
 bool dir_object_is_open(struct dir_store *store, const struct run_name *run,
                         const struct object_id *id);
 void dir_abort_all(struct dir_store *store);
@@ -276,7 +274,7 @@ void dir_free_runs(struct dir_store *store);
 /* --- dir_start.c, dir_sweep.c, dir_entries.c -------------------------------------------------- */
 int MUST_USE dir_start(struct dir_store *store, const struct store_dir_options *options,
                        struct diag *diag);
-/* Removes temporaries of this and older epochs; the lock is held, so nobody is writing them. */
+/* Removes temporaries of this epoch and older ones. The lock is held, so nobody is writing them. */
 int MUST_USE dir_sweep(struct dir_store *store, struct diag *diag);
 
 struct dir_entry {
@@ -291,7 +289,7 @@ int MUST_USE dir_entries_list(struct dir_store *store, const struct dir_at *at,
                               struct dir_entries *ret, struct diag *diag);
 void dir_entries_fini(struct dir_entries *entries);
 
-struct dir_names { /* dir_list.c: of all runs that either tree has a folder of, sorted */
+struct dir_names { /* dir_list.c: of all runs that have a folder in either tree, sorted */
     size_t count, cap;
     struct run_name *names;
 };

@@ -17,31 +17,33 @@ enum { STORE_URL_MAX = 512 };
 
 struct store_open_options {
     struct loop *loop;
-    struct work_pool *pool; /* of store_url_threads_min() threads or more */
+    struct work_pool *pool; /* of at least store_url_threads_min() threads */
     const char *url;
-    bool create; /* make the store where there is none */
-    /* What NO_STORE advises: how to make one. NULL: whoever opens it makes none, so the name is
-     * wrong, and NO_STORE says to look at that. */
+    bool create; /* make the store if there is none */
+    /* How to make a store, as the advice of NO_STORE. NULL for a caller that makes none: the name
+     * is wrong then, and NO_STORE says to check it. */
     const char *remedy;
     bool read_only; /* write nothing at all */
     bool force_fs;  /* dir: accept tmpfs and network file systems */
     const struct uuid *expected_uuid;
     uint64_t reserve_bytes; /* dir: free space that objects may not use */
-    /* For salvage: a store record that is lost is made again (read_only: as it would
-     * be, in memory), and this says what was wrong. NULL: such a store does not open. */
+    /* For salvage: a lost store record is made again (read_only: in memory only), and this says
+     * what was wrong. NULL: such a store does not open. */
     struct diag *salvaged;
 };
 
-/* CONFIG: what is wrong with the text, and the grammar. Touches nothing. */
+/* Checks the text of a URL. Returns CONFIG, with what is wrong and the grammar. Touches nothing. */
 int MUST_USE store_url_check(const char *url, struct diag *diag);
-/* The URL as it can be typed into a shell anywhere on this host, for the texts of remedies: with
- * an absolute path, and in quotes where a shell needs them. "" where it does not fit. */
+/* Writes the URL as it can be typed into a shell anywhere on this host, for remedies: with an
+ * absolute path, and in quotes if a shell needs them. Writes "" if it does not fit. */
 void store_url_typed(const char *url, size_t size, char *ret);
-/* Of a cluster, which may be out of reach for a while; else of this host. */
+/* Returns true for a store on a cluster, which may be out of reach for a while. */
 bool store_url_is_cluster(const char *url);
-/* The pool needs so many threads at least: those of a cluster wait for the network. */
+/* Returns the least number of threads that the pool needs. Those of a cluster wait for the
+ * network. */
 unsigned store_url_threads_min(const char *url);
-/* Blocks. What store_dir_new and store_rados_new say. */
+/* Opens the store that the URL names. Blocks. Returns the errors of store_dir_new() and
+ * store_rados_new(). */
 int MUST_USE store_open(const struct store_open_options *options, struct store **ret,
                         struct diag *diag);
 

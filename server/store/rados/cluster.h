@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cluster: the little of RADOS that the store needs: objects in two pools, each with bytes and an
- * ordered map of keys (omap), and compound operations that happen as a whole or not at all on one
- * object. A table of functions, so that tests put a fake behind it that answers late, never, full,
- * or does a thing after it said that it timed out (tests/support/cluster_fake.c). The real one is
- * cluster_rados.c. Any thread.
+ * cluster: the part of RADOS that the store uses: objects in two pools, each with bytes and an
+ * ordered map of keys (omap), and compound operations that are done on one object as a whole or not
+ * at all. It is a table of functions, so that tests can use a fake that answers late, never, or
+ * full, or that does something after it said that it had timed out (tests/support/cluster_fake.c).
+ * The real one is cluster_rados.c. Any thread.
  */
 #ifndef CAIRN_STORE_RADOS_CLUSTER_H
 #define CAIRN_STORE_RADOS_CLUSTER_H
@@ -26,18 +26,18 @@ enum cluster_pool {
 enum { CLUSTER_NAMESPACE_MAX = 256, CLUSTER_OBJECT_NAME_MAX = 512 };
 
 enum cluster_step_kind {
-    /* steps that change; all of a call, or none */
-    STEP_CREATE,     /* EEXIST when the object is there */
-    STEP_ENSURE,     /* made when it is not there; for the steps behind it it is */
-    STEP_EXISTS,     /* ENOENT when it is not */
-    STEP_WRITE_FULL, /* its bytes become these */
-    STEP_REMOVE,     /* ENOENT when it is not there */
-    STEP_KEY_IS,     /* ECANCELED unless `key` has these bytes; 0 bytes: unless it is absent */
+    /* Steps that change. A call does all of them or none. */
+    STEP_CREATE,     /* EEXIST if the object is there */
+    STEP_ENSURE,     /* makes the object if it is absent; the steps behind it see it */
+    STEP_EXISTS,     /* ENOENT if the object is absent */
+    STEP_WRITE_FULL, /* replaces all its bytes */
+    STEP_REMOVE,     /* ENOENT if the object is absent */
+    STEP_KEY_IS,     /* ECANCELED unless `key` has these bytes, or, with 0 bytes, is absent */
     STEP_KEY_SET,
-    STEP_KEY_REMOVE, /* absent: no error */
-    /* steps that look; ENOENT when the object is not there */
-    STEP_STAT, /* ret_bytes */
-    STEP_READ, /* up to `bytes` from `offset` into `into`; ret_bytes */
+    STEP_KEY_REMOVE, /* no error if it is absent */
+    /* Steps that look. ENOENT if the object is absent. */
+    STEP_STAT, /* sets ret_bytes */
+    STEP_READ, /* reads up to `bytes` from `offset` into `into`; sets ret_bytes */
     STEP_KEYS, /* keys that begin with `key` and come behind `after`: ret_map */
     STEP_KEY   /* the one key, if it is there: ret_map */
 };
@@ -47,13 +47,13 @@ struct cluster_pair {
     size_t bytes;
     uint8_t *data;
 };
-struct cluster_map { /* cluster_map_fini frees */
+struct cluster_map { /* cluster_map_fini() frees it */
     size_t count;
-    struct cluster_pair *pairs; /* ascending */
-    bool more;                  /* there are further ones: ask again behind the last */
+    struct cluster_pair *pairs; /* sorted */
+    bool more;                  /* there are further keys: ask again behind the last one */
 };
 void cluster_map_fini(struct cluster_map *map);
-/* Takes copies. NO_MEMORY. */
+/* Adds copies of key and data. Returns NO_MEMORY if there is no memory. */
 int MUST_USE cluster_map_add(struct cluster_map *map, const char *key, size_t bytes,
                              const void *data);
 
@@ -62,20 +62,20 @@ struct cluster_step {
     const char *key, *after;
     uint64_t offset;
     size_t bytes;
-    const void *data; /* of the changing ones; borrowed until wait returns */
+    const void *data; /* of the changing steps; borrowed until wait returns */
     void *into;
     uint64_t ret_bytes;
     struct cluster_map ret_map;
 };
 
-/* One compound operation on one object. Looking and changing steps do not mix. */
+/* One compound operation on one object. Its steps either all look or all change. */
 struct cluster_call {
     enum cluster_pool pool;
-    const char *space; /* RADOS namespace */
+    const char *space; /* the RADOS namespace */
     const char *object;
     size_t step_count;
     struct cluster_step *steps;
-    void *impl; /* the implementation's, from start to wait */
+    void *impl; /* for the implementation, from start to wait */
 };
 
 struct cluster_usage {
@@ -84,11 +84,13 @@ struct cluster_usage {
 
 struct cluster_ops {
     void (*start)(struct cluster *cluster, struct cluster_call *call);
-    /* 0 or a negative errno. -ETIMEDOUT of a change: whether it happened, or will, is unknown. */
+    /* Returns 0 or a negative errno. After -ETIMEDOUT of a change it is unknown whether the change
+     * has happened or will happen. */
     int (*wait)(struct cluster *cluster, struct cluster_call *call);
     int (*usage)(struct cluster *cluster, struct cluster_usage *ret);
-    /* A command to the monitor, as JSON: its answer, malloc'ed, ends with NUL. NULL in clusters
-     * that have no monitor. Negative errno; EACCES: the user may not. */
+    /* Sends a command, as JSON, to the monitor. The answer is malloc'ed and ends with NUL.
+     * Returns a negative errno; EACCES if the user may not send it. NULL in clusters that have no
+     * monitor. */
     int (*ask)(struct cluster *cluster, const char *command, char **ret, size_t *ret_bytes);
     void (*close)(struct cluster *cluster);
 };
@@ -114,21 +116,22 @@ static inline int MUST_USE cluster_do(struct cluster *cluster, struct cluster_ca
 /* --- the real one -------------------------------------------------------------------------------
  */
 
-enum { CLUSTER_RELEASE_MIN = 14 }; /* nautilus: what the store's operations need of all OSDs */
-/* UNSUPPORTED below it, with the remedy; what a cluster says of itself as a number. */
+enum { CLUSTER_RELEASE_MIN = 14 }; /* nautilus: the store's operations need it on all OSDs */
+/* Returns UNSUPPORTED, with the remedy, if the release number that the cluster reports is lower. */
 int MUST_USE cluster_release_check(int release, struct diag *diag);
 
 struct cluster_rados_options {
-    const char *conf;       /* ceph.conf; NULL: CEPH_CONF or the usual places */
-    const char *user;       /* cephx user without "client."; NULL: "cairn" */
-    const char *keyring;    /* NULL: as the configuration says */
+    const char *conf;       /* ceph.conf; NULL means CEPH_CONF or the usual places */
+    const char *user;       /* cephx user without "client."; NULL means "cairn" */
+    const char *keyring;    /* NULL means as the configuration says */
     const char *meta_pool;  /* replicated */
-    const char *data_pool;  /* NULL: meta_pool */
-    uint64_t op_timeout_ms; /* of one operation; 0: 10,000 */
+    const char *data_pool;  /* NULL means meta_pool */
+    uint64_t op_timeout_ms; /* of one operation; 0 means 10,000 */
 };
 
-/* Blocks until the monitors have answered, at most op_timeout_ms. CONFIG (no such pool, no such
- * file), AUTH (wrong key, no keyring), UNREACHABLE (no monitor), UNSUPPORTED (an old cluster). */
+/* Connects to the cluster. Blocks until the monitors have answered, at most op_timeout_ms. Returns
+ * CONFIG (no such pool, no such file), AUTH (wrong key, no keyring), UNREACHABLE (no monitor) or
+ * UNSUPPORTED (an old cluster). */
 int MUST_USE cluster_rados_new(const struct cluster_rados_options *options, struct cluster **ret,
                                struct diag *diag);
 

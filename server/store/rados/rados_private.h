@@ -29,20 +29,22 @@
 #include <stdatomic.h>
 
 enum {
-    RADOS_PIECE_BYTES = 4 << 20, /* of one RADOS object: larger ones are written slower */
-    RADOS_INDEX_SHARDS = 16,     /* index objects of a checkpoint, by rank */
+    RADOS_PIECE_BYTES = 4 << 20, /* of one RADOS object: larger ones are written more slowly */
+    RADOS_INDEX_SHARDS = 16,     /* index objects of a checkpoint, chosen by rank */
     RADOS_LOG_KEPT = 128,        /* updates that a record keeps for daemons that are behind */
     RADOS_TABLES_KEPT = 1024,    /* piece tables in memory */
     RADOS_NAMED_FIRST = 64,      /* piece numbers that an object may use before it asks for more */
     RADOS_AT_ONCE = 16,          /* calls of one thread that are under way */
     RADOS_RUN_BUCKETS = 256,
-    RADOS_KNOWN_MAX = 256,  /* entries of lists that this daemon knows to be there */
-    RADOS_KNOWN_MS = 60000, /* for so long: another one takes out what nobody writes any more */
-    RADOS_AHEAD_MS = 10000, /* a small thing's: longer saves do not feel one more round trip */
+    RADOS_KNOWN_MAX = 256, /* list entries that this daemon knows to exist */
+    /* How long it believes that; another daemon removes entries of things that nobody writes. */
+    RADOS_KNOWN_MS = 60000,
+    /* The same for a small thing; a save that takes longer does not notice one more round trip. */
+    RADOS_AHEAD_MS = 10000,
     RADOS_MARK_BYTES = 16,
-    RADOS_RETRIES = 64, /* of a guarded update against others */
+    RADOS_RETRIES = 64, /* tries of a guarded update after conflicts */
     RADOS_FORMAT_VERSION = 1,
-    RADOS_LOST_FROM = 1 /* of a record that is lost: all of it (rados_lost.c) */
+    RADOS_LOST_FROM = 1 /* of a lost record: all of it is lost (rados_lost.c) */
 };
 #define RADOS_INCOMPAT_KNOWN  UINT64_C(0)
 #define RADOS_RO_COMPAT_KNOWN UINT64_C(0)
@@ -52,7 +54,7 @@ struct piece {
     uint32_t bytes, number;
 };
 
-struct piece_table { /* of a sealed object: pieces by offset, without overlap */
+struct piece_table { /* of a sealed object: its pieces by offset, without overlap */
     unsigned refs;
     struct run_name run;
     struct object_id id;
@@ -66,45 +68,45 @@ struct gather_part {
     const uint8_t *data;
     uint64_t bytes;
 };
-struct gather { /* writes that become one piece; its leader's (rados_gather.c) */
+struct gather { /* several writes that become one piece; owned by its leader (rados_gather.c) */
     uint64_t offset, bytes;
     uint32_t piece;        /* index and number in its object */
-    size_t count, members; /* members: who wait for its end, without the leader */
-    bool shut, done;       /* shut: nobody joins any more; the object may be gone */
-    int status;            /* of done */
+    size_t count, members; /* members: threads that wait for its end, without the leader */
+    bool shut, done;       /* shut: no write joins any more, and the object may be gone */
+    int status;            /* valid if done */
     struct diag diag;
     struct gather_part parts[RADOS_GATHER_MAX];
 };
 
-struct open_object { /* created, not sealed; known to this daemon alone */
+struct open_object { /* created and not sealed; only this daemon knows it */
     struct list link;
     struct run_name run;
     struct object_id id;
     uint64_t bytes_max;
-    bool failed, busy; /* busy: being sealed or aborted */
+    bool failed, busy; /* busy: it is being sealed or aborted */
     uint32_t piece_count, piece_cap;
-    uint32_t named; /* its pieces have numbers below this: the index says so, for the sweep */
+    uint32_t named; /* the index allows it piece numbers below this, for the sweep */
     struct piece *pieces;
-    struct gather *forming; /* that the next write may join; NULL: none */
+    struct gather *forming; /* the gathering that the next write may join, or NULL */
 };
 
-struct rados_record { /* a cache of the record; the cluster's is the truth */
+struct rados_record { /* a cache; the record in the cluster is authoritative */
     struct rados_record *next;
     struct run_name run;
     pthread_mutex_t lock;
     char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
-    struct record *record; /* NULL: not read yet */
-    struct sha256 last;    /* of the newest update's bytes */
-    uint64_t sum;          /* of its entries */
-    uint64_t tried;        /* the version that an update of ours was to make; 0: none */
-    uint8_t tried_by[16];  /* its maker */
-    bool tried_won;        /* the log says that it has */
-    bool listed;           /* the run is in the list of runs, as made */
-    unsigned users;        /* between rados_run_lock and rados_run_unlock; the store's lock */
+    struct record *record; /* NULL until it was read */
+    struct sha256 last;    /* hash of the newest update's bytes */
+    uint64_t sum;          /* checksum of its entries */
+    uint64_t tried;        /* the version that our last update was to make; 0 if none */
+    uint8_t tried_by[16];  /* the maker of that update */
+    bool tried_won;        /* the log says that it succeeded */
+    bool listed;           /* the list of runs has the run as made */
+    unsigned users; /* between rados_run_lock() and rados_run_unlock(); under the store's lock */
 };
 
-struct rados_known {        /* an entry of a list: it is there, or is being made (rados_known.c) */
-    struct store_name name; /* of a small thing; without a kind: the checkpoint itself */
+struct rados_known {        /* a list entry that exists or is being made (rados_known.c) */
+    struct store_name name; /* of a small thing; without a kind it is the checkpoint itself */
     uint64_t entered_ms, turn;
     bool entered, busy, dropped;
 };
@@ -116,15 +118,15 @@ struct rados_store {
     struct cluster *cluster;
     char space[CLUSTER_NAMESPACE_MAX];
     bool read_only;
-    uint64_t writer;         /* random: whose update it is (rados_record.c) */
+    uint64_t writer;         /* random: identifies our updates (rados_record.c) */
     _Atomic uint64_t next;   /* counts this daemon's updates */
-    _Atomic uint64_t now_ms; /* of the loop, when something was last submitted */
+    _Atomic uint64_t now_ms; /* time of the loop at the last submit */
     size_t pending;
     pthread_mutex_t lock;
-    pthread_mutex_t name_lock; /* of more piece numbers for an object; held over a call */
+    pthread_mutex_t name_lock; /* guards requests for piece numbers; held over a call */
     struct list open;          /* open_object.link */
     pthread_cond_t gathered;   /* a gathering has grown, was shut, or has ended */
-    unsigned gather_calls;     /* pieces that gatherings have under way */
+    unsigned gather_calls;     /* pieces that gatherings are writing */
     struct piece_table *tables[RADOS_TABLES_KEPT];
     struct rados_record *runs[RADOS_RUN_BUCKETS];
     struct rados_record store_record;
@@ -150,47 +152,50 @@ void rados_name_piece(const struct run_name *run, const struct object_id *id, ui
                       uint32_t number, char ret[CLUSTER_OBJECT_NAME_MAX]);
 void rados_name_small(const struct store_name *name, char ret[CLUSTER_OBJECT_NAME_MAX]);
 enum { RADOS_KEY_MAX = 128 };
-/* "s/<rank>-<writer>-<sequence>": sealed; "d/...": being deleted. The other states have an epoch
- * behind. */
+/* Writes "s/<rank>-<writer>-<sequence>" for a sealed object, "d/..." for one that is being deleted.
+ * The keys of other states end with an epoch. */
 void rados_key_object(char state, const struct object_id *id, char ret[RADOS_KEY_MAX]);
-/* "u/<rank>-<writer>-<sequence>/<epoch>": begun, not sealed; "w/...": the same, swept once. */
+/* Writes "u/<rank>-<writer>-<sequence>/<epoch>" for an object that was begun and not sealed,
+ * "w/..." for one that was swept once. */
 void rados_key_begun(char state, const struct object_id *id, uint64_t epoch,
                      char ret[RADOS_KEY_MAX]);
 bool rados_key_parse(const char *key, struct ckpt_id ckpt, struct object_id *ret);
 bool rados_key_parse_begun(const char *key, struct ckpt_id ckpt, struct object_id *ret,
                            uint64_t *ret_epoch);
-/* A negative errno as Cairn's error; what: "write piece ...". change: a time-out leaves the outcome
- * unknown. */
+/* Translates a negative errno to Cairn's error. `what` is, for example, "write piece ...". With
+ * `change` a time-out means OUTCOME_UNKNOWN. */
 int rados_error(int rc, bool change, const char *what, struct diag *diag);
 #ifdef __clang_analyzer__ /* it never returns 0 */
 #define rados_error(...) diag_is_failure(rados_error(__VA_ARGS__))
 #endif
 
 /* --- rados_index.c --- */
-struct rados_shard { /* where keys are: of the index, or of a list */
+struct rados_shard { /* the object that holds keys of an index or of a list */
     char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
 };
 void rados_shard_of(const struct rados_store *store, const struct run_name *run,
                     const struct object_id *id, unsigned number, struct rados_shard *ret);
-/* A compound operation on it: 0 or a negative errno. */
+/* Runs a compound operation on it. Returns 0 or a negative errno. */
 int MUST_USE rados_shard_call(struct rados_store *store, const struct rados_shard *shard,
                               size_t count, struct cluster_step *steps);
-/* The object may use piece numbers below RADOS_NAMED_FIRST. EXISTS. */
+/* Enters an object, which may then use piece numbers below RADOS_NAMED_FIRST. Returns EXISTS. */
 int MUST_USE rados_index_begin(struct rados_store *store, const struct run_name *run,
                                const struct object_id *id, struct diag *diag);
-/* From numbers below was to numbers below will. IO: the object was swept. */
+/* Raises the limit of its piece numbers from `was` to `will`. Returns IO if the object was
+ * swept. */
 int MUST_USE rados_index_name(struct rados_store *store, const struct open_object *object,
                               uint32_t was, uint32_t will, struct diag *diag);
-/* EXISTS; IO: the object was swept. */
+/* Enters the object as sealed. Returns EXISTS, or IO if the object was swept. */
 int MUST_USE rados_index_seal(struct rados_store *store, const struct piece_table *table,
                               uint32_t named, struct diag *diag);
-/* A negative errno: its entry may be there still. */
+/* Removes the entry of an object. After a negative errno the entry may still be there. */
 int MUST_USE rados_index_forget(struct rados_store *store, const struct run_name *run,
                                 const struct object_id *id);
-/* The table of an entry (its value), of req's object. DAMAGED. */
+/* Decodes the value of an entry of req's object. Returns DAMAGED for a bad one. */
 int MUST_USE rados_table_decode(const struct store_req *req, const struct cluster_pair *pair,
                                 struct piece_table **ret, struct diag *diag);
-/* A reference, to be given back; NOT_FOUND. fresh: not from memory. */
+/* Gives a reference to the table of req's object; rados_table_unref() ends it. Returns NOT_FOUND.
+ * With `fresh` the table is not taken from memory. */
 int MUST_USE rados_index_find(struct rados_store *store, const struct store_req *req, bool fresh,
                               struct piece_table **ret, struct diag *diag);
 void rados_table_unref(struct rados_store *store, struct piece_table *table);
@@ -206,23 +211,26 @@ int rados_op_seal(struct rados_store *store, struct store_req *req);
 int rados_op_abort(struct rados_store *store, struct store_req *req);
 int rados_op_read(struct rados_store *store, struct store_req *req);
 void rados_abort_all(struct rados_store *store);
-/* Removes pieces; what cannot be removed now is garbage that the index still names. */
+/* Removes pieces. Pieces that cannot be removed now are garbage that the index still names. */
 int MUST_USE rados_remove_pieces(struct rados_store *store, const struct piece_table *table,
                                  struct diag *diag);
 
 /* --- rados_gather.c: all with the store's lock held --- */
-/* The write joined one that is forming, and was carried out with it: *ret. False: it did not. */
+/* Joins the write to a gathering that is forming, waits until that is written, and gives its status
+ * in *ret. Returns false if there was none to join. */
 bool rados_gather_join(struct rados_store *store, struct open_object *object,
                        const struct store_req *req, int *ret, struct diag *diag);
-/* Begins one with this write, as this piece, and returns when its turn has come: then it is shut,
- * the object may be gone, and rados_gather_end() must follow. */
+/* Begins a gathering with this write, as this piece, and returns when its turn has come. It is shut
+ * then, the object may be gone, and rados_gather_end() must follow. */
 void rados_gather_lead(struct rados_store *store, struct open_object *object, uint32_t piece,
                        const struct store_req *req, struct gather *ret);
 void rados_gather_end(struct rados_store *store, struct gather *gather, int status,
                       const struct diag *diag);
-/* Nobody joins what is forming any more: before the object goes. */
+/* Shuts the gathering that is forming, so that no write joins; called before the object is
+ * freed. */
 void rados_gather_shut(struct rados_store *store, struct open_object *object);
-/* Its bytes in one place; *ret_copy is the caller's to free. Without the lock. -ENOMEM. */
+/* Gives its bytes in one place; the caller frees *ret_copy. Called without the lock. Returns
+ * -ENOMEM. */
 int MUST_USE rados_gather_bytes(const struct gather *gather, const void **ret, void **ret_copy);
 
 /* --- rados_sweep.c --- */
@@ -231,35 +239,35 @@ int rados_op_sweep(struct rados_store *store, struct store_req *req);
 /* --- rados_record.c --- */
 void rados_record_init(struct rados_record *rec, const char *space, const char *object);
 void rados_record_fini(struct rados_record *rec);
-/* Brings the cache up to what the cluster has. The record's lock is held. */
+/* Brings the cache up to date with the cluster. The record's lock is held. */
 int MUST_USE rados_record_refresh(struct rados_store *store, struct rados_record *rec,
                                   struct diag *diag);
 int MUST_USE rados_record_update(struct rados_store *store, struct rados_record *rec,
                                  const struct record_update *update, uint64_t *ret_version,
                                  struct diag *diag);
 
-void rados_record_drop(struct rados_record *rec); /* from memory */
-/* An empty one of this version, where there is no object; in memory as well. */
+void rados_record_drop(struct rados_record *rec); /* drops the cached record */
+/* Makes an empty record of this version if there is no object, and caches it. */
 int MUST_USE rados_record_begin(struct rados_store *store, struct rados_record *rec,
                                 uint64_t version, struct diag *diag);
 
 /* --- rados_lost.c: with the record's lock held --- */
-/* A failure to read a record that stays until somebody acts. */
+/* Returns true for a failure to read a record that stays until somebody acts. */
 bool rados_is_loss(int code);
-/* The record was read (refresh): DAMAGED when there is none and there has been one. */
+/* Called after a refresh. Returns DAMAGED if there is no record and there has been one. */
 int MUST_USE rados_lost_check(struct rados_store *store, struct rados_record *rec,
                               struct diag *diag);
-/* What is there is set aside, as far as it can be read, and an empty one takes its place. */
+/* Sets the present record aside, as far as it can be read, and puts an empty one in its place. */
 int MUST_USE rados_lost_renew(struct rados_store *store, struct rados_record *rec,
                               struct diag *diag);
 int rados_op_record_cut(struct rados_store *store, struct store_req *req);
 
 /* --- rados_runs.c --- */
-/* The run's, locked; made when it is asked for first. NULL: no memory. */
+/* Returns the run's entry, locked; the first call makes it. Returns NULL if there is no memory. */
 void rados_run_unlock(struct rados_store *store, struct rados_record *run);
 struct rados_record *rados_run_lock(struct rados_store *store, const struct run_name *name);
-/* Does a list of runs say that the run's record was made? Of the run without a name: is there any
- * run? */
+/* Tells whether a list of runs says that the run's record was made. For the run without a name it
+ * tells whether there is any run. */
 int MUST_USE rados_list_has_run(struct rados_store *store, const struct run_name *run, bool *ret,
                                 struct diag *diag);
 int rados_op_list_runs(struct rados_store *store, struct store_req *req);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What reading a record and recovering it from its log share: the keys of rados_record.c, and their
- * sums. Any thread; the record's lock is held.
+ * Keys and sums that the reader of a record (rados_record.c) and its recovery from the log share.
+ * Any thread; the record's lock is held.
  */
 #ifndef CAIRN_STORE_RADOS_RADOS_RECORD_H
 #define CAIRN_STORE_RADOS_RADOS_RECORD_H
@@ -18,7 +18,8 @@ enum {
 
 int MUST_USE rados_record_call(struct rados_store *store, const struct rados_record *rec,
                                size_t count, struct cluster_step *steps);
-/* All entries, page by page. skips_damaged: those whose crc does not match are left out. */
+/* Reads all entries, page by page. With skips_damaged it leaves out entries whose crc does not
+ * match. */
 int MUST_USE rados_record_load_map(struct rados_store *store, struct rados_record *rec,
                                    bool skips_damaged, struct diag *diag);
 uint32_t rados_record_crc(const char *key, const struct record_value *value);
@@ -28,7 +29,7 @@ void rados_record_encode_version(uint64_t version, const struct sha256 *last,
                                  uint8_t ret[VERSION_BYTES]);
 
 /* rados_recover.c: reads a record of which an entry, or the version, is damaged or missing, with
- * the help of its log, and writes that entry again. False: the log does not have it. */
+ * the help of its log, and writes that entry again. Returns false if the log does not have it. */
 bool rados_record_recover(struct rados_store *store, struct rados_record *rec);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store_wrap: decorators. Each is a store in front of another one, owns it (closing the decorator
- * closes the inner store) and shows its caps. They may be stacked in any order; a request passes
- * through all of them by one pushed frame each. One loop's thread only.
+ * store_wrap: decorators. Each is a store in front of another one, owns that one (closing the
+ * decorator closes the inner store) and shows its caps. They may be stacked in any order; a request
+ * passes through all of them, and each pushes one frame on it. One loop's thread only.
  */
 #ifndef CAIRN_STORE_WRAP_H
 #define CAIRN_STORE_WRAP_H
@@ -13,18 +13,19 @@
 
 /* Counts operations, for metrics. */
 struct store_counts {
-    struct histogram durations[STORE_OP_COUNT]; /* by enum store_op, of the answered ones */
-    struct err_tally errors; /* CONFLICT, NOT_FOUND and EXISTS are answers and not among them */
-    uint64_t bytes_written, bytes_read; /* objects and small things */
+    struct histogram durations[STORE_OP_COUNT]; /* of the answered operations, by enum store_op */
+    struct err_tally errors; /* without CONFLICT, NOT_FOUND and EXISTS, which are answers */
+    uint64_t bytes_written, bytes_read; /* of objects and small things */
+    /* operations that are not answered yet */
     uint64_t running;
 };
-/* *ret_counts is borrowed until the store is closed. */
+/* Makes a decorator that counts operations. *ret_counts is borrowed until the store is closed. */
 int MUST_USE store_count_new(struct loop *loop, struct store *inner, struct store **ret,
                              const struct store_counts **ret_counts);
 
-/* Sees what the store answers, and asks it now and then by itself (STORE_PROBE): is it well, or
- * does it refuse? Nothing is changed or repeated. changed: it turned ill (is_ill) or well; on the
- * loop, may be NULL. */
+/* Makes a decorator that watches whether the store works or refuses: it sees the answers, and from
+ * time to time asks by itself (STORE_PROBE). It changes and repeats nothing. `changed` is called on
+ * the loop when the store has become ill (is_ill) or well again; it may be NULL. */
 struct store_watch_options {
     void (*changed)(void *user, bool is_ill, const struct diag *refusal);
     void *user;
