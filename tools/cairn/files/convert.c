@@ -38,11 +38,12 @@ int convert_refuse(struct cli *cli, const char *what, struct diag *diag)
     CHECK(cli->command);
     CHECK(cli->command_at > 0 && cli->command_at < cli->word_count);
     buf_init(&buf, LINE_MAX_BYTES);
-    buf_printf(&buf,
-               "cairn itself reads and writes safetensors; %s are the part of cairn-convert, which "
-               "is installed with the Python package (pip install ./client/python); run: "
-               "cairn-convert %s",
-               what, cli->command->name);
+    buf_printf(
+        &buf,
+        "cairn itself reads and writes safetensors alone; %s are converted by cairn-convert, "
+        "which is installed with the Python package (pip install ./client/python); run: "
+        "cairn-convert %s",
+        what, cli->command->name);
     for (int i = 1; i < cli->word_count; i++) {
         if (i != cli->command_at) {
             put_word(&buf, cli->words[i]);
@@ -53,7 +54,7 @@ int convert_refuse(struct cli *cli, const char *what, struct diag *diag)
         cli->whole_text =
             strdup((const char *)buf.data); /* without memory, as much as diag holds */
     }
-    int status = diag_set(diag, CAIRN_E_UNSUPPORTED, "%s are the part of cairn-convert", what);
+    int status = diag_set(diag, CAIRN_E_UNSUPPORTED, "%s are converted by cairn-convert", what);
     buf_fini(&buf);
     return status;
 }
