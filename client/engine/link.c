@@ -6,8 +6,8 @@
  *    ^          |          |        |          (a viewer without a run skips JOIN)
  *    |          +----------+--------+ lost or refused, and it may get better
  *    +-- BACKOFF <---------+
- *   any --> FINAL   refused for good (AUTH, VERSION, DUPLICATE_RANK ...), or the first connect is
- * late any --> STOPPED by link_stop
+ *   any --> FINAL   refused for good (AUTH, DUPLICATE_RANK ...), or the first connect is late
+ *   any --> STOPPED by link_stop
  *
  * HELLO and JOIN wait for their replies, at most LINK_ATTEMPT_MS; BACKOFF for its timer; UP for the
  * end of the connection.
