@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn.h repeats, for its readers, numbers that live in tables of ours. Here the compiler compares
- * them. Nothing runs.
+ * cairn.h repeats, for its readers, numbers that live in internal tables. Here the compiler
+ * compares them. Nothing runs.
  */
 #include "cairn.h"
 
@@ -11,8 +11,8 @@
 #include "snapshot/watch.h"
 #include "wire/msg.h"
 
-/* Each row of err.def and dtype.def against the enums of cairn.h; a row that cairn.h lacks does not
- * compile, one that it has on top is found by the count. */
+/* Compares each row of err.def and dtype.def with the enums of cairn.h. A row that cairn.h lacks
+ * does not compile; a value that only cairn.h has is found by the count. */
 #define CAIRN_ERR(name, value, text, retry, status) \
     _Static_assert(CAIRN_E_##name == (value), "cairn.h and err.def differ in " #name);
 #include "base/err.def"
@@ -59,8 +59,8 @@ ABI_SAME(CAIRN_CHECK_FAIL, CHECK_FAIL);
 ABI_SAME(8, LIMIT_NDIM);                  /* cairn_tensor.ndim */
 ABI_SAME(16 << 10, LIMIT_METADATA_BYTES); /* cairn_save_options.metadata */
 
-/* On the platforms that are shipped: every struct has exactly these bytes (those of the first
- * version: args_first_bytes). */
+/* On the platforms that are shipped, every struct has exactly these bytes (args_first_bytes has
+ * those of the first version). */
 #if defined(__LP64__)
 _Static_assert(sizeof(struct cairn_error) == 512, "cairn_error");
 _Static_assert(sizeof(struct cairn_options) == 128, "cairn_options");

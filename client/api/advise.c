@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn_interval: how often to save, for who has measured. Pure; any thread.
+ * cairn_interval: how often to save, from measured times. Pure; any thread.
  */
 #include "api_private.h"
 

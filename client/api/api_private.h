@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the blocking shell share: the handle, its ops, the guard around every call.
- * Threads: the handle's loop thread runs the engine; callers' threads post to it and wait on
- * condition variables. Lock order: handle, then op; neither is held across a call into the engine,
- * a callback of the user, or a CHECK.
+ * What the files of the blocking shell share: the handle, its ops, and the guard around every call.
+ * The handle's own thread runs the engine on a loop; callers' threads post to it and wait on
+ * condition variables. Lock order: handle, then op. Neither lock is held across a call into the
+ * engine, a callback of the user, or a CHECK.
  */
 #ifndef CAIRN_API_API_PRIVATE_H
 #define CAIRN_API_API_PRIVATE_H
@@ -28,12 +28,11 @@ enum {
     API_CLOSE_GRACE_MS = 2000, /* for the answers to the aborts that cairn_close sends */
 };
 
-/* --- the handle (handle.c, close.c)
- * --------------------------------------------------------------- */
+/* --- the handle (handle.c, close.c) ------------------------------------------------------- */
 
 struct cairn {
     struct list fork_link; /* in fork.c's list, from before the thread starts until all is closed */
-    unsigned generation;   /* of the process that opened it */
+    unsigned generation;   /* number of forks before the process that opened it */
     bool viewer;
     uint64_t io_deadline_ms, save_deadline_ms;
     enum when_full when_full;
@@ -46,86 +45,90 @@ struct cairn {
     struct net *net;
     struct work_pool *pool;
     struct tls_context *tls;
+    /* The CUDA driver, from the first registration of a device tensor on; guarded by set_lock. */
     struct arena *arena;
     struct gpu *gpu;       /* from the first registration of a device tensor on; set_lock */
-    struct engine *engine; /* loop's thread */
+    struct engine *engine; /* used on the loop's thread only */
     pthread_t thread;
     bool has_thread;
     struct post close_post, break_post, prepare_post;
 
-    /* A broken CHECK: `claimed` is set by the first thread that met one, `dead` once the text is
-     * there. */
+    /* The state of a broken CHECK: the first thread that meets one sets `claimed`, writes `broken`,
+     * and then sets `dead` to the code. */
     atomic_flag claimed;
     atomic_int dead;
     char broken[256];
 
     pthread_mutex_t set_lock; /* one registration at a time */
-    pthread_mutex_t lock;     /* guards all below; cond tells of every change */
+    pthread_mutex_t lock;     /* guards all below; cond is signalled at every change */
     pthread_cond_t cond;
+    /* is_ready: cairn_open has an answer. is_closing: cairn_close was called. is_buried: the
+     * handle's thread has ended all futures after a broken CHECK. */
     bool is_ready, is_closing, is_buried;
     int ready_status;
     struct diag ready_diag;
-    struct registered *set;    /* never NULL; stays as it is while borrow_count > 0 */
-    unsigned borrow_count;     /* saves that still read them, restores not done */
-    unsigned restore_count;    /* restores that are not done */
-    struct list ops;           /* not done; each holds a reference for the loop */
-    struct diag fenced;        /* a save was fenced: later ones are, too */
+    struct registered *set; /* never NULL; not replaced while borrow_count > 0 */
+    unsigned borrow_count;  /* saves that still read the tensors, and restores that are not done */
+    unsigned restore_count; /* restores that are not done */
+    struct list ops;        /* not done yet; each holds a reference for the loop */
+    struct diag fenced;     /* a save was fenced, so later ones are refused */
     struct diag close_failure; /* the first save that failed since cairn_close was called */
 };
 
-/* May this call use the handle? INVALID (NULL), FORKED, INTERNAL (dead). */
+/* Returns 0 if this call may use the handle; else INVALID (NULL), FORKED or INTERNAL (dead). */
 int MUST_USE handle_check(const struct cairn *cairn, struct diag *diag);
-/* The same, and INVALID on the handle's own thread, where waiting would never end. */
+/* Does the same, and returns INVALID on the handle's own thread, where waiting would never end. */
 int MUST_USE handle_check_may_block(const struct cairn *cairn, struct diag *diag);
+/* Returns INTERNAL, with the text of the broken CHECK. */
 int handle_dead_diag(const struct cairn *cairn, struct diag *diag);
-/* Ends the engine and the thread, frees everything. A dead handle keeps its memory (fork.c's list
- * has it): whatever broke may still be referred to. */
+/* Ends the engine and the thread, and frees everything. A dead handle keeps its memory, and stays
+ * in fork.c's list, because the code that broke may still refer to any of it. */
 void handle_teardown(struct cairn *cairn);
 
-/* --- broken CHECKs (guard.c)
- * ---------------------------------------------------------------------- */
+/* --- broken CHECKs (guard.c) -------------------------------------------------------------- */
 
-/* Runs fn(call, diag) so that a broken CHECK in it marks the handle dead (may be NULL: none yet)
- * and gives INTERNAL. Fills *err, returns its code. */
+/* Calls fn(call, diag) in such a way that a broken CHECK in it marks the handle dead and gives
+ * INTERNAL. cairn may be NULL if there is no handle yet. Fills *err and returns its code. */
 int guard_call(struct cairn *cairn, int (*fn)(void *call, struct diag *diag), void *call,
                struct cairn_error *err);
-/* The same on the handle's own thread: false when fn did not come to its end. */
+/* Does the same on the handle's own thread. Returns false if fn did not come to its end. */
 bool guard_thread(struct cairn *cairn, void (*fn)(struct cairn *cairn));
-/* A pool thread's broken CHECK (work_threads_on_broken). */
+/* Called when a CHECK breaks on a thread of the pool (work_threads_on_broken). */
 void guard_on_worker(void *cairn, const char *file, int line, const char *what);
-/* The handle whose thread this is; NULL on callers' threads. */
+/* Returns the handle whose thread is calling, or NULL on a caller's thread. */
 struct cairn *guard_own_thread(void);
-/* On the handle's thread: leaves it, because the handle is dead. */
+/* Called on the handle's thread to leave it, because the handle is dead. */
 void guard_on_break_post(struct post *post);
 
-/* --- fork (fork.c)
- * -------------------------------------------------------------------------------- */
+/* --- fork (fork.c) ------------------------------------------------------------------------ */
 
-/* Counts the forks between the first process and this one. */
+/* Returns the number of forks between the first process and this one. */
 unsigned fork_generation(void);
+/* Adds the handle to the list of those whose descriptors a forked child closes; remove takes it
+ * out. */
 int MUST_USE fork_add(struct cairn *cairn, struct diag *diag);
 void fork_remove(struct cairn *cairn);
 
-/* --- ops (op.c, save_op.c, restore_op.c)
- * ----------------------------------------------------------- */
+/* --- ops (op.c, save_op.c, restore_op.c) -------------------------------------------------- */
 
 struct cairn_op {
-    atomic_uint refs; /* the user's, the loop's until done, one for a posted abort */
+    atomic_uint refs; /* the user's, the loop's until done, and one for a posted abort */
     unsigned generation;
     bool is_save;
     struct cairn *cairn;    /* valid until done */
-    struct list link;       /* in cairn->ops; handle's lock */
-    bool borrows;           /* counted in borrow_count; handle's lock */
-    struct registered *set; /* a reference */
-    struct scratch scratch; /* copies of the arguments */
+    struct list link;       /* in cairn->ops; guarded by the handle's lock */
+    bool borrows;           /* counted in borrow_count; guarded by the handle's lock */
+    struct registered *set; /* holds a reference */
+    struct scratch scratch; /* owns copies of the arguments */
     struct post start, abort, hurry;
     uint64_t blocked_ns;
 
-    pthread_mutex_t lock; /* guards all below; cond tells of every change */
+    pthread_mutex_t lock; /* guards all below; cond is signalled at every change */
     pthread_cond_t cond;
     bool released, staged, done, abort_asked, abort_posted, hurry_asked, hurry_posted;
-    struct diag refused; /* code not 0: the call fails, the loop still tells the other ranks */
-    int status;          /* once done */
+    /* If its code is not 0, the call has failed, while the loop still tells the other ranks. */
+    struct diag refused;
+    int status; /* valid once done */
     struct diag diag;
     struct list notifies;
 
@@ -135,53 +138,55 @@ struct cairn_op {
     } u;
 };
 
-/* One reference, the caller's; not in the handle's list yet. */
+/* Makes an op with one reference, the caller's. It is not in the handle's list yet. */
 int MUST_USE op_new(struct cairn *cairn, bool is_save, struct cairn_op **ret, struct diag *diag);
 struct cairn_op *op_ref(struct cairn_op *op);
 void op_unref(struct cairn_op *op);
-/* Enters the handle's list with the loop's reference and the present set, and posts `start`.
- * CLOSED, BUSY, INTERNAL, FENCED. */
+/* Enters the op into the handle's list, with the loop's reference and the present set, and posts
+ * `start`. Fails with CLOSED, BUSY, INTERNAL or FENCED. */
 int MUST_USE op_start(struct cairn_op *op, void (*start)(struct post *post), struct diag *diag);
-/* Before CAIRN_STAGED: cairn_save may return. */
+/* The stage before CAIRN_STAGED at which cairn_save may return. */
 #define OP_RELEASED ((enum cairn_stage)0)
-/* Handle's thread: released (well, or with a failure of the call), staged, done. is_copied: no
- * tensor is read any more. op_finish gives back the loop's reference. */
+/* Called on the handle's thread when the op is released (well, or because the call has failed),
+ * staged, or done. is_copied says that no tensor is read any more. op_finish gives back the loop's
+ * reference. */
 void op_release(struct cairn_op *op, bool is_copied);
 void op_refuse(struct cairn_op *op, int status, const struct diag *diag);
 void op_stage(struct cairn_op *op);
 void op_finish(struct cairn_op *op, int status, const struct diag *diag);
-/* Waits for the stage; AGAIN when the time has passed. */
+/* Waits for the stage; returns AGAIN when the time has passed. */
 int MUST_USE op_wait(struct cairn_op *op, enum cairn_stage stage, int64_t deadline_ms,
                      struct diag *diag);
 void op_abort(struct cairn_op *op);
 
-/* register.c, the handle's thread: tells the engine of a new set, ahead of the first save. */
+/* register.c. Called on the handle's thread: tells the engine of a new set ahead of the first
+ * save. */
 void register_on_prepare(struct post *post);
 
-/* --- small parts (errors.c, args.c)
- * ---------------------------------------------------------------- */
+/* --- small parts (errors.c, args.c) ------------------------------------------------------- */
 
-/* Returns code. */
+/* Fills *err, which may be NULL, and returns code. */
 int error_fill(struct cairn_error *err, int code, const struct diag *diag);
-/* What the user can do about a failure of cairn_open, or NULL. */
+/* Returns what the user can do about a failure of cairn_open, or NULL. */
 const char *error_remedy(int code);
 
-/* Copies a caller's struct that begins with its size over *ret, which holds the defaults and
- * `bytes` in its size; NULL leaves them, and so do the fields that a program built with an older
- * header does not have. INVALID, UNSUPPORTED (fields that this version does not
- * know are in use). */
+/* Copies a caller's struct, which begins with its size, over *ret, which holds the defaults and has
+ * `bytes` in its size. NULL leaves the defaults; so do fields that a program built with an older
+ * header does not have. INVALID, or UNSUPPORTED if fields are set that this version does not
+ * know. */
 int MUST_USE args_copy(const char *what, size_t bytes, const void *from, void *ret,
                        struct diag *diag);
-/* What the first version of a struct of cairn.h had, by its name; `bytes` where it has not grown.
- */
+/* Returns how many bytes the first version of a struct of cairn.h had, by its name, or `bytes` if
+ * it has not grown. */
 size_t args_first_bytes(const char *what, size_t bytes);
-/* Writes as much of a result as the caller's struct has room for, but for its size. */
+/* Writes as much of a result as the caller's struct has room for, but leaves its size field. */
 void args_give(size_t bytes, const void *from, void *io);
-/* 0 or negative: the default; capped so that sums cannot overflow. */
+/* Returns the deadline in milliseconds. 0 or a negative value gives the default; large ones are cut
+ * so that sums cannot overflow. */
 uint64_t args_deadline_ms(int64_t deadline_ms, uint64_t default_ms);
 int MUST_USE args_check_when_full(int when_full, struct diag *diag);
-enum when_full args_when_full(int when_full); /* of one that was checked; 0: wait */
-/* Now plus a deadline on CLOCK_MONOTONIC. */
+enum when_full args_when_full(int when_full); /* the value must have been checked; 0 means wait */
+/* Returns now plus the deadline on CLOCK_MONOTONIC. */
 struct timespec args_due(int64_t deadline_ms);
 uint64_t args_now_ns(void);
 int MUST_USE args_lock_init(pthread_mutex_t *lock, pthread_cond_t *cond, struct diag *diag);

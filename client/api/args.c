@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments: structs that grow, deadlines, locks that wait on the monotonic clock. Pure but for the
- * clock; any thread.
+ * Arguments: structs that grow, deadlines, and locks that wait on the monotonic clock. Pure, except
+ * for the clock; any thread.
  */
 #include "api_private.h"
 
 #include <string.h>
 #include <time.h>
 
-/* Ten years: nobody waits longer, and its nanoseconds fit. */
+/* Ten years. No wait is longer, and the nanoseconds fit into 64 bits. */
 #define DEADLINE_MS_MAX (INT64_C(10) * 366 * 24 * 3600 * 1000)
 
-/* What the first version of each struct had: a program that was built with it goes on. */
+/* The sizes of the first version of each struct. A program that was built with it must go on
+ * working. */
 static const struct first_size {
     const char *what;
     size_t bytes;

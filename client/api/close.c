@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Closing: wait for what is in flight, abort what is left and hear the truth about it, end the
- * thread, free. Never takes longer than the deadline, the grace and the end of the copies that run.
- * The caller's thread, the last call of the handle.
+ * Closing: waits for the ops in flight, aborts the rest and takes their true outcome, ends the
+ * thread, and frees the handle. It never takes longer than the deadline, the grace, and the end of
+ * copies that run. Runs on the caller's thread, as the last call of the handle.
  */
 #include "api_private.h"
 
@@ -37,7 +37,7 @@ void handle_teardown(struct cairn *cairn)
     free(cairn);
 }
 
-/* With the lock held: waits until nothing is in flight. */
+/* Waits until nothing is in flight. The lock must be held. */
 static void drain(struct cairn *cairn, int64_t deadline_ms)
 {
     struct timespec due = args_due(deadline_ms);
@@ -73,7 +73,7 @@ static int close_handle(void *arg, struct diag *diag)
     }
     pthread_mutex_unlock(&cairn->lock);
 
-    /* Aborts that nobody answered end with CLOSED in here; then close_failure is complete. */
+    /* Aborts that no server answered end with CLOSED in here; then close_failure is complete. */
     struct loop *loop = cairn->loop;
     CHECK(loop != NULL);
     loop_post(loop, &cairn->close_post);
@@ -96,6 +96,6 @@ int cairn_close(cairn_t *cairn, int64_t deadline_ms, struct cairn_error *err)
     if (cairn == NULL) {
         return error_fill(err, 0, NULL);
     }
-    /* Without the handle: it is gone when the guard would look at it. */
+    /* Without the handle, which is freed when the guard would look at it. */
     return guard_call(NULL, close_handle, &call, err);
 }

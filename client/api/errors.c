@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tables of errors and of element types and the boxes of flat ranges as cairn.h shows them, and
+ * The tables of errors and element types and the boxes of flat ranges as cairn.h shows them, and
  * the way from a diag to a cairn_error. Pure; any thread.
  */
 #include "api_private.h"

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fork: a child inherits descriptors, and a living child hides a dead rank from the server. So the
- * child's handler closes what belongs to the parent's handles and touches nothing else; its handles
- * are dead because their generation is another one. The lock of the list is held across fork, so
- * that the list is whole in the child. Any thread.
+ * fork: a child inherits descriptors, and a child that lives on hides a dead rank from the server.
+ * So the child's handler closes the descriptors of the parent's handles and touches nothing else.
+ * In the child these handles are dead, because their generation differs. The lock of the list is
+ * held across fork, so that the list is whole in the child. Any thread.
  */
 #include "api_private.h"
 
 #include <string.h>
 
-/* The only mutable globals of the library. */
+/* These are the only mutable globals of the library. */
 static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct list fork_handles = {&fork_handles, &fork_handles};
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -22,8 +22,8 @@ static void fork_prepare(void) { pthread_mutex_lock(&fork_lock); }
 
 static void fork_in_parent(void) { pthread_mutex_unlock(&fork_lock); }
 
-/* Only this thread is left. The handles' locks may be held by threads that do not exist here: they
- * are never taken, because every call looks at the generation first. */
+/* In a child only this thread exists. Locks of handles may be held by threads that do not exist
+ * here; they are never taken, because every call looks at the generation first. */
 static void fork_in_child(void)
 {
     atomic_fetch_add(&fork_count, 1);

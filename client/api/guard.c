@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A bug of ours must not end the job that we protect: a broken CHECK marks the handle dead and
- * leaves by a long jump. On a caller's thread the call returns INTERNAL; the handle's own thread
- * ends, after every future got INTERNAL (handle.c). What the broken code held is never touched
+ * A bug of ours must not end the job that we protect. A broken CHECK marks the handle dead and
+ * leaves by a long jump: on a caller's thread the call returns INTERNAL; the handle's own thread
+ * ends after every future got INTERNAL (handle.c). What the broken code held is never touched
  * again. Any thread.
  */
 #include "api_private.h"
@@ -18,7 +18,7 @@ struct guard {
     char broken[256];
 };
 
-/* Check handlers have no user pointer: hence a thread-local. */
+/* Check handlers have no user pointer, so the guard of a thread is thread-local. */
 static _Thread_local struct guard *guard_current;
 
 static void describe(size_t bytes, char *ret, const char *file, int line, const char *what)
@@ -26,7 +26,7 @@ static void describe(size_t bytes, char *ret, const char *file, int line, const 
     err_ignore(snprintf(ret, bytes, "%s:%d: %s", file, line, what)); /* a cut text will do */
 }
 
-/* No locks: the broken code may hold them. */
+/* Marks the handle dead without taking a lock, because the broken code may hold it. */
 static void mark_dead(struct cairn *cairn, const char *broken)
 {
     if (!atomic_flag_test_and_set(&cairn->claimed)) {
@@ -107,7 +107,8 @@ struct cairn *guard_own_thread(void)
     return guard != NULL ? guard->cairn : NULL;
 }
 
-/* The work's `done` comes behind this post, so the engine never sees the result of what broke. */
+/* Called on a worker. The work's `done` comes after this post, so the engine never sees the result
+ * of the broken code. */
 void guard_on_worker(void *user, const char *file, int line, const char *what)
 {
     struct cairn *cairn = user;

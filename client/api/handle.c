@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The handle: options to engine options, the parts that an engine needs, the thread that runs it,
- * and what happens when that thread breaks a CHECK: the workers end first, because they read and
- * write the user's tensors, then every future says INTERNAL. cairn_open: any thread; loop_main and
- * bury: the handle's.
+ * The handle: turns options into engine options, makes the parts that an engine needs and the
+ * thread that runs it, and handles a broken CHECK on that thread: the workers end first, because
+ * they read and write the user's tensors, then every future ends with INTERNAL. cairn_open runs on
+ * any thread, loop_main and bury on the handle's.
  */
 #include "api_private.h"
 
@@ -36,8 +36,7 @@ int cairn_new_attempt(char ret_token[33])
     return 0;
 }
 
-/* --- checks of every call
- * ------------------------------------------------------------------------- */
+/* --- checks of every call ----------------------------------------------------------------- */
 
 int handle_dead_diag(const struct cairn *cairn, struct diag *diag)
 {
@@ -74,10 +73,9 @@ int handle_check_may_block(const struct cairn *cairn, struct diag *diag)
     return rc;
 }
 
-/* --- log
- * ------------------------------------------------------------------------------------------ */
+/* --- log ---------------------------------------------------------------------------------- */
 
-/* One sink for the process; the line goes to the handle whose thread wrote it. */
+/* The one log sink of the process. A line goes to the handle whose thread wrote it. */
 static void log_route(void *user, enum log_level level, const char *line, size_t bytes)
 {
     const struct cairn *cairn = guard_own_thread();
@@ -91,8 +89,7 @@ static void log_route(void *user, enum log_level level, const char *line, size_t
 
 static void log_once(void) { log_set_sink(log_route, NULL); }
 
-/* --- options
- * -------------------------------------------------------------------------------------- */
+/* --- options ------------------------------------------------------------------------------ */
 
 static int parse_attempt(const struct cairn_options *options, struct token *ret, struct diag *diag)
 {
@@ -257,8 +254,7 @@ static int set_identity(struct cairn *cairn, const char *url, const struct cairn
     return registered_new(&nothing, &cairn->set, diag);
 }
 
-/* --- the handle's thread
- * -------------------------------------------------------------------------- */
+/* --- the handle's thread ------------------------------------------------------------------ */
 
 static void on_ready(void *user, int status, const struct diag *diag)
 {
@@ -292,8 +288,8 @@ static void bury_pool(struct cairn *cairn)
 
 static void bury_net(struct cairn *cairn)
 {
-    /* The server sees the end of the connection. The loop stays: name look-ups that still run wake
-     * it. */
+    /* The server sees the end of the connection. The loop stays, because name look-ups that still
+     * run wake it. */
     net_uv_abandon(cairn->net);
     LOG(LOG_ERROR, "api", "the handle is dead", ls("broken", cairn->broken));
 }
@@ -323,7 +319,8 @@ static void *thread_main(void *arg)
     err_ignore(pthread_setname_np(pthread_self(), "cairn-loop")); /* only for ps */
     thread_be_prompt();
     if (!guard_thread(cairn, loop_main)) {
-        /* Each on its own: what breaks in one must not keep the futures from ending. */
+        /* Each step is guarded by itself, so that one that breaks does not keep the futures from
+         * ending. */
         for (size_t i = 0; i < ARRAY_LEN(burial); i++) {
             err_ignore(guard_thread(cairn, burial[i]));
         }
@@ -331,8 +328,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* --- opening
- * -------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------ */
 
 static void on_closed(void *user)
 {

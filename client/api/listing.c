@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn_list, cairn_status, cairn_annotate: one small request at a time, posted to the handle's
- * thread and waited for. The request lies on the caller's stack: it is answered, or the handle's
- * thread is gone for good. The caller's thread, but for start and on_done.
+ * cairn_list, cairn_status, cairn_annotate: one small request, posted to the handle's thread and
+ * waited for. The request lies on the caller's stack, which is safe because the caller waits until
+ * it is answered or the handle's thread is gone for good. The caller's thread, except start and
+ * on_done.
  */
 #include "api_private.h"
 
@@ -38,8 +39,8 @@ static void start(struct post *post)
     engine_call_start(request->cairn->engine, &request->call);
 }
 
-/* The reply is in request->call until engine_call_fini, which the caller owes when the result is 0.
- */
+/* Asks, and waits for the reply. If the result is 0, the reply is in request->call, and the caller
+ * must call engine_call_fini. */
 static int ask(struct request *request, struct diag *diag)
 {
     struct cairn *cairn = request->cairn;
@@ -69,8 +70,7 @@ static int ask(struct request *request, struct diag *diag)
     return request->status;
 }
 
-/* --- what came back
- * ------------------------------------------------------------------------------- */
+/* --- what came back ----------------------------------------------------------------------- */
 
 static struct cairn_checkpoint convert(const struct ckpt_info *info)
 {
@@ -172,7 +172,8 @@ static int list_page(struct cairn *cairn, struct cairn_list *list, uint64_t dead
             least = info->seq;
         }
     }
-    /* 0: that was all. A page that brings nothing new would be asked for again without end. */
+    /* Returns 0 as the next place if this was the last page, or if it brought nothing new: it would
+     * be asked for again without end. */
     bool goes_on = reply->more && least > 1 && (*io_before == 0 || least < *io_before);
     if (rc == 0 && reply->more && !goes_on) {
         rc = diag_set(diag, CAIRN_E_PROTOCOL,
@@ -184,8 +185,7 @@ static int list_page(struct cairn *cairn, struct cairn_list *list, uint64_t dead
     return rc;
 }
 
-/* --- the calls
- * ------------------------------------------------------------------------------------ */
+/* --- the calls ---------------------------------------------------------------------------- */
 
 struct list_call {
     struct cairn *cairn;
@@ -329,7 +329,7 @@ static int check_labels(const char *what, const char *const *labels, size_t coun
     return 0;
 }
 
-/* Borrowed for the request, but for the metrics, whose struct is ours. */
+/* Makes the message. It borrows the caller's arrays, except the metrics, whose struct differs. */
 static int make_annotate(const struct cairn_annotation *from, struct metric *metrics,
                          struct msg_annotate *ret, struct diag *diag)
 {
@@ -356,7 +356,7 @@ static int make_annotate(const struct cairn_annotation *from, struct metric *met
     ret->metric_count = (uint32_t)from->metric_count;
     ret->tag_count = (uint32_t)from->tag_count;
     ret->removed_count = (uint32_t)from->removed_tag_count;
-    /* The message only reads them; its lists are not const because decoding fills them. */
+    /* The message only reads the tags. Its lists are not const, because decoding fills them. */
     memcpy(&ret->tags, &from->tags, sizeof ret->tags);
     memcpy(&ret->removed, &from->removed_tags, sizeof ret->removed);
     return rc;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A save or restore as its user sees it: a reference-counted pair of futures. The user's reference,
- * the loop's until it is done, and one for an abort on its way keep it; it outlives its handle.
- * Invariants: staged before done, each once; a callback once, its drop once after it. Any thread,
- * but for op_stage and op_finish (the handle's).
+ * A save or restore as its user sees it: a pair of futures with a count of references. The user's
+ * reference, the loop's until it is done, and one for an abort on its way keep it alive; it may
+ * outlive its handle. Invariants: staged comes before done, each once; a callback is called once,
+ * and its drop once after it. Any thread, except op_stage and op_finish (the handle's).
  */
 #include "api_private.h"
 
@@ -66,10 +66,9 @@ void op_unref(struct cairn_op *op)
     free(op);
 }
 
-/* --- its life
- * ------------------------------------------------------------------------------------- */
+/* --- its life ----------------------------------------------------------------------------- */
 
-/* With the handle's lock held. */
+/* Decides whether the op may start. The handle's lock must be held. */
 static int admit(struct cairn_op *op, struct diag *diag)
 {
     struct cairn *cairn = op->cairn;
@@ -123,7 +122,7 @@ int op_start(struct cairn_op *op, void (*start)(struct post *post), struct diag 
     return rc;
 }
 
-/* Takes the callbacks whose time has come out of the op and makes them, without a lock. */
+/* Takes the callbacks whose stage is reached out of the op, and calls them without a lock. */
 static void fire(struct cairn_op *op, bool all, int code)
 {
     struct list ready;
@@ -159,7 +158,7 @@ void op_release(struct cairn_op *op, bool is_copied)
     pthread_mutex_unlock(&op->lock);
 }
 
-/* It touches no tensor; what is left to do is to tell the other ranks. */
+/* Makes the call fail. The save touches no tensor any more, and only tells the other ranks. */
 void op_refuse(struct cairn_op *op, int status, const struct diag *diag)
 {
     pthread_mutex_lock(&op->cairn->lock);
@@ -185,7 +184,8 @@ void op_stage(struct cairn_op *op)
     fire(op, false, 0);
 }
 
-/* The handle first: whoever saw the op done may save, register or close at once. */
+/* Changes the handle first, so that a thread that sees the op done may save, register or close at
+ * once. */
 void op_finish(struct cairn_op *op, int status, const struct diag *diag)
 {
     struct cairn *cairn = op->cairn;
@@ -223,8 +223,7 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
     op_unref(op);
 }
 
-/* --- the futures
- * ---------------------------------------------------------------------------------- */
+/* --- the futures -------------------------------------------------------------------------- */
 
 static int op_check(const struct cairn_op *op, struct diag *diag)
 {
@@ -237,7 +236,7 @@ static int op_check(const struct cairn_op *op, struct diag *diag)
     return 0;
 }
 
-/* With the lock held. */
+/* Returns whether the stage is reached. The op's lock must be held. */
 static bool has_reached(const struct cairn_op *op, enum cairn_stage stage)
 {
     return op->done || (op->staged && stage != CAIRN_DONE) ||
@@ -275,7 +274,7 @@ static bool is_stage(enum cairn_stage stage)
     return stage == CAIRN_STAGED || stage == CAIRN_DONE;
 }
 
-/* Somebody waits for a lazy save's copy: low interference is no longer what is wanted. */
+/* Hurries the copy of a lazy save, because a thread is waiting for it. */
 static void op_hurry(struct cairn_op *op)
 {
     pthread_mutex_lock(&op->lock);
@@ -313,7 +312,7 @@ int cairn_op_wait(cairn_op_t *op, enum cairn_stage stage, int64_t deadline_ms,
         op_hurry(op);
     }
     if (rc == 0) {
-        /* On Cairn's own thread the wait would keep away what it waits for. */
+        /* On Cairn's own thread a wait would hold up what it waits for, so it only polls. */
         rc = op_wait(op, stage, guard_own_thread() != NULL ? 0 : deadline_ms, &diag);
     }
     return error_fill(err, rc, &diag);
@@ -353,8 +352,7 @@ int cairn_op_notify(cairn_op_t *op, enum cairn_stage stage, void (*cb)(void *use
     return rc;
 }
 
-/* --- abort
- * ---------------------------------------------------------------------------------------- */
+/* --- abort -------------------------------------------------------------------------------- */
 
 static void on_abort_post(struct post *post)
 {

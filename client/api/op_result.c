@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an op shows of its progress and, once done, of its results: numbers, restored blobs,
- * metadata, names that were missing or unexpected. What it lends stays valid until the op is freed.
- * Any thread.
+ * What an op shows of its progress and, once it is done, of its results: numbers, restored blobs,
+ * metadata, and names that were missing or unexpected. Memory that it lends stays valid until the
+ * op is freed. Any thread.
  */
 #include "api_private.h"
 
@@ -11,7 +11,8 @@
 
 static bool is_forked(const struct cairn_op *op) { return op->generation != fork_generation(); }
 
-/* 0 for a restore that is done and succeeded, or has ended where `failed_too`. */
+/* Returns 0 for a restore that has succeeded, else its error, or AGAIN while it runs. INVALID if
+ * this is no restore. */
 static int restore_check(struct cairn_op *op, struct diag *diag)
 {
     if (op == NULL || (!is_forked(op) && op->is_save)) {
@@ -172,7 +173,8 @@ const char *cairn_op_warning(cairn_op_t *op)
     return op->u.save.warning.text;
 }
 
-/* Also of a restore that failed: the names say why. */
+/* Returns whether the op has lists of names; a restore that failed has them too, because they say
+ * why. */
 static bool has_names(struct cairn_op *op)
 {
     int rc = restore_check(op, NULL);

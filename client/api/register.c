@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn_set_tensors and cairn_set_blobs: structs of cairn.h to the engine's, with the defaults
- * filled in. What is checked here is what cannot be copied otherwise; the rest is registered_new's.
- * Invariant: a set never changes, a new one takes its place, and only while no operation borrows
- * the tensors. Any thread.
+ * cairn_set_tensors and cairn_set_blobs turn structs of cairn.h into the engine's, with the
+ * defaults filled in. Only what could not be copied otherwise is checked here; registered_new
+ * checks the rest. Invariant: a set never changes; a new one takes its place, and only while no
+ * operation borrows the tensors. Any thread.
  */
 #include "api_private.h"
 
@@ -18,8 +18,8 @@ struct registration {
     struct cairn *cairn;
     struct scratch scratch;
     struct diag *diag;
-    char coordinate[32];     /* "rank=3", of local ones without another */
-    uint32_t *all_ranks;     /* the group of replicated ones without another */
+    char coordinate[32];     /* "rank=3", for local items without a coordinate */
+    uint32_t *all_ranks;     /* the group of replicated items without a group */
     const char *what, *name; /* for error texts */
 };
 
@@ -34,7 +34,8 @@ static int no_memory(struct registration *reg)
                     reg->name);
 }
 
-/* Element [0].size is the distance between elements; a newer caller's unknown fields must be 0. */
+/* Copies one element. Element [0].size is the distance between elements; fields that only a newer
+ * caller knows must be 0. */
 static int take(struct registration *reg, const void *array, size_t idx, size_t bytes, void *ret)
 {
     size_t distance;
@@ -69,8 +70,7 @@ static const char *coordinate_of(const struct registration *reg, int placement,
     return placement == CAIRN_LOCAL ? reg->coordinate : "";
 }
 
-/* --- tensors
- * -------------------------------------------------------------------------------------- */
+/* --- tensors ------------------------------------------------------------------------------ */
 
 static int convert_box(struct registration *reg, const struct cairn_tensor *tensor,
                        const struct cairn_box *from, struct registered_box *to)
@@ -179,8 +179,7 @@ static int convert_tensor(struct registration *reg, const struct cairn_tensor *f
     return rc != 0 ? rc : convert_group(reg, from, to);
 }
 
-/* --- blobs
- * ---------------------------------------------------------------------------------------- */
+/* --- blobs -------------------------------------------------------------------------------- */
 
 static int convert_blob(struct registration *reg, const struct cairn_blob *from,
                         struct registered_blob *to)
@@ -208,8 +207,7 @@ static int convert_blob(struct registration *reg, const struct cairn_blob *from,
     return rc;
 }
 
-/* --- the set
- * -------------------------------------------------------------------------------------- */
+/* --- the set ------------------------------------------------------------------------------ */
 
 static int refuse_while_borrowed(struct cairn *cairn, struct diag *diag)
 {
@@ -225,7 +223,8 @@ static int refuse_while_borrowed(struct cairn *cairn, struct diag *diag)
                     borrow_count);
 }
 
-/* With set_lock held: the driver is loaded once, for the first tensor that needs it. */
+/* Checks the memory of device tensors, and loads the driver once, for the first tensor that needs
+ * it. set_lock must be held. */
 static int check_devices(struct registration *reg, size_t count,
                          const struct registered_tensor *tensors)
 {
@@ -249,7 +248,8 @@ static int check_devices(struct registration *reg, size_t count,
     return rc;
 }
 
-/* With set_lock held, so that the part which is kept is the present one. */
+/* Makes the new set and puts it in place of the old one. set_lock must be held, so that the half of
+ * the set that is kept is the present one. */
 static int replace(struct registration *reg, const size_t counts[2],
                    struct registered_tensor *tensors, struct registered_blob *blobs)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn_restore: posts the restore to the handle's thread and returns at once; the registered
- * tensors are borrowed until it is done. on_done and start: the handle's thread; the rest: the
- * caller's.
+ * cairn_restore posts the restore to the handle's thread and returns at once; the registered
+ * tensors are borrowed until it is done. on_done and start run on the handle's thread, the rest on
+ * the caller's.
  */
 #include "api_private.h"
 
@@ -52,7 +52,7 @@ static int check_options(const struct cairn_restore_options *options, struct dia
     return 0;
 }
 
-/* The patterns live as long as the op. */
+/* Copies the patterns into the op's scratch, so that they live as long as the op. */
 static int copy_only(const struct cairn_restore_options *options, struct scratch *scratch,
                      struct engine_restore *restore, struct diag *diag)
 {

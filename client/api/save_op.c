@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairn_save: copies the arguments, posts the save to the handle's thread, and returns when the
- * state is copied, or, in lazy mode, when what may change at once is. A save that fails
- * before that is the call's own failure. on_* and start: the
- * handle's thread; the rest: the caller's.
+ * cairn_save copies the arguments, posts the save to the handle's thread, and returns when the
+ * state is copied or, in lazy mode, when everything is copied that may change at once. If the save
+ * fails before that, the call itself fails. on_* and start run on the handle's thread, the rest on
+ * the caller's.
  */
 #include "api_private.h"
 
@@ -46,8 +46,7 @@ static void start(struct post *post)
     engine_save_start(op->cairn->engine, &op->u.save);
 }
 
-/* --- arguments
- * ------------------------------------------------------------------------------------ */
+/* --- arguments ---------------------------------------------------------------------------- */
 
 static int bad_label(const char *what, size_t idx, const char *text, struct diag *diag)
 {
@@ -111,8 +110,7 @@ static int copy_options(const struct cairn_save_options *options, struct scratch
                             : rc;
 }
 
-/* --- the call
- * ------------------------------------------------------------------------------------- */
+/* --- the call ----------------------------------------------------------------------------- */
 
 struct save_call {
     struct cairn *cairn;
