@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * buf and cur: the writer and the reader of control-plane bytes. Invariants: bytes <= cap <= max
- * for a buf, at <= bytes for a cur; after the first failure a buf no longer changes and a cur gives
- * zeros. Each object belongs to one thread.
+ * buf and cur: the writer and the reader of control-plane bytes. Invariants: bytes <= cap <= max in
+ * a buf, and at <= bytes in a cur; after its first failure a buf no longer changes, and a cur gives
+ * zeros. An object belongs to one thread.
  */
 #include "base/buf.h"
 
@@ -33,8 +33,8 @@ void buf_reset(struct buf *buf)
 
 int buf_status(const struct buf *buf) { return buf->status; }
 
-/* Makes room for more bytes and returns where they go; NULL after a failure. Doubling keeps a long
- * sequence of small puts linear. */
+/* Makes room for more bytes and returns where they go, or NULL after a failure. Doubling keeps a
+ * long sequence of small puts linear. */
 static uint8_t *buf_extend(struct buf *buf, size_t more)
 {
     if (buf->status != 0) {
@@ -100,8 +100,9 @@ void buf_printf(struct buf *buf, const char *fmt, ...)
     va_end(args);
     CHECK(length >= 0);
 
-    /* vsnprintf ends with a NUL that is no part of the contents: one byte more, then given back. A
-     * text that only just fits below max must not fail for that byte, hence the copy of max. */
+    /* vsnprintf writes a NUL, which is no part of the contents: it gets one byte more, which is
+     * given back. A text that only just fits below max must not fail for that byte, so max is
+     * raised meanwhile. */
     size_t max = buf->max;
     buf->max = max < SIZE_MAX ? max + 1 : max;
     uint8_t *at = buf_extend(buf, (size_t)length + 1);
@@ -145,7 +146,7 @@ void cur_init(struct cur *cur, size_t bytes, const void *data)
     if (bytes > 0) {
         CHECK(data != NULL);
     }
-    /* An empty input may be NULL; what is read from it must not look like a failure. */
+    /* An empty input may be NULL. Zero bytes read from it must not look like a failure. */
     static const uint8_t nothing[1] = {0};
     *cur = (struct cur){.data = data != NULL ? data : nothing, .bytes = bytes};
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What happens when a CHECK is broken: the thread's handler, else a line on stderr and abort().
- * Invariant: control never returns to the broken code, whatever the handler does. Any thread.
+ * What happens when a CHECK breaks: the thread's handler is called, else a line goes to stderr and
+ * the process aborts. Invariant: control never returns to the broken code, whatever the handler
+ * does. Any thread.
  */
 #include "base/check.h"
 
 #include <stdio.h>
 
-/* Per thread, so that libcairn's loop thread can die alone while the trainer's threads stay as they
- * were. */
+/* One for each thread, so that libcairn's loop thread can die alone while the trainer's threads
+ * stay as they were. */
 static _Thread_local check_handler check_thread_handler;
 
 check_handler check_set_handler(check_handler handler)

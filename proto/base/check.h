@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CHECK() for our own bugs, on in every build. What a broken one does is the program's choice: the
- * daemon and tools abort (the default); libcairn installs a handler for its threads that marks the
- * handle dead and does not return to the broken code (it long-jumps to the thread's entry).
- * Bytes from a peer, a disk, a file or a user never meet CHECK: they get an error code.
+ * CHECK() for our own bugs, on in every build. The program decides what a broken one does. The
+ * daemon and the tools abort, which is the default. libcairn installs a handler for its threads,
+ * which marks the handle dead and never returns to the broken code (it long-jumps to the thread's
+ * entry). Bytes from a peer, a disk, a file or a user never meet CHECK: they get an error code.
  */
 #ifndef CAIRN_BASE_CHECK_H
 #define CAIRN_BASE_CHECK_H
@@ -12,11 +12,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Called with the place and text of a broken check; must not return. */
+/* Called with the place and the text of a broken check. It must not return. */
 typedef void (*check_handler)(const char *file, int line, const char *what);
 
-/* Sets the handler of the calling thread; NULL restores abort. Returns the previous one. */
+/* Sets the handler of the calling thread, and returns the previous one. NULL restores abort. */
 check_handler check_set_handler(check_handler handler);
+/* Calls the handler of this thread, or prints a line and aborts. */
 _Noreturn void check_failed(const char *file, int line, const char *what);
 
 #define CHECK(cond)   ((cond) ? (void)0 : check_failed(__FILE__, __LINE__, #cond))
@@ -25,7 +26,8 @@ _Noreturn void check_failed(const char *file, int line, const char *what);
 #define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 #define ARRAY_LEN(a)                    (sizeof(a) / sizeof((a)[0]))
 
-/* Arithmetic on outside numbers: false on overflow, *ret set only on success. */
+/* Add or multiply numbers from outside. They return false on overflow, and set *ret only on
+ * success. */
 static inline int add_u64(uint64_t a, uint64_t b, uint64_t *ret)
 {
     uint64_t sum;

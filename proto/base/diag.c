@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of a failure in a fixed buffer. Invariants: the first failure wins; the text is always
- * NUL-terminated and, when it had to be cut, cut between UTF-8 characters. Any thread, one at a
- * time.
+ * The text of a failure in a fixed buffer. Invariants: the first failure is kept; the text always
+ * ends with a NUL, and a text that is too long is cut between UTF-8 characters. Any thread, one at
+ * a time.
  */
 #include "base/diag.h"
 
@@ -14,14 +14,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The analyzer's macros are for callers. */
+/* The analyzer's macros are for callers, not for the definitions here. */
 #undef diag_set
 #undef diag_errno
 
 static void diag_printf(struct diag *diag, const char *fmt, va_list args)
     __attribute__((format(printf, 2, 0)));
 
-/* Takes an incomplete UTF-8 character off the end of a text that was cut. */
+/* Removes an incomplete UTF-8 character from the end of a text that was cut. */
 static void diag_trim(char *text)
 {
     size_t at = strlen(text);
@@ -42,7 +42,7 @@ static void diag_trim(char *text)
 static void diag_printf(struct diag *diag, const char *fmt, va_list args)
 {
     int length = vsnprintf(diag->text, sizeof(diag->text), fmt, args);
-    if (length < 0) { /* an invalid multibyte string: the code still speaks */
+    if (length < 0) { /* an invalid multibyte string; the code is set all the same */
         diag->text[0] = '\0';
     } else if ((size_t)length >= sizeof(diag->text)) {
         diag_trim(diag->text);

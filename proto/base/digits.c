@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Strict readers of numbers in text. Invariant: what is refused moves nothing and writes nothing.
- * Pure; any thread.
+ * Strict readers of numbers in text. Invariant: a text that is refused moves nothing and writes
+ * nothing. Pure; any thread.
  */
 #include "base/digits.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of errors, built from err.def. Invariant: one row per code, and any int may be asked
- * for (codes from a peer may be unknown). Pure; any thread.
+ * The table of errors, built from err.def. Invariants: there is one row for each code, and any int
+ * may be asked for, because codes from a peer may be unknown. Pure; any thread.
  */
 #include "base/err.h"
 
@@ -16,7 +16,7 @@ struct err_row {
     int exit_status;
 };
 
-/* Indexed by the negated code. Two rows with one value do not compile (-Woverride-init). */
+/* Indexed by the negated code. Two rows with the same value do not compile (-Woverride-init). */
 static const struct err_row err_rows[] = {
     [0] = {"OK", "success", ERR_RETRY_NEVER, 0},
 #define CAIRN_ERR(name, value, text, retry, status) \
@@ -37,7 +37,7 @@ static const struct err_row *err_row(int code)
 
 bool err_is_known(int code)
 {
-    /* A hole would be a row that was taken out of err.def: its value is never reused. */
+    /* A hole is a row that was removed from err.def; its value is never used again. */
     return code <= 0 && code > -(int)ARRAY_LEN(err_rows) && err_rows[-code].name != NULL;
 }
 

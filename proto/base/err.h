@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error codes: 0 or one negative CAIRN_E_*. The table is err.def; errno, UV_*, librados and OpenSSL
- * codes are translated once, in the file that touches the foreign call.
+ * Error codes: 0 or one negative CAIRN_E_*. The table is err.def. Codes of errno, libuv, librados
+ * and OpenSSL are translated once, in the file that makes the foreign call.
  */
 #ifndef CAIRN_BASE_ERR_H
 #define CAIRN_BASE_ERR_H
 
 #include <stdbool.h>
 
-/* cairn.h declares the same names for users; both may be included in one file. */
+/* cairn.h declares the same names for users; a file may include both headers. */
 #ifndef CAIRN_H
 enum cairn_err {
     CAIRN_OK = 0,
@@ -18,27 +18,30 @@ enum cairn_err {
 };
 #endif
 
+/* What helps: nothing, the same call again, a change first, or asking what has happened. */
 enum err_retry { ERR_RETRY_NEVER, ERR_RETRY_RETRY, ERR_RETRY_LATER, ERR_RETRY_RESOLVE };
 
 #define MUST_USE          __attribute__((warn_unused_result))
 #define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-/* Name without prefix ("NO_SPACE"), text, retry class and exit status of a code; a number that is
- * not in the table gives "UNKNOWN", "unknown error", NEVER and 1. Codes from a peer may be unknown.
+/* Return the name without prefix ("NO_SPACE"), the text, the retry class and the exit status of a
+ * code. A number that is not in the table, as a peer may send, gives "UNKNOWN", "unknown error",
+ * NEVER and 1.
  */
 const char *err_name(int code);
 const char *err_text(int code);
 enum err_retry err_retry(int code);
 int err_exit_status(int code);
 bool err_is_known(int code);
-/* The code of a name as err_name() gives it; 0 when there is none. */
+/* Returns the code of a name as err_name() gives it, or 0 if there is none. */
 int err_from_name(const char *name);
 
-/* The code for an errno value of a file or memory call: ENOSPC, EFBIG, EDQUOT, EROFS, ENOENT,
- * EEXIST, ENOTEMPTY, ENOMEM, EACCES/EPERM, ETIMEDOUT; everything else is IO. */
+/* Returns the code for an errno value of a file or memory call: ENOSPC, EFBIG, EDQUOT, EROFS,
+ * ENOENT, EEXIST, ENOTEMPTY, ENOMEM, EACCES/EPERM and ETIMEDOUT have their own; every other value
+ * is IO. */
 int err_from_errno(int errnum);
 
-/* Says in code that a result is ignored on purpose; the reason stands beside the call. */
+/* Says in code that a result is ignored on purpose. The reason stands beside the call. */
 static inline void err_ignore(int code) { (void)code; }
 
 #endif

@@ -2,7 +2,7 @@
  *
  * The registry of fail points, read once from CAIRN_FAILPOINTS. Compiled only with CAIRN_TESTING.
  * Invariant: a setting that cannot be understood ends the program, because a test whose fault never
- * happens would pass for nothing. Any thread; the counts are atomic.
+ * happens would prove nothing. Any thread; the counts are atomic.
  */
 #include "base/failpoint.h"
 
@@ -23,11 +23,11 @@ enum { FAILPOINTS_MAX = 32, FAILPOINT_DELAY_MS_MAX = 60000 };
 enum failpoint_action { FAILPOINT_ERROR, FAILPOINT_KILL, FAILPOINT_STOP, FAILPOINT_DELAY };
 
 struct failpoint {
-    const char *name; /* into failpoint_text */
+    const char *name; /* points into failpoint_text */
     enum failpoint_action action;
     int code;           /* of FAILPOINT_ERROR */
     unsigned delay_ms;  /* of FAILPOINT_DELAY */
-    unsigned long at;   /* acts at this time only; 0: each time */
+    unsigned long at;   /* acts at this time only; 0 means each time */
     atomic_ulong times; /* reached so far */
 };
 
@@ -55,7 +55,7 @@ static unsigned long failpoint_number(const char *text)
     return number;
 }
 
-/* One "name=action[@n]"; item is cut up in place. */
+/* Parses one "name=action[@n]". The item is cut up in place. */
 static void failpoint_parse(char *item, struct failpoint *ret)
 {
     char *action = strchr(item, '=');

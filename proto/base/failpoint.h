@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Named places where tests make a program fail or die: FAILPOINT("dir.rename") returns 0 or the
- * error code to return instead of going on. Off unless CAIRN_FAILPOINTS is set in the environment
- * of a build with CAIRN_TESTING (release packages compile it to 0): "name=error:IO;other=kill@3"
- * fails, or ends the process with SIGKILL, at the 3rd time the place is reached ("=stop" raises
- * SIGSTOP, "=delay:20" goes on 20 ms later: a slow disk).
+ * Named places where tests make a program fail or die. FAILPOINT("dir.rename") returns 0, or the
+ * error code to return instead of going on. They work only in a build with CAIRN_TESTING (release
+ * packages compile them to 0), and only if CAIRN_FAILPOINTS is set: "name=error:IO;other=kill@3"
+ * makes one fail each time, and ends the process with SIGKILL when the other is reached for the 3rd
+ * time. "=stop" raises SIGSTOP, and "=delay:20" goes on 20 ms later, like a slow disk.
  */
 #ifndef CAIRN_BASE_FAILPOINT_H
 #define CAIRN_BASE_FAILPOINT_H

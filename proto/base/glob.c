@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See glob.h. A loop with one way back (to the last star), so that no pattern takes exponential
- * time.
+ * A matcher with one loop that goes back only to the last star, so that no pattern takes
+ * exponential time. glob.h has the rules.
  */
 #include "glob.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* The character at *at; *at goes behind it. A byte that begins none counts as one. */
+/* Returns the character at *at, and moves *at behind it. A byte that begins no character counts as
+ * one. */
 static uint32_t take_char(const char **at)
 {
     const unsigned char *byte = (const unsigned char *)*at;
@@ -22,7 +23,8 @@ static uint32_t take_char(const char **at)
     return ret;
 }
 
-/* The end of the set that begins behind '[', at its ']'; NULL: it has none, and is a plain '['. */
+/* Returns the ']' that ends the set which begins behind '[', or NULL: then the '[' is a plain
+ * character. */
 static const char *set_end(const char *set)
 {
     set += *set == '!';
@@ -45,7 +47,8 @@ static bool set_has(const char *set, const char *end, uint32_t wanted)
     return found != not_of;
 }
 
-/* One character of the name against what the pattern has for one; both go on if they match. */
+/* Compares one character of the name with what the pattern has for one. Both move on if they
+ * match. */
 static bool match_one(const char **pattern, const char **name)
 {
     const char *at = *pattern, *rest = *name;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The optimum balances what saves cost (blocked / interval) against what failures undo (interval /
- * 2 each). That a save becomes durable only later makes each failure cost as much more whatever
- * the interval is, so it moves the optimum not at all, but bounds it: a save must be durable before
- * there is room for the next.
+ * The optimum balances what saves cost (blocked / interval) against what failures undo (half an
+ * interval each). A save becomes durable only some time later, which makes each failure cost as
+ * much more, whatever the interval is: this does not move the optimum, but bounds it, because a
+ * save must be durable before there is room for the next one.
  */
 #include "base/interval.h"
 
@@ -50,8 +50,8 @@ static double prior_mtbf_s(const struct interval_input *input)
     return input->prior_mtbf_s > 0 ? input->prior_mtbf_s : INTERVAL_PRIOR_RANK_HOURS * 3600 / ranks;
 }
 
-/* Orders of magnitude are averaged, not rates: the prior of a small job is years, and as a rate it
- * would need thousands of failures to be outweighed. */
+/* Averages orders of magnitude, not rates. The prior of a small job is years; as a rate it would
+ * need thousands of failures to be outweighed. */
 static double mean_between_failures_s(const struct interval_input *input)
 {
     double weight = input->prior_weight > 0 ? input->prior_weight : 1, prior = prior_mtbf_s(input);
@@ -63,7 +63,8 @@ static double mean_between_failures_s(const struct interval_input *input)
     return exp((weight * log(prior) + count * log(seen)) / (weight + count));
 }
 
-/* J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps". */
+/* Computes the optimum of J. T. Daly, "A higher order estimate of the optimum checkpoint interval
+ * for restart dumps". */
 static double optimum_s(double cost_s, double mtbf_s)
 {
     double ratio = cost_s / (2 * mtbf_s);

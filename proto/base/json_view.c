@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See json_view.h.
+ * A reader of JSON that only steps over values; json_view.h has the rules.
  */
 #include "json_view.h"
 
@@ -19,7 +19,8 @@ static const char *skip_space(const char *at, const char *end)
     return at;
 }
 
-/* Behind the string that begins here; NULL: cut. */
+/* Returns a pointer just past the string that begins at `at`, or NULL if the text ends inside
+ * it. */
 static const char *skip_string(const char *at, const char *end)
 {
     for (at++; at < end; at++) {
@@ -32,7 +33,8 @@ static const char *skip_string(const char *at, const char *end)
     return NULL;
 }
 
-/* Behind the value that begins here; NULL: cut. Brackets are counted, not matched by kind. */
+/* Returns a pointer just past the value that begins at `at`, or NULL if the text ends inside it.
+ * Brackets are counted, not matched by kind. */
 static const char *skip_value(const char *at, const char *end)
 {
     size_t depth = 0;
@@ -79,8 +81,8 @@ struct json_view json_view_of(size_t bytes, const char *text)
     return value_at(text, text + bytes);
 }
 
-/* Where the next element begins: behind the bracket, or behind a comma after `last`. NULL: there is
- * none. */
+/* Returns where the next element begins, which is behind the bracket, or behind a comma after
+ * `last`. Returns NULL if there is none. */
 static const char *next_element(struct json_view whole, char bracket, const char *last)
 {
     const char *end = whole.at + whole.bytes;

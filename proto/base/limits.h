@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every cap in one place; hitting one is a named error, never a crash or a silent cut.
+ * Every limit in one place. Reaching one is a named error, never a crash or a silent cut.
  */
 #ifndef CAIRN_BASE_LIMITS_H
 #define CAIRN_BASE_LIMITS_H
@@ -18,13 +18,14 @@ enum {
     LIMIT_TAGS = 32,
     LIMIT_METRICS = 64,
     LIMIT_TREE_DEPTH = 64,
-    LIMIT_CHUNK_BYTES = 4 << 20,       /* most plain bytes of a chunk, and payload of a frame */
-    LIMIT_CHUNK_BYTES_MIN = 4 << 10,   /* least chunk size of a run (the simulator's) */
-    LIMIT_PACK_PIECE_BYTES = 64 << 10, /* chunks below this share a pack */
+    /* Most plain bytes of a chunk, and most bytes of the payload of a frame. */
+    LIMIT_CHUNK_BYTES = 4 << 20,
+    LIMIT_CHUNK_BYTES_MIN = 4 << 10,   /* least chunk size of a run (the simulator uses it) */
+    LIMIT_PACK_PIECE_BYTES = 64 << 10, /* smaller chunks are packed together */
     LIMIT_ALIGN_BYTES = 4096,          /* stored bytes start at a multiple of this in an object */
-    LIMIT_OBJECT_BYTES = 1 << 30,      /* most bytes of one object, footer included */
+    LIMIT_OBJECT_BYTES = 1 << 30,      /* most bytes of one object, with its footer */
     LIMIT_OBJECT_ENVELOPES = 1 << 16,
-    LIMIT_MESSAGE_BYTES = 1 << 20, /* control message of a frame */
+    LIMIT_MESSAGE_BYTES = 1 << 20, /* of the message of a frame, without its payload */
     LIMIT_MESSAGE_BEFORE_LOGIN_BYTES = 32 << 10,
     LIMIT_PART_BYTES = 1 << 30,
     LIMIT_PAGE_BYTES = 4 << 20,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Intrusive doubly linked list. A node that is in no list is linked to itself after list_init().
+ * Intrusive doubly linked list. A list head and a node have the same type; a node that is in no
+ * list is linked to itself after list_init(). A list owns nothing.
  */
 #ifndef CAIRN_BASE_LIST_H
 #define CAIRN_BASE_LIST_H
@@ -31,7 +32,7 @@ static inline void list_remove(struct list *node)
     list_init(node);
 }
 
-/* The first node, unlinked; NULL when the list is empty. */
+/* Takes the first node out of the list and returns it, or NULL if the list is empty. */
 static inline struct list *list_pop(struct list *head)
 {
     struct list *node = head->next;
@@ -44,9 +45,10 @@ static inline struct list *list_pop(struct list *head)
     return node;
 }
 
+/* Visits each node. The body must not remove any. */
 #define list_each(node, head) \
     for (struct list *node = (head)->next; node != (head); node = node->next)
-/* Safe against removal of `node` in the body. */
+/* Visits each node; the body may remove `node`. */
 #define list_each_safe(node, head)                                                    \
     for (struct list *node = (head)->next, *node##_next = node->next; node != (head); \
          node = node##_next, node##_next = node->next)

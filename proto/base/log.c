@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Log lines as text or JSON, built in a fixed buffer on the stack. Invariants: one line is one
- * write, so lines of several threads do not mix; a field that does not fit is left out whole and
- * the line says so ("truncated"), so that a JSON line stays JSON; whatever the bytes of a value,
- * the line is valid UTF-8 without control characters. Any thread.
+ * write, so lines of several threads do not mix; a field that does not fit is left out as a whole
+ * and the line says so ("truncated"), so that a JSON line stays JSON; the line is valid UTF-8
+ * without control characters, whatever the bytes of a value. Any thread.
  */
 #include "base/log.h"
 
@@ -22,7 +22,7 @@
 
 enum { LINE_MAX_BYTES = 8192, LINE_TAIL_BYTES = 32 };
 
-/* A bounded text; once something did not fit, `full` stays set and nothing more is added. */
+/* A bounded text. Once something did not fit, `full` stays set and nothing more is added. */
 struct line {
     char text[LINE_MAX_BYTES];
     size_t bytes, max;
@@ -37,7 +37,7 @@ static void *log_user;
 
 static const char *const log_level_names[] = {
     [LOG_DEBUG] = "debug", [LOG_INFO] = "info", [LOG_WARN] = "warn", [LOG_ERROR] = "error"};
-/* syslog priorities, as systemd reads them from the start of a line */
+/* The priorities of syslog, as systemd reads them from the start of a line. */
 static const char log_priorities[] = {
     [LOG_DEBUG] = '7', [LOG_INFO] = '6', [LOG_WARN] = '4', [LOG_ERROR] = '3'};
 static const char *const log_format_names[] = {[LOG_TEXT] = "text", [LOG_JSON] = "json"};
@@ -107,7 +107,7 @@ static void PRINTF(2, 3) line_printf(struct line *line, const char *fmt, ...)
     line_put(line, (size_t)length, text);
 }
 
-/* The inside of a quoted string, in JSON's escapes; text lines use the same. */
+/* Writes the inside of a quoted string with JSON's escapes; text lines use the same. */
 static void line_escaped(struct line *line, const char *value)
 {
     char escape[PLAIN_ESCAPE_BYTES];
@@ -130,7 +130,7 @@ static void line_quoted(struct line *line, const char *value)
     line_puts(line, "\"");
 }
 
-/* True when a text line may show the value without quotes. */
+/* Returns whether a text line may show the value without quotes. */
 static bool is_plain(const char *value)
 {
     if (*value == '\0') {
@@ -213,7 +213,8 @@ static void line_head(struct line *line, enum log_level level, const char *compo
     }
 }
 
-/* stderr, in one write. A pipe that is full or gone costs this line, never the program. */
+/* Writes the line to stderr in one write. A pipe that is full or closed costs this line, never the
+ * program. */
 static void log_to_stderr(enum log_level level, struct line *line)
 {
     char out[LINE_MAX_BYTES + 8];
@@ -249,7 +250,8 @@ void log_write(enum log_level level, const char *component, const char *msg,
     line_head(&line, level, component, msg);
     bool truncated = line.full;
     if (truncated) {
-        /* Only a message that is no constant can be this long; keep the line whole without it. */
+        /* Only a message that is no constant can be this long. The line is kept whole without
+         * it. */
         line.full = false;
         line.bytes = 0;
         line_head(&line, level, component, "message too long");

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Structured log: a constant message and typed fields; text or one JSON object a line, to a file
- * descriptor (default stderr) or to a callback (libcairn hands lines to the application). Keys:
- * ts level msg component run ckpt term step rank err dur_s bytes ..., units as key suffix.
- * Thread-safe. Code below session, engine and the CLI's commands never logs above debug; it returns
- * a diag. Secrets have no field constructor: they cannot be logged.
+ * Structured log: a constant message and typed fields, as text or as one JSON object a line, to
+ * stderr or to a callback (libcairn hands the lines to the application). Keys are ts level msg
+ * component run ckpt term step rank err dur_s bytes ..., with units as suffix. Any thread. Code
+ * below session, engine and the CLI's commands never logs above debug; it returns a diag. There is
+ * no field type for secrets, so they cannot be logged.
  */
 #ifndef CAIRN_BASE_LOG_H
 #define CAIRN_BASE_LOG_H
@@ -49,22 +49,24 @@ static inline struct log_field ls(const char *key, const char *v)
     return (struct log_field){LOG_K_STR, key, {.str = v}};
 }
 
-/* The sink gets whole lines without newline. Settings are process-wide; set before threads start.
- */
+/* A sink gets whole lines without newline. The settings belong to the process, and are made before
+ * threads start. */
 typedef void (*log_sink)(void *user, enum log_level level, const char *line, size_t bytes);
 void log_setup(enum log_level least, enum log_format format);
-void log_set_sink(log_sink sink, void *user); /* NULL: stderr, with <N> priority under systemd */
+/* NULL means stderr, with a <N> priority under systemd */
+void log_set_sink(log_sink sink, void *user);
 bool log_enabled(enum log_level level);
-/* fields: array ended by a LOG_K_END. Never fails: a line that cannot be written is counted and
- * dropped. */
+/* Writes one line. `fields` is an array that ends with LOG_K_END. Never fails: a line that cannot
+ * be written is counted and dropped. */
 void log_write(enum log_level level, const char *component, const char *msg,
                const struct log_field *fields);
 uint64_t log_dropped(void);
-/* "info", "json" ... of flags and configuration; INVALID for other words. */
+/* Parse the words of flags and configuration ("info", "json"). INVALID for other words. */
 int MUST_USE log_parse_level(const char *word, enum log_level *ret);
 int MUST_USE log_parse_format(const char *word, enum log_format *ret);
 
-/* LOG(LOG_INFO, "commit", "checkpoint committed", ls("run", run), lu("step", step)); */
+/* Writes a line if the level is enabled:
+ *     LOG(LOG_INFO, "commit", "checkpoint committed", ls("run", run), lu("step", step)); */
 #define LOG(level, component, msg, ...)                                                   \
     (log_enabled(level)                                                                   \
          ? log_write(level, component, msg,                                               \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See plain.h.
+ * Looks at one character of a text at a time; plain.h has the rules. Pure; any thread.
  */
 #include "base/plain.h"
 
@@ -11,8 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The length of the UTF-8 character at text, or 0 where there is none: overlong forms, surrogates
- * and what lies above U+10FFFF are none. The text ends with a NUL, which no form accepts. */
+/* Returns the length of the UTF-8 character at text, or 0 if there is none. Overlong forms,
+ * surrogates and numbers above U+10FFFF count as none. The text ends with a NUL, which no form
+ * accepts. */
 static size_t utf8_length(const uint8_t *text)
 {
     uint8_t lead = text[0];
@@ -36,7 +37,8 @@ static size_t utf8_length(const uint8_t *text)
     return length;
 }
 
-/* Those that matter lie below U+10000, in at most three bytes. */
+/* Returns the code point. Those that matter lie below U+10000 and have at most three bytes; others
+ * give UINT32_MAX. */
 static uint32_t codepoint(const uint8_t *text, size_t length)
 {
     return length == 1   ? text[0]

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A fixed set of aligned buffers in one mapping. Invariants: a buffer is either in the free stack
- * or with exactly one user (`taken` tells, so that a double put is caught); nothing is allocated
- * after pool_new(). Under AddressSanitizer a buffer in the stack is poisoned. Owned by one loop.
+ * or with exactly one user (`taken` catches a double put); nothing is allocated after pool_new().
+ * Under AddressSanitizer the buffers in the stack are poisoned. Owned by one loop.
  */
 #include "base/pool.h"
 
@@ -27,11 +27,14 @@ struct pool {
     uint8_t *base; /* of buffer 0, inside map, at a multiple of POOL_HUGE_BYTES */
     size_t count, buffer_bytes;
     size_t free_count;
-    size_t *stack; /* indices of free buffers; the last one put is the next one got (warm cache) */
+    /* Indices of the free buffers. The last one put is the next one got, because it is still in the
+     * cache. */
+    size_t *stack;
     bool *taken;
 };
 
-/* One write a page: the first use of a buffer must not wait for the kernel to find memory. */
+/* Writes to each page, so that the first use of a buffer does not wait for the kernel to find
+ * memory. */
 static void pool_touch(const struct pool *pool)
 {
     volatile uint8_t *base = pool->base;
@@ -61,7 +64,7 @@ static int pool_map(struct pool *pool, struct diag *diag)
     uintptr_t start = (uintptr_t)map;
     size_t skip = (size_t)(round_up_u64(start, POOL_HUGE_BYTES) - start);
     pool->base = (uint8_t *)map + skip;
-    /* Only a wish: without huge pages the pool works and is a little slower. */
+    /* This is only a wish: without huge pages the pool works and is a little slower. */
     err_ignore(madvise(pool->base, bytes, MADV_HUGEPAGE));
     pool_touch(pool);
     return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bump allocator of the control plane: a list of blocks, each twice the last up to a bound.
- * Invariant: used counts what was handed out (rounded to 16) and never passes max; a failed call
- * changes nothing. Each scratch belongs to one thread.
+ * The bump allocator of the control plane: a list of blocks, each twice the size of the last, up to
+ * a bound. Invariants: `used` counts what was handed out, rounded to 16, and never passes max; a
+ * call that fails changes nothing. A scratch belongs to one thread.
  */
 #include "base/scratch.h"
 
@@ -37,7 +37,7 @@ void scratch_fini(struct scratch *scratch)
     *scratch = (struct scratch){.max = scratch->max};
 }
 
-/* A new head with room for bytes; NULL when memory is exhausted. */
+/* Adds a block with room for bytes at the head of the list. Returns NULL if memory is short. */
 static struct scratch_block *scratch_grow(struct scratch *scratch, size_t bytes)
 {
     size_t cap = scratch->head != NULL ? scratch->head->cap * 2 : SCRATCH_BLOCK_MIN;
@@ -63,7 +63,7 @@ void *scratch_alloc(struct scratch *scratch, size_t bytes)
     if (bytes > SIZE_MAX - SCRATCH_ALIGN) {
         return NULL;
     }
-    /* Zero bytes still take a place of their own, so that NULL means failure only. */
+    /* Zero bytes take a place of their own as well, so that NULL always means failure. */
     size_t rounded = bytes == 0 ? SCRATCH_ALIGN : (size_t)round_up_u64(bytes, SCRATCH_ALIGN);
     if (rounded > scratch->max - scratch->used) {
         return NULL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * scratch: the bump allocator of one request or one decoded document on the control plane. Bounded;
- * everything goes at once with scratch_fini(). Not thread-safe. ("Arena" is the staging memory.)
+ * scratch: the bump allocator of one request or one decoded document on the control plane. It is
+ * bounded, and scratch_fini() frees everything at once. Not thread-safe. ("Arena" means the staging
+ * memory.)
  */
 #ifndef CAIRN_BASE_SCRATCH_H
 #define CAIRN_BASE_SCRATCH_H
@@ -14,16 +15,17 @@ struct scratch_block;
 struct scratch {
     struct scratch_block *head;
     size_t used, max;
-    size_t held; /* what its blocks take, at least used */
+    size_t held; /* what its blocks take from the system, at least `used` */
 };
 
 void scratch_init(struct scratch *scratch, size_t max_bytes);
 void scratch_fini(struct scratch *scratch);
-/* Zeroed memory, aligned to 16; NULL when max or memory is exhausted. */
+/* Returns zeroed memory, aligned to 16, or NULL if max is reached or memory is short. */
 void *scratch_alloc(struct scratch *scratch, size_t bytes);
-/* count * size with overflow check. */
+/* Does the same for count * size bytes, with a check for overflow. */
 void *scratch_array(struct scratch *scratch, size_t count, size_t size);
-/* A NUL-terminated copy of bytes (NULs inside are the caller's to refuse). NULL when exhausted. */
+/* Returns a copy of the bytes with a NUL at the end, or NULL as above. A caller that allows no NUL
+ * inside checks that itself. */
 char *scratch_string(struct scratch *scratch, size_t bytes, const void *data);
 void *scratch_copy(struct scratch *scratch, size_t bytes, const void *data);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * State machines as tables: a state is a named row with a function and the set of states that may
- * follow. sm_run() calls the current state's function until it waits or is done; it is the only
- * loop, and sm_move() the only place where a state changes (checked against the table, traced to
- * the log).
+ * State machines as tables. A state is a named row with a function and the set of states that may
+ * follow. sm_run() calls the function of the current state until that waits or is done; it is the
+ * only loop. sm_move() is the only place where a state changes; it checks the move against the
+ * table and traces it in the log. A machine belongs to one loop.
  */
 #ifndef CAIRN_BASE_SM_H
 #define CAIRN_BASE_SM_H
@@ -14,15 +14,15 @@
 enum sm_result {
     SM_AGAIN, /* the next state was set with sm_move(); run it now */
     SM_WAIT,  /* a completion will call sm_run() again */
-    SM_DONE,  /* a final state has finished; the struct may be gone */
+    SM_DONE,  /* a final state has finished; the struct may be freed already */
 };
 
 struct sm;
 
 struct sm_state {
     const char *name;
-    enum sm_result (*run)(struct sm *sm); /* one step; NULL: a state that only waits */
-    uint64_t next;                        /* SM_TO(state) | ... */
+    enum sm_result (*run)(struct sm *sm); /* one step; NULL for a state that only waits */
+    uint64_t next;                        /* the states that may follow: SM_TO(state) | ... */
     unsigned flags;                       /* SM_FINAL */
 };
 
@@ -34,12 +34,14 @@ struct sm {
     const char *op; /* borrowed, for traces: "save", "link" */
     uint64_t id;    /* for traces */
     unsigned state;
-    bool running; /* guards against re-entry: a run() inside run() only marks again */
+    /* Guards against re-entry: an sm_run() inside sm_run() only sets `again`. */
+    bool running;
     bool again;
 };
 
 void sm_init(struct sm *sm, const struct sm_state *table, unsigned first, const char *op,
              uint64_t id);
+/* Changes the state. CHECKs that the row of the present state allows it. */
 void sm_move(struct sm *sm, unsigned next);
 /* Runs until SM_WAIT or SM_DONE. A call from inside a state function is remembered, not nested. */
 void sm_run(struct sm *sm);

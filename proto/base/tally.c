@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See tally.h.
+ * Histograms and counts of errors; tally.h has the rules.
  */
 #include "tally.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tally: counts for whoever watches a daemon: durations in buckets, and errors by code. They only
+ * tally: counts for the metrics of a daemon: durations in buckets, and errors by code. They only
  * grow, from the start of the process. Plain data of one thread. Pure.
  */
 #ifndef CAIRN_BASE_TALLY_H
@@ -26,18 +26,20 @@ struct histogram {
     uint64_t sum_us;
 };
 
-/* Borrows the bounds for as long as it is used. */
+/* Makes an empty histogram. It borrows the bounds for as long as it is used. */
 void histogram_init(struct histogram *histogram, size_t count, const uint64_t *bounds_us);
-/* A value that equals a bound belongs below it. */
+/* Counts a value. A value that equals a bound counts below it. */
 void histogram_add(struct histogram *histogram, uint64_t us);
+/* By bucket, not cumulative; the last one counts values above every bound. */
 uint64_t histogram_count(const struct histogram *histogram);
 
 struct err_tally {
-    uint64_t counts[ERR_COUNT + 1]; /* by err_slot(); 0: codes that are not in the table */
+    /* by err_slot(); slot 0 counts codes that are not in the table */
+    uint64_t counts[ERR_COUNT + 1];
 };
 
-/* -code of a known error, 0 of anything else. */
+/* Returns -code of a known error, and 0 for every other number. */
 size_t err_slot(int code);
-void err_tally_add(struct err_tally *tally, int code); /* code 0 is no error: not counted */
+void err_tally_add(struct err_tally *tally, int code); /* code 0 is no error and is not counted */
 
 #endif

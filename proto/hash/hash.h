@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The three checksums, one file each (crc32c.c libisal, xxh3.c libxxhash, sha256.c OpenSSL):
- * crc32c of stored bytes and headers, XXH3-128 of plain bytes (accidents), SHA-256 of parts, pages,
- * manifests and chains (identity). Pure; any thread.
+ * The three checksums, each in a file of its own (crc32c.c with libisal, xxh3.c with libxxhash,
+ * sha256.c with OpenSSL): crc32c for stored bytes and headers, XXH3-128 for plain bytes against
+ * accidents, SHA-256 for the identity of parts, pages, manifests and chains. Pure; any thread.
  */
 #ifndef CAIRN_HASH_HASH_H
 #define CAIRN_HASH_HASH_H
@@ -10,25 +10,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* CRC-32C (Castagnoli), as in iSCSI: crc32c(0, 9, "123456789") == 0xe3069283. Continues from crc.
+/* Continues a CRC-32C (Castagnoli, as in iSCSI) from crc: crc32c(0, 9, "123456789") == 0xe3069283.
  */
 uint32_t crc32c(uint32_t crc, size_t bytes, const void *data);
 
-/* XXH3-128, seed 0, canonical (big-endian) 16 bytes. */
+/* An XXH3-128 with seed 0, in canonical (big-endian) bytes. */
 struct xxh128 {
     uint8_t bytes[16];
 };
 struct xxh128 xxh3_128(size_t bytes, const void *data);
 
-/* XXH3-128 of the whole and crc32c of the whole in one pass, slice by slice while in cache. */
+/* Computes XXH3-128 and crc32c of all bytes in one pass, slice by slice while they are in the
+ * cache. */
 void hash_both(size_t bytes, const void *data, struct xxh128 *ret_digest, uint32_t *ret_crc);
-/* Copies as well, and the hashes are of the copy. */
+/* Copies the bytes as well; the hashes are those of the copy. */
 void hash_both_copy(size_t bytes, const void *data, void *to, struct xxh128 *ret_digest,
                     uint32_t *ret_crc);
 
-/* Streaming XXH3-128 for bytes that are not contiguous. */
+/* XXH3-128 of bytes that are not contiguous, added piece by piece. */
 struct xxh3_stream;
-struct xxh3_stream *xxh3_stream_new(void); /* NULL: out of memory */
+struct xxh3_stream *xxh3_stream_new(void); /* NULL if memory is short */
 void xxh3_stream_reset(struct xxh3_stream *stream);
 void xxh3_stream_add(struct xxh3_stream *stream, size_t bytes, const void *data);
 struct xxh128 xxh3_stream_digest(const struct xxh3_stream *stream);
@@ -39,8 +40,9 @@ struct sha256 {
 };
 struct sha256 sha256(size_t bytes, const void *data);
 
-/* Lower-case hex with NUL; ret has 2 * bytes + 1. hex_decode: false unless exactly 2 * bytes hex
- * digits. */
+/* Convert to lower-case hex and back. The text has 2 * bytes digits and a NUL. hex_decode returns
+ * false for anything other than exactly 2 * bytes lower-case digits, and then leaves ret as it
+ * was. */
 void hex_encode(size_t bytes, const void *data, char *ret);
 int hex_decode(size_t bytes, const char *text, void *ret);
 

@@ -16,7 +16,7 @@ void hex_encode(size_t bytes, const void *data, char *ret)
     ret[2 * bytes] = '\0';
 }
 
-/* 0 to 15, or 16 for a character that is no lower-case hex digit. */
+/* Returns 0 to 15, or 16 for a character that is no lower-case hex digit. */
 static unsigned hex_digit(char c)
 {
     if (c >= '0' && c <= '9') {
@@ -28,7 +28,8 @@ static unsigned hex_digit(char c)
     return 16;
 }
 
-/* The first pass decides, the second writes: a refused text leaves ret as it was. */
+/* The first pass decides and the second one writes, so a text that is refused leaves ret as it
+ * was. */
 int hex_decode(size_t bytes, const char *text, void *ret)
 {
     for (size_t i = 0; i < 2 * bytes; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SHA-256 by OpenSSL's EVP interface. The library can refuse SHA-256 only when it is broken or out
- * of memory at its first use; that is a broken check, not an error that callers could handle. Any
+ * SHA-256 by OpenSSL's EVP interface. The library can refuse SHA-256 only if it is broken, or out
+ * of memory at its first use; that is a broken CHECK, not an error that callers could handle. Any
  * thread.
  */
 #include "hash/hash.h"
@@ -11,8 +11,8 @@
 #include <openssl/evp.h>
 #include <pthread.h>
 
-/* Looked up once, kept until the process ends: EVP_sha256() is looked up by each digest, which
- * takes as long as the digest of a short entry, and a record has thousands of them. */
+/* Looked up once and kept until the process ends. EVP_sha256() is looked up again for each digest,
+ * which takes as long as the digest of a short entry, and a record has thousands of entries. */
 static EVP_MD *fetched;
 static pthread_once_t fetch_once = PTHREAD_ONCE_INIT;
 

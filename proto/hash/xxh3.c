@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * XXH3-128 by libxxhash. On amd64 the library's own dispatcher is used: the plain symbols are built
- * for the oldest processor and reach two thirds of the rate. Results are canonical (big-endian)
- * bytes, the same on every machine. Pure; any thread; a stream belongs to one thread.
+ * XXH3-128 by libxxhash. On amd64 the library's own dispatcher is used, because the plain symbols
+ * are built for the oldest processor and reach two thirds of the rate. Results are canonical
+ * (big-endian) bytes, the same on every machine. Pure; any thread; a stream belongs to one thread.
  */
 #include "hash/hash.h"
 
@@ -14,8 +14,8 @@
 #include <xxh_x86dispatch.h> /* redirects XXH3_128bits and XXH3_128bits_update */
 #endif
 
-/* Small enough that the second pass over a slice finds it in the second-level cache; with a copy,
- * in the first: a tenth of the time was measured to depend on that. */
+/* Small enough that the second pass over a slice finds it in the second-level cache or, with a
+ * copy, in the first-level cache: a tenth of the time was measured to depend on that. */
 enum { BOTH_SLICE_BYTES = 64 << 10, COPY_SLICE_BYTES = 16 << 10 };
 
 /* The library's state is opaque to programs that link it dynamically, so it lives on the heap. */
@@ -59,7 +59,7 @@ void hash_both_copy(size_t bytes, const void *data, void *to, struct xxh128 *ret
     hash_slices(bytes, data, to, ret_digest, ret_crc);
 }
 
-/* to: NULL: nothing is copied. Otherwise a slice is hashed where it was copied to. */
+/* Hashes slice by slice. If `to` is not NULL, each slice is copied there first and hashed there. */
 static void hash_slices(size_t bytes, const uint8_t *from, uint8_t *to, struct xxh128 *ret_digest,
                         uint32_t *ret_crc)
 {
