@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What lies on the medium beside the record, and what follows from it: which manifests the record
- * does not tell of, that a run with such is not empty, which terms may have been granted. A record
- * that is missing, cut or of yesterday costs no checkpoint and grants no term twice. Pure.
+ * Compares the stored checkpoints with the record: which manifests the record does not know, that a
+ * run with such manifests is not empty, and which terms may have been granted. Because of these
+ * answers, a record that is missing, cut or older than the store costs no checkpoint and grants no
+ * term twice. Pure.
  */
 #include "core/beside.h"
 
@@ -19,7 +20,8 @@ bool state_explains(const struct run_state *state, struct ckpt_id id, uint64_t o
     if (commit_any(state, id) != NULL) {
         return true;
     }
-    if (open != NULL) { /* another opening of an open step has been aborted */
+    /* The record has one opening of a step at a time, so another one was aborted. */
+    if (open != NULL) {
         return open->entry.open_id != open_id || open->sealed_count == open->world_size;
     }
     if (dead != NULL && dead->entry.open_id == open_id) {
@@ -42,7 +44,7 @@ bool state_explains_all(const struct run_state *state, struct ckpt_id id)
            (open != NULL && open->sealed_count == open->world_size);
 }
 
-/* First of those with this id; unknown_count when there is none. */
+/* Returns the index of the first unknown manifest with this id or a greater one. */
 static size_t unknown_bound(const struct state_beside *beside, struct ckpt_id id)
 {
     size_t low = 0, high = beside->unknown_count;
@@ -119,7 +121,7 @@ bool state_may_lack_newer(const struct run_state *state, struct ckpt_id id)
            (count > 0 && ckpt_id_compare(beside->unknown[count - 1].id, id) > 0);
 }
 
-/* What is wrong, without the remedy. */
+/* Writes what is wrong with the run, without the remedy. */
 static void say_mark(const struct run_state *state, size_t bytes, char *ret)
 {
     const struct state_beside *beside = &state->beside;

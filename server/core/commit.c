@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commit core's entry: one event, one state, one verdict; and the two transitions that need no
- * file of their own. A verdict that refuses never carries an update. Pure.
+ * The entry of the commit core: one event, one state, one verdict; and the two transitions that
+ * need no file of their own. A verdict that refuses never carries an update. Pure.
  */
 #include "core/commit.h"
 
@@ -77,18 +77,19 @@ void commit_step(const struct run_state *state, const struct event *event, struc
 
 void on_create(struct step *step) { step_create_run(step); }
 
-/* Scrub, a reader or an operator: the only way up again is to say VERIFIED. */
+/* Sets the health that scrub, a reader or an operator reports. Only a report of VERIFIED raises it
+ * again. */
 void on_health(struct step *step)
 {
     const struct event *event = step->event;
-    /* Forgotten ones too: they may be brought back. */
+    /* A forgotten checkpoint may be undeleted, so its health counts as well. */
     const struct state_commit *commit = commit_any(step->state, event->id);
     if (commit == NULL) {
         step_fail(step, CAIRN_E_NOT_FOUND, "checkpoint %" PRIu64 "@%" PRIu64 " is not in the run",
                   event->id.step, event->id.term);
         return;
     }
-    if (commit->reclaimed) { /* what a reader misses of it has been removed, not damaged */
+    if (commit->reclaimed) { /* its objects may have been removed, so missing bytes are no damage */
         step_fail(step, CAIRN_E_NOT_FOUND,
                   "checkpoint %" PRIu64 "@%" PRIu64 " was reclaimed: nothing is left to judge",
                   event->id.step, event->id.term);

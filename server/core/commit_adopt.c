@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adopt: a checkpoint that is whole on the medium and of which the record does not tell, because
- * it was lost, cut or exchanged for an older one, enters the chain again. Terms are dense and a
- * term's parent and a commit's base have to be in the chain, so what is missing of these comes with
- * it in the same update: terms of nobody, and checkpoints of which only the name is known, entered
- * as reclaimed. Nothing that the record has is changed by it (I3). The caller has verified the
- * manifest and all below it. Of an id without a term: the run's info alone. With a code: what
- * cannot be made whole is given up, as an aborted opening is. EXISTS, CONFLICT: the record has
- * something else in its place. Pure.
+ * Adopt: a checkpoint that is whole in the store, and that the record does not know because the
+ * record was lost, cut or replaced by an older one, enters the chain again. Terms are dense, and a
+ * term's parent and a commit's base have to be in the chain. So what is missing of these enters in
+ * the same update: terms without a holder, and checkpoints of which only the name is known, as
+ * reclaimed ones. Nothing that the record has is changed (I3). The caller has verified the manifest
+ * and everything below it. An id without a term adopts the run's info alone. A code gives up a
+ * checkpoint that cannot be made whole, like an aborted opening. EXISTS and CONFLICT mean that the
+ * record has something else in its place. Pure.
  */
 #include <string.h>
 
 #include "core_private.h"
 
-/* Nobody was granted it: such a term fills a hole, and may get its owner back. */
+/* Returns true if the term was granted to nobody. Such a term fills a hole, and adopting one of its
+ * checkpoints gives it its holder back. */
 static bool is_of_nobody(const struct entry_term *entry)
 {
     static const struct token zero;
@@ -36,8 +37,8 @@ static void guard_term(struct step *step, const struct state_term *term)
     buf_fini(&buf);
 }
 
-/* How many terms this attempt has: the manifest does not say which of its restores the term came
- * after, and (token, ordinal) names one term. */
+/* Returns an ordinal for the adopted term that its attempt does not use yet: the manifest does not
+ * say which of its restores the term came after, and (token, ordinal) must name one term only. */
 static uint32_t next_ordinal(const struct step *step)
 {
     const struct run_state *state = step->state;
@@ -51,7 +52,7 @@ static uint32_t next_ordinal(const struct step *step)
     return ordinal;
 }
 
-/* The term of the checkpoint, with all terms up to it. */
+/* Adds the term of the checkpoint, and all missing terms below it. */
 static void adopt_term(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -98,8 +99,9 @@ static uint32_t world_of(const struct step *step, uint64_t term)
     return is_own ? step->event->world_size : known != NULL ? known->entry.world_size : 1;
 }
 
-/* What the checkpoint continues or was built on, and nobody can make again: known by its name, so
- * that lineage and garbage collection see through it. */
+/* Adds a checkpoint that the adopted one continues or was built on, and that nobody can make again.
+ * It enters by its name alone, as reclaimed, so that lineage and garbage collection can go on past
+ * it. */
 static void adopt_gone(struct step *step, struct ckpt_id id)
 {
     struct entry_chain commit = {.kind = CHAIN_COMMIT,
@@ -155,7 +157,8 @@ static void put_info(struct step *step)
     step_put(step, key, &buf);
 }
 
-/* Is this checkpoint, or another one of its name, known? True when that was the answer. */
+/* Answers if this checkpoint, or another one of its name, is known. Returns true if that was the
+ * answer. */
 static bool adopt_is_answered(struct step *step)
 {
     const struct event *event = step->event;
@@ -210,7 +213,8 @@ static void put_health(struct step *step, uint64_t seq)
     step_put(step, key, &buf);
 }
 
-/* What stands in the record of this step: its opening ends well, an older one's end is over. */
+/* Removes the entries of this step from the record: its opening, which ends well, and the dead
+ * entry of an older opening. */
 static void end_opening(struct step *step)
 {
     const struct ckpt_id id = step->event->id;
@@ -230,7 +234,8 @@ static void end_opening(struct step *step)
     }
 }
 
-/* The operator gives up what cannot be made whole: it is an opening that was aborted. */
+/* Makes the opening of the checkpoint an aborted one, because the operator gives up what cannot be
+ * made whole. */
 static void give_up(struct step *step)
 {
     const struct event *event = step->event;
@@ -246,7 +251,7 @@ static void give_up(struct step *step)
     }
     key_open(event->id, key);
     step_guard_absent(step, key);
-    step_guard_head(step); /* it is not committed */
+    step_guard_head(step); /* guards that it is not committed */
     reason_set(entry.reason, event->reason != NULL ? event->reason : "");
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_dead_encode(&entry, &buf);
@@ -260,7 +265,7 @@ static void give_up(struct step *step)
 void on_adopt(struct step *step)
 {
     const struct event *event = step->event;
-    if (event->id.term == 0) { /* the record alone */
+    if (event->id.term == 0) { /* only the run's info */
         put_info(step);
         return;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Annotations: tags and metrics of a committed checkpoint, beside its manifest, which never
- * changes. The note goes with the chain entry's sequence. Pure.
+ * Annotations: tags and metrics of a committed checkpoint. They are stored beside its manifest,
+ * which never changes, under the sequence of its chain entry. Pure.
  */
 #include "core_private.h"
 
@@ -30,8 +30,9 @@ uint64_t step_put_note(struct step *step, uint64_t seq, const struct state_commi
     return note.version;
 }
 
-/* The head as read stands for "committed, and not forgotten since", and for what a selector by step
- * means; only `latest` looks at the health too. */
+/* Changes the note of a checkpoint. The guard on the head keeps the checkpoint committed and not
+ * forgotten, and the meaning of a selector by step; `latest` depends on the health too, which is
+ * guarded as well. */
 void on_annotate(struct step *step)
 {
     const struct event *event = step->event;
@@ -43,7 +44,7 @@ void on_annotate(struct step *step)
         return;
     }
     step_answer_committed(step, commit);
-    step->ret->proven = false; /* that it was annotated is not what is permanent */
+    step->ret->proven = false; /* the commit is permanent, the annotation is not */
     step_guard_head(step);
     if (event->selector.kind == SELECT_LATEST) {
         char key[ENTRY_KEY_MAX];

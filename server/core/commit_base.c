@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The base of an incremental save: which checkpoint's chunks it may refer to again. Full ones and
- * those that were built on them form sets that share no object with other sets; on a store without
- * redundancy the caller bounds their length, so that one damaged object costs one set. A set that
- * has a damaged or suspect member is built on no more, whichever member it is: they share objects.
- * References pin objects, never checkpoints, so a forgotten member does no harm. Pure.
+ * The base of an incremental save: the checkpoint whose chunks the save may refer to. A full
+ * checkpoint and those that were built on it form a set, which shares no object with other sets. On
+ * a store without redundancy the caller bounds the length of a set, so that one damaged object
+ * costs one set. If any member of a set is damaged or suspect, nothing more is built on the set,
+ * because its members share objects. References protect objects, never checkpoints, so a forgotten
+ * member does no harm. Pure.
  */
 #include "core_private.h"
 
-/* The newest that is not forgotten of what the save continues: by the order of commits in its own
- * term, then the parent and its ancestors. */
+/* Returns the checkpoint that the save continues: the last commit of its own term that is not
+ * forgotten, or else the newest such checkpoint among the parent and its ancestors. */
 static const struct state_commit *continued(const struct run_state *state, uint64_t term,
                                             struct ckpt_id parent)
 {
@@ -30,7 +31,8 @@ struct ckpt_id step_choose_base(struct step *step, uint64_t term, struct ckpt_id
         return none;
     }
     const struct state_commit *base = continued(state, term, parent);
-    uint32_t count = 0; /* members of its set up to the base: checked when loaded to end */
+    /* Members of its set up to the base; loading has checked that the list ends. */
+    uint32_t count = 0;
     for (const struct state_commit *member = base; member != NULL; count++) {
         char key[ENTRY_KEY_MAX];
         if (member->health != HEALTH_VERIFIED ||

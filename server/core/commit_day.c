@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The counts of a day: what leaves no entry of its own (ended restores, aborted saves, how long
- * saves took) is added up in the update that ends it, so that it is counted once, however often the
- * event runs. Wall time only says which day is shown; nothing is decided by it. Pure.
+ * The counts of a day. Events that leave no entry of their own (ended restores, aborted saves,
+ * durations of saves) are added up in the update that ends them, so each is counted once, however
+ * often the event runs. The wall time only selects the day that is shown; nothing is decided by it.
+ * Pure.
  */
 #include "core_private.h"
 
 static const struct state_day *day_find(const struct run_state *state, uint64_t day)
 {
-    for (size_t i = state->day_count; i-- > 0;) { /* the last one, nearly always */
+    for (size_t i = state->day_count; i-- > 0;) { /* nearly always the last one */
         if (state->days[i].day == day) {
             return &state->days[i];
         }

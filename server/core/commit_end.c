@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two ends of an opening. Commit appends to the chain: from then on the checkpoint is listed,
- * for good. Abort removes the open entry and leaves the reason. Both are guarded by the open entry
- * as it was read, so at most one of them wins for an opening, and only the one that won says so.
- * Pure.
+ * The two ends of an opening. Commit appends to the chain, and from then on the checkpoint is
+ * listed, for good. Abort removes the open entry and leaves the reason. Both are guarded by the
+ * open entry as it was read, so at most one of them wins for an opening, and only the winner
+ * reports it. Pure.
  */
 #include <stdio.h>
 
 #include "core_private.h"
 
-/* What the save was given at its start is the first version of the note. */
+/* Writes the tags and metrics that the save was opened with as the first version of its note. */
 static void put_first_note(struct step *step, const struct entry_open *open, uint64_t seq)
 {
     struct note_change change = {.tag_count = open->tag_count,
@@ -66,8 +66,8 @@ void on_commit(struct step *step)
     step->ret->seq = seq;
 }
 
-/* Only its own attempt may ask for the end of an opening; the server's own reasons (a deadline, a
- * quota, garbage collection) come without a token. */
+/* Checks that the caller may end the opening: only its own attempt may. The server's own reasons (a
+ * deadline, a quota, garbage collection) come without a token. */
 static bool may_abort(struct step *step, const struct state_open *open)
 {
     static const struct token nobody;
@@ -91,7 +91,7 @@ void on_abort(struct step *step)
     const struct state_commit *commit = commit_any(state, event->id);
     const struct state_open *open = state_open_find(state, event->id);
     const struct state_dead *dead = dead_find(state, event->id);
-    if (commit != NULL) { /* too late: the truth */
+    if (commit != NULL) { /* too late to abort: the answer is the commit */
         step_answer_committed(step, commit);
         return;
     }
@@ -105,7 +105,7 @@ void on_abort(struct step *step)
             ret->proven = true;
             ret->dead_code = dead->entry.code;
             err_ignore(diag_set(&ret->diag, dead->entry.code, "%s",
-                                dead->entry.reason)); /* the answer's text */
+                                dead->entry.reason)); /* the text of the answer */
         }
         return;
     }
@@ -124,5 +124,5 @@ void on_abort(struct step *step)
     }
     step_end_open(step, open, code, reason);
     ret->state = SAVE_ABORTED;
-    err_ignore(diag_set(&ret->diag, code, "%s", reason)); /* the answer's text */
+    err_ignore(diag_set(&ret->diag, code, "%s", reason)); /* the text of the answer */
 }

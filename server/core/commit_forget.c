@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forget, undelete, pin, unpin: marks in the chain, a batch in one update, each checkpoint for
- * itself: what may be done is done, the rest is named with its reason. All are guarded by the head:
- * a commit, a pin or another forget in between makes the decision anew. The health of the good
- * ones that a forget leaves is guarded too: none goes because of one that has just turned out to be
- * damaged. Pure.
+ * Forget, undelete, pin, unpin and reclaim: marks in the chain, a batch in one update. Each
+ * checkpoint is decided by itself: the allowed changes are made, and the others are named with
+ * their reason. All are guarded by the head, so a commit, a pin or another forget in between makes
+ * the decision anew. A forget also guards the health of the good checkpoints that it leaves, so
+ * that none is forgotten because of one that has just turned out to be damaged. Pure.
  */
 #include "core/commit_forget.h"
 
@@ -75,7 +75,7 @@ int state_uses(const struct run_state *state, struct scratch *scratch, struct st
 
 struct batch {
     struct mark *marks;
-    struct ckpt_id *ids; /* of what is done */
+    struct ckpt_id *ids; /* of the checkpoints that are marked */
 };
 
 static bool batch_init(struct step *step, size_t count, struct batch *ret)
@@ -111,12 +111,13 @@ static int compare_ids(const void *a, const void *b)
     return ckpt_id_compare(*left, *right);
 }
 
-/* Texts come from outside: what could not be read back must not get in. */
+/* Returns a copy of a text in the scratch, cut to `max` bytes. The text comes from outside, so one
+ * that could not be decoded again is refused. */
 static const char *text_of(struct step *step, const char *what, const char *text, size_t max)
 {
     char cut[ENTRY_REASON_BYTES];
     size_t bytes = text != NULL ? strnlen(text, max + 1) : 0;
-    if (bytes > max) { /* not within a character */
+    if (bytes > max) { /* cut between characters */
         for (bytes = max; bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80; bytes--) {
         }
     }
@@ -132,7 +133,7 @@ static const char *text_of(struct step *step, const char *what, const char *text
     return copy;
 }
 
-/* Appends what is done, in the order of the ids, as few entries as hold it. */
+/* Appends the ids that are done, sorted, in as few chain entries as hold them. */
 static void batch_append(struct step *step, struct batch *batch, enum chain_kind kind)
 {
     const struct event *event = step->event;
@@ -176,9 +177,9 @@ static void guard_health(struct step *step, const struct state_commit *commit)
     step_guard_as_read(step, key, commit->health_raw);
 }
 
-/* The health of the good ones that stay and that the guards have counted on (the newest, so many as
- * must be, one that shares nothing with it; a branch's, where the lineage has too few), and of what
- * goes for being not good. */
+/* Guards the health that the decision relied on: that of the good checkpoints that stay (the
+ * newest, as many as must stay, and one that shares no object with it; on branches if the lineage
+ * has too few), and that of the checkpoints that are forgotten for not being good. */
 static void guard_what_stays(struct step *step, const struct retention_item *items,
                              const enum mark_outcome *outcomes)
 {
@@ -204,7 +205,8 @@ static void guard_what_stays(struct step *step, const struct retention_item *ite
         apart = apart || other;
         found++;
     }
-    for (size_t i = 0; i < state->commit_count && found < least; i++) { /* of branches, for them */
+    /* Those of branches, which stand in for missing ones. */
+    for (size_t i = 0; i < state->commit_count && found < least; i++) {
         bool counts = !items[i].on_lineage && items[i].health == HEALTH_VERIFIED && !items[i].gone;
         if (counts && outcomes[i] != MARK_DONE) {
             guard_health(step, &state->commits[i]);
@@ -216,8 +218,8 @@ static void guard_what_stays(struct step *step, const struct retention_item *ite
     }
 }
 
-/* outcomes: one for each commit, MARK_DONE where the event asks for it. The ones that it does not
- * find are MARK_UNKNOWN in the batch. */
+/* Sets outcomes: one for each commit, MARK_DONE where the event asks for it, and the refusals of
+ * the guards. An id that is not a commit becomes MARK_UNKNOWN in the batch. */
 static void ask_by_name(struct step *step, const struct retention_item *items,
                         enum mark_outcome *outcomes)
 {
@@ -236,7 +238,7 @@ static void ask_by_name(struct step *step, const struct retention_item *items,
     retention_guard(items, state->commit_count, &guards, outcomes);
 }
 
-/* A policy's marks: all that is there, newest first. */
+/* Adds the marks of a policy: one for each checkpoint that is not forgotten, newest first. */
 static void add_by_policy(struct step *step, struct batch *batch, const enum mark_outcome *outcomes,
                           const uint64_t *reasons)
 {
@@ -247,7 +249,7 @@ static void add_by_policy(struct step *step, struct batch *batch, const enum mar
             batch->marks[step->ret->mark_count - 1].reasons = reasons[i];
         }
     }
-    step->ret->refused_count = 0; /* kept, as the policy's user wants it */
+    step->ret->refused_count = 0; /* a kept checkpoint is no refusal: the policy wants it */
 }
 
 static void guard_forget(struct step *step, const struct retention_item *items,
@@ -261,7 +263,7 @@ static void guard_forget(struct step *step, const struct retention_item *items,
     guard_what_stays(step, items, outcomes);
     bool notes = policy != NULL && (policy->best != 0 || policy->tag_list_count > 0);
     for (size_t i = 0; notes && i < state->commit_count; i++) {
-        if (outcomes[i] == MARK_DONE) { /* that nobody has just said that it is the best */
+        if (outcomes[i] == MARK_DONE) { /* guards that nobody has just made it the best one */
             key_note(state->commits[i].entry.seq, key);
             step_guard_as_read(step, key, state->commits[i].note_raw);
         }
@@ -323,7 +325,7 @@ static enum mark_outcome outcome_of(const struct state_commit *commit, enum even
     if (kind == EVENT_UNDELETE) {
         return commit->reclaimed ? MARK_RECLAIMED : commit->forgotten ? MARK_DONE : MARK_ALREADY;
     }
-    if (kind == EVENT_REPAIR) { /* forgotten ones too: they may be brought back */
+    if (kind == EVENT_REPAIR) { /* forgotten ones may be undeleted, so they may be repaired */
         return commit->reclaimed ? MARK_RECLAIMED : MARK_DONE;
     }
     if (kind == EVENT_UNPIN) {
@@ -367,9 +369,9 @@ void on_repair(struct step *step) { mark_each(step, CHAIN_REPAIR); }
 
 /* --- reclaim --- */
 
-/* No open save and no session can come to a forgotten one after it was forgotten (both are guarded
- * by the head), so a copy that has the forget has all of them: a claim that this one does not show
- * does not exist. */
+/* Decides one checkpoint of a reclaim. No open save and no session can get hold of a checkpoint
+ * after it was forgotten, because both are guarded by the head. So a copy of the record that has
+ * the forget has all claims on it, and a claim that this copy does not show does not exist. */
 static enum mark_outcome reclaim_outcome(const struct step *step, const struct state_commit *commit,
                                          const struct state_use *use)
 {

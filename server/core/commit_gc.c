@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cycles of garbage collection, by which everything is counted that must wait before it goes: a
- * forgotten checkpoint before it is reclaimed, a restore session before it is given up. They are
- * advanced by a daemon after an interval on its own monotonic clock; the record counts them, so no
- * wall clock decides anything. Pure.
+ * The cycles of garbage collection. They count the time that something must wait before it is
+ * removed: a forgotten checkpoint before it is reclaimed, a restore session before it is given up.
+ * A daemon advances the cycle after an interval on its own monotonic clock; the record counts the
+ * cycles, so no wall clock decides anything. Pure.
  */
 #include <stdio.h>
 
 #include "core_private.h"
 
-/* A session that runs since so many cycles that its job must be dead: its end is an update of the
- * record, so a rank that comes back after all is told so, and never reads what may be gone. */
+/* Ends sessions that have been running for so many cycles that their job must be dead. The end is
+ * an update of the record, so a rank that comes back after all is told, and never reads objects
+ * that may be gone. */
 static void end_sessions(struct step *step, uint64_t cycle)
 {
     const struct run_state *state = step->state;
@@ -48,7 +49,7 @@ void on_gc_cycle(struct step *step)
         return;
     }
     if (event->cycle < state->gc.cycle) {
-        return; /* somebody else has begun the next one */
+        return; /* another daemon has begun the next one */
     }
     struct entry_gc entry = {.cycle = state->gc.cycle + 1, .wall_ns = event->wall_ns};
     char key[ENTRY_KEY_MAX];
@@ -62,9 +63,9 @@ void on_gc_cycle(struct step *step)
     step->ret->cycle = entry.cycle;
 }
 
-/* While something of an aborted step is stored, its dead entry says that it is of no use;
- * afterwards it says nothing to anybody. In the newest term it answers those who ask for the step.
- */
+/* Removes dead entries of steps of which nothing is stored any more. While something is stored, the
+ * entry says that it is useless; afterwards nobody needs the entry. In the newest term the entry
+ * stays, because it answers ranks that ask for the step. */
 void on_bury(struct step *step)
 {
     const struct run_state *state = step->state;

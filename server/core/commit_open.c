@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Open: rank 0 begins a save, and takes a term first where its attempt has none since its last
+ * Open: rank 0 begins a save, and first takes a term if its attempt has none since its last
  * restore; the other ranks find that opening. A grant fences every older term in the same update
- * (I5): their opens go, with the reason left behind. An opening is guarded by the head too, so that
- * a step which another driver committed in between is not opened a second time (I3). Pure.
+ * (I5): their openings are removed, and the reason is left behind. An opening is guarded by the
+ * head too, so that a step which another driver has just committed is not opened a second time
+ * (I3). Pure.
  */
 #include <stdio.h>
 
@@ -62,8 +63,9 @@ static bool world_agrees(struct step *step, const struct state_term *term)
     return true;
 }
 
-/* Terms are dense in the record. One that only the medium tells of was granted by a record that was
- * damaged or exchanged since; it is not granted again, so those up to it are filled. */
+/* Checks that the terms up to the highest one in the store can be filled. Terms are dense in the
+ * record. A term that only the store shows was granted by a record that has been damaged or
+ * replaced since. It is not granted again, so the terms up to it are filled. */
 static bool high_water_is_sane(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -84,7 +86,7 @@ static bool high_water_is_sane(struct step *step)
     return step->ret->code == 0;
 }
 
-/* May this attempt take a term now? */
+/* Returns true if this attempt may take a term now; answers FENCED or another error if not. */
 static bool grant_is_allowed(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -98,14 +100,15 @@ static bool grant_is_allowed(struct step *step)
         const struct state_term *term = &state->terms[i];
         if (term->entry.ordinal > event->ordinal &&
             token_equal(&term->entry.token, &event->token)) {
-            fail_fenced(step, term); /* a late message from before this attempt's own restore */
+            fail_fenced(step, term); /* a late message from before a restore of this attempt */
             return false;
         }
     }
     if (!high_water_is_sane(step)) {
         return false;
     }
-    /* One that was forgotten since it was restored will do: what came of it is in memory. */
+    /* A parent that was forgotten after it was restored will do: its contents are in the job's
+     * memory. */
     if (parent.term == 0 || commit_any(state, parent) != NULL) {
         return true;
     }
@@ -115,8 +118,9 @@ static bool grant_is_allowed(struct step *step)
     return false;
 }
 
-/* Dead entries say of what is stored that it is of no use, so they stay until nothing is (BURY).
- * Without garbage collection there are as many at most: the oldest go. */
+/* Bounds the number of dead entries by removing the oldest ones. They mark stored things as
+ * useless, so they normally stay until nothing is stored (BURY), but a store without garbage
+ * collection never buries them. */
 static void limit_deads(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -131,8 +135,8 @@ static void limit_deads(struct step *step)
     }
 }
 
-/* The term entry, those of nobody up to the high-water mark, and the end of all that is open in
- * older terms. */
+/* Grants a term: adds the missing terms up to the high-water mark and the new one, and ends
+ * everything that is open in older terms. Returns the new term. */
 static uint64_t grant(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -145,7 +149,8 @@ static uint64_t grant(struct step *step)
                                .parent = event->parent,
                                .newest_seen = newest - 1};
     step_fill_terms(step, newest);
-    step_put_term(step, newest, &entry); /* the first is guarded absent by step_guard_newest */
+    /* The first added term is guarded by step_guard_newest(). */
+    step_put_term(step, newest, &entry);
     snprintf(reason, sizeof(reason), "fenced: term %" PRIu64 " was granted", newest);
     for (size_t i = 0; i < state->open_count && step_may_remove(step, 1); i++) {
         step_end_open(step, &state->opens[i], CAIRN_E_FENCED, reason);
@@ -156,7 +161,8 @@ static uint64_t grant(struct step *step)
     return newest;
 }
 
-/* The opening before is told of on: it may have got as far as a manifest. */
+/* Keeps the aborted opening in the record when the step is opened again: it may have got as far as
+ * a manifest. */
 static void put_past(struct step *step, const struct state_dead *dead)
 {
     char key[ENTRY_KEY_MAX];
@@ -182,7 +188,8 @@ static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent
     open.base = step_choose_base(step, id.term, parent);
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_open_encode(&open, &buf);
-    /* Tags and names come from outside: what could not be read back must not get in. */
+    /* Tags and names come from outside: an entry that could not be decoded again must not get
+     * in. */
     struct entry_open back;
     if (buf_status(&buf) == 0 && entry_open_decode((struct record_value){buf.bytes, buf.data},
                                                    step->scratch, &back, &step->ret->diag) != 0) {
@@ -211,7 +218,8 @@ static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent
     step->ret->base = open.base;
 }
 
-/* Has this (term, step) a past or a present already? True when that was the answer. */
+/* Answers if this (term, step) is committed, open or dead already. Returns true if that was the
+ * answer. */
 static bool open_is_answered(struct step *step, struct ckpt_id id)
 {
     const struct state_commit *commit = commit_any(step->state, id);
@@ -233,17 +241,18 @@ static bool open_is_answered(struct step *step, struct ckpt_id id)
         step_answer_open(step, open);
         return true;
     }
-    /* Rank 0 repeats the opening that died; another rank has not heard of it. */
+    /* Rank 0 has repeated the opening that died; any other rank has not heard of it yet. */
     if (dead != NULL && known == (step->event->kind == EVENT_OPEN)) {
         step_answer_dead(step, dead);
-        step->ret->proven = known; /* a rank that finds it may have missed the next one */
+        step->ret->proven = known; /* a rank that finds it may have missed the next opening */
         return true;
     }
     return false;
 }
 
-/* A whole checkpoint of this step that the record has lost: a second one would be another content
- * under its name (I3). The very opening that made it may go on, and find it. */
+/* Answers DAMAGED, and returns true, if a whole checkpoint of this step is stored that the record
+ * has lost: a second one would be another content under the same name (I3). The same opening that
+ * made it may go on and will find it. */
 static bool is_stored_already(struct step *step, struct ckpt_id id)
 {
     if (unknown_other(step->state, id, step->event->open_id) == NULL) {
@@ -291,12 +300,13 @@ void on_open(struct step *step)
     step->ret->newest_term = number;
 }
 
-/* No term for this rank's (token, ordinal): wait for rank 0, or say that it waits in vain. */
+/* Answers a rank for whose (token, ordinal) there is no term: it waits for rank 0, or is told that
+ * it would wait in vain. */
 static void find_without_term(struct step *step)
 {
     const struct run_state *state = step->state;
     const struct event *event = step->event;
-    const struct state_term *last = NULL; /* the last of this token */
+    const struct state_term *last = NULL; /* the newest term of this token */
     for (size_t i = 0; i < state->term_count; i++) {
         if (token_equal(&state->terms[i].entry.token, &event->token)) {
             last = &state->terms[i];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Restore: all ranks of an attempt agree on one checkpoint through a session in the record, keyed
- * by (token, ordinal). The first resolves the selector, durably, even to "this run is empty"; the
- * others get the same (I4: never ranks at different steps). Damage that one rank meets moves all to
- * the next older good ancestor. Reports exist only while a session runs: the update that ends it
- * takes them along. Pure.
+ * Restore: all ranks of an attempt agree on one checkpoint through a session in the record, with
+ * the key (token, ordinal). The first rank resolves the selector, durably, even to "this run is
+ * empty"; the others get the same answer (I4: never ranks at different steps). If one rank finds
+ * damage, all move to the next older good ancestor. Reports exist only while a session runs: the
+ * update that ends the session removes them. Pure.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "core_private.h"
 
-/* Sessions of other attempts that are kept, running ones of attempts that died among them. */
+/* Sessions of other attempts that are kept, including running ones whose attempt has died. */
 enum { SESSIONS_MAX = 16 };
 
 static void answer_session(struct step *step, const struct entry_restore *entry)
@@ -28,7 +28,8 @@ static void answer_session(struct step *step, const struct entry_restore *entry)
     ret->proven = entry->state != RESTORE_RUNNING;
     if (ret->restore_failed) {
         ret->restore_code = entry->code;
-        err_ignore(diag_set(&ret->diag, entry->code, "%s", entry->reason)); /* the answer's text */
+        /* The text of the answer. */
+        err_ignore(diag_set(&ret->diag, entry->code, "%s", entry->reason));
     }
 }
 
@@ -50,7 +51,8 @@ static void session_guard(struct step *step, const struct state_restore *session
     step_guard_as_read(step, key, session->raw);
 }
 
-/* Of a session that is guarded as read and ends its try: whatever is there is over with it. */
+/* Removes the reports of a session that is guarded as read and whose try ends: with the try all its
+ * reports are void. */
 static void remove_reports(struct step *step, const struct state_restore *session)
 {
     size_t count;
@@ -86,7 +88,8 @@ static bool world_agrees(struct step *step, const struct entry_restore *entry)
     return true;
 }
 
-/* A later rank joins. It must not have asked for another checkpoint than the first rank did. */
+/* Answers a later rank of the session. The rank must not have asked for another checkpoint than the
+ * first rank did. */
 static void begin_again(struct step *step, const struct state_restore *session)
 {
     const struct entry_restore *entry = &session->entry;
@@ -105,7 +108,8 @@ static void begin_again(struct step *step, const struct state_restore *session)
     answer_session(step, entry);
 }
 
-/* What the selector means now, good or to be fallen back from at once. False: refused. */
+/* Resolves the selector into entry; a damaged checkpoint is chosen only if it was asked for by
+ * name. Returns false if that was refused. */
 static bool resolve(struct step *step, struct entry_restore *entry)
 {
     const struct run_state *state = step->state;
@@ -118,7 +122,7 @@ static bool resolve(struct step *step, struct entry_restore *entry)
             return false;
         }
         entry->first = entry->id = first->entry.id;
-        return true; /* asked for by name: tried even when damage is known */
+        return true; /* a checkpoint asked for by name is tried even if it is known to be damaged */
     }
     if (state->commit_count == 0) {
         ret->code = state_beside_check(state, &ret->diag);
@@ -156,8 +160,8 @@ static bool resolve(struct step *step, struct entry_restore *entry)
     return true;
 }
 
-/* Goes first: this attempt's sessions but the last two, then finished ones of others, then those
- * that began at an old term. 0: stays. */
+/* Returns how early a session is to be removed, 0 for never: first this attempt's sessions but the
+ * last two, then finished ones of other attempts, then those that began at an old term. */
 static uint64_t session_age(const struct step *step, const struct state_restore *session)
 {
     if (token_equal(&session->token, &step->event->token)) {
@@ -167,9 +171,9 @@ static uint64_t session_age(const struct step *step, const struct state_restore 
     return session->entry.state == RESTORE_RUNNING ? age : age + UINT64_MAX / 2;
 }
 
-/* Keeps the number of sessions bounded: removes the one that goes first, where there are too many;
- * always this attempt's own old ones. A running one goes only whole, so that it cannot wait for
- * lost reports. */
+/* Bounds the number of sessions by removing one, chosen by session_age(), if there are too many.
+ * Old sessions of this attempt are always removed. A running session is removed only together with
+ * all its reports, so that it cannot wait for lost ones. */
 static void sweep_sessions(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -196,14 +200,15 @@ static void sweep_sessions(struct step *step)
     step_remove(step, key);
     for (size_t i = 0; i < count; i++) {
         const struct state_report *report = &reports_of(state, victim, &count)[i];
-        if (!report->orphan) { /* orphans go with step_sweep */
+        if (!report->orphan) { /* step_sweep() removes orphans */
             key_report(&report->token, report->ordinal, report->rank, key);
             step_remove(step, key);
         }
     }
 }
 
-/* The health of the chosen one, and of the newer ones that were skipped for theirs. */
+/* Guards the health of the chosen checkpoint, and of the newer ones that were skipped because of
+ * theirs. */
 static void guard_choice(struct step *step, const struct entry_restore *entry)
 {
     const struct run_state *state = step->state;
@@ -261,7 +266,8 @@ static bool is_damage(int code)
     return code == CAIRN_E_DAMAGED || code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_FORMAT;
 }
 
-/* What is known to be good now: the ancestors of the current one, this try's finding included. */
+/* Moves the session to the newest older ancestor that is good now, this report's finding included,
+ * or ends it as failed. */
 static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
 {
     const struct event *event = step->event;
@@ -285,7 +291,7 @@ static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
         entry->id = older->entry.id;
         entry->try_count++;
         entry->cycle = step->state->gc.cycle;
-        step_guard_head(step); /* that it is not forgotten: its lease begins here */
+        step_guard_head(step); /* guards that it is not forgotten: its lease begins here */
     } else if (is_damage(event->code) && entry->allow_older) {
         char tried[160];
         ancestors_damaged(step->state, entry->first, sizeof(tried), tried);
@@ -299,7 +305,7 @@ static void fall_back_or_fail(struct step *step, struct entry_restore *entry)
     reason_set(entry->reason, text);
 }
 
-/* The ranks of the event. */
+/* The ranks that the event reports for. */
 struct reporters {
     size_t count;
     const uint32_t *ranks;
@@ -311,7 +317,8 @@ static struct reporters reporters_of(const struct event *event)
     return (struct reporters){batch ? event->rank_count : 1, batch ? event->ranks : &event->rank};
 }
 
-/* By rank: is its report on the current try there? NULL: no memory. */
+/* Returns an array that says for each rank whether its report on the current try is there, or NULL
+ * if there is no memory. */
 static bool *came_map(struct step *step, const struct state_restore *session)
 {
     size_t count;
@@ -336,7 +343,7 @@ static void put_report(struct step *step, uint32_t rank, uint32_t try_count)
     step_put(step, key, &buf);
 }
 
-/* All have reported OK on this try. */
+/* Ends the session well: all ranks have reported OK on this try. */
 static void end_session(struct step *step, const struct state_restore *session)
 {
     struct entry_restore entry = session->entry;
@@ -375,7 +382,7 @@ static void report_ok(struct step *step, const struct state_restore *session)
         step_fail(step, CAIRN_E_AGAIN, "the restore waits for %s", missing);
         return;
     }
-    session_guard(step, session); /* a report that stands is an older try's, or the same */
+    session_guard(step, session); /* an existing report is of an older try, or is the same */
     for (uint32_t i = 0; i < fresh_count; i++) {
         put_report(step, fresh[i], session->entry.try_count);
     }
@@ -413,7 +420,8 @@ void on_restore_report(struct step *step)
     }
     if (session->entry.state != RESTORE_RUNNING || !ckpt_id_equal(event->id, session->entry.id)) {
         answer_session(
-            step, &session->entry); /* finished, or this rank is behind: where the session is */
+            /* Finished, or this rank is behind: answers the session's present state. */
+            step, &session->entry);
         return;
     }
     if (event->code == 0) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seal: the parts of some ranks are durable. One seal a rank and opening: the same again is the
- * same answer, another content is CONFLICT (I3). The driver goes on to the commit when all have
- * sealed. Pure.
+ * Seal: the parts of some ranks are durable. There is one seal for each rank and opening. To repeat
+ * a seal gives the same answer; another content is CONFLICT (I3). The driver goes on to the commit
+ * when all ranks have sealed. Pure.
  */
 #include <string.h>
 
@@ -38,8 +38,8 @@ static void refuse(struct step *step, int code, uint32_t rank, const char *why)
               rank, step->event->id.step, step->event->id.term, why);
 }
 
-/* The seals of the batch so far are in the update's changes, by key: the batch is as large as the
- * world at most, so the repeated ones in it are found by a map of ranks. */
+/* Returns an array with room for the batch's seal of each rank, in which repeated ones are found.
+ * NULL if there is no memory. */
 static const struct event_seal **batch_map(struct step *step, uint32_t world_size)
 {
     const struct event_seal **map = scratch_array(step->scratch, world_size, sizeof(*map));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The update of one step under construction: guards and changes in the scratch, and the pieces that
- * several transitions share. Every removal that is not covered by another guard is guarded by the
- * value that was read, so a stale copy never removes what it has not seen. Pure.
+ * The update of one step under construction: guards and changes in the scratch, and the parts that
+ * several transitions share. Every removal that no other guard covers is guarded by the value that
+ * was read, so a stale copy of the record never removes what it has not seen. Pure.
  */
 #include <string.h>
 
@@ -15,7 +15,7 @@ static void step_no_memory(struct step *step)
     step_fail(step, CAIRN_E_NO_MEMORY, "no memory to prepare an update of the run's record");
 }
 
-/* A grown copy of an array of the scratch; NULL when that is exhausted. */
+/* Returns a grown copy of an array in the scratch, or NULL if the scratch is exhausted. */
 static void *step_grow(struct step *step, size_t count, size_t *cap, size_t size, const void *old)
 {
     size_t grown = *cap == 0 ? STEP_GUARDS_MIN : *cap * 2;
@@ -145,7 +145,8 @@ void step_create_run(struct step *step)
     if (step->state->exists) {
         return;
     }
-    /* A new record has another uuid than what lies there: nobody could put the two together. */
+    /* A new record has another uuid than the stored checkpoints, so nobody could put the two
+     * together again. */
     if (state_is_marked(step->state) || beside->code != 0) {
         step->ret->code = state_beside_check(step->state, &step->ret->diag);
         return;
@@ -199,9 +200,9 @@ void reason_set(char ret[ENTRY_REASON_BYTES], const char *text)
     memcpy(ret, text, bytes);
 }
 
-/* Seals of an open entry that is guarded as read need no guard: while it stands, only its own
- * are written there. One that comes in between is left over with no opening of its id, and so an
- * orphan. */
+/* Removes the seals of an open entry that is guarded as read. They need no guard of their own:
+ * while the opening exists, only its own seals are written there. A seal that comes in between is
+ * left without an opening of its id, and is an orphan. */
 static void step_remove_seals(struct step *step, const struct state_open *open)
 {
     size_t count;
@@ -232,13 +233,13 @@ void step_end_open(struct step *step, const struct state_open *open, int code, c
     step_remove(step, key);
     step_remove_seals(step, open);
     if (code == 0) {
-        step_remove_pasts(step, open->id); /* what lies beside a commit is told of by it */
+        step_remove_pasts(step, open->id); /* the commit accounts for what is stored beside it */
         return;
     }
     step->day.saves_aborted++;
     if (step->event->kind != EVENT_ADOPT &&
         unknown_has(step->state, open->id, open->entry.open_id)) {
-        return; /* it may have been committed once: only an operator says that it is dead */
+        return; /* it may have been committed once: only an operator may declare it dead */
     }
     struct entry_dead dead = {.open_id = open->entry.open_id, .code = code};
     reason_set(dead.reason, reason);
@@ -255,7 +256,7 @@ void step_sweep(struct step *step)
     char key[ENTRY_KEY_MAX];
     for (size_t i = 0; i < state->seal_count && step_may_remove(step, 1); i++) {
         const struct state_seal *seal = &state->seals[i];
-        /* An orphan of an id that is open is overwritten by that rank's seal, or goes with the
+        /* An orphan whose id is open is overwritten by that rank's seal, or removed with the
          * opening. */
         if (seal->orphan && state_open_find(state, seal->id) == NULL) {
             key_seal(seal->id, seal->rank, key);
@@ -273,7 +274,8 @@ void step_sweep(struct step *step)
     }
 }
 
-/* The head as it will be: one change, however much is appended. */
+/* Writes the head as it will be after the appended entries: one change, however many were
+ * appended. */
 static void step_put_head(struct step *step)
 {
     struct record_update *update = &step->ret->update;
@@ -303,7 +305,7 @@ uint64_t step_append(struct step *step, struct entry_chain *entry)
         step_guard_head(step);
     }
     entry->seq = step->head.seq + 1;
-    entry->previous = step->head.sha256; /* zero while the chain is empty */
+    entry->previous = step->head.sha256; /* all zero while the chain is empty */
     buf_init(&buf, LIMIT_RECORD_VALUE_BYTES);
     entry_chain_encode(entry, &buf);
     step->head.seq = entry->seq;
@@ -325,7 +327,8 @@ void step_lower_health(struct step *step, const struct state_commit *commit, enu
     struct buf buf;
     reason_set(entry.reason, reason);
     key_health(commit->entry.seq, key);
-    step_guard_as_read(step, key, commit->health_raw); /* also where it is low enough already */
+    /* Guarded even if the health is low enough already. */
+    step_guard_as_read(step, key, commit->health_raw);
     if (health <= commit->health) {
         return;
     }

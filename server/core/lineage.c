@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Questions to a decoded record: which terms lead to the newest one that has a commit (the
- * lineage), what `latest` and the other selectors mean, what is open, who is missing, where a save
- * stands. A term enters the lineage at its first commit, so a grant alone moves nothing. Pure.
+ * lineage), what `latest` and the other selectors mean, which saves are open, which ranks are
+ * missing, and what the state of a save is. A term enters the lineage at its first commit, so a
+ * grant alone changes nothing. Pure.
  */
 #include "core/commit.h"
 
@@ -12,7 +13,7 @@
 #include "base/check.h"
 #include "core_private.h"
 
-/* Index in by_id of the first commit at or above id. */
+/* Returns the index in by_id of the first commit at or above id. */
 static size_t by_id_bound(const struct run_state *state, struct ckpt_id id)
 {
     size_t low = 0, high = state->commit_count;
@@ -54,7 +55,7 @@ const struct state_commit *state_commit_known(const struct run_state *state, str
 
 const struct state_open *state_open_find(const struct run_state *state, struct ckpt_id id)
 {
-    for (size_t i = 0; i < state->open_count; i++) { /* a handful at most are in flight */
+    for (size_t i = 0; i < state->open_count; i++) { /* a handful are in flight at most */
         if (ckpt_id_equal(state->opens[i].id, id)) {
             return &state->opens[i];
         }
@@ -82,7 +83,7 @@ const struct state_past *pasts_of(const struct run_state *state, struct ckpt_id 
 {
     size_t first = 0, end;
     while (first < state->past_count && ckpt_id_compare(state->pasts[first].id, id) < 0) {
-        first++; /* there are next to none */
+        first++; /* there are hardly any */
     }
     for (end = first; end < state->past_count && ckpt_id_equal(state->pasts[end].id, id); end++) {
     }
@@ -173,8 +174,8 @@ const struct state_report *reports_of(const struct run_state *state,
     return &state->reports[low];
 }
 
-/* From the newest entered term along the parents: all of that term, and of each term before only
- * what its successor's parent had behind it. Parents are older terms, checked when loaded, so this
+/* Marks the lineage: the newest entered term as a whole, and of each term before it the commits up
+ * to the parent of its successor. Loading has checked that parents are older terms, so the walk
  * ends. */
 void lineage_mark(struct run_state *state)
 {
@@ -224,7 +225,7 @@ const struct state_commit *lineage_newest(const struct run_state *state)
     return NULL;
 }
 
-/* The commit next below `from` among its ancestors, good or not; NULL at the root. */
+/* Returns the next older commit among the ancestors of `from`, good or not, or NULL at the root. */
 static const struct state_commit *ancestor_next(const struct run_state *state, struct ckpt_id from)
 {
     while (from.term != 0) {
@@ -233,7 +234,7 @@ static const struct state_commit *ancestor_next(const struct run_state *state, s
             return state->by_id[at - 1];
         }
         from = term_of(state, from.term)->entry.parent;
-        if (from.term != 0) { /* the parent itself is an ancestor, and always in the chain */
+        if (from.term != 0) { /* the parent itself is an ancestor, and is always in the chain */
             return commit_any(state, from);
         }
     }
@@ -277,7 +278,8 @@ void ancestors_damaged(const struct run_state *state, struct ckpt_id from, size_
     }
 }
 
-/* Names where a step is to be had although it is not on the lineage, or which steps are near it. */
+/* Answers NOT_FOUND. The text says under which term a superseded checkpoint of the step can be had,
+ * or which steps are next to it. */
 static int step_not_found(const struct run_state *state, uint64_t step, struct diag *diag)
 {
     const struct state_commit *below = NULL, *above = NULL, *superseded = NULL;
@@ -365,11 +367,11 @@ int state_select(const struct run_state *state, const struct selector *selector,
     if (status != 0 && unknown_may_be(state, selector)) {
         return state_beside_check(state, diag);
     }
-    err_ignore(diag_copy(diag, &why)); /* the status is said */
+    err_ignore(diag_copy(diag, &why)); /* the status carries the result */
     return status;
 }
 
-/* "ranks 1, 3 and 5 of 8" from a map of who is there. */
+/* A text such as "ranks 1, 3 and 5 of 8", made from a map of the ranks that are there. */
 enum { RANKS_NAMED_MAX = 16 };
 
 struct rank_list {
@@ -394,7 +396,8 @@ static void rank_list_number(struct rank_list *list, const char *before, uint32_
     rank_list_text(list, text);
 }
 
-/* A missing one is written when the next is known, so that the last gets its "and". */
+/* Adds a missing rank. A rank is written when the next one is known, so that the last one gets its
+ * "and". */
 static void rank_list_add(struct rank_list *list, uint32_t rank)
 {
     list->missing++;
@@ -497,7 +500,7 @@ enum save_state state_status(const struct run_state *state, struct ckpt_id id, s
                             dead->entry.reason)); /* the reason is the answer */
         return SAVE_ABORTED;
     }
-    if (open != NULL) { /* opened in a race with a grant: it can never commit */
+    if (open != NULL) { /* a race with a grant opened it: it can never commit */
         err_ignore(diag_set(ret_why, CAIRN_E_FENCED, "term %" PRIu64 " was granted since",
                             state->newest_term));
         return SAVE_ABORTED;

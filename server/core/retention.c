@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The policy engine: what a policy keeps of a run, rule by rule, and why. The semantics are those
- * that restic's users know: rules are OR-ed, each counts for itself; a counting rule keeps the
- * oldest of all while it has counts left; "within" looks back from the newest one whose time is not
- * in the future. Only good checkpoints of the lineage count, in the order in which they were
- * committed: wall time decides which hour or day one belongs to, never which is newer. Calendar
- * units are UTC. Pure.
+ * The policy engine: which checkpoints a policy keeps, rule by rule, and why. The semantics are
+ * those that users of restic know: rules are OR-ed, and each counts for itself; a counting rule
+ * keeps the oldest checkpoint of all while it has counts left; "within" looks back from the newest
+ * one whose time is not in the future. Only good checkpoints of the lineage count, in the order of
+ * their commits: wall time decides which hour or day a checkpoint belongs to, never which one is
+ * newer. Calendar units are UTC. Pure.
  */
 #include "core/retention.h"
 
@@ -28,7 +28,7 @@ struct engine {
     int64_t now_ns, clock_jump_s;
     struct scratch *scratch;
     size_t good_count;
-    size_t *good; /* indices, newest first */
+    size_t *good; /* indices of the good items, newest first */
     uint64_t *reasons;
 };
 
@@ -40,12 +40,13 @@ static int64_t floor_div(int64_t a, int64_t b)
     return quotient * b > a ? quotient - 1 : quotient;
 }
 
-/* Days since 1970-01-01 of the first of a month; months count from 0 and may overflow the year. */
+/* Returns the number of days from 1970-01-01 to the first of a month. Months count from 0, and may
+ * exceed a year. */
 static int64_t days_of_month(int64_t year, int64_t month)
 {
     year += floor_div(month, 12);
     month -= floor_div(month, 12) * 12;
-    int64_t shifted_year = month < 2 ? year - 1 : year; /* a year that begins with March */
+    int64_t shifted_year = month < 2 ? year - 1 : year; /* of a year that begins with March */
     int64_t era = floor_div(shifted_year, 400);
     int64_t year_of_era = shifted_year - era * 400;
     int64_t day_of_year = (153 * (month < 2 ? month + 10 : month - 2) + 2) / 5;
@@ -54,7 +55,7 @@ static int64_t days_of_month(int64_t year, int64_t month)
 }
 
 struct date {
-    int64_t year, month, day; /* month and day from 0 */
+    int64_t year, month, day; /* month and day count from 0 */
 };
 
 static struct date date_of(int64_t days)
@@ -64,14 +65,15 @@ static struct date date_of(int64_t days)
     int64_t of_era = shifted - era * 146097;
     int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
     int64_t of_year = of_era - (365 * year + year / 4 - year / 100);
-    int64_t month = (5 * of_year + 2) / 153; /* from March */
+    int64_t month = (5 * of_year + 2) / 153; /* counts from March */
     struct date date = {.year = year + era * 400 + (month >= 10 ? 1 : 0),
                         .month = month < 10 ? month + 2 : month - 10,
                         .day = of_year - (153 * month + 2) / 5};
     return date;
 }
 
-/* The same number: the same hour, day, week from Monday on, month, year. */
+/* Returns a number that is equal for two times of the same hour, day, week (from Monday on), month
+ * or year. */
 static int64_t bucket(enum retention_unit unit, int64_t wall_ns)
 {
     int64_t seconds = floor_div(wall_ns, SECOND_NS);
@@ -97,7 +99,8 @@ static bool span_is_set(const struct retention_span *span)
     return span->years > 0 || span->months > 0 || span->days > 0 || span->seconds > 0;
 }
 
-/* wall_ns minus the span; a day that the month has not runs over into the next one. */
+/* Returns wall_ns minus the span. A day that the month does not have runs over into the next
+ * month. */
 static int64_t before(int64_t wall_ns, const struct retention_span *span)
 {
     int64_t days = floor_div(wall_ns, SECOND_NS * DAY_SECONDS);
@@ -108,7 +111,7 @@ static int64_t before(int64_t wall_ns, const struct retention_span *span)
         date.day - (int64_t)span->days;
     int64_t seconds = earlier * DAY_SECONDS - (int64_t)span->seconds;
     if (seconds < INT64_MIN / SECOND_NS) {
-        return INT64_MIN; /* before all that a wall time can say */
+        return INT64_MIN; /* earlier than any wall time */
     }
     return seconds * SECOND_NS + rest_ns;
 }
@@ -129,8 +132,8 @@ static void keep_last(struct engine *engine)
     }
 }
 
-/* The newest of each hour, day ... until count are kept. The oldest of all is kept too while there
- * are counts left. */
+/* Keeps the newest checkpoint of each hour, day and so on until `count` are kept. Keeps the oldest
+ * of all too if there are counts left. */
 static void keep_per(struct engine *engine, enum retention_unit unit, int64_t count)
 {
     int64_t kept = never_kept;
@@ -149,7 +152,7 @@ static void keep_per(struct engine *engine, enum retention_unit unit, int64_t co
     }
 }
 
-/* The newest time that is not in the future; false: all are. */
+/* Gives the newest time that is not in the future. Returns false if all times are. */
 static bool newest_time(const struct engine *engine, int64_t *ret)
 {
     bool found = false;
@@ -187,8 +190,8 @@ static void keep_within(struct engine *engine, const struct retention_span *span
     }
 }
 
-/* From the oldest on, one as soon as so much time has passed since the one kept before: what was
- * kept once stays kept. A clock that was set back begins anew. */
+/* Keeps, from the oldest on, each checkpoint that came the wanted time after the one kept before,
+ * so that a kept checkpoint stays kept. After the clock was set back it begins anew. */
 static void keep_every(struct engine *engine)
 {
     int64_t step_ns = (int64_t)engine->policy->every_seconds * SECOND_NS;
@@ -213,7 +216,7 @@ static void keep_steps(struct engine *engine)
 }
 
 struct score {
-    double value; /* smaller is better */
+    double value; /* the smaller one is better */
     uint64_t seq;
     size_t item;
 };
@@ -224,10 +227,12 @@ static int compare_scores(const void *a, const void *b)
     if (left->value != right->value) {
         return left->value < right->value ? -1 : 1;
     }
-    return left->seq > right->seq ? -1 : left->seq < right->seq; /* of equal ones the newer */
+    /* The newer one wins if values are equal. */
+    return left->seq > right->seq ? -1 : left->seq < right->seq;
 }
 
-/* NaN never wins; what has no such metric is not judged. */
+/* Keeps the best checkpoints by the metric. NaN never wins, and a checkpoint without the metric is
+ * not judged. Returns NOT_FOUND if no checkpoint has the metric. */
 static int keep_best(struct engine *engine, struct diag *diag)
 {
     const struct retention_policy *policy = engine->policy;
@@ -259,7 +264,7 @@ static int keep_best(struct engine *engine, struct diag *diag)
     return 0;
 }
 
-/* ---- what holds for all, on the lineage or not ---- */
+/* ---- rules for checkpoints on the lineage or not ---- */
 
 static bool has_tag(const struct entry_note *note, const char *tag)
 {
@@ -288,7 +293,8 @@ static void keep_tags(struct engine *engine)
     }
 }
 
-/* Tips of branches, and what is not good while two good ones that came after it are not kept. */
+/* Keeps young tips of branches, and checkpoints that are not good while fewer than two good ones
+ * that came after them are kept. */
 static void keep_others(struct engine *engine)
 {
     const struct retention_policy *policy = engine->policy;
@@ -310,7 +316,7 @@ static void keep_others(struct engine *engine)
     }
 }
 
-/* ---- all of it ---- */
+/* ---- all rules together ---- */
 
 static bool asks_for_time(const struct retention_policy *policy)
 {

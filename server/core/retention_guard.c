@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is never forgotten, whoever asks: what is pinned or serves an open save, a restore or an
- * attempt that has just restored it; the newest good checkpoint of the lineage; the last good ones
- * below the least number, with the newest ones of other branches where the lineage has too few; and
- * the last one that shares no object with the others. A lineage without
- * any good checkpoint loses nothing at all: what is left of it, and superseded branches, may be all
- * that there is. Pure.
+ * The checkpoints that are never forgotten, whoever asks: a pinned one; one that serves an open
+ * save, a restore, or an attempt that has just restored it; the newest good one of the lineage; the
+ * last good ones up to the least number, with the newest ones of other branches if the lineage has
+ * too few; and the last one that shares no object with the others. A lineage without any good
+ * checkpoint loses nothing at all: what is left of it, and superseded branches, may be all that
+ * there is. Pure.
  */
 #include "core/retention.h"
 
@@ -19,10 +19,11 @@ bool retention_is_good(const struct retention_item *item)
     return item->on_lineage && item->health == HEALTH_VERIFIED && !item->gone;
 }
 
-/* The commit that a superseded one is followed by in its own branch, if any: then it is no tip. */
+/* Finds the tips of superseded branches: a commit is no tip if another one follows it in its own
+ * branch. */
 static void find_tips(const struct run_state *state, struct retention_item *items, bool *followed)
 {
-    for (size_t i = 1; i < state->commit_count; i++) { /* in order of (term, step) */
+    for (size_t i = 1; i < state->commit_count; i++) { /* sorted by (term, step) */
         const struct state_commit *commit = state->by_id[i - 1];
         if (state->by_id[i]->entry.id.term == commit->entry.id.term) {
             followed[commit - state->commits] = true;
@@ -40,8 +41,8 @@ static void find_tips(const struct run_state *state, struct retention_item *item
     for (size_t i = 0; i < state->commit_count; i++) {
         struct retention_item *item = &items[i];
         item->tip = !item->on_lineage && !followed[i];
-        /* Whatever was committed next is of a later term, which does not continue this one. */
-        item->superseded_ns = item->wall_ns; /* not before it was there, whatever a clock said */
+        /* The next commit belongs to a later term that does not continue this one. */
+        item->superseded_ns = item->wall_ns; /* not before its own commit, whatever a clock said */
         if (item->tip && i + 1 < state->commit_count && items[i + 1].wall_ns > item->wall_ns) {
             item->superseded_ns = items[i + 1].wall_ns;
         }
@@ -62,7 +63,7 @@ int retention_items(const struct run_state *state, struct scratch *scratch,
         const struct state_commit *commit = &state->commits[i];
         const struct state_commit *base =
             commit->entry.base.term != 0 ? commit_any(state, commit->entry.base) : NULL;
-        if (base != NULL) { /* committed before it: checked when loaded */
+        if (base != NULL) { /* committed earlier: loading has checked that */
             CHECK(base < commit);
         }
         items[i] = (struct retention_item){.id = commit->entry.id,
@@ -82,7 +83,7 @@ int retention_items(const struct run_state *state, struct scratch *scratch,
     return 0;
 }
 
-/* What holds whatever else goes. */
+/* Returns the refusal that holds whatever else is forgotten, or MARK_DONE. */
 static enum mark_outcome refused_by_itself(const struct retention_item *item)
 {
     return item->gone          ? MARK_ALREADY
@@ -93,7 +94,8 @@ static enum mark_outcome refused_by_itself(const struct retention_item *item)
                                : MARK_DONE;
 }
 
-/* The good one that `latest` means: the greatest by (term, step). */
+/* Returns the index of the good item that `latest` means, the greatest by (term, step), or
+ * count. */
 static size_t newest_good(const struct retention_item *items, size_t count)
 {
     size_t newest = count;
@@ -106,7 +108,7 @@ static size_t newest_good(const struct retention_item *items, size_t count)
     return newest;
 }
 
-/* How many good ones stay; ret_apart: two of them share no object. */
+/* Returns how many good items stay. *ret_apart says whether two of them share no object. */
 static uint32_t count_good(const struct retention_item *items, size_t count,
                            const enum mark_outcome *outcomes, bool *ret_apart)
 {
@@ -123,13 +125,14 @@ static uint32_t count_good(const struct retention_item *items, size_t count,
     return good;
 }
 
-/* Too few good ones on the lineage, which has lost them or has just begun: the newest verified ones
- * of other branches stay in their place, as many as are missing. A whole branch would fill a disk
- * that has no room for the save that is awaited. False: there are not so many. */
+/* Called if the lineage has too few good items, because it has lost them or has just begun: keeps
+ * the newest verified ones of other branches in their place, only as many as are missing, because a
+ * whole branch could fill the disk that the next save needs. Returns false if there are not so
+ * many. */
 static bool keep_of_branches(const struct retention_item *items, size_t count, uint32_t missing,
                              enum mark_outcome *outcomes)
 {
-    for (size_t i = 0; i < count; i++) { /* what stays anyway counts first */
+    for (size_t i = 0; i < count; i++) { /* items that stay anyway count first */
         bool counts = !items[i].on_lineage && items[i].health == HEALTH_VERIFIED && !items[i].gone;
         missing -= counts && outcomes[i] != MARK_DONE && missing > 0;
     }
@@ -143,8 +146,8 @@ static bool keep_of_branches(const struct retention_item *items, size_t count, u
     return missing == 0;
 }
 
-/* Where all that stays may share objects, damage to these would take all: the newest of a branch
- * that shares none with the newest good one stays, too. */
+/* Keeps a second set. If all items that stay may share objects, one damage could take them all, so
+ * the newest item of a branch that shares none with the newest good one stays, too. */
 static void keep_branch_apart(const struct retention_item *items, size_t count, uint64_t set,
                               enum mark_outcome *outcomes)
 {
@@ -163,8 +166,8 @@ static void keep_branch_apart(const struct retention_item *items, size_t count, 
     }
 }
 
-/* Takes back good ones, newest first, until enough stay; the last of them perhaps of another set.
- */
+/* Takes good items back, newest first, until enough stay; the last of them may have to be of
+ * another set. */
 static void keep_enough(const struct retention_item *items, size_t count,
                         const struct retention_guards *guards, uint32_t least,
                         enum mark_outcome *outcomes)
@@ -193,7 +196,8 @@ static void keep_enough(const struct retention_item *items, size_t count,
     if (guards->apart && least > 1 && newest < count) {
         keep_branch_apart(items, count, items[newest].set, outcomes);
     }
-    /* What may turn out to be good stays: of the lineage, and without enough others everywhere. */
+    /* Items that are not damaged may turn out to be good: here all of the lineage stay, and, if too
+     * few verified ones are left, those of branches too. */
     for (size_t i = 0; i < count; i++) {
         if (outcomes[i] == MARK_DONE && items[i].health != HEALTH_DAMAGED &&
             (items[i].on_lineage || !enough)) {

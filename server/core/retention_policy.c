@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Policies as text: options by name and value, as the command line, the configuration and the wire
- * give them, and reasons for people. What could be meant in two ways is refused. Pure.
+ * Policies as text: options by name and value, as the command line, the configuration and the
+ * wire give them, and reasons for people. A text that could be understood in two ways is refused.
+ * Pure.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,8 +48,8 @@ static int set_number(uint64_t *ret, const char *name, const char *value, struct
 }
 
 struct span_unit {
-    const char *name; /* those that begin another one come first */
-    uint64_t seconds; /* 0: a calendar unit */
+    const char *name; /* a name comes before a shorter one that it begins with */
+    uint64_t seconds; /* 0 for a calendar unit */
 };
 
 static const struct span_unit span_units[] = {{"min", 60}, {"y", 0},    {"m", 0}, {"w", 604800},
@@ -96,7 +97,7 @@ static int set_span(struct retention_span *span, const char *name, const char *v
                : bad(diag, name, value, "a span such as 2y5m7d3h (m: months) or 30min");
 }
 
-/* Seconds of a span without months and years, which have no fixed length. */
+/* Sets a duration in seconds. Months and years are refused, because they have no fixed length. */
 static int set_seconds(uint64_t *ret, bool zero, const char *name, const char *value,
                        struct diag *diag)
 {
@@ -162,7 +163,8 @@ static int set_mode(struct retention_policy *policy, const char *name, const cha
     return policy->mode != MODE_UNSET ? 0 : bad(diag, name, value, "min or max");
 }
 
-/* keep-hourly ..., keep-within-hourly ...; UNIT_COUNT: none of them. */
+/* Returns the unit of an option such as keep-hourly or keep-within-hourly, or UNIT_COUNT if it has
+ * none. */
 static enum retention_unit unit_of(const char *name, const char *prefix)
 {
     size_t bytes = strlen(prefix);
@@ -256,7 +258,8 @@ struct text {
 static void put(struct text *text, const char *part)
 {
     size_t bytes = strlen(part);
-    if (text->cut || text->used + bytes + 5 > text->bytes) { /* whole parts, and room for "..." */
+    /* Only whole parts, with room for "..." */
+    if (text->cut || text->used + bytes + 5 > text->bytes) {
         text->cut = true;
         return;
     }

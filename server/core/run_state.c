@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decodes a run's record and checks that it hangs together: the chain of permanent entries by
- * number and hash up to the head, terms without a hole, every entry's term known. A record that
- * fails here is damaged and is believed in nothing (I2, I4); what a race may leave behind (seals of
- * an opening that is gone, opens of a fenced term) is no damage, is marked, and counts for nothing.
+ * Decodes a run's record and checks that it is consistent: the chain of permanent entries by number
+ * and hash up to the head, terms without a hole, and the term of every entry. A record that fails
+ * here is damaged, and nothing in it is believed (I2, I4). What a race may leave behind (seals of
+ * an opening that is gone, openings of a fenced term) is no damage; it is marked and has no effect.
  * Pure.
  */
 #include "core/commit.h"
@@ -32,9 +32,9 @@ struct loader {
     struct run_state state;
     bool has_head;
     uint64_t chain_seq;
-    struct sha256 chain_sha256; /* of the chain entry before */
+    struct sha256 chain_sha256; /* hash of the preceding chain entry */
     size_t mark_count, health_count, note_count;
-    struct entry_chain *marks; /* chain entries that are about commits */
+    struct entry_chain *marks; /* the chain entries that are about commits */
     struct health_mark *healths;
     struct note_mark *notes;
 };
@@ -95,7 +95,7 @@ static int no_memory(struct loader *loader)
     return diag_set(loader->diag, CAIRN_E_NO_MEMORY, "no memory to decode the run's record");
 }
 
-/* Room for all entries of a kind, and for one more, so that none is NULL. */
+/* Allocates room for all entries of each kind, and for one more, so that no array is NULL. */
 static int load_count(struct loader *loader, const struct record *record)
 {
     size_t counts[ENTRY_UNKNOWN + 1] = {0};
@@ -133,7 +133,7 @@ static int load_count(struct loader *loader, const struct record *record)
     return whole ? 0 : no_memory(loader);
 }
 
-/* A copy in the scratch: the state outlives the next update of the record. */
+/* Copies a value into the scratch, because the state outlives the next update of the record. */
 static int copy_raw(struct loader *loader, struct record_value value, struct record_value *ret)
 {
     uint8_t *data = scratch_copy(loader->scratch, value.bytes, value.data);
@@ -144,7 +144,8 @@ static int copy_raw(struct loader *loader, struct record_value value, struct rec
     return 0;
 }
 
-/* Numbers, hashes and head: a chain entry that was changed, lost, added or moved is found here. */
+/* Loads one chain entry and checks its number and hashes, so that an entry that was changed, lost,
+ * added or moved is found. */
 static int load_chain(struct loader *loader, const struct entry_key *key, struct record_value value)
 {
     struct entry_chain entry;
@@ -300,7 +301,7 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
             (struct state_past){.id = key.id, .open_id = key.seq};
         return 0;
     case ENTRY_UNKNOWN:
-        return 0; /* a newer version's: kept, not touched */
+        return 0; /* an entry of a newer version: kept and not touched */
     }
     UNREACHABLE();
 }
@@ -330,7 +331,8 @@ static int compare_by_id(const void *a, const void *b)
     return ckpt_id_compare((*left)->entry.id, (*right)->entry.id);
 }
 
-/* What a chain entry says of one commit; false: that cannot be. */
+/* Applies a chain entry to one of its commits. Returns false if the entry cannot follow the
+ * commit's state. */
 static bool mark_fits(struct state_commit *commit, const struct entry_chain *mark)
 {
     bool fits = false;
@@ -509,7 +511,7 @@ static int check_saves(struct loader *loader)
         open->world_size = term->entry.world_size;
     }
     size_t at = 0;
-    for (size_t i = 0; i < state->seal_count; i++) { /* both are in key order */
+    for (size_t i = 0; i < state->seal_count; i++) { /* seals and openings are both sorted by key */
         struct state_seal *seal = &state->seals[i];
         while (at < state->open_count && ckpt_id_compare(state->opens[at].id, seal->id) < 0) {
             at++;

@@ -11,8 +11,8 @@ static bool is_within(int64_t wall_ns, struct usage_window window)
     return wall_ns >= window.since_ns && wall_ns <= window.until_ns;
 }
 
-/* Hours in the window in which the bytes of a checkpoint were in the store. Clocks that went back
- * give nothing, never less. */
+/* Returns the hours of the window during which the bytes of a checkpoint were in the store. A clock
+ * that was set back gives 0, never a negative number. */
 static double hours_there(const struct state_commit *commit, struct usage_window window)
 {
     int64_t from =
