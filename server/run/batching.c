@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Events of many ranks that share an update of the record: the seals of a save, and the reports of
- * a restore that say OK. Thousands of ranks that come one after the other are some tens of updates,
- * not thousands: while more are to come, one follows the last such update after RUN_BATCH_GAP_MS at
- * the earliest. The last ones do not wait. Loop's thread.
+ * a restore that say OK. For thousands of ranks that come one after the other this makes some tens
+ * of updates, not thousands: while more events are to come, the next such update follows the last
+ * one after RUN_BATCH_GAP_MS at the earliest. The last events do not wait. Loop's thread.
  */
 #include "run_private.h"
 
@@ -26,13 +26,14 @@ bool batch_is_same(const struct event *a, const struct event *b)
            a->world_size == b->world_size && a->ordinal == b->ordinal;
 }
 
-/* How many entries of the record it makes. */
+/* Returns how many entries of the record the event makes. */
 static size_t size_of(const struct event *event)
 {
     return event->kind == EVENT_SEAL ? event->seal_count : 1;
 }
 
-/* How many more make it whole, as far as is known here; 0: nothing is awaited. */
+/* Returns how many more entries complete the save or the restore, as far as this daemon knows; 0 if
+ * none are awaited. */
 static size_t count_left(const struct run *run, const struct event *event)
 {
     if (event->kind == EVENT_SEAL) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages and manifest of a checkpoint. Invariant: the result is a function of the parts, of what the
- * record holds of the save, and of one wall time; so a second daemon, or the same one after a
- * crash, makes the same bytes and recognises what is published already. Pure; any thread.
+ * Pages and manifest of a checkpoint. Invariant: the result is a function of the parts, of the
+ * record's entries about the save, and of one wall time. So a second daemon, or the same one after
+ * a crash, makes the same bytes and recognises what is already published. Pure; any thread.
  */
 #include "build.h"
 
@@ -130,8 +130,7 @@ static int parts_check_identity(const struct build_input *input, struct diag *di
     return 0;
 }
 
-/* --- pages
- * ----------------------------------------------------------------------------------------- */
+/* --- pages ---------------------------------------------------------------------------------- */
 
 static int page_add(struct build *build, const struct page *page, const char *first_name,
                     struct diag *diag)
@@ -143,7 +142,7 @@ static int page_add(struct build *build, const struct page *page, const char *fi
     size_t cap = manifest->page_count;
 
     if ((cap & (cap + 1)) ==
-        0) { /* 0, 1, 3, 7 ...: room for as many again; old arrays stay in the scratch */
+        0) { /* 0, 1, 3, 7 and so on: doubles the room; old arrays stay in the scratch */
         size_t next = cap * 2 + 1;
         struct page_ref *refs = scratch_array(&build->scratch, next, sizeof *refs);
         struct build_page *pages = scratch_array(&build->scratch, next, sizeof *pages);
@@ -194,7 +193,8 @@ static struct part_ref part_ref_of(const struct build_input *input, uint32_t ran
         ref.plain_bytes += part->chunks[i].plain_bytes;
         const struct object_id *object = &part->objects[part->chunks[i].object].id;
         if (object->term == input->id.term && object->step == input->id.step) {
-            ref.stored_bytes += part->chunks[i].stored_bytes; /* the others are older saves' */
+            /* The other chunks belong to older saves. */
+            ref.stored_bytes += part->chunks[i].stored_bytes;
         }
     }
     return ref;
@@ -229,7 +229,7 @@ static int build_parts_pages(const struct build_input *input, struct build *buil
     return 0;
 }
 
-/* Distinct objects over all parts. */
+/* Counts the distinct objects of all parts. */
 static int object_order(const void *a, const void *b) { return object_id_compare(a, b); }
 
 static int count_objects(const struct build_input *input, struct build *build, struct diag *diag)
@@ -258,10 +258,10 @@ static int count_objects(const struct build_input *input, struct build *build, s
     return 0;
 }
 
-/* --- the index
- * ------------------------------------------------------------------------------------- */
+/* --- the index ------------------------------------------------------------------------------ */
 
-/* Entries from `first` on for one page: about page_bytes, and never more than fit. */
+/* Returns how many entries from `first` on go into one page: about page_bytes, and never more than
+ * fit. */
 static uint32_t index_cut(const struct page *whole, uint32_t first, uint64_t page_bytes)
 {
     uint32_t most = page_fit(whole, first), count = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The catalogue: all runs of a store, found at start by STORE_LIST_RUNS, or named later by those
- * who join. Invariant: runs[] is sorted by name; one that the store holds stays. Nothing is freed
- * before `pending` is zero. Loop's thread.
+ * The catalogue: all runs of a store, found at start by STORE_LIST_RUNS, or named later by sessions
+ * that join. Invariant: runs[] is sorted by name, and a run that the store holds stays in it.
+ * Nothing is freed before `pending` is zero. Loop's thread.
  */
 #include "run_private.h"
 
@@ -65,7 +65,7 @@ static int name_compare(const struct run_name *a, const struct run_name *b)
     return order ? order : strcmp(a->run, b->run);
 }
 
-/* Where the name is, or would be. */
+/* Returns the index of the run with that name, or the index at which to insert it. */
 static size_t lower_bound(const struct catalog *catalog, const struct run_name *name)
 {
     size_t low = 0, high = catalog->run_count;
@@ -81,7 +81,7 @@ static size_t lower_bound(const struct catalog *catalog, const struct run_name *
     return low;
 }
 
-/* NULL: out of memory. */
+/* Returns the run of that name and adds it if it is new. Returns NULL if there is no memory. */
 static struct run *run_find_or_add(struct catalog *catalog, const struct run_name *name)
 {
     size_t at = lower_bound(catalog, name);
@@ -113,7 +113,7 @@ struct run *catalog_run(struct catalog *catalog, const struct run_name *name)
 {
     struct run *run = run_find_or_add(catalog, name);
 
-    CHECK(run); /* a kilobyte that is not there: the daemon cannot go on */
+    CHECK(run); /* without one kilobyte of memory the daemon cannot go on */
     run->users++;
     return run;
 }
@@ -199,8 +199,9 @@ static void on_listed(struct store_req *req)
     catalog_drop(catalog);
 }
 
-/* Start-up reads the records one after another, so that what a crash left sealed is finished and
- * deadlines run although nobody asks for the run. */
+/* Reads the record of the next run of the start-up list. Start-up reads the records one after
+ * another, so that saves that a crash left sealed are finished, and deadlines run, although nobody
+ * asks for the run. */
 static void sweep(struct catalog *catalog)
 {
     struct run *run;
@@ -209,7 +210,7 @@ static void sweep(struct catalog *catalog)
         return;
     }
     run = run_find_or_add(catalog, &catalog->sweep_names[catalog->sweep_next++]);
-    CHECK(run); /* it is there since on_listed */
+    CHECK(run); /* on_listed() has added it */
     run->sweeping = true;
     run->want_load = true;
     run_kick(run);
@@ -226,7 +227,7 @@ void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user
     catalog_hold(catalog);
     catalog_look_close(catalog);
     for (size_t i = 0; i < catalog->run_count; i++) {
-        run_kick(catalog->runs[i]); /* the driver sees closing, and answers what waits */
+        run_kick(catalog->runs[i]); /* the driver sees `closing` and answers the waiting requests */
     }
     catalog_drop(catalog);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs that other daemons have made. Only the store knows them, so a look lists it; one listing is
- * on its way at a time, and who asks meanwhile waits for the next, since this one may have begun
- * before what he wants to see. Loop's thread.
+ * Runs that other daemons have made. Only the store knows them, so a look lists the store. One
+ * listing is under way at a time. A look that is asked for meanwhile waits for the next listing,
+ * because the present one may have begun before the run was made. Loop's thread.
  */
 #include "run_private.h"
 
@@ -14,7 +14,7 @@ enum { LOOK_EVERY_MS = 5000 };
 
 static void turn(struct catalog *catalog);
 
-/* The catalogue stays while a turn is on its way. */
+/* Posts a turn. The catalogue is held until it has run. */
 static void post_turn(struct catalog *catalog)
 {
     if (!catalog->look.posted) {
@@ -63,7 +63,7 @@ static void answer(struct list *looks, int status, const struct diag *diag)
         struct catalog_look *look = list_item(node, struct catalog_look, link);
         look->status = status;
         if (diag) {
-            err_ignore(diag_copy(&look->diag, diag)); /* the look's own status says it */
+            err_ignore(diag_copy(&look->diag, diag)); /* the look's own status carries the result */
         }
         look->done(look);
     }
@@ -92,11 +92,11 @@ static void on_listed(struct store_req *req)
     catalog_drop(catalog);
 }
 
-/* Asks the store, for those who wait; or answers them, where nobody else makes runs. */
+/* Starts a listing for the waiting looks, or answers them if no other daemon makes runs. */
 static void turn(struct catalog *catalog)
 {
     if (catalog->closing) {
-        return; /* catalog_look_close() has answered */
+        return; /* catalog_look_close() has answered them */
     }
     struct list *node;
     while (!catalog->look.busy && (node = list_pop(&catalog->look.waiting))) {

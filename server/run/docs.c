@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cache of verified manifests, pages and parts. Invariant: a doc that is `ready` has matched
- * its key's SHA-256 and its own structure; a failed one leaves the table before anybody is told.
- * Loop's thread, but for work_verify.
+ * The cache of verified manifests, pages and parts. Invariant: a document that is `ready` has
+ * matched its key's SHA-256 and its own structure; a document that failed leaves the table before
+ * any request is told. Loop's thread, except work_verify.
  */
 #include "docs.h"
 
@@ -90,7 +90,7 @@ void docs_add_upload(struct docs *docs, const struct store_name *name, size_t by
     if (bytes > docs->upload_bytes_max) {
         return;
     }
-    /* Sent again: the newer bytes are the ones that were published. */
+    /* The part was sent again: the newer bytes are the published ones. */
     for (struct list *before = &docs->uploads; before->next != &docs->uploads;) {
         if (name_equal(&list_item(before->next, struct upload, link)->name, name)) {
             struct list *old = list_pop(before);
@@ -100,7 +100,7 @@ void docs_add_upload(struct docs *docs, const struct store_name *name, size_t by
             before = before->next;
         }
     }
-    /* The oldest is of a save that never finished. */
+    /* The oldest bytes belong to a save that never finished. */
     while (docs->upload_bytes + bytes > docs->upload_bytes_max) {
         struct list *oldest = list_pop(&docs->uploads);
         CHECK(oldest != NULL);
@@ -108,7 +108,7 @@ void docs_add_upload(struct docs *docs, const struct store_name *name, size_t by
     }
     upload = calloc(1, sizeof *upload);
     if (!upload || !(upload->data = malloc(bytes ? bytes : 1))) {
-        free(upload); /* only a hint: the bytes are read back */
+        free(upload); /* it was only a hint: the bytes will be read back */
         return;
     }
     memcpy(upload->data, data, bytes);
@@ -118,7 +118,8 @@ void docs_add_upload(struct docs *docs, const struct store_name *name, size_t by
     list_add_tail(&docs->uploads, &upload->link);
 }
 
-/* Takes the uploaded bytes of that name; NULL when there are none. */
+/* Returns the uploaded bytes of that name, which the caller then owns, or NULL if there are
+ * none. */
 static uint8_t *upload_take(struct docs *docs, const struct doc_key *key)
 {
     list_each (node, &docs->uploads) {
@@ -151,7 +152,8 @@ static void evict(struct docs *docs)
     }
 }
 
-/* Nobody finds it any more; one that is in use goes when it is the oldest. */
+/* Removes a document from the table, so that it is not found any more. One that is in use is freed
+ * when it is the oldest. */
 static void doc_forget(struct docs *docs, struct doc *doc)
 {
     if (is_idle(doc)) {
@@ -183,7 +185,8 @@ static void doc_post(struct doc *doc)
     }
 }
 
-/* Decoded structs are a few times as large as their records (names, fixed arrays of dimensions). */
+/* Returns the size of the scratch: decoded structs are a few times as large as their records
+ * (names, fixed arrays of dimensions). */
 static size_t doc_scratch_bytes(const struct doc_key *key)
 {
     return (size_t)key->bytes * 16 + KIB(64);
@@ -336,7 +339,7 @@ static void on_fetched(struct store_req *req)
         }
     }
     if (req->status) {
-        free(req->ret_data); /* read, but the answer came too late to count */
+        free(req->ret_data); /* it was read, but the answer came too late */
     }
     req->ret_data = NULL;
     if (doc->status) {
@@ -347,7 +350,7 @@ static void on_fetched(struct store_req *req)
     }
 }
 
-/* On a pool thread. */
+/* Hashes and decodes a document. Runs on a pool thread. */
 static void work_verify(struct work *work)
 {
     struct doc *doc = container_of(work, struct doc, work);
@@ -385,7 +388,7 @@ static void doc_deliver(struct doc *doc)
     struct catalog *catalog = doc->catalog;
     struct list *node;
 
-    if (!doc->ready) { /* first delivery: into the cache, or out of the table */
+    if (!doc->ready) { /* first delivery: it goes into the cache, or out of the table */
         if (doc->status == 0) {
             doc->ready = true;
             doc->cost = (size_t)doc->key.bytes + doc->scratch.held + sizeof *doc;
@@ -394,7 +397,7 @@ static void doc_deliver(struct doc *doc)
             list_remove(&doc->bucket);
         }
     }
-    doc->refs++; /* callbacks may release */
+    doc->refs++; /* a callback may release the document */
     while ((node = list_pop(&doc->waiters))) {
         struct doc_req *req = list_item(node, struct doc_req, link);
         req->pending = false;
@@ -419,8 +422,7 @@ static void on_verified(struct work *work)
     struct doc *doc = container_of(work, struct doc, work);
     struct catalog *catalog = doc->catalog;
 
-    if (doc->status &&
-        doc->uploaded) { /* the hint was wrong; what counts is what the store holds */
+    if (doc->status && doc->uploaded) { /* the hint was wrong: the bytes in the store count */
         doc->uploaded = false;
         doc->status = 0;
         diag_clear(&doc->diag);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finishing a save of which every rank has sealed: read the parts back (or take the bytes just
- * uploaded), check coverage, publish pages and manifest, and let the commit core decide.
+ * Finishes a save of which every rank has sealed: reads the parts back (or takes the uploaded
+ * bytes), checks coverage, publishes pages and manifest, and lets the commit core decide.
  *
  *   PARTS --> BUILD --> PUBLISH --> COMMIT --> DONE
  *     |         |      (EXISTS: compare) |       ^
@@ -9,7 +9,7 @@
  *   All states but DONE wait: for the store, for the pool, or for the driver.
  *
  * Invariant: the commit event is sent only after all pages and the manifest are durable under the
- * hashes that it carries. What was cancelled meanwhile (the track is gone) has no further effect.
+ * hashes that it carries. A finish that was cancelled (its track is gone) has no further effect.
  * Loop's thread.
  */
 #include "run_private.h"
@@ -32,7 +32,7 @@ struct fin_part {
     struct finish *finish;
 };
 
-struct fin_put { /* publishes one thing; compares when it is there already */
+struct fin_put { /* publishes one thing; compares if it exists already */
     struct store_req req;
     struct finish *finish;
     const uint8_t *data;
@@ -45,17 +45,17 @@ struct finish {
     struct sm sm;
     struct catalog *catalog;
     struct run *run;
-    struct open_track *track; /* NULL: cancelled */
-    struct scratch scratch;   /* of the copies below */
+    struct open_track *track; /* NULL once it is cancelled */
+    struct scratch scratch;   /* memory of the copies below */
     struct build_input input;
     struct entry_open open;
     struct entry_seal *seals;
-    struct part *parts; /* shallow copies of the docs' */
+    struct part *parts; /* shallow copies of the documents' */
     struct fin_part *fetches;
     struct fin_put *puts;
     uint32_t next, inflight;
     struct work work;
-    bool building; /* work is at the pool */
+    bool building; /* work is with the pool */
     bool built, committing, aborting;
     struct build build;
     struct fin_put put_manifest;
@@ -84,8 +84,7 @@ static const struct sm_state finish_states[] = {
 
 static struct finish *finish_of(struct sm *sm) { return container_of(sm, struct finish, sm); }
 
-/* --- start: a copy of all that is needed, because the state changes under way
- * ---------------------- */
+/* --- start: a copy of all that is needed, because the state changes under way --------------- */
 
 static int copy_open(struct finish *finish, const struct entry_open *from)
 {
@@ -192,7 +191,7 @@ struct finish *finish_start(struct open_track *track, const struct state_open *o
     return finish;
 }
 
-/* Frees at once, or when the last store operation or work item has come back. */
+/* Frees the finish at once, or when the last store operation or work item has come back. */
 static void finish_end(struct finish *finish)
 {
     struct catalog *catalog = finish->catalog;
@@ -228,7 +227,8 @@ static enum sm_result on_done(struct sm *sm)
     return SM_DONE;
 }
 
-/* Completions of a finish that was cancelled: the last one frees. */
+/* Called by the completions. Returns true if the finish was cancelled; the last completion frees
+ * it. */
 static bool is_cancelled(struct finish *finish)
 {
     if (finish->track) {
@@ -246,8 +246,7 @@ static void finish_fail(struct finish *finish, int status, const struct diag *di
     }
 }
 
-/* --- parts
- * ----------------------------------------------------------------------------------------- */
+/* --- parts ---------------------------------------------------------------------------------- */
 
 static void on_part(struct doc_req *req)
 {
@@ -298,10 +297,9 @@ static enum sm_result on_parts(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* --- build
- * ----------------------------------------------------------------------------------------- */
+/* --- build ---------------------------------------------------------------------------------- */
 
-/* On a pool thread. */
+/* Builds pages and manifest. Runs on a pool thread. */
 static void work_build(struct work *work)
 {
     struct finish *finish = container_of(work, struct finish, work);
@@ -342,8 +340,7 @@ static enum sm_result on_build(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* --- publish
- * --------------------------------------------------------------------------------------- */
+/* --- publish -------------------------------------------------------------------------------- */
 
 static void on_put(struct store_req *req);
 
@@ -356,7 +353,7 @@ static void put_submit(struct fin_put *put, enum store_op op)
     req->deadline_ms = RUN_STORE_DEADLINE_MS;
     req->done = on_put;
     req->data =
-        op == STORE_PUBLISH ? (void *)(uintptr_t)put->data : NULL; /* only read by PUBLISH */
+        op == STORE_PUBLISH ? (void *)(uintptr_t)put->data : NULL; /* PUBLISH only reads it */
     req->bytes = op == STORE_PUBLISH ? put->bytes : 0;
     req->ret_data = NULL;
     put->finish->inflight++;
@@ -376,9 +373,9 @@ static void put_start(struct finish *finish, struct fin_put *put, enum store_kin
     put_submit(put, STORE_PUBLISH);
 }
 
-/* There is a manifest of this opening already: of an earlier try that died before the commit, or of
- * another daemon that is at it now. They differ at most in their wall time; then the published one
- * is the manifest. */
+/* Compares a manifest of this opening that exists already. An earlier try that died before the
+ * commit has made it, or another daemon that is working on it now. The two may differ in their wall
+ * time only; in that case the published one is taken, and true is returned. */
 static bool manifest_adopt(struct fin_put *put, const uint8_t *data, uint64_t bytes)
 {
     struct finish *finish = put->finish;
@@ -395,7 +392,8 @@ static bool manifest_adopt(struct fin_put *put, const uint8_t *data, uint64_t by
                memcmp(finish->build.bytes.data, data, finish->build.bytes.bytes) == 0;
         if (!same) {
             err_ignore(build_manifest_at(&finish->build, mine,
-                                         NULL)); /* it was encoded once; the save fails anyway */
+                                         /* It was encoded before, and the save fails anyway. */
+                                         NULL));
         }
     }
     scratch_fini(&scratch);
@@ -433,7 +431,7 @@ static void on_put(struct store_req *req)
             put_submit(put, STORE_FETCH);
         } else if ((transient || req->status == CAIRN_E_NOT_FOUND) &&
                    ++put->tries < FINISH_TRIES_MAX) {
-            put_submit(put, STORE_PUBLISH); /* never replaces, so again is safe */
+            put_submit(put, STORE_PUBLISH); /* PUBLISH never replaces, so it may be repeated */
         } else if (req->status) {
             doc_name_text(&req->name, sizeof text, text);
             diag_add(&req->diag, "publish %s", text);
@@ -448,8 +446,9 @@ static void on_put(struct store_req *req)
     }
 }
 
-/* Side by side: the manifest holds the pages' hashes, and nobody believes it before the record says
- * so, which is asked for when all of them are durable. */
+/* Publishes pages and manifest at the same time. The manifest holds the hashes of the pages, and
+ * nobody believes it before the record names it, which is asked for when all of them are
+ * durable. */
 static enum sm_result on_publish(struct sm *sm)
 {
     struct finish *finish = finish_of(sm);
@@ -477,14 +476,13 @@ static enum sm_result on_publish(struct sm *sm)
     return SM_AGAIN;
 }
 
-/* --- the record
- * ------------------------------------------------------------------------------------ */
+/* --- the record ----------------------------------------------------------------------------- */
 
 static void on_event(struct run_req *req)
 {
     struct finish *finish = container_of(req, struct finish, event);
 
-    sm_run(&finish->sm); /* cancelled ones have no callback */
+    sm_run(&finish->sm); /* a cancelled one gets no callback */
 }
 
 static void event_submit(struct finish *finish, enum event_kind kind)
@@ -514,9 +512,9 @@ static void event_submit(struct finish *finish, enum event_kind kind)
     run_submit(finish->run, &finish->event);
 }
 
-/* Only the record says how it ended; where the commit was refused (fenced, aborted by a deadline)
- * the sync of the tracks has seen that already. A store that fails is a reason to abort: the
- * outcome stays guarded. */
+/* Sends the commit. Only the record says how the save ended; if the commit was refused (fenced, or
+ * aborted by a deadline), tracks_sync() has seen that already. A failure of the store leads to an
+ * abort, which is guarded and cannot undo a commit. */
 static enum sm_result on_commit(struct sm *sm)
 {
     struct finish *finish = finish_of(sm);
@@ -554,7 +552,8 @@ static enum sm_result on_abort(struct sm *sm)
     if (finish->event.submitted) {
         return SM_WAIT;
     }
-    finish->track->failed = finish->event.status != 0; /* then the deadline tries again */
+    /* After a failure the deadline tries again. */
+    finish->track->failed = finish->event.status != 0;
     sm_move(sm, FIN_DONE);
     return SM_AGAIN;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Wanted boxes against stored ones. Invariant: coverage was checked when the checkpoint was
- * committed (distinct boxes tile a tensor, each cell is stored once), so each wanted element is met
- * exactly once; intersect_end counts that it was. Pure.
+ * committed (distinct boxes tile a tensor, each cell is stored once), so each wanted element is
+ * found exactly once; intersect_end() counts and checks that. Pure.
  */
 #include "intersect.h"
 
@@ -29,7 +29,7 @@ int intersect_init(struct intersect *sect, uint32_t want_count, const struct pla
     sect->items = calloc(want_count + (size_t)1, sizeof *sect->items);
     sect->by_name = calloc(want_count + (size_t)1, sizeof *sect->by_name);
     if (!sect->items || !sect->by_name) {
-        return CAIRN_E_NO_MEMORY; /* the caller calls fini in any case */
+        return CAIRN_E_NO_MEMORY; /* the caller calls intersect_fini() in any case */
     }
     for (uint32_t i = 0; i < want_count; i++) {
         sect->items[i].want = &wants[i];
@@ -47,7 +47,7 @@ void intersect_fini(struct intersect *sect)
     memset(sect, 0, sizeof *sect);
 }
 
-/* The first position in by_name whose name is >= name. */
+/* Returns the first position in by_name whose name is >= name. */
 static uint32_t name_lower_bound(const struct intersect *sect, const char *name)
 {
     uint32_t low = 0, high = sect->want_count;
@@ -70,7 +70,7 @@ bool intersect_has_name_between(const struct intersect *sect, const char *first,
            (!last || strcmp(sect->wants[sect->by_name[at]].name, last) <= 0);
 }
 
-/* "'layer.weight'", with the coordinate where there is one. */
+/* Writes "tensor 'layer.weight'", with the coordinate if there is one. */
 static void want_text(const struct plan_want *want, size_t bytes, char *ret)
 {
     snprintf(ret, bytes, "%s '%.160s'%s%s", want->is_blob ? "blob" : "tensor", want->name,
@@ -158,18 +158,18 @@ int intersect_check_found(const struct intersect *sect, struct diag *diag)
     return diag_set(diag, CAIRN_E_MISSING_TENSOR, "the checkpoint holds no %s", text);
 }
 
-/* Nothing is read for a want without elements. */
+/* Returns true for a want without elements, for which nothing is read. */
 static bool want_is_empty(const struct sect_want *item)
 {
     return item->want->is_blob ? item->entry->plain_bytes == 0
                                : box_elements(&item->want->box) == 0;
 }
 
-/* Where a box lies among boxes of its own size that would tile the tensor: the number of such boxes
- * and its own, counted from the first dimension and from the last. */
+/* The position of a box among boxes of its own size that would tile the tensor: the number of such
+ * boxes, and the box's own number, counted from the first dimension and from the last. */
 struct place {
     uint64_t count, row_major, column_major;
-    uint32_t cut_dims, dim; /* dimensions that are cut; one of them */
+    uint32_t cut_dims, dim; /* how many dimensions are cut, and one of them */
 };
 
 static struct place place_of(const struct plan_want *want)
@@ -189,8 +189,8 @@ static struct place place_of(const struct plan_want *want)
     return place;
 }
 
-/* The k-th of n ranks that hold parts of one dimension in order: does it hold any of the box, if
- * they have equal shares, or shares that are rounded up? */
+/* Returns true if the k-th of n ranks that hold parts of one dimension in order would hold a part
+ * of the box, given equal shares or shares that are rounded up. */
 static bool share_meets(const struct plan_want *want, uint32_t dim, uint64_t k, uint64_t n)
 {
     uint64_t all = (uint64_t)want->shape.length[dim], from = (uint64_t)want->box.offset[dim];
@@ -199,8 +199,8 @@ static bool share_meets(const struct plan_want *want, uint32_t dim, uint64_t k, 
     return rounded_up || (k >= from * n / all && k <= last * n / all);
 }
 
-/* A guess, from how training frameworks lay ranks out: one that is wrong costs reading more parts.
- */
+/* Guesses whether the k-th rank of the entry holds a part of the wanted box, from the ways in which
+ * training frameworks lay ranks out. A wrong guess costs reading more parts. */
 static bool is_likely(const struct sect_want *item, const struct place *place, uint32_t k,
                       uint32_t world_size)
 {
@@ -361,7 +361,7 @@ int intersect_part(struct intersect *sect, const struct part *part, struct diag 
             status = tensor ? tensor_reads(sect, i, part, tensor, diag) : 0;
         }
     }
-    return status; /* what was not there is missing from the count in intersect_end */
+    return status; /* chunks that were missing show in the count of intersect_end() */
 }
 
 static int read_order(const void *a, const void *b)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One sorted index over the base's chunks: a part may have a hundred thousand, and each reference
- * is looked up.
+ * part_refs: one sorted index over the chunks of the base. A part may have a hundred thousand
+ * chunks, and each reference is looked up.
  */
 #include "part_refs.h"
 
@@ -43,7 +43,7 @@ int part_refs_init(struct part_refs *refs, const struct part *base, struct scrat
     return 0;
 }
 
-/* Position of the first chunk at or behind the place. */
+/* Returns the position of the first chunk at or behind the place. */
 static uint32_t place_bound(const struct part_refs *refs, const struct object_id *id,
                             uint64_t offset)
 {
@@ -93,7 +93,8 @@ bool part_refs_is_sparse(const struct part_refs *refs, uint32_t object, uint64_t
         }
         last = chunk->offset;
     }
-    /* The footer of what is in use, and the padding behind the last pack, are no waste. */
+    /* The footer of the used chunks, and the padding behind the last pack, are not counted as
+     * waste. */
     uint64_t own = object_footer_bytes(count) + LIMIT_ALIGN_BYTES;
     return object_bytes > own && used * 2 < object_bytes - own;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What comes to a run and waits for its turn: events, snapshots and watches, each put into a list
- * of the run, which the driver (run.c) looks at in the loop's next turn. Also what all files of
- * this folder use: who still works for a catalogue that closes, and whether the wall clock is to be
- * believed. Calls no other file of the folder. Loop's thread.
+ * The requests of a run that wait for its turn: events, snapshots and watches. Each is put into a
+ * list of the run, and the driver (run.c) looks at the lists in the next turn of the loop. Here are
+ * also the functions that all files of this folder use: holding a catalogue that closes, and
+ * whether the wall clock is trusted. Calls no other file of the folder. Loop's thread.
  */
 #include "run_private.h"
 
@@ -37,8 +37,9 @@ static bool is_jump(int64_t from_ms, int64_t to_ms)
     return to_ms - from_ms > CLOCK_JUMP_MS || from_ms - to_ms > CLOCK_JUMP_MS;
 }
 
-/* A jump back to where the clock was believed ends the doubt, and so does a day without another
- * one: whoever set it wrong would have noticed, and whoever set it right would be waiting. */
+/* The doubt ends with a jump back to where the clock was trusted, or after a day without another
+ * jump: somebody would have noticed a wrong clock by then, and a corrected clock must not be
+ * doubted for ever. */
 int64_t catalog_clock_jump_s(struct catalog *catalog)
 {
     uint64_t now_ms = loop_now_ms(catalog->loop);
@@ -50,7 +51,7 @@ int64_t catalog_clock_jump_s(struct catalog *catalog)
     }
     if (now_ms - catalog->clock.seen_at_ms >= CLOCK_BELIEVED_MS) {
         catalog->clock.believed_ms = catalog->clock.seen_ms = offset_ms;
-        catalog->clock.seen_at_ms = now_ms; /* so much may drift in a day, and no more */
+        catalog->clock.seen_at_ms = now_ms; /* it may drift by so much in a day, and no more */
     }
     return is_jump(catalog->clock.believed_ms, offset_ms)
                ? (offset_ms - catalog->clock.believed_ms) / 1000
@@ -66,7 +67,7 @@ void ckpt_text(const struct run_name *run, struct ckpt_id id, char ret[CKPT_TEXT
              name);
 }
 
-/* --- what a run is asked ---------------------------------------------------------------------- */
+/* --- the requests of a run ------------------------------------------------------------------ */
 
 void run_kick(struct run *run)
 {
@@ -77,8 +78,8 @@ void run_kick(struct run *run)
     }
 }
 
-/* What the caller left to the driver. Filled once, so that a second try of the event says the same.
- */
+/* Fills in the fields that the caller has left to the driver. It does so once, so that a second try
+ * of the event says the same. */
 static void event_complete(struct run *run, struct event *event)
 {
     const struct catalog_options *options = &run->catalog->options;

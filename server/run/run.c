@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver of a run. One turn: read the record if the copy is not fresh, and look at the medium
- * once (run_beside.c), tell who waits, then
- * take events from the queue, one at a time (or a batch of seals or reports: batching.c), through
- * commit_step() and, where that says so, one guarded update to the store.
+ * The driver of a run. In one turn it reads the record if the copy is not fresh, compares it once
+ * with the stored checkpoints (run_beside.c), tells the waiting requests, and takes events from the
+ * queue, one at a time (or a batch of seals or reports: batching.c), through commit_step() and, if
+ * that says so, one guarded update to the store.
  *
  *      queue --> current --step--> answer
  *        ^         |  ^ \--undecided--> waiting --(state changed | timer)--> queue
@@ -11,7 +11,7 @@
  *        |         +-- RECORD_UPDATE (waits for the store) --> applied to the own copy --> answer
  *
  * Invariants: one load or update at a time is at the store (busy). An answer is given only from a
- * state that the store confirmed. After any failed update the copy is not trusted: it is read
+ * state that the store has confirmed. After any failed update the copy is not trusted and is read
  * again. Loop's thread.
  */
 #include "run_private.h"
@@ -119,7 +119,7 @@ static void on_poll(struct timer *timer)
     struct run *run = container_of(timer, struct run, poll);
 
     run->poll_next_ms = min_u64(2 * run->poll_next_ms, run->catalog->options.poll_ms);
-    run->loaded = run->loaded && run->busy; /* an update on its way reads its own outcome */
+    run->loaded = run->loaded && run->busy; /* an update under way reads its own outcome */
     run->want_load = true;
     run_kick(run);
 }
@@ -129,8 +129,7 @@ void run_cache_part(struct run *run, const struct store_name *name, size_t bytes
     docs_add_upload(&run->catalog->docs, name, bytes, data);
 }
 
-/* --- the record
- * ------------------------------------------------------------------------------------ */
+/* --- the record ----------------------------------------------------------------------------- */
 
 static void load(struct run *run)
 {
@@ -146,7 +145,7 @@ static void load(struct run *run)
     store_submit(run->catalog->store, &run->req);
 }
 
-/* Decodes the record anew; what the old state pointed to is gone. */
+/* Decodes the record anew. What the old state pointed to is freed. */
 static int state_rebuild(struct run *run, struct diag *diag)
 {
     int status;
@@ -174,14 +173,15 @@ static int state_rebuild(struct run *run, struct diag *diag)
     return status;
 }
 
-/* What the store has, or that it is still what is here: a poll of a long run decodes nothing. */
+/* Takes the loaded record, or notes that the present copy is still current, so that a poll of a
+ * long record decodes nothing. */
 static int take_loaded(struct run *run, struct store_req *req)
 {
     run->copy_op = run->ops_started;
     run->lost_from = req->ret_lost_from;
     diag_clear(&run->lost);
     if (run->lost_from != 0) {
-        err_ignore(diag_copy(&run->lost, &req->diag)); /* the list of the run says it */
+        err_ignore(diag_copy(&run->lost, &req->diag)); /* the list of the run shows it */
     }
     if (!req->ret_record) {
         run->loaded = true;
@@ -210,11 +210,12 @@ static void on_loaded(struct store_req *req)
     catalog->counts.load_errors += status != 0;
     if (status) {
         if (req->status) {
-            record_free(req->ret_record); /* read, but the answer came too late to count */
+            record_free(req->ret_record); /* it was read, but the answer came too late */
         }
         if (err_retry(status) != ERR_RETRY_NEVER && !catalog->closing) {
             timer_start(&run->retry,
-                        RUN_RETRY_MS); /* opens must not be forgotten because one read failed */
+                        /* Saves that are open must not be forgotten because one read failed. */
+                        RUN_RETRY_MS);
         }
         fail_all(run, status, &req->diag);
     }
@@ -241,7 +242,7 @@ static void submit_update(struct run *run, const struct record_update *update)
 
 static void apply(struct run *run) { submit_update(run, &run->verdict.update); }
 
-/* An update that changes nothing asks whether the record takes one again. */
+/* Sends an update that changes nothing, to learn whether the record takes updates again. */
 static void probe(struct run *run)
 {
     static const struct record_update nothing;
@@ -254,8 +255,8 @@ static void probe(struct run *run)
     submit_update(run, &nothing);
 }
 
-/* The store has made the update: so does the own copy. Where that does not work out the copy goes.
- */
+/* Applies the update that the store has made to this daemon's copy. If that fails, the copy is read
+ * again. */
 static void apply_own(struct run *run, uint64_t version)
 {
     struct diag diag = DIAG_INIT;
@@ -269,7 +270,8 @@ static void apply_own(struct run *run, uint64_t version)
     run->copy_op = run->ops_started;
 }
 
-/* Restores go on where the record takes no update: what they would note is kept in memory. */
+/* Keeps the update of a restore in memory, because the record takes none, so that restores can go
+ * on. */
 static void keep(struct run *run)
 {
     struct diag diag = DIAG_INIT;
@@ -286,8 +288,8 @@ static void keep(struct run *run)
     conclude(run, &run->verdict);
 }
 
-/* The outcome is not known, or somebody else was faster: the record is read again and the event run
- * again. */
+/* Called after an unknown outcome, or if another daemon was faster: the record is read again and
+ * the event is run again. Fails requests that have had RUN_TRIES_MAX tries. */
 static void try_again(struct run *run, int status, const struct diag *diag)
 {
     struct list given_up;
@@ -347,8 +349,7 @@ static void on_updated(struct store_req *req)
     catalog_drop(catalog);
 }
 
-/* --- one turn
- * -------------------------------------------------------------------------------------- */
+/* --- one turn ------------------------------------------------------------------------------- */
 
 static bool has_work(struct run *run)
 {
@@ -364,7 +365,7 @@ static void poll_arm(struct run *run)
     uint64_t version = run->record ? record_version(run->record) : 0;
 
     if (!waits || run->poll_version != version) {
-        run->poll_next_ms = RUN_POLL_FIRST_MS; /* what just changed may soon change again */
+        run->poll_next_ms = RUN_POLL_FIRST_MS; /* another change may follow soon */
         run->poll_version = version;
         timer_stop(&run->poll);
     }
@@ -375,7 +376,7 @@ static void poll_arm(struct run *run)
 
 static void on_gap(struct timer *timer) { run_kick(container_of(timer, struct run, gap)); }
 
-/* Does anybody want to know what other daemons did until now? */
+/* Returns true if a request needs to know what other daemons have done until now. */
 static bool looks_at_others(const struct run *run)
 {
     list_each (node, &run->snapshots) {
@@ -400,7 +401,7 @@ static void turn(struct run *run)
         return;
     }
     if (!has_work(run)) {
-        poll_arm(run); /* a look that found nothing new is not the last one */
+        poll_arm(run); /* a poll that found nothing new is followed by others */
         return;
     }
     if (!run->loaded || (looks_at_others(run) && is_stale(run, run->look_op))) {
@@ -440,8 +441,8 @@ static void turn(struct run *run)
     poll_arm(run);
 }
 
-/* May another daemon have changed the record since operation number op, or a repair brought back
- * the end that it had lost? */
+/* Returns true if another daemon may have changed the record since operation number `op`, or if a
+ * repair may have brought back its lost end. */
 static bool is_stale(const struct run *run, uint64_t op)
 {
     return (run->catalog->options.poll_ms != 0 || run->lost_from != 0) && run->copy_op <= op;
@@ -489,14 +490,14 @@ static void step(struct run *run)
             apply(run);
         }
     } else if (!run->verdict.proven && is_stale(run, current_op(run))) {
-        run->loaded = false; /* current stays: the same event once more, on a fresh copy */
+        run->loaded = false; /* current stays, and the same event runs again on a fresh copy */
     } else {
         conclude(run, &run->verdict);
     }
 }
 
-/* Gives the verdict to each of the current requests: an answer, or a wait. A refused batch is taken
- * apart, so that one rank's fault is not the others'. */
+/* Gives the verdict to each of the current requests: an answer, or a wait. A refused batch is split
+ * up, so that one rank's fault does not become that of the others. */
 static void conclude(struct run *run, const struct verdict *verdict)
 {
     struct verdict plain = *verdict;
@@ -529,15 +530,14 @@ static void conclude(struct run *run, const struct verdict *verdict)
     }
 }
 
-/* --- failing
- * --------------------------------------------------------------------------------------- */
+/* --- failing -------------------------------------------------------------------------------- */
 
 static void fail_list(struct list *list, int status, const struct diag *diag)
 {
     struct list mine;
     struct list *node;
 
-    list_init(&mine); /* a callback may submit again: that is not failed in the same breath */
+    list_init(&mine); /* a callback may submit again; the new request is not failed here */
     while ((node = list_pop(list))) {
         list_add_tail(&mine, node);
     }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fetches the part, sorts its chunks on a worker, asks the store for the size of each object of an
- * older step, one after the other: those that the base wrote itself are in use as a whole. What was
- * cancelled frees itself when store or worker come back. Loop's thread; index_run on a worker.
+ * Finds what one rank may refer to in its base: fetches the part, sorts its chunks on a worker, and
+ * asks the store, one after the other, for the size of each object of an older step. Objects that
+ * the base wrote itself are in use as a whole. A cancelled operation frees itself when store or
+ * worker come back. Loop's thread; index_run on a worker.
  */
 #include "run_base.h"
 
@@ -15,7 +16,7 @@
 #include <string.h>
 
 struct base_op {
-    struct base_req *req; /* NULL: cancelled */
+    struct base_req *req; /* NULL once it is cancelled */
     struct run *run;
     struct fetch_req fetch;
     struct work work;
@@ -26,7 +27,7 @@ struct base_op {
     struct object_id *sparse;
     uint32_t sparse_count, object_at;
     int status;
-    bool busy; /* store or worker have it */
+    bool busy; /* the store or a worker has it */
 };
 
 static void op_free(struct base_op *op)
@@ -121,7 +122,7 @@ static void on_fetched(struct fetch_req *fetch)
     if (!op) {
         req->status = fetch->status != 0 ? fetch->status : CAIRN_E_NO_MEMORY;
         diag_copy(&req->diag, &fetch->diag);
-        diag_set(&req->diag, req->status, "no memory for a base"); /* the first one counts */
+        diag_set(&req->diag, req->status, "no memory for a base"); /* the first text is kept */
         run_fetch_release(fetch);
         req->done(req);
         return;
@@ -129,7 +130,7 @@ static void on_fetched(struct fetch_req *fetch)
     req->op = op;
     op->req = req;
     op->run = req->run;
-    op->fetch = *fetch; /* the part is the op's: it stays where the request is cancelled */
+    op->fetch = *fetch; /* the op owns the part, so that it survives a cancelled request */
     *fetch = (struct fetch_req){0};
     catalog_hold(op->run->catalog);
     scratch_init(&op->scratch, (size_t)op->fetch.part->chunk_count * sizeof(uint32_t) +

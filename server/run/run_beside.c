@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What lies on the medium beside a run's record: the checkpoints are listed once, before the run is
- * used for the first time, and the small things of those that the record does not tell of. Where
- * there are manifests among them the record is read again afterwards: another daemon may have
- * committed meanwhile, so that what is called unknown was there before the record that does not
- * know it. In flight this is the run's one operation at the store (busy). And what is beside the
- * record in memory alone: the restores of a record that takes no update. Loop's thread.
+ * The checkpoints that are stored beside a run's record. Before the run is used for the first time,
+ * the checkpoints are listed once, and the small things of those that the record does not account
+ * for. If there are unknown manifests, the record is read again afterwards, because another daemon
+ * may have committed meanwhile: so an unknown manifest was there before the record that does not
+ * know it. While this runs it is the run's one operation at the store (busy). The file also keeps
+ * the restores of a record that takes no update, which are in memory alone. Loop's thread.
  */
 #include "run_private.h"
 
@@ -32,7 +32,8 @@ void beside_fini(struct run *run)
     record_free(run->kept);
 }
 
-/* What the state says of what was found: after each load, commit and adoption. */
+/* Updates state->beside: the found manifests that the present record does not know. Called after
+ * each load, commit and adoption. */
 void beside_sync(struct run *run)
 {
     struct run_beside *beside = &run->beside;
@@ -57,7 +58,7 @@ void beside_sync(struct run *run)
                                    .lost_text = run->lost.code != 0 ? run->lost.text : NULL};
 }
 
-/* The look is over: with what was found, or without (status). */
+/* Ends the look, with the results, or with `status` if it failed. */
 static void end(struct run *run, int status, const struct diag *diag)
 {
     struct run_beside *beside = &run->beside;
@@ -69,9 +70,11 @@ static void end(struct run *run, int status, const struct diag *diag)
     free(beside->ckpts);
     beside->ckpts = NULL;
     if (status != 0) {
-        beside->found_count = beside->checked;      /* the others may be names of nothing */
-        err_ignore(diag_copy(&beside->diag, diag)); /* what rests on the look says it */
-        err_ignore(diag_set(&beside->diag, status, "%s", err_text(status))); /* the first counts */
+        beside->found_count = beside->checked; /* the others may be names of nothing */
+        /* Answers that depend on the look carry the text. */
+        err_ignore(diag_copy(&beside->diag, diag));
+        /* The first text is kept. */
+        err_ignore(diag_set(&beside->diag, status, "%s", err_text(status)));
         beside->again_ms = loop_now_ms(catalog->loop) + RUN_RETRY_MS;
     }
     beside_sync(run);
@@ -106,8 +109,8 @@ static bool add_found(struct run *run, struct ckpt_id id, uint64_t open_id)
     return true;
 }
 
-/* Such an answer says nothing of what is there; a folder that cannot be read does. A cluster that
- * is full, or at its quota, refuses to list. */
+/* Returns true for a temporary error, which says nothing about what is stored. An unreadable folder
+ * is not one. A cluster that is full, or at its quota, refuses to list. */
 static bool is_for_now(int status)
 {
     return status == CAIRN_E_NO_SPACE || status == CAIRN_E_QUOTA ||
@@ -125,7 +128,7 @@ static void on_smalls(struct store_req *req)
         return;
     }
     if (req->status != 0 && req->status != CAIRN_E_NOT_FOUND) {
-        is_noted = add_found(run, id, 0); /* nobody can tell what is there */
+        is_noted = add_found(run, id, 0); /* nobody can tell what is stored */
     }
     for (size_t i = 0; req->status == 0 && is_noted && i < req->ret_count; i++) {
         const struct store_name *small = &req->ret_smalls[i];
@@ -161,7 +164,8 @@ static void on_checked(struct store_req *req)
     check_next(run);
 }
 
-/* A store may name what somebody has meant to write and never did (STORE_ENTER). */
+/* Checks whether the next found manifest exists: a store may list a name that a daemon meant to
+ * write and never wrote (STORE_ENTER). */
 static void check_next(struct run *run)
 {
     struct run_beside *beside = &run->beside;
@@ -185,7 +189,7 @@ static void check_next(struct run *run)
     store_submit(run->catalog->store, &run->req);
 }
 
-/* Of the next checkpoint that the record does not account for as a whole. */
+/* Lists the small things of the next checkpoint that the record does not fully account for. */
 static void list_smalls(struct run *run)
 {
     struct run_beside *beside = &run->beside;
@@ -245,14 +249,14 @@ void run_look_again(struct run *run)
     run_kick(run);
 }
 
-/* --- restores of a record that takes no update
- * ------------------------------------------------
- *
- * What a restore would note goes into run->kept: its session and reports, and the health that it
- * lowered. An empty value is a key that was removed. The state is decoded from both; a session that
- * has begun there ends there. All ranks of an attempt agree since one daemon keeps the session;
- * ranks at another daemon, or at the next one, begin another session, which ends by name where its
- * world is not whole: they never go on at different steps. */
+/* --- restores of a record that takes no update ---------------------------------------------- */
+
+/* The entries that a restore would put into the record go into run->kept: its session and reports,
+ * and the health that it lowered. An empty value stands for a removed key. The state is decoded
+ * from both; a session that has begun in memory ends there. All ranks of an attempt agree, because
+ * one daemon keeps the session. Ranks at another daemon, or at a restarted one, begin another
+ * session, which ends with an error that names the missing ranks: they never go on at different
+ * steps. */
 
 static bool is_restore(enum event_kind kind)
 {
@@ -265,7 +269,7 @@ bool keep_is_due(const struct run *run, const struct event *event)
     struct record_value value;
 
     if (!is_restore(event->kind) || !run->state.exists) {
-        return false; /* a run that is not there is not made in memory */
+        return false; /* a run that does not exist is not made in memory */
     }
     key_restore(&event->token, event->ordinal, key);
     return run->catalog->store->caps.read_only || run->lost_from != 0 ||
@@ -345,7 +349,7 @@ void keep_conflict(struct run *run)
         if (record_get(run->kept, update->guards[i].key, &value)) {
             record_free(run->kept);
             run->kept = NULL;
-            run->decoded = false; /* read anew, whatever its version */
+            run->decoded = false; /* read it anew, whatever its version */
         }
     }
 }

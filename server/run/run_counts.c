@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See run_counts.h. What is asked of all runs is kept with each whenever its record is decoded, so
- * that a look costs the number of runs, not of checkpoints.
+ * run_counts: see run_counts.h. The figures of a run are computed whenever its record is decoded,
+ * so that a summary costs the number of runs, not the number of checkpoints.
  */
 #include "run_private.h"
 
@@ -54,7 +54,7 @@ static void count_commit(struct run *run)
     }
 }
 
-/* What one update ended beside what it is about: openings of fenced terms, sessions. */
+/* Counts what an update has ended besides its subject: openings of fenced terms, and sessions. */
 static void count_day(struct run *run)
 {
     struct run_counts *counts = &run->catalog->counts;
@@ -156,7 +156,7 @@ void counts_look(struct run *run)
     }
 }
 
-/* Of what it has a policy could forget something: two good ones always stay. */
+/* Returns true if a policy could forget a checkpoint of the run: two good ones always stay. */
 static bool can_forget(const struct run *run) { return run->look.checkpoints[HEALTH_VERIFIED] > 2; }
 
 bool catalog_next_project(const struct catalog *catalog, size_t *at, struct project_sight *ret)

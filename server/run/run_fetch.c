@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks the chain of hashes from the record to the thing that is asked for: commit entry, manifest,
- * parts page, part. Each step is a doc that was checked against the step before it. Loop's thread.
+ * Walks the chain of hashes from the record to the document that is asked for: commit entry,
+ * manifest, parts page, part. Each step is a document that was checked against the one before it.
+ * Loop's thread.
  *
  *   record --> manifest --+--> (manifest itself)
  *                         +--> page n
@@ -17,7 +18,7 @@
 
 struct fetch_op {
     struct fetch_req *req;
-    uint64_t tag; /* open_id of the commit */
+    uint64_t tag; /* the open_id of the commit */
     struct doc_req manifest, page, part;
 };
 
@@ -44,7 +45,7 @@ void run_fetch(struct run *run, struct fetch_req *req)
     run_snapshot(run, &req->snapshot);
 }
 
-/* The fetch is over, or cancelled: nothing is on its way any more. */
+/* Ends a fetch that is over or cancelled. No operation of it is under way any more. */
 static void end(struct fetch_req *req)
 {
     struct catalog *catalog = req->run->catalog;
@@ -91,7 +92,7 @@ static void succeed(struct fetch_op *op, struct doc_req *ref)
     struct fetch_req *req = op->req;
     struct doc *doc = ref->doc;
 
-    ref->doc = NULL; /* the reference goes to the request */
+    ref->doc = NULL; /* the request gets the reference */
     req->doc = doc;
     req->data = doc->data;
     req->bytes = (size_t)doc->key.bytes;
@@ -135,7 +136,8 @@ static void on_state(struct run_snapshot_req *snapshot)
         return;
     }
     ckpt_text(&req->run->name, req->id, text);
-    /* A forgotten one too: an open save may have a claim on it, a restore a lease. */
+    /* It may be forgotten: the claim of an open save or the lease of a restore keeps it
+     * readable. */
     commit = state_commit_known(snapshot->state, req->id);
     if (!commit) {
         diag_set(&diag, CAIRN_E_NOT_FOUND,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists and status from the decoded record. Invariant: only what the record holds is said; the size
- * of a save that is still open is not known and is 0. Pure.
+ * Lists and status from the decoded record. Invariant: they say only what the record holds. The
+ * size of a save that is still open is not known and is given as 0. Pure.
  */
 #include "run_info.h"
 
@@ -21,8 +21,8 @@ static struct ckpt_id parent_of(const struct run_state *state, uint64_t term)
     return known ? state->terms[term - 1].entry.parent : (struct ckpt_id){0, 0};
 }
 
-/* Sequence of the commit of id among the first `count`, 0 where there is none: a base is close to
- * the end of them, most often the last one. */
+/* Returns the sequence of the commit of `id` among the first `count`, or 0 if there is none. A base
+ * is close to the end of them, most often the last one. */
 static uint64_t seq_of(const struct run_state *state, size_t count, struct ckpt_id id)
 {
     for (size_t i = id.term != 0 ? count : 0; i > 0; i--) {
@@ -58,7 +58,7 @@ static struct ckpt_info commit_info(const struct run_state *state,
                              .is_latest = commit == latest,
                              .pinned = commit->pinned,
                              .text = ""};
-    if (note) { /* borrowed from the state, as long as the reply is made */
+    if (note) { /* borrowed from the state while the reply is made */
         info.note_version = note->version;
         info.tag_count = note->tag_count;
         info.tags = note->tags;
@@ -87,7 +87,7 @@ static int open_info(const struct run_state *state, const struct state_open *ope
     return ret->text ? 0 : no_memory();
 }
 
-/* What the note of a checkpoint adds to a message, roughly and not below the truth. */
+/* Returns an estimate, never too low, of what the note of a checkpoint adds to a message. */
 static size_t info_bytes(const struct state_commit *commit)
 {
     const struct entry_note *note = commit->note;
@@ -151,7 +151,8 @@ static void add_who(struct buf *buf, const char *what, const struct entry_chain 
     }
 }
 
-/* Who forgot, reclaimed or pinned it, and why; "" where nobody did. */
+/* Makes the text that says who forgot, reclaimed or pinned the checkpoint, and why. *ret stays as
+ * it is if nobody did. */
 static int mark_text(const struct state_commit *commit, struct scratch *scratch, const char **ret)
 {
     struct buf buf;

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Planning a restore. One operation walks: manifest, index pages that the wants' names fall into,
- * then one after another the parts that hold chunks of wanted things; the intersection of boxes
- * runs in the pool.
+ * Plans a restore. One operation reads the manifest, the index pages that the names of the wants
+ * fall into, and then, one after another, the parts that hold wanted chunks. The intersection of
+ * boxes runs in the pool.
  *
  *   MANIFEST --> PAGES (one by one) --> PARTS (one by one: fetch, intersect in the pool) --> done
  *
- * Parts that are likely to hold what is wanted come first, and when everything is covered no
- * further one is read: what one rank of many reads is what its own boxes need, not the whole
- * metadata.
+ * Parts that are likely to hold wanted chunks come first, and once everything is covered no further
+ * part is read. So one rank of many reads what its own boxes need, not the whole metadata.
  *
  * Invariant: an answer of 0 covers each wanted box exactly once: the elements are counted. Loop's
- * thread, but for work_*.
+ * thread, except work_*.
  */
 #include "run_plan.h"
 
@@ -24,15 +23,15 @@
 #include <string.h>
 
 struct plan_op {
-    struct plan_req *req; /* NULL: cancelled */
+    struct plan_req *req; /* NULL once it is cancelled */
     struct run *run;
     struct ckpt_id id;
-    struct scratch scratch; /* of the copied wants */
+    struct scratch scratch; /* memory of the copied wants */
     struct intersect sect;
     struct fetch_req manifest, part;
-    struct plan_page *pages; /* of the manifest; those that are needed are filled */
+    struct plan_page *pages; /* one for each page of the manifest; the needed ones are filled in */
     uint32_t page_next;
-    uint8_t *ranks; /* which parts may be needed; RANK_LIKELY ones are read first */
+    uint8_t *ranks; /* parts that may be needed; RANK_LIKELY ones are read first */
     uint32_t rank_next;
     bool likely_are_read, covered;
     struct work work;
@@ -56,7 +55,7 @@ static void on_sorted(struct work *work);
 static void next_page(struct plan_op *op);
 static void next_part(struct plan_op *op);
 
-/* The wants are copied, so that a cancelled plan needs nothing of its caller. */
+/* Copies the wants, so that a cancelled plan needs nothing of its caller. */
 static int wants_copy(struct plan_op *op, const struct plan_req *req)
 {
     struct plan_want *wants =
@@ -89,7 +88,7 @@ void run_plan(struct run *run, struct plan_req *req)
     run_fetch(run, &req->manifest);
 }
 
-/* Frees, unless the pool still works for it. */
+/* Frees the operation, unless the pool still works on it. */
 static void op_end(struct plan_op *op)
 {
     struct catalog *catalog = op->run->catalog;
@@ -141,7 +140,7 @@ static void tell(struct plan_req *req, int status, const struct diag *diag)
 static void answer(struct plan_op *op, int status, const struct diag *diag)
 {
     struct plan_req *req = op->req;
-    struct diag kept = DIAG_INIT; /* the op's goes with it */
+    struct diag kept = DIAG_INIT; /* the operation's own diag is freed with it */
 
     if (status) {
         diag_copy(&kept, diag);
@@ -167,7 +166,7 @@ static void on_manifest(struct fetch_req *fetch)
     op->req = req;
     op->run = req->run;
     op->id = req->id;
-    op->manifest = *fetch; /* the op's: it outlives a request that is cancelled */
+    op->manifest = *fetch; /* the op owns it: it outlives a cancelled request */
     *fetch = (struct fetch_req){0};
     scratch_init(&op->scratch, MIB(256));
     catalog_hold(op->run->catalog);
@@ -185,8 +184,8 @@ static void on_manifest(struct fetch_req *fetch)
     next_page(op);
 }
 
-/* Does any want fall between the first name of this page and that of the next? A name may go on
- * from one page to the next, with another coordinate. */
+/* Returns true if a want lies between the first name of this page and that of the next page. A name
+ * may continue on the next page with another coordinate. */
 static bool page_is_needed(const struct plan_op *op, uint32_t number)
 {
     const struct manifest *manifest = op->manifest.manifest;
@@ -250,7 +249,8 @@ static uint32_t next_rank(const struct plan_op *op, uint32_t world)
     return rank;
 }
 
-/* The next part, or, when there is none or no need of one, the last work: to sort. */
+/* Fetches the next part. If there is none, or none is needed any more, starts the last work, which
+ * sorts. */
 static void next_part(struct plan_op *op)
 {
     uint32_t world = op->manifest.manifest->world_size;
@@ -286,7 +286,7 @@ static void on_part(struct fetch_req *req)
     work_submit(op->run->catalog->options.pool, &op->work);
 }
 
-/* On a pool thread. */
+/* Intersects a part with the wants. Runs on a pool thread. */
 static void work_intersect(struct work *work)
 {
     struct plan_op *op = container_of(work, struct plan_op, work);
@@ -295,7 +295,7 @@ static void work_intersect(struct work *work)
     op->covered = intersect_is_covered(&op->sect);
 }
 
-/* True when the operation is over: cancelled, or failed in the pool. */
+/* Returns true if the operation is over: it was cancelled, or it failed in the pool. */
 static bool work_is_last(struct plan_op *op)
 {
     op->working = false;
@@ -319,7 +319,7 @@ static void on_intersected(struct work *work)
     }
 }
 
-/* On a pool thread. */
+/* Sorts the reads and checks coverage. Runs on a pool thread. */
 static void work_sort(struct work *work)
 {
     struct plan_op *op = container_of(work, struct plan_op, work);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See run_retain.h. One run at a time, each in a turn of its own, so that sessions go on between
- * them.
+ * retain: see run_retain.h. It handles one run at a time, each in a turn of its own, so that
+ * sessions go on between them.
  */
 #include "run/run_retain.h"
 
@@ -16,12 +16,12 @@ enum { FIRST_MS = 60000, POLICY_SCRATCH_BYTES = 64 << 10 };
 
 struct retain {
     struct retain_options options;
-    struct timer timer; /* the next round, or the next run of this one */
+    struct timer timer; /* for the next round, or the next run of this one */
     struct run_name *names;
     size_t name_count, at;
-    struct run *run; /* of the request; NULL: none is on its way */
+    struct run *run; /* of the request; NULL if none is under way */
     struct run_req req;
-    struct scratch scratch; /* the policy's texts */
+    struct scratch scratch; /* memory of the policy's texts */
     struct retention_policy policy;
     bool round_failed;
     struct retain_status status;

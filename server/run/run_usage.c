@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See run_usage.h. A run whose record cannot be read is a row with its error: the others are
- * counted all the same.
+ * run_usage: see run_usage.h. A run whose record cannot be read becomes a row with its error, and
+ * the others are counted all the same.
  */
 #include "run_usage.h"
 
@@ -108,7 +108,7 @@ static struct msg_usage_row row_of(const struct run_state *state, const struct u
                                   .persist_ms = usage->persist_ms};
 }
 
-/* What is counted may lack what the record has lost. */
+/* Adds a note to the row of a marked run: its figures lack what the record has lost. */
 static void take_mark(struct usage_walk *walk, const struct run_state *state,
                       struct msg_usage_row *row)
 {
@@ -177,8 +177,8 @@ const struct quota *quota_of(const struct quota_table *table, const char *projec
     return other;
 }
 
-/* How much waits and until when, and the command that frees it; the reason of an abort holds no
- * more than a few words. */
+/* Writes how many bytes are forgotten and until when they wait, and the command that frees them. It
+ * is short, because the reason of an abort holds only a few words. */
 static const char *remedy_of(const struct quota_sight *sight, size_t size, char *ret)
 {
     const struct usage *usage = sight->usage;

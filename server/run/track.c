@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Open saves: for each open entry of the record one track, which holds its deadline and, once all
- * ranks have sealed, its finish. Invariant: after tracks_sync the tracks are the open entries, so a
- * save that was committed, aborted or fenced by anybody takes its timer and its finish along.
+ * Open saves: for each open entry of the record there is one track, which holds its deadline and,
+ * once all ranks have sealed, its finish. Invariant: after tracks_sync() the tracks are the open
+ * entries, so when any daemon commits, aborts or fences a save, its timer and its finish end.
  * Loop's thread.
  */
 #include "run_private.h"
@@ -114,8 +114,8 @@ void tracks_free(struct run *run)
     }
 }
 
-/* The save's time is over: try to abort it. Whether that wins against a commit is the record's to
- * say. */
+/* Called when the time of a save is over: tries to abort it. The record decides whether the abort
+ * or a commit wins. */
 static void on_deadline(struct timer *timer)
 {
     struct open_track *track = container_of(timer, struct open_track, timer);
@@ -127,7 +127,7 @@ static void on_deadline(struct timer *timer)
     if (track->abort.submitted) {
         return;
     }
-    if (!open || !term) { /* an update is on its way, or the record could not be read just now */
+    if (!open || !term) { /* an update is under way, or the record could not be read just now */
         timer_start(&track->timer, RUN_RETRY_MS);
         run->want_load = true;
         run_kick(run);
@@ -159,21 +159,22 @@ static void on_aborted(struct run_req *req)
 {
     struct open_track *track = container_of(req, struct open_track, abort);
 
-    /* When it won, or was too late, the entry is gone and the next sync frees the track. When the
-     * store failed, the entry is still there: again. */
+    /* If the abort won, or came too late, the entry is gone and the next sync frees the track. If
+     * the store failed, the entry is still there, and the abort is tried again. */
     if (!track->run->catalog->closing) {
         timer_start(&track->timer, RUN_RETRY_MS);
     }
 }
 
-/* --- what an opening will write: told to the store ahead ---------------------------------------
- *
- * Tells a store ahead what an opening will write (STORE_ENTER), where it has to note that down
- * before: beside the update that opens, and beside the objects, where CREATE and PUBLISH would wait
- * for it. The names of small things are told only when the opening stands in the record: from then
- * on nobody takes them out again until it ends. A hint: the outcome does not matter. */
+/* --- telling the store ahead what an opening will write ------------------------------------- */
 
-enum { PAGES_MOST = 2 }; /* what most checkpoints have: one of parts, one of tensors */
+/* Tells a store that has to note names first what an opening will write (STORE_ENTER): the
+ * checkpoint while the opening is put into the record, the small things while the objects are
+ * written, because CREATE and PUBLISH would have to wait for it. The names of small things are told
+ * only when the opening is in the record, because from then on nobody removes them until it ends.
+ * It is a hint, and its outcome does not matter. */
+
+enum { PAGES_MOST = 2 }; /* what most checkpoints have: one page of parts and one of tensors */
 
 struct enter {
     struct store_req req;

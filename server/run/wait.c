@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who waits for what: events that have no answer yet, watches, snapshots. Invariant: a waiting
- * request is stepped again after every change of the state that may end its wait and when its time
- * is over, never answered from here without the core having looked. Loop's thread.
+ * Requests that wait: events without an answer, watches, snapshots. Invariant: a waiting request is
+ * stepped again after every change of the state that may end its wait, and when its time is over.
+ * It is never answered from here unless the core has decided. Loop's thread.
  */
 #include "run_private.h"
 
@@ -54,7 +54,7 @@ void run_handed_add(struct run *run, struct run_handed *handed)
 void run_handed_remove(struct run_handed *handed)
 {
     list_remove(&handed->link);
-    handed->run->wake = true; /* somebody may wait for what will not come */
+    handed->run->wake = true; /* a request may wait for this rank in vain */
     run_kick(handed->run);
 }
 
@@ -85,7 +85,7 @@ static bool is_of(const struct run_handed *handed, const struct state_open *open
     return handed->open_id == open->entry.open_id && ckpt_id_equal(handed->id, open->id);
 }
 
-/* Of two processes of one rank only one counts. */
+/* Returns true for the first of several processes of one rank; only that one counts. */
 static bool is_first(const struct run *run, const struct run_handed *handed)
 {
     list_each (node, &run->handed) {
@@ -98,7 +98,8 @@ static bool is_first(const struct run *run, const struct run_handed *handed)
     return false;
 }
 
-/* Needs no client any more: each rank has sealed, or has handed over all that it had. */
+/* Returns true if the save needs no client any more: each rank has sealed, or has handed over
+ * everything. */
 static bool is_secured(const struct run *run, const struct state_open *open)
 {
     uint32_t count = open->sealed_count;
@@ -115,8 +116,9 @@ static bool is_secured(const struct run *run, const struct state_open *open)
     return count >= open->world_size;
 }
 
-/* The first rank of a restore of `latest` waits for a save that needs no client any more: the step
- * before the crash is worth some seconds. The others of the session get what the first one got. */
+/* Returns true if the first rank of a restore of `latest` should wait for a save that needs no
+ * client any more: the step before the crash is worth some seconds. The other ranks of the session
+ * get the answer of the first. */
 bool wait_drain_is_needed(const struct run *run, const struct run_req *req)
 {
     const struct run_state *state = &run->state;
@@ -128,7 +130,7 @@ bool wait_drain_is_needed(const struct run *run, const struct run_req *req)
     }
     if (state_restore_find(state, &event->token, event->ordinal) || run->lost_from != 0 ||
         run->catalog->store->caps.read_only) {
-        return false; /* it is known already, or nothing can be committed */
+        return false; /* the answer is known already, or nothing can be committed */
     }
     for (size_t i = 0; i < state->open_count; i++) {
         if (is_secured(run, &state->opens[i])) {
@@ -162,9 +164,9 @@ void wait_begin(struct run *run, struct run_req *req, uint64_t wait_ms)
     }
 }
 
-/* A report that says OK waits because it is in the record, where it stays while the try goes on:
- * until all are there, the core would only say AGAIN. Thousands of them do not ask for that after
- * each update. */
+/* Returns true for a report of OK that is in the record and has to wait for the other ranks: until
+ * all have reported, the core would only answer AGAIN. So thousands of such reports are not stepped
+ * after each update. */
 static bool is_settled(const struct run_state *state, const struct event *event)
 {
     const struct state_restore *session = state_restore_find(state, &event->token, event->ordinal);
@@ -175,7 +177,7 @@ static bool is_settled(const struct run_state *state, const struct event *event)
 
 void wait_wake(struct run *run)
 {
-    const struct event *last = NULL; /* the reports that were looked at before are mostly alike */
+    const struct event *last = NULL; /* most reports are like the one before */
     bool settled = false;
 
     list_each_safe (node, &run->waiting) {
@@ -220,11 +222,11 @@ void wait_give_up(const struct run *run, struct run_req *req)
     req_answer(req, CAIRN_E_MISSING_RANKS);
 }
 
-/* --- a record that takes no updates
- * ---------------------------------------------------------------- */
+/* --- a record that takes no updates --------------------------------------------------------- */
 
-/* Those that wait for an update that will not come hear why at once. Nothing is remembered for
- * long: what a store refuses now it may take a moment later, and an empty update asks it. */
+/* Notes a refusal. Requests that wait for an update that will not come hear of it at once. A
+ * refusal is not believed for long: the store may accept a moment later what it refuses now, and an
+ * empty update asks it. */
 void refusal_note(struct run *run, const struct store_req *req)
 {
     struct run_refusal *refusal = &run->refusal;
@@ -251,13 +253,13 @@ void refusal_end(struct run *run)
         return;
     }
     memset(&run->refusal, 0, sizeof run->refusal);
-    list_each (node, &run->tracks) { /* what could not be committed is tried again */
+    list_each (node, &run->tracks) { /* saves that could not be committed are tried again */
         list_item(node, struct open_track, link)->failed = false;
     }
     run->wake = true;
 }
 
-/* Just now, so that it still holds. */
+/* Returns true if the refusal is so recent that it still holds. */
 static bool is_refused(const struct run *run)
 {
     const struct run_refusal *refusal = &run->refusal;
@@ -266,7 +268,8 @@ static bool is_refused(const struct run *run)
            loop_now_ms(run->catalog->loop) - refusal->at_ms < RUN_REFUSED_MS;
 }
 
-/* A read-only record takes no update of anybody. Any other refusal concerns what was refused. */
+/* A read-only record takes no update at all. Any other refusal only concerns the request that was
+ * refused. */
 const struct diag *refusal_of(const struct run *run, const struct run_req *req)
 {
     const struct run_refusal *refusal = &run->refusal;
@@ -296,7 +299,7 @@ bool refusal_is_to_be_probed(const struct run *run)
     return waits;
 }
 
-/* What a watch is told. */
+/* The answer to a watch. */
 struct outcome {
     enum save_state state;
     int code;
@@ -304,8 +307,9 @@ struct outcome {
     uint64_t seq;
 };
 
-/* False while the save is open. A grant may leave opens of older terms behind (an update has a
- * size): they can do nothing any more, whatever their entries say. */
+/* Gives the outcome of a watched save. Returns false while the save is open. A grant may leave
+ * openings of older terms behind, because an update is limited in size; these are over, whatever
+ * their entries say. */
 static bool watch_outcome(const struct run_state *state, const struct run_watch *watch,
                           struct outcome *ret)
 {
@@ -347,7 +351,7 @@ void watches_tell(struct run *run)
     struct list mine;
     struct list *node;
 
-    list_init(&mine); /* a callback may watch again, and unwatch others */
+    list_init(&mine); /* a callback may watch again, or end other watches */
     while ((node = list_pop(&run->watches))) {
         list_add_tail(&mine, node);
     }
