@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See holder.h.
+ * Walks the descriptors of all processes in /proc and compares what their links point to; holder.h
+ * has the rest. Any thread.
  */
 #include "holder.h"
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * holder: which process has a file open, for texts that help an operator ("cairnd (pid 4711)").
- * Linux's /proc; other users' processes are seen by root alone.
+ * holder: finds the process that has a file open, for texts that help an operator ("cairnd (pid
+ * 4711)"). It reads Linux's /proc, where only root sees the processes of other users.
  */
 #ifndef CAIRN_ENV_HOLDER_H
 #define CAIRN_ENV_HOLDER_H
 
 #include <stddef.h>
 
-/* The first process but this one that has `path` open; "" when none is seen. */
+/* Writes the first process, other than this one, that has `path` open, or "" if none is seen. */
 void holder_of(const char *path, size_t size, char *ret);
 
 #endif

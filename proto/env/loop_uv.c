@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The libuv form of loop: one uv_loop_t, one uv_timer that is armed for the earliest timer of the
- * heap, one uv_async that drains a queue of posts. Invariant: a post is in the queue at most once,
- * and every queued post is called before loop_uv_run() returns. All on the loop's thread but
- * loop_post() and loop_uv_stop(), which any thread may call.
+ * heap, and one uv_async that drains a queue of posts. Invariant: a post is in the queue at most
+ * once, and every queued post is called before loop_uv_run() returns. Everything runs on the loop's
+ * thread except loop_post() and loop_uv_stop(), which any thread may call.
  */
 #include "loop_uv.h"
 
@@ -33,7 +33,7 @@ struct loop_uv {
     uv_async_t wake;
     uv_timer_t timer;
     struct timer_heap timers;
-    uint64_t armed_ns; /* what the uv_timer waits for; UINT64_MAX: nothing */
+    uint64_t armed_ns; /* what the uv_timer waits for; UINT64_MAX if it waits for nothing */
     bool in_timers, rearm;
     struct signal_watch signals[SIGNALS_MAX];
     size_t signal_count;
@@ -164,10 +164,9 @@ void loop_uv_free(struct loop *loop)
     free(uv);
 }
 
-/* libuv has no call for this: uv_loop_fork() makes the loop usable again, which is not wanted here,
+/* libuv has no call for this. uv_loop_fork() makes the loop usable again, which is not wanted here,
  * and uv_loop_close() would take the descriptors out of the epoll set that is shared with the
- * parent.
- * */
+ * parent. */
 void loop_uv_abandon(struct loop *loop)
 {
     uv_loop_t *uv = loop_uv_handle(loop);
@@ -254,8 +253,8 @@ static void on_timer(uv_timer_t *handle)
 
     uv->armed_ns = UINT64_MAX;
     uv->in_timers = true;
-    /* Timers that a callback starts wait for the next turn (order >= end), or they could starve
-     * I/O. */
+    /* Timers that a callback starts wait for the next turn (order >= end), because otherwise they
+     * could starve I/O. */
     while ((timer = timer_heap_first(&uv->timers)) && timer->due_ns <= now && timer->order < end) {
         timer_heap_remove(&uv->timers, timer);
         timer->cb(timer);
@@ -263,8 +262,8 @@ static void on_timer(uv_timer_t *handle)
     uv->in_timers = false;
     first = timer_heap_first(&uv->timers);
     if (first && first->due_ns <= uv_hrtime()) {
-        /* libuv (1.44) runs a uv_timer that is due again at once, for ever, before any I/O: posts
-         * and sockets would starve. So it is started from on_wake, behind them. */
+        /* libuv (1.44) runs a uv_timer that is due again at once, for ever, before any I/O, so
+         * posts and sockets would starve. Therefore on_wake starts it, after them. */
         uv->rearm = true;
         CHECK(uv_async_send(&uv->wake) == 0);
     } else {
@@ -300,8 +299,8 @@ static void queue_post(struct loop *loop, struct post *post)
     pthread_mutex_unlock(&uv->lock);
 }
 
-/* Calls what is queued now; posts that come meanwhile wait for the next turn. A post may be freed
- * or queued again by its own callback, so nothing of it is read after the call. */
+/* Calls the posts that are queued now; those that come meanwhile wait for the next turn. A post may
+ * be freed or queued again by its own callback, so it is not read after the call. */
 static void drain_posts(struct loop_uv *uv)
 {
     struct post *post, *next;

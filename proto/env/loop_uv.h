@@ -10,11 +10,11 @@
 #include <uv.h>
 
 uv_loop_t *loop_uv_handle(struct loop *loop);
-/* One turn: waits for something to happen, makes its callbacks and the posts. Not beside
- * loop_uv_run(). */
+/* Makes one turn: waits until something happens, then calls the callbacks and the posts. Not while
+ * loop_uv_run() runs. */
 void loop_uv_turn(struct loop *loop);
 
-/* UV_* to errno, which is what the diag functions take. */
+/* Turns a UV_* status into an errno value, which the diag functions take. */
 static inline int uv_to_errno(int status) { return -status; }
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The checks before the mapping. Shared memory pages of a sealed memfd can be replaced by zeroes (a
- * hole) but never go away, so reading them gives bytes, right or wrong, and digests tell which.
- * Huge pages are the exception: a hole in them is filled from a pool that may be empty, and that is
- * a SIGBUS; they are taken from our own user and from root only, who can end this process anyway.
- * Any thread.
+ * The checks before the mapping. Pages of a sealed memfd can be replaced by zeros (a hole) but
+ * never vanish, so reading them gives bytes, right or wrong, and digests tell which. Huge pages are
+ * the exception: a hole in them is filled from a pool that may be empty, and that is a SIGBUS. They
+ * are accepted only from our own user and from root, who can end this process anyway. Any thread.
  */
 #include "memfd.h"
 
@@ -74,8 +73,8 @@ static int check(int fd, uint64_t bytes, struct diag *diag)
     return 0;
 }
 
-/* Returns a multiple of the huge page where `bytes` of addresses were free a moment ago, or NULL.
- */
+/* Returns a multiple of the huge page size where `bytes` of addresses were free a moment ago, or
+ * NULL. */
 static void *find_aligned_hole(size_t bytes)
 {
     uint8_t *room = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE,
@@ -91,15 +90,15 @@ static void *find_aligned_hole(size_t bytes)
  *
  *  - No MAP_FIXED, not even over a range that we hold ourselves. When the kernel fails such a call
  *    (a huge page file without huge pages: ENOMEM) it may have removed the old mapping first.
- *    Nobody can tell whether the range is still ours; to unmap it, or to try again there, takes
- *    away what another thread has been given in between.
- *  - munmap only for exactly what a successful mmap returned, once.
+ *  - No MAP_FIXED, not even over a range that we hold ourselves. If the kernel fails such a call
+ *    (a huge page file without huge pages gives ENOMEM), it may have removed the old mapping
+ *    first. Then it is not known whether the range is still ours, and to unmap it or to try again
+ *    there could take memory that another thread got in between.
  *
  * So an address is a hint, which the kernel follows if the range is free and never at the cost of
- * another mapping. The kernel itself aligns huge page files, and, since Linux 6.7, some others. For
- * the rest a hole is looked for, in vain if another thread takes it first. Memory that is not
- * aligned is as good, only slower: it is kept from the beginning, so that failing to align it
- * cannot fail the call. */
+ * another mapping. The kernel itself aligns files of huge pages and, since Linux 6.7, some others.
+ * For the rest a hole is looked for, in vain if another thread takes it first. Memory that is not
+ * aligned is only slower, and is mapped first, so that failing to align it cannot fail the call. */
 int memfd_place(int fd, uint64_t bytes, enum memfd_use use, uint8_t **ret, struct diag *diag)
 {
     const int prot = use == MEMFD_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
@@ -134,7 +133,7 @@ int memfd_map(int fd, uint64_t bytes, enum memfd_use use, struct memfd_map *ret,
     if (rc != 0) {
         return rc;
     }
-    /* A dump of this process is not the place for a trainer's state. */
+    /* A core dump of this process must not hold a trainer's state. */
     if (madvise(data, (size_t)bytes, MADV_DONTDUMP) != 0) {
         rc = diag_errno(diag, errno, "keep handed-over memory out of core files");
         CHECK(munmap(data, (size_t)bytes) == 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * net: byte-stream sockets without callbacks per byte: try to read or write now, say what to wait
- * for, be told when it is ready. net_uv.c is TCP and Unix sockets over uv_poll with our own recvmsg
- * and sendmsg; the simulator has an in-memory one. One loop's thread only.
+ * net: byte-stream sockets without a callback for each byte: try to read or write now, say what to
+ * wait for, and be called when it is ready. net_uv.c has TCP and Unix sockets over uv_poll with its
+ * own recvmsg and sendmsg; the simulator has sockets in memory. One loop's thread only.
  */
 #ifndef CAIRN_ENV_NET_H
 #define CAIRN_ENV_NET_H
@@ -20,66 +20,71 @@ enum net_family { NET_TCP, NET_UNIX };
 struct net_addr {
     enum net_family family;
     char host[256]; /* TCP: name, IPv4 or IPv6 literal without brackets; Unix: path */
-    uint16_t port;  /* TCP; 0 when listening: any free one */
+    uint16_t port;  /* TCP only; 0 when listening means any free port */
 };
 
 enum sock_events { SOCK_READ = 1u << 0, SOCK_WRITE = 1u << 1 };
 
-/* on_ready: some of the wanted events are there (also on error or hang-up: the next try tells).
- * After connect, the first SOCK_WRITE means connected; a failed connect shows at the first try. */
+/* on_ready is called when some of the wanted events hold, and also after an error or hang-up, which
+ * the next try reports. After connect, the first SOCK_WRITE means that the socket is connected; a
+ * failed connect is reported by the first try. */
 struct sock_handler {
     void (*on_ready)(void *user, unsigned events);
 };
 
+/* Bytes of a file, to be sent by reference. */
 struct file_span {
     int fd; /* borrowed for the call */
     uint64_t at;
-    size_t bytes; /* > 0; all of them are there */
+    size_t bytes; /* > 0; the file has all of them */
 };
 
 struct net_ops {
-    /* Starts to connect. Names are resolved on a helper thread. */
+    /* Starts to connect. A helper thread resolves names. */
     int (*connect)(struct net *net, const struct net_addr *addr, struct sock **ret,
                    struct diag *diag);
-    /* on_accept owns the socket that it gets. ret_addr (may be NULL): the bound address, real port.
-     * A Unix path left by a dead daemon is replaced; one in use is BUSY. Mode 0600 unless mode
-     * says. */
+    /* Listens. on_accept owns the socket that it gets. ret_addr, which may be NULL, receives the
+     * bound address with the real port. A Unix path that a dead daemon has left is replaced; one
+     * that is in use is BUSY. The path gets this mode, or 0600 if mode is 0. */
     int (*listen)(struct net *net, const struct net_addr *addr, unsigned mode,
                   void (*on_accept)(void *user, struct sock *sock), void *user,
                   struct listener **ret, struct net_addr *ret_addr, struct diag *diag);
     void (*listener_close)(struct listener *listener);
-    /* 0 and *ret_bytes > 0; AGAIN; ENDED (orderly end); CONNECTION_LOST or UNREACHABLE with diag.
-     * At most 1 MiB a call. */
+    /* Returns 0 with *ret_bytes > 0, AGAIN, ENDED (the peer closed in order), or CONNECTION_LOST or
+     * UNREACHABLE with a diag. Moves at most 1 MiB a call. */
     int (*try_readv)(struct sock *sock, const struct iovec *iov, size_t count, size_t *ret_bytes,
                      struct diag *diag);
     int (*try_writev)(struct sock *sock, const struct iovec *iov, size_t count, size_t *ret_bytes,
                       struct diag *diag);
-    /* What to wait for; stays in force until the next call (level-triggered); 0: nothing. */
+    /* Sets the events to wait for, until the next call; 0 means none. The events are
+     * level-triggered. */
     void (*want)(struct sock *sock, unsigned events, const struct sock_handler *handler,
                  void *user);
-    /* Closes at once; no callback after it; the struct is freed later by net itself. Accepts NULL.
-     */
+    /* Closes at once. No callback comes after it, and net itself frees the struct later. NULL is
+     * allowed. */
     void (*close)(struct sock *sock);
-    /* Who is at the other end, for logs: "tcp 127.0.0.1:5123", "unix pid 71 uid 0". */
+    /* Names the other end for logs: "tcp 127.0.0.1:5123", "unix pid 71 uid 0". */
     void (*peer_name)(struct sock *sock, size_t bytes, char *ret);
     bool (*is_loopback)(struct sock *sock);
-    /* Descriptors travel on Unix sockets only. May they on this one? */
+    /* Returns whether descriptors can pass; they travel on Unix sockets only. */
     bool (*passes_fds)(struct sock *sock);
-    /* try_writev (without words), with a descriptor that goes with the first byte. fd stays the
-     * caller's: the receiver gets one of its own. UNSUPPORTED where none can pass. */
+    /* Does the same as try_writev (without a diag), with a descriptor that goes with the first
+     * byte. fd stays the caller's, because the receiver gets one of its own. UNSUPPORTED if none
+     * can pass. */
     int (*try_writev_fd)(struct sock *sock, const struct iovec *iov, size_t count, int fd,
                          size_t *ret_bytes);
-    /* So many received descriptors may wait to be taken, at most NET_FDS_MAX; what comes beyond is
-     * closed as it comes. 0, as it is at first: all. */
+    /* Sets how many received descriptors may wait to be taken, at most NET_FDS_MAX. Further ones
+     * are closed as they arrive. At first the number is 0, so all are closed. */
     void (*accept_fds)(struct sock *sock, unsigned most);
-    /* The oldest that waits, with CLOEXEC, from now on the caller's; -1: none. It is there no later
-     * than the byte that it was sent with. */
+    /* Returns the oldest waiting descriptor, which has CLOEXEC and is then the caller's, or -1 if
+     * there is none. It is there no later than the byte that it was sent with. */
     int (*take_fd)(struct sock *sock);
-    /* The user that the kernel says is at the other end. False: it does not know (TCP). */
+    /* Gives the user that the kernel says is at the other end. Returns false if the kernel does not
+     * know (TCP). */
     bool (*peer_uid)(struct sock *sock, uint32_t *ret);
-    /* try_writev of bytes that lie in a file, without a copy in between: the peer reads what the
-     * file holds when it reads. UNSUPPORTED, and nothing was sent: this socket, or this file,
-     * cannot. */
+    /* Does the same as try_writev for bytes that lie in a file, without a copy: the peer reads what
+     * the file holds when it reads. UNSUPPORTED, with nothing sent, if this socket or file cannot
+     * do it. */
     int (*try_send_file)(struct sock *sock, const struct file_span *span, size_t *ret_bytes,
                          struct diag *diag);
 };
@@ -89,7 +94,7 @@ enum { NET_FDS_MAX = 4 };
 struct net {
     const struct net_ops *ops;
 };
-struct sock { /* the start of every implementation's socket */
+struct sock { /* every implementation's socket begins with this */
     struct net *net;
 };
 struct listener {
@@ -155,21 +160,21 @@ static inline bool sock_peer_uid(struct sock *s, uint32_t *ret)
 }
 static inline bool sock_is_loopback(struct sock *s) { return s->net->ops->is_loopback(s); }
 
-/* "tcp:host:port", "host:port", "[::1]:port", "unix:/path"; INVALID with the reason. */
+/* Parses "tcp:host:port", "host:port", "[::1]:port" or "unix:/path". INVALID says what is wrong. */
 int MUST_USE net_addr_parse(const char *text, uint16_t default_port, struct net_addr *ret,
                             struct diag *diag);
 void net_addr_format(const struct net_addr *addr, size_t bytes, char *ret);
-/* True for 127.0.0.0/8, ::1, "localhost" and every Unix path. */
+/* Returns true for 127.0.0.0/8, ::1, "localhost" and every Unix path. */
 bool net_addr_is_local(const struct net_addr *addr);
 
-/* --- the libuv form; loop must be a loop_uv ------------------------------------------------------
- */
+/* --- the libuv form; loop must be a loop_uv ----------------------------------------------- */
 int MUST_USE net_uv_new(struct loop *loop, struct net **ret, struct diag *diag);
-/* Listeners and sockets must be closed; what still flushes (conn_close) is given its moment: the
- * loop turns for it, so it must not be running elsewhere. */
+/* Frees the net. Its listeners and sockets must be closed. Sockets that still flush (conn_close)
+ * get a moment for that, in which the loop turns, so the loop must not be running elsewhere. */
 void net_uv_free(struct net *net);
-/* Hands a connection to another loop's net: detach frees the sock and gives its descriptor (an
- * established connection only), adopt wraps one and owns it from then on, also when it fails. */
+/* Hand a connection to another loop's net. Detach frees the sock and returns its descriptor (of an
+ * established connection only). Adopt wraps a descriptor and owns it from then on, also when it
+ * fails. */
 int net_uv_detach(struct sock *sock);
 int MUST_USE net_uv_adopt(struct net *net, int fd, struct sock **ret, struct diag *diag);
 /* In a forked child: closes every descriptor of this net. */

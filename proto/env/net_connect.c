@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Connecting: names to addresses (on a helper thread), then one address after the other until one
- * answers. Invariant: whatever goes wrong is kept and told by the first try_readv or try_writev,
- * never from inside connect, so that callers have one place where connections fail. The loop's
- * thread.
+ * Connecting: names become addresses on a helper thread, then one address after the other is tried
+ * until one answers. Invariant: a failure is kept and reported by the first try_readv or
+ * try_writev, never inside connect, so that callers have one place where connections fail. The
+ * loop's thread.
  */
 #include "net_uv_private.h"
 
@@ -56,7 +56,7 @@ void connecting_free(struct connecting *connecting)
     }
 }
 
-/* Writable, or broken, or time for another try. */
+/* Called when the socket is writable or broken, or when it is time for another try. */
 void net_uv_connect_progress(struct sock_uv *sock)
 {
     struct connecting *connecting = sock->connecting;
@@ -133,8 +133,8 @@ static void connect_next(struct sock_uv *sock)
     sock_uv_watch(sock);
 }
 
-/* Goes on with the next address (at the next turn: a callback may not come from inside connect), or
- * ends. errnum 0: failure is set already. */
+/* Goes on with the next address, at the next turn because no callback may come inside connect, or
+ * ends. errnum 0 means that the failure is set already. */
 static void fail(struct sock_uv *sock, int errnum)
 {
     struct connecting *connecting = sock->connecting;

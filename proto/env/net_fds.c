@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Descriptors on Unix sockets: sent with the first byte of a write, received with CLOEXEC into a
- * short queue. Invariant: a descriptor that came is either in the queue or closed; a peer cannot
- * make us hold more than the owner of the socket said. The loop's thread.
+ * short queue. Invariant: a received descriptor is either in the queue or closed, and a peer cannot
+ * make us hold more than the socket's owner allows. The loop's thread.
  */
 #include "net_uv_private.h"
 
@@ -20,8 +20,9 @@ static void came(struct fd_queue *queue, int fd)
 
 void net_fds_came(struct sock_uv *sock, struct msghdr *msg)
 {
-    /* What did not fit into the control buffer, or found our table of descriptors full, was closed
-     * by the kernel (MSG_CTRUNC): whoever waits for it finds nothing, and says so. */
+    /* The kernel has closed what did not fit into the control buffer or found our table of
+     * descriptors full (MSG_CTRUNC). The code that expects a descriptor finds none, and reports
+     * that. */
     for (struct cmsghdr *head = CMSG_FIRSTHDR(msg); head; head = CMSG_NXTHDR(msg, head)) {
         if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
             size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes of a file into a socket, by reference to the file's pages: sendfile. Where the kernel
- * refuses (huge pages of hugetlbfs cannot be spliced, a filter may forbid the call), that is told
- * apart from a connection that is gone, so that the caller can send from memory. The loop's thread.
+ * Sends bytes of a file into a socket by reference to the file's pages (sendfile). If the kernel
+ * refuses, because pages of hugetlbfs cannot be spliced or a filter forbids the call, that is told
+ * apart from a lost connection, so that the caller can send from memory. The loop's thread.
  */
 #include "net_uv_private.h"
 
@@ -14,9 +14,9 @@
 
 #include "base/limits.h"
 
-/* sendfile knows no MSG_NOSIGNAL: a peer that is gone is a SIGPIPE, which is the program's to
- * handle and would end most. It is held back in this thread for the call, and taken away when it
- * was ours: one that waited before belongs to somebody else. */
+/* sendfile has no MSG_NOSIGNAL. A peer that is gone raises SIGPIPE, which is the program's to
+ * handle and would end most programs. So this thread blocks the signal for the call, and takes it
+ * away if the call raised it; one that was pending before belongs to other code. */
 static ssize_t send_without_signal(int to, const struct file_span *span, size_t bytes)
 {
     static const struct timespec now = {0};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Listening. Invariants: accept never spins (a reserve descriptor is given up to take and close the
- * connection when the process has none left; if that fails too, listening pauses), and a Unix path
- * is removed only when it is a socket on which nobody answers. Runs on the loop's thread.
+ * Listening. Invariants: accept never spins (when the process has no descriptor left, a reserve
+ * descriptor is given up to take and close the connection; if that fails too, listening pauses),
+ * and a Unix path is removed only if it is a socket on which no process answers. Runs on the loop's
+ * thread.
  */
 #include "net_uv_private.h"
 
@@ -22,12 +23,13 @@ struct listener_uv {
     uint32_t magic;
     struct list link; /* in net_uv.listeners */
     struct poller *poller;
-    int reserve; /* open on /dev/null, so that there is one descriptor to give up; -1: none */
+    /* Open on /dev/null, so that there is a descriptor to give up; -1 if there is none. */
+    int reserve;
     struct timer pause;
     void (*on_accept)(void *user, struct sock *sock);
     void *user;
     bool is_unix, is_closing, in_accept;
-    struct stat inode; /* of the Unix path that we made */
+    struct stat inode; /* of the Unix path that this listener made */
     char path[sizeof((struct net_addr *)NULL)->host];
 };
 
@@ -138,8 +140,8 @@ void net_uv_listeners_abandon(struct net_uv *net)
 
 /* --- opening --------------------------------------------------------------------------------- */
 
-/* An empty host is every interface. Names are looked up here, blocking: this is the start of a
- * daemon. */
+/* Fills the targets. An empty host means every interface. Names are looked up here, which blocks;
+ * this is only the start of a daemon. */
 static int listen_targets(const struct net_addr *addr, struct targets *ret, struct diag *diag)
 {
     struct net_addr any = *addr;
@@ -209,7 +211,7 @@ static int bind_unix(int fd, const struct target *target, const struct net_addr 
     if (rc) {
         return diag_errno(diag, errno, "listen on unix:%s", addr->host);
     }
-    /* Nobody can connect before listen(), so the mode is never wider than asked for. */
+    /* No client can connect before listen(), so the mode is never wider than asked for. */
     if (chmod(addr->host, (mode_t)mode)) {
         rc = diag_errno(diag, errno, "listen on unix:%s: set mode %o", addr->host, mode);
         unlink(addr->host); /* if it stays, the next start finds it stale */
@@ -264,8 +266,8 @@ static void bound_address(int fd, const struct net_addr *addr, struct net_addr *
 
 enum accepted { ACCEPTED, ACCEPT_LATER, ACCEPT_NONE };
 
-/* No descriptor left: takes the connection with the reserve and closes it, so that the peer learns
- * of it and the listening socket is not ready for ever. */
+/* Called when no descriptor is left. Takes the connection with the reserve and closes it, so that
+ * the peer learns of it and the listening socket does not stay ready. */
 static enum accepted refuse_one(struct listener_uv *listener)
 {
     int fd;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One descriptor watched by uv_poll. A struct of its own because a handle of libuv lives until its
- * close callback, while our sockets are gone (or try the next address) at once. Invariant: after
- * poller_close() the owner is never called again. The loop's thread.
+ * One descriptor watched by uv_poll. It is a struct of its own, because a handle of libuv lives
+ * until its close callback, while our sockets are gone, or try the next address, at once.
+ * Invariant: after poller_close() the owner is never called again. The loop's thread.
  */
 #include "net_uv_private.h"
 

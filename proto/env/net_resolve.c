@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names to addresses. getaddrinfo blocks for as long as a broken name server likes, so each lookup
- * has a thread of its own that is never waited for. Invariant: a lookup is owned by the loop's
- * thread until it is orphaned (cancelled, or its net is gone), and by its thread from then on.
+ * Names to addresses. getaddrinfo blocks for as long as a broken name server likes, so each look-up
+ * has a thread of its own, which is never waited for. Invariant: the loop's thread owns a look-up
+ * until it is orphaned (cancelled, or its net is gone); from then on its own thread owns it.
  */
 #include "net_uv_private.h"
 
@@ -24,7 +24,7 @@ struct resolve {
     void *user;
     struct list link;          /* in waiting, then in finished */
     pthread_mutex_t lock;      /* guards resolver and is_finished */
-    struct resolver *resolver; /* NULL: orphaned */
+    struct resolver *resolver; /* NULL once orphaned */
     bool is_finished;
 };
 
@@ -115,7 +115,8 @@ void resolve_cancel(struct resolve *resolve)
     pthread_mutex_lock(&resolve->lock);
     resolver = resolve->resolver;
     is_finished = resolve->is_finished;
-    /* finished: the thread is done with it, and it waits in the list that the lock guards */
+    /* If it is finished, its thread is done with it, and it waits in the list that the lock
+     * guards. */
     pthread_mutex_lock(&resolver->lock);
     list_remove(&resolve->link);
     pthread_mutex_unlock(&resolver->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The libuv form of net: TCP and Unix sockets, read and written with our own non-blocking recvmsg
- * and sendmsg (libuv's streams cannot pass a memfd, and would copy), uv_poll only says when.
+ * and sendmsg, because libuv's streams cannot pass a memfd and would copy; uv_poll only says when.
  * Invariants: no callback inside a call, none after close; at most 1 MiB a call, so that one busy
  * socket does not starve the others of its loop. The loop's thread.
  */
@@ -84,9 +84,8 @@ enum { SETTLE_MS = 5000 };
 
 static void on_settled(struct timer *timer) { (void)timer; }
 
-/* Connections that were closed with a flush linger for a moment (conn.h), and their loop has
- * stopped: it turns until they are gone. The time is bounded, so that a leaked socket shows as one.
- */
+/* Turns the loop, which has stopped, until the connections that were closed with a flush (conn.h)
+ * are gone. The time is bounded, so that a leaked socket shows as one. */
 static void settle(struct net_uv *net)
 {
     struct timer bound;
@@ -116,8 +115,8 @@ void net_uv_free(struct net *base)
     free(net);
 }
 
-/* Only descriptors: the handles and the memory are the parent's, of which this process has a copy.
- */
+/* Closes only descriptors. The handles and the memory are the parent's, and this process has a
+ * copy. */
 void net_uv_abandon(struct net *base)
 {
     struct net_uv *net = net_uv_from(base);
@@ -248,7 +247,7 @@ static void on_kick(struct timer *timer)
 
 /* --- reading and writing --------------------------------------------------------------------- */
 
-/* Fits a caller's vector to IOV_COUNT_MAX entries and 1 MiB. */
+/* Cuts a caller's vector to IOV_COUNT_MAX entries and 1 MiB. */
 static size_t clip(const struct iovec *iov, size_t count, struct iovec *ret_iov)
 {
     size_t left = MIB(1), used = 0;
@@ -351,7 +350,7 @@ static bool get_peer(struct sock_uv *sock, struct sockaddr_storage *ret)
     return sock->poller && getpeername(sock->poller->fd, (struct sockaddr *)ret, &bytes) == 0;
 }
 
-/* As of the moment when the peer connected. */
+/* Gives the peer's credentials, as they were when it connected. */
 static bool get_cred(struct sock_uv *sock, struct ucred *ret)
 {
     struct sockaddr_storage peer;
@@ -418,8 +417,9 @@ static bool is_loopback(struct sock *base)
     return peer.ss_family == AF_UNIX;
 }
 
-/* Best effort: a connection works, only slower, where the kernel refuses. TCP buffers tune
- * themselves; Unix ones do not, and 4 MiB were measured to be worth a quarter of the rate. */
+/* Sets options that make a connection faster; where the kernel refuses, it works all the same. TCP
+ * buffers tune themselves. Unix ones do not, and 4 MiB were measured to be worth a quarter of the
+ * rate. */
 void net_tune(int fd, int family)
 {
     int one = 1, bytes = UNIX_BUFFER_BYTES;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the libuv form of net share: poller (one descriptor watched), the socket, the
- * listener, the resolver. Everything belongs to the loop's thread; only the resolver's helper
- * threads run beside it (net_resolve.c).
+ * What the files of the libuv form of net share: poller (one descriptor that is watched), the
+ * socket, the listener, the resolver. Everything belongs to the loop's thread; only the resolver's
+ * helper threads run beside it (net_resolve.c).
  */
 #ifndef CAIRN_ENV_NET_UV_PRIVATE_H
 #define CAIRN_ENV_NET_UV_PRIVATE_H
@@ -15,10 +15,9 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-/* --- one watched descriptor (net_poller.c)
- * -------------------------------------------------------- */
+/* --- one watched descriptor (net_poller.c) ------------------------------------------------ */
 
-/* What a poller calls. is_broken: the poll has stopped. */
+/* What a poller calls. is_broken says that the poll has stopped. */
 struct poller_owner {
     void (*cb)(void *owner, unsigned events, bool is_broken);
     void *owner; /* NULL once closed */
@@ -31,17 +30,16 @@ struct poller {
     struct poller_owner on;
 };
 
-/* Owns fd from then on, also when it fails. */
+/* Makes a poller, which owns fd from then on, also when this fails. */
 int MUST_USE poller_new(struct loop *loop, int fd, struct poller_owner on, struct poller **ret,
                         struct diag *diag);
 void poller_set(struct poller *poller, unsigned events);
-/* Closes fd at once; no callback comes any more. Accepts NULL. */
+/* Closes fd at once; no callback comes any more. NULL is allowed. */
 void poller_close(struct poller *poller);
-/* The same, but the descriptor stays open and is the caller's. */
+/* Does the same, but the descriptor stays open and becomes the caller's. */
 int poller_take_fd(struct poller *poller);
 
-/* --- where to connect to
- * -------------------------------------------------------------------------- */
+/* --- where to connect to ------------------------------------------------------------------ */
 
 enum { TARGETS_MAX = 8 };
 
@@ -55,14 +53,14 @@ struct targets {
     size_t count;
 };
 
-/* A literal or a path: no name service. NOT_FOUND (no diag) when the host is a name. */
+/* Fills the targets from a literal or a path, without a name service. NOT_FOUND, without a diag, if
+ * the host is a name. */
 int MUST_USE targets_from_literal(const struct net_addr *addr, struct targets *ret);
-/* getaddrinfo; blocks. */
+/* Fills the targets by getaddrinfo, which blocks. */
 int MUST_USE targets_from_name(const struct net_addr *addr, bool is_passive, struct targets *ret,
                                struct diag *diag);
 
-/* --- names (net_resolve.c)
- * ------------------------------------------------------------------------ */
+/* --- names (net_resolve.c) ---------------------------------------------------------------- */
 
 struct resolve;
 
@@ -73,17 +71,17 @@ struct resolver {
 };
 
 int MUST_USE resolver_init(struct resolver *resolver, struct loop *loop, struct diag *diag);
-/* Lookups that still run free themselves when they end. */
+/* Frees the resolver. Look-ups that still run free themselves when they end. */
 void resolver_fini(struct resolver *resolver);
-/* cb: on the loop's thread, once, unless cancelled; targets are valid only during the call. */
+/* Starts a look-up. cb is called once on the loop's thread, unless it is cancelled; targets are
+ * valid only during the call. */
 int MUST_USE resolve_start(struct resolver *resolver, const struct net_addr *addr,
                            void (*cb)(void *user, int code, const struct targets *targets,
                                       const struct diag *diag),
                            void *user, struct resolve **ret);
 void resolve_cancel(struct resolve *resolve);
 
-/* --- sockets
- * -------------------------------------------------------------------------------------- */
+/* --- sockets ------------------------------------------------------------------------------ */
 
 struct net_uv {
     struct net base;
@@ -93,7 +91,7 @@ struct net_uv {
     struct list socks, listeners;
 };
 
-/* Received descriptors that nobody has taken yet (net_fds.c). */
+/* Received descriptors that were not taken yet (net_fds.c). */
 struct fd_queue {
     int fd[NET_FDS_MAX];
     unsigned count, most;
@@ -125,18 +123,18 @@ struct sock_uv {
 
 struct net_uv *net_uv_from(struct net *net);
 struct sock_uv *sock_uv_from(struct sock *sock);
-/* state OPEN; the caller sets poller. NULL: out of memory. */
+/* Makes a socket in state OPEN; the caller sets the poller. Returns NULL if memory is short. */
 struct sock_uv *sock_uv_new(struct net_uv *net);
 void sock_uv_on_poll(void *owner, unsigned events, bool is_broken);
-void sock_uv_watch(struct sock_uv *sock); /* lets the poller wait for what the state needs */
+void sock_uv_watch(struct sock_uv *sock); /* makes the poller wait for what the state needs */
 void net_tune(int fd, int family);
 
-/* --- descriptors (net_fds.c)
- * -------------------------------------------------------------------------- */
+/* --- descriptors (net_fds.c) -------------------------------------------------------------- */
 
-enum { NET_CONTROL_BYTES = 256 }; /* room for more than we take: what comes is closed by us */
+/* Room for more control data than we take, so that what arrives is closed by us. */
+enum { NET_CONTROL_BYTES = 256 };
 
-/* Takes or closes what a recvmsg brought. */
+/* Takes or closes the descriptors that a recvmsg brought. */
 void net_fds_came(struct sock_uv *sock, struct msghdr *msg);
 void net_fds_close(struct sock_uv *sock);
 bool net_fds_pass(struct sock *base);
@@ -144,18 +142,17 @@ int MUST_USE net_fds_try_writev(struct sock *base, const struct iovec *iov, size
                                 size_t *ret_bytes);
 void net_fds_accept(struct sock *base, unsigned most);
 int net_fds_take(struct sock *base);
-/* net_uv.c: sends what msg says, within the limits of a call. */
+/* net_uv.c. Sends what msg says, within the limits of one call. */
 int MUST_USE net_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_bytes,
                          struct diag *diag);
-/* What a try answers on a socket that is not open (yet), and on one whose peer is gone. */
+/* Return the error of a try on a socket that is not open (yet), and on one whose peer is gone. */
 int MUST_USE net_uv_not_open(struct sock_uv *sock, struct diag *diag);
 int MUST_USE net_uv_lost(struct sock_uv *sock, int errnum, struct diag *diag);
 /* net_file.c */
 int MUST_USE net_uv_send_file(struct sock *base, const struct file_span *span, size_t *ret_bytes,
                               struct diag *diag);
 
-/* --- connect and listen
- * --------------------------------------------------------------------------- */
+/* --- connect and listen ------------------------------------------------------------------- */
 
 int MUST_USE net_uv_connect(struct net *net, const struct net_addr *addr, struct sock **ret,
                             struct diag *diag);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A slice of its own by sched_setattr, which Linux takes from ordinary threads since 6.12 (older
- * ones ignore it). Policy and niceness stay what they are. Any thread, for itself.
+ * Sets a slice of its own for the calling thread by sched_setattr, which Linux accepts from
+ * ordinary threads since 6.12 (older ones ignore it). Policy and niceness stay as they are. Any
+ * thread, for itself.
  */
 #include "prompt.h"
 
@@ -15,7 +16,7 @@
 
 enum { SLICE_NS = 200000, RESET_ON_FORK = 1 };
 
-/* The kernel's struct sched_attr in its first version; the C library has it only lately. */
+/* The kernel's struct sched_attr in its first version; the C library has it only since lately. */
 struct thread_attr {
     uint32_t bytes, policy;
     uint64_t flags;
@@ -36,6 +37,6 @@ void thread_be_prompt(void)
     attr.bytes = sizeof attr;
     attr.flags |= RESET_ON_FORK;
     attr.slice_ns = SLICE_NS;
-    /* A wish: all works without, only later. */
+    /* This is only a wish: everything works without it, only later. */
     err_ignore((int)syscall(SYS_sched_setattr, 0, &attr, 0U));
 }

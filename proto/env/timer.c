@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Timers and their heap. Invariant: the root is the least by (due_ns, order), so timers that are
- * due at the same instant fire in the order in which they were started, in every form of loop. Runs
- * on the loop's thread.
+ * Timers and their heap. Invariant: the root is the least by (due_ns, order), so in every form of
+ * loop timers that are due at the same instant fire in the order of their start. Runs on the loop's
+ * thread.
  */
 #include "timer.h"
 
@@ -73,7 +73,7 @@ static bool is_before(const struct timer *a, const struct timer *b)
     return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->order < b->order;
 }
 
-/* Both are roots without siblings; the later one becomes the first child of the earlier one. */
+/* Joins two roots without siblings: the later one becomes the first child of the earlier one. */
 static struct timer *meld(struct timer *a, struct timer *b)
 {
     if (is_before(b, a)) {
@@ -91,8 +91,8 @@ static struct timer *meld(struct timer *a, struct timer *b)
     return a;
 }
 
-/* The usual two passes: meld neighbours from left to right, then all of those from right to left.
- */
+/* Makes the usual two passes: it joins neighbours from left to right, then all of those from right
+ * to left. */
 static struct timer *merge_children(struct timer *first)
 {
     struct timer *pairs = NULL, *root = NULL;

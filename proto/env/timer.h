@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The heap of timers that every form of loop is built on (a pairing heap through the timers
- * themselves): starting a timer never allocates and never fails. For loop implementations only.
+ * The heap of timers that every form of loop is built on: a pairing heap through the timers
+ * themselves, so starting a timer never allocates and never fails. For implementations of loop
+ * only.
  */
 #ifndef CAIRN_ENV_TIMER_H
 #define CAIRN_ENV_TIMER_H
@@ -13,9 +14,9 @@ struct timer_heap {
     uint64_t order;     /* given to the next timer that is added */
 };
 
-/* timer->due_ns is set by the caller; the timer must be inactive. */
+/* Adds an inactive timer whose due_ns the caller has set. */
 void timer_heap_add(struct timer_heap *heap, struct timer *timer);
-void timer_heap_remove(struct timer_heap *heap, struct timer *timer); /* must be active */
+void timer_heap_remove(struct timer_heap *heap, struct timer *timer); /* the timer must be active */
 
 static inline struct timer *timer_heap_first(const struct timer_heap *heap) { return heap->root; }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vfs: the file calls that a store is made of, blocking, called only on a store's work threads.
- * Thin: every call does one system call (EINTR apart) and returns 0 or a code with errno's text in
- * diag. vfs_posix.c is the real one; the simulator's keeps unsynced writes apart and loses them at
- * a crash.
+ * vfs: the file calls that a store is made of. They block, and run only on a store's work threads.
+ * The layer is thin: every call makes one system call (apart from EINTR) and returns 0 or a code,
+ * with errno's text in diag. vfs_posix.c is the real one; the simulator's keeps writes that were
+ * not synced apart, and loses them at a crash.
  */
 #ifndef CAIRN_ENV_VFS_H
 #define CAIRN_ENV_VFS_H
@@ -16,7 +16,7 @@
 
 struct vfs;
 
-/* A file or directory; opaque number of the implementation, -1 is none. */
+/* A file or directory: a number of the implementation; -1 is none. */
 typedef int vfs_fd;
 
 enum vfs_open_flags {
@@ -25,8 +25,10 @@ enum vfs_open_flags {
     VFS_CREATE_EXCL = 1u << 2, /* O_CREAT|O_EXCL, mode 0600 */
     VFS_DIRECTORY = 1u << 3,
     VFS_DIRECT =
-        1u << 4, /* O_DIRECT; falls back to buffered where unsupported (L17), see vfs_is_direct */
-    VFS_CREATE = 1u << 5, /* O_CREAT without EXCL: the lock file only */
+        /* O_DIRECT. Where it is unsupported the file is buffered (L17), and vfs_is_direct says
+         * so. */
+    1u << 4,
+    VFS_CREATE = 1u << 5, /* O_CREAT without EXCL; for the lock file only */
 };
 
 enum vfs_kind { VFS_FILE, VFS_DIR, VFS_OTHER };
@@ -45,44 +47,47 @@ struct vfs_space {
     bool is_network;
 };
 
-/* Names are relative to dir; one component or several; never "..". Always O_NOFOLLOW|O_CLOEXEC. */
+/* Names are relative to dir, of one component or several, and never contain "..". Links are never
+ * followed, and descriptors have CLOEXEC. */
 struct vfs_ops {
     int (*open_root)(struct vfs *vfs, const char *path, vfs_fd *ret, struct diag *diag);
     int (*open)(struct vfs *vfs, vfs_fd dir, const char *name, unsigned flags, vfs_fd *ret,
                 struct diag *diag);
     int (*close)(struct vfs *vfs, vfs_fd fd, struct diag *diag);
-    /* All bytes or an error; short writes are continued; ENOSPC, EDQUOT and the rest are the
-     * caller's. */
+    /* Writes all bytes, or fails; short writes are continued. The caller handles ENOSPC, EDQUOT and
+     * the others. */
     int (*pwrite)(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes, const void *data,
                   struct diag *diag);
-    /* *ret_bytes < bytes only at the end of the file. */
+    /* Reads; *ret_bytes < bytes only at the end of the file. */
     int (*pread)(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes, void *data,
                  size_t *ret_bytes, struct diag *diag);
     int (*fsync)(struct vfs *vfs, vfs_fd fd, struct diag *diag);
-    int (*allocate)(struct vfs *vfs, vfs_fd fd, uint64_t bytes,
-                    struct diag *diag); /* KEEP_SIZE; unsupported: 0 */
+    /* Reserves space and keeps the size of the file. Returns 0 if the file system
+     * cannot do it. */
+    int (*allocate)(struct vfs *vfs, vfs_fd fd, uint64_t bytes, struct diag *diag);
     int (*truncate)(struct vfs *vfs, vfs_fd fd, uint64_t bytes, struct diag *diag);
     int (*chmod)(struct vfs *vfs, vfs_fd fd, uint32_t mode, struct diag *diag);
     int (*fstat)(struct vfs *vfs, vfs_fd fd, struct vfs_stat *ret, struct diag *diag);
     int (*stat)(struct vfs *vfs, vfs_fd dir, const char *name, struct vfs_stat *ret,
                 struct diag *diag);
-    int (*mkdir)(struct vfs *vfs, vfs_fd dir, const char *name,
-                 struct diag *diag); /* 0700; EXISTS */
-    /* No-replace rename within the file system; EXISTS when the target is there. */
+    /* The mode is 0700; EXISTS if the name is there. */
+    int (*mkdir)(struct vfs *vfs, vfs_fd dir, const char *name, struct diag *diag);
+    /* Renames within the file system and never replaces a file: EXISTS if the target is there. */
     int (*rename)(struct vfs *vfs, vfs_fd from_dir, const char *from, vfs_fd to_dir, const char *to,
                   struct diag *diag);
-    /* Two files of dir trade their names, in one step; NOT_FOUND: one is missing; UNSUPPORTED: not
-     * by this file system. */
+    /* Swaps the names of two files of dir in one step. NOT_FOUND if one is missing, UNSUPPORTED if
+     * the file system cannot do it. */
     int (*exchange)(struct vfs *vfs, vfs_fd dir, const char *name, const char *with,
                     struct diag *diag);
     int (*unlink)(struct vfs *vfs, vfs_fd dir, const char *name, bool is_dir, struct diag *diag);
-    /* Calls each(user, name, kind) for every entry but . and ..; a non-zero result ends it and is
-     * returned. */
+    /* Calls each(user, name, kind) for every entry except . and .. until one call returns non-zero,
+     * which it returns. */
     int (*list)(struct vfs *vfs, vfs_fd dir,
                 int (*each)(void *user, const char *name, enum vfs_kind kind), void *user,
                 struct diag *diag);
     int (*space)(struct vfs *vfs, vfs_fd dir, struct vfs_space *ret, struct diag *diag);
-    /* Open-file-description lock, exclusive, no wait: BUSY when another has it. Ends with close. */
+    /* Takes an exclusive lock of the open file description without waiting: BUSY if another has it.
+     * It ends with close. */
     int (*lock)(struct vfs *vfs, vfs_fd fd, struct diag *diag);
     bool (*is_direct)(struct vfs *vfs, vfs_fd fd);
     void (*random)(struct vfs *vfs, size_t bytes, void *ret); /* for temporary names */
@@ -92,7 +97,7 @@ struct vfs {
     const struct vfs_ops *ops;
 };
 
-/* The one real file system; static, nothing to free. */
+/* Returns the one real file system; it is static, and there is nothing to free. */
 struct vfs *vfs_posix(void);
 
 #endif

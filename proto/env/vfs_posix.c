@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The real file system: thin wrappers of the system calls that the directory store's rules name,
- * with errno turned into codes and texts once. Invariant: success means that the kernel said so for
- * every byte; nothing is retried but EINTR, short transfers, and O_DIRECT where it is not to be
- * had. Any thread; a descriptor's calls may run in parallel.
+ * The real file system: thin wrappers of the system calls that the directory store's rules name;
+ * each turns errno into a code and a text. Invariant: success means that the kernel said so for
+ * every byte. Only EINTR, short transfers, and O_DIRECT where it is not available are retried. Any
+ * thread; calls on one descriptor may run in parallel.
  */
 #include "vfs.h"
 
@@ -64,8 +64,8 @@ static int open_at(struct vfs *vfs, vfs_fd dir, const char *name, unsigned flags
                               : diag_errno(diag, errno, "%s %s",
                                            flags & VFS_CREATE_EXCL ? "create" : "open", name);
     }
-    /* Set afterwards: some file systems create the file and then fail an open with O_DIRECT. Where
-     * it is refused the file is buffered, and vfs_is_direct says so. */
+    /* O_DIRECT is set after the open, because some file systems create the file and then fail an
+     * open with O_DIRECT. If it is refused the file is buffered, and vfs_is_direct says so. */
     if (flags & VFS_DIRECT) {
         int old = fcntl(fd, F_GETFL);
         err_ignore(old < 0 ? old : fcntl(fd, F_SETFL, old | O_DIRECT));
@@ -77,7 +77,7 @@ static int open_at(struct vfs *vfs, vfs_fd dir, const char *name, unsigned flags
 static int close_fd(struct vfs *vfs, vfs_fd fd, struct diag *diag)
 {
     (void)vfs;
-    /* After EINTR Linux has closed it; everything else is a late error of a write. */
+    /* After EINTR Linux has closed the descriptor; every other error is a late error of a write. */
     if (close(fd) && errno != EINTR) {
         return diag_errno(diag, errno, "close");
     }
@@ -94,8 +94,8 @@ static bool is_direct(struct vfs *vfs, vfs_fd fd)
     return flags >= 0 && flags & O_DIRECT;
 }
 
-/* EINVAL from a direct transfer: this file system wants another alignment. True when it was direct.
- */
+/* Turns O_DIRECT off after an EINVAL, because this file system wants another alignment. Returns
+ * true if it was on. */
 static bool drop_direct(vfs_fd fd)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -145,7 +145,7 @@ static int pread_all(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes, 
         if (n > 0) {
             at += n;
             left -= (size_t)n;
-            /* A direct read ends off a sector's border only at the end of the file. */
+            /* A direct read ends between sectors only at the end of the file. */
             if (n % DIRECT_UNIT && is_direct(vfs, fd)) {
                 break;
             }
@@ -160,7 +160,8 @@ static int pread_all(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes, 
     return 0;
 }
 
-/* An error, EINTR too, means that the file's contents are unknown for ever (L5): never retried. */
+/* Any error, EINTR too, means that the contents of the file are unknown for ever (L5), so a sync is
+ * never retried. */
 static int sync_fd(struct vfs *vfs, vfs_fd fd, struct diag *diag)
 {
     const char *point = "vfs.fsync";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The real file system's calls about names: directories, rename, links, listing, free space.
- * Invariant: no name ever leaves the directory that it is relative to, and no rename replaces a
+ * Invariants: no name ever leaves the directory that it is relative to, and no rename replaces a
  * file. Any thread.
  */
 #include "vfs_posix_private.h"
@@ -101,11 +101,10 @@ int vfs_posix_mkdir(struct vfs *vfs, vfs_fd dir, const char *name, struct diag *
     return mkdirat(dir, name, 0700) ? diag_errno(diag, errno, "make directory %s", name) : 0;
 }
 
-/* For file systems without RENAME_NOREPLACE. link() refuses an existing target as well; a crash
- * between the two leaves both names on one file, which is what an unfinished publish looks like
- * anyway. Directories cannot be linked: they are looked for first, and at worst an empty one is
- * replaced.
- * */
+/* Renames on file systems without RENAME_NOREPLACE. link() refuses an existing target as well; a
+ * crash between the two calls leaves both names on one file, which is what an unfinished publish
+ * looks like anyway. Directories cannot be linked: the target is looked for first, and at worst an
+ * empty directory is replaced. */
 static int rename_by_link(vfs_fd from_dir, const char *from, vfs_fd to_dir, const char *to,
                           struct diag *diag)
 {
@@ -212,7 +211,7 @@ int vfs_posix_list(struct vfs *vfs, vfs_fd dir,
                    int (*each)(void *user, const char *name, enum vfs_kind kind), void *user,
                    struct diag *diag)
 {
-    /* An own description: the position of the caller's is shared by its threads. */
+    /* Opens a description of its own, because all threads of the caller share one position. */
     int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
     DIR *stream = fd < 0 ? NULL : fdopendir(fd);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the two files of the real vfs share: the calls about names (vfs_posix_dir.c) that the table
- * in vfs_posix.c lists.
+ * What the two files of the real vfs share: the calls about names (vfs_posix_dir.c), which the
+ * table in vfs_posix.c lists.
  */
 #ifndef CAIRN_ENV_VFS_POSIX_PRIVATE_H
 #define CAIRN_ENV_VFS_POSIX_PRIVATE_H
@@ -11,17 +11,18 @@
 
 #include <sys/types.h>
 
-/* The code that a test wants the named call to fail with; 0 in builds without fail points. */
+/* Returns the code with which a test wants the named call to fail; 0 in builds without fail
+ * points. */
 static inline int MUST_USE vfs_posix_fail_point(const char *name, struct diag *diag)
 {
     int code = FAILPOINT(name);
 
     return code ? diag_set(diag, code, "fail point %s", name) : 0;
 }
-/* INVALID for an empty or absolute name and for one with "..". */
+/* Returns INVALID for a name that is empty or absolute, or has a "..". */
 int MUST_USE vfs_posix_check_name(const char *name, struct diag *diag);
-/* openat that follows no link in any component where the kernel can (Linux 5.6); an errno as
- * openat. */
+/* Opens as openat does, but follows no link in any component if the kernel can do that (Linux 5.6).
+ * Returns -1 with errno on failure. */
 int vfs_posix_openat(vfs_fd dir, const char *name, int flags, mode_t mode);
 
 int MUST_USE vfs_posix_fstat(struct vfs *vfs, vfs_fd fd, struct vfs_stat *ret, struct diag *diag);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The threaded form of work: a first-in-first-out queue and a fixed number of threads. Invariant:
- * each submitted work has its done posted exactly once, also when its run() broke an assertion.
- * submit and free: the loop's thread; the rest as work.h says.
+ * each submitted work has its done posted exactly once, also if its run() broke a CHECK. submit and
+ * free are called on the loop's thread; work.h says the rest.
  */
 #include "work.h"
 
@@ -31,8 +31,8 @@ struct threads {
     pthread_t thread[];
 };
 
-/* Where a broken assertion of this thread jumps to. Check handlers have no user pointer, and each
- * thread needs its own: hence the one thread-local of env. */
+/* Where a broken CHECK of this thread jumps to. Check handlers have no user pointer and each thread
+ * needs its own, so this is the one thread-local variable of env. */
 struct rescue {
     struct threads *pool;
     sigjmp_buf env;
