@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The life of a framed connection: wake-ups, heartbeat, deadlines, failure and close. Invariants:
- * no callback inside a user's call; on_close once at most and last; the memory goes in a kick of
- * its own, never under a caller's feet. The loop's thread.
- *
+ * no callback inside a user's call; on_close comes at most once and last; the memory is freed in a
+ * kick of its own, never while a caller may use it. The loop's thread.
  *   OPEN --fail--> FAILING --error sent, or 1 s--> OVER --conn_close--> CLOSING --kick--> freed
  *     \------over (lost, ended)------------------/                        /
  *      \-----conn_close--------------------------------------------------/
@@ -158,7 +157,7 @@ void conn_close(struct conn *conn, bool flush)
 
 void conn_kick(struct conn *conn)
 {
-    /* What happens inside our own callbacks is looked at when they end; closing needs a turn of its
+    /* What happens inside our own callbacks is processed when they end. Closing needs a turn of its
      * own. */
     if (!conn->busy || conn->phase == CONN_CLOSING) {
         loop_post(conn->loop, &conn->kick);
@@ -238,7 +237,7 @@ static void on_kick(struct post *post)
     run(conn, conn->in.resumed ? SOCK_READ : 0);
 }
 
-/* One wake-up: tell what was put off, read, write what the answers queued. */
+/* Handles one wake-up: tells what was put off, reads, and writes what the answers queued. */
 static void run(struct conn *conn, unsigned events)
 {
     if (conn->phase == CONN_CLOSING) {
@@ -259,7 +258,7 @@ static void run(struct conn *conn, unsigned events)
     if (conn->phase == CONN_OPEN || conn->phase == CONN_FAILING) {
         struct diag diag = DIAG_INIT;
         int status = conn_write_run(conn, &diag);
-        /* The peer may have said why before it closed: an ERROR, or an alert of TLS. */
+        /* The peer may have said why before it closed, by an ERROR or an alert of TLS. */
         if (status != 0 && conn->phase == CONN_OPEN) {
             conn_read_run(conn);
         }
@@ -308,8 +307,8 @@ static bool is_silent(const struct conn *conn, uint64_t now_ms)
            now_ms >= conn->in.alive_ms + dead_ms;
 }
 
-/* Says PING when nothing else is on its way. A peer is dead only when we did look and nothing was
- * there: our own loop may have stood still. */
+/* Sends PING when nothing else is on its way. A peer is dead only if we have looked and nothing was
+ * there, because our own loop may have stood still. */
 static void on_beat(struct timer *timer)
 {
     struct conn *conn = container_of(timer, struct conn, beat);
@@ -347,8 +346,9 @@ static void on_flush(struct timer *timer)
     }
 }
 
-/* Flushes where that was asked for, then reads away what the peer was still sending: closing a
- * socket with unread bytes would make the kernel drop what we have just written. */
+/* Returns whether closing is complete. Flushes if that was asked for, then reads away what the peer
+ * was still sending: closing a socket with unread bytes would make the kernel drop what we have
+ * just written. */
 static bool closing_is_done(struct conn *conn)
 {
     if (!conn->linger || conn->flush_expired) {

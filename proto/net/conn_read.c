@@ -2,7 +2,7 @@
  *
  * The receiving side of a conn: header, message, payload, one after the other. Invariants: a length
  * is checked before memory is taken for it; payload bytes go straight into the user's buffer,
- * except for the few that were read ahead together with their header. The loop's thread.
+ * except the few that were read ahead together with their header. The loop's thread.
  */
 #include "conn_private.h"
 
@@ -27,7 +27,7 @@ void conn_reader_init(struct conn *conn)
     expect(&conn->in, READ_HEADER, conn->in.header, FRAME_HEADER_BYTES);
 }
 
-/* The message that is arriving takes so much memory now; 0: there is none any more. */
+/* Counts the memory that the arriving message takes now; 0 when it has none any more. */
 static void hold(struct conn *conn, uint64_t bytes)
 {
     uint64_t *total = conn->options.held_bytes;
@@ -154,14 +154,14 @@ int conn_read_discard(struct conn *conn, size_t *ret_bytes)
     return CAIRN_E_AGAIN;
 }
 
-/* The first bytes of a record of TLS: an alert, or a handshake. */
+/* Returns whether the first bytes are those of a TLS record, an alert or a handshake. */
 static bool is_tls(const struct conn_reader *in)
 {
     size_t bytes = in->phase == READ_HEADER ? FRAME_HEADER_BYTES - in->left : 0;
     return bytes >= 2 && (in->header[0] == 0x15 || in->header[0] == 0x16) && in->header[1] == 0x03;
 }
 
-/* The orderly end comes between frames, nowhere else. */
+/* Ends the connection. Only an end between frames is orderly. */
 static void ended(struct conn *conn, int status, const struct diag *diag)
 {
     struct conn_reader *in = &conn->in;
@@ -185,7 +185,7 @@ static void ended(struct conn *conn, int status, const struct diag *diag)
     }
 }
 
-/* What was expected is complete. */
+/* Called when the expected bytes are complete. */
 static void step(struct conn *conn)
 {
     struct diag diag = DIAG_INIT;
@@ -235,7 +235,7 @@ static int header_done(struct conn *conn, struct diag *diag)
     return 0;
 }
 
-/* A type from the future: whoever asked gets an answer, and the connection lives on. */
+/* Answers a message type that this version does not know, and keeps the connection. */
 static int unknown_message(struct conn *conn, struct diag *diag)
 {
     const struct frame *frame = &conn->in.frame;
@@ -271,7 +271,7 @@ static int message_done(struct conn *conn, struct diag *diag)
     if (status == 0) {
         status = msg_check_payload(&in->msg, in->frame.payload_bytes, diag);
     }
-    /* Decoded messages stand in the scratch. */
+    /* The decoded message is in the scratch now. */
     free(in->message);
     in->message = NULL;
     hold(conn, in->scratch.held);

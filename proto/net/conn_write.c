@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sending side of a conn: a queue of encoded messages with borrowed payloads, written with one
- * writev for many. Invariants: a frame gets its sequence when it begins to be sent, so that what
- * was dropped before leaves no gap; every conn_out gets done exactly once, never inside the call
- * that queued it. The loop's thread.
+ * The sending side of a conn: a queue of encoded messages with borrowed payloads, many of which go
+ * with one writev. Invariants: a frame gets its sequence when it begins to be sent, so that
+ * messages dropped before leave no gap; every conn_out gets done exactly once, never inside the
+ * call that queued it. The loop's thread.
  */
 #include "conn_private.h"
 
@@ -37,7 +37,8 @@ static void count_queued(struct conn *conn, const struct conn_item *item, bool a
     }
 }
 
-/* A failure inside a user's call: told by on_close, at the next kick. */
+/* Keeps an error found inside the caller's own call. on_close reports it at the next kick, so that
+ * the callback never runs inside that call. */
 static void fail_later(struct conn *conn, int status, const char *what)
 {
     if (conn->phase == CONN_OPEN && conn->status == 0) {
@@ -203,15 +204,15 @@ static void add_iov(struct iovec *iov, size_t *count, size_t *skip, void *data, 
     (*count)++;
 }
 
-/* Does its payload go from a file, past our vectors? */
+/* Returns whether the payload is sent from a file and not from our vectors. */
 static bool goes_by_file(const struct conn *conn, const struct conn_item *item)
 {
     return item->out != NULL && item->out->in_file && !conn->out.no_files &&
            conn->stream->ops->try_send_file != NULL;
 }
 
-/* What comes next, over frame borders, up to one wake-up's bytes, or to a payload that goes from a
- * file. */
+/* Fills the vectors with what is sent next, over the borders of frames, up to the bytes of one
+ * wake-up or to a payload that goes from a file. */
 static size_t gather(struct conn *conn, struct iovec iov[IOV_MAX_COUNT])
 {
     size_t count = 0, bytes = 0;
@@ -242,7 +243,7 @@ static size_t gather(struct conn *conn, struct iovec iov[IOV_MAX_COUNT])
     return count;
 }
 
-/* Takes what was written off the queue. done() may close the conn; the struct stays until a later
+/* Takes the written bytes off the queue. done() may close the conn; the struct stays until a later
  * kick. */
 static void advance(struct conn *conn, size_t bytes)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plain stream: a socket as it is. Holds no bytes of its own. The loop's thread.
+ * The plain stream: passes every call to its socket, and holds no bytes of its own. The loop's
+ * thread.
  */
 #include "net/stream.h"
 

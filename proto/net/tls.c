@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS as a stream over a stream. OpenSSL reads and writes through a BIO of ours with two buffers:
- * one holds what came in one large read (so that records cost no system call each; OpenSSL's own
- * read-ahead stays off, it moves the remainder on every record), the other holds records until the
- * socket takes them. Invariants: memory is bounded (IN_MAX + OUT_MAX and OpenSSL's two records); a
- * record is made only when there is room for it, so a write never has to be repeated; nothing is
- * believed before the handshake is over. The loop's thread.
+ * TLS as a stream over a stream. OpenSSL reads and writes through a BIO of ours with two buffers.
+ * One holds what a large read brought, so that a record costs no system call of its own (OpenSSL's
+ * read-ahead stays off, because it moves the remainder on every record). The other holds records
+ * until the socket takes them. Invariants: memory is bounded (IN_MAX + OUT_MAX and OpenSSL's two
+ * records); a record is made only if there is room for it, so a write never has to be repeated;
+ * nothing is believed before the handshake is over. The loop's thread.
  */
 #include "tls_private.h"
 
@@ -25,7 +25,7 @@ enum {
     IN_FIRST = 4 << 10,
     IN_MAX = 128 << 10,
     OUT_FIRST = 4 << 10,
-    OUT_HIGH = 128 << 10, /* no new record above it */
+    OUT_HIGH = 128 << 10, /* above it no new record is made */
     OUT_MAX = OUT_HIGH + 4 * RECORD_ROOM,
     CALL_BYTES = 1 << 20,
 };
@@ -43,7 +43,8 @@ struct stream_tls {
     struct stream *below;
     SSL *ssl;
     struct bytes in, out;
-    bool established, readable; /* readable: bytes may be inside that the socket does not show */
+    /* readable: OpenSSL may have bytes that the socket does not show. */
+    bool established, readable;
     bool in_handler, closed;
     int status, below_status, write_status; /* sticky */
     struct diag diag, below_diag, write_diag;
@@ -134,12 +135,11 @@ static int set_host(struct stream_tls *tls, const char *host, struct diag *diag)
                                 "\"%s\" cannot be the host name of a TLS server", host);
 }
 
-/* --- buffers and the BIO
- * -------------------------------------------------------------------------- */
+/* --- buffers and the BIO ------------------------------------------------------------------ */
 
 static size_t held(const struct bytes *bytes) { return bytes->end - bytes->at; }
 
-/* Room for `more` bytes behind the end, within max. */
+/* Makes room for `more` bytes behind the end, within max. Returns false if there is none. */
 static bool make_room(struct bytes *bytes, size_t more, size_t max)
 {
     if (bytes->at > 0 && (bytes->at == bytes->end || bytes->cap - bytes->end < more)) {
@@ -167,8 +167,8 @@ static bool make_room(struct bytes *bytes, size_t more, size_t max)
     return true;
 }
 
-/* One large read from below. The buffer grows while reads fill it: an idle connection costs 4 KiB.
- */
+/* Makes one large read from below. The buffer grows while reads fill it, so an idle connection
+ * costs 4 KiB. */
 static int fill_in(struct stream_tls *tls)
 {
     struct bytes *in = &tls->in;
@@ -189,7 +189,7 @@ static int fill_in(struct stream_tls *tls)
     }
     in->end = bytes;
     if (tls->established && bytes == in->cap && in->cap < IN_MAX) {
-        /* No memory for a larger one: the small one serves as well. */
+        /* If there is no memory for a larger one, the small one serves as well. */
         err_ignore(make_room(in, in->cap, IN_MAX) ? 0 : CAIRN_E_NO_MEMORY);
     }
     return 0;
@@ -253,7 +253,8 @@ struct bio_method_st *tls_bio_method_new(void)
     return method;
 }
 
-/* A broken socket is remembered for the writer only: an alert may still be there to be read. */
+/* Writes what the buffer holds. A broken socket is only noted for the writer, because an alert may
+ * still be there to be read. */
 static void flush_out(struct stream_tls *tls)
 {
     struct bytes *out = &tls->out;
@@ -272,8 +273,7 @@ static void flush_out(struct stream_tls *tls)
     }
 }
 
-/* --- failures in words
- * ---------------------------------------------------------------------------- */
+/* --- failures in words -------------------------------------------------------------------- */
 
 struct remedy {
     int code; /* SSL_R_* or X509_V_ERR_* */
@@ -354,7 +354,7 @@ static int below_failure(struct stream_tls *tls)
                     "the peer closed the connection without TLS's closing message");
 }
 
-/* Why OpenSSL gave up; sticky. */
+/* Keeps why OpenSSL gave up; the failure is sticky. */
 static int failed(struct stream_tls *tls)
 {
     unsigned long error = ERR_get_error();
@@ -383,8 +383,7 @@ static int failed(struct stream_tls *tls)
     return tls->status;
 }
 
-/* --- handshake, read, write
- * ----------------------------------------------------------------------- */
+/* --- handshake, read, write --------------------------------------------------------------- */
 
 static void remember_peer(struct stream_tls *tls)
 {
@@ -419,7 +418,7 @@ static int handshake(struct stream_tls *tls)
                                                                          : failed(tls);
 }
 
-/* Reads one iovec full. AGAIN: the socket has no more; *ret_bytes counts what came before it. */
+/* Fills one iovec. AGAIN means that the socket has no more; *ret_bytes counts what came before. */
 static int read_into(struct stream_tls *tls, void *data, size_t bytes, size_t *ret_bytes)
 {
     size_t total = 0;
@@ -548,8 +547,7 @@ static int tls_try_writev(struct stream *s, const struct iovec *iov, size_t coun
     return 0;
 }
 
-/* --- readiness
- * ------------------------------------------------------------------------------------ */
+/* --- readiness ---------------------------------------------------------------------------- */
 
 static void tls_want(struct stream *s, unsigned events, const struct sock_handler *handler,
                      void *user)
@@ -559,13 +557,13 @@ static void tls_want(struct stream *s, unsigned events, const struct sock_handle
     tls->handler = handler;
     tls->user = user;
     if (events != 0) {
-        /* A client speaks first. Its result is kept: a failure shows at the next try. */
+        /* A client speaks first. The result is kept, and a failure is reported by the next try. */
         err_ignore(handshake(tls));
     }
     refresh(tls);
 }
 
-/* Which of the wanted events hold without asking the socket. */
+/* Returns which of the wanted events hold, without asking the socket. */
 static unsigned ready_now(const struct stream_tls *tls)
 {
     if (tls->status != 0) {
@@ -652,7 +650,7 @@ static void tls_close(struct stream *s)
     }
 }
 
-/* Unread bytes would make the kernel drop our alert. */
+/* Reads away unread bytes, because with them the kernel would drop our alert. */
 static void drain_below(struct stream_tls *tls)
 {
     char ignored[4096];
@@ -688,7 +686,8 @@ static void tls_peer_name(struct stream *s, size_t bytes, char *ret)
     snprintf(ret, bytes, "tls%s %s", tls->peer, below);
 }
 
-/* Only a certificate that the context demanded and checked proves anything. */
+/* Writes the name only if the context demanded and checked the certificate; nothing else proves
+ * it. */
 static void tls_proven(struct stream *s, size_t bytes, char *ret)
 {
     struct stream_tls *tls = tls_of(s);

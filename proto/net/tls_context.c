@@ -2,7 +2,7 @@
  *
  * A TLS context: certificate, key and CA of one side. Invariants: TLS 1.3 only, no tickets, no
  * early data, no renegotiation; a private key that others could read is refused. Made on one
- * thread, may be used by streams of several loops.
+ * thread; streams of several loops may use it.
  */
 #include "tls_private.h"
 
@@ -33,7 +33,7 @@ static int load_identity(SSL_CTX *ssl, const struct tls_options *options, struct
 static int load_key(SSL_CTX *ssl, const char *key_file, struct diag *diag);
 static int load_ca(SSL_CTX *ssl, const struct tls_options *options, struct diag *diag);
 
-/* The oldest error of OpenSSL's queue in words; empties the queue. */
+/* Returns the oldest error of OpenSSL's queue in words, and empties the queue. */
 static const char *reason(void)
 {
     const char *text = ERR_reason_error_string(ERR_get_error());
@@ -160,7 +160,8 @@ static int load_identity(SSL_CTX *ssl, const struct tls_options *options, struct
     return status;
 }
 
-/* The rule of PostgreSQL: nobody but the owner; the group may read a file of root's. */
+/* Checks PostgreSQL's rule for key files: only the owner may read it, and the group too if root
+ * owns it. */
 static int check_key_mode(int fd, const char *key_file, struct diag *diag)
 {
     struct stat st;
@@ -180,7 +181,7 @@ static int check_key_mode(int fd, const char *key_file, struct diag *diag)
     return 0;
 }
 
-/* Keys are read by a daemon: there is nobody to ask for a pass phrase. */
+/* Refuses to give a pass phrase: a daemon reads the key, so there is no person to ask. */
 static int no_pass_phrase(char *buffer, int bytes, int writing, void *user)
 {
     (void)buffer;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tls.c needs of a context. OpenSSL's own headers stay in the two .c files.
+ * The part of a context that tls.c uses. OpenSSL's own headers stay in the two .c files.
  */
 #ifndef CAIRN_NET_TLS_PRIVATE_H
 #define CAIRN_NET_TLS_PRIVATE_H
@@ -10,14 +10,17 @@
 struct ssl_ctx_st;
 struct bio_method_st;
 
-/* A stream keeps its context alive, so that certificates can be reloaded by making a new one. */
+/* Takes a reference. A stream keeps its context alive, so that certificates can be reloaded by
+ * making a new context. */
 struct tls_context *tls_context_ref(struct tls_context *context);
 struct ssl_ctx_st *tls_context_ssl(struct tls_context *context);
-struct bio_method_st *tls_context_bio(struct tls_context *context); /* made by the maker below */
+struct bio_method_st *tls_context_bio(struct tls_context *context); /* made by tls_bio_method_new */
 bool tls_context_is_server(const struct tls_context *context);
-const char *tls_context_ca(const struct tls_context *context); /* the file's name, for remedies */
+/* the name of the file, for remedies */
+const char *tls_context_ca(const struct tls_context *context);
 
-/* tls.c's: the BIO that reads and writes through a stream_tls. NULL: out of memory. */
+/* In tls.c. Makes the BIO that reads and writes through a stream_tls. Returns NULL if memory is
+ * short. */
 struct bio_method_st *tls_bio_method_new(void);
 
 #endif
