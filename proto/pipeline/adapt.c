@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The choice of an encoding by measured cost. Whole chunks tell more than samples, which are small
- * and lie in cache, so they count instead as soon as there are any. Pure; one thread.
+ * and lie in the cache, so they count instead as soon as there are any. Pure; one thread.
  */
 #include "adapt.h"
 
@@ -31,7 +31,7 @@ bool encode_state_next(struct encode_state *state)
     return idx == 0 || (every != 0 && idx % every == 0);
 }
 
-/* ENCODE_CANDIDATES for what is no candidate. */
+/* Returns the index of the encoding, or ENCODE_CANDIDATES if it is no candidate. */
 static unsigned candidate_of(enum encoding encoding)
 {
     unsigned i = 0;
@@ -93,7 +93,7 @@ static bool saves_enough(const struct encode_cost *cost)
            cost->plain_bytes * ENCODE_GAIN_MIN_PERCENT;
 }
 
-/* Whether a stores fewer bytes for each plain one than b. */
+/* Returns whether a stores fewer bytes than b for each plain byte. */
 static bool is_denser(const struct encode_cost *a, const struct encode_cost *b)
 {
     return a->stored_bytes * b->plain_bytes < b->stored_bytes * a->plain_bytes;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sealing and opening of chunks. Nothing of a chunk's plain bytes is believed before the digest
- * agrees; the crc comes first because it tells damage on the way from a wrong chunk. Pure; any
- * thread.
+ * Sealing and opening of chunks. Plain bytes are not believed before the digest agrees; the crc is
+ * checked first, because it tells damage on the way from a wrong chunk. Pure; any thread.
  */
 #include "chunk.h"
 
@@ -75,7 +74,7 @@ static int check_digest(const struct envelope *envelope, const struct digest *di
                     envelope->plain_bytes, got, wanted);
 }
 
-/* to: NULL, or where the bytes go, and are checked. */
+/* Verifies raw bytes. If `to` is not NULL they are copied there, and the copy is verified. */
 static int verify_raw(const struct envelope *envelope, const void *stored, void *to,
                       struct diag *diag)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Digests of plain bytes. For raw chunks the plain bytes are the stored ones, so one pass makes
+ * Digests of plain bytes. The plain bytes of a raw chunk are the stored ones, so one pass makes
  * both the digest and the crc. Pure; any thread.
  */
 #include "digest.h"

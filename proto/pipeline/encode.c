@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sealing with an encoding. The room that an encoder gets ends where the gain would be too small,
- * so that hopeless chunks are given up early; raw is always the way out. Pure; any thread, an
- * encoder by one at a time.
+ * so that hopeless chunks are given up early; raw is always possible. Pure; any thread, and one at
+ * a time uses an encoder.
  */
 #include "encode.h"
 
@@ -21,7 +21,8 @@ struct encoder {
     uint8_t *sample; /* ENCODE_SAMPLE_BYTES */
 };
 
-/* Pages are taken now: the first sample would otherwise measure the kernel, not the encoding. */
+/* Touches the pages now, because otherwise the first sample would measure the kernel and not the
+ * encoding. */
 static void touch(struct encoder *encoder)
 {
     struct chunk_plain plain = {.shape = {.width = 1}, .data = encoder->planes};
@@ -69,7 +70,7 @@ uint64_t encoder_bytes(void)
     return (uint64_t)LIMIT_CHUNK_BYTES + ENCODE_SAMPLE_BYTES + ZSTD_ENCODER_BYTES;
 }
 
-/* Most stored bytes that still save enough. */
+/* Returns the most stored bytes that still save enough. */
 static size_t worth_bytes(size_t plain_bytes)
 {
     return plain_bytes - (plain_bytes * ENCODE_GAIN_MIN_PERCENT + 99) / 100;
@@ -87,7 +88,7 @@ static int encode_zstd(struct encoder *encoder, const struct chunk_plain *plain,
     return rc;
 }
 
-/* TOO_LARGE where it does not fit into the room. */
+/* Encodes into the room. TOO_LARGE if it does not fit. */
 static int MUST_USE encode(struct encoder *encoder, enum encoding encoding,
                            const struct chunk_plain *plain, struct zstd_room *io)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory for encoding is taken when the first payload needs it: a run that stays raw has none of
- * it. What cannot be had leaves payloads raw.
+ * Memory for encoding is taken when the first payload needs it, so a run that stays raw uses none.
+ * If it cannot be had, payloads stay raw.
  */
 #include "pipeline/encode_kit.h"
 

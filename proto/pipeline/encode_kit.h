@@ -2,8 +2,8 @@
  *
  * encode_kit: what the saves of an engine, or of a daemon, share for encoding: encoders and side
  * buffers, both of a bounded number, and what was learnt of each tensor and of the sink. A side
- * buffer holds a payload whose bytes are not the arena's: encoded, or packed anew because some of
- * its pieces are left out. Loop's thread; what was taken belongs to one worker at a time.
+ * buffer holds a payload whose bytes are not the arena's, because they are encoded, or packed anew
+ * without some pieces. Loop's thread; what was taken belongs to one worker at a time.
  */
 #ifndef CAIRN_PIPELINE_ENCODE_KIT_H
 #define CAIRN_PIPELINE_ENCODE_KIT_H
@@ -21,7 +21,8 @@ struct side {
 };
 
 struct kit_encoder {
-    struct encoder *encoder; /* made by the worker that needs it first; NULL: no memory for it */
+    /* Made by the worker that needs it first; NULL before that, or if memory is short. */
+    struct encoder *encoder;
     size_t chunk_bytes;
     bool busy;
 };
@@ -32,31 +33,33 @@ struct encode_kit {
     struct side sides[KIT_SIDES];
     struct kit_encoder encoders[KIT_ENCODERS];
     struct sink_rate rate;
-    struct xxh128 states_of; /* the list that states belong to */
+    struct xxh128 states_of; /* hash of the list that `states` belongs to */
     size_t state_count;
-    struct encode_state *states; /* NULL: none yet */
+    struct encode_state *states; /* one a tensor and one for blobs; NULL if there are none yet */
 };
 
 void encode_kit_init(struct encode_kit *kit, enum encode_mode mode);
 void encode_kit_fini(struct encode_kit *kit);
-/* One worker's encoder with the side buffers that go with it: what `lanes` of them need at most. */
+/* Returns the bytes of one lane: an encoder with the side buffers that go with it. */
 uint64_t encode_kit_lane_bytes(void);
-/* Before anything is taken: at most so many lanes; 0: nothing is encoded or packed anew. */
+/* Limits the kit to so many lanes, before anything is taken. 0 means that nothing is encoded or
+ * packed anew. */
 void encode_kit_limit(struct encode_kit *kit, unsigned lanes);
 
-/* NULL: all are taken, or there is no memory. */
+/* Take a side buffer or an encoder. Return NULL if all are taken or memory is short. */
 struct side *encode_kit_take_side(struct encode_kit *kit);
-void encode_kit_give_side(struct side *side); /* NULL is fine */
+void encode_kit_give_side(struct side *side); /* NULL is allowed */
 struct kit_encoder *encode_kit_take_encoder(struct encode_kit *kit);
-void encode_kit_give_encoder(struct kit_encoder *encoder); /* NULL is fine */
-/* On the worker that has it: the encoder for chunks of so many bytes; NULL: no memory. */
+void encode_kit_give_encoder(struct kit_encoder *encoder); /* NULL is allowed */
+/* Returns the encoder for chunks of so many bytes, on the worker that has taken it, or NULL if
+ * memory is short. */
 struct encoder *kit_encoder_get(struct kit_encoder *encoder, size_t chunk_bytes);
 
-/* Fills a save's states, one a tensor and the last one for all blobs: with those of the last save
- * where that had as many and the same list of tensors. */
+/* Fills a save's states, one for each tensor and the last for all blobs, with those of the last
+ * save if that had as many and the same list of tensors. */
 void encode_kit_load(const struct encode_kit *kit, const struct xxh128 *list_hash, size_t count,
                      struct encode_state *ret);
-/* What a save has learnt, for the next one. */
+/* Keeps what a save has learnt for the next one. */
 void encode_kit_keep(struct encode_kit *kit, const struct xxh128 *list_hash, size_t count,
                      const struct encode_state *states);
 

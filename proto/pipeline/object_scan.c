@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See object_scan.h. Ranges end between chunks, so that each check has whole ones; the zeros behind
- * a chunk are read with it, as far as the next one or the block's end.
+ * Ranges end between chunks, so that each check has whole chunks. The zeros behind a chunk are read
+ * with it, as far as the next chunk or the end of the block. object_scan.h has the rest.
  */
 #include "pipeline/object_scan.h"
 
@@ -90,7 +90,8 @@ void scan_piece_text(const struct scan_piece *piece, size_t bytes, char *ret)
 
 /* --- one object ------------------------------------------------------------------------------- */
 
-/* Tied tensors may refer to one chunk twice: in the object it is once. */
+/* Counts the chunks of the object. Tied tensors may refer to one chunk twice, but the object has it
+ * once. */
 static uint32_t count_distinct(const struct object_scan *scan)
 {
     uint32_t count = 0;
@@ -120,7 +121,7 @@ const struct scan_piece *object_scan_piece(const struct object_scan *scan)
     return &scan->pieces[scan->at < scan->count ? scan->at : scan->count - 1];
 }
 
-/* As much as a chunk may be long, but never a part of a chunk. */
+/* Chooses a range as long as a chunk may be, but never ends it inside a chunk. */
 static void choose_chunks(struct object_scan *scan)
 {
     const struct scan_piece *pieces = scan->pieces;
@@ -163,7 +164,7 @@ bool object_scan_next(struct object_scan *scan, struct scan_sink *sink)
     return true;
 }
 
-/* The chunks that lie in the range, and zeros between them. */
+/* Checks the chunks in the range, and the zeros between them. */
 static void check_chunks(struct object_scan *scan, const uint8_t *memory, struct scan_sink *sink)
 {
     uint64_t at = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One way for all: what is known is left out before it is encoded; what is encoded, or follows
- * something that was left out, lies in the room. Any thread.
+ * One way for all payloads: a piece that is known is left out before it is encoded; a piece that is
+ * encoded, or follows one that was left out, lies in the room. Any thread.
  */
 #include "pipeline/payload.h"
 
@@ -37,7 +37,7 @@ void payload_seal_sample(struct payload_seal *seal, struct encoder *encoder,
     }
 }
 
-/* Samples where that is due, and chooses by what is known then. */
+/* Samples if that is due, and then chooses the encoding by what is known. */
 static enum encoding choose(struct payload_seal *seal, const struct chunk_plain *plain)
 {
     if (seal->sample) {
@@ -46,7 +46,7 @@ static enum encoding choose(struct payload_seal *seal, const struct chunk_plain 
     return encode_state_choose(&seal->state, &seal->sink);
 }
 
-/* Seals into the room; what is stored lies there, or is the plain bytes. */
+/* Seals the piece. Returns the stored bytes, which are in the room or are the plain bytes. */
 static const void *encode(struct payload_seal *seal, const struct payload_piece *piece,
                           struct envelope *envelope)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * payload: from the plain pieces of a payload to what is stored of it: the digest of each, the
- * comparison with a chunk that is known to be durable, the encoding of what is new. The client runs
- * it on what it sends, the daemon on what a client of its host describes to it. Any thread; reads
- * the clock, to learn what encodings cost.
+ * payload: from the plain pieces of a payload to what is stored of it: the digest of each piece,
+ * the comparison with a chunk that is known to be durable, and the encoding of what is new. The
+ * client runs it on what it sends, the daemon on what a client of its host describes to it. Any
+ * thread; it reads the clock, to learn what encodings cost.
  */
 #ifndef CAIRN_PIPELINE_PAYLOAD_H
 #define CAIRN_PIPELINE_PAYLOAD_H
@@ -12,40 +12,44 @@
 #include "pipeline/encode.h"
 
 struct payload_seal {
-    /* set before */
-    struct encoder *encoder; /* NULL: nothing is encoded */
-    uint8_t *room; /* LIMIT_CHUNK_BYTES; NULL only where nothing is encoded, and no piece of several
-                      is left out */
-    uint32_t piece_count;      /* of the payload */
-    bool sample;               /* look at the candidates first, where the piece is large */
-    struct encode_state state; /* what is known of the tensor, and of the sink */
+    /* Inputs. */
+    struct encoder *encoder; /* NULL if nothing is encoded */
+    /* LIMIT_CHUNK_BYTES of memory. NULL is allowed only if nothing is encoded, and no piece of
+     * several is left out. */
+    uint8_t *room;
+    uint32_t piece_count; /* of the payload */
+    bool sample;          /* tries the candidates first, if the piece is large */
+    /* what is known of the tensor; with `sink` it decides the encoding */
+    struct encode_state state;
     struct encode_sink sink;
-    /* results */
-    uint32_t bytes, new_count; /* what is stored: bytes, chunks; none where all are known */
+    /* Results. */
+    uint32_t bytes, new_count; /* what is stored: bytes and chunks; 0 if all pieces are known */
     uint32_t new_plain_bytes, shared_plain_bytes;
-    bool is_moved; /* what is stored does not lie as the plain bytes do, but in the room */
+    bool is_moved; /* the stored bytes do not lie as the plain bytes do, but in the room */
     enum encoding tried;
     struct encode_cost samples[ENCODE_CANDIDATES], cost;
 };
 
 struct payload_piece {
     struct chunk_plain plain;
-    const struct digest *known; /* of a durable chunk of the same length and algorithm that may be
-                                   referred to; NULL: there is none */
-    bool is_left_out;           /* known to be the same already */
-    bool is_fixed;              /* encoded as `encoding` says */
+    /* The digest of a durable chunk of the same length and algorithm that may be referred to, or
+     * NULL. */
+    const struct digest *known;
+    bool is_left_out; /* already known to be the same */
+    bool is_fixed;    /* encoded as `encoding` says, without a choice */
     enum encoding encoding;
 };
 
-/* The pieces in order. True: it is stored, *ret is its envelope, with its offset in what is stored
- * of the payload (which is that of the plain bytes unless is_moved). False: it is left out. */
+/* Seals one piece; pieces must come in order. Returns true if it is stored: *ret is its envelope,
+ * with the offset in what is stored of the payload (which equals the plain offset unless is_moved).
+ * Returns false if it is left out. */
 bool payload_seal_piece(struct payload_seal *seal, const struct payload_piece *piece,
                         struct envelope *ret);
-/* Looks at the candidates, whatever becomes of the piece. */
+/* Tries the candidates on the piece, whatever becomes of it. */
 void payload_seal_sample(struct payload_seal *seal, struct encoder *encoder,
                          const struct chunk_plain *plain);
-/* What sealing cost, for the tensor's state. One piece of at least LIMIT_PACK_PIECE_BYTES tells
- * something, others nothing. */
+/* Adds what sealing cost to the tensor's state. Only one piece of at least LIMIT_PACK_PIECE_BYTES
+ * tells something. */
 void payload_seal_learn(const struct payload_seal *seal, struct encode_state *state);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Byte planes, each stored as it is, as one byte that repeats, or as one zstd frame. A decoder
- * knows how long each must become before it looks at it, and every stored byte has its place: what
- * is longer, shorter or of an unknown kind is refused. Pure; any thread.
+ * knows the length of each plane before it looks at it, and every stored byte has its place: planes
+ * that are longer, shorter or of an unknown kind are refused. Pure; any thread.
  */
 #include "planes.h"
 
@@ -70,7 +70,7 @@ static bool is_one_byte(size_t bytes, const uint8_t *data)
     return bytes > 0 && memcmp(data, data + 1, bytes - 1) == 0;
 }
 
-/* Writes one plane by the shortest kind; its kind and bytes are found by the caller's entry. */
+/* Writes one plane as the shortest kind. The caller writes its kind and length into the header. */
 static bool put_plane(struct zstd_encoder *encoder, const struct planes_plain *plain,
                       const uint8_t *plane, struct out *out, enum plane_kind *ret_kind)
 {
@@ -180,7 +180,7 @@ struct plane {
     const uint8_t *data;
 };
 
-/* Whether the plane's stored length can be; its bytes are all there. */
+/* Returns an error if the plane's stored length is impossible. Its bytes are all there. */
 static int check_plane(const struct plane *plane, struct diag *diag)
 {
     bool good = false;
@@ -206,7 +206,7 @@ static int check_plane(const struct plane *plane, struct diag *diag)
     return 0;
 }
 
-/* The plane's plain bytes: where they are stored, or in room. */
+/* Gives the plane's plain bytes: where they are stored, or in room. */
 static int open_plane(const struct plane *plane, uint8_t *room, const uint8_t **ret,
                       struct diag *diag)
 {
@@ -231,8 +231,8 @@ static int open_plane(const struct plane *plane, uint8_t *room, const uint8_t **
     return 0;
 }
 
-/* What stands behind the planes: the rest of the last element, then zeros, and those only where a
- * chunk would otherwise be above the ratio. */
+/* Reads what follows the planes: the rest of the last element, then zeros, which are there only if
+ * the chunk would otherwise exceed the ratio. */
 static int read_tail(const struct planes_stored *stored, size_t at, size_t left_over,
                      uint8_t *ret_plain, struct diag *diag)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Byte planes by SSE2, which every x86-64 has: log2(width) passes of packing even and odd bytes
- * over 16 elements at a time. The portable form takes what is left over, or everything on another
- * machine; both give the same bytes. Pure; any thread.
+ * Byte planes by SSE2, which every x86-64 has: log2(width) passes that separate even and odd bytes,
+ * over 16 elements at a time. The portable form takes the rest, or everything on another machine;
+ * both give the same bytes. Pure; any thread.
  */
 #include "planes_split.h"
 
@@ -18,7 +18,7 @@ static void check_shape(struct planes_shape shape)
     CHECK(!shape.rotate || shape.width > 1);
 }
 
-/* The bits above the element are garbage afterwards; nobody looks at them. */
+/* Rotates an element. The bits above the element are then garbage, which no caller reads. */
 static uint64_t rotate_left(struct planes_shape shape, uint64_t value)
 {
     unsigned highest = (8u * shape.width - 1) % 64;
@@ -85,8 +85,8 @@ WITH_CONSTANT_SHAPE __m128i rotate_vector_right(unsigned width, __m128i v)
     return _mm_or_si128(_mm_srli_epi64(v, 1), _mm_slli_epi64(v, 63));
 }
 
-/* One pass puts the even bytes of all vectors before the odd ones; after log2(width) passes vector
- * k holds the bytes k of the 16 elements. */
+/* Makes one pass, which puts the even bytes of all vectors before the odd ones. After log2(width)
+ * passes vector k holds the bytes k of the 16 elements. */
 WITH_CONSTANT_SHAPE void pack_pass(size_t width, __m128i v[PLANES_WIDTH_MAX])
 {
     const __m128i low = _mm_set1_epi16(0xff);
@@ -161,7 +161,7 @@ WITH_CONSTANT_SHAPE void join_blocks(struct planes_shape shape, size_t elements,
     }
 }
 
-/* Returns how many elements it has done. */
+/* Splits with vectors, and returns how many elements it has done. */
 static size_t split_fast(struct planes_shape shape, size_t elements, const uint8_t *plain,
                          uint8_t *planes)
 {

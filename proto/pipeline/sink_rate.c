@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A window begins when bytes go out and none were on their way; it is cut every few seconds, so
- * that the rate follows a disk that others use too. Short windows and few bytes say nothing: they
- * measure caches and the time of one flush.
+ * A window begins when bytes go out and none were on their way. It is cut every few seconds, so
+ * that the rate follows a disk that others use too. Short windows and few bytes are ignored,
+ * because they measure caches and the time of one flush.
  */
 #include "pipeline/sink_rate.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sink_rate: how many stored bytes a second the way behind the client takes, network, server and
- * disk together: bytes that became durable, over the time that passed. What was measured while the
- * sink was what we waited for counts as it is; what was measured while we often had nothing to send
- * can only raise the rate, or a slow encoder would be taken for a slow sink, which it then keeps up
- * with. Pure: time is an argument.
+ * sink_rate: how many stored bytes a second the way behind the client takes, that is, network,
+ * server and disk together: bytes that became durable, over the time that passed. A rate measured
+ * while we waited for the sink counts as it is. A rate measured while we often had nothing to send
+ * can only raise it: otherwise a slow encoder would be taken for a slow sink, with which it then
+ * keeps up. Pure: time is an argument.
  */
 #ifndef CAIRN_PIPELINE_SINK_RATE_H
 #define CAIRN_PIPELINE_SINK_RATE_H
@@ -13,14 +13,15 @@
 #include <stdint.h>
 
 struct sink_rate {
-    uint64_t bytes_per_s; /* 0: not known yet */
+    uint64_t bytes_per_s; /* 0 means not known yet */
+    /* The present window: its start, its bytes, and the time in which there was nothing to send. */
     uint64_t begun_ms, bytes;
     uint64_t starved_ms, starved_from_ms;
     bool running, starved;
 };
 
-/* Bytes are on their way from now on / became durable. starved: there is credit, but nothing is
- * ready. */
+/* sink_rate_begin: bytes are on their way from now on. sink_rate_starved: there is credit, but
+ * nothing is ready to send. sink_rate_durable: so many bytes became durable. */
 void sink_rate_begin(struct sink_rate *rate, uint64_t now_ms);
 void sink_rate_starved(struct sink_rate *rate, bool starved, uint64_t now_ms);
 void sink_rate_durable(struct sink_rate *rate, uint64_t bytes, uint64_t now_ms);

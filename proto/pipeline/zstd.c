@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The one file that knows libzstd. Decoding is one-pass into memory of exactly the right size, so a
- * frame can neither make us allocate nor write beyond; header, window, ratio and dictionary are
- * checked first. Pure; any thread.
+ * The one file that uses libzstd. Decoding makes one pass into memory of exactly the right size, so
+ * a frame can make us neither allocate nor write beyond it; header, window, ratio and dictionary
+ * are checked first. Pure; any thread.
  */
 #include "zstd_frame.h"
 
@@ -45,8 +45,8 @@ static void set(ZSTD_CCtx *context, ZSTD_cParameter parameter, int value)
     CHECK(!ZSTD_isError(failed)); /* our constants */
 }
 
-/* A hash table of 64 entries and matches of at least 7 bytes: runs are still found, the rest is
- * left to the entropy coder. */
+/* Sets the parameters. At the entropy level, a hash table of 64 entries and matches of at least 7
+ * bytes still find runs, and leave the rest to the entropy coder. */
 static void apply(ZSTD_CCtx *context, const struct zstd_settings *settings)
 {
     enum { FEWEST_HASHES = 6, LONGEST_MATCH_MIN = 7 };
@@ -97,7 +97,7 @@ int zstd_encode(int level, size_t bytes, const void *plain, struct zstd_room *io
     return rc;
 }
 
-/* The window that a frame asks for: its descriptor byte, or its content size when it is one
+/* Checks the window that a frame asks for: its descriptor byte, or its content size if it is one
  * segment. */
 static int check_window(size_t bytes, const uint8_t *frame, struct diag *diag)
 {
