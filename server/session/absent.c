@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranks that are gone while others of their attempt are here. One that has not come back within the
- * grace will not seal: its attempt's open saves are aborted with MISSING_RANKS that names it, so
- * that the others need not wait for the save's deadline. A rank that had sealed, or has handed its
- * part over, is not missed. Only where this daemon is the only one of its store: elsewhere the rank
- * may have moved to another. Loop's thread.
+ * Ranks that are gone while others of their attempt are connected. A rank that has not come back
+ * within the grace will not seal, so the open saves of its attempt are aborted with MISSING_RANKS,
+ * naming it, and the others need not wait for the save's deadline. A rank that had sealed, or has
+ * handed its part over, is not missed. This is done only if this daemon is the only one of its
+ * store, because otherwise the rank may have moved to another daemon. Loop's thread.
  *
- * Who was here is not in the record, and a daemon's restart forgets it. So when the first rank of
- * an attempt that has saved before joins, all that do not follow within the grace are gone: one
- * struct absent stands for them (`unseen`) until each has been here, or has an entry of its own.
+ * The record does not say which ranks were connected, and a restarted daemon does not know it. So
+ * when the first rank of an attempt that has saved before joins, all ranks that do not follow
+ * within the grace count as gone. One struct absent stands for them (`unseen`) until each of them
+ * has joined or has an entry of its own.
  *
- *   here --connection ends--> gone --grace--> LOOK (each RECHECK_MS, as long as others are here)
- *     ^------ joins again -----+                 an open save without its seal: ABORT, and look
- * again
+ *   here --connection ends--> gone --grace--> LOOK (each RECHECK_MS, while others are here)
+ *     ^------ joins again -----+                 an open save without its seal: ABORT, LOOK again
  */
 #include "session/session_private.h"
 
@@ -31,9 +31,9 @@ struct absent {
     struct run *run; /* a reference */
     struct token token;
     uint32_t rank, world_size;
-    bool unseen;                     /* all ranks that were never here; rank does not count */
-    bool known;                      /* unseen: the record has the attempt */
-    char label[SESSION_LABEL_BYTES]; /* or where it came from */
+    bool unseen; /* it stands for all ranks that never joined; its rank does not count */
+    bool known;  /* if unseen: the record has the attempt */
+    char label[SESSION_LABEL_BYTES]; /* the rank's label, or the address that it came from */
     uint64_t since_ms;
     struct timer timer;
     struct run_snapshot_req look;
@@ -92,7 +92,7 @@ static bool has_sealed(const struct run_state *state, struct ckpt_id id, uint32_
     return false;
 }
 
-/* An open save of the attempt that waits for this rank alone or among others; NULL: none. */
+/* Returns an open save of the attempt that waits for this rank, perhaps among others, or NULL. */
 static const struct state_open *missed_by(const struct absent *absent,
                                           const struct run_state *state)
 {
@@ -109,13 +109,14 @@ static const struct state_open *missed_by(const struct absent *absent,
     return NULL;
 }
 
-/* The ranks that are here, or are missed by an entry of their own: one byte each, malloc'ed. */
+/* Returns an array with one byte for each rank: 1 if the rank is connected, or is missed by an
+ * entry of its own. It is malloc'ed; NULL if there is no memory. */
 static uint8_t *seen_ranks(const struct absent *unseen)
 {
     const struct server *server = unseen->server;
     uint8_t *seen = calloc(unseen->world_size, 1);
     if (seen == NULL) {
-        return NULL; /* looked at again */
+        return NULL; /* the timer looks again */
     }
     list_each (node, &server->sessions) {
         const struct session *session = list_item(node, struct session, link);
@@ -133,8 +134,8 @@ static uint8_t *seen_ranks(const struct absent *unseen)
     return seen;
 }
 
-/* The same for all that were never here: the first of them becomes the entry's rank. *ret_left:
- * some were not here yet. */
+/* Returns an open save that waits for a rank that never joined, or NULL; the first such rank
+ * becomes the entry's rank. *ret_left says whether some ranks have not joined yet. */
 static const struct state_open *missed_by_unseen(struct absent *unseen,
                                                  const struct run_state *state, bool *ret_left)
 {
@@ -183,7 +184,7 @@ static void on_look(struct run_snapshot_req *req)
         if (absent->known) {
             timer_start(&absent->timer, absent->server->options.rank_grace_ms);
         } else {
-            absent_free(absent); /* it begins here: a rank may take its time to come */
+            absent_free(absent); /* the attempt begins here: a rank may take its time to come */
         }
         return;
     }
@@ -234,7 +235,7 @@ static void add(struct session *session, bool unseen)
     struct server *server = session->server;
     struct absent *absent = calloc(1, sizeof(*absent));
     if (!absent) {
-        return; /* the save's deadline remains */
+        return; /* the deadline of the save remains */
     }
     *absent = (struct absent){.server = server,
                               .token = session->join.token,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Groups by key, members by their place. A group is decided when all its members have come, or all
- * ranks of the world: who has not named it by then holds nothing of it. What was decided stays; a
- * rank that comes again on another connection is told the same. One loop's thread.
+ * Groups by key, members by their number. A group is decided when all its members have come, or all
+ * ranks of the world: a rank that has not named the group by then has nothing in it. A decision
+ * stays; a rank that asks again on another connection is told the same. One loop's thread.
  */
 #include "session/agree.h"
 
@@ -17,18 +17,18 @@ enum { ROWS_PER_FRAME = 4096, FRAME_BYTES = 256 << 10, ANSWER_BYTES_MAX = 8 << 2
 
 struct member {
     struct xxh128 list_hash;
-    uint32_t rank, list_at, digest_at; /* how many of its keys have come */
+    uint32_t rank, list_at, digest_at; /* list_at, digest_at: how many of its keys have come */
     bool came, copied, has_list, has_digests;
 };
 
 struct group {
     struct xxh128 key;
     uint32_t member_count, came, listed, digested;
-    struct member *members; /* NULL: no room for them */
+    struct member *members; /* NULL if there was no room for them */
     struct keyset lists, digests;
-    enum msg_agree_verdict verdict; /* 0: not yet */
+    enum msg_agree_verdict verdict; /* 0 until it is decided */
     bool lists_failed, digests_failed, has_unchecked;
-    uint32_t unchecked_rank; /* a member that does not check, so that waiting for it is vain */
+    uint32_t unchecked_rank; /* a member that does not check, so that waiting for it is useless */
 };
 
 struct agree {
@@ -36,12 +36,12 @@ struct agree {
     struct agree_book *book;
     struct agree_key key;
     struct run_watch watch;
-    uint32_t refs, came; /* ranks */
+    uint32_t refs, came; /* came: number of ranks that have come */
     uint8_t *came_bits;
-    struct group **groups; /* in the order of their coming */
-    struct keyset index;   /* group key -> number; one member, so that it is a plain map */
+    struct group **groups; /* in the order in which they were named */
+    struct keyset index;   /* group key to number; has one member, so it is a plain map */
     uint32_t group_count, group_cap;
-    bool changed; /* since the last poll, something became ready */
+    bool changed; /* something has become ready since the last poll */
     bool over;
     int over_code;
     char why[256];
@@ -78,12 +78,12 @@ static void on_save_over(struct run_watch *watch, enum save_state state, int cod
     struct agree *agree = container_of(watch, struct agree, watch);
     (void)seq;
     if (state == SAVE_OPEN) {
-        return; /* the record cannot be read now: the ranks' deadlines stand */
+        return; /* the record cannot be read now: the ranks' deadlines still hold */
     }
     agree->over = true;
     agree->over_code = state == SAVE_COMMITTED ? 0 : code != 0 ? code : CAIRN_E_ABORTED;
     strncpy(agree->why, why ? why : "", sizeof agree->why - 1);
-    agree->refs++; /* whoever is told may drop the last one */
+    agree->refs++; /* a callback may drop the last reference */
     end_waits(agree);
     agree_drop(agree);
 }
@@ -161,7 +161,7 @@ void agree_drop(struct agree *agree)
 
 void agree_wait(struct agree *agree, struct agree_wait *wait)
 {
-    agree->changed = true; /* what it waits for may be there already */
+    agree->changed = true; /* the answer may be there already */
     list_add_tail(&agree->waits, &wait->link);
 }
 
@@ -243,7 +243,7 @@ static int join_group(struct agree *agree, uint32_t rank, const struct msg_agree
     struct group *group = find_group(agree, &said->group);
     int rc = group ? 0 : add_group(agree, said, &group);
     if (rc == CAIRN_E_TOO_LARGE) {
-        return 0; /* its verdict will be "unknown" */
+        return 0; /* the group's verdict will be "unknown" */
     }
     if (rc != 0) {
         return diag_set(diag, rc, "no memory to compare the ranks' lists");
@@ -330,7 +330,7 @@ enum msg_agree_verdict agree_verdict(const struct agree *agree, struct xxh128 gr
 
 /* --- lists and digests ----------------------------------------------------------- */
 
-/* *ret NULL: the budget had no room for the group. */
+/* Finds the member of a group for a rank. *ret is NULL if the budget had no room for the group. */
 static int find_member(const struct agree *agree, uint32_t rank, struct group *group,
                        struct member **ret, struct diag *diag)
 {
@@ -338,7 +338,7 @@ static int find_member(const struct agree *agree, uint32_t rank, struct group *g
     if (!group || !group->members) {
         return 0;
     }
-    /* Members ascend by rank, mostly in even steps. */
+    /* Members are sorted by rank, mostly in even steps. */
     uint32_t guess = (uint32_t)((uint64_t)rank * group->member_count / agree->key.world_size);
     for (uint32_t i = 0; i < group->member_count; i++) {
         struct member *member = &group->members[(guess + i) % group->member_count];
@@ -350,7 +350,7 @@ static int find_member(const struct agree *agree, uint32_t rank, struct group *g
     return diag_set(diag, CAIRN_E_PROTOCOL, "a list of a group that rank %u did not name", rank);
 }
 
-/* Frames come in order; the first starts over. */
+/* Checks that a list goes on where its last frame ended; a first frame starts it anew. */
 static int check_place(uint32_t first, uint32_t *io_at, uint32_t count, struct diag *diag)
 {
     if (first != 0 && first != *io_at) {
@@ -436,7 +436,7 @@ struct answer {
     uint32_t bytes;
 };
 
-/* False: the frame is full. */
+/* Adds one row to the answer. Returns false if the frame is full. */
 static bool add_row(struct answer *answer, uint32_t row, bool is_empty)
 {
     struct msg_sets *sets = answer->sets;
@@ -486,7 +486,7 @@ int agree_holders(const struct agree *agree, struct xxh128 key, uint32_t *io_at,
     return 0;
 }
 
-/* Of one tensor, the largest class first. False: no room. */
+/* Adds the classes of one tensor, the largest first. Returns false if there is no room. */
 static bool add_classes(struct answer *answer, uint32_t first)
 {
     const struct keyset *set = answer->set;
@@ -499,7 +499,7 @@ static bool add_classes(struct answer *answer, uint32_t first)
         ok = row == largest || add_row(answer, row, false);
     }
     if (!ok && begun > 0) {
-        answer->sets->count = begun; /* whole tensors only */
+        answer->sets->count = begun; /* only whole tensors */
     }
     return ok;
 }

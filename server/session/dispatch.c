@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where connections come in: which of them gets a place, and which file of this folder answers each
- * message, when and for whom. Everything here calls the other files; none of them calls this one.
+ * The point where connections come in: which of them gets a place, and which file of this folder
+ * answers each message, in which state and for which sessions. This file calls the other files;
+ * none of them calls it.
  */
 #include "session/handlers.h"
 
@@ -9,8 +10,7 @@
 
 #include <stdlib.h>
 
-/* --- what may be asked when
- * --------------------------------------------------------------------------- */
+/* --- which message is allowed when ---------------------------------------------------------- */
 
 typedef int (*handler)(struct session *session, uint32_t stream, const struct msg *msg,
                        struct diag *diag);
@@ -85,8 +85,8 @@ static int check_rule(const struct session *session, const struct rule *rule, co
     return 0;
 }
 
-/* A server that has no store can say so, and how it is. What came before the store is asked again
- * by who asked. */
+/* Answers a message while the server has no store yet: only HELLO and SERVER are served, the others
+ * get UNREACHABLE with the reason, and the client asks again. Returns true if it has answered. */
 static bool answer_waiting(struct session *session, const struct frame *frame, enum msg_type type)
 {
     const struct server *server = session->server;
@@ -95,7 +95,8 @@ static bool answer_waiting(struct session *session, const struct frame *frame, e
         return false;
     }
     diag_add(&why, "this server has no store yet: %s", err_name(why.code));
-    timer_start(&session->login, server->options.login_ms); /* it may wait for the answer's use */
+    /* The client may need time to use the answer. */
+    timer_start(&session->login, server->options.login_ms);
     conn_send_error(session->conn, frame->stream, CAIRN_E_UNREACHABLE, why.text);
     return true;
 }
@@ -158,8 +159,7 @@ static const struct conn_handler conn_events = {.on_message = on_message,
                                                 .on_close = on_close,
                                                 .on_drained = on_drained};
 
-/* --- who gets a place ---------------------------------------------------------------------------
- */
+/* --- who gets a place ----------------------------------------------------------------------- */
 
 static int refuse_message(void *user, const struct frame *frame, const struct msg *msg,
                           void **ret_payload, struct diag *diag)
@@ -180,7 +180,8 @@ static void refuse_close(void *user, int status, const struct diag *diag)
     (void)user, (void)status, (void)diag;
 }
 
-/* Says why, in so far as the peer takes it within the second that a closing connection has. */
+/* Refuses a connection. It says why, if the peer takes the answer within the second that a closing
+ * connection has. */
 static void refuse(struct server *server, struct stream *stream, int code, const char *why)
 {
     static const struct conn_handler nobody = {
@@ -195,10 +196,11 @@ static void refuse(struct server *server, struct stream *stream, int code, const
     }
 }
 
-/* Is there a place for one more connection? An eighth of the places is kept for Unix sockets, so
- * that nobody from the network can lock out the ranks and the operator of this host. Where all are
- * taken, the connection that has waited longest without a login makes room: a peer that means to
- * log in does so within milliseconds, while silent ones would hold their places for login_ms. */
+/* Makes a place for one more connection, and returns false if there is none. An eighth of the
+ * places is reserved for Unix sockets, so that nobody from the network can lock out the ranks and
+ * the operator of this host. If all places are taken, the connection that has waited longest
+ * without a login is closed: a real client logs in within milliseconds, while silent ones would
+ * hold their places for login_ms. */
 static bool make_place(struct server *server, bool is_local)
 {
     uint32_t most = server->options.sessions_max;
@@ -231,7 +233,8 @@ void server_accept(struct server *server, struct stream *stream)
         refuse(server, stream, CAIRN_E_SHUTTING_DOWN, "the server is stopping");
         return;
     }
-    bool is_local = stream->ops->fd_sock && stream->ops->fd_sock(stream); /* a Unix socket */
+    /* Only a Unix socket has a descriptor here. */
+    bool is_local = stream->ops->fd_sock && stream->ops->fd_sock(stream);
     if (!make_place(server, is_local)) {
         refuse(server, stream, CAIRN_E_BUSY,
                "the server has as many connections as [session] max allows: try again later");

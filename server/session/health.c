@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See health.h.
+ * health: see health.h.
  */
 #include "session/health.h"
 
@@ -15,7 +15,7 @@ enum { SPACE_LOW_PERCENT = 5 };
 static const char *remedy_of(int code)
 {
     switch (code) {
-    case CAIRN_E_NO_SPACE: /* room_remedy() */
+    case CAIRN_E_NO_SPACE: /* room_remedy() has more to say */
     case CAIRN_E_QUOTA:
         return "make room";
     case CAIRN_E_AUTH:
@@ -34,8 +34,8 @@ static const char *remedy_of(int code)
     }
 }
 
-/* The command that frees room: of what is forgotten, else of what could be, else what is left to
- * do. */
+/* Writes the command that frees room: for forgotten checkpoints, else for those that could be
+ * forgotten, else what remains to be done. */
 static void room_remedy(const struct health_facts *facts, size_t size, char *ret)
 {
     const struct catalog_sight *sight = facts->sight;
@@ -96,8 +96,8 @@ static bool is_low(const struct store_usage *usage)
            usage->free_bytes / SPACE_LOW_PERCENT < usage->total_bytes / 100;
 }
 
-/* The record of a run does not tell of all that is stored of it: nothing is lost, as long as
- * somebody comes. */
+/* Reports runs of which more is stored than their record knows. Nothing is lost as long as somebody
+ * acts. */
 static bool say_marked(struct health_word *health, const struct health_facts *facts)
 {
     char name[RUN_NAME_TEXT_MAX], remedy[HEALTH_REMEDY_BYTES];
@@ -123,8 +123,8 @@ static bool say_marked(struct health_word *health, const struct health_facts *fa
     return true;
 }
 
-/* Not only by the pass at work, which begins with none: what is damaged stays so until somebody has
- * found it whole. */
+/* Reports damage. It does not only count the findings of the present pass, which begins with none:
+ * what is damaged stays damaged until a look finds it whole. */
 static bool say_damage(struct health_word *health, const struct health_facts *facts)
 {
     static const char *const remedy =
@@ -154,7 +154,8 @@ void health_of(const struct health_facts *facts, struct health_word *ret)
     if (facts->store && facts->store->word == STORE_REFUSING) {
         say_store(ret, facts);
     } else if (facts->usage && facts->usage->read_only && facts->gc) {
-        /* Without gc it is a viewer's own server over a bare store: that is to be read only. */
+        /* A server without garbage collection is the one that the CLI starts over a bare store;
+         * that store is opened read-only on purpose. */
         say(ret, SERVER_RED, remedy_of(CAIRN_E_READ_ONLY), "%s: %s", err_name(CAIRN_E_READ_ONLY),
             facts->usage->detail[0] ? facts->usage->detail : "the store takes no changes");
         ret->code = CAIRN_E_READ_ONLY;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows in an array in the order of their coming; open addressing from a key to its first row, the
- * others chained behind it. Keys are hashes, so their first bytes are hash enough: a peer that
- * makes them collide slows down its own save only. Pure.
+ * keyset: rows in an array, in the order of their coming. Open addressing leads from a key to its
+ * first row; the other rows of the key are chained behind it. Keys are hashes, so their first bytes
+ * serve as the hash; a peer that makes them collide slows down its own save only. Pure.
  */
 #include "session/keyset.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every file of this folder uses and that uses none of them: the requests of a session, how
- * much a session may hold before it is not read, and its lines in the log. Loop's thread.
+ * Functions that every file of this folder uses, and that use none of them: the requests of a
+ * session, how much a session may hold before it is not read any more, and its lines in the log.
+ * Loop's thread.
  */
 #include "session/session_private.h"
 
@@ -12,8 +13,8 @@
 
 enum { REQUEST_SCRATCH_MAX = 16 << 20 };
 
-/* What one session may hold before it is not read any more: of replies that its peer does not take,
- * and of requests that are not answered yet (their memory: the two largest that there can be). */
+/* What one session may hold before it is not read any more: requests that are not answered yet, and
+ * their memory (twice the largest request). QUEUE_HIGH_BYTES bounds its replies. */
 enum {
     REQUESTS_HIGH = 256,
     REQUESTS_HIGH_BYTES = 2 * REQUEST_SCRATCH_MAX,
@@ -43,8 +44,8 @@ static bool holds_too_many(const struct session *session)
     return session->request_count >= REQUESTS_HIGH || session->request_bytes >= REQUESTS_HIGH_BYTES;
 }
 
-/* A message was handled. Reading stops while the session holds too much: a peer that never takes
- * its replies would otherwise have the server keep all of them. */
+/* Called when a message was handled. Stops reading while the session holds too much: a peer that
+ * never takes its replies would otherwise make the server keep all of them. */
 void session_stop_if_full(struct session *session)
 {
     struct server *server = session->server;

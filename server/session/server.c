@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server's life: options, the drain on stop, and the end when no session, request or writer is
- * left.
+ * The life of a server: its options, the drain when it stops, and the end when no session, request
+ * or writer is left.
  */
 #include "session/session_private.h"
 
@@ -9,13 +9,13 @@
 
 #include <stdlib.h>
 
-enum { SHED_LEAST_BYTES = 64 << 10 }; /* nobody is closed for less than this */
+enum { SHED_LEAST_BYTES = 64 << 10 }; /* no session is closed for less than this */
 
 static void on_ingest_idle(void *user);
 
-/* All sessions together hold more than their budget: whoever holds most loses its connection. A
- * client that asked for nothing unusual resumes on another one; one that does not read its replies
- * has them dropped. */
+/* Called when all sessions together hold more than their budget: closes the session that holds
+ * most. A client that asked for nothing unusual resumes on another connection; one that does not
+ * read its replies loses them. */
 static void on_shed(struct post *post)
 {
     struct server *server = container_of(post, struct server, shed);
@@ -90,7 +90,7 @@ static bool has_saves(const struct server *server)
 
 enum { GRACE_STEP_MS = 50 };
 
-/* The grace: over when no session has an open save, or when its time is. */
+/* Ends the grace when no session has an open save, or when its time is over. */
 static void on_grace(struct timer *timer)
 {
     struct server *server = container_of(timer, struct server, grace);

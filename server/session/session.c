@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The life of one connection: how it begins, when it loses its place, and what ends with it. A
- * session keeps nothing that a client could not rebuild on another connection: what counts is in
- * the run's record and in the store.
+ * session keeps nothing that a client could not rebuild on another connection: the durable facts
+ * are in the run's record and in the store.
  */
 #include "session/session_private.h"
 
@@ -16,7 +16,8 @@ static void session_end(struct session *session)
     absent_left(session);
     timer_stop(&session->login);
     timer_stop(&session->idle);
-    credit_user_fini(&session->credit); /* first, so that nothing below is given to this session */
+    /* First, so that no buffer is granted to this session below. */
+    credit_user_fini(&session->credit);
     if (session->receiving) {
         credit_put(&server->credit, session->receiving);
         session->receiving = NULL;
@@ -62,11 +63,11 @@ static void on_login_timeout(struct timer *timer)
     session_close(session, true);
 }
 
-/* Returns why this session should lose its connection, or NULL. Shared memory must come back: a
- * session loses its connection, and resumes, when it holds granted buffers and sends nothing, when
- * it does not take what was read for it, or when it asked for so much that it is not read any more
- * (its end would not be noticed either). Two looks must see the same, so that nobody is blamed for
- * what began a moment before the first. */
+/* Returns why this session should lose its connection, or NULL. Shared memory must come back. So a
+ * session loses its connection, and resumes, if it holds granted buffers and sends nothing, if it
+ * does not take the bytes that were read for it, or if it asked for so much that it is not read any
+ * more (its end would not be noticed either). Two checks in a row must find the same, so that no
+ * session is closed for something that began a moment before the first. */
 static const char *stuck_why(struct session *session)
 {
     struct idle_look *last = &session->last_look;

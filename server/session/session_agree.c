@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AGREE, LISTS and DIGESTS: what a rank says goes to the agreement of its opening, and the answer
- * comes when the others have spoken, or when the save has ended.
+ * AGREE, LISTS and DIGESTS: a rank's statement goes to the agreement of its opening. The answer is
+ * sent when the other ranks have spoken, or when the save has ended.
  */
 #include "session/handlers.h"
 
@@ -16,7 +16,7 @@ static struct request *request_of(struct agree_wait *wait)
     return container_of(wait, struct request, u.agree.wait);
 }
 
-/* The end of a wait. */
+/* Ends a wait and frees its request. */
 static void free_wait(struct request *request)
 {
     struct agree *agree = request->u.agree.agree;
@@ -51,7 +51,8 @@ static void start_wait(struct request *request, struct agree *agree,
     agree_poll(agree);
 }
 
-/* NULL: the save is over or unknown; an ERROR was sent. */
+/* Returns the agreement of an open save, and makes it if necessary. Returns NULL if the save is
+ * over or unknown, or there is no memory; an ERROR was sent then. */
 static struct agree *agree_of(struct session *session, uint32_t stream, struct ckpt_id id,
                               uint64_t open_id)
 {
@@ -92,7 +93,7 @@ static void log_verdicts(const struct request *request, const uint32_t *verdicts
 {
     const struct msg_agree *msg = &request->msg.u.agree;
     for (uint32_t i = 0; i < msg->count; i++) {
-        /* Once a group: its first member speaks. */
+        /* Logged once for each group, by its first member. */
         if (msg->groups[i].member == 0 && verdicts[i] >= AGREE_ANEW) {
             LOG(LOG_INFO, "session",
                 verdicts[i] == AGREE_UNKNOWN ? "lists of a group are beyond the memory for them"
@@ -144,7 +145,7 @@ int session_on_agree(struct session *session, uint32_t stream, const struct msg 
 
 /* --- LISTS and DIGESTS ----------------------------------------------------------- */
 
-/* The group of the request, which waits without its keys. */
+/* Returns the group of a request, which waits without its keys. */
 static struct xxh128 group_of(const struct request *request)
 {
     return request->msg.type == MSG_LISTS ? request->msg.u.lists.group
@@ -183,7 +184,8 @@ static void send_sets(struct agree_wait *wait)
     free_wait(request);
 }
 
-/* What waits needs no keys any more: only the place in the message stays. */
+/* Starts a wait with a request that has no keys any more: the agreement has them, and only the
+ * place in the message is needed. */
 static void wait_for_sets(struct session *session, uint32_t stream, const struct msg *msg,
                           struct agree *agree)
 {

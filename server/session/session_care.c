@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SCRUB, GC, REPAIR and SERVER: a server's care of its store, for operators and cron. Who asks for
- * a pass is answered at once with where things stand, and asks again. REPAIR is of one checkpoint
- * of the joined run, or of a run's record, from copies that the server finds or was configured
- * with: a client names no store, so that nobody makes a server read what he may not.
+ * SCRUB, GC, REPAIR and SERVER: the maintenance of a server's store, for operators and cron. A
+ * request for a pass is answered at once with the present state, and the client asks again. REPAIR
+ * mends one checkpoint of the joined run, or a run's record, from copies that the server finds or
+ * was configured with. A client cannot name a store, so that nobody makes a server read what that
+ * client may not read.
  */
 #include "session/handlers.h"
 
@@ -38,7 +39,7 @@ static void tell_scrub(struct scrub *scrub, struct scratch *scratch, struct scru
     }
 }
 
-/* The text is the status's. */
+/* Fills in the reply. Its text points into the status. */
 static void tell_gc(struct gc *gc, struct gc_status *status, struct gc_info *ret)
 {
     gc_status(gc, status);
@@ -51,8 +52,8 @@ static void tell_gc(struct gc *gc, struct gc_status *status, struct gc_info *ret
     ret->text = status->text;
 }
 
-/* On a shared store one daemon does it, by its own schedule. What another one was asked for would
- * begin when the first has gone, and whoever waits for it would wait as long. */
+/* Refuses a pass that another daemon of a shared store runs by its own schedule. A pass that was
+ * asked for here would begin only when that daemon has gone, and the client would wait as long. */
 static void refuse_duty(struct session *session, uint32_t stream, const char *what,
                         const char *holder)
 {
@@ -62,7 +63,8 @@ static void refuse_duty(struct session *session, uint32_t stream, const char *wh
     conn_send_error(session->conn, stream, CAIRN_E_BUSY, text);
 }
 
-/* There is no care of a store that this server opened without the right to change it. */
+/* Refuses maintenance that this server does not do, because it has opened the store without the
+ * right to change it. */
 static void refuse_care(struct session *session, uint32_t stream, const char *what)
 {
     struct catalog *catalog = session->server->options.catalog;
@@ -106,7 +108,7 @@ int session_on_scrub(struct session *session, uint32_t stream, const struct msg 
     return 0;
 }
 
-/* The runs that are named exist, as far as this server knows. */
+/* Checks that the named runs exist, as far as this server knows. */
 static int check_runs(struct catalog *catalog, const struct msg_gc *asked, struct diag *diag)
 {
     struct run_name *names = NULL;
@@ -196,7 +198,7 @@ static uint32_t run_count(struct catalog *catalog)
     return (uint32_t)count;
 }
 
-/* What the store is, where there is one. */
+/* Fills in the facts about the store, if there is one. */
 static void tell_store(const struct server *server, const struct store_req *req,
                        struct msg_server_status *ret)
 {
@@ -265,7 +267,7 @@ void server_health(struct server *server, const struct store_usage *usage, struc
     health_of(&facts, ret);
 }
 
-/* req: the store's answer; NULL: it has not come. */
+/* Answers SERVER. `req` has the store's answer; NULL if it has not come. */
 static void tell_server(struct request *request, const struct store_req *req)
 {
     struct server *server = request->server;
@@ -311,7 +313,7 @@ static void on_usage(struct store_req *req)
     request_free(request);
 }
 
-/* A store that does not answer is what one may be asking about. */
+/* Answers without the store: a store that does not answer may be the reason for the question. */
 static void on_usage_late(struct timer *timer)
 {
     struct request *request = container_of(timer, struct request, u.server.timer);

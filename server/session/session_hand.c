@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A rank on this host that hands over its arena instead of sending bytes: ARENA, DESCRIBE,
- * COMPLETE. Everything that comes from the peer is checked before it is mapped or read; what it has
- * no right to (the feature was not negotiated) ends the connection. The loop's thread.
+ * COMPLETE. Everything that comes from the peer is checked before it is mapped or read. A message
+ * of a feature that was not negotiated ends the connection. The loop's thread.
  */
 #include "session/handlers.h"
 
@@ -64,7 +64,7 @@ int session_on_arena(struct session *session, uint32_t stream, const struct msg 
     return 0;
 }
 
-/* Far ahead of the disk: no more is read from here until there is room. */
+/* Pauses reading while the descriptions are far ahead of the disk. */
 static void wait_for_room(struct session *session)
 {
     if (ingest_is_full(session->server->ingest)) {
@@ -129,7 +129,7 @@ static void on_handed_over(struct hand_over_wait *wait, int status, const struct
     request_free(request);
 }
 
-/* The hand-over itself goes on: nobody is told. */
+/* Called when the session goes. The hand-over itself goes on, and nobody is told. */
 static void cancel_complete(struct request *request)
 {
     list_remove(&request->u.hand.link);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * HELLO and JOIN: versions, which run, which rank of which attempt. One live process per (token,
- * rank): a second one is refused while the first one's heartbeat lives; the same writer coming
- * again replaces its own old connection.
+ * HELLO and JOIN: version, run, attempt and rank. One live process for each (token, rank): a second
+ * one is refused while the heartbeat of the first lives. If the same writer comes again, its new
+ * connection replaces the old one.
  */
 #include "session/handlers.h"
 
@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Less than a client waits that knows other servers. */
+/* Less than the time that a client with other servers waits. */
 enum { PATIENCE_MS = 2000 };
 
 static void cancel_snapshot(struct request *request);
@@ -47,8 +47,7 @@ int session_on_hello(struct session *session, uint32_t stream, const struct msg 
     return conn_send(session->conn, stream, &reply);
 }
 
-/* --- who else is there
- * -------------------------------------------------------------------------------- */
+/* --- who else is there ---------------------------------------------------------------------- */
 
 static bool is_same_attempt(const struct session *a, const struct session *b)
 {
@@ -56,7 +55,8 @@ static bool is_same_attempt(const struct session *a, const struct session *b)
            token_equal(&a->join.token, &b->join.token);
 }
 
-/* The older connection of the same writer, if any, in *ret_old. */
+/* Checks the ranks of the attempt that are connected. *ret_old is the older connection of the same
+ * writer, if there is one. */
 static int check_ranks(struct session *session, struct session **ret_old, struct diag *diag)
 {
     const struct msg_join *join = &session->join;
@@ -158,8 +158,8 @@ static void on_snapshot(struct run_snapshot_req *req)
     request_free(request);
 }
 
-/* The record has not come, and the store is known to refuse: the client hears why, tries again for
- * as long as it likes, and has something to say in the end. */
+/* Called while a JOIN waits for the record. If the store is known to refuse, the client is told
+ * why. It tries again for as long as it likes, and can report the reason in the end. */
 static void on_patience(struct timer *timer)
 {
     struct session *session = container_of(timer, struct session, patience);
@@ -213,7 +213,7 @@ int session_on_join(struct session *session, uint32_t stream, const struct msg *
     session->viewer = join->viewer;
     session->joining = true;
     if (session->run) {
-        catalog_release(session->run); /* of a JOIN that was refused */
+        catalog_release(session->run); /* the run of a JOIN that was refused */
     }
     session->run = catalog_run(session->server->options.catalog, &join->run);
     request->cancel = cancel_snapshot;

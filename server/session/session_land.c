@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads of a client of this host that land in memory of its own: LANDING, and READ with a place in
- * it. The disk writes there directly, no buffer of the budget is taken, and no socket copies. What
- * comes from the peer is checked before it is mapped or written to; each read holds the mapping
- * until the store let go of it, whatever becomes of the session. Restored into more ranks than
- * saved, many chunks are wanted by two of them at about the same time: the store reads such a one
- * once, and the others get a copy. The loop's thread, copies on workers.
+ * Reads of a client on this host that go into memory of its own: LANDING, and READ with a place in
+ * it. The disk writes there directly; no buffer of the budget is taken, and no socket copies.
+ * Everything that comes from the peer is checked before it is mapped or written to. Each read holds
+ * the mapping until the store has released it, whatever happens to the session. If a checkpoint is
+ * restored into more ranks than saved it, many chunks are wanted by two ranks at about the same
+ * time; the store reads such a chunk once, and the others get a copy. The loop's thread, copies on
+ * workers.
  */
 #include "session/handlers.h"
 
@@ -64,8 +65,7 @@ int session_on_landing(struct session *session, uint32_t stream, const struct ms
     return 0;
 }
 
-/* --- READ --------------------------------------------------------------------------------------
- */
+/* --- READ ----------------------------------------------------------------------------------- */
 
 static void read_ended(struct request *request, int status, const struct diag *diag)
 {
@@ -93,7 +93,8 @@ static struct request *next_waiting(struct request *request)
     return node ? list_item(node, struct request, u.read.with) : NULL;
 }
 
-/* On a worker. Nobody touches the list meanwhile. */
+/* Copies the bytes to the waiting requests. Runs on a worker; the loop does not touch the list
+ * meanwhile. */
 static void copy_run(struct work *work)
 {
     const struct request *from = container_of(work, struct request, u.read.copy);
@@ -112,8 +113,9 @@ static void copy_done(struct work *work)
     read_ended(request, 0, NULL);
 }
 
-/* Who waits is served before the one whose memory it lies in is told, and may use it again. What
- * failed says nothing about the others: each sees for itself. */
+/* Called when a read has ended. The waiting requests are served before the client whose memory
+ * holds the bytes is told, because it may reuse that memory then. A failure says nothing about the
+ * others, so each of them reads for itself. */
 static void landed(struct store_req *req)
 {
     struct request *request = container_of(req, struct request, u.read.store), *other;
@@ -136,7 +138,8 @@ static void landed(struct store_req *req)
     work_submit(request->server->options.verify_pool, &request->u.read.copy);
 }
 
-/* Neither store nor worker can be stopped: they go on into memory that is mapped until then. */
+/* Called when the session goes. Neither store nor worker can be stopped; they go on into memory
+ * that stays mapped until they end. */
 static void cancel_landing(struct request *request) { request_orphan(request); }
 
 static void cancel_waiting(struct request *request)
@@ -167,16 +170,16 @@ static void read_alone(struct request *request)
     store_submit(catalog_store(request->server->options.catalog), &request->u.read.store);
 }
 
-/* Ranks of one attempt restore together and trust each other's bytes no more than the disk's: each
- * makes the digests of what it got. Anybody else could spoil a restore by writing into what is
- * being copied. */
+/* Returns true if the two sessions may share a read. Ranks of one attempt restore together, and
+ * trust each other's bytes as little as the disk's: each checks the digests of its bytes. Any other
+ * client could spoil a restore by writing into the bytes that are being copied. */
 static bool may_share(const struct session *a, const struct session *b)
 {
     return a && !a->viewer && !b->viewer && a->run == b->run &&
            token_equal(&a->join.token, &b->join.token);
 }
 
-/* A request for which the same bytes are being read; NULL: none. */
+/* Returns a request for which the same bytes are being read, or NULL. */
 static struct request *find_same(const struct request *request)
 {
     const struct msg_read *read = &request->msg.u.read;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * STATUS, LIST and RUNS: what the record says, for clients and people.
+ * STATUS, LIST and RUNS: answers from the record, for clients and people.
  */
 #include "session/handlers.h"
 
@@ -26,7 +26,7 @@ static void on_list(struct run_snapshot_req *req)
     char mark[DIAG_TEXT_MAX] = "";
     int status = req->status;
     if (status == 0 &&
-        req->state->commit_count == 0) { /* nothing is not said of what has lost it */
+        req->state->commit_count == 0) { /* a list must not be empty because the record was lost */
         status = state_beside_check(req->state, &diag);
     }
     if (status == 0) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ANNOTATE changes the tags and metrics of a committed checkpoint. MARK forgets, brings back, pins
+ * ANNOTATE changes the tags and metrics of a committed checkpoint. MARK forgets, undeletes, pins
  * and unpins, by name or by a policy. Ranks and viewers may do both: an evaluation or an operator
- * is no rank, and the bytes of a checkpoint do not change. What a name means is looked up first;
- * the core decides again on what it then is, so that nothing is forgotten that a commit or a pin
- * beside it has made different. The chain says who did it: as far as the connection proves it, and
- * as the client claims.
+ * is no rank, and the bytes of a checkpoint do not change. The meaning of a name is looked up
+ * first; the core then decides on the present record, so that nothing is forgotten that a commit or
+ * a pin has changed meanwhile. The chain records the actor: the identity that the connection
+ * proves, and the one that the client claims.
  */
 #include "core/retention.h"
 #include "gc/gc.h"
@@ -27,7 +27,8 @@ static void fail(struct request *request, int status, const struct diag *diag)
     request_free(request);
 }
 
-/* The newest MSG_MARK_RECORDS_MAX, which come first for a policy. */
+/* Copies the marks of the newest MSG_MARK_RECORDS_MAX checkpoints, which come first in a policy's
+ * list. */
 static int copy_marks(struct request *request, const struct verdict *verdict,
                       struct msg_marked *ret)
 {
@@ -52,8 +53,8 @@ static int copy_marks(struct request *request, const struct verdict *verdict,
     return 0;
 }
 
-/* What is forgotten in the run now, and how long its space stays taken; a dry run tells of what
- * would be. */
+/* Fills in what is forgotten in the run now, and for how long its space stays in use. A dry run
+ * counts what would be forgotten. */
 static void tell_forgotten(const struct session *session, const struct run_req *req,
                            struct msg_marked *ret)
 {
@@ -88,7 +89,7 @@ static void on_marked(struct run_req *req)
     request_free(request);
 }
 
-/* The newest forgotten one of a step; NULL: none. */
+/* Returns the newest forgotten checkpoint of a step, or NULL. */
 static const struct state_commit *forgotten_step(const struct run_state *state, uint64_t step)
 {
     for (size_t i = state->commit_count; i-- > 0;) {
@@ -104,7 +105,7 @@ static int resolve(const struct run_state *state, uint32_t kind, const struct se
                    struct ckpt_id *ret, struct diag *diag)
 {
     const struct state_commit *commit = NULL;
-    if (selector->kind == SELECT_EXACT) { /* what it is, the core says */
+    if (selector->kind == SELECT_EXACT) { /* the core decides what it is */
         *ret = selector->id;
         return 0;
     }
@@ -134,7 +135,7 @@ static int resolve_all(struct request *request, const struct run_state *state, s
     for (uint32_t i = 0; status == 0 && i < mark->selector_count; i++) {
         status = resolve(state, mark->kind, &mark->selectors[i], &ids[i], diag);
         for (size_t j = 0; status == 0 && j < event->id_count; j++) {
-            if (ckpt_id_equal(ids[j], ids[i])) { /* two names of one checkpoint */
+            if (ckpt_id_equal(ids[j], ids[i])) { /* two names for one checkpoint */
                 event->id_count--;
                 ids[j] = ids[event->id_count];
                 break;
@@ -154,7 +155,8 @@ static void on_state(struct run_snapshot_req *req)
     struct diag diag = req->diag;
     int status = req->status;
     if (status == 0 && !req->state->exists) {
-        status = state_beside_check(req->state, &diag); /* a run whose record is lost is there */
+        /* A run whose record is lost still exists. */
+        status = state_beside_check(req->state, &diag);
         status = status != 0 ? status : diag_set(&diag, CAIRN_E_NOT_FOUND, "there is no such run");
     }
     if (status == 0) {
@@ -167,7 +169,7 @@ static void on_state(struct run_snapshot_req *req)
     run_submit(request->session->run, &request->step);
 }
 
-/* The policy, from its options; NULL without any. */
+/* Makes the policy from its options. *ret is NULL if there are none. */
 static int take_policy(struct request *request, const struct retention_policy **ret,
                        struct diag *diag)
 {
@@ -199,7 +201,7 @@ void session_actor(const struct session *session, const char *claimed, size_t si
         size_t wanted = (size_t)snprintf(ret + at, left, "%s%s", says, claimed);
         bytes = strlen(ret);
         while (wanted >= left && ((unsigned char)ret[bytes - 1] & 0x80) != 0) {
-            bytes--; /* a character that was cut */
+            bytes--; /* drops a character that was cut */
         }
         ret[bytes] = '\0';
     }
@@ -268,8 +270,7 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
     return 0;
 }
 
-/* --- ANNOTATE ----------------------------------------------------------------------------------
- */
+/* --- ANNOTATE ------------------------------------------------------------------------------- */
 
 static void on_annotated_info(struct run_snapshot_req *req)
 {

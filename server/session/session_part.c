@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PART and SEAL: receive a rank's part, check it (hash, structure, every chunk against what was
- * verified here), publish it, then put the seal into the record. The check runs on a worker: a part
- * may hold a hundred thousand chunks.
+ * PART and SEAL: receives a rank's part, checks it (hash, structure, every chunk against those
+ * verified here), publishes it, and then puts the seal into the record. The check runs on a worker,
+ * because a part may hold a hundred thousand chunks.
  */
 #include "session/handlers.h"
 
@@ -46,7 +46,8 @@ static int reserve_part(struct server *server, uint64_t bytes, uint8_t **ret, st
     return 0;
 }
 
-/* The save ended while this was on its way: the bytes are received and thrown away. */
+/* Gives memory for a frame of a save that ended while the frame was on its way: the bytes are
+ * received and thrown away. */
 static int part_of_nothing(struct session *session, uint32_t payload_bytes, void **ret,
                            struct diag *diag)
 {
@@ -201,9 +202,9 @@ static void published(struct request *request)
 static void on_published(struct store_req *req);
 static void publish(struct request *request);
 
-/* Another part of this rank lies there. When the same process wrote it, through another server that
- * it has left since: that one had verified it, as this one would, and it is as good; the rank's
- * contents are the same, only its objects have other numbers. */
+/* Called if another part of this rank is stored. If the same process wrote it, through another
+ * server that it has left since, the part is accepted: that server had verified it as this one
+ * would, and the rank's contents are the same; only its objects have other numbers. */
 static int adopt(struct request *request, const struct store_req *found, const struct sha256 *sha,
                  struct diag *diag)
 {
@@ -227,8 +228,8 @@ static int adopt(struct request *request, const struct store_req *found, const s
     return 0;
 }
 
-/* A part published before a lost connection is there already: the same bytes are success, others
- * are a conflict. */
+/* Compares a stored part, which may have been published before the connection was lost: the same
+ * bytes are success, others are a conflict. */
 static void on_compared(struct store_req *req)
 {
     struct request *request = container_of(req, struct request, u.seal.store);
@@ -236,7 +237,8 @@ static void on_compared(struct store_req *req)
     struct diag diag = req->diag;
     int status = req->status;
     if (status == CAIRN_E_NOT_FOUND && ++request->u.seal.tries < PUBLISH_TRIES) {
-        publish(request); /* a time-out, and it is not there; never replaces, so again is safe */
+        /* A time-out, and it is not there; PUBLISH never replaces, so it may be repeated. */
+        publish(request);
         return;
     }
     if (status == CAIRN_E_NOT_FOUND) {
@@ -261,7 +263,7 @@ static void on_compared(struct store_req *req)
     }
 }
 
-/* To the name that the request's store operation has. */
+/* Publishes the part under the name in the request's store operation. */
 static void publish(struct request *request)
 {
     struct store_name name = request->u.seal.store.name;
@@ -291,8 +293,8 @@ static void on_published(struct store_req *req)
     seal_fail(request, req->status, &diag);
 }
 
-/* On a worker: hash and structure; the comparison with verified chunks is the loop's (its tables
- * are there). */
+/* Checks hash and structure. Runs on a worker; the comparison with the verified chunks is done on
+ * the loop, which owns their tables. */
 static void check_run(struct work *work)
 {
     struct request *request = container_of(work, struct request, u.seal.work);
@@ -308,7 +310,7 @@ static void check_run(struct work *work)
                     &request->u.seal.part, &request->u.seal.diag);
 }
 
-/* Every chunk is one that was verified here, or one of the base. */
+/* Checks that every chunk was verified here or is one of the base, then publishes the part. */
 static void check_chunks(struct request *request)
 {
     struct session *session = request->session;
@@ -391,7 +393,7 @@ static void check_done(struct work *work)
 
 static void cancel_seal(struct request *request)
 {
-    if (!request->u.seal.running) { /* or a fetch, which seal_free cancels */
+    if (!request->u.seal.running) { /* or it fetches, which seal_free() cancels */
         seal_free(request);
     } else if (request->u.seal.run.submitted) {
         run_cancel(&request->u.seal.run);
@@ -413,7 +415,7 @@ int session_take_part(struct session_save *save, const char *what, uint64_t byte
     return 0;
 }
 
-/* Moves the part's bytes from the save to the request, and holds the writer for as long as the
+/* Moves the bytes of the part from the save to the request, and holds the writer as long as the
  * request lives. */
 static int take_part(struct request *request, struct session_save *save, struct diag *diag)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * OPEN by rank 0 under a quota: what the project holds is counted first. Over it, a step that is
- * open or decided already goes its way, since it was let in before; a new one is opened and aborted
- * at once with QUOTA. That is said to every rank, those that come later too, by what the protocol
- * has already; refusing rank 0 alone would leave the others waiting for it.
+ * OPEN by rank 0 under a quota: the project's checkpoints are counted first. Over the quota, a step
+ * that is already open or decided goes on, because it was admitted before; a new step is opened and
+ * aborted at once with QUOTA. In this way every rank hears the reason, even one that comes later,
+ * without a new message in the protocol. To refuse rank 0 alone would leave the others waiting for
+ * it.
  */
 #include "session/session_private.h"
 
@@ -28,7 +29,7 @@ static void cancel_events(struct request *request)
     request_free(request);
 }
 
-/* The abort is decided: OPENED says so, WAIT tells why. */
+/* Called when the abort is decided: OPENED reports it, and WAIT tells why. */
 static void on_aborted(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);
@@ -63,7 +64,7 @@ static void on_doomed(struct run_req *req)
     run_submit(request->session->run, &request->step);
 }
 
-/* Was it let in before? */
+/* Called when it is known whether the step was admitted before. */
 static void on_found(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
@@ -78,7 +79,7 @@ static void on_found(struct run_req *req)
     run_submit(request->session->run, req);
 }
 
-/* When the last of what the project has forgotten is reclaimed by the schedule. */
+/* Writes when the schedule reclaims the last forgotten checkpoint of the project. */
 static void tell_until(struct server *server, const char *project, size_t size, char *ret)
 {
     struct project_sight sight;
@@ -98,7 +99,8 @@ static void tell_until(struct server *server, const char *project, size_t size, 
     }
 }
 
-/* Under pressure what the project has forgotten goes: the next save may find room. */
+/* Tells gc that the project lacks room: under pressure its forgotten checkpoints are reclaimed, so
+ * that the next save may succeed. */
 static void press(struct request *request, const struct usage_walk *walk, const char *project)
 {
     struct gc *gc = request->server->gc;

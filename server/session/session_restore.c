@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Restore: RESTORE and REPORT are the group's session in the run's record (a viewer only resolves a
- * selector); FETCH, PLAN and READ are the bytes. Reads take their buffers from the same budget and
- * rotation as saves.
+ * Restore: RESTORE and REPORT use the group's session in the run's record (a viewer only resolves a
+ * selector); FETCH, PLAN and READ deliver the bytes. Reads take their buffers from the same budget
+ * and in the same rotation as saves.
  */
 #include "session/handlers.h"
 
@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- which checkpoint
- * --------------------------------------------------------------------------------------- */
+/* --- which checkpoint ----------------------------------------------------------------------- */
 
-/* What is restored is what a damaged record still tells of. Once for all ranks. */
+/* Logs that the restore can only use what a damaged record still knows. Logged once for all
+ * ranks. */
 static void warn_of_loss(const struct session *session, const struct run_state *state)
 {
     char run[RUN_NAME_TEXT_MAX], text[DIAG_TEXT_MAX];
@@ -111,7 +111,7 @@ static void on_begun(struct run_req *req)
     add_info(request);
 }
 
-/* A viewer's selector: no session, nothing is written. */
+/* Resolves a viewer's selector. This makes no session and writes nothing. */
 static void on_viewed(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, u.snapshot);
@@ -182,7 +182,8 @@ static void on_reported(struct run_req *req)
     add_info(request);
 }
 
-/* Which checkpoint the reported try was about: the record knows, the message only counts. */
+/* Called when the state is known: finds the checkpoint that the reported try was about, because the
+ * message holds only the number of the try. */
 static void on_report_try(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, u.snapshot);
@@ -230,7 +231,7 @@ int session_on_report(struct session *session, uint32_t stream, const struct msg
 
 enum { PIECE_BYTES = 1 << 20 };
 
-/* A reply whose bytes go out in several frames, one at a time. */
+/* A reply whose bytes are sent in several frames, one at a time. */
 static void send_piece(struct request *request);
 
 static const uint8_t *piece_data(const struct request *request, uint64_t *ret_total)
@@ -298,7 +299,7 @@ static void send_piece(struct request *request)
 static void cancel_pieces(struct request *request)
 {
     if (request->sending) {
-        request_orphan(request); /* piece_sent comes with CLOSED */
+        request_orphan(request); /* piece_sent() comes with CLOSED */
         return;
     }
     if (request->msg.type == MSG_PLAN) {
@@ -309,13 +310,13 @@ static void cancel_pieces(struct request *request)
 
 static void on_marked(struct run_req *req)
 {
-    /* Whether the record could be written or not: the next reader finds the damage again. */
+    /* Even if the record could not be written: the next reader finds the damage again. */
     request_free(container_of(req, struct request, step));
 }
 
-/* The request failed. Damage that this server has seen itself goes into the record, so that
- * `latest` means an older checkpoint from now on; the request lives on for that, without its
- * session. */
+/* Answers a request with an error. Damage that this server has found itself is put into the record,
+ * so that `latest` means an older checkpoint from now on. The request lives on for that, without
+ * its session. */
 static void fail_and_mark(struct request *request, int status, const struct diag *diag)
 {
     request_error(request, status, diag);
@@ -359,7 +360,8 @@ int session_on_fetch(struct session *session, uint32_t stream, const struct msg 
         request->u.fetch = (struct fetch_req){.id = fetch->id,
                                               .kind = (enum store_kind)fetch->kind,
                                               .number = fetch->number,
-                                              .fresh = session->viewer, /* cairn verify */
+                                              /* Cairn verify wants no cached bytes. */
+                                              .fresh = session->viewer,
                                               .done = on_fetched};
         run_fetch(session->run, &request->u.fetch);
     }
@@ -419,7 +421,7 @@ static void read_free(struct request *request)
 static void read_sent(struct conn_out *out, int status)
 {
     struct request *request = container_of(out, struct request, u.read.out);
-    (void)status; /* a lost connection: the client asks again on the next one */
+    (void)status; /* after a lost connection the client asks again on the next one */
     read_free(request);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A rank's side of a save: OPEN, credit, payloads, objects, WAIT, ABORT. What decides is the commit
- * core; what stores is ingest; here frames become their calls.
+ * A rank's part in a save: OPEN, credit, payloads, objects, WAIT, ABORT. The commit core decides
+ * and ingest stores; this file turns frames into calls to them.
  */
 #include "session/handlers.h"
 
@@ -27,7 +27,8 @@ void session_free_part(struct session_save *save)
 {
     struct session *session = save->session;
     if (save->part && session->part_receiving == save) {
-        /* The connection is still writing into it: it goes when the frame, or the session, ends. */
+        /* The connection is still writing into it: it is freed when the frame or the session
+         * ends. */
         session->part_receiving = NULL;
         session->part_left = save->part;
         session->part_left_bytes = save->part_bytes;
@@ -64,8 +65,7 @@ void session_reap_saves(struct session *session)
     }
 }
 
-/* --- objects' futures
- * -------------------------------------------------------------------------------------- */
+/* --- the outcome of objects ----------------------------------------------------------------- */
 
 static void on_durable(void *user, uint32_t stream, const struct object_id *id)
 {
@@ -131,9 +131,10 @@ static int add_save(struct session *session, const struct verdict *verdict)
     return 0;
 }
 
-/* A base that cannot be read is none: the client sends everything. The save goes on, and whoever
- * reads that checkpoint will find what is wrong with it. One that was told the base on a connection
- * before may refer to it all the same, so SEAL tries to read it once more. */
+/* Answers OPEN with the base. A base that cannot be read is not used: the client sends everything,
+ * the save goes on, and the readers of that checkpoint will find what is wrong with it. A client
+ * that was told the base on an earlier connection may still refer to it, so SEAL tries to read it
+ * once more. */
 static void on_base(struct base_req *req)
 {
     struct request *request = container_of(req, struct request, base);
@@ -145,7 +146,7 @@ static void on_base(struct base_req *req)
         reply.u.opened.sparse = (struct object_id *)(uintptr_t)req->sparse;
     } else {
         struct session_save *save = session_find_save(session, request->opened.id);
-        /* NOT_FOUND: the base's world had no such rank. */
+        /* NOT_FOUND: the world of the base had no such rank. */
         session_log(session, req->status == CAIRN_E_NOT_FOUND ? LOG_DEBUG : LOG_WARN,
                     "no base to refer to, the rank sends everything",
                     diag_text(&req->diag, req->status));
@@ -229,7 +230,7 @@ static void log_opened(const struct request *request, const struct verdict *verd
 void session_opened(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
-    /* One that was aborted before this rank came: OPENED says so, WAIT tells why. */
+    /* If the save was aborted before this rank came, OPENED reports it, and WAIT tells why. */
     bool aborted = req->status == CAIRN_E_ABORTED && req->verdict.state == SAVE_ABORTED;
     if (req->status != 0) {
         session_log(request->session, LOG_WARN, "save not opened",
@@ -258,7 +259,8 @@ bool session_found_answers(struct run_req *found, bool own)
     return answers;
 }
 
-/* While the server stops: only an opening that is there already, of rank 0 only its own. */
+/* Answers OPEN while the server stops: only an existing opening is answered, and to rank 0 only its
+ * own. */
 static void on_found(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
@@ -273,7 +275,7 @@ static void on_found(struct run_req *req)
     request_free(request);
 }
 
-/* Tags and metrics as the open entry wants them. */
+/* Fills in the open entry from the message, with tags and metrics in the form of the entry. */
 static int fill_open(struct request *request, struct entry_open *open)
 {
     const struct msg_open *msg = &request->msg.u.open;
@@ -309,7 +311,7 @@ int session_on_open(struct session *session, uint32_t stream, const struct msg *
     session_reap_saves(session);
     const struct msg_open *open = &request->msg.u.open;
     struct run_req *run = &request->u.run;
-    /* A server that is stopping opens nothing; who comes back to what is open goes on with it. */
+    /* A server that is stopping opens nothing, but a rank may come back to a save that is open. */
     bool stopping = session->server->stopping;
     *run = (struct run_req){.done = stopping ? on_found : session_opened,
                             .wait_ms = stopping ? 0 : open->wait_ms};
@@ -487,7 +489,7 @@ static void on_aborted(struct run_req *req)
     if (req->status != 0 && req->status != CAIRN_E_ABORTED) {
         request_error(request, req->status, &req->diag);
     } else {
-        /* Of one that was dead already: the code and the reason of whoever aborted it first. */
+        /* If the save was dead already: the code and the reason of the first abort. */
         int first = verdict->dead_code != 0 ? verdict->dead_code : verdict->diag.code;
         int code = first != 0 ? first : request->msg.u.abort.code;
         const char *why = req->status != 0          ? req->diag.text

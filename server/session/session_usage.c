@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * USAGE tells what runs cost, PROGRESS what ranks are bringing to open saves. Neither needs a JOIN,
- * like RUNS.
+ * USAGE reports the cost of runs, PROGRESS what ranks are bringing to open saves. Neither needs a
+ * JOIN, like RUNS.
  */
 #include "session/handlers.h"
 
@@ -76,8 +76,7 @@ int session_on_usage(struct session *session, uint32_t stream, const struct msg 
     return 0;
 }
 
-/* --- PROGRESS ----------------------------------------------------------------------------------
- */
+/* --- PROGRESS ------------------------------------------------------------------------------- */
 
 struct collecting {
     const char *project;
@@ -108,7 +107,7 @@ static void collect(void *user, const struct ingest_row *row)
                                   .handed_over = row->handed_over};
 }
 
-/* The world size is a session's to know: any rank of the run that is connected says it. */
+/* Fills in the world size. Only sessions know it: any connected rank of the run gives it. */
 static void add_world_size(struct session *session, struct msg_progress_row *row)
 {
     list_each (node, &session->server->sessions) {
