@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rotation: each turn gives one session one buffer, for a read first (a restore waits for it)
- * and then for a save, and puts the session at the end. No session holds more than its share while
- * others wait.
+ * The rotation of buffers. Each turn gives one session one buffer, for a read first (a restore
+ * waits for it) and then for a save, and puts the session at the end of the queue. No session holds
+ * more than its share while others wait.
  */
 #include "ingest/credit.h"
 
@@ -59,7 +59,7 @@ static void wait_in_turn(struct credit_user *user)
     }
 }
 
-/* Gives one buffer to one user; the user may be gone afterwards. */
+/* Gives one buffer to one user. The user may be freed by the callback. */
 static void give_one(struct credit_user *user, void *buffer)
 {
     struct list *node = user->reading < share_of(user->credit) ? list_pop(&user->reads) : NULL;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part that a client handed over names its chunks as they were described: without crc and
- * digest, raw, at the places that it gave them. Here they become what is stored: their place,
- * encoding, crc and digest, or the reference of the base's chunk at the same place, or that of a
- * chunk that was durable before. Objects that nothing refers to any more leave the part.
+ * Fills in the part that a client has handed over. The client's part names its chunks as they were
+ * described: raw, without crc and digest, at the places that the client gave them. Here they become
+ * the stored chunks, with their place, encoding, crc and digest, or references to the base's chunk
+ * at the same place, or to a chunk that was durable before. Objects that no chunk refers to any
+ * more leave the part.
  *
  * Invariant: what is filled in comes from envelopes that were made or verified here, or from the
  * base. Loop's thread.
@@ -18,15 +19,19 @@
 struct filler {
     const struct writer *writer;
     struct hand_fill *fill;
-    struct part_object *objects; /* the part's, then the base's, then others of ours */
-    uint32_t *places;            /* by object: 1 + its index in the end; 0: nothing refers to it */
-    uint32_t *base_objects;      /* by object of the base: 1 + its index in objects; 0: none yet */
-    uint32_t *uses; /* by the first of writer.recovered with some bytes: chunks so far */
+    /* Those of the part, then of the base, then other objects of this writer. */
+    struct part_object *objects;
+    uint32_t *places; /* by object: 1 + its index in the result; 0 if no chunk refers to it */
+    /* By object of the base: 1 + its index in objects; 0 if not there yet. */
+    uint32_t *base_objects;
+    /* By the first entry of writer.recovered with some bytes: how many chunks have become one of
+     * these entries. */
+    uint32_t *uses;
     uint32_t object_count;
 };
 
-/* Others of ours are objects of the part, or durable before: as many as there are chunks at most.
- */
+/* Returns the largest number of objects that the result can have. Other objects of this writer are
+ * at most as many as there are chunks. */
 static size_t objects_most(const struct part *part, const struct part *base)
 {
     return (size_t)part->object_count + part->chunk_count + (base ? base->object_count : 0) + 1;
@@ -76,20 +81,21 @@ static void take_envelope(struct part_chunk *chunk, const struct envelope *envel
 }
 
 /* Returns the chunk of an earlier object that this chunk of the part becomes. Several chunks with
- * the same bytes become different ones while there are some: the part refers to everything that
- * those objects hold, as verify expects of it. */
+ * the same bytes become different ones as long as there are any, so that the part refers to
+ * everything that those objects hold, as verify expects. */
 static const struct recovered *choose_older(struct filler *filler, uint32_t first)
 {
     const struct writer *writer = filler->writer;
     size_t at = (size_t)first + filler->uses[first];
     if (at + 1 < writer->recovered_count &&
         digest_equal(&writer->recovered[at + 1].digest, &writer->recovered[first].digest)) {
-        filler->uses[first]++; /* the last one is the place of all others */
+        filler->uses[first]++; /* all further chunks use the last one */
     }
     return &writer->recovered[at];
 }
 
-/* What was durable before the daemon ended, under another sequence of the same writer. */
+/* Turns a chunk into one that was durable before this daemon was restarted, under another sequence
+ * of the same writer. */
 static void take_older(struct filler *filler, struct part_chunk *chunk,
                        const struct in_piece *piece)
 {
@@ -97,7 +103,7 @@ static void take_older(struct filler *filler, struct part_chunk *chunk,
     const struct durable *durable = writer_find_durable(filler->writer, older->sequence);
     const struct envelope *envelope = durable ? durable_find(durable, older->offset) : NULL;
     if (!envelope) {
-        return; /* stays blank, and the check of the part refuses it */
+        return; /* the chunk stays blank, and the check of the part refuses it */
     }
     struct object_id id = filler->objects[chunk->object].id;
     id.sequence = older->sequence;
@@ -113,7 +119,8 @@ static void take_older(struct filler *filler, struct part_chunk *chunk,
     take_envelope(chunk, envelope);
 }
 
-/* The chunk of the base at the same place. found: 1 + its index; 0: there is none. */
+/* Turns a chunk into the base's chunk at the same place. `found` is 1 + its index, or 0 if there is
+ * none. */
 static int take_base(struct filler *filler, struct part_chunk *chunk, const struct in_piece *piece,
                      uint32_t found, struct diag *diag)
 {
@@ -148,7 +155,7 @@ static int fill_chunk(struct filler *filler, struct part_chunk *chunk, struct pa
     const struct in_piece *piece = durable ? durable_piece(durable, chunk->offset) : NULL;
     const struct envelope *envelope = NULL;
     if (!durable) {
-        return 0; /* what is not so is refused by the check of the part */
+        return 0; /* the check of the part refuses a chunk that is not durable */
     }
     if (piece && piece->where == WHERE_BASE) {
         uint32_t found =
@@ -169,7 +176,7 @@ static int fill_chunk(struct filler *filler, struct part_chunk *chunk, struct pa
     return 0;
 }
 
-/* The chunks of one box or blob. */
+/* Fills in the chunks of one box or blob. */
 static int fill_run(struct filler *filler, const struct part_place *place, struct part_run run,
                     struct diag *diag)
 {
@@ -205,7 +212,7 @@ static int fill_all(struct filler *filler, struct diag *diag)
     return status;
 }
 
-/* Objects that are referred to, in their order. */
+/* Keeps the objects that a chunk refers to, in their order, and renumbers the chunks' objects. */
 static void keep_used(struct filler *filler)
 {
     struct part *part = filler->fill->part;
@@ -250,8 +257,7 @@ int hand_fill(const struct writer *writer, struct hand_fill *fill, struct diag *
     return status;
 }
 
-/* --- two parts ----------------------------------------------------------------------------------
- */
+/* --- two parts ------------------------------------------------------------------------------ */
 
 static bool tensors_are_alike(const struct part *a, const struct part *b)
 {

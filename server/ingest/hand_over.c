@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The end of a rank's contribution without its client: what is left to do once everything was
- * described and the part, but for its digests, is here. The session may go; the writer goes on.
+ * The end of a rank's contribution without its client: the steps that remain once everything was
+ * described and the part, except for its digests, is here. The session may end; the writer goes on.
  *
  *   decode (worker) -> wait for the objects -> fill in, encode (worker) -> publish -> seal -> over
  *                           \-> base, index (worker) ->/                 \-> compare ->/
  *
  * Invariant: what is filled into the part comes from envelopes that were made or verified here, of
- * objects that are durable; the check of the whole part against them is the same as of one that a
- * client made. Every step is made from a post: what tells of an object's fate is in the middle of
- * something. One loop's thread; a worker has the part between work_submit and done.
+ * objects that are durable. The whole part is then checked against them, like a part that a client
+ * has made. Every step is made from a post, because the code that reports an object's outcome is in
+ * the middle of its own work. One loop's thread; a worker has the part between work_submit and
+ * done.
  */
 #include "ingest/ingest_private.h"
 
@@ -37,10 +38,10 @@ enum { HAND_SCRATCH_FACTOR = 4, PUBLISH_TRIES = 4 };
 struct hand_over {
     struct writer *writer; /* a reference */
     struct hand_over_options options;
-    struct list waits; /* hand_over_wait.link: one, or none any more */
+    struct list waits; /* hand_over_wait.link: at most one */
     enum hand_state state;
     bool busy, cancelled;
-    unsigned tries; /* at publishing */
+    unsigned tries; /* of publishing */
     int status;
     struct diag diag;
     struct post post;
@@ -50,11 +51,11 @@ struct hand_over {
     struct event_seal seal;
     struct run_handed handed;
     struct part part;
-    struct scratch scratch, filled; /* filled: of what was filled in, and of refs */
-    struct fetch_req fetch;         /* the base's part of this rank, where something refers to it */
+    struct scratch scratch, filled; /* filled: memory of what was filled in, and of refs */
+    struct fetch_req fetch;         /* the part of this rank in the base, if a chunk refers to it */
     struct part_refs refs;
     struct hand_fill fill;
-    struct buf buf; /* the whole part */
+    struct buf buf; /* the encoded part */
     struct sha256 sha256;
 };
 
@@ -97,8 +98,7 @@ bool ingest_is_finishing(const struct ingest *ingest)
     return false;
 }
 
-/* --- work and its ends ---------------------------------------------------------------------------
- */
+/* --- work and its ends ---------------------------------------------------------------------- */
 
 static void decode_run(struct work *work)
 {
@@ -159,8 +159,7 @@ static void sealed(struct run_req *req)
     kick(hand);
 }
 
-/* --- the steps -----------------------------------------------------------------------------------
- */
+/* --- the steps ------------------------------------------------------------------------------ */
 
 static int fail(struct hand_over *hand, int code, const char *why)
 {
@@ -168,8 +167,8 @@ static int fail(struct hand_over *hand, int code, const char *why)
     return hand->status;
 }
 
-/* True when every object of ours that the part names is durable. One that neither is nor will be
- * fails the whole. */
+/* Returns true if every object of this writer that the part names is durable. An object that
+ * neither is nor will be durable fails the hand-over. */
 static bool objects_are_durable(struct hand_over *hand)
 {
     struct writer *writer = hand->writer;
@@ -177,7 +176,7 @@ static bool objects_are_durable(struct hand_over *hand)
     for (uint32_t i = 0; i < hand->part.object_count; i++) {
         const struct object_id *id = &hand->part.objects[i].id;
         if (!writer_owns(writer, id) || writer_find_durable(writer, id->sequence)) {
-            continue; /* others' are judged with the part */
+            continue; /* the check of the part judges objects of others */
         }
         const struct in_object *object = writer_find_object(writer, id->sequence);
         if (!object || in_object_has_failed(object) || !object->ended) {
@@ -268,8 +267,9 @@ static void publish(struct hand_over *hand, enum store_op op)
     store_submit(writer->ingest->store, &hand->store);
 }
 
-/* A part of the same chunks, each of which is durable or the base's: it was published before this
- * daemon was started, and what was described again since has other places. It takes ours. */
+/* Accepts a published part with the same contents whose chunks are all durable or of the base. It
+ * was published before this daemon was restarted; what was described again since then has other
+ * places. The published part replaces ours. */
 static bool adopt(struct hand_over *hand, size_t bytes, const uint8_t *data)
 {
     const struct part_refs *refs = hand->fetch.part ? &hand->refs : NULL;
@@ -290,7 +290,7 @@ static bool adopt(struct hand_over *hand, size_t bytes, const uint8_t *data)
     return is_same && buf_status(&hand->buf) == 0;
 }
 
-/* A part that was published before a lost connection: the same is success. */
+/* Compares a part that is already published: the same bytes are success. */
 static void compare(struct hand_over *hand)
 {
     struct store_req *req = &hand->store;
@@ -327,7 +327,7 @@ static void seal(struct hand_over *hand)
     run_submit(key->run, &hand->run);
 }
 
-/* Something came to its end, well. */
+/* Makes the next step after one has ended well. */
 static void step(struct hand_over *hand)
 {
     switch (hand->state) {
@@ -399,7 +399,7 @@ static void end(struct hand_over *hand)
         wait->done(wait, hand->status, &hand->diag);
     }
     if (!writer->user) {
-        list_each_safe (item, &writer->objects) { /* of a part that failed */
+        list_each_safe (item, &writer->objects) { /* the objects of a part that failed */
             in_object_drop(list_item(item, struct in_object, link));
         }
     }
@@ -415,8 +415,8 @@ static void end(struct hand_over *hand)
     writer_unref(writer);
 }
 
-/* Whether the part is there is not known yet: it was published by somebody, or perhaps; or it was
- * looked for after a time-out, and is not there. */
+/* Returns true if it is not known whether the part is published: the name is taken, the outcome of
+ * PUBLISH is unknown, or the part was looked for after a time-out and is not there. */
 static bool is_in_doubt(const struct hand_over *hand)
 {
     return (hand->state == HAND_PUBLISH &&
@@ -424,7 +424,8 @@ static bool is_in_doubt(const struct hand_over *hand)
            (hand->state == HAND_COMPARE && hand->status == CAIRN_E_NOT_FOUND);
 }
 
-/* It is read back, or published again, which never replaces; not without end. */
+/* Resolves the doubt: reads the part back, or publishes it again, which never replaces. It tries
+ * PUBLISH_TRIES times. */
 static void resolve(struct hand_over *hand)
 {
     bool is_missing = hand->state == HAND_COMPARE;
@@ -446,7 +447,7 @@ static void on_post(struct post *post)
 {
     struct hand_over *hand = container_of(post, struct hand_over, post);
     if (hand->busy) {
-        return; /* its end kicks again */
+        return; /* the end of that step kicks again */
     }
     if (is_in_doubt(hand)) {
         resolve(hand);
@@ -455,7 +456,7 @@ static void on_post(struct post *post)
         return;
     }
     if (hand->cancelled && hand->state == HAND_COMPARE && hand->status == 0) {
-        compare(hand); /* frees what was read */
+        compare(hand); /* frees the bytes that were read */
     }
     if (hand->cancelled && hand->status == 0 && hand->state != HAND_DONE) {
         (void)fail(hand, CAIRN_E_ABORTED, "the save has ended");
@@ -492,6 +493,6 @@ int writer_hand_over(struct writer *writer, const struct hand_over_options *opti
     writer_ref(writer);
     writer->hand = hand;
     begin_work(hand, HAND_DECODE, decode_run);
-    mapped_pump(writer->ingest); /* this rank copies no more */
+    mapped_pump(writer->ingest); /* this rank does not copy any more */
     return 0;
 }

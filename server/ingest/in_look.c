@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is done with the bytes of a described payload: digests always; the comparison with what is
- * durable already and the encoding where that is due. What of it runs on a worker touches only the
- * write, the arena (read-only) and what of the writer does not change.
+ * Works on the bytes of a described payload. It always computes digests; where it is due it also
+ * compares the chunks with those that are already durable, and encodes them. The worker touches
+ * only the write, the arena (read-only) and the writer's immutable fields.
  *
- * What adaptive encoding knows of a tensor outlives saves, in a table of fixed size: two tensors
- * that want the same place learn anew in turn, which costs a sample.
+ * What adaptive encoding has learnt about a tensor outlives saves, in a table of fixed size. Two
+ * tensors that share a slot learn anew in turn, which costs a sample each time.
  */
 #include "ingest/ingest_private.h"
 
@@ -49,7 +49,8 @@ static struct encode_sink sink_of(const struct ingest *ingest)
                                 .workers = ingest->lanes > 0 ? ingest->lanes : 1};
 }
 
-/* Samples are due for the first chunk of a tensor, and until one has come. */
+/* Returns true if a sample is due: for a tensor that has none yet, and each time the encoder's
+ * policy asks for one. */
 static bool sample_is_due(struct encode_state *state)
 {
     bool is_new = true;
@@ -89,7 +90,7 @@ bool look_is_due(const struct ingest *ingest, const struct in_write *write)
            encode_state_choose(&learnt->state, &sink) != ENCODING_RAW;
 }
 
-/* Sets what the worker is to try; whether it needs an encoder. */
+/* Sets what the worker shall try. Returns true if it needs an encoder. */
 static bool note_state(struct ingest *ingest, struct in_write *write)
 {
     struct encode_state *state = NULL;
@@ -124,7 +125,7 @@ bool look_begin(struct in_write *write)
         write->side = encode_kit_take_side(&ingest->kit);
     }
     if (!write->is_look && !write->encoder) {
-        write->seal.sample = false; /* some other time: the write does not wait for it */
+        write->seal.sample = false; /* another time: the write does not wait for a sample */
         return true;
     }
     if ((needs_side && !write->side) || (encodes && !write->encoder)) {
@@ -149,7 +150,7 @@ static struct chunk_plain plain_of(const struct in_write *write, uint32_t idx)
                                 .digest_alg = DIGEST_XXH3_128};
 }
 
-/* What is not stored of the payload must be zero: it may be written as it lies. */
+/* Checks that the payload is zero between its chunks, because it may be written as it is. */
 static int check_padding(struct in_write *write)
 {
     uint64_t at = 0, padded = round_up_u64(write->payload_bytes, LIMIT_ALIGN_BYTES);
@@ -166,7 +167,7 @@ static int check_padding(struct in_write *write)
     return 0;
 }
 
-/* Envelopes of chunks that are stored as they lie, and samples where they are due. */
+/* Makes the envelopes of chunks that are stored as they are, and samples if they are due. */
 static void digest_raw(struct in_write *write, struct encoder *encoder)
 {
     for (uint32_t i = 0; i < write->envelope_count; i++) {
@@ -181,7 +182,8 @@ static void digest_raw(struct in_write *write, struct encoder *encoder)
     }
 }
 
-/* Returns the first with the same bytes. What the base has, known, is none of it. */
+/* Returns the first recovered chunk with the same bytes, or NULL. `known` is the digest of the
+ * base's chunk; a chunk that equals it is not looked for. */
 static const struct recovered *find_recovered(const struct writer *writer,
                                               const struct chunk_plain *plain,
                                               const struct digest *known)
@@ -211,7 +213,8 @@ static const struct recovered *find_recovered(const struct writer *writer,
                : NULL;
 }
 
-/* Leaves out what is durable, encodes the rest. Envelopes of what is stored move to the front. */
+/* Leaves out the chunks that are already durable and encodes the others. The envelopes of the
+ * stored chunks move to the front. */
 static void look(struct in_write *write, struct encoder *encoder)
 {
     const struct writer *writer = write->object->writer;
@@ -229,7 +232,7 @@ static void look(struct in_write *write, struct encoder *encoder)
         one.is_left_out = older != NULL;
         if (payload_seal_piece(seal, &one, &made)) {
             piece->where = WHERE_STORED;
-            piece->at = offset; /* in the payload, for now */
+            piece->at = offset; /* offset in the payload, for now */
             *to = made;
         } else if (older) {
             piece->where = WHERE_OLDER;
@@ -239,12 +242,12 @@ static void look(struct in_write *write, struct encoder *encoder)
             piece->digest = known;
         }
     }
-    if (!seal->is_moved) { /* all of it, as it lies */
+    if (!seal->is_moved) { /* everything is stored as it is */
         for (uint32_t i = 0; i < seal->new_count; i++) {
             write->envelopes[i].offset = write->pieces[i].at;
         }
     } else if (seal->new_count > 0) {
-        CHECK(seal->room != NULL); /* where it was moved to */
+        CHECK(seal->room != NULL); /* the memory that it was moved to */
         memset(seal->room + seal->bytes, 0,
                round_up_u64(seal->bytes, LIMIT_ALIGN_BYTES) - seal->bytes);
     }

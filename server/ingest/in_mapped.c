@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Payloads that lie in a client's arena: two queues of descriptions for each writer, served from
- * where they lie, a bounded number at a time, writer by writer in turn.
+ * Payloads that lie in a client's arena. Each writer has two queues of descriptions. A bounded
+ * number of payloads is served at a time, writer by writer in turn.
  *
  *   described --> place --> write (the store) ---\
  *       |            \----> digest (a worker) ----+--> its chunks count; the object goes on
  *       \--> look (a worker) --> place --> write --/
  *                           \--> nothing new -----/
  *
- * A payload is looked at first where the base, or what this writer had stored before the daemon
- * ended, may have its chunks, or where it is to be encoded; otherwise the disk does not wait for
- * the processors. It gets its place in the object when it is known how long it is, so that what is
- * described at one place may lie at another: in_piece tells.
+ * A payload is looked at before it is written if the base, or the objects that this writer had
+ * stored before a restart of the daemon, may have its chunks, or if it is to be encoded. Otherwise
+ * the disk does not wait for the processors. A payload gets its place in the object when its length
+ * is known, so a chunk that is described at one place may be stored at another: in_piece says
+ * where.
  *
- * The write and the digest look at the bytes at different moments, and nobody can hold the client's
- * hand meanwhile. What makes them see the same is the client's promise (PROTOCOL.md 5): it leaves
- * the bytes alone until the object is durable or this opening is decided. A client that reuses them
- * after an abort cannot do harm, because an object of an aborted opening is referred to by nothing:
- * the record takes no seal of it any more. A client that breaks the promise spoils its own
- * checkpoint, and every reader finds out: the bytes on the disk do not match the digest.
+ * The write and the digest read the bytes at different moments, and nobody can stop the client from
+ * changing them in between. What makes both see the same bytes is the client's promise (PROTOCOL.md
+ * 5): it leaves the bytes alone until the object is durable or this opening is decided. A client
+ * that reuses them after an abort cannot do harm, because nothing refers to an object of an aborted
+ * opening: the record takes no seal of it any more. A client that breaks the promise spoils its own
+ * checkpoint, and every reader finds out, because the bytes on the disk do not match the digest.
  *
- * While ranks of this host copy their state, digests wait (writes do not need the processors), but
- * for one look at a time, or the disk would wait for the copy to end: a trainer waits for its copy,
- * and for nothing else here. One loop's thread; digests on workers.
+ * While ranks of this host copy their state, digests wait, except for one look at a time: a trainer
+ * waits for its copy, and for nothing else here. Writes do not need the processors and go on;
+ * without that one look the disk would have to wait for the end of the copy. One loop's thread;
+ * digests on workers.
  */
 #include "ingest/ingest_private.h"
 
@@ -33,13 +35,15 @@
 
 enum {
     MAPPED_WRITES_MAX = 8,
-    MAPPED_WRITES_SHARED_MAX = 64, /* of a store across a network: what is under way there waits */
-    MAPPED_BYTES_MAX = 128 << 20,  /* of all that are under way: librados copies them */
+    /* For a store across a network, where writes wait for round trips. */
+    MAPPED_WRITES_SHARED_MAX = 64,
+    MAPPED_BYTES_MAX = 128 << 20, /* of all writes under way: librados copies them */
     MAPPED_DIGESTS_MAX = 4,
     MAPPED_LOOKS_HELD_MAX = 1,
-    HOLD_MS = 60, /* descriptions come faster than this while a rank copies */
+    HOLD_MS = 60, /* while a rank copies, its descriptions come faster than this */
     HOLD_STEP_MS = 20,
-    DIGESTS_WAITING_MAX = 512, /* more are not held back: their objects are open files */
+    /* Further ones are not held back, because their objects are open files. */
+    DIGESTS_WAITING_MAX = 512,
     DESCRIBED_BYTES_HIGH = 32 << 20
 };
 
@@ -60,8 +64,7 @@ void ingest_on_room(struct ingest *ingest, void (*room)(void *user), void *user)
     ingest->room_user = user;
 }
 
-/* --- the two things that are done with a payload -------------------------------------------------
- */
+/* --- the two steps of a payload ------------------------------------------------------------- */
 
 static void end_part(struct in_write *write, int status, const struct diag *diag)
 {
@@ -96,7 +99,7 @@ void mapped_written(struct in_write *write, int status, const struct diag *diag)
     mapped_pump(ingest);
 }
 
-/* Envelopes of chunks that were written as they lie. */
+/* Enters the envelopes of chunks that were written as they are. */
 static void note_digests(struct in_write *write)
 {
     for (uint32_t i = 0; i < write->envelope_count; i++) {
@@ -107,7 +110,8 @@ static void note_digests(struct in_write *write)
     }
 }
 
-/* What was found of each chunk; what is new waits for its turn at the disk, before others. */
+/* Enters the fate of each chunk. If some chunks are new, the write waits for the disk, ahead of
+ * others, and true is returned. */
 static bool note_look(struct in_write *write)
 {
     struct in_object *object = write->object;
@@ -148,8 +152,7 @@ static void digest_done(struct work *work)
     mapped_pump(ingest);
 }
 
-/* --- whose turn it is ----------------------------------------------------------------------------
- */
+/* --- whose turn it is ----------------------------------------------------------------------- */
 
 static void to_the_end(struct writer *writer)
 {
@@ -157,7 +160,7 @@ static void to_the_end(struct writer *writer)
     list_add_tail(&writer->ingest->writers, &writer->link);
 }
 
-/* The writer that has something to write and was not served for longest. */
+/* Returns the writer with a write to do that was not served for the longest time, or NULL. */
 static struct writer *next_to_write(struct ingest *ingest)
 {
     list_each (node, &ingest->writers) {
@@ -176,8 +179,9 @@ static bool is_copying(const struct writer *writer, uint64_t now_ms)
            now_ms < writer->described_ms + HOLD_MS;
 }
 
-/* Copying shows by descriptions that keep coming: a rank that stands still, or fills its arena in
- * waves, holds nobody up for long. */
+/* Returns true while digests have to wait for a copying rank. A rank that copies keeps sending
+ * descriptions, so one that pauses, or fills its arena in waves, delays the others only for a short
+ * time. */
 static bool digests_are_held(struct ingest *ingest)
 {
     uint64_t now_ms = loop_now_ms(ingest->loop);
@@ -231,14 +235,15 @@ static void begin_write(struct ingest *ingest, struct writer *writer)
         in_write_submit(write);
         return;
     }
-    /* Not before its first write: an open object is an open file. */
+    /* Created only before its first write: an open object is an open file. */
     list_add_tail(&object->ready, &write->link);
     if (!object->busy) {
         in_object_create(object);
     }
 }
 
-/* The first in the queue of the writer, when it may begin now. */
+/* Begins the first digest in the writer's queue. Returns false if there is none, or if it cannot
+ * begin now. */
 static bool begin_digest(struct ingest *ingest, struct writer *writer, bool only_looks)
 {
     if (list_is_empty(&writer->to_digest)) {
@@ -258,7 +263,7 @@ static bool begin_digest(struct ingest *ingest, struct writer *writer, bool only
     return true;
 }
 
-/* True: one more has begun. */
+/* Begins one digest. Returns false if none can begin. */
 static bool begin_digests(struct ingest *ingest, bool only_looks)
 {
     list_each (node, &ingest->writers) {
@@ -269,7 +274,8 @@ static bool begin_digests(struct ingest *ingest, bool only_looks)
     return false;
 }
 
-/* The disk waits for the processors: what becomes durable says little of how fast it is. */
+/* Tells the rate of the store whether the disk is waiting for the processors: the bytes that become
+ * durable meanwhile say little about its speed. */
 static void note_starved(struct ingest *ingest)
 {
     bool waits = ingest->mapped_writes == 0 && ingest->mapped_digests > 0;
@@ -316,8 +322,7 @@ void mapped_drop(struct in_object *object)
     }
 }
 
-/* --- a new one -----------------------------------------------------------------------------------
- */
+/* --- a new description ---------------------------------------------------------------------- */
 
 static int check(const struct in_object *object, const struct msg_data *data, struct diag *diag)
 {
@@ -336,7 +341,8 @@ static int check(const struct in_object *object, const struct msg_data *data, st
     return 0;
 }
 
-/* Chunks of the same tensor of a run are alike, whichever rank holds them. */
+/* Returns the key under which the encoding of a tensor is learnt. Chunks of the same tensor of a
+ * run are alike, whichever rank holds them. */
 static uint64_t learnt_key(const struct writer *writer, uint32_t tensor)
 {
     char text[RUN_NAME_TEXT_MAX + 16];
@@ -355,7 +361,7 @@ static void note_description(struct in_write *write, const struct msg_describe *
     const struct ingest *ingest = write->object->writer->ingest;
     for (uint32_t i = 0; i < write->envelope_count; i++) {
         write->envelopes[i].stored_crc = 0;
-        if (!described->packs) { /* not looked at, PROTOCOL.md says */
+        if (!described->packs) { /* PROTOCOL.md: digests count only if packing was negotiated */
             memset(&write->envelopes[i].digest, 0, sizeof(struct digest));
         }
     }

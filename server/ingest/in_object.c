@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One object from its first payload to its name in the store:
+ * One object, from its first payload to its name in the store:
  *
  *   creating -> writing -> footer -> sealing -> (durable, freed)
  *       \________\__________\_________\-> failed -> aborting -> (freed)
  *
- * Each payload: verify pool (crc and digest of every chunk) -> store write. Writes of one object
- * run side by side; the footer waits for all of them. Invariant: an object is sealed only when
- * every chunk in it was verified.
+ * Each payload goes through the verify pool (crc and digest of every chunk) and then to the store.
+ * Writes of one object run side by side; the footer waits for all of them. Invariant: an object is
+ * sealed only when every chunk in it was verified.
  */
 #include "ingest/ingest_private.h"
 
@@ -27,7 +27,7 @@ struct in_object *in_object_new(struct writer *writer, const struct msg_data *fi
     object->id = first->object;
     object->bytes_max = first->object_bytes;
     if (object->bytes_max == 0) {
-        /* Given back when it is sealed: the store cuts an object to what was written. */
+        /* The surplus is given back at the seal: the store cuts an object to its written size. */
         object->bytes_max = writer->ingest->store->caps.object_bytes_preferred +
                             object_footer_bytes(LIMIT_OBJECT_ENVELOPES);
     }
@@ -60,12 +60,11 @@ static void submit(struct in_object *object, enum store_op op, void (*done)(stru
     store_submit(writer->ingest->store, &object->req);
 }
 
-/* --- failure
- * -------------------------------------------------------------------------------------- */
+/* --- failure -------------------------------------------------------------------------------- */
 
 static void on_aborted(struct store_req *req)
 {
-    /* A failed abort leaves a temporary that the next start removes. */
+    /* A failed abort leaves a temporary object, which the next start removes. */
     free_object(container_of(req, struct in_object, req));
 }
 
@@ -102,8 +101,8 @@ void in_object_drop(struct in_object *object)
 {
     object->quiet = true;
     if (object->state == IN_SEALING) {
-        return; /* cannot be stopped any more; it becomes durable and is found again by writer_have
-                 */
+        /* It cannot be stopped any more: it becomes durable, and writer_have finds it again. */
+        return;
     }
     if (object->state != IN_ABORTING) {
         object->state = IN_FAILED;
@@ -112,8 +111,7 @@ void in_object_drop(struct in_object *object)
     in_object_advance(object);
 }
 
-/* --- one payload
- * ---------------------------------------------------------------------------------- */
+/* --- one payload ---------------------------------------------------------------------------- */
 
 static void verify_run(struct work *work)
 {
@@ -183,8 +181,8 @@ static void verify_done(struct work *work)
     }
 }
 
-/* Envelopes inside the payload, ascending, without overlap, starting at its first byte and ending
- * at its last. */
+/* Checks that the chunks fill the payload: sorted, without overlap, from its first byte to its
+ * last. */
 static int check_envelopes(const struct msg_data *data, uint32_t payload_bytes, struct diag *diag)
 {
     uint64_t at = 0;
@@ -205,8 +203,8 @@ static int check_envelopes(const struct msg_data *data, uint32_t payload_bytes, 
     return 0;
 }
 
-/* items with room for so many, where they are or elsewhere. NULL: no memory, they are as before.
- */
+/* Returns `items` with room for `needed` items; the memory may move. Returns NULL if there is no
+ * memory; the items are unchanged then. */
 static void *with_room(void *items, uint32_t needed, size_t item_bytes, uint32_t *io_cap)
 {
     if (items && needed <= *io_cap) {
@@ -303,7 +301,7 @@ static void on_created(struct store_req *req)
         object->state = IN_WRITING;
     }
     struct list *node;
-    object->pending++; /* keeps the object while the writes go out */
+    object->pending++; /* keeps the object while the writes are submitted */
     while ((node = list_pop(&object->ready))) {
         struct in_write *write = list_item(node, struct in_write, link);
         if (object->state == IN_WRITING) {
@@ -319,7 +317,8 @@ static void on_created(struct store_req *req)
 
 void in_object_create(struct in_object *object) { submit(object, STORE_CREATE, on_created); }
 
-/* With pieces and dtypes behind the envelopes where it was described. */
+/* Returns a new write, or NULL if there is no memory. For a described payload the pieces and dtypes
+ * lie behind the envelopes. */
 static struct in_write *new_write(const struct msg_data *data, const struct msg_describe *describe,
                                   struct diag *diag)
 {
@@ -409,8 +408,7 @@ int in_object_data(struct in_object *object, const struct msg_data *data,
     return 0;
 }
 
-/* --- the end
- * -------------------------------------------------------------------------------------- */
+/* --- the end -------------------------------------------------------------------------------- */
 
 static void is_durable(struct in_object *object, int status, const struct diag *diag)
 {
@@ -426,8 +424,8 @@ static void is_durable(struct in_object *object, int status, const struct diag *
         object->pieces = NULL;
     }
     if (status != 0) {
-        /* OUTCOME_UNKNOWN too: the client sends the chunks again under a new sequence; gc finds the
-         * other. */
+        /* OUTCOME_UNKNOWN is a failure too: the client sends the chunks again under a new sequence,
+         * and gc finds the other object. */
         object->state = IN_WRITING;
         in_object_fail(object, status, diag_text(diag, status));
         in_object_advance(object);
@@ -503,7 +501,7 @@ static void write_footer(struct in_object *object)
     store_submit(writer->ingest->store, &object->req);
 }
 
-/* The one place that decides what an object does next. */
+/* Decides what an object does next. No other function does. */
 void in_object_advance(struct in_object *object)
 {
     if (object->pending > 0 || object->busy) {
@@ -519,7 +517,7 @@ void in_object_advance(struct in_object *object)
     } else if (object->state == IN_WRITING && object->ended) {
         write_footer(object);
     } else if (object->state == IN_CREATING && object->ended && object->described) {
-        is_durable(object, 0, NULL); /* all of it is elsewhere: nothing is stored */
+        is_durable(object, 0, NULL); /* all chunks are stored elsewhere: nothing is stored here */
     }
 }
 

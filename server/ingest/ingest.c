@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writers: who sends objects for which opening, what of it is durable, and the check of a part
- * against it.
+ * Writers: which process sends objects for which opening, which of them are durable, and the check
+ * of a part against these.
  */
 #include "ingest/ingest_private.h"
 
@@ -65,8 +65,7 @@ void ingest_progress(const struct ingest *ingest,
 
 uint64_t ingest_bytes_in(const struct ingest *ingest) { return ingest->bytes_in; }
 
-/* --- life of a writer
- * ------------------------------------------------------------------------------ */
+/* --- life of a writer ----------------------------------------------------------------------- */
 
 void writer_ref(struct writer *writer) { writer->refs++; }
 
@@ -100,8 +99,8 @@ static void drop_objects(struct writer *writer)
     }
 }
 
-/* The save ended: the watch's reference goes; whoever else holds one lets the writer live until
- * then. */
+/* Called when the save has ended: the reference of the watch is given back. The writer lives until
+ * the last reference is gone. */
 static void end_writer(struct writer *writer)
 {
     if (!writer->over) {
@@ -112,7 +111,7 @@ static void end_writer(struct writer *writer)
     }
 }
 
-/* One line a checkpoint, from rank 0's writer. */
+/* Logs one line for each checkpoint, from rank 0's writer. */
 static void log_outcome(const struct writer *writer, enum save_state state, int code,
                         const char *why, uint64_t seq)
 {
@@ -208,7 +207,7 @@ int ingest_attach(struct ingest *ingest, const struct writer_key *key,
     return 0;
 }
 
-/* Sessions that close have taken theirs away before. */
+/* Fails the questions that still wait. Sessions that close have removed theirs before. */
 static void fail_haves(struct writer *writer)
 {
     struct list *node;
@@ -241,8 +240,7 @@ struct writer *writer_hold(struct writer *writer)
 
 bool writer_is_over(const struct writer *writer) { return writer->over; }
 
-/* --- objects
- * ---------------------------------------------------------------------------------------- */
+/* --- objects -------------------------------------------------------------------------------- */
 
 struct in_object *writer_find_object(struct writer *writer, uint32_t sequence)
 {
@@ -272,12 +270,12 @@ bool writer_owns(const struct writer *writer, const struct object_id *id)
     return check_id(writer, id, &ignored) == 0;
 }
 
-/* NULL with *ret_status 0: what comes belongs to an object that has failed here meanwhile, and the
- * client learns of it from its ERROR. */
+/* Returns a new object for its first payload. Returns NULL with *ret_status 0 if the payload
+ * belongs to an object that has failed here meanwhile, of which an ERROR tells the client. */
 static struct in_object *begin_object(struct writer *writer, const struct msg_data *data,
                                       int *ret_status, struct diag *diag)
 {
-    size_t count = 0; /* without those that are described, and wait for their turn at the disk */
+    size_t count = 0; /* without described objects that wait for their turn at the disk */
     list_each (node, &writer->objects) {
         const struct in_object *object = list_item(node, struct in_object, link);
         bool is_waiting = object->ended && !object->created && !object->busy;
@@ -346,7 +344,7 @@ int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_e
                    : diag_set(diag, CAIRN_E_PROTOCOL, "the end of an object without payload");
     }
     if (in_object_has_failed(object)) {
-        return 0; /* the ERROR is on its way */
+        return 0; /* its ERROR is on the way */
     }
     if (object->ended || end->data_bytes != object->next_offset ||
         end->envelope_count != object->chunk_count) {
@@ -360,8 +358,7 @@ int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_e
     return 0;
 }
 
-/* --- what is durable
- * ---------------------------------------------------------------------------------- */
+/* --- what is durable ------------------------------------------------------------------------ */
 
 static size_t durable_position(const struct writer *writer, uint32_t sequence)
 {
@@ -471,7 +468,7 @@ bool writer_has_refs(const struct writer *writer, const struct part *part)
     return false;
 }
 
-/* NULL: the chunk may be referred to; else why not. */
+/* Returns NULL if the part may refer to the chunk, or the reason why it may not. */
 static const char *chunk_refused(const struct writer *writer, const struct part_refs *refs,
                                  const struct object_id *id, const struct part_chunk *chunk)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a writer is durable: known while this daemon has run since its first object, else read
- * back from the store: list the checkpoint's objects, read trailer and footer of each that is this
- * writer's. An object whose footer does not decode is left out: the client sends its chunks again.
+ * The durable objects of a writer. They are known while this daemon has run since the writer's
+ * first object. Otherwise they are read back from the store: it lists the checkpoint's objects and
+ * reads trailer and footer of each that is this writer's. An object whose footer cannot be decoded
+ * is left out, and the client sends its chunks again.
  */
 #include "ingest/ingest_private.h"
 
@@ -46,9 +47,10 @@ static bool is_to_recover(const struct durable *durable, uint32_t from)
     return from > 0 && durable->sequence >= from - 1 && !durable->pieces;
 }
 
-/* Chunks whose places are not known any more: found by their digests when they are described anew,
- * so that what was durable is not written twice. Once, since workers read it. Never in what an
- * earlier opening of the same step left: gc may have decided already that it goes. */
+/* Makes writer->recovered: the chunks whose places are not known any more, sorted by digest, so
+ * that they are found when they are described anew and are not written twice. It is made once,
+ * because workers read it. It never takes objects that an earlier opening of the same step has
+ * left, because gc may have decided to remove them. */
 static void recover(struct writer *writer, uint32_t from)
 {
     size_t count = 0;
@@ -122,8 +124,9 @@ static void read_range(struct asking *asking, uint64_t offset, uint64_t bytes,
     store_submit(asking->writer->ingest->store, &asking->req);
 }
 
-/* A store that does not answer just now has not lost the object: what it holds is asked for again,
- * instead of being sent again, which a save in waves could not do. True: the answer was that. */
+/* Ends the question with BUSY if the store cannot answer at the moment. Its objects are not lost,
+ * so the client asks again instead of sending them again, which a save in waves could not do.
+ * Returns true if that was so. */
 static bool is_for_the_moment(struct asking *asking)
 {
     static const int codes[] = {CAIRN_E_TIMED_OUT,   CAIRN_E_BUSY,     CAIRN_E_NO_MEMORY,
@@ -158,7 +161,7 @@ static void on_footer(struct store_req *req)
         struct envelope *envelopes = malloc(bytes + 1);
         if (envelopes) {
             memcpy(envelopes, footer.envelopes, bytes);
-            /* A failure leaves the object out: the client then sends its chunks again. */
+            /* A failure leaves the object out, and the client sends its chunks again. */
             struct durable durable = {.sequence = footer.id.sequence,
                                       .envelope_count = footer.envelope_count,
                                       .envelopes = envelopes};
@@ -253,7 +256,8 @@ void writer_have(struct writer *writer, struct writer_have *have)
 {
     list_init(&have->link);
     list_add_tail(&writer->haves, &have->link);
-    if (!writer->asking && !writer->hand) { /* after a hand-over: hand_over.c begins */
+    /* If a hand-over is running, its end begins the question. */
+    if (!writer->asking && !writer->hand) {
         writer_have_begin(writer);
     }
 }

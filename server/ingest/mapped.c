@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See mapped.h. Invariant: what mapped_at and mapped_room give lies inside a mapping that cannot
- * shrink, and was memory of the client's own when it was asked for: a client that punches holes
- * afterwards makes this process pay for what is in flight, not for its whole arena. The loop's
- * thread.
+ * mapped: see mapped.h. Invariant: the memory that mapped_at() and mapped_room() give lies inside a
+ * mapping that cannot shrink, and was the client's own memory when it was asked for. A client that
+ * punches holes afterwards makes this process pay for the bytes in flight, not for its whole arena.
+ * The loop's thread.
  */
 #include "ingest/mapped.h"
 
@@ -17,7 +17,7 @@ struct mapped {
     struct list link;
     uint32_t refs;
     uint64_t arena_id, owner;
-    int fd; /* of the map, to look for holes */
+    int fd; /* of the mapping, to look for holes */
     struct memfd_map map;
 };
 
