@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A batch of a run's checkpoints: names first, then the record, then (marking.c) the tables, then
- * removal. The order is what makes it safe: what is removed was listed before the record was read,
- * and the record says that nobody can come to refer to it. Names that appear later are not touched.
+ * A batch of a run's checkpoints: it lists names, reads the record, reads tables (marking.c), and
+ * removes. The order makes it safe: whatever is removed was listed before the record was read, and
+ * the record says that nobody can come to refer to it. Names that appear later are not touched.
  */
 #include "gc_private.h"
 
@@ -31,7 +31,7 @@ void batch_clear(struct gc *gc)
     gc->removing_smalls = false;
 }
 
-/* The batch is sorted: the list was. */
+/* Finds a checkpoint by bisection: the batch is sorted, because the list was. */
 struct batch_ckpt *batch_find(struct gc *gc, struct ckpt_id id)
 {
     size_t low = 0, high = gc->batch_count;
@@ -88,7 +88,7 @@ static void list_objects(struct gc *gc)
     gc_submit(gc, on_objects);
 }
 
-/* A checkpoint that cannot be listed is left out: the next pass tries again. */
+/* Leaves out a checkpoint that cannot be listed; the next pass tries again. */
 static void skip(struct gc *gc, const struct store_req *req)
 {
     gc_note(gc, req->status, &req->diag, "the list of what is stored");
@@ -150,11 +150,12 @@ static bool has_root(const struct batch_ckpt *ckpt)
     return false;
 }
 
-/* What became of it. An opening that stands keeps everything; the end of the last opening, or the
- * commit, is what the wait for the next pass is counted from. The end of an opening stands in the
- * record until nothing of it is stored (EVENT_BURY): what neither the chain nor an entry tells of
- * was stored under another record than this one. A manifest of it would have marked the run when
- * the pass came to it; without, and of a fenced term, it can be no checkpoint. */
+/* Determines the kind and the mark of a checkpoint. An existing opening keeps everything. The wait
+ * for the next pass counts from the end of the last opening, or from the commit. The end of an
+ * opening stays in the record until nothing of it is stored (EVENT_BURY), so a checkpoint that
+ * neither the chain nor an entry names was stored under another record. A manifest of it would have
+ * marked the run when the pass came to it; without a manifest, and in a fenced term, it cannot
+ * become a checkpoint. */
 static void classify(const struct gc *gc, const struct run_state *state, struct batch_ckpt *ckpt)
 {
     const struct state_commit *commit = mark_commit(state, ckpt->id);
@@ -193,10 +194,10 @@ void batch_note_unknown(struct gc *gc, struct batch_ckpt *ckpt)
 static void on_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);
-    gc->snapshot.run = NULL; /* answered */
+    gc->snapshot.run = NULL; /* it was answered */
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "the run's record");
-        gc->ckpt_next = gc->ckpt_count; /* the next pass */
+        gc->ckpt_next = gc->ckpt_count; /* the next pass tries again */
         batch_begin(gc);
         return;
     }
@@ -207,12 +208,12 @@ static void on_state(struct run_snapshot_req *req)
             batch_note_unknown(gc, ckpt);
         }
         const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
-        /* Reclaimed ones have waited: they were forgotten for keep_cycles. */
+        /* Reclaimed checkpoints have already waited: they were forgotten for keep_cycles. */
         ckpt->ripe = ckpt->kind == KIND_RECLAIMED ||
                      (gc->status.dry_run && gc->options.dry_twice) ||
                      (known && known->mark == ckpt->mark && known->pass < gc->status.pass);
     }
-    if (state_is_marked(req->state)) { /* since the pass came to it */
+    if (state_is_marked(req->state)) { /* it was marked after the pass came to it */
         gc_next_run(gc);
         return;
     }
@@ -246,7 +247,7 @@ static bool is_dead_small(const struct batch_ckpt *ckpt, size_t at)
     case KIND_DEAD:
     case KIND_RECLAIMED:
         return true;
-    case KIND_LIVE: /* beside the right ones; where those are not, it may be all that there is */
+    case KIND_LIVE: /* only beside the right ones; without them it may be all that is left */
         return ckpt->has_root && ckpt->smalls[at].tag != ckpt->open_id;
     case KIND_OPEN:
     case KIND_UNKNOWN:
@@ -255,7 +256,7 @@ static bool is_dead_small(const struct batch_ckpt *ckpt, size_t at)
     return false;
 }
 
-/* What the next pass needs to know of it. */
+/* Notes what the next pass has to know about the checkpoint. */
 static void remember(struct gc *gc, const struct batch_ckpt *ckpt, size_t dead)
 {
     const struct known_ckpt *before = known_find(&gc->known, &gc->status.run, ckpt->id);
@@ -264,7 +265,7 @@ static void remember(struct gc *gc, const struct batch_ckpt *ckpt, size_t dead)
                                .pass = gc->status.pass,
                                .stuck = before && before->stuck};
     if (gc->status.dry_run || ckpt->kind == KIND_OPEN || ckpt->kind == KIND_UNKNOWN) {
-        gc->status.kept += ckpt->ripe ? 0 : dead; /* of those that stay nothing is dead */
+        gc->status.kept += ckpt->ripe ? 0 : dead; /* a checkpoint that stays has nothing dead */
         return;
     }
     if (dead == 0) {
@@ -299,7 +300,8 @@ void batch_remove(struct gc *gc)
     gc_rest(gc, next_item);
 }
 
-/* Objects, then small things, checkpoint by checkpoint. */
+/* Finds the next dead thing: objects, then small things, checkpoint by checkpoint. Returns false at
+ * the end of the batch. */
 static bool find_item(struct gc *gc)
 {
     while (gc->batch_at < gc->batch_count) {
@@ -326,7 +328,8 @@ static void remove_small(struct gc *gc)
     gc_submit(gc, on_removed);
 }
 
-/* What unfinished writes left in the store of checkpoints that nobody writes any more. */
+/* Returns true if the leftovers of unfinished writes may be swept: nobody writes to the checkpoint
+ * any more. */
 static bool is_swept(const struct gc *gc, const struct batch_ckpt *ckpt)
 {
     bool over = ckpt->kind == KIND_LIVE || (ckpt->kind != KIND_OPEN && ckpt->ripe);
@@ -354,7 +357,7 @@ static void on_swept(struct store_req *req)
     struct gc *gc = container_of(req, struct gc, req);
     const struct batch_ckpt *ckpt = &gc->batch[gc->sweep_at++];
     const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
-    bool again = req->status != 0 || req->ret_count > 0; /* until a sweep finds nothing */
+    bool again = req->status != 0 || req->ret_count > 0; /* sweeps again until one finds nothing */
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "sweeping what unfinished writes left");
     }
@@ -389,7 +392,7 @@ static void next_item(struct gc *gc)
     }
 }
 
-/* Its size is for the report only. */
+/* Called with the size of an object, which only the report needs; removes the object. */
 static void on_stat(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);

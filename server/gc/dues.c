@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dues: the forgotten checkpoints that a pass reclaims. The entry is permanent, so the pass first
- * makes sure that their space can be given back: it lists what each of them has stored, and reads
- * the object tables of all kept checkpoints that may refer to one. A due that could not be swept
- * stays forgotten, and can be brought back. One loop's thread.
+ * Dues: the forgotten checkpoints that a pass reclaims. A reclaim entry is permanent, so the pass
+ * first makes sure that their space can be freed: it lists the objects of each due, and reads the
+ * object tables of all kept checkpoints that may refer to one. A due whose space could not be freed
+ * stays forgotten, and can be undeleted. One loop's thread.
  *
  *   dues_begin: the core decides, nothing is written -> the objects of each due -> the record
  *       -> marking.c: the tables -> dues_checked -> the reclaim event -> gc_list_ckpts
@@ -45,10 +45,11 @@ struct due *dues_find(const struct gc *gc, struct ckpt_id id)
 
 bool dues_has(const struct gc *gc, struct ckpt_id id) { return dues_find(gc, id) != NULL; }
 
-/* --- what is to be reclaimed ------------------------------------------------------------------ */
+/* --- what has to be reclaimed --------------------------------------------------------------- */
 
-/* What is asked for, or wanted for room, does not wait; the chain says who asks and why. A dry run
- * begins no cycle; where the real one would, one less has to have passed. */
+/* Returns the reclaim event of this pass. A reclaim that was asked for, or that makes room, does
+ * not wait, and the chain says who asked and why. A dry run begins no cycle; where the real pass
+ * would begin one, one cycle less has to have passed. */
 static struct event reclaim_event(const struct gc *gc)
 {
     const struct pass_order *order = &gc->order;
@@ -70,7 +71,7 @@ static bool take_dues(struct gc *gc, const struct verdict *verdict)
 {
     struct due *dues = calloc(verdict->done_count + 1, sizeof(*dues));
     size_t count = 0;
-    CHECK(!gc->dues); /* let_go() of the run before */
+    CHECK(!gc->dues); /* let_go() of the run before has freed it */
     if (!dues) {
         return false;
     }
@@ -147,7 +148,7 @@ static void on_objects(struct store_req *req)
 static void on_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);
-    gc->snapshot.run = NULL; /* answered */
+    gc->snapshot.run = NULL; /* it was answered */
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "the run's record");
         gc_next_run(gc);
@@ -162,7 +163,8 @@ static void on_state(struct run_snapshot_req *req)
     mark_read(gc);
 }
 
-/* Pressure passes over what is stuck, until the next pass of another kind has tried again. */
+/* Notes that the space of a due cannot be freed. Pressure leaves it out until a pass of another
+ * kind has tried again. */
 static void note_stuck(struct gc *gc, const struct due *due)
 {
     const struct known_ckpt *before = known_find(&gc->known, &gc->status.run, due->id);
@@ -171,7 +173,8 @@ static void note_stuck(struct gc *gc, const struct due *due)
     known_put(&gc->known, &gc->status.run, &known);
 }
 
-/* Those that can be swept are left, and named for the event. */
+/* Keeps the dues whose space can be freed, and names them for the event. Returns false if there is
+ * no memory. */
 static bool choose(struct gc *gc)
 {
     size_t kept = 0;
@@ -199,7 +202,7 @@ void dues_checked(struct gc *gc)
     } else if (gc->status.dry_run) {
         gc->status.reclaimed += gc->due_count;
         gc_rest(gc, gc_list_ckpts);
-    } else if (gc->due_count == 0) { /* an event without names would be for all */
+    } else if (gc->due_count == 0) { /* an event without ids would mean all */
         gc_rest(gc, gc_list_ckpts);
     } else {
         gc->event = (struct run_req){.event = reclaim_event(gc), .done = on_reclaimed};
@@ -220,7 +223,8 @@ static void tell_reclaimed(struct gc *gc, const struct run_req *req)
     }
 }
 
-/* From here on the record says what is reclaimed: where it took no update, nothing is. */
+/* Called when the reclaim event has been answered. From here on the record says what is reclaimed;
+ * if it took no update, nothing is. */
 static void on_reclaimed(struct run_req *req)
 {
     struct gc *gc = container_of(req, struct gc, event);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The schedule, and the way of a pass through the runs: a cycle begins, stale openings end, what
- * was forgotten for long enough is reclaimed, each by an event of the core; then what is stored is
- * looked through, batch by batch.
+ * The schedule, and the way of a pass through the runs. Events of the core begin a cycle, end stale
+ * openings, and reclaim what was forgotten for long enough; then the stored checkpoints are
+ * examined, batch by batch.
  */
 #include "gc_private.h"
 
@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum { NS_IN_MS = 1000000 };
-static const uint64_t MS_MAX = INT64_MAX / NS_IN_MS / 4; /* of a wait that is told */
+static const uint64_t MS_MAX = INT64_MAX / NS_IN_MS / 4; /* longest wait that is reported */
 
 static void look(struct gc *gc);
 static void next_run(struct gc *gc);
@@ -61,7 +61,7 @@ static void later(struct gc *gc, uint64_t ms, void (*step)(struct gc *gc))
     timer_start(&gc->timer, ms);
 }
 
-/* The wall time is for people, and the same whenever they ask. */
+/* Sets the time of the next pass. The wall time is for people, and stays the same until then. */
 static void set_due(struct gc *gc)
 {
     gc->due_ms = loop_now_ms(gc->options.loop) + gc->options.every_ms;
@@ -84,7 +84,7 @@ int gc_new(const struct gc_options *options, struct gc **ret)
     timer_init(&gc->timer, options->loop, on_timer);
     set_due(gc);
     *ret = gc;
-    gc->first = options->every_ms > 0; /* what a crash left goes soon; no cycle begins with it */
+    gc->first = options->every_ms > 0; /* removes soon what a crash left; begins no cycle */
     later(gc, min_u64(GC_FIRST_MS, options->every_ms > 0 ? options->every_ms : GC_FIRST_MS), look);
     return 0;
 }
@@ -120,7 +120,7 @@ static void let_go(struct gc *gc)
     }
 }
 
-/* The pass is over, done or not: what is left is found by the next one. */
+/* Ends a pass, complete or not; the next one finds what is left. */
 static void end_pass(struct gc *gc)
 {
     bool was_running = gc->running;
@@ -129,7 +129,7 @@ static void end_pass(struct gc *gc)
     free(gc->names);
     gc->names = NULL;
     gc->name_count = 0;
-    bool again = gc->is_asked && may_run(gc); /* what was asked for in between */
+    bool again = gc->is_asked && may_run(gc); /* an order that came in between */
     gc->running = gc->looking = false;
     free_order(&gc->order);
     gc->order = (struct pass_order){.dry_run = false};
@@ -215,8 +215,8 @@ void gc_submit(struct gc *gc, void (*done)(struct store_req *req))
     store_submit(catalog_store(gc->options.catalog), &gc->req);
 }
 
-/* Removing files costs a disk about as much as it takes; beside sessions it may take a twentieth of
- * the time. */
+/* Removing files costs a disk about as much time as it takes. Beside busy sessions gc may use a
+ * twentieth of the time. */
 void gc_rest(struct gc *gc, void (*step)(struct gc *gc))
 {
     uint64_t now = loop_now_ms(gc->options.loop);
@@ -225,7 +225,8 @@ void gc_rest(struct gc *gc, void (*step)(struct gc *gc))
         gc->load = load;
         gc->busy_ms = now + GC_QUIET_MS;
     }
-    bool disturbs = now < gc->busy_ms && !gc->order.now; /* somebody waits for the room */
+    /* An order to reclaim now does not yield, because somebody waits for the room. */
+    bool disturbs = now < gc->busy_ms && !gc->order.now;
     uint64_t took = gc->took_ms;
     gc->took_ms = 0;
     later(gc, disturbs ? max_u64(GC_PAUSE_MS, took * (GC_SHARE - 1)) : 0, step);
@@ -233,7 +234,7 @@ void gc_rest(struct gc *gc, void (*step)(struct gc *gc))
 
 /* --- the schedule ----------------------------------------------------------------------------- */
 
-/* The names that the order leaves. */
+/* Keeps only the names of the runs that the order asks for. */
 static void choose_runs(struct gc *gc)
 {
     const struct pass_order *order = &gc->order;
@@ -294,9 +295,9 @@ static void look(struct gc *gc)
         return;
     }
     gc->order = gc->is_asked ? gc->asked : (struct pass_order){.dry_run = false};
-    gc->asked = (struct pass_order){.dry_run = false}; /* what it owns is the order's now */
+    gc->asked = (struct pass_order){.dry_run = false}; /* the order owns its arrays now */
     gc->is_asked = gc->first = false;
-    if (due && !gc->order.now) { /* else with the next look: its cycle is for all runs */
+    if (due && !gc->order.now) { /* otherwise the next look does it: a cycle is for all runs */
         set_due(gc);
         gc->order.dry_run = false;
         gc->order.cycle = true;
@@ -305,7 +306,7 @@ static void look(struct gc *gc)
     begin_pass(gc);
 }
 
-/* Unless it looks or works just now: then the end of that looks again. */
+/* Looks now, unless gc is looking or working; in that case the end of that looks again. */
 static void look_soon(struct gc *gc)
 {
     if (!gc->running && !gc->looking && !gc->closing) {
@@ -369,7 +370,8 @@ int gc_reclaim_now(struct gc *gc, const struct gc_order *order)
     return 0;
 }
 
-/* The next cycle begins when the next pass is due, the others one after another. */
+/* Returns the wall time at which enough cycles will have passed. The next cycle begins when the
+ * next pass is due, and the others follow one after another. */
 static int64_t wall_of_cycle(const struct gc *gc, uint64_t passed)
 {
     uint64_t keep = gc->options.keep_cycles, left = keep > passed ? keep - passed : 1, ms;
@@ -396,7 +398,7 @@ void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uin
         set_due(gc);
     }
     if (!gc->running && !gc->looking && !gc->busy && !gc->closing && !gc->is_asked) {
-        later(gc, min_u64(every_ms, GC_LOOK_MS), look); /* it may be waiting by the old one */
+        later(gc, min_u64(every_ms, GC_LOOK_MS), look); /* it may be waiting by the old schedule */
     }
 }
 
@@ -441,7 +443,7 @@ void gc_next_run(struct gc *gc) { gc_rest(gc, next_run); }
 static void on_first_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);
-    gc->snapshot.run = NULL; /* answered */
+    gc->snapshot.run = NULL; /* it was answered */
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "the run's record");
         gc_next_run(gc);
@@ -480,8 +482,8 @@ static void on_cycle(struct run_req *req)
 {
     struct gc *gc = container_of(req, struct gc, event);
     if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "a new cycle"); /* a full disk: what is dead goes all
-                                                              * the same */
+        /* Such as a full disk: dead things are removed all the same. */
+        gc_note(gc, req->status, &req->diag, "a new cycle");
     }
     gc_rest(gc, end_stale);
 }
@@ -506,8 +508,8 @@ static void on_stale_ended(struct run_req *req)
     gc_rest(gc, end_stale);
 }
 
-/* By a guarded update, before anything of it is looked at: while its entry stands, all of it stays.
- */
+/* Ends a stale opening by a guarded update before any of its things are examined: while its entry
+ * exists, everything of it stays. */
 static void end_stale(struct gc *gc)
 {
     if (gc_must_stop(gc)) {
@@ -528,7 +530,7 @@ static void end_stale(struct gc *gc)
 
 static void reclaim(struct gc *gc)
 {
-    if (gc->marked) { /* what an unknown one refers to may be of any */
+    if (gc->marked) { /* an unknown checkpoint may refer to objects of any other */
         gc_next_run(gc);
         return;
     }
@@ -565,7 +567,8 @@ static void on_ckpts(struct store_req *req)
     run_snapshot(gc->run, &gc->snapshot);
 }
 
-/* An open one is not looked at, nor is one of which an earlier pass knows that nothing is dead. */
+/* Returns true if the checkpoint has to be examined. An open one is not, nor one for which an
+ * earlier pass found that nothing is dead. */
 static bool is_of_interest(const struct gc *gc, const struct run_state *state, struct ckpt_id id)
 {
     const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, id);
@@ -591,11 +594,11 @@ static bool is_listed(const struct gc *gc, struct ckpt_id id)
            bsearch(&id, gc->ckpts, gc->ckpt_count, sizeof(*gc->ckpts), compare_ids) != NULL;
 }
 
-/* Dead entries of openings that were fenced before the list was made, and of which nothing is on
- * it. Without memory: the next pass. */
+/* Takes the dead entries of openings that were fenced before the list was made and of which nothing
+ * is on it. Without memory the next pass does it. */
 static void take_buries(struct gc *gc, const struct run_state *state)
 {
-    CHECK(!gc->buries); /* let_go() of the run before */
+    CHECK(!gc->buries); /* let_go() of the run before has freed it */
     size_t count = state->dead_count + state->past_count;
     gc->buries = gc->status.dry_run ? NULL : calloc(count + 1, sizeof(*gc->buries));
     for (size_t i = 0; gc->buries && i < count; i++) {
@@ -620,7 +623,7 @@ static void on_listed_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);
     size_t kept = 0;
-    gc->snapshot.run = NULL; /* answered */
+    gc->snapshot.run = NULL; /* it was answered */
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "the run's record");
         gc_next_run(gc);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See known.h. Passes come by in the order of ids, so that most additions are at the end.
+ * known: see known.h. Passes go in the order of ids, so most additions are at the end.
  */
 #include "known.h"
 
@@ -17,7 +17,7 @@ static struct known_run *find_run(const struct known *known, const struct run_na
     return run;
 }
 
-/* Where the id is, or would be. */
+/* Returns the index of the id, or the index at which to insert it. */
 static size_t place_of(const struct known_run *run, struct ckpt_id id)
 {
     size_t low = 0, high = run->count;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Marking: which objects of the batch's checkpoints are referred to. What a checkpoint refers to,
- * its base refers to or holds, word for word; so an object of X can only be in the tables of X and
- * of those whose chain of bases leads to X. Read are the object tables of these, and no more. An
- * opening's claim is on its base, which is not reclaimed while it is open, so that the base's table
+ * Marking: finds the objects of the batch's checkpoints that are referred to. Whatever a checkpoint
+ * refers to, its base refers to or holds, word for word. So an object of X can only be in the
+ * tables of X and of the checkpoints whose chain of bases leads to X; only their object tables are
+ * read. An opening has a claim on its base, which is not reclaimed meanwhile, so the base's table
  * speaks for the opening. A table that cannot be read keeps everything that it might refer to.
  */
 #include "gc_private.h"
@@ -68,8 +68,9 @@ static bool add_commit(struct gc *gc, const struct state_commit *commit, bool fo
     return add_table(gc, &of);
 }
 
-/* One part of each that is about to go as what failed saves left: under another run's record all of
- * a run would look so, and its parts say whose they are. */
+/* Adds the table of one part of a checkpoint that is about to be removed as the leftover of a
+ * failed save. Under the record of another run, all checkpoints of a run would look like that, and
+ * the part says which run it belongs to. */
 static bool add_dead(struct gc *gc, const struct batch_ckpt *ckpt)
 {
     for (size_t i = 0; ckpt->kind == KIND_DEAD && ckpt->ripe && i < ckpt->small_count; i++) {
@@ -91,7 +92,8 @@ static bool has_objects(const struct batch_ckpt *ckpt, enum ckpt_kind kind)
     return ckpt && ckpt->kind == kind && ckpt->object_count > 0;
 }
 
-/* The next one of its chain of bases. A base has a smaller sequence, so the walk ends. */
+/* Returns the next one in a chain of bases, or NULL. A base has a smaller sequence, so the walk
+ * ends. */
 static const struct state_commit *base_of(const struct run_state *state,
                                           const struct state_commit *commit)
 {
@@ -99,14 +101,15 @@ static const struct state_commit *base_of(const struct run_state *state,
     return base && base->entry.seq < commit->entry.seq ? base : NULL;
 }
 
-/* Of the batch, or of the dues: are there objects of it that may go? */
+/* Returns true if the checkpoint, of the batch or of the dues, has objects that may be removed. */
 static bool may_go(struct gc *gc, struct ckpt_id id)
 {
     const struct due *due = gc->checking ? dues_find(gc, id) : NULL;
     return gc->checking ? due && due->has_objects : has_objects(batch_find(gc, id), KIND_RECLAIMED);
 }
 
-/* Does its chain of bases lead to one whose objects may go? */
+/* Returns true if the commit's chain of bases leads to a checkpoint whose objects may be
+ * removed. */
 static bool leads_to_any(struct gc *gc, const struct run_state *state,
                          const struct state_commit *commit)
 {
@@ -202,8 +205,9 @@ static void next_table(struct gc *gc)
     mark_read(gc);
 }
 
-/* What was to be reclaimed stays forgotten, and its table is read as that of any other that stays.
- * What was reclaimed before keeps its objects. False: no memory. */
+/* Keeps a checkpoint that an unreadable table may refer to. A due stays forgotten, and its table is
+ * read like that of any other kept checkpoint. A reclaimed checkpoint keeps its objects. Returns
+ * false if there is no memory. */
 static bool keep(struct gc *gc, struct ckpt_id id, const struct state_commit *commit)
 {
     struct due *due = gc->checking ? dues_find(gc, id) : NULL;
@@ -218,9 +222,10 @@ static bool keep(struct gc *gc, struct ckpt_id id, const struct state_commit *co
     return !is_new || !commit || add_commit(gc, commit, false);
 }
 
-/* It refers to nothing but what its base holds or refers to: so the base's objects stay, and the
- * base's table speaks for the rest; where the base was reclaimed, its own base's, and so on. Where
- * the chain is not known, all that was to go stays. */
+/* Called for a checkpoint whose table cannot be read. It refers to nothing but what its base holds
+ * or refers to: so the base's objects stay, and the base's table speaks for the rest; if the base
+ * was reclaimed, the same holds for its own base, and so on. If the chain is not known, everything
+ * that was to be removed stays. */
 static void on_unreadable_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);
@@ -247,7 +252,8 @@ static void on_unreadable_state(struct run_snapshot_req *req)
     next_table(gc);
 }
 
-/* What it may refer to stays, and the report says why and what helps. */
+/* Handles a table that cannot be read: what it may refer to stays, and the report says why, and
+ * what helps. */
 static void unreadable(struct gc *gc, int status, const struct diag *diag)
 {
     const struct table_of *of = &gc->tables[gc->table_next];
@@ -255,7 +261,7 @@ static void unreadable(struct gc *gc, int status, const struct diag *diag)
     struct diag whole = DIAG_INIT;
     char name[RUN_NAME_TEXT_MAX];
     if (of->is_dead) {
-        next_table(gc); /* of what goes anyway */
+        next_table(gc); /* it is removed anyway */
         return;
     }
     run_name_format(&gc->status.run, name);
@@ -293,7 +299,8 @@ static bool take_bytes(struct gc *gc, struct store_req *req, uint64_t wanted, st
     return true;
 }
 
-/* Only what is of a checkpoint of the batch is of interest. */
+/* Adds the ids that belong to a checkpoint of the batch to the marks. Returns false if there is no
+ * memory. */
 static bool add_marks(struct gc *gc, size_t count, const struct object_id *ids)
 {
     if (gc->mark_cap - gc->mark_count < count) {
@@ -347,7 +354,7 @@ static void on_pages(struct store_req *req)
     fetch(gc, gc->table.crcs_offset, gc->table.crcs_bytes, on_crcs);
 }
 
-/* A part's header has been read that says which run it is of. */
+/* Called when the header of a part was read that says which run it belongs to. */
 static void look_at_dead(struct gc *gc, bool is_ours)
 {
     struct batch_ckpt *ckpt = batch_find(gc, gc->tables[gc->table_next].id);
@@ -372,7 +379,8 @@ static void on_first(struct store_req *req)
         look_at_dead(gc, is_ours);
         return;
     }
-    /* Whole, and not this one: what it names would be kept, and what is really referred to go. */
+    /* It is whole, but of another checkpoint or rank: what it names would be kept, and what is
+     * really referred to would be removed. */
     bool is_this = ckpt_id_equal(gc->table.id, of->id) && gc->table.rank == gc->table_rank;
     if (status == 0 && !(is_ours && is_this)) {
         status = diag_set(&diag, CAIRN_E_DAMAGED, "a part is another's");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See part_table.h. The header has a checksum of its own; the pages are checked against the table
- * of checksums, and that against its own.
+ * part_table: see part_table.h. The header has a checksum of its own. The pages are checked against
+ * the table of checksums, and that table against its own checksum.
  */
 #include "part_table.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pressure: where room is wanted, forgotten checkpoints go before their time, the one that was
- * forgotten first before the others, and no more of them than the room that is wanted. Room is
- * wanted while less than `[gc] pressure` percent of the store, or of a project's quota, are free,
- * and when a save was refused for want of it. Taken is only what is forgotten and what neither an
- * open save nor a restore uses: the core decides so (I6). Looked at every few seconds, and only
- * while something is forgotten. One loop's thread.
+ * Pressure: when room is wanted, forgotten checkpoints are reclaimed before their time, the one
+ * that was forgotten first before the others, and no more of them than needed. Room is wanted while
+ * less than `[gc] pressure` percent of the store, or of a project's quota, are free, and after a
+ * save was refused for lack of room. Only checkpoints that are forgotten, and that neither an open
+ * save nor a restore uses, are taken; the core decides that (I6). The search runs every few
+ * seconds, and only while something is forgotten. One loop's thread.
  *
  *   press_look -> the store's usage -> whose room? -> the runs, one after another: candidates
  *       -> gc_begin_pressed (a pass over the chosen) or gc_end_look
@@ -61,7 +61,8 @@ static void want(struct gc *gc, const char *project, uint64_t need, const char *
 
 static uint64_t percent_of(uint64_t bytes, uint64_t percent) { return bytes / 100 * percent; }
 
-/* The store's. A refusal counts once: when it comes again, more is taken. */
+/* Returns true if the store lacks room. A refusal counts once; when it comes again, more is
+ * reclaimed. */
 static bool store_wants(struct gc *gc, const struct store_req *usage)
 {
     char reason[128];
@@ -117,7 +118,7 @@ static bool anybody_wants(struct gc *gc, const struct store_req *usage)
             return true;
         }
     }
-    gc->press.wanted_project[0] = '\0'; /* it has got what it lacked */
+    gc->press.wanted_project[0] = '\0'; /* the project has enough room again */
     return false;
 }
 
@@ -150,7 +151,7 @@ static int compare_picks(const void *a, const void *b)
     return order != 0 ? order : (left->seq > right->seq) - (left->seq < right->seq);
 }
 
-/* The names of the runs among the picks, each once; NULL: no memory. */
+/* Returns the names of the runs among the picks, each once, or NULL if there is no memory. */
 static struct run_name *runs_of(const struct press_pick *picks, size_t count, size_t *ret_count)
 {
     struct run_name *runs = calloc(count + 1, sizeof(*runs));
@@ -172,7 +173,7 @@ static void choose(struct gc *gc)
     struct press *press = &gc->press;
     struct pass_order order = {.now = true, .pressed = true};
     uint64_t sum = 0;
-    if (press->pick_count == 0) { /* all that is forgotten is in use */
+    if (press->pick_count == 0) { /* all forgotten checkpoints are in use */
         gc->press.wanted_project[0] = '\0';
         end(gc);
         return;
@@ -186,7 +187,7 @@ static void choose(struct gc *gc)
         end(gc);
         return;
     }
-    order.picks = press->picks; /* the order's from here on */
+    order.picks = press->picks; /* the order owns them from here on */
     press->picks = NULL;
     press->pick_count = press->pick_cap = 0;
     memcpy(order.reason, press->reason, sizeof(order.reason));
@@ -218,7 +219,7 @@ static bool add_all(struct gc *gc, const struct run_state *state)
         const struct state_commit *commit = &state->commits[i];
         const struct known_ckpt *known =
             known_find(&gc->known, run_name_of(gc->run), commit->entry.id);
-        bool is_stuck = known && known->stuck; /* of no use: the others can go */
+        bool is_stuck = known && known->stuck; /* of no use here; the others can be reclaimed */
         bool is_free = commit->forgotten && !commit->reclaimed && !commit->pinned;
         if (is_free && !is_stuck && !uses[i].claimed && !uses[i].leased) {
             struct press_pick pick = {.run = *run_name_of(gc->run),
@@ -233,11 +234,12 @@ static bool add_all(struct gc *gc, const struct run_state *state)
     return good;
 }
 
-/* A run whose record cannot be read gives nothing; scrub and the passes tell of it. */
+/* Takes the candidates of a run. A run whose record cannot be read gives none; scrub and the passes
+ * report it. */
 static void on_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);
-    gc->snapshot.run = NULL; /* answered */
+    gc->snapshot.run = NULL; /* it was answered */
     bool good = req->status != 0 || add_all(gc, req->state);
     catalog_release(gc->run);
     gc->run = NULL;
