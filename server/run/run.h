@@ -25,7 +25,7 @@ struct run;
 
 struct catalog_options {
     uint64_t chunk_bytes; /* of new runs; 0 means LIMIT_CHUNK_BYTES */
-    /* DESIGN's "drain": how long `latest` waits for a save that needs no client any more. */
+    /* How long a restore of `latest` waits for a save that needs no client any more. */
     uint64_t restore_drain_ms;
     uint64_t deadline_ms_max; /* upper bound of a save's deadline; 0 means no bound */
     void (*ready)(void *user, int status,
