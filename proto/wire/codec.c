@@ -46,7 +46,7 @@ ProtobufCBinaryData enc_name(const char *text)
     return text == NULL ? enc_bytes(0, NULL) : enc_bytes(strlen(text), text);
 }
 
-/* Bytes of the UTF-8 character that text starts with; 0 where there is none. */
+/* Returns the bytes of the UTF-8 character that text starts with, or 0 if there is none. */
 static size_t character_bytes(const char *text, size_t left)
 {
     for (size_t bytes = 1; bytes <= 4 && bytes <= left; bytes++) {
@@ -128,7 +128,7 @@ void dec_range(struct dec *dec, const char *field, uint64_t value, uint64_t leas
     }
 }
 
-/* The message's memory is bounded by its scratch, the machine's by the machine. */
+/* Sets TOO_LARGE if the message needs more than its scratch may take, else NO_MEMORY. */
 static void no_memory(struct dec *dec, const char *field, size_t bytes)
 {
     if (dec->status != 0) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parts that several families of messages have: tags, metrics, selectors. Pure.
+ * Codecs of fields that several families of messages have: tags, metrics, selectors. Pure.
  */
 #include "codec_private.h"
 

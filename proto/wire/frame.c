@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The frame header. Invariants: a length is compared with its limit before anybody allocates for
+ * The frame header. Invariants: a length is compared with its limit before memory is allocated for
  * it, and a header that decodes has every reserved bit zero. Pure; any thread.
  */
 #include "wire/frame.h"

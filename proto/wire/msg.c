@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Dispatch of the message codecs, and the memory budget of decoding. Invariant: unpacking a message
- * of n bytes takes at most 32 n + 64 KiB, whatever the bytes are: protobuf-c itself has no limits.
- * Pure; any thread.
+ * of n bytes takes at most 32 n + 64 KiB, whatever the bytes are, because protobuf-c itself has no
+ * limits. Pure; any thread.
  */
 #include "codec_private.h"
 
 enum { BUDGET_FACTOR = 32, BUDGET_BASE_BYTES = 64 << 10, ENCODE_SCRATCH_BYTES = 64 << 20 };
 
-/* By tens of types; most families have two of them. */
+/* One entry for ten types; most families have two entries. */
 enum { FAMILY_TYPES = 10 };
 
 static const struct msg_family *const FAMILIES[] = {
@@ -58,7 +58,8 @@ void msg_encode(const struct msg *msg, struct buf *buf)
     }
 }
 
-/* protobuf-c's allocator: a scratch whose maximum is the budget; everything goes at once. */
+/* The allocator for protobuf-c: a scratch whose maximum is the budget; everything is freed at
+ * once. */
 struct budget {
     struct scratch scratch;
     bool exhausted; /* the budget refused, not the machine */

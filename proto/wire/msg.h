@@ -3,9 +3,10 @@
  * msg: every control message as a struct of ours; msg_encode and msg_decode turn them into protobuf
  * and back (generated code stays in this folder). Walks and rules: PROTOCOL.md. Pure.
  *
- * Requests carry a stream number chosen by the client (> 0, never reused on a connection); every
- * request gets exactly one final reply on that stream: the one named beside it, or ERROR. Strings
- * and bytes of a decoded message live in the scratch given to msg_decode.
+ * A request carries a stream number that the client chooses (> 0, never used again on a
+ * connection). Every request gets exactly one final reply on that stream: the one named beside it,
+ * written "-> NAME" in these headers, or ERROR. Strings and bytes of a decoded message live in the
+ * scratch given to msg_decode.
  */
 #ifndef CAIRN_WIRE_MSG_H
 #define CAIRN_WIRE_MSG_H
@@ -169,18 +170,18 @@ struct msg {
     } u;
 };
 
-/* NULL for a number that is no message. */
+/* Returns the name of a message, or NULL for a number that is no message. */
 const char *msg_name(uint32_t type);
 bool msg_has_payload(uint32_t type);
-/* Appends the protobuf bytes. */
+/* Appends the protobuf bytes of the message. */
 void msg_encode(const struct msg *msg, struct buf *buf);
-/* Checks everything a message alone can show (lengths, UTF-8, names, enum values, counts).
- * UNSUPPORTED: an unknown type. PROTOCOL / INVALID name the field. Memory: scratch, and protobuf's
- * own within a byte budget. */
+/* Decodes a message, and checks everything that it can show alone (lengths, UTF-8, names, enum
+ * values, counts). UNSUPPORTED means an unknown type; PROTOCOL and INVALID name the field. Memory
+ * comes from scratch, and protobuf's own is bounded by a budget. */
 int MUST_USE msg_decode(uint32_t type, size_t bytes, const uint8_t *data, struct scratch *scratch,
                         struct msg *ret, struct diag *diag);
-/* What the message says about its payload (length, envelopes in order and inside) against the
- * frame's. PROTOCOL. */
+/* Compares what the message says about its payload (length, envelopes in order and inside) with the
+ * frame. PROTOCOL. */
 int MUST_USE msg_check_payload(const struct msg *msg, uint32_t payload_bytes, struct diag *diag);
 
 #endif

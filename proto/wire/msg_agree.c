@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Codecs of the messages by which ranks agree on lists and compare replicas. Keys and digests
- * travel packed, 16 bytes each. Pure.
+ * Codecs of the messages by which ranks agree on lists and compare replicas. Keys and digests are
+ * packed, 16 bytes each. Pure.
  */
 #include "codec_private.h"
 
@@ -77,7 +77,7 @@ static void agreed_decode(struct dec *dec, const void *message, struct msg *ret)
     ret->u.agreed = agreed;
 }
 
-/* `count` items of 16 bytes, one behind the other. */
+/* Decodes `count` items of 16 bytes, one behind the other. */
 static struct xxh128 *dec_hashes(struct dec *dec, const char *field, ProtobufCBinaryData data,
                                  size_t count)
 {
@@ -91,7 +91,7 @@ static struct xxh128 *dec_hashes(struct dec *dec, const char *field, ProtobufCBi
     return ret;
 }
 
-/* The place of a frame in its list; the number of its keys. */
+/* Checks the place of a frame in its list. Returns the number of its keys. */
 static uint32_t dec_place(struct dec *dec, uint32_t total, uint32_t first, size_t key_bytes)
 {
     size_t count = key_bytes / sizeof(struct xxh128);
@@ -101,7 +101,7 @@ static uint32_t dec_place(struct dec *dec, uint32_t total, uint32_t first, size_
     return (uint32_t)count;
 }
 
-/* Numbers of 8 bytes, one behind the other. */
+/* Encodes numbers of 8 bytes, one behind the other. */
 static ProtobufCBinaryData enc_numbers(struct enc *enc, size_t count, const uint64_t *numbers)
 {
     uint8_t *bytes = enc_array(enc, count, sizeof(*numbers));
@@ -186,7 +186,7 @@ static void digests_decode(struct dec *dec, const void *message, struct msg *ret
     ret->u.digests = digests;
 }
 
-/* HOLDERS and COMPARED are alike; each of their fields is listed once, here. */
+/* HOLDERS and COMPARED are alike, so each of their fields is listed once, here. */
 #define SETS_TO_PB(enc, from, pb)                                                      \
     do {                                                                               \
         struct xxh128 *keys_ = enc_array(enc, (from)->count, sizeof(*keys_));          \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Codecs of the messages about a server's care of its store. Pure.
+ * Codecs of the messages about a server's maintenance of its store. Pure.
  */
 #include "codec_private.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The messages about a server's care of its store: scrub, garbage collection, the server's state.
- * Part of msg.h, which has the rules; the fields' ranges are in PROTOCOL.md.
+ * The messages about a server's maintenance of its store: scrub, garbage collection, repair, the
+ * server's state. Part of msg.h, which has the rules; the fields' ranges are in PROTOCOL.md.
  */
 #ifndef CAIRN_WIRE_MSG_CARE_H
 #define CAIRN_WIRE_MSG_CARE_H
@@ -10,20 +10,20 @@
 
 enum { MSG_FINDINGS_MAX = 64 };
 
-/* Begins a pass now, or only asks. rate: bytes a second from now on; 0: as it is. */
+/* Begins a pass now, or only asks for the status. */
 #define SCRUB_UNLIMITED UINT64_MAX
 struct msg_scrub {
     bool begin;
-    uint64_t rate; /* bytes a second; 0: as it is; SCRUB_UNLIMITED: none */
+    uint64_t rate; /* bytes a second from now on; 0 leaves it; SCRUB_UNLIMITED means none */
 };
 struct scrub_finding_info {
     struct run_name run;
-    struct ckpt_id id; /* term 0: the run's record */
+    struct ckpt_id id; /* term 0 means the run's record */
     uint32_t health;
     int64_t wall_ns;
     const char *text;
 };
-/* Numbers of a scrub's state: X(type, name). */
+/* The numbers of a scrub's state, as X(type, name). */
 #define SCRUB_INFO_FIELDS(X)    \
     X(bool, running)            \
     X(bool, yielding)           \
@@ -45,7 +45,7 @@ struct scrub_finding_info {
 struct scrub_info {
 #define INFO_FIELD(type, name) type name;
     SCRUB_INFO_FIELDS(INFO_FIELD)
-    struct run_name run; /* where it is; "" when it is nowhere */
+    struct run_name run; /* the run that the pass is at, or "" */
     struct ckpt_id id;
     uint32_t recent_count;
     struct scrub_finding_info *recent; /* the newest first */
@@ -56,13 +56,13 @@ struct msg_scrub_status {
 
 enum { MSG_GC_RUNS_MAX = 1000 };
 
-/* Begins a pass now, or only asks. dry_run: nothing of what the pass finds is removed. now: what is
- * forgotten is reclaimed however short it has waited, for good; of the named runs, or of all. */
+/* Begins a pass now, or only asks for the report. dry_run removes nothing that the pass finds. now
+ * reclaims what is forgotten however short it has waited, for good, of the named runs or of all. */
 struct msg_gc {
     bool begin, dry_run, now;
-    uint32_t run_count;    /* now */
-    struct run_name *runs; /* now */
-    const char *actor;     /* now: "user@host", for the chain; else "" */
+    uint32_t run_count;    /* for `now` */
+    struct run_name *runs; /* for `now` */
+    const char *actor;     /* for `now`: "user@host", for the chain; else "" */
 };
 #define GC_INFO_FIELDS(X)        \
     X(bool, running)             \
@@ -109,29 +109,31 @@ struct gc_info {
     GC_INFO_FIELDS(INFO_FIELD)
     GC_INFO_MORE_FIELDS(INFO_FIELD)
 #undef INFO_FIELD
-    struct run_name run; /* where it is */
-    int32_t code;     /* the error that text tells of; 0: none, or an older server does not say */
-    const char *text; /* the last error, "" */
+    struct run_name run; /* the run that the pass is at */
+    /* The error that text tells of. 0 means that there is none, or that an older server does not
+     * say. */
+    int32_t code;
+    const char *text; /* the last error, or "" */
 };
 struct msg_gc_report {
     struct gc_info info;
 };
 
-/* How a server is: red, it cannot do its work; yellow, somebody should look; unknown: it is older
- * than these words. */
+/* How a server is. Red means that it cannot do its work, yellow that an operator should look,
+ * unknown that the server is older than these words. */
 enum server_health {
     SERVER_HEALTH_UNKNOWN,
     SERVER_GREEN,
     SERVER_YELLOW,
     SERVER_RED,
 };
-/* "green"; of a value that is none: "unknown". */
+/* Returns "green" and so on, or "unknown" for any other value. */
 const char *server_health_name(uint32_t health);
 
 /* Begins a repair of the checkpoint, or only asks how the last one stands. */
 struct msg_repair {
-    struct ckpt_id id;   /* begin: needed, unless `run` is named */
-    struct run_name run; /* whose record is to be repaired; "": none */
+    struct ckpt_id id;   /* to begin, needed unless `run` is named */
+    struct run_name run; /* whose record is to be repaired; "" means none */
     bool begin;
     const char *actor; /* for the chain: "user@host" */
 };
@@ -150,7 +152,7 @@ struct msg_repair_status {
 #define STATUS_FIELD(type, name) type name;
     REPAIR_STATUS_FIELDS(STATUS_FIELD)
 #undef STATUS_FIELD
-    struct run_name run; /* "": there was none yet */
+    struct run_name run; /* "" if there was none yet */
     struct ckpt_id id;
     const char *text;
     uint32_t line_count;
@@ -161,17 +163,17 @@ struct msg_server_status {
     const char *agent, *store, *detail; /* "cairnd 0.1.0"; "dir"; what the store says of itself */
     struct uuid store_uuid;
     uint64_t epoch, total_bytes, free_bytes, uptime_ms, bytes_in, bytes_out;
-    uint64_t reserve_bytes; /* kept beyond free_bytes; 0: nothing, or it did not say */
+    uint64_t reserve_bytes; /* kept beyond free_bytes; 0 if nothing is kept, or it did not say */
     uint32_t sessions, saves_open, runs;
     bool read_only;
     bool has_scrub, has_gc; /* this server does them */
     struct scrub_info scrub;
     struct gc_info gc;
     uint32_t health;                         /* enum server_health */
-    int32_t health_code;                     /* red: the store's error; 0: none */
+    int32_t health_code;                     /* when red, the store's error; else 0 */
     const char *health_text, *health_remedy; /* "" when green */
-    uint64_t health_ms;                      /* for how long; 0: not known */
-    int64_t wall_ns;                         /* the server's clock; 0: it did not say */
+    uint64_t health_ms;                      /* for how long; 0 means not known */
+    int64_t wall_ns;                         /* the server's clock; 0 if it did not say */
 };
 
 #endif

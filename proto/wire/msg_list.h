@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The messages that tell the truth about checkpoints and list them. Part of msg.h, which has the
+ * The messages that tell the state of checkpoints and list them. Part of msg.h, which has the
  * rules; the fields' ranges are in PROTOCOL.md.
  */
 #ifndef CAIRN_WIRE_MSG_LIST_H
@@ -21,16 +21,17 @@ enum ckpt_state {
 };
 struct ckpt_info {
     struct ckpt_id id, parent;
-    struct ckpt_id base; /* whose chunks it may refer to again; term 0: none, or a server that does
-                            not tell */
-    uint64_t base_seq;   /* its sequence; 0: none */
+    /* The checkpoint whose chunks it may refer to. Term 0 means none, or that the server does not
+     * tell. */
+    struct ckpt_id base;
+    uint64_t base_seq; /* its sequence; 0 means none */
     uint64_t seq, plain_bytes, stored_bytes, manifest_bytes;
     struct sha256 manifest_sha256;
     int64_t wall_ns;
     uint32_t world_size, state /* enum ckpt_state */, health /* enum health */, sealed_count;
     bool on_lineage, is_latest, pinned;
     const char *text;
-    uint64_t note_version; /* 0: never annotated */
+    uint64_t note_version; /* 0 means never annotated */
     uint32_t tag_count, metric_count;
     const char **tags;
     struct metric *metrics;
@@ -38,8 +39,8 @@ struct ckpt_info {
 struct msg_status_reply {
     struct ckpt_info info;
 };
-/* Newest first: committed by sequence below before_seq (0: from the newest); open ones lead the
- * first page. */
+/* Lists checkpoints, newest first: the committed ones with a sequence below before_seq (0 means
+ * from the newest). Open ones lead the first page. */
 struct msg_list {
     uint64_t before_seq;
     uint32_t limit;
@@ -48,16 +49,17 @@ struct msg_list_reply {
     uint32_t count;
     struct ckpt_info *entries;
     bool more;
-    const char *mark; /* what the record has lost, and the remedy; "": nothing is known to be */
+    const char *mark; /* what the record has lost, and the remedy; "" if no loss is known */
 };
 struct msg_runs {
-    const char *project; /* "" for all */
+    const char *project; /* "" means all */
 };
 struct msg_runs_reply {
     uint32_t count;
     struct run_name *names;
 };
-/* Tags and metrics of a committed checkpoint; the same again changes nothing. */
+/* Changes the tags and metrics of a committed checkpoint. The same message again changes
+ * nothing. */
 struct msg_annotate {
     struct selector selector;
     uint32_t metric_count, tag_count, removed_count;

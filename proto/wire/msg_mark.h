@@ -12,18 +12,18 @@ enum msg_mark_kind { MSG_MARK_FORGET = 1, MSG_MARK_UNDELETE, MSG_MARK_PIN, MSG_M
 
 enum { MSG_MARK_SELECTORS_MAX = 1000, MSG_MARK_OPTIONS_MAX = 64, MSG_MARK_RECORDS_MAX = 20000 };
 
-/* Checkpoints by name, or FORGET by a policy, its options as the command line has them
- * ("keep-last", "3"). UNDELETE of none: all that can be brought back, which only a dry run may ask.
- */
+/* Names checkpoints, or gives a policy for FORGET, with its options as the command line has them
+ * ("keep-last", "3"). UNDELETE without names means all that can be brought back, which only a dry
+ * run may ask. */
 struct msg_mark {
     uint32_t kind; /* enum msg_mark_kind */
-    bool dry_run;  /* decides, writes nothing */
+    bool dry_run;  /* decides, and writes nothing */
     uint32_t selector_count, option_count;
     struct selector *selectors;
     struct msg_mark_option {
         const char *name, *value;
     } * options;
-    uint32_t keep_least; /* FORGET by name: good ones that must stay; 0: the default */
+    uint32_t keep_least; /* FORGET by name: good ones that must stay; 0 means the default */
     const char *actor, *reason;
 };
 
@@ -31,17 +31,18 @@ struct msg_mark_record {
     struct ckpt_id id;
     int64_t wall_ns;
     uint64_t reasons; /* core/retention.h */
-    uint32_t outcome; /* core/commit.h, enum mark_outcome; a newer one is carried */
+    uint32_t outcome; /* core/commit.h, enum mark_outcome; unknown values are passed on */
 };
 struct msg_marked {
-    uint64_t head_seq; /* of the chain, when it was decided */
+    uint64_t head_seq; /* of the chain, when this was decided */
     uint32_t done_count, refused_count;
-    uint32_t record_count; /* the newest MSG_MARK_RECORDS_MAX at most */
+    uint32_t record_count; /* at most the newest MSG_MARK_RECORDS_MAX */
     uint32_t total_count;
     struct msg_mark_record *records;
     uint64_t bytes; /* stored by those that were done */
-    /* Forget: what is forgotten in the run and waits to be reclaimed, the first of it until
-     * first_wall_ns and the last until last_wall_ns (0: not by this server's schedule). */
+    /* For FORGET: what is forgotten in the run and waits to be reclaimed; the first of it is
+     * reclaimed at first_wall_ns and the last at last_wall_ns. 0 means that this server's schedule
+     * does not reclaim it. */
     uint64_t forgotten, forgotten_bytes;
     int64_t first_wall_ns, last_wall_ns;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a message says about the payload behind it, checked before a buffer is taken for it.
- * Invariant: a DATA whose check passed has every envelope inside its payload, in order, without
+ * Checks what a message says about the payload behind it, before a buffer is taken for that.
+ * Invariant: a DATA that has passed has every envelope inside its payload, in order, without
  * overlap. Pure.
  */
 #include "wire/msg.h"

@@ -9,14 +9,14 @@
 #include "format/ids.h"
 
 struct msg_progress {
-    const char *project; /* "" for all */
+    const char *project; /* "" means all */
 };
 
 struct msg_progress_row { /* what one client process brings to one open save */
     struct run_name run;
     struct ckpt_id id;
     uint32_t rank, world_size;
-    uint64_t received_bytes, durable_bytes; /* stored bytes, of this server's process */
+    uint64_t received_bytes, durable_bytes; /* stored bytes, in this process of the server */
     uint64_t age_ms, quiet_ms;              /* since it began; since its last payload */
     bool connected, handed_over;            /* handed over: it needs no connection any more */
 };
@@ -24,7 +24,7 @@ struct msg_progress_row { /* what one client process brings to one open save */
 struct msg_progress_reply {
     uint32_t count;
     struct msg_progress_row *rows;
-    bool more; /* there are more than fit */
+    bool more; /* there are more rows than fit */
 };
 
 #endif

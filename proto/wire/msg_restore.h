@@ -9,8 +9,8 @@
 #include "format/box.h"
 #include "msg_list.h"
 
-/* A rank joins (token, ordinal)'s restore session; a viewer only resolves. -> RESOLVED (empty:
- * proven) */
+/* A rank joins the restore session of (token, ordinal); a viewer only resolves. -> RESOLVED; its
+ * `empty` means that the run is proven to have no checkpoint. */
 struct msg_restore {
     uint32_t ordinal;
     struct selector selector;
@@ -24,8 +24,8 @@ struct msg_resolved {
     uint64_t newest_term;
     struct ckpt_info info;
 };
-/* code 0: this rank has verified all that it wanted. -> VERDICT when all ranks reported, or the
- * session moved on */
+/* code 0 means that this rank has verified everything that it wanted. -> VERDICT, when all ranks
+ * have reported or the session has moved on. */
 struct msg_report {
     uint32_t ordinal, try_count;
     int32_t code;
@@ -33,9 +33,9 @@ struct msg_report {
     uint64_t wait_ms;
 };
 struct msg_verdict {
-    bool done; /* all OK */
+    bool done; /* all ranks have verified it */
     bool fell_back;
-    int32_t code; /* != 0: failed for all */
+    int32_t code; /* != 0 means that the restore has failed for all */
     const char *text;
     struct ckpt_id id;
     uint32_t try_count;
@@ -43,8 +43,8 @@ struct msg_verdict {
     struct ckpt_info info;
 };
 
-/* manifest, page or part as stored. -> BYTES frames with payload in order, the last has offset +
- * payload == total */
+/* A manifest, page or part, as it is stored. -> BYTES frames, with their payloads in order; the
+ * last has offset + payload == total. */
 struct msg_fetch {
     struct ckpt_id id;
     uint32_t kind /* enum store_kind values: 1 manifest, 2 part, 3 page */;
@@ -54,8 +54,9 @@ struct msg_bytes {
     uint64_t offset, total_bytes;
 };
 
-/* Which stored chunks make up what is wanted. -> PLAN_REPLY frames, payload = plan_read records
- * (plan.h), last is set on the final one. ERROR names a tensor that is missing or differs. */
+/* Asks which stored chunks make up the wanted boxes. -> PLAN_REPLY frames, whose payload is
+ * plan_read records (plan.h); the final one has `last` set. ERROR names a tensor that is missing or
+ * differs. */
 struct plan_want {
     bool is_blob;
     const char *name, *coordinate;
@@ -73,13 +74,14 @@ struct msg_plan_reply {
     bool last;
 };
 
-/* A range of an object as stored. -> READ_REPLY with exactly that payload (<= payload_max) */
+/* A range of an object, as it is stored. -> READ_REPLY with exactly that payload (<=
+ * payload_max). */
 struct msg_read {
     struct object_id object;
     uint64_t offset;
     uint32_t bytes;
-    /* 0: as above. Else into the client's memory at landing_offset, offset and bytes in whole pages
-     * -> LANDED */
+    /* 0 means as above. Otherwise the range goes into the client's memory at landing_offset, and
+     * offset and bytes are whole pages. -> LANDED */
     uint64_t landing_id, landing_offset;
     bool to_end; /* the object must end with the range: a longer one is DAMAGED */
 };
@@ -87,7 +89,7 @@ struct msg_read_reply {
     uint32_t bytes;
 };
 /* A descriptor of memory goes with the frame. -> LANDING with the same landing_id, once it is
- * mapped; ERROR: reads go by the socket. bytes 0: it is taken away. */
+ * mapped; after ERROR, reads use the socket. bytes 0 takes the memory away again. */
 struct msg_landing {
     uint64_t landing_id, bytes;
 };

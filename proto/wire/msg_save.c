@@ -173,7 +173,7 @@ static void envelopes_decode(struct dec *dec, ProtobufCBinaryData records, struc
     data->envelope_count = (uint32_t)count;
 }
 
-/* What DATA and DESCRIBE share. */
+/* Checks the fields that DATA and DESCRIBE share. */
 static void place_check(struct dec *dec, uint64_t offset, uint64_t object_bytes)
 {
     dec_range(dec, "offset", offset, 0, LIMIT_OBJECT_BYTES);

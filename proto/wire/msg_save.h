@@ -9,8 +9,8 @@
 #include "format/envelope.h"
 #include "format/manifest.h"
 
-/* Rank 0's makes the opening, the others' wait for it (at most wait_ms). open_id: random, the same
- * in every retry of this save. -> OPENED */
+/* Rank 0's OPEN makes the opening, and those of the other ranks wait for it, at most wait_ms.
+ * open_id is random, and the same in every retry of this save. -> OPENED */
 struct msg_open {
     uint64_t step;
     uint32_t ordinal;
@@ -24,10 +24,12 @@ struct msg_open {
     uint32_t metric_count;
     struct metric *metrics;
     bool full; /* without a base */
-    /* Of this rank's last save that was committed: training stood still, and it took to be durable.
-     * Both 0: there is none yet, or it was told before. */
+    /* Durations of this rank's last committed save: how long training was blocked, and how long the
+     * checkpoint took to become durable. Both are 0 if there is none yet, or if they were told
+     * before. */
     uint64_t blocked_ms, persist_ms;
-    /* By rank 0: of the whole state, as far as it is registered there; 0: not told. */
+    /* From rank 0: the bytes of the whole state, as far as that rank has registered it; 0 means not
+     * told. */
     uint64_t plain_bytes;
 };
 enum { OPENED_SPARSE_MAX = 4096 };
@@ -38,13 +40,13 @@ struct msg_opened {
     bool sealed, new_term, new_lineage;
     uint64_t seq, deadline_ms, chunk_bytes;
     struct uuid run_uuid;
-    struct ckpt_id base; /* `base_id`: what the part may refer through; term 0: nothing older */
+    struct ckpt_id base; /* `base_id`: what the part may refer to; term 0 means nothing older */
     uint32_t sparse_count;
-    struct object_id *sparse; /* ascending: objects of the base that are not to be referred to */
+    struct object_id *sparse; /* ascending: objects of the base that must not be referred to */
 };
 
-/* Credit: the client says how many more payload buffers it could use; the server hands them out. No
- * stream, no reply. A DATA frame uses up one. Grants of a connection die with it. */
+/* Credit: the client says how many more payload buffers it could use, and the server grants them.
+ * No stream, no reply. A DATA frame uses up one. The grants of a connection end with it. */
 struct msg_want {
     uint32_t buffers;
 };
@@ -52,19 +54,19 @@ struct msg_grant {
     uint32_t buffers;
 };
 
-/* Payload: stored bytes of one chunk, or of several small ones packed; envelope offsets are
- * relative to the payload. offset: of the payload in the object, a multiple of LIMIT_ALIGN_BYTES.
- * object_bytes: what the whole object will have, footer included, so that the store reserves just
- * that; 0: not known; the first frame's counts.
- * No reply; failures come as ERROR with the stream of the DATA frame and void the object: the
- * client sends that object again under a new sequence. */
+/* The payload is the stored bytes of one chunk, or of several small ones that are packed; offsets
+ * of envelopes are relative to it. offset is that of the payload in the object, a multiple of
+ * LIMIT_ALIGN_BYTES. object_bytes is the length that the whole object will have, with its footer,
+ * so that the store reserves exactly that; 0 means not known, and the first frame's value counts.
+ * There is no reply. A failure comes as ERROR on the stream of the DATA frame and voids the object,
+ * which the client then sends again under a new sequence. */
 struct msg_data {
     struct object_id object;
     uint64_t offset, object_bytes;
     uint32_t envelope_count;
     struct envelope *envelopes;
 };
-/* All chunks of the object were sent. -> OBJECT_DURABLE when it is on stable storage under its
+/* All chunks of the object were sent. -> OBJECT_DURABLE, when it is on stable storage under its
  * name. */
 struct msg_object_end {
     struct object_id object;
@@ -74,14 +76,15 @@ struct msg_object_end {
 struct msg_object_durable {
     struct object_id object;
 };
-/* After a reconnect: which objects of (id, rank, writer) are durable? -> HELD */
+/* Asks after a reconnect which objects of (id, rank, writer) are durable. -> HELD */
 struct msg_have {
     struct ckpt_id id;
     uint32_t rank;
     uint64_t writer;
-    bool placed; /* of what was described, only what the server knows the places of */
-    /* 1 + the least sequence that an object of this opening can have; 0: it is not known, and no
-     * chunk is found again by its digest. What an earlier opening left is nobody's, and gc's. */
+    bool placed; /* of what was described, only objects whose places the server knows */
+    /* 1 + the least sequence that an object of this opening can have. 0 means that it is not known,
+     * and then no chunk is found again by its digest. Objects that an earlier opening left belong
+     * to no save, and gc removes them. */
     uint32_t from;
 };
 struct msg_held {
@@ -89,13 +92,13 @@ struct msg_held {
     uint32_t *sequences;
 };
 
-/* The part's bytes in order, in frames with payload; then SEAL. PART has no reply. A PART at offset
- * 0 starts over. */
+/* The bytes of the part in order, in frames with payload; SEAL follows. PART has no reply. A PART
+ * at offset 0 starts over. */
 struct msg_part {
     struct ckpt_id id;
     uint64_t open_id, offset, total_bytes;
 };
-/* -> SEALED once the seal is in the record */
+/* -> SEALED, once the seal is in the record. */
 struct msg_seal {
     struct ckpt_id id;
     uint64_t open_id;
@@ -104,15 +107,15 @@ struct msg_seal {
 };
 struct msg_sealed {
     struct ckpt_id id;
-    uint64_t stored_bytes, shared_bytes; /* of a COMPLETE: new bytes, plain bytes of what the base
-                                            had */
+    /* For a COMPLETE: the new bytes, and the plain bytes of chunks that the base had. */
+    uint64_t stored_bytes, shared_bytes;
 };
-/* -> OUTCOME when the save is committed or aborted */
+/* -> OUTCOME, when the save is committed or aborted. */
 struct msg_wait {
     struct ckpt_id id;
     uint64_t open_id;
 };
-/* -> OUTCOME: what is true now: committed, if that had won */
+/* -> OUTCOME, which says what is true now: committed, if that came first. */
 struct msg_abort {
     struct ckpt_id id;
     uint64_t open_id;
@@ -131,24 +134,25 @@ struct msg_outcome {
 /* --- hand-over: PROTOCOL.md 5 --- */
 
 /* A descriptor of the client's arena goes with the frame. -> ARENA with the same arena_id, once it
- * is mapped; ERROR: not taken, use DATA. Takes the place of the one before on this connection. */
+ * is mapped; ERROR means that it was not taken, and DATA is to be used. It replaces the arena that
+ * came before on this connection. */
 struct msg_arena {
     uint64_t arena_id, bytes;
 };
-/* DATA whose payload lies in the arena: data's envelopes have no crc yet, and no digest, or that of
- * the base's chunk at the same place, to which the server refers where the bytes have it. No reply;
- * failures as DATA's. */
+/* DATA whose payload lies in the arena. Its envelopes have no crc yet, and no digest, or that of
+ * the base's chunk at the same place, to which the server refers if the bytes have that digest. No
+ * reply; failures as for DATA. */
 struct msg_describe {
     struct msg_data data;
     uint64_t arena_id, arena_offset;
-    uint32_t bytes;       /* of the payload, without padding */
-    uint32_t encode;      /* enum encode_mode */
-    uint32_t dtype_count; /* as many as envelopes, or none */
+    uint32_t bytes;       /* as many as envelopes, or none */
+    uint32_t encode;      /* 0 means the bytes of a blob */
+    uint32_t dtype_count; /* what is learnt from one chunk holds for all with the same number */
     uint32_t *dtypes;     /* 0: a blob's bytes */
     uint32_t tensor;      /* chunks of one number are alike: what is learnt of one holds for all */
 };
 /* Everything of this rank was described, and its part was sent, without the crcs and digests of
- * what was described. -> HANDED at once, then SEALED */
+ * what was described. -> HANDED at once, then SEALED. */
 struct msg_complete {
     struct ckpt_id id;
     uint64_t open_id, part_bytes;

@@ -164,7 +164,7 @@ static void joined_decode(struct dec *dec, const void *message, struct msg *ret)
                                 .latest = dec_ckpt(dec, "latest", pb->latest, DEC_OPTIONAL),
                                 .object_bytes = pb->object_bytes};
     dec_fixed(dec, "run_uuid", pb->run_uuid, sizeof(joined.run_uuid), &joined.run_uuid);
-    /* Of a run that is still to be made the server may not know the size yet: 0. */
+    /* The server may not know the chunk size of a run that does not exist yet, and then sends 0. */
     if (pb->exists || pb->chunk_bytes != 0) {
         dec_range(dec, "chunk_bytes", pb->chunk_bytes, LIMIT_CHUNK_BYTES_MIN, LIMIT_CHUNK_BYTES);
     }

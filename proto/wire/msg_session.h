@@ -8,7 +8,7 @@
 
 #include "format/ids.h"
 
-/* First on every connection, from the client. -> WELCOME or ERROR(VERSION) */
+/* The first message on every connection, from the client. -> WELCOME or ERROR(VERSION) */
 struct msg_hello {
     uint32_t version_min, version_max;
     uint64_t features;
@@ -26,8 +26,8 @@ struct msg_error {
     const char *text;
 };
 
-/* Says which run the connection is about. viewer: no rank, no token; may list, fetch, plan, read.
- * -> JOINED */
+/* Says which run the connection is about. A viewer has no rank and no token, and may list, fetch,
+ * plan and read. -> JOINED */
 struct msg_join {
     struct run_name run;
     bool viewer;

@@ -27,7 +27,7 @@ static void usage_decode(struct dec *dec, const void *message, struct msg *ret)
     ret->u.usage = usage;
 }
 
-/* A row as protobuf sees it; the pointers are into it. */
+/* A row as protobuf sees it; its pointers point into it. */
 struct row_pb {
     Cairn__UsageRow row;
     Cairn__RunName run;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The choice of version and features at the start of a connection. Invariant: what is chosen was
- * offered by both ends. Pure; any thread.
+ * The choice of version and features at the start of a connection. Invariant: both ends have
+ * offered what is chosen. Pure; any thread.
  */
 #include "wire/negotiate.h"
 

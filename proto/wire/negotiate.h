@@ -8,22 +8,22 @@
 
 #include "msg.h"
 
-/* Feature bits that this version knows; a bit is named in PROTOCOL.md 8 before it is used. */
+/* The feature bits that this version knows. PROTOCOL.md 8 names a bit before it is used. */
 enum {
     WIRE_FEATURE_HAND_OVER = 1 << 0, /* on plain Unix sockets: ARENA, DESCRIBE, COMPLETE */
     WIRE_FEATURE_AGREE = 1 << 2,     /* AGREE, LISTS, DIGESTS and their replies */
-    WIRE_FEATURE_HAND_PACK = 1 << 3, /* what is described may be encoded, and refer to a base */
+    WIRE_FEATURE_HAND_PACK = 1 << 3, /* what is described may be encoded, and may refer to a base */
     WIRE_FEATURE_LANDING = 1 << 4,   /* on plain Unix sockets: LANDING, LANDED */
     WIRE_FEATURE_RECORD = 1 << 5,    /* REPAIR of a run's record */
     WIRE_FEATURES_KNOWN = WIRE_FEATURE_HAND_OVER | WIRE_FEATURE_AGREE | WIRE_FEATURE_HAND_PACK |
                           WIRE_FEATURE_LANDING | WIRE_FEATURE_RECORD
 };
 
-/* Server side: the newest version that both ends speak, and the features of both. VERSION says
- * which end is old. */
+/* On the server: chooses the newest version that both ends speak, and the features of both. VERSION
+ * says which end is old. */
 int MUST_USE wire_negotiate(const struct msg_hello *hello, uint32_t *ret_version,
                             uint64_t *ret_features, struct diag *diag);
-/* Client side: did the server choose something that we offered? VERSION / PROTOCOL. */
+/* On the client: checks that the server chose something that we offered. VERSION or PROTOCOL. */
 int MUST_USE wire_check_welcome(const struct msg_hello *sent, const struct msg_welcome *welcome,
                                 struct diag *diag);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_read records. Invariant: what decodes has been checked against its crc and every range that
- * the record alone can show. Pure; any thread.
+ * plan_read records. Invariant: a record that decodes has passed its crc and every check of a range
+ * that the record alone allows. Pure; any thread.
  */
 #include "wire/plan.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_read: one stored chunk that a restore needs, as a fixed 256-byte record in PLAN_REPLY
- * payloads. Bytes: PROTOCOL.md 7. Pure.
+ * plan_read: one stored chunk that a restore needs, as a fixed record of 256 bytes in the payloads
+ * of PLAN_REPLY. Bytes: PROTOCOL.md 7. Pure.
  */
 #ifndef CAIRN_WIRE_PLAN_H
 #define CAIRN_WIRE_PLAN_H
@@ -18,9 +18,10 @@ struct plan_read {
     uint32_t stored_bytes, plain_bytes, stored_crc;
     uint8_t encoding, digest_alg;
     struct digest digest;
-    struct box
-        cell; /* tensors: the chunk's rectangle in the tensor, row-major and contiguous in itself */
-    uint64_t blob_offset; /* blobs: where its plain bytes belong */
+    /* Of a tensor: the chunk's rectangle in the tensor; its bytes are row-major and
+     * contiguous. */
+    struct box cell;
+    uint64_t blob_offset; /* of a blob: where the plain bytes belong */
 };
 
 void plan_read_encode(const struct plan_read *read, uint8_t ret[PLAN_READ_BYTES]);
