@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shapes and boxes: checks, comparison, intersection, text. Once shape_check() and box_check() have
- * passed, no sum or product of lengths, nor a count of bytes, overflows 63 bits.
+ * passed, no sum or product of lengths, and no number of bytes, overflows 63 bits.
  *
- * The grid of a box: a function of its lengths, the dtype and the chunk size only, never of the
- * world size. Cells are contiguous in the box's row-major bytes and follow each other without a
- * gap, so that a cell's index, offset and rectangle follow from each other in O(dimensions). The
- * split: the items of a group laid end to end are divided into equal runs of bytes, and a cell
- * belongs to the run in which its first byte lies; every member computes the same answer alone.
- * Pure; any thread.
+ * The grid of a box depends only on its lengths, the dtype and the chunk size, never on the world
+ * size. Cells are contiguous in the box's row-major bytes and follow each other without a gap, so a
+ * cell's index, offset and rectangle follow from each other in O(dimensions). The split divides the
+ * items of a group, laid end to end, into equal runs of bytes; a cell belongs to the run in which
+ * its first byte lies, and every member computes the same answer alone. Pure; any thread.
  */
 #include "box.h"
 
@@ -26,7 +25,8 @@ int shape_check(const struct shape *shape, uint32_t dtype, uint64_t *ret_bytes, 
         return diag_set(diag, CAIRN_E_TOO_LARGE, "%u dimensions; at most %d are allowed",
                         shape->ndim, LIMIT_NDIM);
     }
-    /* The product without the zeros must fit too: boxes and rows of an empty tensor are counted. */
+    /* The product without the zeros must fit as well, because boxes and rows of an empty tensor are
+     * counted. */
     uint64_t bytes = dtype_bits(dtype) / 8;
     bool empty = false;
     for (uint32_t d = 0; d < shape->ndim; d++) {
@@ -50,7 +50,7 @@ bool shape_equal(const struct shape *a, const struct shape *b)
            memcmp(a->length, b->length, a->ndim * sizeof a->length[0]) == 0;
 }
 
-/* Text that is cut where room ends, never overrun. */
+/* A text that is cut where its room ends, and never overruns it. */
 struct text {
     char *at;
     size_t left; /* including the NUL */
@@ -184,8 +184,8 @@ bool box_intersect(const struct box *a, const struct box *b, struct box *ret)
 
 /* --- flat ranges ----------------------------------------------------------------- */
 
-/* The largest box that starts at element `at` and ends at or before `end`, as one run: whole rows
- * of the outermost dimension that is aligned there. Returns its elements. */
+/* Gives the largest box that starts at element `at`, ends at or before `end`, and is one run: whole
+ * rows of the outermost dimension that is aligned there. Returns the number of its elements. */
 static uint64_t flat_step(const struct shape *shape, uint64_t at, uint64_t end, struct box *ret)
 {
     uint64_t row = 1, rest = at; /* elements of one row of the dimension at hand */
@@ -273,7 +273,7 @@ void grid_init(struct grid *grid, const struct box *box, uint32_t dtype, uint64_
         grid->cell_count = 1;
         return;
     }
-    /* The cut is at the last dimension unless that one, and so on, fits whole. */
+    /* The cut is at the last dimension, unless that fits whole, and so on outwards. */
     uint32_t cut = box->ndim - 1;
     while (cut > 0 && (uint64_t)box->length[cut] <= chunk_bytes / grid->row_bytes) {
         grid->row_bytes *= (uint64_t)box->length[cut];
@@ -313,7 +313,7 @@ void grid_cell(const struct grid *grid, uint64_t idx, struct box *ret_cell, uint
     *ret_cell = cell;
 }
 
-/* floor(total * m / n) without overflow. */
+/* Returns floor(total * m / n) without overflow. */
 static uint64_t split_bound(const struct split *split, uint32_t m)
 {
     __extension__ unsigned __int128 product = split->total_bytes;

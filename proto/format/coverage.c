@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Coverage of a checkpoint: what all parts together hold is every element once. Boxes that several
- * ranks hold alike (replicas) are one box, whose cells all of them together must have written
+ * Coverage of a checkpoint: all parts together hold every element once. Boxes that several ranks
+ * hold alike (replicas) count as one box, whose cells these ranks together must have written
  * exactly once; the different boxes of a tensor must tile its shape. Every error names the tensor
  * and the ranks. Pure.
  */
@@ -24,8 +24,8 @@ struct written { /* a cell as one rank wrote it */
 
 struct coverage {
     const struct part *parts;
-    struct part_group group; /* the tensor or blob in hand */
-    /* Work space, grown as needed, kept from tensor to tensor. */
+    struct part_group group; /* the tensor or blob that is being checked */
+    /* Work memory, grown as needed and kept from tensor to tensor. */
     struct held_box *held;
     struct box *distinct;
     uint32_t *distinct_rank; /* the first rank that holds it */
@@ -34,7 +34,7 @@ struct coverage {
     struct diag *diag;
 };
 
-/* "tensor "w" [dp=3]": what every message begins with. */
+/* Writes the beginning of every message: "tensor "w" [dp=3]". */
 static void name_text(const struct coverage *cov, bool blob, size_t bytes, char *ret)
 {
     const char *coordinate = cov->group.coordinate;
@@ -78,7 +78,7 @@ static uint32_t rank_of(const struct coverage *cov, size_t member)
     return cov->group.members[member].part;
 }
 
-/* A local thing belongs to one rank. */
+/* Checks that a local tensor or blob belongs to one rank only. */
 static int check_local(const struct coverage *cov, bool blob, uint32_t placement)
 {
     char name[NAME_TEXT_BYTES];
@@ -129,8 +129,8 @@ static int written_compare(const void *a, const void *b)
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* written[0, count): are they the cells 0 .. cell_count-1, once each? what: of what, for the
- * message; holder: a rank that could have written. */
+/* Checks that written[0, count) are the cells 0 .. cell_count-1, once each. `what` names their box
+ * or blob for the message; `holder` is a rank that could have written a missing cell. */
 static int check_written(struct coverage *cov, size_t count, uint64_t cell_count, const char *what,
                          uint32_t holder)
 {
@@ -178,7 +178,7 @@ static int add_written(struct coverage *cov, size_t *count, const struct part *p
     return 0;
 }
 
-/* held[from, to): the same box of different ranks. */
+/* Checks held[from, to), which are the same box of different ranks. */
 static int check_box(struct coverage *cov, const struct part_tensor *tensor, size_t from, size_t to)
 {
     char what[NAME_TEXT_BYTES + BOX_TEXT_BYTES + 8], name[NAME_TEXT_BYTES], text[BOX_TEXT_BYTES];
@@ -208,7 +208,7 @@ static int held_compare(const void *a, const void *b)
     return order != 0 ? order : x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* All boxes of the tensor in hand, sorted by box and rank. */
+/* Gathers all boxes of the present tensor, sorted by box and rank. */
 static int gather_boxes(struct coverage *cov, size_t *ret_count)
 {
     size_t count = 0;
@@ -319,7 +319,7 @@ static int check_blob(struct coverage *cov)
                                    name, rank_of(cov, 0));
 }
 
-/* The parts belong together. */
+/* Checks that the parts belong together. */
 static int check_headers(size_t count, const struct part *parts, struct diag *diag)
 {
     for (size_t i = 0; i < count; i++) {

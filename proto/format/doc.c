@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The shared prologue: see doc.h. The crc is checked before the version, so that a flipped bit in
- * the version is damage and not "a newer Cairn wrote this". Pure; any thread.
+ * the version is reported as damage, and not as a file of a newer Cairn. Pure; any thread.
  */
 #include "doc.h"
 
@@ -21,7 +21,7 @@ size_t doc_begin(struct buf *buf, const struct doc_kind *kind)
     return start;
 }
 
-/* Of all bytes but its own four. */
+/* Returns the crc of all bytes except its own four. */
 static uint32_t doc_crc(size_t bytes, const uint8_t *data)
 {
     return crc32c(crc32c(0, 16, data), bytes - DOC_PROLOGUE_BYTES, data + DOC_PROLOGUE_BYTES);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The element types: lookups in the one table, dtype.def. Values are stored and sent, so that an
- * unknown one is normal input from a newer version and never an assertion. Pure; any thread.
+ * The element types: look-ups in the one table, dtype.def. Values are stored and sent, so an
+ * unknown one is normal input from a newer version, and never a broken CHECK. Pure; any thread.
  */
 #include "ids.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values of a run's record (their keys: entry_keys.c): one encoder and one decoder a kind. A value
- * begins with a version byte, has no checksum of its own (the update and the snapshot that hold it
- * have), and is read to its last byte. Pure; any thread.
+ * The values of a run's record (entry_keys.c has their keys): one encoder and one decoder for each
+ * kind. A value begins with a version byte, has no checksum of its own (the update and the snapshot
+ * that hold it have one), and is read to its last byte. Pure; any thread.
  */
 #include "entries.h"
 
@@ -35,8 +35,8 @@ static struct ckpt_id take_id(struct cur *cur)
 
 static int64_t take_i64(struct cur *cur) { return (int64_t)cur_u64(cur); }
 
-/* A reason is text for people in a fixed array: it is cut at the array's end, and at a bad
- * sequence. */
+/* Writes a reason, which is text for people in a fixed array: it is cut at the end of the array,
+ * and at a broken UTF-8 sequence. */
 static void put_reason(struct buf *buf, const char reason[ENTRY_REASON_BYTES])
 {
     size_t bytes = strnlen(reason, ENTRY_REASON_BYTES - 1);
@@ -86,7 +86,7 @@ static int entry_open_value(const char *what, struct record_value value, struct 
     return entry_open_version(what, value, ret, &version, diag);
 }
 
-/* good: what was read also makes sense. */
+/* Ends a decoder. `good` says whether what was read also makes sense. */
 static int entry_finish(const char *what, const struct cur *cur, bool good, struct diag *diag)
 {
     if (cur_finish(cur) != 0) {
@@ -470,7 +470,7 @@ static uint8_t chain_version(const struct entry_chain *entry)
     return marks ? CHAIN_VERSION_MARK : based ? CHAIN_VERSION_BASE : ENTRY_VERSION;
 }
 
-/* Full checkpoints have the entry that they always had. */
+/* A full checkpoint gets an entry of the first version, as always. */
 void entry_chain_encode(const struct entry_chain *entry, struct buf *buf)
 {
     uint8_t version = chain_version(entry);
@@ -513,7 +513,7 @@ static bool take_commit(struct cur *cur, uint8_t version, struct entry_chain *en
     return good && version != CHAIN_VERSION_MARK;
 }
 
-/* Who, why and which. good: in the order of the ids, none twice. */
+/* Reads who, why and which. *ret_good says whether the ids are in order, none twice. */
 static int take_marks(struct cur *cur, struct scratch *scratch, struct entry_chain *entry,
                       bool *ret_good)
 {
@@ -615,7 +615,7 @@ void entry_open_encode(const struct entry_open *entry, struct buf *buf)
     }
 }
 
-/* The arrays of an open entry, after its counts were found within their limits. */
+/* Reads the arrays of an open entry, after its counts were found to be within their limits. */
 static int take_open_lists(struct cur *cur, struct scratch *scratch, struct entry_open *entry)
 {
     int status = 0;

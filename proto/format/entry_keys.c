@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of a run's record. Numbers in keys have a fixed width, so that the order of keys is the
- * order of numbers; a key of a family that this version does not know is kept and not touched.
+ * The keys of a run's record. Numbers in keys have a fixed width, so that the order of keys is the
+ * order of numbers. A key of a family that this version does not know is kept and not touched.
  * Pure; any thread.
  */
 #include "entries.h"
@@ -131,7 +131,7 @@ static enum entry_kind key_family_of(size_t bytes, const char *key)
     return ENTRY_UNKNOWN;
 }
 
-/* What stands behind the family's name; *at ends at the key's end if all is well. */
+/* Reads what follows the name of the family. *at is at the end of the key if all is well. */
 static bool key_rest(struct entry_key *key, const char **at)
 {
     switch (key->kind) {

@@ -13,15 +13,16 @@ enum encoding { ENCODING_RAW = 0, ENCODING_ZSTD = 1, ENCODING_PLANES_ZSTD = 2 };
 enum digest_alg { DIGEST_XXH3_128 = 1, DIGEST_SHA256 = 2 };
 
 struct digest {
-    uint8_t bytes[32]; /* XXH3-128 fills 16, the rest is zero */
+    uint8_t bytes[32]; /* XXH3-128 fills 16, and the rest is zero */
 };
 
 struct envelope {
-    uint64_t offset; /* of the stored bytes in their object (or in a frame's payload, see msg.h) */
+    /* Where the stored bytes are in their object, or in the payload of a frame (see msg.h). */
+    uint64_t offset;
     uint32_t stored_bytes; /* > 0 */
     uint32_t plain_bytes;  /* > 0, <= LIMIT_CHUNK_BYTES */
     uint32_t stored_crc;   /* crc32c of the stored bytes */
-    uint32_t key_id;       /* 0: not encrypted */
+    uint32_t key_id;       /* 0 means not encrypted */
     uint8_t encoding, digest_alg, element_bytes, reserved;
     struct digest digest; /* of the plain bytes */
     uint8_t nonce[12], tag[16];
@@ -30,12 +31,12 @@ struct envelope {
 enum { ENVELOPE_BYTES = 96, OBJECT_TRAILER_BYTES = 128 };
 
 void envelope_encode(const struct envelope *envelope, uint8_t ret[ENVELOPE_BYTES]);
-/* FORMAT: wrong magic or fields; DAMAGED: header crc; UNSUPPORTED: a version, encoding, digest
- * algorithm or encryption that this version lacks. */
+/* Decodes a header. FORMAT means a wrong magic or field, DAMAGED a wrong crc of the header,
+ * UNSUPPORTED a version, encoding, digest algorithm or encryption that this version lacks. */
 int MUST_USE envelope_decode(const uint8_t bytes[ENVELOPE_BYTES], struct envelope *ret,
                              struct diag *diag);
 
-/* The rules that envelopes and parts' chunks share. FORMAT or UNSUPPORTED. */
+/* Check the rules that envelopes and the chunks of parts share. FORMAT or UNSUPPORTED. */
 int MUST_USE encoding_check(uint8_t encoding, uint32_t stored_bytes, uint32_t plain_bytes,
                             struct diag *diag);
 int MUST_USE digest_check(uint8_t digest_alg, const struct digest *digest, struct diag *diag);
@@ -44,20 +45,21 @@ struct object_footer {
     struct object_id id;
     uint64_t data_bytes; /* where the footer starts: a multiple of LIMIT_ALIGN_BYTES */
     uint32_t envelope_count;
-    struct envelope
-        *envelopes; /* sorted by offset; from LIMIT_PACK_PIECE_BYTES stored bytes on, aligned */
+    /* Sorted by offset. Chunks of LIMIT_PACK_PIECE_BYTES stored bytes or more are aligned. */
+    struct envelope *envelopes;
 };
 
-/* Bytes of the footer (records, padding, trailer): a multiple of LIMIT_ALIGN_BYTES. */
+/* Returns the bytes of the footer (records, padding, trailer): a multiple of LIMIT_ALIGN_BYTES. */
 uint64_t object_footer_bytes(uint32_t envelope_count);
 /* Appends exactly object_footer_bytes() to buf. */
 void object_footer_encode(const struct object_footer *footer, struct buf *buf);
-/* From an object's last OBJECT_TRAILER_BYTES: where the footer starts and how long it is. DAMAGED /
- * FORMAT. */
+/* Gives where the footer starts and how long it is, from the last OBJECT_TRAILER_BYTES of an
+ * object. DAMAGED or FORMAT. */
 int MUST_USE object_trailer_decode(const uint8_t bytes[OBJECT_TRAILER_BYTES], uint64_t object_bytes,
                                    uint64_t *ret_footer_offset, uint64_t *ret_footer_bytes,
                                    struct diag *diag);
-/* The whole footer. envelopes from scratch. Checks crc, order, bounds, overlap. */
+/* Decodes the whole footer; the envelopes are from scratch. Checks crc, order, bounds and
+ * overlap. */
 int MUST_USE object_footer_decode(size_t bytes, const uint8_t *data, uint64_t object_bytes,
                                   struct scratch *scratch, struct object_footer *ret,
                                   struct diag *diag);

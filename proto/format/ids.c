@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Identities and the texts that people type for them. Every parser refuses what it does not know
- * completely; nothing is guessed, trimmed or lower-cased. Pure; any thread.
+ * completely; nothing is guessed, trimmed or turned into lower case. Pure; any thread.
  */
 #include "ids.h"
 
@@ -39,7 +39,7 @@ static bool is_run_name_char(char c)
     return is_lower_or_digit(c) || c == '.' || c == '_' || c == '-';
 }
 
-/* One of the two halves of a run's name; what says which, for the message. */
+/* Copies one of the two halves of a run's name. `what` says which half, for the message. */
 static int run_name_part(const char *what, size_t bytes, const char *text,
                          char ret[LIMIT_RUN_NAME_BYTES + 1], struct diag *diag)
 {
@@ -120,8 +120,8 @@ void run_name_format(const struct run_name *name, char ret[RUN_NAME_TEXT_MAX])
     CHECK(n > 0 && n < RUN_NAME_TEXT_MAX);
 }
 
-/* Bytes of the well-formed UTF-8 sequence at text, 0 if there is none: no overlong form, no
- * surrogate, nothing above U+10FFFF. */
+/* Returns the bytes of the well-formed UTF-8 sequence at text, or 0 if there is none. Overlong
+ * forms, surrogates and numbers above U+10FFFF are not well-formed. */
 static size_t utf8_sequence(size_t bytes, const uint8_t *text)
 {
     uint8_t lead = text[0];

@@ -25,16 +25,16 @@ enum cairn_dtype {
 
 bool dtype_is_known(uint32_t dtype);
 uint32_t dtype_bits(uint32_t dtype);           /* 0 for an unknown one */
-const char *dtype_name(uint32_t dtype);        /* "bfloat16"; "unknown" */
-const char *dtype_safetensors(uint32_t dtype); /* "BF16"; NULL where safetensors has none */
+const char *dtype_name(uint32_t dtype);        /* "bfloat16", or "unknown" */
+const char *dtype_safetensors(uint32_t dtype); /* "BF16", or NULL if safetensors has none */
 uint32_t dtype_parse(const char *name);        /* 0 for an unknown one */
 
 struct token {
     uint8_t bytes[16];
-}; /* an attempt's */
+}; /* identifies an attempt */
 struct uuid {
     uint8_t bytes[16];
-}; /* a store's, a run's */
+}; /* identifies a store or a run */
 
 struct run_name {
     char project[LIMIT_RUN_NAME_BYTES + 1];
@@ -46,7 +46,8 @@ struct ckpt_id {
     uint64_t term, step;
 };
 
-/* Never reused: writer is 64 random bits per client process, its sequence never restarts. */
+/* Identifies an object, and is never used again: writer is 64 random bits for each client process,
+ * and its sequence never restarts. */
 struct object_id {
     uint64_t term, step, writer;
     uint32_t rank, sequence;
@@ -63,34 +64,36 @@ static inline int ckpt_id_compare(struct ckpt_id a, struct ckpt_id b)
                               : 0;
 }
 bool object_id_equal(const struct object_id *a, const struct object_id *b);
-int object_id_compare(const struct object_id *a,
-                      const struct object_id *b); /* term, step, rank, writer, sequence */
+/* Orders by term, step, rank, writer, sequence. */
+int object_id_compare(const struct object_id *a, const struct object_id *b);
 bool token_equal(const struct token *a, const struct token *b);
 
-/* [a-z0-9._-]{1,64}, first of [a-z0-9]. INVALID names the offending character. */
+/* Sets a name. Both halves are [a-z0-9._-]{1,64} and begin with [a-z0-9]. INVALID names the
+ * offending character. */
 int MUST_USE run_name_set(const char *project, const char *run, struct run_name *ret,
                           struct diag *diag);
 bool run_name_equal(const struct run_name *a, const struct run_name *b);
-/* "project/run" */
+/* Parses "project/run". */
 int MUST_USE run_name_parse(const char *text, struct run_name *ret, struct diag *diag);
 enum { RUN_NAME_TEXT_MAX = 2 * LIMIT_RUN_NAME_BYTES + 2 };
 void run_name_format(const struct run_name *name, char ret[RUN_NAME_TEXT_MAX]);
-/* Tensor and blob names, coordinates: 1..max bytes of valid UTF-8 without NUL. */
+/* Returns whether a name of a tensor or blob, or a coordinate, is valid: 1..max bytes of UTF-8
+ * without NUL. */
 bool text_is_valid(size_t bytes, const char *text, size_t max_bytes);
 bool utf8_is_valid(size_t bytes, const void *text); /* any length, NUL allowed */
 
-/* "latest", "STEP", "STEP@TERM". */
+/* What a person writes for a checkpoint: "latest", "STEP" or "STEP@TERM". */
 enum select_kind { SELECT_LATEST, SELECT_STEP, SELECT_EXACT };
 struct selector {
     enum select_kind kind;
-    struct ckpt_id id; /* SELECT_STEP: term 0, the newest on the lineage with that step */
+    struct ckpt_id id; /* in SELECT_STEP the term is 0: the newest on the lineage with that step */
 };
 int MUST_USE selector_parse(const char *text, struct selector *ret, struct diag *diag);
 
-/* cairn://h1:port,h2:port/project/run (an empty host list means CAIRN_SERVER, given as
- * default_server, itself "host:port[,host:port]" or "unix:/path"; NULL: none) and
- * cairn+unix:///path?run=project/run. The run may be left out where allow_no_run. Hosts are split,
- * not resolved: each "host:port" or "unix:/path" as net_addr_parse takes it. */
+/* A parsed URL: cairn://h1:port,h2:port/project/run or cairn+unix:///path?run=project/run. An empty
+ * host list means default_server, which is CAIRN_SERVER ("host:port[,host:port]" or "unix:/path"),
+ * or NULL if that is not set. The run may be left out if allow_no_run. Hosts are split and not
+ * resolved; each server is "host:port" or "unix:/path", as net_addr_parse takes it. */
 enum { URL_SERVERS_MAX = 16, CAIRN_DEFAULT_PORT = 7421 };
 struct url {
     size_t server_count;

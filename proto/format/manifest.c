@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The root of a checkpoint as bytes: identity, counts, user metadata, and the hashes of its pages.
- * At most 64 KiB, so that listing reads one small file a checkpoint. Pure; any thread.
+ * It has at most 64 KiB, so that listing reads one small file for each checkpoint. Pure; any
+ * thread.
  */
 #include "manifest.h"
 
@@ -81,7 +82,7 @@ void manifest_encode(const struct manifest *manifest, struct buf *buf)
     doc_end(buf, &manifest_kind, start);
 }
 
-/* The fixed fields and the two names. 0, FORMAT; the diag is the caller's. */
+/* Reads the fixed fields and the two names. Returns 0 or FORMAT; the caller fills the diag. */
 static int take_header(struct cur *cur, struct manifest *ret)
 {
     ret->world_size = cur_u32(cur);
@@ -119,7 +120,7 @@ static int take_header(struct cur *cur, struct manifest *ret)
     return good && run_name_set(project, run, &ret->run, NULL) == 0 ? 0 : CAIRN_E_FORMAT;
 }
 
-/* The reference idx, which must not come before the one ahead of it. */
+/* Reads page reference idx, which must not sort before the one ahead of it. */
 static int take_page_ref(struct cur *cur, struct scratch *scratch, uint32_t idx,
                          struct page_ref *page, struct diag *diag)
 {
@@ -152,7 +153,7 @@ static int take_page_ref(struct cur *cur, struct scratch *scratch, uint32_t idx,
                            idx);
 }
 
-/* Everything behind the header. */
+/* Reads everything behind the header. */
 static int take_lists(struct cur *cur, struct scratch *scratch, struct manifest *ret,
                       struct diag *diag)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See note.h. The lists are small (32 tags, 64 metrics), so they are searched from end to end.
+ * Tags and metrics beside a manifest; note.h has the rules. The lists are small (32 tags, 64
+ * metrics), so they are searched from end to end. Pure; any thread.
  */
 #include "note.h"
 
@@ -34,7 +35,7 @@ void entry_note_encode(const struct entry_note *entry, struct buf *buf)
     }
 }
 
-/* The lists, after their counts were found within the limits. */
+/* Reads the lists, after their counts were found to be within the limits. */
 static int take_lists(struct cur *cur, struct scratch *scratch, struct entry_note *entry)
 {
     int status = 0;
@@ -101,7 +102,7 @@ int entry_note_decode(struct record_value value, struct scratch *scratch, struct
 struct merge {
     struct scratch *scratch;
     struct diag *diag;
-    struct entry_note note; /* with room for the limits and one more */
+    struct entry_note note; /* has room for the limits and one more */
     bool of_save, changed;
 };
 
@@ -116,7 +117,8 @@ static int copy_label(struct merge *merge, const char *what, const char *text, c
     return *ret != NULL ? 0 : doc_no_memory("note", merge->diag);
 }
 
-/* Where `name` stands or would stand among `count` sorted names that are `stride` bytes apart. */
+/* Returns where `name` is, or would be, among `count` sorted names that are `stride` bytes
+ * apart. */
 static uint32_t place_of(const void *names, uint32_t count, size_t stride, const char *name)
 {
     uint32_t at = 0;

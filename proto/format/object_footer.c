@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The footer of an object: the headers of its chunks in order, zero padding, a trailer in the last
- * 128 bytes. An object without a valid footer is never referenced. Pure; any thread.
+ * The footer of an object: the headers of its chunks in order, zero padding, and a trailer in the
+ * last 128 bytes. An object without a valid footer is never referenced. Pure; any thread.
  */
 #include "envelope.h"
 
@@ -119,7 +119,7 @@ int object_trailer_decode(const uint8_t bytes[OBJECT_TRAILER_BYTES], uint64_t ob
     return rc;
 }
 
-/* One header after `end`, the end of the one before it. */
+/* Decodes one header, whose chunk must start at or after `end`, the end of the chunk before. */
 static int footer_envelope(const uint8_t *data, const struct trailer *trailer, uint64_t *end,
                            struct envelope *ret, struct diag *diag)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pages under a manifest: the table of parts by rank, the index of tensors and blobs by name.
- * The index is found by name in a page, and built from all parts of a checkpoint.
- * Ranks of an index entry are stored as runs, so that "all 16384 ranks" is eight bytes. Pure; any
+ * The pages under a manifest: the table of parts by rank, and the index of tensors and blobs by
+ * name. The index is searched by name in a page, and built from all parts of a checkpoint. The
+ * ranks of an index entry are stored as runs, so that "all 16384 ranks" is eight bytes. Pure; any
  * thread.
  */
 #include "manifest.h"
@@ -29,7 +29,7 @@ static void put_part_ref(const struct part_ref *part, struct buf *buf)
     buf_put_u64(buf, part->stored_bytes);
 }
 
-/* How many consecutive ranks start at idx. */
+/* Returns how many consecutive ranks start at idx. */
 static uint32_t run_length(const struct index_entry *entry, uint32_t idx)
 {
     uint32_t end = idx + 1;
@@ -127,7 +127,8 @@ static bool take_part_ref(struct cur *cur, uint32_t idx, struct part_ref *part)
            part->bytes <= LIMIT_PART_BYTES && (idx == 0 || part[-1].rank < part->rank);
 }
 
-/* Runs ascend, do not touch (touching ones would be one run), and add up to rank_count. */
+/* Reads the runs of ranks, which must ascend, must not touch (they would then be one run), and add
+ * up to rank_count. */
 static int take_ranks(struct cur *cur, uint32_t runs, struct scratch *scratch,
                       struct index_entry *entry)
 {
@@ -156,7 +157,7 @@ static int take_ranks(struct cur *cur, uint32_t runs, struct scratch *scratch,
     return count == entry->rank_count ? 0 : CAIRN_E_FORMAT;
 }
 
-/* Name and coordinate of the lengths read before. */
+/* Reads the name and the coordinate, whose lengths were read before. */
 static int take_names(struct cur *cur, size_t name_bytes, size_t coordinate_bytes,
                       struct scratch *scratch, struct index_entry *entry)
 {
@@ -173,7 +174,8 @@ static int take_names(struct cur *cur, size_t name_bytes, size_t coordinate_byte
     return entry->name == NULL || entry->coordinate == NULL ? CAIRN_E_NO_MEMORY : 0;
 }
 
-/* What the fields say about each other. UNSUPPORTED for what a newer version may have written. */
+/* Checks that the fields agree with each other. UNSUPPORTED for values that a newer version may
+ * have written. */
 static int check_index_entry(const struct index_entry *entry, struct diag *diag)
 {
     uint64_t bytes = entry->plain_bytes;
@@ -314,7 +316,7 @@ const struct index_entry *index_find(const struct page *page, const char *name,
     return NULL;
 }
 
-/* Tensors and blobs of all parts, walked side by side. */
+/* The tensors and the blobs of all parts, walked side by side. */
 struct both_walk {
     struct parts_walk walk[2]; /* tensors, blobs */
     struct part_group group[2];
@@ -334,7 +336,8 @@ static int both_init(struct both_walk *both, size_t count, const struct part *pa
     return 0;
 }
 
-/* Which comes next: 0 a tensor, 1 a blob, -1 none. A tensor goes before a blob of the same name. */
+/* Returns what comes next: 0 for a tensor, 1 for a blob, -1 for the end. A tensor goes before a
+ * blob of the same name. */
 static int both_next(const struct both_walk *both)
 {
     if (!both->has[0] || !both->has[1]) {
@@ -397,7 +400,7 @@ static bool entry_from_group(const struct part *parts, const struct part_group *
     return true;
 }
 
-/* One walk to count, one to fill: the memory is what the index needs. */
+/* Walks once to count and once to fill, so that it takes only the memory that the index needs. */
 int index_build(size_t count, const struct part *parts, struct scratch *scratch, struct page *ret,
                 struct diag *diag)
 {

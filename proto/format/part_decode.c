@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A part from outside bytes. The checksums are checked first, then the counts against the length,
- * then every record in one pass: each section's references must run on from the record before, so
- * that there is one encoding of a part, no overlap, nothing unreferenced, and the work is linear.
- * Pure; any thread.
+ * then every record in one pass. The references of each record must continue those of the record
+ * before, so that a part has one encoding, nothing overlaps or is unreferenced, and the work is
+ * linear. Pure; any thread.
  */
 #include "part_layout.h"
 
@@ -19,9 +19,9 @@ struct decoder {
     struct part_layout layout;
     struct part part;
     uint64_t dim_count, string_bytes; /* of the whole part */
-    uint64_t dim_next, string_next;   /* how far records have referred so far */
+    uint64_t dim_next, string_next;   /* how far records have referred until now */
     uint32_t box_next, chunk_next;
-    uint64_t *used; /* stored bytes referred to, by object */
+    uint64_t *used; /* by object: stored bytes that chunks refer to */
     struct diag *diag;
 };
 
@@ -112,7 +112,7 @@ static int allocate(struct decoder *decoder)
     return 0;
 }
 
-/* Copies count dimensions if they are the next ones. */
+/* Copies `count` dimensions, if they are the next ones. */
 static bool take_dims(struct decoder *decoder, uint64_t first, uint32_t count, int64_t *ret)
 {
     if (first != decoder->dim_next || count > decoder->dim_count - decoder->dim_next) {
@@ -126,8 +126,8 @@ static bool take_dims(struct decoder *decoder, uint64_t first, uint32_t count, i
     return true;
 }
 
-/* Name and coordinate of the record at cur, if their bytes are the next ones and valid; *ret_status
- * is FORMAT or NO_MEMORY otherwise. A local thing has a coordinate, others have none. */
+/* Reads name and coordinate of the record at cur, if their bytes are the next ones and valid; else
+ * returns FORMAT or NO_MEMORY. A local item has a coordinate, and no other has one. */
 static int take_names(struct decoder *decoder, struct cur *cur, const char **ret_name,
                       const char **ret_coordinate)
 {
@@ -204,7 +204,7 @@ static int take_tensor(struct decoder *decoder, uint32_t idx, struct cur *cur)
     return doc_as_format(rc, decoder->diag);
 }
 
-/* Takes a run of chunks if it is the next one. */
+/* Takes a run of chunks, if it is the next one. */
 static bool take_chunk_run(struct decoder *decoder, uint32_t first, uint32_t count)
 {
     if (first != decoder->chunk_next || count > decoder->part.chunk_count - decoder->chunk_next) {
@@ -339,7 +339,8 @@ static int take_sections(struct decoder *decoder)
     return 0;
 }
 
-/* The cells of one box or blob ascend, lie inside, and have the bytes that the grid gives them. */
+/* Checks that the cells of each box or blob ascend, lie inside, and have the bytes that the grid
+ * gives them. */
 static int check_cells(const struct decoder *decoder)
 {
     const struct part *part = &decoder->part;

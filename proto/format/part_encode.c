@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A part as bytes: header, sections of fixed-width records, dimensions, strings, a crc for each 64
- * KiB. The writer's struct is our own, so that broken order is a CHECK and only size an error.
- * Pure; any thread.
+ * A part as bytes: header, sections of fixed-width records, dimensions, strings, and a crc for each
+ * 64 KiB. The struct comes from our own code, so a broken order is a CHECK, and only its size can
+ * be an error. Pure; any thread.
  */
 #include "part_layout.h"
 
@@ -210,7 +210,7 @@ void part_encode(const struct part *part, struct buf *buf)
         return;
     }
     buf_put_zero(buf, (size_t)layout.crcs - (buf->bytes - start));
-    /* The header's length and crc come before the pages' crcs, which cover them. */
+    /* The length and the crc of the header come before the crcs of the pages, which cover them. */
     buf_put_zero(buf, (size_t)(4 * layout.page_count + 4));
     doc_end(buf, &part_kind, start);
     if (buf_status(buf) != 0) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the sections of a stored part lie: a function of the counts in its header, so that no
- * offset is stored that could contradict them. For part_encode.c and part_decode.c. Bytes:
- * FORMAT.md 5.
+ * Where the sections of a stored part lie. This follows from the counts in its header, so no offset
+ * is stored that could contradict them. For part_encode.c and part_decode.c. Bytes: FORMAT.md 5.
  */
 #ifndef CAIRN_FORMAT_PART_LAYOUT_H
 #define CAIRN_FORMAT_PART_LAYOUT_H
@@ -22,13 +21,14 @@ enum {
 
 struct part_layout {
     uint64_t objects, tensors, boxes, blobs, chunks, dims, strings; /* where each section begins */
-    uint64_t crcs, page_count; /* the table of page checksums, and how many */
+    uint64_t crcs, page_count; /* the table of page checksums, and their number */
     uint64_t bytes;            /* of the whole part */
 };
 
 extern const struct doc_kind part_kind;
 
-/* dim_count and string_bytes: at most LIMIT_PART_BYTES each, so that nothing overflows. */
+/* Computes the layout. dim_count and string_bytes are at most LIMIT_PART_BYTES each, so that
+ * nothing overflows. */
 void part_layout_init(struct part_layout *layout, const struct part *part, uint64_t dim_count,
                       uint64_t string_bytes);
 

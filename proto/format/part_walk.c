@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking into parts: by name in one, and by name through many at once (a merge of sorted lists
- * with a heap, so that a checkpoint of many ranks is read in O(n log ranks)). Pure; any thread.
+ * Searching parts: by name in one, and by name through many at once (a merge of sorted lists with a
+ * heap, so that a checkpoint of many ranks is read in O(n log ranks)). Pure; any thread.
  */
 #include "part.h"
 

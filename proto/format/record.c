@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The map of a record and its one operation. An update is all or nothing: everything that can fail
- * (guards, limits, memory) is done before the first change becomes visible. The stored forms: one
- * update, and the whole map at a version; keys ascend strictly, so that a content has one encoding,
- * and each names the SHA-256 of the update before it. Pure; a record belongs to one thread at a
- * time.
+ * (guards, limits, memory) is done before the first change becomes visible. Two forms are stored:
+ * one update, and the whole map at a version. Keys ascend strictly, so that a content has one
+ * encoding, and each form names the SHA-256 of the update before it. Pure; a record belongs to one
+ * thread at a time.
  */
 #include "record.h"
 
@@ -236,7 +236,9 @@ static int record_changes_sorted(const struct record_update *update,
     return 0;
 }
 
-/* The entries after the update: pointers to old ones that stay and to new ones, in order. */
+/* The entries after an update, in order: pointers to old ones that stay, and to new ones. If the
+ * update succeeds, `entries` becomes the record's array and what is in `dropped` is freed; if it
+ * fails, what is in `fresh` is freed. */
 struct merge {
     size_t count, fresh_count, dropped_count;
     uint64_t bytes;
@@ -424,7 +426,7 @@ struct entry_view {
     struct record_value value;
 };
 
-/* One entry; its key must be greater than the one in *ret, which it replaces. */
+/* Reads one entry. Its key must be greater than the one in *ret, which it replaces. */
 static int take_entry(const struct doc_kind *kind, struct cur *cur, struct entry_view *ret,
                       struct diag *diag)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Do boxes tile a shape exactly? Decided by corners: the function "how many boxes cover this point"
- * is determined by the signed sum of the boxes' corners (+ for an even number of upper sides, - for
- * an odd one), so the boxes tile the shape exactly when, with the shape's own corners subtracted,
- * the sum is zero at every point. Sorting the corners decides it in O(n log n) for any arrangement.
- * At the first point (in row-major order) that is not zero, the sum is the number of boxes there
- * minus one: a hole or an overlap. Only dimensions that some box does not span whole take part, so
- * slabs have two corners each. Pure; any thread.
+ * Whether boxes tile a shape exactly is decided by corners. The function "how many boxes cover this
+ * point" follows from the signed sum of the boxes' corners (+ for an even number of upper sides, -
+ * for an odd one). So the boxes tile the shape exactly if this sum, less the shape's own corners,
+ * is zero at every point. Sorting the corners decides that in O(n log n) for any arrangement. At
+ * the first point, in row-major order, that is not zero, the sum is the number of boxes there minus
+ * one: a hole or an overlap. Only dimensions that some box does not span take part, so slabs have
+ * two corners each. Pure; any thread.
  */
 #include "box.h"
 
@@ -27,8 +27,8 @@ struct tiling {
     uint32_t dim[LIMIT_NDIM]; /* the dimensions that take part, ascending */
 };
 
-/* A corner: the box's index (count: the whole shape), and a bit for each taking part: the upper
- * side. */
+/* Returns a corner: the index of the box (count stands for the whole shape), and a bit for each
+ * dimension that takes part, which is set for the upper side. */
 static uint64_t corner_make(size_t box, uint32_t mask)
 {
     return (uint64_t)box << LIMIT_NDIM | mask;
@@ -79,7 +79,7 @@ static void tiling_init(struct tiling *tiling, const struct shape *shape, size_t
     }
 }
 
-/* All corners of all boxes with elements, and those of the shape. */
+/* Writes all corners of all boxes with elements, and those of the shape. Returns their number. */
 static size_t tiling_corners(const struct tiling *tiling, uint64_t *corners)
 {
     size_t n = 0;

@@ -21,14 +21,15 @@ _Static_assert(sizeof((struct tree_iter *)0)->open / sizeof(uint32_t) == LIMIT_T
 struct level {
     enum tree_kind kind;
     uint32_t left; /* children still to come */
-    bool is_key;   /* it is (inside) a dict's key: only tuples and plain scalars may stand here */
+    /* It is a dict's key, or inside one, where only tuples and plain scalars are allowed. */
+    bool is_key;
 };
 
 struct checker {
     struct cur cur;
     struct level levels[LIMIT_TREE_DEPTH];
     uint32_t depth; /* open containers */
-    uint32_t node;  /* index of the node in hand, for messages */
+    uint32_t node;  /* index of the present node, for messages */
     struct diag *diag;
 };
 
@@ -48,7 +49,7 @@ static bool int_is_minimal(uint32_t bytes, const uint8_t *data)
     return !(top == 0x00 && !next_negative) && !(top == 0xff && next_negative);
 }
 
-/* Payload and child count of a node of this kind. */
+/* Checks the payload and the child count of a node of this kind. */
 static bool form_is_valid(const struct tree_node *node)
 {
     switch (node->kind) {
@@ -99,7 +100,8 @@ static bool kind_may_be_key(enum tree_kind kind)
     return false;
 }
 
-/* Reads a node without judging it; false at the end of the bytes or for an unknown kind. */
+/* Reads a node without judging it. Returns false at the end of the bytes, or for an unknown
+ * kind. */
 static bool take_node(struct cur *cur, struct tree_node *ret)
 {
     uint8_t kind = cur_u8(cur);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tree: non-tensor state as a flat preorder array of nodes (kind, flags, child count, bytes); never
- * code. Depth <= LIMIT_TREE_DEPTH, checked by a loop. Bytes: FORMAT.md 10. Pure.
+ * code. Its depth is at most LIMIT_TREE_DEPTH, checked by a loop. Bytes: FORMAT.md 10. Pure.
  *
  * Header: magic "CRNT", u32 version, u32 node count, u32 bytes of all that follows, u32 crc32c of
  * all that follows. Node: u8 kind, u8 reserved[3], u32 child count, u32 payload bytes, then the
@@ -49,21 +49,22 @@ struct tree_node {
 struct tree_iter {
     struct cur cur;
     uint32_t nodes_left, depth;
-    uint32_t open[64]; /* children still to come at each depth */
+    uint32_t open[64]; /* children that are still to come at each depth */
     int status;
 };
 
-/* Checks everything: header, crc, depth, counts, payload forms, dict keys. FORMAT says where;
- * DAMAGED, UNSUPPORTED. That a dict's keys differ is its writer's duty. */
+/* Checks everything: header, crc, depth, counts, forms of payloads, keys of dicts. FORMAT says
+ * where; DAMAGED, UNSUPPORTED. That the keys of a dict differ is the duty of its writer. */
 int MUST_USE tree_check(size_t bytes, const uint8_t *data, struct diag *diag);
-/* Walks a tree that passed tree_check() in preorder; false at the end. */
+/* Walk a tree that has passed tree_check() in preorder. tree_next() returns false at the end. */
 void tree_iter_init(struct tree_iter *iter, size_t bytes, const uint8_t *data);
 bool tree_next(struct tree_iter *iter, struct tree_node *ret);
-/* JSON for people and `cairn restore`: ints beyond 2^53 and non-finite floats as strings under
- * {"$int": ...}, {"$float": ...}; bytes as {"$bytes": base64}; tuples {"$tuple": []}; tagged
- * {"$tag": name, "value": ...}; dicts with keys that are not all strings, or begin with '$',
- * {"$dict": [[key, value], ...]}; complex {"$complex": [re, im]}. indent: spaces a level, 0 for one
- * line. Checks the tree first; errors as above, NO_MEMORY, and buf's. */
+/* Writes JSON for people and `cairn restore`. Ints beyond 2^53 and floats that are not finite
+ * become strings under {"$int": ...} and {"$float": ...}; bytes {"$bytes": base64}; tuples
+ * {"$tuple": []}; tagged values {"$tag": name, "value": ...}; dicts with keys that are not all
+ * strings, or begin with '$', {"$dict": [[key, value], ...]}; complex numbers {"$complex": [re,
+ * im]}. indent is the number of spaces for each level, or 0 for one line. The tree is checked
+ * first; errors as above, NO_MEMORY, and those of buf. */
 int MUST_USE tree_to_json(size_t bytes, const uint8_t *data, unsigned indent, struct buf *buf,
                           struct diag *diag);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The typed tree as JSON, for people and for `cairn restore`. One loop with a stack of fixed depth;
- * what JSON cannot say stands under keys that begin with '$'. Output is linear in the input. Pure;
- * any thread.
+ * values that JSON does not have stand under keys that begin with '$'. The output is linear in the
+ * input. Pure; any thread.
  */
 #include "tree.h"
 
@@ -27,7 +27,7 @@ struct json {
     unsigned indent;
     uint32_t depth;
     struct json_level levels[LIMIT_TREE_DEPTH];
-    uint8_t *pairs; /* a bit a node: a dict that is no JSON object */
+    uint8_t *pairs; /* one bit for each node: it is a dict that is no JSON object */
 };
 
 static void put_text(struct buf *buf, const char *text) { buf_put(buf, strlen(text), text); }
@@ -72,8 +72,8 @@ static void put_base64(struct buf *buf, size_t bytes, const uint8_t *data)
     }
 }
 
-/* Byte i of the magnitude of a two's complement number; low: index of its lowest byte that is not
- * zero. */
+/* Returns byte i of the magnitude of a two's complement number. low is the index of its lowest byte
+ * that is not zero. */
 static uint8_t magnitude_byte(const struct tree_node *node, uint32_t low, uint32_t i)
 {
     bool negative = (node->data[node->bytes - 1] & 0x80) != 0;
@@ -85,7 +85,7 @@ static uint8_t magnitude_byte(const struct tree_node *node, uint32_t low, uint32
 
 enum { DECIMAL_INT_BYTES = 64, DECIMAL_WORDS = DECIMAL_INT_BYTES / 4, DECIMAL_GROUPS = 18 };
 
-/* Decimal digits of up to 64 bytes: at most 155 of them. */
+/* Writes the decimal digits of up to 64 bytes: at most 155 digits. */
 static void put_big_decimal(struct buf *buf, const struct tree_node *node, uint32_t low)
 {
     uint32_t words[DECIMAL_WORDS] = {0}, groups[DECIMAL_GROUPS] = {0};
@@ -140,7 +140,8 @@ static void put_int(struct buf *buf, const struct tree_node *node)
     put_text(buf, "\"}");
 }
 
-/* The shortest decimal that reads back as the same bits, always with a point or an exponent. */
+/* Writes the shortest decimal that reads back as the same bits, always with a point or an
+ * exponent. */
 static void put_finite(struct buf *buf, double value)
 {
     char text[40];
@@ -184,7 +185,7 @@ static void put_line(struct json *json, uint32_t depth)
     }
 }
 
-/* What stands in front of a child of the innermost container. */
+/* Writes what goes in front of a child of the innermost container. */
 static void put_before(struct json *json)
 {
     const struct json_level *level = &json->levels[json->depth - 1];
@@ -222,7 +223,8 @@ static const char *const json_close[] = {
     [JSON_PAIRS] = "]}", [JSON_TAGGED] = "}",
 };
 
-/* A child of the innermost container is complete; so may be the container, and so on. */
+/* Called when a child of the innermost container is complete. The container may then be complete as
+ * well, and so on. */
 static void put_after(struct json *json)
 {
     while (json->depth > 0) {
@@ -307,8 +309,8 @@ static void put_node(struct json *json, const struct tree_node *node, bool pairs
     put_after(json);
 }
 
-/* Marks the dicts that cannot be a JSON object: a key is no string, or could be taken for one of
- * ours. */
+/* Marks the dicts that cannot be a JSON object, because a key is no string or could be taken for
+ * one of ours. */
 static void mark_pairs(size_t bytes, const uint8_t *data, uint8_t *pairs)
 {
     struct tree_iter iter;

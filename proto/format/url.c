@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * URLs of runs: cairn://h1:port,h2:port/project/run and cairn+unix:///path?run=project/run. Hosts
- * are split and get their default port here; they are resolved elsewhere. Nothing is
- * percent-decoded: the parts that may stand in a URL need no escapes, and a '%' or '@' is refused.
- * Pure; any thread.
+ * are split, and get their default port, here; they are resolved elsewhere. Nothing is
+ * percent-decoded: what may stand in a URL needs no escapes, and a '%' or '@' is refused. Pure; any
+ * thread.
  */
 #include "ids.h"
 
@@ -35,8 +35,8 @@ static bool is_host_char(char c)
            c == '-' || c == '_';
 }
 
-/* Splits "host", "host:port", "[v6]" or "[v6]:port": bytes of the host part, 0 if it is none of
- * them. */
+/* Returns the bytes of the host in "host", "host:port", "[v6]" or "[v6]:port", or 0 if the text is
+ * none of them. */
 static size_t host_bytes(size_t bytes, const char *text)
 {
     size_t i = 0;
@@ -97,7 +97,7 @@ static int url_add_unix(struct url *url, size_t bytes, const char *path, struct 
     return url_add(url, "unix:", bytes, path, diag);
 }
 
-/* "h1:port,h2" or, as CAIRN_SERVER only, "unix:/path". */
+/* Adds the servers of "h1:port,h2" or, in CAIRN_SERVER only, "unix:/path". */
 static int url_add_list(struct url *url, size_t bytes, const char *text, struct diag *diag)
 {
     for (size_t from = 0; from <= bytes;) {
