@@ -49,6 +49,17 @@ static const struct sm_state link_table[] = {
     [LINK_STOPPED] = {"stopped", NULL, 0, SM_FINAL},
 };
 
+/* A state has a connection or has none; a request waits only for one that is there. */
+static void check_link(const struct sm *sm)
+{
+    const struct link *link = container_of(sm, struct link, sm);
+    bool has_conn = sm->state == LINK_HELLO || sm->state == LINK_JOIN || sm->state == LINK_UP;
+    CHECK(has_conn == (link->conn != NULL));
+    CHECK(has_conn || link->receiving == NULL);
+    CHECK(link->stopped == (sm->state == LINK_STOPPED));
+    CHECK(sm->state != LINK_FINAL || link->status != 0);
+}
+
 static const struct conn_handler link_conn_handler;
 
 /* --- life ------------------------------------------------------------------------ */
@@ -63,6 +74,7 @@ void link_init(struct link *link, struct engine *engine)
     }
     timer_init(&link->timer, engine->options.loop, on_timer);
     sm_init(&link->sm, link_table, LINK_DIAL, "link", engine->options.rank);
+    link->sm.invariant = check_link;
 }
 
 static size_t server_count(const struct link *link)

@@ -45,7 +45,8 @@ static enum sm_result on_read(struct sm *sm);
 static enum sm_result on_settle(struct sm *sm);
 static enum sm_result on_report(struct sm *sm);
 static enum sm_result on_drain(struct sm *sm);
-static enum sm_result on_end(struct sm *sm);
+static void enter_drain(struct sm *sm);
+static void enter_end(struct sm *sm);
 
 #define RS_STOP (SM_TO(RS_SETTLE) | SM_TO(RS_DRAIN))
 static const struct sm_state restore_table[] = {
@@ -56,8 +57,8 @@ static const struct sm_state restore_table[] = {
     [RS_READ] = {"read", on_read, SM_TO(RS_REPORT) | RS_STOP, 0},
     [RS_SETTLE] = {"settle", on_settle, SM_TO(RS_REPORT) | SM_TO(RS_DRAIN), 0},
     [RS_REPORT] = {"report", on_report, SM_TO(RS_MANIFEST) | SM_TO(RS_DRAIN), 0},
-    [RS_DRAIN] = {"drain", on_drain, SM_TO(RS_END), 0},
-    [RS_END] = {"end", on_end, 0, SM_FINAL},
+    [RS_DRAIN] = {"drain", on_drain, SM_TO(RS_END), 0, enter_drain},
+    [RS_END] = {"end", NULL, 0, SM_FINAL, enter_end},
 };
 
 static struct restore *restore_of_sm(struct sm *sm) { return container_of(sm, struct restore, sm); }
@@ -596,27 +597,39 @@ static enum sm_result on_report(struct sm *sm)
 
 /* --- the end --------------------------------------------------------------------- */
 
+static bool is_drained(const struct restore *restore)
+{
+    return restore->slots_busy == 0 && (!restore->asked || restore->come) &&
+           !restore_land_is_busy(restore);
+}
+
+static void enter_drain(struct sm *sm) { timer_stop(&restore_of_sm(sm)->timer); }
+
 static enum sm_result on_drain(struct sm *sm)
 {
     struct restore *restore = restore_of_sm(sm);
-    timer_stop(&restore->timer);
-    restore_read_stop(restore);
-    if (restore->slots_busy > 0 || (restore->asked && !restore->come) ||
-        restore_land_is_busy(restore)) {
-        return SM_WAIT;
-    }
-    move(restore, RS_END);
-    return SM_AGAIN;
-}
-
-static enum sm_result on_end(struct sm *sm)
-{
-    struct restore *restore = restore_of_sm(sm);
-    if (!restore->tell_done) {
-        restore->tell_done = true;
-        loop_post(restore->engine->options.loop, &restore->post);
+    restore_read_stop(restore); /* each time: a worker may have come back with a slot */
+    if (is_drained(restore)) {
+        move(restore, RS_END);
     }
     return SM_WAIT;
+}
+
+static void enter_end(struct sm *sm)
+{
+    struct restore *restore = restore_of_sm(sm);
+    loop_post(restore->engine->options.loop, &restore->post);
+}
+
+/* What is true of a restore that has just come to a state. */
+static void check_restore(const struct sm *sm)
+{
+    const struct restore *restore = container_of(sm, struct restore, sm);
+    unsigned state = sm->state;
+    CHECK(state == RS_DRAIN || !restore->asked); /* one request a state */
+    CHECK(state < RS_MANIFEST || state > RS_REPORT || restore->user->id.term != 0);
+    CHECK(state == RS_SETTLE || state >= RS_DRAIN || restore->slots_busy == 0);
+    CHECK(state != RS_END || is_drained(restore));
 }
 
 static void on_deliver(struct post *post)
@@ -708,6 +721,7 @@ void engine_restore_start(struct engine *engine, struct engine_restore *user)
     restore->ordinal = engine->restores_begun + 1;
     timer_init(&restore->timer, engine->options.loop, on_timer);
     sm_init(&restore->sm, restore_table, RS_RESOLVE, "restore", ++engine->op_count);
+    restore->sm.invariant = check_restore;
     user->impl = restore;
     list_add_tail(&engine->restores, &restore->op.link);
     int refused = engine_refuses(engine, &diag);

@@ -99,7 +99,6 @@ struct restore {
     struct post post;
     uint64_t end_ms;
     uint32_t ordinal, try_count;
-    bool tell_done;
     int status;      /* the result of the restore; 0 so far means that it goes well */
     int report_code; /* what REPORT will say; 0 means verified */
     struct diag report_diag;

@@ -36,13 +36,14 @@ static const struct sm_state save_table[] = {
                  SM_TO(SV_AGREE) | SM_TO(SV_HAVE) | SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
     [SV_AGREE] = {"agree", save_on_agree, SM_TO(SV_SEND) | SV_STOP, 0},
     [SV_HAVE] = {"have", save_on_have, SM_TO(SV_SEND) | SM_TO(SV_WAIT) | SV_STOP, 0},
-    [SV_SEND] = {"send", save_on_send, SM_TO(SV_PART) | SM_TO(SV_WAIT) | SV_STOP, 0},
+    [SV_SEND] = {"send", save_on_send, SM_TO(SV_PART) | SM_TO(SV_WAIT) | SV_STOP, 0,
+                 save_enter_send},
     [SV_PART] = {"part", save_on_part, SM_TO(SV_SEAL) | SM_TO(SV_SEND) | SV_STOP, 0},
     [SV_SEAL] = {"seal", save_on_seal, SM_TO(SV_WAIT) | SM_TO(SV_HAVE) | SV_STOP, 0},
     [SV_WAIT] = {"wait", save_on_wait, SV_STOP, 0},
     [SV_ABORT] = {"abort", save_on_abort, SM_TO(SV_DRAIN), 0},
-    [SV_DRAIN] = {"drain", save_on_drain, SM_TO(SV_END), 0},
-    [SV_END] = {"end", save_on_end, 0, SM_FINAL},
+    [SV_DRAIN] = {"drain", save_on_drain, SM_TO(SV_END), 0, save_enter_drain},
+    [SV_END] = {"end", NULL, 0, SM_FINAL, save_enter_end},
 };
 
 struct save *save_of_link(struct list *node) { return list_item(node, struct save, op.link); }
@@ -72,6 +73,22 @@ struct object_id save_object_id(const struct save *save, uint32_t object)
                               .writer = save->engine->options.writer,
                               .rank = save->engine->options.rank,
                               .sequence = save->objects[object].sequence};
+}
+
+/* What is true of a save that has just come to a state. */
+static void check_save(const struct sm *sm)
+{
+    const struct save *save = container_of(sm, struct save, sm);
+    unsigned state = sm->state;
+    bool is_open = state >= SV_AGREE && state <= SV_ABORT;
+    CHECK(!is_open || save->opened);
+    CHECK(save->open_id != 0 || !save->opened);
+    CHECK(state < SV_SEND || state > SV_SEAL || save->stage_begun);
+    CHECK(state != SV_PART || save->way != WAY_OPEN);
+    CHECK(state != SV_SEAL || (save->part.made && save->slots_busy == 0));
+    CHECK(!save->seal_sent || save->opened);
+    CHECK(!save->staged || save->staged_status != 0 || save->stage_begun);
+    CHECK(state != SV_END || save_is_drained(save));
 }
 
 /* --- moving ---------------------------------------------------------------------- */
@@ -227,6 +244,7 @@ static void init(struct save *save)
     timer_init(&save->retry, engine->options.loop, on_retry);
     save_hand_init(save);
     sm_init(&save->sm, save_table, SV_QUEUE, "save", ++engine->op_count);
+    save->sm.invariant = check_save;
     save->number = engine->op_count;
     save_agree_init(save);
 }

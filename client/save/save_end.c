@@ -128,43 +128,47 @@ enum sm_result save_on_abort(struct sm *sm)
 
 /* --- the end --------------------------------------------------------------------- */
 
+void save_enter_drain(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    save_stream_forget(save);
+    save_stage_stop(save); /* one that was committed before need not be copied */
+    save_agree_end(save);
+    save_base_end(save);
+    timer_stop(&save->retry);
+    /* The socket still borrows the arena: it is given a moment. */
+    timer_start(&save->timer, SAVE_DRAIN_MS);
+}
+
+bool save_is_drained(const struct save *save)
+{
+    return !save->copying && save->check.running == 0 && !save->reserving && !save->fetching &&
+           save->digests_running == 0 && !save->part.running && save->slots_busy == 0;
+}
+
 enum sm_result save_on_drain(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
-    if (!save->answer.asked) {
-        save->answer.asked = true;
-        save_stream_forget(save);
-        save_stage_stop(save); /* one that was committed before need not be copied */
-        save_agree_end(save);
-        save_base_end(save);
-        timer_stop(&save->retry);
-        /* The socket still borrows the arena: it is given a moment. */
-        timer_start(&save->timer, SAVE_DRAIN_MS);
-    }
-    if (save->copying || save->check.running > 0 || save->reserving || save->fetching ||
-        save->digests_running > 0 || save->part.running || save->slots_busy > 0) {
+    if (!save_is_drained(save)) {
         return SM_WAIT;
     }
     timer_stop(&save->timer);
     save_digest_fini(save);
     sm_move(&save->sm, SV_END);
-    return SM_AGAIN;
+    return SM_WAIT;
 }
 
-enum sm_result save_on_end(struct sm *sm)
+void save_enter_end(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
-    if (!save->tell_done) {
-        save->tell_done = true;
-        save_room_give(save);
-        save_hand_staged(save);
-        if (!save->staged) {
-            save_set_staged(save, save->status);
-        }
-        loop_post(save->engine->options.loop, &save->post);
-        engine_wake_stagers(save->engine);
+    save->tell_done = true;
+    save_room_give(save);
+    save_hand_staged(save);
+    if (!save->staged) {
+        save_set_staged(save, save->status);
     }
-    return SM_WAIT;
+    loop_post(save->engine->options.loop, &save->post);
+    engine_wake_stagers(save->engine);
 }
 
 static void save_free(struct save *save)

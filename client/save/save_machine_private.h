@@ -36,14 +36,17 @@ enum sm_result save_on_agree(struct sm *sm);
 enum sm_result save_on_have(struct sm *sm);
 /* save_send.c */
 enum sm_result save_on_send(struct sm *sm);
+void save_enter_send(struct sm *sm);
 enum sm_result save_on_part(struct sm *sm);
 enum sm_result save_on_seal(struct sm *sm);
 bool save_is_sent(const struct save *save); /* returns whether the part may be made */
 /* save_end.c */
 enum sm_result save_on_wait(struct sm *sm);
 enum sm_result save_on_abort(struct sm *sm);
+void save_enter_drain(struct sm *sm);
 enum sm_result save_on_drain(struct sm *sm);
-enum sm_result save_on_end(struct sm *sm);
+bool save_is_drained(const struct save *save); /* no worker and no socket touches its memory */
+void save_enter_end(struct sm *sm);
 /* Ends the save as committed, by the server's word or because the same content was committed
  * before. */
 void save_end_committed(struct save *save);

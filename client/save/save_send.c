@@ -18,6 +18,14 @@ bool save_is_sent(const struct save *save)
            save->digest_next == save->layout.payload_count;
 }
 
+void save_enter_send(struct sm *sm)
+{
+    struct save *save = save_of_sm(sm);
+    if (save->status == 0 && !save->lost && !save->ended && !save_is_sent(save)) {
+        engine_pump(save->engine);
+    }
+}
+
 enum sm_result save_on_send(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -27,13 +35,6 @@ enum sm_result save_on_send(struct sm *sm)
     if (save->ended) {
         save_move(save, SV_WAIT); /* what became of it, and why */
         return SM_AGAIN;
-    }
-    if (!save_is_sent(save) && !save->answer.asked) {
-        save->answer.asked = true;
-        engine_pump(save->engine);
-    }
-    if (save->status != 0) {
-        return SM_AGAIN; /* there is no way to send it */
     }
     if (!save_is_sent(save)) {
         return SM_WAIT;

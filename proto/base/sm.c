@@ -25,6 +25,13 @@ void sm_move(struct sm *sm, unsigned next)
     LOG(LOG_DEBUG, "sm", "state", ls("op", sm->op), lu("id", sm->id), ls("from", from->name),
         ls("to", sm->table[next].name));
     sm->state = next;
+    if (sm->invariant != NULL) {
+        sm->invariant(sm);
+    }
+    if (sm->table[next].enter != NULL) {
+        sm->table[next].enter(sm);
+        CHECK(sm->state == next);
+    }
 }
 
 void sm_run(struct sm *sm)

@@ -24,6 +24,7 @@ struct sm_state {
     enum sm_result (*run)(struct sm *sm); /* one step; NULL for a state that only waits */
     uint64_t next;                        /* the states that may follow: SM_TO(state) | ... */
     unsigned flags;                       /* SM_FINAL */
+    void (*enter)(struct sm *sm);         /* what happens once, on arrival; may be NULL */
 };
 
 #define SM_TO(state) (UINT64_C(1) << (state))
@@ -31,6 +32,9 @@ enum { SM_FINAL = 1u << 0 };
 
 struct sm {
     const struct sm_state *table;
+    /* Checks, with CHECK, what is true of the owner in the state that it has just moved to. It runs
+     * at each move, before `enter`. NULL if the machine has none. */
+    void (*invariant)(const struct sm *sm);
     const char *op; /* borrowed, for traces: "save", "link" */
     uint64_t id;    /* for traces */
     unsigned state;
@@ -41,7 +45,8 @@ struct sm {
 
 void sm_init(struct sm *sm, const struct sm_state *table, unsigned first, const char *op,
              uint64_t id);
-/* Changes the state. CHECKs that the row of the present state allows it. */
+/* Changes the state, CHECKs that the row of the present state allows it and that the invariant
+ * holds, and calls the `enter` of the new state, which must not move. */
 void sm_move(struct sm *sm, unsigned next);
 /* Runs until SM_WAIT or SM_DONE. A call from inside a state function is remembered, not nested. */
 void sm_run(struct sm *sm);

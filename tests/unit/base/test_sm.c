@@ -21,8 +21,8 @@ enum { OP_START, OP_WORK, OP_END, OP_LONELY };
 
 struct op {
     struct sm sm;
-    int started, worked;
-    bool complete_inside, ready, free_at_end;
+    int started, worked, entered;
+    bool complete_inside, ready, free_at_end, broken;
 };
 
 static struct op *op_of(struct sm *sm) { return container_of(sm, struct op, sm); }
@@ -59,9 +59,18 @@ static enum sm_result on_end(struct sm *sm)
     return SM_DONE;
 }
 
+static void enter_work(struct sm *sm) { op_of(sm)->entered++; }
+
+static void check_op(const struct sm *sm)
+{
+    const struct op *op = container_of(sm, struct op, sm);
+    CHECK(!op->broken);
+    CHECK(op->entered <= op->worked); /* checked before the state is entered */
+}
+
 static const struct sm_state table[] = {
     [OP_START] = {"start", on_start, SM_TO(OP_WORK), 0},
-    [OP_WORK] = {"work", on_work, SM_TO(OP_WORK) | SM_TO(OP_END), 0},
+    [OP_WORK] = {"work", on_work, SM_TO(OP_WORK) | SM_TO(OP_END), 0, enter_work},
     [OP_END] = {"end", on_end, 0, SM_FINAL},
     [OP_LONELY] = {"lonely", NULL, SM_TO(OP_START), 0},
 };
@@ -80,7 +89,26 @@ static void test_waits_and_goes_on(void **state)
     sm_run(&op.sm);
     assert_true(sm_is(&op.sm, OP_END));
     assert_int_equal(op.started, 1);
+    assert_int_equal(op.entered, 1); /* once, however often it is run */
     assert_int_equal(op.worked, 3);
+}
+
+static void move_to_work(void *user) { sm_move(user, OP_WORK); }
+
+/* Goal: a move that breaks the invariant is a bug, and nothing of the new state has begun. */
+static void test_invariant_is_checked_at_each_move(void **state)
+{
+    (void)state;
+    struct op op = {.broken = true};
+    sm_init(&op.sm, table, OP_START, "op", 6);
+    op.sm.invariant = check_op;
+    assert_true(check_breaks(move_to_work, &op.sm));
+    assert_int_equal(op.entered, 0);
+    op = (struct op){0};
+    sm_init(&op.sm, table, OP_START, "op", 7);
+    op.sm.invariant = check_op;
+    sm_run(&op.sm);
+    assert_int_equal(op.entered, 1);
 }
 
 static void test_completion_inside_is_not_lost(void **state)
@@ -154,6 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waits_and_goes_on),
         cmocka_unit_test(test_completion_inside_is_not_lost),
+        cmocka_unit_test(test_invariant_is_checked_at_each_move),
         cmocka_unit_test(test_done_may_free),
         cmocka_unit_test(test_state_without_function_waits),
         cmocka_unit_test(test_move_outside_the_table_is_a_bug),
