@@ -277,21 +277,6 @@ static enum sm_result on_resolve(struct sm *sm)
 
 /* --- metadata -------------------------------------------------------------------- */
 
-static int check_sha256(const struct restore *restore, uint64_t bytes, const struct sha256 *wanted,
-                        const char *what, struct diag *diag)
-{
-    struct sha256 sha = sha256(restore->call.payload_bytes, restore->call.payload);
-    if (restore->call.payload_bytes == bytes && memcmp(&sha, wanted, sizeof sha) == 0) {
-        return 0;
-    }
-    return diag_set(diag, CAIRN_E_DAMAGED,
-                    "the %s of step %llu@%llu has %zu bytes and another SHA-256 than was committed "
-                    "(%llu bytes)",
-                    what, (unsigned long long)restore->user->id.step,
-                    (unsigned long long)restore->user->id.term, restore->call.payload_bytes,
-                    (unsigned long long)bytes);
-}
-
 static enum sm_result ask_fetch(struct restore *restore, uint32_t kind, uint32_t number)
 {
     struct msg msg = {.type = MSG_FETCH,
@@ -300,33 +285,6 @@ static enum sm_result ask_fetch(struct restore *restore, uint32_t kind, uint32_t
 }
 
 enum { FETCH_MANIFEST = 1, FETCH_PAGE = 3 };
-
-static int take_manifest(struct restore *restore, struct diag *diag)
-{
-    struct engine_restore *user = restore->user;
-    int rc = check_sha256(restore, user->info.manifest_bytes, &user->info.manifest_sha256,
-                          "manifest", diag);
-    rc = rc != 0 ? rc
-                 : manifest_decode(restore->call.payload_bytes, restore->call.payload,
-                                   &user->scratch, &user->manifest, diag);
-    if (rc == 0 && !ckpt_id_equal(user->manifest.id, user->id)) {
-        rc = diag_set(diag, CAIRN_E_DAMAGED, "the manifest is of step %llu@%llu",
-                      (unsigned long long)user->manifest.id.step,
-                      (unsigned long long)user->manifest.id.term);
-    }
-    uint64_t count = rc == 0 ? user->manifest.tensor_count + user->manifest.blob_count : 0;
-    if (rc == 0) {
-        restore->index = (struct index){.cap = (size_t)count};
-        restore->index.entries =
-            scratch_array(&user->scratch, (size_t)count + 1, sizeof *restore->index.entries);
-        rc = restore->index.entries
-                 ? 0
-                 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an index of %llu names",
-                            (unsigned long long)count);
-    }
-    restore->page_at = 0;
-    return rc;
-}
 
 static enum sm_result on_manifest(struct sm *sm)
 {
@@ -344,37 +302,13 @@ static enum sm_result on_manifest(struct sm *sm)
     if (restore->call_status != 0) {
         return call_failed(restore, "manifest");
     }
-    int rc = take_manifest(restore, &diag);
+    int rc = restore_take_manifest(restore, &diag);
     if (rc != 0) {
         restore_cannot(restore, rc, &diag);
         return SM_AGAIN;
     }
     move(restore, RS_PAGES);
     return SM_AGAIN;
-}
-
-static int take_page(struct restore *restore, struct diag *diag)
-{
-    struct engine_restore *user = restore->user;
-    const struct page_ref *ref = &user->manifest.pages[restore->page_at];
-    struct page page;
-    int rc = check_sha256(restore, ref->bytes, &ref->sha256, "index page", diag);
-    rc = rc != 0 ? rc
-                 : page_decode(restore->call.payload_bytes, restore->call.payload, &user->scratch,
-                               &page, diag);
-    if (rc != 0) {
-        return rc;
-    }
-    if (page.kind != PAGE_INDEX || page.level != 0 ||
-        restore->index.count + page.entry_count > restore->index.cap) {
-        return diag_set(diag, page.level != 0 ? CAIRN_E_UNSUPPORTED : CAIRN_E_DAMAGED,
-                        "index page %u is of kind %u, level %u, with %u entries", restore->page_at,
-                        page.kind, page.level, page.entry_count);
-    }
-    memcpy(restore->index.entries + restore->index.count, page.index,
-           page.entry_count * sizeof *page.index);
-    restore->index.count += page.entry_count;
-    return 0;
 }
 
 static bool skip_to_index_page(struct restore *restore)
@@ -422,7 +356,7 @@ static enum sm_result on_pages(struct sm *sm)
     if (restore->call_status != 0) {
         return call_failed(restore, "index page");
     }
-    int rc = take_page(restore, &diag);
+    int rc = restore_take_page(restore, &diag);
     if (rc != 0) {
         restore_cannot(restore, rc, &diag);
         return SM_AGAIN;

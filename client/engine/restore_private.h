@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The state of a restore that is under way, shared by its files. restore.c decides (the state
- * machine), restore_check.c compares what is registered with what is stored, restore_plan.c makes
- * wants and checks the plan, restore_read.c reads, verifies and scatters, restore_land.c provides
- * memory that the daemon reads into. Loop's thread; a work touches only its slot and the memory
- * that its records name.
+ * machine), restore_index.c takes the manifest and the index pages, restore_check.c compares what
+ * is registered with what is stored, restore_plan.c makes wants and checks the plan, restore_read.c
+ * reads, verifies and scatters, restore_land.c provides memory that the daemon reads into. Loop's
+ * thread; a work touches only its slot and the memory that its records name.
  */
 #ifndef CAIRN_ENGINE_RESTORE_PRIVATE_H
 #define CAIRN_ENGINE_RESTORE_PRIVATE_H
@@ -126,12 +126,19 @@ struct restore {
     unsigned buffers_free, buffers_made, buffers_promised;
 };
 
+/* restore_index.c; pure */
+/* Checks the payload of restore->call against the SHA-256 of the level above, decodes it, and keeps
+ * what it says. Returns DAMAGED if the hash or the structure is another. The page is page_at. */
+int MUST_USE restore_take_manifest(struct restore *restore, struct diag *diag);
+int MUST_USE restore_take_page(struct restore *restore, struct diag *diag);
+/* Returns the entry of that name, coordinate and kind, or NULL if there is none. */
+const struct index_entry *restore_index_find(const struct index *index, const char *name,
+                                             const char *coordinate, uint32_t kind);
+
 /* restore_check.c; pure */
 /* Compares the registered tensors with the index, and fills user->missing and user->unexpected.
  * Returns MISSING_TENSOR (only if strict), SHAPE_MISMATCH or DTYPE_MISMATCH. */
 int MUST_USE restore_check(struct restore *restore, struct diag *diag);
-const struct index_entry *restore_index_find(const struct index *index, const char *name,
-                                             const char *coordinate, uint32_t kind);
 bool restore_takes_blob(const struct restore *restore, const struct index_entry *entry);
 /* Returns whether a tensor or blob of this name is to be restored at all (user->only). */
 bool restore_is_chosen(const struct restore *restore, const char *name);

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the checkpoint says it holds: its manifest and index pages. Each is compared with the
+ * SHA-256 that the level above names before it is decoded, and the entries are kept sorted, so that
+ * a name is found by bisection. Pure.
+ */
+#include "engine/restore_private.h"
+
+#include <string.h>
+
+static int check_sha256(const struct restore *restore, uint64_t bytes, const struct sha256 *wanted,
+                        const char *what, struct diag *diag)
+{
+    struct sha256 sha = sha256(restore->call.payload_bytes, restore->call.payload);
+    if (restore->call.payload_bytes == bytes && memcmp(&sha, wanted, sizeof sha) == 0) {
+        return 0;
+    }
+    return diag_set(diag, CAIRN_E_DAMAGED,
+                    "the %s of step %llu@%llu has %zu bytes and another SHA-256 than was committed "
+                    "(%llu bytes)",
+                    what, (unsigned long long)restore->user->id.step,
+                    (unsigned long long)restore->user->id.term, restore->call.payload_bytes,
+                    (unsigned long long)bytes);
+}
+
+int restore_take_manifest(struct restore *restore, struct diag *diag)
+{
+    struct engine_restore *user = restore->user;
+    int rc = check_sha256(restore, user->info.manifest_bytes, &user->info.manifest_sha256,
+                          "manifest", diag);
+    rc = rc != 0 ? rc
+                 : manifest_decode(restore->call.payload_bytes, restore->call.payload,
+                                   &user->scratch, &user->manifest, diag);
+    if (rc == 0 && !ckpt_id_equal(user->manifest.id, user->id)) {
+        rc = diag_set(diag, CAIRN_E_DAMAGED, "the manifest is of step %llu@%llu",
+                      (unsigned long long)user->manifest.id.step,
+                      (unsigned long long)user->manifest.id.term);
+    }
+    uint64_t count = rc == 0 ? user->manifest.tensor_count + user->manifest.blob_count : 0;
+    if (rc == 0) {
+        restore->index = (struct index){.cap = (size_t)count};
+        restore->index.entries =
+            scratch_array(&user->scratch, (size_t)count + 1, sizeof *restore->index.entries);
+        rc = restore->index.entries
+                 ? 0
+                 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an index of %llu names",
+                            (unsigned long long)count);
+    }
+    restore->page_at = 0;
+    return rc;
+}
+
+int restore_take_page(struct restore *restore, struct diag *diag)
+{
+    struct engine_restore *user = restore->user;
+    const struct page_ref *ref = &user->manifest.pages[restore->page_at];
+    struct page page;
+    int rc = check_sha256(restore, ref->bytes, &ref->sha256, "index page", diag);
+    rc = rc != 0 ? rc
+                 : page_decode(restore->call.payload_bytes, restore->call.payload, &user->scratch,
+                               &page, diag);
+    if (rc != 0) {
+        return rc;
+    }
+    if (page.kind != PAGE_INDEX || page.level != 0 ||
+        restore->index.count + page.entry_count > restore->index.cap) {
+        return diag_set(diag, page.level != 0 ? CAIRN_E_UNSUPPORTED : CAIRN_E_DAMAGED,
+                        "index page %u is of kind %u, level %u, with %u entries", restore->page_at,
+                        page.kind, page.level, page.entry_count);
+    }
+    memcpy(restore->index.entries + restore->index.count, page.index,
+           page.entry_count * sizeof *page.index);
+    restore->index.count += page.entry_count;
+    return 0;
+}
+
+static int compare_entry(const struct index_entry *entry, const char *name, const char *coordinate,
+                         uint32_t kind)
+{
+    int order = strcmp(entry->name, name);
+    order = order != 0 ? order : strcmp(entry->coordinate, coordinate);
+    return order != 0 ? order : (entry->kind < kind ? -1 : entry->kind > kind);
+}
+
+const struct index_entry *restore_index_find(const struct index *index, const char *name,
+                                             const char *coordinate, uint32_t kind)
+{
+    size_t low = 0, high = index->count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int order = compare_entry(&index->entries[mid], name, coordinate, kind);
+        if (order == 0) {
+            return &index->entries[mid];
+        }
+        if (order < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return NULL;
+}
