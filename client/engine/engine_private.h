@@ -14,6 +14,15 @@ void engine_on_down(struct engine *engine);
 void engine_on_final(struct engine *engine, int status, const struct diag *diag);
 void engine_on_granted(struct engine *engine);
 
+/* link_requests.c. The link hands these what comes for a request: a reply (or an ERROR), the
+ * payload of the last reply, the loss of the connection. Results that are not 0 close the
+ * connection. */
+int MUST_USE link_reply(struct link *link, const struct frame *frame, const struct msg *msg,
+                        void **ret_payload, struct diag *diag);
+int MUST_USE link_payload(struct link *link, const struct frame *frame, const struct msg *msg,
+                          void *payload, struct diag *diag);
+void link_lose_requests(struct link *link);
+
 /* prepare.c. engine_prepare_wake is called when the connection comes up, and when the last save or
  * restore has ended; engine_prepare_drop gives up a preparation that has not started. */
 void engine_prepare_init(struct engine *engine);
