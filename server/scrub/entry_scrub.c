@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See entry_scrub.h.
+ * entry_scrub: see entry_scrub.h.
  */
 #include "entry_scrub.h"
 

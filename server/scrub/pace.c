@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See pace.h. The rate is kept over the whole, not read by read: a delay is caught up, but never
- * more than PACE_BURST_MS of it, so that a pause is not followed by a storm.
+ * pace: see pace.h. The rate is kept on average, not read by read: a delay is caught up, but never
+ * more than PACE_BURST_MS of it, so that a pause is not followed by a burst.
  */
 #include "pace.h"
 
@@ -26,7 +26,7 @@ static void look(struct pace *pace, uint64_t now_ns, uint64_t load)
         return;
     }
     if (now_ns >= pace->busy_ns) {
-        pace->credit = 0; /* what was moved while nobody was counting is no reserve */
+        pace->credit = 0; /* bytes that moved while nobody counted give no credit */
     }
     pace->busy_ns = now_ns + PACE_QUIET_MS * MS_NS;
     pace->credit += (int64_t)(moved / PACE_SHARE);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The position of the pass in the store's record. Every save is guarded by the entry as it was read
- * or written last: when another daemon has moved it, that one is at work, and this one leaves.
+ * The position of the pass in the store's record. Every save is guarded by the entry as it was last
+ * read or written. If another daemon has moved the entry, that daemon is at work, and this one
+ * leaves the pass.
  */
 #include "scrub_private.h"
 
@@ -22,7 +23,8 @@ void place_load(struct scrub *scrub, void (*then)(struct scrub *scrub))
     store_submit(catalog_store(scrub->options.catalog), &scrub->req);
 }
 
-/* An entry that this version cannot read is a newer one's: its pass is not disturbed. */
+/* Takes the entry from the record. An entry that this version cannot read belongs to a newer one,
+ * whose pass is not disturbed. */
 static int take_entry(struct scrub *scrub, const struct record *record)
 {
     struct record_value value;
@@ -65,7 +67,7 @@ void place_save(struct scrub *scrub, void (*then)(struct scrub *scrub))
     struct buf buf;
     buf_init(&buf, sizeof(scrub->will));
     entry_scrub_encode(&scrub->entry, &buf);
-    CHECK(buf_status(&buf) == 0); /* all of its fields are bounded */
+    CHECK(buf_status(&buf) == 0); /* all its fields are bounded */
     memcpy(scrub->will, buf.data, buf.bytes);
     scrub->will_bytes = buf.bytes;
     buf_fini(&buf);
@@ -85,8 +87,9 @@ void place_save(struct scrub *scrub, void (*then)(struct scrub *scrub))
     store_submit(catalog_store(scrub->options.catalog), &scrub->req);
 }
 
-/* A full or failing disk does not end a scrub: it goes on, and begins a little earlier after a
- * restart. Only an entry that is not what it was ends it. */
+/* Called when a save was answered. A full or failing disk does not end a scrub: it goes on, and
+ * would begin a little earlier after a restart. Only an entry that another daemon has changed ends
+ * it. */
 static void on_saved(struct store_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, req);

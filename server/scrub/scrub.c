@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The schedule: when a pass is due, and its way from run to run and checkpoint to checkpoint. What
- * a pass needs to remember is in the entry; everything else is looked up again at each step, so
- * that runs and checkpoints may come and go meanwhile.
+ * The schedule of scrub: when a pass is due, and its way from run to run and from checkpoint to
+ * checkpoint. The entry holds what a pass has to remember; everything else is looked up again at
+ * each step, so that runs and checkpoints may come and go meanwhile.
  */
 #include "scrub_private.h"
 
@@ -151,7 +151,8 @@ static void look(struct scrub *scrub)
     }
 }
 
-/* Wall time only chooses the moment: a clock that jumps makes a pass early or late, no more. */
+/* Returns the milliseconds until the next pass. Wall time only chooses the moment: a clock that
+ * jumps makes a pass early or late, and has no other effect. */
 static uint64_t due_in_ms(const struct scrub *scrub)
 {
     int64_t ended = scrub->entry.ended_wall_ns, now = loop_wall_ns(scrub->options.loop);
@@ -171,7 +172,7 @@ static void on_place(struct scrub *scrub)
         return;
     }
     if (scrub->entry.state == SCRUB_RUNNING) {
-        scrub->asked = false; /* the pass that runs is the one that was asked for */
+        scrub->asked = false; /* the running pass answers the request */
         scrub->saved_ms = loop_now_ms(scrub->options.loop);
         turned(scrub, true);
         scrub_later(scrub, 0, next_run);
@@ -197,8 +198,8 @@ static void sleep_until_due(struct scrub *scrub)
         return;
     }
     turned(scrub, false);
-    /* Looks at the entry now and then: another daemon may have made a pass, or the clock was set.
-     */
+    /* Looks at the entry from time to time: another daemon may have made a pass, or the clock may
+     * have been set. */
     scrub_later(scrub, min_u64(due_in_ms(scrub), UINT64_C(60) * SCRUB_LOOK_MS), look);
 }
 
@@ -206,7 +207,7 @@ void scrub_set_rate(struct scrub *scrub, uint64_t rate)
 {
     pace_set_rate(&scrub->pace, rate);
     if (scrub->running && timer_is_active(&scrub->timer)) {
-        timer_start(&scrub->timer, 0); /* it may be waiting by the old one */
+        timer_start(&scrub->timer, 0); /* it may be waiting by the old rate */
     }
 }
 
@@ -214,7 +215,7 @@ void scrub_set_every(struct scrub *scrub, uint64_t every_ms)
 {
     scrub->options.every_ms = every_ms;
     if (!scrub->running && !scrub->busy && !scrub->closing) {
-        scrub_later(scrub, 0, look); /* it may be waiting by the old one */
+        scrub_later(scrub, 0, look); /* it may be waiting by the old interval */
     }
 }
 
@@ -244,7 +245,8 @@ static int run_order(const struct run_name *a, const struct run_name *b)
     return order != 0 ? order : strcmp(a->run, b->run);
 }
 
-/* The run at which the pass is, if it is still there, else the next one by name. */
+/* Sets entry.run to the run that the pass is at, if that still exists, and otherwise to the next
+ * one by name. `behind` asks for the next one in any case. Returns false if there is none. */
 static bool find_run(struct scrub *scrub, bool behind)
 {
     struct run_name *names = NULL;
@@ -304,7 +306,7 @@ static void end_pass(struct scrub *scrub)
 
 /* --- a run ------------------------------------------------------------------------------------ */
 
-/* The record as the medium holds it: the copy in memory may be the last good one. */
+/* Reads the record as the medium holds it: the copy in memory may be the last good one. */
 static void check_record(struct scrub *scrub)
 {
     scrub->busy = true;
@@ -316,7 +318,7 @@ static void check_record(struct scrub *scrub)
     store_submit(catalog_store(scrub->options.catalog), &scrub->req);
 }
 
-/* This look at the run's record speaks now. */
+/* Drops the earlier findings about the run's record, because this look replaces them. */
 static void drop_record_findings(struct scrub *scrub)
 {
     uint32_t kept = 0;
@@ -365,12 +367,12 @@ static void on_record(struct store_req *req)
     run_snapshot(scrub->run, &scrub->snapshot);
 }
 
-/* The record can be read. Does it tell of all that is stored? */
+/* Called when the record can be read: reports it if more is stored than it knows. */
 static void on_beside(struct run_snapshot_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, snapshot);
     char text[SCRUB_TEXT_MAX];
-    scrub->snapshot.run = NULL; /* answered */
+    scrub->snapshot.run = NULL; /* it was answered */
     if (req->status == 0 && !scrub->record_told && state_is_marked(req->state)) {
         state_mark_text(req->state, sizeof(text), text);
         found_record(scrub, text);
@@ -387,8 +389,9 @@ void scrub_next_ckpt(struct scrub *scrub)
     run_snapshot(scrub->run, &scrub->snapshot);
 }
 
-/* What a checkpoint refers to, its base refers to or holds, word for word: was the base looked at
- * in this pass and is good, it need not be read again. It has the smaller sequence. */
+/* Returns true if the base need not be read again: it was examined in this pass and is good.
+ * Whatever a checkpoint refers to, its base refers to or holds, word for word. The base has the
+ * smaller sequence, so it was examined first. */
 static bool is_base_good(const struct run_state *state, const struct state_commit *commit)
 {
     const struct state_commit *base =
@@ -400,7 +403,7 @@ static void on_state(struct run_snapshot_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, snapshot);
     const struct state_commit *commit = NULL;
-    scrub->snapshot.run = NULL; /* answered */
+    scrub->snapshot.run = NULL; /* it was answered */
     if (req->status != 0) {
         scrub->counters.errors_total++;
         scrub_later(scrub, 0, leave_run);
@@ -432,10 +435,11 @@ static void on_state(struct run_snapshot_req *req)
     walk_begin(scrub);
 }
 
-/* --- telling ---------------------------------------------------------------------------------- */
+/* --- reporting ------------------------------------------------------------------------------ */
 
-/* In front. What falls out where there is no room is the oldest of a checkpoint, which its record
- * tells of too; damage of a record is told nowhere else while the copy in memory is good. */
+/* Returns a new entry at the front of the recent findings. If there is no room, the oldest finding
+ * about a checkpoint is dropped, because its record has it too; damage of a record is reported
+ * nowhere else while the copy in memory is good. */
 static struct scrub_finding *add_recent(struct scrub *scrub)
 {
     uint32_t last = scrub->recent_count;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One checkpoint, as the medium holds it: manifest, pages, then rank by rank the part and its
- * objects. What a range holds is checked on a worker; a range in which something is wrong is read
- * once more before anybody is told, because a transfer may fail where the medium is good. Then the
- * record is told, then people, and the walk goes on: one place that is damaged says nothing about
- * the next.
+ * The walk through one checkpoint, as the medium holds it: manifest, pages, then rank by rank the
+ * part and its objects. The bytes of a range are checked on a worker. A range in which something is
+ * wrong is read once more before it is reported, because a transfer may fail although the medium is
+ * good. Then the record is updated and people are told, and the walk goes on: one damaged place
+ * says nothing about the next.
  */
 #include "scrub_private.h"
 
@@ -71,7 +71,8 @@ static void tell_people(struct scrub *scrub)
     scrub_later(scrub, 0, walk->then);
 }
 
-/* Who was forgotten while it was read may have been swept: what is missing then is no damage. */
+/* Called when the record was told of damage. A checkpoint that is forgotten while we read it may
+ * already have been collected, so a missing object is not reported as damage. */
 static void on_told(struct run_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, event);
@@ -84,13 +85,15 @@ static void on_told(struct run_req *req)
         return;
     }
     if (req->status != 0) {
-        scrub->counters
-            .errors_total++; /* people hear of it all the same; the next pass tells again */
+        scrub
+            ->counters
+            /* People are told all the same; the next pass tells the record again. */
+            .errors_total++;
     }
     tell_people(scrub);
 }
 
-/* The record first, with the worst of what was found, then people. */
+/* Reports the pending findings: the record gets the worst of them, then people are told. */
 static void tell(struct scrub *scrub, void (*then)(struct scrub *scrub))
 {
     struct walk *walk = &scrub->walk;
@@ -146,9 +149,9 @@ static void charge(struct scrub *scrub, uint64_t bytes)
     scrub->counters.bytes_total += bytes;
 }
 
-/* What cannot be read because it is damaged is found, and the walk goes on behind it: behind a
- * manifest nothing is known, behind a page only what no other page says, behind a part the next
- * rank. */
+/* Handles a document that could not be read. If it is damaged, that is a finding, and the walk goes
+ * on behind it: behind a manifest nothing is known, behind a page only what other pages say, behind
+ * a part comes the next rank. */
 static void document_failed(struct scrub *scrub)
 {
     struct walk *walk = &scrub->walk;
@@ -159,7 +162,7 @@ static void document_failed(struct scrub *scrub)
     bool last = ++walk->tries >= SCRUB_TRIES_MAX;
     scrub->counters.errors_total += transient;
     if (transient && last) {
-        scrub_leave(scrub); /* the store is not well: later */
+        scrub_leave(scrub); /* the store is not well: tries again later */
         return;
     }
     if (!last && (transient || status == CAIRN_E_IO)) {
@@ -247,7 +250,7 @@ static void sort_done(struct work *work)
     scrub->busy = false;
     if (!walk->pieces) {
         scrub->counters.errors_total++;
-        scrub_leave(scrub); /* no memory now */
+        scrub_leave(scrub); /* no memory at present */
         return;
     }
     walk->piece_count = walk->fetch.part->chunk_count;
@@ -255,7 +258,8 @@ static void sort_done(struct work *work)
     next_object(scrub);
 }
 
-/* Those of the checkpoint itself as wholes; what it refers to where nobody else has read it. */
+/* Begins the next object. The checkpoint's own objects are read as a whole; of older objects the
+ * chunks that it refers to, if no other walk has read them. */
 static void next_object(struct scrub *scrub)
 {
     struct walk *walk = &scrub->walk;
@@ -311,7 +315,7 @@ static void next_range(struct scrub *scrub)
     walk->again = false;
     walk->tries = 0;
     if (!object_scan_next(&walk->scan, &walk->sink)) {
-        tell(scrub, object_done); /* nothing, where the object is done */
+        tell(scrub, object_done); /* reports nothing if the object is done */
         return;
     }
     walk->before = walk->scan;
@@ -331,7 +335,7 @@ static void read_range(struct scrub *scrub)
     }
     if (!make_room(walk)) {
         scrub->counters.errors_total++;
-        scrub_leave(scrub); /* no memory now */
+        scrub_leave(scrub); /* no memory at present */
         return;
     }
     scrub->busy = true;
@@ -348,8 +352,8 @@ static void read_range(struct scrub *scrub)
     store_submit(catalog_store(scrub->options.catalog), &scrub->req);
 }
 
-/* A range that cannot be read because it is damaged is tried again a few times, then it is found.
- */
+/* Handles a range that could not be read. It is tried again a few times; after that, damage is a
+ * finding. */
 static void read_failed(struct scrub *scrub)
 {
     struct walk *walk = &scrub->walk;
@@ -363,7 +367,7 @@ static void read_failed(struct scrub *scrub)
         return;
     }
     if (!is_damage(status) && err_retry(status) != ERR_RETRY_NEVER) {
-        scrub_leave(scrub); /* the store is not well: later */
+        scrub_leave(scrub); /* the store is not well: tries again later */
         return;
     }
     object_scan_unreadable(&walk->scan, diag_text(&scrub->req.diag, status), &walk->sink);
@@ -442,8 +446,8 @@ static void on_healed(struct run_req *req)
     leave(scrub);
 }
 
-/* All of it was read. Was it under suspicion, and every byte is what it should be, it is good
- * again: repaired from a copy, or blamed by a reader with bad memory. */
+/* Called when all of the checkpoint was read. If it was suspect or damaged and every byte is right,
+ * it is good again: it was repaired from a copy, or a reader with bad memory had reported it. */
 static void whole(struct scrub *scrub)
 {
     struct walk *walk = &scrub->walk;
