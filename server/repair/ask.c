@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The repair's thread asks, the loop does, the thread waits: one question at a time. A store's
- * requests have deadlines and the loop runs until the repair has ended, so each wait ends.
+ * ask: the repair's thread asks, the loop acts, and the thread waits, one question at a time. A
+ * store's requests have deadlines, and the loop runs until the repair has ended, so each wait
+ * ends.
  */
 #include "repair_private.h"
 
@@ -78,7 +79,8 @@ static void on_stored(struct store_req *req)
     answer(repair);
 }
 
-/* A repair that is to end does not wait: what it still asks for is little. */
+/* Starts a store operation when the pace allows it. A repair that is to end does not wait, because
+ * little is left for it to ask. */
 static void start_store(struct repair *repair)
 {
     struct ask *ask = &repair->ask;
@@ -162,9 +164,11 @@ static void take_facts(struct ask *ask, const struct run_state *state)
     }
 }
 
-/* Committed once, whatever came of it, or aborted. With the committed one here, other manifests of
- * it are what aborted openings and repairs leave. One that is open still and has its manifest is to
- * be committed: by the next server, or here. */
+/* Returns true if the record accounts for the opening: the checkpoint was committed, whatever
+ * happened to it since, or the opening was aborted. If the committed manifest exists, other
+ * manifests of the checkpoint are leftovers of aborted openings and repairs. An opening that is
+ * still open and has its manifest does not count: it has to be committed, by the next server or
+ * here. */
 static bool is_explained(const struct run_state *state, struct ckpt_id id, uint64_t open_id)
 {
     for (size_t i = 0; i < state->commit_count; i++) {
@@ -214,7 +218,7 @@ static void on_state(struct run_snapshot_req *req)
         ask->info = req->state->info;
         take_facts(ask, req->state);
     }
-    req->run = NULL; /* answered */
+    req->run = NULL; /* it was answered */
     answer(repair);
 }
 

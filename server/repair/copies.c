@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies of broken chunks. Full saves store anew what did not change, and much of a state is alike,
- * so the same bytes may lie in another object of the run: what has the same digest and length is
- * the same. In a mirror they lie in the same place. Every copy is read and checked before it
- * counts, and again when it is used.
+ * Finds copies of broken chunks. Full saves store unchanged data anew, and much of a state is
+ * alike, so the same bytes may lie in another object of the run: equal digest and length mean equal
+ * bytes. In a mirror they lie in the same place. Every copy is read and checked before it counts,
+ * and again when it is used.
  */
 #include "repair_private.h"
 
@@ -20,7 +20,7 @@ struct want {
 struct wants {
     size_t count, left;
     struct want *wants; /* sorted by digest */
-    uint8_t *room;      /* for a copy */
+    uint8_t *room;      /* room for one copy */
 };
 
 static const struct envelope *envelope_of(const struct want *want)
@@ -60,7 +60,7 @@ int copies_get(struct repair *repair, const struct source *source, const struct 
     int status = ask_store(repair, source->store, &req);
     repair_count_read(repair, status == 0 ? envelope->stored_bytes : 0);
     status = status == 0 ? 0 : repair_fail(diag, status, &req.diag);
-    if (status == 0 && !same) { /* what is wanted is raw: its plain bytes */
+    if (status == 0 && !same) { /* the wanted chunk is raw: takes the plain bytes of the copy */
         status = chunk_open(envelope, stored, LIMIT_CHUNK_BYTES, ret, diag);
     }
     status = status != 0 ? status : chunk_verify(wanted, ret, diag);
@@ -70,7 +70,8 @@ int copies_get(struct repair *repair, const struct source *source, const struct 
     return status;
 }
 
-/* 0 also when it is none. An error: the store is not well. */
+/* Tries one source of a chunk. Returns 0 even if it is no copy. An error means that the store is
+ * not well. */
 static int try_source(struct repair *repair, struct wants *wants, const struct want *want,
                       const struct source *source, struct diag *diag)
 {
@@ -117,7 +118,7 @@ static int compare_wants(const void *a, const void *b)
     return compare_content(envelope_of(a), envelope_of(b));
 }
 
-/* The first want of that content, or count. */
+/* Returns the index of the first want with that content, or of the place where it would be. */
 static size_t find_want(const struct wants *wants, const struct envelope *envelope)
 {
     size_t low = 0, high = wants->count;
@@ -168,7 +169,8 @@ static int offer_part(struct repair *repair, struct wants *wants, const struct p
     return status;
 }
 
-/* All parts of a checkpoint; what cannot be read has nothing to offer. */
+/* Offers the chunks of all parts of a checkpoint. A document that cannot be read has nothing to
+ * offer. */
 static int offer_ckpt(struct repair *repair, struct wants *wants, const struct commit_fact *fact,
                       struct diag *diag)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an object must hold, from end to end. The parts of its own checkpoint say so under a hash;
- * where that checkpoint is gone, the object's footer does, which its crc covers, and every chunk in
- * it still has to match its digest.
+ * object_layout: the pieces that an object must hold, from end to end. The parts of its own
+ * checkpoint say so under a hash. If that checkpoint is gone, the object's footer says so; its crc
+ * covers it, and every chunk in it still has to match its digest.
  */
 #include "repair_private.h"
 
@@ -90,7 +90,7 @@ static int from_part(struct repair *repair, const struct object_id *id, struct s
 
 /* --- from the footer -------------------------------------------------------------------------- */
 
-struct span { /* of an object in a store */
+struct span { /* a range of an object in a store */
     struct store *store;
     const struct object_id *id;
     uint64_t offset, bytes;
@@ -109,7 +109,7 @@ static int read_span(struct repair *repair, const struct span *span, uint8_t *re
     return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
 }
 
-/* Where the footer is; ret_bytes: of the object. */
+/* Finds the footer and sets its range in io. ret_bytes gets the size of the object. */
 static int find_footer(struct repair *repair, struct span *io, uint64_t *ret_bytes,
                        struct diag *diag)
 {
@@ -131,7 +131,7 @@ static int find_footer(struct repair *repair, struct span *io, uint64_t *ret_byt
                : object_trailer_decode(trailer, req.ret_bytes, &io->offset, &io->bytes, diag);
 }
 
-/* span: store and id. */
+/* Reads the footer of the object that span->store and span->id name. */
 static int read_footer(struct repair *repair, struct span *span, struct scratch *scratch,
                        struct object_footer *ret, struct diag *diag)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Manifest, pages and parts as the medium holds them. One that does not match the hash above it can
- * only come from the mirror: nothing else knows its bytes. It is published under a tag of its own,
- * read back, and then takes the name.
+ * papers: manifest, pages and parts ("documents") as the medium holds them. If one does not match
+ * the hash above it, its bytes can only come from the mirror, because nothing else knows them. They
+ * are published under a tag of their own, read back, and then take the name.
  */
 #include "repair_private.h"
 
@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct paper { /* which, and what it must be */
+struct paper { /* a document, and what it must be */
     bool mends;
-    bool missing; /* as it was found: not damaged, but gone */
+    bool missing; /* it was not damaged, but gone */
     struct store_name name;
     struct sha256 sha256;
     uint64_t bytes;
@@ -49,7 +49,8 @@ static int fetch(struct repair *repair, struct store *store, const struct paper 
     return 0;
 }
 
-/* A read of bad bytes may be the transfer's fault: once more before anything is done. */
+/* Reads a document, and reads it again if the bytes are bad, because the transfer may have
+ * failed. */
 static int fetch_twice(struct repair *repair, const struct paper *paper, struct record_value *ret,
                        struct diag *diag)
 {
@@ -60,10 +61,11 @@ static int fetch_twice(struct repair *repair, const struct paper *paper, struct 
 static void drop(struct repair *repair, const struct store_name *name)
 {
     struct store_req req = {.op = STORE_DELETE_SMALL, .name = *name};
-    err_ignore(ask_store(repair, repair->store, &req)); /* else garbage collection does */
+    /* Otherwise garbage collection removes it. */
+    err_ignore(ask_store(repair, repair->store, &req));
 }
 
-/* bytes: good ones. */
+/* Puts good bytes in the place of a document. */
 static int put_in_place(struct repair *repair, const struct paper *paper, struct record_value bytes,
                         struct diag *diag)
 {
@@ -103,7 +105,8 @@ static int put_in_place(struct repair *repair, const struct paper *paper, struct
     return status;
 }
 
-/* Says what became of it. 0: it is good now, and in *ret. */
+/* Mends a document from the mirror and reports the result. Returns 0 if it is good now; *ret has
+ * its bytes. */
 static int mend(struct repair *repair, const struct paper *paper, struct record_value *ret,
                 struct diag *why)
 {

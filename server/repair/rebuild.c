@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The new object, beside the old one: chunk after chunk, the good ones from the old one, the others
- * from their sources, each checked; zeros between; the footer. Sealed under the name of a writer
- * that does not exist, so that nothing refers to it and garbage collection would remove it. Then it
- * is read back whole, the chain says what happens, and the two trade names. Killed anywhere: the
- * old object has its name and its bytes, or the new one has it, whole.
+ * rebuild: makes a new object beside the old one: chunk after chunk, the good ones from the old
+ * object, the others from their sources, each checked; zeros between them; then the footer. It is
+ * sealed under the name of a writer that does not exist, so nothing refers to it and garbage
+ * collection would remove it. Then it is read back as a whole, the chain records what happens, and
+ * the two trade names. If it is killed anywhere, either the old object has its name and bytes, or
+ * the new one has the name, whole.
  */
 #include "repair_private.h"
 
@@ -24,12 +25,13 @@ struct building {
     struct object_id fresh; /* the name of the new object */
     uint8_t *window;        /* aligned; holds [base, base + WINDOW_BYTES) */
     uint64_t base;
-    uint8_t *chunk; /* LIMIT_CHUNK_BYTES * 2 */
+    uint8_t *chunk; /* room for LIMIT_CHUNK_BYTES * 2 */
 };
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* Writes [base, upto), which is a multiple of the alignment; the rest moves to the front. */
+/* Writes [base, upto), which is a multiple of the alignment. The rest moves to the front of the
+ * window. */
 static int flush(struct building *b, uint64_t upto, struct diag *diag)
 {
     uint64_t bytes = upto - b->base;
@@ -59,7 +61,7 @@ static int flush(struct building *b, uint64_t upto, struct diag *diag)
     return 0;
 }
 
-/* Bytes at an offset; offsets only grow. */
+/* Adds bytes at an offset. Offsets only grow. */
 static int put(struct building *b, uint64_t offset, size_t bytes, const uint8_t *data,
                struct diag *diag)
 {
@@ -90,7 +92,8 @@ static int get_chunk(struct building *b, size_t at, struct diag *diag)
     if (!broken->bad[at]) {
         return copies_get(b->repair, &own, wanted, b->chunk, diag);
     }
-    /* A range that could not be read counts as bad whole: some of it may be good. */
+    /* A range that could not be read counts as bad as a whole, but some of its chunks may be
+     * good. */
     if (copies_get(b->repair, &own, wanted, b->chunk, NULL) == 0) {
         return 0;
     }
@@ -104,7 +107,7 @@ static int put_chunks(struct building *b, struct diag *diag)
     for (size_t i = 0; status == 0 && i < broken->count; i++) {
         const struct envelope *envelope = &broken->pieces[i].envelope;
         if (i > 0 && envelope->offset == broken->pieces[i - 1].envelope.offset) {
-            continue; /* one chunk, referred to twice */
+            continue; /* the chunk is referred to twice */
         }
         status = get_chunk(b, i, diag);
         status =
@@ -146,7 +149,7 @@ static int do_op(struct building *b, enum store_op op, uint64_t bytes, struct di
     return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
 }
 
-/* Sealed, or not there. */
+/* Writes and seals the new object. After an error it does not exist. */
 static int write_fresh(struct building *b, struct diag *diag)
 {
     struct object_scan scan;
@@ -158,13 +161,13 @@ static int write_fresh(struct building *b, struct diag *diag)
     status = put_chunks(b, diag);
     status = status != 0 ? status : put_footer(b, scan.data_end, diag);
     if (status != 0) {
-        err_ignore(do_op(b, STORE_ABORT, 0, NULL)); /* else the next start removes it */
+        err_ignore(do_op(b, STORE_ABORT, 0, NULL)); /* otherwise the next start removes it */
         return status;
     }
     return do_op(b, STORE_SEAL, 0, diag);
 }
 
-/* --- and takes the place ---------------------------------------------------------------------- */
+/* --- taking the place of the old object ----------------------------------------------------- */
 
 static int check_fresh(struct building *b, struct diag *diag)
 {
@@ -237,7 +240,7 @@ static int take_place(struct building *b, struct diag *diag)
     return 0;
 }
 
-/* What ends all repairs, and not only this object's. */
+/* Returns true for an error that ends the whole repair, not only the work on this object. */
 static bool is_the_end(int status)
 {
     return status == CAIRN_E_CANCELLED || status == CAIRN_E_NO_MEMORY;
@@ -252,7 +255,8 @@ static int rebuild(struct building *b, struct diag *diag)
     status = check_fresh(b, diag);
     status = status != 0 ? status : take_place(b, diag);
     if (status != 0 && status != CAIRN_E_OUTCOME_UNKNOWN) {
-        err_ignore(do_op(b, STORE_DELETE_OBJECT, 0, NULL)); /* else garbage collection does */
+        /* Otherwise garbage collection removes it. */
+        err_ignore(do_op(b, STORE_DELETE_OBJECT, 0, NULL));
     }
     return status;
 }

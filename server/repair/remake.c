@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The manifest of a checkpoint that has lost it, made again from the parts of all its ranks, by the
- * code that makes one at a commit. Invariant: all parts are of one opening and cover each other, so
- * the new manifest names exactly the bytes that the ranks saved; what no part holds (metadata,
- * tags, metrics) is said to be lost, by a tag. Until it is published the new documents lie in
- * memory, and papers.c reads them from here, so that a checkpoint is verified before anything is
- * written. On the repair's thread.
+ * remake: makes the manifest of a checkpoint that has lost it again, from the parts of all its
+ * ranks, with the code that makes one at a commit. Invariant: all parts belong to one opening and
+ * cover each other, so the new manifest names exactly the bytes that the ranks saved. What no part
+ * holds (metadata, tags, metrics) is lost, and a tag says so. Until they are published the new
+ * documents are in memory, and papers.c reads them from here, so that a checkpoint is verified
+ * before anything is written. On the repair's thread.
  */
 #include "repair_private.h"
 
@@ -31,7 +31,7 @@ static struct store_name name_of(const struct repair *repair, const struct remad
                                .tag = remade->open_id};
 }
 
-/* Document `at` of the new ones: the pages by number, then the manifest. */
+/* Returns document `at` of the new ones: the pages by number, then the manifest. */
 static struct record_value value_of(const struct remade *remade, size_t at)
 {
     const struct build *build = &remade->build;
@@ -50,13 +50,13 @@ static struct store_name document(const struct repair *repair, const struct rema
 
 /* --- the parts -------------------------------------------------------------------------------- */
 
-/* A part as it lies there, and what its rank sealed. */
+/* A part as stored, and the seal that its rank made. */
 struct read_part {
     struct part part;
     struct entry_seal seal;
 };
 
-/* Its bytes go into the scratch, and the part points into them. */
+/* Reads a part. Its bytes go into the scratch, and the part points to them. */
 static int read_part(struct repair *repair, const struct store_name *name, struct scratch *scratch,
                      struct read_part *ret, struct diag *diag)
 {
@@ -127,8 +127,9 @@ static int read_parts(struct repair *repair, struct remade *remade, struct diag 
 
 /* --- the documents ---------------------------------------------------------------------------- */
 
-/* What lies under the name of a page that is to be made again. One that is whole and has other
- * bytes was made from other parts: these are not the ones that were committed. */
+/* Compares the stored page of that number with the new one. A page that is whole and has other
+ * bytes was made from other parts, so the present parts are not the ones that were committed:
+ * DAMAGED. */
 static int compare_page(struct repair *repair, struct remade *remade, size_t at, struct diag *diag)
 {
     struct store_req req = {
@@ -220,14 +221,15 @@ static int ask_name(struct repair *repair, enum store_op op, const struct store_
     struct store_req req = {.op = op, .name = *name};
     if (value) {
         req.bytes = value->bytes;
-        req.data = (void *)(uintptr_t)value->data; /* only read by PUBLISH */
+        req.data = (void *)(uintptr_t)value->data; /* PUBLISH only reads it */
     }
     int status = ask_store(repair, repair->store, &req);
     return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
 }
 
-/* What lies under the name is damaged, and goes. A killed salvage leaves nothing there then, or the
- * new bytes: under another name a whole manifest would be taken for one of another opening. */
+/* Replaces a damaged document under its own name. If a salvage is killed here, nothing is stored
+ * under the name, or the new bytes. Under another name a whole manifest would be taken for that of
+ * another opening. */
 static int replace(struct repair *repair, const struct store_name *name,
                    const struct record_value *value, struct diag *diag)
 {
@@ -263,7 +265,7 @@ int remake_publish(struct repair *repair, const struct remade *remade, struct di
     int status = 0;
     CHECK(remade->is_built);
     for (size_t i = 0; status == 0 && i <= remade->build.page_count; i++) {
-        status = put_document(repair, remade, i, diag); /* the manifest is the last */
+        status = put_document(repair, remade, i, diag); /* the manifest comes last */
     }
     return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Begin and end of a repair, and its outline: look, find copies, rebuild, look again, and only when
- * then every byte is good does the record say so.
+ * The beginning and the end of a repair, and its outline: examine, find copies, rebuild, examine
+ * again. Only if every byte is good then does the record say so.
  */
 #include "repair_private.h"
 
@@ -25,7 +25,7 @@ int repair_new(const struct repair_options *options, struct repair **ret, struct
     }
     repair->options = *options;
     repair->post.cb = on_post;
-    CHECK(pthread_mutex_init(&repair->lock, NULL) == 0); /* plain memory on Linux */
+    CHECK(pthread_mutex_init(&repair->lock, NULL) == 0); /* needs no resource but memory on Linux */
     CHECK(ask_init(repair) == 0);
     int status = work_threads_new(options->loop, 1, "cairn-repair", &repair->thread, diag);
     if (status == 0 && options->open_mirror) {
@@ -159,7 +159,7 @@ void repair_close(struct repair *repair, void (*done)(void *user), void *user)
     }
 }
 
-/* --- on the thread: what all use -------------------------------------------------------------- */
+/* --- on the thread: common functions -------------------------------------------------------- */
 
 int repair_fail(struct diag *diag, int status, const struct diag *why)
 {
@@ -237,8 +237,8 @@ int repair_audit(struct repair *repair, struct ckpt_id id, struct diag *diag, co
     va_start(args, fmt);
     vsnprintf(reason, sizeof(reason), fmt, args);
     va_end(args);
-    /* Of an older checkpoint that is gone but for its objects the chain takes no more entries: it
-     * is told with the one that still needs them. */
+    /* The chain takes no more entries about an older checkpoint of which only objects are left. The
+     * entry is made about the checkpoint that still needs them. */
     struct ckpt_id about = repair_fact(repair, id) ? id : repair->id;
     struct event event = {.kind = EVENT_REPAIR,
                           .id_count = 1,
@@ -355,7 +355,7 @@ static int set_health(struct repair *repair, enum health health, const char *rea
     return status;
 }
 
-/* Everything once more from the medium: what was repaired, and what was good before. */
+/* Reads everything once more from the medium: what was repaired, and what was good before. */
 static int look_again(struct repair *repair, const struct commit_fact *fact, struct diag *diag)
 {
     struct survey survey;

@@ -141,8 +141,7 @@ const struct commit_fact *repair_fact(const struct repair *repair, struct ckpt_i
 int MUST_USE repair_audit(struct repair *repair, struct ckpt_id id, struct diag *diag,
                           const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
-/* --- papers.c: manifest, pages and parts, each checked against the hash above it
- * ------------------ */
+/* --- papers.c: manifest, pages and parts, each checked against the hash above it ------------ */
 
 struct papers {
     const struct commit_fact *fact;
@@ -168,8 +167,7 @@ int MUST_USE papers_part(struct repair *repair, struct papers *papers, size_t nu
                          struct paper_part *ret, struct diag *diag);
 void paper_part_fini(struct paper_part *part);
 
-/* --- remake.c: makes a manifest again from the parts of its checkpoint
- * ---------------------------- */
+/* --- remake.c: makes a manifest again from the parts of its checkpoint ---------------------- */
 
 struct remade { /* id, open_id and world_size are set by the caller */
     struct ckpt_id id;

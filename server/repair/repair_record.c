@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run's record that the medium does not give whole any more. What its second copy has, or the
- * daemon itself still holds of it, is written anew. Otherwise single files are taken from the
- * mirror, and only such as the chain proves to be the ones that were here: never a whole record,
- * whose newest terms and commits may be others. The last update alone has nothing behind it that
- * proves it; it is taken only where the mirror's record ends with it too, and explains every term
- * and every manifest that lie here.
+ * Mends a run's record that the medium does not hold whole any more. What its second copy has, or
+ * what the daemon still holds in memory, is written anew. Otherwise single files are taken from the
+ * mirror, and only those that the chain proves to be the ones that were here; never a whole record,
+ * because its newest terms and commits may be others. Only the last update has nothing behind it
+ * that proves it. It is taken only if the mirror's record ends with it too, and explains every term
+ * and every manifest that is stored here.
  */
 #include "repair_private.h"
 
@@ -16,11 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The record as the medium has it. */
+/* The record as the medium holds it. */
 struct sight {
     bool whole, missing;
     uint64_t newest;
-    struct record_file files[STORE_RECORD_FILES_MAX]; /* any of them would do */
+    struct record_file files[STORE_RECORD_FILES_MAX]; /* any one of them would do */
     struct diag why;
 };
 
@@ -52,7 +52,7 @@ static void file_text(const struct record_file *file, size_t bytes, char *ret)
 
 /* --- the last update -------------------------------------------------------------------------- */
 
-/* The commit of that checkpoint, forgotten or reclaimed as it may be. */
+/* Returns the commit of that checkpoint, even if it is forgotten or reclaimed, or NULL. */
 static const struct state_commit *find_commit(const struct run_state *state, struct ckpt_id id)
 {
     for (size_t i = 0; i < state->commit_count; i++) {
@@ -63,7 +63,7 @@ static const struct state_commit *find_commit(const struct run_state *state, str
     return NULL;
 }
 
-/* Is this opening one that is not committed, yet or at all? */
+/* Returns true if the manifest belongs to an opening that is aborted or still open. */
 static bool is_uncommitted(const struct run_state *state, const struct store_name *manifest)
 {
     const struct state_open *open = state_open_find(state, manifest->id);
@@ -76,8 +76,8 @@ static bool is_uncommitted(const struct run_state *state, const struct store_nam
     return open && open->entry.open_id == manifest->tag;
 }
 
-/* Does the record say what became of the openings that left these manifests of a checkpoint? With
- * the committed one here, others are what aborted openings and repairs leave. */
+/* Returns true if the record accounts for the openings that left these manifests of a checkpoint.
+ * If the committed one exists, the others are leftovers of aborted openings and repairs. */
 static bool explains(const struct run_state *state, struct ckpt_id id, size_t count,
                      const struct store_name *smalls)
 {
@@ -139,7 +139,8 @@ static bool has_manifest(const struct store_req *listed, uint64_t tag)
     return false;
 }
 
-/* What the mirror committed by itself is not here, and must not be listed here. */
+/* Checks that every commit in the mirror's record has its manifest here: checkpoints that the
+ * mirror committed by itself do not exist here, and must not be listed. */
 static int check_commits(struct repair *repair, const struct run_state *state, struct diag *diag)
 {
     int status = 0;
@@ -162,8 +163,8 @@ static int check_commits(struct repair *repair, const struct run_state *state, s
     return status;
 }
 
-/* Nothing that was committed here may be unknown to the mirror, nor the other way round, and no
- * term may come back. */
+/* Checks that the mirror's record ends with the same update as this one, that it knows everything
+ * that was committed here and nothing else, and that no term could be granted twice. */
 static int check_last(struct repair *repair, uint64_t newest, struct diag *diag)
 {
     struct store_req req = {.op = STORE_RECORD_GET, .run = repair->name, .from_medium = true};
@@ -231,7 +232,8 @@ static int mend_file(struct repair *repair, const struct record_file *file, stru
     return status == 0 ? 0 : repair_fail(diag, status, &mend.diag);
 }
 
-/* Nothing whole is behind these: the first has to follow what is here, each the one before. */
+/* Mends the last updates, behind which nothing is whole: the first has to follow the record here,
+ * and each one the one before it. */
 static int mend_tail(struct repair *repair, uint64_t version, uint64_t newest, struct diag *diag)
 {
     int status = check_last(repair, newest, diag);
@@ -242,8 +244,8 @@ static int mend_tail(struct repair *repair, uint64_t version, uint64_t newest, s
     return status;
 }
 
-/* An update is proven by the next one. Where that is damaged too, it has to be mended first: up to
- * the first that is proven, and back. */
+/* Mends an update. The next update proves it. If that one is damaged too, it has to be mended
+ * first: so this goes up to the first update that is proven, and then back. */
 static int mend_update(struct repair *repair, uint64_t version, uint64_t newest, struct diag *diag)
 {
     int status = CAIRN_E_NOT_FOUND;
@@ -264,7 +266,8 @@ static int mend_update(struct repair *repair, uint64_t version, uint64_t newest,
     return status;
 }
 
-/* Any of the files that would let it be read on. What is said when none can: of the first. */
+/* Mends any one of the files that would let the record be read on. If none can be mended, the error
+ * is that of the first. */
 static int mend_any(struct repair *repair, const struct sight *sight, struct diag *diag)
 {
     int status = CAIRN_E_NOT_FOUND;
@@ -303,7 +306,8 @@ static int check_mirror(struct repair *repair, struct diag *diag)
     return 0;
 }
 
-/* From its second copy, or from what a server that runs has confirmed and holds in memory. */
+/* Mends the record from its second copy, or from what a running server has confirmed and holds in
+ * memory. Returns true if it is whole now. */
 static bool mend_by_itself(struct repair *repair, struct sight *io)
 {
     struct store_req req = {.op = STORE_RECORD_MEND, .run = repair->name};
@@ -317,10 +321,10 @@ static bool mend_by_itself(struct repair *repair, struct sight *io)
     return true;
 }
 
-/* --- a record that neither place has -----------------------------------------------------------
- */
+/* --- a record that neither place has -------------------------------------------------------- */
 
-/* The mirror's record as one snapshot: its own file, or made from what it reads. */
+/* Copies the mirror's record as one snapshot: its own file, or one that is made from what it
+ * reads. */
 static int copy_whole(struct repair *repair, struct buf *ret, struct record_file *ret_file,
                       struct diag *diag)
 {
@@ -354,9 +358,9 @@ static int copy_whole(struct repair *repair, struct buf *ret, struct record_file
                                   : diag_set(diag, buf_status(ret), "no memory for a record");
 }
 
-/* Each checkpoint that it lists has to lie here, with the very manifest. What else lies here it
- * does not tell of, where the mirror is behind: the run is marked then, like any whose record is an
- * older copy. */
+/* Checks that each checkpoint that the copy lists is stored here, with the same manifest. If the
+ * mirror is behind, more is stored here than the copy knows; the run is marked then, like any run
+ * whose record is an older copy. */
 static int check_whole(struct repair *repair, const struct buf *copy, struct diag *diag)
 {
     struct record *record = NULL;
@@ -402,7 +406,7 @@ static int take_whole(struct repair *repair, struct diag *diag)
     return status;
 }
 
-/* The chain takes it now, and could not before. */
+/* Adds an entry to the chain, which could not take one before the record was whole. */
 static int tell_chain(struct repair *repair, struct diag *diag)
 {
     int status = ask_commits(repair, &repair->facts, &repair->fact_count, diag);
@@ -431,8 +435,9 @@ static int refuse(struct repair *repair, const struct sight *sight, const struct
     return 0;
 }
 
-/* From its second copy, or file by file from the mirror, and then from what has become the first
- * place's again. *ret_whole: nothing is left of the damage; else that was told. */
+/* Mends the record from its second copy, or file by file from the mirror, and then from the first
+ * place, which is whole again. *ret_whole is set if no damage is left; otherwise the damage was
+ * reported. */
 static int mend_damaged(struct repair *repair, struct sight *sight, bool *ret_whole,
                         struct diag *diag)
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See salvage.h. Order: the record itself (its files, its lost end), then all manifests that it
- * does not explain, by term and step, each verified and entered in one update. What is damaged
- * below its manifest is entered as damaged, so that it can be named, repaired or forgotten like any
- * other. A manifest that is lost or damaged is made again from the parts, where every byte below it
- * is good; else there is nothing to enter. On the repair's thread.
+ * salvage: see salvage.h. It mends the record first (its files, its lost end), and then takes all
+ * manifests that the record does not explain, by term and step; each is verified and entered in one
+ * update. A checkpoint with damage below its manifest is entered as damaged, so that it can be
+ * named, repaired or forgotten like any other. A manifest that is lost or damaged is made again
+ * from the parts if every byte below it is good; otherwise there is nothing to enter. On the
+ * repair's thread.
  */
 #include "repair/salvage.h"
 
@@ -40,7 +41,8 @@ static const struct ckpt_id record_itself = {0, 0};
 
 /* --- the record ------------------------------------------------------------------------------- */
 
-/* Its end is lost in both places. True: it goes on from what is left. */
+/* Handles a record whose end is lost in both places. *ret_goes_on is true if the record goes on
+ * from what is left. */
 static int cut_record(struct salvaging *s, uint64_t lost_from, const char *why, bool *ret_goes_on,
                       struct diag *diag)
 {
@@ -69,7 +71,8 @@ static int cut_record(struct salvaging *s, uint64_t lost_from, const char *why, 
     return 0;
 }
 
-/* It is gone, and nothing of it is left to give up: that takes no word but --yes. */
+/* Begins a new record where the old one is gone as a whole. There is nothing left to give up, so
+ * only --yes is needed. */
 static int begin_record(struct salvaging *s, uint64_t lost_from, struct diag *diag)
 {
     struct store_req req = {
@@ -98,7 +101,7 @@ static int mend_record(struct salvaging *s, const char *why, struct diag *diag)
     return 0;
 }
 
-/* ret_goes_on: the checkpoints may be looked at. */
+/* Examines the record and mends it. *ret_goes_on is true if the checkpoints may be examined. */
 static int look_at_record(struct salvaging *s, bool *ret_goes_on, struct diag *diag)
 {
     struct store_req req = {
@@ -149,7 +152,7 @@ static int salvage_one(struct salvaging *s, struct lost_manifest *lost, struct d
     return salvage_leave(s, lost, text, diag);
 }
 
-/* Another opening of the same checkpoint is in its place, or would be. */
+/* Returns true if another opening of the same checkpoint has taken its place, or would. */
 static bool is_settled(const struct salvaging *s, size_t at)
 {
     for (size_t i = at; i-- > 0 && ckpt_id_equal(s->lost[i].id, s->lost[at].id);) {
@@ -167,7 +170,7 @@ static int make_record(struct salvaging *s, struct diag *diag)
                      "the record is missing: it is made anew");
     for (size_t i = 0; i < s->count; i++) {
         if (s->lost[i].readable) {
-            return 0; /* with the first of them */
+            return 0; /* the first of them gives the run's info */
         }
     }
     salvage_find_info(s, &event.info);
@@ -188,7 +191,8 @@ int salvage_run(struct repair *repair, struct diag *diag)
     for (size_t i = 0; status == 0 && goes_on && i < s.count; i++) {
         bool explained = false;
         status = ask_explained(repair, s.lost[i].id, s.lost[i].open_id, &explained, diag);
-        if (status == 0 && !explained && !is_settled(&s, i)) { /* by what was entered just now */
+        /* An entry that was just made may explain it. */
+        if (status == 0 && !explained && !is_settled(&s, i)) {
             status = salvage_one(&s, &s.lost[i], diag);
         }
     }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One checkpoint that the record does not explain: all below its manifest is verified, and it
- * enters the record with the health that was found, or is left, by name. Invariant: what is
- * published of a manifest made again was verified before. On the repair's thread.
+ * Handles one checkpoint that the record does not explain. Everything below its manifest is
+ * verified; then it enters the record with the health that was found, or it is left, and named.
+ * Invariant: a manifest that was made again is verified before it is published. On the repair's
+ * thread.
  */
 #include "salvage_private.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The newest older checkpoint in whose objects its chunks lie: all that it refers to is referred to
- * by that one as well, or its own. */
+/* Raises io_base to the newest older checkpoint in whose objects the part has chunks: whatever this
+ * one refers to, that one refers to or holds. */
 static void take_base(const struct part *part, struct ckpt_id *io_base)
 {
     for (uint32_t i = 0; i < part->object_count; i++) {
@@ -56,7 +57,7 @@ static int judge_parts(struct salvaging *s, struct judgement *ret, struct diag *
     return status;
 }
 
-/* ret->papers are to be ended in any case. */
+/* Judges the health of the checkpoint. The caller ends ret->papers in any case. */
 static int judge(struct salvaging *s, const struct commit_fact *fact, struct judgement *ret,
                  struct diag *diag)
 {
@@ -69,7 +70,7 @@ static int judge(struct salvaging *s, const struct commit_fact *fact, struct jud
         return repair_fail(diag, status, &why);
     }
     status = judge_parts(s, ret, diag);
-    bool is_quick = s->how->quick && !s->repair->remade; /* no hash is above parts alone */
+    bool is_quick = s->how->quick && !s->repair->remade; /* parts alone have no hash above them */
     if (status != 0 || is_quick || ret->health == HEALTH_DAMAGED) {
         return status;
     }
@@ -112,7 +113,7 @@ static void fill_event(const struct salvaging *s, const struct lost_manifest *lo
                           .actor = s->repair->actor};
 }
 
-/* What cannot be entered stays as it is, or is given up. */
+/* Leaves a checkpoint that cannot be entered, or gives it up. */
 int salvage_leave(struct salvaging *s, const struct lost_manifest *lost, const char *why,
                   struct diag *diag)
 {
@@ -144,7 +145,7 @@ static bool is_refusal(int status)
            status == CAIRN_E_DAMAGED;
 }
 
-/* The new documents become durable, and are read back from the medium. */
+/* Publishes the new documents and reads them back from the medium. */
 static int publish(struct salvaging *s, const struct remade *remade, const struct commit_fact *fact,
                    struct diag *diag)
 {
@@ -178,8 +179,7 @@ static void add_entered(struct salvaging *s, const struct lost_manifest *lost,
     }
 }
 
-/* A checkpoint whose manifest is there, or (remade) has been made again in memory. more: what else
- * is to be said of it. */
+/* Enters a checkpoint whose manifest is stored, or has been made again in memory (remade). */
 int salvage_enter(struct salvaging *s, struct lost_manifest *lost, const struct remade *remade,
                   const char *more, struct diag *diag)
 {

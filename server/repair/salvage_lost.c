@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What lies on the medium and the record does not explain: manifests, and the parts of openings
- * that have none. Invariant: nothing that the record knows as committed, open or aborted is among
- * them. On the repair's thread.
+ * Finds what is stored and not explained by the record: manifests, and the parts of openings
+ * without a manifest. Invariant: nothing that the record knows as committed, open or aborted is
+ * among them. On the repair's thread.
  */
 #include "salvage_private.h"
 
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The entry of the opening, behind `first`; there is room for a new one. */
+/* Returns the entry of the opening, from index `first` on, and makes it if it is new; the caller
+ * has made room. */
 static struct lost_manifest *find_opening(struct salvaging *s, size_t first, struct ckpt_id id,
                                           uint64_t open_id)
 {
@@ -46,7 +47,8 @@ static int add_manifests(struct salvaging *s, struct ckpt_id id, struct diag *di
                        : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a list of manifests");
 }
 
-/* The manifest as it lies there; that it is this store's and this run's, of that name. */
+/* Reads the stored manifest and checks that it belongs to this store, to this run and to its
+ * name. */
 static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct diag *diag)
 {
     struct repair *repair = s->repair;
@@ -76,7 +78,7 @@ static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct
                           manifest.run.project, manifest.run.run, manifest.id.step);
     }
     lost->readable = status == 0;
-    lost->has_manifest = status != CAIRN_E_NOT_FOUND; /* a name may have been listed ahead */
+    lost->has_manifest = status != CAIRN_E_NOT_FOUND; /* a listed name may have no manifest yet */
     lost->foreign = status == CAIRN_E_CONFLICT;
     if (status == 0) {
         lost->token = manifest.token;
@@ -92,7 +94,8 @@ static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct
     return status == CAIRN_E_NO_MEMORY ? diag_set(diag, status, "no memory for a manifest") : 0;
 }
 
-/* Of two openings of a step the later one is what was acknowledged, if any was. */
+/* Orders by checkpoint, readable ones first, the later opening first: if any opening of a step was
+ * acknowledged, it was the last one. */
 static int compare_lost(const void *a, const void *b)
 {
     const struct lost_manifest *left = a, *right = b;
@@ -123,7 +126,7 @@ bool salvage_is_complete(const struct lost_manifest *lost)
     return lost->world_size != 0 && lost->world_size == lost->part_count && !lost->foreign;
 }
 
-/* Parts without a manifest that are not of all ranks are what each crash leaves. */
+/* Drops parts without a manifest that are not those of all ranks: each crash leaves such parts. */
 static int drop_fragments(struct salvaging *s, struct diag *diag)
 {
     size_t kept = 0;
@@ -175,7 +178,7 @@ int salvage_find_lost(struct salvaging *s, struct diag *diag)
     return status;
 }
 
-/* Of the parts here, whose run's; else a new one. */
+/* Takes the run's identity from the first readable part, or makes a new one. */
 void salvage_find_info(struct salvaging *s, struct entry_info *ret)
 {
     struct repair *repair = s->repair;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A checkpoint of which the parts of all ranks are left, and no manifest: where it belongs, and
- * what is refused. Invariant: of two openings of one step neither is chosen, and the parent of a
- * term is guessed by the operator's word only. On the repair's thread.
+ * Handles a checkpoint of which the parts of all ranks are left, and no manifest: decides what it
+ * continues, and what is refused. Invariant: of two openings of one step neither is chosen, and the
+ * parent of a term is guessed only on the operator's word. On the repair's thread.
  */
 #include "salvage_private.h"
 
@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Token and parent of its term: of the record, else of another checkpoint of the term. A part does
- * not say them. Where nothing does, the term continues no checkpoint, if there is none of an older
- * term; else the newest of them is guessed. */
+/* Finds token and parent of the checkpoint's term, which a part does not state: from the record, or
+ * from another checkpoint of the term. If neither has them and there is no checkpoint of an older
+ * term, the term continues none; otherwise the newest older checkpoint is guessed, and
+ * *ret_is_guess is set. */
 static int find_origin(struct salvaging *s, const struct lost_manifest *lost, struct origin *ret,
                        bool *ret_is_guess, struct diag *diag)
 {
@@ -62,7 +63,7 @@ static bool is_other_opening(const struct salvaging *s, const struct lost_manife
     return false;
 }
 
-/* What a store says of itself, and not of the parts. */
+/* Returns true for an error that is about the store and not about the parts. */
 static bool ends_salvage(int status)
 {
     return err_retry(status) == ERR_RETRY_RETRY || status == CAIRN_E_NO_MEMORY ||
@@ -114,7 +115,7 @@ int salvage_parts(struct salvaging *s, struct lost_manifest *lost, struct diag *
                  diag_text(&why, status));
         status = salvage_leave(s, lost, text, diag);
     } else {
-        status = 0; /* names of parts that were listed ahead: a fragment */
+        status = 0; /* these names were only listed: a fragment */
     }
     remake_fini(&remade);
     return status;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads a checkpoint whole, from the medium, and says what is broken. Its own objects are read from
- * end to end; of an older checkpoint's only what this one refers to, and where that is broken the
- * object is read whole too, because it is repaired whole. What is wrong is read once more before it
- * counts.
+ * survey: reads a whole checkpoint from the medium and finds what is broken. The checkpoint's own
+ * objects are read from end to end. Of an older checkpoint's objects only the chunks that this one
+ * refers to are read; if one of these is broken, the object is read as a whole too, because it is
+ * repaired as a whole. What is wrong is read once more before it counts.
  */
 #include "repair_private.h"
 
@@ -37,8 +37,8 @@ struct looking {
     struct object_scan scan;
     const struct scan_piece *pieces;
     struct damage *damage;
-    size_t found; /* in the range at hand */
-    bool quiet;   /* a first look: only counts */
+    size_t found; /* in the present range */
+    bool quiet;   /* in the first look: only counts */
 };
 
 static void found(struct scan_sink *sink, const struct scan_piece *piece, enum scan_where where,
@@ -63,7 +63,7 @@ static void found(struct scan_sink *sink, const struct scan_piece *piece, enum s
     }
 }
 
-/* Of a chunk that is referred to twice both pieces are bad, or none. */
+/* Makes both pieces of a chunk that is referred to twice bad if one of them is. */
 static void spread(size_t count, const struct scan_piece *pieces, struct damage *damage)
 {
     for (size_t i = 1; i < count; i++) {
@@ -91,7 +91,8 @@ static int read_range(struct repair *repair, const struct object_id *at,
     return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
 }
 
-/* The range at which the scan is; two looks where the first finds something. */
+/* Reads and checks the present range of the scan; reads it a second time if the first look finds
+ * damage. */
 static int look_at_range(struct repair *repair, struct looking *looking, const struct object_id *at,
                          struct diag *diag)
 {
@@ -151,7 +152,7 @@ static bool is_known(const struct survey *survey, const struct object_id *id)
     return false;
 }
 
-/* Looks at all of an object whose layout is known; keeps it when something is wrong. */
+/* Reads an object whose layout is known, and keeps it in the survey if something is wrong. */
 static int examine(struct repair *repair, struct survey *survey, struct broken *broken,
                    struct diag *diag)
 {
@@ -173,7 +174,8 @@ static struct broken *new_broken(struct survey *survey, struct diag *diag)
 {
     struct broken *broken = scratch_alloc(&survey->scratch, sizeof(*broken));
     if (!broken) {
-        err_ignore(diag_set(diag, CAIRN_E_NO_MEMORY, "no memory")); /* the caller returns it */
+        /* The caller returns this error. */
+        err_ignore(diag_set(diag, CAIRN_E_NO_MEMORY, "no memory"));
     }
     return broken;
 }
@@ -186,8 +188,8 @@ static int examine_own(struct repair *repair, struct survey *survey, size_t coun
     return status != 0 ? status : examine(repair, survey, broken, diag);
 }
 
-/* An object of an older checkpoint: what is referred to first, and when that is broken all of it.
- */
+/* Reads an object of an older checkpoint: first the chunks that are referred to, and if one of
+ * these is broken all of it. */
 static int examine_older(struct repair *repair, struct survey *survey, size_t count,
                          const struct scan_piece *pieces, struct diag *diag)
 {
@@ -251,7 +253,7 @@ int survey_ckpt(struct repair *repair, const struct commit_fact *fact, bool tell
     struct papers papers;
     ret->tell = tell;
     int status = papers_open(repair, fact, tell, &papers, diag);
-    /* A page that is lost says nothing of the parts behind the others. */
+    /* A lost page says nothing about the parts behind the other pages. */
     bool lost = status != 0 && repair_is_damage(status);
     ret->hopeless += lost ? 1 : 0;
     ret->found += lost ? 1 : 0;
