@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cairnd: command line, configuration, log; then daemon_run. Exit statuses are the error table's.
+ * cairnd: command line, configuration and log, then daemon_run(). Exit statuses are those of the
+ * error table.
  */
 #include "base/check.h"
 #include "base/log.h"
@@ -17,7 +18,7 @@
 enum action { ACTION_RUN, ACTION_CHECK, ACTION_PRINT, ACTION_HELP, ACTION_VERSION };
 
 struct arguments {
-    int argc, at; /* at: the one that is looked at */
+    int argc, at; /* at: the present argument */
     char **argv;
     enum action action;
     const char *file;
@@ -68,7 +69,7 @@ static int take_flag(struct config *config, struct arguments *arguments, struct 
     }
     const char *value = arguments->argv[++arguments->at];
     if (strcmp(flag, "--config") == 0) {
-        return 0; /* read before the flags */
+        return 0; /* it was read before the flags */
     }
     return config_set(config, flag + 2, value, diag);
 }
@@ -98,7 +99,7 @@ static int parse(struct config *config, struct arguments *arguments, struct diag
     return status;
 }
 
-/* On SIGHUP: the file and the flags as at the start. */
+/* Reads file and flags again, on SIGHUP, as at the start. */
 static int reread(void *user, struct config *ret, struct diag *diag)
 {
     return parse(ret, user, diag);
@@ -112,8 +113,8 @@ static int fail(int status, const struct diag *diag)
     return err_exit_status(status);
 }
 
-/* Every connection is a descriptor, and so is every file and arena: the usual soft limit of 1024 is
- * less than [session] max needs, and nothing here uses select(). */
+/* Raises the limit of open descriptors. Every connection, file and arena is one: the usual soft
+ * limit of 1024 is less than [session] max needs, and nothing here uses select(). */
 static void raise_descriptor_limit(const struct config *config)
 {
     enum { DESCRIPTORS_PER_SESSION = 4, DESCRIPTORS_OF_DAEMON = 256 };
@@ -136,8 +137,9 @@ int main(int argc, char **argv)
     struct arguments arguments = {.argc = argc, .argv = argv, .action = ACTION_RUN};
     struct diag diag = DIAG_INIT;
     /* None of these may end a daemon without its grace: a peer that is gone, a limit on file sizes
-     * (which fails the write), what other daemons take for "open your logs again". SIGHUP reads the
-     * configuration again once the daemon runs. SIGQUIT ends at once, as SIGKILL does. */
+     * (which fails the write), or a signal that other daemons take as "open your logs again".
+     * SIGHUP reads the configuration again once the daemon runs. SIGQUIT ends at once, like
+     * SIGKILL. */
     static const int ignored[] = {SIGPIPE, SIGXFSZ, SIGUSR1, SIGUSR2, SIGHUP};
     for (size_t i = 0; i < ARRAY_LEN(ignored); i++) {
         signal(ignored[i], SIG_IGN);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The configuration's table at work: file (libinih, read line by line so that every message has its
- * line), flags, printing, and the checks across keys.
+ * The configuration: the file (libinih, read line by line so that every message has its line), the
+ * flags, printing, and the checks across keys.
  */
 #include "daemon/config.h"
 
@@ -69,11 +69,10 @@ void config_defaults(struct config *config)
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
         CHECK(set_key(config, &keys[i], keys[i].value, NULL) == 0);
     }
-    config->retention_said = false; /* by a default nobody said it */
+    config->retention_said = false; /* a default does not count as set */
 }
 
-/* --- which key is meant
- * ------------------------------------------------------------------------------------- */
+/* --- finding a key -------------------------------------------------------------------------- */
 
 static const struct key *find_key(const char *section, const char *name)
 {
@@ -95,8 +94,8 @@ static const struct key *find_flag(const char *flag)
     return NULL;
 }
 
-/* Keys that were taken out, and what does their work now: a file of an older version is refused by
- * the name of its remedy. */
+/* Keys that were removed, with what replaces them, so that a file of an older version is refused
+ * with a remedy. */
 static const struct {
     const char *section, *name, *remedy;
 } retired[] = {
@@ -114,7 +113,7 @@ static const char *find_retired(const char *section, const char *name)
     return NULL;
 }
 
-/* The same of a flag, which is section, dash, name. */
+/* Returns the remedy for a removed flag (section, dash, name), or NULL. */
 static const char *find_retired_flag(const char *flag)
 {
     char section[64];
@@ -126,7 +125,8 @@ static const char *find_retired_flag(const char *flag)
     return find_retired(section, dash + 1);
 }
 
-/* Letters in common at both ends: enough to guess what a slip of the pen meant. */
+/* Returns how many letters two names share at both ends, which is enough to guess a typing
+ * error. */
 static size_t likeness(const char *a, const char *b)
 {
     size_t la = strlen(a), lb = strlen(b), head = 0, tail = 0;
@@ -179,7 +179,8 @@ struct reading {
     struct diag *diag;
 };
 
-/* fgets for inih: counts lines and refuses those that its buffer would cut. */
+/* Reads a line for inih as fgets() does: counts lines, and refuses those that its buffer would
+ * cut. */
 static char *read_line(char *text, int size, void *stream)
 {
     struct reading *reading = stream;
@@ -192,11 +193,11 @@ static char *read_line(char *text, int size, void *stream)
     if (length > 0 && text[length - 1] != '\n' && !feof(reading->file)) {
         err_ignore(diag_set(reading->diag, CAIRN_E_CONFIG,
                             "%s:%d: the line is longer than %d bytes", reading->path, reading->line,
-                            size - 2)); /* reported by config_read */
+                            size - 2)); /* config_read() reports it */
         return NULL;
     }
     if (text[strspn(text, " \t\r\n")] == '#') {
-        text[0] = '\0'; /* # comments, beside inih's ; */
+        text[0] = '\0'; /* # begins a comment, as inih's ; does */
     }
     return got;
 }
@@ -327,7 +328,8 @@ static int check_numbers(const struct config *config, struct diag *diag)
     return 0;
 }
 
-/* Opening a cluster would block the daemon's loop. */
+/* Checks the mirror of repairs. It has to be a directory, because opening a cluster would block the
+ * daemon's loop. */
 static int check_mirror(const struct config *config, struct diag *diag)
 {
     const char *url = config->scrub_repair_from;
@@ -397,7 +399,7 @@ int config_check(const struct config *config, struct diag *diag)
 
 /* --- what may change while the daemon runs --- */
 
-/* Whoever uses these asks for them again each time, or is told (daemon.c). */
+/* These values are read each time they are used, or daemon.c passes a new one on. */
 static const size_t live[] = {
     offsetof(struct config, retention_ms),    offsetof(struct config, scrub_every_ms),
     offsetof(struct config, scrub_rate),      offsetof(struct config, scrub_repair),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sections [retention] and [retention "project/pattern"]: the options of `cairn forget`, a
- * policy for each pattern. Beside config.c, which reads the file.
+ * The sections [retention] and [retention "project/pattern"]: the options of `cairn forget`, one
+ * policy for each pattern. config.c reads the file.
  */
 #include "daemon/config_retention.h"
 
@@ -17,7 +17,7 @@ bool config_is_retention(const char *section)
     return strcmp(section, "retention") == 0 || strncmp(section, "retention ", 10) == 0;
 }
 
-/* The pattern of a section's name, between its quotes; "" for [retention]. */
+/* Gives the pattern between the quotes of a section's name, or "" for [retention]. */
 static int take_pattern(const char *section, size_t bytes, char *ret, struct diag *diag)
 {
     size_t length = strlen(section);

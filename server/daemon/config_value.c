@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers with units. A number without a unit is bytes, but never a duration: "10" could be
+ * Numbers with units. A number without a unit means bytes, but never a duration: "10" could mean
  * anything.
  */
 #include "daemon/config_value.h"
@@ -25,7 +25,8 @@ static const struct unit byte_units[] = {{"GiB", UINT64_C(1) << 30},
                                          {"", 1}};
 static const struct unit time_units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
 
-/* Digits, then one of the units. False otherwise, or on overflow. */
+/* Parses digits that are followed by one of the units. Returns false for anything else, and on
+ * overflow. */
 static bool parse(const char *text, const struct unit *units, size_t count, uint64_t *ret)
 {
     char *end;
@@ -94,7 +95,7 @@ int value_text(const char *text, size_t bytes, char *ret, struct diag *diag)
     return 0;
 }
 
-/* In the largest unit that leaves no rest. */
+/* Writes a value in the largest unit that divides it. */
 static void format(uint64_t value, const struct unit *units, size_t count, char *ret, size_t bytes)
 {
     struct unit best = {"", 0};
@@ -117,7 +118,7 @@ void value_format_duration(uint64_t value_ms, size_t bytes, char *ret)
     format(value_ms, time_units, ARRAY_LEN(time_units), ret, bytes);
 }
 
-/* One limit between two commas: bytes, or "N checkpoints". */
+/* Takes one limit of a comma-separated list: bytes, or "N checkpoints". */
 static int take_limit(const char *text, struct quota *io, struct diag *diag)
 {
     char number[40];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's parts from bottom to top, started in that order and ended in the other. Main thread,
- * blocking; after loop_uv_run everything happens in callbacks until the last of them stops the
- * loop.
+ * The parts of the daemon, from bottom to top: they are started in that order and ended in reverse.
+ * Main thread, blocking; after loop_uv_run() everything happens in callbacks, until the last of
+ * them stops the loop.
  */
 #include "daemon/daemon.h"
 
@@ -30,25 +30,25 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* How often the record is read while something waits for what another daemon may write. */
+/* How often the record is read while a request waits for an update of another daemon. */
 enum { SHARED_POLL_MS = 100 };
-/* How long after one try to reach a cluster comes the next. */
+/* Pause between two tries to reach a cluster. */
 enum { OPEN_AGAIN_MS = 3000 };
 
 struct daemon {
     const struct daemon_options *options;
-    const struct config *config; /* the options' */
+    const struct config *config; /* of the options */
     struct loop *loop;
     struct net *net;
     struct work_pool *store_pool, *verify_pool;
-    struct opener *opener; /* of a cluster, until its store is there */
+    struct opener *opener; /* of a cluster, until its store is open */
     struct uuid expected;
-    struct store *store; /* its watch */
+    struct store *store; /* the store's outermost decorator: its watch */
     struct catalog *catalog;
     struct server *server;
     struct retain *retain;
     struct upkeep *upkeep;
-    const struct store_counts *store_counts; /* the store's */
+    const struct store_counts *store_counts; /* owned by the store */
     struct obs *obs;
     int64_t begun_wall_ns;
     struct listeners *listeners;
@@ -56,11 +56,10 @@ struct daemon {
     uint64_t grace_ms;
     int status;
     struct diag diag;
-    char no_store[STORE_URL_MAX + 128]; /* the remedy */
+    char no_store[STORE_URL_MAX + 128]; /* the remedy of NO_STORE */
 };
 
-/* --- the end, from top to bottom
- * ------------------------------------------------------------------------------ */
+/* --- the end, from top to bottom ------------------------------------------------------------ */
 
 static void on_store_closed(void *user)
 {
@@ -103,7 +102,8 @@ static void on_server_stopped(void *user)
     close_catalog(daemon);
 }
 
-/* Scrub and gc end early: open saves have the disk for themselves. */
+/* Called when scrub and gc have ended. They end early, so that open saves have the disk for
+ * themselves. */
 static void on_upkeep_closed(void *user)
 {
     struct daemon *daemon = user;
@@ -132,7 +132,7 @@ static void on_obs_closed(void *user)
     stop_below(daemon);
 }
 
-/* Who looks goes first: it looks at all the others. */
+/* Stops the daemon. The monitoring ends first, because it looks at all the other parts. */
 static void stop(struct daemon *daemon, uint64_t grace_ms)
 {
     daemon->stopping = true;
@@ -166,7 +166,8 @@ static void on_signal(void *user, int signum)
 
 /* --- readiness --- */
 
-/* systemd's Type=notify, without its library: one datagram to $NOTIFY_SOCKET. */
+/* Tells systemd (Type=notify) that the daemon is ready, without its library: one datagram to
+ * $NOTIFY_SOCKET. */
 static void notify_ready(void)
 {
     const char *path = getenv("NOTIFY_SOCKET");
@@ -191,8 +192,7 @@ static void notify_ready(void)
     close(fd);
 }
 
-/* --- the beginning, from bottom to top
- * ------------------------------------------------------------------------------ */
+/* --- the beginning, from bottom to top ------------------------------------------------------ */
 
 static uint32_t encode_lanes(const struct config *config)
 {
@@ -235,7 +235,7 @@ static void tell_state(void *user, struct store_state *ret)
     store_watch_state(daemon->store, ret);
 }
 
-/* The server and its listeners, with or without a store. */
+/* Starts the server and its listeners, with or without a store. */
 static int start_server(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
@@ -278,7 +278,7 @@ static int start_upkeep(struct daemon *daemon)
     return daemon->store->caps.read_only ? 0 : upkeep_new(&upkeep, &daemon->upkeep, &daemon->diag);
 }
 
-/* First of all, so that who watches sees a daemon that waits for its store. */
+/* Starts the monitoring first, so that it can show a daemon that waits for its store. */
 static int start_obs(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
@@ -295,7 +295,8 @@ static int start_obs(struct daemon *daemon)
     return status != 0 ? status : obs_new(&options, &daemon->obs, &daemon->diag);
 }
 
-/* ready: the store is there, and all that looks after it. */
+/* Gives the monitoring its sources. `ready` means that the store is open, and so is everything that
+ * depends on it. */
 static void show_obs(struct daemon *daemon, bool ready)
 {
     struct metrics_source source = {
@@ -342,7 +343,7 @@ static void on_catalog_ready(void *user, int status, const struct diag *diag)
     notify_ready();
 }
 
-/* The store as everybody sees it from here on counts what goes through. */
+/* Puts the counting decorator in front of the store. */
 static int count_store(struct daemon *daemon)
 {
     struct store *counted = NULL;
@@ -368,14 +369,14 @@ static void on_store_changed(void *user, bool is_ill, const struct diag *refusal
     }
 }
 
-/* --- SIGHUP ------------------------------------------------------------------------------------
- */
+/* --- SIGHUP --------------------------------------------------------------------------------- */
 
 void daemon_set_log(const struct config *config)
 {
     enum log_level level = LOG_INFO;
     enum log_format format = LOG_TEXT;
-    err_ignore(log_parse_level(config->log_level, &level)); /* config_check has seen both words */
+    /* config_check() has checked both words. */
+    err_ignore(log_parse_level(config->log_level, &level));
     err_ignore(log_parse_format(config->log_format, &format));
     log_setup(level, format);
 }
@@ -393,7 +394,8 @@ static void on_differs(void *user, const char *section, const char *name, bool i
     }
 }
 
-/* Those whose tables changed in place; retention may begin, end, or go on at another pace. */
+/* Passes on the new configuration to parts that do not read it each time. Retention may begin, end,
+ * or go on with another interval. */
 static int apply_config(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
@@ -412,7 +414,8 @@ static int apply_config(struct daemon *daemon)
     return 0;
 }
 
-/* All or nothing: of a file with a mistake nothing is taken. */
+/* Reloads the configuration on SIGHUP, all or nothing: nothing is taken from a file with a
+ * mistake. */
 static void on_reload(void *user, int signum)
 {
     struct daemon *daemon = user;
@@ -427,7 +430,7 @@ static void on_reload(void *user, int signum)
     int status = fresh ? options->reread(options->user, fresh, &diag) : CAIRN_E_NO_MEMORY;
     if (status == 0) {
         if (!log_enabled(LOG_INFO)) {
-            daemon_set_log(fresh); /* what follows is told by the chattier one of both levels */
+            daemon_set_log(fresh); /* the following lines use the more verbose of both levels */
         }
         config_reload(options->config, fresh, on_differs, &waiting);
         status = apply_config(daemon);
@@ -444,7 +447,7 @@ static void on_reload(void *user, int signum)
     free(fresh);
 }
 
-/* Between the store and all who use it: its counts and its watch. */
+/* Puts counts and watch between the store and its users. */
 static int watch_store(struct daemon *daemon, struct store *store)
 {
     struct store_watch_options watch = {.changed = on_store_changed, .user = daemon};
@@ -473,8 +476,7 @@ static int open_catalog(struct daemon *daemon)
     return catalog_new(daemon->loop, daemon->store, &options, &daemon->catalog);
 }
 
-/* --- opening the store -------------------------------------------------------------------------
- */
+/* --- opening the store ---------------------------------------------------------------------- */
 
 static int open_store(struct daemon *daemon, const struct store_open_options *options)
 {
@@ -493,7 +495,7 @@ static int open_store(struct daemon *daemon, const struct store_open_options *op
     return status;
 }
 
-/* A cluster is there, or it never will be. */
+/* Called when the cluster is open, or can never be. */
 static void on_opener_ended(void *user, int status, struct store *store, const struct diag *diag)
 {
     struct daemon *daemon = user;
@@ -513,7 +515,8 @@ static void on_opener_ended(void *user, int status, struct store *store, const s
     }
 }
 
-/* Out of reach, or not let in: the daemon says so to whoever asks, and goes on trying. */
+/* Called when a try to open the cluster has failed, because it is out of reach or refuses this
+ * user. The daemon tells its clients, and goes on trying. */
 static void on_opener_failed(void *user, const struct diag *diag)
 {
     struct daemon *daemon = user;
@@ -555,7 +558,8 @@ static int begin_opening(struct daemon *daemon)
                                      .failed = on_opener_failed,
                                      .user = daemon};
     if (!store_url_is_cluster(config->store_url)) {
-        return open_store(daemon, &options.open); /* at hand, or not: it says so and ends */
+        /* It opens at once, or fails and ends the daemon. */
+        return open_store(daemon, &options.open);
     }
     int status = opener_new(&options, &daemon->opener);
     return status == 0 ? 0 : diag_set(&daemon->diag, status, "no memory to open the store");
@@ -600,7 +604,7 @@ static void on_obs_dropped(void *user)
 
 static void finish(struct daemon *daemon)
 {
-    if (daemon->obs) { /* a start that failed */
+    if (daemon->obs) { /* after a start that failed */
         obs_close(daemon->obs, on_obs_dropped, daemon);
         loop_uv_run(daemon->loop);
     }

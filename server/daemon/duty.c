@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See duty.h. A look reads the store's record; what it finds decides whether an update follows:
+ * duty: see duty.h. A look reads the store's record, and the entry decides whether an update
+ * follows:
  *
- *     look --> ours, or absent, or unchanged for expire_ms --> update (guarded by what was read)
- *      ^         else                                              |
- *      +--- timer, renew_ms ---------------------------------------+
+ *      look --> ours, or absent, or unchanged for expire_ms --> update (guarded by what was read)
+ *       ^         else                                              |
+ *       +--- timer, renew_ms ---------------------------------------+
  *
- * An update whose outcome is not known is looked at with the next look, as everything is: the entry
- * says whose it is. Loop's thread.
+ * After an update with an unknown outcome the next look decides, as always: the entry says who
+ * holds the duty. Loop's thread.
  */
 #include "daemon/duty.h"
 
@@ -43,14 +44,14 @@ void duty_init(struct duty *duty, const struct duty_options *options)
     CHECK(duty->options.expire_ms >= 3 * duty->options.renew_ms);
     snprintf(duty->key, sizeof(duty->key), "duty/%s", options->name);
     snprintf(duty->label, sizeof(duty->label), "%s", options->label ? options->label : "");
-    duty->options.name = duty->options.label = NULL; /* not ours to keep */
+    duty->options.name = duty->options.label = NULL; /* they belong to the caller */
     loop_random(options->loop, sizeof(duty->holder), &duty->holder);
     timer_init(&duty->timer, options->loop, on_timer);
     timer_init(&duty->hold, options->loop, on_hold_over);
     duty->post.cb = on_post;
 }
 
-/* The callback comes from the loop, and tells what is so by then. */
+/* Posts a call of `changed`, which comes from the loop and tells the state at that time. */
 static void tell(struct duty *duty)
 {
     if ((duty->state == DUTY_OURS) != (duty->told == DUTY_OURS)) {
@@ -81,7 +82,7 @@ void duty_start(struct duty *duty)
     CHECK(duty->state == DUTY_IDLE);
     CHECK(!duty->stopping);
     if (!duty->options.store->caps.shared) {
-        duty->state = DUTY_OURS; /* the store's lock is the duty's */
+        duty->state = DUTY_OURS; /* the store's lock protects the duty */
         tell(duty);
         return;
     }
@@ -107,8 +108,7 @@ const char *duty_holder(const struct duty *duty)
                                                            : "";
 }
 
-/* --- believing ---------------------------------------------------------------------------------
- */
+/* --- believing that the duty is ours -------------------------------------------------------- */
 
 static void lose(struct duty *duty)
 {
@@ -122,14 +122,14 @@ static void lose(struct duty *duty)
 static void on_hold_over(struct timer *timer)
 {
     lose(container_of(timer, struct duty,
-                      hold)); /* the store does not answer: another may take it */
+                      hold)); /* the store does not answer: another daemon may take over */
 }
 
 static void win(struct duty *duty)
 {
     uint64_t now = loop_now_ms(duty->options.loop);
     duty->held_until_ms = duty->asked_ms + hold_ms(duty);
-    if (now >= duty->held_until_ms) { /* the answer took longer than it is worth */
+    if (now >= duty->held_until_ms) { /* the answer came too late to be of use */
         lose(duty);
         return;
     }
@@ -138,8 +138,7 @@ static void win(struct duty *duty)
     tell(duty);
 }
 
-/* --- the entry ---------------------------------------------------------------------------------
- */
+/* --- the entry ------------------------------------------------------------------------------ */
 
 static void submit(struct duty *duty, enum store_op op, void (*done)(struct store_req *req))
 {
@@ -149,7 +148,7 @@ static void submit(struct duty *duty, enum store_op op, void (*done)(struct stor
     store_submit(duty->options.store, &duty->req);
 }
 
-/* Guarded by the entry as it was seen. bytes 0: removes it. */
+/* Writes the entry, guarded by the entry as it was seen; removes it if bytes is 0. */
 static void put(struct duty *duty, size_t bytes)
 {
     struct record_value seen = {duty->seen_bytes, duty->seen}, will = {bytes, duty->will};
@@ -179,7 +178,7 @@ static bool is_own(const struct duty *duty)
 /* Notes the entry as it is, and since when. */
 static void see(struct duty *duty, const struct record_value *value)
 {
-    /* A longer one is against the format; its guard fails, so that nobody takes it over. */
+    /* A longer entry is against the format. Its guard fails, so nobody takes it over. */
     size_t bytes = min_u64(value->bytes, DUTY_VALUE_MAX);
     if (!duty->has_seen || bytes != duty->seen_bytes ||
         (bytes > 0 && memcmp(value->data, duty->seen, bytes) != 0)) {
@@ -202,7 +201,7 @@ static void end_step(struct duty *duty)
     }
 }
 
-/* The entry is known. */
+/* Called when the entry is known: decides what follows. */
 static void decide(struct duty *duty)
 {
     uint64_t unchanged_ms = loop_now_ms(duty->options.loop) - duty->seen_ms;
@@ -254,16 +253,16 @@ static void on_updated(struct store_req *req)
     if (req->status == 0) {
         see(duty, &(struct record_value){duty->will_bytes, duty->will});
         if (duty->stopping && duty->seen_bytes > 0) {
-            put(duty, 0); /* it was being renewed when the stop came */
+            put(duty, 0); /* the stop came during a renewal */
             return;
         }
         if (!duty->stopping) {
             win(duty);
         }
     } else if (req->status == CAIRN_E_CONFLICT) {
-        lose(duty); /* somebody was faster; the next look says who */
+        lose(duty); /* another daemon was faster; the next look says which */
     }
-    end_step(duty); /* else: not known, or not done; the belief ends with its time */
+    end_step(duty); /* otherwise unknown or not done; the belief ends at its time */
 }
 
 void duty_stop(struct duty *duty, void (*stopped)(struct duty *duty))
@@ -276,7 +275,7 @@ void duty_stop(struct duty *duty, void (*stopped)(struct duty *duty))
     timer_stop(&duty->timer);
     duty->state = DUTY_IDLE;
     if (duty->busy) {
-        return; /* what is on its way ends first; an entry that it leaves behind expires */
+        return; /* the request in flight ends first; an entry that it leaves expires */
     }
     if (was_started && duty->options.store->caps.shared && is_own(duty)) {
         put(duty, 0);

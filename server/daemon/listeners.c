@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Binding and accepting. See listeners.h.
+ * listeners: see listeners.h. Binding and accepting.
  */
 #include "daemon/listeners.h"
 
@@ -70,14 +70,16 @@ static int add_place(struct listeners *listeners, const struct net_addr *addr, u
     return 0;
 }
 
-/* Calls each(user, addr, mode) for every address of the configuration, checked. */
+/* An argument of each_address(), which calls `each` for every checked address of the
+ * configuration. */
 struct address_user {
     int (*each)(struct address_user *user, const struct net_addr *addr, unsigned mode,
                 struct diag *diag);
     struct listeners *listeners;
 };
 
-/* Whoever connects without TLS is taken at his word: the operator has to say that he wants that. */
+/* Checks that the operator has allowed plaintext: whoever connects without TLS is believed to be
+ * who they say they are. */
 static int check_plain(const struct config *config, const char *text, bool local, struct diag *diag)
 {
     const char *allowed = config->listen_plain_tcp;
@@ -144,7 +146,7 @@ static int bind_address(struct address_user *user, const struct net_addr *addr, 
     return add_place(user->listeners, addr, mode, diag);
 }
 
-/* Nothing where the configuration has no certificates. */
+/* Makes the TLS context. Sets nothing if the configuration has no certificates. */
 static int make_tls(const struct config *config, struct tls_context **ret, struct diag *diag)
 {
     struct tls_options tls = {.cert_file = config->tls_cert,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See opener.h.
+ * opener: see opener.h.
  */
 #include "daemon/opener.h"
 
@@ -20,7 +20,7 @@ struct opener {
     void *closed_user;
 };
 
-/* Neither time nor work on the cluster makes these good. */
+/* Returns true for an error that neither time nor work on the cluster mends. */
 static bool is_final(int status)
 {
     return status == CAIRN_E_NO_STORE || status == CAIRN_E_STORE_MISMATCH ||

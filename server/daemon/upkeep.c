@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See upkeep.h. Closing goes one after the other: scrub, repair, gc, their duties.
+ * upkeep: see upkeep.h. It closes one part after the other: scrub, repair, gc, then their
+ * duties.
  */
 #include "daemon/upkeep.h"
 
@@ -17,7 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { UPKEEP_DAMAGED_MAX = 32 }; /* that wait for their repair; more: after the next scrub */
+/* That wait for their repair; further ones wait for the next scrub. */
+enum { UPKEEP_DAMAGED_MAX = 32 };
 
 struct damaged {
     struct run_name run;
@@ -33,7 +35,7 @@ struct upkeep {
     struct damaged damaged[UPKEEP_DAMAGED_MAX];
     unsigned damaged_count;
     bool closing;
-    uint64_t load; /* as the server said last */
+    uint64_t load; /* the server's last answer */
     void (*closed)(void *user);
     void *closed_user;
 };
@@ -120,7 +122,7 @@ void upkeep_press(struct upkeep *upkeep)
     }
 }
 
-/* Nothing brings it back from here on: so each is told. */
+/* Logs a reclaimed checkpoint. Each is logged, because nothing brings it back from here on. */
 static void on_reclaimed(void *user, const struct run_name *name, struct ckpt_id ckpt,
                          const struct gc_reclaim *why)
 {
@@ -169,7 +171,8 @@ static void on_damaged(void *user, const struct run_name *run, struct ckpt_id id
 {
     struct upkeep *upkeep = user;
     const struct store_caps *caps = &catalog_store(upkeep->options.catalog)->caps;
-    /* A record has its second copy in the store itself: it is mended without being told to. */
+    /* A record has its second copy in the store itself, so it is mended without being
+     * configured. */
     bool may =
         id.term == 0 ? caps->record_files : caps->exchanges && upkeep->options.config->scrub_repair;
     if (may && upkeep->damaged_count < UPKEEP_DAMAGED_MAX) {
@@ -211,7 +214,7 @@ static int open_mirror(void *user, struct loop *loop, struct work_pool *pool, st
     return status;
 }
 
-/* Scrub and repairs share one rate. */
+/* Returns the wait of a repair, which shares its rate with scrub. */
 static uint64_t repair_wait_ms(void *user)
 {
     struct upkeep *upkeep = user;
@@ -371,7 +374,7 @@ static void on_scrub_closed(void *user)
 
 void upkeep_close(struct upkeep *upkeep, void (*done)(void *user), void *user)
 {
-    (void)load_of(upkeep); /* the last that it can say */
+    (void)load_of(upkeep); /* asks the server for the last time */
     server_set_care(upkeep->options.server, NULL, NULL);
     server_set_repair(upkeep->options.server, NULL);
     upkeep->closing = true;
