@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See expose.h. Where the formats differ: OpenMetrics names a counter's family without _total, has
- * UNIT lines, and ends with EOF.
+ * expose: see expose.h. The formats differ in this: OpenMetrics names a counter's family without
+ * _total, has UNIT lines, and ends with EOF.
  */
 #include "obs/expose.h"
 
@@ -27,7 +27,7 @@ const char *expose_content_type(bool openmetrics)
                        : "text/plain; version=0.0.4; charset=utf-8";
 }
 
-/* What samples have behind the family's name. */
+/* Returns what samples have behind the family's name. */
 static const char *suffix_of(enum family_kind kind)
 {
     switch (kind) {
@@ -96,7 +96,7 @@ static void put_escaped(struct buf *buf, const char *text)
     }
 }
 
-/* "name{a="b"," and how it goes on: le is one label more; NULL: none. */
+/* Writes name and labels of a sample, as in `name{a="b"} `. `le` is one more label, or NULL. */
 static void put_name(struct expose *expose, const char *suffix, const char *le)
 {
     struct buf *buf = &expose->buf;
@@ -135,7 +135,8 @@ void expose_wall(struct expose *expose, int64_t wall_ns)
     expose_ms(expose, wall_ns > 0 ? (uint64_t)wall_ns / 1000000 : 0);
 }
 
-/* "0.25", "10.0": a number with a point, as OpenMetrics wants it, the same in both. */
+/* Writes a bound such as "0.25" or "10.0": a number with a point, as OpenMetrics wants it, in both
+ * formats. */
 static void bound_text(uint64_t us, size_t bytes, char *ret)
 {
     int used = snprintf(ret, bytes, "%" PRIu64 ".%06u", us / 1000000, (unsigned)(us % 1000000));

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A connection:
+ * http: one connection goes through these states:
  *
  *      READING --whole--> WAITING --answer--> WRITING --> closed
  *         \--refused------------------------->  \--when there was more to read--> LINGERING
  *
- * READING, WRITING and LINGERING wait for the socket and each have a deadline; WAITING is the
- * handler's, who answers in bounded time, and looks at no socket. A connection with unread bytes
- * that is closed resets, and the peer may never see the answer: hence LINGERING.
+ * READING, WRITING and LINGERING wait for the socket, and each has a deadline. WAITING waits for
+ * the handler, which answers in bounded time, and does not look at the socket. If a connection with
+ * unread bytes is closed, it is reset, and the peer may never see the answer; LINGERING prevents
+ * that.
  */
 #include "obs/http.h"
 
@@ -70,7 +71,7 @@ static void read_head(struct http_conn *conn)
     struct iovec room = {conn->head + conn->head_bytes, sizeof(conn->head) - conn->head_bytes};
     size_t got = 0;
     unsigned why = 400;
-    CHECK(room.iov_len > 0); /* a full head was refused */
+    CHECK(room.iov_len > 0); /* a full head was refused before */
     int status = sock_try_readv(conn->sock, &room, 1, &got, NULL);
     if (status == CAIRN_E_AGAIN) {
         return;
@@ -95,7 +96,7 @@ static void read_head(struct http_conn *conn)
     }
 }
 
-/* What the peer still sends is read and dropped; false: the connection is gone. */
+/* Reads and drops what the peer still sends. Returns false if the connection is gone. */
 static bool drop_rest(struct http_conn *conn)
 {
     while (conn->lingered < HTTP_LINGER_BYTES) {
@@ -133,7 +134,7 @@ static void write_answer(struct http_conn *conn)
         conn->sent += sent;
     }
     if (conn->call.request.path[0] != '\0') {
-        conn_free(conn); /* a good request: nothing is left of it */
+        conn_free(conn); /* a good request has nothing left to read */
         return;
     }
     conn->phase = HTTP_LINGERING;
@@ -158,7 +159,7 @@ static void on_ready(void *user, unsigned events)
         (void)drop_rest(conn);
         break;
     case HTTP_WAITING:
-        CHECK(false); /* it waits for no event */
+        CHECK(false); /* this state waits for no event */
         break;
     }
 }

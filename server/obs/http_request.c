@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See http_request.h. The head is looked at once it is whole; only its length and its first byte
- * are judged before, so that who speaks another protocol here hears it at once.
+ * http_request: see http_request.h. The head is parsed once it is complete. Before that only its
+ * length and its first byte are checked, so that a peer with another protocol is refused at
+ * once.
  */
 #include "obs/http_request.h"
 
@@ -15,7 +16,7 @@ struct slice {
     size_t bytes;
 };
 
-/* What the headers said. */
+/* What the headers say. */
 struct headers {
     unsigned count, hosts;
     bool wants_openmetrics;
@@ -59,7 +60,8 @@ static bool is_nocase(struct slice slice, const char *text)
     return slice.bytes == strlen(text) && strncasecmp(slice.at, text, slice.bytes) == 0;
 }
 
-/* Up to the separator, which is dropped; *io is what follows. All of it where there is none. */
+/* Returns the bytes up to the separator, which is dropped; *io keeps the rest. Returns all bytes if
+ * there is no separator. */
 static struct slice cut(struct slice *io, char separator)
 {
     const char *end = io->bytes > 0 ? memchr(io->at, separator, io->bytes) : NULL;
@@ -108,7 +110,7 @@ static bool has_controls(struct slice slice)
     return false;
 }
 
-/* "/metrics?name=x": the path of it. A status, or 0. */
+/* Takes the path of a target such as "/metrics?name=x". Returns an HTTP status, or 0. */
 static unsigned take_target(struct slice target, struct http_request *ret)
 {
     if (target.bytes == 0 || target.at[0] != '/') {
@@ -147,7 +149,7 @@ static unsigned take_request_line(struct slice line, struct http_request *ret, b
     return ret->is_head || is(method, "GET") ? 0 : 405;
 }
 
-/* Is "q" of these parameters nothing but zeros? */
+/* Returns true if the parameter "q" is zero. */
 static bool is_q_zero(struct slice parameters)
 {
     while (parameters.bytes > 0) {
@@ -182,7 +184,7 @@ static unsigned take_header(struct slice line, struct headers *io)
     struct slice value = line;
     struct slice name = cut(&value, ':');
     if (name.bytes == line.bytes || !is_token(name) || has_controls(value)) {
-        return 400; /* a line that goes on from the one before is none either */
+        return 400; /* a continuation line is refused too */
     }
     if (++io->count > HTTP_HEADERS_MAX) {
         return 431;
@@ -200,7 +202,7 @@ static unsigned take_header(struct slice line, struct headers *io)
     return 0;
 }
 
-/* The line without its CR LF; false: it ends otherwise. */
+/* Takes one line without its CR LF. Returns false if it does not end with CR LF. */
 static bool take_line(struct slice *io, struct slice *ret)
 {
     *ret = cut(io, '\n');
@@ -239,7 +241,8 @@ enum http_parsed http_request_parse(size_t bytes, const char *data, struct http_
         return HTTP_REFUSED;
     }
     const char *found = memmem(data, bytes, end, sizeof(end) - 1);
-    size_t head = found ? (size_t)(found - data) + 2 : bytes; /* the last header's CR LF is of it */
+    /* Includes the CR LF of the last header. */
+    size_t head = found ? (size_t)(found - data) + 2 : bytes;
     if (head > HTTP_HEAD_MAX || (!found && bytes >= HTTP_HEAD_MAX)) {
         *ret_status = 431;
         return HTTP_REFUSED;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See metrics.h. Labels come from tables of ours and from names of runs, at most METRICS_RUNS_MAX
- * of them; never a step, a rank or a tensor. A counter is there with 0 before its first event, a
- * moment is 0 before it came; what the store could not say is left out, and cairn_scrape_success
- * says so.
+ * metrics: see metrics.h. Labels come from tables in this file and from the names of runs, at most
+ * METRICS_RUNS_MAX of them; never from a step, a rank or a tensor. A counter is written as 0 before
+ * its first event, and a time as 0 before it has come. What the store could not tell is left out,
+ * and cairn_scrape_success says so.
  */
 #include "obs/metrics.h"
 
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* A name ends with its unit, if it has one. */
+/* Returns the unit at the end of a name, or "". */
 static const char *unit_of(const char *name)
 {
     static const char *const units[] = {"bytes", "seconds"};
@@ -61,7 +61,8 @@ static void durations(struct expose *expose, const char *name, const char *help,
     expose_histogram(expose, histogram);
 }
 
-/* Every error of the table has its series from the beginning; what is not in it is UNKNOWN. */
+/* Writes one series for every error of the table, from the beginning; an error that is not in it
+ * counts as UNKNOWN. */
 static void errors(struct expose *expose, const char *name, const char *help,
                    const struct err_tally *tally)
 {
@@ -219,7 +220,7 @@ static void write_retention(const struct metrics_source *source, const struct ru
     counter(expose, "cairn_retention_undeleted_checkpoints", "Checkpoints brought back.",
             counts->undeleted);
     if (!source->retain) {
-        return; /* cron does it, from elsewhere */
+        return; /* retention runs from cron, on another host perhaps */
     }
     retain_status(source->retain, &status);
     moment(expose, "cairn_retention_last_success_timestamp_seconds",

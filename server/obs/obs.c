@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See obs.h. The store is asked for its usage at each scrape, at most once at a time, and not
- * waited for longer than OBS_PATIENCE_MS: a store that hangs must not take its monitoring along.
+ * obs: see obs.h. Each scrape asks the store for its usage, at most one request at a time, and
+ * waits no longer than OBS_PATIENCE_MS: a store that hangs must not take its monitoring along.
  */
 #include "obs/obs.h"
 
@@ -17,7 +17,7 @@ enum { OBS_PATIENCE_MS = 2000 };
 struct obs {
     struct obs_options options;
     struct http *http;
-    struct list calls; /* http_call.link: those that wait for the store */
+    struct list calls; /* http_call.link: calls that wait for the store */
     struct timer patience;
     struct store_req req;
     bool asking, closing;
@@ -34,7 +34,7 @@ static void answer_text(struct http_call *call, unsigned status, const char *tex
     http_answer(call, status, plain, strlen(text), text);
 }
 
-/* Red: saves are refused. */
+/* Answers /healthz. The status is 503 if saves are refused. */
 static void answer_health(struct http_call *call, const struct health_word *health)
 {
     char text[HEALTH_TEXT_BYTES + HEALTH_REMEDY_BYTES + 64];
@@ -70,7 +70,8 @@ static void set_red(struct health_word *ret, int code, const char *text, const c
     snprintf(ret->remedy, sizeof(ret->remedy), "%s", remedy);
 }
 
-/* The word is the server's; a store that gives no answer now is red before the server knows. */
+/* Determines the health. It is the server's word, except that a store that gives no answer now is
+ * red before the server knows. */
 static void judge(struct obs *obs, struct metrics_usage *io, const struct diag *diag)
 {
     struct server *server = obs->options.source.server;
