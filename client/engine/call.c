@@ -47,6 +47,7 @@ static void on_delivered(struct post *post)
 {
     struct call *call = container_of(post, struct call, post);
     struct engine *engine = call->engine;
+    /* Ends the call once. Its callback comes from a post. */
     struct engine_call *user = call->user;
     int status = call->status;
     list_remove(&call->op.link);
@@ -98,6 +99,7 @@ static void ask_later(struct call *call, uint64_t delay_ms)
     timer_start(&call->retry, delay_ms);
 }
 
+/* The state WAIT_LINK: sends the request when the connection is up and no pause is running. */
 static enum sm_result on_wait_link(struct sm *sm)
 {
     struct call *call = container_of(sm, struct call, sm);
@@ -160,6 +162,7 @@ static void on_lost(struct request *request)
     ask_later(call, 0);
 }
 
+/* Copies the reply into the caller's scratch, because the message's memory ends with its frame. */
 static int copy_reply(struct call *call, const struct msg *msg, struct diag *diag)
 {
     struct buf buf;
@@ -186,6 +189,7 @@ static void leave_stopping(struct engine *engine)
     }
 }
 
+/* Takes an ERROR. A refusal for the moment is asked again; any other error ends the call. */
 static void on_error(struct call *call, const struct msg_error *error)
 {
     struct diag diag = DIAG_INIT;
@@ -256,6 +260,7 @@ static bool is_last(const struct call *call, const struct msg *msg)
     return msg->type != MSG_PLAN_REPLY || msg->u.plan_reply.last;
 }
 
+/* Called when a frame is complete. The last one ends the call. */
 static int frame_done(struct call *call, const struct msg *msg, struct diag *diag)
 {
     if (!is_last(call, msg)) {
@@ -270,6 +275,7 @@ static int frame_done(struct call *call, const struct msg *msg, struct diag *dia
     return 0;
 }
 
+/* Takes a frame of the reply, and names the place for its payload. */
 static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
                     void **ret_payload, struct diag *diag)
 {

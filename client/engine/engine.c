@@ -148,6 +148,7 @@ void engine_on_granted(struct engine *engine) { engine_pump(engine); }
 
 /* --- credit ---------------------------------------------------------------------- */
 
+/* Asks for as many grants as the saves could use, up to ENGINE_WINDOW. */
 static void ask_for_credit(struct engine *engine)
 {
     struct link *link = &engine->link;

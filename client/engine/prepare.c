@@ -169,6 +169,7 @@ void hand_reset(struct engine *engine)
     hand->refused = false;
 }
 
+/* Offers the arena to the daemon, with a copy of its descriptor. */
 static void ask(struct engine *engine, uint64_t generation)
 {
     struct hand *hand = &engine->hand;
@@ -202,6 +203,7 @@ enum hand_answer hand_over(struct engine *engine)
     return hand->refused ? HAND_NO : HAND_WAIT;
 }
 
+/* Takes the daemon's answer: it has the arena, or it refuses it. */
 static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
                     void **ret_payload, struct diag *diag)
 {

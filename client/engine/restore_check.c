@@ -66,6 +66,7 @@ static void near_names(const struct index *index, const char *name, size_t bytes
 
 /* --- tensors --------------------------------------------------------------------- */
 
+/* Compares dtype and shape of a tensor with what is stored. */
 static int check_tensor(const struct registered_tensor *tensor, const struct index_entry *entry,
                         struct diag *diag)
 {
@@ -85,6 +86,8 @@ static int check_tensor(const struct registered_tensor *tensor, const struct ind
     return 0;
 }
 
+/* Notes a registered tensor that is not stored: an error if the restore is strict, else an entry of
+ * `missing`. */
 static int add_missing(struct restore *restore, const struct registered_tensor *tensor,
                        struct diag *diag)
 {
@@ -99,6 +102,7 @@ static int add_missing(struct restore *restore, const struct registered_tensor *
     return 0;
 }
 
+/* Returns whether the stored tensor is registered, by binary search in the sorted set. */
 static bool is_registered(const struct registered *set, const struct index_entry *entry)
 {
     size_t low = 0, high = set->tensor_count;
@@ -118,6 +122,7 @@ static bool is_registered(const struct registered *set, const struct index_entry
     return false;
 }
 
+/* Returns whether the coordinate is this rank's: "rank=<rank>", or one that it has registered. */
 static bool is_own_coordinate(const struct registered *set, const char *coordinate)
 {
     char own[32];

@@ -53,6 +53,7 @@ static void on_make_run(struct work *work)
     }
 }
 
+/* Offers the memory to the daemon, with a copy of its descriptor. */
 static void offer(struct restore *restore)
 {
     struct landing *landing = &restore->landing;
@@ -72,6 +73,7 @@ static void offer(struct restore *restore)
     link_ask_fd(&engine->link, &landing->request, &msg, fd);
 }
 
+/* Called when the memory is made, or could not be. Offers it, if the connection still takes it. */
 static void on_make_done(struct work *work)
 {
     struct landing *landing = container_of(work, struct landing, work);
@@ -112,6 +114,7 @@ void restore_land_begin(struct restore *restore)
 
 /* --- what the server says -------------------------------------------------------- */
 
+/* Takes the daemon's answer: it has mapped the memory, or it refuses it. */
 static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
                     void **ret_payload, struct diag *diag)
 {

@@ -22,6 +22,7 @@ static int no_memory(struct diag *diag)
 
 /* --- wants ----------------------------------------------------------------------- */
 
+/* Adds a want for each box of the tensor that is not empty. */
 static void add_tensor(struct restore *restore, const struct registered_tensor *tensor)
 {
     for (size_t b = 0; b < tensor->box_count; b++) {
@@ -40,6 +41,7 @@ static void add_tensor(struct restore *restore, const struct registered_tensor *
     }
 }
 
+/* Allocates the memory of a blob, and adds a want for it unless it is empty. */
 static int add_blob(struct restore *restore, const struct index_entry *entry, struct diag *diag)
 {
     struct restored_blobs *blobs = &restore->user->blobs;
@@ -149,6 +151,8 @@ static int broken_plan(const struct want *want, const char *what, struct diag *d
                     want->tensor ? want->tensor->name : want->blob->name, what);
 }
 
+/* Checks that the chunk of a record lies in the tensor and meets the wanted box, and counts the
+ * bytes that it gives to the want. */
 static int check_tensor_record(struct want *want, const struct plan_read *read, struct diag *diag)
 {
     struct box part;
@@ -182,6 +186,7 @@ static int check_record(struct want *want, const struct plan_read *read, struct 
     return 0;
 }
 
+/* Makes room for more records, within RESTORE_RECORDS_MAX. */
 static int grow_records(struct restore *restore, size_t more, struct diag *diag)
 {
     size_t needed = restore->record_count + more;
@@ -232,6 +237,7 @@ static int compare_by_want(const void *a, const void *b)
     return x->blob_offset < y->blob_offset ? -1 : x->blob_offset > y->blob_offset;
 }
 
+/* Checks that the chunks of a blob, in order, leave no hole and do not overlap. */
 static int check_blob_tiling(const struct want *want, size_t count, const struct plan_read *reads,
                              struct diag *diag)
 {
@@ -245,6 +251,7 @@ static int check_blob_tiling(const struct want *want, size_t count, const struct
     return at == want->bytes ? 0 : broken_plan(want, "its chunks leave a hole", diag);
 }
 
+/* Checks that the parts of the chunks which the want needs tile its box. */
 static int check_tensor_tiling(const struct want *want, size_t count, const struct plan_read *reads,
                                struct diag *diag)
 {
@@ -269,6 +276,7 @@ static int check_tensor_tiling(const struct want *want, size_t count, const stru
     return rc;
 }
 
+/* Checks for each want that its records give every byte exactly once. */
 static int check_coverage(struct restore *restore, struct diag *diag)
 {
     size_t at = 0;

@@ -129,6 +129,7 @@ static int open_record(const struct read_slot *slot, const struct plan_read *rea
     return place ? 0 : scatter(slot, read, plain, diag);
 }
 
+/* Verifies and scatters all records of a READ. Runs on a worker. */
 static void on_slot_run(struct work *work)
 {
     struct read_slot *slot = container_of(work, struct read_slot, work);
@@ -172,6 +173,7 @@ static uint8_t *take_buffer(struct restore *restore)
     return restore->buffers[--restore->buffers_free];
 }
 
+/* Takes the promised buffers when the reply comes, so that no memory is held while waiting. */
 static void take_buffers(struct read_slot *slot)
 {
     unsigned stored = slot->lands ? 0 : 1;
@@ -215,6 +217,7 @@ static void read_again(struct restore *restore, uint32_t group)
     restore->redo[restore->redo_count++] = group;
 }
 
+/* Returns how many plain bytes the group brings to this rank. */
 static uint64_t group_plain_bytes(const struct restore *restore, const struct read_group *group)
 {
     uint64_t bytes = 0;
@@ -236,6 +239,8 @@ static bool is_mismatch(int status)
     return status == CAIRN_E_DIGEST_MISMATCH || status == CAIRN_E_FORMAT;
 }
 
+/* Called when a READ has ended, well or not. Counts its bytes, reads it again, or reports
+ * damage. */
 static void slot_ended(struct read_slot *slot)
 {
     struct restore *restore = slot->restore;
@@ -270,6 +275,8 @@ static void on_slot_done(struct work *work)
 
 /* --- replies --------------------------------------------------------------------- */
 
+/* Takes an ERROR for a READ. If the server cannot serve now, the connection is given up and the
+ * READ is asked again; any other error is reported. */
 static void on_error(struct read_slot *slot, const struct msg_error *error)
 {
     struct restore *restore = slot->restore;
@@ -302,6 +309,7 @@ static void check_slot(struct read_slot *slot)
     work_submit(slot->restore->engine->options.pool, &slot->work);
 }
 
+/* Takes the reply to a READ, and names the place for its bytes. */
 static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
                     void **ret_payload, struct diag *diag)
 {
@@ -336,6 +344,7 @@ static int on_payload(struct request *request, const struct frame *frame, const 
     return 0;
 }
 
+/* Called when the connection is lost. The READ is asked again on the next one. */
 static void on_lost(struct request *request)
 {
     struct read_slot *slot = container_of(request, struct read_slot, request);
@@ -382,6 +391,7 @@ static unsigned buffers_needed(const struct restore *restore, const struct read_
     return stored + (encoded ? 1 : 0);
 }
 
+/* Sends a READ for the group, to land in our memory if its range allows that. */
 static bool ask(struct restore *restore, struct read_slot *slot, uint32_t group)
 {
     const struct read_group *what = &restore->groups[group];

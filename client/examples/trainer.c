@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cairn-trainer: trains a small character model on a text, saves its state with Cairn while it goes
- * on training, and resumes bit for bit. Run it as N processes, one a rank: each computes the same
- * steps, and each saves its share. Uses nothing of Cairn but cairn.h; everything Cairn's is in
- * main's calls of open_run, restore_run, begin_save, poll_saves.
+ * on training, and resumes bit for bit. Run it as N processes, one for each rank: all compute the
+ * same steps, and each saves its share. It uses only cairn.h; everything about Cairn is in the
+ * functions open_run, restore_run, begin_save and poll_saves, which main calls.
  */
 #include "trainer_state.h"
 
@@ -19,7 +19,7 @@
 
 enum exit_code {
     EXIT_DONE = 0,
-    EXIT_BROKEN = 1, /* out of memory, a text or file that cannot be used */
+    EXIT_BROKEN = 1, /* no memory, or a text or file that cannot be used */
     EXIT_USAGE = 2,
     EXIT_UNSAVED = 3, /* trained to the end, but a save failed */
     EXIT_FENCED = 4,  /* a newer attempt has taken over the run */
@@ -76,8 +76,7 @@ struct trainer {
     int outcome; /* enum exit_code */
 };
 
-/* --- the command line
- * ----------------------------------------------------------------------------- */
+/* --- the command line --------------------------------------------------------------------- */
 
 static int parse_number(const char *name, const char *text, uint64_t max, uint64_t *ret)
 {
@@ -227,8 +226,7 @@ static int parse_options(int argc, char **argv, struct options *options)
     return 0;
 }
 
-/* --- the text
- * ------------------------------------------------------------------------------------- */
+/* --- the text ----------------------------------------------------------------------------- */
 
 static const char *const licences[] = {"Apache-2.0", "Artistic", "BSD",    "GPL-2",
                                        "GPL-3",      "LGPL-2.1", "MPL-2.0"};
@@ -272,8 +270,7 @@ static int read_text(struct trainer *trainer)
     return 0;
 }
 
-/* --- reports
- * -------------------------------------------------------------------------------------- */
+/* --- reports ------------------------------------------------------------------------------ */
 
 static uint64_t now_ns(void)
 {
@@ -282,8 +279,8 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* One line of the report: what happened to which step; written through at once, as the process may
- * be killed. */
+/* Writes one line of the report: what happened to which step. It is flushed at once, because the
+ * process may be killed. */
 static void tell(struct trainer *trainer, const char *event, uint64_t step, uint64_t term, int code)
 {
     if (trainer->report != NULL) {
@@ -300,7 +297,7 @@ static int write_digest(const struct trainer *trainer, const char *digest)
     char line[80];
     int length = snprintf(line, sizeof line, "rank %4d %s\n", trainer->options.rank, digest);
     int fd = open(trainer->options.digest, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    /* Lines have one length, so that the ranks do not have to wait for each other. */
+    /* Lines have the same length on all ranks, so that ranks do not wait for each other. */
     if (fd < 0 ||
         pwrite(fd, line, (size_t)length, (off_t)length * trainer->options.rank) != length ||
         close(fd) != 0) {
@@ -310,8 +307,7 @@ static int write_digest(const struct trainer *trainer, const char *digest)
     return 0;
 }
 
-/* --- Cairn
- * ---------------------------------------------------------------------------------------- */
+/* --- Cairn -------------------------------------------------------------------------------- */
 
 static int open_run(struct trainer *trainer)
 {
@@ -365,7 +361,7 @@ static int restore_run(struct trainer *trainer)
     return 0;
 }
 
-/* Looks at the saves in flight, oldest first; waits for the oldest where `wait`. */
+/* Looks at the saves in flight, oldest first. Waits for them if `wait` is set. */
 static void poll_saves(struct trainer *trainer, int wait)
 {
     while (trainer->save_count > 0) {
@@ -415,8 +411,7 @@ static void begin_save(struct trainer *trainer, double loss)
     trainer->saves[trainer->save_count++] = (struct pending){op, trainer->state.step};
 }
 
-/* --- training
- * ------------------------------------------------------------------------------------- */
+/* --- training ----------------------------------------------------------------------------- */
 
 static void pause_until(uint64_t due_ns)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forward, backward and Adam of the example's model, in plain loops of which each has one order:
- * the same binary on the same machine gives the same bits, which is what the example is there to
- * show. One thread.
+ * Forward, backward and Adam of the example's model, in plain loops, each with one order of
+ * operations. The same binary on the same machine therefore gives the same bits, which is what the
+ * example shows. One thread.
  */
 #include "trainer_model.h"
 
@@ -42,8 +42,7 @@ static float uniform(struct rng *rng, float scale)
     return ((float)(rng_next(rng) >> 40) / 8388608.0f - 1.0f) * scale;
 }
 
-/* --- memory
- * --------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------- */
 
 static int param_init(struct param *param, const char *name, int64_t rows, int64_t columns)
 {
@@ -99,8 +98,7 @@ void model_fini(struct model *model)
     memset(model, 0, sizeof *model);
 }
 
-/* --- arithmetic
- * ----------------------------------------------------------------------------------- */
+/* --- arithmetic --------------------------------------------------------------------------- */
 
 static void add_scaled(size_t count, float *restrict to, const float *restrict from, float scale)
 {
@@ -109,7 +107,7 @@ static void add_scaled(size_t count, float *restrict to, const float *restrict f
     }
 }
 
-/* Eight partial sums: fast, and still one order. */
+/* Sums in eight parts, which is fast and still has one order. */
 static float dot(size_t count, const float *a, const float *b)
 {
     float sums[8] = {0};
@@ -125,7 +123,7 @@ static float dot(size_t count, const float *a, const float *b)
            ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-/* Turns logits into probabilities in place. */
+/* Turns logits into probabilities, in place. */
 static void softmax(float *logits)
 {
     float max = logits[0], sum = 0;
@@ -141,8 +139,8 @@ static void softmax(float *logits)
     }
 }
 
-/* One example: adds to the gradients, returns the loss. at[0 .. CONTEXT - 1] predict at[CONTEXT].
- */
+/* Learns from one example: adds to the gradients and returns the loss. at[0 .. CONTEXT - 1] predict
+ * at[CONTEXT]. */
 static double learn(struct model *model, const uint8_t *at)
 {
     struct param *p = model->params;

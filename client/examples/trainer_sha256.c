@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SHA-256 as FIPS 180-4 writes it down. The constants are what the standard says they are: the
- * first 32 bits of the fractional parts of square and cube roots of primes, computed once a digest.
- * Pure.
+ * SHA-256 as FIPS 180-4 defines it. The constants are computed for each digest as the standard
+ * says: the first 32 bits of the fractional parts of square and cube roots of primes. Pure.
  */
 #include "trainer_sha256.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* floor(frac(p^(1/root)) * 2^32) by bisection on integers: x = floor(p^(1/root) * 2^32). */
+/* Returns floor(frac(p^(1/root)) * 2^32), by bisection on integers: x = floor(p^(1/root) *
+ * 2^32). */
 static uint32_t fraction_of_root(uint32_t p, int root)
 {
     __extension__ typedef unsigned __int128 wide;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * SHA-256 (FIPS 180-4) for the example's digest of its own state, so that the example needs no
- * library but Cairn's. Not for secrets, and slow. Pure.
+ * library except Cairn's. It is slow, and not for secrets. Pure.
  */
 #ifndef CAIRN_EXAMPLES_TRAINER_SHA256_H
 #define CAIRN_EXAMPLES_TRAINER_SHA256_H

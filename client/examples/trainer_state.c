@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The state as tensors and blobs of cairn.h. The typed tree is written byte by byte, as FORMAT.md
- * describes it, because this program uses nothing of Cairn but its header. One thread.
+ * describes it, because this program uses only Cairn's header. One thread.
  */
 #include "trainer_state.h"
 
@@ -37,8 +37,7 @@ double state_step(struct state *state, size_t text_bytes, const uint8_t *text)
     return model_step(&state->model, text_bytes, text, &state->data_rng, state->step);
 }
 
-/* --- the typed tree {"step": int, "rate": float}
- * ---------------------------------------------------- */
+/* --- the typed tree {"step": int, "rate": float} ------------------------------------------ */
 
 struct writer {
     size_t bytes;
@@ -125,8 +124,8 @@ static uint64_t get_number(size_t bytes, const uint8_t *from)
     return value;
 }
 
-/* Cairn has checked the tree when it was registered, and its digest; whether it is this program's
- * is checked here. */
+/* Reads the tree. Cairn has checked it when it was registered, and its digest; here it is checked
+ * that it is this program's tree. */
 static int get_tree(struct state *state, size_t bytes, const uint8_t *data)
 {
     const uint8_t *values[2] = {NULL, NULL};
@@ -151,10 +150,9 @@ static int get_tree(struct state *state, size_t bytes, const uint8_t *data)
     return 0;
 }
 
-/* --- registering
- * ---------------------------------------------------------------------------------- */
+/* --- registering -------------------------------------------------------------------------- */
 
-/* Where the arrays live that the tensors point to until Cairn has copied them. */
+/* The arrays that the tensors point to until Cairn has copied them. */
 struct listing {
     struct cairn_tensor tensors[TENSORS];
     struct cairn_box boxes[TENSORS];
@@ -178,7 +176,7 @@ static struct cairn_tensor *add(struct listing *list, const char *prefix, const 
     return tensor;
 }
 
-/* A tensor that is split by rows over the ranks; whole for a restore. */
+/* Adds a tensor that is split by rows over the ranks in a save, and whole in a restore. */
 static void add_moment(struct listing *list, const char *prefix, const struct param *param,
                        float *data, const struct state *state)
 {
@@ -248,8 +246,8 @@ int state_restored(struct state *state, cairn_op_t *op, struct cairn_error *err)
     const void *data = NULL;
     size_t bytes = 0;
     for (size_t i = 0; cairn_op_missing(op, i) != NULL; i++) {
-        /* A rank that the saved world did not have starts with fresh numbers; nothing else may be
-         * missing. */
+        /* A rank that the saved world did not have starts with fresh random numbers. Nothing else
+         * may be missing. */
         if (strcmp(cairn_op_missing(op, i), "rng.local") != 0) {
             return complain(err, "the checkpoint lacks the tensor", cairn_op_missing(op, i));
         }

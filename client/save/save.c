@@ -145,6 +145,8 @@ bool save_stops(struct save *save)
 
 /* --- timers --------------------------------------------------------------- */
 
+/* Called at the deadline, and fails the save with TIMED_OUT. The same timer then bounds the grace
+ * (ABORT) and the draining, where a socket that does not take our bytes loses its connection. */
 static void on_timer(struct timer *timer)
 {
     struct save *save = container_of(timer, struct save, timer);
@@ -187,6 +189,7 @@ static void on_up(struct engine_op *op)
     }
 }
 
+/* Called when the connection is lost. What is not durable must be sent again, from LINK on. */
 static void on_down(struct engine_op *op)
 {
     struct save *save = save_of_op(op);

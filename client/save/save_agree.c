@@ -41,6 +41,8 @@ struct agree_lists { /* the LISTS of one group */
 
 static const struct request_ops agree_ops, lists_ops;
 
+/* Returns whether the ranks agree through the server: it knows how, and there is more than one
+ * rank. */
 static bool is_spoken(const struct save *save)
 {
     const struct engine *engine = save->engine;
@@ -53,6 +55,8 @@ static bool is_spoken(const struct save *save)
 /* Returns whether this verdict divides the whole group anew. */
 static bool is_anew(uint32_t verdict) { return verdict == AGREE_ALIKE || verdict == AGREE_ANEW; }
 
+/* Makes this rank's share from the verdicts and lists. Groups by which the rank has copied already
+ * keep their places, whatever the verdict says. */
 static int make_share(struct save *save, struct diag *diag)
 {
     struct save_agree *agree = &save->agree;
@@ -77,6 +81,7 @@ static int make_share(struct save *save, struct diag *diag)
     return share_init_agreed(&agree->share, &terms, diag);
 }
 
+/* Makes the share with what is known now, and lets the save go on. */
 static void decide(struct save *save)
 {
     struct diag diag = DIAG_INIT;
@@ -124,6 +129,7 @@ static int compare_rows(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct xxh128)); /* the key comes first */
 }
 
+/* Decides when the reply to AGREE and the HOLDERS of all groups have come. */
 static void finish_if_all(struct save *save)
 {
     struct save_agree *agree = &save->agree;
@@ -146,6 +152,7 @@ static void end_lists(struct agree_lists *lists)
     }
 }
 
+/* Adds the rows of a HOLDERS frame to the rule of its group. */
 static int add_rows(struct agree_lists *lists, const struct msg_sets *sets)
 {
     struct save_agree *agree = &lists->save->agree;
@@ -219,6 +226,8 @@ static void on_agree_lost(struct request *request)
 
 static const struct request_ops lists_ops = {.on_reply = on_lists_reply, .on_lost = on_agree_lost};
 
+/* Sends the keys of the group's list in order, in frames of AGREE_KEYS, each with the division of
+ * its tensor. */
 static void send_lists(struct save *save, uint32_t g)
 {
     struct save_agree *agree = &save->agree;
@@ -254,6 +263,8 @@ static void send_lists(struct save *save, uint32_t g)
 
 /* --- AGREE ----------------------------------------------------------------------- */
 
+/* Notes the verdict on each group, and sends the lists that the server asks for. No more than
+ * AGREE_LISTS_MAX are sent: the groups beyond are decided as if the server could not tell. */
 static void take_verdicts(struct save *save, const struct msg_agreed *agreed)
 {
     struct save_agree *agree = &save->agree;
@@ -400,6 +411,7 @@ static bool may_be_missed(const struct save *save)
            sm_is(&save->sm, SV_WAIT);
 }
 
+/* Called when the wait for the verdict has ended, or when it is time for another try to gather. */
 static void on_timer(struct timer *timer)
 {
     struct save *save = container_of(timer, struct save, agree.timer);

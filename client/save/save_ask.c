@@ -74,6 +74,7 @@ enum sm_result save_fail_with_answer(struct save *save, const char *what)
 
 /* --- replies --------------------------------------------------------------------- */
 
+/* Checks that the present state waits for this message. Any other one breaks the protocol. */
 static int expect(const struct save *save, const struct msg *msg, struct diag *diag)
 {
     static const enum msg_type wanted[] = {[SV_OPEN] = MSG_OPENED,
@@ -90,6 +91,7 @@ static int expect(const struct save *save, const struct msg *msg, struct diag *d
                     sm_state_name(&save->sm));
 }
 
+/* Takes the reply to the request of the present state into `answer`, and wakes the save. */
 static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
                     void **ret_payload, struct diag *diag)
 {

@@ -14,6 +14,7 @@
 
 enum { FETCH_PART = 2 }; /* the wire's number for a part */
 
+/* Returns the engine's base of that checkpoint, or NULL. The engine keeps the reference. */
 static struct base_part *find(struct engine *engine, struct ckpt_id id)
 {
     for (unsigned i = 0; i < ENGINE_BASES; i++) {
@@ -85,6 +86,7 @@ static bool is_sparse(const struct save *save, const struct object_id *id)
                                              sizeof *save->sparse, object_order) != NULL;
 }
 
+/* Returns the place of a piece as the base's part knows it: tensor and box, or blob. */
 static struct part_place place_of(const struct registered *set, const struct layout_piece *piece)
 {
     if (piece->tensor & LAYOUT_BLOB) {
@@ -134,6 +136,7 @@ static void known(struct save *save, struct base_part *base)
     save->base_known = true;
 }
 
+/* Called when the part of the base was fetched, or could not be. Then digests may begin. */
 static void on_fetched(struct engine_call *call, int status)
 {
     struct save *save = container_of(call, struct save, fetch);

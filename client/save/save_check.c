@@ -55,6 +55,7 @@ static bool digest_box(const struct save *save, struct xxh3_stream *stream, uint
     return gathered != NULL && well;
 }
 
+/* Digests tensors that no other worker has taken, until none is left. Runs on a worker. */
 static void on_run(struct work *work)
 {
     struct check_work *own = container_of(work, struct check_work, work);
@@ -76,6 +77,8 @@ static void on_run(struct work *work)
     own->failed = !well;
 }
 
+/* Ends the comparison. A difference, or a comparison that was not possible, fails the save or
+ * becomes its warning, as the caller has asked. */
 static void end_check(struct save *save, int code, const char *text)
 {
     struct save_check *check = &save->check;
@@ -96,6 +99,7 @@ static void end_check(struct save *save, int code, const char *text)
     save_wake(save);
 }
 
+/* Called when a worker has ended. After the last one the digests are sent. */
 static void on_done(struct work *work)
 {
     struct check_work *own = container_of(work, struct check_work, work);
@@ -117,6 +121,7 @@ static void on_done(struct work *work)
 
 /* --- the comparison -------------------------------------------------------------- */
 
+/* Appends the numbers of the ranks in the set, at most 8 of them. */
 static void add_members(char *text, size_t bytes, const struct held_group *group,
                         const struct msg_set *set)
 {
@@ -170,6 +175,7 @@ static void note_difference(struct check_group *asked, const struct msg_set *row
     }
 }
 
+/* Ends the comparison when all groups have their answer. */
 static void finish_if_all(struct save *save)
 {
     struct save_check *check = &save->check;
@@ -188,6 +194,7 @@ static void finish_if_all(struct save *save)
     }
 }
 
+/* Splits the rows by tensor. A tensor that differs has one row for each class of equal members. */
 static void take_rows(struct check_group *asked, const struct msg_sets *sets)
 {
     for (uint32_t at = 0, end; at < sets->count; at = end) {
@@ -256,6 +263,7 @@ static void on_lost(struct request *request)
 
 static const struct request_ops check_ops = {.on_reply = on_reply, .on_lost = on_lost};
 
+/* Sends key and digest of each tensor of the group, in frames of CHECK_KEYS. */
 static void send_digests(struct save *save, uint32_t g)
 {
     struct check_group *asked = &save->check.groups[g];

@@ -12,6 +12,7 @@
 
 /* --- on a worker ------------------------------------------------------------------- */
 
+/* Describes the plain bytes of a piece in the arena to the encoder. */
 static struct chunk_plain plain_of(const struct save *save, const struct layout_payload *payload,
                                    const struct layout_piece *piece)
 {
@@ -38,6 +39,8 @@ static const struct digest *known_of(const struct save *save, uint32_t piece_idx
     return &save->base->part.chunks[save->base_of[piece_idx] - 1].digest;
 }
 
+/* Seals the pieces of a payload: digest, comparison with the base, encoding. Runs on a worker,
+ * which writes the payload's envelopes and its own struct. */
 static void on_digest_run(struct work *work)
 {
     struct save_digest *digest = container_of(work, struct save_digest, work);
@@ -129,6 +132,7 @@ static bool take_memory(struct save_digest *digest, const struct layout_payload 
     return false;
 }
 
+/* Hands a payload to a worker. Returns false if the memory that it needs is in use. */
 static bool hand_out(struct save *save, struct save_digest *digest, uint32_t idx, bool again)
 {
     const struct layout_payload *payload = &save->layout.payloads[idx];
@@ -223,6 +227,7 @@ static void take_made(struct save_digest *digest)
     digest->side = NULL;
 }
 
+/* Called when a worker has sealed a payload, which is then ready to be sent. */
 static void on_digest_done(struct work *work)
 {
     struct save_digest *digest = container_of(work, struct save_digest, work);

@@ -54,6 +54,7 @@ static enum sm_result outcome(struct save *save)
     return SM_AGAIN;
 }
 
+/* The state WAIT: asks for the outcome, and waits until the server knows it. */
 enum sm_result save_on_wait(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -95,6 +96,8 @@ static void end_unknown(struct save *save)
     save_move(save, SV_DRAIN);
 }
 
+/* The state ABORT: tells the server that this save has failed, and takes its word on what became of
+ * the save. Asks again while the grace lasts. */
 enum sm_result save_on_abort(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -128,6 +131,7 @@ enum sm_result save_on_abort(struct sm *sm)
 
 /* --- the end --------------------------------------------------------------------- */
 
+/* Called on entering DRAIN: gives up all requests. */
 void save_enter_drain(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -146,6 +150,7 @@ bool save_is_drained(const struct save *save)
            save->digests_running == 0 && !save->part.running && save->slots_busy == 0;
 }
 
+/* The state DRAIN: waits until no worker and no socket touches the save's memory. */
 enum sm_result save_on_drain(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -158,6 +163,7 @@ enum sm_result save_on_drain(struct sm *sm)
     return SM_WAIT;
 }
 
+/* Called on entering END: gives the arena back, and posts the callbacks. */
 void save_enter_end(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);

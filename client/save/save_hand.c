@@ -84,6 +84,8 @@ static void digest_all(struct save *save)
     save_part_void(save);
 }
 
+/* Changes to the socket, because the daemon takes no hand-over. Fails the save if the transport
+ * forbids the socket, or if bytes that must be sent again were given up. */
 static void fall_back(struct save *save)
 {
     struct diag diag = DIAG_INIT;

@@ -8,6 +8,7 @@
 
 enum { SAVE_SLACK_MS_MAX = 500 };
 
+/* The state LINK: waits for the connection, and for the pause after a refusal. */
 enum sm_result save_on_link(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -30,6 +31,7 @@ static uint64_t server_deadline_ms(const struct save *save)
     return max_u64(1, left_ms - min_u64(left_ms / 10, SAVE_SLACK_MS_MAX));
 }
 
+/* Asks for the opening of this step. Rank 0's request carries the metadata, tags and metrics. */
 static void ask_open(struct save *save)
 {
     struct engine *engine = save->engine;
@@ -78,6 +80,8 @@ static enum sm_result opened_again(struct save *save, const struct msg_opened *o
     return SM_AGAIN;
 }
 
+/* Called when OPENED has come. Notes the opening, or compares it with the one that was known
+ * before, and moves to the next state. */
 static enum sm_result opened(struct save *save)
 {
     const struct msg_opened opened = save->answer.opened;
@@ -127,6 +131,7 @@ static enum sm_result opened(struct save *save)
     return SM_AGAIN;
 }
 
+/* The state OPEN: asks for the opening and waits for OPENED. */
 enum sm_result save_on_open(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -161,6 +166,8 @@ enum sm_result save_on_agree(struct sm *sm)
     return SM_AGAIN;
 }
 
+/* The state HAVE: asks which objects the server holds. The reply has been compared when this goes
+ * on. */
 enum sm_result save_on_have(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);

@@ -27,6 +27,7 @@ static int no_memory(struct diag *diag)
     return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for this rank's part");
 }
 
+/* Counts the records of each section of the part, and allocates them. */
 static bool allocate(struct maker *maker)
 {
     const struct save *save = maker->save;
@@ -72,6 +73,8 @@ static struct part_chunk old_chunk(struct maker *maker, uint32_t piece_idx)
     return chunk;
 }
 
+/* Makes the reference to a chunk of this save. After a hand-over its digest is blank, because the
+ * daemon writes it. */
 static struct part_chunk new_chunk(const struct save *save, const struct layout_piece *piece,
                                    const struct envelope *envelope)
 {
@@ -162,6 +165,7 @@ static uint64_t stored_bytes(const struct save *save)
     return bytes;
 }
 
+/* Builds, encodes and hashes the part. Runs on a worker. */
 static void on_make_run(struct work *work)
 {
     struct save_part *made = container_of(work, struct save_part, work);

@@ -50,7 +50,7 @@ struct save_payload {         /* the state of one of the layout's payloads */
     /* The side buffer that has the bytes. NULL if they are the arena's, or if the socket has taken
      * them. */
     bool from_side;
-    struct side *side; /* that has them; NULL: the socket has taken them, or they are the arena's */
+    struct side *side; /* holds its bytes; NULL if they are the arena's or the socket's */
     /* What is sent of it: stored bytes and chunks. Both are 0 if the base has all of them. */
     uint32_t bytes, new_count;
     /* new_plain_bytes and shared_plain_bytes add up to the plain bytes of the payload. */

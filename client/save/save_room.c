@@ -22,6 +22,7 @@ static uint64_t room_bytes(const struct save *save)
     return most - most % LIMIT_ALIGN_BYTES;
 }
 
+/* Lays the save out again in smaller lots, of which at least two must fit into the arena. */
 static int lay_out_waves(struct save *save, struct layout_options options, struct diag *diag)
 {
     struct layout *layout = &save->layout;
@@ -49,6 +50,7 @@ static int lay_out_waves(struct save *save, struct layout_options options, struc
     return rc;
 }
 
+/* Makes the counters of payloads that are still needed, for a save in waves. */
 static bool note_lots(struct save *save)
 {
     const struct layout *layout = &save->layout;
@@ -97,6 +99,7 @@ static uint64_t wanted_bytes(const struct save *save)
     return save->waves ? room_bytes(save) : save->layout.extent_bytes;
 }
 
+/* Takes one extent for the whole save. Returns false if there is no room for it now. */
 static bool take_whole(struct save *save)
 {
     save->extent = save->extent
@@ -112,6 +115,8 @@ static bool take_whole(struct save *save)
     return true;
 }
 
+/* Takes extents for further lots, for as many as there is room. Returns whether any lot has had its
+ * place. */
 static bool take_objects(struct save *save)
 {
     struct arena *arena = save->engine->options.arena;
@@ -192,6 +197,7 @@ void save_room_more(struct save *save)
     }
 }
 
+/* Marks a payload as not needed any more. The last one of a lot gives the lot's extent back. */
 static void release(struct save *save, uint32_t payload)
 {
     uint32_t lot = save->layout.payloads[payload].object;

@@ -18,6 +18,7 @@ bool save_is_sent(const struct save *save)
            save->digest_next == save->layout.payload_count;
 }
 
+/* Called on entering SEND: lets the bytes go. */
 void save_enter_send(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -26,6 +27,7 @@ void save_enter_send(struct sm *sm)
     }
 }
 
+/* The state SEND: waits until everything is durable or described. */
 enum sm_result save_on_send(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -43,6 +45,7 @@ enum sm_result save_on_send(struct sm *sm)
     return SM_AGAIN;
 }
 
+/* The state PART: makes the part once no worker and no socket uses the payloads. */
 enum sm_result save_on_part(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
@@ -85,6 +88,8 @@ static void send_seal(struct save *save)
     link_send(&save->engine->link, &save->request, &seal);
 }
 
+/* The state SEAL: sends the part and SEAL, and waits for SEALED. If the server lacks an object, the
+ * save goes back to HAVE, a few times. */
 enum sm_result save_on_seal(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);

@@ -43,6 +43,7 @@ void save_times_tell(struct save *save, struct msg_open *io)
     io->persist_ms = save->told_persist_ms;
 }
 
+/* Returns whether no earlier save is still staging or enlarging the arena. */
 static bool is_first_stager(const struct save *save)
 {
     list_each (node, &save->engine->saves) {
@@ -131,6 +132,8 @@ void save_check_copied(struct save *save)
     }
 }
 
+/* Called when the copy has made progress. Starts digests, and fails the save if a copy has failed
+ * or a tensor has changed. */
 static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
 {
     struct save *save = container_of(snapshot, struct save, snapshot);
@@ -155,6 +158,7 @@ static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
     }
 }
 
+/* Called when the digests before the copy are made, so that the copy may begin. */
 static void on_watched(struct watch *watch)
 {
     struct save *save = container_of(watch, struct save, watch);
@@ -174,6 +178,7 @@ static bool must_watch(const struct save *save)
            save->layout.eager_payload_count < save->layout.payload_count;
 }
 
+/* Starts the copy, or first the digests that detect changes. */
 static int start_copy(struct save *save, struct diag *diag)
 {
     const struct engine_save *user = save->user;
@@ -224,6 +229,7 @@ void save_stage_stop(struct save *save)
 
 /* --- no room --------------------------------------------------------------------- */
 
+/* Writes which saves hold the arena, and what the user can do. */
 static void describe_full(const struct save *save, struct diag *diag, int code)
 {
     const struct engine *engine = save->engine;
@@ -273,6 +279,8 @@ static void decline(struct save *save)
 
 /* --- the state ------------------------------------------------------------------- */
 
+/* Takes the save as far as its admission: it agrees on who writes what when its turn has come, is
+ * laid out, and is declined if it finds no room and its policy is not to wait. */
 static void lay_out_and_admit(struct save *save)
 {
     struct diag diag = DIAG_INIT;
@@ -346,6 +354,7 @@ void save_stage_go(struct save *save)
     }
 }
 
+/* The state QUEUE: waits for the turn, for the first JOIN and for room. */
 enum sm_result save_on_queue(struct sm *sm)
 {
     struct save *save = container_of(sm, struct save, sm);

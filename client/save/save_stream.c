@@ -99,6 +99,8 @@ static void release_sides(struct save *save)
     }
 }
 
+/* Begins a try of sending the object, under a new sequence. Payloads that were sent from a side
+ * buffer before must be encoded again. */
 static void begin_object(struct save *save, struct save_object *object)
 {
     uint32_t end = object->cut ? object->payload_end : save->digest_next;
@@ -121,6 +123,7 @@ static void begin_object(struct save *save, struct save_object *object)
     link_add(&save->engine->link, &object->request);
 }
 
+/* Ends the object after its last payload. An object that was not cut is cut here. */
 static void end_object(struct save *save, struct save_object *object)
 {
     struct msg end = {
@@ -176,6 +179,7 @@ static uint64_t object_bytes_max(const struct save *save, const struct save_obje
 
 /* --- slots --- */
 
+/* Called when the socket has the payload, or has lost it. Its memory may then be given back. */
 static void on_slot_done(struct conn_out *out, int status)
 {
     struct save_slot *slot = container_of(out, struct save_slot, out);
@@ -390,6 +394,7 @@ static void fail_lost(struct save *save, const struct save_object *object)
     save_fail(save, CAIRN_E_DAMAGED, &diag);
 }
 
+/* Marks the object as one that must be sent again. A part that was made with it is void. */
 static void set_idle(struct save *save, uint32_t idx)
 {
     struct save_object *object = &save->objects[idx];
@@ -436,6 +441,7 @@ static void object_failed(struct save *save, struct save_object *object,
     engine_pump(save->engine);
 }
 
+/* Takes OBJECT_DURABLE or ERROR for an object. */
 static int on_object_reply(struct request *request, const struct frame *frame,
                            const struct msg *msg, void **ret_payload, struct diag *diag)
 {

@@ -148,7 +148,7 @@ struct msg_describe {
     uint32_t bytes;       /* as many as envelopes, or none */
     uint32_t encode;      /* 0 means the bytes of a blob */
     uint32_t dtype_count; /* what is learnt from one chunk holds for all with the same number */
-    uint32_t *dtypes;     /* 0: a blob's bytes */
+    uint32_t *dtypes;     /* 0 means the bytes of a blob */
     uint32_t tensor;      /* chunks of one number are alike: what is learnt of one holds for all */
 };
 /* Everything of this rank was described, and its part was sent, without the crcs and digests of
