@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See doctor.h.
+ * doctor: see doctor.h.
  */
 #include "doctor.h"
 
@@ -17,7 +17,8 @@ void doctor_add(struct doctor *doctor, enum doctor_level level, const char *chec
 {
     if (doctor->count == DOCTOR_FINDINGS_MAX) {
         doctor->left_out++;
-        doctor->findings[DOCTOR_FINDINGS_MAX - 1].level = DOCTOR_UNSAFE; /* never quietly */
+        /* So that the missing findings are not overlooked. */
+        doctor->findings[DOCTOR_FINDINGS_MAX - 1].level = DOCTOR_UNSAFE;
         return;
     }
     struct doctor_finding *finding = &doctor->findings[doctor->count++];
@@ -100,7 +101,8 @@ void doctor_space(struct doctor *doctor, const char *check, const struct doctor_
 
 void doctor_clock(struct doctor *doctor, const struct doctor_clock *clock)
 {
-    /* Theirs was read somewhere in between: what cannot be explained by that is the skew. */
+    /* Their clock was read in between, so the skew is the part that this interval does not
+     * explain. */
     int64_t skew_ns = clock->theirs_ns < clock->before_ns  ? clock->before_ns - clock->theirs_ns
                       : clock->theirs_ns > clock->after_ns ? clock->theirs_ns - clock->after_ns
                                                            : 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See store_order.h.
+ * store_order: see store_order.h.
  */
 #include "store_order.h"
 

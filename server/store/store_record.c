@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See store_record.h.
+ * store_record: see store_record.h.
  */
 #include "store_record.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The second place of each record, copy/PATH: the two newest snapshots that were written there.
- * Invariant: it holds only what the first place has durably, and is never waited for: a copy is
- * written soon after an update was answered, by one of the pool's threads at a time, at a pace that
- * costs a run a small file a second, and less often where writing it takes long. Timers and queue
- * are the loop's thread's.
+ * Invariant: it holds only what the first place has durably, and no request waits for it. A copy is
+ * written soon after an update was answered, by one thread of the pool at a time, at a pace that
+ * costs a run one small file a second, and less often if writing it takes long. Timer and queue
+ * belong to the loop's thread.
  */
 #include "dir_record_private.h"
 
@@ -15,7 +15,7 @@
 
 enum {
     PAUSE_MS = 1000,     /* between two copies of one record */
-    PAUSE_FOR_EACH = 50, /* and this often the time that the last one took: 2 % */
+    PAUSE_FOR_EACH = 50, /* and at least this many times as long as the last copy took: 2 % */
     COPIES_KEPT = 2
 };
 
@@ -41,7 +41,8 @@ static void prune(struct dir_store *store, const struct dir_at *at)
     dir_versions_fini(&have);
 }
 
-/* What lies under the name was not found whole, or is not known to be durable. */
+/* Publishes a snapshot. A file of that name was not found whole, or may not be durable, so it goes
+ * to quarantine first. */
 static int publish_again(struct dir_store *store, const struct dir_at *at, const char *name,
                          struct record_value value, struct diag *diag)
 {
@@ -55,14 +56,14 @@ static int publish_again(struct dir_store *store, const struct dir_at *at, const
     return rc ? diag_copy(diag, &why) : 0;
 }
 
-/* Under copying.lock. */
+/* Writes one copy into the second place. Under copying.lock. */
 static int put(struct dir_store *store, struct dir_run *run, const struct copy *copy,
                struct diag *diag)
 {
     struct dir_at at;
     char name[DIR_NAME_MAX];
     if (copy->cuts != run->copying.cuts || copy->version <= atomic_load(&run->copying.to)) {
-        return 0; /* overtaken */
+        return 0; /* a newer copy or a cut came first */
     }
     int rc = FAILPOINT("dir.copy");
     rc = rc ? diag_set(diag, rc, "copy: fail point dir.copy")
@@ -72,7 +73,7 @@ static int put(struct dir_store *store, struct dir_run *run, const struct copy *
     }
     struct record_value value = {.bytes = copy->buf.bytes, .data = copy->buf.data};
     dir_name_version(copy->version, true, name);
-    /* A snapshot needs nothing else in the folder: a failed fsync of it is settled by the next. */
+    /* A snapshot needs no other file of the folder: the next fsync settles a failed one. */
     at.is_settling = true;
     rc = publish_again(store, &at, name, value, diag);
     if (rc == 0) {
@@ -83,7 +84,8 @@ static int put(struct dir_store *store, struct dir_run *run, const struct copy *
     return rc;
 }
 
-/* Under the run's lock. False: there is nothing to copy. */
+/* Encodes the record for a copy. Under the run's lock. Returns false if there is nothing to copy,
+ * or on an error, which is in *ret_status. */
 static bool encode(struct dir_run *run, struct copy *ret, int *ret_status)
 {
     const struct dir_record *rec = &run->record;
@@ -119,8 +121,8 @@ int dir_copy_now(struct dir_store *store, struct dir_run *run, struct diag *diag
     return rc;
 }
 
-/* A record that has none in its first place either gets one there: what it grew from may be a long
- * row of updates, of which each is needed. */
+/* Gives a record its first snapshot in the first place, too. Until then it may be a long row of
+ * updates, each of which is needed. */
 static void add_first_snapshot(struct dir_store *store, struct dir_run *run)
 {
     struct dir_record *rec = &run->record;
@@ -129,12 +131,12 @@ static void add_first_snapshot(struct dir_store *store, struct dir_run *run)
                      rec->lost_from == 0 && record_version(rec->record) > 0 &&
                      rec->snapshots[0] == 0;
     if (is_wanted && dir_at_open(store, rec->path, &at, NULL) == 0) {
-        err_ignore(dir_record_snapshot(store, rec, &at, NULL)); /* else with the next copy */
+        err_ignore(dir_record_snapshot(store, rec, &at, NULL)); /* otherwise with the next copy */
         dir_at_close(store, &at);
     }
 }
 
-/* Beside the run's updates: the lock is held for the encoding only. */
+/* Copies a record while its updates go on: the run's lock is held only while encoding. */
 static void copy_beside(struct dir_store *store, struct dir_run *run)
 {
     struct copy copy;
@@ -152,12 +154,13 @@ static void copy_beside(struct dir_store *store, struct dir_run *run)
         pthread_mutex_unlock(&run->copying.lock);
         buf_fini(&copy.buf);
     }
-    if (rc != 0 && rc != CAIRN_E_NO_SPACE) { /* a full disk is said elsewhere, and heals */
+    /* A full disk is reported elsewhere, and the copy is made up for. */
+    if (rc != 0 && rc != CAIRN_E_NO_SPACE) {
         dir_note(store, "no copy of %s: %s", run->record.path, diag_text(&why, rc));
     }
 }
 
-/* --- their turns ------------------------------------------------------------------------------ */
+/* --- turns ---------------------------------------------------------------------------------- */
 
 void dir_copy_want(struct dir_store *store, struct dir_run *run)
 {
@@ -243,7 +246,7 @@ static void on_timer(struct timer *timer)
     }
     *link = run->copying.next;
     pthread_mutex_lock(&store->lock);
-    run->copying.is_queued = false; /* what comes from now on is another copy's */
+    run->copying.is_queued = false; /* later updates belong to another copy */
     pthread_mutex_unlock(&store->lock);
     if (atomic_load(&store->is_degraded)) {
         start_timer(store);
@@ -276,7 +279,8 @@ void dir_copy_stop(struct dir_store *store)
     close_when_idle(store);
 }
 
-/* What fails now is copied by the next start: the first place has it. */
+/* Copies every record that is ahead of its copy. If this fails, the next start copies, because the
+ * first place has everything. */
 void dir_copy_flush(struct dir_store *store)
 {
     if (store->read_only || atomic_load(&store->is_degraded)) {

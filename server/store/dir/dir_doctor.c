@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See dir_doctor.h.
+ * dir_doctor: see dir_doctor.h.
  */
 #include "dir_doctor.h"
 
@@ -72,7 +72,8 @@ static void look_at_space(struct looking *looking)
                                .total_bytes = space.total_bytes,
                                .reserve_bytes = looking->options->reserve_bytes};
     doctor_space(looking->doctor, "space", &room);
-    if (space.total_inodes > 0 && space.free_inodes < INODES_MIN) { /* btrfs counts none */
+    /* Btrfs does not count inodes. */
+    if (space.total_inodes > 0 && space.free_inodes < INODES_MIN) {
         doctor_add(looking->doctor, DOCTOR_WARNING, "inodes", "%" PRIu64 " of %" PRIu64 " are free",
                    space.free_inodes, space.total_inodes);
         doctor_remedy(looking->doctor, "a checkpoint needs a file for each rank's objects and "
@@ -142,7 +143,7 @@ static int write_probe(struct looking *looking, struct probe *probe, struct diag
     }
     probe->mtime_ns = stat.mtime_ns;
     free(back);
-    err_ignore(vfs->ops->close(vfs, probe->fd, NULL)); /* it was synced */
+    err_ignore(vfs->ops->close(vfs, probe->fd, NULL)); /* it was synced before */
     return rc;
 }
 
@@ -163,7 +164,7 @@ static void tell_probe(struct looking *looking, const struct probe *probe)
     if (!probe->is_direct) {
         doctor_remedy(looking->doctor, "use ext4 or xfs for two to six times the rate");
     }
-    /* Files have the time of the kernel's last tick, which lies a little behind the clock. */
+    /* A file gets the time of the kernel's last tick, which is slightly behind the clock. */
     struct doctor_clock clock = {.whose = "the file system's",
                                  .theirs_ns = probe->mtime_ns,
                                  .before_ns = probe->before_ns - 20000000,
@@ -178,7 +179,8 @@ static void look_at_writing(struct looking *looking)
     struct probe probe = {.fd = -1, .page = aligned_alloc(LIMIT_ALIGN_BYTES, PROBE_BYTES)};
     uint64_t random;
     vfs->ops->random(vfs, sizeof(random), &random);
-    snprintf(probe.name, sizeof(probe.name), ".tmp-0-%016" PRIx64, random); /* as a temporary */
+    /* Named like a temporary. */
+    snprintf(probe.name, sizeof(probe.name), ".tmp-0-%016" PRIx64, random);
     int rc = CAIRN_E_NO_MEMORY;
     if (probe.page != NULL) {
         memset(probe.page, 0x5a, PROBE_BYTES);
@@ -220,7 +222,7 @@ static void look_at_lock(struct looking *looking)
         return;
     }
     rc = vfs->ops->lock(vfs, fd, &why);
-    err_ignore(vfs->ops->close(vfs, fd, NULL)); /* gives it back */
+    err_ignore(vfs->ops->close(vfs, fd, NULL)); /* also releases the lock */
     snprintf(path, sizeof(path), "%s/lock", looking->options->path);
     if (rc == CAIRN_E_BUSY) {
         holder_of(path, sizeof(who), who);
@@ -254,7 +256,8 @@ static int count_file(void *user, const char *name, enum vfs_kind kind)
     return 0;
 }
 
-/* It is evidence, which nobody but an operator throws away; so he hears that it is there. */
+/* Reports files in quarantine. They are evidence, which only an operator may delete, so the
+ * operator has to know of them. */
 static void look_at_quarantine(struct looking *looking)
 {
     struct vfs *vfs = looking->vfs;
@@ -263,11 +266,11 @@ static void look_at_quarantine(struct looking *looking)
     int rc =
         vfs->ops->open(vfs, looking->root, "quarantine", VFS_READ | VFS_DIRECTORY, &found.fd, &why);
     if (rc == CAIRN_E_NOT_FOUND) {
-        return; /* no store yet */
+        return; /* there is no store yet */
     }
     if (rc == 0) {
         rc = vfs->ops->list(vfs, found.fd, count_file, &found, &why);
-        err_ignore(vfs->ops->close(vfs, found.fd, NULL)); /* a directory */
+        err_ignore(vfs->ops->close(vfs, found.fd, NULL)); /* a directory has nothing to flush */
     }
     if (rc != 0) {
         doctor_add(looking->doctor, DOCTOR_WARNING, "quarantine", "%s", diag_text(&why, rc));
@@ -299,6 +302,7 @@ int dir_doctor(const struct dir_doctor_options *options, struct doctor *doctor, 
     look_at_writing(&looking);
     look_at_lock(&looking);
     look_at_quarantine(&looking);
-    err_ignore(options->vfs->ops->close(options->vfs, looking.root, NULL)); /* a directory */
+    /* A directory has nothing to flush. */
+    err_ignore(options->vfs->ops->close(options->vfs, looking.root, NULL));
     return 0;
 }

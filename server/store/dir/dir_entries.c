@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A directory's entries as an array, sorted by name so that everything done with them happens in
- * the same order everywhere.
+ * The entries of a directory as an array, sorted by name, so that they are handled in the same
+ * order everywhere.
  */
 #include "dir_private.h"
 

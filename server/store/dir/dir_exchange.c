@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A repaired object, or small thing, trades its name with the damaged one. Invariant: the name is
- * never missing and never of half a file: both files are sealed and durable under names of their
- * own, the exchange is one rename, and nothing is removed here: the damaged bytes have the other
- * name afterwards, which no table names, so that garbage collection removes them in its time.
+ * A repaired object or small thing trades its name with the damaged one. Invariant: the name is
+ * never missing, and never names half a file. Both files are sealed and durable under names of
+ * their own, and the exchange is one rename. Nothing is removed here: afterwards the damaged bytes
+ * have the other name, which no table contains, so garbage collection removes them later.
  */
 #include "dir_private.h"
 
 #include "base/failpoint.h"
 
-/* The two names, in the checkpoint's directory. */
+/* The two names, both in the checkpoint's directory. */
 struct trade {
     struct dir_at at;
     char name[DIR_NAME_MAX], with[DIR_NAME_MAX];

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Directories and whole files of the store: open, make, publish, read, remove. Invariant: a name
- * other than a temporary's is only ever made by a no-replace rename of a file that was fsynced, and
- * nothing is overwritten. Small things are written buffered: their lengths are odd, they are read
- * back soon (a restore plan, verify), and after the fsync a buffered file is as durable as a direct
- * one. Objects are direct (dir_object.c); no file is ever written both ways (L17).
+ * that is not a temporary's is only ever made by a rename that does not replace, of a file that was
+ * fsynced; nothing is overwritten. Small things are written buffered: their lengths are odd, they
+ * are read back soon (a restore plan, verify), and after the fsync a buffered file is as durable as
+ * a direct one. Objects are written directly (dir_object.c). No file is ever written both ways
+ * (L17).
  */
 #include "dir_private.h"
 
@@ -18,7 +19,8 @@
 
 /* --- directories ------------------------------------------------------------------------------ */
 
-/* Is a file, a link or the like where a directory of the path should be? The first of them. */
+/* Returns true if a file, a link or the like is where a directory of the path should be. `ret` gets
+ * the first such path. */
 static bool is_in_the_way(struct dir_store *store, const char *path, char ret[DIR_PATH_MAX])
 {
     for (size_t i = 0;; i++) {
@@ -51,7 +53,7 @@ int dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret, s
                             store->path, other);
         }
         if (rc != 0) {
-            err_ignore(diag_copy(diag, &why)); /* the text */
+            err_ignore(diag_copy(diag, &why)); /* only the text */
             return rc;
         }
     }
@@ -70,7 +72,7 @@ void dir_at_close(struct dir_store *store, struct dir_at *at)
     at->fd = -1;
 }
 
-/* Opens the directory above path, unless it is broken. Returns the last component. */
+/* Opens the directory above path, unless it is broken. *ret_name is the last component of path. */
 static int open_parent(struct dir_store *store, const char *path, struct dir_at *ret,
                        const char **ret_name, struct diag *diag)
 {
@@ -83,7 +85,7 @@ static int open_parent(struct dir_store *store, const char *path, struct dir_at 
     return rc ? rc : dir_at_open(store, parent, ret, diag);
 }
 
-/* Makes the last component of path; those above it are there and durable. */
+/* Makes the last component of path. The directories above it exist and are durable. */
 static int make_one(struct dir_store *store, const char *path, bool durably, struct diag *diag)
 {
     struct dir_at at;
@@ -95,7 +97,7 @@ static int make_one(struct dir_store *store, const char *path, bool durably, str
     struct diag mkdir_diag = DIAG_INIT;
     rc = store->vfs->ops->mkdir(store->vfs, at.fd, name, &mkdir_diag);
     if (rc == CAIRN_E_EXISTS) {
-        rc = 0; /* an earlier start may have made it without syncing: sync either way (L8, L11) */
+        rc = 0; /* an earlier start may not have synced it: sync in any case (L8, L11) */
     }
     if (rc != 0) {
         diag_copy(diag, &mkdir_diag);
@@ -225,7 +227,7 @@ int dir_rename_durably(struct dir_store *store, const struct dir_at *at, const c
                         name, diag_text(&why, rc));
     }
     err_ignore(
-        vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* else the next start removes it */
+        vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* otherwise the next start removes it */
     return diag_set(diag, rc, "%s/%s: %s", at->path, name, diag_text(&why, rc));
 }
 
@@ -242,7 +244,7 @@ int dir_take_back(struct dir_store *store, const struct dir_at *at, const char *
                     name);
 }
 
-/* Writes and closes a temporary; the caller removes it when this fails. */
+/* Writes a temporary and closes it. If that fails, the caller removes it. */
 static int write_temp(struct dir_store *store, vfs_fd fd, struct record_value value,
                       struct diag *diag)
 {
@@ -273,15 +275,15 @@ int dir_publish(struct dir_store *store, const struct dir_at *at, const char *na
     rc = write_temp(store, fd, value, diag);
     if (rc != 0) {
         err_ignore(
-            vfs->ops->unlink(vfs, at->fd, temp, false, NULL)); /* else the next start removes it */
+            /* Otherwise the next start removes it. */
+            vfs->ops->unlink(vfs, at->fd, temp, false, NULL));
         diag_add(diag, "%s/%s", at->path, name);
         return rc;
     }
     return dir_rename_durably(store, at, temp, name, diag);
 }
 
-/* The whole file into memory of its own, which a direct transfer wants aligned and in whole blocks.
- */
+/* Reads the whole file into new memory. A direct transfer needs it aligned and in whole blocks. */
 static int read_all(struct dir_store *store, vfs_fd fd, struct dir_bytes *ret, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
@@ -305,7 +307,7 @@ static int read_all(struct dir_store *store, vfs_fd fd, struct dir_bytes *ret, s
     return 0;
 }
 
-/* One attempt with a fresh descriptor. */
+/* Reads a file once, with a fresh descriptor. */
 static int read_once(struct dir_store *store, const struct dir_at *at, const char *name,
                      struct dir_bytes *ret, struct diag *diag)
 {
@@ -334,7 +336,7 @@ static int read_once(struct dir_store *store, const struct dir_at *at, const cha
             diag_add(diag, "%s/%s", at->path, name);
         }
     }
-    err_ignore(vfs->ops->close(vfs, fd, NULL)); /* was only read */
+    err_ignore(vfs->ops->close(vfs, fd, NULL)); /* nothing was written through it */
     return rc;
 }
 
@@ -343,7 +345,8 @@ int dir_read_file(struct dir_store *store, const struct dir_at *at, const char *
 {
     int rc = read_once(store, at, name, ret, NULL);
     if (rc != 0 && rc != CAIRN_E_NOT_FOUND) {
-        rc = read_once(store, at, name, ret, diag); /* L22: once more, then it is an error */
+        /* L22: once more; a second failure is an error. */
+        rc = read_once(store, at, name, ret, diag);
     } else if (rc != 0) {
         diag_set(diag, rc, "%s/%s is not there", at->path, name);
     }
@@ -359,14 +362,15 @@ int dir_remove_file(struct dir_store *store, const struct run_name *run, const c
     if (rc != 0) {
         return rc;
     }
-    /* Not synced: nothing needs it any more, and if a crash brings it back, gc comes by again. */
+    /* Not synced: nothing needs the file any more, and if a crash brings it back, gc removes it
+     * again. */
     rc = vfs->ops->unlink(vfs, at.fd, name, false, diag);
     dir_at_close(store, &at);
     if (rc == 0) {
         pthread_mutex_t *lock = dir_make_lock(store, run);
         pthread_mutex_lock(lock);
-        /* Most often it is not empty; an empty one that a crash brings back is removed by a later
-         * start. */
+        /* Usually the directory is not empty. An empty one that a crash brings back is removed by a
+         * later start. */
         if (vfs->ops->unlink(vfs, store->root, path, true, NULL) == 0) {
             dir_forget(store, path);
         }
@@ -395,7 +399,7 @@ void dir_quarantine(struct dir_store *store, const struct dir_at *at, const char
     struct dir_at to;
     char flat[DIR_PATH_MAX + DIR_NAME_MAX + 8];
     if (store->read_only || dir_at_open(store, "quarantine", &to, NULL) != 0) {
-        return; /* it stays where it is, and is noted */
+        return; /* the file stays, and is noted */
     }
     int rc = CAIRN_E_EXISTS;
     for (unsigned i = 1; i <= OF_ONE_NAME && rc == CAIRN_E_EXISTS; i++) {
@@ -406,8 +410,8 @@ void dir_quarantine(struct dir_store *store, const struct dir_at *at, const char
         if (i > 1) {
             snprintf(flat + n, sizeof(flat) - (size_t)n, ".%u", i);
         }
-        /* Not essential, so not made to be: a crash may bring the file back to its old place, where
-         * the next load finds it again. */
+        /* Not made durable, because it is not essential: if a crash brings the file back to its old
+         * place, the next load finds it again. */
         rc = store->vfs->ops->rename(store->vfs, at->fd, name, to.fd, flat, NULL);
     }
     dir_at_close(store, &to);

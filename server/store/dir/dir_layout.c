@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of files and directories, made and parsed. Lower case only, at most 80 bytes, one way to
- * write each (D24): a name that would not be made again as it is, is not ours.
+ * Names of files and directories, made and parsed. They are in lower case, have at most 80 bytes,
+ * and can be written in one way only (D24): a name that would not be made again exactly as it is
+ * does not belong to the store.
  */
 #include "dir_private.h"
 
@@ -155,7 +156,7 @@ bool dir_name_is_temp(const char *name, uint64_t *ret_epoch)
     if (!digits_skip(&at, ".tmp-")) {
         return false;
     }
-    /* Probes of earlier versions, and of the doctor, have the epoch in decimal digits. */
+    /* Probes of earlier versions, and those of the doctor, have the epoch in decimal digits. */
     const char *decimal = at;
     bool good = digits_read_hex(&at, 16, &epoch) && *at == '-';
     if (!good) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is stored: all runs; for garbage collection the checkpoints of a run that have anything, and
- * the small things of one of them. Temporaries are not seen: they go with their writer or at the
- * next start. A run is listed for whatever there is of it, so that one whose record was lost is
- * told from one that never was.
+ * Lists what is stored: all runs; and for garbage collection the checkpoints of a run of which
+ * anything is stored, and the small things of one of them. Temporaries are not listed; their writer
+ * or the next start removes them. A run is listed if anything of it exists, so that a run whose
+ * record was lost can be told from one that never existed.
  */
 #include "dir_record_private.h"
 
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Nothing there is an empty list. */
+/* Lists a folder. If it does not exist, the list is empty. */
 static int list_folder(struct dir_store *store, const char *path, struct dir_entries *ret,
                        struct diag *diag)
 {
@@ -74,7 +74,8 @@ static size_t add_ckpts(const struct dir_entries *entries, size_t count, struct 
     return count;
 }
 
-/* A checkpoint that has parts and objects has two folders. */
+/* Lists the checkpoints of a run. A checkpoint that has parts and objects has two folders, and is
+ * listed once. */
 int dir_op_list_ckpts(struct dir_store *store, struct store_req *req)
 {
     static const char *const folders[] = {"objects", "checkpoints"};
@@ -128,7 +129,7 @@ static int add_run(struct dir_names *list, const struct run_name *name)
     return 0;
 }
 
-/* The runs of one project in one tree. */
+/* Adds the runs of one project in one tree. */
 static int add_project(struct dir_store *store, const char *tree, const char *project,
                        struct dir_names *list, struct diag *diag)
 {
@@ -148,7 +149,8 @@ static int add_project(struct dir_store *store, const char *tree, const char *pr
     return rc;
 }
 
-/* What cannot be listed in one tree may be in the other: its errors count only where both fail. */
+/* Adds the runs of one tree. What cannot be listed in one tree may be in the other, so an error
+ * counts only if both trees fail. */
 static int add_tree(struct dir_store *store, const char *tree, struct dir_names *list,
                     struct diag *diag)
 {
@@ -160,7 +162,7 @@ static int add_tree(struct dir_store *store, const char *tree, struct dir_names 
         const char *project = projects.entries[i].name;
         struct diag why = DIAG_INIT;
         if (projects.entries[i].kind != VFS_DIR || run_name_set(project, "x", &name, NULL) != 0) {
-            continue; /* not one of ours */
+            continue; /* not a project's folder */
         }
         int project_rc = add_project(store, tree, project, list, &why);
         rc = project_rc == CAIRN_E_NO_MEMORY ? project_rc : 0;
@@ -208,8 +210,8 @@ int dir_names_list(struct dir_store *store, struct dir_names *ret, struct diag *
     return 0;
 }
 
-/* Has the run a record, a copy of one, or a checkpoint? What cannot be looked into has: who asks
- * for the run is told what is wrong; the others are listed. */
+/* Tells whether the run has a record, a copy of one, or a checkpoint. A run that cannot be examined
+ * counts as having something: a request for it gets the error, and the other runs are listed. */
 static int has_anything(struct dir_store *store, const struct run_name *run, bool *ret)
 {
     static const char *const folders[] = {"objects", "checkpoints"};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Unsealed objects: create, write, seal, abort. Invariant: the final name appears only after every
- * byte and the names of its directories are durable, and an object whose write or fsync failed
- * never gets it (L5). One descriptor from the first write to the fsync (L6); writes of one object
- * may run in parallel on it.
+ * byte, and the names of its directories, are durable; an object whose write or fsync failed never
+ * gets it (L5). One descriptor is used from the first write to the fsync (L6); writes of one object
+ * may run on it in parallel.
  */
 #include "dir_private.h"
 
@@ -17,13 +17,13 @@ struct dir_open {
     struct dir_open *next;
     struct run_name run;
     struct object_id id;
-    vfs_fd fd; /* -1 until the file is made, and once it is closed */
+    vfs_fd fd; /* -1 until the file is made, and after it is closed */
     char temp[DIR_NAME_MAX];
     uint64_t bytes_max;
-    uint64_t end;  /* of the furthest write */
-    unsigned refs; /* the table's and one for each write in flight */
+    uint64_t end;  /* end of the furthest write */
+    unsigned refs; /* held by the table and by each write in flight */
     bool is_sealing;
-    int void_code; /* a write failed: what with */
+    int void_code; /* error of a write that failed, or 0 */
 };
 
 /* --- the table (store->lock held) ------------------------------------------------------------- */
@@ -60,7 +60,7 @@ static int no_object(struct store_req *req)
                     (unsigned long long)req->object.step, (unsigned long long)req->object.term);
 }
 
-/* Closes and removes what is left of the temporary. Nobody else has the object any more. */
+/* Closes and removes what is left of the temporary. No other thread has the object any more. */
 static void discard(struct dir_store *store, struct dir_open *open)
 {
     char path[DIR_PATH_MAX];
@@ -71,14 +71,14 @@ static void discard(struct dir_store *store, struct dir_open *open)
         dir_path_objects(&open->run, id, path);
         if (dir_at_open(store, path, &at, NULL) == 0) {
             err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, open->temp, false,
-                                               NULL)); /* else the next start */
+                                               NULL)); /* otherwise the next start removes it */
             dir_at_close(store, &at);
         }
     }
     free(open);
 }
 
-/* Takes the object out of the table; it is discarded when the last write in flight is over. */
+/* Takes the object out of the table. It is discarded when the last write in flight has ended. */
 static void forget_open(struct dir_store *store, struct dir_open *open)
 {
     pthread_mutex_lock(&store->lock);
@@ -94,8 +94,8 @@ static void forget_open(struct dir_store *store, struct dir_open *open)
 
 /* --- create ----------------------------------------------------------------------------------- */
 
-/* L19: room for what is promised, beyond the reserve; L2: taken at once, so that a full disk
- * refuses an object before its first byte. */
+/* Reserves the space of an object. L19: what was promised must fit beyond the reserve. L2: the
+ * space is taken at once, so that a full disk refuses an object before its first byte. */
 static int take_space(struct dir_store *store, vfs_fd fd, uint64_t bytes, struct diag *diag)
 {
     struct vfs_space space;
@@ -112,7 +112,8 @@ static int take_space(struct dir_store *store, vfs_fd fd, uint64_t bytes, struct
     }
     rc = rc ? rc : dir_check_inodes(store, &space, diag);
     rc = rc ? rc : store->vfs->ops->allocate(store->vfs, fd, bytes, diag);
-    /* Its full length at once: a file system writes side by side only within a file's length. */
+    /* The file gets its full length at once: a file system runs writes side by side only within a
+     * file's length. */
     rc = rc ? rc : store->vfs->ops->truncate(store->vfs, fd, bytes, diag);
     pthread_mutex_unlock(&store->admit_lock);
     return rc;
@@ -125,7 +126,7 @@ static int make_file(struct dir_store *store, struct dir_open *open, const char 
     struct vfs_stat stat;
     char name[DIR_NAME_MAX];
     dir_name_object(&open->id, name);
-    int rc = dir_make_for_temps(store, path, diag); /* its first write waits for no fsync */
+    int rc = dir_make_for_temps(store, path, diag); /* so that the first write waits for no fsync */
     rc = rc ? rc : dir_check_broken(store, path, diag);
     rc = rc ? rc : dir_at_open(store, path, &at, diag);
     if (rc != 0) {
@@ -243,14 +244,13 @@ int dir_op_write(struct dir_store *store, struct store_req *req)
 
 /* --- seal, abort ------------------------------------------------------------------------------ */
 
-/* Everything up to the durable temporary. Afterwards open->fd is closed whatever happened. */
+/* Makes the temporary durable and closes open->fd, even after an error. */
 static int finish_file(struct dir_store *store, struct dir_open *open, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
     int rc = 0;
     if (open->end < open->bytes_max) {
-        rc = vfs->ops->truncate(vfs, open->fd, open->end,
-                                diag); /* gives back what was preallocated */
+        rc = vfs->ops->truncate(vfs, open->fd, open->end, diag); /* frees the preallocated rest */
     }
     if (rc == 0) {
         err_ignore(vfs->ops->chmod(vfs, open->fd, 0440, NULL)); /* L27: best effort */
@@ -274,10 +274,11 @@ static int seal_open(struct dir_store *store, struct dir_open *open, struct diag
     if (at_rc != 0) {
         return rc ? rc : at_rc; /* the directory is gone, and the temporary with it (D20) */
     }
-    rc = rc ? rc : dir_make_last(store, path, diag); /* L8: the names above it before its own */
+    /* L8: the names above it come before its own. */
+    rc = rc ? rc : dir_make_last(store, path, diag);
     if (rc != 0) {
         err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, open->temp, false,
-                                           NULL)); /* else the next start */
+                                           NULL)); /* otherwise the next start removes it */
         diag_add(diag, "object %s/%s", path, name);
     } else {
         rc = dir_rename_durably(store, &at, open->temp, name, diag);
@@ -309,7 +310,7 @@ int dir_op_seal(struct dir_store *store, struct store_req *req)
                         req->object.sequence);
     }
     int rc = open->void_code != 0 ? say_void(open, req) : seal_open(store, open, &req->diag);
-    forget_open(store, open); /* only now is it seen */
+    forget_open(store, open); /* from now on readers see it */
     return rc;
 }
 

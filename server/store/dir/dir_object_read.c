@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sealed objects: read, stat, list, delete. Invariant: exactly the bytes asked for or an error.
- * Reads are direct: the pages of a checkpoint would only push the trainer's own out of the cache,
- * and what is checked is then the disk (L17, L23). What is unaligned goes through an aligned
- * buffer: all of a range, or only its end, which an encoded chunk has anywhere.
+ * Sealed objects: read, stat, list, delete. Invariant: a read gives exactly the bytes asked for, or
+ * an error. Reads are direct: the pages of a checkpoint would only push the trainer's own pages out
+ * of the cache, and a check must read the disk (L17, L23). An unaligned range, or only its
+ * unaligned end, which an encoded chunk may have anywhere, goes through an aligned buffer.
  */
 #include "dir_private.h"
 
@@ -16,7 +16,7 @@
 
 enum { BOUNCE_BYTES = 256 << 10 };
 
-/* An object as it is looked for. */
+/* An object, found by its name. */
 struct place {
     struct dir_at at;
     char name[DIR_NAME_MAX];
@@ -61,7 +61,7 @@ static int read_exactly(struct dir_store *store, vfs_fd fd, uint64_t offset, siz
     return rc ? rc : got == bytes ? 0 : CAIRN_E_DAMAGED;
 }
 
-/* Through an aligned buffer, a slice at a time. The last slice may end with the file. */
+/* Reads through an aligned buffer, one slice at a time. The last slice may end with the file. */
 static int read_bounced(struct dir_store *store, vfs_fd fd, uint64_t from_byte,
                         const struct store_req *req)
 {
@@ -108,7 +108,7 @@ static int read_once(struct dir_store *store, const struct place *place,
     if (rc == 0 && whole < req->bytes) {
         rc = read_bounced(store, fd, req->offset + whole, req);
     }
-    err_ignore(store->vfs->ops->close(store->vfs, fd, NULL)); /* was only read */
+    err_ignore(store->vfs->ops->close(store->vfs, fd, NULL)); /* nothing was written through it */
     return rc;
 }
 
@@ -129,7 +129,7 @@ int dir_op_read(struct dir_store *store, struct store_req *req)
     } else if (req->bytes > 0) {
         rc = read_once(store, &place, req, NULL);
         rc = rc == CAIRN_E_IO ? read_once(store, &place, req, NULL)
-                              : rc; /* L22: once more, afresh */
+                              : rc; /* L22: once more, with a fresh descriptor */
         if (rc != 0) {
             diag_set(&req->diag, rc, "read %llu bytes at %llu of object %s/%s: %s",
                      (unsigned long long)req->bytes, (unsigned long long)req->offset, place.at.path,
@@ -147,7 +147,7 @@ int dir_op_stat(struct dir_store *store, struct store_req *req)
     if (rc != 0) {
         return rc;
     }
-    rc = dir_sync_once(store, &place.at, &req->diag); /* L11: whoever asks may build on it */
+    rc = dir_sync_once(store, &place.at, &req->diag); /* L11: the caller may rely on it */
     dir_at_close(store, &place.at);
     if (rc == 0) {
         req->ret_bytes = place.stat.bytes;
@@ -157,7 +157,7 @@ int dir_op_stat(struct dir_store *store, struct store_req *req)
 
 /* --- list, delete ----------------------------------------------------------------------------- */
 
-/* The entries that are sealed objects, into req. */
+/* Fills the list of req with the entries that are sealed objects. */
 static int pick_objects(struct dir_store *store, struct store_req *req,
                         const struct dir_entries *entries)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * STORE_PROBE: can a save be made now? A small file is written, made durable and removed, in the
- * folder of the store record, where a start removes what a kill left of it. What fails here counts
- * for nothing else: only a checkpoint's own failed fsyncs make the store read-only (L5).
+ * STORE_PROBE: tries whether a save can be made now. A small file is written, made durable and
+ * removed, in the folder of the store record, where a start removes what a kill has left of it. A
+ * failure here has no other effect: only failed fsyncs of a checkpoint make the store read-only
+ * (L5).
  */
 #include "dir_private.h"
 
@@ -12,7 +13,8 @@
 
 enum { PROBE_BYTES = LIMIT_ALIGN_BYTES };
 
-/* Where a file system counts them (ext4), a store that has none left could not even forget. */
+/* Checks the free inodes. If a file system counts them (ext4), a store that has none left could not
+ * even forget. */
 int dir_check_inodes(const struct dir_store *store, const struct vfs_space *space,
                      struct diag *diag)
 {
@@ -27,7 +29,8 @@ int dir_check_inodes(const struct dir_store *store, const struct vfs_space *spac
                     store->path, space->free_inodes, space->total_inodes, kept);
 }
 
-/* As take_space() of an object: what a save may use lies beyond the reserve. */
+/* Checks the free space like take_space() of an object: saves may only use what is beyond the
+ * reserve. */
 static int check_space(struct dir_store *store, struct diag *diag)
 {
     struct vfs_space space;
@@ -39,7 +42,7 @@ static int check_space(struct dir_store *store, struct diag *diag)
                       "forget RUN --keep-last 2 --now` older ones; or make room on the disk",
                       store->path, space.free_bytes, store->reserve_bytes);
     }
-    space.free_inodes -= rc == 0 && space.free_inodes > 0; /* an object has its own by then */
+    space.free_inodes -= rc == 0 && space.free_inodes > 0; /* an object has its own inode by then */
     return rc ? rc : dir_check_inodes(store, &space, diag);
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A record as a folder of numbered updates: the guarded update, and the snapshots that compact it.
- * Invariant: update n+1 is published only when update n is durable, under a number that nobody else
- * can take (the rename does not replace), and holds the SHA-256 of update n. The decoded form in
- * memory is a cache of what is durable; whenever that is not sure it is dropped.
+ * A record as a folder of numbered updates: the guarded update, and the snapshots that compact
+ * the folder. Invariant: update n+1 is published only when update n is durable, under a number
+ * that nobody else can take (the rename does not replace), and it holds the SHA-256 of update n.
+ * The decoded form in memory is a cache of the durable state; whenever that is in doubt it is
+ * dropped.
  */
 #include "dir_record_private.h"
 
@@ -25,8 +26,9 @@ void dir_record_fini(struct dir_record *rec)
     rec->record = NULL;
 }
 
-/* Removes what two snapshots make unnecessary: older snapshots, and updates up to the older one
- * (L14: only after the newer is durable). A leftover of a crash goes with the next snapshot. */
+/* Removes the files that two snapshots make unnecessary: older snapshots, and updates up to the
+ * older one (L14: only after the newer one is durable). A file that a crash leaves is removed with
+ * the next snapshot. */
 static void prune(struct dir_store *store, const struct dir_record *rec, const struct dir_at *at)
 {
     uint64_t oldest = rec->snapshots[1];
@@ -68,14 +70,14 @@ int dir_record_snapshot(struct dir_store *store, struct dir_record *rec, const s
     return rc;
 }
 
-/* The update that came before is durable whatever becomes of the snapshot: a failure is noted, and
+/* Writes a snapshot. The update before it is durable in any case, so a failure is only noted, and
  * the next update tries again. */
 static void write_snapshot(struct dir_store *store, struct dir_record *rec, const struct dir_at *at)
 {
     struct diag diag = DIAG_INIT;
     int rc = dir_record_snapshot(store, rec, at, &diag);
     if (rc == CAIRN_E_NO_SPACE) {
-        return; /* the disk is full: that is said elsewhere, and heals */
+        return; /* a full disk is reported elsewhere, and the snapshot is made up for */
     }
     if (rc != 0) {
         dir_note(store, "no snapshot of %s at version %llu: %s", rec->path,
@@ -83,7 +85,7 @@ static void write_snapshot(struct dir_store *store, struct dir_record *rec, cons
     }
 }
 
-/* The decoded form is ahead of what is durable: forget it. */
+/* Drops the decoded form, because it is ahead of the durable state. */
 static void drop_cache(struct dir_record *rec)
 {
     record_free(rec->record);
@@ -126,13 +128,15 @@ static int publish_update(struct dir_store *store, struct dir_record *rec,
     return rc;
 }
 
-/* Loaded, whole, and nothing of it in doubt: else why nothing can be added to it. */
+/* Makes the record ready for an update: loaded, whole, and with nothing in doubt. Returns why no
+ * update is possible. */
 static int make_ready(struct dir_store *store, struct dir_run *run, struct diag *diag)
 {
     struct dir_record *rec = &run->record;
     bool is_broken = dir_check_broken(store, rec->path, NULL) != 0;
     if (is_broken && !rec->is_stuck && rec->record != NULL) {
-        rec->is_stuck = true; /* a snapshot's name is in doubt, and whatever would come next */
+        /* The name of a snapshot is in doubt, and so would any later one be. */
+        rec->is_stuck = true;
         rec->version_max = record_version(rec->record);
     }
     if (rec->is_stuck) {
@@ -172,7 +176,8 @@ int dir_record_update(struct dir_store *store, struct dir_run *run,
             drop_cache(rec);
         } else {
             *ret_version = record_version(rec->record);
-            /* The next multiple was reached, or one before it, of which none could be written. */
+            /* The next multiple was reached, or an earlier one for which no snapshot could be
+             * written. */
             if (*ret_version / store->snapshot_every > rec->snapshots[0] / store->snapshot_every) {
                 write_snapshot(store, rec, &at);
             }

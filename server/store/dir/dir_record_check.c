@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every file of a record, in both places, also those that no reading needs at present: they are
- * what saves it from the next fault. Invariant: what is named here is damaged, cannot be read, or
- * is missing from what the first place needs to have all of the record by itself. Reads only.
+ * Checks every file of a record, in both places, including those that no reading needs at present:
+ * they protect the record from the next fault. Invariant: a file that is named here is damaged,
+ * unreadable, or missing from the set that the first place needs to have the whole record. Reads
+ * only.
  */
 #include "dir_record_private.h"
 
@@ -21,7 +22,7 @@ struct checking {
     struct dir_sight *sight;
     size_t count;
     struct whole *wholes;
-    uint64_t chain_from; /* the updates from there up to the newest are there and go together */
+    uint64_t chain_from; /* from this update to the newest all exist and follow each other */
 };
 
 static void name(struct checking *checking, struct record_file file, const struct diag *why)
@@ -31,7 +32,7 @@ static void name(struct checking *checking, struct record_file file, const struc
         damage->files[damage->count] = file;
     }
     damage->count++;
-    err_ignore(diag_copy(&damage->first, why)); /* the first one's stays */
+    err_ignore(diag_copy(&damage->first, why)); /* the first text is kept */
 }
 
 static int check_snapshots(struct checking *checking, enum dir_place_number number)
@@ -58,7 +59,7 @@ static int check_snapshots(struct checking *checking, enum dir_place_number numb
     return 0;
 }
 
-/* Each by itself and after the one before it. */
+/* Checks each update by itself, and that it follows the one before it. */
 static int check_updates(struct checking *checking)
 {
     struct dir_sight *sight = checking->sight;
@@ -105,7 +106,7 @@ static int check_updates(struct checking *checking)
     return 0;
 }
 
-/* The newest whole snapshots, and whether the first place needs the second. */
+/* Finds the newest whole snapshots, and whether the first place needs the second. */
 static void conclude(struct checking *checking)
 {
     struct dir_sight *sight = checking->sight;
@@ -132,7 +133,7 @@ static void conclude(struct checking *checking)
     }
 }
 
-/* A place that cannot be looked into at all. */
+/* Names a place that cannot be read at all. */
 static void check_folder(struct checking *checking, enum dir_place_number number)
 {
     const struct dir_place *place = &checking->sight->places[number];

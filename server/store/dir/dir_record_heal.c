@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A record whose places do not both have all of it, put right from what was read of either or from
- * memory. Invariant (L14): what is damaged is moved away only when what replaces it was read whole,
- * and the next update waits for the first place to have all of it again. Under the run's lock.
+ * Heals a record whose places do not both have all of it, from what was read of either, or from
+ * memory. Invariant (L14): a damaged file is moved away only if its replacement was read as a
+ * whole, and the next update waits until the first place has everything again. Under the run's
+ * lock.
  */
 #include "dir_record_private.h"
 
@@ -11,8 +12,8 @@
 
 #include <string.h>
 
-/* Something else is in the folder's place; or, of a copy, which can be written anew whatever else
- * is below, a folder that cannot be read. */
+/* Returns true if something else is in the folder's place, or if it is an unreadable folder of a
+ * copy, which can be written anew whatever it contains. */
 static bool is_to_go(struct dir_store *store, const char *path)
 {
     struct vfs_stat stat;
@@ -29,7 +30,8 @@ void dir_move_folder_aside(struct dir_store *store, const char *path)
     struct dir_at above;
     char parent[DIR_PATH_MAX], whole[DIR_PATH_MAX];
     dir_path_copy(path, whole);
-    for (size_t i = 0; path[i] != 0; i++) { /* the first that has to go, else the last */
+    /* The first component that has to go, else the last one. */
+    for (size_t i = 0; path[i] != 0; i++) {
         parent[i] = path[i];
         parent[i + 1] = 0;
         if (path[i + 1] == '/' && is_to_go(store, parent)) {
@@ -58,7 +60,7 @@ int dir_place_open(struct dir_store *store, const struct run_name *run, const ch
         return rc ? diag_copy(diag, &why) : 0;
     }
     pthread_mutex_lock(lock);
-    for (size_t i = 0; path[i] != 0; i++) { /* any of them may have gone */
+    for (size_t i = 0; path[i] != 0; i++) { /* any of them may have been removed */
         above[i] = path[i];
         above[i + 1] = 0;
         if (path[i + 1] == '/' || path[i + 1] == 0) {
@@ -70,7 +72,7 @@ int dir_place_open(struct dir_store *store, const struct run_name *run, const ch
     return rc ? rc : dir_at_open(store, path, ret, diag);
 }
 
-/* The files of one place that the sight names. */
+/* Moves the files of one place that the sight names to quarantine. */
 static void quarantine_files(struct dir_store *store, const struct dir_sight *sight, bool is_copy,
                              const struct dir_at *at)
 {
@@ -160,17 +162,21 @@ int dir_record_move_on(struct dir_store *store, struct dir_run *run, uint64_t ve
 
 /* --- a failed fsync --------------------------------------------------------------------------- */
 
-/* An fsync of the record's folder failed after a rename into it. Its names may be in the cache and
- * not on the disk, and a later fsync that succeeds proves nothing of them: the kernel may have
- * dropped what it could not write (L5). So nothing is built on them. Instead all that is there, the
- * update in doubt with it where its name is seen, is written once more: a snapshot in a new file,
- * which is fsynced, under a name that was never used in this folder, so that the entry is a change
- * made after the failure; an fsync of the folder that succeeds now covers that entry. From then on
- * the record is that snapshot, whichever of the older names a power cut takes away, for none of
- * them is needed to read it. Its version is beyond that of the update in doubt, so if that one's
- * name was not seen and comes back later, it is covered and can never take effect. A restart does
- * less: it believes the names that it sees after one more fsync. What fails here counts like any
- * failed fsync, and three of them end all writing. */
+/* Settles a record after an fsync of its folder failed behind a rename into it. The folder's names
+ * may be in the cache and not on the disk. A later fsync that succeeds proves nothing about them,
+ * because the kernel may have dropped what it could not write (L5). So nothing is built on these
+ * names.
+ *
+ * Instead, everything that can be seen, with the update in doubt if its name is visible, is written
+ * once more: a snapshot in a new file, which is fsynced, under a name that was never used in this
+ * folder. Its entry is a change that was made after the failure, so an fsync of the folder that
+ * succeeds now covers it. From then on the record is that snapshot, whichever of the older names a
+ * power cut removes, because none of them is needed to read it. Its version is beyond that of the
+ * update in doubt: if the name of that update was not visible and comes back later, it is covered
+ * and can never take effect.
+ *
+ * A restart does less: it believes the names that it sees after one more fsync. A failure here
+ * counts like any failed fsync, and three of them end all writing. */
 int dir_record_settle(struct dir_store *store, struct dir_run *run, struct diag *diag)
 {
     struct dir_record *rec = &run->record;
@@ -182,7 +188,7 @@ int dir_record_settle(struct dir_store *store, struct dir_run *run, struct diag 
         return diag_set(diag, CAIRN_E_READ_ONLY, "%s: nothing is written any more", rec->path);
     }
     dir_record_init(&seen, rec->path);
-    seen.is_beside = true; /* of all names, and nothing is moved */
+    seen.is_beside = true; /* takes all names, and moves nothing */
     int rc = dir_record_look(store, &seen, NULL, &why);
     if (rc == 0 && seen.lost_from != 0) {
         rc = diag_copy(&why, &seen.lost);
@@ -192,7 +198,7 @@ int dir_record_settle(struct dir_store *store, struct dir_run *run, struct diag 
         rec->record = seen.record;
         seen.record = NULL;
         rec->last = seen.last;
-        rec->snapshots[0] = rec->snapshots[1] = 0; /* nothing is pruned for its sake */
+        rec->snapshots[0] = rec->snapshots[1] = 0; /* nothing is pruned because of it */
         rc =
             dir_record_move_on(store, run, max_u64(record_version(rec->record), doubted) + 1, &why);
     }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading a record from its two places: the newest snapshot of either that is whole, and every
- * update after it, each checked by its crc, its number and the SHA-256 of the one before.
- * Invariant: what is returned is the record as it was durable, up to the newest version that any
- * name in either place tells of; or up to `lost_from`, which is said. Nothing is ever cut off
- * silently, and whatever goes wrong with one file (damage, an I/O error, its absence), the next one
- * is tried.
+ * Reads a record from its two places: the newest whole snapshot of either, and every update after
+ * it, each checked by its crc, its number and the SHA-256 of the one before. Invariant: the result
+ * is the record as it was durable, up to the newest version that any name in either place shows, or
+ * up to `lost_from`, which is reported. Nothing is ever cut off silently. Whatever is wrong with
+ * one file (damage, an I/O error, its absence), the next one is tried.
  */
 #include "dir_record_private.h"
 
@@ -44,7 +43,7 @@ static int on_entry(void *user, const char *name, enum vfs_kind kind)
     struct dir_versions *versions = user;
     uint64_t version;
     bool is_snapshot;
-    (void)kind; /* what is not a file is found out when it is read */
+    (void)kind; /* reading it shows whether it is a file */
     return dir_parse_version(name, &version, &is_snapshot)
                ? add_version(versions, is_snapshot, version)
                : 0;
@@ -101,7 +100,7 @@ static bool has_update(const struct dir_versions *have, uint64_t version)
                                              sizeof(version), compare_u64) != NULL;
 }
 
-/* Once more where it failed (L22), but not where it is certain. */
+/* Opens and lists a place. Tries once more after a failure (L22), unless the answer is certain. */
 static void open_place(struct dir_sight *sight, struct dir_place *place, const char *path)
 {
     for (int i = 0; i < 2; i++) {
@@ -153,7 +152,7 @@ int dir_sight_snapshot(struct dir_sight *sight, const struct record_file *which,
     }
     free(file.data);
     if (rc != 0) {
-        err_ignore(diag_set(&why, rc, "%s", err_text(rc))); /* where nobody said more */
+        err_ignore(diag_set(&why, rc, "%s", err_text(rc))); /* if there is no text yet */
         return say_damaged(sight, at->path, name, &why, diag);
     }
     *ret = record;
@@ -200,28 +199,29 @@ int dir_sight_update(struct dir_sight *sight, uint64_t version, struct record *r
     if (rc == 0) {
         return 0;
     }
-    err_ignore(diag_set(&why, rc, "%s", err_text(rc))); /* where nobody said more */
+    err_ignore(diag_set(&why, rc, "%s", err_text(rc))); /* if there is no text yet */
     return say_damaged(sight, place->at.path, name, &why, diag);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-/* No memory, or a file of a newer version of Cairn: nothing of that is the medium's fault. */
+/* Returns true for an error that is not the medium's fault: no memory, or a file of a newer version
+ * of Cairn. */
 static bool is_of_this_reading(int code)
 {
     return code == CAIRN_E_NO_MEMORY || code == CAIRN_E_UNSUPPORTED;
 }
 
-/* Where a reading begins, and how far it gets. */
+/* One way to read the record: where it begins, and how far it gets. */
 struct course {
-    struct record_file from; /* version 0: the empty record */
+    struct record_file from; /* version 0 for the empty record */
     struct record *record;
     struct dir_link link;
-    struct diag why; /* it gets no further */
+    struct diag why; /* why it gets no further */
 };
 
-/* A snapshot of the second place that the update of its number, which is whole, speaks against is
- * of another history. */
+/* Returns true if the update of the same number is whole and contradicts a snapshot of the second
+ * place: the snapshot belongs to another history then. */
 static bool is_contradicted(struct dir_sight *sight, const struct course *course)
 {
     struct dir_link link = {.is_known = false};
@@ -253,7 +253,8 @@ static int take_course(struct dir_sight *sight, struct course *course)
     return rc;
 }
 
-/* The next snapshot downwards of both places, the first place's before the second's. */
+/* Returns the next older snapshot of both places, that of the first place before that of the
+ * second. */
 static struct record_file next_snapshot(const struct dir_sight *sight, size_t left[DIR_PLACES],
                                         uint64_t version_max)
 {
@@ -274,7 +275,7 @@ static struct record_file next_snapshot(const struct dir_sight *sight, size_t le
     return next;
 }
 
-/* The course that gets farthest: mostly the first one, to the end. */
+/* Takes the course that gets farthest; usually that is the first one, which reaches the end. */
 static int take_best(struct dir_sight *sight, uint64_t version_max, struct diag *diag)
 {
     size_t left[DIR_PLACES] = {sight->places[DIR_FIRST].have.snapshot_count,
@@ -326,8 +327,9 @@ static bool is_told(const struct dir_place *place)
     return place->status == 0 || place->status == CAIRN_E_NOT_FOUND;
 }
 
-/* A first place that cannot be listed may have more than the second one; and where one cannot be
- * listed and the other has nothing, nobody may call the record empty. */
+/* Judges what an unreadable place means. If the first place cannot be listed, it may have more than
+ * the second. If one place cannot be listed and the other is empty, nobody may call the record
+ * empty. */
 static int judge_places(struct dir_sight *sight, struct diag *diag)
 {
     const struct dir_place *first = &sight->places[DIR_FIRST];
@@ -346,7 +348,7 @@ static int judge_places(struct dir_sight *sight, struct diag *diag)
     return 0;
 }
 
-/* What a record says of whose it is, for ever: a run's uuid, or the store's. */
+/* The permanent identity in a record: a run's uuid, or the store's. */
 struct identity {
     size_t bytes;
     uint8_t data[64];
@@ -362,7 +364,7 @@ static void take_identity(const struct record *record, struct identity *ret)
     }
 }
 
-/* Of one place alone; nothing where it has nothing whole. */
+/* Finds the identity in one place alone. Finds none if nothing in the place is whole. */
 static void find_identity(struct dir_sight *sight, enum dir_place_number number,
                           struct identity *ret)
 {
@@ -372,10 +374,12 @@ static void find_identity(struct dir_sight *sight, enum dir_place_number number,
     for (size_t i = have->snapshot_count; record == NULL && i-- > 0;) {
         struct record_file file = {
             .version = have->snapshots[i], .is_snapshot = true, .is_copy = number == DIR_SECOND};
-        err_ignore(dir_sight_snapshot(sight, &file, &record, &link.hash, NULL)); /* the next */
+        /* Otherwise takes the next one. */
+        err_ignore(dir_sight_snapshot(sight, &file, &record, &link.hash, NULL));
     }
     if (record == NULL && number == DIR_FIRST && has_update(have, 1) && record_new(&record) == 0) {
-        err_ignore(dir_sight_update(sight, 1, record, &link, NULL)); /* then it tells nothing */
+        /* Otherwise there is no identity. */
+        err_ignore(dir_sight_update(sight, 1, record, &link, NULL));
     }
     if (record != NULL) {
         take_identity(record, ret);
@@ -383,8 +387,8 @@ static void find_identity(struct dir_sight *sight, enum dir_place_number number,
     }
 }
 
-/* Folders that were exchanged or put back by hand: one fault cannot do that, and to believe either
- * would write the one's record over the other's. */
+/* Refuses two places with different identities. Folders were exchanged or put back by hand, because
+ * one fault cannot do that; to believe either would write its record over the other's. */
 static int compare_places(struct dir_sight *sight, struct diag *diag)
 {
     struct identity first = {.bytes = 0}, second = {.bytes = 0};
@@ -428,7 +432,8 @@ void dir_sight_close(struct dir_sight *sight)
 
 /* --- a record --------------------------------------------------------------------------------- */
 
-/* The folder above a record that cannot be listed, with all of the run in it. */
+/* Returns true if the folder above a record cannot be listed, so that nothing of the run can be
+ * read. */
 static bool is_run_unreadable(const struct dir_sight *sight, const char *path)
 {
     char above[DIR_PATH_MAX];
@@ -441,8 +446,8 @@ static bool is_run_unreadable(const struct dir_sight *sight, const char *path)
     return dir_try_list(sight->store, above) != 0;
 }
 
-/* The remedy names the store, so that the file is named inside it, and its last words are short:
- * both have to fit into one text. */
+/* Shortens the cause of a loss. The remedy names the store, so the file is named inside it, and the
+ * last words are dropped; both have to fit into one text. */
 static void short_cause(const struct dir_sight *sight, struct diag *ret)
 {
     *ret = sight->lost;
@@ -457,14 +462,14 @@ static void short_cause(const struct dir_sight *sight, struct diag *ret)
     }
 }
 
-/* What can be done about a lost end, behind what happened. */
+/* Writes what happened to the end of the record, and what can be done about it. */
 static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
 {
     struct run_name run;
     struct diag why;
     char text[RUN_NAME_TEXT_MAX];
     rec->lost = (struct diag)DIAG_INIT;
-    if (is_run_unreadable(sight, rec->path)) { /* no command of ours gets at what is below it */
+    if (is_run_unreadable(sight, rec->path)) { /* no command of Cairn reaches what is below it */
         err_ignore(diag_set(&rec->lost, sight->lost.code,
                             "%.250s; nothing of the run can be read: look at the disk (dmesg), and "
                             "restore from a mirror meanwhile; its second record goes as far as "
@@ -472,7 +477,7 @@ static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
                             sight->lost.text, (ull)(sight->lost_from - 1)));
         return;
     }
-    if (sight->lost.code == CAIRN_E_DENIED) { /* nothing is lost but the right to read it */
+    if (sight->lost.code == CAIRN_E_DENIED) { /* only the right to read it is lost */
         err_ignore(diag_set(&rec->lost, CAIRN_E_DENIED,
                             "%.250s; nothing is lost: give %s back to the user that cairnd runs as "
                             "(`chown -R`, `chmod -R u+rwX`); until then the record goes as far as "
@@ -480,7 +485,8 @@ static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
                             sight->lost.text, rec->path, (ull)(sight->lost_from - 1)));
         return;
     }
-    if (!dir_parse_record(rec->path, &run)) { /* the store's: whoever opens it goes on by itself */
+    /* The store's own: a daemon that opens it goes on by itself. */
+    if (!dir_parse_record(rec->path, &run)) {
         err_ignore(diag_set(&rec->lost, sight->lost.code,
                             "%.250s; the store's record goes as far as update %llu; a daemon that "
                             "starts goes on from there",
@@ -512,8 +518,8 @@ static void take_sight(struct dir_sight *sight, struct dir_record *rec)
     memcpy(rec->snapshots, sight->snapshots, sizeof(rec->snapshots));
 }
 
-/* Reading stopped before update `lost_from`: with that one whole it would go on, and with any of
- * the snapshots from there on, all of which are damaged. */
+/* Names the files that would let the reading go on: update `lost_from`, where it stopped, and the
+ * snapshots from there on, all of which are damaged. */
 static void name_lost(const struct dir_sight *sight, struct dir_damage *ret)
 {
     *ret = (struct dir_damage){.count = 1, .first = sight->lost};
@@ -530,8 +536,9 @@ static void name_lost(const struct dir_sight *sight, struct dir_damage *ret)
     }
 }
 
-/* Whoever opens a store to write makes this folder, so that it is missing because somebody or
- * something removed it, with the second copies of all records. Nothing else would say so. */
+/* Reports a missing folder of copies. Every opening for writing makes it, so if it is missing,
+ * somebody or something has removed it, together with the second copies of all records. Nothing
+ * else would show that. */
 static void check_copies_folder(const struct dir_sight *sight, struct dir_damage *io)
 {
     struct dir_at at;
@@ -581,7 +588,7 @@ int dir_record_look(struct dir_store *store, struct dir_record *rec, struct dir_
 {
     struct diag why = DIAG_INIT;
     int rc = 1;
-    /* Beside a daemon the folders may be compacted between listing and reading: look again. */
+    /* A daemon may compact the folders between listing and reading: look again. */
     for (int i = 0; i < LOAD_TRIES && rc != 0; i++) {
         diag_clear(&why);
         record_free(rec->record);
@@ -591,14 +598,14 @@ int dir_record_look(struct dir_store *store, struct dir_record *rec, struct dir_
     return rc >= 0 ? 0 : diag_copy(diag, &why);
 }
 
-/* L11: what is about to be believed is made durable first. Where that fails the record can still be
+/* L11: makes what is about to be believed durable first. If that fails, the record can still be
  * read, for restores, but nothing is added to it before dir_record_settle(). */
 static int sync_or_stick(struct dir_store *store, struct dir_record *rec, struct diag *diag)
 {
     struct dir_at at;
     struct diag why = DIAG_INIT;
     if (rec->is_stuck || store->read_only || dir_at_open(store, rec->path, &at, NULL) != 0) {
-        return 0; /* what is there is another matter */
+        return 0; /* loading reports what is wrong with it */
     }
     int rc = dir_sync_once(store, &at, &why);
     dir_at_close(store, &at);
@@ -611,7 +618,8 @@ static int sync_or_stick(struct dir_store *store, struct dir_record *rec, struct
     return rc == 0 ? 0 : diag_copy(diag, &why);
 }
 
-/* The same of the second place: where it fails that one counts as behind, and is written anew. */
+/* Does the same for the second place. If it fails, that place counts as behind and is written
+ * anew. */
 static bool is_copy_durable(struct dir_store *store, const struct dir_place *place)
 {
     return place->status == 0 && dir_sync_once(store, &place->at, NULL) == 0;

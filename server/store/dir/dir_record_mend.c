@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A damaged file of a run's record is replaced by a copy of it. Invariant: only by the file that
- * was there. Each update holds the SHA-256 of the one before it, so the next update, or the
- * snapshot of the same number, proves a copy byte by byte; a snapshot is proven by the hash that it
- * carries on. Where nothing later is there, only the update before speaks for the copy, and the
- * caller has to answer for the rest; as for a record of which nothing is here. The name is never
- * missing: a last update that is missing could not be told from one that was never written.
+ * Replaces a damaged file of a run's record by a copy. Invariant: only by the file that was there.
+ * Each update holds the SHA-256 of the one before it, so the next update, or the snapshot of the
+ * same number, proves a copy byte by byte; a snapshot is proven by the hash that it carries on. If
+ * nothing later exists, only the update before it supports the copy, and the caller answers for the
+ * rest; the same holds for a record of which nothing is left. The name is never missing: a missing
+ * last update could not be told from one that was never written.
  */
 #include "dir_record_private.h"
 
@@ -15,10 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a file of the chain says: the update of its number, and the one before. */
+/* The hashes in a file of the chain: that of the update of its number, and that of the one
+ * before. */
 struct chain_link {
     struct sha256 hash;     /* of update `version` */
-    struct sha256 previous; /* of the one before; not of a snapshot */
+    struct sha256 previous; /* of the update before it; a snapshot has none */
 };
 
 static int read_link(const struct record_file *file, size_t bytes, const uint8_t *data,
@@ -46,7 +47,7 @@ static int read_link(const struct record_file *file, size_t bytes, const uint8_t
                           (unsigned long long)version);
 }
 
-/* The same of a file that is here. */
+/* Reads the hashes of a file that exists here. */
 static int look_at(struct dir_store *store, const struct dir_at *at,
                    const struct record_file *which, struct chain_link *ret)
 {
@@ -66,8 +67,8 @@ static bool is_same(const struct sha256 *a, const struct sha256 *b)
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* The hash of update `version`, as anything here but that file's own bytes, or its snapshot's,
- * tells. */
+/* Finds the hash of update `version` from any other file here: not from the bytes of that file, nor
+ * from those of its snapshot if it is the snapshot that is replaced. */
 static bool find_hash(struct dir_store *store, const struct dir_at *at,
                       const struct record_file *but, uint64_t version, struct sha256 *ret)
 {
@@ -95,7 +96,7 @@ static bool find_hash(struct dir_store *store, const struct dir_at *at,
     return false;
 }
 
-/* Does what is behind it, or else what is before it, go together with this one? */
+/* Returns true if the file fits the one behind it, or, if there is none, the one before it. */
 static bool is_in_place(struct dir_store *store, const struct dir_at *at,
                         const struct record_file *file, const struct chain_link *link)
 {
@@ -132,18 +133,19 @@ static int prove(struct dir_store *store, const struct dir_at *at, const struct 
 
 /* --- putting it there ------------------------------------------------------------------------- */
 
-/* The copy is durable under a name of its own, then the two trade names. */
+/* Makes the copy durable under a name of its own; then the two trade names. */
 static int replace(struct dir_store *store, const struct dir_at *at, const char *name,
                    struct record_value value, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
     char beside[DIR_NAME_MAX], aside[DIR_NAME_MAX + 16];
-    dir_temp_name(store, beside); /* what a crash leaves of it the next start removes */
+    dir_temp_name(store, beside); /* the next start removes what a crash leaves of it */
     int rc = dir_publish(store, at, beside, value, diag);
     rc = rc ? rc : FAILPOINT("dir.exchange");
     rc = rc ? rc : vfs->ops->exchange(vfs, at->fd, name, beside, diag);
     if (rc != 0) {
-        err_ignore(vfs->ops->unlink(vfs, at->fd, beside, false, NULL)); /* else the next start */
+        /* Otherwise the next start removes it. */
+        err_ignore(vfs->ops->unlink(vfs, at->fd, beside, false, NULL));
         return rc;
     }
     rc = dir_sync_now(store, at, diag);
@@ -177,15 +179,16 @@ static int put(struct dir_store *store, const struct dir_at *at, struct store_re
     return rc;
 }
 
-/* A last update is not taken on trust where the store itself knows what it was: its next update
- * would follow that one. */
+/* Returns true if the copy is the last update that this store knows. A store that knows it does not
+ * take a copy on trust, because its next update would follow the one in memory. */
 static bool is_held(const struct dir_record *rec, const struct store_req *req)
 {
     struct sha256 hash = sha256(req->bytes, req->data);
     return req->file.version == record_version(rec->record) && is_same(&hash, &rec->last);
 }
 
-/* What this store has confirmed and holds in memory is the truth, whatever the medium says now. */
+/* Takes the record in memory: what this store has confirmed is the truth, whatever the medium says
+ * now. */
 static int take_memory(struct dir_record *rec, struct record *held, const struct sha256 *last,
                        struct dir_sight *sight, struct diag *diag)
 {
@@ -204,8 +207,8 @@ static int take_memory(struct dir_record *rec, struct record *held, const struct
     return 0;
 }
 
-/* One round: what a look finds, up to as many files as it names. Those of a lost end are not named
- * by the check: the snapshot that is written covers them, and the next round finds them. */
+/* Mends what one look finds, up to as many files as it names. The check does not name the files of
+ * a lost end: the snapshot that is written covers them, and the next round finds them. */
 static int mend_once(struct dir_store *store, struct dir_run *run, size_t *ret_left,
                      struct diag *diag)
 {
@@ -246,8 +249,8 @@ static int mend_once(struct dir_store *store, struct dir_run *run, size_t *ret_l
     return rc;
 }
 
-/* Of a record with nothing in either place, and of which nothing is held, there is nothing to mend.
- */
+/* Mends in rounds until nothing is left. There is nothing to mend in a record that neither place
+ * nor memory has. */
 static int mend_all(struct dir_store *store, struct dir_run *run, struct diag *diag)
 {
     enum { ROUNDS = 64 };
@@ -278,8 +281,8 @@ static int mend_file(struct dir_store *store, struct dir_record *rec, struct sto
     return rc;
 }
 
-/* A record of which nothing is left in either place begins with a copy of it: with what proves it
- * to be this run's, whoever asks has dealt. */
+/* Puts a copy of a whole record in place, if nothing of the record is left in either place. The
+ * caller has proven that it belongs to this run. */
 static int put_whole(struct dir_store *store, struct dir_run *run, struct store_req *req)
 {
     struct dir_record *rec = &run->record;
@@ -353,7 +356,8 @@ int dir_op_record_file(struct dir_store *store, struct store_req *req)
 
 /* --- going on without a lost end -------------------------------------------------------------- */
 
-/* What is of the record behind its new beginning is evidence, and nothing reads it any more. */
+/* Moves the files behind the record's new beginning to quarantine. They are evidence, and nothing
+ * reads them any more. */
 static void quarantine_behind(struct dir_store *store, const struct dir_place *place, uint64_t from,
                               uint64_t to)
 {
@@ -372,13 +376,13 @@ static void quarantine_behind(struct dir_store *store, const struct dir_place *p
     }
 }
 
-/* The record goes on beyond every number that there was, so that none of them is given twice and
- * none that comes back after a crash means anything. The snapshot comes first: from then on all the
- * rest is covered. */
+/* Cuts a lost end off. The record goes on beyond every number that existed, so that no number is
+ * used twice, and a file that comes back after a crash means nothing. The snapshot is written
+ * first, and from then on it covers all the rest. */
 static int cut(struct dir_store *store, struct dir_run *run, struct dir_sight *sight,
                struct diag *diag)
 {
-    enum { UNSEEN_MAX = 1 << 20 }; /* in a first place that cannot be listed */
+    enum { UNSEEN_MAX = 1 << 20 }; /* versions that an unreadable first place may have */
     struct dir_record *rec = &run->record;
     uint64_t from = sight->lost_from;
     uint64_t version = max_u64(sight->newest, from) + 1;
@@ -393,7 +397,7 @@ static int cut(struct dir_store *store, struct dir_run *run, struct dir_sight *s
     rec->last = sight->last;
     rec->lost_from = 0;
     rec->is_unhealed = false;
-    rec->snapshots[0] = rec->snapshots[1] = 0; /* nothing is pruned for the new one's sake */
+    rec->snapshots[0] = rec->snapshots[1] = 0; /* nothing is pruned because of the new one */
     atomic_store(&run->copying.to, 0);
     int rc = dir_record_move_on(store, run, version, diag);
     for (int i = 0; rc == 0 && i < DIR_PLACES; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Operations on small things (manifests, pages, parts), on the records of runs, and on the store as
- * a whole. Decoded records are kept under a lock per run; a store opened beside a daemon keeps
- * none.
+ * a whole. Decoded records are kept, each under the lock of its run; a store that was opened beside
+ * a daemon keeps none.
  */
 #include "dir_record_private.h"
 
@@ -25,7 +25,7 @@ static int publish_here(struct dir_store *store, const struct dir_at *at, const 
     if (rc == CAIRN_E_EXISTS) {
         struct diag why = DIAG_INIT;
         int sync_rc =
-            dir_sync_now(store, at, &why); /* L11: the caller may find it equal, and build on it */
+            dir_sync_now(store, at, &why); /* L11: the caller may find it equal, and rely on it */
         if (sync_rc != 0) {
             diag_clear(&req->diag);
             return diag_copy(&req->diag, &why);
@@ -90,7 +90,8 @@ int dir_op_delete_small(struct dir_store *store, struct store_req *req)
 
 /* --- records ---------------------------------------------------------------------------------- */
 
-/* The run's entry in the table, or the link at which it belongs. The store's lock is held. */
+/* Returns the link to the run's entry in the table, or the link at which to insert it. The store's
+ * lock is held. */
 static struct dir_run **run_link(struct dir_store *store, const struct run_name *name)
 {
     struct dir_run **link = &store->runs[dir_hash_run(name) % DIR_RUN_BUCKETS];
@@ -100,8 +101,8 @@ static struct dir_run **run_link(struct dir_store *store, const struct run_name 
     return link;
 }
 
-/* Returns whether nothing of the run is here, neither a folder nor an entry in the table. Whoever
- * asks for such a run must not be given an entry: names cost a client nothing. */
+/* Returns true if nothing of the run is here, neither a folder nor an entry in the table. A request
+ * for such a run must not make an entry, because names cost a client nothing. */
 static bool is_stranger(struct dir_store *store, const struct run_name *name)
 {
     pthread_mutex_lock(&store->lock);
@@ -121,8 +122,8 @@ static bool is_stranger(struct dir_store *store, const struct run_name *name)
     return !is_known;
 }
 
-/* The run's entry in the table, made when it is asked for first; it stays until the store is
- * closed. */
+/* Returns the run's entry in the table, which the first call makes. It stays until the store is
+ * closed. Returns NULL if there is no memory. */
 struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *name)
 {
     pthread_mutex_lock(&store->lock);
@@ -131,7 +132,7 @@ struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *nam
         char path[DIR_PATH_MAX];
         struct dir_run *run = calloc(1, sizeof(*run));
         if (run != NULL) {
-            /* Default mutexes are plain memory on Linux: these do not fail. */
+            /* Default mutexes need only memory on Linux, so this does not fail. */
             CHECK(pthread_mutex_init(&run->lock, NULL) == 0);
             CHECK(pthread_mutex_init(&run->copying.lock, NULL) == 0);
             run->name = *name;
@@ -159,7 +160,7 @@ void dir_free_runs(struct dir_store *store)
     }
 }
 
-/* What the caller gets of a record that was read: with its end, or as far as it goes. */
+/* Fills in the answer for a record that was read: whole, or as far as it goes. */
 static int answer(struct store_req *req, const struct dir_record *rec)
 {
     req->ret_lost_from = rec->lost_from;
@@ -193,12 +194,13 @@ static int get_fresh(struct dir_store *store, struct store_req *req)
     return rc;
 }
 
-/* As this store holds it; read, where that is not so or not sure. */
+/* Gives the record that this store holds. Reads it if it holds none, or if what it holds is in
+ * doubt. */
 static int get_held(struct dir_store *store, struct dir_run *run, struct store_req *req)
 {
     struct dir_record *rec = &run->record;
     if (rec->is_stuck) {
-        /* Else what is known to be durable is shown. */
+        /* If this fails, the state that is known to be durable is shown. */
         err_ignore(dir_record_settle(store, run, NULL));
     }
     int rc =
@@ -249,7 +251,7 @@ int dir_op_record_update(struct dir_store *store, struct store_req *req)
     return rc;
 }
 
-/* --- the whole ------------------------------------------------------------------------------- */
+/* --- the store ------------------------------------------------------------------------------ */
 
 int dir_op_usage(struct dir_store *store, struct store_req *req)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening a store (L21): file system, lock, store record, new epoch, sweep. Each step may be the
- * last before a kill, and the next start does it again: the store record is published like any
- * record, and everything before it leaves an empty store. Runs on the thread that opens the store,
- * before any other.
+ * Opens a store (L21): file system, lock, store record, new epoch, sweep. A kill may follow any
+ * step, and the next start does it again: the store record is published like any record, and
+ * everything before it leaves an empty store. Runs on the thread that opens the store, before any
+ * other.
  *
- * The store record is in the folder store/, and in copy/store/ like any record. Where its end is
- * lost in both, what it holds for ever comes from what is left, and the epoch goes on beyond any
- * that may have been given.
+ * The store record is in the folder store/, and in copy/store/ like any record. If its end is lost
+ * in both, its permanent entries come from what is left, and the epoch goes on beyond any that may
+ * have been given.
  */
 #include "dir_record_private.h"
 
@@ -21,8 +21,8 @@
 
 /* --- the directory and its file system -------------------------------------------------------- */
 
-/* Advice to make one where a path was mistyped would end in an empty store at the wrong place: it
- * is given to who makes stores only. */
+/* Returns NO_STORE. Advice to make a store is given only to a caller that makes stores: after a
+ * mistyped path it would lead to an empty store at the wrong place. */
 static int no_store(const struct store_dir_options *options, const char *what, struct diag *diag)
 {
     return diag_set(diag, CAIRN_E_NO_STORE, "%s %s; %s", options->path, what,
@@ -71,7 +71,7 @@ static int open_root(struct dir_store *store, const struct store_dir_options *op
     }
     rc = vfs->ops->mkdir(vfs, fd, name, diag);
     rc = rc ? rc : vfs->ops->fsync(vfs, fd, diag); /* L8 */
-    err_ignore(vfs->ops->close(vfs, fd, NULL));    /* a directory */
+    err_ignore(vfs->ops->close(vfs, fd, NULL));    /* a directory has nothing to flush */
     return rc ? rc : vfs->ops->open_root(vfs, store->path, &store->root, diag);
 }
 
@@ -79,7 +79,7 @@ static int check_file_system(struct dir_store *store, const struct store_dir_opt
                              struct diag *diag)
 {
     static const char *const tried[] = {"ext4", "xfs", "btrfs",
-                                        "sim"}; /* L26; sim: the simulator's */
+                                        "sim"}; /* L26; "sim" is the simulator's */
     struct vfs_space space;
     int rc = store->vfs->ops->space(store->vfs, store->root, &space, diag);
     if (rc != 0) {
@@ -113,7 +113,7 @@ static int check_owner(struct dir_store *store, struct diag *diag)
 {
     struct vfs_stat stat;
     int rc = store->vfs->ops->fstat(store->vfs, store->root, &stat, diag);
-    if (rc == 0 && (stat.mode & 0002) != 0) { /* D19: said, never repaired behind anybody's back */
+    if (rc == 0 && (stat.mode & 0002) != 0) { /* D19: reported, never repaired silently */
         rc = diag_set(diag, CAIRN_E_DENIED,
                       "%s may be written by everybody (mode %04o): chmod o-w it", store->path,
                       stat.mode & 07777u);
@@ -121,8 +121,8 @@ static int check_owner(struct dir_store *store, struct diag *diag)
     return rc;
 }
 
-/* Of a store without its own record, which is gone or has nothing whole in either place. Nobody
- * gives it another identity but on an operator's word. */
+/* Returns the error for a store whose own record is gone, or has nothing whole in either place.
+ * Only an operator may give such a store another identity. */
 static int no_identity(const struct dir_store *store, int code, const char *what, struct diag *diag)
 {
     return diag_set(diag, code,
@@ -132,7 +132,7 @@ static int no_identity(const struct dir_store *store, int code, const char *what
                     what, store->path);
 }
 
-/* Something is in `runs` or `copy`: a store was here. */
+/* Tells whether something is in `runs` or `copy`, which means that a store was here. */
 static int find_remains(struct dir_store *store, bool *ret, struct diag *diag)
 {
     static const char *const folders[] = {"runs", "copy"};
@@ -154,7 +154,8 @@ static int find_remains(struct dir_store *store, bool *ret, struct diag *diag)
     return rc;
 }
 
-/* A new store is made in an empty directory, or in one that an earlier, killed attempt left. */
+/* Checks that a new store can be made here: in an empty directory, or in one that an earlier,
+ * killed attempt has left. */
 static int check_empty(struct dir_store *store, struct diag *diag)
 {
     static const char *const ours[] = {"lock", "store", "runs", "quarantine", "copy", "lost+found"};
@@ -181,7 +182,8 @@ static int check_empty(struct dir_store *store, struct diag *diag)
                : rc;
 }
 
-/* On a file system that is, or has become, read-only nobody writes: what is there is served. */
+/* Opens the store read-only, because its file system is, or has become, read-only: then nobody
+ * writes to it, and it can be served. */
 static int go_without_lock(struct dir_store *store)
 {
     store->read_only = store->is_shared = true;
@@ -250,7 +252,7 @@ static int check_record(struct dir_store *store, const struct uuid *expected, st
     return 0;
 }
 
-/* Durable before anything is named by it. */
+/* Raises the epoch, durably, before any name uses it. */
 static int raise_epoch(struct dir_store *store, uint64_t by, struct diag *diag)
 {
     struct store_record_update raise;
@@ -260,7 +262,7 @@ static int raise_epoch(struct dir_store *store, uint64_t by, struct diag *diag)
     return rc ? rc : dir_record_update(store, store->own, &raise.update, &version, diag);
 }
 
-/* For a reader: with nothing made good. */
+/* Reads the store record for a reader, and mends nothing. */
 static int look_at_record(struct dir_store *store, struct diag *diag)
 {
     struct dir_record *rec = &store->own->record;
@@ -279,8 +281,8 @@ static bool has_identity(const struct dir_store *store)
     return record_get(store->own->record.record, "uuid", &uuid);
 }
 
-/* An operator's word: what is in `runs` and `copy` gets a store record again. Epochs go on from
- * the seconds since 1970, of which a store has seen more than starts. In one update. */
+/* Makes the store record again for what is in `runs` and `copy`, on an operator's word, in one
+ * update. Epochs go on from the seconds since 1970, which are more than the starts of any store. */
 static int remake(struct dir_store *store, const struct store_dir_options *options,
                   struct diag *diag)
 {
@@ -312,10 +314,10 @@ static int remake(struct dir_store *store, const struct store_dir_options *optio
     return rc;
 }
 
-/* What can be lost of it is who does duties, how far the scrub is, and epochs: none of that is
- * worth a store that does not open. The identity and the features are in its first update and in
- * every snapshot; where not one of these is left there is nothing to go on from but an operator's
- * word. */
+/* Loads the store record. Only the holders of duties, the position of the scrub and epochs can be
+ * lost with its end, and none of these is worth a store that does not open. The identity and the
+ * features are in its first update and in every snapshot; if none of these is left, only an
+ * operator's word helps. */
 static int load_record(struct dir_store *store, bool remakes, uint64_t *ret_raise,
                        struct diag *diag)
 {
@@ -356,7 +358,7 @@ static int find_or_make(struct dir_store *store, const struct store_dir_options 
     if (rc == 0 && !store->read_only) {
         rc = take_lock(store, diag);
     }
-    /* Another daemon may have made it before it gave the lock back: look again, with the lock. */
+    /* Another daemon may have made it before it released the lock: look again, with the lock. */
     rc = rc ? rc : load_record(store, options->salvaged != NULL, ret_raise, diag);
     if (rc != 0 || has_identity(store)) {
         return rc;
@@ -366,7 +368,8 @@ static int find_or_make(struct dir_store *store, const struct store_dir_options 
                               : make_store(store, diag);
 }
 
-/* A second place that cannot be made costs no start: whoever writes a copy says so. */
+/* Makes the folder of copies. A failure does not stop the start; the writer of a copy reports
+ * it. */
 static void make_copies_folder(struct dir_store *store)
 {
     struct diag why = DIAG_INIT;

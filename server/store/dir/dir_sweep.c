@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a start removes: temporaries of this and older epochs, and directories of checkpoints that
- * are empty. Only removes, in any order, so it may be killed and begun again at any point (L21).
- * A run whose folders cannot be read keeps its temporaries, and no other run from being served.
+ * Removes at a start the temporaries of this and older epochs, and empty directories of
+ * checkpoints. It only removes, in any order, so it may be killed and begun again at any point
+ * (L21). A run whose folders cannot be read keeps its temporaries, and the other runs are served.
  * Runs once, under the store's lock, before the first operation.
  */
 #include "dir_private.h"
@@ -18,7 +18,7 @@ static int open_and_list(struct dir_store *store, const char *path, struct dir_a
     struct diag why = DIAG_INIT;
     int rc = dir_at_open(store, path, ret_at, &why);
     if (rc == CAIRN_E_NOT_FOUND) {
-        return rc; /* that is no failure to the callers here */
+        return rc; /* this is no failure to the callers */
     }
     if (rc != 0) {
         return diag_copy(diag, &why);
@@ -30,7 +30,7 @@ static int open_and_list(struct dir_store *store, const char *path, struct dir_a
     return rc;
 }
 
-/* Removes the temporaries of one directory; *ret_left: entries that stay. */
+/* Removes the temporaries of one directory. *ret_left is the number of entries that stay. */
 static int sweep_folder(struct dir_store *store, const char *path, size_t *ret_left,
                         struct diag *diag)
 {
@@ -64,7 +64,7 @@ static int sweep_folder(struct dir_store *store, const char *path, size_t *ret_l
     return rc ? diag_set(diag, rc, "sweep of %s", path) : 0;
 }
 
-/* runs/p/r/objects or runs/p/r/checkpoints: a directory for each checkpoint. */
+/* Sweeps runs/p/r/objects or runs/p/r/checkpoints, which have a directory for each checkpoint. */
 static int sweep_checkpoints(struct dir_store *store, const char *path, struct diag *diag)
 {
     char inner[DIR_PATH_MAX + 260];
@@ -78,12 +78,12 @@ static int sweep_checkpoints(struct dir_store *store, const char *path, struct d
     for (size_t i = 0; rc == 0 && i < entries.count; i++) {
         int n = snprintf(inner, sizeof(inner), "%s/%s", path, entries.entries[i].name);
         if (entries.entries[i].kind != VFS_DIR || n >= DIR_PATH_MAX) {
-            continue; /* not one of ours */
+            continue; /* not a checkpoint's folder */
         }
         rc = sweep_folder(store, inner, &left, diag);
         if (rc == 0 && left == 0) {
             err_ignore(store->vfs->ops->unlink(store->vfs, at.fd, entries.entries[i].name, true,
-                                               NULL)); /* tidiness */
+                                               NULL)); /* only for tidiness */
         }
     }
     dir_entries_fini(&entries);
@@ -105,7 +105,8 @@ static int sweep_run(struct dir_store *store, const struct run_name *run, struct
     return rc ? rc : sweep_checkpoints(store, path, diag);
 }
 
-/* What is left lying is no reason to stay away; the failure is in the store's health. */
+/* Notes a failure in the store's health and goes on: leftovers are no reason not to start. Returns
+ * an error only if there is no memory. */
 static int pass_over(struct dir_store *store, int status, const struct diag *why, struct diag *diag)
 {
     if (status == CAIRN_E_NO_MEMORY) {
@@ -135,8 +136,8 @@ int dir_sweep(struct dir_store *store, struct diag *diag)
     return rc;
 }
 
-/* Temporaries of older epochs went at the start, those of this one go with their object: nothing is
- * left to find. */
+/* Finds nothing: a start removes temporaries of older epochs, and those of this epoch are removed
+ * with their object. */
 int dir_op_sweep(struct dir_store *store, struct store_req *req)
 {
     (void)store;

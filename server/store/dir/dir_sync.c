@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Durability of directories: what is known of them in this incarnation, and fsyncs shared by all
- * who wait for the same one. Invariant: 0 means that every name which was in the directory before
- * the call is durable. A directory whose fsync failed is never trusted again before a restart;
- * that of a record is, when somebody settled what was in doubt (dir_record_heal.c).
+ * Durability of directories: what this incarnation knows of them, and fsyncs that are shared by all
+ * threads waiting for the same one. Invariant: 0 means that every name that was in the directory
+ * before the call is durable. A directory whose fsync failed is never trusted again before a
+ * restart; that of a record is, once its doubt was settled (dir_record_heal.c).
  */
 #include "dir_private.h"
 
@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All who wait for one directory; lives while somebody does. */
+/* All threads that wait for one directory; exists while one of them does. */
 struct dir_syncer {
     struct dir_syncer *next;
-    const char *path; /* of some waiter: they are equal */
+    const char *path; /* of one of the waiters; their paths are equal */
     struct sync_waiter *waiters;
     bool is_running;
 };
@@ -24,7 +24,7 @@ struct dir_syncer {
 struct sync_waiter {
     struct sync_waiter *next;
     char path[DIR_PATH_MAX];
-    bool is_taken, is_done; /* taken: the fsync that runs began after this one's rename */
+    bool is_taken, is_done; /* is_taken: the fsync that runs began after this waiter's rename */
     int status;
     struct diag diag;
 };
@@ -55,7 +55,8 @@ void dir_sync_fini(struct dir_sync *sync)
 
 /* --- what is known ---------------------------------------------------------------------------- */
 
-/* A slot holds one path: a collision forgets, which costs one fsync more and is never wrong. */
+/* Returns the slot of a path. It holds one path: a collision forgets the other, which costs one
+ * more fsync and is never wrong. */
 static struct dir_known *slot_of(struct dir_sync *sync, const char *path)
 {
     return &sync->known[dir_hash(path) % DIR_KNOWN_SLOTS];
@@ -135,7 +136,8 @@ static void add_broken(struct dir_store *store, const char *path)
 {
     struct dir_broken *broken = calloc(1, sizeof(*broken));
     if (broken == NULL) {
-        atomic_store(&store->is_degraded, true); /* cannot remember which: then all of them */
+        /* It cannot remember which directory, so it stops all writing. */
+        atomic_store(&store->is_degraded, true);
         return;
     }
     dir_path_copy(path, broken->path);
@@ -168,7 +170,7 @@ static struct dir_syncer **find_syncer(struct dir_sync *sync, const char *path)
     return link;
 }
 
-/* Runs one fsync for everybody who waits now. The lock is held on entry and on return. */
+/* Runs one fsync for all threads that wait now. The lock is held on entry and on return. */
 static void sync_for_all(struct dir_store *store, struct dir_syncer *syncer,
                          const struct dir_at *at)
 {
@@ -185,7 +187,7 @@ static void sync_for_all(struct dir_store *store, struct dir_syncer *syncer,
     syncer->is_running = false;
     if (rc == 0) {
         learn_locked(sync, at->path, DIR_IS_SYNCED);
-        remove_broken(sync, at->path); /* there is one only where somebody settles it */
+        remove_broken(sync, at->path); /* only if it was broken and has been settled */
     } else {
         if (!is_broken(sync, at->path)) {
             add_broken(store, at->path); /* L5 */

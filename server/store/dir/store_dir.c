@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The directory store as a store: hands operations to the work pool, refuses changes where it is
+ * The directory store as a store: passes operations to the work pool, refuses changes if it is
  * read-only, counts failed fsyncs on the loop's thread, opens and closes.
  */
 #include "store_dir.h"
@@ -17,7 +17,7 @@ struct operation {
     bool is_change;
 };
 
-/* A directory lists what it holds: there is nothing to note down before a thing is made. */
+/* Does ENTER: a directory lists what it holds, so nothing has to be noted down first. */
 static int dir_op_enter(struct dir_store *store, struct store_req *req)
 {
     (void)store, (void)req;
@@ -29,7 +29,7 @@ static const struct operation operations[] = {
     [STORE_CREATE] = {dir_op_create, true},
     [STORE_WRITE] = {dir_op_write, true},
     [STORE_SEAL] = {dir_op_seal, true},
-    [STORE_ABORT] = {dir_op_abort, false}, /* never makes anything worse */
+    [STORE_ABORT] = {dir_op_abort, false}, /* it never makes anything worse */
     [STORE_READ] = {dir_op_read, false},
     [STORE_STAT] = {dir_op_stat, false},
     [STORE_LIST_OBJECTS] = {dir_op_list_objects, false},
@@ -120,10 +120,10 @@ static void free_store(struct dir_store *store)
     dir_free_runs(store);
     if (store->lock_fd != -1) {
         err_ignore(
-            store->vfs->ops->close(store->vfs, store->lock_fd, NULL)); /* the lock ends here */
+            store->vfs->ops->close(store->vfs, store->lock_fd, NULL)); /* this releases the lock */
     }
     if (store->root != -1) {
-        err_ignore(store->vfs->ops->close(store->vfs, store->root, NULL)); /* a directory */
+        err_ignore(store->vfs->ops->close(store->vfs, store->root, NULL)); /* nothing to flush */
     }
     dir_sync_fini(&store->sync);
     for (size_t i = 0; i < DIR_MAKE_LOCKS; i++) {
@@ -135,8 +135,8 @@ static void free_store(struct dir_store *store)
     free(store);
 }
 
-/* Closing removes the temporaries of what was not sealed and copies records that are ahead of their
- * copies: file work, so on the pool. */
+/* Closes on the pool, because it is file work: removes the temporaries of unsealed objects, and
+ * copies records that are ahead of their copies. */
 static void run_close(struct work *work)
 {
     struct dir_store *store = container_of(work, struct dir_store, close_work);
@@ -179,7 +179,7 @@ static struct dir_store *alloc_store(const char *path)
         free(store);
         return NULL;
     }
-    /* Default mutexes are plain memory on Linux: these do not fail. */
+    /* Default mutexes need only memory on Linux, so these do not fail. */
     CHECK(pthread_mutex_init(&store->lock, NULL) == 0);
     CHECK(pthread_mutex_init(&store->admit_lock, NULL) == 0);
     for (size_t i = 0; i < DIR_MAKE_LOCKS; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See store_doctor.h.
+ * store_doctor: see store_doctor.h.
  */
 #include "store_doctor.h"
 
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <sys/timex.h>
 
-struct asking { /* one request, waited for */
+struct asking { /* one request that is waited for */
     struct store_req req;
     struct loop *loop;
     bool done;
@@ -72,7 +72,8 @@ static void look_at_run(const struct store_doctor_options *options, struct store
     }
     if (missing && asking.req.diag.text[0] == '\0') {
         err_ignore(diag_set(&asking.req.diag, CAIRN_E_DAMAGED,
-                            "there is something of the run, and no record of it")); /* told below */
+                            /* Reported below. */
+                            "there is something of the run, and no record of it"));
     }
     char name[RUN_NAME_TEXT_MAX] = "the store's own";
     if (!store_is_own_record(run)) {

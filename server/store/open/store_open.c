@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See store_open.h.
+ * store_open: see store_open.h.
  */
 #include "store_open.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See store_url.h.
+ * store_url: see store_url.h.
  */
 #include "store_url.h"
 
@@ -84,7 +84,7 @@ int store_url_parse(const char *url, struct store_url *ret, struct diag *diag)
     return status;
 }
 
-/* Letters and digits, and what no shell looks at. */
+/* Returns true if the text has only letters, digits and characters that no shell interprets. */
 static bool is_plain(const char *text)
 {
     return text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"

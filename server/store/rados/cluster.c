@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See cluster.h: what every implementation needs.
+ * cluster: see cluster.h. The functions that every implementation needs.
  */
 #include "cluster.h"
 
@@ -19,7 +19,7 @@ void cluster_map_fini(struct cluster_map *map)
 
 int cluster_map_add(struct cluster_map *map, const char *key, size_t bytes, const void *data)
 {
-    if ((map->count & (map->count + 1)) == 0) { /* 0, 1, 3, 7 ...: full */
+    if ((map->count & (map->count + 1)) == 0) { /* the array is full at 0, 1, 3, 7 and so on */
         struct cluster_pair *grown = realloc(map->pairs, (2 * map->count + 1) * sizeof(*grown));
         if (grown == NULL) {
             return CAIRN_E_NO_MEMORY;

@@ -113,8 +113,7 @@ static inline int MUST_USE cluster_do(struct cluster *cluster, struct cluster_ca
     return cluster_wait(cluster, call);
 }
 
-/* --- the real one -------------------------------------------------------------------------------
- */
+/* --- the real one --------------------------------------------------------------------------- */
 
 enum { CLUSTER_RELEASE_MIN = 14 }; /* nautilus: the store's operations need it on all OSDs */
 /* Returns UNSUPPORTED, with the remedy, if the release number that the cluster reports is lower. */

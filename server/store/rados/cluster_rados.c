@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cluster over librados: one client, one I/O context for each pool and namespace that was ever
- * used. Calls are asynchronous in librados and waited for by the store's threads, so the depth is
- * the number of these threads. Every wait is bounded: librados waits for ever by default.
+ * cluster over librados: one client, and one I/O context for each pool and namespace that was ever
+ * used. Calls are asynchronous in librados, and the store's threads wait for them, so the number
+ * of these threads is the depth. Every wait is bounded; without settings librados would wait for
+ * ever.
  */
 #include "cluster.h"
 
@@ -45,7 +46,7 @@ struct flight {
     rados_completion_t completion;
     rados_write_op_t write;
     rados_read_op_t read;
-    int status; /* of starting */
+    int status; /* of starting the call */
     struct looked looked[];
 };
 
@@ -144,7 +145,7 @@ static void real_start(struct cluster *cluster, struct cluster_call *call)
     rados_ioctx_t io;
     call->impl = flight;
     if (!flight) {
-        return; /* wait says so */
+        return; /* real_wait() reports it */
     }
     flight->status = find_space(real_of(cluster), call->pool, call->space, &io);
     if (flight->status == 0) {
@@ -297,8 +298,8 @@ static const struct cluster_ops real_ops = {.start = real_start,
                                             .ask = real_ask,
                                             .close = real_close};
 
-/* Times are seconds in librados. objecter_timeout lies below the operation's, otherwise a client
- * whose OSDs have all moved never asks for a new map. */
+/* Sets the options of librados. Its times are seconds. objecter_timeout is below the time-out of an
+ * operation, because otherwise a client whose OSDs have all moved never asks for a new map. */
 static int configure(struct real *real, const struct cluster_rados_options *options,
                      struct diag *diag)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See rados_doctor.h. Everything that the monitors know comes from their `report` and `df`, which
- * the least user may read; what this user may do is found out by trying things that change nothing:
- * looking at an object that is not there is refused with another error than finding nothing.
+ * rados_doctor: see rados_doctor.h. All facts of the monitors come from their `report` and `df`,
+ * which the least user may read. The rights of this user are found by trying things that change
+ * nothing: to look at an absent object gives one error if that is allowed, and another if it is
+ * not.
  */
 #include "rados_doctor.h"
 
@@ -37,7 +38,7 @@ static int64_t clock_ns(clockid_t clock)
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-/* --- what the monitors say -------------------------------------------------------------------- */
+/* --- what the monitors report --------------------------------------------------------------- */
 
 static void look_at_version(struct looking *looking)
 {
@@ -126,7 +127,7 @@ static void look_at_flags(struct looking *looking)
     }
 }
 
-/* "2026-11-22T02:15:55.274687+0000", always UTC. */
+/* Parses a time such as "2026-11-22T02:15:55.274687+0000", which is always UTC. */
 static bool parse_time(const char *text, int64_t *ret_ns)
 {
     struct tm tm = {0};
@@ -205,7 +206,8 @@ static int probe_do(struct looking *looking, const struct probe *probe, size_t c
     return cluster_do(looking->options->cluster, &call);
 }
 
-/* Makes, reads and removes an object as the store does; *ret_trip_ns: of one operation. */
+/* Makes, reads and removes an object as the store does. *ret_trip_ns is the duration of one
+ * operation. */
 static int probe_use(struct looking *looking, const struct probe *probe, int64_t *ret_trip_ns)
 {
     uint8_t wrote[4096], read[4096] = {0};
@@ -230,7 +232,8 @@ static int probe_use(struct looking *looking, const struct probe *probe, int64_t
     return rc != 0 ? rc : removed;
 }
 
-/* -ETIMEDOUT: whatever else is tried will take as long. */
+/* Tries the use of a pool and reports it. After -ETIMEDOUT everything else that is tried would take
+ * as long. */
 static int look_at_use(struct looking *looking, const struct probe *probe, const char *pool)
 {
     char check[32];
@@ -263,7 +266,7 @@ static int look_at_use(struct looking *looking, const struct probe *probe, const
     return 0;
 }
 
-/* What it should not be able to do. */
+/* Checks that the user has no more rights than it needs. */
 static void look_at_rights(struct looking *looking, const struct probe *own)
 {
     const char *user = looking->options->user;

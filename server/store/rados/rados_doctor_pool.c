@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the monitors say of a pool: whether it survives what a store promises. Pure.
+ * Examines what the monitors report about a pool: whether it survives what a store promises.
+ * Pure.
  */
 #include "rados_doctor.h"
 
@@ -21,7 +22,7 @@ struct pool {
     const char *name;
     char check[32];
     struct doctor *doctor;
-    struct json_view map, stats; /* of the osdmap, of df */
+    struct json_view map, stats; /* of the osdmap, and of df */
     uint64_t type, size, min_size;
 };
 
@@ -42,7 +43,8 @@ static uint64_t number(struct json_view object, const char *name)
     return json_view_u64(json_view_member(object, name), &value) ? value : 0;
 }
 
-/* Flags and lists of words stand in one text, with commas. */
+/* Returns true if the word is in a comma-separated text, in which the monitors give flags and
+ * lists. */
 static bool has_word(struct json_view text, const char *word)
 {
     char all[512], *rest = all, *one;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Small writes that follow each other in an object become one piece. RADOS costs the same for a
- * piece of 100 KiB as for one of some MiB, and a model of small tensors writes nothing else.
- * Nothing waits for company: while fewer than GATHER_CALLS pieces are under way a write goes out at
- * once; behind that many it waits, and whoever comes next to it joins it, up to a whole piece. So
- * it gathers when the cluster is the narrow place, and only then.
+ * Small writes that follow each other in an object become one piece. RADOS needs the same time for
+ * a piece of 100 KiB as for one of some MiB, and a model of small tensors writes nothing else. No
+ * write waits only for others to join it: while fewer than GATHER_CALLS pieces are under way, a
+ * write is sent at once. With that many under way it waits, and the write next to it joins it, up
+ * to a whole piece. So writes are gathered if the cluster is the bottleneck, and only then.
  *
  * The first write of a gathering leads it: it takes the piece's number, waits for its turn, writes
- * for all, and wakes the others, who wait on threads of the pool. The lock of the store guards all.
+ * for all, and wakes the others, which wait on threads of the pool. The store's lock guards
+ * everything.
  */
 #include "rados_private.h"
 
@@ -31,7 +32,7 @@ bool rados_gather_join(struct rados_store *store, struct open_object *object,
     gather->parts[gather->count++] = (struct gather_part){req->data, req->bytes};
     gather->bytes += req->bytes;
     object->pieces[gather->piece].bytes = (uint32_t)gather->bytes;
-    pthread_cond_broadcast(&store->gathered); /* it may be whole now */
+    pthread_cond_broadcast(&store->gathered); /* it may be a whole piece now */
     gather->members++;
     while (!gather->done) {
         pthread_cond_wait(&store->gathered, &store->lock);
@@ -41,7 +42,7 @@ bool rados_gather_join(struct rados_store *store, struct open_object *object,
         err_ignore(diag_copy(diag, &gather->diag)); /* the status is the answer */
     }
     if (--gather->members == 0) {
-        pthread_cond_broadcast(&store->gathered); /* the leader may go */
+        pthread_cond_broadcast(&store->gathered); /* the leader may return */
     }
     return true;
 }
@@ -56,7 +57,7 @@ void rados_gather_lead(struct rados_store *store, struct open_object *object, ui
     while (store->gather_calls >= GATHER_CALLS && !ret->shut && ret->bytes < RADOS_PIECE_BYTES) {
         pthread_cond_wait(&store->gathered, &store->lock);
     }
-    if (!ret->shut) { /* then the object is there still */
+    if (!ret->shut) { /* the object still exists then */
         object->forming = NULL;
         ret->shut = true;
     }
@@ -81,12 +82,13 @@ void rados_gather_end(struct rados_store *store, struct gather *gather, int stat
     gather->diag = *diag;
     gather->done = true;
     pthread_cond_broadcast(&store->gathered);
-    while (gather->members > 0) { /* it lies on the leader's stack */
+    while (gather->members > 0) { /* the gathering is on the leader's stack */
         pthread_cond_wait(&store->gathered, &store->lock);
     }
 }
 
-/* The bytes in one place: where they lie, when that is one behind the other, else a copy. */
+/* Gives the bytes in one place: where they are, if they lie one behind the other, or else in a
+ * copy. */
 int rados_gather_bytes(const struct gather *gather, const void **ret, void **ret_copy)
 {
     const uint8_t *end = gather->parts[0].data;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which objects a checkpoint has. RADOS lists a whole pool without order, so each checkpoint has
- * index objects (RADOS_INDEX_SHARDS of them, by rank) whose keys are the objects:
+ * The objects of a checkpoint. RADOS lists only whole pools, without order. So each checkpoint has
+ * index objects (RADOS_INDEX_SHARDS of them, chosen by rank) whose keys are the objects:
  *
  *   u/<object>/<epoch>   begun by the daemon of that epoch: a bound of its piece numbers (u32)
  *   w/<object>/<epoch>   the same, given up: its pieces go before the key does (rados_sweep.c)
@@ -10,8 +10,8 @@
  *   b                    changes with each begin: an index object that looks empty is removed
  *                        only if nobody has begun anything since it was looked at
  *
- * Setting s/ is the seal: durable, it happens once, and only while u/ is there: what was given up
- * is never sealed.
+ * To set s/ is the seal: it is durable, happens once, and only while u/ exists, so an object that
+ * was given up is never sealed.
  */
 #include "rados_private.h"
 #include "rados_small.h"
@@ -81,8 +81,9 @@ int rados_index_begin(struct rados_store *store, const struct run_name *run,
     return rc == 0 ? 0 : rados_error(rc, true, "begin an object", diag);
 }
 
-/* Is the key what we were to make it? Then it was our own operation, of which an answer was lost
- * and which was sent again (R10). 0; ECANCELED: it is not. */
+/* Checks whether the key has the value that this operation was to give it. In that case it was our
+ * own operation, whose answer was lost and which was sent again (R10). Returns 0 then, or
+ * -ECANCELED if it was another one. */
 static int check_own(struct rados_store *store, const struct rados_shard *shard, const char *key,
                      struct record_value ours)
 {
@@ -98,7 +99,7 @@ static int check_own(struct rados_store *store, const struct rados_shard *shard,
     return same ? 0 : -ECANCELED;
 }
 
-/* Why a guard on u/ or s/ did not hold. */
+/* Returns why a guard on u/ or s/ did not hold. */
 static int given_up(struct rados_store *store, const struct rados_shard *shard, const char *sealed,
                     struct diag *diag)
 {
@@ -432,7 +433,7 @@ int rados_op_delete_object(struct rados_store *store, struct store_req *req)
     buf_init(&buf, table_bytes(table->count));
     table_encode(table, &buf);
     rc = buf_status(&buf);
-    if (rc == 0) { /* from here on nobody sees it; what a crash leaves is under d/ */
+    if (rc == 0) { /* from here on nobody sees it; a crash leaves the rest under d/ */
         struct cluster_step steps[] = {
             {.kind = STEP_KEY_IS, .key = sealed, .data = buf.data, .bytes = buf.bytes},
             {.kind = STEP_KEY_SET, .key = dying, .data = buf.data, .bytes = buf.bytes},

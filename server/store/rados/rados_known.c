@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What this daemon knows to be entered in the lists of what is stored (rados_list.c): checkpoints,
- * and small things that ENTER noted down ahead, so that who makes them need not do it again. An
- * entry that one thread is making the others wait for, instead of making it as well. Only for a
- * while: when nobody writes to a checkpoint any more, another daemon may take its entries out. The
- * store's lock guards all; any thread.
+ * The entries that this daemon knows to exist in the lists of stored things (rados_list.c):
+ * checkpoints, and small things that ENTER has noted down ahead, so that the thread that makes them
+ * need not do it again. If one thread is making an entry, the others wait for it. An entry is known
+ * only for a while: when nobody writes to a checkpoint any more, another daemon may remove its
+ * entries. The store's lock guards everything; any thread.
  */
 #include "rados_small.h"
 
@@ -24,7 +24,7 @@ static bool is_same(const struct rados_known *known, const struct store_name *na
            known->name.tag == name->tag && is_of(known, &name->run, name->id);
 }
 
-/* The lock is held, as in the next ones. */
+/* The lock is held here and in the next functions. */
 static struct rados_known *find(struct rados_store *store, const struct store_name *name)
 {
     for (size_t i = 0; i < RADOS_KNOWN_MAX; i++) {
@@ -41,8 +41,9 @@ static bool is_fresh(const struct rados_store *store, const struct rados_known *
     return known->entered && now_ms(store) - known->entered_ms < most_ms;
 }
 
-/* The place of it as it is now, if it has one: who is at it was waited for. A try that failed is
- * not waited for a second time, or many who wait would do so one after the other. */
+/* Returns the present entry of a name, or NULL. If a thread is making it, waits for that thread,
+ * but not a second time after a failure: otherwise many waiting threads would try one after the
+ * other. */
 static struct rados_known *await(struct rados_store *store, const struct store_name *name)
 {
     struct rados_known *known = find(store, name);
@@ -56,7 +57,8 @@ static struct rados_known *await(struct rados_store *store, const struct store_n
     return known;
 }
 
-/* A place that nobody needs; may_evict: or one that only costs another entry later. */
+/* Returns a slot that nobody needs. With may_evict it may also be one whose loss only costs another
+ * entry later. Returns NULL if there is none. */
 static struct rados_known *free_place(struct rados_store *store, bool may_evict)
 {
     for (size_t i = 0; i < RADOS_KNOWN_MAX; i++) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is stored, for garbage collection. RADOS lists whole pools only, so what is made is entered
- * before it is made: checkpoints as keys of `stored/<run>`, the small things of one as keys of
- * `smalls/<run>/<term>-<step>`. An entry may stand for nothing (a crash in between); nothing is
- * without an entry. Objects have their own index (rados_index.c). Keys of smalls/:
+ * The lists of stored things, for garbage collection. RADOS lists only whole pools, so everything
+ * is entered before it is made: checkpoints as keys of `stored/<run>`, the small things of one as
+ * keys of `smalls/<run>/<term>-<step>`. An entry may stand for nothing (after a crash in between),
+ * but nothing exists without an entry. Objects have their own index (rados_index.c). Keys of
+ * smalls/:
  *
  *   <kind>-<number>-<tag>             a small thing
  *   t/<kind>-<number>-<tag>/<tails>   its tails, so many (u32), are being made
@@ -11,8 +12,8 @@
  *   d/<kind>-<number>-<tag>/<tails>   it is being removed: its tails go before the key does
  *   b                                 changes with each entry
  *
- * A checkpoint's entry changes with each entering as well: who found nothing of it takes it out
- * only if nobody has entered it since it looked.
+ * The entry of a checkpoint changes with each entering as well: a sweep that found nothing of it
+ * removes the entry only if nobody has entered it since the sweep looked.
  */
 #include "rados_small.h"
 
@@ -148,8 +149,8 @@ int rados_list_enter_small(struct rados_store *store, const struct store_name *n
     return rc == 0 ? 0 : rados_error(rc, false, "enter a small thing in the list", diag);
 }
 
-/* Those that nobody has entered, and is about to enter, in one operation. The opening that they are
- * of stands in the record: gc does not touch its names, so what is noted here stays true. */
+/* Enters, in one operation, those names that are not entered and that no thread is entering. Their
+ * opening is in the record, so gc does not touch them and the entries stay. */
 static int enter_names(struct rados_store *store, struct store_req *req)
 {
     char keys[STORE_ENTER_MAX][RADOS_KEY_MAX];
@@ -188,8 +189,8 @@ int rados_op_enter(struct rados_store *store, struct store_req *req)
     return rc != 0 ? rc : enter_names(store, req);
 }
 
-/* The entry of its tails is gone: a sweep gave them up, or our own answer was lost and the
- * operation was sent again (R10). */
+/* Called if the entry of the tails is gone. Either a sweep gave them up, or our own answer was lost
+ * and the operation was sent again (R10). */
 static int not_settled(struct rados_store *store, const struct rados_shard *shard,
                        const struct store_name *name, const struct rados_tails *tails,
                        struct diag *diag)
@@ -204,7 +205,7 @@ static int not_settled(struct rados_store *store, const struct rados_shard *shar
         return diag_set(diag, CAIRN_E_IO, "%s was swept as what a dead writer left behind",
                         key + 2);
     }
-    /* A head that is there with all of its tails keeps them: reading it back tells. */
+    /* A head that exists with all its tails keeps them; reading it back shows that. */
     return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN, "%s: changed while it was published", key + 2);
 }
 
@@ -261,13 +262,13 @@ void rados_list_leave_small(struct rados_store *store, const struct store_name *
                                    {.kind = STEP_KEY_REMOVE, .key = tail_key}};
     size_t count = tails != NULL && tails->count > 0 ? 2 : 1;
     err_ignore(rados_shard_call(store, &shard, count,
-                                steps)); /* an entry for nothing; gc comes by again */
+                                steps)); /* an entry for nothing stays; gc removes it later */
     rados_known_drop_small(store, name);
 }
 
 /* --- list ------------------------------------------------------------------------------------- */
 
-/* Calls each(req, key) for every key of the place; none when it is not there. */
+/* Calls each(req, key) for every key of the list; for none if the list does not exist. */
 static int each_key(struct rados_store *store, const struct rados_shard *place,
                     struct store_req *req, int (*each)(struct store_req *req, const char *key))
 {
@@ -328,7 +329,8 @@ int rados_op_list_ckpts(struct rados_store *store, struct store_req *req)
     req->ret_ckpts = calloc(1, sizeof(*req->ret_ckpts)); /* never NULL on success */
     req->ret_count = 0;
     int rc = req->ret_ckpts != NULL
-                 ? each_key(store, &place, req, add_ckpt) /* in order: the numbers have one width */
+                 /* Sorted, because the numbers have one width. */
+                 ? each_key(store, &place, req, add_ckpt)
                  : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a list");
     if (rc != 0) {
         free(req->ret_ckpts);
@@ -337,7 +339,7 @@ int rados_op_list_ckpts(struct rados_store *store, struct store_req *req)
     return rc;
 }
 
-/* What a sweep needs, and no small thing. */
+/* Returns true for a key that only a sweep needs, and that is no small thing. */
 static bool is_note(const char *key)
 {
     return strcmp(key, MARK) == 0 || (strchr("txd", key[0]) != NULL && key[1] == '/');

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records that are missing, damaged or cannot be read on any copy that Ceph has. A record of a run
- * is known to be missing, and not merely not made yet, because the list of runs has it as made; the
- * store's own, because there are runs. Such a record is never made anew by a save or by a start:
- * an operator says so (STORE_RECORD_CUT, `cairn salvage`), and what lay there is set aside first,
- * in an object of its own. Any thread; the record's lock is held.
+ * Records that are missing, damaged, or unreadable on every copy that Ceph has. The record of a run
+ * is known to be missing, and not merely not made yet, if the list of runs has it as made; the
+ * store's own record is, if there are runs. No save and no start makes such a record anew. An
+ * operator has to ask for it (STORE_RECORD_CUT, `cairn salvage`), and the remains are first set
+ * aside in an object of their own. Any thread; the record's lock is held.
  */
 #include "rados_private.h"
 
@@ -44,9 +44,9 @@ int rados_lost_check(struct rados_store *store, struct rados_record *rec, struct
                           rec->space, rec->object);
 }
 
-/* --- by the operator's word ------------------------------------------------------------------- */
+/* --- on the operator's word ----------------------------------------------------------------- */
 
-/* The keys of a page go into an object beside it. */
+/* Copies the keys of one page into the object that keeps the remains. */
 static int put_aside(struct rados_store *store, const struct rados_record *rec, const char *aside,
                      const struct cluster_map *map)
 {
@@ -69,7 +69,7 @@ static int put_aside(struct rados_store *store, const struct rados_record *rec, 
     return rc;
 }
 
-/* As far as it can be read: what cannot be is what is lost. */
+/* Copies the record's keys aside as far as they can be read. The unreadable ones are the loss. */
 static int set_aside(struct rados_store *store, const struct rados_record *rec, uint64_t version,
                      struct diag *diag)
 {
@@ -107,8 +107,9 @@ int rados_lost_renew(struct rados_store *store, struct rados_record *rec, struct
                                 .object = rec->object,
                                 .step_count = 1,
                                 .steps = &remove};
-    /* Beyond every number that was given: no record is updated a thousand times a second for long.
-     * A daemon that has an older one in memory finds that its version is none of this record. */
+    /* A version beyond every one that was given: no record is updated a thousand times a second for
+     * long. A daemon that has an older version in memory finds that it does not belong to this
+     * record. */
     uint64_t version = (uint64_t)loop_wall_ns(store->loop) / 1000000;
     int rc = set_aside(store, rec, version, diag);
     if (rc != 0) {

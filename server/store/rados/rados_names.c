@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of RADOS objects and keys, and what librados' errors mean. Run and project names hold no
- * '/', so each name has one reading.
+ * Names of RADOS objects and keys, and the meaning of librados' errors. Names of runs and projects
+ * contain no '/', so each name can be read in one way only.
  */
 #include "rados_private.h"
 #include "rados_small.h"
@@ -63,7 +63,7 @@ void rados_key_small(const struct store_name *name, char ret[RADOS_KEY_MAX])
     snprintf(ret, RADOS_KEY_MAX, "%s-%u-%016" PRIx64, kinds[name->kind], name->number, name->tag);
 }
 
-/* Up to what stands behind it: *io_at. */
+/* Parses a small thing's name. *io_at then points behind it. */
 static bool parse_small(const char **io_at, struct store_name *io_name)
 {
     for (size_t kind = STORE_MANIFEST; kind < ARRAY_LEN(kinds); kind++) {
@@ -101,7 +101,7 @@ bool rados_key_parse_tails(const char *key, struct store_name *io_name, uint64_t
            digits_read_hex(&at, 16, ret_tails) && *at == '\0';
 }
 
-/* Up to what stands behind the object: *io_at. */
+/* Parses an object's name. *io_at then points behind it. */
 static bool parse_object(const char **io_at, struct ckpt_id ckpt, struct object_id *ret)
 {
     uint64_t rank, sequence, writer;

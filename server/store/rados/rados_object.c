@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Objects. Each write becomes pieces, RADOS objects of at most RADOS_PIECE_BYTES that are written
- * once and whole (R3, R4): that suits an erasure-coded pool, needs no order, and is where RADOS is
- * fastest. The table of pieces goes into the index with the seal. Piece names hold the daemon's
- * epoch, so that nothing late of an earlier daemon can be taken for ours. After any failed write
- * the object is void. What a write that timed out leaves behind is garbage below the number that
- * the index names (u/), for the sweep.
+ * Objects. Each write becomes pieces: RADOS objects of at most RADOS_PIECE_BYTES that are written
+ * once and whole (R3, R4). That suits an erasure-coded pool, needs no order, and is the fastest way
+ * in RADOS. The table of pieces goes into the index with the seal. The names of pieces hold the
+ * daemon's epoch, so that a late write of an earlier daemon cannot be taken for ours. After any
+ * failed write the object is void. A write that timed out may leave garbage; it has a number below
+ * the one that the index names (u/), so the sweep finds it.
  */
 #include "rados_private.h"
 
@@ -139,7 +139,7 @@ static int add_pieces(struct open_object *object, const struct store_req *req, u
     return 0;
 }
 
-/* The object, if it takes this write. The lock is held. */
+/* Finds the object and checks that it accepts this write. The lock is held. */
 static int find_to_write(struct rados_store *store, struct store_req *req, struct open_object **ret)
 {
     struct open_object *object = find_open(store, req);
@@ -156,7 +156,8 @@ static int find_to_write(struct rados_store *store, struct store_req *req, struc
     return rc;
 }
 
-/* Room for the pieces in the object's table; the first number of them. The lock is held. */
+/* Makes room for the pieces in the object's table, and gives the first number and the count. The
+ * lock is held. */
 static int take_pieces(struct open_object *object, struct store_req *req, uint32_t *ret_first,
                        uint32_t *ret_count)
 {
@@ -175,7 +176,8 @@ static void note_failure(struct rados_store *store, const struct store_req *req)
     pthread_mutex_unlock(&store->lock);
 }
 
-/* The pieces below `need` are named by the index before they are written: a crash loses none. */
+/* Lets the index name the pieces below `need` before they are written, so that a crash loses
+ * none. */
 static int name_pieces(struct rados_store *store, struct store_req *req, uint32_t need)
 {
     int rc = 0;
@@ -205,8 +207,8 @@ static int name_pieces(struct rados_store *store, struct store_req *req, uint32_
     return rc;
 }
 
-/* The piece is there already. Its name is this try's own, so it was our operation, of which an
- * answer was lost and which was sent again (R10): if its bytes are ours. */
+/* Called if the piece exists already. Its name belongs to this try, so if its bytes are ours, it
+ * was our own operation, whose answer was lost and which was sent again (R10). */
 static int check_written(struct rados_store *store, struct piece_call *piece)
 {
     size_t bytes = piece->steps[1].bytes;
@@ -242,7 +244,8 @@ static void start_write(struct rados_store *store, const struct store_req *req, 
     cluster_start(store->cluster, &ret->call);
 }
 
-/* A few pieces at a time; all that were started are waited for. The first failure. */
+/* Writes the pieces, a few at a time. Waits for all that were started, and returns the first
+ * failure. */
 static int write_pieces(struct rados_store *store, const struct store_req *req, uint32_t first,
                         uint32_t count)
 {
@@ -281,7 +284,7 @@ static int write_all(struct rados_store *store, struct store_req *req, uint32_t 
     return rc;
 }
 
-/* What was gathered, as one write. */
+/* Writes what was gathered as one write. */
 static int write_gathered(struct rados_store *store, struct store_req *req,
                           const struct gather *gather)
 {
@@ -294,7 +297,7 @@ static int write_gathered(struct rados_store *store, struct store_req *req,
         return diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a write");
     }
     whole.offset = gather->offset;
-    whole.data = (void *)(uintptr_t)data; /* a write's data is only read */
+    whole.data = (void *)(uintptr_t)data; /* a write only reads its data */
     rc = write_all(store, &whole, gather->piece, 1);
     free(copy);
     return rc != 0 ? diag_copy(&req->diag, &whole.diag) : 0;
@@ -315,7 +318,7 @@ int rados_op_write(struct rados_store *store, struct store_req *req)
     rc = rc != 0 ? rc : take_pieces(object, req, &first, &count);
     if (rc == 0 && is_small) {
         rados_gather_lead(store, object, first, req, &gather);
-        was_dropped = find_open(store, req) == NULL; /* meanwhile */
+        was_dropped = find_open(store, req) == NULL; /* while it waited */
     }
     pthread_mutex_unlock(&store->lock);
     if (rc != 0 || !is_small) {
@@ -358,7 +361,8 @@ static struct piece_table *table_of(const struct rados_store *store,
     return table;
 }
 
-/* Takes an object for sealing or dropping: nobody else writes, seals or drops it meanwhile. */
+/* Takes an object for sealing or dropping, so that no other thread writes, seals or drops it.
+ * Returns NULL if it is not open or is taken. */
 static struct open_object *take(struct rados_store *store, const struct store_req *req)
 {
     pthread_mutex_lock(&store->lock);
@@ -371,7 +375,7 @@ static struct open_object *take(struct rados_store *store, const struct store_re
     return object;
 }
 
-/* Not being written here: sealed already, or never begun. */
+/* Answers SEAL for an object that is not open here: it is sealed already, or was never begun. */
 static int seal_of_another(struct rados_store *store, struct store_req *req)
 {
     struct piece_table *table;
@@ -403,7 +407,7 @@ int rados_op_seal(struct rados_store *store, struct store_req *req)
     }
     pthread_mutex_lock(&store->lock);
     if (rc == 0 || rc == CAIRN_E_OUTCOME_UNKNOWN || rc == CAIRN_E_EXISTS) {
-        free_open(store, object); /* unknown: its pieces may be somebody's; the index tells */
+        free_open(store, object); /* unknown: the pieces may be in use, and the index knows */
     } else {
         object->failed = true;
         object->busy = false;
@@ -434,8 +438,8 @@ int rados_remove_pieces(struct rados_store *store, const struct piece_table *tab
     uint32_t started = 0, waited = 0;
     int rc = 0;
     while (waited < started || (started < table->count && rc != -ETIMEDOUT)) {
-        /* A cluster that does not answer is not asked for each piece: the index still names them.
-         */
+        /* A cluster that does not answer is not asked for each piece; the index still names
+         * them. */
         if (started < table->count && started - waited < RADOS_AT_ONCE && rc != -ETIMEDOUT) {
             start_removal(store, table, started, &calls[started % RADOS_AT_ONCE]);
             started++;
@@ -449,13 +453,14 @@ int rados_remove_pieces(struct rados_store *store, const struct piece_table *tab
     return rc == 0 ? 0 : rados_error(rc, true, "remove pieces of an object", diag);
 }
 
-/* OUTCOME_UNKNOWN: the cluster does not answer. */
+/* Removes the pieces and the entry of an object. Returns OUTCOME_UNKNOWN if the cluster does not
+ * answer. */
 static int drop(struct rados_store *store, struct open_object *object)
 {
     struct piece_table *table = table_of(store, object);
     int rc = table != NULL ? rados_remove_pieces(store, table, NULL) : CAIRN_E_NO_MEMORY;
     if (rc == 0 && !object->failed) {
-        /* A write that timed out may still land: then the entry stays, for the sweep. */
+        /* A write that timed out may still happen, so the entry stays, for the sweep. */
         int forgotten = rados_index_forget(store, &object->run, &object->id);
         rc = forgotten == 0 ? 0 : rados_error(forgotten, true, "drop an object", NULL);
     }
@@ -478,8 +483,8 @@ int rados_op_abort(struct rados_store *store, struct store_req *req)
 
 void rados_abort_all(struct rados_store *store)
 {
-    bool is_silent = false; /* one time-out is enough to know: the index names all of them */
-    list_each_safe (node, &store->open) { /* no request is left: no lock is needed */
+    bool is_silent = false;               /* one time-out is enough: the index names all of them */
+    list_each_safe (node, &store->open) { /* no request is left, so no lock is needed */
         struct open_object *object = list_item(node, struct open_object, link);
         is_silent = is_silent || drop(store, object) == CAIRN_E_OUTCOME_UNKNOWN;
         free_open(store, object);
@@ -491,7 +496,7 @@ void rados_abort_all(struct rados_store *store)
 struct reading {
     struct rados_store *store;
     const struct piece_table *table;
-    uint64_t from, to; /* of the object */
+    uint64_t from, to; /* range of the object */
     uint8_t *data;
 };
 
@@ -522,7 +527,8 @@ static int wait_piece(const struct reading *reading, struct piece_call *piece)
     return rc == 0 && piece->steps[0].ret_bytes != piece->steps[0].bytes ? -ERANGE : rc;
 }
 
-/* A few pieces at a time; all that were started are waited for. -ERANGE: a piece is too short. */
+/* Reads the pieces, a few at a time. Waits for all that were started. Returns -ERANGE if a piece is
+ * too short. */
 static int read_pieces(const struct reading *reading)
 {
     const struct piece_table *table = reading->table;
@@ -589,7 +595,7 @@ int rados_op_read(struct rados_store *store, struct store_req *req)
     struct diag why = DIAG_INIT;
     rc = read_table(store, req, table, &why);
     rados_table_unref(store, table);
-    if (rc == CAIRN_E_DAMAGED) { /* or was it deleted meanwhile, by another daemon? */
+    if (rc == CAIRN_E_DAMAGED) { /* or has another daemon deleted it meanwhile? */
         rc = rados_index_find(store, req, true, &table, &req->diag);
         if (rc == 0) {
             rados_table_unref(store, table);

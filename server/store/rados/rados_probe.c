@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * STORE_PROBE: can a save be made now? One small object in each pool, as a save would make them: in
- * the pool of records with a key, in a project's namespace where the pieces go. All daemons use the
- * same name, so that at most one is ever left behind.
+ * STORE_PROBE: tries whether a save can be made now. It makes one small object in each pool, as a
+ * save would: with a key in the pool of records, and in a project's namespace in the pool of
+ * pieces. All daemons use the same name, so at most one object is ever left behind.
  */
 #include "rados_private.h"
 
@@ -31,9 +31,9 @@ static int probe(struct rados_store *store, enum cluster_pool pool, const char *
         call.step_count = 1;
         call.steps = &gone;
         rc = cluster_do(store->cluster, &call);
-        rc = rc == -ENOENT ? 0 : rc; /* another daemon's probe was beside ours */
+        rc = rc == -ENOENT ? 0 : rc; /* another daemon's probe ran at the same time */
     } else if (rc == -ENOENT) {
-        rc = -ENODEV; /* an object that is made cannot be missing: its pool is */
+        rc = -ENODEV; /* an object that was just made cannot be missing: its pool is */
     }
     return rc;
 }

@@ -10,13 +10,13 @@
  *   l/<version>     who made that version (writer u64, count u64), and the update as it is encoded
  *                   (FORMAT.md 8), which names the SHA-256 of the one before; the newest 128
  *
- * Every update is guarded by `v` as it was read: the version only grows, so an update that was
+ * Every update is guarded by `v` as it was read. The version only grows, so an update that was
  * prepared for version n can take effect as n+1 or never. A daemon that is behind reads the log
  * instead of the map.
  *
- * A time-out leaves the outcome unknown (R9): the operation may land later. It is resolved by
- * making the late one impossible: an empty update takes the same version. If that wins, ours never
- * was; if it loses, the log says who won.
+ * A time-out leaves the outcome unknown (R9): the operation may happen later. It is resolved by
+ * making the late one impossible: an empty update takes the same version. If that wins, ours has
+ * never happened; if it loses, the log says who won.
  */
 #include "rados_record.h"
 
@@ -30,7 +30,7 @@
 
 enum { FENCE_TRIES = 3, LOAD_TRIES = 8 };
 
-struct maker { /* of an update */
+struct maker { /* identifies the maker of an update */
     uint8_t bytes[MAKER_BYTES];
 };
 
@@ -70,7 +70,7 @@ uint32_t rados_record_crc(const char *key, const struct record_value *value)
     return crc32c(crc32c(0, strlen(key), key), value->bytes, value->data);
 }
 
-/* No entry counts for nothing. */
+/* Returns the share of an entry in the sum. It is never 0, so that every entry counts. */
 static uint64_t sum_of(const char *key, const struct record_value *value)
 {
     return UINT64_C(1) + rados_record_crc(key, value);
@@ -87,7 +87,7 @@ uint64_t rados_record_sum(const struct record *record)
     return sum;
 }
 
-/* With this update, which changes no key twice. */
+/* Returns the sum after this update, which changes no key twice. */
 static uint64_t sum_after(const struct rados_record *rec, const struct record_update *update)
 {
     uint64_t sum = rec->sum;
@@ -138,7 +138,7 @@ static int take_version(const struct rados_record *rec, const struct cluster_map
     return 0;
 }
 
-/* One logged update on top of the cache. */
+/* Applies one logged update to the cache. */
 static int replay(struct rados_record *rec, const struct cluster_pair *pair,
                   struct scratch *scratch, struct diag *diag)
 {
@@ -185,7 +185,8 @@ void rados_record_drop(struct rados_record *rec)
     rec->last = (struct sha256){{0}};
 }
 
-/* Reads what came behind the cached version. *ret_behind: more than the log holds. */
+/* Reads the updates behind the cached version. *ret_behind is set if the log does not go back that
+ * far. */
 static int catch_up(struct rados_store *store, struct rados_record *rec, bool *ret_behind,
                     struct diag *diag)
 {
@@ -214,7 +215,7 @@ static int catch_up(struct rados_store *store, struct rados_record *rec, bool *r
         if (rc == 0 && version > have) {
             char next[KEY_MAX];
             log_key(have + 1, next);
-            /* One of the log that is damaged costs a look at the map. */
+            /* A damaged entry of the log costs a reading of the map. */
             *ret_behind = log->count == 0 || strcmp(log->pairs[0].key, next) != 0 ||
                           replay_all(rec, log, NULL) != 0;
             more = more && !*ret_behind;
@@ -244,8 +245,8 @@ static int take_value(struct rados_record *rec, const struct cluster_pair *pair,
     return record_apply(rec->record, &update, diag);
 }
 
-/* The map page by page. Others may update it meanwhile: what a page misses or has too early, the
- * log behind the version that was read first sets right (catch_up). */
+/* Reads the map, page by page. Others may update the record meanwhile: what a page misses, or has
+ * too early, is corrected by the log behind the version that was read first (catch_up). */
 int rados_record_load_map(struct rados_store *store, struct rados_record *rec, bool skips_damaged,
                           struct diag *diag)
 {
@@ -272,7 +273,8 @@ int rados_record_load_map(struct rados_store *store, struct rados_record *rec, b
     return rc;
 }
 
-/* AGAIN: others have updated it while it was read. */
+/* Checks the sum of the entries that were read. Returns AGAIN if others have updated the record
+ * meanwhile. */
 static int check_sum(struct rados_store *store, const struct rados_record *rec,
                      const struct cluster_map *map, const uint8_t was[VERSION_BYTES],
                      struct diag *diag)
@@ -375,13 +377,13 @@ int rados_record_refresh(struct rados_store *store, struct rados_record *rec, st
 struct attempt { /* at making version `version` */
     uint64_t version;
     struct maker maker;
-    struct buf log; /* maker, update */
+    struct buf log; /* the maker, then the update */
     struct sha256 sha256;
     uint64_t sum;
     size_t count;
     struct cluster_step *steps;
     char (*keys)[KEY_MAX];
-    uint8_t *values; /* of k/ */
+    uint8_t *values; /* of the keys k/ */
     uint8_t was[VERSION_BYTES], will[VERSION_BYTES], sums[SUM_BYTES];
 };
 
@@ -425,7 +427,8 @@ static void add_values(struct attempt *attempt, const struct record_update *upda
     }
 }
 
-/* The steps: the guard (create, or the version as it was), the changes, the log, the version. */
+/* Makes the steps: the guard (create, or the version as it was), the changes, the log, the
+ * version. */
 static int prepare(struct rados_store *store, const struct rados_record *rec,
                    const struct record_update *update, struct attempt *ret, struct diag *diag)
 {
@@ -472,7 +475,8 @@ static int prepare(struct rados_store *store, const struct rados_record *rec,
     return 0;
 }
 
-/* Who made that version? *ret_known: the log still says. */
+/* Tells whether this attempt made that version. Returns OUTCOME_UNKNOWN if the log does not say any
+ * more. */
 static int look_who(struct rados_store *store, const struct rados_record *rec,
                     const struct attempt *attempt, bool *ret_ours, struct diag *diag)
 {
@@ -494,7 +498,7 @@ static int look_who(struct rados_store *store, const struct rados_record *rec,
                             rec->space, rec->object, attempt->version);
 }
 
-/* After a time-out: takes the version away from the attempt, or finds that it is taken. */
+/* Called after a time-out: takes the version away from the attempt, or finds that it is taken. */
 static int resolve(struct rados_store *store, const struct rados_record *rec,
                    const struct attempt *attempt, bool *ret_ours, struct diag *diag)
 {
@@ -511,25 +515,26 @@ static int resolve(struct rados_store *store, const struct rados_record *rec,
         }
     }
     if (rc == 0) {
-        return 0; /* nobody will ever make this version again */
+        return 0; /* nobody can make this version any more */
     }
     if (rc == -ECANCELED || rc == -EEXIST) {
         return look_who(store, rec, attempt, ret_ours, diag);
     }
-    /* The late one may still land, whatever the fence met: only a look that finds the version taken
-     * decides. */
+    /* The late update may still happen, whatever the fence has met: only a look that finds the
+     * version taken decides. */
     struct diag why = DIAG_INIT;
     if (look_who(store, rec, attempt, ret_ours, &why) == 0) {
         return 0;
     }
-    err_ignore(failed(rec, rc, true, &why)); /* the text; the code is the caller's business */
+    err_ignore(failed(rec, rc, true, &why)); /* only the text; the caller sets the code */
     return diag_set(diag, CAIRN_E_OUTCOME_UNKNOWN,
                     "the record %s/%s: an update timed out, and whether it was made cannot be "
                     "found out now: %s",
                     rec->space, rec->object, why.text);
 }
 
-/* The cluster has it: now the cache. If it cannot follow, it is dropped and read anew. */
+/* Applies an update that the cluster has made to the cache. If the cache cannot follow, it is
+ * dropped and read anew. */
 static void adopt(struct rados_record *rec, const struct record_update *update,
                   const struct attempt *attempt)
 {
@@ -556,7 +561,8 @@ static int would_fit(const struct rados_record *rec, const struct record_update 
     return rc;
 }
 
-/* 0 with *ret_version; CONFLICT of guards; AGAIN: others were faster. */
+/* Tries an update once. Returns 0 with *ret_version, CONFLICT if a guard does not hold, or AGAIN if
+ * another daemon was faster. */
 static int try_update(struct rados_store *store, struct rados_record *rec,
                       const struct record_update *update, uint64_t *ret_version, struct diag *diag)
 {
@@ -575,7 +581,7 @@ static int try_update(struct rados_store *store, struct rados_record *rec,
             rc = resolve(store, rec, &attempt, &ours, diag);
             rc = rc == 0 && !ours ? CAIRN_E_AGAIN : rc;
         } else if (made == -ECANCELED || made == -EEXIST) {
-            rc = CAIRN_E_AGAIN; /* or it was ours, sent again (R10): the log will say */
+            rc = CAIRN_E_AGAIN; /* or it was ours, sent again (R10); the log will say */
             rec->tried = attempt.version;
             memcpy(rec->tried_by, attempt.maker.bytes, sizeof(rec->tried_by));
         } else {

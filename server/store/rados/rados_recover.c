@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A record of which an entry is damaged or missing on every copy that Ceph has: its log holds the
- * newest updates, and with them a second copy of every entry that one of these changed. Invariant:
- * what is made of both is believed only where the record's sum proves it. Any thread; the record's
- * lock is held.
+ * Recovers a record of which an entry is damaged or missing on every copy that Ceph has. Its log
+ * holds the newest updates, and with them a second copy of every entry that one of these has
+ * changed. Invariant: the result is believed only if the record's sum proves it. Any thread; the
+ * record's lock is held.
  */
 #include "rados_record.h"
 
@@ -13,7 +13,7 @@
 
 enum { HEALED_MAX = 16 };
 
-struct tail { /* of the log, as far as it was applied */
+struct tail { /* end of the log, as far as it was applied */
     uint64_t version;
     struct sha256 last;
 };
@@ -78,8 +78,8 @@ static int check_proof(struct rados_store *store, const struct rados_record *rec
     return same ? 0 : CAIRN_E_DAMAGED;
 }
 
-/* Writes what was not found whole, as long as nobody has updated the record. What fails is mended
- * by the next load. */
+/* Writes the entries that were not found whole, as long as nobody has updated the record. The next
+ * load mends what fails here. */
 static void heal(struct rados_store *store, const struct rados_record *rec,
                  const struct record *found, const uint8_t sums[SUM_BYTES])
 {
@@ -117,7 +117,7 @@ static void heal(struct rados_store *store, const struct rados_record *rec,
 }
 
 /* Entries that are damaged or missing, and the version, may be in the log: its updates are applied,
- * in order, to the entries that are good. The sum proves that this gives the record as it was. */
+ * in order, to the good entries. The sum proves that this gives the record as it was. */
 bool rados_record_recover(struct rados_store *store, struct rados_record *rec)
 {
     uint8_t sums[SUM_BYTES];

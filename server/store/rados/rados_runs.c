@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records of runs, and the list of runs: two objects whose keys are their names ("project/run"),
- * since nothing else says which runs there are (R13). A run is entered in both before its record is
- * made, as intended, and noted as made after it: a listing asks the records of those that are only
- * intended. So no run is missing, and none is listed that is not. What one list lacks is entered by
- * the next listing; one that cannot be read at all does not stop the other.
+ * Records of runs, and the list of runs: two objects whose keys are the runs' names
+ * ("project/run"), because nothing else says which runs there are (R13). A run is entered in both,
+ * as intended, before its record is made, and noted as made afterwards. A listing asks for the
+ * records of runs that are only intended. So no run is missing from the list, and none is listed
+ * that does not exist. The next listing enters what one list lacks. If one list cannot be read at
+ * all, the other is enough.
  */
 #include "rados_private.h"
 
@@ -25,7 +26,7 @@ static uint32_t hash_run(const struct run_name *run)
     return crc32c(crc, strlen(run->run), run->run);
 }
 
-/* One that has a record stays until the store is closed. */
+/* Returns the run's entry, locked. An entry that has a record stays until the store is closed. */
 struct rados_record *rados_run_lock(struct rados_store *store, const struct run_name *name)
 {
     if (store_is_own_record(name)) {
@@ -59,7 +60,7 @@ struct rados_record *rados_run_lock(struct rados_store *store, const struct run_
     return found;
 }
 
-/* Whoever asks for a run that is not there leaves no entry behind: names cost a client nothing. */
+/* Unlocks an entry, and frees it if the run does not exist: names cost a client nothing. */
 void rados_run_unlock(struct rados_store *store, struct rados_record *run)
 {
     bool is_own = run == &store->store_record;
@@ -95,8 +96,8 @@ void rados_runs_free(struct rados_store *store)
     }
 }
 
-/* A record that is lost is told with the remedy; with take_prefix as what is left: nothing. Of one
- * that is missing there is no file to look at. */
+/* Answers for a lost record, with the remedy. With take_prefix the answer is what is left, which is
+ * nothing. A missing record has no file that could be looked at. */
 static int tell_loss(struct store_req *req, const struct rados_record *run, int code)
 {
     struct diag why = req->diag;
@@ -123,7 +124,8 @@ static int tell_loss(struct store_req *req, const struct rados_record *run, int 
                : diag_set(&req->diag, CAIRN_E_NO_MEMORY, "no memory for a record");
 }
 
-/* The cluster's, read anew, beside the cache: what the cache has may be gone from the medium. */
+/* Reads the record from the cluster, beside the cache: what is in the cache may be gone from the
+ * medium. */
 static int read_anew(struct rados_store *store, struct rados_record *run, struct diag *diag)
 {
     struct rados_record fresh = {.run = run->run};
@@ -168,7 +170,8 @@ static struct cluster_call call_list(const struct rados_store *store, size_t lis
                                  .steps = step};
 }
 
-/* In these lists (bits). One that cannot be read at all is left out: the other has the run. */
+/* Enters a run in the lists that `where` names as bits. A list that cannot be read at all is left
+ * out, because the other one has the run. */
 static int enter(struct rados_store *store, const struct run_name *name, unsigned where,
                  const char *state, struct diag *diag)
 {
@@ -191,8 +194,8 @@ static int enter(struct rados_store *store, const struct run_name *name, unsigne
         failure = rc != 0 && (failure == 0 || failure == -EIO) ? rc : failure;
         entered += (where & 1u << i) != 0 && rc == 0;
     }
-    /* Whether it was entered does not matter to the record, which nobody has touched: TIMED_OUT. A
-     * late "intended" over a "made" costs listings a look. */
+    /* Whether it was entered does not matter to the record, which nobody has touched, so a time-out
+     * is TIMED_OUT. A late "intended" that overwrites a "made" costs each listing a look. */
     return failure == 0 || (failure == -EIO && entered > 0)
                ? 0
                : rados_error(failure, false, "the list of runs", diag);
@@ -249,7 +252,7 @@ int rados_op_record_update(struct rados_store *store, struct store_req *req)
     }
     rc = rc != 0 ? rc : rados_record_update(store, run, req->update, &req->ret_version, &req->diag);
     if (rc == 0 && new) {
-        /* If this fails the run stays intended, and each listing looks at its record. */
+        /* If this fails, the run stays intended, and each listing looks at its record. */
         err_ignore(enter(store, &req->run, IN_ALL, MADE, NULL));
     }
     rados_run_unlock(store, run);
@@ -266,13 +269,13 @@ static int is_made(struct rados_store *store, const struct run_name *run, bool *
     struct cluster_call call = {
         .pool = CLUSTER_META, .space = space, .object = object, .step_count = 1, .steps = &step};
     int rc = cluster_do(store->cluster, &call);
-    *ret = rc == 0 || rc == -EIO; /* one that cannot be read is there */
+    *ret = rc == 0 || rc == -EIO; /* an unreadable one exists */
     return *ret || rc == -ENOENT ? 0 : rados_error(rc, false, "a run of the list", diag);
 }
 
 struct listed {
     struct run_name name;
-    unsigned in, made_in; /* lists */
+    unsigned in, made_in; /* bits of the lists */
 };
 struct listing {
     struct listed *runs;
@@ -281,7 +284,7 @@ struct listing {
 
 static int compare_listed(const void *a, const void *b)
 {
-    const struct run_name *x = a, *y = b; /* the name is first */
+    const struct run_name *x = a, *y = b; /* the name is the first member */
     int order = strcmp(x->project, y->project);
     return order != 0 ? order : strcmp(x->run, y->run);
 }
@@ -291,7 +294,7 @@ static int add_listed(struct listing *io, size_t list, const struct cluster_pair
 {
     struct listed run = {.in = 1u << list, .made_in = is_made_text(pair) ? 1u << list : 0};
     if (run_name_parse(pair->key, &run.name, NULL) != 0) {
-        return 0; /* no run of ours: a key that is spoilt is whole in the other list */
+        return 0; /* no run of ours: a spoilt key is whole in the other list */
     }
     if (io->count == io->cap) {
         size_t cap = io->cap > 0 ? io->cap * 2 : 64;
@@ -306,7 +309,7 @@ static int add_listed(struct listing *io, size_t list, const struct cluster_pair
     return 0;
 }
 
-/* *ret_rc: the list itself cannot be read, a negative errno. */
+/* Reads one list. *ret_rc is a negative errno if the list itself cannot be read. */
 static int read_list(struct rados_store *store, size_t list, struct listing *io, int *ret_rc,
                      struct diag *diag)
 {
@@ -335,7 +338,7 @@ static int read_list(struct rados_store *store, size_t list, struct listing *io,
     return rc;
 }
 
-/* Sorted, each name once. */
+/* Sorts the runs and makes each name occur once. */
 static void fold(struct listing *io)
 {
     size_t count = 0;
@@ -353,7 +356,8 @@ static void fold(struct listing *io)
     io->count = count;
 }
 
-/* Those that were made; what a list lacks of them is entered, unless nothing may be written. */
+/* Takes the runs that were made, and enters them in the lists that lack them, unless nothing may be
+ * written. */
 static int take_made(struct rados_store *store, const struct listing *listing, unsigned readable,
                      struct store_req *req)
 {

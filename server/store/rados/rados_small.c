@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Small things (parts, pages, manifests): one RADOS object each, made exclusively with all its
- * bytes in one operation. A part may be larger than an operation may be: what does not fit goes
- * into tails with a name drawn for this try, which are there before the head that names them. The
- * list of small things names them until the head does, and again before the head goes
- * (rados_list.c): what a crash leaves is found by a sweep.
+ * Small things (parts, pages, manifests): one RADOS object each, made exclusively, with all its
+ * bytes in one operation. A part may be larger than one operation; the rest goes into tails with
+ * a name that is drawn for this try, which exist before the head that names them. The list of
+ * small things names the tails until the head does, and again before the head is removed
+ * (rados_list.c), so a sweep finds what a crash leaves.
  *
- * The head: magic, bytes of the whole, tail name, bytes per tail (all u64), then the first bytes.
+ * The head: magic, bytes of the whole, tail name, bytes per tail (all u64), then the first
+ * bytes.
  */
 #include "rados_small.h"
 
@@ -19,7 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* FIRST_BYTES: of the data, read along with the head; manifests and most pages are no longer. */
+/* FIRST_BYTES: bytes of the data that are read along with the head; manifests and most pages are no
+ * longer than that. */
 enum {
     HEAD_BYTES = 32,
     HEAD_DATA_BYTES = 4 << 20,
@@ -31,7 +33,7 @@ enum {
 #define STONE_MAGIC UINT64_C(0x3130454e4f545343) /* "CSTONE01" */
 static const char STONE_KEY[] = "stone";
 
-struct small { /* where one lies */
+struct small { /* the names of its objects */
     char space[CLUSTER_NAMESPACE_MAX], object[CLUSTER_OBJECT_NAME_MAX];
     char tail[CLUSTER_OBJECT_NAME_MAX + 48];
 };
@@ -69,7 +71,7 @@ static int make(struct rados_store *store, const struct small *small, const char
     return call(store, small, object, 2, steps);
 }
 
-/* Tries all of them: the first error, none where one is not there. */
+/* Tries to remove all tails. Returns the first error; it is no error if a tail is not there. */
 static int remove_tails(struct rados_store *store, struct small *small,
                         const struct rados_tails *tails)
 {
@@ -104,7 +106,7 @@ static int write_tails(struct rados_store *store, struct small *small, const str
                                      .data = (const uint8_t *)req->data + at};
         rc = make(store, small, tail_of(small, name, i), bytes);
         if (rc == -ETIMEDOUT) {
-            rc = -EAGAIN; /* nothing refers to it: this is no unknown outcome */
+            rc = -EAGAIN; /* nothing refers to it, so no outcome is unknown */
         }
         at += bytes.bytes;
     }
@@ -122,16 +124,17 @@ static bool is_head_of(size_t bytes, const uint8_t *head, uint64_t name)
     return bytes == HEAD_BYTES && load_u64(head) == HEAD_MAGIC && load_u64(head + 16) == name;
 }
 
-/* The name is taken. Each try draws the name of its tails, so the head tells whether it was this
- * one, of which an answer was lost and which was sent again (R10). 0: it was; EEXIST: another;
- * ESTALE: a sweep holds the name, or held it, and this one's tails are garbage. */
+/* Called if the name is taken. Each try draws the name of its tails, so the head shows whether it
+ * was this try, whose answer was lost and which was sent again (R10). Returns 0 if it was, and
+ * -EEXIST if it was another. Returns -ESTALE if a sweep holds the name, or has held it, so that the
+ * tails of this try are garbage. */
 static int check_made(struct rados_store *store, const struct small *small, uint64_t name)
 {
     uint8_t head[HEAD_BYTES];
     struct cluster_step step = {.kind = STEP_READ, .bytes = sizeof(head), .into = head};
     int rc = call(store, small, small->object, 1, &step);
     if (rc != 0 && rc != -ENOENT) {
-        return -ETIMEDOUT; /* what is not known is not removed */
+        return -ETIMEDOUT; /* unknown things are not removed */
     }
     if (rc == -ENOENT || (step.ret_bytes == HEAD_BYTES && load_u64(head) == STONE_MAGIC)) {
         return -ESTALE;
@@ -215,12 +218,12 @@ static int read_tails(struct rados_store *store, struct small *small, const stru
     return 0;
 }
 
-struct room { /* for a head alone, or with the data's first bytes behind it */
+struct room { /* for a head alone, or with the first bytes of the data behind it */
     size_t bytes;
     uint8_t *data;
 };
 
-/* ret->ready: how many of the data's first bytes are in the room. */
+/* Reads the head. ret->ready says how many of the data's first bytes are in the room. */
 static int read_head(struct rados_store *store, const struct small *small, struct room room,
                      struct head *ret, struct diag *diag)
 {
@@ -244,8 +247,8 @@ static int read_head(struct rados_store *store, const struct small *small, struc
     return 0;
 }
 
-/* What of the head's object did not come along with the head; and a byte more than there should
- * be, for which data has room, so that an object that is too long is seen. */
+/* Reads the part of the head's object that did not come along with the head, and one byte more, for
+ * which `data` has room, so that an object that is too long is noticed. */
 static int read_inside(struct rados_store *store, const struct small *small,
                        const struct head *head, uint8_t *data, struct diag *diag)
 {
@@ -265,7 +268,7 @@ static int read_inside(struct rados_store *store, const struct small *small,
                                   : damaged(small, "its length is not what its head says", diag);
 }
 
-/* A range that lies in the head. */
+/* Reads a range that lies in the head. */
 static int fetch_range(struct rados_store *store, struct store_req *req)
 {
     struct small small;
@@ -319,7 +322,7 @@ int rados_op_fetch(struct rados_store *store, struct store_req *req)
     }
     req->ret_data = data;
     req->ret_bytes = head.bytes;
-    if (req->bytes > 0) { /* behind the head: rare, and no reason for a second way */
+    if (req->bytes > 0) { /* behind the head: rare, so the whole is read and cut */
         uint64_t from = min_u64(req->offset, head.bytes);
         req->ret_bytes = min_u64(req->bytes, head.bytes - from);
         memmove(data, data + from, req->ret_bytes);
@@ -327,7 +330,8 @@ int rados_op_fetch(struct rados_store *store, struct store_req *req)
     return 0;
 }
 
-/* A stone: in the place of a head that was never made, so that it never is while these tails go. */
+/* Puts a stone in the place of a head that was never made, so that it cannot be made while its
+ * tails are being removed. */
 static int lay_stone(struct rados_store *store, const struct small *small, uint64_t name)
 {
     uint8_t stone[HEAD_BYTES] = {0};
@@ -347,7 +351,7 @@ int rados_small_bury(struct rados_store *store, const struct store_name *name,
     int rc = -EEXIST;
     *ret = BURIAL_DONE;
     place_of(store, name, &small);
-    for (unsigned i = 0; i < BURY_TRIES && rc == -EEXIST; i++) { /* a head came in between */
+    for (unsigned i = 0; i < BURY_TRIES && rc == -EEXIST; i++) { /* a head was made in between */
         uint8_t head[HEAD_BYTES];
         struct cluster_step step = {.kind = STEP_READ, .bytes = sizeof(head), .into = head};
         rc = call(store, &small, small.object, 1, &step);
@@ -420,7 +424,7 @@ int rados_op_delete_small(struct rados_store *store, struct store_req *req)
     if (removed != 0) {
         return rados_error(removed, true, small.object, &req->diag);
     }
-    bool all = remove_tails(store, &small, &tails) == 0; /* else a sweep finds the rest */
+    bool all = remove_tails(store, &small, &tails) == 0; /* otherwise a sweep finds the rest */
     rados_list_leave_small(store, &req->name, all ? &tails : NULL);
     return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening a store on a cluster: the store record (identity, format, feature bits, epoch), made once
- * whoever is first, then a new epoch for this daemon. Nothing is swept: another daemon may be at
- * work. A record that is lost is made again by salvage only, with the identity that lies in a
- * second object.
+ * Opens a store on a cluster: the store record (identity, format, feature bits, epoch), which the
+ * first daemon makes, then a new epoch for this daemon. Nothing is swept, because another daemon
+ * may be at work. A lost record is made again only by salvage, with the identity in a second
+ * object.
  */
 #include "rados_private.h"
 
@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the store record: the name of the pool that pieces are in; empty: the one that the record is
- * in. A name, not a number: pools that were copied, to another cluster too, have other numbers. */
+/* Key in the store record: the name of the pool of pieces, or empty for the pool of the record. It
+ * is a name, not a number: copied pools, in another cluster too, have other numbers. */
 static const char DATA_POOL[] = "data-pool";
 
 static struct record_value pool_value(const char *data_pool)
@@ -62,7 +62,8 @@ static int check_record(struct rados_store *store, const struct uuid *expected, 
     return rc;
 }
 
-/* Whoever looks for pieces in another pool than they are in takes every checkpoint for damaged. */
+/* Checks that the configured pool is the one that the store was made with. With another pool every
+ * checkpoint would look damaged. */
 static int check_pool(const struct rados_store *store, const char *data_pool, struct diag *diag)
 {
     struct record_value has, wanted = pool_value(data_pool);
@@ -86,7 +87,7 @@ static int check_pool(const struct rados_store *store, const char *data_pool, st
                     (int)has.bytes, (const char *)has.data);
 }
 
-/* One more than any before; daemons that start at once get one each. */
+/* Raises the epoch by one. Daemons that start at the same time get different ones. */
 static int raise_epoch(struct rados_store *store, struct diag *diag)
 {
     for (unsigned i = 0; i < RADOS_RETRIES; i++) {
@@ -138,16 +139,17 @@ static int find_and_check(struct rados_store *store, const struct store_rados_op
     return rc ? rc : check_pool(store, options->data_pool, diag);
 }
 
-/* --- the copy, and the record made again ------------------------------------------------------ */
+/* --- the copy of the store record, and making the record again ------------------------------ */
 
-/* What never changes of the record, in an object of its own: version 0 when there is none. */
+/* Reads the object that holds the permanent entries of the record. Its version is 0 if there is
+ * none. */
 static int read_copy(struct rados_store *store, struct rados_record *copy, struct diag *diag)
 {
     rados_record_init(copy, store->space, "store.copy");
     return rados_record_refresh(store, copy, diag);
 }
 
-/* A store is open without it: the next start tries again. */
+/* Writes the copy if it is missing. The store works without it, and the next start tries again. */
 static void keep_copy(struct rados_store *store)
 {
     struct rados_record copy = {.listed = false};
@@ -168,8 +170,9 @@ static void keep_copy(struct rados_store *store)
     rados_record_fini(&copy);
 }
 
-/* The identity of the copy, or a new one. The epoch is the wall clock's seconds: beyond any that
- * was given, since no store is opened every second for years. */
+/* Makes the store record again, with the identity of the copy, or a new one. The epoch is the
+ * seconds of the wall clock, which is beyond any that was given, because no store is opened every
+ * second for years. */
 static int fill_again(struct rados_store *store, const struct store_rados_options *options,
                       struct diag *diag)
 {
@@ -194,7 +197,7 @@ static int fill_again(struct rados_store *store, const struct store_rados_option
     store_record_first(RADOS_FORMAT_VERSION, &uuid, &first);
     store_record_also(&first, DATA_POOL, pool);
     int rc;
-    if (store->read_only) { /* as it would be; nobody else sees it */
+    if (store->read_only) { /* in memory only; nobody else sees it */
         rados_record_drop(record);
         rc = record_new(&record->record) == 0 ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "a record");
         rc = rc ? rc : record_apply(record->record, &first.update, diag);
@@ -216,7 +219,8 @@ static int make_again(struct rados_store *store, const struct store_rados_option
     return rc ? rc : check_pool(store, options->data_pool, diag);
 }
 
-/* The OSDs did not answer, the monitors may know why: the checks that are not well, as text. */
+/* Adds the health checks that are not well to the text: if the OSDs do not answer, the monitors may
+ * know why. */
 static void add_health(struct rados_store *store, struct diag *diag)
 {
     static const char ask_health[] = "{\"prefix\":\"health\",\"format\":\"json\"}";
@@ -253,7 +257,7 @@ int rados_start(struct rados_store *store, const struct store_rados_options *opt
     pthread_mutex_lock(&store->store_record.lock);
     int rc = find_and_check(store, options, &why);
     if (rados_is_loss(rc) && options->salvaged != NULL) {
-        err_ignore(diag_copy(options->salvaged, &why)); /* said when it is done */
+        err_ignore(diag_copy(options->salvaged, &why)); /* reported when it is done */
         rc = make_again(store, options, diag);
     } else if (rados_is_loss(rc)) {
         rc = diag_set(diag, rc,

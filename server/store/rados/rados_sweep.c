@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sweep of a checkpoint: what daemons that died left behind. The index names it: u/ an object
- * that was begun and not sealed, d/ one whose deletion was cut short.
+ * The sweep of a checkpoint removes what daemons that died have left. The index names it: u/ for an
+ * object that was begun and not sealed, d/ for one whose deletion was cut short.
  *
- * u/ becomes w/ by a guarded operation first: from then on the object cannot be sealed, so removing
- * its pieces is safe even if its writer lives. The pieces go, and w/ stays until the next sweep,
- * which removes the pieces once more: what a write does after it was reported timed out is found
- * then. An index object that holds nothing any more goes as well.
+ * A guarded operation first turns u/ into w/. From then on the object cannot be sealed, so its
+ * pieces can be removed safely even if its writer lives. The pieces are removed, and w/ stays until
+ * the next sweep, which removes the pieces once more: in this way it finds what a write did after
+ * it was reported as timed out. An index object that holds nothing any more is removed as well.
  */
 #include "rados_private.h"
 #include "rados_small.h"
@@ -20,13 +20,13 @@
 
 enum { NAMED_MAX = LIMIT_OBJECT_BYTES / LIMIT_ALIGN_BYTES };
 
-struct sweep { /* of one index object */
+struct sweep { /* the sweep of one index object */
     struct rados_store *store;
     struct store_req *req;
     struct rados_shard shard;
     bool is_used;      /* it holds something that stays */
-    bool has_given_up; /* an object, in this sweep: its w/ is for the next one */
-    size_t mark_bytes; /* of b, as it was seen */
+    bool has_given_up; /* an object was given up in this sweep: its w/ is for the next one */
+    size_t mark_bytes; /* of b, as it was read */
     uint8_t mark[16];
 };
 
@@ -41,7 +41,7 @@ static int not_proper(const struct sweep *sweep, const char *key)
                     key);
 }
 
-/* Pieces 0 to count - 1 of an object, as if it had been sealed. */
+/* Removes pieces 0 to count - 1 of an object, as if it had been sealed. */
 static int remove_numbers(struct sweep *sweep, const struct object_id *id, uint64_t epoch,
                           uint32_t count)
 {
@@ -59,7 +59,7 @@ static int remove_numbers(struct sweep *sweep, const struct object_id *id, uint6
     return rc;
 }
 
-/* u/ or w/. */
+/* Sweeps an entry u/ or w/. */
 static int sweep_begun(struct sweep *sweep, const struct cluster_pair *pair)
 {
     char swept[RADOS_KEY_MAX];
@@ -90,7 +90,7 @@ static int sweep_begun(struct sweep *sweep, const struct cluster_pair *pair)
         sweep->is_used = true;
         sweep->has_given_up = true;
     } else if (rc == 0) {
-        rc = rados_shard_call(sweep->store, &sweep->shard, 2, steps); /* no w/ any more */
+        rc = rados_shard_call(sweep->store, &sweep->shard, 2, steps); /* removes w/ */
         rc = rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
     }
     sweep->req->ret_count += rc == 0;
@@ -135,8 +135,8 @@ static int sweep_entry(struct sweep *sweep, const struct cluster_pair *pair)
     return strncmp(pair->key, "s/", 2) == 0 ? 0 : not_proper(sweep, pair->key);
 }
 
-/* The index object itself, unless anything was begun since it was looked at. b sorts before all
- * other keys: what was begun while they were read has changed it. */
+/* Removes the index object itself, unless something was begun since it was read. b sorts before all
+ * other keys, so anything that was begun while these were read has changed it. */
 static int remove_index(struct sweep *sweep)
 {
     struct cluster_step steps[] = {
@@ -171,8 +171,9 @@ static int sweep_shard(struct sweep *sweep)
     return rc != 0 || sweep->is_used ? rc : remove_index(sweep);
 }
 
-/* What nobody will write any more, and holds nothing, goes from the list as well; else each pass of
- * garbage collection would look through all checkpoints that there ever were. */
+/* Sweeps a checkpoint. If nobody will write to it any more and it holds nothing, it is also removed
+ * from the list; otherwise each pass of garbage collection would examine every checkpoint that ever
+ * existed. */
 int rados_op_sweep(struct rados_store *store, struct store_req *req)
 {
     struct object_id id = {.term = req->id.term, .step = req->id.step};

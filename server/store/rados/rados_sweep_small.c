@@ -3,14 +3,18 @@
  * The sweep of a checkpoint's small things: tails whose head was never made or is gone, because a
  * daemon died between the two. The list names them (rados_list.c).
  *
- * t/: if the head is there and names them, they are its own, and the entry alone goes. Otherwise a
- * stone is laid where the head would be made: while it lies nobody can make it. The tails go, t/
- * becomes x/, and only then the stone goes. Who publishes and was slow makes its head after that,
- * finds its t/ gone, and says that its thing is void; who finds that head and reads it back finds
- * that it is not whole. So a sweep needs no lock, and several may be at it.
- * x/: the tails go once more, for what came late, with the stone if it still lies, and the entry.
- * d/: a removal that was cut short is done to its end.
- * A list that holds nothing any more goes as well.
+ * t/: if the head exists and names the tails, they belong to it, and only the entry is removed.
+ * Otherwise a stone is laid where the head would be made; while it lies nobody can make the head.
+ * The tails are removed, t/ becomes x/, and only then the stone is removed. A slow publisher that
+ * makes its head after that finds its t/ gone, and reports that its thing is void; a reader of that
+ * head finds that it is not whole. So a sweep needs no lock, and several may run at the same time.
+ *
+ * x/: the tails are removed once more, for late writes, with the stone if it still lies, and with
+ * the entry.
+ *
+ * d/: a removal that was cut short is completed.
+ *
+ * A list that holds nothing any more is removed as well.
  */
 #include "rados_small.h"
 
@@ -27,7 +31,7 @@ struct sweep {
     struct store_req *req;
     struct rados_shard list;
     bool is_used;      /* it holds something that stays */
-    bool has_given_up; /* tails, in this sweep: x/ is for the next one */
+    bool has_given_up; /* tails were given up in this sweep: their x/ is for the next one */
     struct rados_mark mark;
 };
 
@@ -36,7 +40,7 @@ static int failed(const struct sweep *sweep, int rc)
     return rados_error(rc, true, "sweep a checkpoint's small things", &sweep->req->diag);
 }
 
-/* 0, or gone already: 0 as well. */
+/* Removes an entry. Returns 0 even if it is gone already. */
 static int forget(struct sweep *sweep, const struct cluster_pair *pair)
 {
     struct cluster_step steps[] = {
@@ -46,7 +50,7 @@ static int forget(struct sweep *sweep, const struct cluster_pair *pair)
     return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
 }
 
-/* Nobody names them any more: for the next sweep, too. */
+/* Gives up tails that no head names. The next sweep removes them once more. */
 static int give_up(struct sweep *sweep, const struct cluster_pair *pair,
                    const struct store_name *name, const struct rados_tails *tails)
 {
@@ -61,7 +65,8 @@ static int give_up(struct sweep *sweep, const struct cluster_pair *pair,
         return rc; /* the stone stays, and the next sweep goes on */
     }
     rc = rados_shard_call(sweep->store, &sweep->list, 3, steps);
-    if (rc != 0 && rc != -ECANCELED && rc != -ENOENT) { /* given up by another sweep meanwhile */
+    /* Another sweep has given them up meanwhile. */
+    if (rc != 0 && rc != -ECANCELED && rc != -ENOENT) {
         return failed(sweep, rc);
     }
     sweep->is_used = true;
@@ -69,8 +74,8 @@ static int give_up(struct sweep *sweep, const struct cluster_pair *pair,
     return rados_small_unbury(sweep->store, name, tails, &sweep->req->diag);
 }
 
-/* They are of a thing that is there; and the list has it, though it may have been taken out while
- * its head was still to come. */
+/* Keeps the tails of a thing that exists. The thing is entered in the list again, because it may
+ * have been removed from the list while its head was still to come. */
 static int keep(struct sweep *sweep, const struct cluster_pair *pair, const struct store_name *name)
 {
     char key[RADOS_KEY_MAX];
@@ -92,13 +97,13 @@ static int sweep_made(struct sweep *sweep, const struct cluster_pair *pair,
     if (rc != 0) {
         return rc;
     }
-    sweep->is_used = sweep->is_used || burial == BURIAL_BUSY; /* the next sweep */
+    sweep->is_used = sweep->is_used || burial == BURIAL_BUSY; /* for the next sweep */
     return burial == BURIAL_NAMED  ? keep(sweep, pair, name)
            : burial == BURIAL_DONE ? give_up(sweep, pair, name, tails)
                                    : 0;
 }
 
-/* t/, x/ or d/. */
+/* Sweeps an entry t/, x/ or d/. */
 static int sweep_tails(struct sweep *sweep, const struct cluster_pair *pair)
 {
     struct store_name name = {.run = sweep->req->run, .id = sweep->req->id};
@@ -109,7 +114,7 @@ static int sweep_tails(struct sweep *sweep, const struct cluster_pair *pair)
         return diag_set(diag, CAIRN_E_DAMAGED,
                         "the list of small things holds '%s', which is no entry", pair->key);
     }
-    if (pair->key[0] == 'x' && sweep->has_given_up) { /* it may be of this sweep */
+    if (pair->key[0] == 'x' && sweep->has_given_up) { /* it may have been given up in this sweep */
         sweep->is_used = true;
         return 0;
     }
@@ -140,8 +145,8 @@ static int sweep_entry(struct sweep *sweep, const struct cluster_pair *pair)
     return 0;
 }
 
-/* The list itself, unless anything was entered since it was looked at. b sorts before all other
- * keys: what was entered while they were read has changed it. */
+/* Removes the list itself, unless something was entered since it was read. b sorts before all other
+ * keys, so anything that was entered while these were read has changed it. */
 static int remove_list(struct sweep *sweep)
 {
     struct cluster_step steps[] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rados store as a store: hands operations to the work pool, refuses changes where it is
+ * The rados store as a store: passes operations to the work pool, refuses changes if it is
  * read-only, opens and closes.
  */
 #include "store_rados.h"
@@ -17,11 +17,12 @@
 struct operation {
     int (*run)(struct rados_store *store, struct store_req *req);
     bool is_change;
-    const char *before, *after; /* points where tests end the process; NULL: none */
+    /* Fail points at which tests end the process; NULL if there is none. */
+    const char *before, *after;
 };
 
-/* A cluster keeps copies itself, and mends them itself: what this store reads is what the acting
- * primary of a placement group gives. */
+/* Does EXCHANGE: unsupported, because a cluster keeps and mends its own copies. This store reads
+ * what the acting primary of a placement group gives. */
 static int rados_op_exchange(struct rados_store *store, struct store_req *req)
 {
     (void)store;
@@ -109,7 +110,7 @@ static void free_store(struct rados_store *store)
     free(store);
 }
 
-/* Closing removes what was not sealed, and may wait for the cluster: on the pool. */
+/* Closes on the pool, because it removes unsealed objects and may wait for the cluster. */
 static void run_close(struct work *work)
 {
     struct rados_store *store = container_of(work, struct rados_store, close_work);

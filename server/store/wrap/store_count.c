@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts what goes through, for metrics: how long each kind of operation took, what failed, bytes.
- * Changes nothing and holds nothing back.
+ * Counts the operations that pass through, for metrics: how long each kind took, what failed, and
+ * the bytes. It changes nothing and delays nothing.
  */
 #include "store_wrap.h"
 
@@ -23,7 +23,7 @@ struct count_frame {
 static const uint64_t bounds_us[] = {1000,   2500,   5000,    10000,   25000,   50000,    100000,
                                      250000, 500000, 1000000, 2500000, 5000000, 10000000, 30000000};
 
-/* What a store says in answer to a question is no fault of it. */
+/* Returns true for a status that is an answer to a question and no fault of the store. */
 static bool is_answer(int status)
 {
     return status == CAIRN_E_CONFLICT || status == CAIRN_E_NOT_FOUND || status == CAIRN_E_EXISTS;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What comes back from a store, seen from outside: is it well, or does it refuse? Requests pass
- * through unchanged. A refusal is an error of the store and not an answer about what was asked
- * (NOT_FOUND, EXISTS, CONFLICT, DAMAGED are answers). The row of refusals ends with
+ * Watches the answers of a store from outside, to learn whether it works or refuses. Requests pass
+ * through unchanged. A refusal is an error of the store, not an answer about the thing that was
+ * asked for (NOT_FOUND, EXISTS, CONFLICT and DAMAGED are answers). The row of refusals ends with
  *
  *   - a success of the operation that was refused last, or
  *   - a probe (STORE_PROBE) that succeeds, unless the refusal was of a kind that one small thing
- *     does not disprove (no room, no right): that one is believed until it is old, and one for want
- *     of room until as many bytes were removed as there was no room for.
+ *     does not disprove (no room, no right). Such a refusal is believed until it is old; one for
+ *     lack of room until as many bytes were removed as there was no room for.
  *
- * So one object that cannot be read does not condemn a store, and a store that nobody uses is found
- * to be ill and to be well again without anybody's help. A probe goes out after each refusal, often
- * while it lasts, and now and then when nothing was written. One that does not come back says
- * something too: the store does not answer.
+ * So one unreadable object does not condemn a store, and a store that nobody uses is found to be
+ * ill, and to be well again, without anybody's help. A probe is sent after each refusal, often
+ * while it lasts, and from time to time when nothing was written. A probe that does not come back
+ * tells something too: the store does not answer.
  */
 #include "store_wrap.h"
 
@@ -23,25 +23,27 @@
 #include <stdlib.h>
 
 enum {
-    IDLE_MS = 10000,    /* a probe, when nothing was written for so long */
-    ILL_MS = 2000,      /* between probes while the store refuses */
-    SILENT_MS = 20000,  /* a probe that takes longer, while nothing else succeeds: no answer */
-    RECENT_MS = 60000,  /* a store that is well again is said to have recovered */
+    IDLE_MS = 10000,   /* a probe is sent when nothing was written for this long */
+    ILL_MS = 2000,     /* between two probes while the store refuses */
+    SILENT_MS = 20000, /* a probe that takes longer, while nothing else succeeds, means no answer */
+    RECENT_MS = 60000, /* for this long a store that works again counts as recovered */
     BELIEVE_MS = 300000 /* how long a refusal that a probe does not disprove is believed */
 };
 
 struct watch_store {
     struct wrap_store wrap;
     struct store_watch_options options;
-    struct timer timer; /* the next probe */
+    struct timer timer; /* for the next probe */
     struct store_req probe;
     bool probing, ill, told_ill, closing;
     uint64_t probe_ms, wrote_ms,
-        well_ms;      /* began; the last success of a change (0: none), of anything */
-    enum store_op op; /* what was refused last */
+        /* When the probe began; the last success of a change (0 if none); the last success of
+         * anything. */
+        well_ms;
+    enum store_op op; /* the operation that was refused last */
     struct diag refusal;
     uint64_t first_ms, last_ms, recovered_ms, refusals, refusals_total;
-    /* For want of room: how much was asked for, and what was removed since. */
+    /* After a lack of room: how much was asked for, and how much was removed since. */
     uint64_t wanted_bytes, removed_bytes;
     void (*close_done)(void *user);
     void *close_user;
@@ -80,7 +82,8 @@ static bool is_refusal(int status)
     return false;
 }
 
-/* A small thing in the store's own place says nothing of a large one in another. */
+/* Returns true for a refusal that a probe does not disprove: a small thing in the store's own place
+ * says nothing about a large one in another place. */
 static bool is_lasting(int status)
 {
     return status == CAIRN_E_NO_SPACE || status == CAIRN_E_QUOTA || status == CAIRN_E_DENIED ||
@@ -103,8 +106,8 @@ static void tell(struct watch_store *watch)
 
 static bool is_room(int status) { return status == CAIRN_E_NO_SPACE || status == CAIRN_E_QUOTA; }
 
-/* As much was removed as there was no room for: then a small thing that can be written says that
- * there is room. The next large one says whether it is enough. */
+/* Returns true if as much was removed as there was no room for. A small thing that can be written
+ * then shows that there is room, and the next large one shows whether it is enough. */
 static bool has_made_room(const struct watch_store *watch)
 {
     return is_room(watch->refusal.code) && watch->removed_bytes > 0 &&
@@ -144,7 +147,7 @@ static void note_refusal(struct watch_store *watch, const struct store_req *req)
     watch->last_ms = now;
     watch->refusals++;
     watch->refusals_total++;
-    if (req->op != STORE_PROBE || !is_room(watch->refusal.code)) { /* a probe asks for nothing */
+    if (req->op != STORE_PROBE || !is_room(watch->refusal.code)) { /* a probe asks for no room */
         watch->wanted_bytes = req->op == STORE_CREATE ? req->bytes : 0;
         watch->removed_bytes = 0;
     }
@@ -198,7 +201,7 @@ static void on_timer(struct timer *timer)
     struct watch_store *watch = container_of(timer, struct watch_store, timer);
     uint64_t quiet_ms = now_ms(watch) - watch->wrote_ms;
     if (!watch->ill && watch->wrote_ms > 0 && quiet_ms < IDLE_MS) {
-        timer_start(timer, IDLE_MS - quiet_ms); /* what was written says as much */
+        timer_start(timer, IDLE_MS - quiet_ms); /* the write has shown as much */
     } else {
         send_probe(watch);
     }
@@ -214,7 +217,8 @@ static void watch_done(struct store_req *req)
     note(watch, req);
     if (watch->ill && !was_ill && !watch->probing && !watch->closing &&
         !watch->wrap.inner->caps.read_only) {
-        timer_start(&watch->timer, 0); /* is it the store, or one thing in it? */
+        /* The probe shows whether it is the store, or one thing in it. */
+        timer_start(&watch->timer, 0);
     }
     wrap_answer(frame);
 }
@@ -263,7 +267,7 @@ int store_watch_new(struct loop *loop, struct store *inner,
                             inner->caps.read_only_why[0] != 0 ? inner->caps.read_only_why
                                                               : "it was opened for reading"));
     } else {
-        timer_start(&watch->timer, 0); /* its first word is its own */
+        timer_start(&watch->timer, 0); /* so that the first state comes from a probe */
     }
     *ret = &watch->wrap.base;
     return 0;

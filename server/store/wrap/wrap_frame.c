@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames of decorators, and the closing that they share: the inner store is closed first, the
- * decorator freed after it.
+ * Frames of decorators, and the closing that they share: the inner store is closed first, and the
+ * decorator is freed after it.
  */
 #include "wrap_frame.h"
 
