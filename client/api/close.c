@@ -54,6 +54,7 @@ struct close_call {
     int64_t deadline_ms;
 };
 
+/* Waits, aborts what is left, ends the thread and frees the handle. */
 static int close_handle(void *arg, struct diag *diag)
 {
     const struct close_call *call = arg;

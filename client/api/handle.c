@@ -91,6 +91,8 @@ static void log_once(void) { log_set_sink(log_route, NULL); }
 
 /* --- options ------------------------------------------------------------------------------ */
 
+/* Takes the attempt token from the options or from CAIRN_ATTEMPT. A world of one rank draws a fresh
+ * token if there is none. */
 static int parse_attempt(const struct cairn_options *options, struct token *ret, struct diag *diag)
 {
     const char *text = options->attempt, *where = "options.attempt";
@@ -121,6 +123,7 @@ static int parse_attempt(const struct cairn_options *options, struct token *ret,
     return 0;
 }
 
+/* Takes the transport from CAIRN_TRANSPORT. */
 static int parse_transport(enum engine_transport *ret, struct diag *diag)
 {
     static const char *const names[] = {
@@ -140,6 +143,7 @@ static int parse_transport(enum engine_transport *ret, struct diag *diag)
                     "CAIRN_TRANSPORT is '%.40s'; auto, socket and memfd are possible", text);
 }
 
+/* Takes the encoding from the option or from CAIRN_ENCODING. */
 static int parse_encoding(int option, enum encode_mode *ret, struct diag *diag)
 {
     static const struct {
@@ -166,6 +170,7 @@ static int parse_encoding(int option, enum encode_mode *ret, struct diag *diag)
     return 0;
 }
 
+/* Checks the ranges of the options. */
 static int check_options(const struct cairn_options *options, struct diag *diag)
 {
     if (options->world_size < 1 || options->world_size > LIMIT_WORLD_SIZE) {
@@ -217,6 +222,7 @@ static unsigned thread_count(int32_t wanted)
     return count < API_THREADS_DEFAULT ? count : API_THREADS_DEFAULT;
 }
 
+/* Takes URL, token, rank and the other fields that say who this handle is. */
 static int set_identity(struct cairn *cairn, const char *url, const struct cairn_options *options,
                         struct diag *diag)
 {
@@ -294,6 +300,7 @@ static void bury_net(struct cairn *cairn)
     LOG(LOG_ERROR, "api", "the handle is dead", ls("broken", cairn->broken));
 }
 
+/* Ends every op with INTERNAL, until the list is empty for good. */
 static void bury_ops(struct cairn *cairn)
 {
     struct diag diag = DIAG_INIT;
@@ -311,6 +318,7 @@ static void bury_ops(struct cairn *cairn)
     }
 }
 
+/* The handle's thread: runs the loop, and ends the handle if a CHECK breaks there. */
 static void *thread_main(void *arg)
 {
     struct cairn *cairn = arg;
@@ -355,6 +363,8 @@ static int make_tls(struct cairn *cairn, const struct cairn_options *options, st
     return options->ca_file != NULL ? tls_context_new(&tls, &cairn->tls, diag) : 0;
 }
 
+/* Makes TLS, loop, net, arena and workers. Parts made before a failure are freed with the handle.
+ */
 static int make_parts(struct cairn *cairn, const struct cairn_options *options, struct diag *diag)
 {
     struct engine_options *engine = &cairn->engine_options;
@@ -384,6 +394,8 @@ static int make_parts(struct cairn *cairn, const struct cairn_options *options, 
     return 0;
 }
 
+/* Starts the handle's thread, with signals blocked, and enters the handle into the list for
+ * fork. */
 static int start_thread(struct cairn *cairn, struct diag *diag)
 {
     sigset_t all, old;
@@ -417,6 +429,7 @@ static int wait_ready(struct cairn *cairn, struct diag *diag)
     return rc != 0 ? diag_copy(diag, &cairn->ready_diag) : 0;
 }
 
+/* Allocates a handle with its locks and lists, and no parts. */
 static int handle_new(struct cairn **ret, struct diag *diag)
 {
     struct cairn *cairn = calloc(1, sizeof *cairn);
@@ -450,6 +463,7 @@ struct open_call {
     struct cairn **ret;
 };
 
+/* Makes a handle and waits until the engine has joined, or has failed. */
 static int open_handle(void *arg, struct diag *diag)
 {
     const struct open_call *call = arg;
@@ -479,6 +493,7 @@ static int open_handle(void *arg, struct diag *diag)
     return 0;
 }
 
+/* Opens a handle, and adds to a failure what the user can do about it. */
 static int open_and_explain(void *arg, struct diag *diag)
 {
     const struct open_call *call = arg;

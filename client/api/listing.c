@@ -72,6 +72,7 @@ static int ask(struct request *request, struct diag *diag)
 
 /* --- what came back ----------------------------------------------------------------------- */
 
+/* Converts the server's information into cairn.h's struct. */
 static struct cairn_checkpoint convert(const struct ckpt_info *info)
 {
     struct cairn_checkpoint to = CAIRN_CHECKPOINT_INIT;
@@ -106,6 +107,7 @@ struct cairn_list {
 
 enum { LIST_SCRATCH_MAX = 1 << 30 };
 
+/* Copies tags and metrics of a checkpoint into the list's scratch. */
 static int list_copy_note(struct cairn_list *list, const struct ckpt_info *info,
                           struct list_item *ret, struct diag *diag)
 {
@@ -131,6 +133,7 @@ static int list_copy_note(struct cairn_list *list, const struct ckpt_info *info,
                            list->count);
 }
 
+/* Adds a checkpoint to the list, if it is committed. */
 static int list_append(struct cairn_list *list, const struct ckpt_info *info, struct diag *diag)
 {
     if (info->state != CKPT_COMMITTED) {
@@ -153,6 +156,8 @@ static int list_append(struct cairn_list *list, const struct ckpt_info *info, st
     return rc;
 }
 
+/* Asks for one page and adds it to the list. *io_before is then the place of the next page, or
+ * 0. */
 static int list_page(struct cairn *cairn, struct cairn_list *list, uint64_t deadline_ms,
                      uint64_t *io_before, struct diag *diag)
 {
@@ -193,6 +198,7 @@ struct list_call {
     struct cairn_list **ret;
 };
 
+/* Asks for all pages of the list. */
 static int run_list(void *arg, struct diag *diag)
 {
     const struct list_call *call = arg;
@@ -272,6 +278,7 @@ struct status_call {
     struct cairn_checkpoint *io;
 };
 
+/* Asks for one checkpoint, and writes it to the caller's struct. */
 static int run_status(void *arg, struct diag *diag)
 {
     const struct status_call *call = arg;
@@ -312,6 +319,7 @@ struct annotate_call {
     const struct cairn_annotation *annotation;
 };
 
+/* Checks the number and the texts of tags or of names of metrics. */
 static int check_labels(const char *what, const char *const *labels, size_t count,
                         struct diag *diag)
 {
@@ -362,6 +370,7 @@ static int make_annotate(const struct cairn_annotation *from, struct metric *met
     return rc;
 }
 
+/* Checks the annotation and asks the server to apply it. */
 static int run_annotate(void *arg, struct diag *diag)
 {
     const struct annotate_call *call = arg;

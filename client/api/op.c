@@ -354,6 +354,7 @@ int cairn_op_notify(cairn_op_t *op, enum cairn_stage stage, void (*cb)(void *use
 
 /* --- abort -------------------------------------------------------------------------------- */
 
+/* Aborts the operation on the handle's thread, unless it is done. */
 static void on_abort_post(struct post *post)
 {
     struct cairn_op *op = container_of(post, struct cairn_op, abort);

@@ -72,6 +72,7 @@ static const char *coordinate_of(const struct registration *reg, int placement,
 
 /* --- tensors ------------------------------------------------------------------------------ */
 
+/* Converts one box; no stride means that it is contiguous. */
 static int convert_box(struct registration *reg, const struct cairn_tensor *tensor,
                        const struct cairn_box *from, struct registered_box *to)
 {
@@ -89,6 +90,7 @@ static int convert_box(struct registration *reg, const struct cairn_tensor *tens
     return 0;
 }
 
+/* Converts the boxes. A tensor without boxes is one box, the whole of it. */
 static int convert_boxes(struct registration *reg, const struct cairn_tensor *from,
                          struct registered_tensor *to)
 {
@@ -112,6 +114,8 @@ static int convert_boxes(struct registration *reg, const struct cairn_tensor *fr
     return rc;
 }
 
+/* Converts the group. Without one a replicated tensor belongs to all ranks, any other to this
+ * one. */
 static int convert_group(struct registration *reg, const struct cairn_tensor *from,
                          struct registered_tensor *to)
 {
@@ -143,6 +147,7 @@ static int convert_group(struct registration *reg, const struct cairn_tensor *fr
     return 0;
 }
 
+/* Converts one tensor, and fills in the defaults. */
 static int convert_tensor(struct registration *reg, const struct cairn_tensor *from,
                           struct registered_tensor *to)
 {
@@ -181,6 +186,7 @@ static int convert_tensor(struct registration *reg, const struct cairn_tensor *f
 
 /* --- blobs -------------------------------------------------------------------------------- */
 
+/* Converts one blob, and fills in the defaults. */
 static int convert_blob(struct registration *reg, const struct cairn_blob *from,
                         struct registered_blob *to)
 {
@@ -302,6 +308,7 @@ struct register_call {
     size_t count;
 };
 
+/* Checks that a set may be registered now, and prepares what all items need. */
 static int registration_init(struct registration *reg, const struct register_call *call,
                              const char *what, struct diag *diag)
 {
@@ -329,6 +336,7 @@ static int registration_init(struct registration *reg, const struct register_cal
     return 0;
 }
 
+/* Converts the tensors and puts them into a new set, beside the present blobs. */
 static int run_tensors(void *arg, struct diag *diag)
 {
     const struct register_call *call = arg;
@@ -358,6 +366,7 @@ static int run_tensors(void *arg, struct diag *diag)
     return rc;
 }
 
+/* Converts the blobs and puts them into a new set, beside the present tensors. */
 static int run_blobs(void *arg, struct diag *diag)
 {
     const struct register_call *call = arg;

@@ -37,6 +37,7 @@ struct restore_call {
     struct cairn_op **ret;
 };
 
+/* Checks the options that contradict each other or are out of range. */
 static int check_options(const struct cairn_restore_options *options, struct diag *diag)
 {
     if (options->deadline_ms < 0) {
@@ -89,6 +90,7 @@ static struct selector make_selector(const struct cairn_restore_options *options
     return selector;
 }
 
+/* Makes the op, copies the options into it, and starts it. */
 static int run(void *arg, struct diag *diag)
 {
     const struct restore_call *call = arg;

@@ -57,6 +57,7 @@ static int bad_label(const char *what, size_t idx, const char *text, struct diag
                     LABEL_BYTES_MAX);
 }
 
+/* Checks numbers and sizes of tags, metrics and metadata. */
 static int check_counts(const struct cairn_save_options *options, struct diag *diag)
 {
     if (options->tag_count > LIMIT_TAGS || options->metric_count > LIMIT_METRICS) {
@@ -78,6 +79,7 @@ static int check_counts(const struct cairn_save_options *options, struct diag *d
     return 0;
 }
 
+/* Copies tags, metrics and metadata into the op's scratch, so that they outlive the call. */
 static int copy_options(const struct cairn_save_options *options, struct scratch *scratch,
                         struct engine_save *save, struct diag *diag)
 {
@@ -119,6 +121,7 @@ struct save_call {
     struct cairn_op **ret;
 };
 
+/* Checks that this handle can save. */
 static int check_call(const struct save_call *call, struct diag *diag)
 {
     int rc = handle_check_may_block(call->cairn, diag);
@@ -139,6 +142,7 @@ static int check_call(const struct save_call *call, struct diag *diag)
     return 0;
 }
 
+/* Checks the options about the copy: mode, verify_staged, when_full, check_replicas. */
 static int check_snapshot(const struct cairn_save_options *options, struct diag *diag)
 {
     if (options->mode < 0 || options->mode > CAIRN_LAZY) {
@@ -172,6 +176,7 @@ static int check_snapshot(const struct cairn_save_options *options, struct diag 
     return args_check_when_full(options->when_full, diag);
 }
 
+/* Makes the op of a save from the caller's options. */
 static int make_op(const struct save_call *call, struct cairn_op **ret, struct diag *diag)
 {
     struct cairn_save_options options = CAIRN_SAVE_OPTIONS_INIT;
@@ -203,6 +208,8 @@ static int make_op(const struct save_call *call, struct cairn_op **ret, struct d
     return 0;
 }
 
+/* Starts the save and waits until it is released: the state is copied, or what may change at once
+ * is. */
 static int run(void *arg, struct diag *diag)
 {
     const struct save_call *call = arg;

@@ -38,6 +38,8 @@ struct odometer {
     size_t run_bytes;
 };
 
+/* Sets up the loop: drops dimensions of length 1, and joins the inner dimensions that have no holes
+ * on either side into one run. */
 static void odometer_init(struct odometer *odometer, const struct strided_copy *copy)
 {
     memset(odometer, 0, sizeof *odometer);

@@ -87,6 +87,7 @@ static int driver_failed(const struct gpu *gpu, int status, const char *what, st
 
 /* --- opening --------------------------------------------------------------------- */
 
+/* Loads the library and looks up the functions of the table. */
 static int load(struct gpu *gpu, struct diag *diag)
 {
     const char *named = getenv("CAIRN_LIBCUDA"), *path = named ? named : "libcuda.so.1";
@@ -156,6 +157,7 @@ void gpu_close(struct gpu *gpu)
 
 /* --- devices and streams ----------------------------------------------------------- */
 
+/* Gives the device, and takes its primary context when it is first used. */
 static int use_device(struct gpu *gpu, uint32_t ordinal, struct device **ret, struct diag *diag)
 {
     if (ordinal >= DEVICES_MAX) {
@@ -257,6 +259,7 @@ int gpu_check(struct gpu *gpu, uint32_t ordinal, const void *pointer, struct dia
 
 /* --- copies ------------------------------------------------------------------------ */
 
+/* Copies on the side stream and waits for the end. */
 static int copy_on(struct gpu *gpu, const struct gpu_copy *copy, bool out, struct side_stream *side,
                    struct diag *diag)
 {
@@ -276,6 +279,7 @@ static int copy_on(struct gpu *gpu, const struct gpu_copy *copy, bool out, struc
     return status != 0 ? driver_failed(gpu, status, "cuStreamSynchronize", diag) : 0;
 }
 
+/* Runs a copy in the device's context, and restores the caller's context. */
 static int run_copy(struct gpu *gpu, const struct gpu_copy *copy, bool out, struct diag *diag)
 {
     struct device *device;

@@ -97,7 +97,7 @@ struct save_part {
 };
 
 struct answer { /* the reply to the request of the present state */
-    /* asked: the state has sent its request, or has done what it does once. come: the reply is
+    /* asked: the state has sent its request. come: the reply is
      * there. */
     bool asked, come;
     int code;

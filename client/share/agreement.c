@@ -211,6 +211,8 @@ static void take_place(struct builder *builder, uint32_t t, const struct agreed_
     builder->share->tensors[t].division = division;
 }
 
+/* Places a tensor that a group holds: by the division that the server names, where it is proven
+ * to be, or in a bucket of this save. */
 static int place_shared(struct builder *builder, uint32_t t, const struct agreement *agreement,
                         const struct agree_rule *rules)
 {
@@ -279,6 +281,7 @@ int share_init_agreed(struct share *share, const struct agree_terms *terms, stru
 
 /* --- learning -------------------------------------------------------------------- */
 
+/* Copies the places of the group's tensors, as this save has divided them, into the entry. */
 static int copy_tensors(struct agreed_group *agreed, const struct held_group *group,
                         const struct agree_news *news)
 {

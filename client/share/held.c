@@ -18,6 +18,8 @@ static int no_memory(struct diag *diag)
     return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory to compare what is registered");
 }
 
+/* Returns the key of a tensor: the hash of everything that ranks which hold it together must have
+ * alike. */
 static struct xxh128 key_of(struct xxh3_stream *stream, const struct registered_tensor *tensor)
 {
     uint32_t head[4] = {tensor->dtype, tensor->placement, tensor->shape.ndim,
@@ -55,6 +57,7 @@ static uint32_t find_group(struct held *held, const struct registered_tensor *te
     return held->group_count++;
 }
 
+/* Finds the group of each tensor, and counts the tensors of each group. */
 static int find_groups(struct held *held, const struct registered *set, struct diag *diag)
 {
     for (size_t t = 0; t < set->tensor_count; t++) {
@@ -74,6 +77,7 @@ static int find_groups(struct held *held, const struct registered *set, struct d
     return 0;
 }
 
+/* Fills the lists of the groups in the order of the set, and computes keys and hashes. */
 static int fill_groups(struct held *held, const struct registered *set, struct xxh3_stream *stream,
                        struct diag *diag)
 {

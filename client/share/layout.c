@@ -32,6 +32,7 @@ static int no_memory(struct diag *diag)
 
 /* --- what is this rank's --------------------------------------------------------- */
 
+/* Counts a piece that this rank writes, and notes it in the second pass. */
 static int add_piece(struct walk *walk, const struct layout_piece *piece)
 {
     struct layout *layout = walk->layout;
@@ -73,6 +74,7 @@ static int walk_box(struct walk *walk, uint32_t tensor_idx, uint32_t box_idx, ui
     return rc;
 }
 
+/* Walks the chunks of a blob, if this rank writes it. */
 static int walk_blob(struct walk *walk, uint32_t idx)
 {
     const struct registered_blob *blob = &walk->set->blobs[idx];
@@ -97,6 +99,7 @@ static int walk_blob(struct walk *walk, uint32_t idx)
     return rc;
 }
 
+/* Walks all boxes of all tensors, and then the blobs. */
 static int walk_all(struct walk *walk)
 {
     int rc = 0;
@@ -185,6 +188,8 @@ static void place_whole(struct placer *placer, const struct layout_piece *found,
     }
 }
 
+/* Places the small pieces in payloads that they share, within the size and the number of pieces of
+ * a payload. */
 static void place_packed(struct placer *placer, const struct layout_piece *found, bool eager)
 {
     struct layout_payload *pack = NULL;

@@ -34,6 +34,8 @@ static int no_memory(const struct builder *builder)
 
 /* --- texts ----------------------------------------------------------------------- */
 
+/* Checks name, coordinate and placement, and copies the texts into the set. A local item needs a
+ * coordinate, and no other may have one. */
 static int copy_key(const struct builder *builder, const char *what, const char **name,
                     const char **coordinate, uint32_t placement)
 {
@@ -65,6 +67,7 @@ static int copy_key(const struct builder *builder, const char *what, const char 
 
 /* --- groups ---------------------------------------------------------------------- */
 
+/* Checks that the group is ascending ranks of the world, this one among them. */
 static int check_group(const struct builder *builder, const struct registered_tensor *tensor)
 {
     const struct registered *set = builder->set;
@@ -92,6 +95,8 @@ static bool group_is(const uint32_t *ranks, uint32_t count, const struct registe
            (ranks == tensor->group || memcmp(ranks, tensor->group, count * sizeof *ranks) == 0);
 }
 
+/* Returns the shared array of ranks that equals the tensor's group, and makes it if it is new. NULL
+ * if memory is short. */
 static uint32_t *intern(struct builder *builder, const struct registered_tensor *tensor)
 {
     if (group_is(builder->last_group, builder->last_group_count, tensor)) {
@@ -114,6 +119,8 @@ static uint32_t *intern(struct builder *builder, const struct registered_tensor 
     return ranks;
 }
 
+/* Sets the tensor's group, which is this rank alone if none is given, and this rank's position in
+ * it. */
 static int copy_group(struct builder *builder, struct registered_tensor *tensor)
 {
     if (tensor->group_count == 0 || !tensor->group) {
@@ -184,6 +191,7 @@ static int check_strides(const struct builder *builder, const char *name,
     return 0;
 }
 
+/* Checks that a box has memory and that its elements do not overlap. */
 static int check_memory(const struct builder *builder, const struct registered_tensor *tensor,
                         struct registered_box *box)
 {
@@ -212,6 +220,7 @@ static int compare_boxes(const void *a, const void *b)
                        &((const struct registered_box *)b)->box);
 }
 
+/* Copies, checks and sorts the boxes of a tensor. */
 static int copy_boxes(const struct builder *builder, struct registered_tensor *tensor)
 {
     char text[160];
@@ -246,6 +255,8 @@ static int copy_boxes(const struct builder *builder, struct registered_tensor *t
 
 /* --- tensors and blobs ----------------------------------------------------------- */
 
+/* Copies and checks one tensor. The texts, boxes and group are the set's afterwards; the data stays
+ * the caller's. */
 static int copy_tensor(struct builder *builder, struct registered_tensor *tensor)
 {
     uint64_t bytes;
@@ -266,6 +277,7 @@ static int copy_tensor(struct builder *builder, struct registered_tensor *tensor
     return rc != 0 ? rc : copy_group(builder, tensor);
 }
 
+/* Copies and checks one blob, with its bytes. */
 static int copy_blob(const struct builder *builder, struct registered_blob *blob)
 {
     int rc = copy_key(builder, "blob", &blob->name, &blob->coordinate, blob->placement);
@@ -304,6 +316,7 @@ static int compare_blobs(const void *a, const void *b)
     return compare_key(x->name, x->coordinate, y->name, y->coordinate);
 }
 
+/* Copies and checks all tensors and blobs. */
 static int copy_all(struct builder *builder, const struct registered_tensor *tensors,
                     const struct registered_blob *blobs)
 {
@@ -325,6 +338,7 @@ static int copy_all(struct builder *builder, const struct registered_tensor *ten
     return rc;
 }
 
+/* Sorts the set, and refuses a name that is registered twice. */
 static int sort_all(const struct builder *builder)
 {
     struct registered *set = builder->set;

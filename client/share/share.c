@@ -41,6 +41,8 @@ bool share_is_mine(const struct share *share, uint32_t tensor, uint64_t start)
     return of->split.members > 0 && split_is_mine(&of->split, of->at + start);
 }
 
+/* Gives the index of the group with this array of ranks, and adds it if it is new. The search
+ * begins at the last one found, because neighbours are often alike. */
 static int find_group(struct groups *groups, const uint32_t *ranks, uint32_t *ret)
 {
     for (uint32_t n = 0; n < groups->count; n++) {
@@ -61,6 +63,7 @@ static int find_group(struct groups *groups, const uint32_t *ranks, uint32_t *re
     return 0;
 }
 
+/* Places the tensor at the end of its group's bucket. */
 static int place_tensor(struct share *share, struct groups *groups, uint32_t *group_of,
                         const struct registered *set, size_t t)
 {

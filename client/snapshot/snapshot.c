@@ -13,6 +13,7 @@
 
 #include <string.h>
 
+/* Copies a piece of a tensor on a device, after the event if there is one. */
 static int copy_device_piece(const struct registered *set, const struct layout_piece *piece,
                              void *after, uint8_t *to, struct diag *diag)
 {

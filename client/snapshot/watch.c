@@ -84,6 +84,7 @@ static void note_changed(struct watch *watch, uint32_t piece)
     (void)atomic_compare_exchange_strong(&watch->changed, &none, piece + 1); /* the first counts */
 }
 
+/* Takes the digests of the sources of a task's payloads. Runs on a worker. */
 static void on_run(struct work *work)
 {
     const struct watch_task *task = container_of(work, struct watch_task, work);
@@ -99,6 +100,7 @@ static void on_run(struct work *work)
     }
 }
 
+/* Hands the next payloads to a worker. Returns false if none is left. */
 static bool start_task(struct watch *watch, struct watch_task *task)
 {
     const struct layout *layout = watch->layout;

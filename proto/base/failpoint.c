@@ -88,6 +88,7 @@ static void failpoint_parse(char *item, struct failpoint *ret)
     }
 }
 
+/* Reads CAIRN_FAILPOINTS once. The points borrow from a copy of its text. */
 static void failpoint_load(void)
 {
     const char *setting = getenv("CAIRN_FAILPOINTS");
@@ -109,6 +110,7 @@ static void failpoint_load(void)
     }
 }
 
+/* Counts a visit, and does what the setting of the point says. */
 static int failpoint_act(struct failpoint *point)
 {
     unsigned long times = atomic_fetch_add(&point->times, 1) + 1;

@@ -17,6 +17,7 @@ static double larger(double a, double b) { return a > b ? a : b; }
 
 static bool is_number(double value) { return value >= 0 && value <= 1e15; }
 
+/* Checks that every input is a number, and none is negative. */
 static int check_input(const struct interval_input *input, struct diag *diag)
 {
     const struct {

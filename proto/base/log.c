@@ -144,6 +144,7 @@ static bool is_plain(const char *value)
     return true;
 }
 
+/* Appends the value of a field, with quotes if the format or the text needs them. */
 static void line_value(struct line *line, const struct log_field *field, enum log_format format)
 {
     switch (field->kind) {
@@ -189,6 +190,7 @@ static void line_field(struct line *line, const struct log_field *field, enum lo
     line_value(line, field, format);
 }
 
+/* Appends time, level, component and message, with which every line begins. */
 static void line_head(struct line *line, enum log_level level, const char *component,
                       const char *msg)
 {

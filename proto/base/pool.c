@@ -43,6 +43,7 @@ static void pool_touch(const struct pool *pool)
     }
 }
 
+/* Maps the memory of all buffers, with room to align it to huge pages. */
 static int pool_map(struct pool *pool, struct diag *diag)
 {
     size_t bytes;

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Returns whether the process has the file open, by device and inode. */
 static bool has_open(const char *pid, const struct stat *wanted)
 {
     char folder[300], path[600];

@@ -214,6 +214,7 @@ static void random_bytes(struct loop *loop, size_t bytes, void *ret)
 
 /* --- timers ---------------------------------------------------------------------------------- */
 
+/* Starts the uv_timer for the earliest timer, unless it fires early enough anyway. */
 static void arm(struct loop_uv *uv)
 {
     struct timer *first = timer_heap_first(&uv->timers);
@@ -245,6 +246,7 @@ static void stop_timer(struct loop *loop, struct timer *timer)
     timer_heap_remove(&from_loop(loop)->timers, timer);
 }
 
+/* Calls the timers that are due, and arms the uv_timer for the next one. */
 static void on_timer(uv_timer_t *handle)
 {
     struct loop_uv *uv = handle->data;
@@ -273,6 +275,7 @@ static void on_timer(uv_timer_t *handle)
 
 /* --- posts ----------------------------------------------------------------------------------- */
 
+/* Adds the post to the queue, unless it is there already, and wakes the loop for the first one. */
 static void queue_post(struct loop *loop, struct post *post)
 {
     struct loop_uv *uv = from_loop(loop);

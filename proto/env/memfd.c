@@ -21,6 +21,8 @@
 
 enum { HUGE_BYTES = 2 << 20, PLACE_TRIES = 8 };
 
+/* Checks that the file is shared memory, and that huge pages come from our own user or from
+ * root. */
 static int check_kind(int fd, const struct stat *st, struct diag *diag)
 {
     struct statfs fs;
@@ -44,6 +46,7 @@ static int check_kind(int fd, const struct stat *st, struct diag *diag)
     return 0;
 }
 
+/* Checks kind, length and seals of memory that another process has handed over. */
 static int check(int fd, uint64_t bytes, struct diag *diag)
 {
     struct stat st;

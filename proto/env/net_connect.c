@@ -98,6 +98,7 @@ static void on_resolved(void *user, int code, const struct targets *targets,
     connect_next(sock);
 }
 
+/* Starts to connect to the next address. A failure goes on with the one after it. */
 static void connect_next(struct sock_uv *sock)
 {
     struct connecting *connecting = sock->connecting;

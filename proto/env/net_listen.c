@@ -154,6 +154,8 @@ static int listen_targets(const struct net_addr *addr, struct targets *ret, stru
     return rc ? targets_from_name(addr, true, ret, diag) : 0;
 }
 
+/* Opens a listening socket on the first address, or on IPv4 if no host is given and the kernel has
+ * no IPv6. */
 static int open_listening(const struct net_addr *addr, unsigned mode, int *ret, struct diag *diag)
 {
     struct targets targets = {.count = 0};
@@ -196,6 +198,7 @@ static int open_listening(const struct net_addr *addr, unsigned mode, int *ret, 
     return 0;
 }
 
+/* Binds to the path with the given mode, and replaces a socket that a dead daemon has left. */
 static int bind_unix(int fd, const struct target *target, const struct net_addr *addr,
                      unsigned mode, struct diag *diag)
 {
@@ -220,6 +223,8 @@ static int bind_unix(int fd, const struct target *target, const struct net_addr 
     return 0;
 }
 
+/* Removes the path if it is a socket on which no process answers. BUSY if one does, EXISTS if it is
+ * another kind of file. */
 static int remove_stale(const struct target *target, const char *path, struct diag *diag)
 {
     struct stat st;
@@ -284,6 +289,8 @@ static enum accepted refuse_one(struct listener_uv *listener)
     return fd >= 0 && listener->reserve >= 0 ? ACCEPTED : ACCEPT_LATER;
 }
 
+/* Accepts one connection and hands it to the owner. Says whether to go on, to stop, or to try again
+ * later. */
 static enum accepted accept_one(struct listener_uv *listener)
 {
     struct sock *sock = NULL;
@@ -312,6 +319,7 @@ static enum accepted accept_one(struct listener_uv *listener)
     return ACCEPTED;
 }
 
+/* Accepts a bounded number of connections a turn, so that other sockets get theirs. */
 static void on_listener_poll(void *owner, unsigned events, bool is_broken)
 {
     struct listener_uv *listener = owner;

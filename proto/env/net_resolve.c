@@ -133,6 +133,8 @@ static void free_resolve(struct resolve *resolve)
     free(resolve);
 }
 
+/* The thread of one look-up. It hands the result to the resolver, or frees the look-up if that was
+ * orphaned. */
 static void *resolve_main(void *arg)
 {
     struct resolve *resolve = arg;
@@ -157,6 +159,7 @@ static void *resolve_main(void *arg)
     return NULL;
 }
 
+/* Delivers the results of finished look-ups on the loop's thread. */
 static void on_wake(uv_async_t *handle)
 {
     struct resolver *resolver = handle->data;

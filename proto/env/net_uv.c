@@ -193,6 +193,7 @@ static void close_sock(struct sock *base)
     free(sock);
 }
 
+/* Notes the events to wait for. A socket that has failed reports that at the next turn. */
 static void want(struct sock *base, unsigned events, const struct sock_handler *handler, void *user)
 {
     struct sock_uv *sock = sock_uv_from(base);
@@ -279,6 +280,7 @@ int net_uv_lost(struct sock_uv *sock, int errnum, struct diag *diag)
     return diag_set(diag, CAIRN_E_CONNECTION_LOST, "connection to %s: %s", name, strerror(errnum));
 }
 
+/* Reads what is there, with the descriptors that come along. */
 static int try_readv(struct sock *base, const struct iovec *iov, size_t count, size_t *ret_bytes,
                      struct diag *diag)
 {
@@ -371,6 +373,7 @@ static bool peer_uid(struct sock *base, uint32_t *ret)
     return true;
 }
 
+/* Names the peer for logs: address and port, or process and user. */
 static void peer_name(struct sock *base, size_t bytes, char *ret)
 {
     struct sock_uv *sock = sock_uv_from(base);
@@ -399,6 +402,7 @@ static void peer_name(struct sock *base, size_t bytes, char *ret)
     }
 }
 
+/* Returns whether the peer came over a loopback address or a Unix socket. */
 static bool is_loopback(struct sock *base)
 {
     struct sockaddr_storage peer;

@@ -18,6 +18,7 @@
 
 enum { DIRECT_UNIT = 512 }; /* the least that a device addresses */
 
+/* Opens the operator's directory. */
 static int open_root(struct vfs *vfs, const char *path, vfs_fd *ret, struct diag *diag)
 {
     int fd;
@@ -45,6 +46,7 @@ static int open_flags(unsigned flags)
     return os;
 }
 
+/* Opens a file or directory below dir, with O_DIRECT if it is asked for and possible. */
 static int open_at(struct vfs *vfs, vfs_fd dir, const char *name, unsigned flags, vfs_fd *ret,
                    struct diag *diag)
 {
@@ -103,6 +105,7 @@ static bool drop_direct(vfs_fd fd)
     return flags >= 0 && flags & O_DIRECT && fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
 }
 
+/* Writes all bytes. Falls back to buffered writing if O_DIRECT refuses the alignment. */
 static int pwrite_all(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes, const void *data,
                       struct diag *diag)
 {
@@ -130,6 +133,7 @@ static int pwrite_all(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes,
     return 0;
 }
 
+/* Reads up to the end of the file. Falls back to buffered reading as pwrite_all does. */
 static int pread_all(struct vfs *vfs, vfs_fd fd, uint64_t offset, size_t bytes, void *data,
                      size_t *ret_bytes, struct diag *diag)
 {
@@ -185,6 +189,7 @@ static int sync_fd(struct vfs *vfs, vfs_fd fd, struct diag *diag)
     return 0;
 }
 
+/* Reserves space for the file, without a change of its size. */
 static int allocate(struct vfs *vfs, vfs_fd fd, uint64_t bytes, struct diag *diag)
 {
     int rc = vfs_posix_fail_point("vfs.allocate", diag);

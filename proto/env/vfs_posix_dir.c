@@ -188,6 +188,7 @@ int vfs_posix_unlink(struct vfs *vfs, vfs_fd dir, const char *name, bool is_dir,
 
 /* --- listing --------------------------------------------------------------------------------- */
 
+/* Returns the kind of a directory entry. */
 static enum vfs_kind kind_of(int dir, const struct dirent *entry)
 {
     struct stat st;

@@ -122,6 +122,7 @@ void work_threads_free(struct work_pool *base)
     }
 }
 
+/* Adds the work at the end of the queue, and wakes a thread. */
 static void submit(struct work_pool *base, struct work *work)
 {
     struct threads *pool = from_pool(base);
@@ -150,6 +151,8 @@ static void on_done(struct post *post)
     work->done(work);
 }
 
+/* A thread of the pool: runs work in order, and ends when the pool closes and its queue is
+ * empty. */
 static void *thread_main(void *arg)
 {
     struct threads *pool = arg;
@@ -181,6 +184,8 @@ static void *thread_main(void *arg)
     }
 }
 
+/* Runs one work. If a CHECK breaks in it and the pool has a handler, the rest of the run is
+ * skipped. */
 static void run_work(struct threads *pool, struct work *work)
 {
     struct rescue rescue = {.pool = pool};
@@ -206,6 +211,7 @@ static _Noreturn void on_broken(const char *file, int line, const char *what)
     siglongjmp(rescue->env, 1);
 }
 
+/* Lets the threads finish the queue, and joins them. */
 static void stop_threads(struct threads *pool, unsigned started)
 {
     pthread_mutex_lock(&pool->lock);

@@ -45,6 +45,7 @@ static void name_text(const struct coverage *cov, bool blob, size_t bytes, char 
 
 enum { NAME_TEXT_BYTES = 256, BOX_TEXT_BYTES = 96 };
 
+/* Makes room for `need` items in a work array. */
 static int grow(size_t need, size_t *cap, size_t item_bytes, void **items)
 {
     if (need <= *cap) {
@@ -92,6 +93,7 @@ static int check_local(const struct coverage *cov, bool blob, uint32_t placement
         rank_of(cov, 0), rank_of(cov, 1));
 }
 
+/* Checks that dtype, shape and placement of the tensor agree on all ranks that have it. */
 static int check_tensor_alike(const struct coverage *cov)
 {
     const struct part_tensor *first = tensor_of(cov, 0);
@@ -232,6 +234,8 @@ static int gather_boxes(struct coverage *cov, size_t *ret_count)
     return 0;
 }
 
+/* Reports a hole or an overlap with the tensor, the element, and the ranks whose boxes are
+ * concerned. */
 static int report_fault(const struct coverage *cov, const struct tile_fault *fault)
 {
     char name[NAME_TEXT_BYTES], point[BOX_TEXT_BYTES], a[BOX_TEXT_BYTES], b[BOX_TEXT_BYTES];
@@ -264,6 +268,8 @@ static int grow_distinct(struct coverage *cov, size_t need)
                : diag_set(cov->diag, rc, "checking the coverage of \"%.160s\"", cov->group.name);
 }
 
+/* Checks one tensor: its ranks agree, each distinct box is written once, and the boxes tile the
+ * shape. */
 static int check_tensor(struct coverage *cov)
 {
     const struct part_tensor *tensor = tensor_of(cov, 0);
@@ -288,6 +294,7 @@ static int check_tensor(struct coverage *cov)
     return rc;
 }
 
+/* Checks one blob: its ranks agree, and all its chunks are written once. */
 static int check_blob(struct coverage *cov)
 {
     const struct part_blob *first = blob_of(cov, 0);

@@ -62,6 +62,8 @@ static void take_reason(struct cur *cur, char ret[ENTRY_REASON_BYTES])
     memcpy(ret, text, bytes);
 }
 
+/* Opens a value, and checks that this program reads its version. *ret_version is the newest known
+ * one before, and that of the value afterwards. */
 static int entry_open_version(const char *what, struct record_value value, struct cur *ret,
                               uint8_t *ret_version, struct diag *diag)
 {
@@ -351,6 +353,7 @@ void entry_restore_encode(const struct entry_restore *entry, struct buf *buf)
     }
 }
 
+/* Reads the fields of a restore session. Version 1 has no cycle. */
 static int take_restore(struct cur *cur, uint8_t version, struct entry_restore *entry,
                         struct diag *diag)
 {
@@ -496,6 +499,7 @@ void entry_chain_encode(const struct entry_chain *entry, struct buf *buf)
     }
 }
 
+/* Reads the fields of a commit. Returns whether they make sense. */
 static bool take_commit(struct cur *cur, uint8_t version, struct entry_chain *entry)
 {
     cur_copy(cur, sizeof entry->manifest_sha256.bytes, entry->manifest_sha256.bytes);
@@ -543,6 +547,7 @@ static int take_marks(struct cur *cur, struct scratch *scratch, struct entry_cha
     return 0;
 }
 
+/* Reads a chain entry of any kind. */
 static int take_chain(struct cur *cur, uint8_t version, struct scratch *scratch,
                       struct entry_chain *entry, struct diag *diag)
 {
@@ -643,6 +648,7 @@ static int take_open_lists(struct cur *cur, struct scratch *scratch, struct entr
     return status;
 }
 
+/* Reads an open entry, and checks its counts before anything is allocated. */
 static int take_open(struct cur *cur, struct scratch *scratch, struct entry_open *entry,
                      struct diag *diag)
 {

@@ -72,6 +72,7 @@ int encoding_check(uint8_t encoding, uint32_t stored_bytes, uint32_t plain_bytes
     return 0;
 }
 
+/* Checks the rules that fields must keep, whether they were read or are to be written. */
 static int envelope_check(const struct envelope *envelope, struct diag *diag)
 {
     int rc =

@@ -16,6 +16,7 @@ enum { MANIFEST_HEADER_BYTES = 200 };
 static const struct doc_kind manifest_kind = {DOC_MAGIC('C', 'R', 'N', 'M'), "manifest",
                                               MANIFEST_HEADER_BYTES, LIMIT_MANIFEST_BYTES, 0};
 
+/* Writes the fixed fields and the two names. */
 static void put_header(const struct manifest *manifest, struct buf *buf)
 {
     size_t project = strlen(manifest->run.project), run = strlen(manifest->run.run);

@@ -138,6 +138,7 @@ static bool has_tag(const struct entry_note *note, uint32_t at, const char *tag)
     return at < note->tag_count && strcmp(note->tags[at], tag) == 0;
 }
 
+/* Adds a tag at its place in the sorted list, unless it is there. */
 static int add_tag(struct merge *merge, const char *text)
 {
     struct entry_note *note = &merge->note;
@@ -163,6 +164,7 @@ static int add_tag(struct merge *merge, const char *text)
     return 0;
 }
 
+/* Removes a tag, if it is there. */
 static int remove_tag(struct merge *merge, const char *text)
 {
     struct entry_note *note = &merge->note;
@@ -180,6 +182,7 @@ static int remove_tag(struct merge *merge, const char *text)
     return 0;
 }
 
+/* Adds a metric at its place in the sorted list, or replaces its value. */
 static int set_metric(struct merge *merge, const struct metric *from)
 {
     struct entry_note *note = &merge->note;
@@ -209,6 +212,7 @@ static int set_metric(struct merge *merge, const struct metric *from)
     return 0;
 }
 
+/* Allocates the lists, and fills them from the note before. */
 static int merge_start(struct merge *merge, const struct entry_note *before)
 {
     struct entry_note *note = &merge->note;

@@ -61,6 +61,7 @@ struct trailer {
     uint32_t envelope_count, footer_crc;
 };
 
+/* Decodes the trailer, and checks magic, crc, version and the place of the footer. */
 static int trailer_decode(const uint8_t *bytes, uint64_t object_bytes, struct trailer *ret,
                           struct diag *diag)
 {

@@ -54,6 +54,7 @@ static uint64_t index_entry_bytes(const struct index_entry *entry)
            8 * (uint64_t)entry->shape.ndim + 8 * (uint64_t)run_count(entry);
 }
 
+/* Writes one index entry, with its ranks as runs. */
 static void put_index_entry(const struct index_entry *entry, struct buf *buf)
 {
     size_t name = strlen(entry->name), coordinate = strlen(entry->coordinate);
@@ -207,6 +208,7 @@ static int check_index_entry(const struct index_entry *entry, struct diag *diag)
                            entry->name);
 }
 
+/* Reads one index entry and checks it. */
 static int take_index_entry(struct cur *cur, struct scratch *scratch, uint32_t idx,
                             struct index_entry *entry, struct diag *diag)
 {
@@ -238,6 +240,7 @@ static int take_index_entry(struct cur *cur, struct scratch *scratch, uint32_t i
     return check_index_entry(entry, diag);
 }
 
+/* Reads the entries of a page, which must be sorted and without duplicates. */
 static int take_entries(struct cur *cur, struct scratch *scratch, struct page *page,
                         struct diag *diag)
 {
@@ -363,6 +366,8 @@ static bool member_has_chunks(const struct part *part, uint32_t idx, bool blob)
     return false;
 }
 
+/* Makes the index entry of a tensor or blob from all parts that have it. Returns false if memory is
+ * short. */
 static bool entry_from_group(const struct part *parts, const struct part_group *group, bool blob,
                              struct scratch *scratch, struct index_entry *entry)
 {

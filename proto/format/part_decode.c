@@ -31,6 +31,7 @@ static int broken(const struct decoder *decoder, const char *what, uint64_t idx)
                     decoder->part.rank, what, (unsigned long long)idx);
 }
 
+/* Reads the header, and checks its counts against the length of the part. */
 static int take_header(struct decoder *decoder, size_t bytes, struct cur *cur)
 {
     struct part *part = &decoder->part;
@@ -67,6 +68,7 @@ static int take_header(struct decoder *decoder, size_t bytes, struct cur *cur)
     return 0;
 }
 
+/* Checks the crc of the table of checksums, and of each page. */
 static int check_crcs(const struct decoder *decoder)
 {
     const struct part_layout *layout = &decoder->layout;
@@ -95,6 +97,7 @@ static int check_crcs(const struct decoder *decoder)
     return 0;
 }
 
+/* Allocates the arrays of the part, whose counts were checked before. */
 static int allocate(struct decoder *decoder)
 {
     struct part *part = &decoder->part;
@@ -169,6 +172,7 @@ static int take_object(struct decoder *decoder, uint32_t idx, struct cur *cur)
     return object->id.term > 0 ? 0 : broken(decoder, "an object of term 0", idx);
 }
 
+/* Reads and checks a tensor's record. */
 static int take_tensor(struct decoder *decoder, uint32_t idx, struct cur *cur)
 {
     struct part_tensor *tensor = &decoder->part.tensors[idx];
@@ -214,6 +218,7 @@ static bool take_chunk_run(struct decoder *decoder, uint32_t first, uint32_t cou
     return true;
 }
 
+/* Reads and checks a box's record. */
 static int take_box(struct decoder *decoder, uint32_t idx, struct cur *cur)
 {
     struct part_box *box = &decoder->part.boxes[idx];
@@ -245,6 +250,7 @@ static int take_box(struct decoder *decoder, uint32_t idx, struct cur *cur)
     return 0;
 }
 
+/* Reads and checks a blob's record. */
 static int take_blob(struct decoder *decoder, uint32_t idx, struct cur *cur)
 {
     struct part_blob *blob = &decoder->part.blobs[idx];
@@ -274,6 +280,7 @@ static int take_blob(struct decoder *decoder, uint32_t idx, struct cur *cur)
     return 0;
 }
 
+/* Reads and checks a chunk's record, and counts its bytes for its object. */
 static int take_chunk(struct decoder *decoder, uint32_t idx, struct cur *cur)
 {
     struct part_chunk *chunk = &decoder->part.chunks[idx];
@@ -308,6 +315,7 @@ struct section {
     int (*take)(struct decoder *decoder, uint32_t idx, struct cur *cur);
 };
 
+/* Reads the records of all sections in order. */
 static int take_sections(struct decoder *decoder)
 {
     const struct part_layout *layout = &decoder->layout;
@@ -386,6 +394,7 @@ static int object_order(const void *a, const void *b)
     return object_id_compare(&(*x)->id, &(*y)->id);
 }
 
+/* Checks that each object is named once, and that its bytes in use are those of its chunks. */
 static int check_objects(struct decoder *decoder)
 {
     const struct part *part = &decoder->part;

@@ -31,6 +31,7 @@ void part_layout_init(struct part_layout *layout, const struct part *part, uint6
     layout->bytes = layout->crcs + 4 * layout->page_count + 4;
 }
 
+/* Writes the fixed fields and the counts, from which the layout follows. */
 static void put_header(const struct part *part, uint64_t dim_count, uint64_t string_bytes,
                        struct buf *buf)
 {
@@ -83,6 +84,7 @@ static void put_names(struct pools *pools, const char *name, const char *coordin
     pools->string_bytes += name_bytes + coordinate_bytes;
 }
 
+/* Writes the records of tensors, boxes and blobs, which refer to the pools in order. */
 static void put_records(const struct part *part, struct buf *buf)
 {
     struct pools pools = {0, 0};
@@ -118,6 +120,7 @@ static void put_records(const struct part *part, struct buf *buf)
     }
 }
 
+/* Writes the records of the chunks. */
 static void put_chunks(const struct part *part, struct buf *buf)
 {
     for (uint32_t i = 0; i < part->chunk_count; i++) {
@@ -143,6 +146,7 @@ static void put_dims(uint32_t count, const int64_t *dims, struct buf *buf)
     }
 }
 
+/* Writes dimensions and strings, in the order in which the records refer to them. */
 static void put_pools(const struct part *part, struct buf *buf)
 {
     for (uint32_t i = 0; i < part->tensor_count; i++) {

@@ -56,6 +56,7 @@ void record_free(struct record *record)
     free(record);
 }
 
+/* Makes an entry with copies of key and value, or returns NULL. */
 static struct record_entry *entry_new(const char *key, struct record_value value)
 {
     size_t key_bytes = strlen(key);
@@ -181,6 +182,7 @@ static uint64_t entry_stored_bytes(size_t key_bytes, size_t value_bytes)
     return RECORD_ENTRY_HEADER_BYTES + (uint64_t)key_bytes + value_bytes;
 }
 
+/* Checks the key of a change, and the length of its value. */
 static int record_change_check(const struct record_change *change, struct diag *diag)
 {
     if (!record_key_is_valid(strlen(change->key), change->key)) {
@@ -203,6 +205,7 @@ static int order_compare(const void *a, const void *b)
     return strcmp((*x)->key, (*y)->key);
 }
 
+/* Gives the changes sorted by key, and refuses one key changed twice. The caller frees *ret. */
 static int record_changes_sorted(const struct record_update *update,
                                  const struct record_change ***ret, struct diag *diag)
 {
@@ -263,6 +266,7 @@ static void merge_keep(struct merge *merge, struct record_entry *entry)
     merge->bytes += entry_stored_bytes(entry->key_bytes, entry->value_bytes);
 }
 
+/* Merges the sorted changes with the record's entries. Returns false if memory is short. */
 static bool merge_run(struct merge *merge, const struct record *record, size_t change_count,
                       const struct record_change **order)
 {
@@ -331,6 +335,7 @@ int record_apply(struct record *record, const struct record_update *update, stru
     return rc;
 }
 
+/* Adds an entry behind the last one, while a snapshot is read. */
 static int record_append(struct record *record, const char *key, struct record_value value,
                          struct diag *diag)
 {

@@ -61,6 +61,7 @@ static int corner_sign(const struct tiling *tiling, uint64_t corner)
     return corner >> LIMIT_NDIM == tiling->count ? -sign : sign;
 }
 
+/* Finds the dimensions that take part: those that some box does not span. */
 static void tiling_init(struct tiling *tiling, const struct shape *shape, size_t count,
                         const struct box *boxes)
 {
@@ -105,6 +106,7 @@ static bool box_has_point(const struct box *box, const struct box *point)
     return true;
 }
 
+/* Describes the first point whose sum is not zero. */
 static void tiling_fault(const struct tiling *tiling, uint64_t corner, int64_t sum,
                          struct tile_fault *ret)
 {

@@ -79,6 +79,7 @@ static bool form_is_valid(const struct tree_node *node)
     return false;
 }
 
+/* Returns whether this kind may be, or be inside, a key of a dict. */
 static bool kind_may_be_key(enum tree_kind kind)
 {
     switch (kind) {
@@ -113,6 +114,7 @@ static bool take_node(struct cur *cur, struct tree_node *ret)
     return cur->status == 0 && kind <= TREE_TAGGED;
 }
 
+/* Checks one node, and opens or closes the containers around it. */
 static int check_node(struct checker *checker)
 {
     struct tree_node node;

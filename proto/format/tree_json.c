@@ -32,6 +32,7 @@ struct json {
 
 static void put_text(struct buf *buf, const char *text) { buf_put(buf, strlen(text), text); }
 
+/* Writes a string with quotes and JSON's escapes. */
 static void put_string(struct buf *buf, size_t bytes, const uint8_t *text)
 {
     size_t from = 0;
@@ -55,6 +56,7 @@ static void put_string(struct buf *buf, size_t bytes, const uint8_t *text)
     buf_put_u8(buf, '"');
 }
 
+/* Writes bytes as base64, with padding. */
 static void put_base64(struct buf *buf, size_t bytes, const uint8_t *data)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -110,6 +112,7 @@ static void put_big_decimal(struct buf *buf, const struct tree_node *node, uint3
     }
 }
 
+/* Writes an int as a JSON number if every reader keeps it exactly, else as {"$int": text}. */
 static void put_int(struct buf *buf, const struct tree_node *node)
 {
     const int64_t exact = INT64_C(1) << 53; /* what every JSON reader keeps */
@@ -244,6 +247,7 @@ static void put_after(struct json *json)
     }
 }
 
+/* Writes how a container begins, and puts it on the stack. */
 static void open_container(struct json *json, const struct tree_node *node, bool pairs)
 {
     enum json_mode mode = node->kind == TREE_LIST    ? JSON_LIST
@@ -265,6 +269,7 @@ static void open_container(struct json *json, const struct tree_node *node, bool
     json->levels[json->depth++] = (struct json_level){mode, 0, node->child_count};
 }
 
+/* Writes a scalar, or opens a container. */
 static void put_node(struct json *json, const struct tree_node *node, bool pairs)
 {
     struct buf *buf = json->buf;

@@ -61,6 +61,7 @@ static bool port_is_valid(size_t bytes, const char *text)
     return digits_read_decimal(&at, UINT16_MAX, &port) && at == text + bytes && port >= 1;
 }
 
+/* Adds one server, with the default port if it names none. */
 static int url_add_host(struct url *url, size_t bytes, const char *text, struct diag *diag)
 {
     size_t host = host_bytes(bytes, text);
@@ -112,6 +113,7 @@ static int url_add_list(struct url *url, size_t bytes, const char *text, struct 
     return 0;
 }
 
+/* Adds the servers of CAIRN_SERVER. */
 static int url_add_default(struct url *url, const char *default_server, struct diag *diag)
 {
     if (default_server == NULL || default_server[0] == '\0') {
@@ -152,6 +154,7 @@ static int url_parse_tcp(const char *rest, const char *default_server, bool allo
                        diag);
 }
 
+/* Parses what follows cairn+unix://, a path and perhaps a run. */
 static int url_parse_unix(const char *rest, bool allow_no_run, struct url *url, struct diag *diag)
 {
     size_t path = strcspn(rest, "?");

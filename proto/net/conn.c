@@ -219,6 +219,7 @@ static void on_ready(void *user, unsigned events)
     run(conn, events);
 }
 
+/* Does what was put off to a turn of its own: the end of closing, or a wake-up. */
 static void on_kick(struct post *post)
 {
     struct conn *conn = container_of(post, struct conn, kick);

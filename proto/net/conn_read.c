@@ -211,6 +211,7 @@ static void step(struct conn *conn)
     }
 }
 
+/* Takes a complete header: checks limits and sequence, and makes room for the message. */
 static int header_done(struct conn *conn, struct diag *diag)
 {
     struct conn_reader *in = &conn->in;
@@ -254,6 +255,7 @@ static int unknown_message(struct conn *conn, struct diag *diag)
     return 0;
 }
 
+/* Takes a complete message: checks its crc, decodes it and delivers it. */
 static int message_done(struct conn *conn, struct diag *diag)
 {
     struct conn_reader *in = &conn->in;
@@ -291,6 +293,7 @@ static int message_done(struct conn *conn, struct diag *diag)
     return deliver(conn, diag);
 }
 
+/* Hands the message to the user, who may name a buffer for its payload. */
 static int deliver(struct conn *conn, struct diag *diag)
 {
     struct conn_reader *in = &conn->in;

@@ -114,6 +114,7 @@ int stream_tls_new(struct loop *loop, struct tls_context *context, struct stream
     return 0;
 }
 
+/* Sets the name or address that the server's certificate must have. */
 static int set_host(struct stream_tls *tls, const char *host, struct diag *diag)
 {
     struct in6_addr address;
@@ -195,6 +196,7 @@ static int fill_in(struct stream_tls *tls)
     return 0;
 }
 
+/* Called by OpenSSL for bytes from below; fills the buffer when it is empty. */
 static int bio_read(BIO *bio, char *data, size_t bytes, size_t *ret)
 {
     struct stream_tls *tls = BIO_get_data(bio);
@@ -398,6 +400,7 @@ static void remember_peer(struct stream_tls *tls)
     snprintf(tls->peer, sizeof(tls->peer), "%s%s", name[0] != '\0' ? " CN=" : "", name);
 }
 
+/* Goes on with the handshake. Returns 0 once it is over, AGAIN before, or the failure. */
 static int handshake(struct stream_tls *tls)
 {
     if (tls->established || tls->status != 0) {
@@ -449,6 +452,7 @@ static int read_into(struct stream_tls *tls, void *data, size_t bytes, size_t *r
     return status;
 }
 
+/* Reads decrypted bytes, a bounded number of them a call. */
 static int tls_try_readv(struct stream *s, const struct iovec *iov, size_t count, size_t *ret_bytes,
                          struct diag *diag)
 {
@@ -492,6 +496,7 @@ static bool has_room(struct stream_tls *tls)
     return held(&tls->out) < OUT_HIGH && tls->write_status == 0;
 }
 
+/* Encrypts the caller's bytes while there is room for records. */
 static int write_from(struct stream_tls *tls, const struct iovec *iov, size_t count,
                       size_t *ret_total)
 {
@@ -518,6 +523,7 @@ static int write_from(struct stream_tls *tls, const struct iovec *iov, size_t co
     return status;
 }
 
+/* Writes. Bytes count as written once OpenSSL has made records of them. */
 static int tls_try_writev(struct stream *s, const struct iovec *iov, size_t count,
                           size_t *ret_bytes, struct diag *diag)
 {
@@ -575,6 +581,8 @@ static unsigned ready_now(const struct stream_tls *tls)
     return tls->established && tls->readable ? tls->wants & SOCK_READ : 0;
 }
 
+/* Asks below for the events that are needed now, and lets a timer report those that hold
+ * already. */
 static void refresh(struct stream_tls *tls)
 {
     unsigned events = 0;
@@ -608,6 +616,8 @@ static void notify(struct stream_tls *tls, unsigned events)
     refresh(tls);
 }
 
+/* Called when the stream below is ready: goes on with writing and the handshake, and tells the
+ * user. */
 static void on_below(void *user, unsigned events)
 {
     struct stream_tls *tls = user;
@@ -633,6 +643,7 @@ static void on_soon(struct timer *timer)
     notify(tls, ready_now(tls));
 }
 
+/* Says goodbye to the peer if that is possible, and closes the stream below. */
 static void tls_close(struct stream *s)
 {
     struct stream_tls *tls = tls_of(s);

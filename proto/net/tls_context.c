@@ -41,6 +41,7 @@ static const char *reason(void)
     return text != NULL ? text : "no reason given";
 }
 
+/* Checks that the files fit each other and the side. */
 static int check_options(const struct tls_options *options, struct diag *diag)
 {
     if ((options->cert_file == NULL) != (options->key_file == NULL)) {
@@ -60,6 +61,7 @@ static int check_options(const struct tls_options *options, struct diag *diag)
     return 0;
 }
 
+/* Sets TLS 1.3 only, without tickets, early data and renegotiation. */
 static int set_policy(SSL_CTX *ssl, const struct tls_options *options, struct diag *diag)
 {
     if (SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) != 1 ||
@@ -137,6 +139,7 @@ struct bio_method_st *tls_context_bio(struct tls_context *context) { return cont
 bool tls_context_is_server(const struct tls_context *context) { return context->server; }
 const char *tls_context_ca(const struct tls_context *context) { return context->ca_file; }
 
+/* Loads certificate and key, and checks that they belong together. */
 static int load_identity(SSL_CTX *ssl, const struct tls_options *options, struct diag *diag)
 {
     if (options->cert_file == NULL) {
@@ -191,6 +194,7 @@ static int no_pass_phrase(char *buffer, int bytes, int writing, void *user)
     return -1;
 }
 
+/* Loads the private key, if only its owner can read it. */
 static int load_key(SSL_CTX *ssl, const char *key_file, struct diag *diag)
 {
     int fd = open(key_file, O_RDONLY | O_CLOEXEC);
@@ -224,6 +228,7 @@ static int load_key(SSL_CTX *ssl, const char *key_file, struct diag *diag)
     return status;
 }
 
+/* Loads the CA of the peer's certificates, or the system's CAs on a client. */
 static int load_ca(SSL_CTX *ssl, const struct tls_options *options, struct diag *diag)
 {
     if (options->ca_file == NULL) {

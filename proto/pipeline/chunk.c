@@ -31,6 +31,7 @@ void chunk_seal_raw(size_t bytes, const void *plain, uint8_t element_bytes, stru
     *ret = envelope;
 }
 
+/* Checks lengths and encryption, before any byte is looked at. */
 static int check_lengths(const struct envelope *envelope, struct diag *diag)
 {
     if (envelope->stored_bytes == 0 || envelope->plain_bytes == 0 ||

@@ -22,6 +22,7 @@ struct chunk_run { /* of a box or a blob */
     uint32_t first, count;
 };
 
+/* Adds the chunks of a box or blob as pieces. Returns the place for the next one. */
 static struct scan_piece *add_chunks(struct scan_piece *to, const struct part *part,
                                      const struct chunk_run *run)
 {
@@ -216,6 +217,7 @@ static bool envelope_is(const struct envelope *stored, const struct envelope *ex
            memcmp(&stored->digest, &expected->digest, sizeof(stored->digest)) == 0;
 }
 
+/* Compares the footer with what the parts say of the object. */
 static void compare_footer(const struct object_scan *scan, const struct object_footer *footer,
                            struct scan_sink *sink)
 {
@@ -234,6 +236,7 @@ static void compare_footer(const struct object_scan *scan, const struct object_f
     }
 }
 
+/* Decodes the footer and compares it. */
 static void check_footer(struct object_scan *scan, const uint8_t *memory, struct scan_sink *sink)
 {
     struct object_footer footer;

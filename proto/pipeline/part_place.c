@@ -4,6 +4,7 @@
  */
 #include "pipeline/part_place.h"
 
+/* Returns the run of chunks of this box, found by binary search. */
 static struct part_run box_run(const struct part *part, const struct part_tensor *tensor,
                                const struct box *box)
 {

@@ -143,6 +143,7 @@ int planes_encode(struct zstd_encoder *encoder, const struct planes_plain *plain
 
 /* Reading */
 
+/* Reads width, transform and length of each plane, and refuses what cannot be. */
 static int read_header(const struct planes_stored *stored, struct planes_shape *ret,
                        struct diag *diag)
 {

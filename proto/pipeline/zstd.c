@@ -114,6 +114,7 @@ static int check_window(size_t bytes, const uint8_t *frame, struct diag *diag)
     return 0;
 }
 
+/* Checks what the frame says of itself, before anything is decoded. */
 static int check_frame(size_t bytes, const void *stored, size_t plain_bytes, struct diag *diag)
 {
     if (bytes < 5 || load_u32(stored) != ZSTD_MAGICNUMBER) {

@@ -202,6 +202,7 @@ static void digests_decode(struct dec *dec, const void *message, struct msg *ret
         (pb)->text = enc_text(enc, (from)->text);                                      \
     } while (0)
 
+/* Decodes the rows of HOLDERS and COMPARED. */
 static struct msg_sets sets_decode(struct dec *dec, ProtobufCBinaryData keys, size_t count,
                                    const ProtobufCBinaryData *sets)
 {

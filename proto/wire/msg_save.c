@@ -155,6 +155,7 @@ static void data_encode(struct enc *enc, const struct msg *msg)
     enc_pack(enc, &pb.base);
 }
 
+/* Decodes the envelopes of a DATA, which are records of 96 bytes. */
 static void envelopes_decode(struct dec *dec, ProtobufCBinaryData records, struct msg_data *data)
 {
     if (records.len == 0 || records.len % ENVELOPE_BYTES != 0) {

@@ -63,6 +63,7 @@ void plan_read_encode(const struct plan_read *read, uint8_t ret[PLAN_READ_BYTES]
     store_u32(ret + AT_CRC, crc32c(0, AT_CRC, ret));
 }
 
+/* Reads the rectangle of a cell. Dimensions that it does not have must be zero. */
 static int get_cell(const uint8_t *bytes, struct box *ret, struct diag *diag)
 {
     for (uint32_t i = 0; i < LIMIT_NDIM; i++) {
@@ -83,6 +84,7 @@ static int get_cell(const uint8_t *bytes, struct box *ret, struct diag *diag)
     return 0;
 }
 
+/* Checks every range that the record alone shows. */
 static int check_numbers(const struct plan_read *read, struct diag *diag)
 {
     if (read->object.term == 0 || read->object.rank >= LIMIT_WORLD_SIZE) {
