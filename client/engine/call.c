@@ -47,7 +47,6 @@ static void on_delivered(struct post *post)
 {
     struct call *call = container_of(post, struct call, post);
     struct engine *engine = call->engine;
-    /* Ends the call once. Its callback comes from a post. */
     struct engine_call *user = call->user;
     int status = call->status;
     list_remove(&call->op.link);
@@ -58,6 +57,7 @@ static void on_delivered(struct post *post)
     engine_op_gone(engine);
 }
 
+/* Ends the call once. Its callback comes from a post. */
 static void finish(struct call *call, int status, const struct diag *diag)
 {
     if (sm_is(&call->sm, CALL_DONE)) {

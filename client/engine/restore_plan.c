@@ -337,11 +337,10 @@ static uint8_t *direct_place(const struct restore *restore, const struct plan_re
     return want->box->data + offset;
 }
 
+/* Returns whether the record is read together with the group, in one READ of at most max bytes. */
 static bool joins(const struct read_group *group, const struct restore *restore,
                   const struct plan_read *read, uint32_t max)
 {
-    /* Returns whether the record is read together with the group, in one READ of at most max
-     * bytes. */
     const struct plan_read *first = &restore->records[group->first];
     uint64_t end = group->offset + group->bytes;
     /* Whole chunks go straight into place, one by one; what is packed is read together. */
