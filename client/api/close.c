@@ -24,12 +24,12 @@ void handle_teardown(struct cairn *cairn)
     work_threads_free(cairn->pool);
     net_uv_free(cairn->net);
     struct loop *loop = cairn->loop;
-    cairn->loop = NULL; /* guard_call posts to it no more */
+    cairn->loop = NULL; /* guard_call does not post to it any more */
     loop_uv_free(loop);
     arena_free(cairn->arena);
     tls_context_free(cairn->tls);
     registered_unref(cairn->set);
-    gpu_close(cairn->gpu); /* the arena was let go of before */
+    gpu_close(cairn->gpu); /* the arena was unpinned before */
     pthread_mutex_destroy(&cairn->set_lock);
     pthread_mutex_destroy(&cairn->lock);
     pthread_cond_destroy(&cairn->cond);
@@ -61,7 +61,7 @@ static int close_handle(void *arg, struct diag *diag)
     struct cairn *cairn = call->cairn;
     int rc = handle_check_may_block(cairn, diag);
     if (rc != 0 && rc != CAIRN_E_INTERNAL) {
-        return rc; /* of a child after fork, or from a callback: nothing of it may be touched */
+        return rc; /* in a child after fork, or in a callback: the handle must not be touched */
     }
     pthread_mutex_lock(&cairn->lock);
     cairn->is_closing = true;
@@ -81,7 +81,8 @@ static int close_handle(void *arg, struct diag *diag)
     CHECK(pthread_join(cairn->thread, NULL) == 0);
     cairn->has_thread = false;
     if (atomic_load(&cairn->dead) != 0) {
-        return rc != 0 ? rc : handle_dead_diag(cairn, diag); /* its memory stays: handle_teardown */
+        /* Its memory stays (handle_teardown). */
+        return rc != 0 ? rc : handle_dead_diag(cairn, diag);
     }
     if (cairn->close_failure.code != 0) {
         rc = diag_copy(diag, &cairn->close_failure);

@@ -23,7 +23,7 @@ static _Thread_local struct guard *guard_current;
 
 static void describe(size_t bytes, char *ret, const char *file, int line, const char *what)
 {
-    err_ignore(snprintf(ret, bytes, "%s:%d: %s", file, line, what)); /* a cut text will do */
+    err_ignore(snprintf(ret, bytes, "%s:%d: %s", file, line, what)); /* a cut text is good enough */
 }
 
 /* Marks the handle dead without taking a lock, because the broken code may hold it. */
@@ -69,7 +69,7 @@ int guard_call(struct cairn *cairn, int (*fn)(void *call, struct diag *diag), vo
     if (sigsetjmp(guard.env, 0) == 0) {
         rc = fn(call, &diag);
     } else {
-        diag_clear(&diag); /* may be half written */
+        diag_clear(&diag); /* it may be half written */
         if (cairn != NULL) {
             rc = handle_dead_diag(cairn, &diag);
             if (cairn->loop != NULL) {
@@ -121,5 +121,5 @@ void guard_on_worker(void *user, const char *file, int line, const char *what)
 void guard_on_break_post(struct post *post)
 {
     struct cairn *cairn = container_of(post, struct cairn, break_post);
-    CHECK(atomic_load(&cairn->dead) == 0); /* it is not: this thread ends here */
+    CHECK(atomic_load(&cairn->dead) == 0); /* the handle is dead: this thread ends here */
 }

@@ -403,8 +403,9 @@ static int start_thread(struct cairn *cairn, struct diag *diag)
     if (rc != 0) {
         return rc;
     }
-    sigfillset(&all);        /* signals belong to the program's own threads */
-    sigdelset(&all, SIGBUS); /* of a mapped file that shrank: to who reads it, wherever he runs */
+    sigfillset(&all); /* signals belong to the program's own threads */
+    /* SIGBUS of a file that shrank under a mapping goes to the thread that reads it */
+    sigdelset(&all, SIGBUS);
     CHECK(pthread_sigmask(SIG_SETMASK, &all, &old) == 0);
     int errnum = pthread_create(&cairn->thread, NULL, thread_main, cairn);
     CHECK(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
@@ -503,7 +504,8 @@ static int open_and_explain(void *arg, struct diag *diag)
         return 0;
     }
     const char *text = diag_text(&first, rc), *remedy = error_remedy(rc);
-    if (remedy == NULL || strstr(text, "is cairnd running") != NULL) { /* said already */
+    /* The text says it already. */
+    if (remedy == NULL || strstr(text, "is cairnd running") != NULL) {
         return diag_set(diag, rc, "open \"%.100s\": %s", call->url != NULL ? call->url : "", text);
     }
     return diag_set(diag, rc, "open \"%.100s\": %s; %s", call->url, text, remedy);

@@ -25,7 +25,7 @@ static void on_done(struct engine_call *call, int status)
 {
     struct request *request = container_of(call, struct request, call);
     struct cairn *cairn =
-        request->cairn; /* the request is the waiter's again once the lock is free */
+        request->cairn; /* the waiter has the request again once the lock is free */
     pthread_mutex_lock(&cairn->lock);
     request->status = status;
     request->done = true;
@@ -177,8 +177,8 @@ static int list_page(struct cairn *cairn, struct cairn_list *list, uint64_t dead
             least = info->seq;
         }
     }
-    /* Returns 0 as the next place if this was the last page, or if it brought nothing new: it would
-     * be asked for again without end. */
+    /* The place of the next page is 0 after the last page, and after a page that brings nothing
+     * new, which would be asked for again without end. */
     bool goes_on = reply->more && least > 1 && (*io_before == 0 || least < *io_before);
     if (rc == 0 && reply->more && !goes_on) {
         rc = diag_set(diag, CAIRN_E_PROTOCOL,

@@ -116,7 +116,7 @@ int op_start(struct cairn_op *op, void (*start)(struct post *post), struct diag 
     }
     pthread_mutex_unlock(&cairn->lock);
     if (rc == 0) {
-        op->set = registered_ref(cairn->set); /* borrowed: nobody replaces it now */
+        op->set = registered_ref(cairn->set); /* borrowed, so it is not replaced now */
         loop_post(cairn->loop, &op->start);
     }
     return rc;
@@ -202,7 +202,8 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
     } else if (!op->is_save && status == 0) {
         diag_clear(&cairn->fenced); /* the attempt has seen the newest term now */
     }
-    bool was_refused = op->refused.code != 0; /* written on this thread; its caller knows */
+    /* Written on this thread; the caller of cairn_save knows. */
+    bool was_refused = op->refused.code != 0;
     if (cairn->is_closing && op->is_save && status != 0 && !was_refused &&
         cairn->close_failure.code == 0) {
         cairn->close_failure = final;
@@ -214,12 +215,12 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
     op->done = true;
     op->status = status;
     op->diag = final;
-    bool is_dead = atomic_load(&cairn->dead) != 0; /* posts do not come any more */
+    bool is_dead = atomic_load(&cairn->dead) != 0; /* then posts are not delivered any more */
     unsigned lost = is_dead ? (unsigned)op->abort_posted + (unsigned)op->hurry_posted : 0;
     pthread_cond_broadcast(&op->cond);
     pthread_mutex_unlock(&op->lock);
     fire(op, true, status);
-    atomic_fetch_sub(&op->refs, lost); /* not the last ones: the loop's own follows */
+    atomic_fetch_sub(&op->refs, lost); /* these are not the last ones, because the loop's follows */
     op_unref(op);
 }
 
@@ -281,7 +282,7 @@ static void op_hurry(struct cairn_op *op)
     if (op->is_save && op->u.save.lazy && !op->staged && !op->done && !op->hurry_asked) {
         op->hurry_asked = op->hurry_posted = true;
         op_ref(op);
-        loop_post(op->cairn->loop, &op->hurry); /* not done: the handle is there */
+        loop_post(op->cairn->loop, &op->hurry); /* it is not done, so the handle exists */
     }
     pthread_mutex_unlock(&op->lock);
 }
@@ -376,7 +377,7 @@ void op_abort(struct cairn_op *op)
     if (!op->done && !op->abort_asked) {
         op->abort_asked = op->abort_posted = true;
         op_ref(op);
-        loop_post(op->cairn->loop, &op->abort); /* not done: the handle is there */
+        loop_post(op->cairn->loop, &op->abort); /* it is not done, so the handle exists */
     }
     pthread_mutex_unlock(&op->lock);
 }

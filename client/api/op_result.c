@@ -116,7 +116,7 @@ int cairn_op_metadata(cairn_op_t *op, const void **ret, size_t *ret_bytes)
         rc = CAIRN_E_INVALID;
     }
     if (rc == 0 && manifest_is_remade(&op->u.restore.manifest)) {
-        rc = CAIRN_E_DAMAGED; /* it had some, or not: nobody knows */
+        rc = CAIRN_E_DAMAGED; /* it is not known whether it had any */
     }
     if (rc == 0) {
         *ret = op->u.restore.manifest.metadata;

@@ -223,7 +223,7 @@ static int run(void *arg, struct diag *diag)
     rc = op_start(op, start, diag);
     if (rc == 0) {
         rc = op_wait(op, OP_RELEASED, CAIRN_FOREVER,
-                     diag); /* the engine keeps the save's own deadline */
+                     diag); /* the engine watches the save's own deadline */
     }
     if (rc != 0) {
         diag_add(diag, "save step %llu", (unsigned long long)call->step);

@@ -75,7 +75,7 @@ void arena_close_fd(struct arena *arena)
     int fd = arena->fd;
     arena->fd = -1;
     if (fd >= 0) {
-        err_ignore(close(fd)); /* a memfd has nothing to flush: there is no failure to tell */
+        err_ignore(close(fd)); /* a memfd has nothing to flush, so no failure can matter */
     }
 }
 
@@ -128,7 +128,7 @@ static bool shmem_is_advisable(void)
         return false;
     }
     ssize_t got = read(fd, text, sizeof text - 1);
-    err_ignore(close(fd)); /* only read from */
+    err_ignore(close(fd)); /* it was only read from */
     return got > 0 && !strstr(text, "[never]") && !strstr(text, "[deny]");
 }
 
@@ -142,7 +142,7 @@ static uint64_t collapse(uint8_t *data, uint64_t bytes)
         if (madvise(data + at, ARENA_HUGE_BYTES, MADV_COLLAPSE) == 0) {
             collapsed += ARENA_HUGE_BYTES;
         } else if (collapsed == 0) {
-            break; /* this kernel does not */
+            break; /* this kernel cannot do it */
         }
     }
     return collapsed;

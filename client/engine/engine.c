@@ -158,7 +158,8 @@ static void ask_for_credit(struct engine *engine)
     }
     uint32_t target = (uint32_t)min_u64(unsent, ENGINE_WINDOW);
     uint32_t have = link->credits + link->credits_asked;
-    /* In lots, not one by one: a WANT for each payload would be as many messages again. */
+    /* Asks for several at once, because a WANT for each payload would double the number of
+     * messages. */
     if (have < target && (have <= ENGINE_WINDOW / 2 || target == unsent)) {
         struct msg want = {.type = MSG_WANT, .u.want = {.buffers = target - have}};
         link->credits_asked += target - have;

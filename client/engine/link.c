@@ -220,8 +220,8 @@ static void link_failed(struct link *link, int status, const struct diag *diag)
     if (link->stopped || link->status != 0) {
         return;
     }
-    /* ENDED means the server stopped in order; for who waits here it is a lost connection like
-     * others. */
+    /* ENDED means that the server stopped in order. For waiting operations this is a lost
+     * connection like any other. */
     int code =
         status == CAIRN_E_ENDED || status == CAIRN_E_CLOSED ? CAIRN_E_CONNECTION_LOST : status;
     diag_clear(&link->diag);
@@ -263,7 +263,7 @@ static void move_to(struct link *link, size_t server_idx, const char *why)
     if (count < 2 || !link_is_up(link) || link->server_idx % count == server_idx % count) {
         return;
     }
-    link->server_idx = server_idx + count - 1; /* link_reset goes on to the next one */
+    link->server_idx = server_idx + count - 1; /* link_reset goes on to the next server */
     link->moving = true;
     link_reset(link, CAIRN_E_CONNECTION_LOST, why);
     link->moving = false;
@@ -271,7 +271,7 @@ static void move_to(struct link *link, size_t server_idx, const char *why)
 
 void link_gather(struct link *link)
 {
-    link->gathered = true; /* again even so: the first one may have been away when it was tried */
+    link->gathered = true; /* set again, because the first server may have been away before */
     move_to(link, 0, "the ranks gather to agree on who writes what");
 }
 
@@ -485,7 +485,7 @@ static int on_welcome(struct link *link, const struct msg_welcome *welcome, stru
     if (rc != 0) {
         return rc;
     }
-    /* A server that has no store yet says so in answer to JOIN. */
+    /* A server that has no store yet says so in its answer to JOIN. */
     static const struct uuid none;
     struct uuid store = link->welcome.store_uuid;
     bool knows = memcmp(&welcome->store_uuid, &none, sizeof none) != 0;
@@ -564,7 +564,7 @@ static int link_on_message(void *user, const struct frame *frame, const struct m
     if (msg->type == MSG_ERROR && (login || frame->stream == 0)) {
         int code = on_error(link, frame, &msg->u.error, diag);
         link->server_said = true;
-        link_failed(link, code, diag); /* not conn's failure: there is no need to tell the server */
+        link_failed(link, code, diag); /* conn has not failed, so the server need not be told */
         return 0;
     }
     if (msg->type == MSG_BYE) {

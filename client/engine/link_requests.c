@@ -102,7 +102,7 @@ int link_payload(struct link *link, const struct frame *frame, const struct msg 
     struct request *request = link->receiving;
     link->receiving = NULL;
     if (!request) {
-        return 0; /* into the trash */
+        return 0; /* the payload went into the trash */
     }
     request->receiving = false;
     return request->ops->on_payload(request, frame, msg, payload, diag);

@@ -25,7 +25,7 @@ enum {
 struct engine_op;
 struct engine_op_ops {
     void (*on_up)(struct engine_op *op); /* the connection is up */
-    /* the connection is gone; its requests have already heard of it */
+    /* The connection is gone; its requests have already heard of it. */
     void (*on_down)(struct engine_op *op);
     /* Ends the operation; its callbacks come from a post. Only the first failure counts. */
     void (*fail)(struct engine_op *op, int status, const struct diag *diag);
@@ -73,7 +73,7 @@ struct engine {
     struct diag ready_diag;
     void (*closed)(void *user);
     void *closed_user;
-    /* the attempt that this engine is part of */
+    /* The attempt that this engine is part of. */
     uint32_t restores_begun; /* the ordinal of the newest restore */
     uint32_t restores_done;  /* the ordinal of the newest one that ended well; goes into OPEN */
     uint64_t newest_seen;    /* newest term at the first JOIN, or at the last restore */
@@ -105,7 +105,7 @@ struct engine {
 };
 
 void engine_pump(struct engine *engine); /* sends what credit allows, and asks for more */
-/* arena space or the head of the queue became free */
+/* Arena space or the head of the queue became free. */
 void engine_wake_stagers(struct engine *engine);
 void engine_op_gone(struct engine *engine); /* called after an operation has left its list */
 /* Returns 0, or the reason why new operations are refused at once: the engine is closing, or the
@@ -121,7 +121,7 @@ uint64_t engine_ms_left(const struct engine *engine, uint64_t end_ms);
 
 /* prepare.c */
 void engine_pin_arena(struct arena *arena, struct gpu *gpu); /* runs on a worker; gpu may be NULL */
-/* called after the arena was made or enlarged */
+/* Called after the arena was made or enlarged. */
 void engine_log_arena(const struct engine *engine);
 struct layout_options engine_layout_options(const struct engine *engine);
 /* Returns whether the daemon has the arena as it is now. If it does not, offers the arena to the

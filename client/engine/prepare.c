@@ -86,7 +86,7 @@ static uint64_t extent_bytes(const struct engine *engine)
     struct layout layout;
     struct diag diag = DIAG_INIT;
     if (layout_init(&layout, engine->prepare.set, &options, &diag) != 0) {
-        return 0; /* the save will say so */
+        return 0; /* the save reports it */
     }
     uint64_t most = arena_max_bytes(engine->options.arena); /* a larger save goes in waves */
     most -= most % LIMIT_ALIGN_BYTES;
@@ -101,7 +101,7 @@ void engine_prepare_wake(struct engine *engine)
     bool is_idle = !prepare->running && !engine->closing && list_is_empty(&engine->saves) &&
                    list_is_empty(&engine->restores);
     if (engine->restores_done > 0) {
-        timer_stop(&prepare->delay); /* the restore was: nothing is to come before the saves */
+        timer_stop(&prepare->delay); /* the restore is over: only saves follow */
     }
     is_idle = is_idle && !timer_is_active(&prepare->delay);
     if (!prepare->set || !is_idle || !engine->link.joined_once) {
@@ -182,7 +182,7 @@ static void ask(struct engine *engine, uint64_t generation)
     }
     struct msg msg = {.type = MSG_ARENA,
                       .u.arena = {.arena_id = generation, .bytes = arena_bytes(arena)}};
-    link_forget(&engine->link, &hand->request); /* of an arena that is gone */
+    link_forget(&engine->link, &hand->request); /* a request about an arena that is gone */
     hand->asked = generation;
     link_ask_fd(&engine->link, &hand->request, &msg, fd);
 }

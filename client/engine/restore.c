@@ -73,7 +73,7 @@ static void on_up(struct engine_op *op)
 {
     struct restore *restore = container_of(op, struct restore, op);
     if (restore->landing.state == LANDING_HELD) {
-        restore_land_stop(restore); /* it was handed over on another connection */
+        restore_land_stop(restore); /* the memory was handed over on another connection */
     }
     if (restore_is_reading(restore)) {
         restore_read_pump(restore);
@@ -191,7 +191,7 @@ static enum sm_result call_failed(struct restore *restore, const char *what)
     } else {
         restore_cannot(restore, restore_damage_code(status), &diag);
     }
-    return SM_AGAIN; /* is_interrupted moves */
+    return SM_AGAIN; /* is_interrupted moves the machine */
 }
 
 /* --- which one ------------------------------------------------------------------- */
@@ -208,7 +208,7 @@ static void begin_try(struct restore *restore, struct ckpt_id id, uint32_t try_c
     restore->user->id = id;
     restore->try_count = try_count;
     restore->user->info = *info;
-    restore->user->info.text = NULL; /* borrowed from a reply that goes, as the note is */
+    restore->user->info.text = NULL; /* borrowed, as the note is, from a reply that is freed */
     restore->user->info.tags = NULL;
     restore->user->info.metrics = NULL;
     restore->user->info.tag_count = restore->user->info.metric_count = 0;
@@ -225,7 +225,8 @@ static void resolved(struct restore *restore)
         engine->restores_begun = restore->ordinal;
         engine->newest_seen = reply.newest_term;
         if (list_is_empty(&engine->saves)) {
-            agreement_fini(&engine->agreement); /* what is registered now may be another list */
+            /* The set that is registered now may be another one. */
+            agreement_fini(&engine->agreement);
             agreement_init(&engine->agreement);
         }
     }
@@ -240,7 +241,7 @@ static void resolved(struct restore *restore)
     }
     restore->user->fell_back = reply.fell_back;
     begin_try(restore, reply.id, reply.try_count, &reply.info);
-    restore_land_begin(restore); /* beside what is asked and answered until the first READ */
+    restore_land_begin(restore); /* goes on beside all requests until the first READ */
     move(restore, RS_MANIFEST);
 }
 
@@ -469,10 +470,12 @@ static enum sm_result verdict(struct restore *restore)
         if (restore->report_code != 0 && restore->report_code != CAIRN_E_DAMAGED) {
             return fail_by_report(restore, text);
         }
-        restore->report_code = 0; /* what the server says about damage names all that was tried */
+        /* The server's text about damage names everything that was tried. */
+        restore->report_code = 0;
         return fail_by_report(restore, text);
     }
-    /* RESOLVED may know of another reason: the verdict is about this session's tries alone. */
+    /* RESOLVED may know another reason, because the verdict is about the tries of this session
+     * alone. */
     restore->user->fell_back = restore->user->fell_back || reply.fell_back;
     if (reply.done && restore->report_code == 0 && ckpt_id_equal(reply.id, restore->user->id)) {
         succeed(restore);
@@ -542,7 +545,7 @@ static void enter_drain(struct sm *sm) { timer_stop(&restore_of_sm(sm)->timer); 
 static enum sm_result on_drain(struct sm *sm)
 {
     struct restore *restore = restore_of_sm(sm);
-    restore_read_stop(restore); /* each time: a worker may have come back with a slot */
+    restore_read_stop(restore); /* at each wake, because a worker may have come back with a slot */
     if (is_drained(restore)) {
         move(restore, RS_END);
     }
@@ -560,7 +563,7 @@ static void check_restore(const struct sm *sm)
 {
     const struct restore *restore = container_of(sm, struct restore, sm);
     unsigned state = sm->state;
-    CHECK(state == RS_DRAIN || !restore->asked); /* one request a state */
+    CHECK(state == RS_DRAIN || !restore->asked); /* one request in each state */
     CHECK(state < RS_MANIFEST || state > RS_REPORT || restore->user->id.term != 0);
     CHECK(state == RS_SETTLE || state >= RS_DRAIN || restore->slots_busy == 0);
     CHECK(state != RS_END || is_drained(restore));

@@ -163,7 +163,8 @@ bool restore_takes_blob(const struct restore *restore, const struct index_entry 
     if (entry->placement == PLACEMENT_REPLICATED) {
         return true;
     }
-    for (size_t i = 0; i < set->blob_count; i++) { /* another rank's: only by name */
+    /* A blob of another rank is taken only by name. */
+    for (size_t i = 0; i < set->blob_count; i++) {
         if (strcmp(set->blobs[i].name, entry->name) == 0) {
             return true;
         }

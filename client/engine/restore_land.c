@@ -61,12 +61,12 @@ static void offer(struct restore *restore)
     struct diag diag = DIAG_INIT;
     int fd = fcntl(arena_fd(landing->arena), F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
-        err_ignore(diag_errno(&diag, errno, "a descriptor for the daemon")); /* only its text */
+        err_ignore(diag_errno(&diag, errno, "a descriptor for the daemon")); /* for its text only */
         refuse(restore, diag.text);
         return;
     }
     landing->state = LANDING_OFFERED;
-    landing->id = restore->ordinal; /* one in a restore */
+    landing->id = restore->ordinal; /* there is one in each restore */
     struct msg msg = {
         .type = MSG_LANDING,
         .u.landing = {.landing_id = landing->id, .bytes = arena_bytes(landing->arena)}};

@@ -127,7 +127,7 @@ bool restore_next_plan(struct restore *restore, struct msg_plan *ret)
     while (restore->want_at < restore->want_count && restore->want_at - first < PLAN_WANTS_MAX &&
            bytes < PLAN_MESSAGE_BYTES) {
         const struct plan_want *want = &restore->plan_wants[restore->want_at++];
-        /* At most 10 bytes a number: three for each dimension. */
+        /* A number takes at most 10 bytes, and there are three for each dimension. */
         bytes += PLAN_WANT_BYTES + strlen(want->name) + strlen(want->coordinate) +
                  (size_t)want->shape.ndim * 30;
     }
@@ -263,7 +263,7 @@ static int check_tensor_tiling(const struct want *want, size_t count, const stru
     memcpy(shape.length, want->box->box.length, sizeof shape.length);
     for (size_t i = 0; i < count; i++) {
         bool meets = restore_part_of(want, &reads[i], &boxes[i]);
-        CHECK(meets); /* check_record */
+        CHECK(meets); /* check_record has checked it */
         for (uint32_t d = 0; d < shape.ndim; d++) {
             boxes[i].offset[d] -= want->box->box.offset[d];
         }

@@ -248,7 +248,7 @@ static void slot_ended(struct read_slot *slot)
     int status = slot->status;
     free_slot(slot);
     if (!restore_is_reading(restore)) {
-        restore_wake(restore); /* it waits for its slots */
+        restore_wake(restore); /* the restore waits for its slots */
         return;
     }
     if (status == 0) {
@@ -258,7 +258,7 @@ static void slot_ended(struct read_slot *slot)
         read_again(restore, slot->group);
     } else {
         bool ours = is_mismatch(status) &&
-                    group->tries < RESTORE_TRIES; /* read and found wrong each time */
+                    group->tries < RESTORE_TRIES; /* it was read and found wrong each time */
         restore_cannot(restore, ours ? CAIRN_E_DAMAGED : status, &slot->diag);
         return;
     }
@@ -290,7 +290,7 @@ static void on_error(struct read_slot *slot, const struct msg_error *error)
                    "the server cannot serve reads at the moment");
         return;
     }
-    group->tries = RESTORE_TRIES; /* the server has looked: reading again is its business */
+    group->tries = RESTORE_TRIES; /* the server has read it again itself */
     slot->status = restore_damage_code(code);
     diag_clear(&slot->diag);
     diag_set(&slot->diag, slot->status, "object %llu@%llu rank %u sequence %u: %s",

@@ -26,7 +26,7 @@ int main(int argc, char **argv)
     rc = rc != 0 ? rc : cairn_restore(cairn, NULL, &op, &err);
     rc = rc != 0 ? rc : cairn_op_wait(op, CAIRN_DONE, CAIRN_FOREVER, &err);
     rc = rc != 0 ? rc : cairn_op_result(op, &from, &err);
-    /* if proven to have nothing yet, begin at step 0 with zeros */
+    /* If proven to have nothing yet, begin at step 0 with zeros. */
     rc = cairn_op_run_is_empty(op) ? 0 : rc;
     cairn_op_free(op);
     op = NULL;

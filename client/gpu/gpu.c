@@ -147,7 +147,8 @@ void gpu_close(struct gpu *gpu)
             }
         }
         if (device->context) {
-            err_ignore(gpu->driver.context_release(device->handle)); /* nobody to tell */
+            /* There is no caller to tell. */
+            err_ignore(gpu->driver.context_release(device->handle));
         }
     }
     pthread_mutex_destroy(&gpu->lock);
@@ -330,14 +331,14 @@ bool gpu_pin(struct gpu *gpu, size_t bytes, void *data)
         return false;
     }
     bool locked = gpu->driver.host_register(data, bytes, HOST_PORTABLE) == 0;
-    err_ignore(leave(gpu, NULL)); /* whether it is locked is all that is asked */
+    err_ignore(leave(gpu, NULL)); /* the only result is whether it is locked */
     return locked;
 }
 
 void gpu_unpin(struct gpu *gpu, void *data)
 {
     const struct device *device = any_device(gpu);
-    CHECK(device != NULL); /* it was pinned through one */
+    CHECK(device != NULL); /* it was pinned through a device */
     if (enter(gpu, device, NULL) == 0) {
         err_ignore(gpu->driver.host_unregister(data)); /* the memory goes in any case */
         err_ignore(leave(gpu, NULL));

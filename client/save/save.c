@@ -114,7 +114,7 @@ void save_fail(struct save *save, int status, const struct diag *diag)
     CHECK(status != 0);
     if (save->status != 0 || sm_is(&save->sm, SV_DRAIN) || sm_is(&save->sm, SV_END)) {
         if (status == CAIRN_E_CLOSED && sm_is(&save->sm, SV_ABORT)) {
-            save->grace = true; /* closing waits for no network */
+            save->grace = true; /* closing does not wait for the network */
             save_wake(save);
         }
         return;
@@ -199,7 +199,7 @@ static void on_down(struct engine_op *op)
     save_agree_down(save);
     save_check_down(save);
     save->lost = true;
-    save_hand_staged(save); /* it may take long to come back */
+    save_hand_staged(save); /* the connection may take long to come back */
     save_wake(save);
 }
 
@@ -311,7 +311,7 @@ void engine_save_start(struct engine *engine, struct engine_save *user)
     timer_start(&save->timer, engine_cut_deadline(user->deadline_ms));
     save_check_released(save);
     if (!save->tell_released) {
-        save_wake(save); /* otherwise when its caller goes on: who is not waited for may wait */
+        save_wake(save); /* otherwise it begins after its caller has gone on */
     }
 }
 

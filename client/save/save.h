@@ -42,7 +42,7 @@ struct engine_save {
     /* Called once. If status is not 0, on_done follows, and what was sent is
      * given up. */
     void (*on_staged)(struct engine_save *save, int status);
-    /* called last; 0 if it is committed, else why not */
+    /* Called last; 0 if it is committed, else why not. */
     void (*on_done)(struct engine_save *save, int status);
     struct diag diag;
     /* Result: what is no failure, such as replicas that differ. A code of 0 means that there is
@@ -55,7 +55,7 @@ struct engine_save {
     bool refused;
     /* Progress, written by the loop and readable by any thread. */
     _Atomic uint64_t total_bytes, staged_bytes, sent_bytes, durable_bytes;
-    /* bytes that were sent, without those that the base already had */
+    /* Bytes that were sent, without those that the base already had. */
     _Atomic uint64_t stored_bytes;
     struct save *impl;
     struct post no_memory; /* delivers NO_MEMORY if even impl cannot be allocated */

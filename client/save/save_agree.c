@@ -197,7 +197,7 @@ static int on_lists_reply(struct request *request, const struct frame *frame, co
     struct save *save = lists->save;
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
-        end_lists(lists); /* the save has ended, most likely: the next request hears of it */
+        end_lists(lists); /* most likely the save has ended, and the next request is told */
         finish_if_all(save);
         return 0;
     }
@@ -221,7 +221,7 @@ static int on_lists_reply(struct request *request, const struct frame *frame, co
 
 static void on_agree_lost(struct request *request)
 {
-    (void)request; /* save_agree_down sees to all of them at once */
+    (void)request; /* save_agree_down handles all requests at once */
 }
 
 static const struct request_ops lists_ops = {.on_reply = on_lists_reply, .on_lost = on_agree_lost};
@@ -294,7 +294,7 @@ static int on_agree_reply(struct request *request, const struct frame *frame, co
     struct save *save = container_of(request, struct save, agree.request);
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
-        save->agree.answered = true; /* alone; why, the next request hears */
+        save->agree.answered = true; /* decides alone; the next request is told why */
     } else if (msg->type != MSG_AGREED || msg->u.agreed.count != save->agree.held.group_count) {
         return diag_set(diag, CAIRN_E_PROTOCOL, "%s for AGREE", msg_name(msg->type));
     } else {
@@ -331,7 +331,7 @@ void save_agree_opened(struct save *save)
                                   .check = save->user->check_replicas,
                                   .count = agree->held.group_count,
                                   .groups = groups}};
-    if (groups) { /* else the timer decides */
+    if (groups) { /* without memory the timer decides */
         agree->asked = true;
         link_ask(&save->engine->link, &agree->request, &msg);
     }
@@ -422,7 +422,7 @@ static void on_timer(struct timer *timer)
         return;
     }
     if (link_is_up(&save->engine->link) && (!agree->decided || may_be_missed(save))) {
-        meet(save); /* the connection goes, and the save hears of it */
+        meet(save); /* this drops the connection, and the save is told */
     }
     if (!agree->decided && !save_is_over(save)) {
         timer_start(timer, agree->met ? left_ms : min_u64(left_ms, AGREE_POLL_MS));

@@ -66,7 +66,7 @@ void save_agree_init(struct save *save);
 int MUST_USE save_agree_begin(struct save *save, struct diag *diag);
 void save_agree_opened(struct save *save); /* sends AGREE on this connection, once */
 void save_agree_down(struct save *save);   /* the connection was lost */
-/* called when the save is sealed and waits for the other ranks */
+/* Called when the save is sealed and waits for the other ranks. */
 void save_agree_await(struct save *save);
 /* Called when the save is laid out. Its division becomes what is agreed, if the save is
  * committed. */

@@ -62,13 +62,14 @@ bool save_tries_again(struct save *save)
 enum sm_result save_fail_with_answer(struct save *save, const char *what)
 {
     if (save->answer.code == CAIRN_E_ABORTED && save->opened && !sm_is(&save->sm, SV_WAIT)) {
-        save_move(save, SV_WAIT); /* why it was aborted, with the code of whoever did it */
+        /* OUTCOME has the reason, with the code of the rank that aborted it */
+        save_move(save, SV_WAIT);
         return SM_AGAIN;
     }
     diag_add(&save->answer.diag, "%s", what);
     struct diag diag = save->answer.diag;
     save_fail(save, save->answer.code, &diag);
-    (void)save_stops(save); /* moves: the save has failed */
+    (void)save_stops(save); /* moves, because the save has failed */
     return SM_AGAIN;
 }
 
@@ -137,7 +138,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
 static void on_lost(struct request *request)
 {
     struct save *save = container_of(request, struct save, request);
-    save->lost = true; /* the engine tells it next: on_down */
+    save->lost = true; /* the engine then calls on_down */
 }
 
 const struct request_ops save_request_ops = {.on_reply = on_reply, .on_lost = on_lost};

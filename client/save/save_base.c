@@ -45,7 +45,7 @@ void save_base_keep(struct save *save)
     }
     if (save->way == WAY_HAND || !save->part.made || !save->seal_sent || save->part.doubtful ||
         find(engine, save->user->id)) {
-        return; /* handed over, without digests; or perhaps committed with another part of ours */
+        return; /* its digests are not here, or another part of ours may be the committed one */
     }
     int rc = base_part_new(save->user->id, save->part.buf.bytes, save->part.buf.data, &base, &diag);
     if (rc == 0) {
@@ -204,7 +204,7 @@ void save_base_note_sparse(struct save *save, struct msg_opened *opened)
     free(save->sparse);
     save->sparse = malloc(bytes);
     save->sparse_count = save->sparse ? opened->sparse_count : 0;
-    if (save->sparse) { /* without memory they are referred to: that costs space, some day */
+    if (save->sparse) { /* without memory they are referred to, which only costs space later */
         memcpy(save->sparse, sparse, bytes);
     }
 }

@@ -22,7 +22,7 @@ void save_base_begin(struct save *save);
 void save_base_leave(struct save *save);
 /* Copies the array of sparse objects, which is borrowed, and takes it out of the message. */
 void save_base_note_sparse(struct save *save, struct msg_opened *opened);
-/* called when committed: this part becomes a base for the next save */
+/* Called when committed: this part becomes a base for the next save. */
 void save_base_keep(struct save *save);
 void save_base_end(struct save *save); /* stops fetching; wakes the save when that is over */
 void save_base_fini(struct save *save);

@@ -234,7 +234,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
     (void)frame, (void)ret_payload;
     if (msg->type == MSG_ERROR) {
         end_group(asked);
-        if (msg->u.error.code != CAIRN_E_ABORTED) { /* the save has ended: SEAL hears of it */
+        if (msg->u.error.code != CAIRN_E_ABORTED) { /* the save has ended, and SEAL is told */
             end_uncompared(save, msg->u.error.code, msg->u.error.text);
         }
         finish_if_all(save);
@@ -258,7 +258,7 @@ static int on_reply(struct request *request, const struct frame *frame, const st
 
 static void on_lost(struct request *request)
 {
-    (void)request; /* save_check_down sees to all of them at once */
+    (void)request; /* save_check_down handles all requests at once */
 }
 
 static const struct request_ops check_ops = {.on_reply = on_reply, .on_lost = on_lost};
@@ -299,8 +299,8 @@ void save_check_go(struct save *save)
         !link_is_up(&save->engine->link)) {
         return;
     }
-    /* One that has its answer says it all the same: a daemon that was restarted has forgotten it,
-     * and others, who had no answer, wait there for this rank. */
+    /* A rank that has its answer sends its digests all the same: a daemon that was restarted has
+     * forgotten them, and other ranks may still wait there. */
     check->asked = true;
     check->differing = 0;
     if (!check->over && !timer_is_active(&check->timer)) {

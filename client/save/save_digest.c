@@ -144,7 +144,7 @@ static bool hand_out(struct save *save, struct save_digest *digest, uint32_t idx
     note_state(digest, payload);
     if (!take_memory(digest, payload)) {
         if (save->states && is_whole(save, payload) && !again) {
-            state_of(save, payload)->chunk_count--; /* it is asked again */
+            state_of(save, payload)->chunk_count--; /* it will be asked again */
         }
         return false;
     }
@@ -214,7 +214,7 @@ static void take_made(struct save_digest *digest)
 {
     struct save_payload *payload = &digest->save->payloads[digest->payload];
     const struct payload_seal *seal = &digest->seal;
-    payload->state = PAYLOAD_READY; /* object and at stay: it may have been sent before */
+    payload->state = PAYLOAD_READY; /* object and at stay, because it may have been sent before */
     payload->from_side = seal->new_count > 0 && seal->is_moved;
     payload->bytes = seal->bytes;
     payload->new_count = seal->new_count;

@@ -75,7 +75,7 @@ enum sm_result save_on_wait(struct sm *sm)
         return SM_AGAIN;
     }
     if (save_is_stuck(save)) {
-        save->answer.code = CAIRN_E_READ_ONLY; /* until an operator has come: nothing to wait for */
+        save->answer.code = CAIRN_E_READ_ONLY; /* nothing will happen before an operator comes */
     }
     return save->answer.code != 0 ? save_fail_with_answer(save, "wait for the outcome")
                                   : outcome(save);
@@ -107,7 +107,7 @@ enum sm_result save_on_abort(struct sm *sm)
     }
     bool again = !stuck &&
                  (save_is_refused_for_now(save) || err_retry(save->answer.code) != ERR_RETRY_NEVER);
-    if (save->answer.come && again) { /* the store fails: again while there is time */
+    if (save->answer.come && again) { /* the store fails: ask again while there is time */
         timer_start(&save->retry, SAVE_RETRY_MS);
         save->answer = (struct answer){0};
     } else if (save->lost) {
@@ -136,11 +136,11 @@ void save_enter_drain(struct sm *sm)
 {
     struct save *save = save_of_sm(sm);
     save_stream_forget(save);
-    save_stage_stop(save); /* one that was committed before need not be copied */
+    save_stage_stop(save); /* a save that was committed before need not be copied */
     save_agree_end(save);
     save_base_end(save);
     timer_stop(&save->retry);
-    /* The socket still borrows the arena: it is given a moment. */
+    /* The socket still borrows the arena, and gets a moment to let go. */
     timer_start(&save->timer, SAVE_DRAIN_MS);
 }
 

@@ -94,7 +94,7 @@ static void fall_back(struct save *save)
     }
     if (save->packed) {
         save->packed = false;
-        save_stream_restart(save); /* what is durable lies where only the daemon knows */
+        save_stream_restart(save); /* only the daemon knows where the durable objects are */
     }
     save->way = WAY_SOCKET;
     save_hand_staged(save);
@@ -234,7 +234,7 @@ void save_hand_describe(struct save *save, const struct save_object *object,
 bool save_hand_is_described(const struct save *save)
 {
     if (!save->engine->link.hands_over) {
-        return false; /* this connection takes no COMPLETE: another way is chosen */
+        return false; /* this connection takes no COMPLETE, so another way is chosen */
     }
     for (uint32_t i = 0; i < save->object_count; i++) {
         if (save->objects[i].state != OBJECT_ENDED && save->objects[i].state != OBJECT_DURABLE) {
@@ -282,7 +282,7 @@ void save_hand_stage(struct save *save)
     save_set_released(save);
     save->stage_waits = true;
     timer_start(&save->stage_lag, STAGE_LAG_MS);
-    engine_wake_stagers(save->engine); /* the copy is over: the next one's turn */
+    engine_wake_stagers(save->engine); /* the copy is over, so the next save may stage */
 }
 
 void save_hand_init(struct save *save)

@@ -55,7 +55,7 @@ void save_on_deliver(struct post *post); /* runs the callbacks that are due */
 /* save.c */
 struct save *save_of_link(struct list *node);
 struct save *save_of_sm(struct sm *sm);
-/* moves, and ends the request of the present state */
+/* Moves, and ends the request of the present state. */
 void save_move(struct save *save, unsigned state);
 void save_wake(struct save *save);
 /* Fails the save; only the first failure counts. What it means for the save depends on how far it
@@ -77,7 +77,7 @@ extern const struct request_ops save_request_ops;
 /* Sends the one request of the present state; its reply wakes the save. */
 void save_ask(struct save *save, const struct msg *msg);
 bool save_is_refused_for_now(const struct save *save);
-/* the run's record takes no update, so waiting does not help */
+/* The run's record takes no update, so waiting does not help. */
 bool save_is_stuck(const struct save *save);
 /* Returns whether no other operation uses the connection, which may be fine for them. */
 bool save_is_alone(const struct save *save);

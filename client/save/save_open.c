@@ -72,7 +72,7 @@ static enum sm_result opened_again(struct save *save, const struct msg_opened *o
                  "step %llu was aborted while the connection was lost, and opened anew",
                  (unsigned long long)save->user->step);
         save_fail(save, CAIRN_E_ABORTED, &diag);
-        (void)save_stops(save); /* moves: the save has failed */
+        (void)save_stops(save); /* moves, because the save has failed */
         return SM_AGAIN;
     }
     unsigned next = save->stage_begun ? SV_HAVE : SV_AGREE; /* nothing was sent before the copy */
@@ -111,7 +111,8 @@ static enum sm_result opened(struct save *save)
         save_base_begin(save);
     }
     if (save->declined.code != 0 && save->status == 0) {
-        save_fail(save, save->declined.code, &save->declined); /* now that there is what to abort */
+        /* Now there is an opening to abort. */
+        save_fail(save, save->declined.code, &save->declined);
     }
     if (save_stops(save)) {
         return SM_AGAIN;

@@ -35,7 +35,7 @@ static bool allocate(struct maker *maker)
     struct part *part = &maker->part;
     struct scratch *scratch = &maker->scratch;
     uint32_t old_count = save->base ? save->base->part.object_count : 0;
-    part->object_count = save->object_count; /* those of the base are added as they are used */
+    part->object_count = save->object_count; /* objects of the base are added as they are used */
     part->chunk_count = save->layout.piece_count;
     part->tensor_count = (uint32_t)set->tensor_count;
     for (size_t i = 0; i < set->tensor_count; i++) {

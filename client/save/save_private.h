@@ -29,7 +29,7 @@ enum object_state { OBJECT_IDLE, OBJECT_SENDING, OBJECT_ENDED, OBJECT_DURABLE };
 
 struct save_object { /* a run of the layout's payloads, without those that are not sent */
     struct save *save;
-    /* its stream carries DATA, OBJECT_END and the server's answers to them */
+    /* Its stream carries DATA, OBJECT_END and the server's answers to them. */
     struct request request;
     enum object_state state;
     bool has_sequence; /* it was sent at least in part, under `sequence` */
@@ -59,7 +59,7 @@ struct save_payload {         /* the state of one of the layout's payloads */
     uint64_t at;     /* its offset in that object */
 };
 
-/* how the bytes of a save go; OPEN means not decided yet */
+/* How the bytes of a save go; OPEN means not decided yet. */
 enum save_way { WAY_OPEN, WAY_SOCKET, WAY_HAND };
 
 struct save_slot { /* a payload on its way through the connection */
@@ -142,7 +142,7 @@ struct save {
     struct answer answer;
     struct diag why; /* the last refusal for the moment; code 0 means none since */
     uint64_t end_ms;
-    /* durations of the previous save, as its OPEN tells them */
+    /* Durations of the previous save, as its OPEN tells them. */
     uint64_t told_blocked_ms, told_persist_ms;
     /* begun_ms: when the call was made. free_ms: when the caller could go on; 0 means not yet. */
     uint64_t begun_ms, free_ms;
@@ -177,7 +177,7 @@ struct save {
     struct scratch scratch; /* owns the arrays */
     struct save_object *objects;
     uint64_t object_bytes_most;
-    /* payloads before `assigned` are in a cut object, or are not sent */
+    /* Payloads before `assigned` are in a cut object, or are not sent. */
     uint32_t object_count, assigned;
     struct save_payload *payloads; /* by the layout's payload */
     /* The envelopes of a payload's new pieces begin at its piece_first; offsets count from the
@@ -254,7 +254,7 @@ int MUST_USE save_stream_init(struct save *save, struct diag *diag);
 /* Returns the payload that is sent next or, if no object is begun, the first that is not
  * assigned. */
 uint32_t save_stream_position(const struct save *save);
-/* the object to be sent next; NULL if none is begun */
+/* Returns the object to be sent next, or NULL if none is begun. */
 struct save_object *save_stream_object(struct save *save);
 /* Called when the connection is lost: everything that is not durable will be sent again. */
 void save_stream_down(struct save *save);
@@ -269,7 +269,7 @@ bool save_stream_is_durable(const struct save *save);
 void save_hand_init(struct save *save);
 /* Decides how the bytes go. Returns true if that is settled and they may be sent. */
 bool save_hand_choose(struct save *save);
-/* makes the envelopes of what is copied, so that it may be described */
+/* Makes the envelopes of what is copied, so that it may be described. */
 void save_hand_prepare(struct save *save);
 void save_hand_describe(struct save *save, const struct save_object *object,
                         const struct msg_data *data, uint32_t payload);
@@ -278,9 +278,9 @@ void save_hand_sealed(struct save *save, const struct msg *msg);
 /* Returns whether the save may be handed over, with this transport and this daemon. If it has a
  * base matters only later. */
 bool save_hand_may(const struct save *save);
-/* does the daemon compare and encode what it is handed? */
+/* Returns whether the daemon compares and encodes what it is handed. */
 bool save_hand_packs(const struct save *save);
-/* everything is described, and every object ended */
+/* Returns whether everything is described, and every object ended. */
 bool save_hand_is_described(const struct save *save);
 void save_hand_complete(struct save *save); /* sends COMPLETE in place of SEAL */
 /* Called when everything is copied. Tells "staged" now, or when the daemon can go on without this

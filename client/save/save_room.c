@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 
-/* in the arena at once, so that copying and sending overlap */
+/* In the arena at once, so that copying and sending overlap. */
 enum { WAVE_OBJECTS = 4, WAVE_PAYLOADS = 8 };
 
 /* Returns the most that the arena may have, in whole pages, or 0 if it may have as much as is asked
@@ -176,7 +176,7 @@ bool save_room_is_free(struct save *save)
             break;
         }
         if (other->reserving || save_is_queued(other)) {
-            return false; /* what room there is, is theirs */
+            return false; /* the room that there is belongs to that save */
         }
     }
     if (arena_used_bytes(arena) == 0) {

@@ -35,7 +35,7 @@ enum sm_result save_on_send(struct sm *sm)
         return SM_AGAIN;
     }
     if (save->ended) {
-        save_move(save, SV_WAIT); /* what became of it, and why */
+        save_move(save, SV_WAIT); /* OUTCOME says what became of it, and why */
         return SM_AGAIN;
     }
     if (!save_is_sent(save)) {
@@ -112,7 +112,8 @@ enum sm_result save_on_seal(struct sm *sm)
         return SM_AGAIN;
     }
     if (save_tries_again(save)) {
-        return SM_AGAIN; /* others' parts fill the server's memory: again until the deadline */
+        /* Parts of other ranks fill the server's memory: ask again until the deadline. */
+        return SM_AGAIN;
     }
     if ((code == CAIRN_E_DIGEST_MISMATCH || code == CAIRN_E_INVALID) &&
         save->seal_tries++ < SAVE_TRIES) {

@@ -25,7 +25,7 @@ void save_set_staged(struct save *save, int status)
 void save_times_keep(struct save *save)
 {
     uint64_t now_ms = loop_now_ms(save->engine->options.loop);
-    if (save->free_ms != 0) { /* 0: it was committed before it was copied */
+    if (save->free_ms != 0) { /* 0 means that it was committed before it was copied */
         save->engine->told.blocked_ms = save->free_ms - save->begun_ms;
         save->engine->told.persist_ms = max_u64(1, now_ms - save->begun_ms);
     }
@@ -34,7 +34,7 @@ void save_times_keep(struct save *save)
 void save_times_tell(struct save *save, struct msg_open *io)
 {
     struct engine *engine = save->engine;
-    if (engine->told.persist_ms != 0) { /* kept for a second try of this OPEN */
+    if (engine->told.persist_ms != 0) { /* kept here for a second try of this OPEN */
         save->told_blocked_ms = engine->told.blocked_ms;
         save->told_persist_ms = engine->told.persist_ms;
         engine->told.persist_ms = 0;
@@ -138,7 +138,7 @@ static void on_copied(struct snapshot *snapshot, uint64_t bytes, bool done)
 {
     struct save *save = container_of(snapshot, struct save, snapshot);
     atomic_fetch_add(&save->user->staged_bytes, bytes);
-    save->copying = !done; /* first: fewer digests run beside a copy than after it */
+    save->copying = !done; /* set first, because fewer digests run beside a copy than after it */
     save_digest_start(save);
     save_check_released(save);
     struct snapshot_task *failed = atomic_load(&snapshot->failed);
@@ -213,7 +213,7 @@ static int start_copy(struct save *save, struct diag *diag)
     save->copying = true;
     save->watched = true;
     snapshot_start(snapshot);
-    save_check_released(save); /* where nothing is eager */
+    save_check_released(save); /* for a set without eager tensors */
     return 0;
 }
 
@@ -221,9 +221,9 @@ void save_stage_stop(struct save *save)
 {
     bool is_idle = snapshot_stop(&save->snapshot);
     if (save->copying && !save->watched) {
-        watch_stop(&save->watch); /* on_watched sees to the rest */
+        watch_stop(&save->watch); /* on_watched does the rest */
     } else if (is_idle) {
-        save->copying = false; /* it rested for want of room: nobody tells */
+        save->copying = false; /* it was resting for want of room, so on_copied is not called */
     }
 }
 
@@ -272,7 +272,7 @@ static void decline(struct save *save)
     save->declined = diag;
     diag_set(&save->user->diag, code, "%s", diag.text);
     if (sm_is(&save->sm, SV_QUEUE)) {
-        save_move(save, SV_LINK); /* first: who is woken finds it moved */
+        save_move(save, SV_LINK); /* moves first, before other code is woken */
     }
     save_set_staged(save, code);
 }
@@ -301,7 +301,7 @@ static void lay_out_and_admit(struct save *save)
         save_fail(save, rc, &diag);
         return;
     }
-    /* What begins to agree may decide at once, and has then come by here already. */
+    /* Agreement may be reached at once, and then this was done already, inside save_agree_begin. */
     if (save->laid_out && !save->admitted && save->declined.code == 0 && save->status == 0) {
         save->admitted = !at_once || save->layout.payload_count == 0 || save_room_is_free(save);
         if (!save->admitted) {
@@ -369,7 +369,7 @@ enum sm_result save_on_queue(struct sm *sm)
     if (save->declined.code != 0) {
         return SM_AGAIN; /* moved */
     }
-    /* Who waits for the verdict goes on to ask for it, and keeps the turn. */
+    /* A save that waits for the verdict goes on to ask for it, and keeps its turn. */
     bool asks = save->agree.begun && !save->agree.decided && is_first_stager(save);
     if (!save->stage_begun && !asks) {
         return SM_WAIT;

@@ -312,7 +312,7 @@ static bool pump_step(struct save *save)
     struct save_slot *slot =
         ready && !by_hand && save->engine->link.credits > 0 ? save_slot_take(save) : NULL;
     if (!ready || (!slot && !by_hand)) {
-        return false; /* a digest's end, a grant or a slot's end calls again */
+        return false; /* called again after a digest, a grant, or the end of a slot */
     }
     send_payload(save, object, slot);
     return true;
@@ -471,7 +471,7 @@ static int on_object_reply(struct request *request, const struct frame *frame,
 
 static void on_object_lost(struct request *request)
 {
-    (void)request; /* on_down of save.c sees to all of them at once */
+    (void)request; /* on_down in save.c handles all requests at once */
 }
 
 static const struct request_ops object_request_ops = {.on_reply = on_object_reply,

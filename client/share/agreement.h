@@ -59,7 +59,7 @@ struct agree_rule {
     bool keep;     /* a tensor that is proven stays where it is */
     uint64_t anew; /* the open_id under which this save divides anew */
     uint32_t row_count;
-    /* sorted by key: who divides this tensor, or by which division it is written */
+    /* Sorted by key: who divides this tensor, or by which division it is written. */
     struct agree_row {
         struct xxh128 key;
         uint64_t division;

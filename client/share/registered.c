@@ -124,7 +124,7 @@ static uint32_t *intern(struct builder *builder, const struct registered_tensor 
 static int copy_group(struct builder *builder, struct registered_tensor *tensor)
 {
     if (tensor->group_count == 0 || !tensor->group) {
-        tensor->group = &builder->set->rank; /* only this one */
+        tensor->group = &builder->set->rank; /* only this rank */
         tensor->group_count = 1;
     }
     int rc = check_group(builder, tensor);

@@ -137,7 +137,7 @@ static void on_task_run(struct work *work)
                 struct snapshot_task *none = NULL;
                 (void)atomic_compare_exchange_strong(&snapshot->failed, &none, task);
                 atomic_store(&snapshot->stopped, true);
-                return; /* `at` stays: what this task claimed is not copied */
+                return; /* `at` stays, because what this task has claimed is not copied */
             }
             if (snapshot->watch) {
                 watch_compare(snapshot->watch, i, to);

@@ -29,7 +29,7 @@ struct snapshot {
     const struct registered *set;
     const struct layout *layout;
     void *after; /* event that copies from devices wait for, or NULL */
-    /* by object: where its first payload goes; NULL if it has no room yet */
+    /* By object: where its first payload goes; NULL if it has no room yet. */
     uint8_t *const *places;
     struct loop *loop;
     struct work_pool *pool;
@@ -41,7 +41,7 @@ struct snapshot {
     unsigned running;   /* tasks that run; loop's thread, as is started */
     bool started;
     _Atomic bool stopped;
-    /* the first task that failed, whose diag says why; or NULL */
+    /* The first task that failed, whose diag says why; or NULL. */
     struct snapshot_task *_Atomic failed;
     _Atomic uint32_t next_payload;  /* payloads from here on are not claimed */
     _Atomic uint32_t ready_payload; /* payloads before this one have places */

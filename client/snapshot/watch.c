@@ -57,7 +57,7 @@ static bool digest_source(const struct watch *watch, const struct layout_piece *
                           uint64_t *ret)
 {
     if (piece->tensor & LAYOUT_BLOB) {
-        *ret = 0; /* our own copy: nobody changes it */
+        *ret = 0; /* our own copy, which does not change */
         return true;
     }
     const struct registered_box *box = &watch->set->tensors[piece->tensor].boxes[piece->box];
@@ -81,7 +81,8 @@ static bool digest_source(const struct watch *watch, const struct layout_piece *
 static void note_changed(struct watch *watch, uint32_t piece)
 {
     uint32_t none = 0;
-    (void)atomic_compare_exchange_strong(&watch->changed, &none, piece + 1); /* the first counts */
+    /* The first one counts. */
+    (void)atomic_compare_exchange_strong(&watch->changed, &none, piece + 1);
 }
 
 /* Takes the digests of the sources of a task's payloads. Runs on a worker. */

@@ -57,7 +57,7 @@ static double mean_between_failures_s(const struct interval_input *input)
 {
     double weight = input->prior_weight > 0 ? input->prior_weight : 1, prior = prior_mtbf_s(input);
     double count = (double)input->failures;
-    if (count <= 0) { /* every hour without one speaks for fewer */
+    if (count <= 0) { /* every hour without a failure suggests that there are fewer */
         return prior + input->observed_s / weight;
     }
     double seen = larger(input->observed_s, 1e-3) / count;

@@ -33,7 +33,7 @@ struct interval_input {
 
 enum interval_bound { /* what decided the interval */
                       INTERVAL_OPTIMUM,
-                      /* the cap: saving more often would pay, but is not wanted */
+                      /* The cap: saving more often would pay, but is not wanted. */
                       INTERVAL_OVERHEAD,
                       INTERVAL_PERSIST /* saves cannot become durable faster; in durable_s only */
 };

@@ -242,7 +242,7 @@ static void log_to_stderr(enum log_level level, struct line *line)
 void log_write(enum log_level level, const char *component, const char *msg,
                const struct log_field *fields)
 {
-    int saved_errno = errno; /* a trace must not change what its caller sees */
+    int saved_errno = errno; /* logging must not change what its caller sees */
     enum log_format format = atomic_load(&log_layout);
     struct line line;
     line.bytes = 0;
@@ -268,7 +268,7 @@ void log_write(enum log_level level, const char *component, const char *msg,
         }
     }
 
-    line.max = sizeof(line.text) - 1; /* the reserve is for this */
+    line.max = sizeof(line.text) - 1; /* the reserved bytes are for this */
     if (truncated) {
         line_puts(&line, format == LOG_JSON ? ",\"truncated\":true" : " truncated=true");
     }

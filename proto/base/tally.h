@@ -34,7 +34,7 @@ void histogram_add(struct histogram *histogram, uint64_t us);
 uint64_t histogram_count(const struct histogram *histogram);
 
 struct err_tally {
-    /* by err_slot(); slot 0 counts codes that are not in the table */
+    /* By err_slot(); slot 0 counts codes that are not in the table. */
     uint64_t counts[ERR_COUNT + 1];
 };
 

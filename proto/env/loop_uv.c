@@ -157,7 +157,8 @@ void loop_uv_free(struct loop *loop)
     for (size_t i = 0; i < uv->signal_count; i++) {
         uv_close((uv_handle_t *)&uv->signals[i].handle, NULL);
     }
-    uv_run(&uv->uv, UV_RUN_DEFAULT); /* ends when the closing handles, of sockets too, are gone */
+    /* Ends when all closing handles, those of sockets too, are gone. */
+    uv_run(&uv->uv, UV_RUN_DEFAULT);
     CHECK(uv_loop_close(&uv->uv) == 0);
     pthread_mutex_destroy(&uv->lock);
     uv->magic = 0;
@@ -224,7 +225,7 @@ static void arm(struct loop_uv *uv)
         return; /* a uv_timer that is too early only looks at the heap again */
     }
     if (uv->in_timers) {
-        return; /* on_timer does it when it is through */
+        return; /* on_timer calls this when it is done */
     }
     delay_ms = first->due_ns > now ? (first->due_ns - now + 999999) / 1000000 : 0;
     uv_update_time(&uv->uv);

@@ -159,7 +159,7 @@ bool memfd_is_filled(int fd, uint64_t offset, uint64_t bytes)
 {
     off_t hole = lseek(fd, (off_t)offset, SEEK_HOLE); /* the end counts as one */
     if (hole < 0) {
-        return bytes == 0 || errno != ENXIO; /* who cannot be asked has no holes */
+        return bytes == 0 || errno != ENXIO; /* a file system that does not know has no holes */
     }
     return (uint64_t)hole - offset >= bytes;
 }

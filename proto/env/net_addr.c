@@ -59,7 +59,7 @@ int net_addr_parse(const char *text, uint16_t default_port, struct net_addr *ret
 /* Parses an absolute path that fits into sun_path. */
 static int parse_unix(const char *path, struct net_addr *ret, struct diag *diag)
 {
-    enum { UNIX_PATH_MAX_BYTES = 107 }; /* sun_path less its NUL */
+    enum { UNIX_PATH_MAX_BYTES = 107 }; /* sun_path without its NUL */
     struct net_addr addr = {.family = NET_UNIX};
     size_t bytes = strlen(path);
 

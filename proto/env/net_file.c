@@ -65,7 +65,7 @@ int net_uv_send_file(struct sock *base, const struct file_span *span, size_t *re
         *ret_bytes = (size_t)sent;
         return 0;
     }
-    if (sent == 0 || is_refusal(errno)) { /* 0: the file ends before */
+    if (sent == 0 || is_refusal(errno)) { /* 0 means that the file ends before */
         return CAIRN_E_UNSUPPORTED;
     }
     return errno == EAGAIN || errno == EWOULDBLOCK ? CAIRN_E_AGAIN : net_uv_lost(sock, errno, diag);

@@ -217,7 +217,7 @@ static int bind_unix(int fd, const struct target *target, const struct net_addr 
     /* No client can connect before listen(), so the mode is never wider than asked for. */
     if (chmod(addr->host, (mode_t)mode)) {
         rc = diag_errno(diag, errno, "listen on unix:%s: set mode %o", addr->host, mode);
-        unlink(addr->host); /* if it stays, the next start finds it stale */
+        unlink(addr->host); /* if the path stays, the next start finds it stale */
         return rc;
     }
     return 0;
@@ -313,7 +313,7 @@ static enum accepted accept_one(struct listener_uv *listener)
     }
     net_tune(fd, listener->is_unix ? AF_UNIX : AF_INET);
     if (net_uv_adopt(listener->base.net, fd, &sock, NULL)) {
-        return ACCEPT_LATER; /* out of memory: closed */
+        return ACCEPT_LATER; /* out of memory, and adopt has closed fd */
     }
     listener->on_accept(listener->user, sock);
     return ACCEPTED;

@@ -92,7 +92,7 @@ static void settle(struct net_uv *net)
     uint64_t end_ms = loop_now_ms(net->loop) + SETTLE_MS;
 
     timer_init(&bound, net->loop, on_settled);
-    timer_start(&bound, SETTLE_MS); /* a turn waits for something: this, at the latest */
+    timer_start(&bound, SETTLE_MS); /* a turn waits for an event: for this one at the latest */
     while (!list_is_empty(&net->socks) && loop_now_ms(net->loop) < end_ms) {
         loop_uv_turn(net->loop);
     }
@@ -408,7 +408,7 @@ static bool is_loopback(struct sock *base)
     struct sockaddr_storage peer;
 
     if (!get_peer(sock_uv_from(base), &peer)) {
-        return false; /* unknown is not trusted */
+        return false; /* an unknown peer is not trusted */
     }
     if (peer.ss_family == AF_INET) {
         return (ntohl(((const struct sockaddr_in *)(const void *)&peer)->sin_addr.s_addr) >> 24) ==

@@ -280,7 +280,7 @@ struct vfs *vfs_posix(void)
         .is_direct = is_direct,
         .random = random_bytes,
     };
-    static struct vfs vfs = {&ops}; /* constant in all but type: nobody writes to it */
+    static struct vfs vfs = {&ops}; /* never written; only its type is not const */
 
     return &vfs;
 }

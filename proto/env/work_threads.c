@@ -75,7 +75,8 @@ int work_threads_new(struct loop *loop, unsigned threads, const char *name, stru
     CHECK(pthread_cond_init(&pool->wake, NULL) == 0);
     /* Threads inherit the mask: signals belong to the program's main thread. */
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* of a mapped file that shrank: to who reads it, wherever he runs */
+    /* SIGBUS of a file that shrank under a mapping goes to the thread that reads it */
+    sigdelset(&all, SIGBUS);
     CHECK(pthread_sigmask(SIG_SETMASK, &all, &old) == 0);
     for (; pool->count < threads && !err; pool->count += !err) {
         err = pthread_create(&pool->thread[pool->count], NULL, thread_main, pool);
@@ -177,7 +178,7 @@ static void *thread_main(void *arg)
             thread_be_prompt();
         }
         if (!work) {
-            return NULL; /* closing, and nothing is left */
+            return NULL; /* the pool closes, and the queue is empty */
         }
         run_work(pool, work);
         loop_post(pool->loop, &work->post);

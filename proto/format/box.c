@@ -188,7 +188,7 @@ bool box_intersect(const struct box *a, const struct box *b, struct box *ret)
  * rows of the outermost dimension that is aligned there. Returns the number of its elements. */
 static uint64_t flat_step(const struct shape *shape, uint64_t at, uint64_t end, struct box *ret)
 {
-    uint64_t row = 1, rest = at; /* elements of one row of the dimension at hand */
+    uint64_t row = 1, rest = at; /* elements in one row of the present dimension */
     uint32_t cut = shape->ndim - 1;
     while (cut > 0 && at % (row * (uint64_t)shape->length[cut]) == 0 &&
            end - at >= row * (uint64_t)shape->length[cut]) {
@@ -266,7 +266,7 @@ void grid_init(struct grid *grid, const struct box *box, uint32_t dtype, uint64_
     CHECK(chunk_bytes >= grid->row_bytes);
     grid->rows = 1;
     if (box_elements(box) == 0) {
-        return; /* no bytes, no cell */
+        return; /* a box without bytes has no cell */
     }
     if (box->ndim == 0) {
         grid->cells_per_outer = 1;

@@ -27,7 +27,7 @@ struct part_tensor {        /* sorted by (name, coordinate) */
     struct shape shape; /* of the whole tensor */
     uint32_t box_first, box_count;
 };
-/* sorted by (tensor, box); a box that the rank holds, written or not */
+/* Sorted by (tensor, box); a box that the rank holds, written or not. */
 struct part_box { /* sorted by (tensor, box); what the rank holds, not only what it wrote */
     uint32_t tensor;
     struct box box;

@@ -64,7 +64,8 @@ static void hash_slices(size_t bytes, const uint8_t *from, uint8_t *to, struct x
                         uint32_t *ret_crc)
 {
     XXH3_state_t *state = bytes > BOTH_SLICE_BYTES ? XXH3_createState() : NULL;
-    if (state == NULL) { /* small, or no memory for the state: two passes give the same answer */
+    /* Few bytes, or no memory for the state: two passes give the same answer. */
+    if (state == NULL) {
         const uint8_t *data = to != NULL && bytes > 0 ? memcpy(to, from, bytes) : from;
         *ret_digest = xxh3_128(bytes, data);
         *ret_crc = crc32c(0, bytes, data);

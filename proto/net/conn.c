@@ -142,7 +142,7 @@ void conn_close(struct conn *conn, bool flush)
     conn->flush_on_close = (flush && conn->phase == CONN_OPEN) || conn->phase == CONN_FAILING;
     conn->linger = conn->linger || conn->flush_on_close;
     conn->phase = CONN_CLOSING;
-    if (conn->options.held_bytes != NULL) { /* the user's budget may end before this memory does */
+    if (conn->options.held_bytes != NULL) { /* the user's budget may be freed before this memory */
         *conn->options.held_bytes -= conn_held_bytes(conn);
         conn->options.held_bytes = NULL;
     }
@@ -225,7 +225,7 @@ static void on_kick(struct post *post)
     struct conn *conn = container_of(post, struct conn, kick);
     CHECK(conn->magic == CONN_MAGIC);
     if (conn->phase == CONN_CLOSING) {
-        conn->busy = true; /* done() of the outs that still go out */
+        conn->busy = true; /* done() of the outs that are still sent */
         bool done = closing_is_done(conn);
         conn->busy = false;
         if (done) {
@@ -272,7 +272,7 @@ static void run(struct conn *conn, unsigned events)
         conn_over(conn, conn->status, &conn->diag);
     }
     if (conn->phase == CONN_OPEN && conn->in.resumed) {
-        loop_post(conn->loop, &conn->kick); /* resumed behind the reading above */
+        loop_post(conn->loop, &conn->kick); /* reading was resumed behind the reading above */
     }
     conn->busy = false;
     watch(conn);

@@ -36,7 +36,7 @@ struct conn_options {
     /* What this side accepts. It can be changed later, after login. */
     uint32_t message_max, payload_max;
     uint32_t heartbeat_ms, dead_after_ms; /* 0 means none yet; conn_set_heartbeat() after WELCOME */
-    /* the peer must send its first message within this; 0 means no limit */
+    /* The peer must send its first message within this; 0 means no limit. */
     uint32_t first_message_ms;
     /* Marks of the encoded messages in the queue; payloads are borrowed and do not count. If high
      * is 0, the marks are 1 MiB and half of it. */

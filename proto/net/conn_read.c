@@ -68,7 +68,7 @@ void conn_payload_buffer(struct conn *conn, void *buffer)
 {
     CHECK(buffer != NULL);
     if (conn->phase != CONN_OPEN) {
-        return; /* on_close is on its way, or was made; the buffer stays the user's */
+        return; /* on_close is due or was called; the buffer stays the user's */
     }
     CHECK(conn->in.payload == NULL);
     conn->in.payload = buffer;
@@ -118,7 +118,7 @@ void conn_read_run(struct conn *conn)
             continue;
         }
         if (budget == 0) {
-            return; /* the rest at the next wake-up: the socket is still readable */
+            return; /* the rest comes at the next wake-up, because the socket is still readable */
         }
         struct iovec iov[2] = {{in->at, in->left}, {in->ahead, sizeof(in->ahead)}};
         struct diag diag = DIAG_INIT;

@@ -22,7 +22,7 @@ struct stream_ops {
     /* May call handler at the next turn of the loop if the layer holds bytes that the socket does
      * not show. */
     void (*want)(struct stream *s, unsigned events, const struct sock_handler *handler, void *user);
-    /* closes the layers below and frees them; no callback comes afterwards */
+    /* Closes the layers below and frees them; no callback comes afterwards. */
     void (*close)(struct stream *s);
     /* Names the other end for logs: "tcp 127.0.0.1:5123" or "tls CN=rank-3 tcp …". */
     void (*peer_name)(struct stream *s, size_t bytes, char *ret);

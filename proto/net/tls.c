@@ -576,7 +576,7 @@ static unsigned ready_now(const struct stream_tls *tls)
         return tls->wants;
     }
     if (tls->write_status != 0) {
-        return tls->wants & SOCK_WRITE; /* of reading the socket itself tells */
+        return tls->wants & SOCK_WRITE; /* the socket itself tells about reading */
     }
     return tls->established && tls->readable ? tls->wants & SOCK_READ : 0;
 }

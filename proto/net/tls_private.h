@@ -16,7 +16,7 @@ struct tls_context *tls_context_ref(struct tls_context *context);
 struct ssl_ctx_st *tls_context_ssl(struct tls_context *context);
 struct bio_method_st *tls_context_bio(struct tls_context *context); /* made by tls_bio_method_new */
 bool tls_context_is_server(const struct tls_context *context);
-/* the name of the file, for remedies */
+/* The name of the file, for remedies. */
 const char *tls_context_ca(const struct tls_context *context);
 
 /* In tls.c. Makes the BIO that reads and writes through a stream_tls. Returns NULL if memory is

@@ -36,7 +36,7 @@ struct encode_cost {
 };
 
 struct encode_sink {
-    /* what the sink takes; 0 means not known yet, and then ADAPTIVE stays raw */
+    /* What the sink takes; 0 means not known yet, and then ADAPTIVE stays raw. */
     uint64_t bytes_per_s;
     uint32_t workers; /* how many encode at the same time, >= 1 */
 };

@@ -27,7 +27,7 @@ void chunk_seal_raw(size_t bytes, const void *plain, uint8_t element_bytes, stru
     };
     int rc = digest_make_with_crc(envelope.digest_alg, bytes, plain, &envelope.digest,
                                   &envelope.stored_crc);
-    CHECK(rc == 0); /* the algorithm is ours */
+    CHECK(rc == 0); /* the algorithm is always known here */
     *ret = envelope;
 }
 

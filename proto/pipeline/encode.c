@@ -29,7 +29,7 @@ static void touch(struct encoder *encoder)
     memset(encoder->sample, 0, ENCODE_SAMPLE_BYTES);
     plain.bytes = encoder->chunk_bytes_max;
     for (size_t i = 0; i < plain.bytes; i++) {
-        encoder->planes[i] = (uint8_t)(i * i >> 3); /* not one run */
+        encoder->planes[i] = (uint8_t)(i * i >> 3); /* so that the bytes are not one run */
     }
     (void)encoder_sample(encoder, ENCODING_PLANES_ZSTD, &plain);
     (void)encoder_sample(encoder, ENCODING_ZSTD, &plain);
@@ -132,7 +132,7 @@ void chunk_seal(struct encoder *encoder, enum encoding encoding, const struct ch
                                   &envelope.stored_crc);
         ret->stored = plain->data;
     }
-    CHECK(rc == 0); /* the algorithm is ours */
+    CHECK(rc == 0); /* the algorithm is always known here */
     ret->envelope = envelope;
 }
 

@@ -126,7 +126,7 @@ void encode_kit_keep(struct encode_kit *kit, const struct xxh128 *list_hash, siz
         kit->state_count = count;
         kit->states_of = *list_hash;
     }
-    if (kit->states) { /* without memory, the next save learns anew */
+    if (kit->states) { /* without memory the next save learns anew */
         memcpy(kit->states, states, count * sizeof *kit->states);
     }
 }

@@ -127,7 +127,8 @@ static void choose_chunks(struct object_scan *scan)
 {
     const struct scan_piece *pieces = scan->pieces;
     if (scan->chunks_only) {
-        scan->from = pieces[scan->at].envelope.offset; /* what is before it is another's */
+        /* The bytes before it belong to other checkpoints. */
+        scan->from = pieces[scan->at].envelope.offset;
     }
     uint64_t end = scan->from;
     size_t next = scan->at;

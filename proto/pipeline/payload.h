@@ -19,7 +19,7 @@ struct payload_seal {
     uint8_t *room;
     uint32_t piece_count; /* of the payload */
     bool sample;          /* tries the candidates first, if the piece is large */
-    /* what is known of the tensor; with `sink` it decides the encoding */
+    /* What is known of the tensor; with `sink` it decides the encoding. */
     struct encode_state state;
     struct encode_sink sink;
     /* Results. */

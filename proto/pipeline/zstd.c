@@ -42,7 +42,7 @@ void zstd_encoder_free(struct zstd_encoder *encoder)
 static void set(ZSTD_CCtx *context, ZSTD_cParameter parameter, int value)
 {
     size_t failed = ZSTD_CCtx_setParameter(context, parameter, value);
-    CHECK(!ZSTD_isError(failed)); /* our constants */
+    CHECK(!ZSTD_isError(failed)); /* the parameters are constants */
 }
 
 /* Sets the parameters. At the entropy level, a hash table of 64 entries and matches of at least 7

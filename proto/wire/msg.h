@@ -46,12 +46,12 @@ enum msg_type {
     MSG_WAIT = 32,
     MSG_OUTCOME = 33,
     MSG_ABORT = 34,
-    /* a save whose bytes stay where they are (WIRE_FEATURE_HAND_OVER) */
+    /* A save whose bytes stay where they are (WIRE_FEATURE_HAND_OVER). */
     MSG_ARENA = 35,
     MSG_DESCRIBE = 36,
     MSG_COMPLETE = 37,
     MSG_HANDED = 38,
-    /* truth and lists */
+    /* Truth and lists. */
     MSG_STATUS = 40,
     MSG_STATUS_REPLY = 41,
     MSG_LIST = 42,
@@ -71,17 +71,17 @@ enum msg_type {
     MSG_PLAN_REPLY = 67,
     MSG_READ = 68,
     MSG_READ_REPLY = 69,
-    /* reads that go into memory of the client (WIRE_FEATURE_LANDING) */
+    /* Reads that go into memory of the client (WIRE_FEATURE_LANDING). */
     MSG_LANDING = 70,
     MSG_LANDED = 71,
-    /* agreement of lists, comparison of replicas */
+    /* Agreement of lists, comparison of replicas. */
     MSG_AGREE = 80,
     MSG_AGREED = 81,
     MSG_LISTS = 82,
     MSG_HOLDERS = 83,
     MSG_DIGESTS = 84,
     MSG_COMPARED = 85,
-    /* the server's care of its store */
+    /* Maintenance of the store. */
     MSG_SCRUB = 100,
     MSG_SCRUB_STATUS = 101,
     MSG_GC = 102,
