@@ -173,6 +173,9 @@ static void say_gone(struct absent *absent, const struct state_open *open)
                             : "its connection ended and it did not come back");
 }
 
+/* Called with the state of the run. Aborts an open save that a gone rank holds up, or looks again
+ * later. An absence ends when all its ranks have joined, or when the attempt begins with this
+ * connection. */
 static void on_look(struct run_snapshot_req *req)
 {
     struct absent *absent = container_of(req, struct absent, look);
@@ -230,6 +233,8 @@ static void drop_attempt(struct server *server, const struct session *session)
     }
 }
 
+/* Starts to miss a rank, or all unseen ranks of an attempt. The grace of a rank begins now; for
+ * unseen ranks the record is looked at first, to learn whether the attempt has saved before. */
 static void add(struct session *session, bool unseen)
 {
     struct server *server = session->server;

@@ -198,6 +198,8 @@ static struct group *find_group(const struct agree *agree, const struct xxh128 *
     return row == KEYSET_NONE ? NULL : agree->groups[row];
 }
 
+/* Makes the group that a rank has named first. Returns TOO_LARGE if the budget has no room for it,
+ * or NO_MEMORY. */
 static int add_group(struct agree *agree, const struct msg_agree_group *said, struct group **ret)
 {
     struct agree_book *book = agree->book;
@@ -237,6 +239,8 @@ static int add_group(struct agree *agree, const struct msg_agree_group *said, st
     return 0;
 }
 
+/* Notes that the rank is a member of the group. Returns PROTOCOL if the rank contradicts what
+ * another rank has said. */
 static int join_group(struct agree *agree, uint32_t rank, const struct msg_agree_group *said,
                       uint8_t check, struct diag *diag)
 {
@@ -276,6 +280,9 @@ static int join_group(struct agree *agree, uint32_t rank, const struct msg_agree
     return 0;
 }
 
+/* Decides a group. If its members follow an earlier agreement, they keep it (KEEP), or, if only
+ * some do, they send their lists (MIXED). Otherwise their lists are equal (ALIKE), or have to be
+ * sent (ANEW). */
 static void decide(struct group *group)
 {
     const struct member *first = NULL;

@@ -67,6 +67,8 @@ static const struct rule *find_rule(enum msg_type type)
     return NULL;
 }
 
+/* Checks that the message may be sent to a server, in this state of the session, and by this kind
+ * of client. */
 static int check_rule(const struct session *session, const struct rule *rule, const struct msg *msg,
                       struct diag *diag)
 {
@@ -101,6 +103,8 @@ static bool answer_waiting(struct session *session, const struct frame *frame, e
     return true;
 }
 
+/* Handles one message. For a message with a payload it gives the memory for it, and on_payload()
+ * follows. An error ends the connection. */
 static int on_message(void *user, const struct frame *frame, const struct msg *msg,
                       void **ret_payload, struct diag *diag)
 {

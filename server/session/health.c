@@ -12,6 +12,7 @@
 
 enum { SPACE_LOW_PERCENT = 5 };
 
+/* Returns the remedy for a store that refuses with this error. */
 static const char *remedy_of(int code)
 {
     switch (code) {
@@ -71,6 +72,7 @@ static void PRINTF(4, 5) say(struct health_word *health, enum server_health word
     va_end(args);
 }
 
+/* Reports a store that refuses now (red), or that refused a moment ago (yellow). */
 static void say_store(struct health_word *health, const struct health_facts *facts)
 {
     const struct store_state *state = facts->store;

@@ -56,6 +56,8 @@ static void fill_slots(struct keyset *set)
     }
 }
 
+/* Doubles the room of the set. Returns TOO_LARGE if the budget does not allow it; the set stays as
+ * it is then. */
 static int grow(struct keyset *set)
 {
     uint64_t cap = set->cap == 0 ? 64 : (uint64_t)set->cap * 2;
@@ -89,6 +91,8 @@ static uint32_t new_row(struct keyset *set, const struct xxh128 *key, const stru
     return row;
 }
 
+/* Returns the row of the key with that value, and makes it if it is new. The caller has made
+ * room. */
 static uint32_t find_row(struct keyset *set, const struct xxh128 *key, const struct xxh128 *value)
 {
     uint32_t *first = &set->slots[slot_of(set, key)];

@@ -49,6 +49,7 @@ static void on_stopped(struct post *post)
     }
 }
 
+/* Closes every session and then the ingest. Called when the grace is over. */
 static void close_all(struct server *server)
 {
     if (server->closing) {

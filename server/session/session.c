@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 
+/* Ends everything that the session holds, in an order in which no later step can hand it something
+ * new. */
 static void session_end(struct session *session)
 {
     struct server *server = session->server;

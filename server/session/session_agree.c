@@ -104,6 +104,7 @@ static void log_verdicts(const struct request *request, const uint32_t *verdicts
     }
 }
 
+/* Answers AGREE with the verdict of each group in the message, once all are decided. */
 static void reply_agreed(struct agree_wait *wait)
 {
     struct request *request = request_of(wait);
@@ -124,6 +125,7 @@ static void reply_agreed(struct agree_wait *wait)
     free_wait(request);
 }
 
+/* Handles AGREE: notes the groups of the rank and answers when they are decided. */
 int session_on_agree(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
 {
@@ -160,6 +162,7 @@ static bool has_all(struct agree_wait *wait)
                                           : agree_has_digests(agree, group_of(request));
 }
 
+/* Answers LISTS with HOLDERS, or DIGESTS with COMPARED, in as many frames as it takes. */
 static void send_sets(struct agree_wait *wait)
 {
     struct request *request = request_of(wait);

@@ -19,6 +19,8 @@
 
 enum { USAGE_PATIENCE_MS = 3000 };
 
+/* Fills in the reply of SCRUB. Its texts point into the scrub's findings, so it is to be sent at
+ * once. */
 static void tell_scrub(struct scrub *scrub, struct scratch *scratch, struct scrub_info *ret)
 {
     struct scrub_status status;
@@ -78,6 +80,7 @@ static void refuse_care(struct session *session, uint32_t stream, const char *wh
                     text);
 }
 
+/* Handles SCRUB: begins a pass if it is asked to, and answers with the state of the scrub. */
 int session_on_scrub(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
 {
@@ -129,6 +132,7 @@ static int check_runs(struct catalog *catalog, const struct msg_gc *asked, struc
     return status;
 }
 
+/* Begins what GC asks for: a pass, or an order to reclaim forgotten checkpoints now. */
 static int begin_gc(struct session *session, const struct msg_gc *asked, struct diag *diag)
 {
     struct gc *gc = session->server->gc;
@@ -156,6 +160,7 @@ static int begin_gc(struct session *session, const struct msg_gc *asked, struct 
     return status;
 }
 
+/* Handles GC: begins a pass if it is asked to, and answers with the state of garbage collection. */
 int session_on_gc(struct session *session, uint32_t stream, const struct msg *msg,
                   struct diag *diag)
 {
@@ -327,6 +332,8 @@ static void cancel_server(struct request *request)
     request_orphan(request);
 }
 
+/* Handles SERVER. The answer needs the store's usage, which is waited for no longer than
+ * USAGE_PATIENCE_MS. */
 int session_on_server(struct session *session, uint32_t stream, const struct msg *msg,
                       struct diag *diag)
 {
@@ -352,6 +359,7 @@ int session_on_server(struct session *session, uint32_t stream, const struct msg
 
 /* --- repair --- */
 
+/* Answers REPAIR with the state of the present repair, or of the last one. */
 static void tell_repair(struct session *session, uint32_t stream, struct repair *repair)
 {
     struct msg reply = {.type = MSG_REPAIR_STATUS};
@@ -377,6 +385,7 @@ static void tell_repair(struct session *session, uint32_t stream, struct repair 
     conn_send_always(session->conn, stream, &reply);
 }
 
+/* Handles REPAIR: begins a repair if it is asked to, and answers with its state. */
 int session_on_repair(struct session *session, uint32_t stream, const struct msg *msg,
                       struct diag *diag)
 {

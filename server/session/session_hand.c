@@ -40,6 +40,8 @@ static int check_feature(const struct session *session, const struct msg *msg, s
                           msg_name(msg->type));
 }
 
+/* Handles ARENA: maps the client's memory. A client whose arena is refused sends its bytes by the
+ * socket. */
 int session_on_arena(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
 {
@@ -80,6 +82,7 @@ void session_room(void *user)
     }
 }
 
+/* Handles DESCRIBE: a payload that lies in the client's arena. */
 int session_on_describe(struct session *session, uint32_t stream, const struct msg *msg,
                         struct diag *diag)
 {
@@ -136,6 +139,8 @@ static void cancel_complete(struct request *request)
     request_free(request);
 }
 
+/* Starts the hand-over with the part that was received, and answers HANDED. Returns an error only
+ * if the client broke the rules; any other failure is answered. */
 static int begin_hand_over(struct request *request, struct session_save *save, struct diag *diag)
 {
     struct session *session = request->session;
@@ -167,6 +172,7 @@ static int begin_hand_over(struct request *request, struct session_save *save, s
     return 0;
 }
 
+/* Handles COMPLETE: the client has described everything and sent its part. */
 int session_on_complete(struct session *session, uint32_t stream, const struct msg *msg,
                         struct diag *diag)
 {

@@ -19,6 +19,7 @@ enum { PATIENCE_MS = 2000 };
 
 static void cancel_snapshot(struct request *request);
 
+/* Handles HELLO: agrees on version and features, and tells the client the server's limits. */
 int session_on_hello(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
 {
@@ -85,6 +86,7 @@ static int check_ranks(struct session *session, struct session **ret_old, struct
     return 0;
 }
 
+/* Refuses a world size that differs from that of an earlier term of the same attempt. */
 static int check_record(const struct session *session, const struct run_state *state,
                         struct diag *diag)
 {
@@ -105,6 +107,8 @@ static int check_record(const struct session *session, const struct run_state *s
 
 /* --- JOIN --- */
 
+/* Answers JOINED with the facts about the run that the client needs. From now on the session may
+ * send payloads. */
 static void joined(struct request *request, const struct run_state *state)
 {
     struct session *session = request->session;
@@ -130,6 +134,8 @@ static void joined(struct request *request, const struct run_state *state)
     request_reply(request, &reply);
 }
 
+/* Called when the state of the run is known: accepts or refuses the JOIN. An older connection of
+ * the same process is closed. */
 static void on_snapshot(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, u.snapshot);
@@ -191,6 +197,7 @@ static void cancel_snapshot(struct request *request)
     request_free(request);
 }
 
+/* Handles JOIN: notes run, attempt and rank, and reads the run's record. */
 int session_on_join(struct session *session, uint32_t stream, const struct msg *msg,
                     struct diag *diag)
 {

@@ -35,6 +35,8 @@ void session_end_landing(struct session *session)
     session->landing = NULL;
 }
 
+/* Handles LANDING: maps the memory that reads of this client go into. Size 0 ends the present
+ * landing. */
 int session_on_landing(struct session *session, uint32_t stream, const struct msg *msg,
                        struct diag *diag)
 {
@@ -67,6 +69,7 @@ int session_on_landing(struct session *session, uint32_t stream, const struct ms
 
 /* --- READ ----------------------------------------------------------------------------------- */
 
+/* Answers a READ into the landing and frees the request. */
 static void read_ended(struct request *request, int status, const struct diag *diag)
 {
     const struct msg_read *read = &request->msg.u.read;
@@ -153,6 +156,8 @@ static void cancel_waiting(struct request *request)
     request_free(request);
 }
 
+/* Reads for this request from the store. Requests for the same bytes may join it until the read has
+ * ended. */
 static void read_alone(struct request *request)
 {
     const struct msg_read *read = &request->msg.u.read;
@@ -194,6 +199,8 @@ static struct request *find_same(const struct request *request)
     return NULL;
 }
 
+/* Returns the memory in the landing that a READ names, or NULL with PROTOCOL if it may not be
+ * written, or if too many reads are under way. */
 static uint8_t *find_room(const struct session *session, const struct msg_read *read,
                           struct diag *diag)
 {

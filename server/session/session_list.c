@@ -15,6 +15,7 @@ static void cancel_snapshot(struct request *request)
     request_free(request);
 }
 
+/* Answers LIST with one page of entries, and with the mark of a run whose record is not whole. */
 static void on_list(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, u.snapshot);
@@ -43,6 +44,7 @@ static void on_list(struct run_snapshot_req *req)
     request_free(request);
 }
 
+/* Answers STATUS with the state of one save. */
 static void on_status(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, u.snapshot);
@@ -86,6 +88,7 @@ int session_on_status(struct session *session, uint32_t stream, const struct msg
     return take_snapshot(session, stream, msg, on_status);
 }
 
+/* Answers RUNS with the names of the runs, or of those of one project, at most RUNS_MAX. */
 static void send_runs(struct request *request)
 {
     const char *project = request->msg.u.runs.project;

@@ -72,6 +72,7 @@ static void tell_forgotten(const struct session *session, const struct run_req *
     }
 }
 
+/* Answers MARK with the outcome for each checkpoint. */
 static void on_marked(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);
@@ -101,6 +102,8 @@ static const struct state_commit *forgotten_step(const struct run_state *state, 
     return NULL;
 }
 
+/* Finds the checkpoint that a selector means. For an undelete, a step means its newest forgotten
+ * checkpoint. */
 static int resolve(const struct run_state *state, uint32_t kind, const struct selector *selector,
                    struct ckpt_id *ret, struct diag *diag)
 {
@@ -126,6 +129,7 @@ static int resolve(const struct run_state *state, uint32_t kind, const struct se
     return 0;
 }
 
+/* Finds the checkpoints of all selectors for the event, each only once. */
 static int resolve_all(struct request *request, const struct run_state *state, struct diag *diag)
 {
     const struct msg_mark *mark = &request->msg.u.mark;
@@ -149,6 +153,7 @@ static int resolve_all(struct request *request, const struct run_state *state, s
     return status;
 }
 
+/* Called when the state of the run is known: resolves the names and submits the event. */
 static void on_state(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, info);
@@ -214,6 +219,8 @@ static const char *actor_of(struct request *request, const char *claimed)
     return scratch_string(&request->scratch, strlen(actor), actor);
 }
 
+/* Checks that the message makes sense: forgetting needs either a policy or names, and every other
+ * mark needs names. */
 static int check(const struct msg_mark *mark, struct diag *diag)
 {
     bool forget = mark->kind == MSG_MARK_FORGET;
@@ -233,6 +240,7 @@ static int check(const struct msg_mark *mark, struct diag *diag)
     return 0;
 }
 
+/* Handles MARK: checks it, makes its policy, and reads the record if names have to be resolved. */
 int session_on_mark(struct session *session, uint32_t stream, const struct msg *msg,
                     struct diag *diag)
 {
@@ -272,6 +280,7 @@ int session_on_mark(struct session *session, uint32_t stream, const struct msg *
 
 /* --- ANNOTATE ------------------------------------------------------------------------------- */
 
+/* Answers ANNOTATE with the checkpoint as it is now. */
 static void on_annotated_info(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, info);
@@ -302,6 +311,7 @@ static void on_annotated(struct run_req *req)
     run_snapshot(request->session->run, &request->info);
 }
 
+/* Handles ANNOTATE: submits the change of tags and metrics. */
 int session_on_annotate(struct session *session, uint32_t stream, const struct msg *msg,
                         struct diag *diag)
 {

@@ -22,6 +22,8 @@ void session_free_part_left(struct session *session)
     }
 }
 
+/* Gives memory for a part and counts it. Returns BUSY if other parts use up the server's budget,
+ * and TOO_LARGE if the part could never fit. */
 static int reserve_part(struct server *server, uint64_t bytes, uint8_t **ret, struct diag *diag)
 {
     if (bytes > server->options.part_bytes_total) {
@@ -108,6 +110,7 @@ void session_part(struct session *session, const struct frame *frame)
 
 /* --- SEAL --- */
 
+/* Frees a SEAL request, with the bytes of its part and its hold on the writer. */
 static void seal_free(struct request *request)
 {
     struct server *server = request->server;
@@ -147,6 +150,8 @@ static void on_sealed(struct run_req *req)
     seal_free(request);
 }
 
+/* Submits the seal. If an earlier part of the same process was accepted, the seal names that
+ * one. */
 static void submit_seal(struct request *request)
 {
     const struct msg_seal *seal = &request->msg.u.seal;
@@ -183,6 +188,7 @@ static struct store_name part_name(const struct request *request)
                                .tag = seal->open_id};
 }
 
+/* Called when the part is durable: keeps its bytes for finishing the save, and submits the seal. */
 static void published(struct request *request)
 {
     request->u.seal.running = false;
@@ -275,6 +281,8 @@ static void publish(struct request *request)
     store_submit(catalog_store(request->server->options.catalog), &request->u.seal.store);
 }
 
+/* Called when PUBLISH was answered. If the name is taken, or the outcome is unknown, the stored
+ * part is read and compared. */
 static void on_published(struct store_req *req)
 {
     struct request *request = container_of(req, struct request, u.seal.store);
@@ -353,6 +361,8 @@ static void index_done(struct work *work)
     }
 }
 
+/* Called with this rank's part of the base: sorts its chunks on a worker, so that references to it
+ * can be checked. */
 static void on_base(struct fetch_req *req)
 {
     struct request *request = container_of(req, struct request, u.seal.fetch);
@@ -370,6 +380,8 @@ static void on_base(struct fetch_req *req)
     work_submit(request->server->options.verify_pool, &request->u.seal.work);
 }
 
+/* Called when the part was checked on the worker. If it refers to a base, the base's part is
+ * fetched first. */
 static void check_done(struct work *work)
 {
     struct request *request = container_of(work, struct request, u.seal.work);
@@ -429,6 +441,7 @@ static int take_part(struct request *request, struct session_save *save, struct 
     return status;
 }
 
+/* Handles SEAL: the whole part has come and is to be checked, published and sealed. */
 int session_on_seal(struct session *session, uint32_t stream, const struct msg *msg,
                     struct diag *diag)
 {

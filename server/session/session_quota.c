@@ -46,6 +46,8 @@ static void on_aborted(struct run_req *req)
     session_opened(&request->u.run);
 }
 
+/* Called with the opening of a step that exceeds the quota. A new opening is aborted at once,
+ * unless the refusal is only for full saves and this one has a base. */
 static void on_doomed(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
@@ -109,6 +111,8 @@ static void press(struct request *request, const struct usage_walk *walk, const 
     }
 }
 
+/* Called when the project's checkpoints were counted: lets the save begin, or goes the way of a
+ * refused one. */
 static void on_counted(struct usage_walk *walk)
 {
     struct request *request = container_of(walk, struct request, usage);

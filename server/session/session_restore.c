@@ -26,6 +26,8 @@ static void warn_of_loss(const struct session *session, const struct run_state *
     }
 }
 
+/* Answers RESTORE with the checkpoint that was chosen. It also says so if a newer checkpoint may
+ * exist that a damaged record does not know. */
 static void reply_resolved(struct request *request, const struct run_state *state)
 {
     warn_of_loss(request->session, state);
@@ -47,6 +49,7 @@ static void reply_resolved(struct request *request, const struct run_state *stat
     }
 }
 
+/* Answers REPORT with the state of the restore session. */
 static void reply_verdict(struct request *request, const struct run_state *state)
 {
     const struct verdict *verdict = &request->verdict;
@@ -94,6 +97,7 @@ static void cancel_steps(struct request *request)
     request_free(request);
 }
 
+/* Called when the session has chosen a checkpoint; the answer needs the facts about it. */
 static void on_begun(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);
@@ -141,6 +145,8 @@ static void on_viewed(struct run_snapshot_req *req)
     request_free(request);
 }
 
+/* Handles RESTORE: a rank joins the session of its attempt, and a viewer only resolves the
+ * selector. */
 int session_on_restore(struct session *session, uint32_t stream, const struct msg *msg,
                        struct diag *diag)
 {
@@ -273,6 +279,7 @@ static void piece_sent(struct conn_out *out, int status)
     send_piece(request);
 }
 
+/* Sends the next piece of the reply. piece_sent() continues with the one after it. */
 static void send_piece(struct request *request)
 {
     uint64_t total;
@@ -349,6 +356,7 @@ static void on_fetched(struct fetch_req *req)
     send_piece(request);
 }
 
+/* Handles FETCH: sends a manifest, page or part. */
 int session_on_fetch(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
 {
@@ -360,7 +368,7 @@ int session_on_fetch(struct session *session, uint32_t stream, const struct msg 
         request->u.fetch = (struct fetch_req){.id = fetch->id,
                                               .kind = (enum store_kind)fetch->kind,
                                               .number = fetch->number,
-                                              /* Cairn verify wants no cached bytes. */
+                                              /* `cairn verify` wants no cached bytes. */
                                               .fresh = session->viewer,
                                               .done = on_fetched};
         run_fetch(session->run, &request->u.fetch);
@@ -370,6 +378,7 @@ int session_on_fetch(struct session *session, uint32_t stream, const struct msg 
 
 /* --- PLAN --- */
 
+/* Encodes the plan and starts to send it. */
 static void on_planned(struct plan_req *req)
 {
     struct request *request = container_of(req, struct request, u.plan);
@@ -389,6 +398,7 @@ static void on_planned(struct plan_req *req)
     send_piece(request);
 }
 
+/* Handles PLAN: finds the chunks that make up the wanted boxes and blobs. */
 int session_on_plan(struct session *session, uint32_t stream, const struct msg *msg,
                     struct diag *diag)
 {
@@ -425,6 +435,8 @@ static void read_sent(struct conn_out *out, int status)
     read_free(request);
 }
 
+/* Called when the bytes were read: sends them. The buffer is given back when the socket has taken
+ * them. */
 static void on_read(struct store_req *req)
 {
     struct request *request = container_of(req, struct request, u.read.store);
@@ -444,6 +456,7 @@ static void on_read(struct store_req *req)
     request_send(request, &reply, out);
 }
 
+/* Called with a buffer of the budget: reads the bytes from the store. */
 static void on_buffer(struct credit_read *credit, void *buffer)
 {
     struct request *request = container_of(credit, struct request, u.read.credit);
@@ -471,6 +484,8 @@ static void cancel_read(struct request *request)
     read_free(request);
 }
 
+/* Handles READ: into the client's own memory if it names a landing, and otherwise through a buffer
+ * of the budget. */
 int session_on_read(struct session *session, uint32_t stream, const struct msg *msg,
                     struct diag *diag)
 {

@@ -88,6 +88,8 @@ static const struct writer_events writer_events = {.on_durable = on_durable,
 
 /* --- OPEN --- */
 
+/* Attaches the session to the save with a writer, unless it is attached already. Returns BUSY if
+ * the session takes part in too many saves. */
 static int add_save(struct session *session, const struct verdict *verdict)
 {
     const struct ckpt_id id = verdict->id;
@@ -173,6 +175,8 @@ static void reply_with_base(struct request *request, const struct msg_opened *op
     run_base(request->session->run, &request->base);
 }
 
+/* Answers OPENED with the state of the save and the facts about the run. If the save has a base,
+ * its part is read first. */
 static void on_open_info(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, info);
@@ -299,6 +303,7 @@ static int fill_open(struct request *request, struct entry_open *open)
     return 0;
 }
 
+/* Handles OPEN: rank 0 opens the save, and the other ranks look for its opening. */
 int session_on_open(struct session *session, uint32_t stream, const struct msg *msg,
                     struct diag *diag)
 {
@@ -398,6 +403,7 @@ int session_on_object_end(struct session *session, uint32_t stream, const struct
 
 /* --- HAVE --- */
 
+/* Answers HAVE with the sequences of the durable objects. */
 static void on_have(struct writer_have *have, int status, const struct diag *diag, size_t count,
                     const uint32_t *sequences)
 {
@@ -421,6 +427,7 @@ static void cancel_have(struct request *request)
     request_free(request);
 }
 
+/* Handles HAVE: asks which objects of this client are durable. */
 int session_on_have(struct session *session, uint32_t stream, const struct msg *msg,
                     struct diag *diag)
 {
@@ -482,6 +489,8 @@ int session_on_wait(struct session *session, uint32_t stream, const struct msg *
     return 0;
 }
 
+/* Answers ABORT with the outcome of the save. If it was committed or aborted before, that outcome
+ * is given. */
 static void on_aborted(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.run);
@@ -511,6 +520,7 @@ static void cancel_run(struct request *request)
     request_free(request);
 }
 
+/* Handles ABORT: submits the end of the save. */
 int session_on_abort(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
 {

@@ -17,6 +17,7 @@ static void cancel_usage(struct request *request)
     request_free(request);
 }
 
+/* Copies the table of quotas into the reply of USAGE. Returns NO_MEMORY if there is no memory. */
 static int copy_quotas(struct request *request, struct msg_usage_reply *reply)
 {
     const struct quota_table *table = request->server->options.quotas;
@@ -34,6 +35,7 @@ static int copy_quotas(struct request *request, struct msg_usage_reply *reply)
     return 0;
 }
 
+/* Answers USAGE with the rows of the walk. */
 static void on_walked(struct usage_walk *walk)
 {
     struct request *request = container_of(walk, struct request, u.usage);
@@ -55,6 +57,7 @@ static void on_walked(struct usage_walk *walk)
     request_free(request);
 }
 
+/* Handles USAGE: walks through the runs behind the last one that the client has got. */
 int session_on_usage(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
 {
@@ -85,6 +88,7 @@ struct collecting {
     bool more;
 };
 
+/* Adds a writer to the answer of PROGRESS, at most ROWS_MAX of them. */
 static void collect(void *user, const struct ingest_row *row)
 {
     struct collecting *collecting = user;
@@ -120,6 +124,7 @@ static void add_world_size(struct session *session, struct msg_progress_row *row
     }
 }
 
+/* Handles PROGRESS: answers at once with what ranks are bringing to open saves. */
 int session_on_progress(struct session *session, uint32_t stream, const struct msg *msg,
                         struct diag *diag)
 {
