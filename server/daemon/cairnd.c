@@ -45,6 +45,7 @@ static void usage(FILE *out)
             "              cairnd --store-url dir:/srv/cairn --listen-unix /tmp/cairnd.sock\n");
 }
 
+/* Takes one argument of the command line: an action, or a flag with its value. */
 static int take_flag(struct config *config, struct arguments *arguments, struct diag *diag)
 {
     const char *flag = arguments->argv[arguments->at];

@@ -39,6 +39,7 @@ static const struct key keys[] = {
 #undef CONF
 };
 
+/* Sets a key from a text, according to its kind. */
 static int set_key(struct config *config, const struct key *key, const char *value,
                    struct diag *diag)
 {
@@ -202,6 +203,7 @@ static char *read_line(char *text, int size, void *stream)
     return got;
 }
 
+/* Adds a row of [quota]. Returns CONFIG if the project has one already, or if the table is full. */
 static int add_quota(struct config *config, const char *project, const char *value,
                      struct diag *diag)
 {
@@ -222,6 +224,8 @@ static int add_quota(struct config *config, const char *project, const char *val
     return status;
 }
 
+/* Called by libinih for each value of the file. Only the first mistake is reported, with its
+ * line. */
 static int on_value(void *user, const char *section, const char *name, const char *value)
 {
     struct reading *reading = user;
@@ -296,6 +300,7 @@ static int check_tls(const struct config *config, struct diag *diag)
     return 0;
 }
 
+/* Checks the numbers that depend on each other or have a range. */
 static int check_numbers(const struct config *config, struct diag *diag)
 {
     uint64_t chunk = config->chunk_bytes;
@@ -346,6 +351,7 @@ static int check_mirror(const struct config *config, struct diag *diag)
     return 0;
 }
 
+/* Checks the values that are one of several words, a mode or a uuid. */
 static int check_words(const struct config *config, struct diag *diag)
 {
     enum log_level level;
@@ -408,6 +414,7 @@ static const size_t live[] = {
     offsetof(struct config, grace_ms),        offsetof(struct config, log_level),
     offsetof(struct config, log_format)};
 
+/* Returns the size of a key's field, for copying it. */
 static size_t size_of(const struct key *key)
 {
     switch (key->kind) {
@@ -472,6 +479,7 @@ void config_reload(struct config *config, const struct config *fresh,
 
 /* --- printing --- */
 
+/* Prints a value so that the file can be read back. */
 static void print_value(const struct config *config, const struct key *key, FILE *out)
 {
     const void *field = (const char *)config + key->offset;

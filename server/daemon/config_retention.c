@@ -41,6 +41,7 @@ static int take_pattern(const char *section, size_t bytes, char *ret, struct dia
                           section, ret);
 }
 
+/* Returns the row of a pattern, and adds it if it is new. Returns NULL if the table is full. */
 static struct retain_row *find_row(struct retain_table *table, const char *pattern)
 {
     for (size_t i = 0; i < table->count; i++) {

@@ -146,6 +146,7 @@ static void stop(struct daemon *daemon, uint64_t grace_ms)
     }
 }
 
+/* Called on SIGTERM and SIGINT. The first signal begins the grace, a second one ends it. */
 static void on_signal(void *user, int signum)
 {
     struct daemon *daemon = user;
@@ -200,6 +201,7 @@ static uint32_t encode_lanes(const struct config *config)
     return (uint32_t)min_u64(lanes, min_u64(config->verify_threads, KIT_ENCODERS));
 }
 
+/* Logs what retention has decided for a run. */
 static void on_retained(void *user, const struct run_name *run, int status, const struct diag *diag,
                         size_t forgotten)
 {
@@ -315,6 +317,8 @@ static void show_obs(struct daemon *daemon, bool ready)
     }
 }
 
+/* Called when the catalogue is loaded: starts the rest of the daemon, and reports that it is
+ * ready. */
 static void on_catalog_ready(void *user, int status, const struct diag *diag)
 {
     struct daemon *daemon = user;
@@ -460,6 +464,7 @@ static int watch_store(struct daemon *daemon, struct store *store)
     return status == 0 ? 0 : diag_set(&daemon->diag, status, "no memory to watch the store");
 }
 
+/* Makes the catalogue over the store. on_catalog_ready() continues. */
 static int open_catalog(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
@@ -478,6 +483,7 @@ static int open_catalog(struct daemon *daemon)
 
 /* --- opening the store ---------------------------------------------------------------------- */
 
+/* Opens a store on this host. It either opens at once or ends the start. */
 static int open_store(struct daemon *daemon, const struct store_open_options *options)
 {
     struct store *store = NULL;
@@ -538,6 +544,8 @@ static void on_opener_failed(void *user, const struct diag *diag)
     show_obs(daemon, false);
 }
 
+/* Begins to open the store: a directory at once, a cluster with an opener, which tries until it is
+ * in reach. */
 static int begin_opening(struct daemon *daemon)
 {
     const struct config *config = daemon->config;
@@ -565,6 +573,8 @@ static int begin_opening(struct daemon *daemon)
     return status == 0 ? 0 : diag_set(&daemon->diag, status, "no memory to open the store");
 }
 
+/* Starts the parts of the daemon from bottom to top. After an error, finish() ends those that were
+ * started. */
 static int start(struct daemon *daemon)
 {
     static const int signals[] = {SIGTERM, SIGINT};
@@ -602,6 +612,7 @@ static void on_obs_dropped(void *user)
     loop_uv_stop(daemon->loop);
 }
 
+/* Frees what is left when the loop has ended, or when the start has failed. */
 static void finish(struct daemon *daemon)
 {
     if (daemon->obs) { /* after a start that failed */

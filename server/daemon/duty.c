@@ -59,6 +59,7 @@ static void tell(struct duty *duty)
     }
 }
 
+/* Tells the owner that the duty was won or lost, or that it has stopped. */
 static void on_post(struct post *post)
 {
     struct duty *duty = container_of(post, struct duty, post);
@@ -228,6 +229,7 @@ static void on_timer(struct timer *timer)
     }
 }
 
+/* Called with the store's record. A store that fails is asked again with the next look. */
 static void on_looked(struct store_req *req)
 {
     struct duty *duty = container_of(req, struct duty, req);
@@ -246,6 +248,7 @@ static void on_looked(struct store_req *req)
     decide(duty);
 }
 
+/* Called when the entry was written, or could not be. */
 static void on_updated(struct store_req *req)
 {
     struct duty *duty = container_of(req, struct duty, req);

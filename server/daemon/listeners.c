@@ -32,6 +32,8 @@ struct listeners {
     struct place places[LISTENERS_MAX];
 };
 
+/* Called with a new connection: puts TLS on it if the listener has it, and gives it to the
+ * server. */
 static void on_accept(void *user, struct sock *sock)
 {
     struct place *place = user;
@@ -49,6 +51,7 @@ static void on_accept(void *user, struct sock *sock)
     server_accept(listeners->server, stream);
 }
 
+/* Binds one address. Returns the error of the net, or CONFIG if there are too many. */
 static int add_place(struct listeners *listeners, const struct net_addr *addr, unsigned mode,
                      struct diag *diag)
 {
@@ -109,6 +112,8 @@ static int parse_tcp(const struct config *config, const char *text, struct net_a
                                        : 0;
 }
 
+/* Calls user->each for every address of the configuration, the Unix socket first, and stops at an
+ * error. */
 static int each_address(const struct config *config, struct address_user *user, struct diag *diag)
 {
     int status = 0;

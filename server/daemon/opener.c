@@ -46,6 +46,8 @@ static void free_opener(struct opener *opener)
 
 static void on_store_closed(void *user) { free_opener(user); }
 
+/* Called when a try has ended: tells the result, or tries again later. While the opener closes, a
+ * store that has just been opened is closed again. */
 static void on_opened(struct work *work)
 {
     struct opener *opener = container_of(work, struct opener, work);

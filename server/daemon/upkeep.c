@@ -134,6 +134,7 @@ static void on_reclaimed(void *user, const struct run_name *name, struct ckpt_id
         ls("why", why->reason));
 }
 
+/* Logs the end of a garbage collection, loudly only if it has removed something or met errors. */
 static void on_collected(void *user)
 {
     struct upkeep *upkeep = user;
@@ -181,6 +182,7 @@ static void on_damaged(void *user, const struct run_name *run, struct ckpt_id id
     }
 }
 
+/* Logs each line of a repair and its result, and begins the next one. */
 static void on_repaired(void *user, const struct repair_status *status)
 {
     struct upkeep *upkeep = user;
@@ -229,6 +231,7 @@ static void on_repair_moved(void *user, uint64_t bytes)
     }
 }
 
+/* Makes the repair, with the mirror of the configuration if there is one. */
 static int start_repair(struct upkeep *upkeep, struct diag *diag)
 {
     const struct config *config = upkeep->options.config;
@@ -254,6 +257,7 @@ static void on_duty(struct duty *duty, bool is_ours)
         ls("duty", duty->options.name));
 }
 
+/* Starts the duties of scrub and gc. The label that other daemons see is this host's name. */
 static void start_duties(struct upkeep *upkeep)
 {
     char label[DUTY_LABEL_MAX] = "";
