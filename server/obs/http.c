@@ -66,6 +66,8 @@ static void refuse(struct http_conn *conn, unsigned status)
     answer(conn, status, "text/plain; charset=utf-8", (size_t)used, text);
 }
 
+/* Reads what has come of the head, and goes on when it is complete: to the handler, or to a
+ * refusal. */
 static void read_head(struct http_conn *conn)
 {
     struct iovec room = {conn->head + conn->head_bytes, sizeof(conn->head) - conn->head_bytes};
@@ -118,6 +120,8 @@ static bool drop_rest(struct http_conn *conn)
 static void on_ready(void *user, unsigned events);
 static const struct sock_handler handler = {.on_ready = on_ready};
 
+/* Writes the answer as far as the socket takes it. After a refusal the connection lingers, because
+ * the peer may still be sending. */
 static void write_answer(struct http_conn *conn)
 {
     while (conn->sent < conn->out.bytes) {
@@ -144,6 +148,7 @@ static void write_answer(struct http_conn *conn)
     }
 }
 
+/* Called when the socket is ready for what the present state waits for. */
 static void on_ready(void *user, unsigned events)
 {
     struct http_conn *conn = user;
@@ -174,6 +179,7 @@ static void on_deadline(struct timer *timer)
     }
 }
 
+/* Makes the head and body of an answer, and starts to write it. */
 static void answer(struct http_conn *conn, unsigned status, const char *content_type, size_t bytes,
                    const void *body)
 {
@@ -203,6 +209,7 @@ void http_answer(struct http_call *call, unsigned status, const char *content_ty
     answer(conn, status, content_type, bytes, body);
 }
 
+/* Accepts a connection, or closes it if there are too many. */
 static void on_accept(void *user, struct sock *sock)
 {
     struct http *http = user;

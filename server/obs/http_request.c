@@ -130,6 +130,8 @@ static unsigned take_target(struct slice target, struct http_request *ret)
     return 0;
 }
 
+/* Parses the request line. Returns an HTTP status, or 0. *ret_needs_host is set for HTTP/1.1, which
+ * requires a Host header. */
 static unsigned take_request_line(struct slice line, struct http_request *ret, bool *ret_needs_host)
 {
     struct slice method = cut(&line, ' '), target = cut(&line, ' ');
@@ -179,6 +181,7 @@ static bool names_openmetrics(struct slice accept)
     return false;
 }
 
+/* Parses one header line. Returns an HTTP status, or 0. A request with a body is refused. */
 static unsigned take_header(struct slice line, struct headers *io)
 {
     struct slice value = line;
@@ -213,6 +216,7 @@ static bool take_line(struct slice *io, struct slice *ret)
     return true;
 }
 
+/* Parses a complete head. Returns an HTTP status, or 0. */
 static unsigned take_head(struct slice head, struct http_request *ret)
 {
     struct headers headers = {0};

@@ -74,6 +74,7 @@ static void errors(struct expose *expose, const char *name, const char *help,
 
 /* --- the families ----------------------------------------------------------------------------- */
 
+/* Writes the families about saves and restores. */
 static void write_saves(const struct run_counts *counts, struct expose *expose)
 {
     begin(expose, FAMILY_COUNTER, "cairn_checkpoints", "Saves that ended, by how.");
@@ -98,6 +99,7 @@ static void write_saves(const struct run_counts *counts, struct expose *expose)
     labelled(expose, "result", "failed", counts->restores_failed);
 }
 
+/* Writes the families about updates and readings of records. */
 static void write_records(const struct run_counts *counts, struct expose *expose)
 {
     counter(expose, "cairn_record_updates", "Updates of runs' records that were made.",
@@ -114,6 +116,8 @@ static void write_records(const struct run_counts *counts, struct expose *expose
             counts->load_errors);
 }
 
+/* Writes the families about all runs: how many there are, their open saves and their
+ * checkpoints. */
 static void write_sight(const struct metrics_source *source, struct expose *expose)
 {
     struct catalog_sight sight;
@@ -134,6 +138,8 @@ static void write_sight(const struct metrics_source *source, struct expose *expo
           sight.forgotten.count);
 }
 
+/* Writes the newest commit of each live run. Their number is bounded, so that the answer stays
+ * small. */
 static void write_runs(const struct metrics_source *source, struct expose *expose)
 {
     struct run_sight runs[METRICS_RUNS_MAX];
@@ -169,6 +175,7 @@ static void write_server(const struct server *server, struct expose *expose)
     gauge(expose, "cairn_buffers_limit", "Payload buffers there are.", stats.buffers_total);
 }
 
+/* Writes the families about scrub. */
 static void write_scrub(const struct scrub *scrub, struct expose *expose)
 {
     struct scrub_status status;
@@ -190,6 +197,7 @@ static void write_scrub(const struct scrub *scrub, struct expose *expose)
             "What scrubs could not read for another reason than damage.", status.errors_total);
 }
 
+/* Writes the families about garbage collection. */
 static void write_gc(const struct gc *gc, struct expose *expose)
 {
     struct gc_status status;
@@ -211,6 +219,7 @@ static void write_gc(const struct gc *gc, struct expose *expose)
             status.errors_total);
 }
 
+/* Writes the families about retention. */
 static void write_retention(const struct metrics_source *source, const struct run_counts *counts,
                             struct expose *expose)
 {
@@ -230,6 +239,7 @@ static void write_retention(const struct metrics_source *source, const struct ru
             status.errors);
 }
 
+/* Returns the name of an operation, as a label. */
 static const char *op_name(enum store_op op)
 {
     switch (op) {
@@ -285,6 +295,7 @@ static const char *op_name(enum store_op op)
     return "unknown";
 }
 
+/* Writes the families about the store: bytes, errors, and the durations of each operation. */
 static void write_store(const struct metrics_source *source, struct expose *expose)
 {
     const struct store_counts *counts = source->store;

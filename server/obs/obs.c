@@ -88,6 +88,8 @@ static void judge(struct obs *obs, struct metrics_usage *io, const struct diag *
     }
 }
 
+/* Answers all waiting calls with the result of the store's USAGE, or with the error instead of
+ * it. */
 static void answer_all(struct obs *obs, int status, const struct diag *diag)
 {
     struct metrics_usage usage = {.status = status};
@@ -138,6 +140,8 @@ static void on_usage(struct store_req *req)
     answer_all(obs, req->status, &req->diag);
 }
 
+/* Called for each request: it waits for the store's usage, which one request to the store gives to
+ * all that wait. */
 static void on_call(void *user, struct http_call *call)
 {
     struct obs *obs = user;
