@@ -143,6 +143,7 @@ int ask_event(struct repair *repair, const struct event *event, struct diag *dia
     return ask_try_event(repair, event, false, diag);
 }
 
+/* Copies the facts about all commits that may still be read. */
 static void take_facts(struct ask *ask, const struct run_state *state)
 {
     ask->facts = calloc(state->commit_count + 1, sizeof(*ask->facts));
@@ -189,6 +190,7 @@ static bool is_explained(const struct run_state *state, struct ckpt_id id, uint6
     return false;
 }
 
+/* Returns what the record says about the checkpoint in ask->id. */
 static struct origin origin_of(const struct repair *repair, const struct run_state *state)
 {
     static const struct token nobody;
@@ -205,6 +207,8 @@ static struct origin origin_of(const struct repair *repair, const struct run_sta
     return origin;
 }
 
+/* Called with the state of the run: takes everything that any question may ask for, then wakes the
+ * thread. */
 static void on_state(struct run_snapshot_req *req)
 {
     struct repair *repair = container_of(req, struct repair, ask.snapshot);

@@ -133,6 +133,7 @@ static size_t find_want(const struct wants *wants, const struct envelope *envelo
     return low;
 }
 
+/* Tries a good chunk of the run as the source of each wanted chunk with the same contents. */
 static int offer(struct repair *repair, struct wants *wants, const struct scan_piece *piece,
                  struct diag *diag)
 {

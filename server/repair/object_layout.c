@@ -40,6 +40,7 @@ int layout_copy(size_t count, const struct scan_piece *pieces, struct scratch *s
 
 /* --- from the part ---------------------------------------------------------------------------- */
 
+/* Takes the pieces of one object from a part of its checkpoint. */
 static int take_object(const struct part *part, const struct object_id *id, struct scratch *scratch,
                        struct broken *ret, struct diag *diag)
 {
@@ -62,6 +63,8 @@ static int take_object(const struct part *part, const struct object_id *id, stru
     return status;
 }
 
+/* Finds the pieces of an object in its own checkpoint's part, which a hash proves. Returns
+ * NOT_FOUND if that checkpoint is gone. */
 static int from_part(struct repair *repair, const struct object_id *id, struct scratch *scratch,
                      struct broken *ret, struct diag *diag)
 {
@@ -151,6 +154,8 @@ static int read_footer(struct repair *repair, struct span *span, struct scratch 
     return status;
 }
 
+/* Finds the pieces of an object in its footer. The footer has a crc only, so the chunks' own
+ * digests have to prove the rest. */
 static int from_footer(struct repair *repair, struct store *store, const struct object_id *id,
                        struct scratch *scratch, struct broken *ret)
 {

@@ -28,6 +28,8 @@ static void paper_text(const struct paper *paper, size_t bytes, char *ret)
              (unsigned long long)paper->name.id.term);
 }
 
+/* Reads a document from a store and checks its size and hash. Returns DAMAGED if it does not
+ * match. */
 static int fetch(struct repair *repair, struct store *store, const struct paper *paper,
                  struct record_value *ret, struct diag *diag)
 {
@@ -139,6 +141,7 @@ static int mend(struct repair *repair, const struct paper *paper, struct record_
     return 0;
 }
 
+/* Reads a document into the scratch, and mends it first if that is asked for. */
 static int get(struct repair *repair, const struct paper *paper, struct scratch *scratch,
                struct record_value *ret, struct diag *diag)
 {
@@ -179,6 +182,7 @@ static struct paper paper_of(const struct repair *repair, const struct papers *p
                                    .tag = papers->fact->open_id}};
 }
 
+/* Adds the entries of a page of parts to the table of all parts. */
 static int add_page(struct papers *papers, const struct page *page, struct diag *diag)
 {
     if (page->kind != PAGE_PARTS) {

@@ -84,6 +84,8 @@ static int put(struct building *b, uint64_t offset, size_t bytes, const uint8_t 
 
 /* --- what is written -------------------------------------------------------------------------- */
 
+/* Gets the stored bytes of one piece into b->chunk: from the old object if they are good there, and
+ * otherwise from their source. */
 static int get_chunk(struct building *b, size_t at, struct diag *diag)
 {
     const struct broken *broken = b->broken;
@@ -100,6 +102,7 @@ static int get_chunk(struct building *b, size_t at, struct diag *diag)
     return copies_get(b->repair, &broken->sources[at], wanted, b->chunk, diag);
 }
 
+/* Writes all chunks of the new object, each once. */
 static int put_chunks(struct building *b, struct diag *diag)
 {
     const struct broken *broken = b->broken;
@@ -116,6 +119,7 @@ static int put_chunks(struct building *b, struct diag *diag)
     return status;
 }
 
+/* Writes the footer of the new object behind its data. */
 static int put_footer(struct building *b, uint64_t data_end, struct diag *diag)
 {
     const struct broken *broken = b->broken;
@@ -169,6 +173,7 @@ static int write_fresh(struct building *b, struct diag *diag)
 
 /* --- taking the place of the old object ----------------------------------------------------- */
 
+/* Reads the sealed new object back and checks all of it. */
 static int check_fresh(struct building *b, struct diag *diag)
 {
     const struct broken *broken = b->broken;
@@ -203,6 +208,7 @@ void rebuild_object_name(const struct object_id *id, char ret[OBJECT_NAME_BYTES]
              (unsigned long long)id->term, id->rank, (unsigned long long)id->writer, id->sequence);
 }
 
+/* Notes the replacement in the chain; then the new object and the damaged one trade names. */
 static int take_place(struct building *b, struct diag *diag)
 {
     const struct broken *broken = b->broken;

@@ -101,6 +101,7 @@ int remake_world(struct repair *repair, struct remade *io, uint32_t part_count, 
     return 0;
 }
 
+/* Reads the parts of all ranks, with the seals that the ranks must have made of them. */
 static int read_parts(struct repair *repair, struct remade *remade, struct diag *diag)
 {
     struct scratch *scratch = &remade->scratch;
@@ -237,6 +238,7 @@ static int replace(struct repair *repair, const struct store_name *name,
     return status != 0 ? status : ask_name(repair, STORE_PUBLISH, name, value, diag);
 }
 
+/* Publishes one document, unless it is stored already. A damaged one is replaced. */
 static int put_document(struct repair *repair, const struct remade *remade, size_t at,
                         struct diag *diag)
 {

@@ -107,6 +107,8 @@ int repair_begin(struct repair *repair, const struct run_name *run, struct ckpt_
     return 0;
 }
 
+/* Called when the mirror is closed, which is the end of a repair: tells its result, or ends the
+ * closing. */
 static void on_mirror_closed(void *user)
 {
     struct repair *repair = user;
@@ -281,6 +283,7 @@ static void tell_missing(struct repair *repair, const struct broken *broken)
                     repair->mirror ? repair->options.mirror : "");
 }
 
+/* Reports each bad chunk of an object for which no copy was found. */
 static void tell_lost(struct repair *repair, const struct broken *broken)
 {
     char place[240];
@@ -298,6 +301,7 @@ static void tell_lost(struct repair *repair, const struct broken *broken)
     }
 }
 
+/* Rebuilds every broken object whose bad chunks all have sources, and reports the others. */
 static int mend_objects(struct repair *repair, struct survey *survey, struct diag *diag)
 {
     bool exchanges = repair->store->caps.exchanges;
@@ -322,6 +326,7 @@ static int mend_objects(struct repair *repair, struct survey *survey, struct dia
     return status;
 }
 
+/* Returns true if damage is left, and gives the first line about it. */
 static bool is_left(struct repair *repair, char ret[REPAIR_TEXT_MAX])
 {
     pthread_mutex_lock(&repair->lock);
@@ -338,6 +343,7 @@ static bool is_left(struct repair *repair, char ret[REPAIR_TEXT_MAX])
     return left;
 }
 
+/* Puts the health of the checkpoint into the record. */
 static int set_health(struct repair *repair, enum health health, const char *reason,
                       struct diag *diag)
 {
@@ -370,6 +376,7 @@ static int look_again(struct repair *repair, const struct commit_fact *fact, str
     return status;
 }
 
+/* Repairs one checkpoint: examine, mend, examine again, and put the result into the record. */
 static int repair_ckpt(struct repair *repair, struct diag *diag)
 {
     struct survey survey;
@@ -404,6 +411,7 @@ static int repair_ckpt(struct repair *repair, struct diag *diag)
     return status;
 }
 
+/* Runs a repair or a salvage on the repair's thread. */
 static void work_run(struct work *work)
 {
     struct repair *repair = container_of(work, struct repair, work);

@@ -24,6 +24,7 @@ struct sight {
     struct diag why;
 };
 
+/* Examines the record as the medium holds it. Returns an error only if it cannot be examined. */
 static int look(struct repair *repair, struct sight *ret, struct diag *diag)
 {
     struct store_req req = {.op = STORE_RECORD_GET, .run = repair->name, .from_medium = true};
@@ -93,6 +94,7 @@ static bool explains(const struct run_state *state, struct ckpt_id id, size_t co
     return !unknown;
 }
 
+/* Checks that the mirror's record explains everything that is stored of one checkpoint. */
 static int check_ckpt(struct repair *repair, const struct run_state *state, struct ckpt_id id,
                       struct diag *diag)
 {
@@ -193,6 +195,8 @@ static int check_last(struct repair *repair, uint64_t newest, struct diag *diag)
 
 /* --- one file from the mirror ----------------------------------------------------------------- */
 
+/* Replaces one file of the record by the mirror's. The store checks that it is the file that was
+ * here. */
 static int mend_file(struct repair *repair, const struct record_file *file, struct diag *diag)
 {
     struct store_req copy = {.op = STORE_RECORD_FILE, .run = repair->name, .file = *file};
@@ -290,6 +294,7 @@ static int mend_any(struct repair *repair, const struct sight *sight, struct dia
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
+/* Checks that there is a mirror, and that it is one of this store. */
 static int check_mirror(struct repair *repair, struct diag *diag)
 {
     if (!repair->mirror) {
@@ -379,6 +384,7 @@ static int check_whole(struct repair *repair, const struct buf *copy, struct dia
     return status;
 }
 
+/* Takes the mirror's whole record, if neither place here has anything of it. */
 static int take_whole(struct repair *repair, struct diag *diag)
 {
     struct store_req mend = {.op = STORE_RECORD_MEND, .run = repair->name};

@@ -81,6 +81,7 @@ static int begin_record(struct salvaging *s, uint64_t lost_from, struct diag *di
     return status == 0 ? 0 : repair_fail(diag, status, &req.diag);
 }
 
+/* Mends damaged files of a record that can still be read as a whole. */
 static int mend_record(struct salvaging *s, const char *why, struct diag *diag)
 {
     struct store_req req = {.op = STORE_RECORD_MEND, .run = s->repair->name};
@@ -131,6 +132,8 @@ static int look_at_record(struct salvaging *s, bool *ret_goes_on, struct diag *d
 
 /* --- all of it -------------------------------------------------------------------------------- */
 
+/* Handles one manifest or opening: enters it, makes its manifest again, or leaves it with the
+ * reason. */
 static int salvage_one(struct salvaging *s, struct lost_manifest *lost, struct diag *diag)
 {
     char text[480];

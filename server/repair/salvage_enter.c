@@ -37,6 +37,7 @@ static void judge_damaged(struct judgement *ret, enum health health, const char 
     ret->health = max_u64(ret->health, health) == HEALTH_DAMAGED ? HEALTH_DAMAGED : HEALTH_SUSPECT;
 }
 
+/* Reads all parts of the checkpoint, judges them, and finds its base. */
 static int judge_parts(struct salvaging *s, struct judgement *ret, struct diag *diag)
 {
     int status = 0;
@@ -84,6 +85,7 @@ static int judge(struct salvaging *s, const struct commit_fact *fact, struct jud
     return status;
 }
 
+/* Makes the event that enters the checkpoint, from its manifest and its judged health. */
 static void fill_event(const struct salvaging *s, const struct lost_manifest *lost,
                        const struct judgement *judgement, struct event *ret)
 {
@@ -160,6 +162,7 @@ static int publish(struct salvaging *s, const struct remade *remade, const struc
     return status;
 }
 
+/* Adds the item of a checkpoint that was entered, or would be. */
 static void add_entered(struct salvaging *s, const struct lost_manifest *lost,
                         const struct judgement *judgement, bool is_quick, const char *more)
 {

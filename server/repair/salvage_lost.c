@@ -25,6 +25,7 @@ static struct lost_manifest *find_opening(struct salvaging *s, size_t first, str
     return &s->lost[s->count++];
 }
 
+/* Adds the openings of which a checkpoint has a manifest or parts. */
 static int add_manifests(struct salvaging *s, struct ckpt_id id, struct diag *diag)
 {
     struct store_req req = {.op = STORE_LIST_SMALL, .run = s->repair->name, .id = id};

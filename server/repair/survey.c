@@ -41,6 +41,8 @@ struct looking {
     bool quiet;   /* in the first look: only counts */
 };
 
+/* Called for each thing that the scan finds wrong. The first look only counts; the second one notes
+ * the damage. */
 static void found(struct scan_sink *sink, const struct scan_piece *piece, enum scan_where where,
                   const char *why)
 {
@@ -221,6 +223,7 @@ static int examine_older(struct repair *repair, struct survey *survey, size_t co
     return examine(repair, survey, broken, diag);
 }
 
+/* Examines the objects that a part refers to, each once in a survey. */
 static int examine_part(struct repair *repair, struct survey *survey, const struct part *part,
                         struct diag *diag)
 {
