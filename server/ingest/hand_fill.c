@@ -147,6 +147,8 @@ static int take_base(struct filler *filler, struct part_chunk *chunk, const stru
     return 0;
 }
 
+/* Turns one described chunk into the stored one: in its own object, in the base, or in an older
+ * object. */
 static int fill_chunk(struct filler *filler, struct part_chunk *chunk, struct part_run base_run,
                       struct diag *diag)
 {
@@ -189,6 +191,7 @@ static int fill_run(struct filler *filler, const struct part_place *place, struc
     return status;
 }
 
+/* Fills in the chunks of all boxes and blobs of the part. */
 static int fill_all(struct filler *filler, struct diag *diag)
 {
     const struct part *part = filler->fill->part;
@@ -259,6 +262,7 @@ int hand_fill(const struct writer *writer, struct hand_fill *fill, struct diag *
 
 /* --- two parts ------------------------------------------------------------------------------ */
 
+/* Returns true if both parts have the same tensors and boxes, with the same numbers of chunks. */
 static bool tensors_are_alike(const struct part *a, const struct part *b)
 {
     for (uint32_t i = 0; i < a->tensor_count; i++) {

@@ -227,6 +227,7 @@ static void init_filled(struct hand_over *hand)
                  hand_fill_bytes(hand->writer, &hand->part, base) + refs_bytes + KIB(64));
 }
 
+/* Fills in the part, checks it as a whole like any client's part, and encodes it on a worker. */
 static void check_and_encode(struct hand_over *hand)
 {
     const struct part *base = hand->fetch.part;
@@ -248,6 +249,7 @@ static void check_and_encode(struct hand_over *hand)
     }
 }
 
+/* Submits PUBLISH for the part, or FETCH to compare what is stored under its name. */
 static void publish(struct hand_over *hand, enum store_op op)
 {
     const struct writer *writer = hand->writer;
@@ -304,6 +306,7 @@ static void compare(struct hand_over *hand)
     req->ret_data = NULL;
 }
 
+/* Keeps the bytes of the part for finishing the save, and submits the seal. */
 static void seal(struct hand_over *hand)
 {
     const struct writer_key *key = &hand->writer->key;
@@ -369,6 +372,7 @@ static void step(struct hand_over *hand)
     }
 }
 
+/* Logs a refused part, or one that was finished after its client had gone. */
 static void log_end(const struct hand_over *hand)
 {
     const struct writer *writer = hand->writer;
@@ -385,6 +389,7 @@ static void log_end(const struct hand_over *hand)
     }
 }
 
+/* Ends a hand-over: tells its client if it still waits, and gives everything back. */
 static void end(struct hand_over *hand)
 {
     struct writer *writer = hand->writer;
@@ -443,6 +448,8 @@ static void resolve(struct hand_over *hand)
     }
 }
 
+/* Makes the next step of a hand-over, or ends it. Each step is made from here, never from the
+ * callback that caused it. */
 static void on_post(struct post *post)
 {
     struct hand_over *hand = container_of(post, struct hand_over, post);

@@ -20,6 +20,8 @@ enum { SAMPLE_EVERY = 64 };
 
 /* --- what is learnt --- */
 
+/* Returns what was learnt about the write's tensor. Begins anew if another tensor has the slot.
+ * Returns NULL if there is no memory. */
 static struct encode_state *state_of(struct ingest *ingest, const struct in_write *write)
 {
     if (!ingest->learnt) {

@@ -66,6 +66,8 @@ void ingest_on_room(struct ingest *ingest, void (*room)(void *user), void *user)
 
 /* --- the two steps of a payload ------------------------------------------------------------- */
 
+/* Ends one of the steps of a described payload; the last one frees it. Reading is resumed when
+ * enough memory has become free. */
 static void end_part(struct in_write *write, int status, const struct diag *diag)
 {
     struct in_object *object = write->object;
@@ -130,6 +132,8 @@ static bool note_look(struct in_write *write)
     return true;
 }
 
+/* Called when a worker has finished with a payload: enters its digests, or what the look has
+ * found. */
 static void digest_done(struct work *work)
 {
     struct in_write *write = container_of(work, struct in_write, work);
@@ -207,6 +211,8 @@ static void queue_digest(struct writer *writer, struct in_write *write)
     writer->ingest->digests_waiting++;
 }
 
+/* Begins the first write in the writer's queue. A payload that has to be looked at first goes to
+ * the queue of digests instead. */
 static void begin_write(struct ingest *ingest, struct writer *writer)
 {
     struct in_write *write = list_item(list_pop(&writer->to_write), struct in_write, link);
@@ -324,6 +330,8 @@ void mapped_drop(struct in_object *object)
 
 /* --- a new description ---------------------------------------------------------------------- */
 
+/* Checks that the description fits the object, and describes raw chunks with a digest that is known
+ * here. */
 static int check(const struct in_object *object, const struct msg_data *data, struct diag *diag)
 {
     if (object->next_offset > 0 && !object->described) {

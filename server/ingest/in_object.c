@@ -113,6 +113,8 @@ void in_object_drop(struct in_object *object)
 
 /* --- one payload ---------------------------------------------------------------------------- */
 
+/* Checks crc and digest of every chunk of a payload, and that the bytes between chunks are zero.
+ * Runs on a worker. */
 static void verify_run(struct work *work)
 {
     struct in_write *write = container_of(work, struct in_write, work);
@@ -131,6 +133,7 @@ static void verify_run(struct work *work)
     memset(write->payload + write->payload_bytes, 0, padded - write->payload_bytes);
 }
 
+/* Ends the write of a payload, and gives its buffer back. */
 static void write_finish(struct in_write *write, int status, const struct diag *diag)
 {
     struct in_object *object = write->object;
@@ -268,6 +271,7 @@ int in_object_place(struct in_object *object, struct in_write *write)
     return 0;
 }
 
+/* Checks that a payload continues its object, and that the object stays within its limits. */
 static int check_place(const struct in_object *object, const struct msg_data *data,
                        uint32_t payload_bytes, struct diag *diag)
 {
@@ -289,6 +293,7 @@ static int check_place(const struct in_object *object, const struct msg_data *da
     return check_envelopes(data, payload_bytes, diag);
 }
 
+/* Called when the object exists at the store: submits the payloads that wait for it. */
 static void on_created(struct store_req *req)
 {
     struct in_object *object = container_of(req, struct in_object, req);
@@ -410,6 +415,7 @@ int in_object_data(struct in_object *object, const struct msg_data *data,
 
 /* --- the end -------------------------------------------------------------------------------- */
 
+/* Called when an object is sealed, or could not be: enters it as durable, and tells the session. */
 static void is_durable(struct in_object *object, int status, const struct diag *diag)
 {
     struct writer *writer = object->writer;
@@ -469,6 +475,7 @@ static uint64_t stored_bytes(const struct in_object *object)
     return object->described ? object->place_next : object->next_offset;
 }
 
+/* Writes the footer behind the data of an object that has ended. on_footer() seals it. */
 static void write_footer(struct in_object *object)
 {
     struct writer *writer = object->writer;

@@ -81,6 +81,8 @@ static void recover(struct writer *writer, uint32_t from)
     }
 }
 
+/* Answers all questions that wait. For a client that wants only placed objects the chunks of the
+ * others are made findable by digest first. */
 static void answer(struct writer *writer, int status, const struct diag *diag)
 {
     uint32_t *sequences = calloc(writer->durable_count + 1, sizeof(*sequences));
@@ -144,6 +146,7 @@ static bool is_for_the_moment(struct asking *asking)
     return false;
 }
 
+/* Takes the envelopes of an object that the store has, and goes on to the next object. */
 static void on_footer(struct store_req *req)
 {
     struct asking *asking = container_of(req, struct asking, req);
@@ -173,6 +176,7 @@ static void on_footer(struct store_req *req)
     next_object(asking);
 }
 
+/* Finds the footer of an object by its trailer and reads it. */
 static void on_trailer(struct store_req *req)
 {
     struct asking *asking = container_of(req, struct asking, req);
@@ -197,6 +201,7 @@ static void on_trailer(struct store_req *req)
     read_range(asking, offset, bytes, on_footer);
 }
 
+/* Reads the trailer of an object, now that its size is known. */
 static void on_stat(struct store_req *req)
 {
     struct asking *asking = container_of(req, struct asking, req);
@@ -220,6 +225,7 @@ static bool is_ours(const struct writer *writer, const struct object_id *id)
     return id->rank == writer->key.rank && id->writer == writer->key.writer;
 }
 
+/* Asks for the size of the next object of this writer. Ends the question after the last one. */
 static void next_object(struct asking *asking)
 {
     while (asking->at < asking->count && !is_ours(asking->writer, &asking->objects[asking->at])) {
@@ -236,6 +242,7 @@ static void next_object(struct asking *asking)
     store_submit(asking->writer->ingest->store, &asking->req);
 }
 
+/* Called with the list of the checkpoint's objects. */
 static void on_list(struct store_req *req)
 {
     struct asking *asking = container_of(req, struct asking, req);
