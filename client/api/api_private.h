@@ -30,6 +30,8 @@ enum {
 
 /* --- the handle (handle.c, close.c) ------------------------------------------------------- */
 
+/* What cairn_t points to. cairn_open makes the parts and handle_teardown frees them; after a broken
+ * CHECK it frees nothing (guard.c). */
 struct cairn {
     struct list fork_link; /* in fork.c's list, from before the thread starts until all is closed */
     unsigned generation;   /* number of forks before the process that opened it */
@@ -45,9 +47,9 @@ struct cairn {
     struct net *net;
     struct work_pool *pool;
     struct tls_context *tls;
-    /* The CUDA driver, from the first registration of a device tensor on; guarded by set_lock. */
     struct arena *arena;
-    struct gpu *gpu;       /* from the first registration of a device tensor on; set_lock */
+    /* The CUDA driver, from the first registration of a device tensor on; guarded by set_lock. */
+    struct gpu *gpu;
     struct engine *engine; /* used on the loop's thread only */
     pthread_t thread;
     bool has_thread;
@@ -111,6 +113,9 @@ void fork_remove(struct cairn *cairn);
 
 /* --- ops (op.c, save_op.c, restore_op.c) -------------------------------------------------- */
 
+/* What cairn_op_t points to: a save or a restore, and the futures of it. It may outlive its handle.
+ * `u` belongs to the loop's thread from op_start until the op is done, and to the user's calls
+ * afterwards. */
 struct cairn_op {
     atomic_uint refs; /* the user's, the loop's until done, and one for a posted abort */
     unsigned generation;
@@ -189,6 +194,7 @@ enum when_full args_when_full(int when_full); /* the value must have been checke
 /* Returns now plus the deadline on CLOCK_MONOTONIC. */
 struct timespec args_due(int64_t deadline_ms);
 uint64_t args_now_ns(void);
+/* Initializes a lock and a condition variable that waits on CLOCK_MONOTONIC. */
 int MUST_USE args_lock_init(pthread_mutex_t *lock, pthread_cond_t *cond, struct diag *diag);
 
 #endif

@@ -16,6 +16,7 @@
 
 struct arena;
 
+/* The kind of pages that the memory has, for logs. */
 enum arena_pages {
     ARENA_PAGES_4K,
     ARENA_PAGES_THP, /* asked for; the kernel may give fewer */

@@ -26,6 +26,8 @@ enum engine_transport {
     TRANSPORT_MEMFD   /* hands over the arena; a save that cannot do so fails */
 };
 
+/* How an engine works. It is copied by engine_new; what it points to is borrowed until engine_close
+ * is done, unless a comment says otherwise. */
 struct engine_options {
     struct loop *loop;
     struct net *net;

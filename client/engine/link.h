@@ -39,6 +39,8 @@ struct request {
     bool receiving;  /* conn is writing into a buffer that on_reply named */
 };
 
+/* The connection, embedded in the engine. Invariant: requests are in the table only while the link
+ * is up, and credits are those of the present connection. */
 struct link {
     struct sm sm;
     struct engine *engine;
@@ -73,6 +75,7 @@ struct link {
     int status; /* the final failure */
 };
 
+/* Prepares the link. link_start begins to connect, at the next turn of the loop. */
 void link_init(struct link *link, struct engine *engine);
 void link_start(struct link *link);
 /* Drops the connection and stops for good; every request gets on_lost. */

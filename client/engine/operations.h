@@ -60,6 +60,8 @@ struct hand { /* the arena at the daemon (prepare.c) */
     struct diag why;      /* the reason of the refusal */
 };
 
+/* An engine. It owns the link, its operations and what later saves learn from earlier ones. It is
+ * freed when it is closed and its lists are empty. */
 struct engine {
     uint32_t magic;
     struct engine_options options; /* label is a copy */

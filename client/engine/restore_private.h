@@ -67,6 +67,8 @@ enum landing_state {
     LANDING_HELD
 };
 
+/* One landing for each restore. `data` is NULL until the memory is made; `id` is 0 until it was
+ * offered. */
 struct landing {
     enum landing_state state;
     struct arena *arena;
@@ -85,6 +87,8 @@ struct index {
     struct index_entry *entries; /* sorted by (name, coordinate, kind) */
 };
 
+/* One restore, from its start to on_done. Invariant: the registered memory is written only while a
+ * slot of it is working or receiving, and slots_busy counts the slots that are not free. */
 struct restore {
     struct engine_op op; /* in engine->restores */
     struct sm sm;

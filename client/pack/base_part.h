@@ -10,6 +10,7 @@
 
 #include "pipeline/part_place.h"
 
+/* A base. `part` and its arrays live in `scratch`, and go with the last reference. */
 struct base_part {
     uint32_t refs;
     struct ckpt_id id;

@@ -22,12 +22,14 @@ struct agreed_tensor {
     bool wrote; /* the division gave this rank cells of it */
 };
 
+/* What is known of the save that brought an entry. Only a proven entry is used. */
 enum agreed_state {
     AGREED_PENDING, /* its save is under way */
     AGREED_DOUBT,   /* it is not known whether its save was committed */
     AGREED_PROVEN   /* it was committed: coverage has proven that all members divided alike */
 };
 
+/* What was agreed on one group: the list of its tensors, and the place of each in its division. */
 struct agreed_group {
     struct list link;
     struct scratch scratch; /* owns the list */
@@ -39,6 +41,7 @@ struct agreed_group {
     struct agreed_tensor *tensors; /* sorted by key */
 };
 
+/* All that was agreed, by group. The engine owns it. */
 struct agreement {
     /* At most one proven entry for each group, and some that may become proven. */
     struct list groups;

@@ -20,6 +20,8 @@ struct held_group {
     uint32_t *tensors; /* indices in the set, ascending */
 };
 
+/* The groups of a set, in the order in which they are found. The arrays live in `scratch`; the
+ * ranks are the set's. */
 struct held {
     struct scratch scratch;
     uint32_t group_count;

@@ -11,6 +11,8 @@
 #include "share/registered.h"
 #include "share/share.h"
 
+/* The limits that the server and the arena set. The same options and the same set always give the
+ * same layout. */
 struct layout_options {
     uint64_t chunk_bytes;      /* the run's */
     uint32_t payload_bytes;    /* the most of one payload; at least chunk_bytes */
@@ -37,6 +39,7 @@ struct layout_payload {
     uint32_t object;
 };
 
+/* A run of payloads that is stored together. Its payloads follow each other in the extent. */
 struct layout_object {
     /* Offset of its first payload in the extent. Offsets of payloads in the object count from
      * here. */
@@ -45,6 +48,8 @@ struct layout_object {
     uint32_t payload_first, payload_count, piece_count;
 };
 
+/* The layout of one save. Pieces, payloads and objects are in the order of their places in the
+ * extent. */
 struct layout {
     struct scratch scratch; /* owns everything below */
     uint32_t piece_count, payload_count, object_count;

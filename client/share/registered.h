@@ -16,6 +16,7 @@
 
 struct gpu;
 
+/* A box of a tensor, and where its elements lie in the caller's memory. */
 struct registered_box {
     struct box box;
     bool contiguous;            /* row-major without holes; stride is then not used */
@@ -23,6 +24,7 @@ struct registered_box {
     uint8_t *data;              /* borrowed from the caller of the API while an operation runs */
 };
 
+/* A tensor as it was registered. Everything but the data is the set's. */
 struct registered_tensor {
     const char *name, *coordinate; /* "" unless the placement is local */
     uint32_t dtype, placement;
@@ -37,6 +39,7 @@ struct registered_tensor {
     uint32_t device;
 };
 
+/* A blob as it was registered, with its bytes. */
 struct registered_blob {
     const char *name, *coordinate;
     uint32_t kind, placement;
@@ -44,6 +47,8 @@ struct registered_blob {
     const uint8_t *data; /* a copy that the set owns */
 };
 
+/* The set. It never changes once it is made, so it may be read on any thread that has a
+ * reference. */
 struct registered {
     _Atomic uint32_t refs;
     struct scratch scratch; /* owns everything except the tensors' data */

@@ -10,6 +10,7 @@
 
 #include "share/registered.h"
 
+/* Where a tensor lies in its bucket, and which part of the bucket this rank writes. */
 struct share_tensor {
     struct split split; /* members 0 means that other ranks write all of it */
     uint64_t at;        /* offset of the tensor's first byte in its bucket */
@@ -17,6 +18,7 @@ struct share_tensor {
     uint64_t division;
 };
 
+/* The share of a save, in `scratch`. */
 struct share {
     struct scratch scratch;
     size_t tensor_count;

@@ -25,6 +25,9 @@ struct snapshot_task {
     struct diag diag; /* why its copy failed */
 };
 
+/* The copy of one save. The caller sets the fields up to tasks_max and keeps them valid until
+ * on_progress says done. Invariant: payloads before ready_payload have places, and payloads from
+ * next_payload on are claimed by no task. */
 struct snapshot {
     const struct registered *set;
     const struct layout *layout;

@@ -16,6 +16,7 @@
 
 #include <stdatomic.h>
 
+/* How much of the memory is compared. */
 enum watch_kind { WATCH_NONE, WATCH_SAMPLED, WATCH_FULL };
 enum { WATCH_TASKS = 4 };
 
@@ -26,6 +27,8 @@ struct watch_task {
     uint32_t payload_first, payload_count;
 };
 
+/* The digests of one lazy save. The caller sets the fields up to digests and keeps them valid until
+ * on_done. */
 struct watch {
     enum watch_kind kind;
     void *after; /* event that reads from devices wait for, or NULL */

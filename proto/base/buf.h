@@ -22,10 +22,14 @@ struct buf {
     int status;      /* 0, NO_MEMORY, or TOO_LARGE when max was reached; sticky */
 };
 
+/* Initialize an empty buffer that may grow to max_bytes, and free its memory. buf_fini accepts an
+ * empty buffer. */
 void buf_init(struct buf *buf, size_t max_bytes);
 void buf_fini(struct buf *buf);
 void buf_reset(struct buf *buf); /* empties it, keeps the memory, clears the error */
+/* Returns 0, or the first error of the calls before. */
 int MUST_USE buf_status(const struct buf *buf);
+/* Append bytes, numbers, zeros or a text. They do nothing after the first error. */
 void buf_put(struct buf *buf, size_t bytes, const void *data);
 void buf_put_u8(struct buf *buf, uint8_t value);
 void buf_put_u16(struct buf *buf, uint16_t value);
@@ -39,13 +43,16 @@ void buf_patch_u64(struct buf *buf, size_t offset, uint64_t value);
 /* Moves the bytes to the caller, who frees them with free(). buf is empty afterwards. */
 uint8_t *buf_take(struct buf *buf, size_t *ret_bytes);
 
+/* A reader. Invariant: at <= bytes. */
 struct cur {
     const uint8_t *data; /* borrowed */
     size_t bytes, at;    /* at: how many bytes were read */
     int status;          /* 0 or FORMAT; sticky: every read after the first failure gives 0 */
 };
 
+/* Begins to read the bytes, which must stay valid as long as the reader. */
 void cur_init(struct cur *cur, size_t bytes, const void *data);
+/* Read one number and move behind it. */
 uint8_t cur_u8(struct cur *cur);
 uint16_t cur_u16(struct cur *cur);
 uint32_t cur_u32(struct cur *cur);

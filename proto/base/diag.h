@@ -11,6 +11,7 @@
 
 enum { DIAG_TEXT_MAX = 504 };
 
+/* One failure, or none. It holds no pointers, so it may be copied by assignment. */
 struct diag {
     int code;                 /* 0 while nothing has failed */
     char text[DIAG_TEXT_MAX]; /* UTF-8, one line or a few, without a newline at the end */

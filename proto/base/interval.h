@@ -38,6 +38,7 @@ enum interval_bound { /* what decided the interval */
                       INTERVAL_PERSIST /* saves cannot become durable faster; in durable_s only */
 };
 
+/* The advice. Times are in seconds. */
 struct interval_advice {
     double mtbf_s;             /* from failures and prior together */
     double optimum_s;          /* training between the end of one save and the next, by Daly */

@@ -18,6 +18,7 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 enum log_format { LOG_TEXT, LOG_JSON };
 enum log_kind { LOG_K_END, LOG_K_U64, LOG_K_I64, LOG_K_F64, LOG_K_STR };
 
+/* One field of a line, made by lu(), li(), lf() or ls(); LOG_K_END ends an array of them. */
 struct log_field {
     enum log_kind kind;
     const char *key;

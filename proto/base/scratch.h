@@ -12,6 +12,8 @@
 
 struct scratch_block;
 
+/* The memory of one request or document. Initialize with scratch_init(); a scratch of zeros allows
+ * nothing, and may be given to scratch_fini(). */
 struct scratch {
     struct scratch_block *head;
     size_t used, max;

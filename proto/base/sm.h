@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* What a state function tells sm_run() to do. */
 enum sm_result {
     SM_AGAIN, /* the next state was set with sm_move(); run it now */
     SM_WAIT,  /* a completion will call sm_run() again */
@@ -19,6 +20,7 @@ enum sm_result {
 
 struct sm;
 
+/* One row of a table: a state, what it does, and where it may go. */
 struct sm_state {
     const char *name;
     enum sm_result (*run)(struct sm *sm); /* one step; NULL for a state that only waits */
@@ -30,6 +32,7 @@ struct sm_state {
 #define SM_TO(state) (UINT64_C(1) << (state))
 enum { SM_FINAL = 1u << 0 };
 
+/* A machine, embedded in its owner, which the functions of the table find by container_of. */
 struct sm {
     const struct sm_state *table;
     /* Checks, with CHECK, what is true of the owner in the state that it has just moved to. It runs
@@ -43,6 +46,8 @@ struct sm {
     bool again;
 };
 
+/* Puts the machine into its first state, without a call of its `enter`. The table and op are
+ * borrowed for ever. */
 void sm_init(struct sm *sm, const struct sm_state *table, unsigned first, const char *op,
              uint64_t id);
 /* Changes the state, CHECKs that the row of the present state allows it and that the invariant

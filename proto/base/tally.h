@@ -19,6 +19,7 @@ enum {
 #undef CAIRN_ERR
 };
 
+/* Durations in microseconds, counted by bucket. Bucket i counts values up to bounds_us[i]. */
 struct histogram {
     const uint64_t *bounds_us; /* static, ascending */
     size_t bound_count;
@@ -33,6 +34,7 @@ void histogram_add(struct histogram *histogram, uint64_t us);
 /* By bucket, not cumulative; the last one counts values above every bound. */
 uint64_t histogram_count(const struct histogram *histogram);
 
+/* How often each error has occurred. */
 struct err_tally {
     /* By err_slot(); slot 0 counts codes that are not in the table. */
     uint64_t counts[ERR_COUNT + 1];

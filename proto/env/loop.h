@@ -35,6 +35,7 @@ struct post {
     bool queued; /* guarded by the loop's lock */
 };
 
+/* The functions of a form of loop; the inline functions below call them. */
 struct loop_ops {
     uint64_t (*now_ns)(struct loop *loop); /* monotonic; may stay constant within one callback */
     int64_t (*wall_ns)(struct loop *loop); /* since 1970 UTC; only for display and labels */

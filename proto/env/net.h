@@ -17,6 +17,7 @@ struct listener;
 
 enum net_family { NET_TCP, NET_UNIX };
 
+/* Where to connect to or to listen. */
 struct net_addr {
     enum net_family family;
     char host[256]; /* TCP: name, IPv4 or IPv6 literal without brackets; Unix: path */
@@ -39,6 +40,7 @@ struct file_span {
     size_t bytes; /* > 0; the file has all of them */
 };
 
+/* The functions of a form of net; the inline functions below call them. */
 struct net_ops {
     /* Starts to connect. A helper thread resolves names. */
     int (*connect)(struct net *net, const struct net_addr *addr, struct sock **ret,

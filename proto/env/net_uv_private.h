@@ -23,6 +23,7 @@ struct poller_owner {
     void *owner; /* NULL once closed */
 };
 
+/* One descriptor that uv_poll watches. It is freed in libuv's close callback. */
 struct poller {
     uv_poll_t poll;
     int fd;
@@ -48,6 +49,7 @@ struct target {
     socklen_t bytes;
 };
 
+/* The addresses of one name, in the order in which they are tried. */
 struct targets {
     struct target item[TARGETS_MAX];
     size_t count;
@@ -64,6 +66,8 @@ int MUST_USE targets_from_name(const struct net_addr *addr, bool is_passive, str
 
 struct resolve;
 
+/* The look-ups of a net. `waiting` has those whose thread runs, `finished` those whose result is
+ * not delivered yet. */
 struct resolver {
     uv_async_t *wake; /* owned; closed and freed with the resolver */
     pthread_mutex_t lock;
@@ -83,6 +87,7 @@ void resolve_cancel(struct resolve *resolve);
 
 /* --- sockets ------------------------------------------------------------------------------ */
 
+/* The net over libuv, with everything that belongs to it. */
 struct net_uv {
     struct net base;
     uint32_t magic;
@@ -99,6 +104,7 @@ struct fd_queue {
 
 enum sock_state { SOCK_RESOLVING, SOCK_CONNECTING, SOCK_OPEN, SOCK_FAILED };
 
+/* The state of a connect, until it succeeds or its failure was reported. */
 struct connecting {
     struct net_addr addr;
     struct targets targets;
@@ -107,6 +113,8 @@ struct connecting {
     struct diag failure;
 };
 
+/* A socket. Invariant: connecting is NULL exactly when the state is SOCK_OPEN, and then poller is
+ * set. */
 struct sock_uv {
     struct sock base;
     uint32_t magic;
@@ -127,6 +135,7 @@ struct sock_uv *sock_uv_from(struct sock *sock);
 struct sock_uv *sock_uv_new(struct net_uv *net);
 void sock_uv_on_poll(void *owner, unsigned events, bool is_broken);
 void sock_uv_watch(struct sock_uv *sock); /* makes the poller wait for what the state needs */
+/* Sets socket options for speed. */
 void net_tune(int fd, int family);
 
 /* --- descriptors (net_fds.c) -------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 
 #include "loop.h"
 
+/* The timers that are active, linked through the timers themselves. */
 struct timer_heap {
     struct timer *root; /* the earliest by (due_ns, order) */
     uint64_t order;     /* given to the next timer that is added */

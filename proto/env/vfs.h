@@ -33,6 +33,7 @@ enum vfs_open_flags {
 
 enum vfs_kind { VFS_FILE, VFS_DIR, VFS_OTHER };
 
+/* What stat tells; blocks_bytes is the space that the file takes on the disk. */
 struct vfs_stat {
     enum vfs_kind kind;
     uint64_t bytes;
@@ -41,6 +42,7 @@ struct vfs_stat {
     int64_t mtime_ns;
 };
 
+/* The room of a file system. free_bytes and free_inodes are what an ordinary user can take. */
 struct vfs_space {
     uint64_t total_bytes, free_bytes, total_inodes, free_inodes;
     char fs_type[24]; /* "ext4", "xfs", "btrfs", "tmpfs", "nfs", "overlay", ... or "0x…" */

@@ -25,6 +25,7 @@ struct work_ops {
     void (*submit)(struct work_pool *pool, struct work *work);
 };
 
+/* A pool of either form; the inline function below submits to it. */
 struct work_pool {
     const struct work_ops *ops;
 };

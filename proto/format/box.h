@@ -9,11 +9,13 @@
 
 #include "ids.h"
 
+/* The lengths of a tensor's dimensions. */
 struct shape {
     uint32_t ndim; /* 0 means a scalar, one element */
     int64_t length[LIMIT_NDIM];
 };
 
+/* A rectangle of a tensor: elements offset[d] to offset[d] + length[d] - 1 in each dimension. */
 struct box {
     uint32_t ndim;
     int64_t offset[LIMIT_NDIM];
@@ -45,6 +47,7 @@ void box_format(const struct box *box, size_t bytes, char *ret); /* "[0:128, 64:
 int MUST_USE boxes_tile(const struct shape *shape, size_t count, struct box *boxes,
                         struct diag *diag);
 enum tile_fault_kind { TILE_EXACT, TILE_HOLE, TILE_OVERLAP };
+/* Where boxes do not tile a shape. */
 struct tile_fault {
     enum tile_fault_kind kind;
     struct box point;     /* one element: the first, in row-major order, with no box or several */

@@ -17,6 +17,7 @@
 
 enum { DOC_PROLOGUE_BYTES = 20, DOC_VERSION = 1 };
 
+/* One kind of document: its magic and its limits. Kinds are static constants. */
 struct doc_kind {
     uint32_t magic;
     const char *what; /* "manifest", for messages */

@@ -34,16 +34,19 @@ enum {
     CHAIN_IDS_MAX = 4000 /* checkpoints that one chain entry may be about */
 };
 
+/* `info`: written once, when the run is created. */
 struct entry_info {
     struct uuid run_uuid;
     uint64_t chunk_bytes;
     int64_t created_wall_ns;
 };
+/* `head`: the end of the chain. */
 struct entry_head {
     uint64_t seq;
     struct sha256 sha256;
 }; /* seq 0 means that there is none yet */
 
+/* `term/<term>`: one attempt between two restores. */
 struct entry_term {
     struct token token;
     /* How many restores the attempt had done. One term is granted to each (token, ordinal). */
@@ -53,6 +56,7 @@ struct entry_term {
     uint64_t newest_seen;  /* the newest term when the attempt joined or restored */
 };
 
+/* `open/<term>/<step>`: a save in progress. Its metadata, tags and metrics go into the manifest. */
 struct entry_open {
     /* Random; tells this opening of (term, step) from an earlier one that was aborted. */
     uint64_t open_id;
@@ -65,6 +69,7 @@ struct entry_open {
     double *metric_values;
 };
 
+/* `seal/<term>/<step>/<rank>`: the rank's part is durable and verified. */
 struct entry_seal {
     uint64_t open_id, writer;
     uint64_t part_bytes;
@@ -81,6 +86,7 @@ enum chain_kind {
     /* Stored bytes of it were replaced; the reason says which, and by what. */
     CHAIN_REPAIR = 7
 };
+/* `chain/<seq>`: one permanent entry. Which fields are used depends on the kind. */
 struct entry_chain {
     uint32_t kind;
     uint64_t seq;
@@ -101,11 +107,13 @@ struct entry_chain {
     const struct ckpt_id *ids;
 };
 
+/* `gc`: the cycles of garbage collection. */
 struct entry_gc {
     uint64_t cycle;  /* only grows */
     int64_t wall_ns; /* when it began; for display only */
 };
 
+/* `dead/<term>/<step>`: why the last save of this step was aborted. */
 struct entry_dead {
     uint64_t open_id;
     int32_t code; /* CAIRN_E_* */
@@ -113,6 +121,7 @@ struct entry_dead {
 };
 
 enum health { HEALTH_VERIFIED = 0, HEALTH_SUSPECT = 1, HEALTH_DAMAGED = 2 };
+/* `health/<seq>`: what a restore or scrub found. */
 struct entry_health {
     uint32_t health;
     char reason[ENTRY_REASON_BYTES];
@@ -132,6 +141,7 @@ struct entry_day {
 /* Returns the day of a wall time, counted from 1970, or 0 for times before. */
 uint64_t day_of(int64_t wall_ns);
 
+/* `restore/<token>/<ordinal>`: one restore of all ranks of an attempt. */
 struct entry_restore {
     uint32_t world_size;
     uint32_t allow_older;
@@ -146,12 +156,14 @@ struct entry_restore {
     uint64_t cycle;
 };
 enum restore_state { RESTORE_RUNNING = 1, RESTORE_OK = 2, RESTORE_FAILED = 3 };
+/* `restore/<token>/<ordinal>/<rank>`: what one rank says of a try. */
 struct entry_report {
     uint32_t try_count;
     int32_t code;
     char reason[ENTRY_REASON_BYTES];
 }; /* code 0 means that the rank verified everything */
 
+/* Write the key of each kind of entry, with its NUL. */
 void key_info(char ret[ENTRY_KEY_MAX]);
 void key_head(char ret[ENTRY_KEY_MAX]);
 void key_gc(char ret[ENTRY_KEY_MAX]);

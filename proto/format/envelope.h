@@ -12,10 +12,13 @@
 enum encoding { ENCODING_RAW = 0, ENCODING_ZSTD = 1, ENCODING_PLANES_ZSTD = 2 };
 enum digest_alg { DIGEST_XXH3_128 = 1, DIGEST_SHA256 = 2 };
 
+/* The digest of plain bytes; digest_alg of its envelope says by which algorithm. */
 struct digest {
     uint8_t bytes[32]; /* XXH3-128 fills 16, and the rest is zero */
 };
 
+/* The header of a chunk. Invariant of a decoded one: its fields are in range, and a raw chunk has
+ * stored_bytes == plain_bytes. */
 struct envelope {
     /* Where the stored bytes are in their object, or in the payload of a frame (see msg.h). */
     uint64_t offset;
@@ -41,6 +44,7 @@ int MUST_USE encoding_check(uint8_t encoding, uint32_t stored_bytes, uint32_t pl
                             struct diag *diag);
 int MUST_USE digest_check(uint8_t digest_alg, const struct digest *digest, struct diag *diag);
 
+/* What an object says about itself: its identity, and the headers of its chunks. */
 struct object_footer {
     struct object_id id;
     uint64_t data_bytes; /* where the footer starts: a multiple of LIMIT_ALIGN_BYTES */

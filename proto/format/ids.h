@@ -23,6 +23,7 @@ enum cairn_dtype {
 };
 #endif
 
+/* Look up an element type. Values may come from a peer or a file, so any number is allowed. */
 bool dtype_is_known(uint32_t dtype);
 uint32_t dtype_bits(uint32_t dtype);           /* 0 for an unknown one */
 const char *dtype_name(uint32_t dtype);        /* "bfloat16", or "unknown" */
@@ -36,6 +37,7 @@ struct uuid {
     uint8_t bytes[16];
 }; /* identifies a store or a run */
 
+/* The name of a run, valid as run_name_set() checks it. */
 struct run_name {
     char project[LIMIT_RUN_NAME_BYTES + 1];
     char run[LIMIT_RUN_NAME_BYTES + 1];

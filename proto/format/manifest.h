@@ -14,6 +14,7 @@
 enum page_kind { PAGE_PARTS = 1, PAGE_INDEX = 2 };
 enum { PAGE_HEADER_BYTES = 32, MANIFEST_PAGE_REF_BYTES = 54 };
 
+/* How a manifest refers to a page: what it holds, and the hash that it must have. */
 struct page_ref {
     uint32_t kind, level; /* level 0 has entries; others are for growth, and UNSUPPORTED now */
     uint32_t entry_count;
@@ -34,6 +35,7 @@ struct metric {
  * save's metadata, tags and metrics, so they are lost, and not empty. */
 #define MANIFEST_REMADE_TAG "cairn: manifest made again, metadata lost"
 
+/* A manifest. Pointers of a decoded one are from its scratch. */
 struct manifest {
     struct uuid store_uuid, run_uuid;
     struct run_name run;
@@ -87,6 +89,7 @@ struct index_entry {
     uint32_t *ranks;
 };
 
+/* A page of either kind; one of the two arrays is used. */
 struct page {
     uint32_t kind, level, entry_count;
     struct part_ref *parts;    /* in PAGE_PARTS */

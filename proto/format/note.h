@@ -12,6 +12,7 @@
 #include "manifest.h"
 #include "record.h"
 
+/* The labels of one checkpoint, both lists sorted by name. */
 struct entry_note {
     uint64_t version; /* from 1; each change raises it */
     int64_t wall_ns;  /* of the last change; for display only */
@@ -26,6 +27,7 @@ void entry_note_encode(const struct entry_note *entry, struct buf *buf);
 int MUST_USE entry_note_decode(struct record_value value, struct scratch *scratch,
                                struct entry_note *ret, struct diag *diag);
 
+/* A change of labels; all pointers are borrowed. */
 struct note_change {
     uint32_t tag_count, removed_count, metric_count;
     const char *const *tags;      /* added; a tag that is already there stays */

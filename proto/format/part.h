@@ -53,6 +53,7 @@ struct part_chunk {  /* sorted by (box, cell); the chunks of blobs follow those 
     struct digest digest;
 };
 
+/* A part. Sections refer to each other by index, and each section is sorted as its record says. */
 struct part {
     struct uuid run_uuid;
     struct ckpt_id id;
@@ -111,6 +112,7 @@ struct part_group {
     size_t member_count;
     const struct part_member *members; /* by part, ascending; borrowed until the next call */
 };
+/* The state of a walk; parts and scratch must outlive it. */
 struct parts_walk {
     size_t part_count, heap_count;
     const struct part *parts;

@@ -19,6 +19,7 @@ enum {
     PART_CHUNK_BYTES = 64,
 };
 
+/* Offsets in the stored part, in bytes from its start. */
 struct part_layout {
     uint64_t objects, tensors, boxes, blobs, chunks, dims, strings; /* where each section begins */
     uint64_t crcs, page_count; /* the table of page checksums, and their number */

@@ -38,6 +38,7 @@ enum tree_kind {
 enum { TREE_VERSION = 1, TREE_HEADER_BYTES = 20, TREE_NODE_BYTES = 12, TREE_TAG_BYTES_MAX = 128 };
 #define TREE_MAGIC UINT32_C(0x544e5243) /* "CRNT" */
 
+/* One node, as tree_next() gives it. */
 struct tree_node {
     enum tree_kind kind;
     uint32_t child_count;
@@ -46,6 +47,7 @@ struct tree_node {
     uint32_t depth;      /* 0 for the root */
 };
 
+/* The state of a walk; the tree must outlive it. */
 struct tree_iter {
     struct cur cur;
     uint32_t nodes_left, depth;

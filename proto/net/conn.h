@@ -14,6 +14,7 @@
 
 struct conn;
 
+/* The user's callbacks. They may call any function of the conn, also conn_close(). */
 struct conn_handler {
     /* Called when a message has arrived. Its memory lives until the frame is finished, that is,
      * through on_payload. If frame->payload_bytes > 0, *ret_payload must be set to a buffer of at
@@ -32,6 +33,7 @@ struct conn_handler {
     void (*on_drained)(void *user);
 };
 
+/* Limits and times of a connection, which are copied by conn_new. */
 struct conn_options {
     /* What this side accepts. It can be changed later, after login. */
     uint32_t message_max, payload_max;

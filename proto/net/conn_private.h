@@ -25,6 +25,8 @@ enum conn_phase { CONN_OPEN, CONN_FAILING, CONN_OVER, CONN_CLOSING };
 
 enum read_phase { READ_HEADER, READ_MESSAGE, READ_BUFFER_WAIT, READ_PAYLOAD };
 
+/* The state of receiving. Invariant: `left` bytes are missing at `at` in the phases with a buffer,
+ * and ahead_at <= ahead_end. */
 struct conn_reader {
     enum read_phase phase;
     bool paused;
@@ -59,6 +61,8 @@ struct conn_item { /* one queued message */
     uint8_t bytes[]; /* header and message */
 };
 
+/* The state of sending. Items of `queue` are in the order of sending; only the first ones may be
+ * started. */
 struct conn_writer {
     struct list queue; /* struct conn_item */
     struct list lost;  /* conn_outs that will not be sent */
@@ -70,6 +74,7 @@ struct conn_writer {
     bool was_high;
 };
 
+/* A connection. It is freed by its kick, after conn_close(). */
 struct conn {
     uint32_t magic;
     enum conn_phase phase;

@@ -31,10 +31,12 @@ struct encode_policy {
     uint32_t sample_every; /* chunks from one sample to the next; 0 means the first chunk only */
 };
 
+/* What encoding some bytes has cost. */
 struct encode_cost {
     uint64_t plain_bytes, stored_bytes, ns; /* plain_bytes <= LIMIT_CHUNK_BYTES */
 };
 
+/* What takes the stored bytes, and how many encode for it. */
 struct encode_sink {
     /* What the sink takes; 0 means not known yet, and then ADAPTIVE stays raw. */
     uint64_t bytes_per_s;

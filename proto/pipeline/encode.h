@@ -20,6 +20,7 @@ struct encoder *encoder_new(size_t chunk_bytes_max);
 void encoder_free(struct encoder *encoder);
 uint64_t encoder_bytes(void); /* of one encoder for chunks of LIMIT_CHUNK_BYTES, about */
 
+/* A chunk to seal; the bytes are borrowed. */
 struct chunk_plain {
     size_t bytes; /* 1 to the encoder's chunk_bytes_max */
     const void *data;
@@ -29,6 +30,7 @@ struct chunk_plain {
     uint8_t level;             /* of encoding 1: 1 to 19; 0 means 1 */
 };
 
+/* A sealed chunk; the stored bytes are borrowed from the room or from the plain bytes. */
 struct chunk_sealed {
     struct envelope envelope; /* the caller sets offset */
     const void *stored;       /* envelope.stored_bytes, in the room, or the plain bytes if raw */

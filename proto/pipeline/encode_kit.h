@@ -15,11 +15,13 @@
 
 enum { KIT_SIDES = 8, KIT_ENCODERS = 4 };
 
+/* A side buffer. It belongs to the worker or payload that has taken it until it is given back. */
 struct side {
     uint8_t *memory; /* LIMIT_CHUNK_BYTES, aligned as stores want it */
     bool busy;
 };
 
+/* An encoder of the kit, taken by one worker at a time. */
 struct kit_encoder {
     /* Made by the worker that needs it first; NULL before that, or if memory is short. */
     struct encoder *encoder;
@@ -27,6 +29,7 @@ struct kit_encoder {
     bool busy;
 };
 
+/* The kit. It owns the buffers, the encoders and the states of the last save. */
 struct encode_kit {
     enum encode_mode mode;
     unsigned encoders_max, sides_max;

@@ -23,6 +23,7 @@ struct scan_piece {             /* a chunk that a checkpoint refers to */
 void scan_pieces_of(const struct part *part, struct scan_piece *pieces);
 void scan_sort(size_t count, struct scan_piece *pieces);
 
+/* The state of the scan of one object. */
 struct object_scan {
     const struct scan_piece *pieces; /* of one object, sorted by offset; borrowed */
     size_t count, at;

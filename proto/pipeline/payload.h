@@ -11,6 +11,7 @@
 #include "pipeline/adapt.h"
 #include "pipeline/encode.h"
 
+/* One payload that is being sealed, piece by piece. */
 struct payload_seal {
     /* Inputs. */
     struct encoder *encoder; /* NULL if nothing is encoded */
@@ -30,6 +31,7 @@ struct payload_seal {
     struct encode_cost samples[ENCODE_CANDIDATES], cost;
 };
 
+/* One piece of the payload. */
 struct payload_piece {
     struct chunk_plain plain;
     /* The digest of a durable chunk of the same length and algorithm that may be referred to, or

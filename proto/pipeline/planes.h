@@ -14,6 +14,7 @@
  * lacks. */
 struct planes_shape planes_shape_of_dtype(uint32_t dtype);
 
+/* What to encode; the bytes are borrowed. */
 struct planes_plain {
     size_t bytes; /* > 0; bytes behind the last whole element are stored as they are */
     const uint8_t *data;
@@ -24,6 +25,7 @@ struct planes_plain {
 int MUST_USE planes_encode(struct zstd_encoder *encoder, const struct planes_plain *plain,
                            uint8_t *scratch, struct zstd_room *io);
 
+/* What to decode; the bytes are borrowed. */
 struct planes_stored {
     size_t bytes;
     const uint8_t *data;

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The measured rate and the window in which it is measured now. A struct of zeros knows nothing. */
 struct sink_rate {
     uint64_t bytes_per_s; /* 0 means not known yet */
     /* The present window: its start, its bytes, and the time in which there was nothing to send. */

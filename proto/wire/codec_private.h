@@ -25,6 +25,7 @@ struct enc {
     int status;
 };
 
+/* Packs the message into the buffer, unless an error is set. */
 void enc_pack(struct enc *enc, const ProtobufCMessage *message);
 /* Returns NULL if no items are wanted, or if status is set. */
 void *enc_array(struct enc *enc, size_t count, size_t size);
@@ -47,8 +48,11 @@ struct dec {
     int status;
 };
 
+/* Set an error that names message and field: dec_fail always, dec_range if the value is outside. */
 void dec_fail(struct dec *dec, const char *field, const char *why);
 void dec_range(struct dec *dec, const char *field, uint64_t value, uint64_t least, uint64_t most);
+/* Return memory or texts from the scratch, after checking their number or length. NULL or "" on
+ * failure. */
 void *dec_array(struct dec *dec, const char *field, size_t count, size_t size, size_t most);
 const char *dec_name(struct dec *dec, const char *field, ProtobufCBinaryData data, size_t least,
                      size_t most);
@@ -76,6 +80,7 @@ struct selector dec_selector(struct dec *dec, const Cairn__Selector *pb);
 /* Returns a code of err.def, which is negative, or 0 if none is meant. Unknown codes are kept. */
 int32_t dec_code(struct dec *dec, int32_t code, enum dec_need need);
 
+/* One row of the table of messages. */
 struct msg_codec {
     enum msg_type type;
     const char *name;

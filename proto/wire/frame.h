@@ -19,6 +19,7 @@
 
 enum { FRAME_HEADER_BYTES = 32, FRAME_VERSION = 1 };
 
+/* A decoded header. */
 struct frame {
     uint16_t type;   /* enum msg_type */
     uint32_t stream; /* a request's number, echoed by its replies; 0 means none */

@@ -102,6 +102,7 @@ enum msg_type {
 
 enum { WIRE_VERSION_MIN = 1, WIRE_VERSION_MAX = 1 };
 
+/* One message; type says which member of u is valid. */
 struct msg {
     enum msg_type type;
     union {

@@ -26,8 +26,10 @@ struct msg_agree {
         bool copied;
     } * groups;
 };
+/* Whether replicas are compared, and what a difference does to the save. */
 enum msg_check { CHECK_NONE, CHECK_WARN, CHECK_FAIL };
 
+/* What the server says of one group. */
 enum msg_agree_verdict {
     AGREE_KEEP = 1,   /* all copied by what was agreed before, and that stays */
     AGREE_ALIKE = 2,  /* none copied, and the lists are equal: divide them anew */
@@ -35,6 +37,7 @@ enum msg_agree_verdict {
     AGREE_MIXED = 4,  /* some copied, and some have other lists: send LISTS */
     AGREE_UNKNOWN = 5 /* the server cannot tell, because its memory is bounded */
 };
+/* The answer to AGREE. */
 struct msg_agreed {
     uint32_t count;
     uint32_t *verdicts; /* by entry of AGREE */

@@ -16,6 +16,7 @@ struct msg_scrub {
     bool begin;
     uint64_t rate; /* bytes a second from now on; 0 leaves it; SCRUB_UNLIMITED means none */
 };
+/* One finding of a scrub. */
 struct scrub_finding_info {
     struct run_name run;
     struct ckpt_id id; /* term 0 means the run's record */
@@ -42,6 +43,7 @@ struct scrub_finding_info {
     X(uint64_t, findings_total) \
     X(uint64_t, errors_total)   \
     X(uint64_t, healed_total)
+/* The state of a server's scrub. */
 struct scrub_info {
 #define INFO_FIELD(type, name) type name;
     SCRUB_INFO_FIELDS(INFO_FIELD)
@@ -50,6 +52,7 @@ struct scrub_info {
     uint32_t recent_count;
     struct scrub_finding_info *recent; /* the newest first */
 };
+/* The answer to SCRUB. */
 struct msg_scrub_status {
     struct scrub_info info;
 };
@@ -105,6 +108,7 @@ struct msg_gc {
     X(uint64_t, pressed_total)       \
     X(uint64_t, pressed_bytes_total) \
     X(int64_t, pressed_wall_ns)
+/* The state of a server's garbage collection. */
 struct gc_info {
     GC_INFO_FIELDS(INFO_FIELD)
     GC_INFO_MORE_FIELDS(INFO_FIELD)
@@ -115,6 +119,7 @@ struct gc_info {
     int32_t code;
     const char *text; /* the last error, or "" */
 };
+/* The answer to GC. */
 struct msg_gc_report {
     struct gc_info info;
 };
@@ -137,6 +142,7 @@ struct msg_repair {
     bool begin;
     const char *actor; /* for the chain: "user@host" */
 };
+/* One line of a repair's report. */
 struct repair_line_info {
     bool mended;
     const char *text;
@@ -148,6 +154,7 @@ struct repair_line_info {
     X(uint64_t, bytes_read)     \
     X(uint32_t, mended)         \
     X(uint32_t, left)
+/* The answer to REPAIR: the last repair, or the one that runs. */
 struct msg_repair_status {
 #define STATUS_FIELD(type, name) type name;
     REPAIR_STATUS_FIELDS(STATUS_FIELD)
@@ -159,6 +166,7 @@ struct msg_repair_status {
     struct repair_line_info *lines;
 };
 
+/* The answer to SERVER. */
 struct msg_server_status {
     const char *agent, *store, *detail; /* "cairnd 0.1.0"; "dir"; what the store says of itself */
     struct uuid store_uuid;

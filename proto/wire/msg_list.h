@@ -9,9 +9,11 @@
 #include "format/entries.h"
 #include "format/manifest.h"
 
+/* Asks for the state of one checkpoint. -> STATUS_REPLY */
 struct msg_status {
     struct ckpt_id id;
 };
+/* The state of a checkpoint, as the record has it. */
 enum ckpt_state {
     CKPT_NONE = 0,
     CKPT_OPEN = 1,
@@ -19,6 +21,7 @@ enum ckpt_state {
     CKPT_ABORTED = 3,
     CKPT_FORGOTTEN = 4
 };
+/* What the server tells about a checkpoint. */
 struct ckpt_info {
     struct ckpt_id id, parent;
     /* The checkpoint whose chunks it may refer to. Term 0 means none, or that the server does not
@@ -45,12 +48,14 @@ struct msg_list {
     uint64_t before_seq;
     uint32_t limit;
 };
+/* The answer to LIST. `more` says that older checkpoints follow on another page. */
 struct msg_list_reply {
     uint32_t count;
     struct ckpt_info *entries;
     bool more;
     const char *mark; /* what the record has lost, and the remedy; "" if no loss is known */
 };
+/* Asks for the names of runs. -> RUNS_REPLY */
 struct msg_runs {
     const char *project; /* "" means all */
 };
@@ -66,6 +71,7 @@ struct msg_annotate {
     struct metric *metrics;
     const char **tags, **removed;
 };
+/* The answer to ANNOTATE. */
 struct msg_annotated {
     struct ckpt_info info; /* as it is now */
 };

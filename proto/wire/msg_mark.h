@@ -27,12 +27,14 @@ struct msg_mark {
     const char *actor, *reason;
 };
 
+/* What became of one checkpoint, and why. */
 struct msg_mark_record {
     struct ckpt_id id;
     int64_t wall_ns;
     uint64_t reasons; /* core/retention.h */
     uint32_t outcome; /* core/commit.h, enum mark_outcome; unknown values are passed on */
 };
+/* The answer to MARK. */
 struct msg_marked {
     uint64_t head_seq; /* of the chain, when this was decided */
     uint32_t done_count, refused_count;

@@ -8,6 +8,7 @@
 
 #include "format/ids.h"
 
+/* Asks for the saves that this server is receiving. -> PROGRESS_REPLY */
 struct msg_progress {
     const char *project; /* "" means all */
 };

@@ -17,6 +17,7 @@ struct msg_restore {
     bool allow_older;
     uint64_t wait_ms;
 };
+/* The checkpoint to restore, the same for all ranks of the session. */
 struct msg_resolved {
     bool empty, fell_back;
     struct ckpt_id id;
@@ -32,6 +33,8 @@ struct msg_report {
     const char *reason;
     uint64_t wait_ms;
 };
+/* The result of a try. If it neither succeeded nor failed, id names the older checkpoint to try
+ * next. */
 struct msg_verdict {
     bool done; /* all ranks have verified it */
     bool fell_back;
@@ -50,6 +53,7 @@ struct msg_fetch {
     uint32_t kind /* enum store_kind values: 1 manifest, 2 part, 3 page */;
     uint32_t number;
 };
+/* A piece of a document; the payload has its bytes. */
 struct msg_bytes {
     uint64_t offset, total_bytes;
 };

@@ -33,6 +33,7 @@ struct msg_open {
     uint64_t plain_bytes;
 };
 enum { OPENED_SPARSE_MAX = 4096 };
+/* The opening that this rank takes part in, with what it may refer to. */
 struct msg_opened {
     struct ckpt_id id;
     uint64_t open_id;
@@ -73,6 +74,7 @@ struct msg_object_end {
     uint64_t data_bytes;
     uint32_t envelope_count;
 };
+/* The answer to OBJECT_END. */
 struct msg_object_durable {
     struct object_id object;
 };
@@ -87,6 +89,7 @@ struct msg_have {
      * to no save, and gc removes them. */
     uint32_t from;
 };
+/* The answer to HAVE: sequences of durable objects, and no others. */
 struct msg_held {
     uint32_t count;
     uint32_t *sequences;
@@ -105,6 +108,7 @@ struct msg_seal {
     uint64_t part_bytes;
     struct sha256 part_sha256;
 };
+/* The answer to SEAL and to COMPLETE. */
 struct msg_sealed {
     struct ckpt_id id;
     /* For a COMPLETE: the new bytes, and the plain bytes of chunks that the base had. */
@@ -122,6 +126,7 @@ struct msg_abort {
     int32_t code;
     const char *reason;
 };
+/* What became of a save. State OPEN means that the server cannot tell now. */
 struct msg_outcome {
     struct ckpt_id id;
     uint64_t open_id;
@@ -157,6 +162,7 @@ struct msg_complete {
     struct ckpt_id id;
     uint64_t open_id, part_bytes;
 };
+/* The first answer to COMPLETE: the client may end, and the save goes on. */
 struct msg_handed {
     struct ckpt_id id;
 };

@@ -14,6 +14,7 @@ struct msg_hello {
     uint64_t features;
     const char *agent;
 };
+/* The choice of the server, its times and limits. */
 struct msg_welcome {
     uint32_t version;
     uint64_t features;
@@ -21,6 +22,8 @@ struct msg_welcome {
     uint32_t heartbeat_ms, dead_after_ms, payload_max, message_max;
     const char *agent;
 };
+/* An error, as the final reply on a stream. On stream 0 it is about the connection, which then
+ * ends. */
 struct msg_error {
     int32_t code;
     const char *text;
@@ -36,6 +39,7 @@ struct msg_join {
     uint64_t writer;
     const char *label;
 };
+/* What the client needs to know of the run. */
 struct msg_joined {
     bool exists;
     struct uuid run_uuid;

@@ -11,6 +11,8 @@
 
 enum { PLAN_READ_BYTES = 256 };
 
+/* One record. Invariant of a decoded one: its numbers are in range, and its cell is inside
+ * int64. */
 struct plan_read {
     uint32_t want; /* index into the PLAN's wants */
     struct object_id object;
