@@ -47,6 +47,8 @@ static size_t count_left(const struct run *run, const struct event *event)
     return running ? session->entry.world_size - state_report_count(&run->state, session) : 0;
 }
 
+/* Returns true if the queue holds all that the save or the restore still awaits, so that waiting
+ * longer would gain nothing. */
 static bool is_last_batch(const struct run *run, const struct run_req *first)
 {
     size_t left = run->loaded ? count_left(run, &first->event) : 0, count = 0;
@@ -57,6 +59,8 @@ static bool is_last_batch(const struct run *run, const struct run_req *first)
     return count >= left;
 }
 
+/* Returns true if the request has to wait because an update with shared events was made a moment
+ * ago. In this case the timer that looks again is running. */
 static bool is_held_back(struct run *run, const struct run_req *req)
 {
     uint64_t now = loop_now_ms(run->catalog->loop), end = run->batched_at_ms + RUN_BATCH_GAP_MS;
@@ -106,6 +110,8 @@ void batch_take(struct run *run)
     }
 }
 
+/* Puts the seals of all current requests into one list, and makes it the seals of the event. The
+ * list lies in the memory of the step. */
 static int merge_seals(struct run *run, size_t count, struct event *event)
 {
     struct event_seal *seals = scratch_array(&run->step_scratch, count + 1, sizeof *seals);

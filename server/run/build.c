@@ -100,6 +100,8 @@ int build_manifest_at(struct build *build, int64_t created_wall_ns, struct diag 
     return 0;
 }
 
+/* Returns an error if a part names another rank, another save or another world size than the seal
+ * that points to it. */
 static int parts_check_identity(const struct build_input *input, struct diag *diag)
 {
     for (uint32_t rank = 0; rank < input->world_size; rank++) {
@@ -132,6 +134,8 @@ static int parts_check_identity(const struct build_input *input, struct diag *di
 
 /* --- pages ---------------------------------------------------------------------------------- */
 
+/* Encodes a page and appends it to the manifest. The name is the page's first key, by which a
+ * reader finds the page that it needs. */
 static int page_add(struct build *build, const struct page *page, const char *first_name,
                     struct diag *diag)
 {
@@ -178,6 +182,8 @@ static int page_add(struct build *build, const struct page *page, const char *fi
     return 0;
 }
 
+/* Returns how the manifest describes the part of a rank: where it is, how it is verified and how
+ * much it holds. */
 static struct part_ref part_ref_of(const struct build_input *input, uint32_t rank)
 {
     const struct part *part = &input->parts[rank];
@@ -200,6 +206,7 @@ static struct part_ref part_ref_of(const struct build_input *input, uint32_t ran
     return ref;
 }
 
+/* Makes the pages that list the parts, as many parts to a page as its size allows. */
 static int build_parts_pages(const struct build_input *input, struct build *build,
                              struct diag *diag)
 {
@@ -279,6 +286,7 @@ static uint32_t index_cut(const struct page *whole, uint32_t first, uint64_t pag
     return count;
 }
 
+/* Makes the index of all tensors and blobs, and cuts it into pages. */
 static int build_index_pages(const struct build_input *input, struct build *build,
                              struct diag *diag)
 {

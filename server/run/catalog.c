@@ -172,6 +172,8 @@ bool catalog_hold_run(struct catalog *catalog, const struct run_name *name, bool
     return true;
 }
 
+/* Called when the store has listed the runs. The start fails if there is no memory for one of them.
+ */
 static void on_listed(struct store_req *req)
 {
     struct catalog *catalog = container_of(req, struct catalog, req);

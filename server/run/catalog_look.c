@@ -69,6 +69,8 @@ static void answer(struct list *looks, int status, const struct diag *diag)
     }
 }
 
+/* Called when the runs were listed again. Runs that this daemon did not know were made by other
+ * daemons. */
 static void on_listed(struct store_req *req)
 {
     struct catalog *catalog = container_of(req, struct catalog, look.req);

@@ -192,6 +192,7 @@ static size_t doc_scratch_bytes(const struct doc_key *key)
     return (size_t)key->bytes * 16 + KIB(64);
 }
 
+/* Returns a document that is in the table and not yet read; NULL if there is no memory. */
 static struct doc *doc_new(struct catalog *catalog, const struct doc_key *key)
 {
     struct doc *doc = calloc(1, sizeof *doc);
@@ -220,6 +221,8 @@ static uint64_t kind_bytes_max(enum store_kind kind)
                                   : LIMIT_PART_BYTES;
 }
 
+/* Starts to read the document: a document that is larger than its kind allows fails without a read.
+ */
 static void doc_load(struct doc *doc)
 {
     struct catalog *catalog = doc->catalog;
@@ -318,6 +321,7 @@ void doc_release(struct doc_req *req)
     evict(&doc->catalog->docs);
 }
 
+/* Called when the bytes were read. They are verified in the pool, because this may take long. */
 static void on_fetched(struct store_req *req)
 {
     struct doc *doc = container_of(req, struct doc, req);
@@ -383,6 +387,8 @@ static void work_verify(struct work *work)
     }
 }
 
+/* Answers all requests that wait for the document, and makes room in the cache if it is now too
+ * large. The document is freed if it failed. */
 static void doc_deliver(struct doc *doc)
 {
     struct catalog *catalog = doc->catalog;
@@ -417,6 +423,8 @@ static void doc_deliver(struct doc *doc)
     evict(&catalog->docs);
 }
 
+/* Called when the pool has verified the document. A document that a client has just uploaded is
+ * read from the store if the uploaded bytes do not verify. */
 static void on_verified(struct work *work)
 {
     struct doc *doc = container_of(work, struct doc, work);

@@ -86,6 +86,8 @@ static struct finish *finish_of(struct sm *sm) { return container_of(sm, struct 
 
 /* --- start: a copy of all that is needed, because the state changes under way --------------- */
 
+/* Copies the entry of the opened save with the texts it points to. Returns 0 or CAIRN_E_NO_MEMORY.
+ */
 static int copy_open(struct finish *finish, const struct entry_open *from)
 {
     struct scratch *scratch = &finish->scratch;
@@ -121,6 +123,7 @@ static int copy_open(struct finish *finish, const struct entry_open *from)
     return 0;
 }
 
+/* Copies the seals, the term and the opening of the save out of the run's state. */
 static int copy_state(struct finish *finish, const struct state_open *open)
 {
     const struct run_state *state = &finish->run->state;
@@ -248,6 +251,7 @@ static void finish_fail(struct finish *finish, int status, const struct diag *di
 
 /* --- parts ---------------------------------------------------------------------------------- */
 
+/* Called when a part was read and verified, or could not be. */
 static void on_part(struct doc_req *req)
 {
     struct finish *finish = container_of(req, struct fin_part, req)->finish;
@@ -265,6 +269,8 @@ static void on_part(struct doc_req *req)
     sm_run(&finish->sm);
 }
 
+/* Reads the parts of all ranks, FINISH_PARALLEL at a time, and goes on when the last one is there.
+ */
 static enum sm_result on_parts(struct sm *sm)
 {
     struct finish *finish = finish_of(sm);
@@ -318,6 +324,7 @@ static void on_built(struct work *work)
     }
 }
 
+/* Builds the manifest and its pages in the pool, and goes on when they are ready. */
 static enum sm_result on_build(struct sm *sm)
 {
     struct finish *finish = finish_of(sm);
@@ -400,6 +407,8 @@ static bool manifest_adopt(struct fin_put *put, const uint8_t *data, uint64_t by
     return same;
 }
 
+/* Compares a document that was there already with ours. The save fails if they differ, unless the
+ * one found is a manifest of the same save that can be taken instead. */
 static void put_compare(struct fin_put *put, const uint8_t *found, uint64_t bytes)
 {
     struct store_req *req = &put->req;
@@ -417,6 +426,8 @@ static void put_compare(struct fin_put *put, const uint8_t *found, uint64_t byte
     }
 }
 
+/* Called when a document was published, or when one that was there already was read to compare it.
+ */
 static void on_put(struct store_req *req)
 {
     struct fin_put *put = container_of(req, struct fin_put, req);
@@ -485,6 +496,7 @@ static void on_event(struct run_req *req)
     sm_run(&finish->sm); /* a cancelled one gets no callback */
 }
 
+/* Submits the event that ends the save: a commit or an abort. */
 static void event_submit(struct finish *finish, enum event_kind kind)
 {
     const struct build_input *input = &finish->input;
@@ -535,6 +547,8 @@ static enum sm_result on_commit(struct sm *sm)
     return SM_AGAIN;
 }
 
+/* Aborts the save in the record, with the error as the reason. Does nothing while the daemon stops:
+ * the next daemon finishes the save. */
 static enum sm_result on_abort(struct sm *sm)
 {
     struct finish *finish = finish_of(sm);

@@ -77,6 +77,8 @@ static void want_text(const struct plan_want *want, size_t bytes, char *ret)
              *want->coordinate ? " of " : "", want->coordinate);
 }
 
+/* Returns an error if the stored tensor is of another type or shape than the wanted one, or if the
+ * wanted box is not inside it. Blobs always fit. */
 static int want_check(const struct plan_want *want, const struct index_entry *entry,
                       struct diag *diag)
 {
@@ -172,6 +174,7 @@ struct place {
     uint32_t cut_dims, dim; /* how many dimensions are cut, and one of them */
 };
 
+/* Returns where the wanted box lies among the equal boxes into which its tensor would be cut. */
 static struct place place_of(const struct plan_want *want)
 {
     struct place place = {.count = 1};
@@ -252,6 +255,8 @@ static bool entry_has_rank(const struct index_entry *entry, uint32_t rank)
     return low < entry->rank_count && entry->ranks[low] == rank;
 }
 
+/* Appends a chunk to the plan and returns it; NULL if there is no memory or the plan has
+ * PLAN_READS_MAX chunks. */
 static struct plan_read *read_add(struct intersect *sect, uint32_t want, const struct part *part,
                                   const struct part_chunk *chunk, struct diag *diag)
 {
@@ -286,6 +291,8 @@ static struct plan_read *read_add(struct intersect *sect, uint32_t want, const s
     return read;
 }
 
+/* Adds the chunks of a tensor in one part that have elements in common with the wanted box, and
+ * counts these elements. */
 static int tensor_reads(struct intersect *sect, uint32_t idx, const struct part *part,
                         const struct part_tensor *tensor, struct diag *diag)
 {

@@ -194,6 +194,8 @@ static int take_loaded(struct run *run, struct store_req *req)
     return state_rebuild(run, &req->diag);
 }
 
+/* Called when the record was read, or could not be. After an error all requests fail, and a later
+ * try is started if it can succeed. */
 static void on_loaded(struct store_req *req)
 {
     struct run *run = container_of(req, struct run, req);
@@ -306,6 +308,8 @@ static void try_again(struct run *run, int status, const struct diag *diag)
     fail_list(&given_up, status, diag);
 }
 
+/* Called when an update of the record has ended. After a conflict or an unknown outcome the same
+ * event runs again on a fresh copy; other errors fail the request. */
 static void on_updated(struct store_req *req)
 {
     struct run *run = container_of(req, struct run, req);
@@ -357,6 +361,8 @@ static bool has_work(struct run *run)
            batch_choose(run) || !list_is_empty(&run->current) || !list_is_empty(&run->snapshots);
 }
 
+/* Starts the timer that looks for changes of other daemons, if anybody waits for one. The pauses
+ * grow until the record changes. */
 static void poll_arm(struct run *run)
 {
     bool waits = !list_is_empty(&run->waiting) || !list_is_empty(&run->tracks) ||
@@ -395,6 +401,8 @@ static bool looks_at_others(const struct run *run)
     return false;
 }
 
+/* Does what the run has to do next, unless an operation at the store is under way. Loads the
+ * record, wakes the waiting requests, answers snapshots and runs events. */
 static void turn(struct run *run)
 {
     if (run->busy) {
@@ -458,6 +466,8 @@ static uint64_t current_op(const struct run *run)
     return op;
 }
 
+/* Runs the current event on the state that is in memory. The verdict is final, or has to be written
+ * as an update, or was found on a copy that may be old: then the record is read again. */
 static void step(struct run *run)
 {
     struct run_req *head = list_item(run->current.next, struct run_req, link);
@@ -532,6 +542,7 @@ static void conclude(struct run *run, const struct verdict *verdict)
 
 /* --- failing -------------------------------------------------------------------------------- */
 
+/* Answers all requests of the list with the status. */
 static void fail_list(struct list *list, int status, const struct diag *diag)
 {
     struct list mine;

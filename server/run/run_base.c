@@ -72,6 +72,8 @@ static void on_stat(struct store_req *stat)
 
 static int object_order(const void *a, const void *b) { return object_id_compare(a, b); }
 
+/* Asks for the size of the next older object that the part refers to, to find those of which little
+ * is still in use. After the last one the operation ends. */
 static void next_object(struct base_op *op)
 {
     const struct part *part = op->fetch.part;
@@ -115,6 +117,7 @@ static void index_done(struct work *work)
     }
 }
 
+/* Called when the part of the base was read. */
 static void on_fetched(struct fetch_req *fetch)
 {
     struct base_req *req = container_of(fetch, struct base_req, fetch);

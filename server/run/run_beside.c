@@ -90,6 +90,8 @@ static void no_memory(struct run *run)
     end(run, diag_set(&diag, CAIRN_E_NO_MEMORY, "no memory for what is stored of the run"), &diag);
 }
 
+/* Notes a manifest that the record does not know, and keeps room for it in the list of unknown
+ * ones. Returns false if there is no memory. */
 static bool add_found(struct run *run, struct ckpt_id id, uint64_t open_id)
 {
     struct run_beside *beside = &run->beside;
@@ -117,6 +119,7 @@ static bool is_for_now(int status)
            (status != 0 && err_retry(status) == ERR_RETRY_RETRY);
 }
 
+/* Called when the small objects of one checkpoint were listed. */
 static void on_smalls(struct store_req *req)
 {
     struct run *run = container_of(req, struct run, req);
@@ -144,6 +147,7 @@ static void on_smalls(struct store_req *req)
     check_next(run);
 }
 
+/* Called when a noted manifest was looked for again. It is dropped if it is gone. */
 static void on_checked(struct store_req *req)
 {
     struct run *run = container_of(req, struct run, req);
@@ -210,6 +214,7 @@ static void list_smalls(struct run *run)
     store_submit(run->catalog->store, &run->req);
 }
 
+/* Called when the stored checkpoints of the run were listed. */
 static void on_ckpts(struct store_req *req)
 {
     struct run *run = container_of(req, struct run, req);

@@ -87,6 +87,7 @@ static void fail(struct fetch_req *req, int status, const struct diag *diag)
     req->done(req);
 }
 
+/* Answers the request with the document. The request owns the reference from here on. */
 static void succeed(struct fetch_op *op, struct doc_req *ref)
 {
     struct fetch_req *req = op->req;
@@ -124,6 +125,8 @@ static void get(struct fetch_op *op, struct doc_req *req, enum store_kind kind, 
     }
 }
 
+/* Called with the run's state: it says whether the checkpoint is there and which manifest it has.
+ */
 static void on_state(struct run_snapshot_req *snapshot)
 {
     struct fetch_req *req = container_of(snapshot, struct fetch_req, snapshot);
@@ -179,6 +182,7 @@ static void get_page(struct fetch_op *op, uint32_t number)
     get(op, &op->page, STORE_PAGE, number);
 }
 
+/* Called with the manifest. It is the answer, or it says where the wanted page or part is. */
 static void on_manifest(struct doc_req *req)
 {
     struct fetch_op *op = container_of(req, struct fetch_op, manifest);
@@ -216,6 +220,7 @@ static void on_manifest(struct doc_req *req)
     fail_not_found(op, "file of kind", op->req->kind);
 }
 
+/* Called with a page. It is the answer, or it describes the wanted part. */
 static void on_page(struct doc_req *req)
 {
     struct fetch_op *op = container_of(req, struct fetch_op, page);

@@ -33,6 +33,7 @@ static uint64_t seq_of(const struct run_state *state, size_t count, struct ckpt_
     return 0;
 }
 
+/* Returns what clients are told of a committed checkpoint. */
 static struct ckpt_info commit_info(const struct run_state *state,
                                     const struct state_commit *commit,
                                     const struct state_commit *latest)
@@ -68,6 +69,8 @@ static struct ckpt_info commit_info(const struct run_state *state,
     return info;
 }
 
+/* Describes a save that is still open, with the ranks that have not sealed yet. Returns 0 or
+ * CAIRN_E_NO_MEMORY. */
 static int open_info(const struct run_state *state, const struct state_open *open,
                      struct scratch *scratch, struct ckpt_info *ret)
 {

@@ -151,6 +151,7 @@ static void answer(struct plan_op *op, int status, const struct diag *diag)
     tell(req, status, &kept);
 }
 
+/* Called with the manifest of the checkpoint: the plan begins. */
 static void on_manifest(struct fetch_req *fetch)
 {
     struct plan_req *req = container_of(fetch, struct plan_req, manifest);
@@ -199,6 +200,8 @@ static bool page_is_needed(const struct plan_op *op, uint32_t number)
                                       last ? NULL : manifest->pages[number + 1].first_name);
 }
 
+/* Reads the next page of the index that may name a wanted tensor. After the last page it begins
+ * with the parts, or fails if a tensor was not found. */
 static void next_page(struct plan_op *op)
 {
     const struct manifest *manifest = op->manifest.manifest;

@@ -83,6 +83,7 @@ static void on_decided(struct run_req *req)
     end_run(retain);
 }
 
+/* Asks the run to forget what its policy does not keep. A run without a policy is skipped. */
 static void begin_run(struct retain *retain)
 {
     const struct run_name *name = &retain->names[retain->at];
@@ -108,6 +109,8 @@ static void begin_run(struct retain *retain)
     run_submit(retain->run, &retain->req);
 }
 
+/* Lists all runs and begins with the first one. Nothing is forgotten while the wall clock is in
+ * doubt. */
 static void begin_round(struct retain *retain)
 {
     struct diag diag = DIAG_INIT;

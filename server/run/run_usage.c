@@ -87,6 +87,7 @@ static int64_t newest_wall_ns(const struct run_state *state)
     return 0;
 }
 
+/* Returns the row of a report for one run or for the total. */
 static struct msg_usage_row row_of(const struct run_state *state, const struct usage *usage)
 {
     return (struct msg_usage_row){.text = "",
@@ -120,6 +121,7 @@ static void take_mark(struct usage_walk *walk, const struct run_state *state,
     }
 }
 
+/* Called with the state of a run. A run that cannot be read gets a row with its error. */
 static void on_snapshot(struct run_snapshot_req *req)
 {
     struct usage_walk *walk = container_of(req, struct usage_walk, snapshot);
@@ -145,6 +147,7 @@ static void on_snapshot(struct run_snapshot_req *req)
     next_run(walk);
 }
 
+/* Asks for the next wanted run. The walk ends when there is none left or the report is full. */
 static void next_run(struct usage_walk *walk)
 {
     while (walk->status == 0 && walk->at < walk->name_count &&

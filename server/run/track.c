@@ -39,6 +39,7 @@ static struct open_track *track_find(struct run *run, const struct state_open *o
     return NULL;
 }
 
+/* Returns the track of an open save, with its deadline running; NULL if there is no memory. */
 static struct open_track *track_new(struct run *run, const struct state_open *open)
 {
     struct open_track *track = calloc(1, sizeof *track);
@@ -191,6 +192,9 @@ static void on_entered(struct store_req *req)
     catalog_drop(catalog);
 }
 
+/* Returns the request that tells the store of a checkpoint that will soon be written. Returns NULL
+ * if this is of no use to the store, if the catalog closes or if there is no memory: the save is
+ * only slower without it. */
 static struct enter *enter_new(struct run *run, struct ckpt_id id)
 {
     struct catalog *catalog = run->catalog;
