@@ -133,6 +133,8 @@ static void adopt_gone(struct step *step, struct ckpt_id id)
     (void)step_append(step, &mark);
 }
 
+/* Adds the run's first entry to the update. The step fails if the record is of another run that had
+ * the same name. */
 static void put_info(struct step *step)
 {
     const struct run_state *state = step->state;
@@ -196,6 +198,7 @@ static bool adopt_is_valid(struct step *step)
     return good;
 }
 
+/* Notes in the record that a checkpoint is not verified. A verified one needs no entry. */
 static void put_health(struct step *step, uint64_t seq)
 {
     const struct event *event = step->event;

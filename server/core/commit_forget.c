@@ -252,6 +252,8 @@ static void add_by_policy(struct step *step, struct batch *batch, const enum mar
     step->ret->refused_count = 0; /* a kept checkpoint is no refusal: the policy wants it */
 }
 
+/* Adds guards on everything that the choice depends on, so that the update conflicts if any of it
+ * has changed since the state was read. */
 static void guard_forget(struct step *step, const struct retention_item *items,
                          const enum mark_outcome *outcomes)
 {
@@ -317,6 +319,8 @@ void on_forget(struct step *step)
 
 /* --- undelete, pin, unpin --- */
 
+/* Returns what the event would do to the checkpoint; `commit` is NULL if the record does not know
+ * it. */
 static enum mark_outcome outcome_of(const struct state_commit *commit, enum event_kind kind)
 {
     if (commit == NULL) {
@@ -337,6 +341,8 @@ static enum mark_outcome outcome_of(const struct state_commit *commit, enum even
                                : MARK_DONE;
 }
 
+/* Adds a chain entry of the kind for each checkpoint that the event names. An undelete that names
+ * none is for all that are forgotten and not yet reclaimed. */
 static void mark_each(struct step *step, enum chain_kind kind)
 {
     const struct run_state *state = step->state;

@@ -10,6 +10,8 @@
 
 #include "core_private.h"
 
+/* Returns false, with the step failed, if the opening itself is invalid. The state does not matter
+ * here. */
 static bool open_is_valid(struct step *step)
 {
     const struct event *event = step->event;
@@ -33,6 +35,8 @@ static bool open_is_valid(struct step *step)
     return step->ret->code == 0;
 }
 
+/* Fails the step because a newer term exists. The verdict is final if the state proves it: a later
+ * copy of the record can only have more terms. */
 static void fail_fenced(struct step *step, const struct state_term *mine)
 {
     uint64_t newest = step->state->newest_term;
@@ -177,6 +181,8 @@ static void put_past(struct step *step, const struct state_dead *dead)
     }
 }
 
+/* Opens a save that nobody has opened yet. What is noted of an aborted save with the same id is
+ * removed. */
 static void open_new(struct step *step, struct ckpt_id id, struct ckpt_id parent)
 {
     const struct event *event = step->event;

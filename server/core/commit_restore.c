@@ -15,6 +15,7 @@
 /* Sessions of other attempts that are kept, including running ones whose attempt has died. */
 enum { SESSIONS_MAX = 16 };
 
+/* Puts into the verdict what the client of a restore session is told. */
 static void answer_session(struct step *step, const struct entry_restore *entry)
 {
     struct verdict *ret = step->ret;
@@ -355,6 +356,8 @@ static void end_session(struct step *step, const struct state_restore *session)
     answer_session(step, &entry);
 }
 
+/* Notes the ranks that have restored without an error, and ends the session when the last one has
+ * come. */
 static void report_ok(struct step *step, const struct state_restore *session)
 {
     struct reporters reporters = reporters_of(step->event);

@@ -31,6 +31,8 @@ static void *step_grow(struct step *step, size_t count, size_t *cap, size_t size
     return array;
 }
 
+/* Returns a new guard of the update, with a copy of the key; NULL if there is no memory, with the
+ * step failed. */
 static struct record_guard *step_guard(struct step *step, const char *key)
 {
     struct record_update *update = &step->ret->update;
@@ -52,6 +54,8 @@ static struct record_guard *step_guard(struct step *step, const char *key)
     return guard;
 }
 
+/* Returns a new change of the update, with a copy of the key; NULL if there is no memory, with the
+ * step failed. */
 static struct record_change *step_change(struct step *step, const char *key)
 {
     struct record_update *update = &step->ret->update;

@@ -321,6 +321,7 @@ static int step_not_found(const struct run_state *state, uint64_t step, struct d
                     step, text);
 }
 
+/* Finds the checkpoint that the selector means among those that the state knows. */
 static int select_known(const struct run_state *state, const struct selector *selector,
                         const struct state_commit **ret, struct diag *diag)
 {

@@ -166,6 +166,8 @@ static bool newest_time(const struct engine *engine, int64_t *ret)
     return found;
 }
 
+/* Keeps the good checkpoints that are younger than the span, counted back from the newest one. With
+ * `per` it keeps one for each unit of time. */
 static void keep_within(struct engine *engine, const struct retention_span *span, bool per,
                         enum retention_unit unit)
 {
@@ -276,6 +278,8 @@ static bool has_tag(const struct entry_note *note, const char *tag)
     return false;
 }
 
+/* Keeps the checkpoints that have all tags of one of the policy's lists. An empty list means those
+ * without tags. */
 static void keep_tags(struct engine *engine)
 {
     for (size_t i = 0; i < engine->count; i++) {
@@ -327,6 +331,8 @@ static bool asks_for_time(const struct retention_policy *policy)
     return asks;
 }
 
+/* Makes the list of good checkpoints, the newest first. Returns an error, with which nothing is
+ * forgotten, if there is none, or if the policy asks for time and the clock is in doubt. */
 static int find_good(struct engine *engine, struct diag *diag)
 {
     size_t there = 0;
@@ -371,6 +377,8 @@ static int find_good(struct engine *engine, struct diag *diag)
     return 0;
 }
 
+/* Applies all rules of the policy. Each rule only adds reasons to keep a checkpoint. Returns an
+ * error if no rule keeps any good one. */
 static int apply_rules(struct engine *engine, struct diag *diag)
 {
     const struct retention_policy *policy = engine->policy;

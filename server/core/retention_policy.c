@@ -68,6 +68,7 @@ static bool span_add(struct retention_span *span, const struct span_unit *unit, 
     return true;
 }
 
+/* Parses a span of time such as "1y6m" or "36h". Returns false if the text is not one. */
 static bool span_parse(const char *text, struct retention_span *ret)
 {
     struct retention_span span = {0};
@@ -113,6 +114,7 @@ static int set_seconds(uint64_t *ret, bool zero, const char *name, const char *v
     return 0;
 }
 
+/* Appends a list of tags, separated by commas, to the policy. */
 static int set_tags(struct retention_policy *policy, const char *name, const char *value,
                     struct scratch *scratch, struct diag *diag)
 {
@@ -283,6 +285,7 @@ static void put_count(struct text *text, const char *name, const char *unit, int
     }
 }
 
+/* Appends a span of time to the text of a policy; appends nothing if the span is not set. */
 static void put_span(struct text *text, const char *name, const char *unit,
                      const struct retention_span *span)
 {
@@ -348,6 +351,7 @@ void retention_policy_text(const struct retention_policy *policy, size_t bytes, 
     }
 }
 
+/* Puts the name of a reason to keep a checkpoint into `ret`, which has `bytes` bytes. */
 static void reason_text(unsigned reason, size_t bytes, char *ret)
 {
     static const char *const others[] = {

@@ -196,6 +196,8 @@ static int load_gc(struct loader *loader, struct record_value value)
     return status != 0 ? status : copy_raw(loader, value, &state->gc_raw);
 }
 
+/* Loads an entry of a save that is not committed: its opening, a seal, or what is noted of an
+ * aborted one. */
 static int load_save_entry(struct loader *loader, const struct entry_key *key,
                            struct record_value value)
 {
@@ -224,6 +226,8 @@ static int load_save_entry(struct loader *loader, const struct entry_key *key,
     return entry_dead_decode(value, scratch, &dead->entry, diag);
 }
 
+/* Loads an entry that is neither of the chain nor of an open save: a term, a restore session and
+ * others. */
 static int load_other_entry(struct loader *loader, const struct entry_key *key,
                             struct record_value value)
 {
@@ -270,6 +274,7 @@ static int load_other_entry(struct loader *loader, const struct entry_key *key,
     return entry_report_decode(value, scratch, &report->entry, diag);
 }
 
+/* Loads one entry of the record by the kind of its key. */
 static int load_entry(struct loader *loader, const char *key_text, struct record_value value)
 {
     struct entry_key key;
@@ -306,6 +311,7 @@ static int load_entry(struct loader *loader, const char *key_text, struct record
     UNREACHABLE();
 }
 
+/* Checks that the chain has no gap and ends where the head says. */
 static int check_chain(struct loader *loader)
 {
     struct run_state *state = &loader->state;
@@ -373,6 +379,8 @@ static bool mark_fits(struct state_commit *commit, const struct entry_chain *mar
     return fits;
 }
 
+/* Applies a chain entry that forgets, undeletes, pins or reclaims checkpoints to the checkpoints it
+ * names. */
 static int apply_mark(struct loader *loader, const struct entry_chain *mark)
 {
     const struct ckpt_id *ids = mark->id_count > 0 ? mark->ids : &mark->id;
@@ -423,6 +431,8 @@ static int check_notes(struct loader *loader)
     return 0;
 }
 
+/* Sorts the checkpoints by id, checks them and their bases, and applies to them the chain's marks,
+ * their health and their notes. */
 static int check_commits(struct loader *loader)
 {
     struct run_state *state = &loader->state;
@@ -464,6 +474,8 @@ static int check_commits(struct loader *loader)
     return check_notes(loader);
 }
 
+/* Checks that the terms count up from 1, and that each entry and each commit fits its term. Notes
+ * which terms have committed anything. */
 static int check_terms(struct loader *loader)
 {
     struct run_state *state = &loader->state;
@@ -498,6 +510,8 @@ static int check_terms(struct loader *loader)
     return 0;
 }
 
+/* Checks the open saves and counts their seals. A seal of an earlier opening of the same save stays
+ * an orphan. */
 static int check_saves(struct loader *loader)
 {
     struct run_state *state = &loader->state;
@@ -530,6 +544,7 @@ static int check_saves(struct loader *loader)
     return 0;
 }
 
+/* Checks that each restore session fits the terms and the checkpoints. */
 static int check_restores(struct loader *loader)
 {
     struct run_state *state = &loader->state;

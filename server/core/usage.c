@@ -23,6 +23,8 @@ static double hours_there(const struct state_commit *commit, struct usage_window
     return to > from ? (double)(to - from) / NS_PER_HOUR : 0;
 }
 
+/* Adds what a checkpoint wrote and stored within the window. A reclaimed one no longer takes up
+ * room. */
 static void add_commit(const struct state_commit *commit, struct usage_window window,
                        struct usage *io)
 {
