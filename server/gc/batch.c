@@ -72,6 +72,8 @@ static void decide(struct gc *gc)
     run_snapshot(gc->run, &gc->snapshot);
 }
 
+/* Lists the objects of the next checkpoint. Once the batch is full or has all checkpoints of the
+ * run, what is dead is decided. */
 static void list_objects(struct gc *gc)
 {
     if (gc_must_stop(gc)) {
@@ -111,6 +113,8 @@ static void on_objects(struct store_req *req)
     gc_submit(gc, on_smalls);
 }
 
+/* Called when the small objects of a checkpoint were listed. The checkpoint belongs to the batch
+ * from here on. */
 static void on_smalls(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
@@ -191,6 +195,8 @@ void batch_note_unknown(struct gc *gc, struct batch_ckpt *ckpt)
     gc_note(gc, status, &diag, "the run's record");
 }
 
+/* Called with the run's state, which was read after the lists. It says what each checkpoint of the
+ * batch is, and whether it was dead at an earlier pass already. */
 static void on_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);
@@ -226,6 +232,8 @@ static void on_state(struct run_snapshot_req *req)
 
 /* --- removal ---------------------------------------------------------------------------------- */
 
+/* Returns true if nothing can refer to the object at index `at`. Objects of open saves and of
+ * unknown checkpoints are never dead. */
 static bool is_dead_object(const struct gc *gc, const struct batch_ckpt *ckpt, size_t at)
 {
     switch (ckpt->kind) {
@@ -241,6 +249,7 @@ static bool is_dead_object(const struct gc *gc, const struct batch_ckpt *ckpt, s
     return false;
 }
 
+/* Returns true if nobody can need the small object at index `at`. */
 static bool is_dead_small(const struct batch_ckpt *ckpt, size_t at)
 {
     switch (ckpt->kind) {
@@ -336,6 +345,8 @@ static bool is_swept(const struct gc *gc, const struct batch_ckpt *ckpt)
     return over && ckpt->kind != KIND_UNKNOWN && !gc->status.dry_run;
 }
 
+/* Asks the store to sweep what unfinished writes left at the next checkpoint of the batch. After
+ * the last one the next batch begins. */
 static void sweep_next(struct gc *gc)
 {
     while (gc->sweep_at < gc->batch_count && !is_swept(gc, &gc->batch[gc->sweep_at])) {
@@ -352,6 +363,8 @@ static void sweep_next(struct gc *gc)
     gc_submit(gc, on_swept);
 }
 
+/* Called when the store has swept a checkpoint. Until a sweep finds nothing, the next passes come
+ * to this checkpoint again. */
 static void on_swept(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
@@ -369,6 +382,8 @@ static void on_swept(struct store_req *req)
     gc_rest(gc, next_item);
 }
 
+/* Removes the next dead object or small object of the batch, or counts it in a dry run. After the
+ * last one the store sweeps. */
 static void next_item(struct gc *gc)
 {
     if (gc_must_stop(gc)) {
@@ -413,6 +428,8 @@ static void on_stat(struct store_req *req)
     }
 }
 
+/* Called when an object was removed. One that was gone already is no error; the pass ends if the
+ * store has become read-only. */
 static void on_removed(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);

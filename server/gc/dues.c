@@ -67,6 +67,8 @@ static struct event reclaim_event(const struct gc *gc)
     return event;
 }
 
+/* Copies the checkpoints that the event has chosen, sorted by id. Returns false if there is no
+ * memory. */
 static bool take_dues(struct gc *gc, const struct verdict *verdict)
 {
     struct due *dues = calloc(verdict->done_count + 1, sizeof(*dues));
@@ -88,6 +90,7 @@ static bool take_dues(struct gc *gc, const struct verdict *verdict)
     return true;
 }
 
+/* Called when the run has said which checkpoints are due. */
 static void on_decided(struct run_req *req)
 {
     struct gc *gc = container_of(req, struct gc, event);
@@ -117,6 +120,7 @@ void dues_begin(struct gc *gc)
 
 /* --- can they be swept? ----------------------------------------------------------------------- */
 
+/* Lists the objects of the next due checkpoint. After the last one the run's state is asked for. */
 static void list_next(struct gc *gc)
 {
     if (gc_must_stop(gc)) {
@@ -145,6 +149,8 @@ static void on_objects(struct store_req *req)
     gc_rest(gc, list_next);
 }
 
+/* Called with the run's state: the parts of the checkpoints that stay are read, to mark the objects
+ * that they refer to. */
 static void on_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);

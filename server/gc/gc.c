@@ -39,6 +39,8 @@ static void free_order(struct pass_order *order)
     order->picks = NULL;
 }
 
+/* Called by the loop after gc_close(), when nothing is under way: frees everything and tells the
+ * caller. */
 static void on_post(struct post *post)
 {
     struct gc *gc = container_of(post, struct gc, post);
@@ -102,6 +104,7 @@ bool gc_is_ours(const struct gc *gc, const char **ret_holder)
     return may_run(gc);
 }
 
+/* Frees what the pass has of the present run, and releases the run. */
 static void let_go(struct gc *gc)
 {
     batch_clear(gc);
@@ -251,6 +254,7 @@ static void choose_runs(struct gc *gc)
     gc->name_count = order->runs ? kept : gc->name_count;
 }
 
+/* Resets the figures of the pass and chooses its runs. */
 static void begin_pass(struct gc *gc)
 {
     struct gc_status *status = &gc->status;
@@ -278,6 +282,8 @@ static void begin_pass(struct gc *gc)
     next_run(gc);
 }
 
+/* Called by the timer. Decides whether a pass begins now: because one was asked for, is due, or is
+ * the first, or because the store lacks room. */
 static void look(struct gc *gc)
 {
     uint64_t now = loop_now_ms(gc->options.loop);
@@ -420,6 +426,7 @@ void gc_status(const struct gc *gc, struct gc_status *ret)
 
 /* --- a run ------------------------------------------------------------------------------------ */
 
+/* Begins with the next run of the pass. The pass ends after the last one. */
 static void next_run(struct gc *gc)
 {
     let_go(gc);
@@ -548,6 +555,7 @@ void gc_list_ckpts(struct gc *gc)
     gc_submit(gc, on_ckpts);
 }
 
+/* Called when the stored checkpoints of the run were listed. */
 static void on_ckpts(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
@@ -619,6 +627,8 @@ static void on_buried(struct run_req *req)
     batch_begin(gc);
 }
 
+/* Called with a state that was read after the list. Drops the checkpoints from the list in which
+ * there is nothing to do. */
 static void on_listed_state(struct run_snapshot_req *req)
 {
     struct gc *gc = container_of(req, struct gc, snapshot);

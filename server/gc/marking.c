@@ -44,6 +44,7 @@ const struct state_commit *mark_commit(const struct run_state *state, struct ckp
     return NULL;
 }
 
+/* Adds a part to the list of those to read. Returns false if there is no memory. */
 static bool add_table(struct gc *gc, const struct table_of *of)
 {
     if (gc->table_count == gc->table_cap) {
@@ -176,6 +177,7 @@ bool mark_has(const struct gc *gc, const struct object_id *id)
            bsearch(id, gc->marks, gc->mark_count, sizeof(*gc->marks), compare_objects) != NULL;
 }
 
+/* Reads a range of the next part. */
 static void fetch(struct gc *gc, uint64_t offset, uint64_t bytes,
                   void (*done)(struct store_req *req))
 {
@@ -281,6 +283,8 @@ static void unreadable(struct gc *gc, int status, const struct diag *diag)
     run_snapshot(gc->run, &gc->snapshot);
 }
 
+/* Returns true if a read gave at least `wanted` bytes. Otherwise the bytes are freed and the
+ * checkpoint counts as unreadable. */
 static bool take_bytes(struct gc *gc, struct store_req *req, uint64_t wanted, struct diag *diag)
 {
     gc->status.bytes_read += req->status == 0 ? req->ret_bytes : 0;
@@ -320,6 +324,8 @@ static bool add_marks(struct gc *gc, size_t count, const struct object_id *ids)
     return true;
 }
 
+/* Called with the checksums of the table: the table is verified, and the objects it names are
+ * marked. */
 static void on_crcs(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
@@ -364,6 +370,7 @@ static void look_at_dead(struct gc *gc, bool is_ours)
     next_table(gc);
 }
 
+/* Called with the beginning of a part, which says where its table of objects lies. */
 static void on_first(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);

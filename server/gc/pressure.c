@@ -84,6 +84,8 @@ static bool store_wants(struct gc *gc, const struct store_req *usage)
     return is_new;
 }
 
+/* Returns true if the project lacks room within its quota and has forgotten checkpoints to reclaim.
+ */
 static bool project_wants(struct gc *gc, const struct project_sight *sight)
 {
     const struct quota *quota = quota_of(gc->options.quotas, sight->project);
@@ -106,6 +108,7 @@ static bool project_wants(struct gc *gc, const struct project_sight *sight)
     return true;
 }
 
+/* Returns true if the store or a project lacks room. The amount and the reason are noted. */
 static bool anybody_wants(struct gc *gc, const struct store_req *usage)
 {
     struct project_sight sight;
@@ -122,6 +125,7 @@ static bool anybody_wants(struct gc *gc, const struct store_req *usage)
     return false;
 }
 
+/* Called when the store has said how full it is. */
 static void on_usage(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
@@ -168,6 +172,8 @@ static struct run_name *runs_of(const struct press_pick *picks, size_t count, si
     return runs;
 }
 
+/* Chooses as many forgotten checkpoints as the lacking bytes need, those forgotten longest ago
+ * first, and begins a pass for them. */
 static void choose(struct gc *gc)
 {
     struct press *press = &gc->press;
@@ -194,6 +200,7 @@ static void choose(struct gc *gc)
     gc_begin_pressed(gc, &order);
 }
 
+/* Appends a checkpoint that may be reclaimed. Returns false if there is no memory. */
 static bool add(struct press *press, const struct press_pick *pick)
 {
     if (press->pick_count == press->pick_cap) {
@@ -209,6 +216,8 @@ static bool add(struct press *press, const struct press_pick *pick)
     return true;
 }
 
+/* Appends all forgotten checkpoints of the present run that nothing uses. Returns false if there is
+ * no memory. */
 static bool add_all(struct gc *gc, const struct run_state *state)
 {
     struct scratch scratch;
@@ -252,6 +261,8 @@ static void on_state(struct run_snapshot_req *req)
     next_run(gc);
 }
 
+/* Asks for the state of the next run that has forgotten checkpoints. After the last run the choice
+ * is made. */
 static void next_run(struct gc *gc)
 {
     struct forgotten_sight sight = {.count = 0};
