@@ -17,6 +17,8 @@ void pace_set_rate(struct pace *pace, uint64_t rate)
     pace->due_ns = 0;
 }
 
+/* Looks at how many bytes others have moved since the last look. While they move bytes, scrubbing
+ * may read a share of as many. */
 static void look(struct pace *pace, uint64_t now_ns, uint64_t load)
 {
     uint64_t moved = pace->primed ? load - pace->load : 0;

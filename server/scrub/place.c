@@ -44,6 +44,7 @@ static int take_entry(struct scrub *scrub, const struct record *record)
     return status;
 }
 
+/* Called when the record with the place of the scrubber was read. */
 static void on_loaded(struct store_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, req);

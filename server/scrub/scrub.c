@@ -166,6 +166,8 @@ static uint64_t due_in_ms(const struct scrub *scrub)
     return passed_ms >= scrub->options.every_ms ? 0 : scrub->options.every_ms - passed_ms;
 }
 
+/* Called when the place is known. Goes on with a pass that a restart has interrupted, begins a new
+ * one, or sleeps until one is due. */
 static void on_place(struct scrub *scrub)
 {
     if (scrub_must_stop(scrub)) {
@@ -339,6 +341,7 @@ static void found_record(struct scrub *scrub, const char *text)
     scrub_tell(scrub, (struct ckpt_id){0, 0}, &found);
 }
 
+/* Called when the record of a run was read from the medium and checked. */
 static void on_record(struct store_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, req);
@@ -399,6 +402,8 @@ static bool is_base_good(const struct run_state *state, const struct state_commi
     return base && base->health == HEALTH_VERIFIED && base->entry.seq < commit->entry.seq;
 }
 
+/* Called with the state of the run: the next checkpoint is the first committed one after the place.
+ * Forgotten ones are skipped. */
 static void on_state(struct run_snapshot_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, snapshot);

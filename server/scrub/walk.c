@@ -176,6 +176,8 @@ static void document_failed(struct scrub *scrub)
     tell(scrub, kind == STORE_MANIFEST ? whole : kind == STORE_PAGE ? next_page : rank_done);
 }
 
+/* Called when a document was read and verified. The chunks of a part are then sorted, so that the
+ * objects are read from front to back. */
 static void on_fetched(struct fetch_req *fetch)
 {
     struct scrub *scrub = container_of(fetch, struct scrub, walk.fetch);
@@ -243,6 +245,7 @@ static void sort_run(struct work *work)
     }
 }
 
+/* Called when the chunks of the part are sorted. */
 static void sort_done(struct work *work)
 {
     struct scrub *scrub = container_of(work, struct scrub, work);
@@ -322,6 +325,7 @@ static void next_range(struct scrub *scrub)
     read_range(scrub);
 }
 
+/* Reads the next range of an object, as soon as the pace allows it. */
 static void read_range(struct scrub *scrub)
 {
     struct walk *walk = &scrub->walk;
@@ -374,6 +378,7 @@ static void read_failed(struct scrub *scrub)
     tell(scrub, range_done);
 }
 
+/* Called when the range was read. The pool verifies it. */
 static void on_read(struct store_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, req);
@@ -397,6 +402,7 @@ static void check_run(struct work *work)
     object_scan_check(&walk->scan, walk->memory, &walk->sink);
 }
 
+/* Called when the range was verified. A range with damage is read once more before it is told. */
 static void check_done(struct work *work)
 {
     struct scrub *scrub = container_of(work, struct scrub, work);
