@@ -71,6 +71,8 @@ int store_record_raise(const struct record *record, uint64_t by, struct store_re
     return 0;
 }
 
+/* Returns an error if the store has another format, or a feature without which this version must
+ * not read it. Features without which it must not write are returned in `ret`. */
 static int check_features(const struct record *record, const struct store_record_rules *rules,
                           struct store_record_facts *ret, struct diag *diag)
 {
@@ -93,6 +95,7 @@ static int check_features(const struct record *record, const struct store_record
     return 0;
 }
 
+/* Reads the store's UUID and compares it with the expected one, if there is one. */
 static int check_identity(const struct record *record, const struct store_record_rules *rules,
                           struct store_record_facts *ret, struct diag *diag)
 {

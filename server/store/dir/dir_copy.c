@@ -235,6 +235,8 @@ static void on_copied(struct work *work)
     close_when_idle(store);
 }
 
+/* Called when a copy of a record is due. Updates that come while it is made belong to the next
+ * copy. */
 static void on_timer(struct timer *timer)
 {
     struct dir_store *store = container_of(timer, struct dir_store, copy_timer);

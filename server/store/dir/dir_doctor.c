@@ -31,6 +31,8 @@ static int64_t clock_ns(clockid_t clock)
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
+/* Tells whether the store is on a file system that Cairn is tested on. Network file systems and
+ * tmpfs are unsafe. */
 static void look_at_file_system(struct looking *looking, const struct vfs_space *space)
 {
     static const char *const tried[] = {"ext4", "xfs", "btrfs", "sim"};
@@ -58,6 +60,7 @@ static void look_at_file_system(struct looking *looking, const struct vfs_space 
     }
 }
 
+/* Tells how much room and how many inodes are free. */
 static void look_at_space(struct looking *looking)
 {
     struct vfs_space space;
@@ -81,6 +84,7 @@ static void look_at_space(struct looking *looking)
     }
 }
 
+/* Tells whether others than the owner may change the store. */
 static void look_at_mode(struct looking *looking)
 {
     struct vfs_stat stat;
@@ -115,6 +119,8 @@ struct probe {
     int64_t sync_ns, mtime_ns, before_ns, after_ns;
 };
 
+/* Writes a small file, makes it durable and reads it back. Measures how long this takes and what
+ * time the file got. */
 static int write_probe(struct looking *looking, struct probe *probe, struct diag *diag)
 {
     struct vfs *vfs = looking->vfs;
@@ -147,6 +153,8 @@ static int write_probe(struct looking *looking, struct probe *probe, struct diag
     return rc;
 }
 
+/* Tells how long fsync took, whether O_DIRECT works, and whether the file system's clock is right.
+ */
 static void tell_probe(struct looking *looking, const struct probe *probe)
 {
     int64_t ms = probe->sync_ns / 1000000;
@@ -172,6 +180,7 @@ static void tell_probe(struct looking *looking, const struct probe *probe)
     doctor_clock(looking->doctor, &clock);
 }
 
+/* Tries whether a file can be made durable here, and removes it. */
 static void look_at_writing(struct looking *looking)
 {
     struct vfs *vfs = looking->vfs;
@@ -205,6 +214,7 @@ static void look_at_writing(struct looking *looking)
 
 /* --- the lock --------------------------------------------------------------------------------- */
 
+/* Tells whether a daemon has the store, and which. */
 static void look_at_lock(struct looking *looking)
 {
     struct vfs *vfs = looking->vfs;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Called for each entry of the directory: copies it into the list. */
 static int on_entry(void *user, const char *name, enum vfs_kind kind)
 {
     struct dir_entries *entries = user;

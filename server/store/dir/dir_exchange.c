@@ -23,6 +23,7 @@ static int is_written(struct dir_store *store, struct store_req *req, const stru
                : 0;
 }
 
+/* Finds the two names that the request exchanges, and opens their directory. */
 static int find_trade(struct dir_store *store, struct store_req *req, struct trade *ret)
 {
     char path[DIR_PATH_MAX];
@@ -45,6 +46,7 @@ static int find_trade(struct dir_store *store, struct store_req *req, struct tra
     return rc ? rc : dir_at_open(store, path, &ret->at, &req->diag);
 }
 
+/* Exchanges the two names. If only the new one is there, it is renamed instead. */
 static int trade_names(struct dir_store *store, struct trade *trade, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;

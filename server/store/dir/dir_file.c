@@ -110,6 +110,8 @@ static int make_one(struct dir_store *store, const char *path, bool durably, str
     return rc;
 }
 
+/* Makes the directory `path` and all above it. All but the last are made durable; the last one only
+ * with `durably`. */
 static int make_all(struct dir_store *store, const char *path, bool durably, struct diag *diag)
 {
     char prefix[DIR_PATH_MAX];

@@ -114,6 +114,7 @@ int dir_op_list_ckpts(struct dir_store *store, struct store_req *req)
 
 /* --- runs ------------------------------------------------------------------------------------- */
 
+/* Appends a run to the list. Returns 0 or CAIRN_E_NO_MEMORY. */
 static int add_run(struct dir_names *list, const struct run_name *name)
 {
     if (list->count == list->cap) {

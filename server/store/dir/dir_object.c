@@ -119,6 +119,7 @@ static int take_space(struct dir_store *store, vfs_fd fd, uint64_t bytes, struct
     return rc;
 }
 
+/* Makes the temporary file of an object. Returns CAIRN_E_EXISTS if the object is sealed already. */
 static int make_file(struct dir_store *store, struct dir_open *open, const char *path,
                      struct diag *diag)
 {
@@ -189,6 +190,7 @@ int dir_op_create(struct dir_store *store, struct store_req *req)
 
 /* --- write ------------------------------------------------------------------------------------ */
 
+/* Returns an error unless the write is aligned, within the object, and before its seal. */
 static int check_range(const struct dir_open *open, struct store_req *req)
 {
     uint64_t end;
@@ -262,6 +264,7 @@ static int finish_file(struct dir_store *store, struct dir_open *open, struct di
     return rc ? rc : close_rc;
 }
 
+/* Makes the object durable and gives it its name. The temporary is removed after an error. */
 static int seal_open(struct dir_store *store, struct dir_open *open, struct diag *diag)
 {
     char path[DIR_PATH_MAX], name[DIR_NAME_MAX];

@@ -28,6 +28,7 @@ static int not_here(struct store_req *req, const char *path, const char *name)
     return diag_set(&req->diag, CAIRN_E_NOT_FOUND, "object %s/%s is not in the store", path, name);
 }
 
+/* Finds the file of a sealed object and opens its directory. The caller closes it. */
 static int find_place(struct dir_store *store, struct store_req *req, struct place *ret)
 {
     char path[DIR_PATH_MAX];
@@ -86,6 +87,8 @@ static int read_bounced(struct dir_store *store, vfs_fd fd, uint64_t from_byte,
     return rc;
 }
 
+/* Reads the range: past the page cache as far as it is aligned, the rest through an aligned buffer.
+ */
 static int read_once(struct dir_store *store, const struct place *place,
                      const struct store_req *req, struct diag *diag)
 {

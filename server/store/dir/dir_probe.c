@@ -46,6 +46,7 @@ static int check_space(struct dir_store *store, struct diag *diag)
     return rc ? rc : dir_check_inodes(store, &space, diag);
 }
 
+/* Writes a small file durably and removes it again. */
 static int write_file(struct dir_store *store, const struct dir_at *at, const char *name,
                       struct diag *diag)
 {

@@ -92,6 +92,8 @@ static void drop_cache(struct dir_record *rec)
     rec->record = NULL;
 }
 
+/* Writes the update as the next file of the record. After an unknown outcome the record stays as it
+ * is known, until it is read again. */
 static int publish_update(struct dir_store *store, struct dir_record *rec,
                           const struct record_update *update, const struct dir_at *at,
                           struct diag *diag)
@@ -188,6 +190,8 @@ int dir_record_update(struct dir_store *store, struct dir_run *run,
     return rc;
 }
 
+/* Says in `*ret` whether the directory has files of a record. A directory that is missing has none.
+ */
 static int has_versions(struct dir_store *store, const char *path, bool *ret, struct diag *diag)
 {
     struct dir_at at;

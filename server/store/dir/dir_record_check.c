@@ -35,6 +35,8 @@ static void name(struct checking *checking, struct record_file file, const struc
     err_ignore(diag_copy(&damage->first, why)); /* the first text is kept */
 }
 
+/* Reads all snapshots of one place. The damaged ones are named, the whole ones are listed for the
+ * checks that follow. */
 static int check_snapshots(struct checking *checking, enum dir_place_number number)
 {
     struct dir_sight *sight = checking->sight;

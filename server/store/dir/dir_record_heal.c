@@ -86,6 +86,8 @@ static void quarantine_files(struct dir_store *store, const struct dir_sight *si
     }
 }
 
+/* Makes the first place whole: moves damaged files away, and writes a snapshot if the files that
+ * are left are not enough. */
 static int heal_first(struct dir_store *store, struct dir_run *run, const struct dir_sight *sight,
                       struct diag *diag)
 {

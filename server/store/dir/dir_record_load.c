@@ -21,6 +21,7 @@ static const char written_whole[] = "; it was written whole, so the disk or some
 
 /* --- the folders ------------------------------------------------------------------------------ */
 
+/* Appends a version to the list of updates or of snapshots. Returns 0 or CAIRN_E_NO_MEMORY. */
 static int add_version(struct dir_versions *versions, bool is_snapshot, uint64_t version)
 {
     uint64_t **list = is_snapshot ? &versions->snapshots : &versions->updates;
@@ -231,6 +232,7 @@ static bool is_contradicted(struct dir_sight *sight, const struct course *course
            memcmp(&link.hash, &course->link.hash, sizeof(link.hash)) != 0;
 }
 
+/* Reads the record along one course: a snapshot, or none, and all updates after it. */
 static int take_course(struct dir_sight *sight, struct course *course)
 {
     int rc = course->from.version == 0 ? record_new(&course->record)
@@ -307,6 +309,7 @@ static int take_best(struct dir_sight *sight, uint64_t version_max, struct diag 
     return 0;
 }
 
+/* Finds the newest version that any file of the two places has. */
 static void find_newest(struct dir_sight *sight, uint64_t version_max)
 {
     for (int i = 0; i < DIR_PLACES; i++) {
@@ -503,6 +506,7 @@ static void say_lost(const struct dir_sight *sight, struct dir_record *rec)
                         store_caps_url(&sight->store->base.caps)));
 }
 
+/* Moves the record that was read from the sight to `rec`, which owns it from here on. */
 static void take_sight(struct dir_sight *sight, struct dir_record *rec)
 {
     CHECK(rec->record == NULL);
@@ -559,6 +563,8 @@ static void check_copies_folder(const struct dir_sight *sight, struct dir_damage
     }
 }
 
+/* Reads the record from both places. Returns 0, an error, or 1 if what was found is odd and should
+ * be looked at again. */
 static int look_once(struct dir_store *store, struct dir_record *rec, struct dir_damage *damage,
                      struct diag *diag)
 {
@@ -625,6 +631,8 @@ static bool is_copy_durable(struct dir_store *store, const struct dir_place *pla
     return place->status == 0 && dir_sync_once(store, &place->at, NULL) == 0;
 }
 
+/* Repairs the place that is damaged or old, after the record was read from the other one. An error
+ * is only noted: the record is whole in memory. */
 static void heal_or_note(struct dir_store *store, struct dir_run *run, struct dir_sight *sight)
 {
     struct diag why = DIAG_INIT;

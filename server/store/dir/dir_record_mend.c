@@ -22,6 +22,7 @@ struct chain_link {
     struct sha256 previous; /* of the update before it; a snapshot has none */
 };
 
+/* Reads from a file of the record its own hash and that of its predecessor. */
 static int read_link(const struct record_file *file, size_t bytes, const uint8_t *data,
                      struct chain_link *ret, struct diag *diag)
 {
@@ -108,6 +109,8 @@ static bool is_in_place(struct dir_store *store, const struct dir_at *at,
                                  is_same(&known, &link->previous));
 }
 
+/* Returns 0 if what is here proves that the copy is the file that was here. Otherwise the copy
+ * could change history. */
 static int prove(struct dir_store *store, const struct dir_at *at, const struct store_req *req,
                  struct diag *diag)
 {
@@ -156,6 +159,7 @@ static int replace(struct dir_store *store, const struct dir_at *at, const char 
     return rc;
 }
 
+/* Puts the copy in place of the damaged or missing file, if it is proven. */
 static int put(struct dir_store *store, const struct dir_at *at, struct store_req *req)
 {
     struct chain_link link;
@@ -266,6 +270,7 @@ static int mend_all(struct dir_store *store, struct dir_run *run, struct diag *d
                                : rc;
 }
 
+/* Mends one file of the record with the bytes of the request. */
 static int mend_file(struct dir_store *store, struct dir_record *rec, struct store_req *req)
 {
     struct dir_at at;

@@ -14,6 +14,8 @@
 
 /* --- small things ----------------------------------------------------------------------------- */
 
+/* Publishes the small object in the open directory. An object that is there already is made
+ * durable, because the caller may find it equal and rely on it. */
 static int publish_here(struct dir_store *store, const struct dir_at *at, const char *name,
                         struct store_req *req)
 {
@@ -171,6 +173,8 @@ static int answer(struct store_req *req, const struct dir_record *rec)
     return req->take_prefix ? 0 : code;
 }
 
+/* Reads the record from its files, beside the one in memory, which does not change. A request for a
+ * look at the medium also gets the names of the damaged files. */
 static int get_fresh(struct dir_store *store, struct store_req *req)
 {
     char path[DIR_PATH_MAX];

@@ -31,6 +31,7 @@ static int no_store(const struct store_dir_options *options, const char *what, s
                         : "check the path: [store] url of cairnd's configuration names it");
 }
 
+/* Opens the store's directory; makes it if it may be created. */
 static int open_root(struct dir_store *store, const struct store_dir_options *options, bool create,
                      struct diag *diag)
 {
@@ -75,6 +76,8 @@ static int open_root(struct dir_store *store, const struct store_dir_options *op
     return rc ? rc : vfs->ops->open_root(vfs, store->path, &store->root, diag);
 }
 
+/* Refuses a network file system and tmpfs unless the configuration allows them. Other untried ones
+ * are only noted. */
 static int check_file_system(struct dir_store *store, const struct store_dir_options *options,
                              struct diag *diag)
 {
@@ -193,6 +196,7 @@ static int go_without_lock(struct dir_store *store)
     return 0;
 }
 
+/* Takes the lock that keeps a second daemon out. A store on a read-only file system needs none. */
 static int take_lock(struct dir_store *store, struct diag *diag)
 {
     struct vfs *vfs = store->vfs;
@@ -212,6 +216,7 @@ static int take_lock(struct dir_store *store, struct diag *diag)
 
 /* --- the store record ------------------------------------------------------------------------- */
 
+/* Makes an empty store: its directories and the first update of its own record. */
 static int make_store(struct dir_store *store, struct diag *diag)
 {
     struct store_record_update first;
@@ -227,6 +232,8 @@ static int make_store(struct dir_store *store, struct diag *diag)
     return rc ? rc : dir_record_update(store, store->own, &first.update, &version, diag);
 }
 
+/* Checks the store's own record: format, features and identity. An unknown feature can make the
+ * store read-only. */
 static int check_record(struct dir_store *store, const struct uuid *expected, struct diag *diag)
 {
     struct store_record_facts facts;
@@ -341,6 +348,8 @@ static int load_record(struct dir_store *store, bool remakes, uint64_t *ret_rais
 
 /* --- the order of things ---------------------------------------------------------------------- */
 
+/* Loads the store's own record. If there is none, the store is made, or made again around the runs
+ * that a salvage has found. */
 static int find_or_make(struct dir_store *store, const struct store_dir_options *options,
                         uint64_t *ret_raise, struct diag *diag)
 {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Opens a directory and lists it. Returns CAIRN_E_NOT_FOUND, without a text, if it is missing. */
 static int open_and_list(struct dir_store *store, const char *path, struct dir_at *ret_at,
                          struct dir_entries *ret, struct diag *diag)
 {

@@ -204,6 +204,7 @@ static void sync_for_all(struct dir_store *store, struct dir_syncer *syncer,
     pthread_cond_broadcast(&sync->done);
 }
 
+/* Takes the waiter off the syncer. The last waiter frees the syncer. Called with the lock held. */
 static void leave(struct dir_sync *sync, struct dir_syncer *syncer, struct sync_waiter *waiter)
 {
     struct sync_waiter **link = &syncer->waiters;

@@ -51,6 +51,8 @@ static const struct operation operations[] = {
     [STORE_SWEEP] = {dir_op_sweep, true},
 };
 
+/* Returns an error if the store takes no writes: it was opened so, or fsync has failed too often.
+ */
 static int check_writable(struct dir_store *store, struct diag *diag)
 {
     if (store->read_only) {
@@ -114,6 +116,7 @@ static void dir_submit(struct store *base, struct store_req *req)
 
 /* --- open, close ------------------------------------------------------------------------------ */
 
+/* Frees the store and releases its lock. Nothing may be under way. */
 static void free_store(struct dir_store *store)
 {
     dir_abort_all(store);
@@ -167,6 +170,7 @@ static void dir_close(struct store *base, void (*done)(void *user), void *user)
 
 static const struct store_ops dir_ops = {.submit = dir_submit, .close = dir_close};
 
+/* Returns a store without a directory and without a lock; NULL if there is no memory. */
 static struct dir_store *alloc_store(const char *path)
 {
     struct dir_store *store = calloc(1, sizeof(*store));

@@ -58,6 +58,8 @@ static void close_store(struct store *store, struct loop *loop)
     }
 }
 
+/* Reads the record of a run from the medium. Counts it in `*io_good` or tells what is wrong with
+ * it. */
 static void look_at_run(const struct store_doctor_options *options, struct store *store,
                         const struct run_name *run, struct doctor *doctor, size_t *io_good)
 {
@@ -86,6 +88,7 @@ static void look_at_run(const struct store_doctor_options *options, struct store
     doctor_remedy_of(doctor, rc, typed);
 }
 
+/* Reads the records of all runs and the store's own. */
 static void look_at_records(const struct store_doctor_options *options, struct store *store,
                             struct doctor *doctor)
 {
@@ -108,6 +111,7 @@ static void look_at_records(const struct store_doctor_options *options, struct s
     free(asking.req.ret_runs);
 }
 
+/* Opens the store for reading and looks at it. */
 static void look_at_store(const struct store_doctor_options *options, struct doctor *doctor)
 {
     struct store_open_options open = {
@@ -148,6 +152,7 @@ static void look_at_host(struct doctor *doctor)
     }
 }
 
+/* Looks at the Ceph cluster of the URL, before the store in it is opened. */
 static int look_at_cluster(const struct store_doctor_options *options, struct doctor *doctor,
                            bool *ret_silent, struct diag *diag)
 {

@@ -20,6 +20,7 @@ unsigned store_url_threads_min(const char *url)
     return store_url_is_cluster(url) ? RADOS_THREADS : DIR_THREADS;
 }
 
+/* Opens a store on Ceph. */
 static int open_rados(const struct store_open_options *options, struct store **ret,
                       struct diag *diag)
 {
@@ -43,6 +44,7 @@ static int open_rados(const struct store_open_options *options, struct store **r
     return store_rados_new(&rados, ret, diag);
 }
 
+/* Opens a store in a directory. */
 static int open_dir(const struct store_open_options *options, const char *path, struct store **ret,
                     struct diag *diag)
 {

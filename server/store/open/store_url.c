@@ -27,6 +27,8 @@ static int wrong(const char *url, const char *what, struct diag *diag)
                     url, what);
 }
 
+/* Takes one parameter of the URL, "name=value". It changes the word: the texts of `parsed` point
+ * into it. */
 static int take_parameter(struct store_url *parsed, char *word, const char *url, struct diag *diag)
 {
     char *value = strchr(word, '=');

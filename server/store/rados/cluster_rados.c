@@ -52,6 +52,8 @@ struct flight {
 
 static struct real *real_of(struct cluster *cluster) { return (struct real *)cluster; }
 
+/* Returns the I/O context of a namespace in a pool. A context is made once and kept until the
+ * cluster is closed. */
 static int find_space(struct real *real, enum cluster_pool pool, const char *name,
                       rados_ioctx_t *ret)
 {
@@ -84,6 +86,7 @@ static int find_space(struct real *real, enum cluster_pool pool, const char *nam
 
 static bool is_change(enum cluster_step_kind kind) { return kind < STEP_STAT; }
 
+/* Adds a step that changes the object to the operation. */
 static void add_change(rados_write_op_t op, const struct cluster_step *step)
 {
     const char *data = step->bytes > 0 ? step->data : "";
@@ -120,6 +123,7 @@ static void add_change(rados_write_op_t op, const struct cluster_step *step)
     }
 }
 
+/* Adds a step that reads the object to the operation. Its results are put into `looked`. */
 static void add_look(rados_read_op_t op, const struct cluster_step *step, struct looked *looked)
 {
     size_t key_bytes = step->key ? strlen(step->key) : 0;
@@ -138,6 +142,7 @@ static void add_look(rados_read_op_t op, const struct cluster_step *step, struct
     }
 }
 
+/* Starts the call. An error is kept, and real_wait() returns it. */
 static void real_start(struct cluster *cluster, struct cluster_call *call)
 {
     struct flight *flight =
@@ -198,6 +203,7 @@ static int take_look(struct cluster_step *step, const struct looked *looked)
     return 0;
 }
 
+/* Frees the call with what librados holds for its `steps` steps. */
 static void free_flight(struct flight *flight, size_t steps)
 {
     for (size_t i = 0; i < steps; i++) {
@@ -217,6 +223,7 @@ static void free_flight(struct flight *flight, size_t steps)
     free(flight);
 }
 
+/* Waits for the call to end and takes its results. Returns 0 or a negative errno value. */
 static int real_wait(struct cluster *cluster, struct cluster_call *call)
 {
     struct flight *flight = call->impl;
@@ -253,6 +260,8 @@ static int real_usage(struct cluster *cluster, struct cluster_usage *ret)
     return rc;
 }
 
+/* Asks the monitors. The answer in `*ret` ends with a 0 byte that does not count, and the caller
+ * frees it. */
 static int real_ask(struct cluster *cluster, const char *command, char **ret, size_t *ret_bytes)
 {
     char *out = NULL, *said = NULL;
@@ -273,6 +282,7 @@ static int real_ask(struct cluster *cluster, const char *command, char **ret, si
     return rc == 0 && copy == NULL ? -ENOMEM : rc;
 }
 
+/* Closes the connection and frees the cluster. */
 static void real_close(struct cluster *cluster)
 {
     struct real *real = real_of(cluster);
@@ -329,6 +339,8 @@ static int configure(struct real *real, const struct cluster_rados_options *opti
     return 0;
 }
 
+/* Returns an error that says what to do about a failed connection. `rc` is a negative errno value.
+ */
 static int explain_connect(int rc, const char *user, struct diag *diag)
 {
     switch (-rc) {
@@ -363,6 +375,7 @@ static int check_release(struct real *real, struct diag *diag)
                    : cluster_release_check(release, diag);
 }
 
+/* Checks that both pools exist. Without a data pool of its own the meta pool is used for both. */
 static int open_pools(struct real *real, const struct cluster_rados_options *options,
                       struct diag *diag)
 {

@@ -40,6 +40,7 @@ static int64_t clock_ns(clockid_t clock)
 
 /* --- what the monitors report --------------------------------------------------------------- */
 
+/* Tells whether the cluster's release is new enough and tested. */
 static void look_at_version(struct looking *looking)
 {
     static const char *const releases[] = {
@@ -72,6 +73,7 @@ static void look_at_version(struct looking *looking)
     }
 }
 
+/* Tells the cluster's health checks, but not the muted ones. */
 static void look_at_health(struct looking *looking)
 {
     struct json_view health = json_view_member(looking->report, "health");
@@ -99,6 +101,7 @@ static void look_at_health(struct looking *looking)
     }
 }
 
+/* Tells the flags of the cluster that stop writes or hinder it from healing. */
 static void look_at_flags(struct looking *looking)
 {
     static const char *const stop[] = {"full", "pauserd", "pausewr"};
@@ -154,6 +157,8 @@ static int ask(struct looking *looking, const char *command, char **ret, struct 
     return rc;
 }
 
+/* Asks the monitors for their report and tells what it says. A user without the right to ask only
+ * gets a warning. */
 static int ask_monitors(struct looking *looking, struct diag *diag)
 {
     struct doctor_clock clock = {.whose = "the Ceph monitor's"};

@@ -57,6 +57,8 @@ static bool has_word(struct json_view text, const char *word)
     return false;
 }
 
+/* Tells whether a replicated pool survives the loss of a disk, and goes on writing with one OSD
+ * down. */
 static void look_at_replicas(const struct pool *pool)
 {
     enum doctor_level level = pool->size < 2 || pool->min_size < 2             ? DOCTOR_UNSAFE
@@ -78,6 +80,7 @@ static void look_at_replicas(const struct pool *pool)
     }
 }
 
+/* Tells the same of an erasure-coded pool, whose profile says how many of its parts are data. */
 static void look_at_coding(const struct pool *pool, struct json_view osdmap)
 {
     char profile[128], text[16];
@@ -110,6 +113,8 @@ static void look_at_coding(const struct pool *pool, struct json_view osdmap)
     }
 }
 
+/* Tells whether the pool is of a kind that fits: records need keys (omap), which erasure-coded
+ * pools do not have. */
 static void look_at_kind(const struct pool *pool, bool is_meta, struct json_view osdmap)
 {
     if (pool->type == TYPE_REPLICATED) {
@@ -129,6 +134,7 @@ static void look_at_kind(const struct pool *pool, bool is_meta, struct json_view
     }
 }
 
+/* Tells how much of the pool's quotas is used. */
 static void look_at_quota(const struct pool *pool)
 {
     uint64_t quota = number(pool->map, "quota_max_bytes"), used = number(pool->stats, "stored");
@@ -162,6 +168,7 @@ static void look_at_quota(const struct pool *pool)
     }
 }
 
+/* Tells how full the pool is. */
 static void look_at_fullness(const struct pool *pool)
 {
     struct json_view flags = json_view_member(pool->map, "flags_names");

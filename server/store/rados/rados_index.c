@@ -296,6 +296,7 @@ static void forget_table(struct rados_store *store, const struct store_req *req)
     rados_table_unref(store, old);
 }
 
+/* Reads the table of a sealed object's pieces from the index. */
 static int fetch_table(struct rados_store *store, const struct store_req *req,
                        struct piece_table **ret, struct diag *diag)
 {
@@ -351,6 +352,7 @@ int rados_op_stat(struct rados_store *store, struct store_req *req)
 
 /* --- list, delete ----------------------------------------------------------------------------- */
 
+/* Appends the objects that the keys name to the request's list. */
 static int add_objects(struct store_req *req, const struct cluster_map *map)
 {
     if (map->count == 0) {
@@ -372,6 +374,8 @@ static int add_objects(struct store_req *req, const struct cluster_map *map)
     return 0;
 }
 
+/* Appends the sealed objects of one shard of the index to the request's list. A shard that is
+ * missing is empty. */
 static int list_shard(struct rados_store *store, struct store_req *req, unsigned number)
 {
     struct object_id id = {.term = req->id.term, .step = req->id.step};

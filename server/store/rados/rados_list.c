@@ -305,6 +305,7 @@ static int broken(struct store_req *req, const char *key)
     return diag_set(&req->diag, CAIRN_E_DAMAGED, "the list of what is stored holds '%s'", key);
 }
 
+/* Appends the checkpoint that the key names to the request's list. */
 static int add_ckpt(struct store_req *req, const char *key)
 {
     const char *at = key;
@@ -345,6 +346,7 @@ static bool is_note(const char *key)
     return strcmp(key, MARK) == 0 || (strchr("txd", key[0]) != NULL && key[1] == '/');
 }
 
+/* Appends the small object that the key names to the request's list. */
 static int add_small(struct store_req *req, const char *key)
 {
     struct store_name name = {.run = req->run, .id = req->id};

@@ -86,6 +86,8 @@ int rados_op_create(struct rados_store *store, struct store_req *req)
 
 /* --- write ------------------------------------------------------------------------------------ */
 
+/* Returns an error unless the write is aligned, within the object, and apart from all earlier
+ * writes. */
 static int check_write(const struct open_object *object, const struct store_req *req,
                        struct diag *diag)
 {
@@ -112,6 +114,8 @@ static int check_write(const struct open_object *object, const struct store_req 
     return 0;
 }
 
+/* Adds the pieces of a write to the object. Their numbers are never used again, so no write
+ * replaces another. */
 static int add_pieces(struct open_object *object, const struct store_req *req, uint32_t *ret_first,
                       uint32_t *ret_count)
 {
@@ -225,6 +229,7 @@ static int check_written(struct rados_store *store, struct piece_call *piece)
     return rc;
 }
 
+/* Starts the write of one piece. `at` is where it begins in the request's bytes. */
 static void start_write(struct rados_store *store, const struct store_req *req, uint32_t number,
                         uint64_t at, struct piece_call *ret)
 {
@@ -267,6 +272,8 @@ static int write_pieces(struct rados_store *store, const struct store_req *req, 
     return rc;
 }
 
+/* Writes all pieces of a request. The numbers of those beyond the first ones are noted in the index
+ * before. */
 static int write_all(struct rados_store *store, struct store_req *req, uint32_t first,
                      uint32_t count)
 {
@@ -339,6 +346,8 @@ static int compare_pieces(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
+/* Returns the table of the object's pieces, sorted by offset; NULL if there is no memory. The
+ * caller frees it. */
 static struct piece_table *table_of(const struct rados_store *store,
                                     const struct open_object *object)
 {
@@ -500,6 +509,7 @@ struct reading {
     uint8_t *data;
 };
 
+/* Starts the read of the bytes of one piece that the request wants. */
 static void start_piece(const struct reading *reading, const struct piece *piece,
                         struct piece_call *ret)
 {
@@ -553,6 +563,7 @@ static int read_pieces(const struct reading *reading)
     }
 }
 
+/* Reads a range of an object. Bytes that were never written are zeros. */
 static int read_table(struct rados_store *store, struct store_req *req,
                       const struct piece_table *table, struct diag *diag)
 {

@@ -14,6 +14,7 @@
 
 enum { PROBE_BYTES = 4096 };
 
+/* Writes a small object to the pool and removes it. Returns 0 or a negative errno value. */
 static int probe(struct rados_store *store, enum cluster_pool pool, const char *space)
 {
     uint8_t page[PROBE_BYTES];

@@ -230,6 +230,7 @@ static int catch_up(struct rados_store *store, struct rados_record *rec, bool *r
     return 0;
 }
 
+/* Takes one entry into the record, if its checksum matches. */
 static int take_value(struct rados_record *rec, const struct cluster_pair *pair, struct diag *diag)
 {
     const char *key = pair->key + 2;
@@ -298,6 +299,8 @@ static int check_sum(struct rados_store *store, const struct rados_record *rec,
     return still ? damaged(rec, "an entry of it is missing", diag) : CAIRN_E_AGAIN;
 }
 
+/* Reads the entries of the record whose version and sum are in `steps`, and checks them against
+ * both. */
 static int load_from(struct rados_store *store, struct rados_record *rec,
                      const struct cluster_step steps[2], struct diag *diag)
 {
@@ -318,6 +321,8 @@ static int load_from(struct rados_store *store, struct rados_record *rec,
     return rc;
 }
 
+/* Reads the whole record from the cluster. One that is damaged is rebuilt from its log if that is
+ * whole. A record that is missing is empty. */
 static int load(struct rados_store *store, struct rados_record *rec, struct diag *diag)
 {
     struct cluster_step steps[] = {{.kind = STEP_KEY, .key = "v"}, {.kind = STEP_KEY, .key = "s"}};
@@ -403,6 +408,8 @@ static void attempt_fini(struct attempt *attempt)
     free(attempt->values);
 }
 
+/* Adds a step for each change of the update. Each value gets a checksum of its key and its bytes.
+ */
 static void add_values(struct attempt *attempt, const struct record_update *update)
 {
     uint8_t *at = attempt->values;

@@ -18,6 +18,7 @@ struct tail { /* end of the log, as far as it was applied */
     struct sha256 last;
 };
 
+/* Applies one update of the log, if it follows the one before it. */
 static int add_update(struct rados_record *rec, const struct cluster_pair *pair, struct tail *io)
 {
     struct scratch scratch;
@@ -42,6 +43,7 @@ static int add_update(struct rados_record *rec, const struct cluster_pair *pair,
     return rc;
 }
 
+/* Applies all updates of the log to the record. */
 static int add_log(struct rados_store *store, struct rados_record *rec, struct tail *ret)
 {
     char after[KEY_MAX] = "";

@@ -289,6 +289,7 @@ static int compare_listed(const void *a, const void *b)
     return order != 0 ? order : strcmp(x->run, y->run);
 }
 
+/* Adds a run that one of the two lists names. A key that is no run's name is skipped. */
 static int add_listed(struct listing *io, size_t list, const struct cluster_pair *pair,
                       struct diag *diag)
 {

@@ -95,6 +95,7 @@ int rados_small_drop_tails(struct rados_store *store, const struct store_name *n
 
 /* --- publish ---------------------------------------------------------------------------------- */
 
+/* Writes what does not fit into the head. Nothing refers to it until the head is written. */
 static int write_tails(struct rados_store *store, struct small *small, const struct store_req *req,
                        uint64_t name)
 {
@@ -196,6 +197,7 @@ static int damaged(const struct small *small, const char *what, struct diag *dia
     return diag_set(diag, CAIRN_E_DAMAGED, "%s/%s: %s", small->space, small->object, what);
 }
 
+/* Reads what does not fit into the head to `data`. */
 static int read_tails(struct rados_store *store, struct small *small, const struct head *head,
                       uint8_t *data, struct diag *diag)
 {

@@ -38,6 +38,8 @@ static int make_store(struct rados_store *store, const char *data_pool, struct d
                                              : diag_copy(diag, &why);
 }
 
+/* Checks the store's own record: format, features and identity. An unknown feature can make the
+ * store read-only. */
 static int check_record(struct rados_store *store, const struct uuid *expected, struct diag *diag)
 {
     char place[CLUSTER_NAMESPACE_MAX + 16];
@@ -110,6 +112,7 @@ static int raise_epoch(struct rados_store *store, struct diag *diag)
     return diag_set(diag, CAIRN_E_BUSY, "too many daemons start on this store at once");
 }
 
+/* Loads the store's own record, or makes the store if there is none and it may be created. */
 static int find_or_make(struct rados_store *store, const struct store_rados_options *options,
                         struct diag *diag)
 {

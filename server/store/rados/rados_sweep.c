@@ -97,6 +97,7 @@ static int sweep_begun(struct sweep *sweep, const struct cluster_pair *pair)
     return rc;
 }
 
+/* Finishes the removal of an object that was under way: its pieces, and then its key. */
 static int sweep_dying(struct sweep *sweep, const struct cluster_pair *pair)
 {
     struct piece_table *table;
@@ -118,6 +119,7 @@ static int sweep_dying(struct sweep *sweep, const struct cluster_pair *pair)
     return rc;
 }
 
+/* Sweeps what one key of the index stands for. A sealed object stays, and so does the index. */
 static int sweep_entry(struct sweep *sweep, const struct cluster_pair *pair)
 {
     if (strcmp(pair->key, "b") == 0 && pair->bytes <= sizeof(sweep->mark)) {
@@ -147,6 +149,7 @@ static int remove_index(struct sweep *sweep)
     return rc == 0 || rc == -ECANCELED || rc == -ENOENT ? 0 : failed(sweep, rc);
 }
 
+/* Sweeps one shard of the index, and removes the shard if nothing is left in it. */
 static int sweep_shard(struct sweep *sweep)
 {
     char after[RADOS_KEY_MAX] = "";

@@ -29,6 +29,7 @@ static bool is_answer(int status)
     return status == CAIRN_E_CONFLICT || status == CAIRN_E_NOT_FOUND || status == CAIRN_E_EXISTS;
 }
 
+/* Called when the request has ended: counts how long it took, and its bytes or its error. */
 static void count_done(struct store_req *req)
 {
     struct count_frame *frame = req->wrap;

@@ -56,6 +56,8 @@ static struct watch_store *watch_of(const struct store *base)
 
 static uint64_t now_ms(const struct watch_store *watch) { return loop_now_ms(watch->wrap.loop); }
 
+/* Returns true if the error says that the store does not serve at present. Other errors are about
+ * the request alone. */
 static bool is_refusal(int status)
 {
     static const int refusals[] = {CAIRN_E_TIMED_OUT,
@@ -114,6 +116,8 @@ static bool has_made_room(const struct watch_store *watch)
            watch->removed_bytes >= watch->wanted_bytes;
 }
 
+/* Notes that the store has served. The refusal is over once the refused operation succeeds, or a
+ * probe does and nothing speaks against it. */
 static void note_success(struct watch_store *watch, const struct store_req *req)
 {
     uint64_t now = now_ms(watch);
@@ -135,6 +139,8 @@ static void note_success(struct watch_store *watch, const struct store_req *req)
     }
 }
 
+/* Notes that the store has refused an operation, with the reason and, for want of room, the bytes
+ * that were wanted. */
 static void note_refusal(struct watch_store *watch, const struct store_req *req)
 {
     uint64_t now = now_ms(watch);
