@@ -209,6 +209,8 @@ static int check_options(const struct cairn_options *options, struct diag *diag)
     return 0;
 }
 
+/* Returns the number that the user wants, or else the number of CPUs that the process may use, but
+ * at most API_THREADS_DEFAULT. */
 static unsigned thread_count(int32_t wanted)
 {
     cpu_set_t cpus;
@@ -262,6 +264,7 @@ static int set_identity(struct cairn *cairn, const char *url, const struct cairn
 
 /* --- the handle's thread ------------------------------------------------------------------ */
 
+/* Called when the engine has connected or failed for good. Wakes cairn_open. */
 static void on_ready(void *user, int status, const struct diag *diag)
 {
     struct cairn *cairn = user;
@@ -416,6 +419,7 @@ static int start_thread(struct cairn *cairn, struct diag *diag)
     return 0;
 }
 
+/* Waits until on_ready was called. Returns its status, or INTERNAL if a CHECK broke. */
 static int wait_ready(struct cairn *cairn, struct diag *diag)
 {
     pthread_mutex_lock(&cairn->lock);

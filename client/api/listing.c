@@ -21,6 +21,7 @@ struct request {
     int status;
 };
 
+/* Called on the loop's thread when the answer is there. Wakes the thread that asked. */
 static void on_done(struct engine_call *call, int status)
 {
     struct request *request = container_of(call, struct request, call);

@@ -226,6 +226,7 @@ void op_finish(struct cairn_op *op, int status, const struct diag *diag)
 
 /* --- the futures -------------------------------------------------------------------------- */
 
+/* Returns INVALID or FORKED for an operation that no function may use. */
 static int op_check(const struct cairn_op *op, struct diag *diag)
 {
     if (op == NULL) {
@@ -244,6 +245,8 @@ static bool has_reached(const struct cairn_op *op, enum cairn_stage stage)
            (op->released && stage == OP_RELEASED);
 }
 
+/* Returns the result of the stage, or AGAIN if it is not reached yet. A stage that has succeeded
+ * stays so, though the operation may fail later. The op's lock must be held. */
 static int outcome(const struct cairn_op *op, enum cairn_stage stage, struct diag *diag)
 {
     if (!has_reached(op, stage)) {
@@ -287,6 +290,7 @@ static void op_hurry(struct cairn_op *op)
     pthread_mutex_unlock(&op->lock);
 }
 
+/* Called on the loop's thread when a thread waits for a lazy save whose copy is not complete. */
 static void on_hurry_post(struct post *post)
 {
     struct cairn_op *op = container_of(post, struct cairn_op, hurry);

@@ -215,6 +215,7 @@ static int convert_blob(struct registration *reg, const struct cairn_blob *from,
 
 /* --- the set ------------------------------------------------------------------------------ */
 
+/* Returns BUSY while an operation still reads from or writes to the registered memory. */
 static int refuse_while_borrowed(struct cairn *cairn, struct diag *diag)
 {
     pthread_mutex_lock(&cairn->lock);

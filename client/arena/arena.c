@@ -79,6 +79,7 @@ void arena_close_fd(struct arena *arena)
     }
 }
 
+/* Unpins and unmaps the memory and closes its descriptor. The arena is empty afterwards. */
 static void arena_unmap(struct arena *arena)
 {
     if (arena->pinned) {

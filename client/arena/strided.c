@@ -20,6 +20,7 @@ struct strided strided_packed(void *data, const struct box *box, uint32_t elemen
     return packed;
 }
 
+/* Returns the address of the part's first element. The part must lie inside the box. */
 static uint8_t *corner(const struct strided *memory, const struct box *box, const struct box *part)
 {
     uint8_t *at = memory->data;

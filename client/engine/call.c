@@ -43,6 +43,8 @@ static void on_up(struct engine_op *op);
 static void fail(struct engine_op *op, int status, const struct diag *diag);
 static const struct engine_op_ops call_op_ops = {.on_up = on_up, .fail = fail};
 
+/* Frees the call and tells the user. It runs as a post, so that the user may start the next call in
+ * the callback. */
 static void on_delivered(struct post *post)
 {
     struct call *call = container_of(post, struct call, post);

@@ -203,6 +203,7 @@ void engine_drop_bases(struct engine *engine)
     }
 }
 
+/* Frees the engine, after its last operation and its connection are gone, and tells the owner. */
 static void on_closed_post(struct post *post)
 {
     struct engine *engine = container_of(post, struct engine, closed_post);

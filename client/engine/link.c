@@ -99,6 +99,8 @@ void link_start(struct link *link)
     timer_start(&link->timer, 0);
 }
 
+/* Closes the connection, if there is one, and forgets its credits. If the link was up, the owner of
+ * each request in the table is told. */
 static void drop_conn(struct link *link, bool flush)
 {
     bool was_up = sm_is(&link->sm, LINK_UP);
@@ -158,6 +160,8 @@ static bool is_final(int status)
     return false;
 }
 
+/* Returns the next time to wait: the bound doubles from try to try, and the time is drawn from its
+ * upper half, so that the ranks of a run do not all come back at once. */
 static uint32_t draw_backoff(struct link *link)
 {
     const struct engine_options *options = &link->engine->options;
@@ -353,6 +357,7 @@ static void fail_silent(struct link *link)
     link_failed(link, diag.code, &diag);
 }
 
+/* The back-off is over, or the server has not answered in time. */
 static void on_timer(struct timer *timer)
 {
     struct link *link = container_of(timer, struct link, timer);
@@ -368,6 +373,8 @@ static void on_timer(struct timer *timer)
 
 /* --- connecting ------------------------------------------------------------------ */
 
+/* Begins to connect to the server whose turn it is, or through the engine's own dial function.
+ * Gives the address, because it decides on TLS. */
 static int dial_sock(struct link *link, struct net_addr *ret_addr, struct sock **ret,
                      struct diag *diag)
 {
@@ -385,6 +392,8 @@ static int dial_sock(struct link *link, struct net_addr *ret_addr, struct sock *
     return rc != 0 ? rc : net_connect(options->net, ret_addr, ret, diag);
 }
 
+/* Makes the stream to the server: with TLS if the engine has a TLS context, but never over a Unix
+ * socket. */
 static int dial_stream(struct link *link, struct stream **ret, struct diag *diag)
 {
     const struct engine_options *options = &link->engine->options;
@@ -406,6 +415,7 @@ static int dial_stream(struct link *link, struct stream **ret, struct diag *diag
     return stream_tls_new(options->loop, options->tls, plain, addr.host, ret, diag);
 }
 
+/* Makes the connection to the server. */
 static int dial_conn(struct link *link, struct diag *diag)
 {
     struct stream *stream;
@@ -431,6 +441,7 @@ static uint64_t offered_features(const struct link *link)
     return WIRE_FEATURES_KNOWN & ~not_offered;
 }
 
+/* Connects and sends HELLO. The answer must come before the timer of the attempt ends. */
 static enum sm_result on_dial(struct sm *sm)
 {
     struct link *link = container_of(sm, struct link, sm);
@@ -475,6 +486,8 @@ static void set_heartbeat(struct link *link, const struct msg_welcome *welcome)
                        (uint32_t)min_u64(welcome->dead_after_ms, dead));
 }
 
+/* Takes the answer to HELLO: the versions must match, and the store must be the one that was seen
+ * before. Sends JOIN, unless the URL names no run. A code that is returned ends the connection. */
 static int on_welcome(struct link *link, const struct msg_welcome *welcome, struct diag *diag)
 {
     const struct engine_options *options = &link->engine->options;
@@ -518,6 +531,8 @@ static int on_welcome(struct link *link, const struct msg_welcome *welcome, stru
     return 0;
 }
 
+/* Takes the answer to JOIN: the link is up. Returns PROTOCOL if the size of a chunk cannot be
+ * right. */
 static int on_joined(struct link *link, const struct msg_joined *joined, struct diag *diag)
 {
     uint64_t chunk = joined->chunk_bytes;
@@ -534,6 +549,8 @@ static int on_joined(struct link *link, const struct msg_joined *joined, struct 
 
 /* --- messages -------------------------------------------------------------------- */
 
+/* Takes credits, each for one payload that may be sent. Returns PROTOCOL if there are more than
+ * were asked for. */
 static int on_grant(struct link *link, const struct msg_grant *grant, struct diag *diag)
 {
     if (grant->buffers > link->credits_asked) {
@@ -556,6 +573,8 @@ static int on_error(struct link *link, const struct frame *frame, const struct m
     return diag_set(diag, code, "%s", error->text && error->text[0] ? error->text : err_text(code));
 }
 
+/* Called by the conn for each message. During login only the answers to HELLO and JOIN, an error
+ * and BYE are allowed; a code that is returned ends the connection. */
 static int link_on_message(void *user, const struct frame *frame, const struct msg *msg,
                            void **ret_payload, struct diag *diag)
 {
@@ -592,6 +611,8 @@ static int link_on_payload(void *user, const struct frame *frame, const struct m
     return link_payload(user, frame, msg, payload, diag);
 }
 
+/* Called when the connection has failed. If the server closed it before it answered HELLO, the
+ * reason is likely TLS, and the text says so. */
 static void link_on_close(void *user, int status, const struct diag *diag)
 {
     struct link *link = user;

@@ -66,6 +66,8 @@ struct link {
     uint8_t *trash;             /* receives payloads whose request has ended */
     struct msg_welcome welcome; /* its strings are left out */
     struct msg_joined joined;
+    /* Buffers of the server, one for each payload: granted and not used, and asked for but not
+     * granted yet. */
     uint32_t credits, credits_asked;
     uint64_t dialed_ms; /* when the present attempt began */
     bool server_said;   /* the last failure was reported by a server itself */

@@ -16,6 +16,7 @@ static struct list *bucket_of(struct link *link, uint32_t stream)
     return &link->buckets[stream % LINK_BUCKETS];
 }
 
+/* Returns the request that waits on the stream, or NULL if it was given up. */
 static struct request *find_request(struct link *link, uint32_t stream)
 {
     if (stream == 0) {
@@ -30,6 +31,7 @@ static struct request *find_request(struct link *link, uint32_t stream)
     return NULL;
 }
 
+/* Takes the request out of the table, if it is there. Its owner is not told. */
 static void unlink_request(struct link *link, struct request *request)
 {
     if (request->stream != 0) {

@@ -82,6 +82,7 @@ static void on_up(struct engine_op *op)
 
 /* --- calls ----------------------------------------------------------------------- */
 
+/* Frees the answer to the last request. The next state may ask then. */
 static void end_call(struct restore *restore)
 {
     if (restore->asked) {
@@ -109,6 +110,7 @@ static void on_call_done(struct engine_call *call, int status)
     restore_wake(restore);
 }
 
+/* Sends the request; the answer comes to on_call_done. */
 static enum sm_result ask(struct restore *restore, const struct msg *msg)
 {
     restore->asked = true;
@@ -202,6 +204,7 @@ static uint64_t server_wait_ms(const struct restore *restore)
     return left_ms - min_u64(left_ms / 10, RESTORE_SLACK_MS_MAX);
 }
 
+/* Sets the checkpoint that is tried now, and forgets the report of the try before. */
 static void begin_try(struct restore *restore, struct ckpt_id id, uint32_t try_count,
                       const struct ckpt_info *info)
 {
@@ -216,6 +219,7 @@ static void begin_try(struct restore *restore, struct ckpt_id id, uint32_t try_c
     diag_clear(&restore->report_diag);
 }
 
+/* Takes the answer to RESTORE: the run is empty, or the first try begins. */
 static void resolved(struct restore *restore)
 {
     const struct msg_resolved reply = restore->call.reply.u.resolved;
@@ -322,6 +326,8 @@ static bool skip_to_index_page(struct restore *restore)
     return restore->page_at < manifest->page_count;
 }
 
+/* All pages have been read: checks that the index is complete, and makes the list of the boxes that
+ * are wanted. */
 static enum sm_result pages_end(struct restore *restore)
 {
     struct diag diag = DIAG_INIT;
@@ -369,6 +375,7 @@ static enum sm_result on_pages(struct sm *sm)
 
 /* --- data ------------------------------------------------------------------------ */
 
+/* All of the plan has come: begins to read. */
 static enum sm_result plan_end(struct restore *restore)
 {
     struct diag diag = DIAG_INIT;
@@ -408,6 +415,7 @@ static enum sm_result on_plan(struct sm *sm)
     return SM_AGAIN;
 }
 
+/* The records are read. Goes on to the report when no group is left. */
 static enum sm_result on_read(struct sm *sm)
 {
     struct restore *restore = restore_of_sm(sm);
@@ -444,6 +452,8 @@ static void succeed(struct restore *restore)
     move(restore, RS_DRAIN);
 }
 
+/* Ends the restore with the failure that this rank has found, or else with call_status and the
+ * text. */
 static enum sm_result fail_by_report(struct restore *restore, const char *said)
 {
     struct diag diag = DIAG_INIT;
@@ -458,6 +468,8 @@ static enum sm_result fail_by_report(struct restore *restore, const char *said)
     return SM_AGAIN;
 }
 
+/* Takes the answer to REPORT, which is the same for all ranks: the restore has succeeded, has
+ * failed, or tries an older checkpoint. */
 static enum sm_result verdict(struct restore *restore)
 {
     const struct msg_verdict reply = restore->call.reply.u.verdict;
@@ -495,6 +507,8 @@ static enum sm_result verdict(struct restore *restore)
     return SM_AGAIN;
 }
 
+/* Tells the server how the try went and waits until all ranks have said it. A viewer is alone, and
+ * decides by itself. */
 static enum sm_result on_report(struct sm *sm)
 {
     struct restore *restore = restore_of_sm(sm);
@@ -569,6 +583,8 @@ static void check_restore(const struct sm *sm)
     CHECK(state != RS_END || is_drained(restore));
 }
 
+/* Frees the restore and calls the user's on_done. It runs as a post, so that no function of the
+ * restore is on the stack. */
 static void on_deliver(struct post *post)
 {
     struct restore *restore = container_of(post, struct restore, post);
@@ -606,6 +622,8 @@ static void tell_others(struct restore *restore, int code, const char *why)
     }
 }
 
+/* The deadline of the restore has passed. The other ranks are told, because none of them can use
+ * what it has restored. */
 static void on_timer(struct timer *timer)
 {
     struct restore *restore = container_of(timer, struct restore, timer);

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+/* Returns 0 if the payload of the last reply has the length and the SHA-256 that were committed, or
+ * else DAMAGED. */
 static int check_sha256(const struct restore *restore, uint64_t bytes, const struct sha256 *wanted,
                         const char *what, struct diag *diag)
 {

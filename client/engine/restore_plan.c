@@ -168,6 +168,8 @@ static int check_tensor_record(struct want *want, const struct plan_read *read, 
     return 0;
 }
 
+/* Checks a record of the plan that belongs to the want, and counts its bytes as planned. Returns
+ * PROTOCOL if it cannot be right. */
 static int check_record(struct want *want, const struct plan_read *read, struct diag *diag)
 {
     if (read->stored_bytes == 0 || read->stored_bytes > LIMIT_CHUNK_BYTES ||
@@ -303,6 +305,7 @@ static int check_coverage(struct restore *restore, struct diag *diag)
 
 /* --- groups ---------------------------------------------------------------------- */
 
+/* Orders records by their place in the store, and by want where they share it. */
 static int compare_by_place(const void *a, const void *b)
 {
     const struct plan_read *x = a, *y = b;

@@ -365,6 +365,8 @@ static const struct request_ops slot_request_ops = {
 
 /* --- asking ---------------------------------------------------------------------- */
 
+/* Finds the group to read next; those that must be read again come first. Returns false if there is
+ * none. */
 static bool next_group(struct restore *restore, uint32_t *ret)
 {
     if (restore->redo_count > 0) {

@@ -190,6 +190,8 @@ static void fail_lists(struct agree_lists *lists, int code, const char *text)
     }
 }
 
+/* Called with a piece of the answer to LISTS, which comes in any number of HOLDERS. The last one
+ * ends the request. */
 static int on_lists_reply(struct request *request, const struct frame *frame, const struct msg *msg,
                           void **ret_payload, struct diag *diag)
 {
@@ -288,6 +290,7 @@ static void take_verdicts(struct save *save, const struct msg_agreed *agreed)
     }
 }
 
+/* Called with the answer to AGREE: one verdict for each group of the set. */
 static int on_agree_reply(struct request *request, const struct frame *frame, const struct msg *msg,
                           void **ret_payload, struct diag *diag)
 {

@@ -226,6 +226,8 @@ static void end_group(struct check_group *asked)
     }
 }
 
+/* Called with a piece of the answer to DIGESTS, which comes in any number of COMPARED. The last one
+ * ends the request. */
 static int on_reply(struct request *request, const struct frame *frame, const struct msg *msg,
                     void **ret_payload, struct diag *diag)
 {

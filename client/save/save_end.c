@@ -177,6 +177,7 @@ void save_enter_end(struct sm *sm)
     engine_wake_stagers(save->engine);
 }
 
+/* Frees the save. Nothing of it may run any more. */
 static void save_free(struct save *save)
 {
     list_remove(&save->op.link);

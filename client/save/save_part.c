@@ -113,6 +113,8 @@ static uint32_t add_chunks(struct maker *maker, uint32_t tensor, uint32_t box)
     return maker->chunk_at - first;
 }
 
+/* Fills in the tensors of the set and their boxes, with those chunks of them that this rank
+ * writes. */
 static void add_tensors(struct maker *maker)
 {
     const struct registered *set = maker->save->set;
@@ -135,6 +137,8 @@ static void add_tensors(struct maker *maker)
     }
 }
 
+/* Fills in the blobs that this rank writes. They come after the tensors, so that all chunks of the
+ * part are used then. */
 static void add_blobs(struct maker *maker)
 {
     const struct registered *set = maker->save->set;

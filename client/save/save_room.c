@@ -138,6 +138,7 @@ static void on_reserve_run(struct work *work)
     engine_pin_arena(save->engine->options.arena, save->set->gpu);
 }
 
+/* Called on the loop's thread when the arena has grown, or could not. */
 static void on_reserve_done(struct work *work)
 {
     struct save *save = container_of(work, struct save, reserve);

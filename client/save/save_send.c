@@ -72,6 +72,8 @@ enum sm_result save_on_part(struct sm *sm)
     return SM_AGAIN;
 }
 
+/* Sends SEAL, or asks for the end of a save that was handed over, which the server seals by
+ * itself. */
 static void send_seal(struct save *save)
 {
     struct msg seal = {.type = MSG_SEAL,

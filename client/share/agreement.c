@@ -36,6 +36,7 @@ void agreement_fini(struct agreement *agreement)
     }
 }
 
+/* Returns the proven entry of the group, or NULL. */
 static struct agreed_group *find_proven(const struct agreement *agreement, const struct xxh128 *key)
 {
     list_each (node, &agreement->groups) {
@@ -188,6 +189,7 @@ static const struct agree_row *find_row(const struct agree_rule *rule, const str
                : bsearch(key, rule->rows, rule->row_count, sizeof *rule->rows, compare_keys);
 }
 
+/* Puts the tensor at the end of the bucket. */
 static int place(struct builder *builder, uint32_t t, uint32_t bucket_idx)
 {
     struct bucket *bucket = &builder->buckets[bucket_idx];
@@ -365,6 +367,7 @@ static void doubt(struct agreement *agreement, struct agreed_group *agreed)
     }
 }
 
+/* Returns an entry that the save brought and that is not proven yet, or NULL. */
 static struct agreed_group *find_pending(const struct agreement *agreement, uint64_t save)
 {
     list_each (node, &agreement->groups) {

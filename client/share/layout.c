@@ -150,6 +150,7 @@ static struct layout_payload *new_payload(struct placer *placer, uint32_t bytes_
     return payload;
 }
 
+/* Puts the piece at the end of the payload. */
 static void put_piece(struct placer *placer, struct layout_payload *payload,
                       const struct layout_piece *piece, uint32_t part_idx)
 {
@@ -177,6 +178,8 @@ static bool is_eager(const struct placer *placer, const struct layout_piece *pie
     return !(piece->tensor & LAYOUT_BLOB) && placer->set->tensors[piece->tensor].eager;
 }
 
+/* Gives each large piece a payload of its own. The eager ones and the others are placed by separate
+ * calls. */
 static void place_whole(struct placer *placer, const struct layout_piece *found, bool eager)
 {
     for (uint32_t i = 0; i < placer->layout->piece_count; i++) {
@@ -223,6 +226,7 @@ static void place_all(struct placer *placer, const struct layout_piece *found)
     place_packed(placer, found, false);
 }
 
+/* Makes the arrays, each as long as there are pieces, which is enough for every one of them. */
 static int allocate(struct walk *walk)
 {
     struct layout *layout = walk->layout;

@@ -32,6 +32,8 @@ static const char *set_end(const char *set)
     return strchr(set, ']');
 }
 
+/* Returns whether the character is in the set, which is the text between the brackets: characters,
+ * ranges, and a `!` in front that means all others. */
 static bool set_has(const char *set, const char *end, uint32_t wanted)
 {
     bool not_of = *set == '!', found = false;

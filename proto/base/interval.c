@@ -107,6 +107,7 @@ struct span {
     char text[32];
 };
 
+/* Writes the time in the largest unit in which it is at least about two. */
 static struct span span_of(double seconds)
 {
     static const struct {
@@ -122,6 +123,7 @@ static struct span span_of(double seconds)
     return span;
 }
 
+/* Returns what the advice adds if something else than the optimum decides. */
 static const char *reason(const struct interval_advice *advice)
 {
     switch (advice->bound) {

@@ -175,6 +175,7 @@ static void line_value(struct line *line, const struct log_field *field, enum lo
     }
 }
 
+/* Adds ` key=value`, or `,"key":value` in JSON. A text that is NULL adds nothing. */
 static void line_field(struct line *line, const struct log_field *field, enum log_format format)
 {
     if (field->kind == LOG_K_STR && field->v.str == NULL) {

@@ -47,6 +47,8 @@ static uint32_t codepoint(const uint8_t *text, size_t length)
                          : UINT32_MAX;
 }
 
+/* Returns whether the character does something in a terminal instead of being seen: control
+ * characters, and those that change the direction of writing or have no width. */
 static bool acts(uint32_t c)
 {
     static const struct {

@@ -33,6 +33,7 @@ static bool has_open(const char *pid, const struct stat *wanted)
     return found;
 }
 
+/* Writes the name and the number of the process. The name is "a process" if it has ended. */
 static void name_of(const char *pid, size_t size, char *ret)
 {
     char path[300], name[64] = "a process";

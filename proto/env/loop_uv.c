@@ -197,6 +197,7 @@ static int64_t wall_ns(struct loop *loop)
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
+/* Fills the bytes from the kernel's random numbers. It breaks a CHECK if there are none. */
 static void random_bytes(struct loop *loop, size_t bytes, void *ret)
 {
     uint8_t *at = ret;
@@ -323,6 +324,8 @@ static void drain_posts(struct loop_uv *uv)
     pthread_mutex_unlock(&uv->lock);
 }
 
+/* Called on the loop's thread after loop_post and loop_uv_stop, and when a timer is due again at
+ * once: all three wake the loop by the same handle. */
 static void on_wake(uv_async_t *handle)
 {
     struct loop_uv *uv = handle->data;

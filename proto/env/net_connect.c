@@ -82,6 +82,7 @@ void net_uv_connect_progress(struct sock_uv *sock)
     sock_uv_watch(sock); /* still writable: the owner is told at the next turn */
 }
 
+/* Called when the name was looked up: tries the first address, or fails. */
 static void on_resolved(void *user, int code, const struct targets *targets,
                         const struct diag *diag)
 {

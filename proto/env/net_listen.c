@@ -253,6 +253,7 @@ static int remove_stale(const struct target *target, const char *path, struct di
                                            : 0;
 }
 
+/* Gives the address of the listener, with the port that the kernel chose if 0 was asked for. */
 static void bound_address(int fd, const struct net_addr *addr, struct net_addr *ret)
 {
     struct sockaddr_storage bound = {0};

@@ -65,6 +65,8 @@ void poller_close(struct poller *poller)
     }
 }
 
+/* Called by libuv. After a failure all events count as ready, so that the owner tries and meets the
+ * error itself. */
 static void on_poll(uv_poll_t *handle, int status, int events)
 {
     struct poller *poller = handle->data;

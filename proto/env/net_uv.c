@@ -180,6 +180,7 @@ int net_uv_detach(struct sock *base)
     return fd;
 }
 
+/* Closes the socket at once and frees it. Bytes that were not read are lost. */
 static void close_sock(struct sock *base)
 {
     struct sock_uv *sock = sock_uv_from(base);

@@ -227,6 +227,8 @@ static int chmod_fd(struct vfs *vfs, vfs_fd fd, uint32_t mode, struct diag *diag
     return fchmod(fd, (mode_t)mode) ? diag_errno(diag, errno, "set mode %o", mode) : 0;
 }
 
+/* Takes the write lock of the file, or returns BUSY. The lock belongs to the open file, so it ends
+ * with the descriptor, or with the process. */
 static int lock_fd(struct vfs *vfs, vfs_fd fd, struct diag *diag)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -240,6 +242,7 @@ static int lock_fd(struct vfs *vfs, vfs_fd fd, struct diag *diag)
     return 0;
 }
 
+/* Fills the bytes from the kernel's random numbers. It breaks a CHECK if there are none. */
 static void random_bytes(struct vfs *vfs, size_t bytes, void *ret)
 {
     uint8_t *at = ret;

@@ -255,6 +255,7 @@ static int report_fault(const struct coverage *cov, const struct tile_fault *fau
                     cov->distinct_rank[fault->first], b, cov->distinct_rank[fault->second], point);
 }
 
+/* Makes room in the array for `need` elements. Returns NO_MEMORY if there is none. */
 static int grow_distinct(struct coverage *cov, size_t need)
 {
     void *boxes = cov->distinct, *ranks = cov->distinct_rank;

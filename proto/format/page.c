@@ -16,6 +16,7 @@ static const struct doc_kind page_kind = {DOC_MAGIC('C', 'R', 'N', 'G'), "page",
                                           LIMIT_PAGE_BYTES, 0};
 enum { PART_REF_BYTES = 80, INDEX_FIXED_BYTES = 40 };
 
+/* Writes the reference to a part, as take_part_ref() reads it. */
 static void put_part_ref(const struct part_ref *part, struct buf *buf)
 {
     buf_put_u32(buf, part->rank);

@@ -375,6 +375,8 @@ static bool closing_is_done(struct conn *conn)
     return status != CAIRN_E_AGAIN || bytes == 0;
 }
 
+/* Frees the connection. Messages that are still queued are dropped, and their payloads given
+ * back. */
 static void destroy(struct conn *conn)
 {
     timer_stop(&conn->first);

@@ -25,7 +25,7 @@ enum conn_phase { CONN_OPEN, CONN_FAILING, CONN_OVER, CONN_CLOSING };
 
 enum read_phase { READ_HEADER, READ_MESSAGE, READ_BUFFER_WAIT, READ_PAYLOAD };
 
-/* The state of receiving. Invariant: `left` bytes are missing at `at` in the phases with a buffer,
+/* The state of receiving. Invariant: `left` bytes are missing at `at`, except in READ_BUFFER_WAIT,
  * and ahead_at <= ahead_end. */
 struct conn_reader {
     enum read_phase phase;

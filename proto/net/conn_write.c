@@ -24,6 +24,8 @@ static size_t item_own_bytes(const struct conn_item *item)
     return FRAME_HEADER_BYTES + (size_t)item->frame.message_bytes;
 }
 
+/* Adds the item to what is queued, or takes it off: here, and in the count that the owner keeps
+ * over all of its connections. */
 static void count_queued(struct conn *conn, const struct conn_item *item, bool added)
 {
     uint64_t *total = conn->options.held_bytes;
@@ -157,6 +159,7 @@ void conn_send_fd(struct conn *conn, uint32_t stream, const struct msg *msg, int
     }
 }
 
+/* Takes the item out of the queue and frees it, with its descriptor. */
 static void item_remove(struct conn *conn, struct conn_item *item)
 {
     list_remove(&item->link);
@@ -264,6 +267,7 @@ static void advance(struct conn *conn, size_t bytes)
     }
 }
 
+/* Writes what the socket takes. The descriptor of the first item goes with its first byte. */
 static int write_some(struct conn *conn, const struct iovec *iov, size_t count, size_t *ret_bytes,
                       struct diag *diag)
 {
@@ -290,6 +294,8 @@ static int write_from_file(struct conn *conn, size_t *ret_bytes, struct diag *di
     return conn->stream->ops->try_send_file(conn->stream, &span, ret_bytes, diag);
 }
 
+/* Writes what the socket takes of the first items, from a file if the payload is in one and the
+ * socket can do that. */
 static int write_next(struct conn *conn, size_t *ret_bytes, struct diag *diag)
 {
     const struct conn_item *item = first_item(conn);

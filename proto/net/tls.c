@@ -218,6 +218,8 @@ static int bio_read(BIO *bio, char *data, size_t bytes, size_t *ret)
     return 1;
 }
 
+/* Called by OpenSSL with encrypted bytes, which are kept until the socket takes them. If the room
+ * is used up, OpenSSL has to try again later. */
 static int bio_write(BIO *bio, const char *data, size_t bytes, size_t *ret)
 {
     struct stream_tls *tls = BIO_get_data(bio);
@@ -329,6 +331,8 @@ static const char *remedy_of(size_t count, const struct remedy *remedies, long c
     return NULL;
 }
 
+/* Sets the text for a certificate that was refused, with what can be done about it. Returns
+ * AUTH. */
 static int certificate_failure(struct stream_tls *tls, long result)
 {
     const char *remedy = remedy_of(ARRAY_LEN(VERIFY_REMEDIES), VERIFY_REMEDIES, result);
@@ -342,6 +346,7 @@ static int certificate_failure(struct stream_tls *tls, long result)
                     tls_context_ca(tls->context));
 }
 
+/* Sets the text for a connection that ended below TLS, and returns the code. */
 static int below_failure(struct stream_tls *tls)
 {
     if (tls->below_status != CAIRN_E_ENDED) {
@@ -387,6 +392,7 @@ static int failed(struct stream_tls *tls)
 
 /* --- handshake, read, write --------------------------------------------------------------- */
 
+/* Keeps the common name of the peer's certificate for the logs. */
 static void remember_peer(struct stream_tls *tls)
 {
     X509 *peer = SSL_get0_peer_certificate(tls->ssl);
@@ -555,6 +561,7 @@ static int tls_try_writev(struct stream *s, const struct iovec *iov, size_t coun
 
 /* --- readiness ---------------------------------------------------------------------------- */
 
+/* Says which events the user waits for. The first call of a client begins the handshake. */
 static void tls_want(struct stream *s, unsigned events, const struct sock_handler *handler,
                      void *user)
 {
@@ -602,6 +609,7 @@ static void refresh(struct stream_tls *tls)
     tls->below->ops->want(tls->below, events, &BELOW_HANDLER, tls);
 }
 
+/* Tells the user's handler about the events that it waits for. The handler may close the stream. */
 static void notify(struct stream_tls *tls, unsigned events)
 {
     if ((events & tls->wants) != 0) {
@@ -674,6 +682,7 @@ static void drain_below(struct stream_tls *tls)
     }
 }
 
+/* Frees the stream and closes the one below. */
 static void release(struct stream_tls *tls)
 {
     if (tls->status != 0 && tls->status != CAIRN_E_ENDED) {

@@ -61,6 +61,7 @@ static int check_crc(const struct envelope *envelope, uint32_t crc, struct diag 
                     envelope->stored_bytes, crc, envelope->stored_crc);
 }
 
+/* Returns 0 if the digest is that of the envelope, or else DIGEST_MISMATCH. */
 static int check_digest(const struct envelope *envelope, const struct digest *digest,
                         struct diag *diag)
 {
@@ -101,6 +102,7 @@ static void *take_memory(const struct envelope *envelope, struct diag *diag)
     return memory;
 }
 
+/* Decodes byte planes, in memory that is taken for this one chunk. */
 static int decode_planes(const struct envelope *envelope, const void *stored, void *plain,
                          struct diag *diag)
 {
@@ -115,6 +117,8 @@ static int decode_planes(const struct envelope *envelope, const void *stored, vo
     return rc;
 }
 
+/* Decodes the stored bytes by their encoding. Returns UNSUPPORTED for an encoding that is not
+ * known. */
 static int decode(const struct envelope *envelope, const void *stored, void *plain,
                   struct diag *diag)
 {

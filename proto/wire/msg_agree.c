@@ -113,6 +113,8 @@ static ProtobufCBinaryData enc_numbers(struct enc *enc, size_t count, const uint
     return enc_bytes(bytes != NULL ? count * sizeof(*numbers) : 0, bytes);
 }
 
+/* Returns numbers that are sent as bytes, 8 little-endian each. Their count must be the one that is
+ * given. */
 static uint64_t *dec_numbers(struct dec *dec, const char *field, ProtobufCBinaryData data,
                              size_t count)
 {

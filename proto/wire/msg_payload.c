@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "wire/plan.h"
 
+/* Checks that the envelopes follow each other within the payload, and that the payload ends within
+ * the largest object. */
 static int check_data(const struct msg_data *data, uint32_t payload_bytes, struct diag *diag)
 {
     uint64_t end = 0;
