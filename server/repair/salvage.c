@@ -49,6 +49,11 @@ static int cut_record(struct salvaging *s, uint64_t lost_from, const char *why, 
     struct store_req req = {
         .op = STORE_RECORD_CUT, .run = s->repair->name, .file.version = lost_from};
     *ret_goes_on = s->how->accept_loss;
+    if (!s->how->accept_loss && strstr(why, "look at the disk")) {
+        /* The folder itself cannot be read: nothing could be put into it either. */
+        salvage_add_item(s->repair, record_itself, SALVAGE_LEFT, "%.480s", why);
+        return 0;
+    }
     if (!s->how->accept_loss) {
         salvage_add_item(
             s->repair, record_itself, SALVAGE_LEFT,

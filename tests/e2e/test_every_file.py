@@ -284,18 +284,23 @@ class Trial:
         if not online and self.daemon is not None:
             self.stop()
             self.daemon = None
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=60,
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=150,
                               env={**os.environ, **self.env, **place})
         text = (done.stdout + done.stderr).decode()
         self.said.append(f"TYPED {' '.join(words[1:])} {place}  [{done.returncode}]\n{text[-3000:]}")
         # Who only looks says with the status what there is, and prints what mends it. Who mends ends well, but that without a
         # mirror what was hit may be left, by its own status; then what it prints next has to end well.
         looks = {"doctor": (1, 3), "verify": (6,), "salvage": (3,), "scrub": (6,)}.get(words[1], ()) if not {"--repair", "--yes"} & set(words) else ()
-        leaves = (3, 6) if self.hit and "--from" not in words else ()
+        # Nothing can be put into a folder that stays unreadable: what mends says so, and names the disk.
+        leaves = (1, 3, 6) if self.is_dead() else (3, 6) if self.hit and "--from" not in words else ()
         self.mirrored |= "--from" in words and done.returncode == 0
         if done.returncode not in (0, *looks, *leaves):
             self.failed.append(f"{command}: {done.returncode}: {text.strip()[-300:]}")
         self.note(text)
+
+    def is_dead(self):
+        """Whether the place is a folder in which nothing can be read or written until the disk is another one."""
+        return self.fault == "unreadable" and self.env["CAIRN_TEST_EIO"].endswith("d")
 
     def heal(self):
         """Types what was printed, also by what was typed."""
@@ -325,7 +330,7 @@ class Trial:
             self.stop()
         self.lists("after the remedies")
         self.restores("after the remedies")
-        writable = not (self.fault == "unreadable" and self.env["CAIRN_TEST_EIO"].endswith("d"))
+        writable = not self.is_dead()
         if self.start("after the remedies"):
             self.ranks("after the remedies", saves=writable)
             self.stop()

@@ -45,7 +45,8 @@ class Job:
         self.ranks, self.orphans, self.reports = [], [], []
         self.attempts = self.resumed = self.first_report = 0
         self.acknowledged = set()  # (step, term)
-        self.is_disturbed = self.is_through = False
+        self.known = 0  # acknowledged checkpoints when the attempt began
+        self.is_disturbed = self.is_through = self.may_be_fenced = False
         self.due = None  # when the launcher notices that a rank is gone
 
     def path(self, what):
@@ -63,6 +64,9 @@ class Job:
     def begin(self, daemon, step_ms, *more):
         self.read_reports()
         self.floor = max(((term, step) for step, term in self.acknowledged), default=(0, 0))
+        # The one before may have asked for its term and died: where that comes after this one's restore, this one is fenced.
+        self.may_be_fenced = self.attempts > 0 and self.known == len(self.acknowledged)
+        self.known = len(self.acknowledged)
         self.attempts += 1
         self.is_disturbed, self.due, attempt = False, None, token()
         self.path("digest").unlink(missing_ok=True)
@@ -95,7 +99,7 @@ class Job:
         for code in codes:
             if code is not None and code not in (DONE, -signal.SIGKILL, *NAMED):
                 raise Failure(f"{self.run}: a rank ended with {code}")
-            if code is not None and code != DONE and not self.is_disturbed:
+            if code is not None and code != DONE and not self.is_disturbed and not (code == FENCED and self.may_be_fenced):
                 raise Failure(f"{self.run}: a rank ended with {code} in attempt {self.attempts}, which nobody disturbed")
         if all(code == DONE for code in codes):
             self.read_reports()

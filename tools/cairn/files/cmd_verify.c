@@ -129,7 +129,8 @@ static int await_repair(struct cli *cli, struct ckpt_id id, struct source_reques
     return status;
 }
 
-/* What became of it. */
+/* Shows what became of a repair. Where the medium gave an error and what it hit is told as left, that
+ * is damage which the verdict counts, and no reason to leave the other checkpoints alone. */
 static int show_repair(const struct cli *cli, struct totals *totals,
                        const struct source_request *request, struct diag *diag)
 {
@@ -137,7 +138,8 @@ static int show_repair(const struct cli *cli, struct totals *totals,
     totals->repaired += repaired->mended;
     show_lines(cli, totals, repaired, true);
     show_lines(cli, totals, repaired, false);
-    return repaired->code != 0 ? diag_set(diag, repaired->code, "%s", repaired->text) : 0;
+    bool is_told = repaired->code == 0 || (repaired->code == CAIRN_E_IO && repaired->left > 0);
+    return is_told ? 0 : diag_set(diag, repaired->code, "%s", repaired->text);
 }
 
 static int repair_one(struct cli *cli, struct totals *totals, struct ckpt_id id, struct diag *diag)
@@ -348,7 +350,6 @@ static void note_lost(struct cli *cli, struct totals *totals, const struct cli_l
     }
     if (totals->unrepaired.code == 0) {
         note_record(cli, totals, &cli->run, "DAMAGED", list->mark); /* it names the remedy */
-        totals->records_lost++;
     } else if (list->count > 0) {
         open_damaged(cli, totals, list->mark);
         leave_record(cli, totals, &totals->unrepaired);
