@@ -130,6 +130,7 @@ static int merge_seals(struct run *run, size_t count, struct event *event)
     return 0;
 }
 
+/* Puts the ranks of all current requests into one list, and makes them the ranks of the event. */
 static int merge_reports(struct run *run, size_t count, struct event *event)
 {
     uint32_t *ranks = scratch_array(&run->step_scratch, count, sizeof *ranks);

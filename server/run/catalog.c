@@ -234,6 +234,8 @@ void catalog_close(struct catalog *catalog, void (*done)(void *user), void *user
     catalog_drop(catalog);
 }
 
+/* Called by the loop when nothing is under way any more: frees the catalogue and tells the caller.
+ */
 static void on_post(struct post *post)
 {
     struct catalog *catalog = container_of(post, struct catalog, post);

@@ -56,6 +56,7 @@ void catalog_look_start(struct catalog *catalog)
     }
 }
 
+/* Answers all looks of the list. */
 static void answer(struct list *looks, int status, const struct diag *diag)
 {
     struct list *node;

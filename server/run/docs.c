@@ -139,6 +139,8 @@ static bool is_idle(const struct doc *doc)
     return doc->refs == 0 && doc->ready && list_is_empty(&doc->waiters) && !doc->posted;
 }
 
+/* Frees documents, the least recently used first, until the cache is within its limit. Documents in
+ * use stay. */
 static void evict(struct docs *docs)
 {
     list_each_safe (node, &docs->lru) {

@@ -351,6 +351,7 @@ static enum sm_result on_build(struct sm *sm)
 
 static void on_put(struct store_req *req);
 
+/* Publishes the document, or reads the one that is there already. */
 static void put_submit(struct fin_put *put, enum store_op op)
 {
     struct store_req *req = &put->req;

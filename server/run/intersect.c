@@ -327,6 +327,7 @@ static int tensor_reads(struct intersect *sect, uint32_t idx, const struct part 
     return 0;
 }
 
+/* Adds all chunks of a blob: a blob is always wanted whole. */
 static int blob_reads(struct intersect *sect, uint32_t idx, const struct part *part,
                       const struct part_blob *blob, struct diag *diag)
 {
@@ -371,6 +372,7 @@ int intersect_part(struct intersect *sect, const struct part *part, struct diag 
     return status; /* chunks that were missing show in the count of intersect_end() */
 }
 
+/* Orders reads by object and offset, so that each object is read from front to back. */
 static int read_order(const void *a, const void *b)
 {
     const struct plan_read *x = a, *y = b;

@@ -131,6 +131,7 @@ void run_cache_part(struct run *run, const struct store_name *name, size_t bytes
 
 /* --- the record ----------------------------------------------------------------------------- */
 
+/* Reads the record. If it has not changed, the store does not send it again. */
 static void load(struct run *run)
 {
     run->busy = true;

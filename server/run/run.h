@@ -31,8 +31,8 @@ struct catalog_options {
     void (*ready)(void *user, int status,
                   const struct diag *diag); /* required; see catalog_new() */
     void *user;
-    /* Of this many saves of a lineage one is full; 0: only the first. For a store that does not
-     * survive a media fault by itself. */
+    /* Of this many saves of a lineage one is full; 0 means that only the first one is. For a store
+     * that does not survive a media fault by itself. */
     uint32_t full_every;
     struct work_pool
         *pool; /* decodes, hashes, checks coverage, plans; required, outlives the catalogue */

@@ -39,6 +39,7 @@ static void op_free(struct base_op *op)
     catalog_drop(catalog);
 }
 
+/* Answers the request, unless it was cancelled. */
 static void op_end(struct base_op *op, int status, const struct diag *diag)
 {
     struct base_req *req = op->req;

@@ -38,6 +38,7 @@ void counts_remember(struct run *run, const struct event *event)
                                           .persist_ms = event->persist_ms};
 }
 
+/* Counts a commit that this daemon has made, and how long its save took. */
 static void count_commit(struct run *run)
 {
     struct run_counts *counts = &run->catalog->counts;

@@ -112,6 +112,8 @@ static void succeed(struct fetch_op *op, struct doc_req *ref)
     req->done(req);
 }
 
+/* Asks for a document of the checkpoint. Only the document that was asked for is read anew if
+ * `fresh` is set; those that lead to it may come from the cache. */
 static void get(struct fetch_op *op, struct doc_req *req, enum store_kind kind, uint32_t number)
 {
     req->key.name = (struct store_name){.run = op->req->run->name,

@@ -228,6 +228,7 @@ static void next_page(struct plan_op *op)
     next_part(op);
 }
 
+/* Called with a page of the index: the wanted tensors are looked up in it. */
 static void on_page(struct fetch_req *req)
 {
     struct plan_op *op = container_of(req, struct plan_page, req)->op;
@@ -276,6 +277,7 @@ static void next_part(struct plan_op *op)
     run_fetch(op->run, &op->part);
 }
 
+/* Called with a part that holds wanted tensors. The pool finds the chunks. */
 static void on_part(struct fetch_req *req)
 {
     struct plan_op *op = container_of(req, struct plan_op, part);

@@ -59,6 +59,7 @@ static struct open_track *track_new(struct run *run, const struct state_open *op
     return track;
 }
 
+/* Frees the track. A finish that is under way goes on without it and tells nobody. */
 static void track_free(struct open_track *track)
 {
     if (track->finish) {

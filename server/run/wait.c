@@ -140,6 +140,7 @@ bool wait_drain_is_needed(const struct run *run, const struct run_req *req)
     return false;
 }
 
+/* Called when a request has waited long enough. It runs again and is answered this time. */
 static void on_time(struct timer *timer)
 {
     struct run_req *req = container_of(timer, struct run_req, timer);
