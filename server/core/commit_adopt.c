@@ -21,6 +21,7 @@ static bool is_of_nobody(const struct entry_term *entry)
     return token_equal(&entry->token, &zero) && entry->ordinal == UINT32_MAX;
 }
 
+/* Adds a guard: the term must still be as it was read. */
 static void guard_term(struct step *step, const struct state_term *term)
 {
     char key[ENTRY_KEY_MAX];
@@ -184,6 +185,7 @@ static bool adopt_is_answered(struct step *step)
     return false;
 }
 
+/* Returns false, with the step failed, if the manifest to adopt contradicts itself. */
 static bool adopt_is_valid(struct step *step)
 {
     const struct event *event = step->event;

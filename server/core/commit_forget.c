@@ -78,6 +78,7 @@ struct batch {
     struct ckpt_id *ids; /* of the checkpoints that are marked */
 };
 
+/* Makes room for `count` outcomes. Returns false, with the step failed, if there is no memory. */
 static bool batch_init(struct step *step, size_t count, struct batch *ret)
 {
     struct batch batch = {.marks = scratch_array(step->scratch, count + 1, sizeof(*batch.marks)),
@@ -90,6 +91,7 @@ static bool batch_init(struct step *step, size_t count, struct batch *ret)
     return true;
 }
 
+/* Notes what becomes of a checkpoint, and counts it in the verdict. */
 static void batch_add(struct step *step, struct batch *batch, struct ckpt_id id,
                       enum mark_outcome outcome)
 {

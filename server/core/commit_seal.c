@@ -50,6 +50,7 @@ static const struct event_seal **batch_map(struct step *step, uint32_t world_siz
     return map;
 }
 
+/* Adds a seal to the update, in place of an orphan of the same rank. */
 static void seal_put(struct step *step, const struct event_seal *seal,
                      const struct state_seal *orphan)
 {

@@ -410,6 +410,7 @@ static void rank_list_add(struct rank_list *list, uint32_t rank)
     }
 }
 
+/* Ends the list of missing ranks, or says how many more there are. */
 static void rank_list_end(struct rank_list *list, uint32_t world_size)
 {
     if (list->missing == 0) {

@@ -58,6 +58,8 @@ struct date {
     int64_t year, month, day; /* month and day count from 0 */
 };
 
+/* Returns the date of a day, which is counted from 1970-01-01. The calculation begins each year in
+ * March, so that the leap day is the year's last day. */
 static struct date date_of(int64_t days)
 {
     int64_t shifted = days + 719468;

@@ -257,6 +257,7 @@ struct text {
     bool cut;
 };
 
+/* Appends a text whole or not at all, so that there is always room for "...". */
 static void put(struct text *text, const char *part)
 {
     size_t bytes = strlen(part);

@@ -417,6 +417,7 @@ static struct state_commit *commit_by_seq(struct run_state *state, uint64_t seq)
                                                                              : NULL;
 }
 
+/* Gives each note to its checkpoint. */
 static int check_notes(struct loader *loader)
 {
     for (size_t i = 0; i < loader->note_count; i++) {
