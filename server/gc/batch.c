@@ -99,6 +99,7 @@ static void skip(struct gc *gc, const struct store_req *req)
     gc_rest(gc, list_objects);
 }
 
+/* Called when the objects of a checkpoint were listed. */
 static void on_objects(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);

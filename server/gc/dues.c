@@ -136,6 +136,8 @@ static void list_next(struct gc *gc)
     gc_submit(gc, on_objects);
 }
 
+/* Called when the objects of a due checkpoint were listed. One that cannot be listed is stuck: it
+ * is not reclaimed in this pass. */
 static void on_objects(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of this folder share. One thing is in flight at a time (a store operation, an
- * event, a question to the run, a timer); its completion calls the next step, so there are no races
- * inside, and stopping is a flag that each step looks at.
+ * The state of the garbage collector, and its parts. One thing is in flight at a time (a store
+ * operation, an event, a question to the run, a timer); its completion calls the next step, so
+ * there are no races inside, and stopping is a flag that each step looks at.
  *
  *   gc.c: next run -> cycle -> stale openings end
  *      dues.c: what is to be reclaimed -> can its space be given back? -> reclaim

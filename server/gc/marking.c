@@ -194,6 +194,7 @@ static void fetch(struct gc *gc, uint64_t offset, uint64_t bytes,
     gc_submit(gc, done);
 }
 
+/* Goes on with the part of the next rank, or with the next checkpoint. */
 static void next_table(struct gc *gc)
 {
     free(gc->table_pages);
@@ -348,6 +349,7 @@ static void on_crcs(struct store_req *req)
     }
 }
 
+/* Called with the pages of a part's object table. */
 static void on_pages(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
