@@ -68,6 +68,7 @@ void scrub_later(struct scrub *scrub, uint64_t ms, void (*step)(struct scrub *sc
 
 /* --- stopping --------------------------------------------------------------------------------- */
 
+/* Frees what the pass has of the present run, and releases the run. */
 static void let_go(struct scrub *scrub)
 {
     walk_end(scrub);
@@ -274,6 +275,8 @@ static bool find_run(struct scrub *scrub, bool behind)
     return found;
 }
 
+/* Begins with a run: with `behind` the one behind the place, otherwise the one at it. The pass ends
+ * if there is none. */
 static void enter_run(struct scrub *scrub, bool behind)
 {
     if (scrub_must_stop(scrub)) {

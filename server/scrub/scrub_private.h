@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of this folder share. One thing is in flight at a time: a store operation, a piece
- * of work, a question to the run, or a timer; its completion calls the next step. So there are no
- * races inside, and stopping is a flag that each completion looks at.
+ * The state of the scrubber, and its parts. One thing is in flight at a time: a store operation, a
+ * piece of work, a question to the run, or a timer; its completion calls the next step. So there
+ * are no races inside, and stopping is a flag that each completion looks at.
  *
  *   place.c: load the entry -> (begin) -> scrub.c: next run -> its record -> next checkpoint
  *        walk.c: manifest -> pages -> parts, rank by rank -> objects, range by range -> the end

@@ -233,6 +233,7 @@ static void rank_done(struct scrub *scrub)
 
 /* --- objects ---------------------------------------------------------------------------------- */
 
+/* Sorts the chunks of the part by their places. Called on a thread of the pool. */
 static void sort_run(struct work *work)
 {
     struct scrub *scrub = container_of(work, struct scrub, work);
@@ -299,6 +300,8 @@ static void found(struct scan_sink *sink, const struct scan_piece *piece, enum s
     add_found(walk, where == SCAN_CHUNK ? HEALTH_DAMAGED : HEALTH_SUSPECT, text);
 }
 
+/* Makes room for the longest range: one chunk, or the footer. Returns false if there is no memory.
+ */
 static bool make_room(struct walk *walk)
 {
     uint64_t bytes = round_up_u64(
@@ -311,6 +314,7 @@ static bool make_room(struct walk *walk)
     return walk->memory != NULL;
 }
 
+/* Plans the next range of the object and reads it. After the last one the object is done. */
 static void next_range(struct scrub *scrub)
 {
     struct walk *walk = &scrub->walk;
@@ -440,6 +444,7 @@ static void leave(struct scrub *scrub)
     place_save_sometimes(scrub, scrub_next_ckpt);
 }
 
+/* Called when the record says that the checkpoint is whole again. */
 static void on_healed(struct run_req *req)
 {
     struct scrub *scrub = container_of(req, struct scrub, event);
