@@ -192,9 +192,8 @@ struct store_req {
     size_t ret_file_count;     /* number of such files; the first ones are in ret_files */
     uint64_t ret_version;      /* RECORD_UPDATE, RECORD_CUT; GET from_medium: of the last file */
     struct run_name *ret_runs; /* LIST_RUNS: malloc'ed array */
-    struct object_id
-        /* LIST_OBJECTS: malloc'ed array, sorted by (rank, writer, sequence). */
-        *ret_objects;
+    /* LIST_OBJECTS: malloc'ed array, sorted by (rank, writer, sequence). */
+    struct object_id *ret_objects;
     struct ckpt_id *ret_ckpts;     /* LIST_CKPTS: malloc'ed array, sorted by (term, step) */
     struct store_name *ret_smalls; /* LIST_SMALL: malloc'ed, sorted by (kind, number, tag) */
     size_t ret_count;

@@ -27,6 +27,7 @@ struct copy {
     unsigned cuts;
 };
 
+/* Removes all but the newest COPIES_KEPT snapshots of the copy. */
 static void prune(struct dir_store *store, const struct dir_at *at)
 {
     struct dir_versions have = {0};
@@ -182,6 +183,7 @@ static struct dir_run *first_due(const struct dir_store *store)
     return first;
 }
 
+/* Starts the timer for the copy that is due first, unless a copy is being made. */
 static void start_timer(struct dir_store *store)
 {
     const struct dir_run *first = first_due(store);
@@ -221,6 +223,7 @@ static void run_copy(struct work *work)
 
 static void close_when_idle(struct dir_store *store);
 
+/* Called when a copy was made. The next copy of this run waits longer, the longer this one took. */
 static void on_copied(struct work *work)
 {
     struct dir_store *store = container_of(work, struct dir_store, copy_work);

@@ -109,6 +109,8 @@ static int heal_first(struct dir_store *store, struct dir_run *run, const struct
     return rc;
 }
 
+/* Makes the second place whole, which is only a copy: moves damaged files away and copies the
+ * record again. */
 static int heal_second(struct dir_store *store, struct dir_run *run, const struct dir_sight *sight,
                        struct diag *diag)
 {

@@ -112,6 +112,7 @@ static int check_file_system(struct dir_store *store, const struct store_dir_opt
     return 0;
 }
 
+/* Refuses a store that everybody may write to. It is not repaired silently. */
 static int check_owner(struct dir_store *store, struct diag *diag)
 {
     struct vfs_stat stat;

@@ -132,6 +132,7 @@ int dir_check_broken(struct dir_store *store, const char *path, struct diag *dia
     return broken ? say_broken(path, diag) : 0;
 }
 
+/* Notes that fsync has failed for the directory: nothing may rely on what was written in it. */
 static void add_broken(struct dir_store *store, const char *path)
 {
     struct dir_broken *broken = calloc(1, sizeof(*broken));

@@ -93,6 +93,7 @@ void dir_count_failures(struct dir_store *store)
     }
 }
 
+/* Called on the loop's thread when an operation has ended. */
 static void op_done(struct work *work)
 {
     struct store_req *req = container_of(work, struct store_req, work);

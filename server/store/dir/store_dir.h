@@ -17,16 +17,17 @@ struct store_dir_options {
     struct loop *loop;      /* operations complete on it */
     struct work_pool *pool; /* operations run on it */
     struct vfs *vfs;
-    const char *path;   /* copied */
-    bool create;        /* make the store if there is none: the directory must be absent or empty */
-    const char *remedy; /* advice if there is no store; NULL: the path is wrong */
-    bool force_fs;      /* accept tmpfs and network file systems ("--single-writer") */
+    const char *path; /* copied */
+    bool create;      /* make the store if there is none: the directory must be absent or empty */
+    /* The advice of NO_STORE; NULL says that the path is wrong. */
+    const char *remedy;
+    bool force_fs; /* accept tmpfs and network file systems ("--single-writer") */
     /* Takes no lock and writes nothing: sees what is published, beside a daemon or without one. */
     bool read_only;
     const struct uuid *expected_uuid; /* NULL accepts any store; another store is STORE_MISMATCH */
-    /* For salvage: if nothing of the store record is whole and there are runs, it is made again,
-     * with the expected uuid or a new one (read_only: in memory), and this says so. NULL:
-     * DAMAGED. */
+    /* Not NULL for salvage: if nothing of the store record is whole and there are runs, the record
+     * is made again, with the expected uuid or a new one, and the diag says so. With read_only it
+     * is made in memory alone. With NULL such a store is DAMAGED. */
     struct diag *salvaged;
     uint64_t reserve_bytes;  /* used as it is; the daemon's default is STORE_DIR_RESERVE_BYTES */
     unsigned snapshot_every; /* updates of a record between two snapshots; 0 means 64 */

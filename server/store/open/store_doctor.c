@@ -140,6 +140,7 @@ static void look_at_store(const struct store_doctor_options *options, struct doc
     close_store(store, options->loop);
 }
 
+/* Tells whether anything keeps this host's clock right. */
 static void look_at_host(struct doctor *doctor)
 {
     struct timex timex = {0};

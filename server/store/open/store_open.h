@@ -27,8 +27,8 @@ struct store_open_options {
     bool force_fs;  /* dir: accept tmpfs and network file systems */
     const struct uuid *expected_uuid;
     uint64_t reserve_bytes; /* dir: free space that objects may not use */
-    /* For salvage: a lost store record is made again (read_only: in memory only), and this says
-     * what was wrong. NULL: such a store does not open. */
+    /* Not NULL for salvage: a lost store record is made again, and the diag says what was wrong.
+     * With read_only it is made in memory alone. With NULL such a store does not open. */
     struct diag *salvaged;
 };
 

@@ -26,6 +26,7 @@ struct pool {
     uint64_t type, size, min_size;
 };
 
+/* Returns the item of the array whose member `key` is `name`; an empty view if there is none. */
 static struct json_view find_named(struct json_view array, const char *key, const char *name)
 {
     struct json_view item = {NULL, 0};

@@ -273,6 +273,7 @@ int rados_table_decode(const struct store_req *req, const struct cluster_pair *p
     return 0;
 }
 
+/* Keeps the table of an object for later reads, in place of the one that had its slot. */
 static void remember(struct rados_store *store, struct piece_table *table)
 {
     struct piece_table **slot = slot_of(store, &table->id);
@@ -284,6 +285,7 @@ static void remember(struct rados_store *store, struct piece_table *table)
     rados_table_unref(store, old);
 }
 
+/* Drops the table of an object, which is about to be deleted. */
 static void forget_table(struct rados_store *store, const struct store_req *req)
 {
     struct piece_table **slot = slot_of(store, &req->object), *old = NULL;

@@ -426,6 +426,7 @@ int rados_op_seal(struct rados_store *store, struct store_req *req)
     return rc;
 }
 
+/* Starts the removal of one piece. */
 static void start_removal(struct rados_store *store, const struct piece_table *table, uint32_t i,
                           struct piece_call *ret)
 {

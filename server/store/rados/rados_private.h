@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the rados store share. Locks: `lock` guards the tables (open objects, piece
- * tables, records in memory); a record's own lock is held over its calls, so that a daemon's
- * updates of one run go one after the other. Never both but in the order record, lock.
+ * Declares the parts of the rados store to each other. Locks: `lock` guards the tables (open
+ * objects, piece tables, records in memory); a record's own lock is held over its calls, so that a
+ * daemon's updates of one run go one after the other. Never both but in the order record, lock.
  *
  * Names in a project's namespace, in the metadata pool:
  *   run.<run>                              the record of a run (rados_record.c)

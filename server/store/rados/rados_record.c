@@ -555,6 +555,8 @@ static void adopt(struct rados_record *rec, const struct record_update *update,
     }
 }
 
+/* Tries the update on a copy of the record. It is refused before it is sent if it would make the
+ * record too large. */
 static int would_fit(const struct rados_record *rec, const struct record_update *update,
                      struct diag *diag)
 {

@@ -67,6 +67,7 @@ static int add_log(struct rados_store *store, struct rados_record *rec, struct t
     return rc;
 }
 
+/* Compares the sum in the cluster with that of the rebuilt record. */
 static int check_proof(struct rados_store *store, const struct rados_record *rec,
                        const uint8_t want[SUM_BYTES])
 {

@@ -259,6 +259,7 @@ int rados_op_record_update(struct rados_store *store, struct store_req *req)
     return rc;
 }
 
+/* Says in `*ret` whether the run has a record. */
 static int is_made(struct rados_store *store, const struct run_name *run, bool *ret,
                    struct diag *diag)
 {

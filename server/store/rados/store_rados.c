@@ -64,6 +64,7 @@ static int point(const char *name, struct diag *diag)
     return rc != 0 ? diag_set(diag, rc, "%s fails for a test", name) : 0;
 }
 
+/* Runs an operation on a thread of the pool. */
 static void run_op(struct work *work)
 {
     struct store_req *req = container_of(work, struct store_req, work);
@@ -86,6 +87,7 @@ static void op_done(struct work *work)
     req->done(req);
 }
 
+/* Queues an operation. Its result is told on the loop's thread. */
 static void rados_submit(struct store *base, struct store_req *req)
 {
     struct rados_store *store = rados_of(base);

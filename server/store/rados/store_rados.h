@@ -21,12 +21,14 @@ struct store_rados_options {
     /* The cluster's pool for data, by the name in the store's record; NULL means the pool of the
      * records. If the store was made with another pool, the error is STORE_MISMATCH. */
     const char *data_pool;
-    bool create;                      /* make the store if there is none */
-    const char *remedy;               /* advice if there is no store; NULL: the name is wrong */
+    bool create; /* make the store if there is none */
+    /* The advice of NO_STORE; NULL says that the name is wrong. */
+    const char *remedy;
     bool read_only;                   /* writes nothing at all */
     const struct uuid *expected_uuid; /* NULL accepts any store; another store is STORE_MISMATCH */
-    /* For salvage: a missing or damaged store record is made again (read_only: in this process's
-     * memory), and this says what was wrong with it. NULL: the error is DAMAGED, FORMAT or IO. */
+    /* Not NULL for salvage: a missing or damaged store record is made again, and the diag says what
+     * was wrong with it. With read_only it is made in memory alone. With NULL the error is DAMAGED,
+     * FORMAT or IO. */
     struct diag *salvaged;
 };
 

@@ -181,6 +181,7 @@ static void close_now(struct watch_store *watch)
     wrap_close(&watch->wrap.base, watch->close_done, watch->close_user);
 }
 
+/* Called when a probe has ended. While the store refuses, the next probe comes sooner. */
 static void on_probed(struct store_req *req)
 {
     struct watch_store *watch = container_of(req, struct watch_store, probe);
@@ -202,6 +203,8 @@ static void send_probe(struct watch_store *watch)
     store_submit(watch->wrap.inner, &watch->probe);
 }
 
+/* Called when a probe is due. A save that was written a moment ago shows as much, so the probe
+ * waits. */
 static void on_timer(struct timer *timer)
 {
     struct watch_store *watch = container_of(timer, struct watch_store, timer);
@@ -215,6 +218,7 @@ static void on_timer(struct timer *timer)
 
 /* --- the store -------------------------------------------------------------------------------- */
 
+/* Called when a request has ended. The first refusal is followed by a probe at once. */
 static void watch_done(struct store_req *req)
 {
     struct wrap_frame *frame = req->wrap;

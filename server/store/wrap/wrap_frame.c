@@ -67,6 +67,7 @@ void wrap_answer_later(struct wrap_frame *frame, int status)
     loop_post(frame->store->loop, &frame->post);
 }
 
+/* Called when the wrapped store is closed: frees the wrapper and tells the caller. */
 static void inner_closed(void *user)
 {
     struct wrap_store *store = user;
