@@ -81,6 +81,7 @@ static void on_aborted(struct run_req *req)
     timer_start(&absent->timer, RECHECK_MS);
 }
 
+/* Returns true if the rank has sealed its part of the open save. */
 static bool has_sealed(const struct run_state *state, struct ckpt_id id, uint32_t rank)
 {
     for (size_t i = 0; i < state->seal_count; i++) {
@@ -159,6 +160,7 @@ static bool has_attempt(const struct run_state *state, const struct token *token
            token_equal(&state->terms[state->newest_term - 1].entry.token, token);
 }
 
+/* Makes the reason with which the save of a rank that is gone is aborted. */
 static void say_gone(struct absent *absent, const struct state_open *open)
 {
     uint64_t gone_ms = loop_now_ms(absent->server->options.loop) - absent->since_ms;

@@ -72,6 +72,7 @@ static void end_waits(struct agree *agree)
     }
 }
 
+/* Called when the save has ended: those that wait for a verdict get the end of the save instead. */
 static void on_save_over(struct run_watch *watch, enum save_state state, int code, const char *why,
                          uint64_t seq)
 {
@@ -128,6 +129,7 @@ struct agree *agree_ref(struct agree *agree)
     return agree;
 }
 
+/* Frees a group, and gives its bytes back to the book that limits them. */
 static void free_group(struct agree *agree, struct group *group)
 {
     keyset_fini(&group->lists);

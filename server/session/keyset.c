@@ -29,6 +29,7 @@ void keyset_fini(struct keyset *set)
     memset(set, 0, sizeof *set);
 }
 
+/* Returns the slot that holds the key, or the free slot where it belongs. */
 static uint32_t slot_of(const struct keyset *set, const struct xxh128 *key)
 {
     uint64_t hash;

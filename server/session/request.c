@@ -66,6 +66,8 @@ void session_read_if_room(struct session *session)
 
 /* --- requests --------------------------------------------------------------------------------- */
 
+/* Copies a message with all that it points to into the scratch: it is encoded and decoded again, so
+ * no type needs a copy function of its own. */
 static int copy_msg(const struct msg *msg, struct scratch *scratch, struct msg *ret)
 {
     struct buf buf;

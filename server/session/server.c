@@ -77,6 +77,7 @@ static void on_ingest_idle(void *user)
     server_check_stopped(server);
 }
 
+/* Returns true if a session has an open save, or a save is being finished. */
 static bool has_saves(const struct server *server)
 {
     list_each (node, &server->sessions) {

@@ -91,6 +91,8 @@ static const char *stuck_why(struct session *session)
     return why;
 }
 
+/* Called by the timer. Closes a session that is stuck: its client neither uses the buffers it holds
+ * nor reads what it has asked for. */
 static void on_idle_check(struct timer *timer)
 {
     struct session *session = container_of(timer, struct session, idle);

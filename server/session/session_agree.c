@@ -77,6 +77,7 @@ static struct agree *agree_of(struct session *session, uint32_t stream, struct c
 
 /* --- AGREE ----------------------------------------------------------------------- */
 
+/* Returns true if each group of the request has a verdict. */
 static bool is_agreed(struct agree_wait *wait)
 {
     const struct request *request = request_of(wait);
@@ -89,6 +90,7 @@ static bool is_agreed(struct agree_wait *wait)
     return true;
 }
 
+/* Logs the groups whose members do not have the same lists. */
 static void log_verdicts(const struct request *request, const uint32_t *verdicts)
 {
     const struct msg_agree *msg = &request->msg.u.agree;
@@ -204,6 +206,7 @@ static void wait_for_sets(struct session *session, uint32_t stream, const struct
     }
 }
 
+/* Handles LISTS. The answer comes when all members of the group have sent theirs. */
 int session_on_lists(struct session *session, uint32_t stream, const struct msg *msg,
                      struct diag *diag)
 {
@@ -219,6 +222,7 @@ int session_on_lists(struct session *session, uint32_t stream, const struct msg 
     return status;
 }
 
+/* Handles DIGESTS. The answer comes when all members of the group have sent theirs. */
 int session_on_digests(struct session *session, uint32_t stream, const struct msg *msg,
                        struct diag *diag)
 {

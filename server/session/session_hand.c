@@ -117,6 +117,7 @@ static void put_part(void *user, uint8_t *part, uint64_t bytes)
     free(part);
 }
 
+/* Called when a handed-over part is durable and sealed, or has failed. */
 static void on_handed_over(struct hand_over_wait *wait, int status, const struct diag *diag)
 {
     struct request *request = container_of(wait, struct request, u.hand);

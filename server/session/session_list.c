@@ -62,6 +62,7 @@ static void on_status(struct run_snapshot_req *req)
     request_free(request);
 }
 
+/* Asks for the run's state; `done` answers the request from it. */
 static int take_snapshot(struct session *session, uint32_t stream, const struct msg *msg,
                          void (*done)(struct run_snapshot_req *))
 {
@@ -109,6 +110,7 @@ static void send_runs(struct request *request)
     free(names);
 }
 
+/* Called when the runs of the store were listed again. */
 static void on_looked(struct catalog_look *look)
 {
     struct request *request = container_of(look, struct request, u.look);

@@ -298,6 +298,7 @@ static void on_annotated_info(struct run_snapshot_req *req)
     request_free(request);
 }
 
+/* Called when the note is in the record. The checkpoint is then read for the answer. */
 static void on_annotated(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);

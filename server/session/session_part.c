@@ -61,6 +61,7 @@ static int part_of_nothing(struct session *session, uint32_t payload_bytes, void
     return status;
 }
 
+/* Reserves memory for a part that will come in pieces. A part that was begun before is dropped. */
 static int start_part(struct session_save *save, const struct msg_part *part, struct diag *diag)
 {
     session_free_part(save);
@@ -136,6 +137,7 @@ static void seal_fail(struct request *request, int code, const struct diag *diag
     seal_free(request);
 }
 
+/* Called when the seal is in the record, or was refused. */
 static void on_sealed(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, u.seal.run);
@@ -348,6 +350,8 @@ static void index_run(struct work *work)
                                             &request->u.seal.base_scratch, &request->u.seal.diag);
 }
 
+/* Called when the pool has made the index of the part. The request may have been cancelled
+ * meanwhile. */
 static void index_done(struct work *work)
 {
     struct request *request = container_of(work, struct request, u.seal.work);
@@ -403,6 +407,8 @@ static void check_done(struct work *work)
     }
 }
 
+/* Called when the session ends before the answer. What the pool is at work on is freed when it is
+ * done. */
 static void cancel_seal(struct request *request)
 {
     if (!request->u.seal.running) { /* or it fetches, which seal_free() cancels */

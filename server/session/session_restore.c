@@ -70,6 +70,7 @@ static void reply_verdict(struct request *request, const struct run_state *state
     }
 }
 
+/* Called with the run's state, from which the answer is made. */
 static void on_info(struct run_snapshot_req *req)
 {
     struct request *request = container_of(req, struct request, info);
@@ -176,6 +177,7 @@ int session_on_restore(struct session *session, uint32_t stream, const struct ms
 
 /* --- REPORT --- */
 
+/* Called when the report is in the record. */
 static void on_reported(struct run_req *req)
 {
     struct request *request = container_of(req, struct request, step);
@@ -220,6 +222,7 @@ static void on_report_try(struct run_snapshot_req *req)
     run_submit(session->run, &request->step);
 }
 
+/* Handles REPORT. The try that the session has reached is read before. */
 int session_on_report(struct session *session, uint32_t stream, const struct msg *msg,
                       struct diag *diag)
 {
@@ -266,6 +269,7 @@ static void pieces_free(struct request *request)
     request_free(request);
 }
 
+/* Called when a piece of the answer has been sent: sends the next one, until all of it is sent. */
 static void piece_sent(struct conn_out *out, int status)
 {
     struct request *request = container_of(out, struct request, outs[0]);
@@ -303,6 +307,7 @@ static void send_piece(struct request *request)
     request_send(request, &reply, out);
 }
 
+/* Called when the session ends before all of the answer is sent. */
 static void cancel_pieces(struct request *request)
 {
     if (request->sending) {
@@ -345,6 +350,7 @@ static void fail_and_mark(struct request *request, int status, const struct diag
     run_submit(run, &request->step);
 }
 
+/* Called when the document was read. A damaged one also marks its checkpoint as damaged. */
 static void on_fetched(struct fetch_req *req)
 {
     struct request *request = container_of(req, struct request, u.fetch);

@@ -216,6 +216,7 @@ static void cancel_open(struct request *request)
     request_free(request);
 }
 
+/* Logs the opening, with a warning if a new lineage begins beside existing checkpoints. */
 static void log_opened(const struct request *request, const struct verdict *verdict)
 {
     char name[RUN_NAME_TEXT_MAX];
