@@ -76,6 +76,8 @@ static void give_one(struct credit_user *user, void *buffer)
     user->on_grant(user, 1);
 }
 
+/* Gives free buffers to those who wait, in turn. Does nothing if it is called from within itself.
+ */
 static void pump(struct credit *credit)
 {
     if (credit->pumping) {

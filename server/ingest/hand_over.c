@@ -107,6 +107,7 @@ static void decode_run(struct work *work)
                                &hand->part, &hand->diag);
 }
 
+/* Encodes and hashes the part. Called on a thread of the pool. */
 static void encode_run(struct work *work)
 {
     struct hand_over *hand = container_of(work, struct hand_over, work);
@@ -191,6 +192,7 @@ static bool objects_are_durable(struct hand_over *hand)
     return all;
 }
 
+/* Called when the part of the base was read. */
 static void fetched(struct fetch_req *fetch)
 {
     struct hand_over *hand = container_of(fetch, struct hand_over, fetch);
@@ -203,6 +205,7 @@ static void fetched(struct fetch_req *fetch)
     kick(hand);
 }
 
+/* Reads the part of the base to which the described chunks refer. */
 static void fetch_base(struct hand_over *hand)
 {
     const struct writer *writer = hand->writer;

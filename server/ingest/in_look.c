@@ -64,6 +64,7 @@ static bool sample_is_due(struct encode_state *state)
 
 /* --- what is due --- */
 
+/* Returns true if a chunk of the write may be stored already, so that it is worth a look. */
 static bool has_known(const struct in_write *write)
 {
     if (write->object->writer->recovered) {

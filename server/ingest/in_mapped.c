@@ -363,6 +363,8 @@ static uint64_t learnt_key(const struct writer *writer, uint32_t tensor)
     return ret;
 }
 
+/* Takes over how the client has described the chunks. Checksums in the description do not count:
+ * the bytes are not read yet. */
 static void note_description(struct in_write *write, const struct msg_describe *describe,
                              const struct described *described)
 {

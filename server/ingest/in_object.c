@@ -36,6 +36,7 @@ struct in_object *in_object_new(struct writer *writer, const struct msg_data *fi
     return object;
 }
 
+/* Frees the object and takes it off its writer. */
 static void free_object(struct in_object *object)
 {
     struct writer *writer = object->writer;
@@ -219,6 +220,7 @@ static void *with_room(void *items, uint32_t needed, size_t item_bytes, uint32_t
     return grown;
 }
 
+/* Appends the headers of a write, which are needed for the object's footer. */
 static int keep_envelopes(struct in_object *object, uint32_t count,
                           const struct envelope *envelopes, uint64_t offset, struct diag *diag)
 {
@@ -235,6 +237,7 @@ static int keep_envelopes(struct in_object *object, uint32_t count,
     return 0;
 }
 
+/* Appends the places of a write's chunks in the object. */
 static int keep_pieces(struct in_object *object, const struct msg_data *data, struct diag *diag)
 {
     struct in_piece *grown = with_room(object->pieces, object->chunk_count + data->envelope_count,
@@ -455,6 +458,7 @@ static void on_sealed(struct store_req *req)
     is_durable(object, req->status, &req->diag);
 }
 
+/* Called when the footer was written. */
 static void on_footer(struct store_req *req)
 {
     struct in_object *object = container_of(req, struct in_object, req);

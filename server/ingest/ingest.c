@@ -130,6 +130,7 @@ static void log_outcome(const struct writer *writer, enum save_state state, int 
     }
 }
 
+/* Called when the save has ended: the writer ends with it, and its objects are told. */
 static void on_outcome(struct run_watch *watch, enum save_state state, int code, const char *why,
                        uint64_t seq)
 {
@@ -360,6 +361,7 @@ int writer_end(struct writer *writer, uint32_t stream, const struct msg_object_e
 
 /* --- what is durable ------------------------------------------------------------------------ */
 
+/* Returns the place of the object in the sorted list, or the place where it belongs. */
 static size_t durable_position(const struct writer *writer, uint32_t sequence)
 {
     size_t low = 0, high = writer->durable_count;

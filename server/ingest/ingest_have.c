@@ -21,6 +21,8 @@ struct asking {
 
 static void next_object(struct asking *asking);
 
+/* Lists the sequence numbers of the writer's durable objects. With `placed` only those whose chunks
+ * have known places. */
 static size_t list_held(const struct writer *writer, bool placed, uint32_t *ret)
 {
     size_t count = 0;
@@ -101,6 +103,7 @@ static void answer(struct writer *writer, int status, const struct diag *diag)
     free(sequences);
 }
 
+/* Ends the question about stored objects and answers the client. */
 static void finish(struct asking *asking, int status, const struct diag *diag)
 {
     struct writer *writer = asking->writer;
