@@ -28,6 +28,8 @@ static void on_post(struct post *post)
     repair->ask.start(repair);
 }
 
+/* Has `start` run on the loop's thread, and waits until it is answered. Called on the repair's
+ * thread. */
 static void put(struct repair *repair, void (*start)(struct repair *repair))
 {
     struct ask *ask = &repair->ask;
@@ -113,6 +115,7 @@ int ask_store(struct repair *repair, struct store *store, struct store_req *io)
 
 /* --- the record ------------------------------------------------------------------------------- */
 
+/* Called on the loop's thread when an event of the repair has been decided. */
 static void on_decided(struct run_req *req)
 {
     struct repair *repair = container_of(req, struct repair, ask.event);

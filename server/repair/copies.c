@@ -92,6 +92,7 @@ static int try_source(struct repair *repair, struct wants *wants, const struct w
 
 /* --- the mirror ------------------------------------------------------------------------------- */
 
+/* Looks for the broken chunks in the mirror, where they have the same names. */
 static int ask_mirror(struct repair *repair, struct wants *wants, struct diag *diag)
 {
     int status = 0;
@@ -155,6 +156,7 @@ static int offer(struct repair *repair, struct wants *wants, const struct scan_p
     return status;
 }
 
+/* Offers each chunk of a part as the source of those that are broken. */
 static int offer_part(struct repair *repair, struct wants *wants, const struct part *part,
                       struct diag *diag)
 {
@@ -194,6 +196,7 @@ static int offer_ckpt(struct repair *repair, struct wants *wants, const struct c
                : diag_set(diag, status, "%s", diag_text(&why, status));
 }
 
+/* Makes the list of all broken chunks. */
 static void list_wants(struct survey *survey, struct wants *wants)
 {
     for (struct broken *broken = survey->broken; broken; broken = broken->next) {

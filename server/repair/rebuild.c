@@ -191,6 +191,7 @@ static int check_fresh(struct building *b, struct diag *diag)
     return status;
 }
 
+/* Returns from where the broken chunks were taken, for the report. */
 static const char *origin_of(const struct broken *broken, const struct repair *repair)
 {
     for (size_t i = 0; i < broken->count; i++) {
@@ -252,6 +253,8 @@ static bool is_the_end(int status)
     return status == CAIRN_E_CANCELLED || status == CAIRN_E_NO_MEMORY;
 }
 
+/* Writes the new object, reads it back, and exchanges it for the broken one. After an error the new
+ * object is deleted, but not if the outcome is unknown: it may already have taken the place. */
 static int rebuild(struct building *b, struct diag *diag)
 {
     int status = write_fresh(b, diag);

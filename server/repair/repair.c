@@ -126,6 +126,8 @@ static void on_mirror_closed(void *user)
     }
 }
 
+/* Called on the loop's thread when the repair has ended. The mirror is closed before the end is
+ * told. */
 static void work_done(struct work *work)
 {
     struct repair *repair = container_of(work, struct repair, work);
@@ -268,6 +270,7 @@ static bool is_missing(struct repair *repair, const struct object_id *id)
     return ask_store(repair, repair->store, &req) == CAIRN_E_NOT_FOUND;
 }
 
+/* Adds a line about an object that is missing and cannot be rebuilt. */
 static void tell_missing(struct repair *repair, const struct broken *broken)
 {
     char name[OBJECT_NAME_BYTES];

@@ -21,14 +21,15 @@ enum { REPAIR_TEXT_MAX = 640, REPAIR_LINES_MAX = 32, REPAIR_URL_MAX = 512, REPAI
 struct repair;
 
 struct repair_line {
-    bool mended; /* false: it is left as it is */
+    bool mended; /* false if it is left as it is */
     char text[REPAIR_TEXT_MAX];
 };
 
 struct repair_status {
     bool running;
     struct run_name run;
-    /* The checkpoint at work, or the last one; term 0: the run's record, or nothing yet. */
+    /* The checkpoint at work, or the last one. Term 0 stands for the run's record, or for nothing
+     * yet. */
     struct ckpt_id id;
     int code; /* why it could not be examined to the end; 0 if it was */
     char text[REPAIR_TEXT_MAX];

@@ -118,6 +118,8 @@ static int check_ckpt(struct repair *repair, const struct run_state *state, stru
     return status;
 }
 
+/* Returns CONFLICT if the store holds a term or a manifest that the mirror's record does not know.
+ */
 static int check_ckpts(struct repair *repair, const struct run_state *state, struct diag *diag)
 {
     struct store_req req = {.op = STORE_LIST_CKPTS, .run = repair->name};
@@ -429,6 +431,7 @@ static int tell_chain(struct repair *repair, struct diag *diag)
                         repair->tail_from);
 }
 
+/* Adds a line that says which file of the record stays damaged, and why. Returns 0. */
 static int refuse(struct repair *repair, const struct sight *sight, const struct diag *why)
 {
     char text[48];

@@ -111,6 +111,7 @@ static int compare_lost(const void *a, const void *b)
            (right->created_wall_ns < left->created_wall_ns);
 }
 
+/* Asks whether the record already accounts for what was found of this opening. */
 static int find_explained(struct salvaging *s, struct lost_manifest *lost, struct diag *diag)
 {
     struct origin origin;

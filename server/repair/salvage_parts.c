@@ -52,6 +52,7 @@ static int find_origin(struct salvaging *s, const struct lost_manifest *lost, st
     return status;
 }
 
+/* Returns true if another opening of the same checkpoint is complete. */
 static bool is_other_opening(const struct salvaging *s, const struct lost_manifest *lost)
 {
     for (size_t i = 0; i < s->count; i++) {
