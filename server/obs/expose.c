@@ -83,6 +83,7 @@ void expose_label(struct expose *expose, const char *name, const char *value)
     expose->labels[expose->label_count++] = (struct label){name, value};
 }
 
+/* Writes the text of a label or a help, with the characters escaped that would end it. */
 static void put_escaped(struct buf *buf, const char *text)
 {
     for (; *text != '\0'; text++) {

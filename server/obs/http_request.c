@@ -99,6 +99,7 @@ static bool is_token(struct slice slice)
     return slice.bytes > 0;
 }
 
+/* Returns true if the text has control characters, which no header may have. */
 static bool has_controls(struct slice slice)
 {
     for (size_t i = 0; i < slice.bytes; i++) {
@@ -169,6 +170,7 @@ static bool is_q_zero(struct slice parameters)
     return false;
 }
 
+/* Returns true if the Accept header wants OpenMetrics. */
 static bool names_openmetrics(struct slice accept)
 {
     while (accept.bytes > 0) {

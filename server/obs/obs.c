@@ -129,6 +129,7 @@ static void on_closed(struct post *post)
     closed(user);
 }
 
+/* Called when the store has said how full it is. Answers all scrapes that wait for it. */
 static void on_usage(struct store_req *req)
 {
     struct obs *obs = container_of(req, struct obs, req);
