@@ -85,6 +85,8 @@ static const char *config_file(int argc, char **argv)
     return getenv("CAIRN_CONFIG");
 }
 
+/* Reads the configuration from the defaults, then from the file, then from the flags. Checks it
+ * unless it is only printed. */
 static int parse(struct config *config, struct arguments *arguments, struct diag *diag)
 {
     config_defaults(config);

@@ -140,6 +140,7 @@ static size_t likeness(const char *a, const char *b)
     return head + tail;
 }
 
+/* Returns the key whose flag is most like the one that was typed, for the error's text. */
 static const struct key *nearest(const char *flag)
 {
     const struct key *best = &keys[0];

@@ -82,6 +82,7 @@ static void on_opener_closed(void *user)
     loop_uv_stop(daemon->loop);
 }
 
+/* Closes the catalogue, or the opener if there is no store yet. */
 static void close_catalog(struct daemon *daemon)
 {
     if (daemon->catalog) {
@@ -111,6 +112,8 @@ static void on_upkeep_closed(void *user)
     server_stop(daemon->server, daemon->hurried ? 0 : daemon->grace_ms, on_server_stopped, daemon);
 }
 
+/* Stops retention at once, and then closes the uppermost of upkeep, server and catalogue that is
+ * there. The callback of each closes the next. */
 static void stop_below(struct daemon *daemon)
 {
     retain_free(daemon->retain);
@@ -359,6 +362,8 @@ static int count_store(struct daemon *daemon)
     return 0;
 }
 
+/* Called when the store begins to refuse, or serves again. A store that refuses may lack room, so
+ * garbage collection looks at it at once. */
 static void on_store_changed(void *user, bool is_ill, const struct diag *refusal)
 {
     struct daemon *daemon = user;
@@ -385,6 +390,8 @@ void daemon_set_log(const struct config *config)
     log_setup(level, format);
 }
 
+/* Called for each key that differs after a reload of the configuration. Counts those that wait for
+ * a restart. */
 static void on_differs(void *user, const char *section, const char *name, bool is_taken)
 {
     unsigned *waiting = user;

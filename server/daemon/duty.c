@@ -126,6 +126,7 @@ static void on_hold_over(struct timer *timer)
                       hold)); /* the store does not answer: another daemon may take over */
 }
 
+/* Called when the claim was written: the duty is ours, from the time of the question on. */
 static void win(struct duty *duty)
 {
     uint64_t now = loop_now_ms(duty->options.loop);

@@ -40,6 +40,7 @@ struct upkeep {
     void *closed_user;
 };
 
+/* Returns how many bytes clients have moved so far; scrubbing keeps its pace by it. */
 static uint64_t load_of(void *user)
 {
     struct upkeep *upkeep = user;
@@ -90,6 +91,7 @@ static void on_healed(void *user, const struct run_name *name, struct ckpt_id ck
     LOG(LOG_INFO, "scrub", "every byte is good again", ls("run", run), ls("ckpt", id));
 }
 
+/* Called when a scrub pass begins or ends. */
 static void on_turned(void *user, bool began)
 {
     struct upkeep *upkeep = user;
@@ -153,6 +155,7 @@ static void on_collected(void *user)
 
 /* --- repair ----------------------------------------------------------------------------------- */
 
+/* Begins the repair of the next damaged checkpoint on the list, unless one runs. */
 static void repair_next(struct upkeep *upkeep)
 {
     while (upkeep->damaged_count > 0 && !upkeep->closing && !repair_is_running(upkeep->repair)) {
@@ -201,6 +204,8 @@ static void on_repaired(void *user, const struct repair_status *status)
     repair_next(upkeep);
 }
 
+/* Opens the store from which broken chunks are copied. Blocks for its start-up, on the loop's
+ * thread. */
 static int open_mirror(void *user, struct loop *loop, struct work_pool *pool, struct store **ret,
                        struct diag *diag)
 {
