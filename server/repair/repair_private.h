@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of this folder share. All but repair.c and the callbacks of ask.c run on the
+ * The state of a repair, and its parts. All but repair.c and the callbacks of ask.c run on the
  * repair's thread.
  *
  *   survey.c: documents -> objects, range by range -> what is broken

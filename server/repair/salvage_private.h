@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of a salvage share: all that lies beside the record, and what becomes of it.
+ * The state of a salvage, and its parts. The state has all that lies beside the record, and what
+ * becomes of it.
  *
  *   salvage.c: the record -> salvage_lost.c: what it does not explain
  *     -> salvage_enter.c: verified, entered or left  (salvage_parts.c: without a manifest)
