@@ -39,7 +39,8 @@ enum {
     RADOS_KNOWN_MAX = 256, /* list entries that this daemon knows to exist */
     /* How long it believes that; another daemon removes entries of things that nobody writes. */
     RADOS_KNOWN_MS = 60000,
-    /* The same for a small thing; a save that takes longer does not notice one more round trip. */
+    /* How long it believes that of a small thing; a save that takes longer does not notice one more
+     * round trip. */
     RADOS_AHEAD_MS = 10000,
     RADOS_MARK_BYTES = 16,
     RADOS_RETRIES = 64, /* tries of a guarded update after conflicts */
