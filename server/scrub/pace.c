@@ -17,8 +17,8 @@ void pace_set_rate(struct pace *pace, uint64_t rate)
     pace->due_ns = 0;
 }
 
-/* Looks at how many bytes others have moved since the last look. While they move bytes, scrubbing
- * may read a share of as many. */
+/* Looks at how many bytes clients have moved since the last look. Scrubbing may then read one byte
+ * for PACE_SHARE of theirs, until they are quiet. */
 static void look(struct pace *pace, uint64_t now_ns, uint64_t load)
 {
     uint64_t moved = pace->primed ? load - pace->load : 0;
