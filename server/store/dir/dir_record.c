@@ -92,8 +92,8 @@ static void drop_cache(struct dir_record *rec)
     rec->record = NULL;
 }
 
-/* Writes the update as the next file of the record. After an unknown outcome the record stays as it
- * is known, until it is read again. */
+/* Writes the update as the next file of the record. After an unknown outcome the record is stuck:
+ * no update is accepted before it is settled whether this one is durable. */
 static int publish_update(struct dir_store *store, struct dir_record *rec,
                           const struct record_update *update, const struct dir_at *at,
                           struct diag *diag)
