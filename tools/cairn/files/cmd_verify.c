@@ -129,8 +129,8 @@ static int await_repair(struct cli *cli, struct ckpt_id id, struct source_reques
     return status;
 }
 
-/* Shows what became of a repair. Where the medium gave an error and what it hit is told as left, that
- * is damage which the verdict counts, and no reason to leave the other checkpoints alone. */
+/* Shows what became of a repair. Where the medium gave an error, and what it hit is told as left,
+ * that is damage which the verdict counts, and no reason to leave the other checkpoints alone. */
 static int show_repair(const struct cli *cli, struct totals *totals,
                        const struct source_request *request, struct diag *diag)
 {
