@@ -74,7 +74,7 @@ def parse_options():
 
 def main():
     options = parse_options()
-    place = Place(options.dir or options.after)
+    place = Place((options.dir or options.after).resolve())
     parties = [Party(place, build, name, options)
                for name, build in (("before", options.before), ("after", options.after))]
     for party in parties:
