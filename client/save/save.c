@@ -82,7 +82,6 @@ static void check_save(const struct sm *sm)
     unsigned state = sm->state;
     bool is_open = state >= SV_AGREE && state <= SV_ABORT;
     CHECK(!is_open || save->opened);
-    CHECK(save->open_id != 0 || !save->opened);
     CHECK(state < SV_SEND || state > SV_SEAL || save->stage_begun);
     CHECK(state != SV_PART || save->way != WAY_OPEN);
     CHECK(state != SV_SEAL || (save->part.made && save->slots_busy == 0));
