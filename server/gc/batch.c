@@ -220,7 +220,8 @@ static void on_state(struct run_snapshot_req *req)
                      (gc->status.dry_run && gc->options.dry_twice) ||
                      (known && known->mark == ckpt->mark && known->pass < gc->status.pass);
     }
-    if (state_is_marked(req->state)) { /* it was marked after the pass came to it */
+    /* It was marked after the pass came to it, or a later look could not list what is stored. */
+    if (state_is_marked(req->state) || req->state->beside.code != 0) {
         gc_next_run(gc);
         return;
     }

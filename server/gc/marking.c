@@ -11,6 +11,7 @@
 #include "base/check.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,7 +152,8 @@ bool mark_plan_dues(struct gc *gc, const struct run_state *state)
     gc->run_uuid = state->info.run_uuid;
     for (size_t i = 0; i < state->commit_count; i++) {
         const struct state_commit *commit = &state->commits[i];
-        bool is_gone = commit->reclaimed || dues_has(gc, commit->entry.id);
+        const struct due *due = dues_find(gc, commit->entry.id);
+        bool is_gone = commit->reclaimed || (due && !due->stuck); /* a stuck one stays: it refers */
         if (!is_gone && leads_to_any(gc, state, commit) && !add_commit(gc, commit, false)) {
             return false;
         }
@@ -255,6 +257,13 @@ static void on_unreadable_state(struct run_snapshot_req *req)
     next_table(gc);
 }
 
+/* Returns false for an error that passes, after which nobody should repair or forget anything. */
+static bool repair_helps(int status)
+{
+    return status == CAIRN_E_DAMAGED || status == CAIRN_E_FORMAT || status == CAIRN_E_NOT_FOUND ||
+           status == CAIRN_E_DIGEST_MISMATCH || status == CAIRN_E_IO;
+}
+
 /* Handles a table that cannot be read: what it may refer to stays, and the report says why, and
  * what helps. */
 static void unreadable(struct gc *gc, int status, const struct diag *diag)
@@ -262,21 +271,23 @@ static void unreadable(struct gc *gc, int status, const struct diag *diag)
     const struct table_of *of = &gc->tables[gc->table_next];
     struct batch_ckpt *own = batch_find(gc, of->id);
     struct diag whole = DIAG_INIT;
-    char name[RUN_NAME_TEXT_MAX];
+    char name[RUN_NAME_TEXT_MAX], remedy[RUN_NAME_TEXT_MAX + 160] = "";
     if (of->is_dead) {
         next_table(gc); /* it is removed anyway */
         return;
     }
     run_name_format(&gc->status.run, name);
-    gc_note(gc,
-            diag_set(&whole, status,
-                     "the part of rank %" PRIu32 " of checkpoint %" PRIu64 "@%" PRIu64
-                     " cannot be read (%.200s), so what it may refer to stays; repair it "
-                     "(`cairn verify %s %" PRIu64 "@%" PRIu64
-                     " --repair`) or forget that checkpoint, too",
-                     gc->table_rank, of->id.step, of->id.term, diag_text(diag, status), name,
-                     of->id.step, of->id.term),
-            &whole, "an object table");
+    if (repair_helps(status)) {
+        snprintf(remedy, sizeof(remedy),
+                 "; repair it (`cairn verify %s %" PRIu64 "@%" PRIu64
+                 " --repair`) or forget that checkpoint, too",
+                 name, of->id.step, of->id.term);
+    }
+    diag_set(&whole, status,
+             "the part of rank %" PRIu32 " of checkpoint %" PRIu64 "@%" PRIu64
+             " cannot be read (%.200s), so what it may refer to stays%s",
+             gc->table_rank, of->id.step, of->id.term, diag_text(diag, status), remedy);
+    gc_note(gc, status, &whole, "an object table");
     if (own && !gc->checking) {
         own->unreadable = true;
     }

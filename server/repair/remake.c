@@ -238,7 +238,21 @@ static int replace(struct repair *repair, const struct store_name *name,
     return status != 0 ? status : ask_name(repair, STORE_PUBLISH, name, value, diag);
 }
 
-/* Publishes one document, unless it is stored already. A damaged one is replaced. */
+/* Returns true if what is stored under the manifest's name is a whole manifest: it was read in vain
+ * before, and holds what no part does. */
+static bool is_manifest(const struct store_name *name, const struct store_req *read)
+{
+    struct scratch scratch;
+    struct manifest manifest;
+    scratch_init(&scratch, REPAIR_SCRATCH_MAX);
+    bool is_whole = name->kind == STORE_MANIFEST && manifest_decode(read->ret_bytes, read->ret_data,
+                                                                    &scratch, &manifest, NULL) == 0;
+    scratch_fini(&scratch);
+    return is_whole;
+}
+
+/* Publishes one document, unless it is stored already. A damaged one is replaced. Returns CONFLICT
+ * if a whole manifest is stored there. */
 static int put_document(struct repair *repair, const struct remade *remade, size_t at,
                         struct diag *diag)
 {
@@ -252,9 +266,14 @@ static int put_document(struct repair *repair, const struct remade *remade, size
     status = ask_store(repair, repair->store, &req);
     bool same = status == 0 && req.ret_bytes == value.bytes &&
                 memcmp(req.ret_data, value.data, value.bytes) == 0;
+    bool is_whole = status == 0 && !same && is_manifest(&name, &req);
     if (status == 0) {
         free(req.ret_data);
-    } else if (status != CAIRN_E_NOT_FOUND && !repair_is_damage(status)) {
+    }
+    if (is_whole) {
+        return diag_set(diag, CAIRN_E_CONFLICT, "its manifest can be read now: salvage it again");
+    }
+    if (status != 0 && status != CAIRN_E_NOT_FOUND && !repair_is_damage(status)) {
         return repair_fail(diag, status, &req.diag);
     }
     return same                          ? 0

@@ -65,6 +65,10 @@ static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct
         return status;
     }
     status = ask_store(repair, repair->store, &req);
+    if (status != 0 && status != CAIRN_E_NOT_FOUND && repair_is_damage(status)) {
+        req.diag = DIAG_INIT; /* an error that passes must not make a manifest count as lost */
+        status = ask_store(repair, repair->store, &req);
+    }
     if (status != 0 && !repair_is_damage(status)) {
         return repair_fail(diag, status, &req.diag);
     }
@@ -80,7 +84,8 @@ static int read_manifest(struct salvaging *s, struct lost_manifest *lost, struct
     }
     lost->readable = status == 0;
     lost->has_manifest = status != CAIRN_E_NOT_FOUND; /* a listed name may have no manifest yet */
-    lost->foreign = status == CAIRN_E_CONFLICT;
+    /* A manifest of a later version is whole, and not ours to make again. */
+    lost->foreign = status == CAIRN_E_CONFLICT || status == CAIRN_E_UNSUPPORTED;
     if (status == 0) {
         lost->token = manifest.token;
         lost->parent = manifest.parent;

@@ -267,6 +267,25 @@ static void test_an_unreadable_list_is_not_reclaimed(void **state)
     assert_int_equal(gc_rig_count_garbage(g), 0);
 }
 
+/* Goal: one fault takes the list and a table of a forgotten checkpoint: its base stays, too. */
+static void test_a_stuck_one_keeps_its_base(void **state)
+{
+    struct gc_rig *g = *state;
+    struct ckpt_id base = gc_rig_save(g, false)->id;
+    struct gc_save *built = gc_rig_save(g, true);
+    struct store_name part = part_of(g, built, 1);
+    struct store_fault_rule rule = {
+        .kind = FAULT_FAIL, .op = STORE_LIST_OBJECTS, .code = CAIRN_E_IO, .skip = 1, .count = 1};
+    gc_rig_save(g, false);
+    gc_rig_start(g, 1);
+    rig_flip(&g->rig, &part, 300);
+    assert_int_equal(gc_rig_forget(g, base), 0);
+    assert_int_equal(gc_rig_forget(g, built->id), 0);
+    assert_int_equal(store_fault_add(g->rig.store, &rule), 0);
+    gc_rig_pass(g, true);
+    assert_int_equal(g->status.reclaimed, 0);
+}
+
 /* Goal: a store that takes no updates does not keep what is dead from going. */
 static void test_full_record(void **state)
 {
@@ -764,6 +783,7 @@ int main(void)
         TEST(test_what_cannot_be_swept_is_not_reclaimed),
         TEST(test_damaged_tables_keep),
         TEST(test_an_unreadable_list_is_not_reclaimed),
+        TEST(test_a_stuck_one_keeps_its_base),
         TEST(test_full_record),
         TEST(test_sweep),
         TEST(test_between_open_and_the_first_object),
