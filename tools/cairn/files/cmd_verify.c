@@ -524,7 +524,7 @@ static int finish(struct cli *cli, struct totals *totals)
     json_u64(&totals->json, "checkpoints", totals->checkpoints);
     json_u64(&totals->json, "damaged", totals->damaged);
     json_u64(&totals->json, "records_damaged", totals->records);
-    json_bool(&totals->json, "records_read", !totals->is_unread);
+    json_bool(&totals->json, "records_read", !totals->is_unread && !cli->selector_text);
     json_u64(&totals->json, "unread", totals->unread);
     json_u64(&totals->json, "repaired", totals->repaired);
     json_u64(&totals->json, "chunks", totals->result.chunks);
