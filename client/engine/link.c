@@ -49,7 +49,8 @@ static const struct sm_state link_table[] = {
     [LINK_STOPPED] = {"stopped", NULL, 0, SM_FINAL},
 };
 
-/* A state has a connection or has none; a request waits only for one that is there. */
+/* CHECKs the invariant of a link that has just moved: the states HELLO, JOIN and UP have a
+ * connection, the others have none, and a reply is received only over a connection. */
 static void check_link(const struct sm *sm)
 {
     const struct link *link = container_of(sm, struct link, sm);

@@ -4,8 +4,8 @@
  * a second for each GiB, so this is done while the trainer runs its first steps, after the restore.
  * And it is handed to the daemon of this host, once for each connection and again when it was made
  * anew; if the daemon does not take it, bytes go through the socket. Invariant: no save takes an
- * extent while the worker has the arena. What cannot be prepared is left to the save, which reports
- * why. Loop's thread; on_run on a worker.
+ * extent while the worker has the arena. If preparing fails, the first save makes the arena itself
+ * and reports the error. Loop's thread; on_run on a worker.
  */
 #include "engine/engine_private.h"
 

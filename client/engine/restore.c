@@ -572,7 +572,7 @@ static void enter_end(struct sm *sm)
     loop_post(restore->engine->options.loop, &restore->post);
 }
 
-/* What is true of a restore that has just come to a state. */
+/* CHECKs the invariant of a restore that has just moved to another state. */
 static void check_restore(const struct sm *sm)
 {
     const struct restore *restore = container_of(sm, struct restore, sm);

@@ -75,7 +75,7 @@ struct object_id save_object_id(const struct save *save, uint32_t object)
                               .sequence = save->objects[object].sequence};
 }
 
-/* What is true of a save that has just come to a state. */
+/* CHECKs the invariant of a save that has just moved to another state. */
 static void check_save(const struct sm *sm)
 {
     const struct save *save = container_of(sm, struct save, sm);
