@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * json_view: looks into a JSON text without copying it, for short answers of other programs (a Ceph
- * monitor). A view is bounded by the text that holds it. A value that is not as expected is simply
+ * json_view: looks into a JSON text without copying it. It is only for what a Ceph monitor answers:
+ * a report grows with the cluster to a hundred megabytes and more, and a parsed tree would take ten
+ * times as much in the daemon; and older monitors write numbers that a strict parser refuses (nan,
+ * 2^64 - 1). A view is bounded by the text that holds it. A value that is not as expected is simply
  * not found. No recursion. Pure.
  */
 #ifndef CAIRN_BASE_JSON_VIEW_H

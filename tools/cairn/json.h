@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * json: a writer of one JSON document into a buf; commas and escapes are its business. Names NULL:
- * an array element.
+ * json: writes one JSON document into a buf, with commas and escapes. A name that is NULL makes an
+ * element of an array. The library that reads JSON does not write it: jansson has no numbers above
+ * 2^63 - 1, writes 1 as 1.0, and lets through characters that steer a terminal.
  */
 #ifndef CAIRN_TOOLS_JSON_H
 #define CAIRN_TOOLS_JSON_H

@@ -1,31 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * json_read: a strict reader of JSON texts (RFC 8259) of other programs: one value, UTF-8, no
- * duplicate keys in small objects, depth bounded. Pure.
+ * json_read: strict reading of JSON texts of other programs (RFC 8259) by jansson: one value,
+ * UTF-8, no NUL in a string, no key twice in an object. Depth and memory are bounded before jansson
+ * sees the text. Pure.
  */
 #ifndef CAIRN_TOOLS_JSON_READ_H
 #define CAIRN_TOOLS_JSON_READ_H
 
 #include "base/diag.h"
-#include "base/scratch.h"
 
-#include <stdint.h>
+#include <jansson.h>
+#include <stddef.h>
 
-enum json_kind { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
-
-struct json_node {
-    enum json_kind kind;
-    const char *key;      /* in an object; NUL-terminated, holds no NUL */
-    const char *text;     /* STRING, as key; NUMBER: as written */
-    bool truth, is_whole; /* NUMBER: an integer from 0 to 2^64-1 without fraction or exponent */
-    uint64_t whole;
-    size_t count;
-    struct json_node *first, *next; /* children in order; sibling */
-};
-
-/* FORMAT with the byte; TOO_LARGE: nested deeper than 32; NO_MEMORY. All from scratch. */
-int MUST_USE json_read(size_t bytes, const char *text, struct scratch *scratch,
-                       const struct json_node **ret, struct diag *diag);
-const struct json_node *json_get(const struct json_node *object, const char *key); /* or NULL */
+/* Parses the text; *ret is the caller's, who frees it with json_decref(). FORMAT: the text is no
+ * JSON, or holds an integer that 64 bits with a sign cannot; the diag names the line and the byte.
+ * TOO_LARGE: it is nested deeper than 32, or has more than 16 million values. NO_MEMORY. */
+int MUST_USE json_read(size_t bytes, const char *text, json_t **ret, struct diag *diag);
 
 #endif

@@ -18,9 +18,9 @@ struct opened { /* one file */
     struct bundle *bundle;
     const char *path;
     struct bundle_file file;
-    uint64_t data_at; /* where the tensors' bytes begin */
-    const struct json_node *header, *metadata;
-    size_t count;
+    uint64_t data_at;       /* where the tensors' bytes begin */
+    json_t *header;         /* owned */
+    const json_t *metadata; /* a member of it, or NULL */
 };
 
 struct span { /* of the data */
@@ -53,53 +53,66 @@ static uint32_t hidden_dtype(const struct opened *opened, const struct bundle_te
         return 0;
     }
     snprintf(key, sizeof(key), "cairn.dtype.%s", tensor->name);
-    const struct json_node *node = json_get(opened->metadata, key);
-    uint32_t dtype = node && node->kind == JSON_STRING ? dtype_parse(node->text) : 0;
+    const char *name = json_string_value(json_object_get(opened->metadata, key));
+    uint32_t dtype = name ? dtype_parse(name) : 0;
     bool fits = dtype != 0 &&
                 (uint64_t)tensor->shape.length[tensor->shape.ndim - 1] * 8 == dtype_bits(dtype);
     return fits ? dtype : 0;
 }
 
-static int read_shape(const struct opened *opened, const struct json_node *node,
-                      struct bundle_tensor *io, struct diag *diag)
+static int read_shape(const struct opened *opened, const json_t *node, struct bundle_tensor *io,
+                      struct diag *diag)
 {
-    const struct json_node *shape = json_get(node, "shape");
-    if (!shape || shape->kind != JSON_ARRAY || shape->count > LIMIT_NDIM + 1) {
-        return bad(opened, node->key, "no shape of at most 8 dimensions", diag);
+    const json_t *shape = json_object_get(node, "shape"), *length;
+    if (!json_is_array(shape) || json_array_size(shape) > LIMIT_NDIM + 1) {
+        return bad(opened, io->name, "no shape of at most 8 dimensions", diag);
     }
     int64_t lengths[LIMIT_NDIM + 1] = {0};
-    uint32_t count = 0;
-    for (const struct json_node *length = shape->first; length; length = length->next) {
-        if (!length->is_whole || length->whole > INT64_MAX) {
-            return bad(opened, node->key, "a length that is no number from 0 on", diag);
+    size_t i;
+    json_array_foreach(shape, i, length)
+    {
+        lengths[i] = json_is_integer(length) ? json_integer_value(length) : -1;
+        if (lengths[i] < 0) {
+            return bad(opened, io->name, "a length that is no number from 0 on", diag);
         }
-        lengths[count++] = (int64_t)length->whole;
     }
+    uint32_t count = (uint32_t)json_array_size(shape);
     io->shape.ndim = count > LIMIT_NDIM ? LIMIT_NDIM : count;
     memcpy(io->shape.length, lengths, sizeof(io->shape.length));
-    return count > LIMIT_NDIM ? bad(opened, node->key, "more than 8 dimensions", diag) : 0;
+    return count > LIMIT_NDIM ? bad(opened, io->name, "more than 8 dimensions", diag) : 0;
 }
 
-static int read_tensor(struct opened *opened, const struct json_node *node, struct span *ret,
-                       struct diag *diag)
+/* Reads a pair [begin, end] of offsets. Returns false if the value is none. */
+static bool read_range(const json_t *range, struct span *ret)
 {
-    const struct json_node *dtype = json_get(node, "dtype"),
-                           *range = json_get(node, "data_offsets");
-    struct bundle_tensor tensor = {.name = node->key};
-    uint64_t bytes = 0;
-    if (node->kind != JSON_OBJECT || !dtype || dtype->kind != JSON_STRING) {
-        return bad(opened, node->key, "no dtype", diag);
+    const json_t *begin = json_array_get(range, 0), *end = json_array_get(range, 1);
+    if (json_array_size(range) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
+        json_integer_value(begin) < 0 || json_integer_value(begin) > json_integer_value(end)) {
+        return false;
     }
-    tensor.dtype = dtype_of(dtype->text);
+    ret->begin = (uint64_t)json_integer_value(begin);
+    ret->end = (uint64_t)json_integer_value(end);
+    return true;
+}
+
+static int read_tensor(struct opened *opened, const char *name, const json_t *node,
+                       struct span *ret, struct diag *diag)
+{
+    const char *dtype = json_string_value(json_object_get(node, "dtype"));
+    struct bundle_tensor tensor = {.name = name};
+    uint64_t bytes = 0;
+    if (!dtype) {
+        return bad(opened, name, "no dtype", diag);
+    }
+    tensor.dtype = dtype_of(dtype);
     if (tensor.dtype == 0) {
         return diag_set(diag, CAIRN_E_UNSUPPORTED, "%s: %s: the type %.40s is unknown here",
-                        opened->path, node->key, dtype->text);
+                        opened->path, name, dtype);
     }
-    if (!range || range->kind != JSON_ARRAY || range->count != 2 || !range->first->is_whole ||
-        !range->first->next->is_whole || range->first->whole > range->first->next->whole) {
-        return bad(opened, node->key, "data_offsets must be [begin, end]", diag);
+    ret->name = name;
+    if (!read_range(json_object_get(node, "data_offsets"), ret)) {
+        return bad(opened, name, "data_offsets must be [begin, end]", diag);
     }
-    *ret = (struct span){range->first->whole, range->first->next->whole, node->key};
     int status = read_shape(opened, node, &tensor, diag);
     uint32_t hidden = status == 0 ? hidden_dtype(opened, &tensor) : 0;
     if (hidden != 0) {
@@ -108,7 +121,7 @@ static int read_tensor(struct opened *opened, const struct json_node *node, stru
     }
     status = status != 0 ? status : shape_check(&tensor.shape, tensor.dtype, &bytes, diag);
     if (status == 0 && bytes != ret->end - ret->begin) {
-        status = bad(opened, node->key, "data_offsets do not agree with shape and dtype", diag);
+        status = bad(opened, name, "data_offsets do not agree with shape and dtype", diag);
     }
     return status != 0 ? status
                        : bundle_add(opened->bundle, &tensor, &opened->file,
@@ -144,19 +157,17 @@ static int check_spans(const struct opened *opened, size_t count, struct span *s
 
 static int read_tensors(struct opened *opened, struct diag *diag)
 {
-    struct span *spans = calloc(opened->header->count + 1, sizeof(*spans));
+    struct span *spans = calloc(json_object_size(opened->header) + 1, sizeof(*spans));
     size_t count = 0;
     int status = spans ? 0 : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a header");
-    for (const struct json_node *node = opened->header->first; status == 0 && node;
-         node = node->next) {
-        if (strcmp(node->key, "__metadata__") != 0) {
-            status = read_tensor(opened, node, &spans[count], diag);
+    for (void *at = json_object_iter(opened->header); status == 0 && at != NULL;
+         at = json_object_iter_next(opened->header, at)) {
+        const json_t *node = json_object_iter_value(at);
+        if (node != opened->metadata) {
+            status = read_tensor(opened, json_object_iter_key(at), node, &spans[count], diag);
             count++;
-        } else if (node != opened->metadata) {
-            status = bad(opened, "__metadata__", "is there twice", diag);
         }
     }
-    opened->count = count;
     status = status != 0 ? status : check_spans(opened, count, spans, diag);
     free(spans);
     return status;
@@ -164,16 +175,17 @@ static int read_tensors(struct opened *opened, struct diag *diag)
 
 static int check_metadata(const struct opened *opened, struct diag *diag)
 {
-    const struct json_node *metadata = opened->metadata;
-    if (metadata && metadata->kind != JSON_OBJECT) {
+    json_t *metadata = json_object_get(opened->header, "__metadata__");
+    if (metadata && !json_is_object(metadata)) {
         return bad(opened, "__metadata__", "is no object", diag);
     }
-    for (const struct json_node *node = metadata ? metadata->first : NULL; node;
-         node = node->next) {
-        if (node->kind != JSON_STRING) {
+    for (void *at = json_object_iter(metadata); at != NULL;
+         at = json_object_iter_next(metadata, at)) {
+        const char *text = json_string_value(json_object_iter_value(at));
+        if (!text) {
             return bad(opened, "__metadata__", "holds what is no text", diag);
         }
-        if (strstr(node->text, "saved_offsets")) {
+        if (strstr(text, "saved_offsets")) {
             return diag_set(diag, CAIRN_E_UNSUPPORTED,
                             "%s: holds parts of tensors (written by torch.distributed.checkpoint): "
                             "consolidate it first",
@@ -201,13 +213,12 @@ static int read_file(struct opened *opened, struct diag *diag)
     while (length > 0 && opened->file.data[8 + length - 1] == ' ') {
         length--;
     }
-    status = json_read(length, (const char *)opened->file.data + 8, &opened->bundle->scratch,
-                       &opened->header, diag);
+    status = json_read(length, (const char *)opened->file.data + 8, &opened->header, diag);
     if (status != 0) {
         diag_add(diag, "%s", opened->path);
         return status;
     }
-    opened->metadata = json_get(opened->header, "__metadata__");
+    opened->metadata = json_object_get(opened->header, "__metadata__");
     status = check_metadata(opened, diag);
     return status != 0 ? status : read_tensors(opened, diag);
 }
@@ -215,7 +226,9 @@ static int read_file(struct opened *opened, struct diag *diag)
 int safetensors_read(struct bundle *bundle, const char *path, struct diag *diag)
 {
     struct opened opened = {.bundle = bundle, .path = path};
-    return read_file(&opened, diag);
+    int status = read_file(&opened, diag);
+    json_decref(opened.header);
+    return status;
 }
 
 /* --- sets --- */
@@ -225,53 +238,22 @@ static bool is_plain_name(const char *name)
     return name[0] != '\0' && name[0] != '.' && !strchr(name, '/') && !strchr(name, '\\');
 }
 
-/* An index of a hundred thousand tensors is usual: what it says is looked up by order. */
 struct set {
     struct bundle *bundle;
     const char *folder;
-    const struct json_node *map;
-    const struct json_node **sorted; /* the map's, by key */
-    const char **files;              /* that were read */
+    json_t *map;        /* from a tensor's name to the name of its file */
+    const char **files; /* that were read */
     size_t file_count;
 };
-
-static int compare_keys(const void *a, const void *b)
-{
-    const struct json_node *const *x = a, *const *y = b;
-    return strcmp((*x)->key, (*y)->key);
-}
-
-static int sort_map(struct set *set, struct diag *diag)
-{
-    struct scratch *scratch = &set->bundle->scratch;
-    size_t count = 0;
-    set->sorted = scratch_array(scratch, set->map->count + 1, sizeof(struct json_node *));
-    set->files = scratch_array(scratch, set->map->count + 1, sizeof(char *));
-    if (!set->sorted || !set->files) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an index");
-    }
-    for (const struct json_node *node = set->map->first; node; node = node->next) {
-        if (node->kind != JSON_STRING || !is_plain_name(node->text)) {
-            return diag_set(diag, CAIRN_E_FORMAT, "the index names a file for %s that is none",
-                            node->key);
-        }
-        set->sorted[count++] = node;
-    }
-    if (count > 1) {
-        qsort(set->sorted, count, sizeof(struct json_node *), compare_keys);
-    }
-    return 0;
-}
 
 static int check_map(const struct set *set, size_t from, const char *file, struct diag *diag)
 {
     for (size_t i = from; i < set->bundle->tensor_count; i++) {
-        const struct json_node wanted = {.key = set->bundle->tensors[i].name}, *key = &wanted;
-        const struct json_node *const *found =
-            bsearch(&key, set->sorted, set->map->count, sizeof(struct json_node *), compare_keys);
-        if (!found || strcmp((*found)->text, file) != 0) {
+        const char *name = set->bundle->tensors[i].name;
+        const char *said = json_string_value(json_object_get(set->map, name));
+        if (!said || strcmp(said, file) != 0) {
             return diag_set(diag, CAIRN_E_FORMAT, "%s holds %s, which the index does not say", file,
-                            wanted.key);
+                            name);
         }
     }
     return 0;
@@ -297,21 +279,30 @@ static int read_shard(struct set *set, const char *file, struct diag *diag)
         return diag_set(diag, CAIRN_E_INVALID, "the path of %s is too long", file);
     }
     set->files[set->file_count++] = file;
-    char *kept = scratch_string(&set->bundle->scratch, strlen(path), path);
-    int status = kept ? safetensors_read(set->bundle, kept, diag)
-                      : diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a path");
+    int status = safetensors_read(set->bundle, path, diag);
     return status != 0 ? status : check_map(set, from, file, diag);
 }
 
 static int read_set(struct set *set, struct diag *diag)
 {
-    int status = sort_map(set, diag);
-    for (const struct json_node *node = set->map->first; status == 0 && node; node = node->next) {
-        status = was_read(set, node->text) ? 0 : read_shard(set, node->text, diag);
+    set->files =
+        scratch_array(&set->bundle->scratch, json_object_size(set->map) + 1, sizeof(const char *));
+    if (!set->files) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for an index");
     }
-    if (status == 0 && set->bundle->tensor_count != set->map->count) {
+    int status = 0;
+    for (void *at = json_object_iter(set->map); status == 0 && at != NULL;
+         at = json_object_iter_next(set->map, at)) {
+        const char *file = json_string_value(json_object_iter_value(at));
+        if (!file || !is_plain_name(file)) {
+            return diag_set(diag, CAIRN_E_FORMAT, "the index names a file for %s that is none",
+                            json_object_iter_key(at));
+        }
+        status = was_read(set, file) ? 0 : read_shard(set, file, diag);
+    }
+    if (status == 0 && set->bundle->tensor_count != json_object_size(set->map)) {
         status = diag_set(diag, CAIRN_E_FORMAT, "the index names %zu tensors, the files hold %zu",
-                          set->map->count, set->bundle->tensor_count);
+                          json_object_size(set->map), set->bundle->tensor_count);
     }
     return status;
 }
@@ -322,7 +313,7 @@ int safetensors_index_read(struct bundle *bundle, const char *path, struct diag 
     char index[PATH_MAX_BYTES], folder[PATH_MAX_BYTES];
     struct stat info;
     struct bundle_file file;
-    const struct json_node *root = NULL;
+    json_t *root = NULL;
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     const char *slash = strrchr(path, '/');
     int n =
@@ -336,13 +327,13 @@ int safetensors_index_read(struct bundle *bundle, const char *path, struct diag 
                        : 1,
              is_folder || slash ? path : ".");
     int status = bundle_map(bundle, index, &file, diag);
-    status = status != 0
-                 ? status
-                 : json_read(file.bytes, (const char *)file.data, &bundle->scratch, &root, diag);
-    const struct json_node *map = status == 0 ? json_get(root, "weight_map") : NULL;
-    if (status == 0 && (!map || map->kind != JSON_OBJECT)) {
+    status = status != 0 ? status : json_read(file.bytes, (const char *)file.data, &root, diag);
+    struct set set = {
+        .bundle = bundle, .folder = folder, .map = json_object_get(root, "weight_map")};
+    if (status == 0 && !json_is_object(set.map)) {
         status = diag_set(diag, CAIRN_E_FORMAT, "%s: no weight_map", index);
     }
-    struct set set = {.bundle = bundle, .folder = folder, .map = map};
-    return status != 0 ? status : read_set(&set, diag);
+    status = status != 0 ? status : read_set(&set, diag);
+    json_decref(root);
+    return status;
 }
