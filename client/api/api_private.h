@@ -77,18 +77,18 @@ struct cairn {
     struct diag close_failure; /* the first save that failed since cairn_close was called */
 };
 
-/* Returns 0 if this call may use the handle; else INVALID (NULL), FORKED or INTERNAL (dead). */
-int MUST_USE handle_check(const struct cairn *cairn, struct diag *diag);
-/* Does the same, and returns INVALID on the handle's own thread, where waiting would never end. */
-int MUST_USE handle_check_may_block(const struct cairn *cairn, struct diag *diag);
-/* Returns INTERNAL, with the text of the broken CHECK. */
-int handle_dead_diag(const struct cairn *cairn, struct diag *diag);
 /* Ends the engine and the thread, and frees everything. A dead handle keeps its memory, and stays
  * in fork.c's list, because the code that broke may still refer to any of it. */
 void handle_teardown(struct cairn *cairn);
 
-/* --- broken CHECKs (guard.c) -------------------------------------------------------------- */
+/* --- what every call checks, and broken CHECKs (guard.c) ---------------------------------- */
 
+/* Returns 0 if this call may use the handle; else INVALID (NULL), FORKED or INTERNAL (dead). */
+int MUST_USE guard_check(const struct cairn *cairn, struct diag *diag);
+/* Does the same, and returns INVALID on the handle's own thread, where waiting would never end. */
+int MUST_USE guard_check_may_block(const struct cairn *cairn, struct diag *diag);
+/* Returns INTERNAL, with the text of the broken CHECK. */
+int guard_dead(const struct cairn *cairn, struct diag *diag);
 /* Calls fn(call, diag) in such a way that a broken CHECK in it marks the handle dead and gives
  * INTERNAL. cairn may be NULL if there is no handle yet. Fills *err and returns its code. */
 int guard_call(struct cairn *cairn, int (*fn)(void *call, struct diag *diag), void *call,
@@ -101,6 +101,16 @@ void guard_on_worker(void *cairn, const char *file, int line, const char *what);
 struct cairn *guard_own_thread(void);
 /* Called on the handle's thread to leave it, because the handle is dead. */
 void guard_on_break_post(struct post *post);
+
+/* --- options (open_options.c) ------------------------------------------------------------- */
+
+/* Checks the options and the URL, and gives the handle and engine_options what they say: who this
+ * rank is, deadlines, encoding, transport. The handle owns what is copied, also after a failure. */
+int MUST_USE options_apply(struct cairn *cairn, const char *url,
+                           const struct cairn_options *options, struct diag *diag);
+/* Returns how many workers the handle gets. `wanted` is options.threads; 0 asks for the number of
+ * CPUs that this process may use, but at most API_THREADS_DEFAULT. */
+unsigned options_threads(int32_t wanted);
 
 /* --- fork (fork.c) ------------------------------------------------------------------------ */
 

@@ -59,7 +59,7 @@ static int close_handle(void *arg, struct diag *diag)
 {
     const struct close_call *call = arg;
     struct cairn *cairn = call->cairn;
-    int rc = handle_check_may_block(cairn, diag);
+    int rc = guard_check_may_block(cairn, diag);
     if (rc != 0 && rc != CAIRN_E_INTERNAL) {
         return rc; /* in a child after fork, or in a callback: the handle must not be touched */
     }
@@ -82,7 +82,7 @@ static int close_handle(void *arg, struct diag *diag)
     cairn->has_thread = false;
     if (atomic_load(&cairn->dead) != 0) {
         /* Its memory stays (handle_teardown). */
-        return rc != 0 ? rc : handle_dead_diag(cairn, diag);
+        return rc != 0 ? rc : guard_dead(cairn, diag);
     }
     if (cairn->close_failure.code != 0) {
         rc = diag_copy(diag, &cairn->close_failure);

@@ -58,6 +58,41 @@ static void guard_leave(struct guard *guard)
     check_set_handler(guard->outer_handler);
 }
 
+int guard_dead(const struct cairn *cairn, struct diag *diag)
+{
+    return diag_set(diag, CAIRN_E_INTERNAL,
+                    "a broken assertion in Cairn (%s): this handle is dead; close it, open another "
+                    "one to go on "
+                    "saving, and please report it",
+                    cairn->broken);
+}
+
+int guard_check(const struct cairn *cairn, struct diag *diag)
+{
+    if (cairn == NULL) {
+        return diag_set(diag, CAIRN_E_INVALID, "the handle is NULL");
+    }
+    if (cairn->generation != fork_generation()) {
+        return diag_set(diag, CAIRN_E_FORKED,
+                        "this handle was opened before fork() and belongs to the parent process: "
+                        "use it there, or "
+                        "open another one here");
+    }
+    return atomic_load(&cairn->dead) != 0 ? guard_dead(cairn, diag) : 0;
+}
+
+int guard_check_may_block(const struct cairn *cairn, struct diag *diag)
+{
+    int rc = guard_check(cairn, diag);
+    if (rc == 0 && guard_own_thread() == cairn) {
+        rc = diag_set(diag, CAIRN_E_INVALID,
+                      "called from a callback on Cairn's own thread, which may only poll and free: "
+                      "hand over to a "
+                      "thread of yours");
+    }
+    return rc;
+}
+
 int guard_call(struct cairn *cairn, int (*fn)(void *call, struct diag *diag), void *call,
                struct cairn_error *err)
 {
@@ -71,7 +106,7 @@ int guard_call(struct cairn *cairn, int (*fn)(void *call, struct diag *diag), vo
     } else {
         diag_clear(&diag); /* it may be half written */
         if (cairn != NULL) {
-            rc = handle_dead_diag(cairn, &diag);
+            rc = guard_dead(cairn, &diag);
             if (cairn->loop != NULL) {
                 loop_post(cairn->loop, &cairn->break_post);
             }

@@ -1,77 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The handle: turns options into engine options, makes the parts that an engine needs and the
- * thread that runs it, and handles a broken CHECK on that thread: the workers end first, because
- * they read and write the user's tensors, then every future ends with INTERNAL. cairn_open runs on
- * any thread, loop_main and bury on the handle's.
+ * The handle: makes the parts that an engine needs and the thread that runs it, and handles a
+ * broken CHECK on that thread: the workers end first, because they read and write the user's
+ * tensors, then every future ends with INTERNAL. cairn_open runs on any thread, loop_main and bury
+ * on the handle's.
  */
 #include "api_private.h"
 
 #include "base/log.h"
 #include "env/prompt.h"
-#include "hash/hash.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
-
-int cairn_new_attempt(char ret_token[33])
-{
-    struct token token;
-    ssize_t got;
-    if (ret_token == NULL) {
-        return CAIRN_E_INVALID;
-    }
-    do {
-        got = getrandom(&token, sizeof token, 0);
-    } while (got < 0 && errno == EINTR);
-    if (got != (ssize_t)sizeof token) {
-        return CAIRN_E_INTERNAL;
-    }
-    hex_encode(sizeof token, &token, ret_token);
-    return 0;
-}
-
-/* --- checks of every call ----------------------------------------------------------------- */
-
-int handle_dead_diag(const struct cairn *cairn, struct diag *diag)
-{
-    return diag_set(diag, CAIRN_E_INTERNAL,
-                    "a broken assertion in Cairn (%s): this handle is dead; close it, open another "
-                    "one to go on "
-                    "saving, and please report it",
-                    cairn->broken);
-}
-
-int handle_check(const struct cairn *cairn, struct diag *diag)
-{
-    if (cairn == NULL) {
-        return diag_set(diag, CAIRN_E_INVALID, "the handle is NULL");
-    }
-    if (cairn->generation != fork_generation()) {
-        return diag_set(diag, CAIRN_E_FORKED,
-                        "this handle was opened before fork() and belongs to the parent process: "
-                        "use it there, or "
-                        "open another one here");
-    }
-    return atomic_load(&cairn->dead) != 0 ? handle_dead_diag(cairn, diag) : 0;
-}
-
-int handle_check_may_block(const struct cairn *cairn, struct diag *diag)
-{
-    int rc = handle_check(cairn, diag);
-    if (rc == 0 && guard_own_thread() == cairn) {
-        rc = diag_set(diag, CAIRN_E_INVALID,
-                      "called from a callback on Cairn's own thread, which may only poll and free: "
-                      "hand over to a "
-                      "thread of yours");
-    }
-    return rc;
-}
 
 /* --- log ---------------------------------------------------------------------------------- */
 
@@ -88,179 +30,6 @@ static void log_route(void *user, enum log_level level, const char *line, size_t
 }
 
 static void log_once(void) { log_set_sink(log_route, NULL); }
-
-/* --- options ------------------------------------------------------------------------------ */
-
-/* Takes the attempt token from the options or from CAIRN_ATTEMPT. A world of one rank draws a fresh
- * token if there is none. */
-static int parse_attempt(const struct cairn_options *options, struct token *ret, struct diag *diag)
-{
-    const char *text = options->attempt, *where = "options.attempt";
-    char fresh[33];
-    if (text == NULL) {
-        text = getenv("CAIRN_ATTEMPT");
-        where = "CAIRN_ATTEMPT";
-    }
-    if (text == NULL && options->world_size > 1) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "no attempt token: rank 0 draws one with cairn_new_attempt() and gives it "
-                        "to all %d ranks "
-                        "(options.attempt or CAIRN_ATTEMPT)",
-                        options->world_size);
-    }
-    if (text == NULL) {
-        if (cairn_new_attempt(fresh) != 0) {
-            return diag_set(diag, CAIRN_E_INTERNAL, "the system gives no random numbers");
-        }
-        text = fresh;
-    }
-    if (strlen(text) != 2 * sizeof *ret || !hex_decode(sizeof *ret, text, ret)) {
-        return diag_set(
-            diag, CAIRN_E_INVALID,
-            "%s is no attempt token: 32 hex digits are expected, as cairn_new_attempt() draws them",
-            where);
-    }
-    return 0;
-}
-
-/* Takes the transport from CAIRN_TRANSPORT. */
-static int parse_transport(enum engine_transport *ret, struct diag *diag)
-{
-    static const char *const names[] = {
-        [TRANSPORT_AUTO] = "auto", [TRANSPORT_SOCKET] = "socket", [TRANSPORT_MEMFD] = "memfd"};
-    const char *text = getenv("CAIRN_TRANSPORT");
-    if (text == NULL || text[0] == '\0') {
-        *ret = TRANSPORT_AUTO;
-        return 0;
-    }
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (strcmp(names[i], text) == 0) {
-            *ret = (enum engine_transport)i;
-            return 0;
-        }
-    }
-    return diag_set(diag, CAIRN_E_INVALID,
-                    "CAIRN_TRANSPORT is '%.40s'; auto, socket and memfd are possible", text);
-}
-
-/* Takes the encoding from the option or from CAIRN_ENCODING. */
-static int parse_encoding(int option, enum encode_mode *ret, struct diag *diag)
-{
-    static const struct {
-        const char *text;
-        enum encode_mode mode;
-    } table[] = {[CAIRN_ENCODE_AUTO] = {"auto", ENCODE_ADAPTIVE},
-                 [CAIRN_ENCODE_RAW] = {"raw", ENCODE_NEVER},
-                 [CAIRN_ENCODE_DENSE] = {"dense", ENCODE_DENSEST}};
-    const char *text = option == 0 ? getenv("CAIRN_ENCODING") : NULL;
-    if (option < 0 || (size_t)option >= ARRAY_LEN(table)) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "options.encoding is %d; CAIRN_ENCODE_AUTO, CAIRN_ENCODE_RAW and "
-                        "CAIRN_ENCODE_DENSE are possible",
-                        option);
-    }
-    for (size_t i = CAIRN_ENCODE_AUTO; text != NULL && i < ARRAY_LEN(table); i++) {
-        option = strcmp(text, table[i].text) == 0 ? (int)i : option;
-    }
-    if (text != NULL && text[0] != '\0' && option == 0) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "CAIRN_ENCODING is '%.40s'; auto, raw and dense are possible", text);
-    }
-    *ret = table[option != 0 ? option : CAIRN_ENCODE_AUTO].mode;
-    return 0;
-}
-
-/* Checks the ranges of the options. */
-static int check_options(const struct cairn_options *options, struct diag *diag)
-{
-    if (options->world_size < 1 || options->world_size > LIMIT_WORLD_SIZE) {
-        return diag_set(diag, CAIRN_E_INVALID, "options.world_size is %d; 1 to %d are possible",
-                        options->world_size, LIMIT_WORLD_SIZE);
-    }
-    if (options->rank < 0 || options->rank >= options->world_size) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "options.rank is %d; with a world_size of %d it is 0 to %d", options->rank,
-                        options->world_size, options->world_size - 1);
-    }
-    if (options->threads < 0 || options->threads > API_THREADS_MAX) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "options.threads is %d; 0 (automatic) to %d are possible", options->threads,
-                        API_THREADS_MAX);
-    }
-    if (options->io_deadline_ms < 0 || options->save_deadline_ms < 0) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "a deadline in the options is negative; 0 is the default");
-    }
-    if (options->snapshots < 0 || options->snapshots > API_SNAPSHOTS_MAX) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "options.snapshots is %d; 0 (automatic) to %d are possible",
-                        options->snapshots, API_SNAPSHOTS_MAX);
-    }
-    if ((options->cert_file == NULL) != (options->key_file == NULL)) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "options.cert_file and options.key_file go together");
-    }
-    if (options->cert_file != NULL && options->ca_file == NULL) {
-        return diag_set(diag, CAIRN_E_INVALID,
-                        "options.cert_file is set without ca_file: TLS is used when ca_file names "
-                        "the authority "
-                        "that the server's certificate comes from");
-    }
-    return 0;
-}
-
-/* Returns the number that the user wants, or else the number of CPUs that the process may use, but
- * at most API_THREADS_DEFAULT. */
-static unsigned thread_count(int32_t wanted)
-{
-    cpu_set_t cpus;
-    unsigned count = 1;
-    if (wanted > 0) {
-        return (unsigned)wanted;
-    }
-    if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) {
-        count = (unsigned)CPU_COUNT(&cpus);
-    }
-    return count < API_THREADS_DEFAULT ? count : API_THREADS_DEFAULT;
-}
-
-/* Takes URL, token, rank and the other fields that say who this handle is. */
-static int set_identity(struct cairn *cairn, const char *url, const struct cairn_options *options,
-                        struct diag *diag)
-{
-    CHECK(cairn != NULL);
-    struct engine_options *engine = &cairn->engine_options;
-    int rc = check_options(options, diag);
-    rc = rc != 0 ? rc : args_check_when_full(options->when_full, diag);
-    rc = rc != 0 ? rc : parse_encoding(options->encoding, &engine->encoding, diag);
-    rc = rc != 0 ? rc : url_parse(url, getenv("CAIRN_SERVER"), false, &engine->url, diag);
-    rc = rc != 0 ? rc : parse_transport(&engine->transport, diag);
-    if (rc == 0 && !options->read_only) {
-        rc = parse_attempt(options, &engine->token, diag);
-    }
-    if (rc != 0) {
-        return rc;
-    }
-    cairn->viewer = options->read_only != 0;
-    cairn->io_deadline_ms = args_deadline_ms(options->io_deadline_ms, API_IO_DEADLINE_MS);
-    cairn->save_deadline_ms = args_deadline_ms(options->save_deadline_ms, API_SAVE_DEADLINE_MS);
-    cairn->when_full = args_when_full(options->when_full);
-    cairn->log = options->log;
-    cairn->log_user = options->log_user;
-    engine->viewer = cairn->viewer;
-    engine->rank = cairn->viewer ? 0 : (uint32_t)options->rank;
-    engine->world_size = cairn->viewer ? 1 : (uint32_t)options->world_size;
-    engine->io_deadline_ms = cairn->io_deadline_ms;
-    if (options->label != NULL) {
-        cairn->label = strndup(options->label, LIMIT_COORDINATE_BYTES);
-        if (cairn->label == NULL) {
-            return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for the label");
-        }
-    }
-    engine->label = cairn->label;
-    struct registered_list nothing = {.rank = engine->rank, .world_size = engine->world_size};
-    return registered_new(&nothing, &cairn->set, diag);
-}
 
 /* --- the handle's thread ------------------------------------------------------------------ */
 
@@ -307,7 +76,7 @@ static void bury_net(struct cairn *cairn)
 static void bury_ops(struct cairn *cairn)
 {
     struct diag diag = DIAG_INIT;
-    int rc = handle_dead_diag(cairn, &diag);
+    int rc = guard_dead(cairn, &diag);
     for (;;) {
         pthread_mutex_lock(&cairn->lock);
         struct list *node = cairn->ops.next;
@@ -381,7 +150,7 @@ static int make_parts(struct cairn *cairn, const struct cairn_options *options, 
         arena_set_snapshots(cairn->arena, (unsigned)options->snapshots);
     }
     if (rc == 0) {
-        rc = work_threads_new(cairn->loop, thread_count(options->threads), "cairn-work",
+        rc = work_threads_new(cairn->loop, options_threads(options->threads), "cairn-work",
                               &cairn->pool, diag);
     }
     if (rc != 0) {
@@ -429,7 +198,7 @@ static int wait_ready(struct cairn *cairn, struct diag *diag)
     int rc = cairn->is_ready ? cairn->ready_status : CAIRN_E_INTERNAL;
     pthread_mutex_unlock(&cairn->lock);
     if (rc != 0 && !cairn->is_ready) {
-        return handle_dead_diag(cairn, diag);
+        return guard_dead(cairn, diag);
     }
     return rc != 0 ? diag_copy(diag, &cairn->ready_diag) : 0;
 }
@@ -486,7 +255,7 @@ static int open_handle(void *arg, struct diag *diag)
     options.world_size = options.world_size != 0 ? options.world_size : 1;
     CHECK(pthread_once(&once, log_once) == 0);
     rc = handle_new(&cairn, diag);
-    rc = rc != 0 ? rc : set_identity(cairn, call->url, &options, diag);
+    rc = rc != 0 ? rc : options_apply(cairn, call->url, &options, diag);
     rc = rc != 0 ? rc : make_parts(cairn, &options, diag);
     rc = rc != 0 ? rc : start_thread(cairn, diag);
     rc = rc != 0 ? rc : wait_ready(cairn, diag);

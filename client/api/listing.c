@@ -61,7 +61,7 @@ static int ask(struct request *request, struct diag *diag)
     bool done = request->done;
     pthread_mutex_unlock(&cairn->lock);
     if (!done) {
-        return handle_dead_diag(cairn, diag);
+        return guard_dead(cairn, diag);
     }
     if (request->status != 0) {
         request->call.diag.code = request->status;
@@ -203,7 +203,7 @@ struct list_call {
 static int run_list(void *arg, struct diag *diag)
 {
     const struct list_call *call = arg;
-    int rc = handle_check_may_block(call->cairn, diag);
+    int rc = guard_check_may_block(call->cairn, diag);
     if (rc != 0) {
         return rc;
     }
@@ -284,7 +284,7 @@ static int run_status(void *arg, struct diag *diag)
 {
     const struct status_call *call = arg;
     struct cairn_checkpoint wanted = CAIRN_CHECKPOINT_INIT;
-    int rc = handle_check_may_block(call->cairn, diag);
+    int rc = guard_check_may_block(call->cairn, diag);
     if (rc == 0 && call->io == NULL) {
         rc = diag_set(diag, CAIRN_E_INVALID, "io is NULL");
     }
@@ -377,7 +377,7 @@ static int run_annotate(void *arg, struct diag *diag)
     const struct annotate_call *call = arg;
     struct cairn_annotation annotation = CAIRN_ANNOTATION_INIT;
     struct metric metrics[LIMIT_METRICS];
-    int rc = handle_check_may_block(call->cairn, diag);
+    int rc = guard_check_may_block(call->cairn, diag);
     if (rc == 0 && call->cairn->viewer) {
         rc = diag_set(diag, CAIRN_E_READ_ONLY,
                       "the handle was opened with read_only: it cannot annotate");

@@ -73,7 +73,7 @@ static int admit(struct cairn_op *op, struct diag *diag)
 {
     struct cairn *cairn = op->cairn;
     if (cairn->is_buried) {
-        return handle_dead_diag(cairn, diag);
+        return guard_dead(cairn, diag);
     }
     if (cairn->is_closing) {
         return diag_set(diag, CAIRN_E_CLOSED, "the handle is being closed");

@@ -313,7 +313,7 @@ struct register_call {
 static int registration_init(struct registration *reg, const struct register_call *call,
                              const char *what, struct diag *diag)
 {
-    int rc = handle_check(call->cairn, diag);
+    int rc = guard_check(call->cairn, diag);
     if (rc == 0 && call->array == NULL && call->count > 0) {
         rc = diag_set(diag, CAIRN_E_INVALID, "the array of %ss is NULL, but count is %zu", what,
                       call->count);

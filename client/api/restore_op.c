@@ -97,7 +97,7 @@ static int run(void *arg, struct diag *diag)
     struct cairn_restore_options options = CAIRN_RESTORE_OPTIONS_INIT;
     uint64_t begin_ns = args_now_ns();
     struct cairn_op *op = NULL;
-    int rc = handle_check(call->cairn, diag);
+    int rc = guard_check(call->cairn, diag);
     if (call->ret == NULL) {
         return rc != 0 ? rc : diag_set(diag, CAIRN_E_INVALID, "ret is NULL");
     }

@@ -124,7 +124,7 @@ struct save_call {
 /* Checks that this handle can save. */
 static int check_call(const struct save_call *call, struct diag *diag)
 {
-    int rc = handle_check_may_block(call->cairn, diag);
+    int rc = guard_check_may_block(call->cairn, diag);
     if (rc != 0) {
         return rc;
     }
