@@ -173,12 +173,13 @@ static void finish_free(struct finish *finish)
     free(finish);
 }
 
-struct finish *finish_start(struct open_track *track, const struct state_open *open)
+bool finish_start(struct open_track *track, const struct state_open *open)
 {
     struct finish *finish = calloc(1, sizeof *finish);
 
+    CHECK(!track->finish);
     if (!finish) {
-        return NULL;
+        return false;
     }
     finish->run = track->run;
     finish->catalog = track->run->catalog;
@@ -186,12 +187,13 @@ struct finish *finish_start(struct open_track *track, const struct state_open *o
     scratch_init(&finish->scratch, MIB(64));
     if (copy_state(finish, open) != 0) {
         finish_free(finish);
-        return NULL;
+        return false;
     }
+    track->finish = finish; /* before it runs: its end clears this, and may come at once */
     sm_init(&finish->sm, finish_states, FIN_PARTS, "finish", open->entry.open_id);
     catalog_hold(finish->catalog);
     sm_run(&finish->sm);
-    return finish;
+    return true;
 }
 
 /* Frees the finish at once, or when the last store operation or work item has come back. */

@@ -260,8 +260,8 @@ void enter_ckpt(struct run *run, struct ckpt_id id);
 
 /* finish.c */
 /* Starts to finish a fully sealed save. The finish ends by itself and tells through track->finish.
- * Returns NULL if there is no memory. */
-struct finish *finish_start(struct open_track *track, const struct state_open *open);
+ * Returns false if memory is short. */
+bool finish_start(struct open_track *track, const struct state_open *open);
 void finish_cancel(
     struct finish *finish); /* for a track that is freed; work in flight ends without effect */
 

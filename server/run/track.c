@@ -93,8 +93,7 @@ void tracks_sync(struct run *run)
         track->seen = true;
         if (open_is_sealed(state, open) && !track->finish && !track->failed &&
             !track->abort.submitted) {
-            track->finish = finish_start(track, open);
-            short_of_memory = short_of_memory || !track->finish;
+            short_of_memory = !finish_start(track, open) || short_of_memory;
         }
     }
     list_each_safe (node, &run->tracks) {
