@@ -174,10 +174,7 @@ int MUST_USE net_uv_new(struct loop *loop, struct net **ret, struct diag *diag);
 /* Frees the net. Its listeners and sockets must be closed. Sockets that still flush (conn_close)
  * get a moment for that, in which the loop turns, so the loop must not be running elsewhere. */
 void net_uv_free(struct net *net);
-/* Hand a connection to another loop's net. Detach frees the sock and returns its descriptor (of an
- * established connection only). Adopt wraps a descriptor and owns it from then on, also when it
- * fails. */
-int net_uv_detach(struct sock *sock);
+/* Wraps a connected descriptor, and owns it from then on, also when this fails. */
 int MUST_USE net_uv_adopt(struct net *net, int fd, struct sock **ret, struct diag *diag);
 /* In a forked child: closes every descriptor of this net. */
 void net_uv_abandon(struct net *net);

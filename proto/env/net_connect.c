@@ -15,6 +15,7 @@ enum { BACKLOG_RETRY_MS = 20 };
 
 static void on_resolved(void *user, int code, const struct targets *targets,
                         const struct diag *diag);
+static void on_progress(struct sock_uv *sock);
 static void connect_next(struct sock_uv *sock);
 static void fail(struct sock_uv *sock, int errnum);
 
@@ -31,6 +32,7 @@ int net_uv_connect(struct net *base, const struct net_addr *addr, struct sock **
         return diag_set(diag, CAIRN_E_NO_MEMORY, "connect: out of memory");
     }
     connecting->addr = *addr;
+    connecting->on_progress = on_progress;
     sock->connecting = connecting;
     rc = targets_from_literal(addr, &connecting->targets);
     if (rc == 0) {
@@ -48,16 +50,8 @@ int net_uv_connect(struct net *base, const struct net_addr *addr, struct sock **
     return 0;
 }
 
-void connecting_free(struct connecting *connecting)
-{
-    if (connecting) {
-        resolve_cancel(connecting->resolve);
-        free(connecting);
-    }
-}
-
 /* Called when the socket is writable or broken, or when it is time for another try. */
-void net_uv_connect_progress(struct sock_uv *sock)
+static void on_progress(struct sock_uv *sock)
 {
     struct connecting *connecting = sock->connecting;
     int err = 0;

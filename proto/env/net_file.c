@@ -58,7 +58,7 @@ int net_uv_send_file(struct sock *base, const struct file_span *span, size_t *re
 
     CHECK(span->bytes > 0);
     if (sock->state != SOCK_OPEN) {
-        return net_uv_not_open(sock, diag);
+        return sock_uv_not_open(sock, diag);
     }
     sent = send_without_signal(sock->poller->fd, span, span->bytes < MIB(1) ? span->bytes : MIB(1));
     if (sent > 0) {
@@ -68,5 +68,6 @@ int net_uv_send_file(struct sock *base, const struct file_span *span, size_t *re
     if (sent == 0 || is_refusal(errno)) { /* 0 means that the file ends before */
         return CAIRN_E_UNSUPPORTED;
     }
-    return errno == EAGAIN || errno == EWOULDBLOCK ? CAIRN_E_AGAIN : net_uv_lost(sock, errno, diag);
+    return errno == EAGAIN || errno == EWOULDBLOCK ? CAIRN_E_AGAIN
+                                                   : sock_uv_lost(sock, errno, diag);
 }

@@ -48,21 +48,15 @@ void poller_set(struct poller *poller, unsigned events)
           0);
 }
 
-int poller_take_fd(struct poller *poller)
-{
-    int fd = poller->fd;
-
-    poller->on.owner = NULL;
-    poller->fd = -1;
-    uv_close((uv_handle_t *)&poller->poll, on_closed); /* takes fd out of the epoll set at once */
-    return fd;
-}
-
 void poller_close(struct poller *poller)
 {
-    if (poller) {
-        close(poller_take_fd(poller));
+    if (!poller) {
+        return;
     }
+    poller->on.owner = NULL;
+    uv_close((uv_handle_t *)&poller->poll, on_closed); /* takes fd out of the epoll set at once */
+    close(poller->fd);
+    poller->fd = -1;
 }
 
 /* Called by libuv. After a failure all events count as ready, so that the owner tries and meets the

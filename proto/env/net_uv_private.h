@@ -37,8 +37,6 @@ int MUST_USE poller_new(struct loop *loop, int fd, struct poller_owner on, struc
 void poller_set(struct poller *poller, unsigned events);
 /* Closes fd at once; no callback comes any more. NULL is allowed. */
 void poller_close(struct poller *poller);
-/* Does the same, but the descriptor stays open and becomes the caller's. */
-int poller_take_fd(struct poller *poller);
 
 /* --- where to connect to ------------------------------------------------------------------ */
 
@@ -87,6 +85,8 @@ void resolve_cancel(struct resolve *resolve);
 
 /* --- sockets ------------------------------------------------------------------------------ */
 
+enum { NET_UV_MAGIC = 0x6e657475 };
+
 /* The net over libuv, with everything that belongs to it. */
 struct net_uv {
     struct net base;
@@ -104,8 +104,12 @@ struct fd_queue {
 
 enum sock_state { SOCK_RESOLVING, SOCK_CONNECTING, SOCK_OPEN, SOCK_FAILED };
 
+struct sock_uv;
+
 /* The state of a connect, until it succeeds or its failure was reported. */
 struct connecting {
+    /* Called when the socket is writable or broken, or when it is time for another try. */
+    void (*on_progress)(struct sock_uv *sock);
     struct net_addr addr;
     struct targets targets;
     size_t next; /* the target to try next */
@@ -129,35 +133,60 @@ struct sock_uv {
     struct fd_queue fds;
 };
 
-struct net_uv *net_uv_from(struct net *net);
+static inline struct net_uv *net_uv_from(struct net *base)
+{
+    struct net_uv *net = container_of(base, struct net_uv, base);
+
+    CHECK(net->magic == NET_UV_MAGIC);
+    return net;
+}
+
+/* --- sockets (sock_uv.c); the operations that net.h documents come last --------------------- */
+
 struct sock_uv *sock_uv_from(struct sock *sock);
 /* Makes a socket in state OPEN; the caller sets the poller. Returns NULL if memory is short. */
 struct sock_uv *sock_uv_new(struct net_uv *net);
 void sock_uv_on_poll(void *owner, unsigned events, bool is_broken);
 void sock_uv_watch(struct sock_uv *sock); /* makes the poller wait for what the state needs */
+void connecting_free(struct connecting *connecting); /* NULL is allowed */
 /* Sets socket options for speed. */
 void net_tune(int fd, int family);
+/* Sends what msg says, within the limits of one call. */
+int MUST_USE sock_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_bytes,
+                          struct diag *diag);
+/* Return the error of a try on a socket that is not open (yet), and on one whose peer is gone. */
+int MUST_USE sock_uv_not_open(struct sock_uv *sock, struct diag *diag);
+int MUST_USE sock_uv_lost(struct sock_uv *sock, int errnum, struct diag *diag);
 
-/* --- descriptors (net_fds.c) -------------------------------------------------------------- */
+int MUST_USE sock_uv_try_readv(struct sock *base, const struct iovec *iov, size_t count,
+                               size_t *ret_bytes, struct diag *diag);
+int MUST_USE sock_uv_try_writev(struct sock *base, const struct iovec *iov, size_t count,
+                                size_t *ret_bytes, struct diag *diag);
+int MUST_USE sock_uv_try_writev_fd(struct sock *base, const struct iovec *iov, size_t count, int fd,
+                                   size_t *ret_bytes);
+void sock_uv_want(struct sock *base, unsigned events, const struct sock_handler *handler,
+                  void *user);
+void sock_uv_close(struct sock *base);
+void sock_uv_peer_name(struct sock *base, size_t bytes, char *ret);
+bool sock_uv_peer_uid(struct sock *base, uint32_t *ret);
+bool sock_uv_is_loopback(struct sock *base);
+bool sock_uv_can_pass_fd(struct sock *base);
+void sock_uv_accept_fds(struct sock *base, unsigned most);
+int sock_uv_take_fd(struct sock *base);
+
+/* --- received descriptors (net_fds.c) ------------------------------------------------------- */
 
 /* Room for more control data than we take, so that what arrives is closed by us. */
 enum { NET_CONTROL_BYTES = 256 };
 
 /* Takes or closes the descriptors that a recvmsg brought. */
-void net_fds_came(struct sock_uv *sock, struct msghdr *msg);
-void net_fds_close(struct sock_uv *sock);
-bool net_fds_pass(struct sock *base);
-int MUST_USE net_fds_try_writev(struct sock *base, const struct iovec *iov, size_t count, int fd,
-                                size_t *ret_bytes);
-void net_fds_accept(struct sock *base, unsigned most);
-int net_fds_take(struct sock *base);
-/* net_uv.c. Sends what msg says, within the limits of one call. */
-int MUST_USE net_uv_send(struct sock_uv *sock, const struct msghdr *msg, size_t *ret_bytes,
-                         struct diag *diag);
-/* Return the error of a try on a socket that is not open (yet), and on one whose peer is gone. */
-int MUST_USE net_uv_not_open(struct sock_uv *sock, struct diag *diag);
-int MUST_USE net_uv_lost(struct sock_uv *sock, int errnum, struct diag *diag);
-/* net_file.c */
+void net_fds_came(struct fd_queue *queue, struct msghdr *msg);
+void net_fds_close(struct fd_queue *queue);
+/* Returns the oldest, which is the caller's then, or -1 if there is none. */
+int net_fds_take(struct fd_queue *queue);
+
+/* --- sending a file (net_file.c) ------------------------------------------------------------ */
+
 int MUST_USE net_uv_send_file(struct sock *base, const struct file_span *span, size_t *ret_bytes,
                               struct diag *diag);
 
@@ -165,8 +194,6 @@ int MUST_USE net_uv_send_file(struct sock *base, const struct file_span *span, s
 
 int MUST_USE net_uv_connect(struct net *net, const struct net_addr *addr, struct sock **ret,
                             struct diag *diag);
-void net_uv_connect_progress(struct sock_uv *sock);
-void connecting_free(struct connecting *connecting);
 int MUST_USE net_uv_listen(struct net *net, const struct net_addr *addr, unsigned mode,
                            void (*on_accept)(void *user, struct sock *sock), void *user,
                            struct listener **ret, struct net_addr *ret_addr, struct diag *diag);
