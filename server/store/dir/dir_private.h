@@ -38,7 +38,7 @@ enum {
 /* An open directory of the store. The path is relative to the store's root; the root is "". */
 struct dir_at {
     vfs_fd fd;
-    bool is_settling; /* an fsync may have failed; publishing settles it (dir_record_heal.c) */
+    bool is_settling; /* an fsync may have failed; publishing settles it (dir_record.c) */
     char path[DIR_PATH_MAX];
 };
 
@@ -183,6 +183,8 @@ int MUST_USE dir_sync_now(struct dir_store *store, const struct dir_at *at, stru
 int MUST_USE dir_sync_once(struct dir_store *store, const struct dir_at *at, struct diag *diag);
 /* Returns READ_ONLY if an fsync of the directory has failed. */
 int MUST_USE dir_check_broken(struct dir_store *store, const char *path, struct diag *diag);
+/* L5, loop's thread: makes the store read-only after too many failed fsyncs within minutes. */
+void dir_count_failures(struct dir_store *store);
 
 /* --- dir_file.c: directories and whole files -------------------------------------------------- */
 int MUST_USE dir_at_open(struct dir_store *store, const char *path, struct dir_at *ret,
@@ -225,6 +227,17 @@ int MUST_USE dir_read_file(struct dir_store *store, const struct dir_at *at, con
 /* Removes a file, and also the directory if that was its last file. */
 int MUST_USE dir_remove_file(struct dir_store *store, const struct run_name *run, const char *path,
                              const char *name, struct diag *diag);
+struct dir_entry {
+    enum vfs_kind kind;
+    char name[256];
+};
+struct dir_entries {
+    size_t count, cap;
+    struct dir_entry *entries;
+};
+int MUST_USE dir_entries_list(struct dir_store *store, const struct dir_at *at,
+                              struct dir_entries *ret, struct diag *diag);
+void dir_entries_fini(struct dir_entries *entries);
 pthread_mutex_t *dir_make_lock(struct dir_store *store, const struct run_name *run);
 /* Adds a line to the store's health, which USAGE shows. */
 void dir_note(struct dir_store *store, const char *fmt, ...) PRINTF(2, 3);
@@ -256,8 +269,6 @@ int MUST_USE dir_op_record_cut(struct dir_store *store, struct store_req *req);
 /* Returns the run's entry in the table, which the first call makes; NULL if there is no memory. */
 struct dir_run *dir_run_find(struct dir_store *store, const struct run_name *name);
 int MUST_USE dir_op_usage(struct dir_store *store, struct store_req *req);
-/* L5, loop's thread: makes the store read-only after too many failed fsyncs within minutes. */
-void dir_count_failures(struct dir_store *store);
 
 /* --- dir_probe.c ------------------------------------------------------------------------------ */
 int MUST_USE dir_op_probe(struct dir_store *store, struct store_req *req);
@@ -271,23 +282,11 @@ bool dir_object_is_open(struct dir_store *store, const struct run_name *run,
 void dir_abort_all(struct dir_store *store);
 void dir_free_runs(struct dir_store *store);
 
-/* --- dir_start.c, dir_sweep.c, dir_entries.c -------------------------------------------------- */
+/* --- dir_start.c, dir_sweep.c ----------------------------------------------------------------- */
 int MUST_USE dir_start(struct dir_store *store, const struct store_dir_options *options,
                        struct diag *diag);
 /* Removes temporaries of this epoch and older ones. The lock is held, so nobody is writing them. */
 int MUST_USE dir_sweep(struct dir_store *store, struct diag *diag);
-
-struct dir_entry {
-    enum vfs_kind kind;
-    char name[256];
-};
-struct dir_entries {
-    size_t count, cap;
-    struct dir_entry *entries;
-};
-int MUST_USE dir_entries_list(struct dir_store *store, const struct dir_at *at,
-                              struct dir_entries *ret, struct diag *diag);
-void dir_entries_fini(struct dir_entries *entries);
 
 struct dir_names { /* dir_list.c: of all runs that have a folder in either tree, sorted */
     size_t count, cap;

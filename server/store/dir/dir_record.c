@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A record as a folder of numbered updates: the guarded update, and the snapshots that compact
- * the folder. Invariant: update n+1 is published only when update n is durable, under a number
- * that nobody else can take (the rename does not replace), and it holds the SHA-256 of update n.
- * The decoded form in memory is a cache of the durable state; whenever that is in doubt it is
- * dropped.
+ * A record as a folder of numbered updates: the guarded update, the snapshots that compact the
+ * folder, and the way out after a failed fsync. Invariant: update n+1 is published only when update
+ * n is durable, under a number that nobody else can take (the rename does not replace), and it
+ * holds the SHA-256 of update n. The decoded form in memory is a cache of the durable state;
+ * whenever that is in doubt it is dropped.
  */
 #include "dir_record_private.h"
 
@@ -12,63 +12,6 @@
 #include "base/failpoint.h"
 
 #include <string.h>
-
-void dir_record_init(struct dir_record *rec, const char *path)
-{
-    *rec = (struct dir_record){.record = NULL};
-    dir_path_copy(path, rec->path);
-    dir_path_copy_of(path, rec->copy_path);
-}
-
-void dir_record_fini(struct dir_record *rec)
-{
-    record_free(rec->record);
-    rec->record = NULL;
-}
-
-/* Removes the files that two snapshots make unnecessary: older snapshots, and updates up to the
- * older one (L14: only after the newer one is durable). A file that a crash leaves is removed with
- * the next snapshot. */
-static void prune(struct dir_store *store, const struct dir_record *rec, const struct dir_at *at)
-{
-    uint64_t oldest = rec->snapshots[1];
-    struct dir_versions have = {0};
-    char name[DIR_NAME_MAX];
-    if (oldest == 0 || dir_versions_list(store, at, &have, NULL) != 0) {
-        return; /* tried again after the next snapshot */
-    }
-    for (size_t i = 0; i < have.snapshot_count && have.snapshots[i] < oldest; i++) {
-        dir_name_version(have.snapshots[i], true, name);
-        err_ignore(store->vfs->ops->unlink(store->vfs, at->fd, name, false, NULL));
-    }
-    for (size_t i = 0; i < have.update_count && have.updates[i] <= oldest; i++) {
-        dir_name_version(have.updates[i], false, name);
-        err_ignore(store->vfs->ops->unlink(store->vfs, at->fd, name, false, NULL));
-    }
-    dir_versions_fini(&have);
-}
-
-int dir_record_snapshot(struct dir_store *store, struct dir_record *rec, const struct dir_at *at,
-                        struct diag *diag)
-{
-    uint64_t version = record_version(rec->record);
-    char name[DIR_NAME_MAX];
-    struct buf buf;
-    buf_init(&buf, LIMIT_RECORD_BYTES);
-    record_snapshot_encode(rec->record, rec->last.bytes, &buf);
-    dir_name_version(version, true, name);
-    int rc = buf_status(&buf);
-    rc = rc ? rc : FAILPOINT("dir.snapshot");
-    struct record_value value = {.bytes = buf.bytes, .data = buf.data};
-    rc = rc ? rc : dir_publish(store, at, name, value, diag);
-    buf_fini(&buf);
-    if (rc == 0) {
-        rec->snapshots[1] = rec->snapshots[0];
-        rec->snapshots[0] = version;
-        prune(store, rec, at);
-    }
-    return rc;
-}
 
 /* Writes a snapshot. The update before it is durable in any case, so a failure is only noted, and
  * the next update tries again. */
@@ -130,6 +73,93 @@ static int publish_update(struct dir_store *store, struct dir_record *rec,
     return rc;
 }
 
+/* --- another version -------------------------------------------------------------------------- */
+
+int dir_record_move_on(struct dir_store *store, struct dir_run *run, uint64_t version,
+                       struct diag *diag)
+{
+    struct dir_record *rec = &run->record;
+    struct dir_at at;
+    CHECK(version > record_version(rec->record));
+    int rc = dir_place_open(store, &run->name, rec->path, &at, diag);
+    if (rc == 0) {
+        at.is_settling = true;
+        record_set_version(rec->record, version);
+        rc = dir_record_snapshot(store, rec, &at, diag);
+        dir_at_close(store, &at);
+    }
+    if (rc != 0) {
+        record_free(rec->record);
+        rec->record = NULL;
+        return rc;
+    }
+    pthread_mutex_lock(&run->copying.lock);
+    run->copying.cuts++;
+    pthread_mutex_unlock(&run->copying.lock);
+    struct diag why = DIAG_INIT;
+    if (dir_copy_now(store, run, &why) != 0) {
+        dir_copy_want(store, run); /* the first place has it */
+    }
+    return 0;
+}
+
+/* --- a failed fsync --------------------------------------------------------------------------- */
+
+/* Settles a record after an fsync of its folder failed behind a rename into it. The folder's names
+ * may be in the cache and not on the disk. A later fsync that succeeds proves nothing about them,
+ * because the kernel may have dropped what it could not write (L5). So nothing is built on these
+ * names.
+ *
+ * Instead, everything that can be seen, with the update in doubt if its name is visible, is written
+ * once more: a snapshot in a new file, which is fsynced, under a name that was never used in this
+ * folder. Its entry is a change that was made after the failure, so an fsync of the folder that
+ * succeeds now covers it. From then on the record is that snapshot, whichever of the older names a
+ * power cut removes, because none of them is needed to read it. Its version is beyond that of the
+ * update in doubt: if the name of that update was not visible and comes back later, it is covered
+ * and can never take effect.
+ *
+ * A restart does less: it believes the names that it sees after one more fsync. A failure here
+ * counts like any failed fsync, and three of them end all writing. */
+int dir_record_settle(struct dir_store *store, struct dir_run *run, struct diag *diag)
+{
+    struct dir_record *rec = &run->record;
+    struct dir_record seen;
+    struct diag why = DIAG_INIT;
+    CHECK(rec->is_stuck);
+    uint64_t doubted = rec->version_max == UINT64_MAX ? 0 : rec->version_max + 1;
+    if (store->read_only || atomic_load(&store->is_degraded)) {
+        return diag_set(diag, CAIRN_E_READ_ONLY, "%s: nothing is written any more", rec->path);
+    }
+    dir_record_init(&seen, rec->path);
+    seen.is_beside = true; /* takes all names, and moves nothing */
+    int rc = dir_record_look(store, &seen, NULL, &why);
+    if (rc == 0 && seen.lost_from != 0) {
+        rc = diag_copy(&why, &seen.lost);
+    }
+    if (rc == 0) {
+        record_free(rec->record);
+        rec->record = seen.record;
+        seen.record = NULL;
+        rec->last = seen.last;
+        rec->snapshots[0] = rec->snapshots[1] = 0; /* nothing is pruned because of it */
+        rc =
+            dir_record_move_on(store, run, max_u64(record_version(rec->record), doubted) + 1, &why);
+    }
+    dir_record_fini(&seen);
+    if (rc != 0) {
+        return diag_set(diag, CAIRN_E_READ_ONLY,
+                        "%s: whether its last update is durable is unknown since a failed fsync, "
+                        "and writing it once more failed: %s; check the disk",
+                        rec->path, diag_text(&why, rc));
+    }
+    rec->is_stuck = false;
+    dir_note(store, "settled after a failed fsync: %s", rec->path);
+    return 0;
+}
+
+/* --- updates ------------------------------------------------------------------------------------
+ */
+
 /* Makes the record ready for an update: loaded, whole, and with nothing in doubt. Returns why no
  * update is possible. */
 static int make_ready(struct dir_store *store, struct dir_run *run, struct diag *diag)
@@ -188,37 +218,4 @@ int dir_record_update(struct dir_store *store, struct dir_run *run,
     }
     dir_at_close(store, &at);
     return rc;
-}
-
-/* Says in `*ret` whether the directory has files of a record. A directory that is missing has none.
- */
-static int has_versions(struct dir_store *store, const char *path, bool *ret, struct diag *diag)
-{
-    struct dir_at at;
-    struct dir_versions have = {0};
-    struct diag why = DIAG_INIT;
-    *ret = false;
-    int rc = dir_at_open(store, path, &at, &why);
-    if (rc != 0) {
-        return rc == CAIRN_E_NOT_FOUND ? 0 : diag_copy(diag, &why);
-    }
-    rc = dir_versions_list(store, &at, &have, diag);
-    dir_at_close(store, &at);
-    if (rc == 0) {
-        *ret = have.update_count + have.snapshot_count > 0;
-        dir_versions_fini(&have);
-    }
-    return rc;
-}
-
-int dir_record_exists(struct dir_store *store, const char *path, bool *ret, struct diag *diag)
-{
-    struct diag why = DIAG_INIT;
-    char copy_path[DIR_PATH_MAX];
-    bool is_here = false, is_copied = false;
-    dir_path_copy_of(path, copy_path);
-    int rc = has_versions(store, path, &is_here, &why);
-    int copy_rc = rc == 0 && is_here ? 0 : has_versions(store, copy_path, &is_copied, &why);
-    *ret = is_here || is_copied;
-    return *ret || (rc == 0 && copy_rc == 0) ? 0 : diag_copy(diag, &why);
 }

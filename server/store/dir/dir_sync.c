@@ -3,7 +3,7 @@
  * Durability of directories: what this incarnation knows of them, and fsyncs that are shared by all
  * threads waiting for the same one. Invariant: 0 means that every name that was in the directory
  * before the call is durable. A directory whose fsync failed is never trusted again before a
- * restart; that of a record is, once its doubt was settled (dir_record_heal.c).
+ * restart; that of a record is, once its doubt was settled (dir_record.c).
  */
 #include "dir_private.h"
 
@@ -271,4 +271,20 @@ int dir_sync_once(struct dir_store *store, const struct dir_at *at, struct diag 
         return 0;
     }
     return dir_sync_now(store, at, diag);
+}
+
+void dir_count_failures(struct dir_store *store)
+{
+    unsigned failures = atomic_exchange(&store->sync_failures, 0);
+    uint64_t now_ms = failures > 0 ? loop_now_ms(store->loop) : 0;
+    for (unsigned i = 0; i < failures; i++) {
+        store->failure_ms[store->failure_count++ % DIR_SYNC_FAILURES_MAX] = now_ms;
+        if (store->failure_count < DIR_SYNC_FAILURES_MAX) {
+            continue;
+        }
+        uint64_t oldest_ms = store->failure_ms[store->failure_count % DIR_SYNC_FAILURES_MAX];
+        if (now_ms - oldest_ms <= DIR_SYNC_FAILURES_MS) {
+            atomic_store(&store->is_degraded, true);
+        }
+    }
 }

@@ -77,22 +77,6 @@ static void run_op(struct work *work)
     req->status = rc ? rc : operation->run(store, req);
 }
 
-void dir_count_failures(struct dir_store *store)
-{
-    unsigned failures = atomic_exchange(&store->sync_failures, 0);
-    uint64_t now_ms = failures > 0 ? loop_now_ms(store->loop) : 0;
-    for (unsigned i = 0; i < failures; i++) {
-        store->failure_ms[store->failure_count++ % DIR_SYNC_FAILURES_MAX] = now_ms;
-        if (store->failure_count < DIR_SYNC_FAILURES_MAX) {
-            continue;
-        }
-        uint64_t oldest_ms = store->failure_ms[store->failure_count % DIR_SYNC_FAILURES_MAX];
-        if (now_ms - oldest_ms <= DIR_SYNC_FAILURES_MS) {
-            atomic_store(&store->is_degraded, true);
-        }
-    }
-}
-
 /* Called on the loop's thread when an operation has ended. */
 static void op_done(struct work *work)
 {
