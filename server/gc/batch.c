@@ -16,6 +16,7 @@ static void list_objects(struct gc *gc);
 static void on_objects(struct store_req *req);
 static void on_smalls(struct store_req *req);
 static void on_state(struct run_snapshot_req *req);
+static void remove_dead(struct gc *gc);
 static void next_item(struct gc *gc);
 static void on_stat(struct store_req *req);
 static void on_removed(struct store_req *req);
@@ -23,23 +24,23 @@ static void on_swept(struct store_req *req);
 
 void batch_clear(struct gc *gc)
 {
-    for (size_t i = 0; i < gc->batch_count; i++) {
-        free(gc->batch[i].objects);
-        free(gc->batch[i].smalls);
+    for (size_t i = 0; i < gc->batch.count; i++) {
+        free(gc->batch.ckpts[i].objects);
+        free(gc->batch.ckpts[i].smalls);
     }
-    gc->batch_count = gc->batch_names = gc->batch_at = gc->item_at = gc->sweep_at = 0;
-    gc->removing_smalls = false;
+    gc->batch.count = gc->batch.names = gc->batch.at = gc->batch.item = gc->batch.sweep = 0;
+    gc->batch.in_smalls = false;
 }
 
 /* Finds a checkpoint by bisection: the batch is sorted, because the list was. */
-struct batch_ckpt *batch_find(struct gc *gc, struct ckpt_id id)
+static const struct batch_ckpt *find(const struct gc *gc, struct ckpt_id id)
 {
-    size_t low = 0, high = gc->batch_count;
+    size_t low = 0, high = gc->batch.count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        int order = ckpt_id_compare(gc->batch[middle].id, id);
+        int order = ckpt_id_compare(gc->batch.ckpts[middle].id, id);
         if (order == 0) {
-            return &gc->batch[middle];
+            return &gc->batch.ckpts[middle];
         }
         if (order < 0) {
             low = middle + 1;
@@ -50,13 +51,19 @@ struct batch_ckpt *batch_find(struct gc *gc, struct ckpt_id id)
     return NULL;
 }
 
+static struct batch_ckpt *find_in(struct gc *gc, struct ckpt_id id)
+{
+    const struct batch_ckpt *found = find(gc, id);
+    return found ? &gc->batch.ckpts[found - gc->batch.ckpts] : NULL;
+}
+
 /* --- names ------------------------------------------------------------------------------------ */
 
 void batch_begin(struct gc *gc)
 {
     batch_clear(gc);
     mark_clear(gc);
-    if (gc->ckpt_next == gc->ckpt_count) {
+    if (gc->visit.ckpt_next == gc->visit.ckpt_count) {
         gc_next_run(gc);
         return;
     }
@@ -68,8 +75,7 @@ static void decide(struct gc *gc)
     if (gc_must_stop(gc)) {
         return;
     }
-    gc->snapshot = (struct run_snapshot_req){.done = on_state};
-    run_snapshot(gc->run, &gc->snapshot);
+    gc_snapshot(gc, on_state);
 }
 
 /* Lists the objects of the next checkpoint. Once the batch is full or has all checkpoints of the
@@ -79,14 +85,16 @@ static void list_objects(struct gc *gc)
     if (gc_must_stop(gc)) {
         return;
     }
-    if (gc->ckpt_next == gc->ckpt_count || gc->batch_count == BATCH_CKPTS_MAX ||
-        gc->batch_names >= BATCH_NAMES_MAX) {
+    if (gc->visit.ckpt_next == gc->visit.ckpt_count || gc->batch.count == BATCH_CKPTS_MAX ||
+        gc->batch.names >= BATCH_NAMES_MAX) {
         decide(gc);
         return;
     }
-    gc->batch[gc->batch_count] = (struct batch_ckpt){.id = gc->ckpts[gc->ckpt_next]};
-    gc->req = (struct store_req){
-        .op = STORE_LIST_OBJECTS, .run = gc->status.run, .id = gc->ckpts[gc->ckpt_next]};
+    gc->batch.ckpts[gc->batch.count] =
+        (struct batch_ckpt){.id = gc->visit.ckpts[gc->visit.ckpt_next]};
+    gc->req = (struct store_req){.op = STORE_LIST_OBJECTS,
+                                 .run = gc->status.run,
+                                 .id = gc->visit.ckpts[gc->visit.ckpt_next]};
     gc_submit(gc, on_objects);
 }
 
@@ -94,8 +102,8 @@ static void list_objects(struct gc *gc)
 static void skip(struct gc *gc, const struct store_req *req)
 {
     gc_note(gc, req->status, &req->diag, "the list of what is stored");
-    free(gc->batch[gc->batch_count].objects);
-    gc->ckpt_next++;
+    free(gc->batch.ckpts[gc->batch.count].objects);
+    gc->visit.ckpt_next++;
     gc_rest(gc, list_objects);
 }
 
@@ -103,7 +111,7 @@ static void skip(struct gc *gc, const struct store_req *req)
 static void on_objects(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
-    struct batch_ckpt *ckpt = &gc->batch[gc->batch_count];
+    struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.count];
     if (req->status != 0) {
         skip(gc, req);
         return;
@@ -119,16 +127,16 @@ static void on_objects(struct store_req *req)
 static void on_smalls(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
-    struct batch_ckpt *ckpt = &gc->batch[gc->batch_count];
+    struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.count];
     if (req->status != 0) {
         skip(gc, req);
         return;
     }
     ckpt->smalls = req->ret_smalls;
     ckpt->small_count = req->ret_count;
-    gc->batch_names += ckpt->object_count + ckpt->small_count;
-    gc->batch_count++;
-    gc->ckpt_next++;
+    gc->batch.names += ckpt->object_count + ckpt->small_count;
+    gc->batch.count++;
+    gc->visit.ckpt_next++;
     gc->status.ckpts++;
     gc_rest(gc, list_objects);
 }
@@ -184,7 +192,9 @@ static void classify(const struct gc *gc, const struct run_state *state, struct 
     }
 }
 
-void batch_note_unknown(struct gc *gc, struct batch_ckpt *ckpt)
+/* Called for a checkpoint that belongs to another record. Nothing of it is removed, and the pass
+ * reports it. */
+static void note_unknown(struct gc *gc, struct batch_ckpt *ckpt)
 {
     struct diag diag = DIAG_INIT;
     int status = diag_set(&diag, CAIRN_E_DAMAGED,
@@ -196,6 +206,98 @@ void batch_note_unknown(struct gc *gc, struct batch_ckpt *ckpt)
     gc_note(gc, status, &diag, "the run's record");
 }
 
+/* --- marking for the batch (struct mark_user) ---------------------------------------------------
+ */
+
+static bool has_objects(const struct batch_ckpt *ckpt, enum ckpt_kind kind)
+{
+    return ckpt && ckpt->kind == kind && ckpt->object_count > 0;
+}
+
+static bool may_go(const struct gc *gc, struct ckpt_id id)
+{
+    return has_objects(find(gc, id), KIND_RECLAIMED);
+}
+
+static bool reads_own(const struct gc *gc, struct ckpt_id id)
+{
+    return has_objects(find(gc, id), KIND_LIVE);
+}
+
+static bool is_asked(const struct gc *gc, struct ckpt_id id) { return find(gc, id) != NULL; }
+
+static void lose_own(struct gc *gc, struct ckpt_id id)
+{
+    struct batch_ckpt *ckpt = find_in(gc, id);
+    if (ckpt) {
+        ckpt->unreadable = true;
+    }
+}
+
+/* The checkpoint keeps its objects; its table is not needed for that. */
+static bool keep(struct gc *gc, struct ckpt_id id)
+{
+    struct batch_ckpt *ckpt = find_in(gc, id);
+    if (ckpt && ckpt->kind == KIND_RECLAIMED) {
+        ckpt->unreadable = true;
+    }
+    return false;
+}
+
+static void keep_all(struct gc *gc)
+{
+    for (size_t i = 0; i < gc->batch.count; i++) {
+        err_ignore(keep(gc, gc->batch.ckpts[i].id)); /* false: no table is read for it */
+    }
+}
+
+static void is_foreign(struct gc *gc, struct ckpt_id id)
+{
+    struct batch_ckpt *ckpt = find_in(gc, id);
+    if (ckpt) {
+        note_unknown(gc, ckpt);
+    }
+}
+
+static const struct mark_user batch_marking = {.may_go = may_go,
+                                               .is_gone = dues_has,
+                                               .reads_own = reads_own,
+                                               .is_asked = is_asked,
+                                               .lose_own = lose_own,
+                                               .keep = keep,
+                                               .keep_all = keep_all,
+                                               .is_foreign = is_foreign,
+                                               .done = remove_dead};
+
+/* Adds one part of a checkpoint that is about to be removed as the leftover of a failed save.
+ * Returns false if there is no memory. */
+static bool plan_dead(struct gc *gc, const struct batch_ckpt *ckpt)
+{
+    for (size_t i = 0; ckpt->kind == KIND_DEAD && ckpt->ripe && i < ckpt->small_count; i++) {
+        const struct store_name *small = &ckpt->smalls[i];
+        if (small->kind == STORE_PART && small->number < UINT32_MAX) {
+            return mark_add_dead(gc, small);
+        }
+    }
+    return true;
+}
+
+static bool plan_marking(struct gc *gc, const struct run_state *state)
+{
+    bool any_reclaimed = false;
+    for (size_t i = 0; i < gc->batch.count; i++) {
+        any_reclaimed = any_reclaimed || has_objects(&gc->batch.ckpts[i], KIND_RECLAIMED);
+    }
+    bool good = mark_plan(gc, &batch_marking, any_reclaimed, state);
+    for (size_t i = 0; good && i < gc->batch.count; i++) {
+        good = plan_dead(gc, &gc->batch.ckpts[i]);
+    }
+    return good;
+}
+
+/* --- what each checkpoint is --------------------------------------------------------------------
+ */
+
 /* Called with the run's state, which was read after the lists. It says what each checkpoint of the
  * batch is, and whether it was dead at an earlier pass already. */
 static void on_state(struct run_snapshot_req *req)
@@ -204,15 +306,15 @@ static void on_state(struct run_snapshot_req *req)
     gc->snapshot.run = NULL; /* it was answered */
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "the run's record");
-        gc->ckpt_next = gc->ckpt_count; /* the next pass tries again */
+        gc->visit.ckpt_next = gc->visit.ckpt_count; /* the next pass tries again */
         batch_begin(gc);
         return;
     }
-    for (size_t i = 0; i < gc->batch_count; i++) {
-        struct batch_ckpt *ckpt = &gc->batch[i];
+    for (size_t i = 0; i < gc->batch.count; i++) {
+        struct batch_ckpt *ckpt = &gc->batch.ckpts[i];
         classify(gc, req->state, ckpt);
         if (ckpt->kind == KIND_UNKNOWN) {
-            batch_note_unknown(gc, ckpt);
+            note_unknown(gc, ckpt);
         }
         const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
         /* Reclaimed checkpoints have already waited: they were forgotten for keep_cycles. */
@@ -225,7 +327,7 @@ static void on_state(struct run_snapshot_req *req)
         gc_next_run(gc);
         return;
     }
-    if (!mark_plan(gc, req->state)) {
+    if (!plan_marking(gc, req->state)) {
         gc_stop_pass(gc);
         return;
     }
@@ -301,13 +403,14 @@ static size_t count_dead(const struct gc *gc, const struct batch_ckpt *ckpt)
     return dead;
 }
 
-void batch_remove(struct gc *gc)
+/* Called when the tables were read: begins to remove. */
+static void remove_dead(struct gc *gc)
 {
-    for (size_t i = 0; i < gc->batch_count; i++) {
-        remember(gc, &gc->batch[i], count_dead(gc, &gc->batch[i]));
+    for (size_t i = 0; i < gc->batch.count; i++) {
+        remember(gc, &gc->batch.ckpts[i], count_dead(gc, &gc->batch.ckpts[i]));
     }
-    gc->batch_at = gc->item_at = 0;
-    gc->removing_smalls = false;
+    gc->batch.at = gc->batch.item = 0;
+    gc->batch.in_smalls = false;
     gc_rest(gc, next_item);
 }
 
@@ -315,18 +418,18 @@ void batch_remove(struct gc *gc)
  * the end of the batch. */
 static bool find_item(struct gc *gc)
 {
-    while (gc->batch_at < gc->batch_count) {
-        const struct batch_ckpt *ckpt = &gc->batch[gc->batch_at];
-        size_t count = gc->removing_smalls ? ckpt->small_count : ckpt->object_count;
-        for (; ckpt->ripe && gc->item_at < count; gc->item_at++) {
-            if (gc->removing_smalls ? is_dead_small(ckpt, gc->item_at)
-                                    : is_dead_object(gc, ckpt, gc->item_at)) {
+    while (gc->batch.at < gc->batch.count) {
+        const struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.at];
+        size_t count = gc->batch.in_smalls ? ckpt->small_count : ckpt->object_count;
+        for (; ckpt->ripe && gc->batch.item < count; gc->batch.item++) {
+            if (gc->batch.in_smalls ? is_dead_small(ckpt, gc->batch.item)
+                                    : is_dead_object(gc, ckpt, gc->batch.item)) {
                 return true;
             }
         }
-        gc->item_at = 0;
-        gc->batch_at += gc->removing_smalls;
-        gc->removing_smalls = !gc->removing_smalls;
+        gc->batch.item = 0;
+        gc->batch.at += gc->batch.in_smalls;
+        gc->batch.in_smalls = !gc->batch.in_smalls;
     }
     return false;
 }
@@ -335,7 +438,7 @@ static void remove_small(struct gc *gc)
 {
     gc->req = (struct store_req){.op = STORE_DELETE_SMALL,
                                  .run = gc->status.run,
-                                 .name = gc->batch[gc->batch_at].smalls[gc->item_at]};
+                                 .name = gc->batch.ckpts[gc->batch.at].smalls[gc->batch.item]};
     gc_submit(gc, on_removed);
 }
 
@@ -351,17 +454,17 @@ static bool is_swept(const struct gc *gc, const struct batch_ckpt *ckpt)
  * the last one the next batch begins. */
 static void sweep_next(struct gc *gc)
 {
-    while (gc->sweep_at < gc->batch_count && !is_swept(gc, &gc->batch[gc->sweep_at])) {
-        gc->sweep_at++;
+    while (gc->batch.sweep < gc->batch.count && !is_swept(gc, &gc->batch.ckpts[gc->batch.sweep])) {
+        gc->batch.sweep++;
     }
-    if (gc->sweep_at == gc->batch_count) {
+    if (gc->batch.sweep == gc->batch.count) {
         batch_begin(gc);
         return;
     }
     gc->req = (struct store_req){.op = STORE_SWEEP,
                                  .run = gc->status.run,
-                                 .id = gc->batch[gc->sweep_at].id,
-                                 .for_good = gc->batch[gc->sweep_at].for_good};
+                                 .id = gc->batch.ckpts[gc->batch.sweep].id,
+                                 .for_good = gc->batch.ckpts[gc->batch.sweep].for_good};
     gc_submit(gc, on_swept);
 }
 
@@ -370,7 +473,7 @@ static void sweep_next(struct gc *gc)
 static void on_swept(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
-    const struct batch_ckpt *ckpt = &gc->batch[gc->sweep_at++];
+    const struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.sweep++];
     const struct known_ckpt *known = known_find(&gc->known, &gc->status.run, ckpt->id);
     bool again = req->status != 0 || req->ret_count > 0; /* sweeps again until one finds nothing */
     if (req->status != 0) {
@@ -395,14 +498,15 @@ static void next_item(struct gc *gc)
         sweep_next(gc);
         return;
     }
-    if (!gc->removing_smalls) {
-        gc->req = (struct store_req){.op = STORE_STAT,
-                                     .run = gc->status.run,
-                                     .object = gc->batch[gc->batch_at].objects[gc->item_at]};
+    if (!gc->batch.in_smalls) {
+        gc->req =
+            (struct store_req){.op = STORE_STAT,
+                               .run = gc->status.run,
+                               .object = gc->batch.ckpts[gc->batch.at].objects[gc->batch.item]};
         gc_submit(gc, on_stat);
     } else if (gc->status.dry_run) {
         gc->status.smalls++;
-        gc->item_at++;
+        gc->batch.item++;
         gc_rest(gc, next_item);
     } else {
         remove_small(gc);
@@ -416,12 +520,12 @@ static void on_stat(struct store_req *req)
     uint64_t bytes = req->status == 0 ? req->ret_bytes : 0;
     gc->req = (struct store_req){.op = STORE_DELETE_OBJECT,
                                  .run = gc->status.run,
-                                 .object = gc->batch[gc->batch_at].objects[gc->item_at],
+                                 .object = gc->batch.ckpts[gc->batch.at].objects[gc->batch.item],
                                  .bytes = bytes};
     if (gc->status.dry_run) {
         gc->status.objects++;
         gc->status.bytes += bytes;
-        gc->item_at++;
+        gc->batch.item++;
         gc_rest(gc, next_item);
         return;
     }
@@ -435,7 +539,7 @@ static void on_stat(struct store_req *req)
 static void on_removed(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
-    if (req->status == 0 && gc->removing_smalls) {
+    if (req->status == 0 && gc->batch.in_smalls) {
         gc->status.smalls++;
         gc->status.smalls_total++;
     } else if (req->status == 0) {
@@ -451,6 +555,6 @@ static void on_removed(struct store_req *req)
             return;
         }
     }
-    gc->item_at++;
+    gc->batch.item++;
     gc_rest(gc, next_item);
 }

@@ -6,7 +6,7 @@
  * stays forgotten, and can be undeleted. One loop's thread.
  *
  *   dues_begin: the core decides, nothing is written -> the objects of each due -> the record
- *       -> marking.c: the tables -> dues_checked -> the reclaim event -> gc_list_ckpts
+ *       -> marking.c: the tables -> on_checked -> the reclaim event -> `then`
  */
 #include "gc_private.h"
 
@@ -17,16 +17,16 @@
 static void list_next(struct gc *gc);
 static void on_objects(struct store_req *req);
 static void on_state(struct run_snapshot_req *req);
+static void on_checked(struct gc *gc);
 static void on_reclaimed(struct run_req *req);
 
 void dues_clear(struct gc *gc)
 {
-    free(gc->dues);
-    free(gc->ids);
-    gc->dues = NULL;
-    gc->ids = NULL;
-    gc->due_count = gc->due_at = gc->id_count = 0;
-    gc->checking = false;
+    free(gc->dues.items);
+    free(gc->dues.ids);
+    gc->dues.items = NULL;
+    gc->dues.ids = NULL;
+    gc->dues.count = gc->dues.at = gc->dues.id_count = 0;
 }
 
 static int compare_dues(const void *a, const void *b)
@@ -35,15 +35,15 @@ static int compare_dues(const void *a, const void *b)
     return ckpt_id_compare(left->id, right->id);
 }
 
-struct due *dues_find(const struct gc *gc, struct ckpt_id id)
+static struct due *find_due(const struct gc *gc, struct ckpt_id id)
 {
     struct due key = {.id = id};
-    return gc->due_count == 0
-               ? NULL
-               : bsearch(&key, gc->dues, gc->due_count, sizeof(*gc->dues), compare_dues);
+    return gc->dues.count == 0 ? NULL
+                               : bsearch(&key, gc->dues.items, gc->dues.count,
+                                         sizeof(*gc->dues.items), compare_dues);
 }
 
-bool dues_has(const struct gc *gc, struct ckpt_id id) { return dues_find(gc, id) != NULL; }
+bool dues_has(const struct gc *gc, struct ckpt_id id) { return find_due(gc, id) != NULL; }
 
 /* --- what has to be reclaimed --------------------------------------------------------------- */
 
@@ -57,8 +57,8 @@ static struct event reclaim_event(const struct gc *gc)
                           .cycles = gc->options.keep_cycles - (order->dry_run && order->cycle),
                           .actor = gc->options.actor,
                           .reason = "forgotten for long enough",
-                          .ids = gc->ids,
-                          .id_count = gc->id_count};
+                          .ids = gc->dues.ids,
+                          .id_count = gc->dues.id_count};
     if (order->now) {
         event.cycles = 0;
         event.actor = order->pressed ? gc->options.actor : order->actor;
@@ -73,7 +73,7 @@ static bool take_dues(struct gc *gc, const struct verdict *verdict)
 {
     struct due *dues = calloc(verdict->done_count + 1, sizeof(*dues));
     size_t count = 0;
-    CHECK(!gc->dues); /* let_go() of the run before has freed it */
+    CHECK(!gc->dues.items); /* let_go() of the run before has freed it */
     if (!dues) {
         return false;
     }
@@ -85,8 +85,8 @@ static bool take_dues(struct gc *gc, const struct verdict *verdict)
     if (count > 1) {
         qsort(dues, count, sizeof(*dues), compare_dues);
     }
-    gc->dues = dues;
-    gc->due_count = count;
+    gc->dues.items = dues;
+    gc->dues.count = count;
     return true;
 }
 
@@ -96,7 +96,7 @@ static void on_decided(struct run_req *req)
     struct gc *gc = container_of(req, struct gc, event);
     if (req->status != 0) {
         gc_note(gc, req->status, &req->diag, "reclaiming what was forgotten");
-        gc_rest(gc, gc_list_ckpts);
+        gc_rest(gc, gc->dues.then);
         return;
     }
     if (!take_dues(gc, &req->verdict)) {
@@ -104,18 +104,19 @@ static void on_decided(struct run_req *req)
         return;
     }
     gc->status.held += req->verdict.refused_count;
-    gc_rest(gc, gc->due_count > 0 ? list_next : gc_list_ckpts);
+    gc_rest(gc, gc->dues.count > 0 ? list_next : gc->dues.then);
 }
 
-void dues_begin(struct gc *gc)
+void dues_begin(struct gc *gc, void (*then)(struct gc *gc))
 {
     dues_clear(gc);
-    if (gc->order.pressed && press_ids(gc, &gc->ids, &gc->id_count) != 0) {
+    gc->dues.then = then;
+    if (gc->order.pressed && press_ids(gc, &gc->dues.ids, &gc->dues.id_count) != 0) {
         gc_stop_pass(gc);
         return;
     }
     gc->event = (struct run_req){.event = reclaim_event(gc), .done = on_decided, .dry_run = true};
-    run_submit(gc->run, &gc->event);
+    run_submit(gc->visit.run, &gc->event);
 }
 
 /* --- can they be swept? ----------------------------------------------------------------------- */
@@ -126,13 +127,12 @@ static void list_next(struct gc *gc)
     if (gc_must_stop(gc)) {
         return;
     }
-    if (gc->due_at == gc->due_count) {
-        gc->snapshot = (struct run_snapshot_req){.done = on_state};
-        run_snapshot(gc->run, &gc->snapshot);
+    if (gc->dues.at == gc->dues.count) {
+        gc_snapshot(gc, on_state);
         return;
     }
     gc->req = (struct store_req){
-        .op = STORE_LIST_OBJECTS, .run = gc->status.run, .id = gc->dues[gc->due_at].id};
+        .op = STORE_LIST_OBJECTS, .run = gc->status.run, .id = gc->dues.items[gc->dues.at].id};
     gc_submit(gc, on_objects);
 }
 
@@ -141,7 +141,7 @@ static void list_next(struct gc *gc)
 static void on_objects(struct store_req *req)
 {
     struct gc *gc = container_of(req, struct gc, req);
-    struct due *due = &gc->dues[gc->due_at++];
+    struct due *due = &gc->dues.items[gc->dues.at++];
     due->stuck = req->status != 0 && req->status != CAIRN_E_NOT_FOUND;
     due->has_objects = req->status == 0 && req->ret_count > 0;
     if (due->stuck) {
@@ -150,6 +150,67 @@ static void on_objects(struct store_req *req)
     free(req->status == 0 ? req->ret_objects : NULL);
     gc_rest(gc, list_next);
 }
+
+/* --- marking for the dues (struct mark_user) ----------------------------------------------------
+ */
+
+static bool may_go(const struct gc *gc, struct ckpt_id id)
+{
+    const struct due *due = find_due(gc, id);
+    return due && due->has_objects;
+}
+
+/* A stuck one stays, so its table says what it refers to. */
+static bool is_gone(const struct gc *gc, struct ckpt_id id)
+{
+    const struct due *due = find_due(gc, id);
+    return due && !due->stuck;
+}
+
+static bool reads_no_own(const struct gc *gc, struct ckpt_id id)
+{
+    (void)gc, (void)id;
+    return false;
+}
+
+/* Which tables can be read matters here, not what they say. */
+static bool asks_nothing(const struct gc *gc, struct ckpt_id id)
+{
+    (void)gc, (void)id;
+    return false;
+}
+
+static void lose_no_own(struct gc *gc, struct ckpt_id id) { (void)gc, (void)id; }
+
+/* The due stays forgotten, and its table is read like that of any other kept checkpoint. */
+static bool keep(struct gc *gc, struct ckpt_id id)
+{
+    struct due *due = find_due(gc, id);
+    bool is_new = due && !due->stuck;
+    if (due) {
+        due->stuck = true;
+    }
+    return is_new;
+}
+
+static void keep_all(struct gc *gc)
+{
+    for (size_t i = 0; i < gc->dues.count; i++) {
+        gc->dues.items[i].stuck = true;
+    }
+}
+
+static const struct mark_user dues_marking = {.may_go = may_go,
+                                              .is_gone = is_gone,
+                                              .reads_own = reads_no_own,
+                                              .is_asked = asks_nothing,
+                                              .lose_own = lose_no_own,
+                                              .keep = keep,
+                                              .keep_all = keep_all,
+                                              .done = on_checked};
+
+/* --- can their space be freed? ------------------------------------------------------------------
+ */
 
 /* Called with the run's state: the parts of the checkpoints that stay are read, to mark the objects
  * that they refer to. */
@@ -162,9 +223,7 @@ static void on_state(struct run_snapshot_req *req)
         gc_next_run(gc);
         return;
     }
-    mark_clear(gc);
-    gc->checking = true;
-    if (!mark_plan_dues(gc, req->state)) {
+    if (!mark_plan(gc, &dues_marking, true, req->state)) {
         gc_stop_pass(gc);
         return;
     }
@@ -186,35 +245,33 @@ static void note_stuck(struct gc *gc, const struct due *due)
 static bool choose(struct gc *gc)
 {
     size_t kept = 0;
-    free(gc->ids);
-    gc->ids = calloc(gc->due_count + 1, sizeof(*gc->ids));
-    for (size_t i = 0; gc->ids && i < gc->due_count; i++) {
-        if (!gc->dues[i].stuck) {
-            gc->ids[kept] = gc->dues[i].id;
-            gc->dues[kept++] = gc->dues[i];
+    free(gc->dues.ids);
+    gc->dues.ids = calloc(gc->dues.count + 1, sizeof(*gc->dues.ids));
+    for (size_t i = 0; gc->dues.ids && i < gc->dues.count; i++) {
+        if (!gc->dues.items[i].stuck) {
+            gc->dues.ids[kept] = gc->dues.items[i].id;
+            gc->dues.items[kept++] = gc->dues.items[i];
         } else if (!gc->status.dry_run) {
-            note_stuck(gc, &gc->dues[i]);
+            note_stuck(gc, &gc->dues.items[i]);
         }
     }
-    gc->due_count = gc->id_count = kept;
-    return gc->ids != NULL;
+    gc->dues.count = gc->dues.id_count = kept;
+    return gc->dues.ids != NULL;
 }
 
-void dues_checked(struct gc *gc)
+static void on_checked(struct gc *gc)
 {
-    CHECK(gc->checking);
-    gc->checking = false;
     mark_clear(gc);
     if (!choose(gc)) {
         gc_stop_pass(gc);
     } else if (gc->status.dry_run) {
-        gc->status.reclaimed += gc->due_count;
-        gc_rest(gc, gc_list_ckpts);
-    } else if (gc->due_count == 0) { /* an event without ids would mean all */
-        gc_rest(gc, gc_list_ckpts);
+        gc->status.reclaimed += gc->dues.count;
+        gc_rest(gc, gc->dues.then);
+    } else if (gc->dues.count == 0) { /* an event without ids would mean all */
+        gc_rest(gc, gc->dues.then);
     } else {
-        gc->event = (struct run_req){.event = reclaim_event(gc), .done = on_reclaimed};
-        run_submit(gc->run, &gc->event);
+        struct event event = reclaim_event(gc);
+        gc_submit_event(gc, &event, on_reclaimed);
     }
 }
 
@@ -245,5 +302,5 @@ static void on_reclaimed(struct run_req *req)
         tell_reclaimed(gc, req);
     }
     dues_clear(gc);
-    gc_rest(gc, gc_list_ckpts);
+    gc_rest(gc, gc->dues.then);
 }

@@ -22,6 +22,7 @@ static void on_first_state(struct run_snapshot_req *req);
 static void begin_cycle(struct gc *gc);
 static void end_stale(struct gc *gc);
 static void reclaim(struct gc *gc);
+static void list_ckpts(struct gc *gc);
 static void on_ckpts(struct store_req *req);
 static void on_listed_state(struct run_snapshot_req *req);
 
@@ -51,16 +52,10 @@ static void on_post(struct post *post)
     free_order(&gc->order);
     free_order(&gc->asked);
     press_clear(gc);
-    free(gc->tables);
-    free(gc->marks);
+    free(gc->mark.tables);
+    free(gc->mark.ids);
     free(gc);
     closed(user);
-}
-
-static void later(struct gc *gc, uint64_t ms, void (*step)(struct gc *gc))
-{
-    gc->step = step;
-    timer_start(&gc->timer, ms);
 }
 
 /* Sets the time of the next pass. The wall time is for people, and stays the same until then. */
@@ -71,54 +66,29 @@ static void set_due(struct gc *gc)
         loop_wall_ns(gc->options.loop) + (int64_t)min_u64(gc->options.every_ms, MS_MAX) * NS_IN_MS;
 }
 
-int gc_new(const struct gc_options *options, struct gc **ret)
-{
-    struct gc *gc = calloc(1, sizeof(*gc));
-    CHECK(options->keep_cycles > 0);
-    if (!gc) {
-        return CAIRN_E_NO_MEMORY;
-    }
-    gc->options = *options;
-    gc->post.cb = on_post;
-    gc->status.every_ms = options->every_ms;
-    gc->status.keep_cycles = options->keep_cycles;
-    gc->status.pressure = options->pressure;
-    timer_init(&gc->timer, options->loop, on_timer);
-    set_due(gc);
-    *ret = gc;
-    gc->first = options->every_ms > 0; /* removes soon what a crash left; begins no cycle */
-    later(gc, min_u64(GC_FIRST_MS, options->every_ms > 0 ? options->every_ms : GC_FIRST_MS), look);
-    return 0;
-}
-
 /* --- steps ------------------------------------------------------------------------------------ */
-
-static bool may_run(const struct gc *gc)
-{
-    return !gc->options.may_run || gc->options.may_run(gc->options.user);
-}
 
 bool gc_is_ours(const struct gc *gc, const char **ret_holder)
 {
     *ret_holder = gc->options.holder ? gc->options.holder(gc->options.user) : "";
-    return may_run(gc);
+    return gc_may_run(gc);
 }
 
 /* Frees what the pass has of the present run, and releases the run. */
-static void let_go(struct gc *gc)
+static void leave_run(struct gc *gc)
 {
     batch_clear(gc);
     mark_clear(gc);
     run_snapshot_cancel(&gc->snapshot);
     run_cancel(&gc->event);
-    free(gc->ckpts);
-    free(gc->buries);
-    gc->ckpts = gc->buries = NULL;
-    gc->ckpt_count = gc->ckpt_next = gc->bury_count = 0;
+    free(gc->visit.ckpts);
+    free(gc->visit.buries);
+    gc->visit.ckpts = gc->visit.buries = NULL;
+    gc->visit.ckpt_count = gc->visit.ckpt_next = gc->visit.bury_count = 0;
     dues_clear(gc);
-    if (gc->run) {
-        struct run *run = gc->run;
-        gc->run = NULL;
+    if (gc->visit.run) {
+        struct run *run = gc->visit.run;
+        gc->visit.run = NULL;
         catalog_release(run);
     }
 }
@@ -126,113 +96,39 @@ static void let_go(struct gc *gc)
 /* Ends a pass, complete or not; the next one finds what is left. */
 static void end_pass(struct gc *gc)
 {
-    bool was_running = gc->running;
+    bool was_running = gc->doing == GC_RUNS;
     CHECK(!gc->busy);
-    let_go(gc);
+    leave_run(gc);
     free(gc->names);
     gc->names = NULL;
     gc->name_count = 0;
-    bool again = gc->is_asked && may_run(gc); /* an order that came in between */
-    gc->running = gc->looking = false;
+    bool again = gc->is_asked && gc_may_run(gc); /* an order that came in between */
+    gc->doing = GC_WAITS;
     free_order(&gc->order);
     gc->order = (struct pass_order){.dry_run = false};
     gc->status.run = (struct run_name){{0}, {0}};
     gc->status.ended_wall_ns =
         was_running ? loop_wall_ns(gc->options.loop) : gc->status.ended_wall_ns;
-    if (gc->closing) {
+    if (gc->closed) {
         timer_stop(&gc->timer);
         loop_post(gc->options.loop, &gc->post);
         return;
     }
-    later(gc, again ? 0 : GC_LOOK_MS, look);
+    gc_later(gc, again ? 0 : GC_LOOK_MS, look);
     if (was_running && gc->options.ended) {
         gc->options.ended(gc->options.user);
     }
 }
 
-void gc_stop_pass(struct gc *gc)
-{
-    if (gc->status.code == 0) {
-        gc->status.code = CAIRN_E_NO_MEMORY;
-        snprintf(gc->status.text, sizeof(gc->status.text), "no memory for a pass");
-    }
-    gc->status.errors++;
-    gc->status.errors_total++;
-    end_pass(gc);
-}
-
-bool gc_must_stop(struct gc *gc)
-{
-    if (!gc->closing && may_run(gc)) {
-        return false;
-    }
-    end_pass(gc);
-    return true;
-}
-
 void gc_close(struct gc *gc, void (*done)(void *user), void *user)
 {
-    CHECK(!gc->closing);
-    gc->closing = true;
+    CHECK(!gc->closed);
+    CHECK(done);
     gc->closed = done;
     gc->closed_user = user;
     if (!gc->busy) {
         end_pass(gc);
     }
-}
-
-static bool is_damage(int code)
-{
-    return err_exit_status(code) == err_exit_status(CAIRN_E_DAMAGED);
-}
-
-void gc_note(struct gc *gc, int status, const struct diag *diag, const char *what)
-{
-    char name[RUN_NAME_TEXT_MAX];
-    gc->status.errors++;
-    gc->status.errors_total++;
-    if (is_damage(gc->status.code) && !is_damage(status)) {
-        return;
-    }
-    run_name_format(&gc->status.run, name);
-    gc->status.code = status;
-    snprintf(gc->status.text, sizeof(gc->status.text), "%s: %s: %s", name, what,
-             diag_text(diag, status));
-}
-
-static void on_done(struct store_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, req);
-    gc->busy = false;
-    gc->took_ms = loop_now_ms(gc->options.loop) - gc->op_ms;
-    gc->done(req);
-}
-
-void gc_submit(struct gc *gc, void (*done)(struct store_req *req))
-{
-    gc->busy = true;
-    gc->done = done;
-    gc->req.deadline_ms = GC_STORE_DEADLINE_MS;
-    gc->req.done = on_done;
-    gc->op_ms = loop_now_ms(gc->options.loop);
-    store_submit(catalog_store(gc->options.catalog), &gc->req);
-}
-
-/* Removing files costs a disk about as much time as it takes. Beside busy sessions gc may use a
- * twentieth of the time. */
-void gc_rest(struct gc *gc, void (*step)(struct gc *gc))
-{
-    uint64_t now = loop_now_ms(gc->options.loop);
-    uint64_t load = gc->options.load ? gc->options.load(gc->options.user) : 0;
-    if (load != gc->load) {
-        gc->load = load;
-        gc->busy_ms = now + GC_QUIET_MS;
-    }
-    /* An order to reclaim now does not yield, because somebody waits for the room. */
-    bool disturbs = now < gc->busy_ms && !gc->order.now;
-    uint64_t took = gc->took_ms;
-    gc->took_ms = 0;
-    later(gc, disturbs ? max_u64(GC_PAUSE_MS, took * (GC_SHARE - 1)) : 0, step);
 }
 
 /* --- the schedule ----------------------------------------------------------------------------- */
@@ -282,20 +178,34 @@ static void begin_pass(struct gc *gc)
     next_run(gc);
 }
 
+/* Called when the search under pressure is over. */
+static void on_press_chosen(struct gc *gc, const struct pass_order *order)
+{
+    CHECK(gc->doing == GC_LOOKS);
+    if (!order) {
+        end_pass(gc);
+        return;
+    }
+    gc->order = *order;
+    gc->doing = GC_RUNS;
+    gc->status.pressed_wall_ns = loop_wall_ns(gc->options.loop);
+    begin_pass(gc);
+}
+
 /* Called by the timer. Decides whether a pass begins now: because one was asked for, is due, or is
  * the first, or because the store lacks room. */
 static void look(struct gc *gc)
 {
     uint64_t now = loop_now_ms(gc->options.loop);
     bool due = gc->options.every_ms > 0 && now >= gc->due_ms;
-    gc->status.waiting = !may_run(gc);
-    if (gc->closing || gc->status.waiting) {
+    gc->status.waiting = !gc_may_run(gc);
+    if (gc->closed || gc->status.waiting) {
         end_pass(gc);
         return;
     }
     if (!due && !gc->is_asked && !gc->first) {
-        gc->looking = true;
-        if (!press_look(gc)) {
+        gc->doing = GC_LOOKS;
+        if (!press_look(gc, on_press_chosen)) {
             end_pass(gc);
         }
         return;
@@ -308,28 +218,39 @@ static void look(struct gc *gc)
         gc->order.dry_run = false;
         gc->order.cycle = true;
     }
-    gc->running = true;
+    gc->doing = GC_RUNS;
     begin_pass(gc);
+}
+
+int gc_new(const struct gc_options *options, struct gc **ret)
+{
+    struct gc *gc = calloc(1, sizeof(*gc));
+    CHECK(options->keep_cycles > 0);
+    if (!gc) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    gc->options = *options;
+    gc->post.cb = on_post;
+    gc->end_pass = end_pass;
+    gc->next_run = next_run;
+    gc->status.every_ms = options->every_ms;
+    gc->status.keep_cycles = options->keep_cycles;
+    gc->status.pressure = options->pressure;
+    timer_init(&gc->timer, options->loop, on_timer);
+    set_due(gc);
+    *ret = gc;
+    gc->first = options->every_ms > 0; /* removes soon what a crash left; begins no cycle */
+    gc_later(gc, min_u64(GC_FIRST_MS, options->every_ms > 0 ? options->every_ms : GC_FIRST_MS),
+             look);
+    return 0;
 }
 
 /* Looks now, unless gc is looking or working; in that case the end of that looks again. */
 static void look_soon(struct gc *gc)
 {
-    if (!gc->running && !gc->looking && !gc->closing) {
-        later(gc, 0, look);
+    if (gc->doing == GC_WAITS && !gc->closed) {
+        gc_later(gc, 0, look);
     }
-}
-
-void gc_end_look(struct gc *gc) { end_pass(gc); }
-
-void gc_begin_pressed(struct gc *gc, const struct pass_order *order)
-{
-    CHECK(gc->looking && !gc->running);
-    gc->order = *order;
-    gc->looking = false;
-    gc->running = true;
-    gc->status.pressed_wall_ns = loop_wall_ns(gc->options.loop);
-    begin_pass(gc);
 }
 
 void gc_press(struct gc *gc, const char *project, uint64_t bytes)
@@ -343,7 +264,7 @@ void gc_press(struct gc *gc, const char *project, uint64_t bytes)
 
 static bool ask(struct gc *gc, bool dry_run, bool cycle)
 {
-    if (gc->running || gc->closing || gc->is_asked) {
+    if (gc->doing == GC_RUNS || gc->closed || gc->is_asked) {
         return false;
     }
     gc->is_asked = true;
@@ -358,7 +279,7 @@ bool gc_cycle(struct gc *gc, bool dry_run) { return ask(gc, dry_run, true); }
 int gc_reclaim_now(struct gc *gc, const struct gc_order *order)
 {
     struct run_name *runs = NULL;
-    if (gc->closing || gc->is_asked) {
+    if (gc->closed || gc->is_asked) {
         return CAIRN_E_BUSY;
     }
     if (order->run_count > 0) {
@@ -388,7 +309,7 @@ static int64_t wall_of_cycle(const struct gc *gc, uint64_t passed)
 void gc_waits(const struct gc *gc, const struct forgotten_sight *forgotten, int64_t *ret_first,
               int64_t *ret_last)
 {
-    bool by_itself = gc->options.every_ms > 0 && may_run(gc) && forgotten->count > 0;
+    bool by_itself = gc->options.every_ms > 0 && gc_may_run(gc) && forgotten->count > 0;
     *ret_first = by_itself ? wall_of_cycle(gc, forgotten->cycles_max) : 0;
     *ret_last = by_itself ? wall_of_cycle(gc, forgotten->cycles_min) : 0;
 }
@@ -403,8 +324,9 @@ void gc_set_schedule(struct gc *gc, uint64_t every_ms, uint64_t keep_cycles, uin
     if (was_resting || gc->due_ms > loop_now_ms(gc->options.loop) + every_ms) {
         set_due(gc);
     }
-    if (!gc->running && !gc->looking && !gc->busy && !gc->closing && !gc->is_asked) {
-        later(gc, min_u64(every_ms, GC_LOOK_MS), look); /* it may be waiting by the old schedule */
+    if (gc->doing == GC_WAITS && !gc->busy && !gc->closed && !gc->is_asked) {
+        gc_later(gc, min_u64(every_ms, GC_LOOK_MS),
+                 look); /* it may be waiting by the old schedule */
     }
 }
 
@@ -417,7 +339,7 @@ void gc_status(const struct gc *gc, struct gc_status *ret)
 {
     struct catalog_sight sight;
     *ret = gc->status;
-    ret->running = gc->running || gc->is_asked;
+    ret->running = gc->doing == GC_RUNS || gc->is_asked;
     catalog_sight(gc->options.catalog, &sight);
     ret->forgotten = sight.forgotten.count;
     ret->forgotten_bytes = sight.forgotten.bytes;
@@ -429,7 +351,7 @@ void gc_status(const struct gc *gc, struct gc_status *ret)
 /* Begins with the next run of the pass. The pass ends after the last one. */
 static void next_run(struct gc *gc)
 {
-    let_go(gc);
+    leave_run(gc);
     if (gc_must_stop(gc)) {
         return;
     }
@@ -439,13 +361,10 @@ static void next_run(struct gc *gc)
     }
     gc->status.run = gc->names[gc->name_next++];
     gc->status.runs++;
-    gc->run = catalog_run(gc->options.catalog, &gc->status.run);
-    run_look_again(gc->run);
-    gc->snapshot = (struct run_snapshot_req){.done = on_first_state};
-    run_snapshot(gc->run, &gc->snapshot);
+    gc->visit.run = catalog_run(gc->options.catalog, &gc->status.run);
+    run_look_again(gc->visit.run);
+    gc_snapshot(gc, on_first_state);
 }
-
-void gc_next_run(struct gc *gc) { gc_rest(gc, next_run); }
 
 static void on_first_state(struct run_snapshot_req *req)
 {
@@ -461,28 +380,22 @@ static void on_first_state(struct run_snapshot_req *req)
     if (status != 0) {
         gc_note(gc, status, &diag, "nothing of it is removed");
     }
-    gc->marked = status != 0;
+    gc->visit.marked = status != 0;
     if (!req->state->exists) {
         gc_next_run(gc);
         return;
     }
-    gc->fenced = req->state->newest_term;
-    gc->cycle = req->state->gc.cycle;
-    gc->stale_count = gc->stale_next = 0;
-    for (size_t i = 0; i < req->state->open_count && gc->stale_count < GC_STALE_MAX; i++) {
+    gc->visit.fenced = req->state->newest_term;
+    gc->visit.cycle = req->state->gc.cycle;
+    gc->visit.stale_count = gc->visit.stale_next = 0;
+    for (size_t i = 0; i < req->state->open_count && gc->visit.stale_count < GC_STALE_MAX; i++) {
         const struct state_open *open = &req->state->opens[i];
         if (open->id.term < req->state->newest_term) {
-            gc->stales[gc->stale_count++] =
+            gc->visit.stales[gc->visit.stale_count++] =
                 (struct stale){.id = open->id, .open_id = open->entry.open_id};
         }
     }
     gc_rest(gc, gc->status.dry_run ? reclaim : gc->order.cycle ? begin_cycle : end_stale);
-}
-
-static void submit(struct gc *gc, const struct event *event, void (*done)(struct run_req *req))
-{
-    gc->event = (struct run_req){.event = *event, .done = done};
-    run_submit(gc->run, &gc->event);
 }
 
 static void on_cycle(struct run_req *req)
@@ -498,9 +411,9 @@ static void on_cycle(struct run_req *req)
 static void begin_cycle(struct gc *gc)
 {
     struct event event = {
-        .kind = EVENT_GC_CYCLE, .cycle = gc->cycle, .cycles = gc->options.lease_cycles};
+        .kind = EVENT_GC_CYCLE, .cycle = gc->visit.cycle, .cycles = gc->options.lease_cycles};
     if (!gc_must_stop(gc)) {
-        submit(gc, &event, on_cycle);
+        gc_submit_event(gc, &event, on_cycle);
     }
 }
 
@@ -511,7 +424,7 @@ static void on_stale_ended(struct run_req *req)
         req->status != CAIRN_E_NOT_FOUND) {
         gc_note(gc, req->status, &req->diag, "the end of a stale opening");
     }
-    gc->stale_next++;
+    gc->visit.stale_next++;
     gc_rest(gc, end_stale);
 }
 
@@ -522,31 +435,31 @@ static void end_stale(struct gc *gc)
     if (gc_must_stop(gc)) {
         return;
     }
-    if (gc->stale_next == gc->stale_count) {
+    if (gc->visit.stale_next == gc->visit.stale_count) {
         reclaim(gc);
         return;
     }
-    const struct stale *stale = &gc->stales[gc->stale_next];
+    const struct stale *stale = &gc->visit.stales[gc->visit.stale_next];
     struct event event = {.kind = EVENT_ABORT,
                           .id = stale->id,
                           .open_id = stale->open_id,
                           .code = CAIRN_E_FENCED,
                           .reason = "a newer term of this run exists"};
-    submit(gc, &event, on_stale_ended);
+    gc_submit_event(gc, &event, on_stale_ended);
 }
 
 static void reclaim(struct gc *gc)
 {
-    if (gc->marked) { /* an unknown checkpoint may refer to objects of any other */
+    if (gc->visit.marked) { /* an unknown checkpoint may refer to objects of any other */
         gc_next_run(gc);
         return;
     }
-    dues_begin(gc);
+    dues_begin(gc, list_ckpts);
 }
 
 /* --- what is stored --------------------------------------------------------------------------- */
 
-void gc_list_ckpts(struct gc *gc)
+static void list_ckpts(struct gc *gc)
 {
     if (gc_must_stop(gc)) {
         return;
@@ -564,15 +477,14 @@ static void on_ckpts(struct store_req *req)
         gc_next_run(gc);
         return;
     }
-    free(gc->ckpts);
-    gc->ckpts = req->ret_ckpts;
-    gc->ckpt_count = req->ret_count;
-    gc->ckpt_next = 0;
+    free(gc->visit.ckpts);
+    gc->visit.ckpts = req->ret_ckpts;
+    gc->visit.ckpt_count = req->ret_count;
+    gc->visit.ckpt_next = 0;
     if (gc_must_stop(gc)) {
         return;
     }
-    gc->snapshot = (struct run_snapshot_req){.done = on_listed_state};
-    run_snapshot(gc->run, &gc->snapshot);
+    gc_snapshot(gc, on_listed_state);
 }
 
 /* Returns true if the checkpoint has to be examined. An open one is not, nor one for which an
@@ -598,22 +510,22 @@ static int compare_ids(const void *a, const void *b)
 
 static bool is_listed(const struct gc *gc, struct ckpt_id id)
 {
-    return gc->ckpt_count > 0 &&
-           bsearch(&id, gc->ckpts, gc->ckpt_count, sizeof(*gc->ckpts), compare_ids) != NULL;
+    return gc->visit.ckpt_count > 0 && bsearch(&id, gc->visit.ckpts, gc->visit.ckpt_count,
+                                               sizeof(*gc->visit.ckpts), compare_ids) != NULL;
 }
 
 /* Takes the dead entries of openings that were fenced before the list was made and of which nothing
  * is on it. Without memory the next pass does it. */
 static void take_buries(struct gc *gc, const struct run_state *state)
 {
-    CHECK(!gc->buries); /* let_go() of the run before has freed it */
+    CHECK(!gc->visit.buries); /* leave_run() of the run before has freed it */
     size_t count = state->dead_count + state->past_count;
-    gc->buries = gc->status.dry_run ? NULL : calloc(count + 1, sizeof(*gc->buries));
-    for (size_t i = 0; gc->buries && i < count; i++) {
+    gc->visit.buries = gc->status.dry_run ? NULL : calloc(count + 1, sizeof(*gc->visit.buries));
+    for (size_t i = 0; gc->visit.buries && i < count; i++) {
         bool is_dead = i < state->dead_count;
         struct ckpt_id id = is_dead ? state->deads[i].id : state->pasts[i - state->dead_count].id;
-        if (id.term < gc->fenced && !is_listed(gc, id)) {
-            gc->buries[gc->bury_count++] = id;
+        if (id.term < gc->visit.fenced && !is_listed(gc, id)) {
+            gc->visit.buries[gc->visit.bury_count++] = id;
         }
     }
 }
@@ -640,16 +552,17 @@ static void on_listed_state(struct run_snapshot_req *req)
         return;
     }
     take_buries(gc, req->state);
-    for (size_t i = 0; i < gc->ckpt_count; i++) {
-        if (is_of_interest(gc, req->state, gc->ckpts[i])) {
-            gc->ckpts[kept++] = gc->ckpts[i];
+    for (size_t i = 0; i < gc->visit.ckpt_count; i++) {
+        if (is_of_interest(gc, req->state, gc->visit.ckpts[i])) {
+            gc->visit.ckpts[kept++] = gc->visit.ckpts[i];
         }
     }
-    gc->ckpt_count = kept;
-    if (gc->bury_count == 0) {
+    gc->visit.ckpt_count = kept;
+    if (gc->visit.bury_count == 0) {
         batch_begin(gc);
         return;
     }
-    struct event event = {.kind = EVENT_BURY, .id_count = gc->bury_count, .ids = gc->buries};
-    submit(gc, &event, on_buried);
+    struct event event = {
+        .kind = EVENT_BURY, .id_count = gc->visit.bury_count, .ids = gc->visit.buries};
+    gc_submit_event(gc, &event, on_buried);
 }

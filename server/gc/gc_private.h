@@ -10,6 +10,9 @@
  *      batch.c: list names of some of them -> read the record, decide
  *          marking.c: read the object tables of those that may refer to them
  *      batch.c: remove what is dead -> the next batch ... -> next run
+ *
+ * gc.c is the root. It calls the parts, each of which has its own struct here; they call marking.c
+ * and pass.c, and come back by what the caller gave them.
  */
 #ifndef CAIRN_GC_GC_PRIVATE_H
 #define CAIRN_GC_GC_PRIVATE_H
@@ -57,7 +60,6 @@ struct table_of { /* a checkpoint whose object tables have to be read */
     struct ckpt_id id;
     uint64_t open_id;
     uint32_t first_rank, world_size; /* the ranks from first_rank up to, but without, world_size */
-    bool for_itself;                 /* it is a KIND_LIVE of the batch itself */
     bool is_dead;                    /* it is a KIND_DEAD: checks that it belongs to this run */
 };
 
@@ -95,7 +97,10 @@ struct press_pick {
 };
 
 /* The search for forgotten checkpoints under pressure; see pressure.c. */
+struct gc;
+
 struct press {
+    void (*chosen)(struct gc *gc, const struct pass_order *order);
     char project[LIMIT_RUN_NAME_BYTES + 1]; /* only its runs; "" for all */
     uint64_t need;                          /* bytes to free */
     char reason[ENTRY_REASON_BYTES];
@@ -107,8 +112,82 @@ struct press {
     uint64_t refusals; /* refusals of the store that were already handled */
 };
 
+/* What the pass knows of the run that it is at. */
+struct visit {
+    struct run *run; /* held; NULL between two runs */
+    uint64_t cycle;
+    bool marked;     /* state_is_marked(): nothing of the run is removed */
+    uint64_t fenced; /* terms below this were fenced before anything was listed */
+    size_t stale_count, stale_next;
+    struct stale stales[GC_STALE_MAX];
+    size_t bury_count; /* dead entries of which nothing is stored any more */
+    struct ckpt_id *buries;
+    struct ckpt_id *ckpts; /* checkpoints that have to be examined */
+    size_t ckpt_count, ckpt_next;
+};
+
+/* The dues of a run; see dues.c. */
+struct dues {
+    size_t count, at;
+    struct due *items;   /* sorted by id; in a dry run, those that count as reclaimed */
+    struct ckpt_id *ids; /* the ids that the reclaim event names */
+    size_t id_count;
+    void (*then)(struct gc *gc);
+};
+
+/* The checkpoints whose leftovers are removed together, sorted by id; see batch.c. */
+struct batch {
+    size_t count, names;
+    size_t at, item, sweep; /* where removing and sweeping stand */
+    bool in_smalls;         /* removes the small things of the checkpoint at `at` */
+    struct batch_ckpt ckpts[BATCH_CKPTS_MAX];
+};
+
+/* Who asks for marking: the dues, or the batch. */
+struct mark_user {
+    /* Returns true if the checkpoint has objects that may be removed. */
+    bool (*may_go)(const struct gc *gc, struct ckpt_id id);
+    /* Returns true if the checkpoint counts as reclaimed, so that its table says nothing. */
+    bool (*is_gone)(const struct gc *gc, struct ckpt_id id);
+    /* Returns true if its own table has to be read because some of its objects may be dead. */
+    bool (*reads_own)(const struct gc *gc, struct ckpt_id id);
+    /* Returns true if the objects of the checkpoint are to be marked. */
+    bool (*is_asked)(const struct gc *gc, struct ckpt_id id);
+    /* Called for a checkpoint whose own table cannot be read. */
+    void (*lose_own)(struct gc *gc, struct ckpt_id id);
+    /* Called for a checkpoint that an unreadable table may refer to: keeps it. Returns true if its
+     * own table has to be read from now on. */
+    bool (*keep)(struct gc *gc, struct ckpt_id id);
+    /* Called if nobody knows what an unreadable table may refer to: keeps everything. */
+    void (*keep_all)(struct gc *gc);
+    /* Called for a dead checkpoint whose part belongs to another run. */
+    void (*is_foreign)(struct gc *gc, struct ckpt_id id);
+    /* Called when all tables were read. */
+    void (*done)(struct gc *gc);
+};
+
+/* The reading of object tables, and the objects that they refer to; see marking.c. */
+struct marking {
+    const struct mark_user *user;
+    struct uuid run_uuid; /* to compare with the headers of the run's parts */
+    size_t table_count, table_next, table_cap;
+    struct table_of *tables;
+    uint32_t rank; /* the one whose part of tables[table_next] is read */
+    struct part_table table;
+    uint8_t *pages;
+    size_t count, cap;
+    struct object_id *ids; /* objects that are referred to; sorted once all tables are read */
+};
+
+enum gc_doing {
+    GC_WAITS,
+    GC_LOOKS, /* searches under pressure, between two passes */
+    GC_RUNS   /* a pass */
+};
+
 struct gc {
     struct gc_options options;
+    enum gc_doing doing;
     struct timer timer;
     struct post post;
     void (*step)(struct gc *gc);
@@ -118,9 +197,7 @@ struct gc {
     void (*done)(struct store_req *req);
     bool busy;  /* a request is at the store */
     bool first; /* the first pass after the start is yet to come */
-    bool running, closing, is_asked;
-    bool looking; /* searching under pressure, between two passes */
-    struct press press;
+    bool is_asked;
     struct pass_order asked, order; /* asked: the next one, if is_asked; order: the one that runs */
     uint64_t due_ms;
     int64_t due_wall_ns;
@@ -130,75 +207,48 @@ struct gc {
     struct known known;
     struct run_name *names;
     size_t name_count, name_next;
-    struct run *run;
-    uint64_t cycle;
-    bool marked;       /* state_is_marked(): nothing of the run is removed */
-    uint64_t fenced;   /* terms below this were fenced before anything was listed */
-    size_t bury_count; /* dead entries of which nothing is stored any more */
-    struct ckpt_id *buries;
-    size_t stale_count, stale_next;
-    struct stale stales[GC_STALE_MAX];
-    struct ckpt_id *ckpts; /* checkpoints of the run that have to be examined */
-    size_t ckpt_count, ckpt_next;
-    struct ckpt_id *ids; /* of the run: the ids that the reclaim event names */
-    size_t id_count;
-    struct due *dues; /* of the run, sorted by id; in a dry run, those that count as reclaimed */
-    size_t due_count, due_at;
-    bool checking; /* tables are being read for the dues, not for the batch */
-    size_t batch_count, batch_at, item_at, sweep_at;
-    size_t batch_names;
-    struct batch_ckpt batch[BATCH_CKPTS_MAX];
-    struct uuid run_uuid; /* of the run, to compare with the headers of its parts */
-    size_t table_count, table_next, table_cap;
-    struct table_of *tables;
-    uint32_t table_rank;
-    struct part_table table;
-    uint8_t *table_pages;
-    size_t mark_count, mark_cap;
-    struct object_id *marks; /* objects that are referred to; sorted once all tables are read */
-    bool removing_smalls, removed_any;
-    void (*closed)(void *user);
+    struct press press;
+    struct visit visit;
+    struct dues dues;
+    struct batch batch;
+    struct marking mark;
+    void (*end_pass)(struct gc *gc), (*next_run)(struct gc *gc); /* gc.c's, for pass.c */
+    void (*closed)(void *user); /* set once gc_close() was called */
     void *closed_user;
 };
 
-/* gc.c */
+/* --- pass.c: what every part of a pass needs -------------------------------------------------- */
+
+/* Returns true, and ends the pass, if gc is closing or may not run any more. */
 bool gc_must_stop(struct gc *gc);
+/* Notes an error of the present run for the status; the first damage stays. */
 void gc_note(struct gc *gc, int status, const struct diag *diag, const char *what);
+/* Calls step by the timer. */
+void gc_later(struct gc *gc, uint64_t ms, void (*step)(struct gc *gc));
 /* Calls step now, or after a pause if sessions are busy. */
 void gc_rest(struct gc *gc, void (*step)(struct gc *gc));
 /* Submits gc->req, which the caller has filled in. Clears busy before it calls done. */
 void gc_submit(struct gc *gc, void (*done)(struct store_req *req));
-void gc_next_run(struct gc *gc);
-void gc_list_ckpts(struct gc *gc); /* called after the reclaim */
-void gc_stop_pass(struct gc *gc);  /* ends the pass: no memory, or the store is read-only */
+/* Sends an event to the present run. */
+void gc_submit_event(struct gc *gc, const struct event *event, void (*done)(struct run_req *req));
+/* Asks the present run for its state. */
+void gc_snapshot(struct gc *gc, void (*done)(struct run_snapshot_req *req));
+void gc_next_run(struct gc *gc);  /* gives up the present run, or is done with it */
+void gc_stop_pass(struct gc *gc); /* ends the pass: no memory, or the store is read-only */
+bool gc_may_run(const struct gc *gc);
 
-void gc_end_look(struct gc *gc); /* ends the search: there is no pressure, or nothing to reclaim */
-void gc_begin_pressed(struct gc *gc, const struct pass_order *order); /* takes the order's arrays */
-
-/* pressure.c */
+/* --- pressure.c ------------------------------------------------------------------------------- */
 
 /* Starts the search under pressure. Returns false if there is no reason to search. After true,
- * gc_end_look() or gc_begin_pressed() will be called. */
-bool press_look(struct gc *gc);
+ * chosen is called: with the order of a pass, whose arrays it takes, or with NULL if there is no
+ * pressure or nothing to reclaim. */
+bool press_look(struct gc *gc, void (*chosen)(struct gc *gc, const struct pass_order *order));
 void press_clear(struct gc *gc);
 /* Gives the checkpoints of the present run that the order names. *ret is malloc'ed and the caller
  * frees it. Returns NO_MEMORY if there is no memory. */
 int MUST_USE press_ids(const struct gc *gc, struct ckpt_id **ret, size_t *ret_count);
 
-/* dues.c */
-void dues_begin(struct gc *gc);   /* ends with gc_list_ckpts() */
-void dues_checked(struct gc *gc); /* called when the tables were read */
-struct due *dues_find(const struct gc *gc, struct ckpt_id id);
-bool dues_has(const struct gc *gc, struct ckpt_id id); /* it counts as reclaimed */
-void dues_clear(struct gc *gc);
-
-/* batch.c */
-void batch_begin(struct gc *gc);  /* goes on at ckpt_next; calls gc_next_run() if none is left */
-void batch_remove(struct gc *gc); /* called when the tables were read */
-void batch_clear(struct gc *gc);
-struct batch_ckpt *batch_find(struct gc *gc, struct ckpt_id id);
-
-/* marking.c */
+/* --- marking.c -------------------------------------------------------------------------------- */
 
 /* Returns the number that identifies the state of a commit (known.h). A repair leaves the damaged
  * bytes under a name that is dead, so it changes the number, and what was known is void. */
@@ -207,16 +257,30 @@ uint64_t mark_of_commit(const struct state_commit *commit);
  * count, because a real pass ends it first. */
 bool mark_is_open(const struct gc *gc, const struct run_state *state, struct ckpt_id id);
 const struct state_commit *mark_commit(const struct run_state *state, struct ckpt_id id);
-/* Called for a checkpoint that belongs to another record. Nothing of it is removed, and the pass
- * reports it. */
-void batch_note_unknown(struct gc *gc, struct batch_ckpt *ckpt);
-/* Lists the tables that have to be read for the batch. Returns false if there is no memory. */
-bool mark_plan(struct gc *gc, const struct run_state *state);
-/* Lists the tables for the dues: those of all kept checkpoints that may refer to one of them. */
-bool mark_plan_dues(struct gc *gc, const struct run_state *state);
-/* Ends with batch_remove(), or with dues_checked() if gc->checking. */
+/* Lists the tables to read for the user: those that it reads itself, and, if there are any that may
+ * go, those of all kept checkpoints that may refer to one of them. Returns false if there is no
+ * memory. */
+bool mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
+               const struct run_state *state);
+/* Adds the part of a checkpoint that is about to be removed as the leftover of a failed save, to
+ * see that it belongs to this run. Called after mark_plan(). Returns false if there is no memory.
+ */
+bool mark_add_dead(struct gc *gc, const struct store_name *part);
+/* Reads the tables. Ends with user->done(). */
 void mark_read(struct gc *gc);
 bool mark_has(const struct gc *gc, const struct object_id *id);
 void mark_clear(struct gc *gc);
+
+/* --- dues.c ----------------------------------------------------------------------------------- */
+
+/* Reclaims what is due in the present run, and calls then. */
+void dues_begin(struct gc *gc, void (*then)(struct gc *gc));
+bool dues_has(const struct gc *gc, struct ckpt_id id); /* it counts as reclaimed */
+void dues_clear(struct gc *gc);
+
+/* --- batch.c ---------------------------------------------------------------------------------- */
+
+void batch_begin(struct gc *gc); /* goes on at ckpt_next; calls gc_next_run() if none is left */
+void batch_clear(struct gc *gc);
 
 #endif

@@ -8,7 +8,7 @@
  * seconds, and only while something is forgotten. One loop's thread.
  *
  *   press_look -> the store's usage -> whose room? -> the runs, one after another: candidates
- *       -> gc_begin_pressed (a pass over the chosen) or gc_end_look
+ *       -> `chosen`, with an order for the pass over these, or without
  */
 #include "gc_private.h"
 
@@ -33,10 +33,10 @@ void press_clear(struct gc *gc)
 static void end(struct gc *gc)
 {
     press_clear(gc);
-    gc_end_look(gc);
+    gc->press.chosen(gc, NULL);
 }
 
-bool press_look(struct gc *gc)
+bool press_look(struct gc *gc, void (*chosen)(struct gc *gc, const struct pass_order *order))
 {
     struct catalog_sight sight;
     catalog_sight(gc->options.catalog, &sight);
@@ -44,6 +44,7 @@ bool press_look(struct gc *gc)
         gc->press.wanted_project[0] = '\0';
         return false;
     }
+    gc->press.chosen = chosen;
     gc->req = (struct store_req){.op = STORE_USAGE};
     gc_submit(gc, on_usage);
     return true;
@@ -197,7 +198,7 @@ static void choose(struct gc *gc)
     press->picks = NULL;
     press->pick_count = press->pick_cap = 0;
     memcpy(order.reason, press->reason, sizeof(order.reason));
-    gc_begin_pressed(gc, &order);
+    press->chosen(gc, &order);
 }
 
 /* Appends a checkpoint that may be reclaimed. Returns false if there is no memory. */
@@ -227,11 +228,11 @@ static bool add_all(struct gc *gc, const struct run_state *state)
     for (size_t i = 0; good && i < state->commit_count; i++) {
         const struct state_commit *commit = &state->commits[i];
         const struct known_ckpt *known =
-            known_find(&gc->known, run_name_of(gc->run), commit->entry.id);
+            known_find(&gc->known, run_name_of(gc->visit.run), commit->entry.id);
         bool is_stuck = known && known->stuck; /* of no use here; the others can be reclaimed */
         bool is_free = commit->forgotten && !commit->reclaimed && !commit->pinned;
         if (is_free && !is_stuck && !uses[i].claimed && !uses[i].leased) {
-            struct press_pick pick = {.run = *run_name_of(gc->run),
+            struct press_pick pick = {.run = *run_name_of(gc->visit.run),
                                       .id = commit->entry.id,
                                       .forgotten_wall_ns = commit->mark->wall_ns,
                                       .seq = commit->entry.seq,
@@ -250,8 +251,8 @@ static void on_state(struct run_snapshot_req *req)
     struct gc *gc = container_of(req, struct gc, snapshot);
     gc->snapshot.run = NULL; /* it was answered */
     bool good = req->status != 0 || add_all(gc, req->state);
-    catalog_release(gc->run);
-    gc->run = NULL;
+    catalog_release(gc->visit.run);
+    gc->visit.run = NULL;
     if (!good || gc_must_stop(gc)) {
         if (!good) {
             end(gc);
@@ -275,7 +276,7 @@ static void next_run(struct gc *gc)
         struct run *run = catalog_run(gc->options.catalog, name);
         run_forgotten(run, &sight);
         if (sight.count > 0) {
-            gc->run = run;
+            gc->visit.run = run;
             gc->snapshot = (struct run_snapshot_req){.done = on_state, .any_age = true};
             run_snapshot(run, &gc->snapshot);
             return;

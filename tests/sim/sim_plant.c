@@ -193,15 +193,21 @@ void __wrap_retention_guard(const struct retention_item *items, size_t count,
 
 /* --- garbage collection ----------------------------------------------------------- */
 
-bool __real_mark_plan(struct gc *gc, const struct run_state *state);
-bool __wrap_mark_plan(struct gc *gc, const struct run_state *state);
-void __real_batch_remove(struct gc *gc);
-void __wrap_batch_remove(struct gc *gc);
+bool __real_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
+                      const struct run_state *state);
+bool __wrap_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
+                      const struct run_state *state);
 
-bool __wrap_mark_plan(struct gc *gc, const struct run_state *state)
+/* Between the marking of a batch and its removal. */
+static void (*remove_batch)(struct gc *gc);
+static void check_batch(struct gc *gc);
+
+bool __wrap_mark_plan(struct gc *gc, const struct mark_user *user, bool any_may_go,
+                      const struct run_state *state)
 {
-    for (size_t i = 0; i < gc->batch_count; i++) {
-        struct batch_ckpt *ckpt = &gc->batch[i];
+    static struct mark_user checked;
+    for (size_t i = 0; i < gc->batch.count; i++) {
+        struct batch_ckpt *ckpt = &gc->batch.ckpts[i];
         if (ckpt->kind == KIND_OPEN && is(MUTANT_TAKE_OPEN)) {
             ckpt->kind = KIND_DEAD;
             ckpt->ripe = true;
@@ -217,7 +223,13 @@ bool __wrap_mark_plan(struct gc *gc, const struct run_state *state)
             }
         }
     }
-    return __real_mark_plan(gc, state);
+    if (gc->batch.count > 0) { /* otherwise it is for the dues */
+        checked = *user;
+        checked.done = check_batch;
+        remove_batch = user->done;
+        user = &checked;
+    }
+    return __real_mark_plan(gc, user, any_may_go, state);
 }
 
 static struct sight *sight_of(const struct gc *gc, const struct batch_ckpt *ckpt)
@@ -237,10 +249,10 @@ static struct sight *sight_of(const struct gc *gc, const struct batch_ckpt *ckpt
 }
 
 /* What no checkpoint was ever made of goes in the second pass that finds it so, not before. */
-void __wrap_batch_remove(struct gc *gc)
+static void check_batch(struct gc *gc)
 {
-    for (size_t i = 0; i < gc->batch_count; i++) {
-        const struct batch_ckpt *ckpt = &gc->batch[i];
+    for (size_t i = 0; i < gc->batch.count; i++) {
+        const struct batch_ckpt *ckpt = &gc->batch.ckpts[i];
         struct sight *sight = sight_of(gc, ckpt);
         if (sight->pass == 0 || sight->mark != ckpt->mark || sight->pass > gc->status.pass) {
             sight->mark = ckpt->mark;
@@ -254,5 +266,5 @@ void __wrap_batch_remove(struct gc *gc)
                        ckpt->id.step, ckpt->id.term);
         }
     }
-    __real_batch_remove(gc);
+    remove_batch(gc);
 }
