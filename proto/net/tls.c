@@ -279,73 +279,6 @@ static void flush_out(struct stream_tls *tls)
 
 /* --- failures in words -------------------------------------------------------------------- */
 
-struct remedy {
-    int code; /* SSL_R_* or X509_V_ERR_* */
-    const char *text;
-};
-
-static const struct remedy ALERT_REMEDIES[] = {
-    {SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED,
-     "the server wants a client certificate: set one and its key (cert and key files)"},
-    {SSL_R_TLSV1_ALERT_UNKNOWN_CA,
-     "the peer does not know the CA of our certificate: use one of the CA that it trusts"},
-    {SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED, "our certificate has expired: renew it"},
-    {SSL_R_SSLV3_ALERT_BAD_CERTIFICATE,
-     "the peer refused our certificate: compare its CA, dates and host names"},
-    {SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN, "the peer refused our certificate"},
-    {SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED, "our certificate was revoked: renew it"},
-    {SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE,
-     "our certificate may not be used for this: its extended key usage must allow it"},
-    {SSL_R_TLSV1_ALERT_DECRYPT_ERROR,
-     "the peer refused our signature: the key does not fit the certificate"},
-    {SSL_R_TLSV1_ALERT_ACCESS_DENIED, "the peer denied access"},
-};
-
-static const struct remedy HANDSHAKE_REMEDIES[] = {
-    {SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE,
-     "the client showed no certificate, and this server requires one: set its cert and key files"},
-    {SSL_R_WRONG_VERSION_NUMBER, "the peer does not speak TLS here: is TLS on at one end only?"},
-    {SSL_R_HTTP_REQUEST, "the peer speaks HTTP here"},
-    {SSL_R_PACKET_LENGTH_TOO_LONG, "the peer does not speak TLS here: is TLS on at one end only?"},
-    {SSL_R_UNSUPPORTED_PROTOCOL, "the peer does not know TLS 1.3: upgrade it"},
-    {SSL_R_TLSV1_ALERT_PROTOCOL_VERSION, "the peer does not know TLS 1.3: upgrade it"},
-};
-
-static const struct remedy VERIFY_REMEDIES[] = {
-    {X509_V_ERR_CERT_HAS_EXPIRED, "renew it, and compare the clocks"},
-    {X509_V_ERR_CERT_NOT_YET_VALID, "compare the clocks of both machines"},
-    {X509_V_ERR_HOSTNAME_MISMATCH,
-     "connect by a name that it holds, or issue it with this name (subject alternative name)"},
-    {X509_V_ERR_IP_ADDRESS_MISMATCH,
-     "connect by a name that it holds, or issue it with this address (subject alternative name)"},
-    {X509_V_ERR_INVALID_PURPOSE, "its extended key usage must allow this use"},
-};
-
-static const char *remedy_of(size_t count, const struct remedy *remedies, long code)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (remedies[i].code == code) {
-            return remedies[i].text;
-        }
-    }
-    return NULL;
-}
-
-/* Sets the text for a certificate that was refused, with what can be done about it. Returns
- * AUTH. */
-static int certificate_failure(struct stream_tls *tls, long result)
-{
-    const char *remedy = remedy_of(ARRAY_LEN(VERIFY_REMEDIES), VERIFY_REMEDIES, result);
-    const char *why = X509_verify_cert_error_string(result);
-    if (remedy != NULL) {
-        return diag_set(&tls->diag, CAIRN_E_AUTH, "the peer's certificate is refused: %s: %s", why,
-                        remedy);
-    }
-    return diag_set(&tls->diag, CAIRN_E_AUTH,
-                    "the peer's certificate is refused: %s: it must come from a CA of %s", why,
-                    tls_context_ca(tls->context));
-}
-
 /* Sets the text for a connection that ended below TLS, and returns the code. */
 static int below_failure(struct stream_tls *tls)
 {
@@ -370,8 +303,8 @@ static int failed(struct stream_tls *tls)
     long result = SSL_get_verify_result(tls->ssl);
     int code = ERR_GET_REASON(error);
     const char *why = ERR_reason_error_string(error);
-    const char *alert = remedy_of(ARRAY_LEN(ALERT_REMEDIES), ALERT_REMEDIES, code);
-    const char *remedy = remedy_of(ARRAY_LEN(HANDSHAKE_REMEDIES), HANDSHAKE_REMEDIES, code);
+    const char *alert = tls_remedy_of_alert(code);
+    const char *remedy = tls_remedy_of_handshake(code);
     why = why != NULL ? why : "no reason given";
     if (tls->below_status != 0 && held(&tls->in) == 0 && alert == NULL && remedy == NULL &&
         (tls->established || result == X509_V_OK)) {
@@ -379,7 +312,7 @@ static int failed(struct stream_tls *tls)
     } else if (alert != NULL) {
         tls->status = diag_set(&tls->diag, CAIRN_E_AUTH, "TLS: %s: %s", why, alert);
     } else if (!tls->established && result != X509_V_OK) {
-        tls->status = certificate_failure(tls, result);
+        tls->status = tls_refuse_certificate(result, tls_context_ca(tls->context), &tls->diag);
     } else if (!tls->established) {
         tls->status = diag_set(&tls->diag, CAIRN_E_AUTH, "the TLS handshake failed: %s%s%s", why,
                                remedy != NULL ? ": " : "", remedy != NULL ? remedy : "");
