@@ -5,70 +5,36 @@
  */
 #include "core/commit.h"
 
+#include "base/check.h"
 #include "core_private.h"
+
+static void (*const handlers[])(struct step *step) = {[EVENT_CREATE] = on_create,
+                                                      [EVENT_OPEN] = on_open,
+                                                      [EVENT_FIND_OPEN] = on_find_open,
+                                                      [EVENT_SEAL] = on_seal,
+                                                      [EVENT_COMMIT] = on_commit,
+                                                      [EVENT_ABORT] = on_abort,
+                                                      [EVENT_RESTORE_BEGIN] = on_restore_begin,
+                                                      [EVENT_RESTORE_REPORT] = on_restore_report,
+                                                      [EVENT_HEALTH] = on_health,
+                                                      [EVENT_ANNOTATE] = on_annotate,
+                                                      [EVENT_FORGET] = on_forget,
+                                                      [EVENT_UNDELETE] = on_undelete,
+                                                      [EVENT_PIN] = on_pin,
+                                                      [EVENT_UNPIN] = on_pin,
+                                                      [EVENT_REPAIR] = on_repair,
+                                                      [EVENT_GC_CYCLE] = on_gc_cycle,
+                                                      [EVENT_RECLAIM] = on_reclaim,
+                                                      [EVENT_ADOPT] = on_adopt,
+                                                      [EVENT_BURY] = on_bury};
 
 void commit_step(const struct run_state *state, const struct event *event, struct scratch *scratch,
                  struct verdict *ret)
 {
     struct step step = {.state = state, .event = event, .scratch = scratch, .ret = ret};
     *ret = (struct verdict){.id = event->id, .newest_term = state->newest_term};
-    switch (event->kind) {
-    case EVENT_CREATE:
-        on_create(&step);
-        break;
-    case EVENT_OPEN:
-        on_open(&step);
-        break;
-    case EVENT_FIND_OPEN:
-        on_find_open(&step);
-        break;
-    case EVENT_SEAL:
-        on_seal(&step);
-        break;
-    case EVENT_COMMIT:
-        on_commit(&step);
-        break;
-    case EVENT_ABORT:
-        on_abort(&step);
-        break;
-    case EVENT_RESTORE_BEGIN:
-        on_restore_begin(&step);
-        break;
-    case EVENT_RESTORE_REPORT:
-        on_restore_report(&step);
-        break;
-    case EVENT_HEALTH:
-        on_health(&step);
-        break;
-    case EVENT_ANNOTATE:
-        on_annotate(&step);
-        break;
-    case EVENT_FORGET:
-        on_forget(&step);
-        break;
-    case EVENT_UNDELETE:
-        on_undelete(&step);
-        break;
-    case EVENT_PIN:
-    case EVENT_UNPIN:
-        on_pin(&step);
-        break;
-    case EVENT_REPAIR:
-        on_repair(&step);
-        break;
-    case EVENT_GC_CYCLE:
-        on_gc_cycle(&step);
-        break;
-    case EVENT_RECLAIM:
-        on_reclaim(&step);
-        break;
-    case EVENT_ADOPT:
-        on_adopt(&step);
-        break;
-    case EVENT_BURY:
-        on_bury(&step);
-        break;
-    }
+    CHECK((size_t)event->kind < ARRAY_LEN(handlers) && handlers[event->kind]);
+    handlers[event->kind](&step);
     step_put_day(&step);
     if (ret->code != 0) {
         ret->update = (struct record_update){0};
