@@ -63,13 +63,13 @@ static bool is_last_batch(const struct run *run, const struct run_req *first)
  * ago. In this case the timer that looks again is running. */
 static bool is_held_back(struct run *run, const struct run_req *req)
 {
-    uint64_t now = loop_now_ms(run->catalog->loop), end = run->batched_at_ms + RUN_BATCH_GAP_MS;
-    if (run->catalog->closing || run->batched_at_ms == 0 || now >= end || req->expired ||
+    uint64_t now = loop_now_ms(run->catalog->loop), end = run->gap.batched_at_ms + RUN_BATCH_GAP_MS;
+    if (run->catalog->closing || run->gap.batched_at_ms == 0 || now >= end || req->expired ||
         is_last_batch(run, req)) {
         return false;
     }
-    if (!timer_is_active(&run->gap)) {
-        timer_start(&run->gap, end - now);
+    if (!timer_is_active(&run->gap.timer)) {
+        timer_start(&run->gap.timer, end - now);
     }
     return true;
 }

@@ -119,7 +119,7 @@ void run_submit(struct run *run, struct run_req *req)
     diag_clear(&req->diag);
     req->waiting = req->expired = req->alone = false;
     req->tries = 0;
-    req->op = run->ops_started;
+    req->op = run->ops.started;
     req->submitted = true;
     list_add_tail(&run->queue, &req->link);
     run_kick(run);
@@ -151,7 +151,7 @@ void run_snapshot(struct run *run, struct run_snapshot_req *req)
     req->state = NULL;
     diag_clear(&req->diag);
     if (!req->any_age) {
-        run->look_op = run->ops_started;
+        run->ops.look = run->ops.started;
     }
     list_add_tail(&run->snapshots, &req->link);
     run_kick(run);
@@ -170,7 +170,7 @@ void run_watch(struct run *run, struct run_watch *watch)
     watch->run = run;
     list_add_tail(&run->watches, &watch->link);
     if (!watch->any_age) {
-        run->look_op = run->ops_started;
+        run->ops.look = run->ops.started;
     }
     run->tell = true;
     run_kick(run);

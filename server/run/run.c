@@ -46,8 +46,8 @@ int run_new(struct catalog *catalog, const struct run_name *name, struct run **r
     run->name = *name;
     run->post.cb = on_post;
     timer_init(&run->retry, catalog->loop, on_retry);
-    timer_init(&run->poll, catalog->loop, on_poll);
-    timer_init(&run->gap, catalog->loop, on_gap);
+    timer_init(&run->poll.timer, catalog->loop, on_poll);
+    timer_init(&run->gap.timer, catalog->loop, on_gap);
     list_init(&run->queue);
     list_init(&run->current);
     list_init(&run->waiting);
@@ -67,8 +67,8 @@ void run_free(struct run *run)
     CHECK(!run->posted);
     CHECK(list_is_empty(&run->tracks));
     timer_stop(&run->retry);
-    timer_stop(&run->poll);
-    timer_stop(&run->gap);
+    timer_stop(&run->poll.timer);
+    timer_stop(&run->gap.timer);
     record_free(run->record);
     record_free(run->view);
     beside_fini(run);
@@ -116,9 +116,9 @@ static void on_retry(struct timer *timer)
 
 static void on_poll(struct timer *timer)
 {
-    struct run *run = container_of(timer, struct run, poll);
+    struct run *run = container_of(timer, struct run, poll.timer);
 
-    run->poll_next_ms = min_u64(2 * run->poll_next_ms, run->catalog->options.poll_ms);
+    run->poll.next_ms = min_u64(2 * run->poll.next_ms, run->catalog->options.poll_ms);
     run->loaded = run->loaded && run->busy; /* an update under way reads its own outcome */
     run->want_load = true;
     run_kick(run);
@@ -135,7 +135,7 @@ void run_cache_part(struct run *run, const struct store_name *name, size_t bytes
 static void load(struct run *run)
 {
     run->busy = true;
-    run->ops_started++;
+    run->ops.started++;
     run->req = (struct store_req){.op = STORE_RECORD_GET,
                                   .run = run->name,
                                   .known_version = run->decoded ? record_version(run->record) : 0,
@@ -178,7 +178,7 @@ static int state_rebuild(struct run *run, struct diag *diag)
  * long record decodes nothing. */
 static int take_loaded(struct run *run, struct store_req *req)
 {
-    run->copy_op = run->ops_started;
+    run->ops.copy = run->ops.started;
     run->lost_from = req->ret_lost_from;
     diag_clear(&run->lost);
     if (run->lost_from != 0) {
@@ -233,7 +233,7 @@ static void on_loaded(struct store_req *req)
 static void submit_update(struct run *run, const struct record_update *update)
 {
     run->busy = true;
-    run->ops_started++;
+    run->ops.started++;
     run->req = (struct store_req){.op = STORE_RECORD_UPDATE,
                                   .run = run->name,
                                   .update = update,
@@ -270,7 +270,7 @@ static void apply_own(struct run *run, uint64_t version)
         run->loaded = run->decoded = false;
         run->wake = run->tell = true;
     }
-    run->copy_op = run->ops_started;
+    run->ops.copy = run->ops.started;
 }
 
 /* Keeps the update of a restore in memory, because the record takes none, so that restores can go
@@ -371,17 +371,17 @@ static void poll_arm(struct run *run)
 
     uint64_t version = run->record ? record_version(run->record) : 0;
 
-    if (!waits || run->poll_version != version) {
-        run->poll_next_ms = RUN_POLL_FIRST_MS; /* another change may follow soon */
-        run->poll_version = version;
-        timer_stop(&run->poll);
+    if (!waits || run->poll.version != version) {
+        run->poll.next_ms = RUN_POLL_FIRST_MS; /* another change may follow soon */
+        run->poll.version = version;
+        timer_stop(&run->poll.timer);
     }
-    if (run->catalog->options.poll_ms != 0 && waits && !timer_is_active(&run->poll)) {
-        timer_start(&run->poll, min_u64(run->poll_next_ms, run->catalog->options.poll_ms));
+    if (run->catalog->options.poll_ms != 0 && waits && !timer_is_active(&run->poll.timer)) {
+        timer_start(&run->poll.timer, min_u64(run->poll.next_ms, run->catalog->options.poll_ms));
     }
 }
 
-static void on_gap(struct timer *timer) { run_kick(container_of(timer, struct run, gap)); }
+static void on_gap(struct timer *timer) { run_kick(container_of(timer, struct run, gap.timer)); }
 
 /* Returns true if a request needs to know what other daemons have done until now. */
 static bool looks_at_others(const struct run *run)
@@ -413,7 +413,7 @@ static void turn(struct run *run)
         poll_arm(run); /* a poll that found nothing new is followed by others */
         return;
     }
-    if (!run->loaded || (looks_at_others(run) && is_stale(run, run->look_op))) {
+    if (!run->loaded || (looks_at_others(run) && is_stale(run, run->ops.look))) {
         load(run);
         return;
     }
@@ -454,7 +454,7 @@ static void turn(struct run *run)
  * repair may have brought back its lost end. */
 static bool is_stale(const struct run *run, uint64_t op)
 {
-    return (run->catalog->options.poll_ms != 0 || run->lost_from != 0) && run->copy_op <= op;
+    return (run->catalog->options.poll_ms != 0 || run->lost_from != 0) && run->ops.copy <= op;
 }
 
 static uint64_t current_op(const struct run *run)
@@ -489,7 +489,7 @@ static void step(struct run *run)
     commit_step(&run->state, &event, &run->step_scratch, &run->verdict);
     if (run->verdict.code == 0 && run->verdict.update.change_count > 0 && !head->dry_run) {
         if (batch_is_kind(&event)) {
-            run->batched_at_ms = loop_now_ms(run->catalog->loop);
+            run->gap.batched_at_ms = loop_now_ms(run->catalog->loop);
         }
         counts_remember(run, &event);
         if (event.kind == EVENT_OPEN && run->state.exists) {
@@ -585,8 +585,8 @@ void run_shut(struct run *run)
     diag_set(&diag, CAIRN_E_SHUTTING_DOWN,
              "the server is stopping; try again, or at another server of the same store");
     timer_stop(&run->retry);
-    timer_stop(&run->poll);
-    timer_stop(&run->gap);
+    timer_stop(&run->poll.timer);
+    timer_stop(&run->gap.timer);
     tracks_free(run);
     fail_all(run, CAIRN_E_SHUTTING_DOWN, &diag);
 }

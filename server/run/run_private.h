@@ -83,6 +83,27 @@ struct run_beside {
     struct state_unknown *found, *unknown; /* unknown: those that it still does not know */
 };
 
+/* Operations at the store are numbered at their start. `copy` is the one that brought the copy of
+ * the record; `look` the last one that had started when a request last asked for a look. With
+ * several daemons on a store, an answer that is not proven is given only from a copy that is
+ * younger than the question. */
+struct run_ops {
+    uint64_t started, copy, look;
+};
+
+/* Reading the record again from time to time, because another daemon may have changed it. */
+struct run_poll {
+    struct timer timer;
+    uint64_t next_ms; /* grows while nothing changes */
+    uint64_t version; /* version of the record when next_ms was reset */
+};
+
+/* Holds seals and reports back, so that others can share their update. */
+struct run_gap {
+    struct timer timer;
+    uint64_t batched_at_ms; /* start of the last update with such events */
+};
+
 struct run {
     struct catalog *catalog;
     struct run_name name;
@@ -105,17 +126,11 @@ struct run {
     uint64_t lost_from; /* first update of the record that is lost for good; 0 if none is */
     struct diag lost;   /* what the store said about that loss */
     uint32_t users;     /* calls of catalog_run() without their catalog_release() */
-    /* Operations at the store are numbered at their start. copy_op is the one that brought the copy
-     * of the record. look_op is the last one that had started when a request last asked for a look.
-     * With several daemons on a store, an answer that is not proven is given only from a copy that
-     * is younger than the question. */
-    uint64_t ops_started, copy_op, look_op;
+    struct run_ops ops;
     struct post post;
-    struct timer retry, poll;
-    struct timer gap; /* holds seals and reports back, so that others can share their update */
-    uint64_t batched_at_ms; /* start of the last update with such events */
-    uint64_t poll_next_ms;  /* grows while nothing changes */
-    uint64_t poll_version;  /* version of the record when poll_next_ms was reset */
+    struct timer retry;
+    struct run_poll poll;
+    struct run_gap gap;
     struct store_req req;
     /* Memory of the step in progress: the verdict and what it points to. */
     struct scratch step_scratch;
