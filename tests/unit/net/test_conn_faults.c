@@ -201,6 +201,13 @@ static void test_refusal_by_the_handler_is_sent(void **state)
     assert_non_null(strstr(f->server.diag.text, "not for you"));
 }
 
+/* Exact where time is simulated. A loaded machine may leave a real process out for some 100 ms, and
+ * a peer that is late for that reason must not count as dead. */
+static uint32_t patient_ms(const struct net_fixture *f, uint32_t ms)
+{
+    return f->sim ? ms : ms * 5;
+}
+
 static void test_no_first_message(void **state)
 {
     struct net_fixture *f = *state;
@@ -217,11 +224,11 @@ static void test_no_first_message(void **state)
 static void test_first_message_in_time(void **state)
 {
     struct net_fixture *f = *state;
-    f->server.options.first_message_ms = 200;
+    f->server.options.first_message_ms = patient_ms(f, 200);
     net_connect_raw(f);
     send_frame(f, (struct frame){.type = MSG_LIST, .stream = 1, .sequence = 1}, 0, NULL);
     net_run(f, one_message);
-    net_run_for(f, 300);
+    net_run_for(f, patient_ms(f, 300));
     assert_int_equal(f->server.closes, 0);
 }
 
@@ -253,7 +260,7 @@ static void test_end_between_frames(void **state)
 static void set_heartbeat(struct net_fixture *f)
 {
     f->server.options.heartbeat_ms = f->client.options.heartbeat_ms = 20;
-    f->server.options.dead_after_ms = f->client.options.dead_after_ms = 200;
+    f->server.options.dead_after_ms = f->client.options.dead_after_ms = patient_ms(f, 200);
 }
 
 static void test_idle_peers_live(void **state)
@@ -265,7 +272,7 @@ static void test_idle_peers_live(void **state)
     assert_int_equal(f->server.closes, 0);
     assert_int_equal(f->client.closes, 0);
     assert_int_equal(f->server.messages, 0); /* PING and PONG are conn's own */
-    assert_true(conn_idle_ms(f->server.conn) < 200);
+    assert_true(conn_idle_ms(f->server.conn) < patient_ms(f, 200));
 }
 
 static void test_paused_end_judges_nobody_and_nobody_judges_it(void **state)
