@@ -37,30 +37,6 @@ enum {
 #define RESTORE_SCRATCH_MAX ((size_t)8 << 30)
 enum { RESTORE_SLACK_MS_MAX = 500 };
 
-static enum sm_result on_resolve(struct sm *sm);
-static enum sm_result on_manifest(struct sm *sm);
-static enum sm_result on_pages(struct sm *sm);
-static enum sm_result on_plan(struct sm *sm);
-static enum sm_result on_read(struct sm *sm);
-static enum sm_result on_settle(struct sm *sm);
-static enum sm_result on_report(struct sm *sm);
-static enum sm_result on_drain(struct sm *sm);
-static void enter_drain(struct sm *sm);
-static void enter_end(struct sm *sm);
-
-#define RS_STOP (SM_TO(RS_SETTLE) | SM_TO(RS_DRAIN))
-static const struct sm_state restore_table[] = {
-    [RS_RESOLVE] = {"resolve", on_resolve, SM_TO(RS_MANIFEST) | SM_TO(RS_DRAIN), 0},
-    [RS_MANIFEST] = {"manifest", on_manifest, SM_TO(RS_PAGES) | RS_STOP, 0},
-    [RS_PAGES] = {"pages", on_pages, SM_TO(RS_PAGES) | SM_TO(RS_PLAN) | RS_STOP, 0},
-    [RS_PLAN] = {"plan", on_plan, SM_TO(RS_PLAN) | SM_TO(RS_READ) | RS_STOP, 0},
-    [RS_READ] = {"read", on_read, SM_TO(RS_REPORT) | RS_STOP, 0},
-    [RS_SETTLE] = {"settle", on_settle, SM_TO(RS_REPORT) | SM_TO(RS_DRAIN), 0},
-    [RS_REPORT] = {"report", on_report, SM_TO(RS_MANIFEST) | SM_TO(RS_DRAIN), 0},
-    [RS_DRAIN] = {"drain", on_drain, SM_TO(RS_END), 0, enter_drain},
-    [RS_END] = {"end", NULL, 0, SM_FINAL, enter_end},
-};
-
 static struct restore *restore_of_sm(struct sm *sm) { return container_of(sm, struct restore, sm); }
 
 bool restore_is_reading(const struct restore *restore)
@@ -637,6 +613,21 @@ static void on_timer(struct timer *timer)
     tell_others(restore, CAIRN_E_TIMED_OUT, diag.text);
     restore_fail(restore, CAIRN_E_TIMED_OUT, &diag);
 }
+
+/* --- the states -------------------------------------------------------------------- */
+
+#define RS_STOP (SM_TO(RS_SETTLE) | SM_TO(RS_DRAIN))
+static const struct sm_state restore_table[] = {
+    [RS_RESOLVE] = {"resolve", on_resolve, SM_TO(RS_MANIFEST) | SM_TO(RS_DRAIN), 0},
+    [RS_MANIFEST] = {"manifest", on_manifest, SM_TO(RS_PAGES) | RS_STOP, 0},
+    [RS_PAGES] = {"pages", on_pages, SM_TO(RS_PAGES) | SM_TO(RS_PLAN) | RS_STOP, 0},
+    [RS_PLAN] = {"plan", on_plan, SM_TO(RS_PLAN) | SM_TO(RS_READ) | RS_STOP, 0},
+    [RS_READ] = {"read", on_read, SM_TO(RS_REPORT) | RS_STOP, 0},
+    [RS_SETTLE] = {"settle", on_settle, SM_TO(RS_REPORT) | SM_TO(RS_DRAIN), 0},
+    [RS_REPORT] = {"report", on_report, SM_TO(RS_MANIFEST) | SM_TO(RS_DRAIN), 0},
+    [RS_DRAIN] = {"drain", on_drain, SM_TO(RS_END), 0, enter_drain},
+    [RS_END] = {"end", NULL, 0, SM_FINAL, enter_end},
+};
 
 /* --- the user's side ------------------------------------------------------------- */
 

@@ -42,17 +42,6 @@ struct loop_uv {
     atomic_bool stop;
 };
 
-static uint64_t now_ns(struct loop *loop);
-static int64_t wall_ns(struct loop *loop);
-static void random_bytes(struct loop *loop, size_t bytes, void *ret);
-static void start_timer(struct loop *loop, struct timer *timer, uint64_t due_ns);
-static void stop_timer(struct loop *loop, struct timer *timer);
-static void queue_post(struct loop *loop, struct post *post);
-
-static const struct loop_ops uv_ops = {now_ns,      wall_ns,    random_bytes,
-                                       start_timer, stop_timer, queue_post};
-
-static void on_wake(uv_async_t *handle);
 static void on_timer(uv_timer_t *handle);
 static void on_signal(uv_signal_t *handle, int signum);
 static void drain_posts(struct loop_uv *uv);
@@ -66,36 +55,6 @@ static struct loop_uv *from_loop(struct loop *loop)
 }
 
 uv_loop_t *loop_uv_handle(struct loop *loop) { return &from_loop(loop)->uv; }
-
-int loop_uv_new(struct loop **ret, struct diag *diag)
-{
-    struct loop_uv *uv = calloc(1, sizeof *uv);
-    int status;
-
-    if (!uv) {
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "event loop: out of memory");
-    }
-    uv->base.ops = &uv_ops;
-    uv->magic = LOOP_MAGIC;
-    uv->armed_ns = UINT64_MAX;
-    status = uv_loop_init(&uv->uv);
-    if (status) {
-        free(uv);
-        return diag_errno(diag, uv_to_errno(status), "event loop");
-    }
-    status = uv_async_init(&uv->uv, &uv->wake, on_wake);
-    if (status) {
-        CHECK(uv_loop_close(&uv->uv) == 0);
-        free(uv);
-        return diag_errno(diag, uv_to_errno(status), "event loop");
-    }
-    uv->wake.data = uv;
-    CHECK(uv_timer_init(&uv->uv, &uv->timer) == 0);
-    uv->timer.data = uv;
-    CHECK(pthread_mutex_init(&uv->lock, NULL) == 0);
-    *ret = &uv->base;
-    return 0;
-}
 
 void loop_uv_run(struct loop *loop)
 {
@@ -345,4 +304,37 @@ static void on_signal(uv_signal_t *handle, int signum)
     struct signal_watch *watch = handle->data;
 
     watch->cb(watch->user, signum);
+}
+
+static const struct loop_ops uv_ops = {now_ns,      wall_ns,    random_bytes,
+                                       start_timer, stop_timer, queue_post};
+
+int loop_uv_new(struct loop **ret, struct diag *diag)
+{
+    struct loop_uv *uv = calloc(1, sizeof *uv);
+    int status;
+
+    if (!uv) {
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "event loop: out of memory");
+    }
+    uv->base.ops = &uv_ops;
+    uv->magic = LOOP_MAGIC;
+    uv->armed_ns = UINT64_MAX;
+    status = uv_loop_init(&uv->uv);
+    if (status) {
+        free(uv);
+        return diag_errno(diag, uv_to_errno(status), "event loop");
+    }
+    status = uv_async_init(&uv->uv, &uv->wake, on_wake);
+    if (status) {
+        CHECK(uv_loop_close(&uv->uv) == 0);
+        free(uv);
+        return diag_errno(diag, uv_to_errno(status), "event loop");
+    }
+    uv->wake.data = uv;
+    CHECK(uv_timer_init(&uv->uv, &uv->timer) == 0);
+    uv->timer.data = uv;
+    CHECK(pthread_mutex_init(&uv->lock, NULL) == 0);
+    *ret = &uv->base;
+    return 0;
 }

@@ -40,7 +40,12 @@ static int remove_stale(const struct target *target, const char *path, struct di
 static void bound_address(int fd, const struct net_addr *addr, struct net_addr *ret);
 static void on_listener_poll(void *owner, unsigned events, bool is_broken);
 static void on_pause_over(struct timer *timer);
-static void free_listener(struct listener_uv *listener);
+
+static void free_listener(struct listener_uv *listener)
+{
+    listener->magic = 0;
+    free(listener);
+}
 
 static int open_reserve(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
@@ -115,12 +120,6 @@ void net_uv_listener_close(struct listener *base)
     if (!listener->in_accept) {
         free_listener(listener);
     }
-}
-
-static void free_listener(struct listener_uv *listener)
-{
-    listener->magic = 0;
-    free(listener);
 }
 
 void net_uv_listeners_abandon(struct net_uv *net)

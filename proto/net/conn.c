@@ -12,56 +12,54 @@
 #include <stdio.h>
 
 static void on_ready(void *user, unsigned events);
-static void on_kick(struct post *post);
-static void on_first(struct timer *timer);
-static void on_beat(struct timer *timer);
-static void on_flush(struct timer *timer);
 static void run(struct conn *conn, unsigned events);
 static void watch(struct conn *conn);
-static bool closing_is_done(struct conn *conn);
-static void destroy(struct conn *conn);
 
 static const struct sock_handler CONN_SOCK_HANDLER = {on_ready};
 
 enum { QUEUE_HIGH_DEFAULT = 1 << 20 };
 
-int conn_new(struct loop *loop, struct stream *stream, const struct conn_options *options,
-             const struct conn_handler *handler, void *user, struct conn **ret, struct diag *diag)
+/* Frees the connection. Messages that are still queued are dropped, and their payloads given
+ * back. */
+static void destroy(struct conn *conn)
 {
-    CHECK(handler->on_message != NULL);
-    CHECK(handler->on_payload != NULL);
-    CHECK(handler->on_close != NULL);
-    struct conn *conn = calloc(1, sizeof(*conn));
-    if (conn == NULL) {
-        stream->ops->close(stream);
-        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a connection");
+    timer_stop(&conn->first);
+    timer_stop(&conn->beat);
+    timer_stop(&conn->flush);
+    conn_drop_queue(conn, true);
+    conn_tell_lost(conn, CAIRN_E_CLOSED);
+    conn->stream->ops->close(conn->stream);
+    conn_reader_fini(conn);
+    conn->magic = 0;
+    free(conn);
+}
+
+/* Returns whether closing is complete. Flushes if that was asked for, then reads away what the peer
+ * was still sending: closing a socket with unread bytes would make the kernel drop what we have
+ * just written. */
+static bool closing_is_done(struct conn *conn)
+{
+    if (!conn->linger || conn->flush_expired) {
+        return true;
     }
-    conn->magic = CONN_MAGIC;
-    conn->loop = loop;
-    conn->stream = stream;
-    conn->options = *options;
-    conn->handler = handler;
-    conn->user = user;
-    if (conn->options.queue_high_bytes == 0) {
-        conn->options.queue_high_bytes = QUEUE_HIGH_DEFAULT;
-        conn->options.queue_low_bytes = QUEUE_HIGH_DEFAULT / 2;
+    if (conn->flush_on_close) {
+        struct diag ignored = DIAG_INIT;
+        conn->out.blocked = false;
+        if (conn_write_run(conn, &ignored) != 0) {
+            return true;
+        }
+        if (!list_is_empty(&conn->out.queue)) {
+            return false;
+        }
     }
-    CHECK(conn->options.queue_low_bytes <= conn->options.queue_high_bytes);
-    list_init(&conn->out.queue);
-    list_init(&conn->out.lost);
-    conn->out.next_sequence = 1;
-    conn->kick.cb = on_kick;
-    timer_init(&conn->first, loop, on_first);
-    timer_init(&conn->beat, loop, on_beat);
-    timer_init(&conn->flush, loop, on_flush);
-    conn_reader_init(conn);
-    if (options->first_message_ms > 0) {
-        timer_start(&conn->first, options->first_message_ms);
+    size_t bytes = 0;
+    int status = conn->stream->ops->try_writev(conn->stream, NULL, 0, &bytes, NULL);
+    if (status != 0) {
+        return status != CAIRN_E_AGAIN;
     }
-    conn_set_heartbeat(conn, options->heartbeat_ms, options->dead_after_ms);
-    watch(conn);
-    *ret = conn;
-    return 0;
+    conn->discarding = true;
+    status = conn_read_discard(conn, &bytes);
+    return status != CAIRN_E_AGAIN || bytes == 0;
 }
 
 void conn_set_limits(struct conn *conn, uint32_t message_max, uint32_t payload_max)
@@ -347,45 +345,41 @@ static void on_flush(struct timer *timer)
     }
 }
 
-/* Returns whether closing is complete. Flushes if that was asked for, then reads away what the peer
- * was still sending: closing a socket with unread bytes would make the kernel drop what we have
- * just written. */
-static bool closing_is_done(struct conn *conn)
+int conn_new(struct loop *loop, struct stream *stream, const struct conn_options *options,
+             const struct conn_handler *handler, void *user, struct conn **ret, struct diag *diag)
 {
-    if (!conn->linger || conn->flush_expired) {
-        return true;
+    CHECK(handler->on_message != NULL);
+    CHECK(handler->on_payload != NULL);
+    CHECK(handler->on_close != NULL);
+    struct conn *conn = calloc(1, sizeof(*conn));
+    if (conn == NULL) {
+        stream->ops->close(stream);
+        return diag_set(diag, CAIRN_E_NO_MEMORY, "no memory for a connection");
     }
-    if (conn->flush_on_close) {
-        struct diag ignored = DIAG_INIT;
-        conn->out.blocked = false;
-        if (conn_write_run(conn, &ignored) != 0) {
-            return true;
-        }
-        if (!list_is_empty(&conn->out.queue)) {
-            return false;
-        }
+    conn->magic = CONN_MAGIC;
+    conn->loop = loop;
+    conn->stream = stream;
+    conn->options = *options;
+    conn->handler = handler;
+    conn->user = user;
+    if (conn->options.queue_high_bytes == 0) {
+        conn->options.queue_high_bytes = QUEUE_HIGH_DEFAULT;
+        conn->options.queue_low_bytes = QUEUE_HIGH_DEFAULT / 2;
     }
-    size_t bytes = 0;
-    int status = conn->stream->ops->try_writev(conn->stream, NULL, 0, &bytes, NULL);
-    if (status != 0) {
-        return status != CAIRN_E_AGAIN;
+    CHECK(conn->options.queue_low_bytes <= conn->options.queue_high_bytes);
+    list_init(&conn->out.queue);
+    list_init(&conn->out.lost);
+    conn->out.next_sequence = 1;
+    conn->kick.cb = on_kick;
+    timer_init(&conn->first, loop, on_first);
+    timer_init(&conn->beat, loop, on_beat);
+    timer_init(&conn->flush, loop, on_flush);
+    conn_reader_init(conn);
+    if (options->first_message_ms > 0) {
+        timer_start(&conn->first, options->first_message_ms);
     }
-    conn->discarding = true;
-    status = conn_read_discard(conn, &bytes);
-    return status != CAIRN_E_AGAIN || bytes == 0;
-}
-
-/* Frees the connection. Messages that are still queued are dropped, and their payloads given
- * back. */
-static void destroy(struct conn *conn)
-{
-    timer_stop(&conn->first);
-    timer_stop(&conn->beat);
-    timer_stop(&conn->flush);
-    conn_drop_queue(conn, true);
-    conn_tell_lost(conn, CAIRN_E_CLOSED);
-    conn->stream->ops->close(conn->stream);
-    conn_reader_fini(conn);
-    conn->magic = 0;
-    free(conn);
+    conn_set_heartbeat(conn, options->heartbeat_ms, options->dead_after_ms);
+    watch(conn);
+    *ret = conn;
+    return 0;
 }

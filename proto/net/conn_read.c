@@ -12,10 +12,7 @@ enum { SCRATCH_FACTOR = 32, SCRATCH_BASE_BYTES = 64 << 10 };
 
 static void expect(struct conn_reader *in, enum read_phase phase, void *at, size_t bytes);
 static void step(struct conn *conn);
-static int header_done(struct conn *conn, struct diag *diag);
-static int message_done(struct conn *conn, struct diag *diag);
 static int deliver(struct conn *conn, struct diag *diag);
-static int payload_done(struct conn *conn, struct diag *diag);
 static void frame_done(struct conn *conn);
 static void ended(struct conn *conn, int status, const struct diag *diag);
 
@@ -185,32 +182,6 @@ static void ended(struct conn *conn, int status, const struct diag *diag)
     }
 }
 
-/* Called when the expected bytes are complete. */
-static void step(struct conn *conn)
-{
-    struct diag diag = DIAG_INIT;
-    uint32_t stream = 0;
-    int status = 0;
-    switch (conn->in.phase) {
-    case READ_HEADER:
-        status = header_done(conn, &diag);
-        break;
-    case READ_MESSAGE:
-        stream = conn->in.frame.stream;
-        status = message_done(conn, &diag);
-        break;
-    case READ_PAYLOAD:
-        stream = conn->in.frame.stream;
-        status = payload_done(conn, &diag);
-        break;
-    case READ_BUFFER_WAIT:
-        UNREACHABLE();
-    }
-    if (status != 0) {
-        conn_fail(conn, stream, status, &diag);
-    }
-}
-
 /* Takes a complete header: checks limits and sequence, and makes room for the message. */
 static int header_done(struct conn *conn, struct diag *diag)
 {
@@ -339,4 +310,30 @@ static void frame_done(struct conn *conn)
     free(in->message);
     in->message = NULL;
     expect(in, READ_HEADER, in->header, FRAME_HEADER_BYTES);
+}
+
+/* Called when the expected bytes are complete. */
+static void step(struct conn *conn)
+{
+    struct diag diag = DIAG_INIT;
+    uint32_t stream = 0;
+    int status = 0;
+    switch (conn->in.phase) {
+    case READ_HEADER:
+        status = header_done(conn, &diag);
+        break;
+    case READ_MESSAGE:
+        stream = conn->in.frame.stream;
+        status = message_done(conn, &diag);
+        break;
+    case READ_PAYLOAD:
+        stream = conn->in.frame.stream;
+        status = payload_done(conn, &diag);
+        break;
+    case READ_BUFFER_WAIT:
+        UNREACHABLE();
+    }
+    if (status != 0) {
+        conn_fail(conn, stream, status, &diag);
+    }
 }

@@ -58,13 +58,33 @@ struct stream_tls {
 static const struct stream_ops TLS_OPS;
 static void on_below(void *user, unsigned events);
 static void on_soon(struct timer *timer);
-static int set_host(struct stream_tls *tls, const char *host, struct diag *diag);
 static int handshake(struct stream_tls *tls);
-static void flush_out(struct stream_tls *tls);
 static void refresh(struct stream_tls *tls);
 static void release(struct stream_tls *tls);
 
 static const struct sock_handler BELOW_HANDLER = {on_below};
+
+/* Sets the name or address that the server's certificate must have. */
+static int set_host(struct stream_tls *tls, const char *host, struct diag *diag)
+{
+    struct in6_addr address;
+    bool is_literal =
+        inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+    X509_VERIFY_PARAM *param = SSL_get0_param(tls->ssl);
+    int good;
+    if (is_literal) {
+        good = X509_VERIFY_PARAM_set1_ip_asc(param, host);
+    } else {
+        X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS |
+                                                   X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
+        good = host[0] != '\0' && X509_VERIFY_PARAM_set1_host(param, host, 0) == 1 &&
+               SSL_set_tlsext_host_name(tls->ssl, host) == 1;
+    }
+    ERR_clear_error();
+    return good == 1 ? 0
+                     : diag_set(diag, CAIRN_E_INVALID,
+                                "\"%s\" cannot be the host name of a TLS server", host);
+}
 
 static struct stream_tls *tls_of(struct stream *s)
 {
@@ -112,28 +132,6 @@ int stream_tls_new(struct loop *loop, struct tls_context *context, struct stream
     }
     *ret = &tls->base;
     return 0;
-}
-
-/* Sets the name or address that the server's certificate must have. */
-static int set_host(struct stream_tls *tls, const char *host, struct diag *diag)
-{
-    struct in6_addr address;
-    bool is_literal =
-        inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
-    X509_VERIFY_PARAM *param = SSL_get0_param(tls->ssl);
-    int good;
-    if (is_literal) {
-        good = X509_VERIFY_PARAM_set1_ip_asc(param, host);
-    } else {
-        X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS |
-                                                   X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
-        good = host[0] != '\0' && X509_VERIFY_PARAM_set1_host(param, host, 0) == 1 &&
-               SSL_set_tlsext_host_name(tls->ssl, host) == 1;
-    }
-    ERR_clear_error();
-    return good == 1 ? 0
-                     : diag_set(diag, CAIRN_E_INVALID,
-                                "\"%s\" cannot be the host name of a TLS server", host);
 }
 
 /* --- buffers and the BIO ------------------------------------------------------------------ */

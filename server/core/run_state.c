@@ -39,60 +39,15 @@ struct loader {
     struct note_mark *notes;
 };
 
-static int load_count(struct loader *loader, const struct record *record);
-static int load_entry(struct loader *loader, const char *key, struct record_value value);
-static int check_chain(struct loader *loader);
-static int check_terms(struct loader *loader);
-static int check_commits(struct loader *loader);
-static int check_saves(struct loader *loader);
-static int check_restores(struct loader *loader);
-
-int run_state_load(const struct record *record, struct scratch *scratch, struct run_state *ret,
-                   struct diag *diag)
+static int no_memory(struct loader *loader)
 {
-    struct loader loader = {.scratch = scratch, .diag = diag};
-    int status = load_count(&loader, record);
-    size_t count = record_count(record);
-    for (size_t i = 0; status == 0 && i < count; i++) {
-        struct record_value value;
-        const char *key = record_at(record, i, &value);
-        status = load_entry(&loader, key, value);
-        if (status != 0) {
-            diag_add(diag, "the run's record, entry \"%s\"", key);
-        }
-    }
-    if (status == 0) {
-        status = check_chain(&loader);
-    }
-    if (status == 0) {
-        status = check_commits(&loader);
-    }
-    if (status == 0) {
-        status = check_terms(&loader);
-    }
-    if (status == 0) {
-        status = check_saves(&loader);
-    }
-    if (status == 0) {
-        status = check_restores(&loader);
-    }
-    if (status != 0) {
-        return status;
-    }
-    lineage_mark(&loader.state);
-    *ret = loader.state;
-    return 0;
+    return diag_set(loader->diag, CAIRN_E_NO_MEMORY, "no memory to decode the run's record");
 }
 
 static int damaged(struct loader *loader, const char *what, uint64_t number)
 {
     return diag_set(loader->diag, CAIRN_E_DAMAGED, "the run's record: %s (%" PRIu64 ")", what,
                     number);
-}
-
-static int no_memory(struct loader *loader)
-{
-    return diag_set(loader->diag, CAIRN_E_NO_MEMORY, "no memory to decode the run's record");
 }
 
 /* Allocates room for all entries of each kind, and for one more, so that no array is NULL. */
@@ -568,5 +523,42 @@ static int check_restores(struct loader *loader)
                          report->rank >= session->entry.world_size ||
                          report->entry.try_count != session->entry.try_count;
     }
+    return 0;
+}
+
+int run_state_load(const struct record *record, struct scratch *scratch, struct run_state *ret,
+                   struct diag *diag)
+{
+    struct loader loader = {.scratch = scratch, .diag = diag};
+    int status = load_count(&loader, record);
+    size_t count = record_count(record);
+    for (size_t i = 0; status == 0 && i < count; i++) {
+        struct record_value value;
+        const char *key = record_at(record, i, &value);
+        status = load_entry(&loader, key, value);
+        if (status != 0) {
+            diag_add(diag, "the run's record, entry \"%s\"", key);
+        }
+    }
+    if (status == 0) {
+        status = check_chain(&loader);
+    }
+    if (status == 0) {
+        status = check_commits(&loader);
+    }
+    if (status == 0) {
+        status = check_terms(&loader);
+    }
+    if (status == 0) {
+        status = check_saves(&loader);
+    }
+    if (status == 0) {
+        status = check_restores(&loader);
+    }
+    if (status != 0) {
+        return status;
+    }
+    lineage_mark(&loader.state);
+    *ret = loader.state;
     return 0;
 }

@@ -13,13 +13,9 @@
 #include <string.h>
 
 static void list_objects(struct gc *gc);
-static void on_objects(struct store_req *req);
-static void on_smalls(struct store_req *req);
-static void on_state(struct run_snapshot_req *req);
 static void remove_dead(struct gc *gc);
 static void next_item(struct gc *gc);
 static void on_stat(struct store_req *req);
-static void on_removed(struct store_req *req);
 static void on_swept(struct store_req *req);
 
 void batch_clear(struct gc *gc)
@@ -55,90 +51,6 @@ static struct batch_ckpt *find_in(struct gc *gc, struct ckpt_id id)
 {
     const struct batch_ckpt *found = find(gc, id);
     return found ? &gc->batch.ckpts[found - gc->batch.ckpts] : NULL;
-}
-
-/* --- names ------------------------------------------------------------------------------------ */
-
-void batch_begin(struct gc *gc)
-{
-    batch_clear(gc);
-    mark_clear(gc);
-    if (gc->visit.ckpt_next == gc->visit.ckpt_count) {
-        gc_next_run(gc);
-        return;
-    }
-    gc_rest(gc, list_objects);
-}
-
-static void decide(struct gc *gc)
-{
-    if (gc_must_stop(gc)) {
-        return;
-    }
-    gc_snapshot(gc, on_state);
-}
-
-/* Lists the objects of the next checkpoint. Once the batch is full or has all checkpoints of the
- * run, what is dead is decided. */
-static void list_objects(struct gc *gc)
-{
-    if (gc_must_stop(gc)) {
-        return;
-    }
-    if (gc->visit.ckpt_next == gc->visit.ckpt_count || gc->batch.count == BATCH_CKPTS_MAX ||
-        gc->batch.names >= BATCH_NAMES_MAX) {
-        decide(gc);
-        return;
-    }
-    gc->batch.ckpts[gc->batch.count] =
-        (struct batch_ckpt){.id = gc->visit.ckpts[gc->visit.ckpt_next]};
-    gc->req = (struct store_req){.op = STORE_LIST_OBJECTS,
-                                 .run = gc->status.run,
-                                 .id = gc->visit.ckpts[gc->visit.ckpt_next]};
-    gc_submit(gc, on_objects);
-}
-
-/* Leaves out a checkpoint that cannot be listed; the next pass tries again. */
-static void skip(struct gc *gc, const struct store_req *req)
-{
-    gc_note(gc, req->status, &req->diag, "the list of what is stored");
-    free(gc->batch.ckpts[gc->batch.count].objects);
-    gc->visit.ckpt_next++;
-    gc_rest(gc, list_objects);
-}
-
-/* Called when the objects of a checkpoint were listed. */
-static void on_objects(struct store_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, req);
-    struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.count];
-    if (req->status != 0) {
-        skip(gc, req);
-        return;
-    }
-    ckpt->objects = req->ret_objects;
-    ckpt->object_count = req->ret_count;
-    gc->req = (struct store_req){.op = STORE_LIST_SMALL, .run = gc->status.run, .id = ckpt->id};
-    gc_submit(gc, on_smalls);
-}
-
-/* Called when the small objects of a checkpoint were listed. The checkpoint belongs to the batch
- * from here on. */
-static void on_smalls(struct store_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, req);
-    struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.count];
-    if (req->status != 0) {
-        skip(gc, req);
-        return;
-    }
-    ckpt->smalls = req->ret_smalls;
-    ckpt->small_count = req->ret_count;
-    gc->batch.names += ckpt->object_count + ckpt->small_count;
-    gc->batch.count++;
-    gc->visit.ckpt_next++;
-    gc->status.ckpts++;
-    gc_rest(gc, list_objects);
 }
 
 /* --- the record ------------------------------------------------------------------------------- */
@@ -434,14 +346,6 @@ static bool find_item(struct gc *gc)
     return false;
 }
 
-static void remove_small(struct gc *gc)
-{
-    gc->req = (struct store_req){.op = STORE_DELETE_SMALL,
-                                 .run = gc->status.run,
-                                 .name = gc->batch.ckpts[gc->batch.at].smalls[gc->batch.item]};
-    gc_submit(gc, on_removed);
-}
-
 /* Returns true if the leftovers of unfinished writes may be swept: nobody writes to the checkpoint
  * any more. */
 static bool is_swept(const struct gc *gc, const struct batch_ckpt *ckpt)
@@ -487,6 +391,16 @@ static void on_swept(struct store_req *req)
     gc_rest(gc, next_item);
 }
 
+static void on_removed(struct store_req *req);
+
+static void remove_small(struct gc *gc)
+{
+    gc->req = (struct store_req){.op = STORE_DELETE_SMALL,
+                                 .run = gc->status.run,
+                                 .name = gc->batch.ckpts[gc->batch.at].smalls[gc->batch.item]};
+    gc_submit(gc, on_removed);
+}
+
 /* Removes the next dead object or small object of the batch, or counts it in a dry run. After the
  * last one the store sweeps. */
 static void next_item(struct gc *gc)
@@ -513,27 +427,6 @@ static void next_item(struct gc *gc)
     }
 }
 
-/* Called with the size of an object, which only the report needs; removes the object. */
-static void on_stat(struct store_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, req);
-    uint64_t bytes = req->status == 0 ? req->ret_bytes : 0;
-    gc->req = (struct store_req){.op = STORE_DELETE_OBJECT,
-                                 .run = gc->status.run,
-                                 .object = gc->batch.ckpts[gc->batch.at].objects[gc->batch.item],
-                                 .bytes = bytes};
-    if (gc->status.dry_run) {
-        gc->status.objects++;
-        gc->status.bytes += bytes;
-        gc->batch.item++;
-        gc_rest(gc, next_item);
-        return;
-    }
-    if (!gc_must_stop(gc)) {
-        gc_submit(gc, on_removed);
-    }
-}
-
 /* Called when an object was removed. One that was gone already is no error; the pass ends if the
  * store has become read-only. */
 static void on_removed(struct store_req *req)
@@ -557,4 +450,109 @@ static void on_removed(struct store_req *req)
     }
     gc->batch.item++;
     gc_rest(gc, next_item);
+}
+
+/* Called with the size of an object, which only the report needs; removes the object. */
+static void on_stat(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    uint64_t bytes = req->status == 0 ? req->ret_bytes : 0;
+    gc->req = (struct store_req){.op = STORE_DELETE_OBJECT,
+                                 .run = gc->status.run,
+                                 .object = gc->batch.ckpts[gc->batch.at].objects[gc->batch.item],
+                                 .bytes = bytes};
+    if (gc->status.dry_run) {
+        gc->status.objects++;
+        gc->status.bytes += bytes;
+        gc->batch.item++;
+        gc_rest(gc, next_item);
+        return;
+    }
+    if (!gc_must_stop(gc)) {
+        gc_submit(gc, on_removed);
+    }
+}
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+static void decide(struct gc *gc)
+{
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    gc_snapshot(gc, on_state);
+}
+
+/* Leaves out a checkpoint that cannot be listed; the next pass tries again. */
+static void skip(struct gc *gc, const struct store_req *req)
+{
+    gc_note(gc, req->status, &req->diag, "the list of what is stored");
+    free(gc->batch.ckpts[gc->batch.count].objects);
+    gc->visit.ckpt_next++;
+    gc_rest(gc, list_objects);
+}
+
+/* Called when the small objects of a checkpoint were listed. The checkpoint belongs to the batch
+ * from here on. */
+static void on_smalls(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.count];
+    if (req->status != 0) {
+        skip(gc, req);
+        return;
+    }
+    ckpt->smalls = req->ret_smalls;
+    ckpt->small_count = req->ret_count;
+    gc->batch.names += ckpt->object_count + ckpt->small_count;
+    gc->batch.count++;
+    gc->visit.ckpt_next++;
+    gc->status.ckpts++;
+    gc_rest(gc, list_objects);
+}
+
+/* Called when the objects of a checkpoint were listed. */
+static void on_objects(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    struct batch_ckpt *ckpt = &gc->batch.ckpts[gc->batch.count];
+    if (req->status != 0) {
+        skip(gc, req);
+        return;
+    }
+    ckpt->objects = req->ret_objects;
+    ckpt->object_count = req->ret_count;
+    gc->req = (struct store_req){.op = STORE_LIST_SMALL, .run = gc->status.run, .id = ckpt->id};
+    gc_submit(gc, on_smalls);
+}
+
+/* Lists the objects of the next checkpoint. Once the batch is full or has all checkpoints of the
+ * run, what is dead is decided. */
+static void list_objects(struct gc *gc)
+{
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    if (gc->visit.ckpt_next == gc->visit.ckpt_count || gc->batch.count == BATCH_CKPTS_MAX ||
+        gc->batch.names >= BATCH_NAMES_MAX) {
+        decide(gc);
+        return;
+    }
+    gc->batch.ckpts[gc->batch.count] =
+        (struct batch_ckpt){.id = gc->visit.ckpts[gc->visit.ckpt_next]};
+    gc->req = (struct store_req){.op = STORE_LIST_OBJECTS,
+                                 .run = gc->status.run,
+                                 .id = gc->visit.ckpts[gc->visit.ckpt_next]};
+    gc_submit(gc, on_objects);
+}
+
+void batch_begin(struct gc *gc)
+{
+    batch_clear(gc);
+    mark_clear(gc);
+    if (gc->visit.ckpt_next == gc->visit.ckpt_count) {
+        gc_next_run(gc);
+        return;
+    }
+    gc_rest(gc, list_objects);
 }

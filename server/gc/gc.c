@@ -18,13 +18,7 @@ static const uint64_t MS_MAX = INT64_MAX / NS_IN_MS / 4; /* longest wait that is
 
 static void look(struct gc *gc);
 static void next_run(struct gc *gc);
-static void on_first_state(struct run_snapshot_req *req);
-static void begin_cycle(struct gc *gc);
 static void end_stale(struct gc *gc);
-static void reclaim(struct gc *gc);
-static void list_ckpts(struct gc *gc);
-static void on_ckpts(struct store_req *req);
-static void on_listed_state(struct run_snapshot_req *req);
 
 static void on_timer(struct timer *timer)
 {
@@ -222,29 +216,6 @@ static void look(struct gc *gc)
     begin_pass(gc);
 }
 
-int gc_new(const struct gc_options *options, struct gc **ret)
-{
-    struct gc *gc = calloc(1, sizeof(*gc));
-    CHECK(options->keep_cycles > 0);
-    if (!gc) {
-        return CAIRN_E_NO_MEMORY;
-    }
-    gc->options = *options;
-    gc->post.cb = on_post;
-    gc->end_pass = end_pass;
-    gc->next_run = next_run;
-    gc->status.every_ms = options->every_ms;
-    gc->status.keep_cycles = options->keep_cycles;
-    gc->status.pressure = options->pressure;
-    timer_init(&gc->timer, options->loop, on_timer);
-    set_due(gc);
-    *ret = gc;
-    gc->first = options->every_ms > 0; /* removes soon what a crash left; begins no cycle */
-    gc_later(gc, min_u64(GC_FIRST_MS, options->every_ms > 0 ? options->every_ms : GC_FIRST_MS),
-             look);
-    return 0;
-}
-
 /* Looks now, unless gc is looking or working; in that case the end of that looks again. */
 static void look_soon(struct gc *gc)
 {
@@ -346,146 +317,7 @@ void gc_status(const struct gc *gc, struct gc_status *ret)
     gc_waits(gc, &sight.forgotten, &ret->first_wall_ns, &ret->last_wall_ns);
 }
 
-/* --- a run ------------------------------------------------------------------------------------ */
-
-/* Begins with the next run of the pass. The pass ends after the last one. */
-static void next_run(struct gc *gc)
-{
-    leave_run(gc);
-    if (gc_must_stop(gc)) {
-        return;
-    }
-    if (gc->name_next == gc->name_count) {
-        end_pass(gc);
-        return;
-    }
-    gc->status.run = gc->names[gc->name_next++];
-    gc->status.runs++;
-    gc->visit.run = catalog_run(gc->options.catalog, &gc->status.run);
-    run_look_again(gc->visit.run);
-    gc_snapshot(gc, on_first_state);
-}
-
-static void on_first_state(struct run_snapshot_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, snapshot);
-    gc->snapshot.run = NULL; /* it was answered */
-    if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "the run's record");
-        gc_next_run(gc);
-        return;
-    }
-    struct diag diag = DIAG_INIT;
-    int status = state_beside_check(req->state, &diag);
-    if (status != 0) {
-        gc_note(gc, status, &diag, "nothing of it is removed");
-    }
-    gc->visit.marked = status != 0;
-    if (!req->state->exists) {
-        gc_next_run(gc);
-        return;
-    }
-    gc->visit.fenced = req->state->newest_term;
-    gc->visit.cycle = req->state->gc.cycle;
-    gc->visit.stale_count = gc->visit.stale_next = 0;
-    for (size_t i = 0; i < req->state->open_count && gc->visit.stale_count < GC_STALE_MAX; i++) {
-        const struct state_open *open = &req->state->opens[i];
-        if (open->id.term < req->state->newest_term) {
-            gc->visit.stales[gc->visit.stale_count++] =
-                (struct stale){.id = open->id, .open_id = open->entry.open_id};
-        }
-    }
-    gc_rest(gc, gc->status.dry_run ? reclaim : gc->order.cycle ? begin_cycle : end_stale);
-}
-
-static void on_cycle(struct run_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, event);
-    if (req->status != 0) {
-        /* Such as a full disk: dead things are removed all the same. */
-        gc_note(gc, req->status, &req->diag, "a new cycle");
-    }
-    gc_rest(gc, end_stale);
-}
-
-static void begin_cycle(struct gc *gc)
-{
-    struct event event = {
-        .kind = EVENT_GC_CYCLE, .cycle = gc->visit.cycle, .cycles = gc->options.lease_cycles};
-    if (!gc_must_stop(gc)) {
-        gc_submit_event(gc, &event, on_cycle);
-    }
-}
-
-static void on_stale_ended(struct run_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, event);
-    if (req->status != 0 && req->status != CAIRN_E_ABORTED && req->status != CAIRN_E_FENCED &&
-        req->status != CAIRN_E_NOT_FOUND) {
-        gc_note(gc, req->status, &req->diag, "the end of a stale opening");
-    }
-    gc->visit.stale_next++;
-    gc_rest(gc, end_stale);
-}
-
-/* Ends a stale opening by a guarded update before any of its things are examined: while its entry
- * exists, everything of it stays. */
-static void end_stale(struct gc *gc)
-{
-    if (gc_must_stop(gc)) {
-        return;
-    }
-    if (gc->visit.stale_next == gc->visit.stale_count) {
-        reclaim(gc);
-        return;
-    }
-    const struct stale *stale = &gc->visit.stales[gc->visit.stale_next];
-    struct event event = {.kind = EVENT_ABORT,
-                          .id = stale->id,
-                          .open_id = stale->open_id,
-                          .code = CAIRN_E_FENCED,
-                          .reason = "a newer term of this run exists"};
-    gc_submit_event(gc, &event, on_stale_ended);
-}
-
-static void reclaim(struct gc *gc)
-{
-    if (gc->visit.marked) { /* an unknown checkpoint may refer to objects of any other */
-        gc_next_run(gc);
-        return;
-    }
-    dues_begin(gc, list_ckpts);
-}
-
 /* --- what is stored --------------------------------------------------------------------------- */
-
-static void list_ckpts(struct gc *gc)
-{
-    if (gc_must_stop(gc)) {
-        return;
-    }
-    gc->req = (struct store_req){.op = STORE_LIST_CKPTS, .run = gc->status.run};
-    gc_submit(gc, on_ckpts);
-}
-
-/* Called when the stored checkpoints of the run were listed. */
-static void on_ckpts(struct store_req *req)
-{
-    struct gc *gc = container_of(req, struct gc, req);
-    if (req->status != 0) {
-        gc_note(gc, req->status, &req->diag, "the list of checkpoints");
-        gc_next_run(gc);
-        return;
-    }
-    free(gc->visit.ckpts);
-    gc->visit.ckpts = req->ret_ckpts;
-    gc->visit.ckpt_count = req->ret_count;
-    gc->visit.ckpt_next = 0;
-    if (gc_must_stop(gc)) {
-        return;
-    }
-    gc_snapshot(gc, on_listed_state);
-}
 
 /* Returns true if the checkpoint has to be examined. An open one is not, nor one for which an
  * earlier pass found that nothing is dead. */
@@ -565,4 +397,170 @@ static void on_listed_state(struct run_snapshot_req *req)
     struct event event = {
         .kind = EVENT_BURY, .id_count = gc->visit.bury_count, .ids = gc->visit.buries};
     gc_submit_event(gc, &event, on_buried);
+}
+
+/* Called when the stored checkpoints of the run were listed. */
+static void on_ckpts(struct store_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, req);
+    if (req->status != 0) {
+        gc_note(gc, req->status, &req->diag, "the list of checkpoints");
+        gc_next_run(gc);
+        return;
+    }
+    free(gc->visit.ckpts);
+    gc->visit.ckpts = req->ret_ckpts;
+    gc->visit.ckpt_count = req->ret_count;
+    gc->visit.ckpt_next = 0;
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    gc_snapshot(gc, on_listed_state);
+}
+
+static void list_ckpts(struct gc *gc)
+{
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    gc->req = (struct store_req){.op = STORE_LIST_CKPTS, .run = gc->status.run};
+    gc_submit(gc, on_ckpts);
+}
+
+/* --- a run: a cycle, stale openings, dues, then what is stored ----------------------------------
+ */
+
+static void reclaim(struct gc *gc)
+{
+    if (gc->visit.marked) { /* an unknown checkpoint may refer to objects of any other */
+        gc_next_run(gc);
+        return;
+    }
+    dues_begin(gc, list_ckpts);
+}
+
+static void on_stale_ended(struct run_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, event);
+    if (req->status != 0 && req->status != CAIRN_E_ABORTED && req->status != CAIRN_E_FENCED &&
+        req->status != CAIRN_E_NOT_FOUND) {
+        gc_note(gc, req->status, &req->diag, "the end of a stale opening");
+    }
+    gc->visit.stale_next++;
+    gc_rest(gc, end_stale);
+}
+
+/* Ends a stale opening by a guarded update before any of its things are examined: while its entry
+ * exists, everything of it stays. */
+static void end_stale(struct gc *gc)
+{
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    if (gc->visit.stale_next == gc->visit.stale_count) {
+        reclaim(gc);
+        return;
+    }
+    const struct stale *stale = &gc->visit.stales[gc->visit.stale_next];
+    struct event event = {.kind = EVENT_ABORT,
+                          .id = stale->id,
+                          .open_id = stale->open_id,
+                          .code = CAIRN_E_FENCED,
+                          .reason = "a newer term of this run exists"};
+    gc_submit_event(gc, &event, on_stale_ended);
+}
+
+static void on_cycle(struct run_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, event);
+    if (req->status != 0) {
+        /* Such as a full disk: dead things are removed all the same. */
+        gc_note(gc, req->status, &req->diag, "a new cycle");
+    }
+    gc_rest(gc, end_stale);
+}
+
+static void begin_cycle(struct gc *gc)
+{
+    struct event event = {
+        .kind = EVENT_GC_CYCLE, .cycle = gc->visit.cycle, .cycles = gc->options.lease_cycles};
+    if (!gc_must_stop(gc)) {
+        gc_submit_event(gc, &event, on_cycle);
+    }
+}
+
+static void on_first_state(struct run_snapshot_req *req)
+{
+    struct gc *gc = container_of(req, struct gc, snapshot);
+    gc->snapshot.run = NULL; /* it was answered */
+    if (req->status != 0) {
+        gc_note(gc, req->status, &req->diag, "the run's record");
+        gc_next_run(gc);
+        return;
+    }
+    struct diag diag = DIAG_INIT;
+    int status = state_beside_check(req->state, &diag);
+    if (status != 0) {
+        gc_note(gc, status, &diag, "nothing of it is removed");
+    }
+    gc->visit.marked = status != 0;
+    if (!req->state->exists) {
+        gc_next_run(gc);
+        return;
+    }
+    gc->visit.fenced = req->state->newest_term;
+    gc->visit.cycle = req->state->gc.cycle;
+    gc->visit.stale_count = gc->visit.stale_next = 0;
+    for (size_t i = 0; i < req->state->open_count && gc->visit.stale_count < GC_STALE_MAX; i++) {
+        const struct state_open *open = &req->state->opens[i];
+        if (open->id.term < req->state->newest_term) {
+            gc->visit.stales[gc->visit.stale_count++] =
+                (struct stale){.id = open->id, .open_id = open->entry.open_id};
+        }
+    }
+    gc_rest(gc, gc->status.dry_run ? reclaim : gc->order.cycle ? begin_cycle : end_stale);
+}
+
+/* Begins with the next run of the pass. The pass ends after the last one. */
+static void next_run(struct gc *gc)
+{
+    leave_run(gc);
+    if (gc_must_stop(gc)) {
+        return;
+    }
+    if (gc->name_next == gc->name_count) {
+        end_pass(gc);
+        return;
+    }
+    gc->status.run = gc->names[gc->name_next++];
+    gc->status.runs++;
+    gc->visit.run = catalog_run(gc->options.catalog, &gc->status.run);
+    run_look_again(gc->visit.run);
+    gc_snapshot(gc, on_first_state);
+}
+
+/* --- the start ----------------------------------------------------------------------------------
+ */
+
+int gc_new(const struct gc_options *options, struct gc **ret)
+{
+    struct gc *gc = calloc(1, sizeof(*gc));
+    CHECK(options->keep_cycles > 0);
+    if (!gc) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    gc->options = *options;
+    gc->post.cb = on_post;
+    gc->end_pass = end_pass;
+    gc->next_run = next_run;
+    gc->status.every_ms = options->every_ms;
+    gc->status.keep_cycles = options->keep_cycles;
+    gc->status.pressure = options->pressure;
+    timer_init(&gc->timer, options->loop, on_timer);
+    set_due(gc);
+    *ret = gc;
+    gc->first = options->every_ms > 0; /* removes soon what a crash left; begins no cycle */
+    gc_later(gc, min_u64(GC_FIRST_MS, options->every_ms > 0 ? options->every_ms : GC_FIRST_MS),
+             look);
+    return 0;
 }

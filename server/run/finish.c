@@ -65,23 +65,6 @@ struct finish {
     char reason[ENTRY_REASON_BYTES];
 };
 
-static enum sm_result on_parts(struct sm *sm);
-static enum sm_result on_build(struct sm *sm);
-static enum sm_result on_publish(struct sm *sm);
-static enum sm_result on_commit(struct sm *sm);
-static enum sm_result on_abort(struct sm *sm);
-static enum sm_result on_done(struct sm *sm);
-
-static const struct sm_state finish_states[] = {
-    [FIN_PARTS] = {"parts", on_parts, SM_TO(FIN_BUILD) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
-    [FIN_BUILD] = {"build", on_build, SM_TO(FIN_PUBLISH) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
-    [FIN_PUBLISH] = {"publish", on_publish, SM_TO(FIN_COMMIT) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE),
-                     0},
-    [FIN_COMMIT] = {"commit", on_commit, SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
-    [FIN_ABORT] = {"abort", on_abort, SM_TO(FIN_DONE), 0},
-    [FIN_DONE] = {"done", on_done, 0, SM_FINAL},
-};
-
 static struct finish *finish_of(struct sm *sm) { return container_of(sm, struct finish, sm); }
 
 /* --- start: a copy of all that is needed, because the state changes under way --------------- */
@@ -171,29 +154,6 @@ static void finish_free(struct finish *finish)
     free(finish->fetches);
     free(finish->puts);
     free(finish);
-}
-
-bool finish_start(struct open_track *track, const struct state_open *open)
-{
-    struct finish *finish = calloc(1, sizeof *finish);
-
-    CHECK(!track->finish);
-    if (!finish) {
-        return false;
-    }
-    finish->run = track->run;
-    finish->catalog = track->run->catalog;
-    finish->track = track;
-    scratch_init(&finish->scratch, MIB(64));
-    if (copy_state(finish, open) != 0) {
-        finish_free(finish);
-        return false;
-    }
-    track->finish = finish; /* before it runs: its end clears this, and may come at once */
-    sm_init(&finish->sm, finish_states, FIN_PARTS, "finish", open->entry.open_id);
-    catalog_hold(finish->catalog);
-    sm_run(&finish->sm);
-    return true;
 }
 
 /* Frees the finish at once, or when the last store operation or work item has come back. */
@@ -573,4 +533,37 @@ static enum sm_result on_abort(struct sm *sm)
     finish->track->failed = finish->event.status != 0;
     sm_move(sm, FIN_DONE);
     return SM_AGAIN;
+}
+
+static const struct sm_state finish_states[] = {
+    [FIN_PARTS] = {"parts", on_parts, SM_TO(FIN_BUILD) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
+    [FIN_BUILD] = {"build", on_build, SM_TO(FIN_PUBLISH) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
+    [FIN_PUBLISH] = {"publish", on_publish, SM_TO(FIN_COMMIT) | SM_TO(FIN_ABORT) | SM_TO(FIN_DONE),
+                     0},
+    [FIN_COMMIT] = {"commit", on_commit, SM_TO(FIN_ABORT) | SM_TO(FIN_DONE), 0},
+    [FIN_ABORT] = {"abort", on_abort, SM_TO(FIN_DONE), 0},
+    [FIN_DONE] = {"done", on_done, 0, SM_FINAL},
+};
+
+bool finish_start(struct open_track *track, const struct state_open *open)
+{
+    struct finish *finish = calloc(1, sizeof *finish);
+
+    CHECK(!track->finish);
+    if (!finish) {
+        return false;
+    }
+    finish->run = track->run;
+    finish->catalog = track->run->catalog;
+    finish->track = track;
+    scratch_init(&finish->scratch, MIB(64));
+    if (copy_state(finish, open) != 0) {
+        finish_free(finish);
+        return false;
+    }
+    track->finish = finish; /* before it runs: its end clears this, and may come at once */
+    sm_init(&finish->sm, finish_states, FIN_PARTS, "finish", open->entry.open_id);
+    catalog_hold(finish->catalog);
+    sm_run(&finish->sm);
+    return true;
 }

@@ -21,44 +21,52 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void on_post(struct post *post);
-static void on_retry(struct timer *timer);
-static void on_poll(struct timer *timer);
-static void on_gap(struct timer *timer);
 static void on_loaded(struct store_req *req);
 static void on_updated(struct store_req *req);
 static void turn(struct run *run);
 static void step(struct run *run);
-static bool is_stale(const struct run *run, uint64_t op);
 static void conclude(struct run *run, const struct verdict *verdict);
-static void fail_list(struct list *list, int status, const struct diag *diag);
-static void fail_current(struct run *run, int status, const struct diag *diag);
-static void fail_all(struct run *run, int status, const struct diag *diag);
 
-int run_new(struct catalog *catalog, const struct run_name *name, struct run **ret)
+/* Returns true if another daemon may have changed the record since operation number `op`, or if a
+ * repair may have brought back its lost end. */
+static bool is_stale(const struct run *run, uint64_t op)
 {
-    struct run *run = calloc(1, sizeof *run);
+    return (run->catalog->options.poll_ms != 0 || run->lost_from != 0) && run->ops.copy <= op;
+}
 
-    if (!run) {
-        return CAIRN_E_NO_MEMORY;
+/* Answers all requests of the list with the status. */
+static void fail_list(struct list *list, int status, const struct diag *diag)
+{
+    struct list mine;
+    struct list *node;
+
+    list_init(&mine); /* a callback may submit again; the new request is not failed here */
+    while ((node = list_pop(list))) {
+        list_add_tail(&mine, node);
     }
-    run->catalog = catalog;
-    run->name = *name;
-    run->post.cb = on_post;
-    timer_init(&run->retry, catalog->loop, on_retry);
-    timer_init(&run->poll.timer, catalog->loop, on_poll);
-    timer_init(&run->gap.timer, catalog->loop, on_gap);
-    list_init(&run->queue);
-    list_init(&run->current);
-    list_init(&run->waiting);
-    list_init(&run->tracks);
-    list_init(&run->watches);
-    list_init(&run->snapshots);
-    list_init(&run->handed);
-    scratch_init(&run->scratch, 0);
-    scratch_init(&run->step_scratch, 0);
-    *ret = run;
-    return 0;
+    while (!list_is_empty(&mine)) {
+        struct run_req *req = list_item(mine.next, struct run_req, link);
+        diag_clear(&req->diag);
+        if (diag) {
+            diag_copy(&req->diag, diag);
+        }
+        req_answer(req, status);
+    }
+}
+
+static void fail_current(struct run *run, int status, const struct diag *diag)
+{
+    fail_list(&run->current, status, diag);
+}
+
+static void fail_all(struct run *run, int status, const struct diag *diag)
+{
+    fail_list(&run->current, status, diag);
+    fail_list(&run->queue, status, diag);
+    fail_list(&run->waiting, status, diag);
+    snapshots_tell(run, status, diag);
+    watches_fail(run, status, diag);
+    run->wake = run->tell = false;
 }
 
 void run_free(struct run *run)
@@ -450,13 +458,6 @@ static void turn(struct run *run)
     poll_arm(run);
 }
 
-/* Returns true if another daemon may have changed the record since operation number `op`, or if a
- * repair may have brought back its lost end. */
-static bool is_stale(const struct run *run, uint64_t op)
-{
-    return (run->catalog->options.poll_ms != 0 || run->lost_from != 0) && run->ops.copy <= op;
-}
-
 static uint64_t current_op(const struct run *run)
 {
     uint64_t op = 0;
@@ -541,43 +542,6 @@ static void conclude(struct run *run, const struct verdict *verdict)
     }
 }
 
-/* --- failing -------------------------------------------------------------------------------- */
-
-/* Answers all requests of the list with the status. */
-static void fail_list(struct list *list, int status, const struct diag *diag)
-{
-    struct list mine;
-    struct list *node;
-
-    list_init(&mine); /* a callback may submit again; the new request is not failed here */
-    while ((node = list_pop(list))) {
-        list_add_tail(&mine, node);
-    }
-    while (!list_is_empty(&mine)) {
-        struct run_req *req = list_item(mine.next, struct run_req, link);
-        diag_clear(&req->diag);
-        if (diag) {
-            diag_copy(&req->diag, diag);
-        }
-        req_answer(req, status);
-    }
-}
-
-static void fail_current(struct run *run, int status, const struct diag *diag)
-{
-    fail_list(&run->current, status, diag);
-}
-
-static void fail_all(struct run *run, int status, const struct diag *diag)
-{
-    fail_list(&run->current, status, diag);
-    fail_list(&run->queue, status, diag);
-    fail_list(&run->waiting, status, diag);
-    snapshots_tell(run, status, diag);
-    watches_fail(run, status, diag);
-    run->wake = run->tell = false;
-}
-
 void run_shut(struct run *run)
 {
     struct diag diag = DIAG_INIT;
@@ -589,4 +553,30 @@ void run_shut(struct run *run)
     timer_stop(&run->gap.timer);
     tracks_free(run);
     fail_all(run, CAIRN_E_SHUTTING_DOWN, &diag);
+}
+
+int run_new(struct catalog *catalog, const struct run_name *name, struct run **ret)
+{
+    struct run *run = calloc(1, sizeof *run);
+
+    if (!run) {
+        return CAIRN_E_NO_MEMORY;
+    }
+    run->catalog = catalog;
+    run->name = *name;
+    run->post.cb = on_post;
+    timer_init(&run->retry, catalog->loop, on_retry);
+    timer_init(&run->poll.timer, catalog->loop, on_poll);
+    timer_init(&run->gap.timer, catalog->loop, on_gap);
+    list_init(&run->queue);
+    list_init(&run->current);
+    list_init(&run->waiting);
+    list_init(&run->tracks);
+    list_init(&run->watches);
+    list_init(&run->snapshots);
+    list_init(&run->handed);
+    scratch_init(&run->scratch, 0);
+    scratch_init(&run->step_scratch, 0);
+    *ret = run;
+    return 0;
 }

@@ -45,13 +45,6 @@ struct plan_page {
     struct plan_op *op;
 };
 
-static void on_manifest(struct fetch_req *fetch);
-static void on_page(struct fetch_req *req);
-static void on_part(struct fetch_req *req);
-static void work_intersect(struct work *work);
-static void on_intersected(struct work *work);
-static void work_sort(struct work *work);
-static void on_sorted(struct work *work);
 static void next_page(struct plan_op *op);
 static void next_part(struct plan_op *op);
 
@@ -74,18 +67,6 @@ static int wants_copy(struct plan_op *op, const struct plan_req *req)
         }
     }
     return intersect_init(&op->sect, req->want_count, wants);
-}
-
-void run_plan(struct run *run, struct plan_req *req)
-{
-    req->status = 0;
-    diag_clear(&req->diag);
-    req->read_count = 0;
-    req->reads = NULL;
-    req->op = NULL;
-    req->run = run;
-    req->manifest = (struct fetch_req){.id = req->id, .kind = STORE_MANIFEST, .done = on_manifest};
-    run_fetch(run, &req->manifest);
 }
 
 /* Frees the operation, unless the pool still works on it. */
@@ -111,14 +92,6 @@ static void op_end(struct plan_op *op)
     free(op->ranks);
     free(op);
     catalog_drop(catalog);
-}
-
-void run_plan_cancel(struct plan_req *req)
-{
-    run_fetch_release(&req->manifest);
-    if (req->op) {
-        op_end(req->op);
-    }
 }
 
 static void tell(struct plan_req *req, int status, const struct diag *diag)
@@ -151,40 +124,6 @@ static void answer(struct plan_op *op, int status, const struct diag *diag)
     tell(req, status, &kept);
 }
 
-/* Called with the manifest of the checkpoint: the plan begins. */
-static void on_manifest(struct fetch_req *fetch)
-{
-    struct plan_req *req = container_of(fetch, struct plan_req, manifest);
-    const struct manifest *manifest = fetch->manifest;
-    struct plan_op *op = fetch->status == 0 ? calloc(1, sizeof *op) : NULL;
-
-    if (!op) {
-        run_fetch_release(fetch);
-        tell(req, fetch->status ? fetch->status : CAIRN_E_NO_MEMORY, &fetch->diag);
-        return;
-    }
-    req->op = op;
-    op->req = req;
-    op->run = req->run;
-    op->id = req->id;
-    op->manifest = *fetch; /* the op owns it: it outlives a cancelled request */
-    *fetch = (struct fetch_req){0};
-    scratch_init(&op->scratch, MIB(256));
-    catalog_hold(op->run->catalog);
-    op->status = wants_copy(op, req);
-    op->pages = calloc(manifest->page_count + (size_t)1, sizeof *op->pages);
-    op->ranks = calloc(manifest->world_size + (size_t)1, 1);
-    if (op->status == 0 && (!op->pages || !op->ranks)) {
-        op->status = CAIRN_E_NO_MEMORY;
-    }
-    if (op->status) {
-        answer(op, op->status, &op->diag);
-        return;
-    }
-    op->sect.chunk_bytes = manifest->chunk_bytes;
-    next_page(op);
-}
-
 /* Returns true if a want lies between the first name of this page and that of the next page. A name
  * may continue on the next page with another coordinate. */
 static bool page_is_needed(const struct plan_op *op, uint32_t number)
@@ -200,47 +139,68 @@ static bool page_is_needed(const struct plan_op *op, uint32_t number)
                                       last ? NULL : manifest->pages[number + 1].first_name);
 }
 
-/* Reads the next page of the index that may name a wanted tensor. After the last page it begins
- * with the parts, or fails if a tensor was not found. */
-static void next_page(struct plan_op *op)
+/* Returns true if the operation is over: it was cancelled, or it failed in the pool. */
+static bool work_is_last(struct plan_op *op)
 {
-    const struct manifest *manifest = op->manifest.manifest;
-
-    while (op->page_next < manifest->page_count && !page_is_needed(op, op->page_next)) {
-        op->page_next++;
+    op->working = false;
+    if (!op->req) {
+        op_end(op);
+        return true;
     }
-    if (op->page_next < manifest->page_count) {
-        struct plan_page *page = &op->pages[op->page_next];
-        page->op = op;
-        page->req.id = op->id;
-        page->req.kind = STORE_PAGE;
-        page->req.number = op->page_next++;
-        page->req.done = on_page;
-        run_fetch(op->run, &page->req);
-        return;
-    }
-    op->status = intersect_check_found(&op->sect, &op->diag);
     if (op->status) {
         answer(op, op->status, &op->diag);
-        return;
+        return true;
     }
-    intersect_ranks(&op->sect, manifest->world_size, op->ranks);
-    next_part(op);
+    return false;
 }
 
-/* Called with a page of the index: the wanted tensors are looked up in it. */
-static void on_page(struct fetch_req *req)
+static void on_sorted(struct work *work)
 {
-    struct plan_op *op = container_of(req, struct plan_page, req)->op;
+    struct plan_op *op = container_of(work, struct plan_op, work);
 
-    if (req->status == 0) {
-        op->status = intersect_page(&op->sect, req->page, &op->diag);
+    if (!work_is_last(op)) {
+        answer(op, 0, NULL);
     }
-    if (req->status || op->status) {
-        answer(op, req->status ? req->status : op->status, req->status ? &req->diag : &op->diag);
+}
+
+/* Sorts the reads and checks coverage. Runs on a pool thread. */
+static void work_sort(struct work *work)
+{
+    struct plan_op *op = container_of(work, struct plan_op, work);
+
+    op->status = intersect_end(&op->sect, &op->diag);
+}
+
+static void on_intersected(struct work *work)
+{
+    struct plan_op *op = container_of(work, struct plan_op, work);
+
+    if (!work_is_last(op)) {
+        next_part(op);
+    }
+}
+
+/* Intersects a part with the wants. Runs on a pool thread. */
+static void work_intersect(struct work *work)
+{
+    struct plan_op *op = container_of(work, struct plan_op, work);
+
+    op->status = intersect_part(&op->sect, op->part.part, &op->diag);
+    op->covered = intersect_is_covered(&op->sect);
+}
+
+/* Called with a part that holds wanted tensors. The pool finds the chunks. */
+static void on_part(struct fetch_req *req)
+{
+    struct plan_op *op = container_of(req, struct plan_op, part);
+
+    if (req->status) {
+        answer(op, req->status, &req->diag);
         return;
     }
-    next_page(op);
+    op->working = true;
+    op->work = (struct work){.run = work_intersect, .done = on_intersected};
+    work_submit(op->run->catalog->options.pool, &op->work);
 }
 
 static uint32_t next_rank(const struct plan_op *op, uint32_t world)
@@ -277,66 +237,99 @@ static void next_part(struct plan_op *op)
     run_fetch(op->run, &op->part);
 }
 
-/* Called with a part that holds wanted tensors. The pool finds the chunks. */
-static void on_part(struct fetch_req *req)
+/* Called with a page of the index: the wanted tensors are looked up in it. */
+static void on_page(struct fetch_req *req)
 {
-    struct plan_op *op = container_of(req, struct plan_op, part);
+    struct plan_op *op = container_of(req, struct plan_page, req)->op;
 
-    if (req->status) {
-        answer(op, req->status, &req->diag);
+    if (req->status == 0) {
+        op->status = intersect_page(&op->sect, req->page, &op->diag);
+    }
+    if (req->status || op->status) {
+        answer(op, req->status ? req->status : op->status, req->status ? &req->diag : &op->diag);
         return;
     }
-    op->working = true;
-    op->work = (struct work){.run = work_intersect, .done = on_intersected};
-    work_submit(op->run->catalog->options.pool, &op->work);
+    next_page(op);
 }
 
-/* Intersects a part with the wants. Runs on a pool thread. */
-static void work_intersect(struct work *work)
+/* Reads the next page of the index that may name a wanted tensor. After the last page it begins
+ * with the parts, or fails if a tensor was not found. */
+static void next_page(struct plan_op *op)
 {
-    struct plan_op *op = container_of(work, struct plan_op, work);
+    const struct manifest *manifest = op->manifest.manifest;
 
-    op->status = intersect_part(&op->sect, op->part.part, &op->diag);
-    op->covered = intersect_is_covered(&op->sect);
+    while (op->page_next < manifest->page_count && !page_is_needed(op, op->page_next)) {
+        op->page_next++;
+    }
+    if (op->page_next < manifest->page_count) {
+        struct plan_page *page = &op->pages[op->page_next];
+        page->op = op;
+        page->req.id = op->id;
+        page->req.kind = STORE_PAGE;
+        page->req.number = op->page_next++;
+        page->req.done = on_page;
+        run_fetch(op->run, &page->req);
+        return;
+    }
+    op->status = intersect_check_found(&op->sect, &op->diag);
+    if (op->status) {
+        answer(op, op->status, &op->diag);
+        return;
+    }
+    intersect_ranks(&op->sect, manifest->world_size, op->ranks);
+    next_part(op);
 }
 
-/* Returns true if the operation is over: it was cancelled, or it failed in the pool. */
-static bool work_is_last(struct plan_op *op)
+/* Called with the manifest of the checkpoint: the plan begins. */
+static void on_manifest(struct fetch_req *fetch)
 {
-    op->working = false;
-    if (!op->req) {
-        op_end(op);
-        return true;
+    struct plan_req *req = container_of(fetch, struct plan_req, manifest);
+    const struct manifest *manifest = fetch->manifest;
+    struct plan_op *op = fetch->status == 0 ? calloc(1, sizeof *op) : NULL;
+
+    if (!op) {
+        run_fetch_release(fetch);
+        tell(req, fetch->status ? fetch->status : CAIRN_E_NO_MEMORY, &fetch->diag);
+        return;
+    }
+    req->op = op;
+    op->req = req;
+    op->run = req->run;
+    op->id = req->id;
+    op->manifest = *fetch; /* the op owns it: it outlives a cancelled request */
+    *fetch = (struct fetch_req){0};
+    scratch_init(&op->scratch, MIB(256));
+    catalog_hold(op->run->catalog);
+    op->status = wants_copy(op, req);
+    op->pages = calloc(manifest->page_count + (size_t)1, sizeof *op->pages);
+    op->ranks = calloc(manifest->world_size + (size_t)1, 1);
+    if (op->status == 0 && (!op->pages || !op->ranks)) {
+        op->status = CAIRN_E_NO_MEMORY;
     }
     if (op->status) {
         answer(op, op->status, &op->diag);
-        return true;
+        return;
     }
-    return false;
+    op->sect.chunk_bytes = manifest->chunk_bytes;
+    next_page(op);
 }
 
-static void on_intersected(struct work *work)
+void run_plan(struct run *run, struct plan_req *req)
 {
-    struct plan_op *op = container_of(work, struct plan_op, work);
-
-    if (!work_is_last(op)) {
-        next_part(op);
-    }
+    req->status = 0;
+    diag_clear(&req->diag);
+    req->read_count = 0;
+    req->reads = NULL;
+    req->op = NULL;
+    req->run = run;
+    req->manifest = (struct fetch_req){.id = req->id, .kind = STORE_MANIFEST, .done = on_manifest};
+    run_fetch(run, &req->manifest);
 }
 
-/* Sorts the reads and checks coverage. Runs on a pool thread. */
-static void work_sort(struct work *work)
+void run_plan_cancel(struct plan_req *req)
 {
-    struct plan_op *op = container_of(work, struct plan_op, work);
-
-    op->status = intersect_end(&op->sect, &op->diag);
-}
-
-static void on_sorted(struct work *work)
-{
-    struct plan_op *op = container_of(work, struct plan_op, work);
-
-    if (!work_is_last(op)) {
-        answer(op, 0, NULL);
+    run_fetch_release(&req->manifest);
+    if (req->op) {
+        op_end(req->op);
     }
 }
